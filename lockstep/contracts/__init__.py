@@ -1,0 +1,5 @@
+"""What crosses a process boundary: byte layouts, messages, names and limits, each with its version.
+
+Standard library only, so that the agent can import every module here but `codec`, which needs msgspec
+and is for services.
+"""

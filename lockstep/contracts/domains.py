@@ -1,0 +1,159 @@
+"""Communication domains: sets of ranks that synchronise, and who is a peer of whom.
+
+Domains come from the process groups that training created (announced by the agents), or from configured parallel
+degrees in Megatron's order. Peers of a rank do the same work: same pipeline stage, different data or shard; a
+longer last stage is therefore never compared with the others.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from lockstep.contracts.errors import ConfigError, MalformedError
+from lockstep.contracts.limits import WORLD_SIZE_MAX
+from lockstep.contracts.records import DOMAIN_KINDS
+
+DEFAULT_ORDER = "tp-cp-ep-dp-pp"
+"""Fastest varying first, as Megatron-LM lays out its ranks."""
+
+_SPAN_PARTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """Ranks that synchronise, ascending. `name` is unique inside its kind."""
+
+    kind: str
+    name: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """All domains of one run, and the pipeline stage of each of its `world_size` ranks."""
+
+    world_size: int
+    domains: tuple[Domain, ...]
+    stages: tuple[int, ...]
+
+    def of_rank(self, rank: int) -> list[Domain]:
+        """Return the domains that `rank` belongs to."""
+        return [domain for domain in self.domains if rank in domain.ranks]
+
+    def peers(self, rank: int) -> list[int]:
+        """Return the other ranks of the same stage, those that share a domain with `rank` first."""
+        stage = self.stages[rank]
+        near = {peer for domain in self.of_rank(rank) for peer in domain.ranks}
+        same = [peer for peer in range(self.world_size) if peer != rank and self.stages[peer] == stage]
+        return sorted(same, key=lambda peer: (peer not in near, peer))
+
+
+def pack_ranks(ranks: Iterable[int]) -> list[list[int]]:
+    """Return ascending ranks as [start, stop, step] ranges: a strided group of 10,000 ranks is three integers."""
+    spans: list[list[int]] = []
+    for rank in ranks:
+        last = spans[-1] if spans else None
+        if last is not None and rank == last[1] - 1 + last[2]:
+            last[1] = rank + 1
+        elif last is not None and last[1] - last[0] == 1:  # one rank so far: any stride may follow
+            last[1], last[2] = rank + 1, rank - last[0]
+        else:
+            spans.append([rank, rank + 1, 1])
+    return spans
+
+
+def unpack_ranks(spans: Sequence[Sequence[int]], *, where: str, limit: int = WORLD_SIZE_MAX) -> tuple[int, ...]:
+    """Return the ranks of `pack_ranks`.
+
+    Raises
+    ------
+    MalformedError
+        Not ranges, not ascending, or naming a rank outside 0 to `limit` - 1.
+    """
+    ranks: list[int] = []
+    for span in spans:
+        if len(span) != _SPAN_PARTS or not all(type(part) is int for part in span):
+            raise MalformedError("rank range", where=where, got=span, expected="[start, stop, step]")
+        start, stop, step = span
+        if not (0 <= start < stop <= limit and step >= 1):
+            raise MalformedError("rank range", where=where, got=span, expected=f"inside 0 to {limit - 1}, ascending")
+        if ranks and start <= ranks[-1]:
+            raise MalformedError("rank range", where=where, got=span, expected=f"to begin after {ranks[-1]}")
+        ranks.extend(range(start, stop, step))
+    return tuple(ranks)
+
+
+def parse_degrees(text: str, *, where: str) -> dict[str, int]:
+    """Return degrees from `tp=8,cp=1,ep=1,dp=16,pp=4`; a kind that is not named has degree 1.
+
+    Raises
+    ------
+    ConfigError
+        An unknown kind, one named twice, or a degree that is no positive integer.
+    """
+    degrees: dict[str, int] = {}
+    for part in filter(None, text.replace(" ", "").split(",")):
+        kind, _, degree = part.partition("=")
+        if kind not in DOMAIN_KINDS[:-1] or kind in degrees or not degree.isdecimal() or int(degree) < 1:
+            raise ConfigError(
+                f"parallel degrees in {where}: got {part!r}, expected KIND=N once for each of {DOMAIN_KINDS[:-1]}"
+            )
+        degrees[kind] = int(degree)
+    return degrees
+
+
+def from_degrees(degrees: Mapping[str, int], world_size: int, *, order: str = DEFAULT_ORDER) -> Topology:
+    """Return the topology of a Megatron-style job: dp is the dense data-parallel size, which ep divides.
+
+    Raises
+    ------
+    ConfigError
+        The degrees do not multiply to `world_size`, ep does not divide dp, or `order` is no order of the kinds.
+    """
+    kinds = order.split("-")
+    if sorted(kinds) != sorted(DOMAIN_KINDS[:-1]):
+        raise ConfigError(f"order: got {order!r}, expected an order of {DEFAULT_ORDER!r}")
+    full = {kind: degrees.get(kind, 1) for kind in kinds}
+    if full["dp"] % full["ep"]:
+        raise ConfigError(f"ep: got {full['ep']}, expected a divisor of dp={full['dp']}")
+    if prod(full[kind] for kind in kinds if kind != "ep") != world_size:
+        raise ConfigError(f"parallel degrees: got {full}, expected tp*cp*dp*pp = world size {world_size}")
+    # ep carves groups out of dp, so the grid has an ep axis and what is left of dp beside it.
+    sizes = {**full, "dp": full["dp"] // full["ep"]}
+    strides: dict[str, int] = {}
+    stride = 1
+    for kind in kinds:
+        strides[kind] = stride
+        stride *= sizes[kind]
+    domains: list[Domain] = []
+    for kind in kinds:
+        axes = ("ep", "dp") if kind == "dp" else (kind,)
+        groups: dict[int, list[int]] = {}
+        for rank in range(world_size):
+            key = rank - sum((rank // strides[axis]) % sizes[axis] * strides[axis] for axis in axes)
+            groups.setdefault(key, []).append(rank)
+        domains += [Domain(kind, f"{kind}{n}", tuple(g)) for n, g in enumerate(groups.values()) if len(g) > 1]
+    stages = tuple((rank // strides["pp"]) % sizes["pp"] for rank in range(world_size))
+    return Topology(world_size, tuple(domains), stages)
+
+
+def from_groups(groups: Iterable[Domain], world_size: int) -> Topology:
+    """Return the topology of announced process groups.
+
+    Groups of one rank synchronise nobody and are dropped; a group announced by several nodes counts once. The stage of
+    a rank is its position in its pipeline group, 0 without one. A job whose only domain holds every rank is data
+    parallel: that domain is called dp.
+    """
+    unique: dict[tuple[str, tuple[int, ...]], Domain] = {}
+    for group in groups:
+        if len(group.ranks) > 1 and group.ranks[-1] < world_size:
+            unique.setdefault((group.kind, group.ranks), group)
+    domains = sorted(unique.values(), key=lambda d: (DOMAIN_KINDS.index(d.kind), d.ranks))
+    if len(domains) == 1 and domains[0].kind == "world":
+        domains = [Domain("dp", domains[0].name, domains[0].ranks)]
+    stages = [0] * world_size
+    for domain in domains:
+        if domain.kind == "pp":
+            for stage, rank in enumerate(domain.ranks):
+                stages[rank] = stage
+    return Topology(world_size, tuple(domains), tuple(stages))

@@ -1,0 +1,39 @@
+"""The two families of errors: ours (`LocalError`) and what came from outside (`PeerError`).
+
+A message says what, where, got, expected, in that order; the exception carries the same values. A peer's error
+is counted and its input dropped: it never travels past the reader that met it.
+"""
+
+
+class LockstepError(Exception):
+    """Parent of every error that Lockstep raises on purpose; never raised itself."""
+
+
+class LocalError(LockstepError):
+    """Our side is wrong: a configuration, an argument, a call out of order."""
+
+
+class ConfigError(LocalError):
+    """A configuration key or value that cannot be used; the message names it and what would do."""
+
+
+class PeerError(LockstepError):
+    """What came from a file, a socket or another process cannot be used."""
+
+
+class MalformedError(PeerError):
+    """Input that is not what its place says it is.
+
+    Attributes say the same as the message: `what` is the field or thing, `where` the file, topic or offset.
+    """
+
+    def __init__(self, what: str, *, where: str, got: object, expected: object) -> None:
+        super().__init__(f"{what} in {where}: got {got!s:.200}, expected {expected!s:.200}")
+        self.what = what
+        self.where = where
+        self.got = got
+        self.expected = expected
+
+
+class ContractVersionError(MalformedError):
+    """A contract of another version, refused by name and never half-read."""

@@ -1,0 +1,21 @@
+"""Limits on everything that comes from outside, checked before anything is allocated.
+
+Each constant gives its unit in the name and its reason beside it.
+"""
+
+RING_SLOTS = 1024  # at 10 steps a second an exporter may be away for 100 s before a record is lost
+RING_FILE_MAX_BYTES = 4 << 20  # 10 times the largest ring that this version writes
+BLOB_MAX_BYTES = 64 << 10  # 1,000 process groups of one rank in range form
+RANKS_PER_NODE_MAX = 64  # reference: the largest nodes sold carry 16 devices; 4 times that
+RUNS_PER_NODE_MAX = 4  # jobs that share a node; more is a configuration mistake
+WORLD_SIZE_MAX = 1 << 20  # ten times the largest synchronous job published
+MESSAGE_MAX_BYTES = 8 << 20  # a node's batch of 64 ranks, 10 steps/s, 60 s is 6 MB in columns
+BATCH_RECORDS_MAX = 65_536  # records in one message
+GROUPS_PER_NODE_MAX = 4_096  # process groups announced by one node
+PROFILE_RANKS_MAX = 64  # ranks of one profile request: suspects and their healthy peers
+PROFILE_STEPS_MAX = 100  # a longer capture is a trace of a job, not of a step
+TRACE_MAX_BYTES = 512 << 20  # one rank's raw trace; refused by the reader above it
+SUMMARY_NODES_MAX = 512  # call-tree nodes of one rank's summary
+SUMMARY_MAX_BYTES = 64 << 10  # one rank's summary on the wire
+NAME_MAX_BYTES = 128  # a run, node or label value; Prometheus refuses label values over 200 in our PodMonitor
+SUSPECTS_MAX = 32  # slow ranks exported one by one; the rest are counted

@@ -1,0 +1,151 @@
+"""What travels on the bus: plain frozen dataclasses. `codec.py` turns them into bytes and back.
+
+Every message carries `version`. Names of a run and a node come from the topic (`topics.py`) as well: a message that
+says otherwise than its topic is refused. Wall-clock times are `_unix_ns`.
+"""
+
+from dataclasses import dataclass, field
+
+MESSAGE_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBatch:
+    """The step records that one node gathered in one interval, in columns.
+
+    `ranks` holds `count` little-endian int32; each column `count` little-endian int64 named by a record field, a
+    column that is missing throughout left out. `start_ns` and `end_ns` are wall clock here. Columns named by a field
+    that the receiver does not know are ignored, which is how two versions talk. `sequence` grows by one per message
+    of a node, run and exporter start; `lost_records` counts records this exporter could not deliver since it started.
+    """
+
+    run: str
+    node: str
+    sequence: int
+    sent_unix_ns: int
+    count: int
+    ranks: bytes
+    columns: dict[str, bytes]
+    lost_records: int = 0
+    version: int = MESSAGE_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankInfo:
+    """One rank of a node. `attempt` tells incarnations apart; `state` is running, finished or failed (the agent's)."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    hostname: str
+    attempt: int
+    state: str
+    heartbeat_unix_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupInfo:
+    """A process group that training created. `ranks` in range form (`domains.pack_ranks`)."""
+
+    kind: str
+    name: str
+    ranks: list[list[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAnnouncement:
+    """Retained: the ranks and groups of a run on one node."""
+
+    run: str
+    node: str
+    ranks: list[RankInfo]
+    groups: list[GroupInfo]
+    version: int = MESSAGE_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAlive:
+    """Retained heartbeat of an exporter; the broker sends it with `alive` false as its last will."""
+
+    node: str
+    alive: bool
+    unix_ns: int
+    version: int = MESSAGE_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileRequest:
+    """The coordinator asks one node to capture some of its ranks; field by field a `control.ProfileOrder`."""
+
+    run: str
+    node: str
+    request_id: int
+    ranks: list[int]
+    first_step: int
+    steps: int
+    stacks: bool = True
+    shapes: bool = True
+    memory: bool = False
+    trace_max_bytes: int = 256 << 20
+    version: int = MESSAGE_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileAnswer:
+    """What one rank says of a request; field by field a `control.OrderAnswer`, plus whose it is."""
+
+    run: str
+    node: str
+    rank: int
+    request_id: int
+    state: str
+    reason: str = ""
+    first_step: int = -1
+    steps: int = 0
+    start_ns: int = 0
+    end_ns: int = 0
+    trace_bytes: int = 0
+    cost_ns: int = 0
+    version: int = MESSAGE_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallNode:
+    """One node of a rank's call tree over the captured steps.
+
+    `parent` is the index of the caller in the list, -1 for a root; a parent stands before its children. `kind` is
+    python, operator, data, communication or gc. Times are of the training thread: `total_ns` with, `self_ns` without
+    the children (those that the summary leaves out included).
+    """
+
+    parent: int
+    name: str
+    kind: str
+    total_ns: int
+    self_ns: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceSummary:
+    """What is left of one rank's trace: its call tree, kilobytes instead of megabytes.
+
+    Nodes below the summary's share of the window are left out and counted in `omitted_nodes`; their time stays in
+    their parents' `self_ns`.
+    """
+
+    run: str
+    node: str
+    rank: int
+    request_id: int
+    window_ns: int
+    steps: int
+    trace_bytes: int
+    event_count: int
+    tree: list[CallNode]
+    omitted_nodes: int = 0
+    error: str = ""
+    """Why the trace could not be read; the tree is empty then."""
+    collectives: dict[str, list[int]] = field(default_factory=dict)
+    """Per collective name: count, total ns on the backend's own thread, shortest ns."""
+    version: int = MESSAGE_VERSION

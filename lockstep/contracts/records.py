@@ -1,0 +1,68 @@
+"""The step record: one per rank and step, fixed size, integers in ns and bytes.
+
+Layout: `RECORD_FIELDS` in order, each a little-endian signed 64-bit integer. A value that was not measured is
+`MISSING`, never 0; a measured zero is 0. Times are CLOCK_MONOTONIC of the node.
+
+The account of a step is exact. With `self = data + compute + host + gc`,
+
+    end - start = self + sum over kinds of wait
+
+holds in every record (times of the training thread; collectives hidden behind its work are not waits). It is
+what makes a slow rank visible in a job whose ranks all end a step together: the slow rank's `self` is long and
+it waits least.
+"""
+
+import struct
+from enum import IntFlag
+
+RECORD_VERSION = 1
+
+MISSING = -(1 << 63)
+"""Not measured. The smallest int64, so that no real time, count or byte figure can equal it."""
+
+DOMAIN_KINDS = ("tp", "cp", "ep", "dp", "pp", "world")
+"""Tensor, context, expert, data and pipeline parallelism, and groups of every rank beside those."""
+
+_DOMAIN_FIELDS = ("wait_ns", "bytes", "count", "shortest_ns", "last_arrival_ns")
+
+RECORD_FIELDS = (
+    "step",  # index of this step in this attempt, from 0
+    "start_ns",  # end of the step before
+    "end_ns",  # end of the optimizer step
+    "flags",  # Flag
+    "data_ns",  # the training thread waited for its next batch
+    "compute_ns",  # forward, backward and optimizer without gc and without blocked communication
+    "host_ns",  # the rest of the step: logging, checkpointing, what the user runs in between
+    "gc_ns",  # Python's garbage collector ran
+    "gc_count",
+    "forward_ns",  # wall time from batch (or previous backward) to backward, waits and gc included
+    "backward_ns",  # wall time, waits and gc included
+    "optimizer_ns",  # wall time, waits and gc included
+    "cpu_ns",  # CPU time of the training thread: far below self time means descheduled
+    "device_step_ns",  # device clock, where there is a device
+    "device_comm_ns",
+    "tokens",
+    "samples",
+    "work",  # what compute should be proportional to: sum of squared lengths, or FLOPs
+    "model_flops",
+    "recompilations",
+    "agent_ns",  # what the agent itself spent in this step
+    # Per domain kind: blocked time, bytes moved, collectives, the shortest one (a bound without waiting), and
+    # the time since the last arrival where the backend tells it.
+    *(f"{kind}_{field}" for kind in DOMAIN_KINDS for field in _DOMAIN_FIELDS),
+)
+
+RECORD_INDEX = {name: index for index, name in enumerate(RECORD_FIELDS)}
+RECORD_STRUCT = struct.Struct(f"<{len(RECORD_FIELDS)}q")
+RECORD_BYTES = RECORD_STRUCT.size
+
+
+class Flag(IntFlag):
+    """What a step was besides a training step; any of them keeps it out of the baselines."""
+
+    WARM_UP = 1
+    CHECKPOINT = 2
+    EVALUATION = 4
+    PROFILED = 8
+    """A capture ran in this step, or its trace was written in it."""
+    SKIPPED_OPTIMIZER = 16

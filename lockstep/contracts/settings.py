@@ -1,0 +1,74 @@
+"""From configuration file, environment and flags to one frozen dataclass per service.
+
+A service's configuration is a frozen keyword-only dataclass with defaults. Sources are applied in order, the later
+one wins: file, environment (`LOCKSTEP_EXPORTER_BATCH_SECONDS` for `batch_seconds` of the exporter), flags. Nothing else
+reads the environment.
+"""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from lockstep.contracts.errors import ConfigError
+
+C = TypeVar("C")
+
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("0", "false", "no", "off")
+
+
+def build_config(
+    form: type[C],
+    *,
+    file: Mapping[str, Any] | None = None,
+    file_name: str = "configuration file",
+    environment: Mapping[str, str] | None = None,
+    prefix: str,
+    flags: Mapping[str, Any] | None = None,
+) -> C:
+    """Return `form` built from all sources. Values of `flags` that are None were not given.
+
+    Raises
+    ------
+    ConfigError
+        An unknown key (the nearest known one is named) or a value of another type.
+    """
+    known = {field.name: field.type for field in fields(form)}  # type: ignore[arg-type]
+    values: dict[str, Any] = {}
+    for key, value in (file or {}).items():
+        values[key] = _typed(_known(key, known, file_name), known, value, f"{file_name}: {key}")
+    for name, text in (environment or {}).items():
+        if name.startswith(prefix):
+            key = _known(name.removeprefix(prefix).lower(), known, f"environment variable {name}")
+            values[key] = _from_text(key, known, text, f"environment variable {name}")
+    for key, value in (flags or {}).items():
+        if value is not None:
+            values[key] = _typed(_known(key, known, "flags"), known, value, f"--{key.replace('_', '-')}")
+    return form(**values)
+
+
+def _known(key: str, known: Mapping[str, Any], where: str) -> str:
+    if key in known:
+        return key
+    near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.0)
+    raise ConfigError(f"unknown key in {where}: got {key!r}, the nearest known key is {near[0]!r}")
+
+
+def _from_text(key: str, known: Mapping[str, Any], text: str, where: str) -> Any:
+    kind = known[key]
+    try:
+        if kind is bool:
+            return {**dict.fromkeys(_TRUE, True), **dict.fromkeys(_FALSE, False)}[text.lower()]
+        return kind(text) if kind in (int, float) else text
+    except (KeyError, ValueError):
+        raise ConfigError(f"{where}: got {text!r}, expected {kind.__name__}") from None
+
+
+def _typed(key: str, known: Mapping[str, Any], value: Any, where: str) -> Any:
+    kind = known[key]
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise ConfigError(f"{where}: got {value!r}, expected {kind.__name__}")
+    return value

@@ -1,0 +1,73 @@
+"""MQTT topics: `lockstep/v1/run/<run>/<channel>/<node>` and `lockstep/v1/node/<node>/alive`.
+
+The version stands in the topic, so that two versions share a broker without meeting. What may publish where can be
+written as an ACL: an exporter writes `+/<its node>`, the coordinator writes `request/+`.
+"""
+
+from dataclasses import dataclass
+
+from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.paths import check_name, is_name
+
+PREFIX = "lockstep/v1"
+STEPS = "steps"
+ANNOUNCE = "announce"
+REQUEST = "request"
+ANSWER = "answer"
+SUMMARY = "summary"
+ALIVE = "alive"
+RUN_CHANNELS = (STEPS, ANNOUNCE, REQUEST, ANSWER, SUMMARY)
+
+_RUN_LEVELS = 6
+_NODE_LEVELS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A parsed topic; `run` is empty for a node's own channel."""
+
+    channel: str
+    node: str
+    run: str = ""
+
+
+def run_topic(run: str, channel: str, node: str) -> str:
+    """Return the topic of a run's channel for one node."""
+    assert channel in RUN_CHANNELS
+    return f"{PREFIX}/run/{check_name(run, 'run name')}/{channel}/{check_name(node, 'node name')}"
+
+
+def alive_topic(node: str) -> str:
+    """Return the topic of a node's heartbeat and last will."""
+    return f"{PREFIX}/node/{check_name(node, 'node name')}/{ALIVE}"
+
+
+def coordinator_filters() -> list[str]:
+    """Return what a coordinator subscribes to."""
+    channels = (STEPS, ANNOUNCE, ANSWER, SUMMARY)
+    return [*(f"{PREFIX}/run/+/{channel}/+" for channel in channels), f"{PREFIX}/node/+/{ALIVE}"]
+
+
+def exporter_filters(node: str) -> list[str]:
+    """Return what a node's exporter subscribes to."""
+    return [f"{PREFIX}/run/+/{REQUEST}/{check_name(node, 'node name')}"]
+
+
+def parse_topic(topic: str) -> Topic:
+    """Return the parts of `topic`.
+
+    Raises
+    ------
+    MalformedError
+        A topic that nothing of ours publishes.
+    """
+    levels = topic.split("/")
+    if topic.startswith(f"{PREFIX}/run/") and len(levels) == _RUN_LEVELS:
+        run, channel, node = levels[3:]
+        if channel in RUN_CHANNELS and is_name(run) and is_name(node):
+            return Topic(channel, node, run)
+    if topic.startswith(f"{PREFIX}/node/") and len(levels) == _NODE_LEVELS:
+        node, channel = levels[3:]
+        if channel == ALIVE and is_name(node):
+            return Topic(channel, node)
+    raise MalformedError("topic", where="MQTT message", got=topic, expected=f"{PREFIX}/run/<run>/<channel>/<node>")
