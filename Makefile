@@ -1,0 +1,52 @@
+# `make demo` and `make test` set up everything they need in .venv; nothing else of this machine is touched but
+# Debian packages, which are installed where root or sudo allows and named otherwise.
+VENV := .venv
+BIN := $(VENV)/bin
+SYSTEM_PACKAGES := prometheus prometheus-alertmanager mosquitto
+
+.PHONY: demo test check format generate bench bench-agent clean
+
+demo: $(VENV)/.demo
+	$(BIN)/lockstep demo
+
+test: $(VENV)/.dev system-packages
+	$(BIN)/pytest
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m lockstep.cli.generate --check
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+generate: $(VENV)/.dev
+	$(BIN)/python -m lockstep.cli.generate
+
+bench: bench-agent
+	$(BIN)/python benchmarks/detect_cost.py
+	$(BIN)/python benchmarks/trace_cost.py
+	$(BIN)/python -m benchmarks.page_latency
+
+bench-agent: $(VENV)/.dev system-packages
+	$(BIN)/python benchmarks/agent_cost.py
+
+.PHONY: system-packages
+system-packages:
+	@sh setup/system_packages.sh $(SYSTEM_PACKAGES)
+
+$(BIN)/python:
+	@sh setup/virtual_environment.sh $(VENV)
+
+$(VENV)/.demo: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@ $(VENV)/.demo
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache
