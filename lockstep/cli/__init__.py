@@ -1,0 +1,1 @@
+"""The `lockstep` command. May import every room; nothing imports it."""

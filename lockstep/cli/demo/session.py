@@ -1,0 +1,151 @@
+"""One demonstration: services up, training started, the API watched until it has an answer, everything ended."""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from rich.console import Console
+
+from lockstep.agent.bootstrap import loader_environment
+from lockstep.cli.demo.verdict import Verdict, judge
+from lockstep.cli.demo.view import View, print_verdict
+from lockstep.cli.up import LOOPBACK, Up
+from lockstep.contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, RUN_VARIABLE
+
+RUN = "demo"
+FAULT_STEP = 60
+HEALTHY_STEPS = 220
+"""Steps after which a run without a fault is called healthy: three times what a fault needs to be found."""
+DEADLINE_SECONDS = 120.0
+"""Of the whole session; a healthy machine with 2 cores needs a third of it."""
+FUNCTION_WAIT_SECONDS = 30.0
+"""How long an incident may wait for its function before the verdict is given without."""
+_POLL_SECONDS = 0.25
+_END_SECONDS = 10.0
+
+
+def run_demo(*, fault: str, rank: int, ranks: int, as_json: bool) -> int:
+    """Run the demonstration and return its exit status."""
+    console = Console()
+    verdict = asyncio.run(_Session(fault, rank, ranks, console).run())
+    print_verdict(console, verdict)
+    if as_json:
+        print(json.dumps(verdict.to_json()), flush=True)
+    return 0 if verdict.correct else 1
+
+
+class _Session:
+    def __init__(self, fault: str, rank: int, ranks: int, console: Console) -> None:
+        self.fault = fault
+        self.rank = rank
+        self.ranks = ranks
+        self.view = View(console)
+        self.run_json: dict[str, Any] = {}
+        self.incidents: list[dict[str, Any]] = []
+
+    async def run(self) -> Verdict:
+        shared = Path(DEFAULT_ROOT).parent
+        root = Path(tempfile.mkdtemp(prefix="lockstep-demo-", dir=shared if shared.is_dir() else None))
+        stop = asyncio.Event()
+        up = Up(root=str(root), exporter_port=0, coordinator_port=0)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(up.run(stop), name="up")
+                await up.started.wait()
+                address = f"http://{LOOPBACK}:{up.coordinator_port}"
+                self.view.say(f"coordinator {address}  exporter http://{LOOPBACK}:{up.exporter_port}/metrics")
+                training = await self._start_training(root)
+                relay = tasks.create_task(self._relay(training), name="training output")
+                try:
+                    await self._watch(address, training)
+                finally:
+                    await _end(training)
+                    await relay
+                    self.view.close()
+                    stop.set()
+        finally:
+            shutil.rmtree(root, ignore_errors=True)
+        return judge(
+            self.incidents,
+            run=RUN,
+            fault=self.fault,
+            rank=self.rank,
+            fault_step=FAULT_STEP,
+            steps=self.run_json.get("step", 0),
+            healthy=self.run_json.get("baseline_step_seconds"),
+        )
+
+    async def _start_training(self, root: Path) -> asyncio.subprocess.Process:
+        job = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.ranks)]
+        script = str(Path(__file__).with_name("training.py"))
+        fault = ["--fault", self.fault, "--rank", str(self.rank), "--fault-step", str(FAULT_STEP), "--steps", "100000"]
+        environment = loader_environment(os.environ) | {
+            RUN_VARIABLE: RUN,
+            ROOT_VARIABLE: str(root),
+            "OMP_NUM_THREADS": "1",  # more threads than cores only add noise
+        }
+        command = f"torchrun --nproc-per-node {self.ranks} training.py {' '.join(fault)}"
+        self.view.say(f"training: lockstep run --run {RUN} -- {command}")
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            *job,
+            script,
+            *fault,
+            env=environment,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+
+    async def _relay(self, training: asyncio.subprocess.Process) -> None:
+        """Show what the job prints but its loss lines, which the view makes needless."""
+        assert training.stdout is not None
+        async for line in training.stdout:
+            text = line.decode(errors="replace").rstrip()
+            if text.startswith(("fault:", "lockstep:")) or "Error" in text:
+                self.view.say(text)
+
+    async def _watch(self, address: str, training: asyncio.subprocess.Process) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + DEADLINE_SECONDS
+        found_at: float | None = None
+        async with aiohttp.ClientSession(address) as api:
+            while loop.time() < deadline and training.returncode is None:
+                await asyncio.sleep(_POLL_SECONDS)  # a screen's refresh, not a wait for an event
+                await self._poll(api)
+                if self.incidents and found_at is None:
+                    found_at = loop.time()
+                if self._answered() or (found_at is not None and loop.time() > found_at + FUNCTION_WAIT_SECONDS):
+                    return
+
+    async def _poll(self, api: aiohttp.ClientSession) -> None:
+        async with api.get(f"/api/v1/runs/{RUN}") as response:
+            if response.status != 200:  # noqa: PLR2004  (the run has not reported yet)
+                return
+            self.run_json = await response.json()
+        async with api.get("/api/v1/incidents", params={"run": RUN}) as response:
+            self.incidents = (await response.json())["incidents"]
+        self.view.update(self.run_json)
+
+    def _answered(self) -> bool:
+        if self.fault == "none":
+            return self.run_json.get("step", 0) >= HEALTHY_STEPS
+        return any(incident["function"] for incident in self.incidents if incident["kind"] == "slow_rank")
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End the job that this session started: politely first, by its own pid."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), _END_SECONDS)
+        except TimeoutError:
+            process.kill()
+            await process.wait()

@@ -1,0 +1,112 @@
+"""What the demonstration shows while it runs. Draws what the coordinator's API says; decides nothing."""
+
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from lockstep.cli.demo.verdict import Verdict
+
+_BAR_CELLS = 32
+_PLAIN_EVERY_STEPS = 25
+_OWN = (("compute_seconds", "cyan"), ("host_seconds", "blue"), ("data_seconds", "yellow"), ("gc_seconds", "red"))
+
+
+class View:
+    """A live table on a terminal; a line now and then where there is none."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live: Live | None = None
+        self._last_line_step = -_PLAIN_EVERY_STEPS
+        self._last_state = ""
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        self._console.print(text, highlight=False, markup=False)
+
+    def update(self, run: dict[str, Any]) -> None:
+        """Show the run as it is now."""
+        if self._console.is_terminal:
+            if self._live is None:
+                self._live = Live(console=self._console, refresh_per_second=8, transient=True)
+                self._live.start()
+            self._live.update(_picture(run))
+            return
+        step = run["step"]
+        if run["state"] != self._last_state or step >= self._last_line_step + _PLAIN_EVERY_STEPS:
+            self._last_state, self._last_line_step = run["state"], step
+            self.say(_headline(run))
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1000:.0f} ms"
+
+
+def _headline(run: dict[str, Any]) -> str:
+    text = f"step {run['step']:>4}  step time {_milliseconds(run['recent_step_seconds']):>7}"
+    if run["baseline_step_seconds"] is not None:
+        text += f" (healthy: {_milliseconds(run['baseline_step_seconds'])})"
+    text += f"  {run['state']}"
+    slow = [str(rank) for rank in run["slow_ranks"]]
+    if slow:
+        others = [str(rank["rank"]) for rank in run["ranks"] if rank["rank"] not in run["slow_ranks"]]
+        text += f"  ranks {', '.join(others)} wait for rank {', '.join(slow)}"
+    return text
+
+
+def _picture(run: dict[str, Any]) -> RenderableType:
+    longest = max((_total(rank) for rank in run["ranks"]), default=0.0) or 1.0
+    table = Table(box=None, pad_edge=False)
+    for column in ("rank", "own work", "waits", "compute, host, data, gc | waiting"):
+        table.add_column(column, justify="right" if column != "compute, host, data, gc | waiting" else "left")
+    for rank in run["ranks"]:
+        bar = Text()
+        for key, colour in _OWN:
+            bar.append("█" * round(_BAR_CELLS * (rank[key] or 0.0) / longest), colour)
+        bar.append("░" * round(_BAR_CELLS * (rank["wait_seconds"] or 0.0) / longest), "dim")
+        name = Text(str(rank["rank"]), "bold red" if rank["rank"] in run["slow_ranks"] else "")
+        table.add_row(name, _milliseconds(rank["self_seconds"]), _milliseconds(rank["wait_seconds"]), bar)
+    return Group(Text(_headline(run), "bold"), table)
+
+
+def _total(rank: dict[str, Any]) -> float:
+    return (rank["self_seconds"] or 0.0) + (rank["wait_seconds"] or 0.0)
+
+
+def print_verdict(console: Console, verdict: Verdict) -> None:
+    """Print the verdict for people."""
+    console.rule("verdict", style="bold")
+    if verdict.rank is None:
+        console.print(f"Nobody holds this job back ({verdict.steps} steps, {verdict.incidents} incidents).")
+    else:
+        table = Table(box=None, show_header=False, pad_edge=False)
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column(overflow="fold")
+        slower = f", {verdict.slowdown_ratio:.1f} times its peers' own work on top" if verdict.slowdown_ratio else ""
+        table.add_row("rank", f"{verdict.rank}{slower}")
+        table.add_row("cause", verdict.cause or "unknown")
+        operator = f"  (operator {verdict.operator})" if verdict.operator else ""
+        table.add_row("function", f"{verdict.function or 'not captured'}{operator}")
+        table.add_row("began", f"step {verdict.onset_step}, found at step {verdict.detected_step}")
+        for evidence in verdict.evidence:
+            table.add_row("evidence", Text(evidence))
+        for advice in verdict.advice:
+            gain = advice["predicted_gain_ratio"]
+            predicted = f" Predicted gain: {gain:.0%} of the step." if gain is not None else ""
+            table.add_row("advice", Text(f"{advice['suggestion']} {advice['how']}{predicted}"))
+        console.print(table)
+    asked = (
+        "no fault"
+        if verdict.faulty_rank is None
+        else f"{verdict.fault} on rank {verdict.faulty_rank} from step {verdict.fault_step}"
+    )
+    console.print(f"injected: {asked}. The verdict is {'right' if verdict.correct else 'WRONG'}.")

@@ -1,0 +1,37 @@
+"""`lockstep demo`: a real job with a real fault, watched live, and the verdict; exit 0 only if the verdict is right."""
+
+import argparse
+
+from lockstep.contracts.errors import ConfigError
+
+FAULTS = ("compute", "data", "gc", "none")
+RANKS = 4
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser(
+        "demo",
+        help="train a small GPT on 4 ranks, make one of them slow, and find it",
+        description="Trains a small GPT with DistributedDataParallel on 4 CPU ranks under `lockstep up`, lets one rank "
+        "turn slow, and prints who it is, why, and what to do. Exit status 0 only if that is right.",
+    )
+    parser.add_argument("--fault", choices=FAULTS, default="compute", help="what turns slow (default: compute)")
+    parser.add_argument("--rank", type=int, default=2, help="the rank that turns slow (default: 2)")
+    parser.add_argument("--json", action="store_true", help="print the verdict as one JSON object on the last line")
+    parser.set_defaults(act=act)
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Run the demonstration.
+
+    Raises
+    ------
+    ConfigError
+        The rank is none of the job's.
+    """
+    if not 0 <= arguments.rank < RANKS:
+        raise ConfigError(f"--rank: got {arguments.rank}, expected 0 to {RANKS - 1}")
+    from lockstep.cli.demo.session import run_demo  # noqa: PLC0415  (needs the extras)
+
+    return run_demo(fault=arguments.fault, rank=arguments.rank, ranks=RANKS, as_json=arguments.json)

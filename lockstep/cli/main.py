@@ -1,0 +1,45 @@
+"""The `lockstep` command: parse, dispatch, and turn our errors into one line and an exit status.
+
+Sub-commands import what they need when they run: `lockstep run` works in an image that has nothing but the base
+install.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import lockstep
+from lockstep.contracts.errors import LockstepError
+
+EXIT_ERROR = 2
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line; each sub-command sets `act`, which takes the arguments."""
+    from lockstep.cli import demo_command, run_command, services_command  # noqa: PLC0415  (cheap, and no cycle)
+
+    parser = argparse.ArgumentParser(
+        prog="lockstep", description="Finds who holds a synchronous training job back, and says so in Prometheus."
+    )
+    parser.add_argument("--version", action="version", version=f"lockstep {lockstep.__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    run_command.add(commands)
+    services_command.add(commands)
+    demo_command.add(commands)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status: 2 for a wrong input, named on stderr."""
+    parsed = build_parser().parse_args(arguments)
+    try:
+        return int(parsed.act(parsed))
+    except LockstepError as error:
+        print(f"lockstep: {error}", file=sys.stderr)
+        return EXIT_ERROR
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

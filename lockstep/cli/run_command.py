@@ -1,0 +1,47 @@
+"""`lockstep run -- COMMAND`: start a training command with the agent loaded, and get out of the way."""
+
+import argparse
+import os
+import shutil
+
+from lockstep.agent.bootstrap import loader_environment
+from lockstep.contracts.errors import LocalError
+from lockstep.contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, RUN_VARIABLE, check_name
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser(
+        "run",
+        help="start a training command with the agent loaded",
+        description="Replaces itself with COMMAND. Processes of it that have RANK set load the agent once they import "
+        "torch; nothing else changes, and a failure of the agent leaves the training running without it.",
+    )
+    parser.add_argument(
+        "--run", metavar="NAME", help=f"name of the run (default: ${RUN_VARIABLE}, or torchrun's job id)"
+    )
+    parser.add_argument("--root", metavar="DIR", help=f"directory shared with the exporter (default: {DEFAULT_ROOT})")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND")
+    parser.set_defaults(act=act)
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Replace this process with the training command.
+
+    Raises
+    ------
+    LocalError
+        There is no command, or it cannot be started.
+    """
+    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    if not command:
+        raise LocalError("command of lockstep run: got nothing, expected e.g. lockstep run -- torchrun train.py")
+    environment = loader_environment(os.environ)
+    if arguments.run is not None:
+        environment[RUN_VARIABLE] = check_name(arguments.run, "--run")
+    if arguments.root is not None:
+        environment[ROOT_VARIABLE] = os.path.abspath(arguments.root)  # noqa: PTH100  (must not resolve links)
+    program = shutil.which(command[0])
+    if program is None:
+        raise LocalError(f"command of lockstep run: got {command[0]!r}, expected a program on PATH")
+    os.execve(program, command, environment)  # noqa: S606  (the user's own command, no shell)

@@ -1,0 +1,144 @@
+"""`lockstep exporter`, `lockstep coordinator` and `lockstep up`: the services, and both of them on one machine."""
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.settings import build_config
+
+C = TypeVar("C")
+_Service = Callable[[asyncio.Event], Awaitable[None]]
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the three sub-commands."""
+    for name, help_, act in (
+        ("exporter", "run the exporter of this node", _exporter),
+        ("coordinator", "run the coordinator of a cluster", _coordinator),
+    ):
+        parser = commands.add_parser(name, help=help_)
+        parser.add_argument("--config", metavar="FILE", help="YAML file of settings")
+        parser.add_argument(
+            "--set",
+            action="append",
+            default=[],
+            metavar="KEY=VALUE",
+            help="one setting; wins over the environment (LOCKSTEP_" + name.upper() + "_KEY), which wins over the file",
+        )
+        parser.add_argument("--print-config", action="store_true", help="print the settings in force and exit")
+        parser.set_defaults(act=act)
+    up = commands.add_parser("up", help="exporter, coordinator and a broker in one process, on loopback")
+    up.add_argument("--root", help="directory shared with the training processes")
+    up.add_argument("--state-directory", help="where incidents are kept (default: in memory only)")
+    up.add_argument("--exporter-port", type=int, help="port of the exporter's /metrics")
+    up.add_argument("--coordinator-port", type=int, help="port of the coordinator's /metrics, API and page")
+    up.add_argument("--broker-port", type=int, default=0, help="port of the embedded broker (default: a free one)")
+    up.set_defaults(act=_up)
+
+
+def read_config(form: type[C], arguments: argparse.Namespace, prefix: str) -> C:
+    """Build the configuration of a service from `--config`, the environment and `--set`.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be read or is not a mapping, or a key or value is wrong.
+    """
+    settings = {}
+    for pair in arguments.set:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"--set: got {pair!r}, expected KEY=VALUE")
+        settings[f"{prefix}{key.upper()}"] = value
+    file = _read_yaml(arguments.config) if arguments.config else {}
+    # A --set is text like an environment variable, so it is read by the same rule; it is only named otherwise.
+    environment = {**os.environ, **settings}
+    return build_config(
+        form, file=file, file_name=str(arguments.config), environment=environment, prefix=prefix, flags=None
+    )
+
+
+def _read_yaml(name: str) -> dict[str, Any]:
+    import yaml  # noqa: PLC0415  (services only)
+
+    try:
+        value = yaml.safe_load(Path(name).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"configuration file {name}: {error}") from None
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ConfigError(f"configuration file {name}: got {type(value).__name__}, expected keys and values")
+    return value
+
+
+def _exporter(arguments: argparse.Namespace) -> int:
+    from exporter.config import ExporterConfig  # noqa: PLC0415  (needs the extra)
+    from exporter.runtime import Exporter  # noqa: PLC0415
+
+    config = read_config(ExporterConfig, arguments, "LOCKSTEP_EXPORTER_")
+    config.validate()
+    return _print_config(config) if arguments.print_config else serve(Exporter(config).run)
+
+
+def _coordinator(arguments: argparse.Namespace) -> int:
+    from coordinator.config import CoordinatorConfig  # noqa: PLC0415  (needs the extra)
+    from coordinator.runtime import Coordinator  # noqa: PLC0415
+
+    config = read_config(CoordinatorConfig, arguments, "LOCKSTEP_COORDINATOR_")
+    config.validate()
+    return _print_config(config) if arguments.print_config else serve(Coordinator(config).run)
+
+
+def _up(arguments: argparse.Namespace) -> int:
+    from lockstep.cli.up import Up  # noqa: PLC0415  (needs the extras)
+
+    up = Up(
+        root=arguments.root,
+        state_directory=arguments.state_directory,
+        exporter_port=arguments.exporter_port,
+        coordinator_port=arguments.coordinator_port,
+        broker_port=arguments.broker_port,
+    )
+
+    async def announce_and_run(stop: asyncio.Event) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(up.run(stop), name="up")
+            await up.started.wait()
+            print(f"exporter    http://127.0.0.1:{up.exporter_port}/metrics")
+            print(f"coordinator http://127.0.0.1:{up.coordinator_port}/")
+            print(f"monitor a job with: lockstep run --root {up.root} -- torchrun train.py", flush=True)
+
+    return serve(announce_and_run)
+
+
+def _print_config(config: Any) -> int:
+    for field in fields(config):
+        print(f"{field.name}: {getattr(config, field.name)!r}")
+    return 0
+
+
+def serve(service: _Service) -> int:
+    """Run a service until SIGINT or SIGTERM; return the exit status."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
+
+    async def until_signal() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await service(stop)
+
+    try:
+        asyncio.run(until_signal())
+    except* ConfigError as group:  # raised inside a task group: a port in use, a directory that cannot be written
+        raise group.exceptions[0] from None
+    return 0

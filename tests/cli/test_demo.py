@@ -1,0 +1,90 @@
+"""The demonstration's verdict and view; the demonstration itself."""
+
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from lockstep.cli.demo.verdict import judge
+from lockstep.cli.demo.view import View, print_verdict
+
+INCIDENT = {
+    "kind": "slow_rank", "ranks": [2], "cause": "compute", "function": "demo/training.py(103): redundant_attention",
+    "operator": "aten::bmm", "onset_step": 60, "detected_step": 62, "slowdown_ratio": 4.5, "lost_device_seconds": 3.0,
+    "evidence": ["rank 2 works 250 ms"], "advice": [{"suggestion": "Remove it.", "how": "Delete.", "predicted_gain_ratio": 0.8, "source": "s"}],
+}  # fmt: skip
+
+
+def verdict_of(incidents, fault="compute"):
+    return judge(incidents, run="demo", fault=fault, rank=2, fault_step=60, steps=90, healthy=0.05)
+
+
+@pytest.mark.parametrize(
+    ("incidents", "fault", "correct"),
+    [
+        ([INCIDENT], "compute", True),
+        ([INCIDENT | {"ranks": [1]}], "compute", False),
+        ([INCIDENT | {"ranks": [1, 2]}], "compute", False),
+        ([INCIDENT | {"cause": "data"}], "compute", False),
+        ([INCIDENT | {"function": ""}], "compute", False),
+        ([INCIDENT | {"function": "x.py(1): other"}], "compute", False),
+        ([INCIDENT, INCIDENT | {"ranks": [0]}], "compute", False),
+        ([], "compute", False),
+        ([], "none", True),
+        ([INCIDENT], "none", False),
+        ([INCIDENT | {"kind": "fluctuation"}], "none", False),
+    ],
+)
+def test_only_the_whole_truth_is_right(incidents, fault, correct):
+    """Rank, cause and function must all be right, and nobody else named."""
+    verdict = verdict_of(incidents, fault)
+    assert verdict.correct is correct
+    json.dumps(verdict.to_json())
+
+
+def test_the_verdict_says_what_matters():
+    """Rank, cause, function, evidence, advice and its gain are all in the text."""
+    output = io.StringIO()
+    print_verdict(Console(file=output, width=120), verdict_of([INCIDENT]))
+    for words in ("redundant_attention", "compute", "aten::bmm", "rank 2 works 250 ms", "80%", "step 60", "is right"):
+        assert words in output.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_view_says_who_waits_for_whom(terminal):
+    """On a terminal and in a log, the slow rank and those who wait are named."""
+    output = io.StringIO()
+    view = View(Console(file=output, width=120, force_terminal=terminal))
+    part = {"host_seconds": 0.0, "data_seconds": 0.0, "gc_seconds": 0.0}
+    ranks = [
+        {"rank": r, "self_seconds": s, "wait_seconds": w, "compute_seconds": s, **part}
+        for r, s, w in ((0, 0.05, 0.2), (1, 0.25, None))
+    ]
+    view.update(
+        {
+            "step": 70,
+            "state": "suspect",
+            "recent_step_seconds": 0.25,
+            "baseline_step_seconds": 0.05,
+            "slow_ranks": [1],
+            "ranks": ranks,
+        }
+    )
+    view.close()
+    assert "250 ms" in output.getvalue()
+    assert "ranks 0 wait for rank 1" in output.getvalue()
+
+
+@pytest.mark.torch
+def test_the_demonstration_is_right_about_data():
+    """`lockstep demo --fault data --rank 1 --json` ends with 0 and a right verdict on its last line."""
+    command = [sys.executable, "-m", "lockstep.cli.main", "demo", "--fault", "data", "--rank", "1", "--json"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=170, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    verdict = json.loads(ended.stdout.splitlines()[-1])
+    assert (verdict["rank"], verdict["cause"], verdict["correct"]) == (1, "data", True)
+    assert "read_document" in verdict["function"]
+    assert verdict["onset_step"] >= verdict["fault_step"] - 1

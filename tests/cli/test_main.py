@@ -1,0 +1,110 @@
+"""The command line: every mistake is one line that names it, with exit status 2."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from coordinator.config import CoordinatorConfig
+from exporter.config import ExporterConfig
+from lockstep.cli.main import main
+from lockstep.contracts.settings import build_config
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run"], "command of lockstep run: got nothing"),
+        (["run", "--", "no-such-program"], "got 'no-such-program'"),
+        (["run", "--run", "../x", "--", "true"], "--run: got '../x'"),
+        (["demo", "--rank", "4"], "--rank: got 4, expected 0 to 3"),
+        (["exporter", "--set", "batch_second=1"], "the nearest known key is 'batch_seconds'"),
+        (["exporter", "--set", "http_port=high"], "expected int"),
+        (["exporter", "--set", "http_port"], "expected KEY=VALUE"),
+        (["coordinator", "--config", "/nonexistent.yaml"], "configuration file /nonexistent.yaml"),
+    ],
+)
+def test_mistakes_are_named(capsys, arguments, words):
+    """A wrong argument is named on stderr and ends with status 2."""
+    assert main(arguments) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["- a list", "key: [unclosed", "batch_seconds: fast"])
+def test_a_bad_file_is_named(tmp_path, capsys, content):
+    """A configuration file that is none is refused with its name."""
+    file = tmp_path / "exporter.yaml"
+    file.write_text(content)
+    assert main(["exporter", "--config", str(file)]) == 2
+    assert str(file) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("service", ["exporter", "coordinator"])
+def test_a_port_in_use_is_named(tmp_path, service):
+    """A service whose port is taken says which, and ends."""
+    import socket  # noqa: PLC0415
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        settings = ["http_host=127.0.0.1", f"http_port={port}", "broker_port=1"]
+        settings += [f"root={tmp_path}", f"spool_directory={tmp_path}/spool"] if service == "exporter" else []
+        flags = [part for setting in settings for part in ("--set", setting)]
+        command = [sys.executable, "-m", "lockstep.cli.main", service, *flags]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert f"127.0.0.1:{port}" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(("name", "form"), [("exporter", ExporterConfig), ("coordinator", CoordinatorConfig)])
+def test_example_configurations_are_valid(name, form):
+    """The examples hold known keys of the right types."""
+    file = yaml.safe_load((ROOT / "examples" / f"{name}.yaml").read_text())
+    build_config(form, file=file, prefix="X_").validate()
+
+
+def test_print_config_shows_what_is_in_force(capsys):
+    """The settings in force are printed, flags included."""
+    assert main(["exporter", "--print-config", "--set", "batch_seconds=2.5"]) == 0
+    assert "batch_seconds: 2.5\n" in capsys.readouterr().out
+
+
+def test_run_replaces_itself_with_the_command(tmp_path):
+    """The training command gets its own arguments, the run's name and root, and the loader; its status comes back."""
+    show = "import os, sys, json; print(json.dumps([sys.argv[1:], dict(os.environ)])); sys.exit(7)"
+    command = [sys.executable, "-m", "lockstep.cli.main", "run", "--run", "r1", "--root", str(tmp_path), "--"]
+    ended = subprocess.run(
+        [*command, sys.executable, "-c", show, "--lr", "1"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": "/own"},
+        check=False,
+    )
+    assert ended.returncode == 7
+    arguments, environment = json.loads(ended.stdout)
+    assert arguments == ["--lr", "1"]
+    assert (environment["LOCKSTEP_RUN"], environment["LOCKSTEP_DIR"]) == ("r1", str(tmp_path))
+    first, *rest = environment["PYTHONPATH"].split(os.pathsep)
+    assert (Path(first) / "sitecustomize.py").is_file()
+    assert rest == ["/own"]
+
+
+def test_run_needs_no_extra():
+    """`lockstep run` works with the base install: no third-party package is imported."""
+    code = (
+        "import sys, lockstep.cli.main as m\n"
+        "try: m.main(['run'])\n"
+        "finally: print(' '.join(sorted({n.partition('.')[0] for n in sys.modules})))"
+    )
+    loaded = set(
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    )
+    assert not loaded & {"msgspec", "numpy", "aiohttp", "aiomqtt", "yaml", "rich", "torch", "prometheus_client"}
