@@ -1,0 +1,47 @@
+"""JSON regions in shared files."""
+
+import pytest
+from hypothesis import given
+
+from lockstep.contracts.blob import HEAD_BYTES, read_blob, read_generation, write_blob
+from lockstep.contracts.errors import LocalError
+from tests.strategies import json_values
+
+
+@given(value=json_values)
+def test_round_trip(value):
+    """What is written is read, with its generation."""
+    region = memoryview(bytearray(4096))
+    write_blob(region, 64, 4000, 7, value)
+    assert read_blob(region, 64, 4000) == (7, value)
+    assert read_generation(region, 64) == 7
+
+
+def test_never_written_is_nothing():
+    """A region of zeros holds nothing."""
+    assert read_blob(memoryview(bytearray(100)), 0, 100) is None
+
+
+def test_too_large_keeps_the_old_value():
+    """A value that does not fit is refused, and what was there stays."""
+    region = memoryview(bytearray(64))
+    write_blob(region, 0, 64, 1, "old")
+    with pytest.raises(LocalError, match="at most 48"):
+        write_blob(region, 0, 64, 2, "x" * 64)
+    assert read_blob(region, 0, 64) == (1, "old")
+
+
+def test_a_writer_killed_between_its_stores_is_seen():
+    """New payload under the old head reads as nothing, never as half a value."""
+    region = memoryview(bytearray(256))
+    write_blob(region, 0, 256, 1, {"steps": 3})
+    region[HEAD_BYTES : HEAD_BYTES + 11] = b'{"steps":9}'
+    assert read_blob(region, 0, 256) is None
+
+
+def test_a_length_beyond_the_region_is_seen():
+    """A hostile length does not read outside the region."""
+    region = memoryview(bytearray(256))
+    write_blob(region, 0, 256, 1, "a")
+    region[8:12] = (1 << 31).to_bytes(4, "little")
+    assert read_blob(region, 0, 256) is None

@@ -1,0 +1,123 @@
+"""Messages on the bus: round trips, and refusal of everything that is not quite one."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.contracts import codec, messages, topics
+from lockstep.contracts.errors import ContractVersionError, MalformedError
+from tests.strategies import step_batches
+
+STEPS = topics.run_topic("r", topics.STEPS, "n")
+EMPTY = messages.StepBatch(run="r", node="n", sequence=1, sent_unix_ns=2, count=0, ranks=b"", columns={})
+REQUEST = messages.ProfileRequest(run="r", node="n", request_id=1, ranks=[0], first_step=5, steps=3)
+SUMMARY = messages.TraceSummary(
+    run="r", node="n", rank=0, request_id=1, window_ns=5, steps=1, trace_bytes=9, event_count=3,
+    tree=[messages.CallNode(parent=-1, name="train", kind="python", total_ns=5, self_ns=5, count=1)],
+)  # fmt: skip
+RANK = messages.RankInfo(
+    rank=0, local_rank=0, world_size=2, hostname="h", attempt=1, state="running", heartbeat_unix_ns=1
+)
+EVERY = [
+    (topics.STEPS, EMPTY),
+    (topics.ANNOUNCE, messages.NodeAnnouncement(run="r", node="n", ranks=[RANK], groups=[])),
+    (topics.REQUEST, REQUEST),
+    (topics.ANSWER, messages.ProfileAnswer(run="r", node="n", rank=0, request_id=1, state="done")),
+    (topics.SUMMARY, SUMMARY),
+]
+
+
+@given(batch=step_batches())
+def test_step_batches_round_trip(batch):
+    """Every valid batch comes back equal."""
+    assert codec.decode(STEPS, codec.encode(batch)) == batch
+
+
+@pytest.mark.parametrize(("channel", "message"), EVERY, ids=[c for c, _ in EVERY])
+def test_every_message_round_trips(channel, message):
+    """Each form travels on its own channel."""
+    assert codec.decode(topics.run_topic("r", channel, "n"), codec.encode(message)) == message
+
+
+def test_alive_round_trips():
+    """The heartbeat travels on the node's own topic."""
+    alive = messages.NodeAlive(node="n", alive=True, unix_ns=3)
+    assert codec.decode(topics.alive_topic("n"), codec.encode(alive)) == alive
+
+
+@given(payload=st.binary(max_size=200))
+def test_noise_is_malformed_and_nothing_else(payload):
+    """Random bytes raise MalformedError or decode; never another error."""
+    try:
+        codec.decode(STEPS, payload)
+    except MalformedError:
+        pass
+    else:
+        pytest.fail("random bytes decoded as a batch")
+
+
+def test_every_truncation_is_refused():
+    """A payload cut anywhere, or with bytes behind it, is refused."""
+    payload = codec.encode(SUMMARY)
+    topic = topics.run_topic("r", topics.SUMMARY, "n")
+    for cut in [payload[:i] for i in range(len(payload))] + [payload + b"\0"]:
+        with pytest.raises(MalformedError):
+            codec.decode(topic, cut)
+
+
+def test_deep_nesting_is_refused():
+    """A payload nested deeper than any message is malformed, not a crash."""
+    with pytest.raises(MalformedError):
+        codec.decode(STEPS, b"\x91" * 100_000 + b"\xc0")
+
+
+@pytest.mark.parametrize(
+    ("message", "what"),
+    [
+        (replace(EMPTY, run="other"), "run"),
+        (replace(EMPTY, node="other"), "node"),
+        (replace(EMPTY, count=10**9), "count"),
+        (replace(EMPTY, count=1), "ranks bytes"),
+        (replace(EMPTY, columns={"step": b"1234"}), "column 'step' bytes"),
+    ],
+)
+def test_a_message_that_contradicts_itself_is_refused(message, what):
+    """Topic, lengths and limits are checked, and the field is named."""
+    with pytest.raises(MalformedError) as caught:
+        codec.decode(STEPS, codec.encode(message))
+    assert caught.value.what == what
+
+
+def test_a_tree_whose_parent_comes_later_is_refused():
+    """A call tree can only point backwards, so that nobody loops in it."""
+    bad = replace(SUMMARY, tree=[replace(SUMMARY.tree[0], parent=0)])
+    with pytest.raises(MalformedError, match="parent"):
+        codec.decode(topics.run_topic("r", topics.SUMMARY, "n"), codec.encode(bad))
+
+
+def test_another_version_is_named_even_when_its_fields_differ():
+    """A future message is refused as another version, not as a bad field."""
+    with pytest.raises(ContractVersionError):
+        codec.decode(STEPS, codec.encode(replace(EMPTY, version=2)))
+    with pytest.raises(ContractVersionError):
+        codec.decode(STEPS, msgspec.msgpack.encode({"version": 2, "rows": []}))
+
+
+def test_an_oversized_message_is_not_sent():
+    """What a receiver would refuse is refused by the sender."""
+    with pytest.raises(MalformedError, match="message size"):
+        codec.encode(replace(EMPTY, ranks=bytes(9 << 20)))
+
+
+@pytest.mark.parametrize(
+    "topic",
+    ["", "lockstep/v1", "lockstep/v1/run/r/steps", "lockstep/v2/run/r/steps/n", "lockstep/v1/run/../steps/n",
+     "lockstep/v1/run/r/nothing/n", "lockstep/v1/run/r/steps/n/x", "lockstep/v1/node/n/steps", "lockstep/v1/run/r/steps/+"],
+)  # fmt: skip
+def test_foreign_topics_are_refused(topic):
+    """Only our own topics parse, and no name with a path or wildcard in it."""
+    with pytest.raises(MalformedError, match="topic"):
+        topics.parse_topic(topic)

@@ -1,0 +1,57 @@
+"""The control block's header, orders and answers."""
+
+from dataclasses import replace
+
+import pytest
+
+from lockstep.contracts import control
+from lockstep.contracts.errors import ContractVersionError, MalformedError
+
+ORDER = control.ProfileOrder(
+    request_id=4, ranks=[1, 2], first_step=70, steps=3, stacks=True, shapes=False, memory=False, trace_max_bytes=1 << 20
+)
+BLOCK = control.pack_control_header().ljust(control.CONTROL_BYTES, b"\0")
+
+
+def test_round_trips():
+    """Header, order and answer come back as they were."""
+    control.check_control_header(BLOCK, where="control")
+    assert control.order_from_json(control.order_to_json(ORDER), where="control") == ORDER
+    answer = control.OrderAnswer(request_id=4, state="done", trace_bytes=9)
+    assert control.answer_from_json(control.answer_to_json(answer), where="ring") == answer
+
+
+def test_other_versions_are_refused_by_name():
+    """A block of another version, a foreign one and a short one are each named."""
+    with pytest.raises(ContractVersionError, match="control version"):
+        control.check_control_header(BLOCK[:8] + b"\x09" + BLOCK[9:], where="control")
+    with pytest.raises(MalformedError, match="magic"):
+        control.check_control_header(b"x" * control.CONTROL_BYTES, where="control")
+    with pytest.raises(MalformedError, match="size"):
+        control.check_control_header(BLOCK[:10], where="control")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("steps", 0), ("steps", 10**9), ("steps", "3"), ("steps", True), ("ranks", [-1]), ("ranks", ["1"]),
+     ("ranks", list(range(1000))), ("stacks", 1), ("request_id", None)],
+)  # fmt: skip
+def test_a_bad_field_is_named(field, value):
+    """Each field of an order is checked for type and limit."""
+    with pytest.raises(MalformedError) as caught:
+        control.order_from_json(control.order_to_json(ORDER) | {field: value}, where="control")
+    assert caught.value.what == field
+
+
+@pytest.mark.parametrize("value", [None, [], "order", {}, {"request_id": 1}])
+def test_what_is_no_order_is_refused(value):
+    """JSON of another shape is refused."""
+    with pytest.raises(MalformedError):
+        control.order_from_json(value, where="control")
+
+
+def test_an_unknown_answer_state_is_refused():
+    """An answer can only be in a known state."""
+    answer = control.answer_to_json(replace(control.OrderAnswer(request_id=1, state="done"), state="maybe"))
+    with pytest.raises(MalformedError, match="state"):
+        control.answer_from_json(answer, where="ring")

@@ -1,0 +1,115 @@
+"""Holds the arrows of docs/architecture.md: who may import whom, and what may enter a training process."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Room -> rooms of ours that it may import. The most specific room of a file counts.
+ARROWS = {
+    "lockstep": {"lockstep.agent"},
+    "lockstep.contracts": set(),
+    "lockstep.agent": {"lockstep.contracts"},
+    "lockstep.trace": {"lockstep.contracts"},
+    "lockstep.diagnosis": {"lockstep.contracts", "lockstep.trace"},
+    "exporter": {"lockstep.contracts", "lockstep.trace"},
+    "coordinator": {"lockstep.contracts", "lockstep.trace", "lockstep.diagnosis"},
+    "dashboards": {"lockstep.contracts"},
+    "alerts": {"lockstep.contracts"},
+}
+ARROWS["lockstep.cli"] = {*ARROWS, "lockstep.cli"} - {"lockstep.cli"}
+
+# Third-party packages by room; agent and contracts get none but these.
+THIRD_PARTY = {
+    "lockstep": set(),
+    "lockstep.contracts": set(),
+    "lockstep.agent": {"torch"},
+    "lockstep.trace": {"numpy", "msgspec"},
+    "lockstep.diagnosis": set(),
+}
+FILE_EXCEPTIONS = {"lockstep/contracts/codec.py": {"msgspec"}}
+
+
+def room_of(module: str) -> str | None:
+    """Return the most specific room that holds `module`."""
+    rooms = [room for room in ARROWS if module == room or module.startswith(room + ".")]
+    return max(rooms, key=len) if rooms else None
+
+
+def imports_of(path: Path) -> set[str]:
+    """Return every module that a file imports, wherever in the file."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found.add(node.module or "")
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def source_files() -> list[Path]:
+    """Return every source file of the product."""
+    files = [
+        f
+        for room in ("lockstep", "exporter", "coordinator", "dashboards", "alerts")
+        for f in (ROOT / room).rglob("*.py")
+    ]
+    assert len(files) > 30
+    return sorted(files)
+
+
+def wrong_arrows(name: str, imports: set[str]) -> list[str]:
+    """Return the imports of the file `name` that no arrow allows."""
+    module = name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+    room = room_of(module)
+    assert room is not None, f"{name} lies in no room"
+    wrong = []
+    for target in imports:
+        other = room_of(target)
+        if other is None:
+            package = target.partition(".")[0]
+            allowed = THIRD_PARTY.get(room, {package}) | FILE_EXCEPTIONS.get(name, set())
+            if package not in sys.stdlib_module_names and package not in allowed:
+                wrong.append(target)
+        elif other not in (room, "lockstep") and other not in ARROWS[room]:
+            wrong.append(target)
+    return wrong
+
+
+@pytest.mark.parametrize("path", source_files(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_follow_the_arrows(path):
+    """No file imports a room that the architecture does not draw an arrow to."""
+    assert wrong_arrows(str(path.relative_to(ROOT)), imports_of(path)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("exporter/app.py", "coordinator.state"),
+        ("coordinator/app.py", "exporter.rings"),
+        ("lockstep/contracts/ring.py", "lockstep.agent.ring"),
+        ("lockstep/contracts/ring.py", "msgspec"),
+        ("lockstep/agent/ring.py", "numpy"),
+        ("lockstep/trace/load.py", "lockstep.diagnosis"),
+        ("coordinator/app.py", "lockstep.cli.main"),
+    ],
+)
+def test_a_wrong_arrow_is_seen(name, target):
+    """The check itself fails on arrows that must not be."""
+    assert wrong_arrows(name, {target}) == [target]
+
+
+def test_importing_lockstep_loads_nothing_heavy():
+    """What enters a training process loads the standard library only, and not torch."""
+    code = "import sys, lockstep; print(' '.join(sorted({m.partition('.')[0] for m in sys.modules})))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    bare = subprocess.run(
+        [sys.executable, "-c", code.replace(", lockstep", "")], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert set(loaded) - set(bare) - set(sys.stdlib_module_names) == {"lockstep"}
