@@ -1,0 +1,1 @@
+"""Costs and latencies, each printed beside its budget."""

@@ -1,0 +1,56 @@
+"""From a slow rank to the pager: real ranks, mosquitto, Prometheus and Alertmanager."""
+
+import pytest
+
+from tests.support.servers import get, wait_until
+from tests.support.stack import fault_begin, full_stack
+
+pytestmark = [pytest.mark.torch, pytest.mark.servers, pytest.mark.timeout(300)]
+
+FUNCTIONS = {"compute": "redundant_attention", "data": "read_document", "gc": "sweep_cache"}
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory):
+    with full_stack(tmp_path_factory.mktemp("stack")) as running_stack:
+        yield running_stack
+
+
+@pytest.mark.parametrize(("fault", "rank"), [("compute", 2), ("data", 1), ("gc", 3)])
+def test_the_page_names_rank_and_cause(stack, fault, rank):
+    """Each fault pages with its rank and cause, and its incident ends up with the function that is slow."""
+    run = f"slow-{fault}"
+    with stack.job(run, fault, rank) as log:
+        page = wait_until(
+            lambda: stack.pager.alerts(alertname="LockstepSlowDeviceFound", run=run), 120, f"page for {fault}"
+        )
+        wait_until(lambda: any(i["function"] for i in stack.incidents(run)), 60, f"function behind {fault}")
+        incidents = stack.incidents(run)
+        begin = fault_begin(log)
+    delivered_at, alert = page[0]
+    assert (alert["labels"]["rank"], alert["labels"]["cause"]) == (str(rank), fault)
+    assert alert["status"] == "firing"
+    assert begin is not None
+    assert delivered_at > begin[1], "the page came before the fault"
+    assert {
+        (a["labels"]["rank"], a["labels"]["cause"])
+        for _, a in stack.pager.alerts(alertname="LockstepSlowDeviceFound", run=run)
+    } == {(str(rank), fault)}
+    assert [i["ranks"] for i in incidents if i["kind"] == "slow_rank"] == [[rank]]
+    incident = next(i for i in incidents if i["kind"] == "slow_rank")
+    assert FUNCTIONS[fault] in incident["function"]
+    assert incident["cause"] == fault
+    assert incident["onset_step"] >= begin[0] - 1
+    assert incident["evidence"]
+    assert incident["advice"]
+    assert incident["profile"]["cost_seconds"] > 0
+
+
+def test_a_healthy_job_pages_nobody(stack):
+    """Without a fault no finding, no incident and no page arrives in 200 steps."""
+    with stack.job("healthy", "none", 0):
+        stack.wait_step("healthy", 200, 120)
+        assert stack.incidents("healthy") == []
+        metrics = get(f"{stack.coordinator}/metrics")
+    assert 'lockstep_run_slow_ranks{run="healthy"} 0' in metrics
+    assert stack.pager.alerts(run="healthy") == []

@@ -1,0 +1,127 @@
+"""The whole way on one machine, every part a real process: trainers to pager. Used by tests and benchmarks."""
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.servers import (
+    Webhook,
+    alertmanager,
+    free_port,
+    get_json,
+    mosquitto,
+    prometheus,
+    running,
+    wait_ready,
+    wait_until,
+    webhook,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+RULES = ROOT / "alerts" / "rendered" / "lockstep.rules.yaml"
+TRAINING = ROOT / "lockstep" / "cli" / "demo" / "training.py"
+LOCKSTEP = [sys.executable, "-m", "lockstep.cli.main"]
+INTERVAL = "1s"
+
+
+@dataclass
+class Stack:
+    """Addresses of what runs, and the pager."""
+
+    directory: Path
+    shared: Path
+    coordinator: str
+    exporter: str
+    prometheus: str
+    pager: Webhook
+
+    def incidents(self, run: str) -> list[dict]:
+        """Return the incidents of a run from the coordinator's API."""
+        answer = get_json(f"{self.coordinator}/api/v1/incidents?run={run}")
+        return [] if answer is None else answer["incidents"]
+
+    def run(self, run: str) -> dict | None:
+        """Return the run from the coordinator's API; None before it has reported."""
+        return get_json(f"{self.coordinator}/api/v1/runs/{run}")
+
+    @contextlib.contextmanager
+    def job(
+        self, run: str, fault: str, rank: int, *, fault_step: int = 60, extra: tuple[str, ...] = ()
+    ) -> Iterator[Path]:
+        """Run the demonstration's training under `lockstep run`; yield its output file."""
+        log = self.directory / f"{run}.log"
+        command = [
+            *LOCKSTEP, "run", "--run", run, "--root", str(self.shared), "--",
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", str(TRAINING),
+            "--fault", fault, "--rank", str(rank), "--fault-step", str(fault_step), "--steps", "100000", *extra,
+        ]  # fmt: skip
+        with running(command, log, os.environ | {"OMP_NUM_THREADS": "1"}):
+            yield log
+
+    def wait_step(self, run: str, step: int, seconds: float) -> None:
+        """Wait until the run has completed `step`."""
+        wait_until(lambda: (self.run(run) or {"step": -1})["step"] >= step, seconds, f"step {step} of {run}")
+
+
+def fault_begin(log: Path) -> tuple[int, float] | None:
+    """Return (step, unix time) at which the job's fault began, once it has."""
+    match = re.search(r"begins at step (\d+), unix time ([\d.]+)", log.read_text())
+    return (int(match[1]), float(match[2])) if match else None
+
+
+@contextlib.contextmanager
+def full_stack(directory: Path, settings: dict[str, str] | None = None) -> Iterator[Stack]:
+    """Start mosquitto, exporter, coordinator, Prometheus, Alertmanager and a pager; 1 s intervals throughout."""
+    shared = directory / "shared"
+    shared.mkdir()
+    with contextlib.ExitStack() as parts:
+        pager = parts.enter_context(webhook())
+        broker_port = parts.enter_context(mosquitto(directory))
+        ports = {}
+        for service in ("exporter", "coordinator"):
+            ports[service] = free_port()
+            config = directory / f"{service}.yaml"
+            lines = {"broker_port": broker_port, "http_host": "127.0.0.1", "http_port": ports[service]}
+            if service == "exporter":
+                lines |= {"root": str(shared), "node": "node-a", "spool_directory": str(directory / "spool")}
+            else:
+                lines |= {"state_directory": str(directory / "state")} | (settings or {})
+            config.write_text("".join(f"{key}: {value}\n" for key, value in lines.items()))
+            log = directory / f"{service}.log"
+            process = parts.enter_context(running([*LOCKSTEP, service, "--config", str(config)], log))
+            wait_ready(f"http://127.0.0.1:{ports[service]}/-/healthy", process, log)
+        alerts = parts.enter_context(alertmanager(directory, _alertmanager_yaml(pager.port)))
+        server = parts.enter_context(prometheus(directory, _prometheus_yaml(ports, alerts)))
+        yield Stack(
+            directory=directory,
+            shared=shared,
+            coordinator=f"http://127.0.0.1:{ports['coordinator']}",
+            exporter=f"http://127.0.0.1:{ports['exporter']}",
+            prometheus=server,
+            pager=pager,
+        )
+
+
+def _prometheus_yaml(ports: dict[str, int], alerts: str) -> str:
+    jobs = "".join(
+        f"  - job_name: lockstep-{service}\n    static_configs: [{{targets: ['127.0.0.1:{port}']}}]\n"
+        for service, port in ports.items()
+    )
+    return (
+        f"global: {{scrape_interval: {INTERVAL}, evaluation_interval: {INTERVAL}}}\n"
+        f"rule_files: [{RULES}]\nscrape_configs:\n{jobs}"
+        f"alerting: {{alertmanagers: [{{static_configs: [{{targets: ['{alerts.removeprefix('http://')}']}}]}}]}}\n"
+    )
+
+
+def _alertmanager_yaml(port: int) -> str:
+    return (
+        "route: {receiver: pager, group_by: [alertname, run], group_wait: 0s, group_interval: 1s, repeat_interval: 1h,\n"
+        "  routes: [{receiver: nobody, matchers: ['severity=\"none\"']}]}\n"
+        "receivers:\n  - name: nobody\n"
+        f"  - name: pager\n    webhook_configs: [{{url: 'http://127.0.0.1:{port}/', send_resolved: true}}]\n"
+    )
