@@ -1,0 +1,1 @@
+"""Grafana dashboards as Python; `catalogue.render` is what `make generate` calls."""

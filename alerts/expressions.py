@@ -1,0 +1,35 @@
+"""PromQL that several rules share. Each function returns an expression in which a run appears exactly once."""
+
+from alerts.policy import Site
+
+
+def by_run(operation: str, vector: str, site: Site) -> str:
+    """Return one value per run: whatever target, replica or pod the series came from."""
+    return f"{operation} by ({site.run_labels}) ({vector})"
+
+
+def is_in_state(states: str, site: Site) -> str:
+    """Return the runs that are in one of `states` (a regular expression)."""
+    return by_run("max", f'lockstep_run_state{{state=~"{states}"}} == 1', site)
+
+
+def unfinished(vector: str, site: Site) -> str:
+    """Return `vector` without the runs that have ended well, which never alert."""
+    return f"(\n{_indent(vector)}\n)\nunless on ({site.run_labels})\n{is_in_state('finished', site)}"
+
+
+def last_step_age(site: Site) -> str:
+    """Return seconds since the last step that all ranks of a run have completed, as the coordinator saw it.
+
+    A run that has not completed a step has no age: the coordinator exports no timestamp, or 0.
+    """
+    return f"time() - {by_run('max', 'lockstep_run_last_step_timestamp_seconds > 0', site)}"
+
+
+def rank_step_age(site: Site) -> str:
+    """Return seconds since any rank of a run completed a step, as the exporters saw it: no broker in between."""
+    return f"time() - {by_run('max', 'lockstep_last_step_timestamp_seconds > 0', site)}"
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.strip().splitlines())

@@ -1,0 +1,143 @@
+"""The monitor of the monitor: what makes Lockstep blind, and the alert that proves the way to the pager."""
+
+from alerts.expressions import is_in_state, last_step_age, rank_step_age, unfinished
+from alerts.policy import AlertPolicy, Site
+from alerts.recording import WINDOW
+from alerts.rule import Alert, Group
+
+
+def group(site: Site, policy: AlertPolicy) -> Group:
+    """Return the alerts about Lockstep itself."""
+    return Group(
+        name="lockstep.monitor",
+        rules=(
+            _exporter_down(site, policy),
+            _exporter_absent(site, policy),
+            _coordinator_down(site, policy),
+            _coordinator_stale(site, policy),
+            _run_unwatched(site, policy),
+            _broker_unreachable(policy),
+            _records_lost(policy),
+            _watchdog(policy),
+        ),
+    )
+
+
+def _exporter_down(site: Site, policy: AlertPolicy) -> Alert:
+    down = f'up{{job="{site.exporter_job}"}} == 0'
+    return Alert(
+        name="LockstepExporterDown",
+        severity="warning",
+        # Counted: a switch that fails takes a hundred nodes along, and is one matter.
+        expr=f"count by (job) ({down})",
+        for_seconds=policy.exporter_down_for_seconds,
+        summary="Exporters cannot be scraped.",
+        description="Exporters of job {{ $labels.job }} that cannot be scraped: {{ $value }}, among them"
+        f"{{{{ range query `topk(5, {down})` }}}} {{{{ .Labels.instance }}}}{{{{ end }}}}.",
+        per_run=False,
+    )
+
+
+def _exporter_absent(site: Site, policy: AlertPolicy) -> Alert:
+    return Alert(
+        name="LockstepExporterAbsent",
+        severity="warning",
+        expr=f'absent(up{{job="{site.exporter_job}"}})',
+        for_seconds=policy.exporter_absent_for_seconds,
+        summary="Prometheus has no exporter to scrape.",
+        description="No target has the job {{ $labels.job }}: no rank is measured, and no alert on ranks can fire.",
+        per_run=False,
+    )
+
+
+def _coordinator_down(site: Site, policy: AlertPolicy) -> Alert:
+    coordinator = f'up{{job="{site.coordinator_job}"}}'
+    return Alert(
+        name="LockstepCoordinatorDown",
+        severity="critical",
+        expr=f"{coordinator} == 0\nor\nabsent({coordinator})",
+        for_seconds=policy.coordinator_down_for_seconds,
+        summary="The coordinator cannot be scraped: nobody judges any run.",
+        description="The coordinator (job {{ $labels.job }}"
+        "{{ with $labels.instance }}, instance {{ . }}{{ end }}) cannot be scraped. Training is not affected; a slow "
+        "or stalled run raises no alert until the coordinator is back. Exporters keep their records meanwhile.",
+        per_run=False,
+    )
+
+
+def _coordinator_stale(site: Site, policy: AlertPolicy) -> Alert:
+    age_s = policy.stale_age_seconds
+    return Alert(
+        name="LockstepCoordinatorStale",
+        severity="warning",
+        expr=f"""
+(time() - max by (job) (lockstep_coordinator_last_detection_timestamp_seconds)) > {age_s}
+and on ()
+(
+  ({rank_step_age(site)}) < {age_s}
+  unless on ({site.run_labels})
+  {is_in_state("warming|finished", site)}
+)""",
+        for_seconds=policy.stale_for_seconds,
+        summary="Ranks make steps, and the coordinator judges none of them.",
+        description="The coordinator has judged no step for {{ $value | humanizeDuration }} while ranks make steps."
+        "{{ with query `lockstep_coordinator_mqtt_connected == 0` }} It is not connected to the broker.{{ end }}",
+        per_run=False,
+    )
+
+
+def _run_unwatched(site: Site, policy: AlertPolicy) -> Alert:
+    age_s = policy.stale_age_seconds
+    unwatched = f"({rank_step_age(site)}) < {age_s}\nunless on ({site.run_labels})\n({last_step_age(site)}) < {age_s}"
+    return Alert(
+        name="LockstepRunUnwatched",
+        severity="warning",
+        expr=unfinished(unwatched, site),
+        for_seconds=policy.unwatched_for_seconds,
+        summary="Ranks of a run make steps that the coordinator does not see completed.",
+        description="Ranks of run {{ $labels.run }} make steps, and the coordinator knows of no step that all of them "
+        "have completed in the last minutes: some ranks are not measured, or their records do not arrive.",
+    )
+
+
+def _broker_unreachable(policy: AlertPolicy) -> Alert:
+    return Alert(
+        name="LockstepBrokerUnreachable",
+        severity="warning",
+        expr="count by (job) (lockstep_exporter_mqtt_connected == 0 or lockstep_coordinator_mqtt_connected == 0)",
+        for_seconds=policy.broker_for_seconds,
+        summary="Exporters or the coordinator have lost the MQTT broker.",
+        description="Targets of job {{ $labels.job }} that are not connected to the broker: {{ $value }}. Exporters "
+        "keep records on disk until their spool is full.",
+        per_run=False,
+    )
+
+
+def _records_lost(policy: AlertPolicy) -> Alert:
+    lost = f"sum by (job, instance) (rate(lockstep_exporter_records_lost_total[{WINDOW}]))"
+    steps = f"sum by (job, instance) (rate(lockstep_steps_total[{WINDOW}]))"
+    return Alert(
+        name="LockstepRecordsLost",
+        severity="warning",
+        expr=f"count by (job) (\n  {lost}\n  /\n  {steps}\n  > {policy.records_lost_ratio:g}\n)",
+        for_seconds=policy.records_lost_for_seconds,
+        summary="Step records are lost before they are read or delivered.",
+        description="Exporters that lose more than "
+        f"{policy.records_lost_ratio:.0%} of their step records: {{{{ $value }}}}. The worst:"
+        f"{{{{ range query `topk(5, sum by (instance) (rate(lockstep_exporter_records_lost_total[{WINDOW}])) > 0)` }}}}"
+        " {{ .Labels.instance }}{{ end }}.",
+        per_run=False,
+    )
+
+
+def _watchdog(policy: AlertPolicy) -> Alert:
+    return Alert(
+        name="LockstepWatchdog",
+        severity="none",
+        expr="vector(1)",
+        for_seconds=policy.watchdog_for_seconds,
+        summary="This alert always fires, to prove that alerts arrive.",
+        description="Route it to a service that complains when it stops: then Prometheus, its rules or Alertmanager "
+        "have failed, and no other alert can say so.",
+        per_run=False,
+    )

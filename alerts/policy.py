@@ -1,0 +1,96 @@
+"""Every threshold and every waiting time of the alerts, each with its reason, and what a site may name otherwise.
+
+A rule file holds no number that does not stand here.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What differs from one installation to the next.
+
+    `run_labels` is what identifies a run, comma separated: a ruler over several clusters needs "cluster, run".
+    The two addresses are placeholders under a reserved name until a site sets its own.
+    """
+
+    exporter_job: str = "lockstep-exporter"
+    coordinator_job: str = "lockstep-coordinator"
+    run_labels: str = "run"
+    runbooks_url: str = "https://runbooks.example.invalid/lockstep"
+    grafana_url: str = "https://grafana.example.invalid"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertPolicy:
+    """Thresholds and waiting times. Below five minutes of waiting a reason stands beside the value."""
+
+    stalled_age_seconds: int = 300
+    """No step for this long: a checkpoint or an evaluation of a large model takes minutes, hardly five."""
+
+    stalled_steps: int = 10
+    """And no step for this many healthy ones: the slowest published step is 85 s, where five minutes say nothing. The
+    coordinator's own rule (blocked after five) decides the state; this is what wakes a person, so it waits longer."""
+
+    stalled_for_seconds: int = 0
+    """The age in the expression is the waiting time; a second one would only delay the page."""
+
+    ranks_missing_for_seconds: int = 300
+    """An exporter that restarts, or a node that is drained, is back well before."""
+
+    slow_ratio: float = 0.10
+    """Twice the coordinator's 5 %: below, `lockstep_run_fluctuating` decides, which knows the run's history."""
+
+    slow_for_seconds: int = 600
+    """A ticket may wait for ten minutes; shorter slowdowns are not worth a person."""
+
+    slow_keep_seconds: int = 600
+    """A run at the edge of the threshold would come and go."""
+
+    slow_device_for_seconds: int = 0
+    """The coordinator has confirmed a suspect over several steps, and lets go of it with hysteresis, before this
+    series exists; waiting again would only cost device time."""
+
+    verdicts_max: int = 2048
+    """32 suspects of 64 runs. Beyond it something is wrong with the labels, and a flood helps nobody."""
+
+    link_slow_for_seconds: int = 300
+    link_slow_keep_seconds: int = 300
+    """A link is slow under load and looks well between two large collectives."""
+
+    agent_down_for_seconds: int = 300
+    """A rank that restarts gets a new agent."""
+
+    exporter_down_for_seconds: int = 300
+    exporter_absent_for_seconds: int = 600
+    """No target at all is a change of the scrape configuration; give its author time to finish."""
+
+    coordinator_down_for_seconds: int = 300
+    """A rescheduled pod is back within two or three minutes."""
+
+    stale_age_seconds: int = 300
+    """Three of the slowest published steps; a coordinator judges each."""
+
+    stale_for_seconds: int = 300
+
+    unwatched_for_seconds: int = 600
+    """A run that has just begun is unknown to the coordinator until each rank has been announced and has stepped."""
+
+    broker_for_seconds: int = 600
+    """Reconnecting backs off to a minute; nothing is lost before the spool is full."""
+
+    records_lost_ratio: float = 0.01
+    """One record in a hundred: medians over a window of steps do not notice less."""
+
+    records_lost_for_seconds: int = 600
+    """An exporter that was away for long loses records once, and no person can bring them back."""
+
+    watchdog_for_seconds: int = 0
+    """It must fire always; that is what it says."""
+
+
+def duration(seconds: int) -> str:
+    """Return a duration as Prometheus writes it, in the largest unit that holds it exactly."""
+    if seconds and seconds % 60 == 0:
+        return f"{seconds // 60}m"
+    return f"{seconds}s"

@@ -1,0 +1,44 @@
+"""The rule file: which groups there are, in which order, and how it is rendered.
+
+A new alert is a function in the group of its kind, its numbers in `policy.py`, a runbook in `runbooks/` and a scenario
+in `tests/alerts/scenarios/`; a new kind is a module with a `group` function, named here.
+"""
+
+from pathlib import Path
+
+from alerts import causes, monitor, recording, symptoms
+from alerts.policy import AlertPolicy, Site
+from alerts.rule import Alert, Group, Recording, dump
+
+RENDERED = Path(__file__).parent / "rendered" / "lockstep.rules.yaml"
+RUNBOOKS = Path(__file__).parent / "runbooks"
+
+_HEADING = f"""\
+Written by `make generate` from alerts/*.py; change it there. Replace these two by your own addresses:
+{Site().runbooks_url} and {Site().grafana_url}."""
+
+
+def groups(site: Site | None = None, policy: AlertPolicy | None = None) -> tuple[Group, ...]:
+    """Return all groups, recorded series first."""
+    site, policy = site or Site(), policy or AlertPolicy()
+    return (
+        recording.group(site),
+        symptoms.group(site, policy),
+        causes.group(site, policy),
+        monitor.group(site, policy),
+    )
+
+
+def alerts(site: Site | None = None, policy: AlertPolicy | None = None) -> list[Alert]:
+    """Return all alerts."""
+    return [rule for group in groups(site, policy) for rule in group.rules if isinstance(rule, Alert)]
+
+
+def recordings(site: Site | None = None) -> list[Recording]:
+    """Return all recorded series."""
+    return [rule for group in groups(site) for rule in group.rules if isinstance(rule, Recording)]
+
+
+def render(site: Site | None = None, policy: AlertPolicy | None = None) -> str:
+    """Return the text of the rule file."""
+    return dump(groups(site, policy), site or Site(), heading=_HEADING)

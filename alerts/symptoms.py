@@ -1,0 +1,77 @@
+"""What a run's owner feels: no steps, missing ranks, slow steps. These page, or will once they last."""
+
+from alerts.expressions import by_run, is_in_state, last_step_age, rank_step_age, unfinished
+from alerts.policy import AlertPolicy, Site
+from alerts.rule import Alert, Group
+
+
+def group(site: Site, policy: AlertPolicy) -> Group:
+    """Return the alerts on symptoms."""
+    return Group(
+        name="lockstep.symptoms",
+        rules=(_run_stalled(site, policy), _ranks_missing(site, policy), _run_slow(site, policy)),
+    )
+
+
+def _run_stalled(site: Site, policy: AlertPolicy) -> Alert:
+    age_s, run = policy.stalled_age_seconds, site.run_labels
+    baseline = by_run("max", "lockstep_run_baseline_step_duration_seconds > 0", site)
+    # A run without a baseline yet has only the age to be measured by.
+    limit = (
+        f"(\n  clamp_min({policy.stalled_steps} * {baseline}, {age_s})\n"
+        f"  or on ({run})\n  0 * {by_run('max', 'lockstep_run_last_step_timestamp_seconds', site)} + {age_s}\n)"
+    )
+    # The coordinator may be the one that hears nothing: ranks that step by their exporters are not stalled.
+    stalled = f"({last_step_age(site)}) > on ({run}) {limit}\nunless on ({run})\n({rank_step_age(site)}) < {age_s}"
+    return Alert(
+        name="LockstepRunStalled",
+        severity="critical",
+        expr=unfinished(stalled, site),
+        for_seconds=policy.stalled_for_seconds,
+        summary="A training run has stopped making steps.",
+        description="Run {{ $labels.run }} has completed no step for {{ $value | humanizeDuration }}; it is not "
+        "finished."
+        '{{ with printf `lockstep_run_ranks{run="%s"} - lockstep_run_ranks_reporting > 0` $labels.run | query }}'
+        " Ranks that do not report: {{ . | first | value }}.{{ end }}",
+    )
+
+
+def _ranks_missing(site: Site, policy: AlertPolicy) -> Alert:
+    missing = (
+        f"{by_run('max', 'lockstep_run_ranks', site)}\n- on ({site.run_labels})\n"
+        f"{by_run('max', 'lockstep_run_ranks_reporting', site)}\n> 0\n"
+        # Ranks of a run that begins appear one after the other, for minutes in a large one.
+        f"unless on ({site.run_labels})\n{is_in_state('warming', site)}"
+    )
+    return Alert(
+        name="LockstepRunRanksMissing",
+        severity="critical",
+        expr=unfinished(missing, site),
+        for_seconds=policy.ranks_missing_for_seconds,
+        summary="Ranks of a training run no longer report steps.",
+        description="Ranks of run {{ $labels.run }} that report no steps: {{ $value }}."
+        f'{{{{ with query `up{{job="{site.exporter_job}"}} == 0` }}}} Exporters that cannot be scraped: '
+        "{{ len . }}, the first is {{ . | first | label `instance` }}.{{ end }}",
+    )
+
+
+def _run_slow(site: Site, policy: AlertPolicy) -> Alert:
+    slowdown = (
+        f"{by_run('max', 'lockstep_run_recent_step_duration_seconds', site)}\n/ on ({site.run_labels})\n"
+        f"{by_run('max', 'lockstep_run_baseline_step_duration_seconds > 0', site)}\n- 1"
+    )
+    slow = (
+        f"({slowdown}) > {policy.slow_ratio:g}\nor on ({site.run_labels})\n"
+        f"({slowdown}) and on ({site.run_labels}) {by_run('max', 'lockstep_run_fluctuating == 1', site)}"
+    )
+    return Alert(
+        name="LockstepRunSlow",
+        severity="warning",
+        expr=unfinished(slow, site),
+        for_seconds=policy.slow_for_seconds,
+        keep_seconds=policy.slow_keep_seconds,
+        summary="Steps of a training run take longer than its own history explains.",
+        description="Steps of run {{ $labels.run }} take {{ $value | humanizePercentage }} longer than when it was "
+        "healthy. If a rank holds the run back, LockstepSlowDeviceFound names it; if none fires, all ranks are slow "
+        "alike.",
+    )

@@ -1,0 +1,15 @@
+"""All dashboards. A new one is a module with a `BOARD`, named here."""
+
+from pathlib import Path
+
+from dashboards import house, run
+
+RENDERED = Path(__file__).parent / "rendered"
+
+BOARDS = {"run": run.BOARD}
+"""File name without its ending, to dashboard."""
+
+
+def render() -> dict[Path, str]:
+    """Return the text of every rendered file."""
+    return {RENDERED / f"{name}.json": house.render(board) for name, board in BOARDS.items()}

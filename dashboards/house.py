@@ -1,0 +1,330 @@
+"""The house layer over grafanalib: panels that cannot be forgotten a description, and JSON that Grafana reads as it is.
+
+grafanalib's defaults come from Grafana 6. What leaves `render` has no nulls and no keys that Grafana dropped, a
+data source object on every panel, query and variable, and sorted keys, so that the same source gives the same bytes.
+
+No panel stacks, connects over missing data or puts a 0 where nothing was measured.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grafanalib.core as G  # noqa: N812  (grafanalib's own idiom)
+from grafanalib._gen import DashboardEncoder
+
+SCHEMA_VERSION = 41  # what current Grafana releases write; older ones ignore what they do not know
+MIN_INTERVAL = "15s"  # the scrape interval of the example configuration: finer points would be invented
+DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+COLUMNS = 24
+NO_VALUE = "no data"
+
+_SHARED_CROSSHAIR = 1
+_ON_TIME_RANGE_CHANGE = 2
+_LEGACY_DASHBOARD = ("__inputs", "gnetId", "hideControls", "rows", "sharedCrosshair", "style")
+_LEGACY_PANEL = ("cacheTimeout", "columns", "editable", "error", "fontSize", "height", "hideTimeOverride", "mappings")
+_LEGACY_PANEL_SIZES = ("color", "minSpan", "span", "timeFrom", "timeShift")
+_LEGACY_TARGET = ("intervalFactor", "metric", "query", "step", "target", "interval", "hide")
+_LEGACY_VARIABLE = ("auto", "auto_count", "auto_min", "useTags", "tagsQuery", "tagValuesQuery")
+
+
+class BarGauge(G.Panel):  # type: ignore[misc]  # grafanalib carries no types
+    """grafanalib's bar gauge writes options of Grafana 6; this one writes today's."""
+
+    def to_json_data(self) -> Any:
+        """Return the panel's mapping."""
+        reduce = {"calcs": ["lastNotNull"], "fields": "", "values": False}
+        options = {"displayMode": "basic", "orientation": "horizontal", "reduceOptions": reduce, "showUnfilled": True}
+        return self.panel_json({"type": "bargauge", "options": options})
+
+
+class AlertList(G.Panel):  # type: ignore[misc]  # grafanalib carries no types
+    """The alerts of one run, as Grafana gets them from the data source."""
+
+    def to_json_data(self) -> Any:
+        """Return the panel's mapping."""
+        states = {"firing": True, "pending": True, "noData": False, "normal": False, "error": True}
+        options = {
+            "viewMode": "list",
+            "groupMode": "default",
+            "maxItems": 20,
+            "sortOrder": 1,
+            "alertInstanceLabelFilter": '{run="$run"}',
+            "stateFilter": states,
+        }
+        return self.panel_json({"type": "alertlist", "options": options})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """Panels side by side, of equal width."""
+
+    panels: tuple[Any, ...]
+    height: int = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A titled part of a dashboard."""
+
+    title: str
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Board:
+    """A dashboard. `uid` stays the same for ever: alerts and other dashboards link to it."""
+
+    uid: str
+    title: str
+    description: str
+    rows: tuple[Row, ...]
+    variables: tuple[Any, ...]
+    annotations: tuple[dict[str, Any], ...] = ()
+    tags: tuple[str, ...] = ("lockstep",)
+    window: str = "now-1h"
+    refresh: str = "30s"
+
+
+def query(expr: str, legend: str = "", *, instant: bool = False, table: bool = False) -> Any:
+    """Return one query of a panel. A table needs an instant one."""
+    return G.Target(
+        expr=expr, legendFormat=legend, instant=instant or table, format="table" if table else "time_series"
+    )
+
+
+def timeseries(title: str, description: str, unit: str, *queries: Any, soft_max: int | None = None) -> Any:
+    """Return lines over time, from 0 up."""
+    return G.TimeSeries(
+        title=title,
+        description=description,
+        unit=unit,
+        targets=list(queries),
+        axisSoftMin=0,
+        axisSoftMax=soft_max,
+        showPoints="auto",
+        spanNulls=False,
+        tooltipMode="multi",
+        tooltipSort="desc",
+        legendCalcs=["lastNotNull", "max"],
+        legendDisplayMode="table",
+        extraJson={"fieldConfig": {"defaults": {"custom": {"stacking": {"mode": "none"}}}}},
+    )
+
+
+def stat(
+    title: str,
+    description: str,
+    unit: str,
+    target: Any,
+    *,
+    steps: Sequence[tuple[float | None, str]] = ((None, "text"),),
+    overrides: Sequence[Any] = (),
+    name: bool = False,
+) -> Any:
+    """Return one number, or with `name` the label of the one series there is. `steps` are (from, colour)."""
+    return G.Stat(
+        title=title,
+        description=description,
+        format=unit,
+        targets=[target],
+        noValue=NO_VALUE,
+        reduceCalc="lastNotNull",
+        graphMode="none",
+        colorMode="background" if name else "value",
+        textMode="name" if name else "auto",
+        overrides=list(overrides),
+        color={"mode": "thresholds"},
+        thresholds=thresholds(*steps),
+    )
+
+
+def bars(title: str, description: str, unit: str, target: Any) -> Any:
+    """Return one bar per series at the end of the time range."""
+    defaults = {"unit": unit, "min": 0, "noValue": NO_VALUE, "color": {"mode": "palette-classic"}}
+    return BarGauge(
+        title=title,
+        description=description,
+        targets=[target],
+        thresholds=thresholds((None, "text")),
+        extraJson={"fieldConfig": {"defaults": defaults, "overrides": []}},
+    )
+
+
+def table(
+    title: str,
+    description: str,
+    unit: str,
+    target: Any,
+    *,
+    columns: Sequence[str],
+    hidden: Sequence[str] = (),
+    value: str = "",
+) -> Any:
+    """Return a table: `columns` are labels in their order, `value` the heading of the value, hidden without one."""
+    excluded = {"Time": True, **dict.fromkeys(hidden, True)}
+    if not value:
+        excluded["Value"] = True
+    order = {label: place for place, label in enumerate([*columns, "Value"])}
+    organize = {
+        "id": "organize",
+        "options": {"excludeByName": excluded, "indexByName": order, "renameByName": {"Value": value} if value else {}},
+    }
+    return G.Table(
+        title=title,
+        description=description,
+        unit=unit,
+        targets=[target],
+        transformations=[organize],
+        sortBy=[G.TableSortByField(displayName=value, desc=True)] if value else [],
+        thresholds=thresholds((None, "text")),
+        extraJson={"fieldConfig": {"defaults": {"noValue": NO_VALUE}}},
+    )
+
+
+def states(title: str, description: str, *queries: Any, overrides: Sequence[Any]) -> Any:
+    """Return bands over time, one per series, coloured while the series is there."""
+    return G.StateTimeline(
+        title=title,
+        description=description,
+        targets=list(queries),
+        overrides=list(overrides),
+        showValue="never",
+        thresholds=thresholds((None, "text")),
+        extraJson={"fieldConfig": {"defaults": {"unit": "none", "noValue": NO_VALUE}}},
+    )
+
+
+def alerts(title: str, description: str) -> Any:
+    """Return the list of alerts that fire or are about to."""
+    return AlertList(title=title, description=description)
+
+
+def thresholds(*steps: tuple[float | None, str]) -> list[dict[str, Any]]:
+    """Return threshold steps; the first one begins at None, which stands for minus infinity."""
+    return [{"value": value, "color": colour} for value, colour in steps]
+
+
+def coloured(name: str, colour: str) -> dict[str, Any]:
+    """Return the override that gives the series called `name` its colour."""
+    fixed = {"mode": "fixed", "fixedColor": colour}
+    return {"matcher": {"id": "byName", "options": name}, "properties": [{"id": "color", "value": fixed}]}
+
+
+def datasource_variable() -> Any:
+    """Return the variable that chooses the Prometheus; the first of every dashboard."""
+    return G.Template(name="datasource", label="Data source", type="datasource", query="prometheus")
+
+
+def variable(name: str, label: str, expr: str, *, multi: bool = False) -> Any:
+    """Return a variable whose values are looked up; with `multi` several or all may be chosen."""
+    return G.Template(
+        name=name,
+        label=label,
+        query=expr,
+        dataSource=DATASOURCE,
+        refresh=_ON_TIME_RANGE_CHANGE,
+        multi=multi,
+        includeAll=multi,
+        allValue=".+" if multi else None,
+        default="$__all" if multi else None,
+    )
+
+
+def annotation(name: str, expr: str, title: str, text: str, colour: str) -> dict[str, Any]:
+    """Return marks on every panel for as long as `expr` has series."""
+    return {
+        "name": name,
+        "expr": expr,
+        "titleFormat": title,
+        "textFormat": text,
+        "iconColor": colour,
+        "datasource": DATASOURCE,
+        "enable": True,
+        "hide": False,
+        "step": MIN_INTERVAL,
+    }
+
+
+def render(board: Board) -> str:
+    """Return the dashboard's JSON text."""
+    dashboard = G.Dashboard(
+        uid=board.uid,
+        title=board.title,
+        description=board.description,
+        tags=list(board.tags),
+        editable=False,
+        timezone="utc",
+        graphTooltip=_SHARED_CROSSHAIR,
+        schemaVersion=SCHEMA_VERSION,
+        refresh=board.refresh,
+        time=G.Time(board.window, "now"),
+        templating=G.Templating(list=list(board.variables)),
+        annotations=G.Annotations(list=list(board.annotations)),
+        panels=_placed(board.rows),
+    )
+    return json.dumps(_finish(_plain(dashboard)), indent=2, sort_keys=True) + "\n"
+
+
+def _plain(part: Any) -> dict[str, Any]:
+    """Return what grafanalib writes for one of its objects."""
+    data: dict[str, Any] = json.loads(json.dumps(part, cls=DashboardEncoder))
+    return data
+
+
+def _placed(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return all panels from top to bottom with their places and ids."""
+    panels: list[dict[str, Any]] = []
+    top = 0
+
+    def place(panel: Any, x: int, width: int, height: int) -> None:
+        position = {"h": height, "w": width, "x": x, "y": top}
+        panels.append({**_plain(panel), "gridPos": position, "id": len(panels) + 1})
+
+    for row in rows:
+        place(G.RowPanel(title=row.title), 0, COLUMNS, 1)
+        top += 1
+        for line in row.lines:
+            width = COLUMNS // len(line.panels)
+            for index, panel in enumerate(line.panels):
+                place(panel, index * width, width, line.height)
+            top += line.height
+    return panels
+
+
+def _finish(data: dict[str, Any]) -> dict[str, Any]:
+    for panel in data["panels"]:
+        _drop(panel, (*_LEGACY_PANEL, *_LEGACY_PANEL_SIZES))
+        if panel["type"] == "row":
+            _drop(panel, ("fieldConfig", "maxDataPoints", "targets", "transformations", "links", "transparent"))
+            continue
+        _drop(panel, ("maxDataPoints",))
+        _drop(panel.get("fieldConfig", {}).get("defaults", {}).get("custom", {}), ("displayMode",))
+        panel.update(datasource=DATASOURCE, interval=MIN_INTERVAL)
+        for index, target in enumerate(panel["targets"]):
+            _drop(target, _LEGACY_TARGET)
+            target.update(datasource=DATASOURCE, refId=chr(ord("A") + index), editorMode="code")
+            target["range"] = not target["instant"]
+    for item in data["templating"]["list"]:
+        _drop(item, _LEGACY_VARIABLE)
+        if item["type"] == "query":
+            item["definition"] = item["query"]
+            item["query"] = {"query": item["definition"], "refId": "StandardVariableQuery"}
+        item["current"] = {"selected": True, "text": "All", "value": "$__all"} if item["multi"] else {}
+    _drop(data, _LEGACY_DASHBOARD)
+    finished: dict[str, Any] = _without_nulls(data)
+    return finished
+
+
+def _drop(data: dict[str, Any], keys: Sequence[str]) -> None:
+    for key in keys:
+        data.pop(key, None)
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value

@@ -1,0 +1,216 @@
+"""The example configurations: accepted by their servers, and routing what they say they route."""
+
+import json
+import re
+import socket
+import subprocess
+import threading
+import time
+import urllib.request
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+import yaml
+
+from alerts import rules
+from alerts.policy import Site
+from lockstep.contracts import limits
+from lockstep.contracts.metrics import CATALOGUE, STEP_BUCKETS_SECONDS
+
+HERE = rules.RENDERED.parent.parent
+PROMETHEUS = HERE / "prometheus.example.yml"
+ALERTMANAGER = HERE / "alertmanager.example.yml"
+RECEIVERS = {"critical": "pager", "warning": "chat", "none": "null"}
+DEADLINE_S = 30
+
+
+def run(*command):
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_prometheus_accepts_its_example():
+    """Promtool finds the configuration and the rule file it names valid."""
+    done = run("promtool", "check", "config", PROMETHEUS)
+    assert done.returncode == 0, done.stderr
+    assert "1 rule files found" in done.stdout
+
+
+def test_the_jobs_are_those_of_the_rules():
+    """The rules select the jobs that the example scrapes."""
+    jobs = {job["job_name"] for job in yaml.safe_load(PROMETHEUS.read_text())["scrape_configs"]}
+    assert jobs == {Site().exporter_job, Site().coordinator_job}
+
+
+def test_the_sample_limit_lets_a_full_node_through():
+    """The limit is above what the catalogue allows a node with all its ranks, with room for the process' own series."""
+    per_rank = per_node = 0
+    for metric in CATALOGUE:
+        if metric.source == "exporter":
+            if metric.type == "histogram":
+                per_node += (len(STEP_BUCKETS_SECONDS) + 3) * limits.RUNS_PER_NODE_MAX
+            elif "rank" in metric.labels:
+                per_rank += len(metric.values) or 1
+            else:
+                per_node += len(metric.values) or 1
+    jobs = {job["job_name"]: job for job in yaml.safe_load(PROMETHEUS.read_text())["scrape_configs"]}
+    worst = per_rank * limits.RANKS_PER_NODE_MAX + per_node
+    assert worst < jobs[Site().exporter_job]["sample_limit"] < 2 * worst
+
+
+def test_alertmanager_accepts_its_example():
+    """Amtool finds the configuration valid."""
+    done = run("amtool", "check-config", ALERTMANAGER)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("alert", rules.alerts(), ids=lambda alert: alert.name)
+def test_each_alert_reaches_its_receiver(alert):
+    """The route of every alert's labels ends at the receiver of its severity, and at no other."""
+    labels = [f"alertname={alert.name}", f"severity={alert.severity}", "run=a"]
+    command = ("amtool", "config", "routes", "test", f"--config.file={ALERTMANAGER}")
+    right, wrong = RECEIVERS[alert.severity], "chat" if alert.severity == "critical" else "pager"
+    assert run(*command, f"--verify.receivers={right}", *labels).returncode == 0
+    assert run(*command, f"--verify.receivers={wrong}", *labels).returncode == 1
+
+
+def test_the_slow_ranks_of_a_run_are_one_notification():
+    """No route groups by anything that differs between the ranks of one run."""
+    document = yaml.safe_load(ALERTMANAGER.read_text())
+    assert document["route"]["group_by"] == ["alertname", "run"]
+    assert all("group_by" not in route for route in document["route"]["routes"])
+
+
+def test_inhibition_names_alerts_that_exist():
+    """A misspelt name in an inhibition would inhibit nothing and say nothing."""
+    names = {alert.name for alert in rules.alerts()}
+    document = yaml.safe_load(ALERTMANAGER.read_text())
+    named = set(re.findall(r"Lockstep[A-Za-z]+", json.dumps(document["inhibit_rules"])))
+    assert named
+    assert named <= names
+
+
+@pytest.fixture
+def webhook():
+    """Yield the address of a webhook receiver, and the list of what it was sent."""
+    received = []
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self):
+            received.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Receiver)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", received
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def alertmanager(tmp_path, webhook):
+    """Start Alertmanager with the example, its receivers on loopback and its waits short; yield its API."""
+    address, _ = webhook
+    text = re.sub(r"https://(\w+)\.example\.invalid/alerts", rf"{address}/\1", ALERTMANAGER.read_text())
+    config = tmp_path / "alertmanager.yml"
+    config.write_text(text.replace("group_wait: 30s", "group_wait: 1s"))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with (tmp_path / "log").open("w") as log:
+        command = [
+            "prometheus-alertmanager",
+            f"--config.file={config}",
+            f"--storage.path={tmp_path / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+            "--cluster.listen-address=",
+        ]
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    api = f"http://127.0.0.1:{port}/api/v2/alerts"
+    try:
+        until(lambda: answers(api))
+        yield api
+    finally:
+        process.terminate()
+        process.wait(DEADLINE_S)
+
+
+def answers(url):
+    try:
+        with urllib.request.urlopen(url, timeout=5) as reply:
+            return reply.status == 200
+    except OSError:
+        return False
+
+
+def until(condition):
+    """Wait for what another process does; fails after the deadline."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened before the deadline"
+        time.sleep(0.1)
+
+
+def get(url):
+    with urllib.request.urlopen(url, timeout=5) as reply:
+        return json.load(reply)
+
+
+def post(url, labels):
+    severities = {alert.name: alert.severity for alert in rules.alerts()}
+    alerts = [{"labels": {**each, "severity": severities[each["alertname"]]}} for each in labels]
+    request = urllib.request.Request(url, json.dumps(alerts).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=5) as reply:
+        assert reply.status == 200
+
+
+@pytest.mark.servers
+def test_a_stalled_run_is_one_page(alertmanager, webhook):
+    """A stall silences the verdicts on its own run only, and eight slow ranks of another run are one page."""
+    _, received = webhook
+    post(
+        alertmanager,
+        [
+            {"alertname": "LockstepRunStalled", "run": "a"},
+            {"alertname": "LockstepRunSlow", "run": "a"},
+            {"alertname": "LockstepSlowDeviceFound", "run": "a", "rank": "1"},
+            *({"alertname": "LockstepSlowDeviceFound", "run": "b", "rank": str(rank)} for rank in range(8)),
+            {"alertname": "LockstepRunSlow", "run": "c"},
+            {"alertname": "LockstepWatchdog"},
+        ],
+    )
+    until(lambda: len(received) >= 3)
+    silent = {(a["labels"]["alertname"], a["labels"]["run"]) for a in get(alertmanager) if a["status"]["inhibitedBy"]}
+    assert silent == {("LockstepRunSlow", "a"), ("LockstepSlowDeviceFound", "a")}
+    told = sorted(
+        (path, body["groupLabels"]["alertname"], body["groupLabels"]["run"], len(body["alerts"]))
+        for path, body in received
+    )
+    assert told == [
+        ("/chat", "LockstepRunSlow", "c", 1),
+        ("/pager", "LockstepRunStalled", "a", 1),
+        ("/pager", "LockstepSlowDeviceFound", "b", 8),
+    ]
+
+
+@pytest.mark.servers
+def test_without_a_coordinator_verdicts_are_silent(alertmanager, webhook):
+    """A coordinator that is down is one page; what it last said of any run is silent, what nodes say is not."""
+    _, received = webhook
+    post(
+        alertmanager,
+        [
+            {"alertname": "LockstepCoordinatorDown"},
+            {"alertname": "LockstepSlowDeviceFound", "run": "a", "rank": "1"},
+            {"alertname": "LockstepRunRanksMissing", "run": "b"},
+            {"alertname": "LockstepRunUnwatched", "run": "b"},
+            {"alertname": "LockstepExporterDown"},
+        ],
+    )
+    until(lambda: len(received) >= 2)
+    told = sorted((path, body["groupLabels"]["alertname"]) for path, body in received)
+    assert told == [("/chat", "LockstepExporterDown"), ("/pager", "LockstepCoordinatorDown")]

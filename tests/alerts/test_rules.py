@@ -1,0 +1,186 @@
+"""The rule file: what Prometheus says of it, how things are called, and what every alert owes its reader."""
+
+import ast
+import inspect
+import re
+import subprocess
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from alerts import policy, rules
+from alerts.policy import AlertPolicy, Site, duration
+from alerts.rule import RUN_DASHBOARD, Recording
+from dashboards import catalogue
+from tests.alerts.promql import labels_of_recording, parse, problems
+
+ALERTS = rules.alerts()
+NAMES = [alert.name for alert in ALERTS]
+HEADINGS = ["Meaning", "Impact", "Diagnosis", "Mitigation"]
+by_name = pytest.mark.parametrize("alert", ALERTS, ids=NAMES)
+
+
+def check(path):
+    return subprocess.run(["promtool", "check", "rules", path], capture_output=True, text=True, check=False)
+
+
+def queries_of(alert):
+    """Return the queries inside an alert's description, their %s filled in."""
+    return [text.replace("%s", "x") for text in re.findall(r"(?:printf|query) `([^`]*)`", alert.description)]
+
+
+def test_the_rendered_file_is_what_the_sources_render():
+    """The committed file is the sources' own, and rendering twice gives the same bytes."""
+    assert rules.RENDERED.read_text() == rules.render() == rules.render()
+
+
+def test_promtool_accepts_the_rules():
+    """Prometheus' own checker finds every rule valid and no duplicate."""
+    done = check(rules.RENDERED)
+    assert done.returncode == 0, done.stderr
+    assert f"{len(rules.recordings()) + len(ALERTS)} rules found" in done.stdout
+
+
+def test_another_site_gets_its_own_names(tmp_path):
+    """Job names, run labels and addresses of a site reach every place, and the file stays valid."""
+    site = Site(
+        exporter_job="gpu-exporter",
+        coordinator_job="judge",
+        run_labels="cluster, run",
+        runbooks_url="https://wiki.example/run",
+        grafana_url="https://graphs.example",
+    )
+    text = rules.render(site)
+    (tmp_path / "rules.yaml").write_text(text)
+    assert check(tmp_path / "rules.yaml").returncode == 0
+    body = text.split("groups:", 1)[1]
+    assert "lockstep-exporter" not in body
+    assert "lockstep-coordinator" not in body
+    assert "example.invalid" not in body
+    assert 'absent(up{job="gpu-exporter"})' in body
+    assert not re.search(r"(by|on) \(run\)", body)
+
+
+def test_thresholds_come_from_the_policy():
+    """Another threshold or waiting time changes the alert that it belongs to."""
+    changed = {a.name: a for a in rules.alerts(policy=replace(AlertPolicy(), slow_ratio=0.25, slow_for_seconds=120))}
+    slow = changed["LockstepRunSlow"]
+    assert "> 0.25" in slow.expr
+    assert slow.to_yaml(Site())["for"] == "2m"
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0s"), (45, "45s"), (90, "90s"), (60, "1m"), (3600, "60m")])
+def test_durations_are_written_as_prometheus_reads_them(seconds, text):
+    """A duration is exact, in minutes where they hold it."""
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize("rule", rules.recordings(), ids=lambda rule: rule.record)
+def test_recorded_series_are_named_by_the_convention(rule: Recording):
+    """level:metric:operations, the level being the labels that are left, no `_total`, a sentence of help."""
+    level, metric, operations = rule.record.split(":")
+    labels = labels_of_recording(rule.expr)
+    assert re.fullmatch(r"lockstep_[a-z0-9_]+", metric)
+    assert re.fullmatch(r"((max|sum)_)?(ratio_)?rate5m|ratio", operations)
+    assert "_total" not in rule.record
+    assert level == "_".join(label for label in labels if label != "job")
+    assert ("rate5m" in operations) == ("rate(" in rule.expr)
+    assert rule.help.endswith(".")
+
+
+@pytest.mark.parametrize("rule", rules.recordings(), ids=lambda rule: rule.record)
+def test_recorded_series_use_the_catalogue(rule: Recording):
+    """Every metric, label and value exists, and rates are taken of counters only, before any sum."""
+    assert problems(rule.expr) == []
+
+
+@by_name
+def test_alerts_use_the_catalogue(alert):
+    """The same holds for an alert's expression and for the queries in its description."""
+    for query in (alert.expr, *queries_of(alert)):
+        assert problems(query) == [], query
+
+
+@by_name
+def test_alerts_read_no_recorded_series(alert):
+    """A page must not wait for another group's evaluation."""
+    assert not [s.metric for s in parse(alert.expr).selectors if ":" in s.metric]
+
+
+@by_name
+def test_labels_in_a_description_exist_in_the_result(alert):
+    """A description names only labels that the alert's series have; a run's alert has `run`."""
+    used = set(re.findall(r"\$labels\.(\w+)", alert.description))
+    expression = parse(alert.expr)
+    offered = {*expression.grouping, *(label for s in expression.selectors for label in s.matchers)}
+    if not expression.grouping:
+        offered.add("instance")  # a plain selector keeps the target's labels
+    assert used <= offered
+    assert ("run" in used) == alert.per_run
+
+
+@by_name
+def test_an_alert_tells_its_reader_what_to_do(alert):
+    """Summary: a static sentence; description: a text; both links; a severity that is routed."""
+    rule = alert.to_yaml(Site())
+    notes = rule["annotations"]
+    assert re.fullmatch(r"Lockstep([A-Z][a-z]+)+", alert.name)
+    assert re.fullmatch(r"[A-Z][^{}]+\.", notes["summary"])
+    assert notes["description"].endswith(("}}", "."))
+    assert len(notes["description"]) > len(notes["summary"])
+    assert notes["runbook_url"].endswith(f"/{alert.name}.md")
+    assert "/d/lockstep-run" in notes["dashboard_url"]
+    assert rule["labels"] == {"severity": alert.severity}
+    assert alert.severity in ("critical", "warning", "none")
+
+
+@by_name
+def test_every_alert_has_a_runbook(alert):
+    """The page bears the alert's name, holds the four headings in order, and something under each."""
+    text = (rules.RUNBOOKS / f"{alert.name}.md").read_text()
+    assert text.startswith(f"# {alert.name}\n")
+    parts = re.split(r"^## (.*)$", text, flags=re.MULTILINE)[1:]
+    assert parts[::2] == HEADINGS
+    assert all(len(body.split()) >= 8 for body in parts[1::2])
+
+
+def test_no_runbook_is_left_behind():
+    """A runbook without an alert is one that nobody is led to."""
+    assert sorted(path.stem for path in rules.RUNBOOKS.glob("*.md")) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("path", sorted(rules.RUNBOOKS.glob("*.md")), ids=lambda path: path.stem)
+def test_runbooks_name_metrics_that_exist(path):
+    """Somebody at night copies these queries: every query is by the catalogue, every alert named exists."""
+    text = path.read_text()
+    for query in re.findall(r"`([^`]*lockstep_[^`]*)`", text):
+        if re.match(r"[a-z_:]+", query):
+            assert problems(re.sub(r"\s+", " ", query)) == [], query
+    assert set(re.findall(r"\bLockstep[A-Z]\w+", text)) <= set(NAMES)
+
+
+def test_few_alerts_page():
+    """At most four alerts wake a person, or nobody reads them."""
+    assert 1 <= sum(alert.severity == "critical" for alert in ALERTS) <= 4
+
+
+def test_short_waiting_times_have_a_reason():
+    """Below five minutes of waiting, a reason stands beside the value."""
+    body = ast.parse(inspect.getsource(policy.AlertPolicy)).body[0].body
+    for statement, after in zip(body, [*body[1:], None], strict=True):
+        if isinstance(statement, ast.AnnAssign) and statement.target.id.endswith("_for_seconds"):
+            reasoned = isinstance(after, ast.Expr)
+            assert statement.value.value >= 300 or reasoned, statement.target.id
+
+
+def test_verdicts_are_bounded():
+    """The group whose series grow with slow ranks carries a limit above what a coordinator exports for 64 runs."""
+    document = yaml.safe_load(rules.render())
+    limits = {group["name"]: group.get("limit") for group in document["groups"]}
+    assert limits["lockstep.causes"] == AlertPolicy().verdicts_max >= 32 * 64
+
+
+def test_the_dashboards_it_links_to_exist():
+    """The uid in every link is that of a dashboard in the catalogue."""
+    assert RUN_DASHBOARD in {board.uid for board in catalogue.BOARDS.values()}

@@ -1,0 +1,106 @@
+"""Every alert against synthetic series, by Prometheus' own rule engine (`promtool test rules`).
+
+A scenario file is promtool's format. What is the same in every expectation (severity, summary, the two links) is filled in
+from the rule itself; the description, which is what a person reads, is always written out.
+"""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from alerts import rules
+from alerts.policy import Site
+from lockstep.contracts.limits import SUSPECTS_MAX
+
+SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.yaml"))
+RULES = {alert.name: alert.to_yaml(Site()) for alert in rules.alerts()}
+
+
+def run_promtool(document, tmp_path):
+    """Run the tests of `document` against the rendered rules; returns the finished process."""
+    document = {"rule_files": [str(rules.RENDERED)], "evaluation_interval": "1m", **document}
+    path = tmp_path / "scenario.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return subprocess.run(["promtool", "test", "rules", path], capture_output=True, text=True, check=False)
+
+
+def completed(document):
+    """Return the scenario with the constant part of each expectation filled in."""
+    for case in document["tests"]:
+        for check in case["alert_rule_test"]:
+            rule = RULES[check["alertname"]]
+            check["exp_alerts"] = [
+                {
+                    "exp_labels": {**expected["exp_labels"], **rule["labels"]},
+                    "exp_annotations": {
+                        **{
+                            key: text.replace("{{ $labels.run }}", expected["exp_labels"].get("run", ""))
+                            for key, text in rule["annotations"].items()
+                        },
+                        **expected["exp_annotations"],
+                    },
+                }
+                for expected in check["exp_alerts"]
+            ]
+    return document
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_scenario(path, tmp_path):
+    """The alert fires, stays away, resolves and reads as the scenario says."""
+    done = run_promtool(completed(yaml.safe_load(path.read_text())), tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_a_scenario_that_expects_nothing_fails(path, tmp_path):
+    """A scenario can fail: with its expected alerts struck out, promtool refuses it."""
+    document = yaml.safe_load(path.read_text())
+    checks = [check for case in document["tests"] for check in case["alert_rule_test"]]
+    assert any(check["exp_alerts"] for check in checks)
+    for check in checks:
+        check["exp_alerts"] = []
+    assert run_promtool(document, tmp_path).returncode != 0
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_alert_has_a_whole_scenario(name):
+    """Each alert is tested firing, silent, resolved, and with data missing."""
+    document = yaml.safe_load((SCENARIOS[0].parent / f"{name}.yaml").read_text())
+    named = " ".join(case["name"] for case in document["tests"])
+    checks = [bool(c["exp_alerts"]) for case in document["tests"] for c in case["alert_rule_test"]]
+    assert "fires" in named or any(checks)
+    assert "resolve" in named
+    assert any(word in named for word in ("missing data", "no data", "no target", "without a baseline", "vanished"))
+    assert any(checks)
+    assert name == "LockstepWatchdog" or not all(checks)
+
+
+def test_ten_thousand_slow_ranks_are_few_alerts(tmp_path):
+    """What a coordinator exports of 10,000 slow ranks is one alert per exported suspect and one group of one run."""
+    series = [
+        {
+            "series": (
+                f'lockstep_suspect_slowdown_ratio{{run="a",rank="{rank}",hostname="n{rank // 8}",'
+                'domain_kind="dp",cause="compute"}'
+            ),
+            "values": "0.5+0x5",
+        }
+        for rank in range(SUSPECTS_MAX)
+    ]
+    series.append({"series": 'lockstep_run_suspects_omitted{run="a"}', "values": f"{10_000 - SUSPECTS_MAX}+0x5"})
+    case = {
+        "interval": "1m",
+        "input_series": series,
+        "promql_expr_test": [
+            {
+                "expr": 'count by (run) (ALERTS{alertname="LockstepSlowDeviceFound",alertstate="firing"})',
+                "eval_time": "2m",
+                "exp_samples": [{"labels": '{run="a"}', "value": SUSPECTS_MAX}],
+            }
+        ],
+    }
+    done = run_promtool({"tests": [case]}, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr

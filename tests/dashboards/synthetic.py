@@ -1,0 +1,153 @@
+"""A synthetic run in OpenMetrics text: one hour of eight ranks on two hosts, the last third with rank 2 at fault.
+
+Every family of the catalogue has series, with the labels a scrape would give it; step time, own work and waits add up as
+in a real run: the slow rank works longer and waits less, the others wait for it.
+"""
+
+import math
+
+from lockstep.contracts.metrics import BY_NAME, CATALOGUE, STEP_BUCKETS_SECONDS, Metric
+
+RUN = "train"
+RANKS = 8
+SLOW_RANK = 2
+SPAN_S = 3600
+SCRAPE_S = 15
+FAULT_S = 2400
+HEALTHY_STEP_S, SLOW_STEP_S = 1.0, 1.5
+FUNCTION = "model.py:spin"
+
+_OWN_S = {"data": 0.05, "compute": 0.7, "host": 0.04, "gc": 0.01}
+_PER_STEP = {
+    "lockstep_steps_total": 1.0,
+    "lockstep_gc_collections_total": 0.5,
+    "lockstep_samples_total": 4.0,
+    "lockstep_tokens_total": 4096.0,
+    "lockstep_cpu_time_seconds_total": 0.8,
+    "lockstep_agent_time_seconds_total": 2e-5,
+    "lockstep_collectives_total": 3.0,
+    "lockstep_collective_bytes_total": 1e8,
+}
+_LOW_RATE = 0.001
+
+
+def openmetrics(start_unix_s: int) -> str:
+    """Return the text, samples from `start_unix_s` on."""
+    lines = []
+    for metric in CATALOGUE:
+        kind = metric.type
+        lines.append(f"# TYPE {metric.name.removesuffix('_total') if kind == 'counter' else metric.name} {kind}\n")
+        for name, labels, value in _series(metric, start_unix_s):
+            text = ",".join(f'{key}="{item}"' for key, item in {**labels, **_target(metric, labels)}.items())
+            for second in range(0, SPAN_S + 1, SCRAPE_S):
+                number = value(second)
+                if number is not None:
+                    lines.append(f"{name}{{{text}}} {number} {start_unix_s + second}\n")
+    return "".join([*lines, "# EOF\n"])
+
+
+def step_s(second):
+    return HEALTHY_STEP_S if second < FAULT_S else SLOW_STEP_S
+
+
+def steps(second):
+    """Return the steps completed in `second` seconds."""
+    return min(second, FAULT_S) / HEALTHY_STEP_S + max(0, second - FAULT_S) / SLOW_STEP_S
+
+
+def excess_s(second):
+    """Return what rank 2 worked longer than the others, in all steps until `second`."""
+    return (SLOW_STEP_S - HEALTHY_STEP_S) * max(0, second - FAULT_S) / SLOW_STEP_S
+
+
+def _host(rank):
+    return f"node{int(rank) * 2 // RANKS + 1}"
+
+
+def _target(metric: Metric, labels):
+    if metric.source == "coordinator":
+        return {"job": "lockstep-coordinator", "instance": "head:9856"}
+    return {"job": "lockstep-exporter", "instance": f"{_host(labels.get('rank', 0))}:9855"}
+
+
+def _series(metric: Metric, start):
+    """Yield (sample name, labels, value by second) of a family; a value of None is no sample."""
+    if metric.type == "histogram":
+        yield from _histogram(metric)
+    elif metric.name == "lockstep_suspect_slowdown_ratio":
+        labels = {"run": RUN, "rank": SLOW_RANK, "hostname": _host(SLOW_RANK), "domain_kind": "dp", "cause": "compute"}
+        yield metric.name, labels, lambda t: 0.6 if t >= FAULT_S else None
+    elif metric.name == "lockstep_incident_info":
+        labels = {"run": RUN, "incident": "train-1", "rank": SLOW_RANK, "cause": "compute", "function": FUNCTION}
+        yield metric.name, labels, lambda t: 1 if t >= FAULT_S else None
+    else:
+        for labels in _label_sets(metric):
+            yield metric.name, labels, _value(metric, labels, start)
+
+
+def _label_sets(metric: Metric):
+    sets = [{}]
+    if "run" in metric.labels:
+        sets = [{"run": RUN}]
+    if "rank" in metric.labels:
+        sets = [{**labels, "rank": rank} for labels in sets for rank in range(RANKS)]
+    if metric.values:
+        sets = [{**labels, metric.labels[-1]: value} for labels in sets for value in metric.values]
+    if metric.name == "lockstep_rank_info":
+        sets = [{**s, "local_rank": s["rank"] % (RANKS // 2), "hostname": _host(s["rank"])} for s in sets]
+    if "version" in metric.labels:
+        sets = [{"version": "0.1.0"}]
+    return sets
+
+
+def _value(metric: Metric, labels, start):
+    slow = labels.get("rank") == SLOW_RANK
+    special = {
+        "lockstep_step_time_seconds_total": float,
+        "lockstep_phase_time_seconds_total": lambda t: (
+            _OWN_S.get(labels.get("phase"), 0) * steps(t)
+            + (excess_s(t) if slow and labels.get("phase") == "compute" else 0)
+        ),
+        "lockstep_collective_wait_seconds_total": lambda t: (
+            0.0 if labels.get("domain_kind") != "dp" else 0.2 * steps(t) + (0 if slow else excess_s(t))
+        ),
+        "lockstep_step": lambda t: math.floor(steps(t)),
+        "lockstep_run_step": lambda t: math.floor(steps(t)),
+        "lockstep_last_step_timestamp_seconds": lambda t: start + t,
+        "lockstep_run_last_step_timestamp_seconds": lambda t: start + t,
+        "lockstep_coordinator_last_detection_timestamp_seconds": lambda t: start + t,
+        "lockstep_run_ranks": lambda _: RANKS,
+        "lockstep_run_ranks_reporting": lambda _: RANKS,
+        "lockstep_run_state": lambda t: int(labels.get("state") == ("healthy" if t < FAULT_S else "diagnosed")),
+        "lockstep_run_recent_step_duration_seconds": step_s,
+        "lockstep_run_baseline_step_duration_seconds": lambda _: HEALTHY_STEP_S,
+        "lockstep_run_fluctuating": lambda t: int(t >= FAULT_S),
+        "lockstep_run_slow_ranks": lambda t: int(t >= FAULT_S),
+        "lockstep_run_suspects_omitted": lambda _: 0,
+        "lockstep_run_incidents_open": lambda t: int(t >= FAULT_S and labels.get("cause") == "compute"),
+        "lockstep_run_lost_device_seconds_total": lambda t: excess_s(t) * (RANKS - 1),
+        "lockstep_exporter_records_lost_total": lambda _: 0,
+    }
+    if metric.name in special:
+        return special[metric.name]
+    if metric.type == "counter":
+        return lambda t: _PER_STEP.get(metric.name, _LOW_RATE) * steps(t)
+    return lambda _: 1
+
+
+def _histogram(metric: Metric):
+    for bound in (*STEP_BUCKETS_SECONDS, math.inf):
+        text = "+Inf" if bound == math.inf else str(float(bound))
+        yield f"{metric.name}_bucket", {"run": RUN, "le": text}, _below(bound)
+    yield f"{metric.name}_sum", {"run": RUN}, float
+    yield f"{metric.name}_count", {"run": RUN}, steps
+
+
+def _below(bound):
+    return lambda t: (
+        steps(min(t, FAULT_S)) * (bound >= HEALTHY_STEP_S)
+        + ((steps(t) - steps(min(t, FAULT_S))) * (bound >= SLOW_STEP_S))
+    )
+
+
+assert set(_PER_STEP) <= set(BY_NAME)

@@ -1,0 +1,196 @@
+"""Rules that hold for every dashboard: the linter's of the Prometheus community, and our own."""
+
+import json
+import re
+
+import pytest
+
+from dashboards import catalogue
+from lockstep.contracts.metrics import BY_NAME
+from lockstep.contracts.records import DOMAIN_KINDS
+from tests.alerts.promql import parse, problems
+
+BOARDS = {path.stem: json.loads(text) for path, text in catalogue.render().items()}
+PANELS = [(name, panel) for name, board in BOARDS.items() for panel in board["panels"] if panel["type"] != "row"]
+TARGETS = [(name, panel, target) for name, panel in PANELS for target in panel["targets"]]
+UNITS = {"none", "short", "s", "percentunit", "Bps"}
+BOUNDED = "lockstep_suspect_slowdown_ratio", "lockstep_incident_info"
+
+each_board = pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
+each_panel = pytest.mark.parametrize(("name", "panel"), PANELS, ids=[f"{n}-{p['title']}" for n, p in PANELS])
+each_target = pytest.mark.parametrize(
+    ("name", "panel", "target"), TARGETS, ids=[f"{n}-{p['title']}-{t['refId']}" for n, p, t in TARGETS]
+)
+
+
+def expression(target):
+    return target["expr"].replace("$__rate_interval", "1m")
+
+
+def test_rendered_files_are_what_the_sources_render():
+    """The committed files are the sources' own, none is left over, and building twice gives the same bytes."""
+    first, second = catalogue.render(), catalogue.render()
+    assert first == second
+    assert {path: path.read_text() for path in sorted(catalogue.RENDERED.iterdir())} == dict(sorted(first.items()))
+
+
+def test_uids_and_titles_are_unique():
+    """Grafana would overwrite one dashboard by the other."""
+    for key in ("uid", "title"):
+        values = [board[key] for board in BOARDS.values()]
+        assert len(set(values)) == len(values)
+
+
+@each_board
+def test_a_board_is_generated_shared_and_dated_alike(board):
+    """Not editable, UTC, one crosshair, a tag, a stable uid, a moderate refresh, today's schema."""
+    assert board["editable"] is False
+    assert board["timezone"] == "utc"
+    assert board["graphTooltip"] == 1
+    assert board["schemaVersion"] == 41
+    assert board["refresh"] == "30s"
+    assert board["tags"] == ["lockstep"]
+    assert re.fullmatch(r"lockstep-[a-z-]+", board["uid"])
+    assert board["title"].startswith("Lockstep / ")
+    assert board["description"].endswith(".")
+
+
+@each_board
+def test_no_key_of_old_grafana_is_left(board):
+    """Nothing that grafanalib writes for Grafana 6 survives, at any level."""
+    assert not {"__inputs", "rows", "style", "sharedCrosshair", "hideControls", "gnetId"} & board.keys()
+    for panel in board["panels"]:
+        assert not {"span", "minSpan", "error", "editable", "cacheTimeout", "height"} & panel.keys()
+        assert panel["type"] not in ("graph", "singlestat", "table-old")
+        for target in panel.get("targets", []):
+            assert not {"intervalFactor", "step", "metric", "target", "query"} & target.keys()
+    assert not [key for item in board["templating"]["list"] for key in item if key.startswith(("auto", "tags"))]
+
+
+@each_board
+def test_variables(board):
+    """The data source comes first; the others read existing labels from it and follow the time range."""
+    first, *others = board["templating"]["list"]
+    assert (first["name"], first["type"], first["label"]) == ("datasource", "datasource", "Data source")
+    for item in others:
+        assert item["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        assert item["refresh"] == 2
+        assert item["label"]
+        selector, label = re.fullmatch(r"label_values\((.*), (\w+)\)", item["definition"]).groups()
+        assert problems(selector) == []
+        assert label in BY_NAME[parse(selector).selectors[0].metric].labels
+        assert item["multi"] == item["includeAll"] == (item.get("allValue") == ".+")
+
+
+@each_board
+def test_panels_do_not_overlap(board):
+    """Every cell of the grid belongs to one panel at most, and none leaves it."""
+    cells = set()
+    for panel in board["panels"]:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        own = {(place["x"] + i, place["y"] + j) for i in range(place["w"]) for j in range(place["h"])}
+        assert not own & cells
+        cells |= own
+
+
+@each_board
+def test_annotations_read_the_catalogue(board):
+    """Marks on the panels are of incidents and alerts that exist, of this run."""
+    for mark in board["annotations"]["list"]:
+        assert problems(mark["expr"]) == []
+        assert 'run="$run"' in mark["expr"]
+        assert mark["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+
+
+@each_board
+def test_titles_are_unique_within_a_part(board):
+    """Under one heading no two panels have the same title."""
+    seen = set()
+    for panel in board["panels"]:
+        if panel["type"] == "row":
+            seen = set()
+        key = (panel["title"], panel["type"])
+        assert key not in seen
+        seen.add(key)
+
+
+@each_panel
+def test_a_panel_explains_itself(name, panel):
+    """Title, sentences of description, data source, queries, a minimal interval, a unit."""
+    assert panel["title"]
+    assert re.fullmatch(r"[A-Z].+\.", panel["description"])
+    assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+    assert panel["interval"] == "15s"
+    if panel["type"] == "alertlist":
+        assert panel["options"]["alertInstanceLabelFilter"] == '{run="$run"}'
+        return
+    assert panel["targets"]
+    unit = panel["fieldConfig"]["defaults"]["unit"]
+    assert unit in UNITS or unit.startswith("suffix: ")
+
+
+@each_panel
+def test_a_panel_does_not_lie_about_missing_data(name, panel):
+    """No stacking, no line over a gap, no 0 for what was not measured: a stat says "no data"."""
+    custom = panel["fieldConfig"]["defaults"].get("custom", {})
+    if panel["type"] == "timeseries":
+        assert custom["stacking"] == {"mode": "none"}
+        assert custom["spanNulls"] is False
+    if panel["type"] in ("stat", "bargauge", "table", "state-timeline"):
+        assert panel["fieldConfig"]["defaults"]["noValue"] == "no data"
+    for target in panel["targets"]:
+        assert not re.search(r"\bor\b|vector\(|absent\(", target["expr"])
+
+
+@each_target
+def test_a_query_uses_the_catalogue(name, panel, target):
+    """Every metric, label and value exists, counters are read as rates, and the run is chosen wherever it can be."""
+    assert problems(expression(target)) == []
+    for selector in parse(expression(target)).selectors:
+        metric = BY_NAME.get(re.sub(r"_bucket\Z", "", selector.metric))
+        if metric is None or "run" in metric.labels:
+            assert selector.matchers["run"] == ("=", "$run")
+        assert selector.matchers.get("hostname", ("=~",))[0] == "=~"  # the host variable may hold several
+
+
+@each_target
+def test_a_rate_spans_what_grafana_chooses(name, panel, target):
+    """The window of a rate follows the zoom and the scrape interval."""
+    assert set(re.findall(r"\[([^\]]*)\]", target["expr"])) <= {"$__rate_interval"}
+
+
+@each_target
+def test_single_ranks_are_bounded(name, panel, target):
+    """A query whose result has a rank or a host is cut by topk, or reads what the coordinator has already bounded."""
+    outer = re.search(r"\bby \(([^)]*)\)", target["expr"])
+    labels = outer[1].split(", ") if outer else []
+    if {"rank", "hostname"} & set(labels):
+        bounded = re.match(r"(top|bottom)k\(8, ", target["expr"]) or any(b in target["expr"] for b in BOUNDED)
+        assert bounded
+
+
+@each_target
+def test_a_query_says_how_often_it_is_asked(name, panel, target):
+    """Numbers, bars and tables ask for one moment, lines and bands for a range; labelled series have a legend."""
+    assert target["instant"] == (panel["type"] in ("stat", "bargauge", "table"))
+    assert target["range"] != target["instant"]
+    assert (target["format"] == "table") == (panel["type"] == "table")
+    if panel["type"] in ("timeseries", "state-timeline", "bargauge"):
+        assert target["legendFormat"]
+    assert target["datasource"] == panel["datasource"]
+
+
+def test_every_kind_of_fact_is_shown():
+    """Each metric that judges a run is on some panel, so that nothing is measured for nobody."""
+    shown = {re.sub(r"_bucket\Z", "", s.metric) for _, _, t in TARGETS for s in parse(expression(t)).selectors}
+    judged = {name for name in BY_NAME if name.startswith(("lockstep_run_", "lockstep_suspect_", "lockstep_incident_"))}
+    elsewhere = {
+        "lockstep_run_fluctuating",  # an input of the alerts; the state says it to a person
+        "lockstep_run_step",  # an index; its rate is the panel Steps
+        "lockstep_run_incidents_total",
+        "lockstep_run_lost_device_seconds_total",  # through its recorded rate
+        "lockstep_run_suspects_omitted",  # in the alert's description
+    }
+    assert judged - shown == elsewhere
+    assert len(DOMAIN_KINDS) <= 8  # the panels by kind of domain stay readable

@@ -1,0 +1,204 @@
+"""Rules and dashboards against a real Prometheus that holds a synthetic run."""
+
+import json
+import re
+import socket
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from contextlib import contextmanager
+
+import pytest
+
+from alerts import rules
+from dashboards import catalogue
+from tests.dashboards import synthetic
+
+pytestmark = pytest.mark.servers
+BOARDS = {path.stem: json.loads(text) for path, text in catalogue.render().items()}
+PANELS = [p for board in BOARDS.values() for p in board["panels"] if p["type"] != "row"]
+TARGETS = [(panel, target) for panel in PANELS for target in panel["targets"]]
+DEADLINE_S = 60
+SERIES_MAX = 1000
+
+
+class Prometheus:
+    """The HTTP API of a server; `end` is the Unix time of the last sample of the synthetic run."""
+
+    def __init__(self, port, end):
+        self.url = f"http://127.0.0.1:{port}"
+        self.end = end
+
+    def get(self, path, **parameters):
+        """Return the data of an answer; fails on an error or a warning."""
+        with urllib.request.urlopen(f"{self.url}{path}?{urllib.parse.urlencode(parameters)}", timeout=10) as reply:
+            answer = json.load(reply)
+        assert answer["status"] == "success"
+        assert not answer.get("warnings")
+        return answer["data"]
+
+    def ask(self, target, run):
+        """Return the series that a panel's query has for `run`."""
+        expr = fill(target["expr"], run)
+        if target["instant"]:
+            return self.get("/api/v1/query", query=expr, time=self.end)["result"]
+        window = {"start": self.end - synthetic.SPAN_S, "end": self.end, "step": 60}
+        return self.get("/api/v1/query_range", query=expr, **window)["result"]
+
+    def is_ready(self):
+        try:
+            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=5) as reply:
+                return reply.status == 200
+        except OSError:
+            return False
+
+
+def fill(expr, run):
+    return expr.replace("$__rate_interval", "1m").replace("$run", run).replace("$hostname", ".+")
+
+
+def until(condition):
+    """Wait for what another process does; fails after the deadline."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened before the deadline"
+        time.sleep(0.1)
+
+
+@contextmanager
+def running(folder, end, rule_files):
+    """Run Prometheus over the blocks in `folder`/data on a free loopback port."""
+    config = folder / "prometheus.yml"
+    config.write_text(json.dumps({"global": {"evaluation_interval": "1s"}, "rule_files": rule_files}))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with (folder / "log").open("w") as log:
+        command = [
+            "prometheus",
+            f"--config.file={config}",
+            f"--storage.tsdb.path={folder / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ]
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    server = Prometheus(port, end)
+    try:
+        until(server.is_ready)
+        yield server
+    finally:
+        process.terminate()
+        process.wait(DEADLINE_S)
+
+
+def promtool(*command):
+    subprocess.run(["promtool", "tsdb", "create-blocks-from", *command], check=True, capture_output=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """Fill in the synthetic run, then its recorded series as the rules make them, and serve both with the rules loaded."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    end = int(time.time()) - synthetic.SCRAPE_S
+    start = end - synthetic.SPAN_S
+    text = folder / "run.txt"
+    text.write_text(synthetic.openmetrics(start))
+    promtool("openmetrics", text, folder / "data")
+    with running(folder, end, []) as first:
+        window = (f"--start={start}", f"--end={end}", f"--url={first.url}", f"--output-dir={folder / 'data'}")
+        promtool("rules", *window, f"--eval-interval={synthetic.SCRAPE_S}s", rules.RENDERED)
+    with running(folder, end, [str(rules.RENDERED)]) as second:
+        yield second
+
+
+@pytest.mark.parametrize(
+    ("panel", "target"), TARGETS, ids=[f"{panel['title']}-{target['refId']}" for panel, target in TARGETS]
+)
+def test_a_panel_shows_a_run_and_nothing_of_another(server, panel, target):
+    """Each query has data of the run, not too much of it, numbers only; and none of a run that does not exist."""
+    series = server.ask(target, synthetic.RUN)
+    assert 1 <= len(series) <= SERIES_MAX
+    points = [point for each in series for point in each.get("values") or [each["value"]]]
+    assert all(re.fullmatch(r"-?[0-9.e+-]+", number) for _, number in points)
+    if 'run="$run"' in target["expr"]:
+        assert server.ask(target, "another") == []
+
+
+def test_variables_find_the_run_and_its_hosts(server):
+    """The variables of each dashboard offer what the run has."""
+    found = {}
+    for board in BOARDS.values():
+        for item in board["templating"]["list"]:
+            if item["type"] == "query":
+                selector, label = re.fullmatch(r"label_values\((.*), (\w+)\)", item["definition"]).groups()
+                window = {"start": server.end - synthetic.SPAN_S, "end": server.end}
+                parameters = {"match[]": fill(selector, synthetic.RUN), **window}
+                found[item["name"]] = server.get(f"/api/v1/label/{label}/values", **parameters)
+    assert found == {"run": [synthetic.RUN], "hostname": ["node1", "node2"]}
+
+
+def test_annotations_mark_the_incident(server):
+    """The incident marks the panels from the fault to the end."""
+    marks = BOARDS["run"]["annotations"]["list"]
+    incidents, _ = [server.ask({"expr": mark["expr"], "instant": False}, synthetic.RUN) for mark in marks]
+    (incident,) = incidents
+    assert incident["metric"] == {"incident": "train-1", "rank": "2", "cause": "compute"}
+    assert abs(incident["values"][0][0] - (server.end - synthetic.SPAN_S + synthetic.FAULT_S)) <= 60
+
+
+def shown(server, title, letter="A"):
+    """Return the series of a panel by their legend labels, with their last value."""
+    (target,) = [t for p, t in TARGETS if p["title"] == title and t["refId"] == letter]
+    series = server.ask(target, synthetic.RUN)
+    return {tuple(s["metric"].values()): float((s.get("values") or [s["value"]])[-1][1]) for s in series}
+
+
+def test_the_culprit_stands_out(server):
+    """Rank 2 works longest and waits least, its host is the longest, and seven devices' waiting is what is lost."""
+    work, waits = shown(server, "Longest own work"), shown(server, "Shortest waits")
+    (rank, host), longest = max(work.items(), key=lambda item: item[1])
+    assert {rank, host} == {"2", "node1"}
+    assert longest == pytest.approx(1.3, rel=0.05)
+    assert set(min(waits, key=waits.get)) == {"2", "node1"}
+    hosts = shown(server, "Own work by host")
+    assert max(hosts, key=hosts.get) == ("node1",)
+    (lost,) = shown(server, "Devices lost").values()
+    assert lost == pytest.approx(7 * 0.5 / 1.5, rel=0.05)
+
+
+def test_own_work_and_waits_fill_the_step(server):
+    """What the panels of own work and waits show adds up to the mean step time."""
+    parts = sum(shown(server, "Own work by phase").values()) + sum(shown(server, "Waits by kind of domain").values())
+    (target,) = [t for p, t in TARGETS if p["title"] == "Step time" and "step_time_seconds_per_step" in t["expr"]]
+    (mean,) = server.ask(target, synthetic.RUN)
+    assert float(mean["values"][-1][1]) == pytest.approx(synthetic.SLOW_STEP_S, rel=0.02)
+    assert parts == pytest.approx(synthetic.SLOW_STEP_S, rel=0.02)
+
+
+def test_every_rule_evaluates(server):
+    """Prometheus evaluates each rule without an error over a whole set of series, labels joined one to one."""
+
+    def evaluated():
+        return [rule for group in server.get("/api/v1/rules")["groups"] for rule in group["rules"]]
+
+    until(lambda: all(rule["health"] != "unknown" for rule in evaluated()))
+    assert {rule["name"]: rule.get("lastError") for rule in evaluated() if rule["health"] != "ok"} == {}
+    assert len(evaluated()) == len(rules.alerts()) + len(rules.recordings())
+
+
+def test_the_page_names_rank_cause_and_function(server):
+    """The alert of the synthetic fault names what is known, and no other alert pages."""
+
+    def firing():
+        active = server.get("/api/v1/alerts")["alerts"]
+        return {a["labels"]["alertname"]: a for a in active if a["state"] == "firing"}
+
+    until(lambda: "LockstepSlowDeviceFound" in firing())
+    alerts = firing()
+    labels = alerts["LockstepSlowDeviceFound"]["labels"]
+    assert (labels["run"], labels["rank"], labels["hostname"], labels["cause"]) == ("train", "2", "node1", "compute")
+    description = alerts["LockstepSlowDeviceFound"]["annotations"]["description"]
+    assert "60%" in description
+    assert f"Function: {synthetic.FUNCTION}." in description
+    assert {name for name, alert in alerts.items() if alert["labels"]["severity"] == "critical"} == {
+        "LockstepSlowDeviceFound"
+    }
