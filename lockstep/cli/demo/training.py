@@ -99,9 +99,10 @@ class GPT(nn.Module):
         return self.head(self.norm(x))
 
     def redundant_attention(self, x: Tensor) -> None:
+        wide = x.detach().repeat(1, 8, 1)
         end = time.perf_counter() + self.fault.seconds
         while time.perf_counter() < end:
-            functional.softmax(x @ x.transpose(1, 2), dim=-1) @ x
+            functional.softmax(wide @ wide.transpose(1, 2), dim=-1) @ wide
 
 
 def sweep_cache(fault: Fault) -> None:

@@ -1,0 +1,99 @@
+"""Renders every generated file of the repository: rules, dashboards, docs/metrics.md and docs/states.md.
+
+`python -m lockstep.cli.generate` writes them, with `--check` it writes nothing and exits 1 naming those that differ.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+from alerts import rules
+from coordinator import state_diagram
+from dashboards import catalogue
+from lockstep.contracts.metrics import CATALOGUE, Metric
+
+ROOT = Path(__file__).resolve().parents[2]
+
+_SOURCES = {
+    "exporter": ("Measured on the node", "Exported by each node's exporter."),
+    "coordinator": (
+        "Judged over the cluster",
+        "Exported by the coordinator; their number does not grow with the ranks.",
+    ),
+}
+
+_HEADING = """\
+# Metrics
+
+Written by `make generate` from `lockstep/contracts/metrics.py` and `alerts/`; change it there.
+
+Counters carry numerators and denominators; rates and ratios are recorded series. Enumerated label values are exported
+from the start.
+"""
+
+
+def generated_files() -> dict[Path, str]:
+    """Return the text of every generated file by its absolute path."""
+    return {
+        rules.RENDERED: rules.render(),
+        **catalogue.render(),
+        ROOT / "docs" / "metrics.md": metrics_page(),
+        ROOT / "docs" / "states.md": state_diagram.render(),
+    }
+
+
+def metrics_page() -> str:
+    """Return docs/metrics.md: the catalogue, the recorded series and the alerts."""
+    parts = [_HEADING]
+    for source, metrics in groupby(CATALOGUE, key=lambda metric: metric.source):
+        title, text = _SOURCES[source]
+        rows = [(f"`{m.name}`", m.type, _labels(m), m.help) for m in metrics]
+        parts.append(f"## {title}\n\n{text}\n\n{_table(('name', 'type', 'labels', 'meaning'), rows)}")
+    recorded = [(f"`{rule.record}`", rule.help) for rule in rules.recordings()]
+    parts.append(f"## Recorded series\n\n{_table(('name', 'meaning'), recorded)}")
+    alerts = [
+        (f"[{alert.name}](../alerts/runbooks/{alert.name}.md)", alert.severity, alert.summary)
+        for alert in rules.alerts()
+    ]
+    parts.append(f"## Alerts\n\n{_table(('name', 'severity', 'summary'), alerts)}")
+    return "\n".join(parts)
+
+
+def differing_files(files: dict[Path, str]) -> list[Path]:
+    """Return the paths whose content is not what `files` says, missing ones included."""
+    return [path for path, text in files.items() if not path.is_file() or path.read_text() != text]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write or check the generated files; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m lockstep.cli.generate", description="Render all generated files.")
+    parser.add_argument("--check", action="store_true", help="write nothing, exit 1 naming the files that differ")
+    check = parser.parse_args(arguments).check
+    files = generated_files()
+    differing = differing_files(files)
+    for path in differing:
+        if check:
+            print(f"{path.relative_to(ROOT)} is not what its sources render; run make generate", file=sys.stderr)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(files[path])
+            print(path.relative_to(ROOT))
+    return 1 if check and differing else 0
+
+
+def _labels(metric: Metric) -> str:
+    labels = [f"`{label}`" for label in metric.labels]  # the values are those of the last one
+    if metric.values:
+        labels[-1] += f" ({', '.join(metric.values)})"
+    return ", ".join(labels)
+
+
+def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [heads, tuple("---" for _ in heads), *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
