@@ -1,0 +1,83 @@
+"""Sentences with numbers and units, in the words of an operator."""
+
+from statistics import median
+
+from lockstep.contracts.messages import TraceSummary
+from lockstep.diagnosis.excess import ExcessTree
+from lockstep.diagnosis.frames import short_name
+from lockstep.trace.names import GC_KIND
+from lockstep.trace.tree import ROOT
+from lockstep.trace.waiting import WAIT_NAME
+
+_NAMED_RANKS = 4  # more peers than this are counted instead of listed
+_WAIT_RATIO = 0.8  # a suspect that waits less than this share of its peers' waiting is waited for
+
+
+def ms(ns: float) -> str:
+    """Return a time in ms."""
+    return f"{ns / 1e6:.1f} ms"
+
+
+def who(peers: list[TraceSummary]) -> str:
+    """Return the peers as one phrase."""
+    ranks = sorted(peer.rank for peer in peers)
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) <= _NAMED_RANKS:
+        return f"ranks {', '.join(map(str, ranks))} (median)"
+    return f"{len(ranks)} peers (median)"
+
+
+def compared(tree: ExcessTree, index: int, suspect: TraceSummary, peers: list[TraceSummary]) -> str:
+    """Say how long a node takes here and there."""
+    text = f"{short_name(tree.nodes[index].name)} takes {ms(tree.own_ns[index])} a step on rank {suspect.rank}"
+    return f"{text}, {ms(tree.peers_ns[index])} on {who(peers)}" if peers else f"{text}; no healthy peer was captured"
+
+
+def share(held_ns: float, excess_ns: float, suspect: TraceSummary) -> str:
+    """Say how much of the excess a node holds; the capture and the measurement are of different steps."""
+    text = f"{ms(held_ns)} a step beyond its peers were captured there"
+    return f"{text}; rank {suspect.rank} was measured {ms(excess_ns)} a step slower" if excess_ns > 0 else text
+
+
+def spread(tree: ExcessTree, index: int) -> str:
+    """Say which callees of a node hold most, for a node whose excess no single one holds."""
+    callees = sorted(tree.children.get(index, []), key=lambda child: -tree.held_ns[child])[:3]
+    parts = [f"{short_name(tree.nodes[child].name)} {ms(tree.held_ns[child])}" for child in callees]
+    parts = [part for part, child in zip(parts, callees, strict=True) if tree.held_ns[child] > 0]
+    where = short_name(tree.nodes[index].name) if index != ROOT else "the step"
+    return f"no single callee of {where} holds the excess; the largest: {', '.join(parts) or 'none'}"
+
+
+def collections(suspect: TraceSummary, peers: list[TraceSummary]) -> str:
+    """Say how many collections ran and how long they took, here and there."""
+
+    def counted(summary: TraceSummary) -> tuple[float, float]:
+        found = [node for node in summary.tree if node.kind == GC_KIND]
+        steps = max(summary.steps, 1)
+        return sum(node.count for node in found) / steps, sum(node.total_ns for node in found) / steps
+
+    count, spent_ns = counted(suspect)
+    text = f"{count:.1f} collections a step take {ms(spent_ns)} on rank {suspect.rank}"
+    if not peers:
+        return text
+    counts, times_ns = zip(*map(counted, peers), strict=True)
+    return f"{text}; {median(counts):.1f} and {ms(median(times_ns))} on {who(peers)}"
+
+
+def waited_for(suspect: TraceSummary, peers: list[TraceSummary]) -> list[str]:
+    """Say that the peers wait for the suspect, if they do: it stands shorter in collectives than they."""
+    if not peers:
+        return []
+    own_ns, theirs_ns = _waiting_ns(suspect), median(map(_waiting_ns, peers))
+    if own_ns >= _WAIT_RATIO * theirs_ns:
+        return []
+    text = f"rank {suspect.rank} waits {ms(own_ns)} a step for collectives, {who(peers)} {ms(theirs_ns)}"
+    return [f"{text}: the others wait for it"]
+
+
+def _waiting_ns(summary: TraceSummary) -> float:
+    """Return what a rank waits a step; without stacks the time its collectives are under way stands in for it."""
+    waits_ns = sum(node.total_ns for node in summary.tree if node.name == WAIT_NAME)
+    under_way_ns = sum(total_ns for _, total_ns, _ in summary.collectives.values())
+    return (waits_ns or under_way_ns) / max(summary.steps, 1)

@@ -1,0 +1,121 @@
+"""What a suspect does longer than its peers, and where in its call tree that stays.
+
+Ranks of a synchronous job end a step together, so totals near the root are alike: what the suspect works longer it
+waits shorter. Hence not the difference of a node decides but what it *holds*,
+
+    held = max(0, own difference, sum of what the children hold),
+
+which a negative difference elsewhere cannot eat up. Times are ns a step; a node that a peer's summary lacks is 0
+there (it was below the summary's share of the window).
+"""
+
+from dataclasses import dataclass
+from statistics import median
+
+from lockstep.contracts.messages import CallNode, TraceSummary
+from lockstep.trace.tree import ROOT
+
+HOLDING_RATIO = 0.6
+"""A callee is walked into while it holds this share of the excess: more than half, so that no two callees can both
+claim it, with room for the noise of a capture of a few steps."""
+
+Path = tuple[tuple[str, str], ...]
+"""(kind, name) from a root to a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Which part of the trees is compared.
+
+    `only`: the subtrees of nodes of these kinds or names, all if empty. `without`: kinds whose subtrees are taken out
+    of every total above them.
+    """
+
+    only: frozenset[str] = frozenset()
+    without: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ExcessTree:
+    """The suspect's tree with, for each node, ns a step of the suspect, of the peers' median, and held."""
+
+    nodes: list[CallNode]
+    children: dict[int, list[int]]
+    own_ns: list[float]
+    peers_ns: list[float]
+    held_ns: list[float]
+
+    @property
+    def explained_ns(self) -> float:
+        """What the whole tree holds."""
+        return sum(self.held_ns[root] for root in self.children.get(ROOT, []))
+
+    def walk(self, excess_ns: float) -> list[int]:
+        """Return the nodes from a root down to the last that holds `HOLDING_RATIO` of the excess.
+
+        The yardstick is `excess_ns`, at most what the tree holds, so that the sum of noise over many nodes does not
+        hide the one that counts; 0 or less takes what the tree holds.
+        """
+        yardstick_ns = min(excess_ns, self.explained_ns) if excess_ns > 0 else self.explained_ns
+        walked: list[int] = []
+        at = ROOT
+        while callees := self.children.get(at):
+            at = max(callees, key=lambda index: self.held_ns[index])
+            if self.held_ns[at] < HOLDING_RATIO * yardstick_ns or self.held_ns[at] <= 0:
+                break
+            walked.append(at)
+        return walked
+
+
+def compare(suspect: TraceSummary, peers: list[TraceSummary], scope: Scope) -> ExcessTree:
+    """Return the suspect's excess over the median of its peers (0 without peers), node by node."""
+    per_peer = [_by_path(peer, scope) for peer in peers]
+    children: dict[int, list[int]] = {}
+    for index, node in enumerate(suspect.tree):
+        children.setdefault(node.parent, []).append(index)
+    own_ns = [total_ns / max(suspect.steps, 1) for total_ns in counted_totals(suspect.tree, scope)]
+    peers_ns = [median(peer.get(path, 0.0) for peer in per_peer) if peers else 0.0 for path in paths(suspect.tree)]
+    held_ns = [0.0] * len(suspect.tree)
+    for index in reversed(range(len(suspect.tree))):
+        below_ns = sum(held_ns[child] for child in children.get(index, []))
+        held_ns[index] = max(0.0, own_ns[index] - peers_ns[index], below_ns)
+    return ExcessTree(suspect.tree, children, own_ns, peers_ns, held_ns)
+
+
+def paths(tree: list[CallNode]) -> list[Path]:
+    """Return the path of each node."""
+    found: list[Path] = []
+    for node in tree:
+        above = found[node.parent] if node.parent != ROOT else ()
+        found.append((*above, (node.kind, node.name)))
+    return found
+
+
+def counted_totals(tree: list[CallNode], scope: Scope) -> list[int]:
+    """Return, for each node, its total as far as it lies in the scope, ns over all captured steps."""
+    inside: list[bool] = []
+    for node in tree:
+        above = node.parent != ROOT and inside[node.parent]
+        inside.append(above or not scope.only or node.kind in scope.only or node.name in scope.only)
+    counted = [node.total_ns if within else 0 for node, within in zip(tree, inside, strict=True)]
+    for index in reversed(range(len(tree))):
+        node = tree[index]
+        if node.kind in scope.without:
+            counted[index] = 0
+        if node.parent == ROOT:
+            continue
+        if not inside[node.parent]:
+            counted[node.parent] += counted[index]
+        else:
+            counted[node.parent] -= node.total_ns - counted[index]
+    return counted
+
+
+def _by_path(summary: TraceSummary, scope: Scope) -> dict[Path, float]:
+    """Return ns a step by path."""
+    steps = max(summary.steps, 1)
+    totals = counted_totals(summary.tree, scope)
+    found: dict[Path, float] = {}
+    for path, total_ns in zip(paths(summary.tree), totals, strict=True):
+        found[path] = found.get(path, 0.0) + total_ns / steps
+    return found

@@ -1,0 +1,48 @@
+"""Reading the names of call-tree nodes: which are frames, and whose code they are."""
+
+import re
+import sys
+
+from lockstep.contracts.messages import CallNode
+from lockstep.trace.names import OPERATOR_KIND, PYTHON_KIND
+
+_FRAME = re.compile(r"^(?P<file>[^()]+)\((?P<line>\d+)\): (?P<function>.+)$")
+_BUILTIN_PREFIX = "<built-in "
+
+_FRAMEWORKS = frozenset(
+    (  # noqa: SIM905 - forty words in four lines rather than in forty
+        "accelerate apex datasets deepspeed einops fairscale flash_attn fsspec huggingface_hub ignite lightning "
+        "lightning_fabric lightning_utilities lockstep multiprocess numpy pandas peft pyarrow pytorch_lightning "
+        "safetensors scipy streaming tokenizers torch torch_xla torchao torchaudio torchdata torchvision tqdm "
+        "transformer_engine transformers triton wandb webdataset xformers PIL _distutils_hack pkg_resources setuptools"
+    ).split()
+)
+"""Packages that carry training but are seldom what its author edits. torch strips the path to site-packages from the
+names of frames, so installed packages cannot be told from the user's own by path; what is not listed is the user's."""
+
+_LIBRARIES = _FRAMEWORKS | sys.stdlib_module_names
+
+
+def is_frame(node: CallNode) -> bool:
+    """Whether `node` is a Python function with a file and a line."""
+    return node.kind == PYTHON_KIND and _FRAME.match(node.name) is not None
+
+
+def is_user_frame(node: CallNode) -> bool:
+    """Whether `node` is a function of the user's own code: not of the standard library, torch or a framework."""
+    match = _FRAME.match(node.name)
+    if node.kind != PYTHON_KIND or match is None or match["file"].startswith("<"):
+        return False
+    top = match["file"].lstrip("./").split("/", 1)[0].removesuffix(".py")
+    return top not in _LIBRARIES
+
+
+def is_operation(node: CallNode) -> bool:
+    """Whether `node` is work that no Python line of its own does: an operator or a builtin."""
+    return node.kind == OPERATOR_KIND or node.name.startswith(_BUILTIN_PREFIX)
+
+
+def short_name(name: str) -> str:
+    """Return the function of a frame, or `name` itself, for use in a sentence."""
+    match = _FRAME.match(name)
+    return match["function"] if match else name

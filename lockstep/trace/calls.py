@@ -1,0 +1,126 @@
+"""Which thread of a trace trains, over which window, and its call tree."""
+
+import re
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.trace import names
+from lockstep.trace.columns import ANNOTATION, OPERATOR, PYTHON, Mask, TraceColumns
+from lockstep.trace.intervals import Intervals
+from lockstep.trace.tree import Call, CallTree, TreeBuilder
+from lockstep.trace.waiting import WAIT_NAME, waits
+
+_CATEGORIES = (PYTHON, OPERATOR, ANNOTATION)
+_MARK = re.compile(r"lockstep\.step#\d+")
+"""The agent's step boundaries: points, one at the beginning of each step and one at the end of the last."""
+_SCHEDULED = re.compile(r"ProfilerStep#\d+")
+"""The steps of a profiler schedule: spans."""
+_OPTIMIZER_PREFIX = "Optimizer.step#"
+_BACKWARD = "run_backward"
+_HOST_COLLECTIVES = ("gloo:", "mpi:", "ucc:")  # their annotation spans the transfer, nccl's only the launch
+_DEVICE_COLLECTIVES = ("nccl", "rccl")
+_KERNEL = "kernel"
+
+
+def build_calls(columns: TraceColumns) -> CallTree:
+    """Return the call tree of the training thread.
+
+    The window goes from the agent's first step mark to its last; without two of them over the steps of a profiler
+    schedule; else from the thread's first event to its last. Spans are cut to it. A trace without host events gives no
+    nodes and an empty window. Events of no length are left out: the clock did not separate them from their neighbours.
+    """
+    host = np.isin(columns.category, [columns.category_code(category) for category in _CATEGORIES])
+    marks = host & columns.named(_matches(_MARK))
+    host &= columns.duration_ns > 0
+    if not host.any():
+        return CallTree((0, 0), None)
+    host &= columns.thread == _training_thread(columns, host, marks)
+    scheduled = host & columns.named(_matches(_SCHEDULED))
+    window_ns, steps = _window(columns, host, marks, scheduled)
+    waiting = waits(columns, host, _host_collectives(columns) & ~host)
+    builder = TreeBuilder(CallTree(window_ns, steps))
+    builder.add(_spans(columns, np.flatnonzero(host & ~marks & ~scheduled), waiting, window_ns))
+    return builder.tree
+
+
+def collectives(columns: TraceColumns, window_ns: tuple[int, int]) -> dict[str, list[int]]:
+    """Return, per name, count, total ns and shortest ns of the collectives that began in the window.
+
+    Host backends are read from the annotations of their own threads, device backends from their kernels.
+    """
+    on_host = _host_collectives(columns)
+    on_device = columns.named(lambda name: name.startswith(_DEVICE_COLLECTIVES))
+    on_device &= columns.category == columns.category_code(_KERNEL)
+    inside = (columns.start_ns >= window_ns[0]) & (columns.start_ns < window_ns[1])
+    found = np.flatnonzero((on_host | on_device) & inside)
+    durations_ns: dict[str, list[int]] = {}
+    for name, duration_ns in zip(columns.name[found].tolist(), columns.duration_ns[found].tolist(), strict=True):
+        durations_ns.setdefault(names.tidy(columns.names[name]), []).append(duration_ns)
+    return {name: [len(each), sum(each), min(each)] for name, each in durations_ns.items()}
+
+
+def _host_collectives(columns: TraceColumns) -> Mask:
+    found = columns.named(lambda name: name.startswith(_HOST_COLLECTIVES))
+    found &= columns.category == columns.category_code(ANNOTATION)
+    return found
+
+
+def _matches(pattern: re.Pattern[str]) -> Callable[[str], bool]:
+    return lambda name: pattern.fullmatch(name) is not None
+
+
+def _window(columns: TraceColumns, host: Mask, marks: Mask, scheduled: Mask) -> tuple[tuple[int, int], int | None]:
+    """Return the window and the number of steps in it, None if nothing says."""
+    begins_ns = columns.start_ns[marks]
+    if len(begins_ns) > 1:
+        return (int(begins_ns.min()), int(begins_ns.max())), len(begins_ns) - 1
+    spanned = scheduled if scheduled.any() else host
+    window_ns = int(columns.start_ns[spanned].min()), int(columns.end_ns[spanned].max())
+    return window_ns, int(np.count_nonzero(scheduled)) or None
+
+
+def _training_thread(columns: TraceColumns, host: Mask, marks: Mask) -> int:
+    """Return the thread with most step marks, or optimizer steps, or time in backward, or frames, or events."""
+    optimizer = host & columns.named(lambda name: name.startswith(_OPTIMIZER_PREFIX))
+    backward = host & columns.named(lambda name: _BACKWARD in name)
+    frames = host & (columns.category == columns.category_code(PYTHON))
+    threads = len(columns.threads)
+    scores = zip(
+        np.bincount(columns.thread[marks], minlength=threads).tolist(),
+        np.bincount(columns.thread[optimizer], minlength=threads).tolist(),
+        np.bincount(columns.thread[backward], columns.duration_ns[backward], threads).tolist(),
+        np.bincount(columns.thread[frames], minlength=threads).tolist(),
+        np.bincount(columns.thread[host], minlength=threads).tolist(),
+        strict=True,
+    )
+    return max(enumerate(scores), key=lambda item: item[1])[0]
+
+
+def _spans(
+    columns: TraceColumns, events: NDArray[np.intp], waiting: Intervals, window_ns: tuple[int, int]
+) -> Iterator[tuple[int, int, Call]]:
+    """Return the spans of `events` and of the waits, cut to the window, callers before callees."""
+    start_ns = np.maximum(np.concatenate((columns.start_ns[events], waiting.start_ns)), window_ns[0])
+    end_ns = np.minimum(np.concatenate((columns.end_ns[events], waiting.end_ns)), window_ns[1])
+    order = np.lexsort((-end_ns, start_ns))
+    order = order[start_ns[order] < end_ns[order]]
+    wait = Call(names.COMMUNICATION_KIND, WAIT_NAME, is_annotation=False)
+    calls = [*_calls(columns, events), *[wait] * len(waiting.start_ns)]
+    return zip(start_ns[order].tolist(), end_ns[order].tolist(), map(calls.__getitem__, order.tolist()), strict=True)
+
+
+def _calls(columns: TraceColumns, events: NDArray[np.intp]) -> Iterator[Call]:
+    """Return what each event is a call of; names are classified once each."""
+    width = len(columns.categories)
+    codes, positions = np.unique(
+        columns.name[events].astype(np.int64) * width + columns.category[events], return_inverse=True
+    )
+    known: dict[tuple[str, str, bool], Call] = {}  # names that are alike once tidy are one call
+    distinct: list[Call] = []
+    for code in codes.tolist():
+        name, category = columns.names[code // width], columns.categories[code % width]
+        key = names.kind_of(name, category), names.tidy(name), category == ANNOTATION
+        distinct.append(known.setdefault(key, Call(*key)))
+    return map(distinct.__getitem__, positions.tolist())

@@ -1,0 +1,53 @@
+"""What an event's name says: its kind, and the name under which two ranks' events are the same call.
+
+Frames are `file(line): function`, modules `nn.Module: Class_3`, annotations whatever torch or the user wrote.
+"""
+
+import re
+
+from lockstep.trace.columns import OPERATOR
+
+PYTHON_KIND = "python"
+OPERATOR_KIND = "operator"
+DATA_KIND = "data"
+COMMUNICATION_KIND = "communication"
+GC_KIND = "gc"
+KINDS = (PYTHON_KIND, OPERATOR_KIND, DATA_KIND, COMMUNICATION_KIND, GC_KIND)
+
+NAME_MAX_CHARS = 120
+"""Template-heavy builtins have names of a kilobyte, and 120 characters tell any two apart that a reader would."""
+
+_LOOKED_AT_CHARS = 1024  # of a name that a hostile file made a megabyte long
+_GC_NAME = "Python GC"  # torch 2.9 and later, with stacks and record_python_gc_info
+_LOADER_PREFIX = "enumerate(DataLoader)#"
+_COMMUNICATION_PREFIXES = ("c10d::", "_c10d_functional::", "gloo:", "nccl:", "mpi:", "ucc:", "xccl:", "hccl:")
+_COMMUNICATION_NAMES = ("record_param_comms",)
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_INSTANCE = re.compile(r"^(nn\.Module: .+)_\d+$")
+_INSTALLED = re.compile(r"^.*/(?:site-packages|dist-packages|lib/python3\.\d+)/")
+_ABSOLUTE = re.compile(r"^/(?:[^/(]+/)*([^/(]+/[^/(]+\(\d+\): )")
+
+
+def kind_of(name: str, category: str) -> str:
+    """Return one of `KINDS`."""
+    if name == _GC_NAME:
+        return GC_KIND
+    if name.startswith(_LOADER_PREFIX):
+        return DATA_KIND
+    if name.startswith(_COMMUNICATION_PREFIXES) or name in _COMMUNICATION_NAMES:
+        return COMMUNICATION_KIND
+    return OPERATOR_KIND if category == OPERATOR else PYTHON_KIND
+
+
+def tidy(name: str) -> str:
+    """Return `name` without what differs between machines and instances.
+
+    Addresses and instance numbers go; installed files keep the path below their library, other absolute paths their
+    last two parts; relative ones (torch strips what stands in sys.path) stay.
+    """
+    name = _ADDRESS.sub("", name[:_LOOKED_AT_CHARS])
+    name = _INSTANCE.sub(r"\1", name)
+    name = _INSTALLED.sub("", name)
+    name = _ABSOLUTE.sub(r"\1", name)
+    return name if len(name) <= NAME_MAX_CHARS else name[: NAME_MAX_CHARS - 1] + "…"

@@ -1,0 +1,139 @@
+"""From a trace file to what travels: the large nodes of the call tree and the collectives."""
+
+from pathlib import Path
+
+from lockstep.contracts import limits
+from lockstep.contracts.errors import LocalError, MalformedError
+from lockstep.contracts.messages import CallNode, TraceSummary
+from lockstep.trace.calls import build_calls, collectives
+from lockstep.trace.load import load_trace
+from lockstep.trace.tree import ROOT, CallTree
+
+NODE_MIN_RATIO = 0.005
+"""Share of the window below which a node is left out: a straggler worth an alert is 5 % slower, and the diagnosis asks
+for a node with most of that; 0.5 % is a tenth of it, and leaves 25 to 125 nodes of every trace at hand."""
+
+AIM_BYTES = 10 << 10
+"""One summary on the wire; 10,240 ranks summarised at once are then 100 MB at the coordinator."""
+
+NODE_BYTES = 64
+"""MessagePack of a `CallNode` without its name: the keys 38, kind and integers up to 26."""
+
+_COLLECTIVES_MAX = 32  # names; more are compute kernels that a prefix mistook
+_LAUNCHERS = (
+    "runpy.py",
+    "<frozen runpy>",
+    "<frozen importlib",
+    "torch/distributed/run.py",
+    "torch/distributed/launcher/",
+    "torch/distributed/elastic/",
+    "<built-in function exec>",
+    "<built-in method exec",
+)
+"""Frames that start a program; judged by name alone, so that all ranks lose the same ones."""
+
+
+def summarise_trace(
+    path: Path,
+    *,
+    run: str,
+    node: str,
+    rank: int,
+    request_id: int,
+    steps: int,
+    max_bytes: int = limits.TRACE_MAX_BYTES,
+) -> TraceSummary:
+    """Return the summary of a rank's trace file, which stays as it is.
+
+    `steps` is what the capture says it covers; step marks in the trace overrule it. A file that cannot be used gives a
+    summary with `error` set and an empty tree, for whoever asked to see: it raises nothing.
+
+    Raises
+    ------
+    LocalError
+        `steps` is not positive.
+    """
+    if steps < 1:
+        raise LocalError(f"steps of a summary: got {steps}, expected at least 1")
+    try:
+        columns = load_trace(path, max_bytes=max_bytes)
+    except MalformedError as error:
+        return TraceSummary(
+            run=run,
+            node=node,
+            rank=rank,
+            request_id=request_id,
+            window_ns=0,
+            steps=steps,
+            trace_bytes=0,
+            event_count=0,
+            tree=[],
+            error=str(error),
+        )
+    calls = build_calls(columns)
+    nodes = prune(calls)
+    return TraceSummary(
+        run=run,
+        node=node,
+        rank=rank,
+        request_id=request_id,
+        window_ns=calls.window_ns[1] - calls.window_ns[0],
+        steps=calls.steps or steps,
+        trace_bytes=columns.trace_bytes,
+        event_count=columns.event_count,
+        tree=nodes,
+        omitted_nodes=len(calls) - len(nodes),
+        collectives=_largest(collectives(columns, calls.window_ns)),
+    )
+
+
+def prune(calls: CallTree) -> list[CallNode]:
+    """Return the nodes worth sending, a parent before its children.
+
+    Frames that only launch are taken off the roots. A node that is kept has all its callers; the time of those that
+    are not stays in their caller's self time.
+    """
+    launchers = _launchers(calls)
+    budget_bytes = AIM_BYTES
+    kept: list[int] = []
+    minimum_ns = NODE_MIN_RATIO * (calls.window_ns[1] - calls.window_ns[0])
+    # A caller's total is never below its callee's and its index is lower, so this order meets callers first.
+    for index in sorted(range(len(calls)), key=lambda index: (-calls.total_ns[index], index)):
+        budget_bytes -= NODE_BYTES + len(calls.name[index].encode())
+        if calls.total_ns[index] < minimum_ns or budget_bytes < 0 or len(kept) == limits.SUMMARY_NODES_MAX:
+            break
+        if index not in launchers:
+            kept.append(index)
+    return _renumbered(calls, sorted(kept))
+
+
+def _launchers(calls: CallTree) -> set[int]:
+    launchers: set[int] = set()
+    for index, (parent, name) in enumerate(zip(calls.parent, calls.name, strict=True)):
+        if (parent == ROOT or parent in launchers) and name.startswith(_LAUNCHERS):
+            launchers.add(index)
+    return launchers
+
+
+def _renumbered(calls: CallTree, kept: list[int]) -> list[CallNode]:
+    position = {index: place for place, index in enumerate(kept)}
+    self_ns = {index: calls.total_ns[index] for index in kept}
+    for index in kept:
+        if calls.parent[index] in position:
+            self_ns[calls.parent[index]] -= calls.total_ns[index]
+    return [
+        CallNode(
+            parent=position.get(calls.parent[index], ROOT),
+            name=calls.name[index],
+            kind=calls.kind[index],
+            total_ns=calls.total_ns[index],
+            self_ns=self_ns[index],
+            count=calls.count[index],
+        )
+        for index in kept
+    ]
+
+
+def _largest(found: dict[str, list[int]]) -> dict[str, list[int]]:
+    """Return the collectives with most time."""
+    return dict(sorted(found.items(), key=lambda item: -item[1][1])[:_COLLECTIVES_MAX])

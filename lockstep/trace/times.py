@@ -1,0 +1,44 @@
+"""Microseconds, as profilers write them, to integer nanoseconds without losing one.
+
+A float64 holds a time since Kineto's base (a start of a quarter) to the ns: below 2**43 us its spacing is 2**-10 us,
+so the nearest thousandth is the one that was written. Times since 1970 with decimals need exact decimals instead:
+there the spacing is 0.25 us.
+"""
+
+from decimal import Decimal
+
+import numpy as np
+from numpy.typing import NDArray
+
+EXACT_MAX_US = float(1 << 43)
+START_MAX_US = float(1 << 52)
+"""The year 2112 since 1970. With a base below 2**62 ns no sum leaves int64."""
+DURATION_MAX_US = 1e12
+"""11 days; nothing that a capture sees lasts longer."""
+
+_NS_PER_US = 1000
+
+
+def ns_of_us(us: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return `us`, finite and within the limits above, in ns; whole and fraction are converted apart."""
+    whole = np.floor(us)
+    return whole.astype(np.int64) * _NS_PER_US + np.rint((us - whole) * _NS_PER_US).astype(np.int64)
+
+
+def needs_decimals(us: NDArray[np.float64]) -> bool:
+    """Whether some value was written with more digits than a float64 carries."""
+    far = us[np.isfinite(us) & (np.abs(us) >= EXACT_MAX_US)]
+    return bool(np.any(far != np.floor(far)))
+
+
+def usable(start_us: NDArray[np.float64], duration_us: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which events have a start and a duration that make sense."""
+    known = np.isfinite(start_us) & np.isfinite(duration_us)
+    known &= np.abs(np.where(known, start_us, 0)) <= START_MAX_US
+    duration_us = np.where(known, duration_us, 0)
+    return known & (duration_us >= 0) & (duration_us <= DURATION_MAX_US)
+
+
+def ns_of_decimal(us: Decimal) -> int:
+    """Return `us`, finite and within the limits above, in ns."""
+    return round(us * _NS_PER_US)

@@ -1,0 +1,39 @@
+"""When the training thread stands still in a collective.
+
+torch on host backends has no event for it: DDP waits for its buckets inside `run_backward`, whose self time that is.
+Without this a rank that waits would look like one that works. A wait is where the thread is inside a call that can
+block, in none of the calls below it, while a collective is under way on the backend's own thread.
+"""
+
+import numpy as np
+
+from lockstep.trace.columns import Mask, TraceColumns
+from lockstep.trace.intervals import Intervals, common, merged, without
+
+WAIT_NAME = "wait for collectives"
+SHORTEST_WAIT_NS = 100_000
+"""Between two operators the autograd engine spends 5 to 50 us of its own in the recordings; a wait is longer."""
+
+_BLOCKING = ("run_backward", "<built-in method wait of", "<built-in method barrier of")
+
+
+def waits(columns: TraceColumns, thread: Mask, collectives: Mask) -> Intervals:
+    """Return the waits among the events of the training thread, given those that are host collectives elsewhere."""
+    blocking = thread & columns.named(
+        lambda name: name.startswith("<built-in") and any(each in name for each in _BLOCKING)
+    )
+    if not blocking.any() or not collectives.any():
+        return Intervals(columns.start_ns[:0], columns.start_ns[:0])
+    inside = merged(columns.start_ns[blocking], columns.end_ns[blocking])
+    callees = thread & ~blocking & _within(columns, inside)
+    standing = without(inside, merged(columns.start_ns[callees], columns.end_ns[callees]))
+    found = common(standing, merged(columns.start_ns[collectives], columns.end_ns[collectives]))
+    long = found.end_ns - found.start_ns >= SHORTEST_WAIT_NS
+    return Intervals(found.start_ns[long], found.end_ns[long])
+
+
+def _within(columns: TraceColumns, outer: Intervals) -> Mask:
+    """Return which events lie whole in one interval of a set: callees do, callers do not."""
+    at = np.searchsorted(outer.start_ns, columns.start_ns, side="right") - 1
+    within: Mask = (at >= 0) & (columns.end_ns <= outer.end_ns[at])
+    return within

@@ -1,0 +1,123 @@
+"""A small real training, healthy and with one fault each, recorded as the agent records: run as a script.
+
+    python small_training.py FOLDER FAULT...
+
+For each fault it trains some steps unwatched, then records STEPS steps into FOLDER/FAULT.json, and prints one JSON object:
+seconds a step by fault, measured without the profiler. Faults are work, not sleep: what a test must find is real.
+"""
+
+import gc
+import json
+import sys
+import time
+import zlib
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch._C._profiler import _ExperimentalConfig
+from torch.profiler import ProfilerActivity, profile, record_function
+from torch.utils.data import DataLoader, Dataset
+
+STEPS = 3
+_WIDTH = 32
+
+
+class Documents(Dataset):
+    """Vectors, read the slow way if asked."""
+
+    def __init__(self, *, slow: bool):
+        self.slow = slow
+
+    def __len__(self):
+        return 1000
+
+    def read_document(self, index):
+        if self.slow:
+            zlib.compress(bytes(range(256)) * 400, 9)
+        return torch.full((_WIDTH,), float(index % 7))
+
+    def __getitem__(self, index):
+        return self.read_document(index)
+
+
+class Attention(nn.Module):
+    """A layer that computes scores twenty times if asked."""
+
+    def __init__(self, *, slow: bool):
+        super().__init__()
+        self.slow = slow
+        self.project = nn.Linear(_WIDTH, 256)
+
+    def redundant_attention(self, hidden):
+        scores = torch.ones(256, 256)
+        for _ in range(20):
+            scores = torch.softmax(scores @ scores, dim=-1)
+        return hidden * scores.mean()
+
+    def forward(self, batch):
+        hidden = torch.relu(self.project(batch))
+        return self.redundant_attention(hidden) if self.slow else hidden
+
+
+def tidy_up():
+    gc.collect()
+
+
+def allocate():
+    for _ in range(20_000):
+        ring = []
+        ring.append(ring)
+
+
+def train_step(model, optimizer, batches, fault):
+    loss = model(next(batches)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if fault == "gc":
+        tidy_up()
+    if fault == "automatic_gc":
+        allocate()
+
+
+def mark(step):
+    with record_function(f"lockstep.step#{step}"):
+        return
+
+
+def train(fault, path):
+    model = nn.Sequential(Attention(slow=fault == "compute"), nn.Linear(256, 1))
+    optimizer = torch.optim.AdamW(model.parameters())
+    batches = iter(DataLoader(Documents(slow=fault == "data"), batch_size=8))
+    train_step(model, optimizer, batches, fault)
+    began = time.perf_counter()
+    for _ in range(STEPS):
+        train_step(model, optimizer, batches, fault)
+    seconds = (time.perf_counter() - began) / STEPS
+    recorder = profile(
+        activities=[ProfilerActivity.CPU],
+        with_stack=True,
+        record_shapes=True,
+        experimental_config=_ExperimentalConfig(record_python_gc_info=True),
+    )
+    recorder.start()
+    mark(0)
+    for step in range(STEPS):
+        train_step(model, optimizer, batches, fault)
+        mark(step + 1)
+    recorder.stop()
+    recorder.export_chrome_trace(str(path))
+    return seconds
+
+
+def main():
+    torch.set_num_threads(1)
+    folder = Path(sys.argv[1])
+    train("none", folder / "warm_up.json")
+    seconds = {fault: train(fault, folder / f"{fault}.json") for fault in sys.argv[2:]}
+    sys.stdout.write(json.dumps(seconds) + "\n")
+
+
+if __name__ == "__main__":
+    main()

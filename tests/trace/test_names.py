@@ -1,0 +1,48 @@
+import pytest
+
+from lockstep.trace import names
+
+
+@pytest.mark.parametrize(
+    ("name", "tidy"),
+    [
+        ("train.py(60): forward", "train.py(60): forward"),
+        ("torch/nn/modules/linear.py(130): forward", "torch/nn/modules/linear.py(130): forward"),
+        ("/home/u/jobs/gpt/model/block.py(12): forward", "model/block.py(12): forward"),
+        ("/train.py(1): main", "/train.py(1): main"),
+        ("/opt/env/lib/python3.11/site-packages/a/b/c.py(3): f", "a/b/c.py(3): f"),
+        ("/usr/lib/python3.11/threading.py(10): run", "threading.py(10): run"),
+        ("/usr/lib/python3/dist-packages/numpy/core.py(1): f", "numpy/core.py(1): f"),
+        ("nn.Module: Linear_3", "nn.Module: Linear"),
+        ("nn.Module: Block_2_12", "nn.Module: Block_2"),
+        ("<built-in method run_backward of torch._C._EngineBase object at 0x7f4fecba7000>",) * 2,
+        ("aten::add_", "aten::add_"),
+    ],
+)
+def test_names_lose_machine_and_instance_only(name, tidy):
+    """Two ranks' names of one call are equal, and what tells calls apart stays."""
+    assert names.tidy(name) == tidy.replace(" at 0x7f4fecba7000", "")
+
+
+def test_long_names_are_cut():
+    """A name of a megabyte costs no megabyte, nor the time of one."""
+    assert len(names.tidy("/" + "a/" * 500_000 + "b.py(1): f")) == names.NAME_MAX_CHARS
+
+
+@pytest.mark.parametrize(
+    ("name", "category", "kind"),
+    [
+        ("train.py(60): forward", "python_function", "python"),
+        ("aten::add", "cpu_op", "operator"),
+        ("Python GC", "python_function", "gc"),
+        ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "user_annotation", "data"),
+        ("Optimizer.step#AdamW.step", "user_annotation", "python"),
+        ("c10d::allreduce_", "cpu_op", "communication"),
+        ("nccl:all_reduce", "user_annotation", "communication"),
+        ("record_param_comms", "cpu_op", "communication"),
+    ],
+)
+def test_kinds(name, category, kind):
+    """Kind follows from name and category, and is one that messages may carry."""
+    assert names.kind_of(name, category) == kind
+    assert kind in names.KINDS

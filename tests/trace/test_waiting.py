@@ -1,0 +1,56 @@
+import pytest
+
+from lockstep.trace.calls import build_calls
+from lockstep.trace.load import load_trace
+from lockstep.trace.waiting import WAIT_NAME
+from tests.trace.traces import RECORDING, document, event, write
+
+_US = 1000
+BACKWARD = "<built-in method run_backward of torch._C._EngineBase object at 0x7f>"
+
+
+def _tree(tmp_path, *events):
+    own = [event("main", 0, 2000 * _US), event("Optimizer.step#SGD.step", 1900 * _US, 50 * _US, cat="user_annotation")]
+    return build_calls(load_trace(write(tmp_path, document([*own, *events]))))
+
+
+def _reduce(start_us, duration_us):
+    return event("gloo:all_reduce", start_us * _US, duration_us * _US, tid=9, cat="user_annotation")
+
+
+def test_standing_in_backward_while_a_collective_runs_is_waiting(tmp_path):
+    """Only time in backward, in none of its operators, and under a collective counts; it moves out of its self time."""
+    tree = _tree(
+        tmp_path,
+        event(BACKWARD, 100 * _US, 1000 * _US),
+        event("aten::mm", 100 * _US, 300 * _US, cat="cpu_op"),
+        _reduce(300, 400),  # 100 of it under the operator
+        _reduce(1000, 500),  # 400 of it after backward
+    )
+    nodes = dict(zip(tree.name, zip(tree.kind, tree.total_ns, tree.self_ns, strict=True), strict=True))
+    assert nodes[WAIT_NAME] == ("communication", 400 * _US, 400 * _US)
+    assert nodes[BACKWARD.replace(" at 0x7f", "")] == ("python", 1000 * _US, 300 * _US)
+
+
+@pytest.mark.parametrize(("gap_us", "waits"), [(100, True), (99, False)])
+def test_short_gaps_are_the_engines(tmp_path, gap_us, waits):
+    """A gap of 0.1 ms is a wait, a shorter one is the engine's own."""
+    first = event("a", 100 * _US, 200 * _US, cat="cpu_op")
+    second = event("b", (300 + gap_us) * _US, 200 * _US, cat="cpu_op")
+    tree = _tree(tmp_path, event(BACKWARD, 100 * _US, (400 + gap_us) * _US), first, second, _reduce(0, 2000))
+    assert (WAIT_NAME in tree.name) is waits
+
+
+def test_work_beside_a_collective_is_no_waiting(tmp_path):
+    """Communication hidden behind forward is not waited for, nor is a frame of the user's called wait."""
+    tree = _tree(tmp_path, event("model.py(3): wait", 0, 1000 * _US), _reduce(0, 1000))
+    assert WAIT_NAME not in tree.name
+
+
+def test_recording_waits_in_backward():
+    """Of 78.3 ms in backward the recorded rank works 24 and waits 54."""
+    tree = build_calls(load_trace(RECORDING))
+    at = tree.name.index(WAIT_NAME)
+    assert tree.name[tree.parent[at]].startswith("<built-in method run_backward")
+    assert 54e6 < tree.total_ns[at] < 55e6
+    assert tree.self_ns[tree.parent[at]] < 1e6
