@@ -57,5 +57,5 @@ def read_blob(view: memoryview, offset: int, capacity_bytes: int) -> tuple[int, 
         return None
     try:
         return generation, json.loads(payload)
-    except ValueError:  # the checksum is right, so the writer was wrong: not JSON is nothing to read
+    except (ValueError, RecursionError):  # the checksum is right, so the writer was wrong: not JSON, or a bomb of it
         return None

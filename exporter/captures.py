@@ -1,0 +1,97 @@
+"""Which profile requests this node takes: pure decisions, the time comes in. One capture at a time per run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+from lockstep.contracts.control import NEXT_STEP, ProfileOrder, order_from_json, order_to_json
+from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.messages import ProfileRequest
+
+_ID_LIMIT = 1 << 63  # an id becomes a part of a file name and travels as an integer of other languages
+_TERMINAL = ("done", "refused")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a request: an order for the ranks here or None, and why each other rank is refused."""
+
+    order: ProfileOrder | None
+    refusals: dict[int, str]
+
+
+@dataclass(slots=True)
+class _Capture:
+    request_id: int
+    waiting: set[int]  # ranks that have not answered done or refused
+    deadline_ns: int
+
+
+@dataclass(slots=True)
+class Captures:
+    """Captures under way. Every time is CLOCK_MONOTONIC ns."""
+
+    limit_ns: int
+    _running: dict[str, _Capture] = field(default_factory=dict)
+
+    def judge(self, request: ProfileRequest, ranks: Mapping[int, str] | None, now_ns: int) -> Verdict:
+        """Decide; an accepted request counts as running from now on.
+
+        `ranks` are those of the run on this node with the state of their agents, None for a run unknown here. A request
+        that is running already, as QoS 1 may deliver twice, gets neither order nor refusals.
+        """
+        if ranks is None:
+            return Verdict(
+                None, dict.fromkeys(request.ranks, f"run {request.run!r} is unknown on node {request.node!r}")
+            )
+        running = self._running.get(request.run)
+        if running is not None and now_ns < running.deadline_ns:
+            if running.request_id == request.request_id:
+                return Verdict(None, {})
+            reason = f"request {running.request_id} is being captured on node {request.node!r}"
+            return Verdict(None, dict.fromkeys(request.ranks, reason))
+        refusals = {rank: reason for rank in request.ranks if (reason := _unfit(request, rank, ranks))}
+        able = [rank for rank in request.ranks if rank not in refusals]
+        if not able:
+            return Verdict(None, refusals)
+        try:
+            order = _order(request, able)
+        except MalformedError as error:
+            return Verdict(None, {**refusals, **dict.fromkeys(able, str(error))})
+        self._running[request.run] = _Capture(request.request_id, set(able), now_ns + self.limit_ns)
+        return Verdict(order, refusals)
+
+    def note(self, run: str, rank: int, request_id: int, state: str) -> None:
+        """Take a rank's answer: the last terminal one ends the capture."""
+        running = self._running.get(run)
+        if running is not None and running.request_id == request_id and state in _TERMINAL:
+            running.waiting.discard(rank)
+            if not running.waiting:
+                del self._running[run]
+
+    def forget(self, run: str) -> None:
+        """Drop what runs for a run that vanished, or whose order could not be written."""
+        self._running.pop(run, None)
+
+    def running_id(self, run: str) -> int | None:
+        """Return the request that is being captured."""
+        running = self._running.get(run)
+        return running.request_id if running is not None else None
+
+
+def _unfit(request: ProfileRequest, rank: int, ranks: Mapping[int, str]) -> str:
+    if rank not in ranks:
+        return f"rank {rank} of run {request.run!r} is not on node {request.node!r}"
+    if ranks[rank] != "running":
+        return f"the agent of rank {rank} of run {request.run!r} is not running: {ranks[rank]}"
+    return ""
+
+
+def _order(request: ProfileRequest, ranks: list[int]) -> ProfileOrder:
+    """Return the order for `ranks`, checked as the ranks will check it."""
+    values = {f.name: getattr(request, f.name) for f in fields(ProfileOrder) if f.name != "ranks"}
+    order = ProfileOrder(ranks=sorted(set(ranks)), **values)
+    if not 0 <= order.request_id < _ID_LIMIT:
+        raise MalformedError("request_id", where="profile request", got=order.request_id, expected="0 to 2^63 - 1")
+    if not NEXT_STEP <= order.first_step < _ID_LIMIT:
+        raise MalformedError("first_step", where="profile request", got=order.first_step, expected="-1 to 2^63 - 1")
+    return order_from_json(order_to_json(order), where="profile request")

@@ -1,0 +1,119 @@
+"""What an exporter can be told, checked once before anything starts."""
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.paths import DEFAULT_ROOT, check_name
+
+_PORT_MAX = 65535
+_PROTOCOLS = ("5", "3.1.1")
+_RANGES: dict[str, tuple[float, float]] = {
+    "broker_port": (1, _PORT_MAX),
+    "http_port": (0, _PORT_MAX),
+    "tick_seconds": (0.01, 10.0),
+    "scan_seconds": (0.01, 60.0),
+    "batch_seconds": (0.01, 60.0),
+    "announce_seconds": (0.1, 3600.0),
+    "drain_seconds": (0.0, 60.0),
+    "spool_max_bytes": (64 << 10, 1 << 40),
+    "trace_keep_bytes": (0, 1 << 40),
+    "rank_stale_seconds": (0.1, 86400.0),
+    "capture_seconds": (0.1, 86400.0),
+    "summarise_seconds": (0.1, 3600.0),
+    "summarise_memory_bytes": (256 << 20, 1 << 40),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExporterConfig:
+    """Everything one exporter can be told; `validate` before use. Plain types only: files and flags can say them."""
+
+    root: str = DEFAULT_ROOT
+    """Directory shared with the training processes; one folder per run below it."""
+    node: str = ""
+    """Name of this node on the bus; empty: the host name."""
+    broker_host: str = "127.0.0.1"
+    """MQTT broker's host name or address."""
+    broker_port: int = 1883
+    """MQTT broker's TCP port; 8883 by custom with TLS."""
+    broker_protocol: str = "5"
+    """MQTT version, 5 or 3.1.1. amqtt knows 3.1.1 only and answers nothing at all to a client of 5 that has a will."""
+    broker_username: str = ""
+    """User at the broker; empty: anonymous."""
+    broker_password_file: str = ""
+    """File that holds the broker password, read at each connection so that it can be rotated; empty: none."""
+    broker_ca_file: str = ""
+    """Certificate authority of the broker in PEM form; set: TLS, empty: plain TCP."""
+    # All interfaces, as every node's exporter does: a Prometheus on another machine is the purpose, and nothing here
+    # can be changed over HTTP.
+    http_host: str = "0.0.0.0"  # noqa: S104
+    """Address that the HTTP server binds."""
+    http_port: int = 9855
+    """Port of the HTTP server; 0: any free one."""
+    tick_seconds: float = 0.2
+    """Time between two rounds over the open rings."""
+    scan_seconds: float = 1.0
+    """Time between two looks for new, replaced and vanished rings."""
+    batch_seconds: float = 1.0
+    """Time that step records are gathered before they are published."""
+    announce_seconds: float = 10.0
+    """Time between two announcements of an unchanged run, and between two heartbeats of this exporter."""
+    drain_seconds: float = 2.0
+    """Longest wait at shutdown for the broker to take what is spooled; the rest stays on disk."""
+    spool_directory: str = "/var/tmp/lockstep-exporter"  # noqa: S108  (kept over reboots; ours alone, checked at open)
+    """Directory of messages that wait for the broker; made with mode 0700, used by one exporter at a time."""
+    spool_max_bytes: int = 256 << 20  # a day of 8 ranks at 10 steps/s is 3 GB, two hours are this
+    """Largest size of the spool; beyond it the oldest messages are dropped and counted."""
+    trace_keep_bytes: int = 512 << 20  # about 20 usual traces; they lie in memory that training could use
+    """Raw traces kept per run; the oldest are deleted."""
+    rank_stale_seconds: float = 900.0
+    """Silence after which a rank's series vanish; above torch's 600 s for a collective: a hung job stays visible."""
+    capture_seconds: float = 600.0
+    """Time after which a capture without an answer no longer keeps another one away."""
+    summarise_seconds: float = 120.0
+    """Longest time for summarising one trace."""
+    summarise_memory_bytes: int = 4 << 30
+    """Address space of the process that summarises a trace."""
+
+    @property
+    def node_name(self) -> str:
+        """Name of this node."""
+        return self.node or socket.gethostname()
+
+    def validate(self) -> None:
+        """Check every value.
+
+        Raises
+        ------
+        ConfigError
+            The first wrong one, by key.
+        """
+        check_name(self.node_name, "node")
+        self._check_ranges()
+        self._check_texts()
+        self._check_broker()
+
+    def _check_ranges(self) -> None:
+        for key, (low, high) in _RANGES.items():
+            value = getattr(self, key)
+            if not low <= value <= high:
+                raise ConfigError(f"{key}: got {value}, expected {low:g} to {high:g}")
+
+    def _check_texts(self) -> None:
+        for key in ("root", "spool_directory"):
+            if not Path(getattr(self, key)).is_absolute():
+                raise ConfigError(f"{key}: got {getattr(self, key)!r}, expected an absolute path")
+        for key in ("broker_host", "http_host"):
+            if not getattr(self, key):
+                raise ConfigError(f"{key}: got an empty value, expected a host name or address")
+
+    def _check_broker(self) -> None:
+        if self.broker_protocol not in _PROTOCOLS:
+            raise ConfigError(f"broker_protocol: got {self.broker_protocol!r}, expected one of {_PROTOCOLS}")
+        for key in ("broker_password_file", "broker_ca_file"):
+            if getattr(self, key) and not Path(getattr(self, key)).is_file():
+                raise ConfigError(f"{key}: got {getattr(self, key)!r}, expected a readable file")
+        if self.broker_password_file and not self.broker_username:
+            raise ConfigError("broker_username: got '', expected a name beside broker_password_file")

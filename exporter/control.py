@@ -1,0 +1,151 @@
+"""Writes control blocks: one thread, the only writer of these files.
+
+A thread of its own because making a file waits for the file system. It writes with pwrite, never through a mapping: a
+block that somebody cut must not kill the exporter. A block of the right version is reused and its generation goes on,
+since ranks have it mapped; anything else under the name is replaced.
+"""
+
+import logging
+import os
+import queue
+import stat
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lockstep.contracts.blob import HEAD_BYTES, read_generation, write_blob
+from lockstep.contracts.control import (
+    CONTROL_BYTES,
+    ORDER_BYTES,
+    ORDER_OFFSET,
+    ProfileOrder,
+    check_control_header,
+    order_to_json,
+    pack_control_header,
+)
+from lockstep.contracts.errors import LocalError, MalformedError
+from lockstep.contracts.paths import control_path
+
+_log = logging.getLogger(__name__)
+
+_MODE = 0o660
+_JOBS_MAX = 64
+_JOIN_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class OrderJob:
+    """Make sure that a run has a control block, and write `order` into it if there is one."""
+
+    run: str
+    directory: Path
+    order: ProfileOrder | None = None
+
+
+class ControlWriter:
+    """Owns the control thread. `on_failure` is called in that thread, with the job and the reason."""
+
+    def __init__(self, on_failure: Callable[[OrderJob, str], None]) -> None:
+        self._on_failure = on_failure
+        self._jobs: queue.Queue[OrderJob | None] = queue.Queue(_JOBS_MAX)
+        self._thread = threading.Thread(target=self._work, name="control", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def submit(self, job: OrderJob) -> bool:
+        """Hand a job over without waiting; False if too many wait already."""
+        try:
+            self._jobs.put_nowait(job)
+        except queue.Full:
+            return False
+        return True
+
+    def stop(self) -> None:
+        """End the thread behind the jobs that wait; gives up on one that hangs in the file system."""
+        try:
+            self._jobs.put(None, timeout=_JOIN_S)
+        except queue.Full:
+            return
+        self._thread.join(_JOIN_S)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                write_control(job.directory, job.order)
+            except (OSError, LocalError) as error:
+                _log.warning("control block of run %s: %s", job.run, error)
+                self._on_failure(job, str(error))
+
+
+def write_control(directory: Path, order: ProfileOrder | None) -> None:
+    """Create the control block of a run if it has none of this version, and store `order` in it.
+
+    Raises
+    ------
+    OSError
+        The file system refuses.
+    LocalError
+        The order does not fit.
+    """
+    path = control_path(directory)
+    descriptor, generation = _open(path)
+    try:
+        if order is not None:
+            _store(descriptor, generation + 1, order)
+    finally:
+        os.close(descriptor)
+
+
+def _open(path: Path) -> tuple[int, int]:
+    """Return (descriptor, generation) of the block at `path`, made anew if there is none to go on with."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return _create(path), 0
+    except OSError as error:
+        _log.warning("control block replaced: %s", error)
+        return _create(path), 0
+    try:
+        generation = _check(descriptor, str(path))
+    except MalformedError as error:
+        _log.warning("control block replaced: %s", error)
+        os.close(descriptor)
+        return _create(path), 0
+    return descriptor, generation
+
+
+def _check(descriptor: int, where: str) -> int:
+    """Return the generation of the block's order, if it is a block of this version."""
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise MalformedError("control block", where=where, got="no regular file", expected="a file")
+    data = os.pread(descriptor, CONTROL_BYTES + 1, 0)
+    check_control_header(data, where=where)
+    return read_generation(memoryview(data), ORDER_OFFSET)
+
+
+def _create(path: Path) -> int:
+    """Make an empty block under another name and give it its own once it is whole."""
+    temporary = path.with_name(f".control.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE)
+    try:
+        os.fchmod(descriptor, _MODE)  # whatever the umask: ranks of another user read it by group
+        os.posix_fallocate(descriptor, 0, CONTROL_BYTES)  # ranks map it: a hole on a full tmpfs would kill them
+        os.pwrite(descriptor, pack_control_header(), 0)
+        temporary.replace(path)
+    except OSError:
+        os.close(descriptor)
+        temporary.unlink(missing_ok=True)
+        raise
+    return descriptor
+
+
+def _store(descriptor: int, generation: int, order: ProfileOrder) -> None:
+    """Store the payload first and the head last, as `write_blob` does in memory."""
+    region = bytearray(ORDER_BYTES)
+    write_blob(memoryview(region), 0, ORDER_BYTES, generation, order_to_json(order))
+    os.pwrite(descriptor, region[HEAD_BYTES:], ORDER_OFFSET + HEAD_BYTES)
+    os.pwrite(descriptor, region[:HEAD_BYTES], ORDER_OFFSET)

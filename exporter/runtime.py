@@ -1,0 +1,276 @@
+"""The exporter as a whole: who runs, in which order it starts and ends, and what one tick does.
+
+One event loop, one task group, one thread for control blocks. Rings are read in the tick itself: it is bounded work of
+well under a millisecond for a node of eight ranks, less than handing it to a thread would cost.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from pathlib import Path
+
+from aiohttp import web
+
+from exporter.announce import announcement
+from exporter.app import make_app
+from exporter.batches import Batcher
+from exporter.captures import Captures
+from exporter.config import ExporterConfig
+from exporter.control import ControlWriter, OrderJob
+from exporter.counts import Counts
+from exporter.positions import Positions, load_positions, save_positions
+from exporter.publisher import Publisher
+from exporter.rings import Reading, Rings
+from exporter.snapshot import NodeSnapshot, take_snapshot
+from exporter.spool import Spool
+from exporter.summarise import Summariser, TraceJob
+from exporter.tracks import RunTrack
+from lockstep.contracts import topics
+from lockstep.contracts.codec import encode
+from lockstep.contracts.control import OrderAnswer, answer_to_json
+from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.messages import NodeAlive, ProfileAnswer, ProfileRequest, StepBatch, TraceSummary
+
+_log = logging.getLogger(__name__)
+
+_SECOND_NS = 10**9
+_CLOSE_S = 5.0  # for a step of the shutdown that has no limit of its own
+
+
+class Exporter:
+    """One node's exporter. Construction touches nothing; `run` owns every file, socket and task until it returns.
+
+    `started` is set when HTTP is bound and the first tick is done; `http_port` is then the real port.
+    """
+
+    def __init__(self, config: ExporterConfig) -> None:
+        self.config = config
+        self.started = asyncio.Event()
+        self.http_port = config.http_port
+        self.snapshot: NodeSnapshot | None = None
+        self.counts = Counts()
+        self._node = config.node_name
+        self._positions: Positions = {}  # as saved last; rings that an earlier process read go on from there
+        self._positions_path = Path(config.spool_directory) / "positions.json"
+        self._spool = Spool(Path(config.spool_directory), config.spool_max_bytes)
+        self._rings = Rings(Path(config.root), self.counts, self._positions)
+        self._batcher = Batcher(self._node)
+        self._captures = Captures(round(config.capture_seconds * _SECOND_NS))
+        self._control = ControlWriter(self._on_control_failure)
+        self._announced: dict[str, int] = {}  # run -> revision of its track that was announced last
+        self._seen_requests: dict[tuple[str, int], int] = {}
+        self._due_ns = {"scan": 0, "batch": 0, "announce": 0}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._publisher = Publisher(
+            config,
+            spool=self._spool,
+            counts=self.counts,
+            on_request=self._on_request,
+            unix_ns=time.time_ns,
+            jitter=random.Random(),  # noqa: S311  (spreads reconnections, guards nothing)
+        )
+        self._summariser = Summariser(
+            config, counts=self.counts, on_summary=self._on_summary, running_id=self._captures.running_id
+        )
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set, then shut down in order.
+
+        Raises
+        ------
+        ConfigError
+            A value is wrong, the spool cannot be used, or the port is taken.
+        """
+        self.config.validate()
+        self._loop = asyncio.get_running_loop()
+        self._spool.open()
+        try:
+            self._positions.update(load_positions(self._positions_path))
+            runner = await self._bind()
+            self._control.start()
+            try:
+                await self._serve(stop, runner)
+            finally:
+                self._control.stop()
+                await runner.cleanup()
+        finally:
+            self._rings.close()
+            self._spool.close()
+
+    async def _bind(self) -> web.AppRunner:
+        runner = web.AppRunner(make_app(lambda: self.snapshot), access_log=None, shutdown_timeout=_CLOSE_S)
+        await runner.setup()
+        where = f"{self.config.http_host}:{self.config.http_port}"
+        try:
+            await web.TCPSite(runner, self.config.http_host, self.config.http_port).start()
+        except OSError as error:
+            await runner.cleanup()
+            raise ConfigError(
+                f"http_host, http_port: got {where}, expected an address that is free: {error}"
+            ) from error
+        self.http_port = runner.addresses[0][1]
+        return runner
+
+    async def _serve(self, stop: asyncio.Event, runner: web.AppRunner) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            publish = tasks.create_task(self._publisher.run(), name="publish")
+            receive = tasks.create_task(self._publisher.receive(), name="receive")
+            summarise = tasks.create_task(self._summariser.run(), name="summarise")
+            await self._tick_until(stop)
+            # The order matters: what a later step hands on must find the next one alive.
+            for site in list(runner.sites):
+                await site.stop()
+            summarise.cancel()
+            await asyncio.wait([summarise], timeout=_CLOSE_S)
+            self._finish_reading()
+            self._publisher.finish()
+            await asyncio.wait([publish], timeout=self.config.drain_seconds + _CLOSE_S)
+            publish.cancel()
+            receive.cancel()
+
+    async def _tick_until(self, stop: asyncio.Event) -> None:
+        next_ns = time.monotonic_ns()
+        while not stop.is_set():
+            self.on_tick(time.monotonic_ns())
+            self.started.set()
+            next_ns = max(next_ns + round(self.config.tick_seconds * _SECOND_NS), time.monotonic_ns())
+            try:
+                async with asyncio.timeout((next_ns - time.monotonic_ns()) / _SECOND_NS):
+                    await stop.wait()
+            except TimeoutError:
+                continue
+
+    def _finish_reading(self) -> None:
+        """Read every ring a last time and put all of it into the spool."""
+        self._due_ns["batch"] = 0
+        self.on_tick(time.monotonic_ns())
+
+    def on_tick(self, now_ns: int) -> None:
+        """Read what is new, hand it on, and replace the snapshot; `now_ns` is CLOCK_MONOTONIC."""
+        begin_ns = time.monotonic_ns()
+        unix_ns = time.time_ns()
+        if self._is_due("scan", now_ns, self.config.scan_seconds):
+            self._rings.scan(now_ns)
+        for reading in self._rings.read():
+            self._take_reading(reading)
+        self._forget_gone()
+        self._announce(unix_ns, periodic=self._is_due("announce", now_ns, self.config.announce_seconds))
+        if self._batcher.is_full or self._is_due("batch", now_ns, self.config.batch_seconds):
+            self._flush(unix_ns)
+        self.snapshot = take_snapshot(
+            self._rings,
+            self.counts,
+            now_ns=now_ns,
+            unix_ns=unix_ns,
+            stale_ns=round(self.config.rank_stale_seconds * _SECOND_NS),
+            mqtt_connected=self._publisher.connected,
+            spool_bytes=self._spool.waiting_bytes,
+            tick_duration_ns=time.monotonic_ns() - begin_ns,
+        )
+
+    def _is_due(self, what: str, now_ns: int, every_seconds: float) -> bool:
+        if now_ns < self._due_ns[what]:
+            return False
+        self._due_ns[what] = now_ns + round(every_seconds * _SECOND_NS)
+        return True
+
+    def _take_reading(self, reading: Reading) -> None:
+        if len(reading.records):
+            self._batcher.add(reading.run.name, reading.rank, reading.records)
+        if reading.answer is not None:
+            self._take_answer(reading.run, reading.rank, reading.answer)
+
+    def _take_answer(self, run: RunTrack, rank: int, answer: OrderAnswer) -> None:
+        """Count a rank's answer, pass it on, and have a finished trace summarised."""
+        if self._seen_requests.get((run.name, rank)) != answer.request_id and answer.state != "refused":
+            self._seen_requests[run.name, rank] = answer.request_id
+            self.counts.profiles["accepted"] += 1
+        if answer.state in ("done", "refused"):
+            self.counts.profiles[answer.state] += 1
+            self.counts.profile_cost_ns += answer.cost_ns
+        self._captures.note(run.name, rank, answer.request_id, answer.state)
+        self._send_answer(run.name, rank, answer)
+        if answer.state == "done":
+            self._summariser.submit(TraceJob(run.name, run.directory, rank, answer.request_id, answer.steps))
+
+    def _announce(self, unix_ns: int, *, periodic: bool) -> None:
+        """Announce the runs that changed; periodically all of them, ourselves, and that each has a control block."""
+        for name, run in self._rings.runs.items():
+            is_new = name not in self._announced
+            if periodic or self._announced.get(name) != run.revision:
+                self._announced[name] = run.revision
+                self._send_state(run)
+            if periodic or is_new:
+                self._control.submit(OrderJob(name, run.directory))
+        if periodic:
+            alive = NodeAlive(node=self._node, alive=True, unix_ns=unix_ns)
+            self._publisher.state(topics.alive_topic(self._node), encode(alive))
+
+    def _send_state(self, run: RunTrack, *, last: bool = False) -> None:
+        topic = topics.run_topic(run.name, topics.ANNOUNCE, self._node)
+        message = announcement(run.name, self._node, run.announced(), run.groups())
+        self._publisher.state(topic, encode(message), last=last)
+
+    def _forget_gone(self) -> None:
+        """Announce runs that vanished a last time: what is left of them is the ranks that finished."""
+        for run in self._rings.take_gone():
+            self._announced.pop(run.name, None)
+            self._captures.forget(run.name)
+            self._send_state(run, last=True)
+            self._seen_requests = {key: seen for key, seen in self._seen_requests.items() if key[0] != run.name}
+
+    def _flush(self, unix_ns: int) -> None:
+        """Put the gathered records into the spool, then remember how far the rings were read."""
+        for batch in self._batcher.take(unix_ns, sum(self.counts.lost.values())):
+            self._put(topics.STEPS, batch, batch.count)
+        positions = self._rings.positions()
+        if positions != self._positions:
+            try:
+                save_positions(self._positions_path, positions)
+            except OSError as error:
+                _log.warning("%s not saved, a restart would read records twice: %s", self._positions_path, error)
+            self._positions.clear()
+            self._positions.update(positions)
+
+    def _put(self, channel: str, message: StepBatch | ProfileAnswer | TraceSummary, records: int = 0) -> None:
+        topic = topics.run_topic(message.run, channel, self._node)
+        self.counts.lost["spool"] += self._spool.append(topic, encode(message), records)
+        self._publisher.wake()
+
+    def _send_answer(self, run: str, rank: int, answer: OrderAnswer) -> None:
+        self._put(topics.ANSWER, ProfileAnswer(run=run, node=self._node, rank=rank, **answer_to_json(answer)))
+
+    def _on_request(self, request: ProfileRequest) -> None:
+        now_ns = time.monotonic_ns()
+        run = self._rings.runs.get(request.run)
+        ranks = None
+        if run is not None:
+            shown = run.shown(now_ns, round(self.config.rank_stale_seconds * _SECOND_NS))
+            ranks = {track.rank: track.state for track in shown}
+        verdict = self._captures.judge(request, ranks, now_ns)
+        for rank, reason in verdict.refusals.items():
+            self._refuse(request.run, rank, request.request_id, reason)
+        if verdict.order is not None and run is not None:
+            job = OrderJob(run.name, run.directory, verdict.order)
+            if not self._control.submit(job):
+                self._order_failed(job, "too many orders wait to be written")
+
+    def _refuse(self, run: str, rank: int, request_id: int, reason: str) -> None:
+        self.counts.profiles["refused"] += 1
+        self._send_answer(run, rank, OrderAnswer(request_id=request_id, state="refused", reason=reason))
+
+    def _on_control_failure(self, job: OrderJob, reason: str) -> None:
+        """Bring a failure from the control thread, where this runs, into the event loop."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._order_failed, job, reason)
+
+    def _order_failed(self, job: OrderJob, reason: str) -> None:
+        if job.order is None:
+            return
+        self._captures.forget(job.run)
+        for rank in job.order.ranks:
+            self._refuse(job.run, rank, job.order.request_id, f"the order could not be written: {reason}")
+
+    def _on_summary(self, summary: TraceSummary) -> None:
+        self._put(topics.SUMMARY, summary)

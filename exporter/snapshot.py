@@ -1,0 +1,113 @@
+"""The node at one moment, immutable: what `/metrics` and the API show, so that a request reads nothing else."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from exporter.counts import Counts
+from exporter.rings import Rings
+from exporter.tracks import RankTrack, RunTrack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankView:
+    """One shown rank. `sums` (n_fields,) float64 in ns, bytes and counts; `measured` (n_fields,) bool."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    hostname: str
+    attempt: int
+    state: str
+    heartbeat_unix_ns: int
+    steps: int
+    step_time_ns: float
+    last_step: int | None
+    last_step_unix_ns: int | None
+    sums: NDArray[np.float64]
+    measured: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """One run with at least one shown rank."""
+
+    run: str
+    ranks: tuple[RankView, ...]
+    histogram_counts: tuple[int, ...]
+    histogram_sum_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSnapshot:
+    """All runs, and what the exporter says of itself."""
+
+    unix_ns: int
+    runs: tuple[RunView, ...]
+    ranks_omitted: int
+    lost: Mapping[str, int]
+    rejected: Mapping[str, int]
+    profiles: Mapping[str, int]
+    profile_cost_ns: int
+    messages_published: int
+    mqtt_connected: bool
+    spool_bytes: int
+    tick_duration_ns: int
+
+
+def take_snapshot(
+    rings: Rings,
+    counts: Counts,
+    *,
+    now_ns: int,
+    unix_ns: int,
+    stale_ns: int,
+    mqtt_connected: bool,
+    spool_bytes: int,
+    tick_duration_ns: int,
+) -> NodeSnapshot:
+    """Return the node as it is at `now_ns` (CLOCK_MONOTONIC)."""
+    runs = (_view_run(run, run.shown(now_ns, stale_ns)) for run in rings.runs.values())
+    return NodeSnapshot(
+        unix_ns=unix_ns,
+        runs=tuple(view for view in runs if view.ranks),
+        ranks_omitted=rings.omitted,
+        lost=dict(counts.lost),
+        rejected=dict(counts.rejected),
+        profiles=dict(counts.profiles),
+        profile_cost_ns=counts.profile_cost_ns,
+        messages_published=counts.published,
+        mqtt_connected=mqtt_connected,
+        spool_bytes=spool_bytes,
+        tick_duration_ns=tick_duration_ns,
+    )
+
+
+def _view_run(run: RunTrack, shown: list[RankTrack]) -> RunView:
+    return RunView(
+        run=run.name,
+        ranks=tuple(_view_rank(track) for track in sorted(shown, key=lambda track: track.rank)),
+        histogram_counts=tuple(run.histogram.counts.tolist()),
+        histogram_sum_ns=run.histogram.sum_ns,
+    )
+
+
+def _view_rank(track: RankTrack) -> RankView:
+    header, totals = track.header, track.totals
+    return RankView(
+        rank=track.rank,
+        local_rank=header.local_rank,
+        world_size=header.world_size,
+        hostname=header.hostname,
+        attempt=header.attempt,
+        state=track.state,
+        heartbeat_unix_ns=track.heartbeat_ns + header.clock_offset_ns,
+        steps=totals.steps,
+        step_time_ns=totals.step_time_ns,
+        last_step=totals.last_step,
+        last_step_unix_ns=totals.last_end_ns,
+        sums=totals.sums.copy(),
+        measured=totals.measured.copy(),
+    )
