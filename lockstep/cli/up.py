@@ -39,10 +39,21 @@ class Up:
         self.root = Path(root or DEFAULT_ROOT)
         self.broker_port = broker_port or free_port()
         self.started = asyncio.Event()
-        bus: dict[str, Any] = {"broker_host": LOOPBACK, "broker_port": self.broker_port, "http_host": LOOPBACK}
+        bus: dict[str, Any] = {
+            "broker_host": LOOPBACK,
+            "broker_port": self.broker_port,
+            "broker_protocol": "3.1.1",  # all that the embedded broker speaks
+            "http_host": LOOPBACK,
+        }
         # One machine's few messages: publishing each tick costs nothing and shortens the way to a finding.
         self._exporter = Exporter(
-            ExporterConfig(root=str(self.root), batch_seconds=batch_seconds, **bus, **_given(http_port=exporter_port))
+            ExporterConfig(
+                root=str(self.root),
+                batch_seconds=batch_seconds,
+                spool_directory=str(self.root / ".spool"),  # this broker is never away: it holds a batch at most
+                **bus,
+                **_given(http_port=exporter_port),
+            )
         )
         self._coordinator = Coordinator(
             CoordinatorConfig(**bus, **_given(http_port=coordinator_port, state_directory=state_directory))
