@@ -1,0 +1,143 @@
+"""How the agent gets into a training process: by hand (`lockstep.install()`) or by `lockstep run`.
+
+`lockstep run` puts `site/` first on PYTHONPATH. Its sitecustomize.py calls `install_when_torch_arrives` in every
+Python that starts, which acts only where RANK is set. Neither imports torch: a finder waits for training to do so.
+
+This module is imported at the start of every such process, so it imports nothing that Python has not loaded by then.
+"""
+
+import os
+import sys
+
+TYPE_CHECKING = False  # typing costs milliseconds here
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+    from lockstep.agent.agent import Agent
+
+SITE_DIRECTORY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")  # noqa: PTH100, PTH118, PTH120  (pathlib is not loaded yet)
+
+_agent: "Agent | None" = None
+
+
+def install() -> bool:
+    """Watch this training process from now on, or from when it imports torch; return whether that will be so.
+
+    Never raises and never imports torch. Calling it again changes nothing. The ring appears when training begins, not
+    before; without RANK in the environment there is nothing to watch.
+    """
+    return _guarded(_install)
+
+
+def install_when_torch_arrives() -> bool:
+    """Do the same for the loader, silently where RANK is not set: most processes do not train."""
+    if "RANK" not in os.environ:
+        return False
+    return _guarded(_install)
+
+
+def uninstall() -> None:
+    """Take the agent out of this process and say that the rank is finished. Never raises."""
+    global _agent  # one agent per process
+    _forget_finder()
+    agent, _agent = _agent, None
+    if agent is not None:
+        agent.finish()
+        agent.remove()
+
+
+def loader_environment(environ: "Mapping[str, str]") -> dict[str, str]:
+    """Return `environ` such that every Python started with it loads the agent where RANK is set."""
+    paths = [SITE_DIRECTORY]
+    paths += [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != SITE_DIRECTORY]
+    return {**environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _guarded(action: "Any") -> bool:
+    try:
+        return bool(action())
+    except Exception as error:  # noqa: BLE001  (the boundary before boundary.py may be imported)
+        try:
+            text = " ".join(str(error).split())[:300]
+            print(f"lockstep: agent not installed: {text or type(error).__name__}", file=sys.stderr, flush=True)  # noqa: T201
+        except (OSError, ValueError, AttributeError):
+            pass
+        return False
+
+
+def _install() -> bool:
+    if _agent is not None:
+        return _agent.alive
+    if any(isinstance(finder, _TorchFinder) for finder in sys.meta_path):
+        return True
+    if "RANK" not in os.environ:
+        raise RuntimeError("RANK is not in the environment, so this process is not a rank of a job")
+    if sys.byteorder != "little":
+        raise RuntimeError(f"byte order: got {sys.byteorder}, expected little")
+    if "torch" in sys.modules:
+        _install_into_torch()
+    else:
+        sys.meta_path.insert(0, _TorchFinder())
+    return True
+
+
+def _install_into_torch() -> None:
+    global _agent  # noqa: PLW0603  (one agent per process)
+    import atexit  # noqa: PLC0415  (only where torch is)
+
+    from lockstep.agent.agent import Agent  # noqa: PLC0415
+    from lockstep.agent.hooks import all_hooks  # noqa: PLC0415
+
+    _agent = Agent(all_hooks())
+    os.register_at_fork(after_in_child=_disable_in_child)
+    atexit.register(_finish)
+
+
+def _disable_in_child() -> None:
+    if _agent is not None:
+        _agent.forked()
+
+
+def _finish() -> None:
+    if _agent is not None:
+        _agent.boundary.guard(_agent.finish)()
+
+
+def _forget_finder() -> None:
+    for finder in [finder for finder in sys.meta_path if isinstance(finder, _TorchFinder)]:
+        sys.meta_path.remove(finder)
+
+
+class _TorchFinder:
+    """Lets the import of torch happen as it would, and installs when it is complete.
+
+    Not when an inner module arrives: torch imports those while torch.library does not exist yet.
+    """
+
+    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "ModuleSpec | None":
+        """Return torch's spec from the other finders, with a loader that installs afterwards."""
+        if name != "torch":
+            return None
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = None if finder is self or find is None else find(name, path, target)
+            if spec is not None:
+                break
+        else:
+            return None
+        _guarded(lambda: self._wrap(spec))
+        return spec
+
+    def _wrap(self, spec: "ModuleSpec") -> None:
+        loader: Any = spec.loader
+        execute = loader.exec_module
+
+        def execute_then_install(module: "ModuleType") -> None:
+            execute(module)
+            _forget_finder()
+            _guarded(_install_into_torch)
+
+        loader.exec_module = execute_then_install

@@ -1,0 +1,37 @@
+"""One file per thing hooked. Each has `install(agent)`, which puts the hook in place and returns its removal.
+
+Rules of this folder: the user's call runs outside the failure boundary and its result and exceptions pass unchanged;
+ours runs inside. torch is imported in functions only. A removal restores a name only where ours is still the one there.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lockstep.agent.agent import Agent
+
+Removal = Callable[[], None]
+Hook = Callable[["Agent"], Removal]
+
+
+def all_hooks() -> list[Hook]:
+    """Return every hook, in the order of installation."""
+    from lockstep.agent.hooks import backward, collectives, data, gc, optimizer, waits  # noqa: PLC0415  (not at start)
+
+    return [data.install, backward.install, optimizer.install, collectives.install, waits.install, gc.install]
+
+
+def patch(owner: Any, name: str, wrapper: Callable[..., Any]) -> Removal:
+    """Set an attribute that exists and return what puts the former value back."""
+    original = getattr(owner, name)
+    wrapper.__name__ = getattr(original, "__name__", name)
+    wrapper.__qualname__ = getattr(original, "__qualname__", name)
+    wrapper.__doc__ = original.__doc__
+    wrapper.__wrapped__ = original  # type: ignore[attr-defined]  # signatures stay what they were
+    setattr(owner, name, wrapper)
+
+    def restore() -> None:
+        if getattr(owner, name) is wrapper:
+            setattr(owner, name, original)
+
+    return restore

@@ -1,0 +1,240 @@
+"""The hooks on real torch in this process: what a training loop leaves in the ring."""
+
+import gc
+import os
+import signal
+import warnings
+from itertools import pairwise
+from threading import Thread
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from lockstep.agent import bootstrap
+from lockstep.agent.agent import OWNER_VARIABLE
+from lockstep.agent.hooks.data import first_tensor
+from lockstep.contracts.records import DOMAIN_KINDS, MISSING, Flag
+from lockstep.contracts.ring import STATE_RUNNING
+from tests.agent.rings import unaccounted_ns
+
+pytestmark = pytest.mark.torch
+
+
+def make_loader(batches=6, workers=0):
+    tokens = torch.arange(batches * 4 * 16).reshape(batches * 4, 16) % 50
+    return DataLoader(TensorDataset(tokens, tokens[:, 0]), batch_size=4, num_workers=workers)
+
+
+def make_model():
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Embedding(50, 8), torch.nn.Flatten(), torch.nn.Linear(128, 50))
+
+
+def train(loader, model=None, optimizer=None, after_batch=lambda: None):
+    """Run a plain loop and return its losses."""
+    model = model or make_model()
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for tokens, target in loader:
+        after_batch()
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(tokens), target)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_each_step_is_one_exact_record(watched):
+    """Six batches are six records whose parts sum to the step, with batch sizes and warm-up told."""
+    train(make_loader())
+    records = watched.ring().records
+    assert [record["step"] for record in records] == list(range(6))
+    assert [unaccounted_ns(record) for record in records] == [0] * 6
+    assert [record["flags"] for record in records] == [Flag.WARM_UP] + [0] * 5
+    for former, record in pairwise(records):
+        assert record["start_ns"] == former["end_ns"]
+        assert (record["samples"], record["tokens"]) == (4, 64)
+        for name in ("data_ns", "forward_ns", "backward_ns", "optimizer_ns", "cpu_ns", "agent_ns"):
+            assert record[name] > 0
+        assert record["forward_ns"] + record["backward_ns"] + record["optimizer_ns"] >= record["compute_ns"]
+        assert all(record[f"{kind}_wait_ns"] == MISSING for kind in DOMAIN_KINDS)
+
+
+def test_ring_appears_with_the_first_backward(watched):
+    """A process that only imports torch, loads data or computes leaves no file: it is not a rank yet."""
+    for tokens, _ in make_loader():
+        make_model()(tokens)
+    assert not watched.directory.exists()
+    make_model()(tokens).sum().backward()
+    assert watched.ring().state == STATE_RUNNING
+
+
+def test_process_started_by_a_rank_is_not_that_rank(watched, monkeypatch):
+    """Compile and data workers inherit RANK; the mark in their environment keeps them out."""
+    monkeypatch.setenv(OWNER_VARIABLE, "1")
+    train(make_loader())
+    assert not watched.directory.exists()
+    assert not watched.agent.alive
+
+
+def test_data_workers_are_seen_and_stay_out(watched):
+    """With forked workers the fetches are measured, and only the training process writes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # fork with threads alive is the DataLoader's way
+        train(make_loader())
+        before = watched.ring()
+        train(make_loader(workers=2))
+    found = watched.ring()
+    assert found.header.pid == os.getpid()
+    assert found.head == before.head + 6
+    assert all(record["data_ns"] > 0 for record in found.records[1:])
+
+
+def test_forked_child_of_a_rank_is_inert(watched):
+    """A fork that trains on its own adds nothing to its parent's ring and ends as it would."""
+    train(make_loader())
+    before = watched.ring()
+    child = os.fork()
+    if child == 0:  # nothing of pytest may run here
+        status = 1
+        try:
+            train(make_loader())
+            status = int(watched.agent.alive)
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert watched.ring().head == before.head == 6
+    train(make_loader())
+    assert watched.ring().head == 12
+
+
+def test_training_thread_is_the_one_that_trains(watched):
+    """A job that trains in a thread is recorded; the main thread's data loading is not, then."""
+    thread = Thread(target=train, args=(make_loader(),))
+    thread.start()
+    thread.join()
+    assert watched.ring().head == 6
+    train(make_loader())
+    assert watched.ring().head == 6
+
+
+def test_collection_is_measured_inside_its_phase(watched):
+    """A collection in the loop is counted and timed and leaves the rest of the account exact."""
+    train(make_loader(), after_batch=gc.collect)
+    for record in watched.ring().records[1:]:
+        assert record["gc_count"] >= 1
+        assert record["gc_ns"] > 0
+        assert record["forward_ns"] > record["gc_ns"]
+
+
+def test_evaluation_is_flagged(watched):
+    """Batches fetched without gradients mark the step and are not counted as training samples."""
+    model = make_model()
+    train(make_loader(), model)
+    with torch.no_grad():
+        for tokens, _ in make_loader():
+            model(tokens)
+    train(make_loader(batches=2), model)
+    records = watched.ring().records
+    assert [record["flags"] for record in records[5:]] == [0, Flag.EVALUATION, 0]
+    assert records[6]["samples"] == 4
+
+
+def test_users_exceptions_pass_unchanged(watched):
+    """What a dataset, a backward or an optimizer raises arrives as it was, and recording goes on."""
+
+    class Broken(torch.utils.data.Dataset):
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, index):
+            raise KeyError("row 7")
+
+    model = make_model()
+    train(make_loader(batches=2), model)
+    with pytest.raises(KeyError, match="row 7"):
+        next(iter(DataLoader(Broken())))
+    with pytest.raises(StopIteration):
+        next(iter(DataLoader([])))
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        torch.ones(1).backward()
+    train(make_loader(batches=2), model)
+    assert watched.ring().head == 4
+
+
+def test_closure_optimizer_is_one_step(watched):
+    """LBFGS calls backward inside its step, many times: still one step each."""
+    model = make_model()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+    for tokens, target in make_loader(batches=3):
+
+        def closure(tokens=tokens, target=target):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(tokens), target)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    records = watched.ring().records
+    assert len(records) == 3
+    assert all(unaccounted_ns(record) == 0 for record in records)
+    assert all(record["backward_ns"] > 0 and record["optimizer_ns"] > 0 for record in records)
+
+
+def test_failing_hook_leaves_training_as_it_was(watched, capsys, monkeypatch):
+    """A hook that raises costs the agent, not training: same losses bit for bit, and the ring says what happened."""
+    expected = train(make_loader())
+    steps = watched.ring().head
+
+    def broken(_record):
+        raise RuntimeError("disk on fire")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(watched.agent.ring), "write", lambda _self, record: broken(record))
+        assert train(make_loader()) == expected
+    found = watched.ring()
+    assert (found.head, found.failures, found.state) == (steps, 1, 3)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "RuntimeError: disk on fire; training goes on" in line
+    assert train(make_loader()) == expected
+    assert watched.ring().head == steps
+    watched.agent.boundary.failures = 0  # this one was wanted
+
+
+def test_watched_losses_equal_unwatched_ones(rank_environment):
+    """The agent changes no number of the training."""
+    expected = train(make_loader())
+    assert bootstrap.install()
+    assert train(make_loader()) == expected
+    bootstrap.uninstall()
+    assert train(make_loader()) == expected
+
+
+def test_interrupted_backward_is_closed(watched):
+    """A signal handler's exception out of backward passes, and the next step is whole."""
+
+    class Interrupting(torch.autograd.Function):
+        @staticmethod
+        def forward(_context, value):
+            return value.clone()
+
+        @staticmethod
+        def backward(_context, _gradient):
+            raise TimeoutError("signal")
+
+    with pytest.raises(TimeoutError):
+        Interrupting.apply(torch.ones(1, requires_grad=True)).backward()
+    train(make_loader(batches=2))
+    assert watched.ring().head == 2
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_first_tensor_is_found_two_levels_down():
+    """Lists, tuples and mappings are searched in order to depth 2, nothing else and no deeper."""
+    assert first_tensor([{"a": "text", "b": 5}], int, 2) == 5
+    assert first_tensor({"x": (None, 7)}, int, 2) == 7
+    assert first_tensor([[[7]]], int, 2) is None
+    assert first_tensor("abc", int, 2) is None
+    assert first_tensor(iter([7]), int, 2) is None

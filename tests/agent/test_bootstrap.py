@@ -1,0 +1,224 @@
+"""How the agent gets into an interpreter, and that it never keeps one from starting or training."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import lockstep
+from lockstep.agent.bootstrap import SITE_DIRECTORY, install_when_torch_arrives, loader_environment
+from tests.agent.rings import read_ring
+
+FAKE_TORCH = "import sys\nARRIVED = True\n"
+TRAINING = """
+    import sys
+    import torch
+    torch.set_num_threads(1)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in torch.utils.data.DataLoader(torch.ones(12, 4), batch_size=4):
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+    print("trained")
+"""
+
+
+def run(code, tmp_path, *, path=(), executable=sys.executable, flags=(), **variables):
+    """Run `code` as `lockstep run` would, in a clean environment."""
+    environ = {"PATH": os.environ["PATH"], "LOCKSTEP_DIR": str(tmp_path / "shm"), **variables}
+    if path:
+        environ["PYTHONPATH"] = os.pathsep.join(map(str, path))
+    return subprocess.run(
+        [executable, *flags, "-c", textwrap.dedent(code)],
+        env=loader_environment(environ),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+
+
+def fake_torch(tmp_path, source=FAKE_TORCH):
+    """Make a package called torch that is none, for what happens around the import."""
+    package = tmp_path / "fake" / "torch"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(source)
+    return package.parent
+
+
+def test_loader_environment_puts_our_folder_first_once():
+    """What was on PYTHONPATH stays behind ours, other variables stay as they are, and twice is as once."""
+    once = loader_environment({"PYTHONPATH": "/a:/b", "X": "1"})
+    assert once == {"PYTHONPATH": f"{SITE_DIRECTORY}:/a:/b", "X": "1"}
+    assert loader_environment(once) == once
+    assert loader_environment({}) == {"PYTHONPATH": SITE_DIRECTORY}
+    assert (Path(SITE_DIRECTORY) / "sitecustomize.py").is_file()
+
+
+@pytest.mark.torch
+def test_training_with_a_late_import_is_watched(tmp_path):
+    """With RANK set and no change to the script, its steps are in the ring and its end is said."""
+    done = run(TRAINING, tmp_path, RANK="0", LOCKSTEP_RUN="job")
+    assert (done.stdout, done.stderr, done.returncode) == ("trained\n", "", 0)
+    found = read_ring(tmp_path / "shm" / "job" / "0.ring")
+    assert (found.head, found.state) == (3, 2)
+
+
+@pytest.mark.torch
+def test_training_that_dies_is_not_finished(tmp_path):
+    """An exception that ends the script leaves the state running: the heartbeat will tell."""
+    done = run(textwrap.dedent(TRAINING) + "\nraise SystemError('x')", tmp_path, RANK="0", LOCKSTEP_RUN="job")
+    assert done.returncode == 1
+    assert read_ring(tmp_path / "shm" / "job" / "0.ring").state == 1
+
+
+@pytest.mark.torch
+def test_no_space_for_the_ring_leaves_training_alone(tmp_path):
+    """A full file system is one line on stderr."""
+    limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))\n"
+    done = run(limit + textwrap.dedent(TRAINING), tmp_path, RANK="0", LOCKSTEP_RUN="job")
+    assert (done.stdout, done.returncode) == ("trained\n", 0)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("lockstep: agent not installed: OSError:")
+    assert list((tmp_path / "shm" / "job").iterdir()) == []
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("variables", "reason"),
+    [
+        ({"RANK": "zero"}, "RANK: got 'zero', expected a number"),
+        ({"RANK": "0", "LOCKSTEP_RUN": "../../etc"}, "LOCKSTEP_RUN: got '../../etc'"),
+        ({"RANK": "0", "LOCKSTEP_DIR": "/proc/none"}, "FileNotFoundError"),
+    ],
+)
+def test_bad_environment_leaves_training_alone(tmp_path, variables, reason):
+    """What cannot be used is one line on stderr that names it."""
+    done = run(TRAINING, tmp_path, **variables)
+    assert (done.stdout, done.returncode) == ("trained\n", 0)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("lockstep: agent not installed: ")
+    assert reason in line
+
+
+@pytest.mark.torch
+def test_installing_by_hand_works_before_and_after_torch(tmp_path):
+    """`lockstep.install()` needs no loader, may come twice and at either side of the import."""
+    code = """
+        import lockstep, sys
+        print(lockstep.install(), "torch" in sys.modules)
+        import torch
+        print(lockstep.install(), torch.autograd.backward.__module__)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={"RANK": "0", "LOCKSTEP_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "True False\nTrue lockstep.agent.hooks.backward\n"
+    assert done.stderr == ""
+
+
+def test_installing_by_hand_without_a_rank_says_why(monkeypatch, capsys):
+    """No RANK, nothing to watch: false and one line, while the loader says nothing at all."""
+    monkeypatch.delenv("RANK", raising=False)
+    before = list(sys.meta_path)
+    assert not install_when_torch_arrives()
+    assert capsys.readouterr().err == ""
+    assert not lockstep.install()
+    assert capsys.readouterr().err.startswith("lockstep: agent not installed: RANK is not in the environment")
+    assert sys.meta_path == before
+
+
+def test_process_without_a_rank_is_untouched(tmp_path):
+    """The launcher's own process and every tool: no finder, nothing of ours imported, torch not imported."""
+    code = """
+        import sys
+        print([type(f).__name__ for f in sys.meta_path if "lockstep" in getattr(type(f), "__module__", "")])
+        print(any(name.startswith("lockstep") for name in sys.modules), "torch" in sys.modules)
+    """
+    assert run(code, tmp_path).stdout == "[]\nFalse False\n"
+
+
+def test_loader_imports_no_torch_and_little_else(tmp_path):
+    """With RANK set the loader waits; what it imports is two modules of ours and none of anyone else's."""
+    code = """
+        import sys
+        print(sorted(name for name in sys.modules if name.startswith("lockstep")))
+        print([name for name in ("torch", "importlib.util", "typing", "pathlib", "json") if name in sys.modules])
+    """
+    plain = run(code, tmp_path)
+    ranked = run(code, tmp_path, RANK="0")
+    assert ranked.stdout.splitlines()[0] == "['lockstep', 'lockstep.agent', 'lockstep.agent.bootstrap']"
+    assert ranked.stdout.splitlines()[1] == plain.stdout.splitlines()[1]
+
+
+def test_failing_installation_leaves_the_import_alone(tmp_path):
+    """A torch that the hooks do not fit is imported as ever; one line says that the agent is not there."""
+    code = "import sys, torch\nprint(torch.ARRIVED, [f for f in sys.meta_path if 'lockstep' in type(f).__module__])"
+    done = run(code, tmp_path, path=[fake_torch(tmp_path)], RANK="0")
+    assert (done.stdout, done.returncode) == ("True []\n", 0)
+    (line,) = done.stderr.splitlines()
+    assert line == "lockstep: agent not installed: No module named 'torch.utils'"
+
+
+def test_failing_import_of_torch_is_the_users(tmp_path):
+    """An exception inside torch's own import arrives as it was."""
+    broken = fake_torch(tmp_path, "raise ImportError('libcudart')\n")
+    done = run("import torch", tmp_path, path=[broken], RANK="0")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "ImportError: libcudart"
+
+
+def test_absent_torch_is_absent(tmp_path):
+    """Where there is no torch, the import fails as without us."""
+    done = run("import torch", tmp_path, flags=["-S"], RANK="0")
+    assert "No module named 'torch'" in done.stderr
+    done = run(
+        "import sys\nsys.path[:] = [p for p in sys.path if 'site-packages' not in p]\nimport torch", tmp_path, RANK="0"
+    )
+    assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'torch'"
+
+
+def test_interpreter_without_lockstep_finds_it_last(tmp_path):
+    """The loader works for an interpreter that has no lockstep, and puts nothing in front of its path."""
+    base = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    code = """
+        import sys
+        import lockstep.agent.bootstrap as bootstrap
+        print(bootstrap.SITE_DIRECTORY in sys.path[:2], sys.path[-1], any("_TorchFinder" in str(f) for f in sys.meta_path))
+    """
+    done = run(code, tmp_path, executable=str(base), RANK="0")
+    root = Path(lockstep.__file__).parent.parent
+    assert (done.stdout, done.stderr) == (f"True {root} True\n", "")
+
+
+def test_shadowed_sitecustomize_is_loaded(tmp_path):
+    """The one that ours hides runs, under its own name, once; ours stays out of its way."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "sitecustomize.py").write_text(
+        "import sys\nsys.seen = [*getattr(sys, 'seen', []), (__name__, __file__)]\n"
+    )
+    code = "import sys, sitecustomize\nprint(sys.seen, sitecustomize.__file__)"
+    for variables in ({}, {"RANK": "0"}):
+        done = run(code, tmp_path, path=[other], **variables)
+        file = str(other / "sitecustomize.py")
+        assert done.stdout == f"{[('sitecustomize', file)]} {file}\n"
+        assert done.stderr == ""
+
+
+def test_shadowed_sitecustomize_fails_as_ever(tmp_path):
+    """Its exceptions are reported by Python as if ours were not there, and the program runs."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "sitecustomize.py").write_text("raise ValueError('theirs')\n")
+    done = run("print('ran')", tmp_path, path=[other], RANK="0")
+    assert (done.stdout, done.returncode) == ("ran\n", 0)
+    assert "ValueError: theirs" in done.stderr

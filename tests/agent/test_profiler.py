@@ -1,0 +1,271 @@
+"""Profiles on request: from a control block to a trace, with training going on."""
+
+import gc
+import json
+
+import pytest
+import torch
+
+from lockstep.agent import profiler as module
+from lockstep.contracts.control import ANSWER_STATES, answer_from_json, order_to_json
+from lockstep.contracts.records import Flag
+from tests.agent.orders import ControlBlock, make_order
+from tests.agent.rings import unaccounted_ns
+
+pytestmark = pytest.mark.torch
+
+
+class Training:
+    """A loop that is run a few steps at a time, with a control block beside it."""
+
+    def __init__(self, watched):
+        self.watched = watched
+        self.model = torch.nn.Linear(8, 8)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.data = torch.ones(4, 8)
+
+    def let_a_second_pass(self):
+        self.watched.agent._capture._control._looked_ns -= 2_000_000_000
+
+    def steps(self, count):
+        for _ in range(count):
+            self.optimizer.zero_grad()
+            self.model(self.data).sum().backward()
+            self.optimizer.step()
+
+    @property
+    def answer(self):
+        value = self.watched.ring().answer
+        return None if value is None else answer_from_json(value, where="ring")
+
+    @property
+    def flags(self):
+        return [record["flags"] for record in self.watched.ring().records]
+
+    def trace(self, request_id):
+        return self.watched.directory / "traces" / f"{request_id}-0.json"
+
+
+@pytest.fixture
+def training(watched):
+    made = Training(watched)
+    made.steps(1)
+    made.block = ControlBlock(watched.directory)
+    made.let_a_second_pass()
+    yield made
+    records = watched.ring().records
+    assert [record["step"] for record in records] == list(range(len(records)))
+    assert all(unaccounted_ns(record) == 0 for record in records)
+    left = watched.directory / "traces"
+    assert not left.exists() or not [path for path in left.iterdir() if path.name.startswith(".")]
+
+
+def marks_of(trace):
+    names = [event["name"] for event in json.loads(trace.read_text())["traceEvents"] if event.get("name")]
+    return [name for name in names if name.startswith(module.STEP_MARK)]
+
+
+def test_order_becomes_a_trace(training):
+    """The next steps are captured into a plain JSON file with a mark per step, and the answer says so."""
+    training.block.order(7, steps=3)
+    training.steps(1)
+    assert (training.answer.state, training.answer.first_step) == ("running", 2)
+    training.steps(2)
+    assert training.answer.state == "running"
+    training.steps(1)
+    answer = training.answer
+    assert (answer.request_id, answer.state, answer.reason) == (7, "done", "")
+    assert (answer.first_step, answer.steps) == (2, 3)
+    assert answer.trace_bytes == training.trace(7).stat().st_size
+    assert 0 < answer.start_ns < answer.end_ns
+    assert answer.cost_ns > 0
+    records = training.watched.ring().records
+    assert records[2]["start_ns"] <= answer.start_ns
+    assert answer.end_ns >= records[4]["end_ns"]
+    assert marks_of(training.trace(7)) == [f"lockstep.step#{step}" for step in (2, 3, 4, 5)]
+    names = {event.get("name") for event in json.loads(training.trace(7).read_text())["traceEvents"]}
+    assert "aten::linear" in names
+    assert training.trace(7).stat().st_mode & 0o777 == 0o660
+    assert training.trace(7).parent.stat().st_mode & 0o777 == 0o770
+
+
+def test_every_touched_step_is_flagged(training):
+    """Steps that the profiler started, ran or was written in are flagged, those before and after are not."""
+    training.block.order(7, steps=2)
+    training.steps(6)
+    assert training.flags == [Flag.WARM_UP, 0, Flag.PROFILED, Flag.PROFILED, Flag.PROFILED, 0, 0]
+
+
+def test_order_for_a_later_step_waits(training):
+    """It is accepted at once and begins before the step it names."""
+    training.block.order(8, first_step=5, steps=1)
+    training.steps(1)
+    assert training.answer.state == "accepted"
+    training.steps(2)
+    assert training.answer.state == "accepted"
+    training.steps(1)
+    assert (training.answer.state, training.answer.first_step) == ("running", 5)
+    training.steps(1)
+    assert training.answer.state == "done"
+
+
+def test_order_for_a_past_step_begins_next(training):
+    """A rank that is past the step begins at its next one."""
+    training.steps(4)
+    training.block.order(9, first_step=2, steps=1)
+    training.steps(2)
+    assert (training.answer.state, training.answer.first_step) == ("done", 6)
+
+
+def test_order_for_others_is_not_ours(training):
+    """A rank that is not asked says nothing and does nothing."""
+    training.block.order(10, ranks=[1, 2])
+    training.steps(4)
+    assert training.answer is None
+    assert training.flags == [Flag.WARM_UP, 0, 0, 0, 0]
+
+
+def test_stacks_bring_python_frames_and_collections(training):
+    """With stacks the trace has Python functions, and a collection has a name in it."""
+    training.block.order(11, stacks=True, steps=2)
+    training.steps(1)
+    gc.collect()
+    training.steps(2)
+    events = json.loads(training.trace(11).read_text())["traceEvents"]
+    assert any(event.get("cat") == "python_function" for event in events)
+    assert any(event.get("name") == "Python GC" for event in events)
+
+
+def test_orders_follow_each_other(training):
+    """One capture after the other, and the same request is not carried out twice."""
+    training.block.order(1, steps=1)
+    training.steps(3)
+    training.block.order(2, steps=1)
+    training.steps(3)
+    training.block.order(2, steps=1)
+    training.steps(3)
+    assert (training.answer.request_id, training.answer.state) == (2, "done")
+    assert training.trace(1).exists()
+    assert training.flags.count(Flag.PROFILED) == 4
+
+
+def test_order_during_a_capture_comes_after_it(training):
+    """A newer order does not disturb the running one."""
+    training.block.order(1, steps=2)
+    training.steps(2)
+    training.block.order(2, steps=1)
+    training.steps(1)
+    assert (training.answer.request_id, training.answer.state) == (1, "done")
+    training.steps(2)
+    assert (training.answer.request_id, training.answer.state) == (2, "done")
+
+
+def test_running_profiler_of_the_user_is_respected(training):
+    """Two at once would empty the user's: refused, and theirs is whole."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs:
+        training.block.order(3)
+        training.steps(3)
+    assert (training.answer.state, training.answer.reason) == ("refused", "another profiler is running")
+    assert any(event.key == "aten::linear" for event in theirs.key_averages())
+    training.block.order(4, steps=1)
+    training.steps(2)
+    assert training.answer.state == "done"
+
+
+def test_too_little_space_is_refused(training):
+    """A trace that may not fit is not begun; the figures are in the reason."""
+    training.block.order(3, trace_max_bytes=1 << 60)
+    training.steps(2)
+    assert training.answer.state == "refused"
+    assert training.answer.reason.startswith("free space: got ")
+    assert training.flags == [Flag.WARM_UP, 0, 0]
+
+
+def test_too_large_trace_is_removed(training):
+    """A trace above the order's limit is not left behind, and the rank can be asked again."""
+    training.block.order(3, steps=1, trace_max_bytes=1000)
+    training.steps(2)
+    assert training.answer.state == "refused"
+    assert "expected at most 1000" in training.answer.reason
+    assert not training.trace(3).exists()
+    training.block.order(4, steps=1)
+    training.steps(2)
+    assert training.answer.state == "done"
+
+
+def test_failing_export_is_refused(training):
+    """Where the trace cannot be written, training goes on and the answer says why."""
+    training.block.order(3, steps=1)
+    training.steps(1)
+    training.trace(3).mkdir()
+    training.steps(2)
+    assert training.answer.state == "refused"
+    assert training.answer.reason.startswith("trace of step 2 to 2: ")
+    assert training.answer.cost_ns > 0
+
+
+def test_cut_off_trace_is_refused(tmp_path):
+    """Torch does not say when a disk is full; the end of the file does."""
+    path = tmp_path / "x.json"
+    path.write_text('{"traceEvents": [{"a": 1},')
+    with pytest.raises(module.LocalError, match="trace end"):
+        module._whole_json_bytes(path, 1000)
+    path.write_text('{"traceEvents": []}\n')
+    assert module._whole_json_bytes(path, 1000) == 20
+
+
+@pytest.mark.parametrize(
+    ("value", "request_id", "reason"),
+    [
+        ({"request_id": 5}, 5, "fields of ProfileOrder"),
+        ({**module.answer_to_json(module.OrderAnswer(request_id=6, state="done"))}, 6, "fields of ProfileOrder"),
+        ([1, 2], 0, "ProfileOrder in control block: got list"),
+        ({"request_id": "9"}, 0, "fields of ProfileOrder"),
+    ],
+)
+def test_malformed_order_is_refused_by_name(training, value, request_id, reason):
+    """What is no order is refused under its number if it has one, with what was wrong."""
+    training.block.store(value)
+    training.steps(2)
+    assert (training.answer.request_id, training.answer.state) == (request_id, "refused")
+    assert reason in training.answer.reason
+    training.block.order(12, steps=1)
+    training.steps(2)
+    assert training.answer.state == "done"
+
+
+def test_order_out_of_bounds_is_refused(training):
+    """Limits hold here too."""
+    training.block.store(order_to_json(make_order(20, steps=10_000)))
+    training.steps(2)
+    assert training.answer.state == "refused"
+    assert "steps in control block: got 10000" in training.answer.reason
+
+
+def test_foreign_control_block_is_refused(watched):
+    """A control block of another version is refused by name; training goes on."""
+    training = Training(watched)
+    training.steps(1)
+    (watched.directory / "control").write_bytes(b"LKSTCTRL" + bytes([9, 0, 0, 0]) + bytes(8180))
+    training.let_a_second_pass()
+    training.steps(2)
+    assert (training.answer.request_id, training.answer.state) == (0, "refused")
+    assert "control version" in training.answer.reason
+    assert watched.ring().head == 3
+
+
+def test_order_of_a_former_attempt_is_passed_over(watched):
+    """What stands in the block when a rank begins was meant for the one before it."""
+    ControlBlock(watched.directory).order(5)
+    training = Training(watched)
+    training.steps(3)
+    assert training.answer is None
+
+
+def test_end_of_training_ends_the_capture(training):
+    """A capture that the end cuts short is refused, not left running."""
+    training.block.order(5, steps=50)
+    training.steps(3)
+    training.watched.agent.finish()
+    assert (training.answer.state, training.answer.reason) == ("refused", "training ended during the capture")
+    assert training.answer.state in ANSWER_STATES
