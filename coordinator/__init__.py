@@ -1,0 +1,1 @@
+"""One per cluster: ingest, timeline, detection, state machine, incidents, metrics, API and page."""

@@ -1,0 +1,175 @@
+"""The catalogue's coordinator metrics from one snapshot; the number of series does not grow with the ranks.
+
+Enumerated labels are always there; what is not known yet is left out rather than 0. A run that was forgotten leaves
+nothing behind, for families are made anew at each scrape.
+"""
+
+from typing import TYPE_CHECKING, Literal
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import generate_latest as render_text
+from prometheus_client.openmetrics.exposition import generate_latest as render_openmetrics
+
+from lockstep.contracts.limits import SUSPECTS_MAX
+from lockstep.contracts.metrics import BY_NAME, CAUSES, PROFILE_STATES, RUN_STATES, STEP_BUCKETS_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client.metrics_core import Metric as Family
+
+    from coordinator.incidents import Incident
+    from coordinator.snapshot import RunSnapshot, Snapshot
+
+Form = Literal["text", "openmetrics"]
+CONTENT_TYPES: dict[Form, str] = {
+    "text": "text/plain; version=0.0.4; charset=utf-8",
+    "openmetrics": "application/openmetrics-text; version=1.0.0; charset=utf-8",
+}
+_ACCEPT_MAX = 4096  # characters; Prometheus sends 200
+_LABEL_MAX = 128  # characters of a function's name: label values over 200 are refused by our PodMonitor
+Row = tuple[tuple[str, ...], float]
+
+
+class SnapshotCollector:
+    """Makes the families of one snapshot; `collect` may run on any thread."""
+
+    def __init__(self, snapshot: "Snapshot") -> None:
+        self._snapshot = snapshot
+
+    def collect(self) -> "Iterator[Family]":
+        """Yield every family of the catalogue."""
+        for name, rows in _service_rows(self._snapshot):
+            yield _family(name, rows)
+        for name, rows in _run_rows(self._snapshot.runs):
+            yield _family(name, rows)
+        yield _step_histogram(self._snapshot.runs)
+
+
+def _family(name: str, rows: list[Row]) -> "Family":
+    metric = BY_NAME[name]
+    form = CounterMetricFamily if metric.type == "counter" else GaugeMetricFamily
+    family = form(name, metric.help, labels=metric.labels)
+    for labels, value in rows:
+        family.add_metric(list(labels), value)
+    return family
+
+
+def _service_rows(snapshot: "Snapshot") -> list[tuple[str, list[Row]]]:
+    p = "lockstep_coordinator_"
+    last = snapshot.last_detection_unix_s
+    return [
+        (f"{p}messages_received_total", [((k,), float(v)) for k, v in snapshot.messages_received.items()]),
+        (f"{p}messages_rejected_total", [((k,), float(v)) for k, v in snapshot.messages_rejected.items()]),
+        (f"{p}records_rejected_total", [((k,), float(v)) for k, v in snapshot.records_rejected.items()]),
+        (f"{p}records_lost_total", [((), float(snapshot.records_lost))]),
+        (f"{p}mqtt_connected", [((), float(snapshot.is_connected))]),
+        (f"{p}nodes_alive", [((), float(snapshot.nodes_alive))]),
+        (f"{p}detections_total", [((), float(snapshot.detections))]),
+        (f"{p}detection_time_seconds_total", [((), snapshot.detection_seconds)]),
+        (f"{p}last_detection_timestamp_seconds", [] if last is None else [((), last)]),
+        (f"{p}build_info", [((snapshot.version,), 1.0)]),
+    ]
+
+
+def _run_rows(runs: "tuple[RunSnapshot, ...]") -> list[tuple[str, list[Row]]]:
+    p = "lockstep_run_"
+    plain: dict[str, dict[str, float | None]] = {
+        f"{p}ranks": {r.run: r.world_size for r in runs},
+        f"{p}ranks_reporting": {r.run: r.ranks_reporting for r in runs},
+        f"{p}step": {r.run: r.step for r in runs},
+        f"{p}last_step_timestamp_seconds": {r.run: r.last_step_unix_s for r in runs},
+        f"{p}recent_step_duration_seconds": {r.run: r.recent_step_seconds for r in runs},
+        f"{p}baseline_step_duration_seconds": {r.run: r.baseline_step_seconds for r in runs},
+        f"{p}fluctuating": {r.run: r.fluctuating for r in runs},
+        f"{p}slow_ranks": {r.run: r.slow_ranks for r in runs},
+        f"{p}suspects_omitted": {r.run: r.slow_ranks - len(r.suspects) for r in runs},
+        f"{p}incidents_total": {r.run: r.incidents_total for r in runs},
+        f"{p}lost_device_seconds_total": {r.run: r.lost_device_seconds for r in runs},
+    }
+    rows: list[tuple[str, list[Row]]] = [
+        (name, [((run,), float(value)) for run, value in values.items() if value is not None])
+        for name, values in plain.items()
+    ]
+    states: list[Row] = [((r.run, state), float(state == r.state)) for r in runs for state in RUN_STATES]
+    incidents: list[Row] = [
+        ((r.run, cause), float(sum(i.cause == cause for i in r.incidents))) for r in runs for cause in CAUSES
+    ]
+    profiles: list[Row] = [((r.run, state), float(r.profiles.get(state, 0))) for r in runs for state in PROFILE_STATES]
+    suspects: list[Row] = [
+        ((r.run, str(s.rank), s.hostname[:_LABEL_MAX], s.domain_kind, s.cause), s.excess_ratio)
+        for r in runs
+        for s in r.suspects
+    ]
+    infos: list[Row] = [row for r in runs for row in _incident_rows(r.run, r.incidents)]
+    return [
+        *rows,
+        (f"{p}state", states),
+        (f"{p}incidents_open", incidents),
+        (f"{p}profiles_total", profiles),
+        ("lockstep_suspect_slowdown_ratio", suspects),
+        ("lockstep_incident_info", infos),
+    ]
+
+
+def _incident_rows(run: str, incidents: "tuple[Incident, ...]") -> list[Row]:
+    """One series per incident and rank, the ranks of all incidents of a run limited; rank is empty for none."""
+    rows: list[Row] = []
+    for incident in incidents[:SUSPECTS_MAX]:
+        ranks = [str(rank) for rank in incident.ranks] if incident.scope == "rank" else [""]
+        room = max(1, SUSPECTS_MAX - len(rows))
+        rows += [
+            ((run, incident.id, rank, incident.cause, incident.function[:_LABEL_MAX]), 1.0) for rank in ranks[:room]
+        ]
+    return rows
+
+
+def _step_histogram(runs: "tuple[RunSnapshot, ...]") -> "Family":
+    metric = BY_NAME["lockstep_run_step_duration_seconds"]
+    family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+    bounds = [*(str(bound) for bound in STEP_BUCKETS_SECONDS), "+Inf"]
+    for run in runs:
+        cumulative, buckets = 0, []
+        for bound, count in zip(bounds, run.step_counts, strict=True):
+            cumulative += count
+            buckets.append((bound, cumulative))
+        family.add_metric([run.run], buckets=buckets, sum_value=run.step_sum_seconds)
+    return family
+
+
+def render(snapshot: "Snapshot", form: Form) -> bytes:
+    """Return the exposition; about 10 us a series, so off the event loop."""
+    collector = SnapshotCollector(snapshot)
+    rendered: bytes = render_openmetrics(collector) if form == "openmetrics" else render_text(collector)
+    return rendered
+
+
+def choose_form(accept: str) -> Form:
+    """Return the form that an Accept header prefers; OpenMetrics ends at 1.0.0, text where nothing of ours is asked."""
+    best: tuple[float, Form] = (0.0, "text")
+    for part in accept[:_ACCEPT_MAX].lower().split(","):
+        media, *parameters = (word.strip() for word in part.split(";"))
+        values = dict(word.split("=", 1) for word in parameters if "=" in word)
+        form = _FORMS.get((media, values.get("version", "")))
+        quality = _quality(values.get("q", "1"))
+        if form is not None and quality > best[0]:
+            best = (quality, form)
+    return best[1]
+
+
+_FORMS: dict[tuple[str, str], Form] = {
+    ("application/openmetrics-text", ""): "openmetrics",
+    ("application/openmetrics-text", "1.0.0"): "openmetrics",
+    ("text/plain", ""): "text",
+    ("text/plain", "0.0.4"): "text",
+    ("text/*", ""): "text",
+    ("*/*", ""): "text",
+}
+
+
+def _quality(text: str) -> float:
+    try:
+        quality = float(text)
+    except ValueError:
+        return 0.0
+    return quality if 0.0 <= quality <= 1.0 else 0.0

@@ -1,0 +1,196 @@
+"""Turns instructions into named tasks and their results back into events; nothing else does.
+
+Writes to the store are gathered by incident and run, so that a slow disk costs memory for one copy of each and no more.
+"""
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol
+
+import aiomqtt
+
+from coordinator import events as ev
+from coordinator.incidents import AdviceItem, Incident
+from lockstep.contracts.errors import LockstepError
+from lockstep.contracts.messages import ProfileRequest
+from lockstep.diagnosis import INSUFFICIENT, Diagnosis, diagnose
+
+if TYPE_CHECKING:
+    from coordinator.bus import Bus
+    from coordinator.casebook import RunMemory
+    from coordinator.runs import Orders, Run, Runs
+    from coordinator.store import Store
+
+_log = logging.getLogger(__name__)
+
+_RETRY_S = 5.0
+_REASON_MAX = 200  # characters of an error in an incident's evidence
+
+
+class Spawn(Protocol):
+    """Starts a named task that the runtime owns."""
+
+    def __call__(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Start `work`; it runs until done or until the runtime ends."""
+
+
+class Effects:
+    """Performs what machines ask for. `now_s` is the wall clock; results are fed back on the event loop."""
+
+    def __init__(self, runs: "Runs", bus: "Bus", store: "Store", spawn: Spawn, now_s: Callable[[], float]) -> None:
+        self._runs = runs
+        self._bus = bus
+        self._store = store
+        self._spawn = spawn
+        self._now_s = now_s
+        self._incidents: dict[str, Incident] = {}
+        self._memories: dict[str, RunMemory] = {}
+        self._changed = asyncio.Event()
+
+    def perform(self, orders: "Orders") -> None:
+        """Start all that is asked for, in order; returns at once."""
+        for name, instructions in orders:
+            for instruction in instructions:
+                self._perform_one(name, instruction)
+
+    def _perform_one(self, name: str, instruction: ev.Instruction) -> None:
+        match instruction:
+            case ev.OpenIncident() | ev.UpdateIncident() | ev.CloseIncident():
+                incident = instruction.incident
+                if not isinstance(instruction, ev.UpdateIncident):
+                    _log.info(
+                        "run %s: incident %s %s, %s by %s on ranks %s (%s)",
+                        name,
+                        incident.id,
+                        incident.state,
+                        incident.kind,
+                        incident.cause,
+                        list(incident.ranks),
+                        instruction.cause_id,
+                    )
+                self._keep(name, incident)
+            case ev.RequestProfile():
+                self._keep(name, None)
+                self._spawn(self._request(name, instruction), f"profile request {instruction.request_id}")
+            case ev.Diagnose():
+                self._spawn(self._diagnose(name, instruction), f"diagnosis of {instruction.incident_id}")
+            case ev.ForgetRun():
+                self._runs.forget(name)
+            case _:
+                assert isinstance(instruction, ev.RefuseProfile)  # its asker reads it from the orders
+
+    def _keep(self, name: str, incident: Incident | None) -> None:
+        if incident is not None:
+            self._incidents[incident.id] = incident
+        run = self._runs.by_name.get(name)
+        if run is not None:
+            self._memories[name] = run.machine.memory()
+        self._changed.set()
+
+    async def keep_writing(self) -> None:
+        """Write what has gathered, for ever; ends by cancellation."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            if not await self.flush():
+                await asyncio.sleep(_RETRY_S)  # the disk is full or gone; nothing wakes us when it is back
+                self._changed.set()
+
+    async def flush(self) -> bool:
+        """Write what has gathered; return whether all of it was written."""
+        incidents, self._incidents = self._incidents, {}
+        memories, self._memories = self._memories, {}
+        try:
+            await asyncio.to_thread(self._write, list(incidents.values()), memories)
+        except sqlite3.Error as error:
+            _log.warning("state store: %s; %d incidents wait", error, len(incidents))
+            self._incidents = incidents | self._incidents
+            self._memories = memories | self._memories
+            return False
+        return True
+
+    def _write(self, incidents: list[Incident], memories: "dict[str, RunMemory]") -> None:
+        for name, memory in memories.items():
+            self._store.keep_run(name, memory)
+        for incident in incidents:
+            self._store.keep_incident(incident)
+
+    async def _request(self, name: str, order: ev.RequestProfile) -> None:
+        run = self._runs.by_name.get(name)
+        if run is None:
+            return
+        try:
+            for node, ranks in _by_node(run, order.ranks).items():
+                request = ProfileRequest(
+                    run=name,
+                    node=node,
+                    request_id=order.request_id,
+                    ranks=ranks,
+                    first_step=order.first_step,
+                    steps=order.steps,
+                )
+                await self._bus.publish_request(request)
+        except aiomqtt.MqttError as error:
+            _log.warning("run %s: profile request %d could not be sent: %s", name, order.request_id, error)
+            failed = ev.ProfileFailedEvent(
+                unix_s=self._now_s(),
+                cause_id=order.cause_id,
+                request_id=order.request_id,
+                reason=f"the request could not be sent: {error!s:.{_REASON_MAX}}",
+            )
+            self.perform(self._runs.feed(name, failed))
+
+    async def _diagnose(self, name: str, order: ev.Diagnose) -> None:
+        work = asyncio.ensure_future(
+            asyncio.to_thread(
+                diagnose,
+                cause=order.cause,
+                suspect=order.suspect,
+                peers=list(order.peers),
+                step_seconds=order.step_seconds,
+                excess_seconds=order.excess_seconds,
+            )
+        )
+        await asyncio.wait((work,))
+        # Summaries come from outside: whatever goes wrong with one must not take the other runs' judge with it.
+        error = work.exception()
+        if error is not None:
+            expected = isinstance(error, LockstepError)
+            _log.error("diagnosis of %s failed: %r", order.incident_id, error, exc_info=None if expected else error)
+        result = None if error is not None else work.result()
+        failure = () if error is None else (f"the diagnosis failed: {error!s:.{_REASON_MAX}}",)
+        event = _diagnosed(order, result, failure, self._now_s())
+        self.perform(self._runs.feed(name, event))
+
+
+def _by_node(run: "Run", ranks: tuple[int, ...]) -> dict[str, list[int]]:
+    nodes: dict[str, list[int]] = {}
+    for rank in ranks:
+        nodes.setdefault(run.membership.nodes[rank], []).append(rank)
+    return nodes
+
+
+def _diagnosed(
+    order: ev.Diagnose, result: Diagnosis | None, failure: tuple[str, ...], now_s: float
+) -> ev.DiagnosedEvent:
+    named = result is not None and result.function != INSUFFICIENT
+    return ev.DiagnosedEvent(
+        unix_s=now_s,
+        cause_id=order.cause_id,
+        incident_id=order.incident_id,
+        function=result.function if result and named else "",
+        operator=result.operator if result and named else "",
+        evidence=(*failure, *(result.evidence if result else ())),
+        advice=tuple(
+            AdviceItem(
+                suggestion=item.suggestion,
+                how=item.how,
+                predicted_gain_ratio=item.predicted_gain_ratio,
+                source=item.source,
+            )
+            for item in (result.advice if result else ())
+        ),
+        confidence=result.confidence if result else "",
+    )

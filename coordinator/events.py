@@ -1,0 +1,152 @@
+"""What a run's state machine takes in and gives out. Values only.
+
+Every event carries the time it happened (unix seconds; the machine has no clock) and the id of what caused it, which
+every instruction that follows carries on: one cause can be traced from a message to a page.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from coordinator.findings import Judgement
+    from coordinator.incidents import AdviceItem, Incident
+    from lockstep.contracts.domains import Topology
+    from lockstep.contracts.messages import ProfileAnswer, TraceSummary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Parent of all events."""
+
+    unix_s: float
+    cause_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnounceEvent(Event):
+    """Which ranks there are, how they communicate, and whether all of them have ended well."""
+
+    topology: "Topology"
+    ranks: tuple[int, ...]
+    is_finished: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepJudgedEvent(Event):
+    """A step is complete and judged."""
+
+    judgement: "Judgement"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartedEvent(Event):
+    """The run began another attempt; step indices begin anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TickEvent(Event):
+    """Time has passed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileAskedEvent(Event):
+    """An operator asks for a capture of `ranks`, which exist."""
+
+    ranks: tuple[int, ...]
+    steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileFailedEvent(Event):
+    """A request could not be sent."""
+
+    request_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerEvent(Event):
+    """A rank says what became of a request."""
+
+    answer: "ProfileAnswer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryEvent(Event):
+    """What is left of a rank's trace."""
+
+    summary: "TraceSummary"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiagnosedEvent(Event):
+    """The diagnosis of an incident; `function` is empty where the evidence does not name one."""
+
+    incident_id: str
+    function: str
+    operator: str
+    evidence: tuple[str, ...]
+    advice: "tuple[AdviceItem, ...]"
+    confidence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instruction:
+    """Parent of all instructions."""
+
+    cause_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenIncident(Instruction):
+    """Tell and keep a new incident."""
+
+    incident: "Incident"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateIncident(Instruction):
+    """Keep what has become of an open incident."""
+
+    incident: "Incident"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseIncident(Instruction):
+    """Keep the end of an incident."""
+
+    incident: "Incident"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestProfile(Instruction):
+    """Ask the nodes of `ranks` for a capture."""
+
+    request_id: int
+    ranks: tuple[int, ...]
+    first_step: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefuseProfile(Instruction):
+    """Tell the operator why no capture is made."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnose(Instruction):
+    """Find function and advice of an incident; without summaries only advice for its cause."""
+
+    incident_id: str
+    cause: str
+    suspect: "TraceSummary | None"
+    peers: "tuple[TraceSummary, ...]"
+    step_seconds: float
+    excess_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetRun(Instruction):
+    """The run ended long ago; drop it."""

@@ -1,0 +1,53 @@
+"""What the detectors say of one step: values, no behaviour."""
+
+from dataclasses import dataclass, field
+
+SLOW_RANK = "slow_rank"
+SLOW_LINK = "slow_link"
+FLUCTUATION = "fluctuation"
+KINDS = (SLOW_RANK, SLOW_LINK, FLUCTUATION)
+COMMUNICATION = "communication"
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that holds a run back, as of one step.
+
+    `scope` is rank, group or run; `domain` is (kind, name) where one is meant. `excess_ratio` is relative to the
+    reference, `excess_seconds` per step. `numbers` are what `evidence` was written from: seconds, ratios, steps.
+    """
+
+    kind: str
+    cause: str
+    scope: str
+    ranks: tuple[int, ...]
+    domain: tuple[str, str] | None
+    onset_step: int
+    excess_ratio: float
+    excess_seconds: float
+    evidence: tuple[str, ...]
+    numbers: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What is known of one completed step.
+
+    `is_disturbed` steps (checkpoint, evaluation, warm-up, capture and the step after) are not judged: their findings
+    are those of the step before. `is_warm` is False until noise has been learnt. `blind_ranks` counts ranks that
+    measured no wait in any domain, so their own work is unknown.
+    """
+
+    step: int
+    unix_s: float
+    step_seconds: float
+    is_disturbed: bool
+    is_warm: bool
+    findings: tuple[Finding, ...]
+    fluctuating: bool
+    recent_step_seconds: float | None
+    baseline_step_seconds: float | None
+    mean_over_best_ratio: float | None
+    ranks_reporting: int
+    blind_ranks: int

@@ -1,0 +1,111 @@
+"""An incident: what the operator sees of something that holds a run back. A value; `state.py` makes and changes it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from lockstep.contracts.errors import MalformedError
+
+OPEN = "open"
+CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviceItem:
+    """One thing to do about it; `predicted_gain_ratio` is the share of a step it would save, None where unknown."""
+
+    suggestion: str
+    how: str
+    predicted_gain_ratio: float | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileNote:
+    """The capture made for an incident; `cost_seconds` is training thread time over its ranks."""
+
+    request_id: int
+    ranks: tuple[int, ...]
+    first_step: int
+    steps: int
+    cost_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """What is known of it.
+
+    `slowdown_ratio` is own work over the peers' minus 1 (run: step over its baseline minus 1). `lost_device_seconds`
+    grows while it is open: excess of a step times the ranks that waited. `function` and `operator` are empty until a
+    profile named them. `onset_step` is where it began, `detected_step` where it was told, steps of this attempt.
+    """
+
+    id: str
+    run: str
+    kind: str
+    cause: str
+    scope: str
+    ranks: tuple[int, ...]
+    domain: tuple[str, str] | None
+    onset_step: int
+    detected_step: int
+    opened_unix_ns: int
+    slowdown_ratio: float
+    excess_seconds: float
+    evidence: tuple[str, ...]
+    numbers: dict[str, float]
+    lost_device_seconds: float = 0.0
+    closed_step: int | None = None
+    closed_unix_ns: int | None = None
+    function: str = ""
+    operator: str = ""
+    advice: tuple[AdviceItem, ...] = ()
+    confidence: str = ""
+    diagnosed: bool = False
+    profile_evidence: tuple[str, ...] = ()
+    state: str = OPEN
+    profile: ProfileNote | None = field(default=None)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still holds the run back."""
+        return self.state == OPEN
+
+
+def to_json(incident: Incident) -> dict[str, Any]:
+    """Return the JSON form, as the API gives it and the store keeps it."""
+    value = asdict(incident)
+    value["ranks"] = list(incident.ranks)
+    value["domain"] = None if incident.domain is None else {"kind": incident.domain[0], "id": incident.domain[1]}
+    value["evidence"] = [*incident.evidence, *incident.profile_evidence]
+    value["measured_evidence_count"] = len(incident.evidence)
+    del value["profile_evidence"]
+    value["advice"] = [asdict(item) for item in incident.advice]
+    if incident.profile is not None:
+        value["profile"]["ranks"] = list(incident.profile.ranks)
+    return value
+
+
+def from_json(value: Mapping[str, Any], *, where: str) -> Incident:
+    """Return the incident of a JSON form.
+
+    Raises
+    ------
+    MalformedError
+        It is not one that this version wrote.
+    """
+    try:
+        known = {item.name: value[item.name] for item in fields(Incident) if item.name in value}
+        domain, profile = value["domain"], value["profile"]
+        measured = value["measured_evidence_count"]
+        known |= {
+            "ranks": tuple(value["ranks"]),
+            "domain": None if domain is None else (domain["kind"], domain["id"]),
+            "evidence": tuple(value["evidence"][:measured]),
+            "profile_evidence": tuple(value["evidence"][measured:]),
+            "advice": tuple(AdviceItem(**item) for item in value["advice"]),
+            "profile": None if profile is None else ProfileNote(**{**profile, "ranks": tuple(profile["ranks"])}),
+        }
+        return Incident(**known)
+    except (KeyError, TypeError) as error:
+        raise MalformedError("incident", where=where, got=repr(error), expected="the fields of an incident") from error

@@ -1,0 +1,126 @@
+"""Every threshold of the coordinator, with the reason beside its default.
+
+Only numbers live here: what is done with them stands in `detect/`, `timeline.py` and `state.py`. Figures marked
+"reference" were measured on production logs and generated runs of 8 to 102,400 ranks; figures marked "shared cores" on
+four training processes sharing two cores, the noisiest healthy job that must stay silent.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelinePolicy:
+    """How long a step waits for its records, and how many steps are held."""
+
+    window_cells: int = 1 << 18  # steps x ranks held: 40 MB at 20 columns of float64
+    window_steps_min: int = 32  # two nodes whose batches leave 3 s apart at 10 steps a second
+    window_steps_max: int = 1024  # as many as a ring holds: nothing more can arrive at once
+    grace_seconds: float = 5.0  # several batch intervals; a rank that is silent for longer is judged without
+    part_max_seconds: float = 86_400.0  # a step of a day is no step; keeps sums of nanoseconds inside 64 bits
+    sum_tolerance_ratio: float = 0.001  # the account is exact by contract; what rounding may add
+    flag_share_max: float = 0.5  # a rank that flags more of its steps than this no longer excuses the others
+    flag_share_rate: float = 1 / 32  # memory of that share: a capture of a few steps stays far below it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExcessPolicy:
+    """When the excess of a series over its reference is an alarm (`detect/excess.py`)."""
+
+    warm_up_steps: int = 20  # undisturbed steps from which noise is learnt before anything is said
+    settle_steps: int = 5  # of these, the first ones feed no noise either: allocation and caches
+    baseline_max_ratio: float = 0.012  # reference: static spread between ranks has sigma 0.24-0.30 %; 4 sigma
+    baseline_rate: float = 1 / 64  # slow enough not to learn a fault before its alarm at step 3
+    noise_rate: float = 1 / 64  # memory of the noise figures, in steps
+    difference_to_sigma: float = 0.886  # Gaussian: E|a - b| = 1.128 sigma
+    clip_sigmas: float = 6.0  # reference: with slack 2 a step adds at most 4, so two stalled steps never alarm
+    slack_sigmas: float = 2.0
+    alarm_sigmas: float = 9.0  # reference: 12 after three clear steps, the third one alarms
+    floor_ratio: float = 0.025  # reference: smallest effect reported; +3 % is found, +2 % is silicon
+    gate_factor: float = 1.6  # times sqrt(2 ln 50 n): 1.1 holds for Gaussian noise; shared cores have longer tails
+    gross_ratio: float = 0.75  # an excess this large is judged by three steps alone, without the sum
+    noisy_sigma: float = 0.05  # more than 10 times the noise of reference jobs: ranks share cores, and one of them
+    # descheduled for 7 steps reads as +56 %. There the short median must reach the gross ratio, ...
+    noisy_long_factor: float = 2.0  # ... and the long mean twice its gate. Learnt noise is too young to know the tail:
+    noisy_short_sigmas: float = 9.0  # shared cores, a stranger on one of them for 4 s: 6.8 sigma for three steps, ...
+    noisy_long_sigmas: float = 5.0  # ... and 3.9 sigma for the mean of sixteen
+    least_share: float = 0.33  # share of the gate that the least of three steps must reach: two stalls are no fault
+    long_steps: int = 16  # reference: window of the long mean
+    clear_steps: int = 5  # reference: quiet steps that end an alarm
+    clear_share: float = 0.5  # share of the gate below which a step is quiet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FluctuationPolicy:
+    """When a run is slower than its own history (`detect/fluctuation.py`); noise and alarm as for ranks."""
+
+    floor_ratio: float = 0.03  # reference: smallest change of the step time that is reported
+    warm_up_steps: int = 20  # their median is the first baseline
+    baseline_rate: float = 1 / 128  # follows a drift of the data, not the first steps of a fault
+    recent_steps: int = 10  # median shown as the recent step time
+    mean_steps: int = 50  # PerfTracker 4.1: mean of the last 50 iterations ...
+    mean_ratio: float = 0.05  # ... more than 5 % above the shortest recent one ...
+    mean_sigmas: float = 4.5  # ... and above what noise makes of it: the least of 50 lies 2.25 sigma low; twice that
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkPolicy:
+    """When a domain's transfer is slow (`detect/slow_link.py`)."""
+
+    baseline_rate: float = 1 / 64
+    effect_ratio: float = 0.3  # reference: transfer jitter is 3 %, healthy groups stay within 30 %
+    step_share: float = 0.02  # an excess below this share of a step costs nobody anything (reference: 0.4 %)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CausePolicy:
+    """How the excess is given to a component (`detect/components.py`)."""
+
+    steps: int = 3  # median over these: the third slow step must already name the cause
+    share_min: float = 0.4  # below this share of the excess no single component is the cause
+    run_share_min: float = 0.25  # reference: own work that explains so much of a slower run goes before waiting
+    typical_rate: float = 1 / 8  # memory of what a step of the run usually consists of, in samples ...
+    typical_every: int = 8  # ... of one step in so many: it changes slowly and costs as much as the rank test
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPolicy:
+    """When a run's state changes (`state.py`)."""
+
+    recover_steps: int = 10  # judged steps without a finding, after the detector's own 5, before an incident closes
+    join_steps: int = 10  # ranks that turn slow by the same cause within these steps share an incident
+    cause_steps: int = 5  # judged steps that another cause must hold before an incident changes it
+    fluctuation_steps: int = 20  # a fluctuation without a culprit opens an incident only when it lasts so long ...
+    fluctuation_seconds: float = 30.0  # ... and so long: hosts that are shared are busy for seconds every minute
+    lost_seconds: float = 60.0  # no step for so long (or 10 steps, whichever is longer) and the run is lost
+    lost_steps: float = 10.0
+    lost_keep_seconds: float = 3600.0  # a lost run may come back; after that it is history
+    keep_seconds: float = 900.0  # a run that ended stays visible: several scrapes and an operator's look
+    store_steps: int = 50  # judged steps between two writes of an incident's running figures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfilePolicy:
+    """When and what to profile (`state.py`)."""
+
+    enabled: bool = True  # the operator's switch; off forbids every request
+    steps: int = 3  # enough for a median, short enough that the trace is written in a second
+    lead_seconds: float = 1.5  # request to rank: broker, control block and one step; both ranks begin together
+    lead_steps: int = 2
+    cooldown_seconds: float = 120.0  # after a request; captures stall the ranks that write them
+    per_day: int = 8
+    per_run: int = 32
+    peer_wait_seconds: float = 10.0  # once the suspect's summary is there, what is missing is a comparison
+    expire_seconds: float = 90.0  # beyond the asked steps: writing and summarising a trace of 512 MiB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """All of them."""
+
+    timeline: TimelinePolicy = TimelinePolicy()
+    excess: ExcessPolicy = ExcessPolicy()
+    fluctuation: FluctuationPolicy = FluctuationPolicy()
+    link: LinkPolicy = LinkPolicy()
+    cause: CausePolicy = CausePolicy()
+    run: RunPolicy = RunPolicy()
+    profile: ProfilePolicy = ProfilePolicy()

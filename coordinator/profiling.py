@@ -1,0 +1,111 @@
+"""Whether a capture may be made now, of whom, and what has come back of the one under way.
+
+Pure: part of the run's state machine, changed through it only.
+"""
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from coordinator.policy import ProfilePolicy
+    from lockstep.contracts.domains import Topology
+    from lockstep.contracts.messages import ProfileAnswer, TraceSummary
+
+_DAY_S = 86_400.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Capture:
+    """A request under way.
+
+    `incident_id` is empty for one that an operator asked for; otherwise the first of `ranks` is the suspect.
+    """
+
+    request_id: int
+    incident_id: str
+    ranks: tuple[int, ...]
+    first_step: int
+    steps: int
+    expires_s: float
+    summaries: "dict[int, TraceSummary]" = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
+    cost_ns: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def suspect(self) -> int | None:
+        """The rank that the capture is about."""
+        return self.ranks[0] if self.incident_id else None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every rank has delivered or refused."""
+        return all(rank in self.summaries or rank in self.refused for rank in self.ranks)
+
+    @property
+    def cost_seconds(self) -> float:
+        """Training thread time that the capture has taken so far, over its ranks."""
+        return sum(self.cost_ns.values()) / 1e9
+
+    def take_answer(self, answer: "ProfileAnswer") -> None:
+        """Take what a rank of this request says."""
+        self.cost_ns[answer.rank] = answer.cost_ns
+        if answer.state == "refused":
+            self.refused[answer.rank] = answer.reason or "no reason given"
+
+    def take_summary(self, summary: "TraceSummary") -> None:
+        """Take a rank's summary; one that carries an error counts as a refusal."""
+        if summary.error:
+            self.refused[summary.rank] = summary.error
+        else:
+            self.summaries[summary.rank] = summary
+
+
+class CaptureBudget:
+    """When captures were made; `counts` by what became of them, per rank (`metrics.PROFILE_STATES`)."""
+
+    def __init__(self, policy: "ProfilePolicy", times_s: "Iterable[float]" = ()) -> None:
+        self._policy = policy
+        self.times_s = list(times_s)
+        self.counts: Counter[str] = Counter()
+
+    def refusal(self, now_s: float) -> str:
+        """Return why no capture may ever be made on its own today, empty if one may."""
+        policy = self._policy
+        if not policy.enabled:
+            return "profiling is switched off"
+        if len(self.times_s) >= policy.per_run:
+            return f"the run has had its {policy.per_run} captures"
+        if sum(now_s - time < _DAY_S for time in self.times_s) >= policy.per_day:
+            return f"the run has had its {policy.per_day} captures of a day"
+        return ""
+
+    def is_cooling(self, now_s: float) -> bool:
+        """Whether the last capture is too recent for another one."""
+        return bool(self.times_s) and now_s - self.times_s[-1] < self._policy.cooldown_seconds
+
+    def spend(self, now_s: float, ranks: int) -> None:
+        """Count a request."""
+        self.times_s.append(now_s)
+        self.counts["requested"] += ranks
+
+    def settle(self, capture: Capture) -> None:
+        """Count what became of a request that is over."""
+        self.counts["done"] += len(capture.summaries)
+        self.counts["refused"] += len(capture.refused)
+        self.counts["expired"] += sum(r not in capture.summaries and r not in capture.refused for r in capture.ranks)
+
+
+def first_step_of(step: int, step_seconds: float, policy: "ProfilePolicy") -> int:
+    """Return a step far enough ahead for the request to have reached every rank before it begins."""
+    return step + max(policy.lead_steps, math.ceil(policy.lead_seconds / max(step_seconds, 1e-3)))
+
+
+def healthy_peer(topology: "Topology", suspect: int, excluded: "set[int]", known: "set[int]") -> int | None:
+    """Return a rank that does the same work as `suspect` and is not in trouble itself, None if there is none."""
+    if suspect >= topology.world_size:
+        return None
+    return next((peer for peer in topology.peers(suspect) if peer in known and peer not in excluded), None)

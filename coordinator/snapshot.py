@@ -1,0 +1,77 @@
+"""What the coordinator knows at one moment, as plain values: made on the event loop, read anywhere."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from coordinator.incidents import Incident
+from lockstep.contracts.metrics import STEP_BUCKETS_SECONDS
+
+
+@dataclass(slots=True)
+class StepHistogram:
+    """Durations of a run's steps; `counts` has one more place than the buckets, for what is longer than all."""
+
+    counts: list[int]
+    sum_seconds: float = 0.0
+
+    @classmethod
+    def empty(cls) -> "StepHistogram":
+        """Return one without observations."""
+        return cls([0] * (len(STEP_BUCKETS_SECONDS) + 1))
+
+    def observe(self, seconds: float) -> None:
+        """Count one step."""
+        place = sum(seconds > bound for bound in STEP_BUCKETS_SECONDS)
+        self.counts[place] += 1
+        self.sum_seconds += seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """A slow rank as it is exported."""
+
+    rank: int
+    hostname: str
+    domain_kind: str
+    cause: str
+    excess_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSnapshot:
+    """One run. Figures that are not known yet are None. `suspects` are the worst, `slow_ranks` counts all."""
+
+    run: str
+    state: str
+    world_size: int
+    ranks_reporting: int
+    step: int | None
+    last_step_unix_s: float | None
+    recent_step_seconds: float | None
+    baseline_step_seconds: float | None
+    fluctuating: bool
+    slow_ranks: int
+    suspects: tuple[Suspect, ...]
+    incidents: tuple[Incident, ...]
+    incidents_total: int
+    lost_device_seconds: float
+    profiles: Mapping[str, int]
+    step_counts: tuple[int, ...]
+    step_sum_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The coordinator as a whole."""
+
+    runs: tuple[RunSnapshot, ...]
+    messages_received: Mapping[str, int]
+    messages_rejected: Mapping[str, int]
+    records_rejected: Mapping[str, int]
+    records_lost: int
+    is_connected: bool
+    nodes_alive: int
+    detections: int
+    detection_seconds: float
+    last_detection_unix_s: float | None
+    version: str

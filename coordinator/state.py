@@ -1,0 +1,379 @@
+"""The state of one run: events in, instructions out, one door.
+
+What may live here: what a run's state is, when an incident opens, changes and closes, when a capture is made.
+What may not: a clock, I/O, arrays, a detector. `handle` is the only way in; whoever changes a field from elsewhere
+breaks the promise that the same events give the same instructions, which the tests and the replay of logs rest on.
+
+The run's state says what is being done about it; which incidents are open is separate. `TRANSITIONS` is the whole of
+it, and docs/states.md is drawn from it.
+"""
+
+from dataclasses import replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from coordinator import events as ev
+from coordinator.casebook import Casebook, RunMemory
+from coordinator.incidents import Incident, ProfileNote
+from coordinator.profiling import Capture, CaptureBudget, first_step_of, healthy_peer
+from lockstep.contracts.errors import LocalError
+
+if TYPE_CHECKING:
+    from coordinator.findings import Judgement
+    from coordinator.policy import Policy
+    from lockstep.contracts.domains import Topology
+
+
+class State(StrEnum):
+    """`metrics.RUN_STATES`."""
+
+    WARMING = "warming"
+    HEALTHY = "healthy"
+    SUSPECT = "suspect"
+    PROFILING = "profiling"
+    DIAGNOSED = "diagnosed"
+    RECOVERING = "recovering"
+    LOST = "lost"
+    FINISHED = "finished"
+
+
+class Trigger(StrEnum):
+    """Why a state is left."""
+
+    WARMED = "noise is learnt"
+    REMEMBERED = "noise is learnt, an incident is open from before"
+    FOUND = "a new incident"
+    ASKED = "a capture is requested"
+    EXPLAINED = "every open incident is diagnosed"
+    MORE = "the capture is over, another incident waits"
+    QUIET = "no finding is left"
+    RELAPSED = "a known incident is back"
+    SETTLED = "quiet for long enough"
+    SILENT = "no step for too long"
+    RESUMED = "steps come again"
+    RESTARTED = "a new attempt"
+    FINISHED = "every rank ended well"
+
+
+_ALIVE = (State.WARMING, State.HEALTHY, State.SUSPECT, State.PROFILING, State.DIAGNOSED, State.RECOVERING)
+
+TRANSITIONS: dict[tuple[State, Trigger], State] = {
+    (State.WARMING, Trigger.WARMED): State.HEALTHY,
+    (State.WARMING, Trigger.REMEMBERED): State.RECOVERING,
+    (State.HEALTHY, Trigger.FOUND): State.SUSPECT,
+    (State.SUSPECT, Trigger.ASKED): State.PROFILING,
+    (State.SUSPECT, Trigger.EXPLAINED): State.DIAGNOSED,
+    (State.SUSPECT, Trigger.QUIET): State.RECOVERING,
+    (State.PROFILING, Trigger.EXPLAINED): State.DIAGNOSED,
+    (State.PROFILING, Trigger.MORE): State.SUSPECT,
+    (State.DIAGNOSED, Trigger.FOUND): State.SUSPECT,
+    (State.DIAGNOSED, Trigger.QUIET): State.RECOVERING,
+    (State.RECOVERING, Trigger.FOUND): State.SUSPECT,
+    (State.RECOVERING, Trigger.RELAPSED): State.DIAGNOSED,
+    (State.RECOVERING, Trigger.SETTLED): State.HEALTHY,
+    (State.LOST, Trigger.RESUMED): State.RECOVERING,
+    **{(state, Trigger.SILENT): State.LOST for state in _ALIVE},
+    **{(state, Trigger.FINISHED): State.FINISHED for state in (*_ALIVE, State.LOST)},
+    **{(state, Trigger.RESTARTED): State.WARMING for state in State},
+}
+
+
+class TransitionError(LocalError):
+    """Our bug: a trigger that a state has no answer to. Carries run, state and trigger; nothing was changed."""
+
+    def __init__(self, run: str, state: State, trigger: Trigger) -> None:
+        super().__init__(f"state of run {run}: got {trigger.name} in {state.name}, expected one of {_triggers(state)}")
+        self.run = run
+        self.state = state
+        self.trigger = trigger
+
+
+def _triggers(state: State) -> list[str]:
+    return [trigger.name for known, trigger in TRANSITIONS if known == state]
+
+
+class RunMachine:
+    """State of one run.
+
+    `capture` is None or the only request under way. `casebook` holds the open incidents. Invariant: the state is
+    PROFILING only while a capture for an incident, or the diagnosis that follows from it, is under way.
+    """
+
+    def __init__(self, run: str, policy: "Policy", memory: "RunMemory | None" = None) -> None:
+        self.run = run
+        self.state = State.WARMING
+        self.casebook = Casebook(run, policy.run, memory)
+        self.budget = CaptureBudget(policy.profile, memory.capture_times_s if memory else ())
+        self.budget.counts.update(memory.capture_counts if memory else {})
+        self.capture: Capture | None = None
+        self.judgement: Judgement | None = None
+        self._policy = policy
+        self._topology: Topology | None = None
+        self._ranks: frozenset[int] = frozenset()
+        self._diagnosing: set[str] = set()
+        self._last_sign_s = 0.0
+        self._last_request_id = 0
+        self._out: list[ev.Instruction] = []
+        self._cause_id = ""
+
+    def handle(self, event: ev.Event) -> list[ev.Instruction]:
+        """Take one event; return what has to be done about it, in order.
+
+        Raises
+        ------
+        TransitionError
+            The table has no answer: a bug of ours.
+        """
+        self._out, self._cause_id = [], event.cause_id
+        match event:
+            case ev.StepJudgedEvent():
+                self._on_judged(event)
+            case ev.AnnounceEvent():
+                self._on_announced(event)
+            case ev.RestartedEvent():
+                self._on_restarted(event)
+            case ev.ProfileAskedEvent():
+                self._on_asked(event)
+            case ev.ProfileFailedEvent():
+                self._on_failed(event)
+            case ev.AnswerEvent():
+                self._on_answer(event)
+            case ev.SummaryEvent():
+                self._on_summary(event)
+            case ev.DiagnosedEvent():
+                self._on_diagnosed(event)
+            case _:
+                self._on_tick(event)
+        self._end_capture_if_over(event.unix_s)
+        if self.state is State.SUSPECT and self.capture is None:
+            self._explain_next(event.unix_s)
+        return self._out
+
+    def _move(self, trigger: Trigger) -> None:
+        target = TRANSITIONS.get((self.state, trigger))
+        if target is None:
+            raise TransitionError(self.run, self.state, trigger)
+        self.state = target
+
+    def _on_judged(self, event: ev.StepJudgedEvent) -> None:
+        if self.state is State.FINISHED:
+            return
+        judgement = event.judgement
+        self.judgement = judgement
+        self._last_sign_s = event.unix_s
+        if self.state is State.LOST:
+            self._move(Trigger.RESUMED)
+        if judgement.is_disturbed or not judgement.is_warm:
+            return
+        if self.state is State.WARMING:
+            self._move(Trigger.REMEMBERED if self.casebook.incidents else Trigger.WARMED)
+        busy = self._diagnosing | ({self.capture.incident_id} if self.capture else set())
+        opened, changed, closed = self.casebook.take(judgement, event.unix_s, busy)
+        self._out += [ev.OpenIncident(cause_id=self._cause_id, incident=incident) for incident in opened]
+        self._out += [ev.UpdateIncident(cause_id=self._cause_id, incident=incident) for incident in changed]
+        self._out += [ev.CloseIncident(cause_id=self._cause_id, incident=incident) for incident in closed]
+        self._follow(found=bool(opened))
+
+    def _follow(self, *, found: bool) -> None:
+        """Move to the state that the casebook asks for."""
+        if found and self.state in (State.HEALTHY, State.DIAGNOSED, State.RECOVERING):
+            self._move(Trigger.FOUND)
+        elif self.state is State.RECOVERING:
+            if self.casebook.has_active:
+                undiagnosed = any(not incident.diagnosed for incident in self.casebook.active)
+                self._move(Trigger.FOUND if undiagnosed else Trigger.RELAPSED)
+            elif not self.casebook.incidents:
+                self._move(Trigger.SETTLED)
+        elif self.state in (State.SUSPECT, State.DIAGNOSED) and not self.casebook.has_active:
+            self._move(Trigger.QUIET)
+        elif self.state is State.SUSPECT and all(incident.diagnosed for incident in self.casebook.active):
+            self._move(Trigger.EXPLAINED)
+
+    def _on_announced(self, event: ev.AnnounceEvent) -> None:
+        self._topology = event.topology
+        self._ranks = frozenset(event.ranks)
+        if event.is_finished and self.state is not State.FINISHED:
+            self._drop_capture()
+            self._move(Trigger.FINISHED)
+            self._last_sign_s = event.unix_s
+            closed = self.casebook.close_all(event.unix_s)
+            self._out += [ev.CloseIncident(cause_id=self._cause_id, incident=incident) for incident in closed]
+
+    def _on_restarted(self, event: ev.RestartedEvent) -> None:
+        self._drop_capture()
+        self.casebook.forget_steps()
+        self._last_sign_s = event.unix_s
+        self._move(Trigger.RESTARTED)
+
+    def _on_tick(self, event: ev.Event) -> None:
+        policy = self._policy.run
+        silence_s = event.unix_s - self._last_sign_s
+        if self.state is State.FINISHED:
+            if silence_s > policy.keep_seconds:
+                self._out.append(ev.ForgetRun(cause_id=self._cause_id))
+        elif self.state is State.LOST:
+            if silence_s > policy.lost_keep_seconds:
+                self._out.append(ev.ForgetRun(cause_id=self._cause_id))
+        elif self.judgement is not None:
+            step_s = self.judgement.recent_step_seconds or self.judgement.step_seconds
+            if silence_s > max(policy.lost_seconds, policy.lost_steps * step_s):
+                self._drop_capture()
+                self._move(Trigger.SILENT)
+
+    def _on_asked(self, event: ev.ProfileAskedEvent) -> None:
+        reason = "" if self._policy.profile.enabled else "profiling is switched off"
+        if self.capture is not None:
+            reason = f"request {self.capture.request_id} is under way"
+        elif self.judgement is None or self.state in (State.LOST, State.FINISHED):
+            reason = f"the run is {self.state}"
+        if reason:
+            self._out.append(ev.RefuseProfile(cause_id=self._cause_id, reason=reason))
+        else:
+            self._request("", event.ranks, event.steps, event.unix_s)
+
+    def _on_failed(self, event: ev.ProfileFailedEvent) -> None:
+        if self.capture is not None and self.capture.request_id == event.request_id:
+            self.capture.refused |= dict.fromkeys(set(self.capture.ranks) - self.capture.summaries.keys(), event.reason)
+
+    def _on_answer(self, event: ev.AnswerEvent) -> None:
+        answer = event.answer
+        if self.capture is not None and self.capture.request_id == answer.request_id:
+            self.capture.take_answer(answer)
+
+    def _on_summary(self, event: ev.SummaryEvent) -> None:
+        summary, capture = event.summary, self.capture
+        if capture is None or capture.request_id != summary.request_id or summary.rank not in capture.ranks:
+            return
+        capture.take_summary(summary)
+        if capture.suspect in capture.summaries:  # what is still missing is a peer's, worth a short wait only
+            wait_s = event.unix_s + self._policy.profile.peer_wait_seconds
+            capture.expires_s = min(capture.expires_s, wait_s)
+
+    def _on_diagnosed(self, event: ev.DiagnosedEvent) -> None:
+        self._diagnosing.discard(event.incident_id)
+        incident = self.casebook.incidents.get(event.incident_id)
+        if incident is not None:
+            incident = replace(
+                incident,
+                function=event.function,
+                operator=event.operator,
+                profile_evidence=(*incident.profile_evidence, *event.evidence),
+                advice=event.advice,
+                confidence=event.confidence,
+                diagnosed=True,
+            )
+            self._update(incident)
+        if self.state is State.PROFILING and self.capture is None and not self._diagnosing:
+            waiting = any(not incident.diagnosed for incident in self.casebook.active)
+            self._move(Trigger.MORE if waiting else Trigger.EXPLAINED)
+        elif self.state is State.SUSPECT and all(incident.diagnosed for incident in self.casebook.active):
+            self._move(Trigger.EXPLAINED)
+
+    def _update(self, incident: Incident) -> None:
+        self.casebook.incidents[incident.id] = incident
+        self._out.append(ev.UpdateIncident(cause_id=self._cause_id, incident=incident))
+
+    def _explain_next(self, now_s: float) -> None:
+        """Ask for a capture, or for a diagnosis without one, of the oldest active incident that has neither."""
+        waiting = [i for i in self.casebook.active if not i.diagnosed and i.id not in self._diagnosing]
+        if not waiting or self.judgement is None:
+            return
+        incident = waiting[0]
+        if incident.scope != "rank":
+            self._diagnose(incident, None)
+            return
+        refusal = self.budget.refusal(now_s)
+        if refusal:
+            self._update(replace(incident, profile_evidence=(f"not profiled: {refusal}",)))
+            self._diagnose(incident, None)
+        elif not self.budget.is_cooling(now_s):
+            suspect = incident.ranks[0]
+            peer = self._peer_of(suspect)
+            ranks = (suspect,) if peer is None else (suspect, peer)
+            self._request(incident.id, ranks, self._policy.profile.steps, now_s)
+            self._move(Trigger.ASKED)
+
+    def _peer_of(self, suspect: int) -> int | None:
+        if self._topology is None:
+            return None
+        slow = {rank for incident in self.casebook.incidents.values() for rank in incident.ranks}
+        return healthy_peer(self._topology, suspect, slow, set(self._ranks))
+
+    def _request(self, incident_id: str, ranks: tuple[int, ...], steps: int, now_s: float) -> None:
+        assert self.judgement is not None
+        policy = self._policy.profile
+        # A fault has just made steps longer than the recent median says; too few steps ahead only means "at once".
+        step_s = max(self.judgement.recent_step_seconds or 0.0, self.judgement.step_seconds)
+        request_id = max(int(now_s * 1000), self._last_request_id + 1)  # unique over restarts of the coordinator
+        self._last_request_id = request_id
+        first_step = first_step_of(self.judgement.step, step_s, policy)
+        self.capture = Capture(
+            request_id=request_id,
+            incident_id=incident_id,
+            ranks=ranks,
+            first_step=first_step,
+            steps=steps,
+            expires_s=now_s + (first_step - self.judgement.step + steps) * step_s + policy.expire_seconds,
+        )
+        self.budget.spend(now_s, len(ranks))
+        self._out.append(
+            ev.RequestProfile(
+                cause_id=self._cause_id, request_id=request_id, ranks=ranks, first_step=first_step, steps=steps
+            )
+        )
+
+    def _end_capture_if_over(self, now_s: float) -> None:
+        capture = self.capture
+        if capture is None or not (capture.is_complete or now_s >= capture.expires_s):
+            return
+        self.capture = None
+        self.budget.settle(capture)
+        incident = self.casebook.incidents.get(capture.incident_id)
+        if incident is None:
+            return
+        note = ProfileNote(
+            request_id=capture.request_id,
+            ranks=capture.ranks,
+            first_step=capture.first_step,
+            steps=capture.steps,
+            cost_seconds=capture.cost_seconds,
+        )
+        trouble = tuple(f"rank {rank} was not profiled: {reason}" for rank, reason in sorted(capture.refused.items()))
+        if not capture.is_complete and capture.suspect not in capture.summaries:
+            trouble = (*trouble, f"profile request {capture.request_id} expired without an answer")
+        incident = replace(incident, profile=note, profile_evidence=trouble)
+        self._update(incident)
+        self._diagnose(incident, capture)
+
+    def _drop_capture(self) -> None:
+        """Give up the request under way: its steps will not come."""
+        if self.capture is not None:
+            self.budget.settle(self.capture)
+            self.capture = None
+
+    def _diagnose(self, incident: Incident, capture: Capture | None) -> None:
+        assert self.judgement is not None
+        summaries = capture.summaries if capture else {}
+        suspect = incident.ranks[0] if incident.ranks else None
+        self._diagnosing.add(incident.id)
+        self._out.append(
+            ev.Diagnose(
+                cause_id=self._cause_id,
+                incident_id=incident.id,
+                cause=incident.cause,
+                suspect=summaries.get(suspect) if suspect is not None else None,
+                peers=tuple(summary for rank, summary in sorted(summaries.items()) if rank != suspect),
+                step_seconds=self.judgement.recent_step_seconds or self.judgement.step_seconds,
+                excess_seconds=incident.excess_seconds,
+            )
+        )
+
+    def memory(self) -> "RunMemory":
+        """Return what must outlive a restart of the coordinator."""
+        return RunMemory(
+            incidents=tuple(self.casebook.incidents.values()),
+            incidents_total=self.casebook.incidents_total,
+            lost_device_seconds=self.casebook.lost_device_seconds,
+            capture_times_s=tuple(self.budget.times_s),
+            capture_counts=dict(self.budget.counts),
+        )

@@ -1,0 +1,128 @@
+"""Incidents and each run's memory on disk: SQLite in WAL mode, or in memory.
+
+Blocking: call it off the event loop. One thread at a time (a lock inside sees to it); every write is a transaction, so
+a coordinator that is killed loses at most what it had not been told to keep yet.
+"""
+
+import json
+import sqlite3
+import threading
+from pathlib import Path
+
+from coordinator.casebook import RunMemory, memory_from_json
+from coordinator.incidents import CLOSED, OPEN, Incident, from_json, to_json
+from lockstep.contracts.errors import ConfigError, MalformedError
+
+SCHEMA_VERSION = 1
+FILE_NAME = "coordinator.sqlite3"
+LIST_MAX = 1000  # incidents in one answer of the API: a page of a year's
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS incidents (
+    id TEXT PRIMARY KEY, run TEXT NOT NULL, state TEXT NOT NULL, opened_unix_ns INTEGER NOT NULL, body TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS incidents_by_run ON incidents (run, state, opened_unix_ns);
+CREATE TABLE IF NOT EXISTS runs (run TEXT PRIMARY KEY, body TEXT NOT NULL);
+"""
+
+
+class Store:
+    """The open database; `directory` empty keeps everything in memory.
+
+    Raises
+    ------
+    ConfigError
+        The directory cannot be used, or holds the file of another version.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._lock = threading.Lock()
+        self._where = str(Path(directory) / FILE_NAME) if directory else ":memory:"
+        try:
+            if directory:
+                Path(directory).mkdir(parents=True, exist_ok=True, mode=0o770)
+            self._database = sqlite3.connect(self._where, check_same_thread=False, isolation_level=None)
+            version = int(self._database.execute("PRAGMA user_version").fetchone()[0])
+            if version not in (0, SCHEMA_VERSION):
+                self._database.close()
+                raise ConfigError(f"state file {self._where}: got version {version}, expected {SCHEMA_VERSION}")
+            self._database.execute("PRAGMA journal_mode=WAL")
+            self._database.execute("PRAGMA synchronous=NORMAL")
+            self._database.executescript(_SCHEMA)
+            self._database.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(
+                f"state_directory: got {directory!r}, expected a directory to write in: {error}"
+            ) from None
+
+    def close(self) -> None:
+        """Close the database; nothing may be asked of it afterwards."""
+        with self._lock:
+            self._database.close()
+
+    def keep_incident(self, incident: Incident) -> None:
+        """Write an incident as it is now."""
+        row = (incident.id, incident.run, incident.state, incident.opened_unix_ns, json.dumps(to_json(incident)))
+        with self._lock:
+            self._database.execute("INSERT OR REPLACE INTO incidents VALUES (?, ?, ?, ?, ?)", row)
+
+    def keep_run(self, run: str, memory: RunMemory) -> None:
+        """Write what a run remembers beside its incidents."""
+        with self._lock:
+            self._database.execute("INSERT OR REPLACE INTO runs VALUES (?, ?)", (run, json.dumps(memory.to_json())))
+
+    def load_runs(self) -> dict[str, RunMemory]:
+        """Return what is known of each run, its open incidents included.
+
+        Raises
+        ------
+        MalformedError
+            The file holds what this version did not write.
+        """
+        with self._lock:
+            rows = self._database.execute("SELECT run, body FROM runs").fetchall()
+        memories = {}
+        for run, body in rows:
+            incidents = tuple(reversed(self.incidents(run=run, state=OPEN)))
+            try:
+                memories[run] = memory_from_json(json.loads(body), incidents)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise MalformedError(
+                    f"memory of run {run}", where=self._where, got=repr(error), expected="what was kept"
+                ) from error
+        return memories
+
+    def incidents(self, *, run: str = "", state: str = "") -> list[Incident]:
+        """Return incidents, the youngest first, at most LIST_MAX.
+
+        Raises
+        ------
+        MalformedError
+            The file holds what this version did not write.
+        """
+        assert state in ("", OPEN, CLOSED)
+        with self._lock:
+            rows = self._database.execute(
+                "SELECT body FROM incidents WHERE (?1 = '' OR run = ?1) AND (?2 = '' OR state = ?2) "
+                "ORDER BY opened_unix_ns DESC, id DESC LIMIT ?3",
+                (run, state, LIST_MAX),
+            ).fetchall()
+        return [self._parse(row[0]) for row in rows]
+
+    def incident(self, incident_id: str) -> Incident | None:
+        """Return one incident.
+
+        Raises
+        ------
+        MalformedError
+            The file holds what this version did not write.
+        """
+        with self._lock:
+            row = self._database.execute("SELECT body FROM incidents WHERE id = ?", (incident_id,)).fetchone()
+        return self._parse(row[0]) if row else None
+
+    def _parse(self, body: str) -> Incident:
+        try:
+            value = json.loads(body)
+        except ValueError as error:
+            raise MalformedError("incident", where=self._where, got=str(error), expected="JSON") from error
+        return from_json(value, where=self._where)

@@ -1,0 +1,128 @@
+"""From announcements to the shape of a run: ranks, hosts, communication domains, stages and replicas.
+
+Pure. A lying node can announce what it likes of itself; world size is what most ranks say.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lockstep.contracts import domains
+from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.limits import WORLD_SIZE_MAX
+from lockstep.contracts.records import DOMAIN_KINDS
+
+if TYPE_CHECKING:
+    from lockstep.contracts.messages import NodeAnnouncement, RankInfo
+
+_SPAN_PARTS = 3
+_VOTE_SECONDS = 60.0  # what ranks said that a smaller attempt left behind does not count
+
+REPLICA_KINDS = ("tp", "cp", "pp")
+"""Ranks joined by these work on the same samples, so an uneven batch slows them together."""
+
+
+@dataclass(slots=True)
+class Membership:
+    """What the nodes of one run have announced. `degrees` (from the configuration) goes before announced groups."""
+
+    degrees: str = ""
+    order: str = domains.DEFAULT_ORDER
+    infos: "dict[int, RankInfo]" = field(default_factory=dict)
+    nodes: dict[int, str] = field(default_factory=dict)
+    _groups: dict[str, list[domains.Domain]] = field(default_factory=dict)
+
+    def take(self, announcement: "NodeAnnouncement") -> "tuple[list[RankInfo], bool]":
+        """Take what one node says; return the ranks whose incarnation changed, and whether the shape did.
+
+        Raises
+        ------
+        MalformedError
+            A group is no list of ranks, or there are too many; nothing of the announcement was taken then.
+        """
+        where = f"announcement of node {announcement.node}"
+        before = (self.world_size, self.ranks, self._groups.get(announcement.node))
+        groups = _unpacked(announcement, where)
+        restarted = []
+        for info in announcement.ranks:
+            known = self.infos.get(info.rank)
+            if known is not None and known.attempt != info.attempt:
+                restarted.append(info)
+            self.infos[info.rank] = info
+            self.nodes[info.rank] = announcement.node
+        self._groups[announcement.node] = groups
+        return restarted, before != (self.world_size, self.ranks, groups)
+
+    @property
+    def world_size(self) -> int:
+        """World size that most living ranks announce; 0 before the first announcement."""
+        young_ns = (self.heartbeat_unix_s - _VOTE_SECONDS) * 1e9
+        votes = Counter(info.world_size for info in self.infos.values() if info.heartbeat_unix_ns >= young_ns)
+        return votes.most_common(1)[0][0] if votes else 0
+
+    @property
+    def ranks(self) -> list[int]:
+        """Announced ranks inside the world, ascending."""
+        world = self.world_size
+        return sorted(rank for rank, info in self.infos.items() if info.world_size == world)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every announced rank of the world has said that it ended well."""
+        ranks = self.ranks
+        return bool(ranks) and all(self.infos[rank].state == "finished" for rank in ranks)
+
+    @property
+    def heartbeat_unix_s(self) -> float:
+        """Youngest sign of life of any rank."""
+        return max((info.heartbeat_unix_ns for info in self.infos.values()), default=0) / 1e9
+
+    def topology(self) -> domains.Topology:
+        """Return the domains of the run: configured degrees if they fit its world, else announced groups.
+
+        Raises
+        ------
+        ConfigError
+            The configured degrees do not multiply to this run's world size.
+        """
+        if self.degrees:
+            parsed = domains.parse_degrees(self.degrees, where="domains")
+            return domains.from_degrees(parsed, self.world_size, order=self.order)
+        return self.announced_topology()
+
+    def announced_topology(self) -> domains.Topology:
+        """Return the domains that the process groups make."""
+        announced = (group for groups in self._groups.values() for group in groups)
+        return domains.from_groups(announced, self.world_size)
+
+
+def _unpacked(announcement: "NodeAnnouncement", where: str) -> list[domains.Domain]:
+    """Return the groups with their ranks; a few bytes of ranges can name a million, so members are counted first."""
+    left = WORLD_SIZE_MAX
+    groups = []
+    for group in announcement.groups:
+        if group.kind not in DOMAIN_KINDS:
+            continue
+        left -= sum(len(range(*span)) for span in group.ranks if len(span) == _SPAN_PARTS and span[2] > 0)
+        if left < 0:
+            raise MalformedError("groups", where=where, got="more", expected=f"at most {WORLD_SIZE_MAX} members")
+        groups.append(domains.Domain(group.kind, group.name, domains.unpack_ranks(group.ranks, where=where)))
+    return groups
+
+
+def replicas_of(topology: domains.Topology) -> list[int]:
+    """Return the replica of each rank: ranks joined by tensor, context or pipeline parallelism share one."""
+    parent = list(range(topology.world_size))
+
+    def root(rank: int) -> int:
+        while parent[rank] != rank:
+            parent[rank] = parent[parent[rank]]
+            rank = parent[rank]
+        return rank
+
+    for domain in topology.domains:
+        if domain.kind in REPLICA_KINDS:
+            first = root(domain.ranks[0])
+            for rank in domain.ranks[1:]:
+                parent[root(rank)] = first
+    return [root(rank) for rank in range(topology.world_size)]

@@ -1,0 +1,129 @@
+"""Announcements, judged steps, a coordinator on free ports, and a real mosquitto on loopback."""
+
+import asyncio
+import contextlib
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.config import CoordinatorConfig
+from coordinator.findings import SLOW_RANK, Finding, Judgement
+from coordinator.runtime import Coordinator
+from lockstep.contracts.messages import GroupInfo, NodeAnnouncement, RankInfo
+from tests.coordinator.scenarios import START_UNIX_S
+
+MOSQUITTO = "/usr/sbin/mosquitto"
+
+
+def announce(*ranks, world=4, run="job", node="n0", attempt=1, state="running", groups=None, heartbeat_s=START_UNIX_S):
+    """Return what a node says of `ranks` of a data-parallel job."""
+    infos = [
+        RankInfo(
+            rank=rank,
+            local_rank=rank,
+            world_size=world,
+            hostname=f"host-{node}",
+            attempt=attempt,
+            state=state,
+            heartbeat_unix_ns=int(heartbeat_s * 1e9),
+        )
+        for rank in ranks
+    ]
+    groups = [GroupInfo(kind="dp", name="dp0", ranks=[[0, world, 1]])] if groups is None else groups
+    return NodeAnnouncement(run=run, node=node, ranks=infos, groups=groups)
+
+
+def finding(rank=2, *, kind=SLOW_RANK, cause="compute", onset=60, ratio=0.5, seconds=0.05, ranks=None, **more):
+    """Return a finding of a slow rank, or what `more` says."""
+    values = {
+        "scope": "rank",
+        "domain": ("dp", "dp0"),
+        "evidence": (f"rank {rank} is slow",),
+        "numbers": {"excess_ratio": ratio},
+    }
+    return Finding(
+        kind=kind,
+        cause=cause,
+        ranks=(rank,) if ranks is None else ranks,
+        onset_step=onset,
+        excess_ratio=ratio,
+        excess_seconds=seconds,
+        **(values | more),
+    )
+
+
+def judged(step, *findings, warm=True, disturbed=False, reporting=4, step_seconds=0.1):
+    """Return the judgement of one step."""
+    return Judgement(
+        step=step,
+        unix_s=START_UNIX_S + step,
+        step_seconds=step_seconds,
+        is_disturbed=disturbed,
+        is_warm=warm,
+        findings=findings,
+        fluctuating=False,
+        recent_step_seconds=step_seconds,
+        baseline_step_seconds=step_seconds,
+        mean_over_best_ratio=None,
+        ranks_reporting=reporting,
+        blind_ranks=0,
+    )
+
+
+def free_port() -> int:
+    """Return a loopback port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def mosquitto(tmp_path: Path) -> Iterator[int]:
+    """Start a real broker on a free loopback port; hand out the port."""
+    port = free_port()
+    configuration = tmp_path / "mosquitto.conf"
+    configuration.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n")
+    broker = subprocess.Popen(
+        [MOSQUITTO, "-c", str(configuration)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
+        yield port
+    finally:
+        broker.terminate()
+        broker.wait(timeout=10)
+
+
+@contextlib.asynccontextmanager
+async def running(**settings):
+    """Run a coordinator on free ports until the block ends; fail if it ends before."""
+    config = CoordinatorConfig(**({"http_host": "127.0.0.1", "http_port": 0, "broker_port": free_port()} | settings))
+    config.validate()
+    coordinator, stop = Coordinator(config), asyncio.Event()
+    task = asyncio.create_task(coordinator.run(stop))
+    started = asyncio.create_task(coordinator.started.wait())
+    await asyncio.wait((task, started), return_when=asyncio.FIRST_COMPLETED)
+    try:
+        if task.done():
+            started.cancel()
+            task.result()
+        yield coordinator
+    finally:
+        stop.set()
+        if not task.done():
+            await asyncio.wait_for(task, 20)
+
+
+async def until(condition, *, seconds=10.0):
+    """Wait until `condition()` is true; a deadline, not a pause, decides failure."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, "the condition did not become true"
+        await asyncio.sleep(0.01)

@@ -1,0 +1,102 @@
+"""The test for one series: what raises an alarm, what never does."""
+
+import numpy as np
+import pytest
+
+from coordinator.detect.excess import ExcessTest
+from coordinator.policy import ExcessPolicy
+
+POLICY = ExcessPolicy()
+
+
+def run(values, *, pools=None):
+    """Feed rows of shape (steps, series); return the test and the first alarmed step of each series."""
+    values = np.asarray(values, dtype=float)
+    test = ExcessTest(np.zeros(values.shape[1], dtype=np.intp) if pools is None else np.asarray(pools), POLICY)
+    first = [None] * values.shape[1]
+    for step, row in enumerate(values):
+        test.step(row, step)
+        for series in np.flatnonzero(test.alarm_N):
+            first[series] = step if first[series] is None else first[series]
+    return test, first
+
+
+def noise(steps=120, series=8, sigma=0.004, seed=0):
+    return np.random.default_rng(seed).normal(0, sigma, (steps, series))
+
+
+def test_a_lasting_excess_alarms_on_its_third_step():
+    """Five percent above twelve sigma of noise is told at the third step, with its onset and size."""
+    values = noise()
+    values[60:, 3] += 0.05
+    test, first = run(values)
+    assert first == [None, None, None, 62, None, None, None, None]
+    assert test.onset_N[3] == 60
+    assert test.level_N[3] == pytest.approx(0.05, abs=0.005)
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_a_stall_of_one_or_two_steps_never_alarms(length):
+    """However long a rank stalls in one or two steps, it is no fault."""
+    values = noise()
+    values[60 : 60 + length, 3] += 50.0
+    assert run(values)[1] == [None] * 8
+
+
+def test_half_of_the_series_may_be_slow():
+    """Noise learnt from differences holds when half the series are faulty."""
+    values = noise()
+    values[60:, :4] += 0.05
+    assert run(values)[1] == [62, 62, 62, 62, None, None, None, None]
+
+
+def test_a_static_spread_of_silicon_is_absorbed_and_more_is_not():
+    """One percent from the first step is silicon, five percent from the first step is a fault."""
+    values = noise()
+    values[:, 1] += 0.01
+    values[:, 2] += 0.05
+    _, first = run(values)
+    assert first[1] is None
+    assert POLICY.warm_up_steps <= first[2] <= POLICY.warm_up_steps + 5
+
+
+def test_an_alarm_ends_after_quiet_steps_and_not_before():
+    """Five quiet steps clear an alarm; a missing value is not a quiet step."""
+    values = noise()
+    values[60:80, 0] += 0.05
+    values[80:84, 0] = np.nan
+    test, _ = run(values[:88])
+    assert test.alarm_N[0]
+    test, _ = run(values[:90])
+    assert not test.alarm_N[0]
+    assert test.onset_N[0] == -1
+
+
+def test_missing_values_change_nothing():
+    """A series without values keeps its memory and alarms when its values are back and high."""
+    values = noise()
+    values[60:, 0] += 0.05
+    values[61:64, 0] = np.nan
+    assert run(values)[1][0] == 65
+
+
+def test_pools_keep_their_own_noise():
+    """A noisy pool does not hide a fault in a quiet one, nor does the quiet one make the noisy one alarm."""
+    values = np.hstack([noise(series=4), noise(series=4, sigma=0.03, seed=1)])
+    values[60:, 0] += 0.05
+    _, first = run(values, pools=[0] * 4 + [1] * 4)
+    assert first == [62] + [None] * 7
+
+
+def test_nothing_is_said_before_noise_is_known():
+    """No alarm inside the warm-up, whatever happens there."""
+    values = noise(steps=POLICY.warm_up_steps)
+    values[:, 0] += 5.0
+    assert run(values)[1] == [None] * 8
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_healthy_noise_never_alarms(seed):
+    """Gaussian noise of any size raises nothing in 1,000 steps of 32 series."""
+    for sigma in (0.001, 0.004, 0.02, 0.2):
+        assert run(noise(steps=1000, series=32, sigma=sigma, seed=seed))[1] == [None] * 32

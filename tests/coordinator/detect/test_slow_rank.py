@@ -1,0 +1,142 @@
+"""Which rank is slow, on recorded and generated jobs."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coordinator.detect.slow_rank import SlowRankTest
+from coordinator.policy import ExcessPolicy
+from tests.coordinator.scenarios import SHARED_CORES, Scenario, generate
+
+DATA = Path(__file__).parents[1] / "data"
+"""Four processes with a barrier on two shared cores: own work and step, recorded, in microseconds."""
+POLICY = ExcessPolicy()
+
+
+def recorded(path):
+    """Return (own work, step) of a recording, seconds, of shapes (steps, 4) and (steps,)."""
+    table = np.loadtxt(path, delimiter=",", skiprows=1) / 1e6
+    return table[:, 1:], table[:, 0]
+
+
+def first_alarms(own, stages=None, replicas=None):
+    """Return {rank: first step in alarm}."""
+    ranks = own.shape[1]
+    test = SlowRankTest(stages or [0] * ranks, replicas or list(range(ranks)), POLICY)
+    first = {}
+    for step, row in enumerate(own):
+        test.step(row, step)
+        for rank in np.flatnonzero(test.slow_R):
+            first.setdefault(int(rank), step)
+    return first
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("healthy-*.csv")), ids=lambda path: path.stem)
+def test_recorded_healthy_jobs_are_silent(path):
+    """A job of 4 processes on 2 busy cores accuses nobody, though ranks are descheduled for steps on end."""
+    assert first_alarms(recorded(path)[0]) == {}
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("sleep-*.csv")), ids=lambda path: path.stem)
+def test_recorded_faults_are_found_by_the_third_slow_step(path):
+    """A rank that sleeps as long as a step is the only one named, at the third slow step."""
+    found = first_alarms(recorded(path)[0])
+    assert found.keys() == {2}
+    assert found[2] <= 102
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("busy-*.csv")), ids=lambda path: path.stem)
+def test_recorded_busy_ranks_are_found_soon(path):
+    """A rank that computes three times as much, on cores that the others leave it, is found within ten steps."""
+    found = first_alarms(recorded(path)[0])
+    assert found.keys() == {2}
+    assert found[2] <= 110
+
+
+def test_step_time_names_nobody():
+    """The same fault is invisible in step time: it is the quantity that finds it, not the test."""
+    recording = generate(Scenario(degrees="dp=8").with_fault("compute", 3, seconds=0.2, begin=60))
+    assert first_alarms(recording.duration) == {}
+    assert first_alarms(recording.self_seconds) == {3: 62}
+
+
+def test_waiting_in_one_domain_points_at_a_whole_replica():
+    """Ranks of the culprit's tensor group wait as little as it does in data parallelism; own work tells them apart."""
+    recording = generate(Scenario(degrees="tp=4,dp=4").with_fault("compute", 5, seconds=0.04, begin=60))
+    least = recording.waits["dp"][70:].mean(axis=0)
+    assert set(np.argsort(least)[:4].tolist()) == {4, 5, 6, 7}
+    assert first_alarms(recording.self_seconds).keys() == {5}
+
+
+def test_a_slow_replica_is_named_as_a_whole():
+    """A node that is a replica slows all its ranks: what the replica shares is tested too."""
+    recording = generate(Scenario(degrees="tp=4,dp=4").with_fault("compute", 4, 5, 6, 7, seconds=0.04, begin=60))
+    replicas = [rank // 4 for rank in range(16)]
+    assert first_alarms(recording.self_seconds, replicas=replicas) == dict.fromkeys((4, 5, 6, 7), 62)
+
+
+def test_sequence_imbalance_is_no_fault_and_hides_none():
+    """Uneven batches of 12 % accuse nobody; +10 % under them is found, because replicas move together in seconds."""
+    scenario = Scenario(degrees="tp=4,dp=8", sequence_sigma=0.12, steps=200)
+    replicas = [rank // 4 for rank in range(32)]
+    assert first_alarms(generate(scenario).self_seconds, replicas=replicas) == {}
+    slow = generate(scenario.with_fault("compute", 9, seconds=0.043, begin=60))
+    found = first_alarms(slow.self_seconds, replicas=replicas)
+    assert found.keys() == {9}
+    assert found[9] <= 64
+    assert first_alarms(slow.self_seconds) == {}
+
+
+def test_a_rank_without_peers_is_judged_by_its_past():
+    """In a pure pipeline nobody does the same work: a stage that turns slow is found, the others are not."""
+    recording = generate(
+        Scenario(degrees="pp=4", last_stage_factor=1.3).with_fault("compute", 1, seconds=0.03, begin=60)
+    )
+    found = first_alarms(recording.self_seconds, stages=[0, 1, 2, 3])
+    assert found.keys() == {1}
+    assert found[1] <= 63
+
+
+def test_blind_ranks_are_not_judged():
+    """A rank without measured waits has no own work to compare; the others are judged without it."""
+    own = generate(Scenario(degrees="dp=8").with_fault("compute", 3, seconds=0.03, begin=60)).self_seconds.copy()
+    own[:, 0] = np.nan
+    assert first_alarms(own) == {3: 62}
+    assert first_alarms(np.full((60, 4), np.nan)) == {}
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 1000), scale=st.floats(1e-3, 1e3), order=st.permutations(range(8)))
+def test_verdicts_do_not_depend_on_rank_order_or_time_scale(seed, scale, order):
+    """Renumbering ranks renumbers the verdict, and a job a thousand times slower gives the same one."""
+    scenario = Scenario(degrees="dp=8", steps=80, seed=seed).with_fault("compute", 2, seconds=0.02, begin=50)
+    own = generate(scenario).self_seconds
+    expected = {order.index(rank): step for rank, step in first_alarms(own).items()}
+    assert first_alarms(own[:, order] * scale) == expected
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_generated_noise_of_shared_cores(seed):
+    """300 healthy steps of the noisy profile are silent, and a fault of one step length is found at its third step."""
+    noisy = Scenario(
+        degrees="dp=4", steps=300, seed=seed, noise=SHARED_CORES, compute=0.04, data=0.002, host=0.003, gc=0.001
+    )
+    assert first_alarms(generate(noisy).self_seconds) == {}
+    found = first_alarms(generate(noisy.with_fault("compute", 1, seconds=0.07, begin=100)).self_seconds)
+    assert found.keys() == {1}
+    assert found[1] <= 102
+
+
+@pytest.mark.parametrize(("degrees", "ranks"), [("dp=8", 8), ("tp=8,dp=16", 128), ("tp=8,pp=4,dp=32", 1024)])
+def test_five_percent_is_found_in_six_steps_at_any_size(degrees, ranks):
+    """On a quiet job of 8 to 1,024 ranks, +5 % is found on the right rank in 3 to 6 steps, and nothing else is."""
+    scenario = Scenario(degrees=degrees, steps=90, missing=0.001).with_fault("compute", 5, seconds=0.022, begin=60)
+    recording = generate(scenario)
+    own = np.where(recording.present, recording.self_seconds, np.nan)
+    replicas = [(rank // 8) % (ranks // 8) for rank in range(ranks)] if ranks > 8 else None
+    found = first_alarms(own, stages=list(recording.topology.stages), replicas=replicas)
+    assert found.keys() == {5}
+    assert 62 <= found[5] <= 65

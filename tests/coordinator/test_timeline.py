@@ -1,0 +1,214 @@
+"""Records in, complete steps out, whatever the bus does to them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from coordinator.policy import TimelinePolicy
+from coordinator.timeline import Timeline
+from lockstep.contracts.records import MISSING
+from tests.coordinator.scenarios import START_UNIX_S, Scenario, generate
+
+RECORDING = generate(Scenario(degrees="dp=4", steps=40))
+
+
+def timeline(ranks=4, **policy):
+    made = Timeline(TimelinePolicy(**policy))
+    made.know(list(range(ranks)))
+    return made
+
+
+def steps(rows):
+    return [row.step for row in rows]
+
+
+def changed(batch, **columns):
+    """Return the batch with some columns replaced; values are lists."""
+    return replace(batch, columns=batch.columns | {k: np.array(v, dtype="<i8").tobytes() for k, v in columns.items()})
+
+
+def test_a_step_is_complete_when_every_rank_has_reported_it():
+    """Nothing is handed out before the last rank, and every step once, in order."""
+    made = timeline()
+    made.ingest(RECORDING.batch(0, 3, ranks=[0, 1, 2]), 0.0)
+    assert made.ready(0.0) == []
+    made.ingest(RECORDING.batch(0, 2, ranks=[3]), 0.1)
+    rows = made.ready(0.1)
+    assert steps(rows) == [0, 1]
+    assert made.ready(0.1) == []
+    assert rows[0].self_seconds == pytest.approx(RECORDING.self_seconds[0], rel=1e-6)
+    assert rows[0].components["data"] == pytest.approx(RECORDING.components["data"][0], rel=1e-6)
+    assert rows[0].moved["dp"].tolist() == [1e8] * 4
+    assert sum(made.rejected.values()) == 0
+
+
+def test_a_rank_that_went_past_a_step_is_not_waited_for():
+    """A lost record is missing for good once the rank's next one is there."""
+    made = timeline()
+    made.ingest(RECORDING.batch(0, 1), 0.0)
+    made.ingest(RECORDING.batch(1, 3, ranks=[0, 1, 2]), 0.0)
+    made.ingest(RECORDING.batch(2, 3, ranks=[3]), 0.0)
+    rows = made.ready(0.0)
+    assert steps(rows) == [0, 1, 2]
+    assert rows[1].present.tolist() == [True, True, True, False]
+    assert np.isnan(rows[1].self_seconds[3])
+
+
+def test_a_dead_rank_is_waited_for_once():
+    """After the grace period a silent rank stops nothing, until it reports again."""
+    made = timeline(grace_seconds=5.0)
+    made.ingest(RECORDING.batch(0, 1), 0.0)
+    made.ingest(RECORDING.batch(1, 2, ranks=[0, 1, 2]), 1.0)
+    assert steps(made.ready(5.9)) == [0]
+    assert steps(made.ready(6.0)) == [1]
+    assert made.ranks_reporting == 3
+    made.ingest(RECORDING.batch(2, 3, ranks=[0, 1, 2]), 6.1)
+    assert steps(made.ready(6.1)) == [2]
+    made.ingest(RECORDING.batch(3, 4), 6.2)
+    assert steps(made.ready(6.2)) == [3]
+    assert made.ranks_reporting == 4
+
+
+def test_duplicates_and_late_records_are_counted_and_dropped():
+    """A redelivered batch changes nothing; a record of a judged step is too late."""
+    made = timeline()
+    made.ingest(RECORDING.batch(0, 2, ranks=[0, 1, 2]), 0.0)
+    made.ingest(RECORDING.batch(0, 2, ranks=[0]), 0.0)
+    assert made.rejected["duplicate"] == 2
+    made.ingest(RECORDING.batch(1, 2, ranks=[3]), 0.0)
+    assert steps(made.ready(0.0)) == [0, 1]
+    made.ingest(RECORDING.batch(0, 1, ranks=[3]), 0.0)
+    assert made.rejected == {"rank": 0, "late": 1, "duplicate": 2, "impossible": 0}
+    assert made.generation == 0
+
+
+def test_a_record_overtaken_by_a_younger_one_is_still_used():
+    """Order inside a step that is not judged yet does not matter."""
+    made = timeline()
+    made.ingest(RECORDING.batch(0, 1), 0.0)
+    made.ready(0.0)
+    made.ingest(RECORDING.batch(2, 3, ranks=[0]), 0.0)
+    made.ingest(RECORDING.batch(1, 2, ranks=[0]), 0.0)
+    made.ingest(RECORDING.batch(1, 3, ranks=[1, 2, 3]), 0.0)
+    rows = made.ready(0.0)
+    assert [row.present.all() for row in rows] == [True, True]
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"data_ns": [-5]},
+        {"end_ns": [1]},
+        {"step": [-1]},
+        {"step": [1 << 62]},
+        {"compute_ns": [1]},
+        {"dp_wait_ns": [1 << 62]},
+        {"host_ns": [(1 << 63) - 1]},
+        {"flags": [-2]},
+    ],
+    ids=lambda lie: next(iter(lie)),
+)
+def test_impossible_records_are_counted_and_the_others_judged(lie):
+    """Negative, endless or parts that do not sum to the step: the record is refused, the step goes on without it."""
+    made = timeline(grace_seconds=1.0)
+    made.ingest(RECORDING.batch(0, 1, ranks=[0, 1, 2]), 0.0)
+    made.ingest(changed(RECORDING.batch(0, 1, ranks=[3]), **lie), 0.0)
+    assert made.rejected["impossible"] == 1
+    rows = made.ready(1.0)
+    assert steps(rows) == [0]
+    assert rows[0].present.tolist() == [True, True, True, False]
+
+
+def test_missing_parts_are_nan_and_no_lie():
+    """What was not measured is NaN, a measured zero is 0, and a rank without any wait has no own work."""
+    made = timeline(ranks=1)
+    batch = RECORDING.batch(0, 1, ranks=[0])
+    made.ingest(changed(batch, gc_ns=[MISSING], dp_wait_ns=[MISSING]), 0.0)
+    (row,) = made.ready(0.0)
+    assert np.isnan(row.components["gc"][0])
+    assert np.isnan(row.self_seconds[0])
+    assert row.duration[0] > 0
+
+
+def test_ranks_that_nobody_announced_are_counted():
+    """Records of a rank outside the world are refused by name."""
+    made = timeline(ranks=3)
+    made.ingest(RECORDING.batch(0, 2), 0.0)
+    assert made.rejected["rank"] == 2
+    assert steps(made.ready(0.0)) == [0, 1]
+
+
+def test_a_restart_begins_a_generation_and_loses_nothing():
+    """When step indices fall while time goes on, on more than half of the ranks, the steps of the new attempt count."""
+    made = timeline()
+    made.ingest(RECORDING.batch(0, 10), 0.0)
+    assert len(made.ready(0.0)) == 10
+    later = START_UNIX_S + 1000
+    for rank in range(4):
+        made.ingest(RECORDING.batch(0, 2, ranks=[rank], start_s=later), 1.0)
+    rows = made.ready(1.0)
+    assert made.generation == 1
+    assert steps(rows) == [0, 1]
+    assert all(row.present.all() for row in rows)
+    assert sum(made.rejected.values()) == 0
+
+
+@pytest.mark.parametrize("lie", [{"step_offset": 10**9}, {"step_offset": -9, "start_s": START_UNIX_S + 1000}])
+def test_one_rank_cannot_move_the_window(lie):
+    """A rank that leaps or falls back alone is judged missing; the others go on in the same generation."""
+    made = timeline(grace_seconds=1.0)
+    made.ingest(RECORDING.batch(0, 10), 0.0)
+    made.ready(0.0)
+    made.ingest(RECORDING.batch(10, 12, ranks=[3], **lie), 0.0)
+    made.ingest(RECORDING.batch(10, 12, ranks=[0, 1, 2]), 0.0)
+    assert steps(made.ready(2.0)) == [10, 11]
+    assert made.generation == 0
+    made.ingest(RECORDING.batch(12, 14, start_s=START_UNIX_S + 2000), 3.0)
+    assert steps(made.ready(3.0)) == [12, 13]
+
+
+def test_a_first_liar_does_not_set_the_window():
+    """When the first record ever is a leap, the honest majority moves the window to itself."""
+    made = timeline()
+    made.ingest(RECORDING.batch(0, 1, ranks=[3], step_offset=10**9), 0.0)
+    for rank in (0, 1, 2):
+        made.ingest(RECORDING.batch(0, 4, ranks=[rank]), 0.0)
+    assert steps(made.ready(60.0)) == [0, 1, 2, 3]
+
+
+def test_an_announced_restart_counts_like_a_seen_one_and_only_once():
+    """A new incarnation announced before its records resets the run; one announced after them does not again."""
+    made = timeline()
+    made.ingest(RECORDING.batch(0, 10), 0.0)
+    made.ready(0.0)
+    attempt = int((START_UNIX_S + 500) * 1e9)
+    for rank in range(4):
+        made.restart_rank(rank, attempt)
+    assert made.generation == 1
+    made.ingest(RECORDING.batch(0, 1, start_s=START_UNIX_S + 1000), 1.0)
+    assert steps(made.ready(1.0)) == [0]
+    for rank in range(4):
+        made.restart_rank(rank, attempt + 1)
+    assert made.generation == 1
+
+
+def test_new_ranks_join_without_losing_what_is_held():
+    """Announcing more ranks widens the window; what was reported stays."""
+    made = timeline(ranks=2)
+    made.ingest(RECORDING.batch(0, 2, ranks=[0]), 0.0)
+    made.know([0, 1, 2, 3])
+    made.ingest(RECORDING.batch(0, 2, ranks=[1, 2, 3]), 0.0)
+    rows = made.ready(0.0)
+    assert [row.present.all() for row in rows] == [True, True]
+    assert rows[0].duration == pytest.approx(RECORDING.duration[0], rel=1e-6)
+
+
+def test_memory_is_bounded():
+    """A rank far ahead of the others is not stored without end."""
+    made = timeline(window_steps_max=32)
+    made.ingest(RECORDING.batch(0, 1, ranks=[0, 1, 2, 3]), 0.0)
+    long = generate(Scenario(degrees="dp=4", steps=200))
+    made.ingest(long.batch(1, 200, ranks=[0]), 0.0)
+    assert made.rejected["late"] > 100
+    assert sum(field.shape[0] for field in made._present.fields.values()) <= 32 * len(made._present.fields)
