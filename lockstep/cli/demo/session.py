@@ -15,7 +15,7 @@ from rich.console import Console
 
 from lockstep.agent.bootstrap import loader_environment
 from lockstep.cli.demo.verdict import Verdict, judge
-from lockstep.cli.demo.view import View, print_verdict
+from lockstep.cli.demo.view import View, draw_verdict, print_verdict
 from lockstep.cli.up import LOOPBACK, Up
 from lockstep.contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, RUN_VARIABLE
 
@@ -31,11 +31,13 @@ _POLL_SECONDS = 0.25
 _END_SECONDS = 10.0
 
 
-def run_demo(*, fault: str, rank: int, ranks: int, as_json: bool) -> int:
-    """Run the demonstration and return its exit status."""
+def run_demo(*, fault: str, rank: int, ranks: int, as_json: bool, picture: str | None) -> int:
+    """Run the demonstration and return its exit status; `picture` is a file for the verdict as SVG."""
     console = Console()
     verdict = asyncio.run(_Session(fault, rank, ranks, console).run())
     print_verdict(console, verdict)
+    if picture is not None:
+        draw_verdict(Path(picture), verdict)
     if as_json:
         print(json.dumps(verdict.to_json()), flush=True)
     return 0 if verdict.correct else 1
@@ -135,7 +137,7 @@ class _Session:
 
     def _answered(self) -> bool:
         if self.fault == "none":
-            return self.run_json.get("step", 0) >= HEALTHY_STEPS
+            return bool(self.run_json.get("step", 0) >= HEALTHY_STEPS)
         return any(incident["function"] for incident in self.incidents if incident["kind"] == "slow_rank")
 
 

@@ -1,5 +1,7 @@
 """What the demonstration shows while it runs. Draws what the coordinator's API says; decides nothing."""
 
+import io
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -11,6 +13,7 @@ from lockstep.cli.demo.verdict import Verdict
 
 _BAR_CELLS = 32
 _PLAIN_EVERY_STEPS = 25
+_PICTURE_COLUMNS = 110
 _OWN = (("compute_seconds", "cyan"), ("host_seconds", "blue"), ("data_seconds", "yellow"), ("gc_seconds", "red"))
 
 
@@ -91,22 +94,32 @@ def print_verdict(console: Console, verdict: Verdict) -> None:
         table = Table(box=None, show_header=False, pad_edge=False)
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
-        slower = f", {verdict.slowdown_ratio:.1f} times its peers' own work on top" if verdict.slowdown_ratio else ""
-        table.add_row("rank", f"{verdict.rank}{slower}")
-        table.add_row("cause", verdict.cause or "unknown")
         operator = f"  (operator {verdict.operator})" if verdict.operator else ""
-        table.add_row("function", f"{verdict.function or 'not captured'}{operator}")
-        table.add_row("began", f"step {verdict.onset_step}, found at step {verdict.detected_step}")
-        for evidence in verdict.evidence:
-            table.add_row("evidence", Text(evidence))
-        for advice in verdict.advice:
-            gain = advice["predicted_gain_ratio"]
-            predicted = f" Predicted gain: {gain:.0%} of the step." if gain is not None else ""
-            table.add_row("advice", Text(f"{advice['suggestion']} {advice['how']}{predicted}"))
+        table.add_row("rank", Text(str(verdict.rank), "bold red"))
+        table.add_row("cause", Text(verdict.cause or "unknown", "bold"))
+        table.add_row("function", Text(f"{verdict.function or 'not captured'}{operator}", "bold"))
+        table.add_row("since", f"step {verdict.onset_step}, found at step {verdict.detected_step}")
+        for number, evidence in enumerate(verdict.evidence):
+            table.add_row("" if number else "evidence", Text(evidence))
+        for number, advice in enumerate(verdict.advice):
+            table.add_row("" if number else "advice", _advice(advice))
         console.print(table)
-    asked = (
-        "no fault"
-        if verdict.faulty_rank is None
-        else f"{verdict.fault} on rank {verdict.faulty_rank} from step {verdict.fault_step}"
-    )
-    console.print(f"injected: {asked}. The verdict is {'right' if verdict.correct else 'WRONG'}.")
+    injected = "no fault"
+    if verdict.faulty_rank is not None:
+        injected = f"{verdict.fault} on rank {verdict.faulty_rank} from step {verdict.fault_step}"
+    console.print(f"Injected: {injected}. The verdict is {'right' if verdict.correct else 'WRONG'}.")
+
+
+def draw_verdict(file: Path, verdict: Verdict) -> None:
+    """Write the verdict as an SVG picture of a terminal."""
+    console = Console(record=True, width=_PICTURE_COLUMNS, file=io.StringIO())
+    print_verdict(console, verdict)
+    file.write_text(console.export_svg(title=f"lockstep demo --fault {verdict.fault}"), encoding="utf-8")
+
+
+def _advice(advice: dict[str, Any]) -> Text:
+    gain = advice["predicted_gain_ratio"]
+    text = Text(advice["suggestion"])
+    if gain is not None:
+        text.append(f"  (predicted: {gain:.0%} of the step)", "green")
+    return text.append(f"\n  {advice['how']}", "dim")
