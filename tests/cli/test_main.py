@@ -2,8 +2,10 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,8 +50,6 @@ def test_a_bad_file_is_named(tmp_path, capsys, content):
 @pytest.mark.parametrize("service", ["exporter", "coordinator"])
 def test_a_port_in_use_is_named(tmp_path, service):
     """A service whose port is taken says which, and ends."""
-    import socket  # noqa: PLC0415
-
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -60,7 +60,8 @@ def test_a_port_in_use_is_named(tmp_path, service):
         command = [sys.executable, "-m", "lockstep.cli.main", service, *flags]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2
-    assert f"127.0.0.1:{port}" in ended.stderr
+    assert str(port) in ended.stderr
+    assert "127.0.0.1" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
@@ -68,7 +69,10 @@ def test_a_port_in_use_is_named(tmp_path, service):
 def test_example_configurations_are_valid(name, form):
     """The examples hold known keys of the right types."""
     file = yaml.safe_load((ROOT / "examples" / f"{name}.yaml").read_text())
-    build_config(form, file=file, prefix="X_").validate()
+    config = build_config(form, file=file, prefix="X_")
+    if name == "coordinator":  # its token lies on the user's machine
+        config = replace(config, api_token_file="")
+    config.validate()
 
 
 def test_print_config_shows_what_is_in_force(capsys):

@@ -1,5 +1,8 @@
 """JSON regions in shared files."""
 
+import struct
+import zlib
+
 import pytest
 from hypothesis import given
 
@@ -45,3 +48,12 @@ def test_a_length_beyond_the_region_is_seen():
     write_blob(region, 0, 256, 1, "a")
     region[8:12] = (1 << 31).to_bytes(4, "little")
     assert read_blob(region, 0, 256) is None
+
+
+def test_nesting_beyond_reason_is_nothing():
+    """JSON nested deeper than a parser goes reads as nothing, though its checksum is right."""
+    region = memoryview(bytearray(1 << 16))
+    payload = b"[" * 60_000
+    crc = zlib.crc32(payload, zlib.crc32(struct.pack("<QI", 1, len(payload))))
+    region[: HEAD_BYTES + len(payload)] = struct.pack("<QII", 1, len(payload), crc) + payload
+    assert read_blob(region, 0, 1 << 16) is None
