@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lockstep.contracts.domains import Domain, Topology
 
 _API_STEPS = 10
+_TELLING_SHARE = 0.1  # of the component that grew most; smaller ones only distract
 
 
 class Judge:
@@ -127,7 +128,7 @@ class Judge:
             ratio, onset = self._slow_rank.level_of(column)
             # It holds back the domain whose kind is waited in most.
             domain = max(self._domains_of.get(rank, ()), key=lambda d: waits.get(d.kind, 0.0), default=None)
-            evidence = [*_evidence(rank, explanation, ratio), f"began at step {onset}"]
+            evidence = _evidence(rank, explanation)
             found.append(
                 Finding(
                     kind=SLOW_RANK,
@@ -199,17 +200,19 @@ def _slow_link(slow: "SlowLink") -> Finding:
     )
 
 
-def _evidence(rank: int, explanation: Explanation, ratio: float) -> list[str]:
+def _evidence(rank: int, explanation: Explanation) -> list[str]:
     own, peers = explanation.own, explanation.peers
     lines = []
     if SELF in own:
-        lines.append(
-            f"rank {rank} works {_ms(own[SELF])} a step by itself, its peers {_ms(peers[SELF])} ({ratio:+.0%})"
-        )
+        lines.append(f"rank {rank} works {_ms(own[SELF])} a step by itself, its peers {_ms(peers[SELF])}")
     if WAIT in own:
         lines.append(f"it waits {_ms(own[WAIT])} a step for others, its peers {_ms(peers[WAIT])}")
-    grown = sorted((name for name in COMPONENTS if name in own), key=lambda name: peers[name] - own[name])
-    lines += [f"{name}: {_ms(own[name])} a step, peers {_ms(peers[name])}" for name in grown[:2]]
+    grown = {name: own[name] - peers[name] for name in COMPONENTS if name in own}
+    telling = [name for name, seconds in grown.items() if seconds > _TELLING_SHARE * max(grown.values())]
+    lines += [
+        f"{name}: {_ms(own[name])} a step, peers {_ms(peers[name])}"
+        for name in sorted(telling, key=lambda name: -grown[name])
+    ]
     return lines
 
 

@@ -44,7 +44,7 @@ def render_page(snapshot: "Snapshot", closed: "list[Incident]", config: "Coordin
         '<meta name="viewport" content="width=device-width, initial-scale=1"><meta http-equiv="refresh" content="5">',
         f"<title>Lockstep</title><style>{_STYLE}</style></head><body>",
         f"<h1>Lockstep coordinator {escape(snapshot.version)}</h1>",
-        f'<p class="soft">{broker} the broker, {snapshot.nodes_alive} exporters alive · {anchors}</p>',
+        f'<p class="soft">{broker} the broker, exporters alive: {snapshot.nodes_alive} · {anchors}</p>',
         "<h2>Runs</h2>",
         f"<table><tr>{''.join(f'<th>{name}</th>' for name in _COLUMNS)}</tr>{rows}</table>" if rows else _NO_RUN,
         "<h2>Open incidents</h2>",
@@ -81,7 +81,7 @@ def _article(incident: "Incident") -> str:
     operator = f", operator <code>{escape(incident.operator)}</code>" if incident.operator else ""
     evidence = "".join(f"<li>{escape(line)}</li>" for line in (*incident.evidence, *incident.profile_evidence))
     advice = "".join(
-        f"<li>{escape(item.suggestion)} {escape(item.how)}"
+        f"<li>{escape(item.suggestion)}: {escape(item.how)}."
         + (f" Predicted gain: {item.predicted_gain_ratio:.0%} of a step." if item.predicted_gain_ratio else "")
         + f' <span class="soft">({escape(item.source)})</span></li>'
         for item in incident.advice

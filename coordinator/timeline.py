@@ -1,4 +1,4 @@
-# ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
+# ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
 """The steps of one run, laid out as step x rank, and the judgement of which steps are complete.
 
 No clock and no I/O: every call carries the time. Records arrive late, twice, never, or from a rank that lies; each
@@ -90,11 +90,20 @@ class _Records:
     column: "NDArray[np.intp]"
     step: "NDArray[np.int64]"
     end_ns: "NDArray[np.int64]"
-    values: "dict[str, NDArray[np.float64]]"
+    duration_ns: "NDArray[np.int64]"
+    names: tuple[str, ...]
+    """What the rows of `value_FN` are."""
+    value_FN: "NDArray[np.float64]"
 
     def at(self, chosen: "NDArray[np.bool_] | slice") -> "_Records":
-        values = {name: value[chosen] for name, value in self.values.items()}
-        return _Records(self.column[chosen], self.step[chosen], self.end_ns[chosen], values)
+        return _Records(
+            self.column[chosen],
+            self.step[chosen],
+            self.end_ns[chosen],
+            self.duration_ns[chosen],
+            self.names,
+            self.value_FN[:, chosen],
+        )
 
 
 class _Window:
@@ -108,7 +117,8 @@ class _Window:
         self.seen = np.zeros((self.steps, rank_count), dtype=bool)
         self.row_step = np.full(self.steps, _NOTHING, dtype=np.int64)
         self.arrived_s = np.full(self.steps, np.nan)
-        self.fields: dict[str, NDArray[np.float64]] = {}
+        self.field_of: dict[str, int] = {}
+        self.value_FWR = np.zeros((0, self.steps, rank_count))
 
     def fits(self, step: "NDArray[np.int64]") -> "NDArray[np.bool_]":
         base = int(step.min(initial=0)) if self.base is None else self.base
@@ -127,13 +137,19 @@ class _Window:
                 self.arrived_s[slot] = now_s
         slots = records.step % self.steps
         self.seen[slots, records.column] = True
-        for name in self.fields.keys() - records.values.keys():
-            self.fields[name][slots, records.column] = np.nan
-        for name, value in records.values.items():
-            if name not in self.fields:
-                self.fields[name] = np.full(self.seen.shape, np.nan)
-            self.fields[name][slots, records.column] = value
+        fields = self._fields(records.names)
+        if len(fields) < len(self.field_of):
+            self.value_FWR[:, slots, records.column] = np.nan
+        self.value_FWR[fields[:, None], slots, records.column] = records.value_FN
         np.maximum.at(self.last_step, records.column, records.step)
+
+    def _fields(self, names: tuple[str, ...]) -> "NDArray[np.intp]":
+        """Return where these fields stand, with room made for new ones."""
+        new = [name for name in names if name not in self.field_of]
+        if new:
+            self.field_of |= {name: len(self.field_of) + place for place, name in enumerate(new)}
+            self.value_FWR = np.concatenate((self.value_FWR, np.full((len(new), *self.seen.shape), np.nan)))
+        return np.array([self.field_of[name] for name in names], dtype=np.intp)
 
     def holds(self, step: int, column: int) -> bool:
         slot = step % self.steps
@@ -150,9 +166,8 @@ class _Window:
         slots = self.row_step[kept] % wide.steps
         wide.row_step[slots], wide.arrived_s[slots] = self.row_step[kept], self.arrived_s[kept]
         wide.seen[np.ix_(slots, columns)] = self.seen[kept]
-        for name, value in self.fields.items():
-            wide.fields[name] = np.full(wide.seen.shape, np.nan)
-            wide.fields[name][np.ix_(slots, columns)] = value[kept]
+        fields = wide._fields(tuple(self.field_of))
+        wide.value_FWR[np.ix_(fields, slots, columns)] = self.value_FWR[:, kept]
         return wide
 
 
@@ -212,12 +227,12 @@ class Timeline:
             return
         place = np.minimum(np.searchsorted(self.ranks, columns.rank), max(len(self.ranks) - 1, 0))
         known = self.ranks[place] == columns.rank if len(self.ranks) else np.zeros(batch.count, dtype=bool)
-        values, possible = _account(columns, self._policy)
+        records, possible = _account(columns, place, self._policy)
         self.rejected["rank"] += int((~known).sum())
         self.rejected["impossible"] += int((known & ~possible).sum())
         good = known & possible
         if good.any():
-            self._place(_Records(place, columns.of("step"), columns.of("end_ns"), values).at(good), now_s)
+            self._place(records if good.all() else records.at(good), now_s)
 
     def _place(self, records: _Records, now_s: float) -> None:
         """Store the records of one batch: at once when all go forward, else one by one."""
@@ -246,7 +261,7 @@ class Timeline:
         column, step = int(record.column[0]), int(record.step[0])
         window = self._present
         base = step if window.base is None else window.base
-        half_ns = int(record.values["duration"][0] / _NS / 2)
+        half_ns = int(record.duration_ns[0]) // 2
         later = int(record.end_ns[0]) > int(self._last_end_ns[column]) + half_ns
         if window.holds(step, column) and not later:
             self.rejected["duplicate"] += 1
@@ -278,8 +293,8 @@ class Timeline:
             self._strays = _Window(len(self.ranks), self._policy)
         self._strayed[column] = True
         self._silent[column] = False
-        live = (self._present.last_step != _NOTHING) & ~self._silent
-        if 2 * int((self._strayed & live).sum()) > int(live.sum()):
+        live = (self._strayed | (self._present.last_step != _NOTHING)) & ~self._silent
+        if 2 * int(self._strayed.sum()) > int(live.sum()):
             self._present, self._strays = self._strays, None
             self._strayed[:] = False
             self._silent[:] = False
@@ -317,11 +332,11 @@ class Timeline:
         empty = np.full(len(self.ranks), np.nan)
 
         def field(name: str) -> "NDArray[np.float64]":
-            values = window.fields.get(name)
-            return empty if values is None else np.where(present, values[slot], np.nan)
+            place = window.field_of.get(name)
+            return empty if place is None else np.where(present, window.value_FWR[place, slot], np.nan)
 
         def by_kind(suffix: str) -> "dict[str, NDArray[np.float64]]":
-            return {kind: field(f"{kind}_{suffix}") for kind in DOMAIN_KINDS if f"{kind}_{suffix}" in window.fields}
+            return {kind: field(f"{kind}_{suffix}") for kind in DOMAIN_KINDS if f"{kind}_{suffix}" in window.field_of}
 
         return StepRow(
             step=step,
@@ -338,8 +353,10 @@ class Timeline:
         )
 
 
-def _account(columns: Columns, policy: "TimelinePolicy") -> "tuple[dict[str, NDArray[np.float64]], NDArray[np.bool_]]":
-    """Return (values in seconds and bytes, which records can be true), each array of shape (N,).
+def _account(
+    columns: Columns, place: "NDArray[np.intp]", policy: "TimelinePolicy"
+) -> "tuple[_Records, NDArray[np.bool_]]":
+    """Return the batch as records of the columns `place`, in seconds and bytes, and which of them can be true.
 
     A record can be true when nothing is negative or longer than a day, and its parts do not exceed the step; where no
     part of the thread's own time is missing they must sum to it, for that is what self time rests on.
@@ -374,4 +391,4 @@ def _account(columns: Columns, policy: "TimelinePolicy") -> "tuple[dict[str, NDA
     values["duration"] = duration * _NS
     values["end"] = end * _NS
     values["self"] = np.where(known_FN[waits].any(axis=0), (duration - waited) * _NS, np.nan)
-    return values, possible
+    return _Records(place, step, end, duration, tuple(values), np.stack(list(values.values()))), possible

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from lockstep.cli.demo.verdict import judge
-from lockstep.cli.demo.view import View, print_verdict
+from lockstep.cli.demo.view import View, draw_verdict, print_verdict
 
 INCIDENT = {
     "kind": "slow_rank", "ranks": [2], "cause": "compute", "function": "demo/training.py(103): redundant_attention",
@@ -51,6 +51,14 @@ def test_the_verdict_says_what_matters():
     print_verdict(Console(file=output, width=120), verdict_of([INCIDENT]))
     for words in ("redundant_attention", "compute", "aten::bmm", "rank 2 works 250 ms", "80%", "step 60", "is right"):
         assert words in output.getvalue()
+
+
+def test_the_picture_needs_no_other_host(tmp_path):
+    """The verdict as SVG holds the verdict and fetches nothing."""
+    draw_verdict(tmp_path / "v.svg", verdict_of([INCIDENT]))
+    picture = (tmp_path / "v.svg").read_text()
+    assert "redundant_attention" in picture
+    assert "url(http" not in picture.replace('"', "")
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -1,6 +1,7 @@
 """What the demonstration shows while it runs. Draws what the coordinator's API says; decides nothing."""
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,9 @@ def draw_verdict(file: Path, verdict: Verdict) -> None:
     """Write the verdict as an SVG picture of a terminal."""
     console = Console(record=True, width=_PICTURE_COLUMNS, file=io.StringIO())
     print_verdict(console, verdict)
-    file.write_text(console.export_svg(title=f"lockstep demo --fault {verdict.fault}"), encoding="utf-8")
+    picture = console.export_svg(title=f"lockstep demo --fault {verdict.fault}")
+    # The fonts that rich asks for lie on a public host; a viewer's own monospace font does as well.
+    file.write_text(re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL), encoding="utf-8")
 
 
 def _advice(advice: dict[str, Any]) -> Text:
