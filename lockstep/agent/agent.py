@@ -34,7 +34,7 @@ class Agent:
         self.boundary = Boundary(self._fail)
         self.recorder = Recorder(self._on_step, self.adopt)
         self.ring: RingWriter | None = None
-        self.groups = Groups(self)
+        self.groups = Groups(self._store_groups)
         self._capture: Capture | None = None
         self._dormant = True
         self._removals: list[Callable[[], None]] = []
@@ -115,6 +115,10 @@ class Agent:
         self._disable()
         while self._removals:
             self._removals.pop()()
+
+    def _store_groups(self, groups: list[dict[str, Any]]) -> None:
+        if self.ring is not None:
+            self.ring.write_groups(groups)
 
     def _on_step(self, record: list[int], next_step: int) -> int:
         assert self.ring is not None

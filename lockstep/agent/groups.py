@@ -1,6 +1,7 @@
 """The process groups that this rank has used: their kinds, and their announcement in the ring."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from lockstep.agent.boundary import say
 from lockstep.agent.kinds import announced_name, kind_index
@@ -8,15 +9,17 @@ from lockstep.contracts.domains import pack_ranks
 from lockstep.contracts.errors import LocalError
 from lockstep.contracts.records import DOMAIN_KINDS
 
-if TYPE_CHECKING:
-    from lockstep.agent.agent import Agent
+Store = Callable[[list[dict[str, Any]]], None]
 
 
 class Groups:
-    """Process groups by name. A group is announced when it is first used; nothing here keeps a group alive."""
+    """Process groups by name. A group is announced when it is first used; nothing here keeps a group alive.
 
-    def __init__(self, agent: "Agent") -> None:
-        self._agent = agent
+    `store` takes all announced groups and raises LocalError when they do not fit.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self._kinds: dict[str, int] = {}
         self._announced: list[dict[str, Any]] = []
 
@@ -46,10 +49,8 @@ class Groups:
 
     def _announce(self, group: dict[str, Any]) -> None:
         self._announced.append(group)
-        if self._agent.ring is None:
-            return
         try:
-            self._agent.ring.write_groups(self._announced)
+            self._store(self._announced)
         except LocalError as error:  # thousands of irregular groups: those known before stay announced
             self._announced.pop()
             say(f"process group {group['name']} is not announced: {error}")
