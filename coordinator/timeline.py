@@ -1,4 +1,4 @@
-# ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
+# ruff: noqa: N806, N815  (names of arrays end in their shape, see the legend below)
 """The steps of one run, laid out as step x rank, and the judgement of which steps are complete.
 
 No clock and no I/O: every call carries the time. Records arrive late, twice, never, or from a rank that lies; each

@@ -103,7 +103,10 @@ def _unpacked(announcement: "NodeAnnouncement", where: str) -> list[domains.Doma
     for group in announcement.groups:
         if group.kind not in DOMAIN_KINDS:
             continue
-        left -= sum(len(range(*span)) for span in group.ranks if len(span) == _SPAN_PARTS and span[2] > 0)
+        for span in group.ranks:
+            if len(span) != _SPAN_PARTS or span[2] < 1 or max(map(abs, span)) > WORLD_SIZE_MAX:
+                raise MalformedError("rank range", where=where, got=span, expected="[start, stop, step] in the world")
+            left -= len(range(*span))
         if left < 0:
             raise MalformedError("groups", where=where, got="more", expected=f"at most {WORLD_SIZE_MAX} members")
         groups.append(domains.Domain(group.kind, group.name, domains.unpack_ranks(group.ranks, where=where)))

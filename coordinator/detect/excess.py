@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coordinator.detect.groups import median_of_three
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from coordinator.policy import ExcessPolicy
 
 _STEPS_NONE = -1
-_SHORT_STEPS = 3  # `_median_of_three` is written for it
+_SHORT_STEPS = 3  # `median_of_three` is written for it
 _LEVEL_RATE = 1 / 8  # smoothing of what is shown, in steps
 _SIGMA_MIN = 1e-6  # a noiseless generated series must not divide by zero; real clocks are 1,000 times coarser
 
@@ -160,7 +162,7 @@ class ExcessTest:
         if self.judged > policy.settle_steps:
             self._noise.learn(np.abs(raw_N - self._recent[-1]))
         self._recent = [*self._recent[1:], held_N]
-        median_N = _median_of_three(*self._recent)
+        median_N = median_of_three(*self._recent)
         if self.judged >= policy.settle_steps + 2 * _SHORT_STEPS:
             self._short_noise.learn(np.abs(median_N - self._medians[0]))
         self._medians = [*self._medians[1:], median_N]
@@ -225,11 +227,3 @@ class ExcessTest:
         short_P = np.where(noisy_P, np.maximum(short_P, noisy_short_P), short_P)
         long_P = np.where(noisy_P, noisy_long_P, long_P)
         return np.where(np.isnan(short_P), np.inf, short_P), np.where(np.isnan(long_P), np.inf, long_P)
-
-
-def _median_of_three(
-    a_N: "NDArray[np.float64]", b_N: "NDArray[np.float64]", c_N: "NDArray[np.float64]"
-) -> "NDArray[np.float64]":
-    """Return the median of each place, several times faster than the general one."""
-    median: NDArray[np.float64] = np.maximum(np.minimum(a_N, b_N), np.minimum(np.maximum(a_N, b_N), c_N))
-    return median

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+_THREE = 3
+
 REFERENCE_QUANTILE = 0.3
 """Slow is one-sided, so the reference is a low quantile: up to 70 % of a large group may be slow.
 
@@ -21,8 +23,18 @@ implementation takes, doubles the noise on shared cores: one rank is always luck
 """
 
 
+def median_of_three(
+    a_N: "NDArray[np.float64]", b_N: "NDArray[np.float64]", c_N: "NDArray[np.float64]"
+) -> "NDArray[np.float64]":
+    """Return the median of each place, several times faster than the general one; NaN where any is."""
+    median: NDArray[np.float64] = np.maximum(np.minimum(a_N, b_N), np.minimum(np.maximum(a_N, b_N), c_N))
+    return median
+
+
 def middle(values_KN: "NDArray[np.float64]") -> "NDArray[np.float64]":
     """Return the lower median along the first axis, NaN left out, NaN where all are."""
+    if len(values_KN) == _THREE and not np.isnan(values_KN).any():
+        return median_of_three(*values_KN)
     ordered_KN = np.sort(values_KN, axis=0)
     known_N = (~np.isnan(ordered_KN)).sum(axis=0)
     picked: NDArray[np.float64] = ordered_KN[np.maximum(known_N - 1, 0) // 2, np.arange(ordered_KN.shape[1])]

@@ -204,7 +204,7 @@ def test_one_capture_at_a_time_and_a_cooldown_between_two():
     story.judge(81, finding(), finding(1, cause="data", onset=78))
     assert story.log.count("RequestProfile") == 1
     story.now += POLICY.profile.cooldown_seconds
-    (request,) = story.feed(ev.TickEvent)
+    (request,) = story.judge(82, finding(), finding(1, cause="data", onset=78))
     assert request.ranks == (1, 0)
     assert story.state == "profiling"
 
@@ -314,7 +314,7 @@ def test_silence_is_lost_and_steps_bring_it_back():
     assert story.machine.capture is None
     story.judge(63, finding())
     assert story.state in ("suspect", "profiling")
-    story.now += 4000
+    story.now += POLICY.run.lost_seconds
     story.feed(ev.TickEvent)
     assert story.feed(ev.TickEvent) == []
     story.now += POLICY.run.lost_keep_seconds

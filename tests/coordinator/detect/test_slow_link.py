@@ -16,8 +16,7 @@ def found(recording, *, moved=None):
     first = {}
     for row in recording.rows():
         if moved is not None:
-            for value in row.moved.values():
-                value *= moved[row.step]
+            row.moved.update({kind: value * moved[row.step] for kind, value in row.moved.items()})
         test.step(row, row.step)
         for slow in test.found(float(row.duration.max())):
             first.setdefault((slow.domain.kind, slow.domain.ranks), row.step)

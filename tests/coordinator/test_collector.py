@@ -1,0 +1,159 @@
+"""The exposition against the catalogue."""
+
+import subprocess
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from coordinator.collector import choose_form, render
+from coordinator.snapshot import RunSnapshot, Snapshot, StepHistogram, Suspect
+from lockstep.contracts.limits import SUSPECTS_MAX
+from lockstep.contracts.metrics import CATALOGUE, CAUSES, PROFILE_STATES, RUN_STATES
+from tests.coordinator.test_store import incident
+
+OURS = [metric for metric in CATALOGUE if metric.source == "coordinator"]
+
+
+def run_snapshot(name="job", **more):
+    histogram = StepHistogram.empty()
+    for seconds in (0.1, 0.1, 0.3, 100.0):
+        histogram.observe(seconds)
+    suspect = Suspect(rank=2, hostname="h", domain_kind="dp", cause="compute", excess_ratio=0.5)
+    values = {
+        "run": name,
+        "state": "diagnosed",
+        "world_size": 4,
+        "ranks_reporting": 4,
+        "step": 80,
+        "last_step_unix_s": 1.5e9,
+        "recent_step_seconds": 0.3,
+        "baseline_step_seconds": 0.1,
+        "fluctuating": True,
+        "slow_ranks": 1,
+        "suspects": (suspect,),
+        "incidents": (incident(1, function="train.py(10): forward"),),
+        "incidents_total": 3,
+        "lost_device_seconds": 4.5,
+        "profiles": {"requested": 2},
+        "step_counts": tuple(histogram.counts),
+        "step_sum_seconds": histogram.sum_seconds,
+    }
+    return RunSnapshot(**(values | more))
+
+
+def snapshot(*runs):
+    return Snapshot(
+        runs=runs,
+        messages_received={"steps": 5, "announce": 0, "answer": 0, "summary": 0, "alive": 0},
+        messages_rejected={"topic": 0, "version": 0, "malformed": 1},
+        records_rejected={"rank": 0, "late": 0, "duplicate": 0, "impossible": 0},
+        records_lost=0,
+        is_connected=True,
+        nodes_alive=1,
+        detections=10,
+        detection_seconds=0.01,
+        last_detection_unix_s=1.5e9,
+        version="0.1.0",
+    )
+
+
+def samples(text):
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_names_types_helps_and_labels_are_the_catalogues():
+    """Every family of the catalogue is there, as the catalogue writes it, and no other."""
+    families = list(text_string_to_metric_families(render(snapshot(run_snapshot()), "text").decode()))
+    by_name = {family.name: family for family in families}
+    assert by_name.keys() == {metric.name.removesuffix("_total") for metric in OURS}
+    for metric in OURS:
+        family = by_name[metric.name.removesuffix("_total")]
+        assert (family.type, family.documentation) == (metric.type, metric.help)
+        labels = {frozenset(sample.labels) - {"le"} for sample in family.samples}
+        assert labels == {frozenset(metric.labels)}, metric.name
+
+
+def test_enumerated_labels_are_always_there():
+    """States, causes and outcomes are exported with 0 before they ever happen."""
+    found = samples(render(snapshot(run_snapshot()), "text").decode())
+    for name, label, values in (
+        ("lockstep_run_state", "state", RUN_STATES),
+        ("lockstep_run_incidents_open", "cause", CAUSES),
+        ("lockstep_run_profiles_total", "state", PROFILE_STATES),
+    ):
+        got = {dict(labels)[label]: value for (sample, labels), value in found.items() if sample == name}
+        assert got.keys() == set(values)
+    assert found["lockstep_run_state", (("run", "job"), ("state", "diagnosed"))] == 1
+    assert found["lockstep_run_incidents_open", (("cause", "compute"), ("run", "job"))] == 1
+
+
+def test_what_is_not_known_is_left_out_and_not_zero():
+    """A run without a step has no step, and a coordinator without a detection no time of one."""
+    bare = run_snapshot(step=None, last_step_unix_s=None, recent_step_seconds=None, baseline_step_seconds=None)
+    text = render(snapshot(bare), "text").decode()
+    assert "lockstep_run_step{" not in text
+    assert "lockstep_run_baseline_step_duration_seconds{" not in text
+
+
+def test_a_forgotten_run_leaves_no_series():
+    """The next scrape knows nothing of it."""
+    assert 'run="job"' in render(snapshot(run_snapshot()), "text").decode()
+    assert "run=" not in render(snapshot(), "text").decode()
+
+
+def test_the_histogram_is_cumulative():
+    """Buckets count what is not longer; the sum tells what +Inf hides."""
+    found = samples(render(snapshot(run_snapshot()), "text").decode())
+    name = "lockstep_run_step_duration_seconds"
+    assert found[f"{name}_bucket", (("le", "0.1"), ("run", "job"))] == 2
+    assert found[f"{name}_bucket", (("le", "60.0"), ("run", "job"))] == 3
+    assert found[f"{name}_count", (("run", "job"),)] == 4
+    assert found[f"{name}_sum", (("run", "job"),)] == pytest.approx(100.5)
+
+
+def test_series_do_not_grow_with_the_ranks():
+    """However many ranks an incident names, few are exported one by one."""
+    wide = run_snapshot(incidents=tuple(incident(n, ranks=tuple(range(10_000))) for n in range(50)))
+    found = samples(render(snapshot(wide), "text").decode())
+    assert sum(name == "lockstep_incident_info" for name, _ in found) <= 2 * SUSPECTS_MAX
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("runs", [0, 2])
+def test_promtool_has_nothing_to_say(runs):
+    """Prometheus's own linter accepts the page."""
+    page = render(snapshot(*(run_snapshot(f"job{n}") for n in range(runs))), "text")
+    checked = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, check=False)
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
+
+
+def test_twenty_runs_are_a_small_page():
+    """Twenty runs are a few thousand lines, whatever their size."""
+    page = render(snapshot(*(run_snapshot(f"job{n}") for n in range(20))), "text")
+    assert page.count(b"\n") < 2500
+
+
+@pytest.mark.parametrize(
+    ("accept", "form"),
+    [
+        ("", "text"),
+        ("*/*", "text"),
+        ("text/plain;version=0.0.4", "text"),
+        ("application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1", "openmetrics"),
+        ("application/openmetrics-text;version=2.0.0,text/plain;q=0.5", "text"),
+        ("application/openmetrics-text;q=0.1,text/plain;q=0.9", "text"),
+        ("application/openmetrics-text;q=high", "text"),
+    ],
+)
+def test_content_negotiation(accept, form):
+    """Text 0.0.4 unless OpenMetrics up to 1.0.0 is preferred."""
+    assert choose_form(accept) == form
+
+
+def test_openmetrics_ends_as_it_must():
+    """The other format is complete."""
+    assert render(snapshot(run_snapshot()), "openmetrics").endswith(b"# EOF\n")

@@ -1,0 +1,123 @@
+"""What survives the coordinator."""
+
+import sqlite3
+
+import pytest
+
+from coordinator.casebook import RunMemory
+from coordinator.incidents import CLOSED, AdviceItem, Incident, ProfileNote, from_json, to_json
+from coordinator.store import FILE_NAME, Store
+from lockstep.contracts.errors import ConfigError, MalformedError
+
+
+def incident(number=1, **more):
+    values = {
+        "id": f"job-{number}",
+        "run": "job",
+        "kind": "slow_rank",
+        "cause": "compute",
+        "scope": "rank",
+        "ranks": (2, 3),
+        "domain": ("dp", "dp0"),
+        "onset_step": 60,
+        "detected_step": 62,
+        "opened_unix_ns": number,
+        "slowdown_ratio": 0.5,
+        "excess_seconds": 0.05,
+        "evidence": ("rank 2 is slow",),
+        "numbers": {"excess_ratio": 0.5},
+        "profile_evidence": ("it stays in forward",),
+        "advice": (AdviceItem(suggestion="a", how="b", predicted_gain_ratio=None, source="c"),),
+        "profile": ProfileNote(request_id=7, ranks=(2, 0), first_step=70, steps=3, cost_seconds=0.5),
+    }
+    return Incident(**(values | more))
+
+
+def test_the_json_form_is_what_the_api_promises_and_comes_back_whole():
+    """Keys, shapes and round trip."""
+    value = to_json(incident())
+    assert from_json(value, where="test") == incident()
+    assert value["domain"] == {"kind": "dp", "id": "dp0"}
+    assert value["evidence"] == ["rank 2 is slow", "it stays in forward"]
+    assert value["profile"] == {"request_id": 7, "ranks": [2, 0], "first_step": 70, "steps": 3, "cost_seconds": 0.5}
+    assert value["advice"] == [{"suggestion": "a", "how": "b", "predicted_gain_ratio": None, "source": "c"}]
+    promised = {"id", "run", "kind", "cause", "scope", "ranks", "domain", "onset_step", "detected_step", "closed_step"}
+    promised |= {"slowdown_ratio", "lost_device_seconds", "evidence", "numbers", "function", "operator", "advice"}
+    assert promised | {"confidence", "state", "opened_unix_ns", "profile"} <= value.keys()
+
+
+@pytest.mark.parametrize("break_it", [lambda v: v.pop("domain"), lambda v: v.update(advice=[{"x": 1}])])
+def test_another_json_form_is_refused_by_name(break_it):
+    """What this version did not write is an error that says where."""
+    value = to_json(incident())
+    break_it(value)
+    with pytest.raises(MalformedError, match="incident in somewhere"):
+        from_json(value, where="somewhere")
+
+
+def test_open_incidents_and_budgets_are_there_after_a_restart(tmp_path):
+    """A second process finds the open incident, not the closed one, and the run's counts."""
+    store = Store(str(tmp_path))
+    store.keep_incident(incident(1))
+    store.keep_incident(incident(2))
+    store.keep_incident(incident(2, state=CLOSED, closed_step=90))
+    memory = RunMemory(
+        incidents_total=2, lost_device_seconds=4.5, capture_times_s=(1.0, 2.0), capture_counts={"done": 2}
+    )
+    store.keep_run("job", memory)
+    store.close()
+    again = Store(str(tmp_path))
+    kept = again.load_runs()["job"]
+    assert kept.incidents == (incident(1),)
+    assert (kept.incidents_total, kept.lost_device_seconds, kept.capture_times_s) == (2, 4.5, (1.0, 2.0))
+    assert [i.id for i in again.incidents(run="job")] == ["job-2", "job-1"]
+    assert [i.id for i in again.incidents(state=CLOSED)] == ["job-2"]
+    assert again.incidents(run="other") == []
+    assert again.incident("job-1") == incident(1)
+    assert again.incident("job-9") is None
+    again.close()
+
+
+def test_a_killed_writer_loses_nothing_it_had_written(tmp_path):
+    """What was kept is on disk before `close`: a reader beside the open writer sees it."""
+    store = Store(str(tmp_path))
+    store.keep_incident(incident(1))
+    beside = sqlite3.connect(tmp_path / FILE_NAME)
+    assert beside.execute("SELECT count(*) FROM incidents").fetchone() == (1,)
+    beside.close()
+    store.close()
+
+
+def test_bad_places_are_named(tmp_path):
+    """A file in the way, a file of another version and a file that is no database are configuration errors."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="state_directory"):
+        Store(str(tmp_path / "file"))
+    database = sqlite3.connect(tmp_path / FILE_NAME)
+    database.execute("PRAGMA user_version=99")
+    database.close()
+    with pytest.raises(ConfigError, match="got version 99"):
+        Store(str(tmp_path))
+    (tmp_path / FILE_NAME).write_bytes(b"no database at all" * 100)
+    with pytest.raises(ConfigError, match="state_directory"):
+        Store(str(tmp_path))
+
+
+def test_without_a_directory_everything_is_in_memory():
+    """The single-machine default writes no file."""
+    store = Store("")
+    store.keep_incident(incident(1))
+    assert [i.id for i in store.incidents()] == ["job-1"]
+    store.close()
+
+
+def test_foreign_rows_are_an_error_that_says_so(tmp_path):
+    """A row that another program wrote is refused, not half read."""
+    store = Store(str(tmp_path))
+    store._database.execute("INSERT INTO runs VALUES ('job', '[]')")
+    with pytest.raises(MalformedError, match="memory of run job"):
+        store.load_runs()
+    store._database.execute("INSERT INTO incidents VALUES ('x', 'job', 'open', 1, '{')")
+    with pytest.raises(MalformedError, match="incident"):
+        store.incidents()
+    store.close()
