@@ -41,8 +41,8 @@ class ExcessPolicy:
     noisy_sigma: float = 0.05  # more than 10 times the noise of reference jobs: ranks share cores, and one of them
     # descheduled for 7 steps reads as +56 %. There the short median must reach the gross ratio, ...
     noisy_long_factor: float = 2.0  # ... and the long mean twice its gate. Learnt noise is too young to know the tail:
-    noisy_short_sigmas: float = 9.0  # shared cores, a stranger on one of them for 4 s: 6.8 sigma for three steps, ...
-    noisy_long_sigmas: float = 5.0  # ... and 3.9 sigma for the mean of sixteen
+    noisy_short_sigmas: float = 8.0  # shared cores, a stranger on one of them for 4 s: 6.8 sigma for three steps, ...
+    noisy_long_sigmas: float = 4.5  # ... and 3.9 sigma for the mean of sixteen
     least_share: float = 0.33  # share of the gate that the least of three steps must reach: two stalls are no fault
     long_steps: int = 16  # reference: window of the long mean
     clear_steps: int = 5  # reference: quiet steps that end an alarm

@@ -12,7 +12,10 @@ from coordinator.policy import ExcessPolicy
 from tests.coordinator.scenarios import SHARED_CORES, Scenario, generate
 
 DATA = Path(__file__).parents[1] / "data"
-"""Four processes with a barrier on two shared cores: own work and step, recorded, in microseconds."""
+"""Four processes on two shared cores: own work and step, recorded, in microseconds.
+
+With a barrier, or (`gloo`) training the demonstration's model, once beside a stranger that takes a core for seconds.
+"""
 POLICY = ExcessPolicy()
 
 
@@ -38,6 +41,19 @@ def first_alarms(own, stages=None, replicas=None):
 def test_recorded_healthy_jobs_are_silent(path):
     """A job of 4 processes on 2 busy cores accuses nobody, though ranks are descheduled for steps on end."""
     assert first_alarms(recorded(path)[0]) == {}
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("healthy-*-gloo*.csv")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("rank", range(4))
+@pytest.mark.parametrize("begin", [80, 300])
+def test_twice_a_step_more_work_is_found_on_its_third_step(path, rank, begin):
+    """In a recorded DistributedDataParallel job, stranger on a core or not, a rank that turns slow is named by then."""
+    own, step_s = recorded(path)
+    own = own[: begin + 40].copy()
+    own[begin:, rank] += 2 * np.median(step_s)
+    found = first_alarms(own)
+    assert found.keys() == {rank}
+    assert found[rank] <= begin + 2
 
 
 def test_a_recorded_fault_is_found_on_its_third_step():
