@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from coordinator import events as ev
-from coordinator.collector import CONTENT_TYPES, choose_form, render
+from coordinator.collector import SnapshotCollector
 from coordinator.detect.components import medians
 from coordinator.incidents import CLOSED, OPEN, to_json
 from coordinator.page import render_page
 from lockstep.contracts.limits import PROFILE_RANKS_MAX, PROFILE_STEPS_MAX
+from lockstep.serving.exposition import CONTENT_TYPES, choose_form, render
 
 if TYPE_CHECKING:
     from coordinator.config import CoordinatorConfig
@@ -110,7 +111,8 @@ async def _ready(request: web.Request) -> web.Response:
 async def _metrics(request: web.Request) -> web.Response:
     form = choose_form(request.headers.get("Accept", ""))
     async with request.app[_SCRAPES]:
-        body = await asyncio.to_thread(render, request.app[_SERVICES].snapshot(), form)
+        collector = SnapshotCollector(request.app[_SERVICES].snapshot())
+        body = await asyncio.to_thread(render, collector, form)
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPES[form]})
 
 

@@ -6,20 +6,17 @@ What comes from the bus is hostile until decoded: anything else is counted by re
 import asyncio
 import logging
 import random
-import ssl
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import aiomqtt
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
 
 from lockstep.contracts import topics
 from lockstep.contracts.codec import Message, decode, encode
 from lockstep.contracts.errors import ContractVersionError, MalformedError
 from lockstep.contracts.limits import MESSAGE_MAX_BYTES
+from lockstep.serving.broker import backoff_seconds, client_options
 
 if TYPE_CHECKING:
     from coordinator.config import CoordinatorConfig
@@ -67,12 +64,6 @@ def take_payload(topic: str, payload: object, counts: BusCounts) -> Message | Ma
         return error
 
 
-def backoff_seconds(attempt: int, jitter: float) -> float:
-    """Return the wait before attempt `attempt` (from 0): doubled each time, capped, half of it times `jitter`."""
-    full: float = min(_BACKOFF_MAX_S, _BACKOFF_FIRST_S * 2.0 ** min(attempt, 16))
-    return full * (0.5 + 0.5 * jitter)
-
-
 class Bus:
     """One connection at a time. `on_message` is called on the event loop and must be quick.
 
@@ -91,19 +82,22 @@ class Bus:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Stay connected until `stop` is set."""
-        attempt = 0
+        failures = 0
         while not stop.is_set():
             try:
                 async with self._connect() as client:
-                    attempt = 0
+                    failures = 0
                     await self._receive(client, stop)
             except (aiomqtt.MqttError, OSError) as error:
                 self._log(f"broker {self._config.broker_host}:{self._config.broker_port}: {error}")
             finally:
                 self.connected.clear()
                 self._client = None
-            await _wait(stop, backoff_seconds(attempt, self._random.random()))
-            attempt += 1
+            failures += 1
+            wait_s = backoff_seconds(
+                failures, self._random.random(), first_seconds=_BACKOFF_FIRST_S, longest_seconds=_BACKOFF_MAX_S
+            )
+            await _wait(stop, wait_s)
 
     def reject(self, error: MalformedError) -> None:
         """Count a message that was well formed and still cannot be."""
@@ -124,23 +118,8 @@ class Bus:
         await self._client.publish(topic, encode(request), qos=1, timeout=_PUBLISH_TIMEOUT_S)
 
     def _connect(self) -> aiomqtt.Client:
-        config = self._config
-        password = None
-        if config.broker_password_file:
-            password = Path(config.broker_password_file).read_text(encoding="utf-8").strip()
-        is_v5 = config.broker_protocol == "5"
-        properties = None
-        if is_v5:
-            properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-            properties.MaximumPacketSize = MESSAGE_MAX_BYTES + _PACKET_SPARE_BYTES
         return aiomqtt.Client(
-            config.broker_host,
-            config.broker_port,
-            username=config.broker_username or None,
-            password=password,
-            protocol=aiomqtt.ProtocolVersion.V5 if is_v5 else aiomqtt.ProtocolVersion.V311,
-            properties=properties,
-            tls_context=ssl.create_default_context(cafile=config.broker_ca_file) if config.broker_ca_file else None,
+            **client_options(self._config, packet_max_bytes=MESSAGE_MAX_BYTES + _PACKET_SPARE_BYTES),
             timeout=_CONNECT_TIMEOUT_S,
             max_queued_incoming_messages=_QUEUE_MESSAGES,
         )

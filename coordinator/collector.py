@@ -4,11 +4,9 @@ Enumerated labels are always there; what is not known yet is left out rather tha
 nothing behind, for families are made anew at each scrape.
 """
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.exposition import generate_latest as render_text
-from prometheus_client.openmetrics.exposition import generate_latest as render_openmetrics
 
 from lockstep.contracts.limits import SUSPECTS_MAX
 from lockstep.contracts.metrics import BY_NAME, CAUSES, PROFILE_STATES, RUN_STATES, STEP_BUCKETS_SECONDS
@@ -21,12 +19,6 @@ if TYPE_CHECKING:
     from coordinator.incidents import Incident
     from coordinator.snapshot import RunSnapshot, Snapshot
 
-Form = Literal["text", "openmetrics"]
-CONTENT_TYPES: dict[Form, str] = {
-    "text": "text/plain; version=0.0.4; charset=utf-8",
-    "openmetrics": "application/openmetrics-text; version=1.0.0; charset=utf-8",
-}
-_ACCEPT_MAX = 4096  # characters; Prometheus sends 200
 _LABEL_MAX = 128  # characters of a function's name: label values over 200 are refused by our PodMonitor
 Row = tuple[tuple[str, ...], float]
 
@@ -135,41 +127,3 @@ def _step_histogram(runs: "tuple[RunSnapshot, ...]") -> "Family":
             buckets.append((bound, cumulative))
         family.add_metric([run.run], buckets=buckets, sum_value=run.step_sum_seconds)
     return family
-
-
-def render(snapshot: "Snapshot", form: Form) -> bytes:
-    """Return the exposition; about 10 us a series, so off the event loop."""
-    collector = SnapshotCollector(snapshot)
-    rendered: bytes = render_openmetrics(collector) if form == "openmetrics" else render_text(collector)
-    return rendered
-
-
-def choose_form(accept: str) -> Form:
-    """Return the form that an Accept header prefers; OpenMetrics ends at 1.0.0, text where nothing of ours is asked."""
-    best: tuple[float, Form] = (0.0, "text")
-    for part in accept[:_ACCEPT_MAX].lower().split(","):
-        media, *parameters = (word.strip() for word in part.split(";"))
-        values = dict(word.split("=", 1) for word in parameters if "=" in word)
-        form = _FORMS.get((media, values.get("version", "")))
-        quality = _quality(values.get("q", "1"))
-        if form is not None and quality > best[0]:
-            best = (quality, form)
-    return best[1]
-
-
-_FORMS: dict[tuple[str, str], Form] = {
-    ("application/openmetrics-text", ""): "openmetrics",
-    ("application/openmetrics-text", "1.0.0"): "openmetrics",
-    ("text/plain", ""): "text",
-    ("text/plain", "0.0.4"): "text",
-    ("text/*", ""): "text",
-    ("*/*", ""): "text",
-}
-
-
-def _quality(text: str) -> float:
-    try:
-        quality = float(text)
-    except ValueError:
-        return 0.0
-    return quality if 0.0 <= quality <= 1.0 else 0.0

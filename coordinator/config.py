@@ -8,9 +8,9 @@ from lockstep.contracts.domains import DEFAULT_ORDER, parse_degrees
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.limits import PROFILE_STEPS_MAX
 from lockstep.contracts.records import DOMAIN_KINDS
+from lockstep.serving.broker import check_protocol
 
 _PORT_MAX = 65535
-_PROTOCOLS = ("5", "3.1.1")
 _RANGES: dict[str, tuple[float, float]] = {
     "broker_port": (1, _PORT_MAX),
     "http_port": (0, _PORT_MAX),
@@ -101,8 +101,7 @@ class CoordinatorConfig:
         for key in ("broker_host", "http_host"):
             if not getattr(self, key):
                 raise ConfigError(f"{key}: got '', expected a host name or address")
-        if self.broker_protocol not in _PROTOCOLS:
-            raise ConfigError(f"broker_protocol: got {self.broker_protocol!r}, expected one of {_PROTOCOLS}")
+        check_protocol(self)
         self._check_names()
         parse_degrees(self.domains, where="domains")
         if sorted(self.order.split("-")) != sorted(DOMAIN_KINDS[:-1]):

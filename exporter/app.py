@@ -7,8 +7,9 @@ from typing import Any
 from aiohttp import web
 
 import lockstep
-from exporter.exposition import CONTENT_TYPES, Page, choose_form
+from exporter.exposition import Page
 from exporter.snapshot import NodeSnapshot, RankView
+from lockstep.serving.exposition import CONTENT_TYPES, choose_form
 
 Latest = Callable[[], NodeSnapshot | None]
 """Returns the latest snapshot, None before the first tick."""

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.paths import DEFAULT_ROOT, check_name
+from lockstep.serving.broker import check_protocol
 
 _PORT_MAX = 65535
-_PROTOCOLS = ("5", "3.1.1")
 _RANGES: dict[str, tuple[float, float]] = {
     "broker_port": (1, _PORT_MAX),
     "http_port": (0, _PORT_MAX),
@@ -110,8 +110,7 @@ class ExporterConfig:
                 raise ConfigError(f"{key}: got an empty value, expected a host name or address")
 
     def _check_broker(self) -> None:
-        if self.broker_protocol not in _PROTOCOLS:
-            raise ConfigError(f"broker_protocol: got {self.broker_protocol!r}, expected one of {_PROTOCOLS}")
+        check_protocol(self)
         for key in ("broker_password_file", "broker_ca_file"):
             if getattr(self, key) and not Path(getattr(self, key)).is_file():
                 raise ConfigError(f"{key}: got {getattr(self, key)!r}, expected a readable file")

@@ -8,14 +8,11 @@ The session at the broker is a clean one: a profile request that waited for us w
 import asyncio
 import logging
 import random
-import ssl
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import aiomqtt
 import paho.mqtt.client as paho
-from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
@@ -26,10 +23,11 @@ from lockstep.contracts import topics
 from lockstep.contracts.codec import decode_as, encode
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import NodeAlive, ProfileRequest
+from lockstep.serving.broker import backoff_seconds, client_options
 
 _log = logging.getLogger(__name__)
 
-_BACKOFF_FIRST_S = 0.5
+_BACKOFF_FIRST_S = 1.0
 _BACKOFF_MAX_S = 30.0
 _KEEPALIVE_S = 15  # the broker sends the last will 1.5 times this after the network went
 _ACKNOWLEDGE_S = 10.0
@@ -224,27 +222,16 @@ class Publisher:
         await self._deliver(client, topics.alive_topic(self._node), self._alive(False), retain=True)
 
     def _client(self) -> _Client:
-        config = self._config
-        is_v5 = config.broker_protocol == "5"
-        properties = None
-        if is_v5:
-            properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-            properties.MaximumPacketSize = _REQUEST_MAX_BYTES
+        is_v5 = self._config.broker_protocol == "5"
         return _Client(
-            config.broker_host,
-            config.broker_port,
-            username=config.broker_username or None,
-            password=_read_password(config.broker_password_file),
+            **client_options(self._config, packet_max_bytes=_REQUEST_MAX_BYTES),
             identifier=f"lockstep-exporter-{self._node}",
-            protocol=aiomqtt.ProtocolVersion.V5 if is_v5 else aiomqtt.ProtocolVersion.V311,
             clean_start=True if is_v5 else paho.MQTT_CLEAN_START_FIRST_ONLY,
             clean_session=None if is_v5 else True,
             will=aiomqtt.Will(topics.alive_topic(self._node), self._alive(False), qos=1, retain=True),
             keepalive=_KEEPALIVE_S,
             timeout=_ACKNOWLEDGE_S,
             max_queued_incoming_messages=_REQUESTS_WAITING_MAX,
-            properties=properties,
-            tls_context=ssl.create_default_context(cafile=config.broker_ca_file) if config.broker_ca_file else None,
         )
 
     def _alive(self, alive: bool) -> bytes:  # noqa: FBT001  (the message's own field)
@@ -266,8 +253,9 @@ class Publisher:
             _log.warning("broker %s: %s; messages wait in the spool", where, error)
 
     def _backoff_s(self, failures: int) -> float:
-        longest = min(_BACKOFF_MAX_S, _BACKOFF_FIRST_S * 2.0 ** min(failures, 10))
-        return self._jitter.uniform(longest / 2, longest)
+        return backoff_seconds(
+            failures, self._jitter.random(), first_seconds=_BACKOFF_FIRST_S, longest_seconds=_BACKOFF_MAX_S
+        )
 
     @staticmethod
     async def _wait(event: asyncio.Event, timeout_s: float) -> None:
@@ -276,7 +264,3 @@ class Publisher:
                 await event.wait()
         except TimeoutError:
             return
-
-
-def _read_password(path: str) -> str | None:
-    return Path(path).read_text(encoding="utf-8").rstrip("\n") if path else None

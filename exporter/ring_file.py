@@ -185,7 +185,7 @@ class RingFile:
     def _answer(self, front: memoryview, errors: list[MalformedError]) -> OrderAnswer | None:
         if read_generation(front, _ANSWER) == self.answer_generation:
             return None
-        found = _read_value(front, _ANSWER, ring.ANSWER_BYTES)
+        found = read_blob(front, _ANSWER, ring.ANSWER_BYTES)
         if found is None:  # in the middle of being written: the next look sees it
             return None
         self.answer_generation, value = found
@@ -201,7 +201,7 @@ class RingFile:
         if read_generation(front, _GROUPS) == self._groups_generation:
             return None
         region = memoryview(self._pread(ring.GROUPS_BYTES, ring.GROUPS_OFFSET))
-        found = _read_value(region, 0, ring.GROUPS_BYTES)
+        found = read_blob(region, 0, ring.GROUPS_BYTES)
         if found is None:
             return None
         self._groups_generation, value = found
@@ -210,14 +210,6 @@ class RingFile:
 
 def _to_records(rows: list[bytes]) -> Records:
     return np.frombuffer(b"".join(rows), dtype="<i8").reshape(len(rows), len(RECORD_FIELDS))
-
-
-def _read_value(view: memoryview, offset: int, capacity_bytes: int) -> tuple[int, Any] | None:
-    """Read a blob; a value nested too deeply for the decoder reads as null, which no caller accepts."""
-    try:
-        return read_blob(view, offset, capacity_bytes)
-    except RecursionError:
-        return read_generation(view, offset), None
 
 
 def _check_answer(answer: OrderAnswer, where: str) -> None:

@@ -47,7 +47,10 @@ def write_blob(view: memoryview, offset: int, capacity_bytes: int, generation: i
 
 
 def read_blob(view: memoryview, offset: int, capacity_bytes: int) -> tuple[int, Any] | None:
-    """Return (generation, value), or None when nothing whole is stored there at this moment."""
+    """Return (generation, value), or None when nothing whole is stored there at this moment.
+
+    What is stored whole and is no JSON, or nested beyond reason, reads as the value None.
+    """
     generation, length, crc = _HEAD.unpack_from(view, offset)
     if generation == 0 or HEAD_BYTES + length > capacity_bytes:
         return None
@@ -57,5 +60,5 @@ def read_blob(view: memoryview, offset: int, capacity_bytes: int) -> tuple[int, 
         return None
     try:
         return generation, json.loads(payload)
-    except (ValueError, RecursionError):  # the checksum is right, so the writer was wrong: not JSON, or a bomb of it
-        return None
+    except (ValueError, RecursionError):  # stored whole, so the writer was wrong: null, which no reader accepts
+        return generation, None

@@ -5,7 +5,7 @@ import asyncio
 import aiomqtt
 import pytest
 
-from coordinator.bus import Bus, BusCounts, backoff_seconds, take_payload
+from coordinator.bus import Bus, BusCounts, take_payload
 from coordinator.config import CoordinatorConfig
 from lockstep.contracts import topics
 from lockstep.contracts.codec import decode, encode
@@ -44,14 +44,6 @@ def test_every_truncation_of_a_batch_is_refused():
         take_payload(topic, payload[:cut], counts)
     assert counts.rejected["malformed"] == len(payload)
     assert take_payload(topic, payload, counts) == batch
-
-
-def test_backoff_doubles_is_capped_and_jittered():
-    """Half of each wait is chance; none is longer than the cap."""
-    assert backoff_seconds(0, 0.0) == pytest.approx(0.1)
-    assert backoff_seconds(0, 1.0) == pytest.approx(0.2)
-    assert backoff_seconds(3, 1.0) == pytest.approx(1.6)
-    assert backoff_seconds(10_000, 1.0) == 15.0
 
 
 @pytest.mark.servers

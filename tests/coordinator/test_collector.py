@@ -5,13 +5,18 @@ import subprocess
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from coordinator.collector import choose_form, render
+from coordinator.collector import SnapshotCollector
 from coordinator.snapshot import RunSnapshot, Snapshot, StepHistogram, Suspect
 from lockstep.contracts.limits import SUSPECTS_MAX
 from lockstep.contracts.metrics import CATALOGUE, CAUSES, PROFILE_STATES, RUN_STATES
+from lockstep.serving.exposition import render
 from tests.coordinator.test_store import incident
 
 OURS = [metric for metric in CATALOGUE if metric.source == "coordinator"]
+
+
+def rendered(snapshot, form):
+    return render(SnapshotCollector(snapshot), form)
 
 
 def run_snapshot(name="job", **more):
@@ -67,7 +72,7 @@ def samples(text):
 
 def test_names_types_helps_and_labels_are_the_catalogues():
     """Every family of the catalogue is there, as the catalogue writes it, and no other."""
-    families = list(text_string_to_metric_families(render(snapshot(run_snapshot()), "text").decode()))
+    families = list(text_string_to_metric_families(rendered(snapshot(run_snapshot()), "text").decode()))
     by_name = {family.name: family for family in families}
     assert by_name.keys() == {metric.name.removesuffix("_total") for metric in OURS}
     for metric in OURS:
@@ -79,7 +84,7 @@ def test_names_types_helps_and_labels_are_the_catalogues():
 
 def test_enumerated_labels_are_always_there():
     """States, causes and outcomes are exported with 0 before they ever happen."""
-    found = samples(render(snapshot(run_snapshot()), "text").decode())
+    found = samples(rendered(snapshot(run_snapshot()), "text").decode())
     for name, label, values in (
         ("lockstep_run_state", "state", RUN_STATES),
         ("lockstep_run_incidents_open", "cause", CAUSES),
@@ -94,20 +99,20 @@ def test_enumerated_labels_are_always_there():
 def test_what_is_not_known_is_left_out_and_not_zero():
     """A run without a step has no step, and a coordinator without a detection no time of one."""
     bare = run_snapshot(step=None, last_step_unix_s=None, recent_step_seconds=None, baseline_step_seconds=None)
-    text = render(snapshot(bare), "text").decode()
+    text = rendered(snapshot(bare), "text").decode()
     assert "lockstep_run_step{" not in text
     assert "lockstep_run_baseline_step_duration_seconds{" not in text
 
 
 def test_a_forgotten_run_leaves_no_series():
     """The next scrape knows nothing of it."""
-    assert 'run="job"' in render(snapshot(run_snapshot()), "text").decode()
-    assert "run=" not in render(snapshot(), "text").decode()
+    assert 'run="job"' in rendered(snapshot(run_snapshot()), "text").decode()
+    assert "run=" not in rendered(snapshot(), "text").decode()
 
 
 def test_the_histogram_is_cumulative():
     """Buckets count what is not longer; the sum tells what +Inf hides."""
-    found = samples(render(snapshot(run_snapshot()), "text").decode())
+    found = samples(rendered(snapshot(run_snapshot()), "text").decode())
     name = "lockstep_run_step_duration_seconds"
     assert found[f"{name}_bucket", (("le", "0.1"), ("run", "job"))] == 2
     assert found[f"{name}_bucket", (("le", "60.0"), ("run", "job"))] == 3
@@ -118,7 +123,7 @@ def test_the_histogram_is_cumulative():
 def test_series_do_not_grow_with_the_ranks():
     """However many ranks an incident names, few are exported one by one."""
     wide = run_snapshot(incidents=tuple(incident(n, ranks=tuple(range(10_000))) for n in range(50)))
-    found = samples(render(snapshot(wide), "text").decode())
+    found = samples(rendered(snapshot(wide), "text").decode())
     assert sum(name == "lockstep_incident_info" for name, _ in found) <= 2 * SUSPECTS_MAX
 
 
@@ -126,34 +131,17 @@ def test_series_do_not_grow_with_the_ranks():
 @pytest.mark.parametrize("runs", [0, 2])
 def test_promtool_has_nothing_to_say(runs):
     """Prometheus's own linter accepts the page."""
-    page = render(snapshot(*(run_snapshot(f"job{n}") for n in range(runs))), "text")
+    page = rendered(snapshot(*(run_snapshot(f"job{n}") for n in range(runs))), "text")
     checked = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, check=False)
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
 
 
 def test_twenty_runs_are_a_small_page():
     """Twenty runs are a few thousand lines, whatever their size."""
-    page = render(snapshot(*(run_snapshot(f"job{n}") for n in range(20))), "text")
+    page = rendered(snapshot(*(run_snapshot(f"job{n}") for n in range(20))), "text")
     assert page.count(b"\n") < 2500
-
-
-@pytest.mark.parametrize(
-    ("accept", "form"),
-    [
-        ("", "text"),
-        ("*/*", "text"),
-        ("text/plain;version=0.0.4", "text"),
-        ("application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1", "openmetrics"),
-        ("application/openmetrics-text;version=2.0.0,text/plain;q=0.5", "text"),
-        ("application/openmetrics-text;q=0.1,text/plain;q=0.9", "text"),
-        ("application/openmetrics-text;q=high", "text"),
-    ],
-)
-def test_content_negotiation(accept, form):
-    """Text 0.0.4 unless OpenMetrics up to 1.0.0 is preferred."""
-    assert choose_form(accept) == form
 
 
 def test_openmetrics_ends_as_it_must():
     """The other format is complete."""
-    assert render(snapshot(run_snapshot()), "openmetrics").endswith(b"# EOF\n")
+    assert rendered(snapshot(run_snapshot()), "openmetrics").endswith(b"# EOF\n")

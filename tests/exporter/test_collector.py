@@ -6,13 +6,14 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from exporter.collector import SnapshotCollector
 from exporter.counts import Counts
-from exporter.exposition import render
 from exporter.rings import Rings
 from exporter.snapshot import NodeSnapshot, take_snapshot
 from lockstep.contracts import ring as layout
 from lockstep.contracts.metrics import BY_NAME, CATALOGUE, PHASES
 from lockstep.contracts.records import MISSING
+from lockstep.serving.exposition import render
 from tests.exporter.conftest import OFFSET_NS, record
 
 STALE_NS = 10**12
@@ -46,7 +47,7 @@ class Node:
 
 
 def samples_of(snapshot: NodeSnapshot) -> dict[tuple, float]:
-    families = parse_text(render(snapshot, "text").decode())
+    families = parse_text(render(SnapshotCollector(snapshot), "text").decode())
     return {(s.name, *sorted(s.labels.items())): s.value for family in families for s in family.samples}
 
 
@@ -66,7 +67,7 @@ def test_every_family_of_the_catalogue_and_no_other(node: Node, make_ring):
     ring = make_ring()
     ring.write(record(0, tokens=1, tp_wait_ns=1, tp_bytes=1, tp_count=1))
     families = {}
-    for family in parse_text(render(node.snapshot(), "text").decode()):
+    for family in parse_text(render(SnapshotCollector(node.snapshot()), "text").decode()):
         name = family.name + "_total" if family.type == "counter" else family.name
         families[name] = family
     assert set(families) == OURS
@@ -189,18 +190,18 @@ def test_a_snapshot_does_not_change(node: Node, make_ring):
     ring = make_ring()
     ring.write(record(0))
     snapshot = node.snapshot()
-    before = render(snapshot, "text")
+    before = render(SnapshotCollector(snapshot), "text")
     ring.write(record(1))
     node.counts.lost["torn"] += 1
     node.snapshot()
-    assert render(snapshot, "text") == before
+    assert render(SnapshotCollector(snapshot), "text") == before
 
 
 def test_both_formats_say_the_same(node: Node, make_ring):
     """OpenMetrics carries the same samples, ends as it must, and has no creation times."""
     make_ring(hostname='we"ird\\name').write(record(0))
     snapshot = node.snapshot()
-    text = render(snapshot, "openmetrics").decode()
+    text = render(SnapshotCollector(snapshot), "openmetrics").decode()
     assert text.endswith("# EOF\n")
     found = {(s.name, *sorted(s.labels.items())): s.value for f in parse_openmetrics(text) for s in f.samples}
     assert found == samples_of(snapshot)
@@ -211,6 +212,6 @@ def test_promtool_has_no_objection(node: Node, make_ring):
     """Prometheus's own linter accepts the text exposition."""
     for rank in range(8):
         make_ring(rank=rank).write(record(0, tokens=100, tp_wait_ns=5, tp_bytes=6, tp_count=1))
-    page = render(node.snapshot(), "text")
+    page = render(SnapshotCollector(node.snapshot()), "text")
     done = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, timeout=30, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

@@ -1,6 +1,8 @@
+"""What a scraper is answered."""
+
 import pytest
 
-from exporter.exposition import choose_form
+from lockstep.serving.exposition import choose_form
 
 PROMETHEUS = (
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"

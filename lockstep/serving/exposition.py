@@ -1,0 +1,61 @@
+"""Which text format a scraper gets, and the text itself.
+
+prometheus_client chooses by itself too, but answers a version 2.0.0 whose syntax no specification defines yet; here
+OpenMetrics ends at 1.0.0.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Literal, Protocol
+
+from prometheus_client.exposition import generate_latest as _render_text
+from prometheus_client.openmetrics.exposition import generate_latest as _render_openmetrics
+
+Form = Literal["text", "openmetrics"]
+
+CONTENT_TYPES: dict[Form, str] = {
+    "text": "text/plain; version=0.0.4; charset=utf-8",
+    "openmetrics": "application/openmetrics-text; version=1.0.0; charset=utf-8",
+}
+_FORMS: dict[tuple[str, str], Form] = {
+    ("application/openmetrics-text", ""): "openmetrics",
+    ("application/openmetrics-text", "1.0.0"): "openmetrics",
+    ("text/plain", ""): "text",
+    ("text/plain", "0.0.4"): "text",
+    ("text/*", ""): "text",
+    ("*/*", ""): "text",
+}
+_ACCEPT_MAX = 4096  # characters; Prometheus sends 200
+
+
+class Collector(Protocol):
+    """A collector of prometheus_client."""
+
+    def collect(self) -> Iterable[Any]:
+        """Yield metric families."""
+
+
+def choose_form(accept: str) -> Form:
+    """Return the best form that an Accept header asks for; text where it asks for nothing that we have."""
+    best: tuple[float, Form] = (0.0, "text")
+    for part in accept[:_ACCEPT_MAX].lower().split(","):
+        media, *parameters = (word.strip() for word in part.split(";"))
+        values = dict(word.split("=", 1) for word in parameters if "=" in word)
+        form = _FORMS.get((media, values.get("version", "")))
+        quality = _quality(values.get("q", "1"))
+        if form is not None and quality > best[0]:
+            best = (quality, form)
+    return best[1]
+
+
+def render(collector: Collector, form: Form) -> bytes:
+    """Return the exposition; 10 to 15 us per series, so never on an event loop."""
+    rendered: bytes = _render_openmetrics(collector) if form == "openmetrics" else _render_text(collector)
+    return rendered
+
+
+def _quality(text: str) -> float:
+    try:
+        quality = float(text)
+    except ValueError:
+        return 0.0
+    return quality if 0.0 <= quality <= 1.0 else 0.0
