@@ -28,6 +28,7 @@ generate: $(VENV)/.dev
 bench: bench-agent
 	$(BIN)/python benchmarks/detect_cost.py
 	$(BIN)/python benchmarks/trace_cost.py
+	$(BIN)/python -m benchmarks.exporter_cost
 	$(BIN)/python -m benchmarks.page_latency
 
 bench-agent: $(VENV)/.dev system-packages
