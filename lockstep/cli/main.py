@@ -12,6 +12,10 @@ import lockstep
 from lockstep.contracts.errors import LockstepError
 
 EXIT_ERROR = 2
+EXTRA_PACKAGES = frozenset(
+    ("aiohttp", "aiomqtt", "amqtt", "msgspec", "numpy", "paho", "prometheus_client", "rich", "torch", "yaml")
+)
+"""What only some commands need; the base install, made for training images, has none of it."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -36,6 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(parsed.act(parsed))
     except LockstepError as error:
         print(f"lockstep: {error}", file=sys.stderr)
+        return EXIT_ERROR
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in EXTRA_PACKAGES:
+            raise
+        needed = f"this command needs {error.name}: install the extras with pip install 'lockstep[all]'"
+        print(f"lockstep: {needed}", file=sys.stderr)
         return EXIT_ERROR
     except KeyboardInterrupt:
         return 130
