@@ -40,7 +40,7 @@ def test_the_page_names_rank_and_cause(stack, fault, rank):
     incident = next(i for i in incidents if i["kind"] == "slow_rank")
     assert FUNCTIONS[fault] in incident["function"]
     assert incident["cause"] == fault
-    assert incident["onset_step"] >= begin[0] - 1
+    assert abs(incident["onset_step"] - begin[0]) <= 3  # noise before it can look like its beginning
     assert incident["evidence"]
     assert incident["advice"]
     assert incident["profile"]["cost_seconds"] > 0

@@ -48,7 +48,8 @@ class _Session:
         self.fault = fault
         self.rank = rank
         self.ranks = ranks
-        self.view = View(console)
+        goal, goal_step = ("nothing to be found", HEALTHY_STEPS) if fault == "none" else (f"{fault} fault", FAULT_STEP)
+        self.view = View(console, goal, goal_step)
         self.run_json: dict[str, Any] = {}
         self.incidents: list[dict[str, Any]] = []
 
@@ -95,6 +96,7 @@ class _Session:
         }
         command = f"torchrun --nproc-per-node {self.ranks} training.py {' '.join(fault)}"
         self.view.say(f"training: lockstep run --run {RUN} -- {command}")
+        self.view.start(f"{self.ranks} ranks import torch and set up their process group")
         return await asyncio.create_subprocess_exec(
             sys.executable,
             *job,

@@ -7,6 +7,8 @@ from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
@@ -19,10 +21,15 @@ _OWN = (("compute_seconds", "cyan"), ("host_seconds", "blue"), ("data_seconds", 
 
 
 class View:
-    """A live table on a terminal; a line now and then where there is none."""
+    """A live table on a terminal; a line now and then where there is none.
 
-    def __init__(self, console: Console) -> None:
+    `goal` says what happens at `goal_step`, which the progress bar runs towards.
+    """
+
+    def __init__(self, console: Console, goal: str, goal_step: int) -> None:
         self._console = console
+        self._goal = goal
+        self._goal_step = goal_step
         self._live: Live | None = None
         self._last_line_step = -_PLAIN_EVERY_STEPS
         self._last_state = ""
@@ -31,13 +38,18 @@ class View:
         """Print a line that stays."""
         self._console.print(text, highlight=False, markup=False)
 
+    def start(self, text: str) -> None:
+        """Show that something is under way before the run reports."""
+        if self._console.is_terminal:
+            self._live = Live(Spinner("dots", text), console=self._console, refresh_per_second=8, transient=True)
+            self._live.start()
+        else:
+            self.say(text)
+
     def update(self, run: dict[str, Any]) -> None:
         """Show the run as it is now."""
-        if self._console.is_terminal:
-            if self._live is None:
-                self._live = Live(console=self._console, refresh_per_second=8, transient=True)
-                self._live.start()
-            self._live.update(_picture(run))
+        if self._live is not None:
+            self._live.update(Group(self._progress(run["step"]), _picture(run)))
             return
         step = run["step"]
         if run["state"] != self._last_state or step >= self._last_line_step + _PLAIN_EVERY_STEPS:
@@ -49,6 +61,15 @@ class View:
         if self._live is not None:
             self._live.stop()
             self._live = None
+
+    def _progress(self, step: int) -> RenderableType:
+        row = Table.grid(padding=(0, 1))
+        done = step >= self._goal_step
+        bar = ProgressBar(total=self._goal_step, completed=min(step, self._goal_step), width=_BAR_CELLS)
+        row.add_row(
+            bar, f"{self._goal} since step {self._goal_step}" if done else f"{self._goal} at step {self._goal_step}"
+        )
+        return row
 
 
 def _milliseconds(seconds: float | None) -> str:
