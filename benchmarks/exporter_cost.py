@@ -72,9 +72,9 @@ def measure(directory: Path, ranks: int, seconds: int) -> dict[str, Any]:
     settings = {"root": str(directory / "shared"), "spool_directory": str(directory / "spool"), "node": "node"}
     rings = open_rings(directory / "shared" / "run", ranks)
     scrape_ms = []
-    with mosquitto(directory) as broker_port:
+    with mosquitto(directory) as broker:
         port = free_port()
-        settings |= {"broker_port": str(broker_port), "http_port": str(port), "http_host": "127.0.0.1"}
+        settings |= {"broker_port": str(broker.port), "http_port": str(port), "http_host": "127.0.0.1"}
         flags = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
         log = directory / "exporter.log"
         with running([sys.executable, "-m", "lockstep.cli.main", "exporter", *flags], log) as exporter:

@@ -2,12 +2,8 @@
 
 import json
 import re
-import socket
 import subprocess
-import threading
-import time
 import urllib.request
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 import yaml
@@ -16,6 +12,8 @@ from alerts import rules
 from alerts.policy import Site
 from lockstep.contracts import limits
 from lockstep.contracts.metrics import CATALOGUE, STEP_BUCKETS_SECONDS
+from tests.support import servers
+from tests.support.servers import wait_until
 
 HERE = rules.RENDERED.parent.parent
 PROMETHEUS = HERE / "prometheus.example.yml"
@@ -90,69 +88,18 @@ def test_inhibition_names_alerts_that_exist():
 
 
 @pytest.fixture
-def webhook():
-    """Yield the address of a webhook receiver, and the list of what it was sent."""
-    received = []
-
-    class Receiver(BaseHTTPRequestHandler):
-        def do_POST(self):
-            received.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Receiver)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", received
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def pager():
+    """Receive what Alertmanager delivers."""
+    with servers.webhook() as receiver:
+        yield receiver
 
 
 @pytest.fixture
-def alertmanager(tmp_path, webhook):
+def alertmanager(tmp_path, pager):
     """Start Alertmanager with the example, its receivers on loopback and its waits short; yield its API."""
-    address, _ = webhook
-    text = re.sub(r"https://(\w+)\.example\.invalid/alerts", rf"{address}/\1", ALERTMANAGER.read_text())
-    config = tmp_path / "alertmanager.yml"
-    config.write_text(text.replace("group_wait: 30s", "group_wait: 1s"))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with (tmp_path / "log").open("w") as log:
-        command = [
-            "prometheus-alertmanager",
-            f"--config.file={config}",
-            f"--storage.path={tmp_path / 'data'}",
-            f"--web.listen-address=127.0.0.1:{port}",
-            "--cluster.listen-address=",
-        ]
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    api = f"http://127.0.0.1:{port}/api/v2/alerts"
-    try:
-        until(lambda: answers(api))
-        yield api
-    finally:
-        process.terminate()
-        process.wait(DEADLINE_S)
-
-
-def answers(url):
-    try:
-        with urllib.request.urlopen(url, timeout=5) as reply:
-            return reply.status == 200
-    except OSError:
-        return False
-
-
-def until(condition):
-    """Wait for what another process does; fails after the deadline."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened before the deadline"
-        time.sleep(0.1)
+    text = re.sub(r"https://(\w+)\.example\.invalid/alerts", rf"{pager.url}/\1", ALERTMANAGER.read_text())
+    with servers.alertmanager(tmp_path, text.replace("group_wait: 30s", "group_wait: 1s")) as address:
+        yield f"{address}/api/v2/alerts"
 
 
 def get(url):
@@ -169,9 +116,8 @@ def post(url, labels):
 
 
 @pytest.mark.servers
-def test_a_stalled_run_is_one_page(alertmanager, webhook):
+def test_a_stalled_run_is_one_page(alertmanager, pager):
     """A stall silences the verdicts on its own run only, and eight slow ranks of another run are one page."""
-    _, received = webhook
     post(
         alertmanager,
         [
@@ -183,12 +129,12 @@ def test_a_stalled_run_is_one_page(alertmanager, webhook):
             {"alertname": "LockstepWatchdog"},
         ],
     )
-    until(lambda: len(received) >= 3)
+    wait_until(lambda: len(pager.deliveries) >= 3, DEADLINE_S, "three notifications")
     silent = {(a["labels"]["alertname"], a["labels"]["run"]) for a in get(alertmanager) if a["status"]["inhibitedBy"]}
     assert silent == {("LockstepRunSlow", "a"), ("LockstepSlowDeviceFound", "a")}
     told = sorted(
         (path, body["groupLabels"]["alertname"], body["groupLabels"]["run"], len(body["alerts"]))
-        for path, body in received
+        for _, path, body in pager.deliveries
     )
     assert told == [
         ("/chat", "LockstepRunSlow", "c", 1),
@@ -198,9 +144,8 @@ def test_a_stalled_run_is_one_page(alertmanager, webhook):
 
 
 @pytest.mark.servers
-def test_without_a_coordinator_verdicts_are_silent(alertmanager, webhook):
+def test_without_a_coordinator_verdicts_are_silent(alertmanager, pager):
     """A coordinator that is down is one page; what it last said of any run is silent, what nodes say is not."""
-    _, received = webhook
     post(
         alertmanager,
         [
@@ -211,6 +156,6 @@ def test_without_a_coordinator_verdicts_are_silent(alertmanager, webhook):
             {"alertname": "LockstepExporterDown"},
         ],
     )
-    until(lambda: len(received) >= 2)
-    told = sorted((path, body["groupLabels"]["alertname"]) for path, body in received)
+    wait_until(lambda: len(pager.deliveries) >= 2, DEADLINE_S, "two notifications")
+    told = sorted((path, body["groupLabels"]["alertname"]) for _, path, body in pager.deliveries)
     assert told == [("/chat", "LockstepExporterDown"), ("/pager", "LockstepCoordinatorDown")]

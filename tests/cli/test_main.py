@@ -73,6 +73,7 @@ def test_example_configurations_are_valid(name, form):
     if name == "coordinator":  # its token lies on the user's machine
         config = replace(config, api_token_file="")
     config.validate()
+    assert config.broker_host == "broker.example.internal"
 
 
 def test_print_config_shows_what_is_in_force(capsys):

@@ -2,9 +2,6 @@
 
 import asyncio
 import contextlib
-import socket
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +12,8 @@ from coordinator.findings import SLOW_RANK, Finding, Judgement
 from coordinator.runtime import Coordinator
 from lockstep.contracts.messages import GroupInfo, NodeAnnouncement, RankInfo
 from tests.coordinator.scenarios import START_UNIX_S
-
-MOSQUITTO = "/usr/sbin/mosquitto"
+from tests.support.servers import free_port
+from tests.support.servers import mosquitto as run_mosquitto
 
 
 def announce(*ranks, world=4, run="job", node="n0", attempt=1, state="running", groups=None, heartbeat_s=START_UNIX_S):
@@ -74,31 +71,11 @@ def judged(step, *findings, warm=True, disturbed=False, reporting=4, step_second
     )
 
 
-def free_port() -> int:
-    """Return a loopback port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture
 def mosquitto(tmp_path: Path) -> Iterator[int]:
     """Start a real broker on a free loopback port; hand out the port."""
-    port = free_port()
-    configuration = tmp_path / "mosquitto.conf"
-    configuration.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n")
-    broker = subprocess.Popen(
-        [MOSQUITTO, "-c", str(configuration)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-                break
-        yield port
-    finally:
-        broker.terminate()
-        broker.wait(timeout=10)
+    with run_mosquitto(tmp_path) as broker:
+        yield broker.port
 
 
 @contextlib.asynccontextmanager

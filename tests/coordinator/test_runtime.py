@@ -11,8 +11,9 @@ from lockstep.contracts import topics
 from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.messages import CallNode, ProfileAnswer, TraceSummary
-from tests.coordinator.conftest import announce, free_port, running, until
+from tests.coordinator.conftest import announce, running, until
 from tests.coordinator.scenarios import Scenario, generate
+from tests.support.servers import free_port
 
 FAULTY = generate(Scenario(degrees="dp=4", steps=80).with_fault("compute", 2, seconds=0.4, begin=40))
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -14,6 +13,8 @@ import pytest
 from alerts import rules
 from dashboards import catalogue
 from tests.dashboards import synthetic
+from tests.support import servers
+from tests.support.servers import wait_until
 
 pytestmark = pytest.mark.servers
 BOARDS = {path.stem: json.loads(text) for path, text in catalogue.render().items()}
@@ -26,8 +27,8 @@ SERIES_MAX = 1000
 class Prometheus:
     """The HTTP API of a server; `end` is the Unix time of the last sample of the synthetic run."""
 
-    def __init__(self, port, end):
-        self.url = f"http://127.0.0.1:{port}"
+    def __init__(self, url, end):
+        self.url = url
         self.end = end
 
     def get(self, path, **parameters):
@@ -46,13 +47,6 @@ class Prometheus:
         window = {"start": self.end - synthetic.SPAN_S, "end": self.end, "step": 60}
         return self.get("/api/v1/query_range", query=expr, **window)["result"]
 
-    def is_ready(self):
-        try:
-            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=5) as reply:
-                return reply.status == 200
-        except OSError:
-            return False
-
 
 def fill(expr, run):
     return expr.replace("$__rate_interval", "1m").replace("$run", run).replace("$hostname", ".+")
@@ -60,34 +54,15 @@ def fill(expr, run):
 
 def until(condition):
     """Wait for what another process does; fails after the deadline."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened before the deadline"
-        time.sleep(0.1)
+    wait_until(condition, DEADLINE_S, "an answer of Prometheus")
 
 
 @contextmanager
 def running(folder, end, rule_files):
-    """Run Prometheus over the blocks in `folder`/data on a free loopback port."""
-    config = folder / "prometheus.yml"
-    config.write_text(json.dumps({"global": {"evaluation_interval": "1s"}, "rule_files": rule_files}))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with (folder / "log").open("w") as log:
-        command = [
-            "prometheus",
-            f"--config.file={config}",
-            f"--storage.tsdb.path={folder / 'data'}",
-            f"--web.listen-address=127.0.0.1:{port}",
-        ]
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    server = Prometheus(port, end)
-    try:
-        until(server.is_ready)
-        yield server
-    finally:
-        process.terminate()
-        process.wait(DEADLINE_S)
+    """Run Prometheus over the blocks in `folder`/tsdb."""
+    config = json.dumps({"global": {"evaluation_interval": "1s"}, "rule_files": rule_files})
+    with servers.prometheus(folder, config) as url:
+        yield Prometheus(url, end)
 
 
 def promtool(*command):
@@ -102,9 +77,9 @@ def server(tmp_path_factory):
     start = end - synthetic.SPAN_S
     text = folder / "run.txt"
     text.write_text(synthetic.openmetrics(start))
-    promtool("openmetrics", text, folder / "data")
+    promtool("openmetrics", text, folder / "tsdb")
     with running(folder, end, []) as first:
-        window = (f"--start={start}", f"--end={end}", f"--url={first.url}", f"--output-dir={folder / 'data'}")
+        window = (f"--start={start}", f"--end={end}", f"--url={first.url}", f"--output-dir={folder / 'tsdb'}")
         promtool("rules", *window, f"--eval-interval={synthetic.SCRAPE_S}s", rules.RENDERED)
     with running(folder, end, [str(rules.RENDERED)]) as second:
         yield second

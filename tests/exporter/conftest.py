@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import os
-import socket
-import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -21,8 +19,9 @@ from lockstep.contracts.codec import decode
 from lockstep.contracts.paths import ring_path
 from lockstep.contracts.records import MISSING, RECORD_FIELDS
 from lockstep.contracts.topics import coordinator_filters
+from tests.support.servers import Mosquitto, free_port
+from tests.support.servers import mosquitto as run_mosquitto
 
-MOSQUITTO = "/usr/sbin/mosquitto"
 OFFSET_NS = 1_700_000_000_000_000_000
 MS = 1_000_000
 
@@ -159,12 +158,6 @@ def make_config(root: Path, tmp_path: Path, **values: Any) -> ExporterConfig:
     return ExporterConfig(**(defaults | values))
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
@@ -176,39 +169,10 @@ async def until(condition: Any, seconds: float = 20.0) -> None:
             await asyncio.sleep(0.01)
 
 
-class Mosquitto:
-    """Debian's broker on a loopback port that stays the same over restarts; no persistence."""
-
-    def __init__(self, directory: Path, extra: str = "") -> None:
-        self.port = free_port()
-        self.config = directory / "mosquitto.conf"
-        # Started as root it would otherwise become a user who may not read this test's files.
-        self.config.write_text(f"listener {self.port} 127.0.0.1\nallow_anonymous true\nuser root\n{extra}")
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        self._process = subprocess.Popen([MOSQUITTO, "-c", str(self.config)], stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=0.2):
-                return
-            time.sleep(0.02)
-        self.stop()
-        raise TimeoutError("mosquitto did not open its port")
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait(10)
-            self._process = None
-
-
 @pytest.fixture
 def mosquitto(tmp_path: Path) -> Iterator[Mosquitto]:
-    broker = Mosquitto(tmp_path)
-    broker.start()
-    yield broker
-    broker.stop()
+    with run_mosquitto(tmp_path) as broker:
+        yield broker
 
 
 class Listener:

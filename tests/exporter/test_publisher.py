@@ -15,7 +15,8 @@ from exporter.spool import Spool
 from lockstep.contracts import topics
 from lockstep.contracts.codec import encode
 from lockstep.contracts.messages import NodeAlive, NodeAnnouncement, ProfileAnswer, ProfileRequest
-from tests.exporter.conftest import Mosquitto, free_port, listening, make_config, until
+from tests.exporter.conftest import listening, make_config, until
+from tests.support.servers import Mosquitto, free_port
 
 pytestmark = pytest.mark.servers
 

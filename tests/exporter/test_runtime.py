@@ -32,7 +32,6 @@ from tests.exporter.conftest import (
     MS,
     OFFSET_NS,
     FakeRing,
-    Mosquitto,
     listening,
     make_config,
     open_descriptors,
@@ -40,6 +39,7 @@ from tests.exporter.conftest import (
     running,
     until,
 )
+from tests.support.servers import Mosquitto
 
 REQUEST = ProfileRequest(run="run-a", node="node-1", request_id=5, ranks=[0, 1], first_step=-1, steps=3)
 

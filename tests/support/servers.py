@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import NamedTuple
 
 START_SECONDS = 30.0
 
@@ -85,22 +86,52 @@ def wait_ready(url: str, process: subprocess.Popen, log: Path) -> None:
     wait_until(ready, START_SECONDS, url)
 
 
-@contextlib.contextmanager
-def mosquitto(directory: Path, port: int | None = None) -> Iterator[int]:
-    """Run mosquitto and yield its port."""
-    port = port or free_port()
-    configuration = directory / "mosquitto.conf"
-    configuration.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n")
-    with running([program("mosquitto"), "-c", str(configuration)], directory / "mosquitto.log") as process:
+class Mosquitto:
+    """Debian's broker on a loopback port that stays the same over restarts; no persistence.
 
-        def listening():
-            assert process.poll() is None, (directory / "mosquitto.log").read_text()
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+    `extra` are further lines of its configuration.
+    """
+
+    def __init__(self, directory: Path, extra: str = "") -> None:
+        self.port = free_port()
+        self._directory = directory
+        self._process: subprocess.Popen | None = None
+        # Started as root it would otherwise become a user who may not read this test's files.
+        lines = f"listener {self.port} 127.0.0.1\nallow_anonymous true\nuser root\n{extra}"
+        (directory / "mosquitto.conf").write_text(lines)
+
+    def start(self) -> None:
+        """Start it and wait until it listens."""
+        log = self._directory / "mosquitto.log"
+        with log.open("wb") as output:
+            command = [program("mosquitto"), "-c", str(self._directory / "mosquitto.conf")]
+            self._process = process = subprocess.Popen(command, stdout=output, stderr=output)
+
+        def listening() -> bool:
+            assert process.poll() is None, log.read_text()
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
                 return True
             return False
 
         wait_until(listening, START_SECONDS, "mosquitto")
-        yield port
+
+    def stop(self) -> None:
+        """End it; it may be started again."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(10)
+            self._process = None
+
+
+@contextlib.contextmanager
+def mosquitto(directory: Path) -> Iterator[Mosquitto]:
+    """Run mosquitto."""
+    broker = Mosquitto(directory)
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.stop()
 
 
 @contextlib.contextmanager
@@ -138,19 +169,27 @@ def alertmanager(directory: Path, configuration: str) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
+class Delivery(NamedTuple):
+    """One POST of Alertmanager: Unix time of arrival, path, body."""
+
+    at: float
+    path: str
+    body: dict
+
+
 @dataclass
 class Webhook:
-    """A pager: keeps what Alertmanager delivers, with the time of arrival."""
+    """A pager: keeps what Alertmanager delivers."""
 
-    port: int
-    deliveries: list[tuple[float, dict]] = field(default_factory=list)
+    url: str
+    deliveries: list[Delivery] = field(default_factory=list)
 
     def alerts(self, **labels: str) -> list[tuple[float, dict]]:
         """Return (unix time, alert) of every delivered alert with these labels."""
         return [
-            (at, alert)
-            for at, delivery in self.deliveries
-            for alert in delivery["alerts"]
+            (delivery.at, alert)
+            for delivery in self.deliveries
+            for alert in delivery.body["alerts"]
             if labels.items() <= alert["labels"].items()
         ]
 
@@ -158,12 +197,12 @@ class Webhook:
 @contextlib.contextmanager
 def webhook() -> Iterator[Webhook]:
     """Receive webhooks on a free port."""
-    deliveries: list[tuple[float, dict]] = []
+    deliveries: list[Delivery] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            deliveries.append((time.time(), json.loads(body)))
+            deliveries.append(Delivery(time.time(), self.path, json.loads(body)))
             self.send_response(200)
             self.end_headers()
 
@@ -174,7 +213,7 @@ def webhook() -> Iterator[Webhook]:
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield Webhook(server.server_address[1], deliveries)
+        yield Webhook(f"http://127.0.0.1:{server.server_address[1]}", deliveries)
     finally:
         server.shutdown()
         server.server_close()

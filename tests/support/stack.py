@@ -80,7 +80,7 @@ def full_stack(directory: Path, settings: dict[str, str] | None = None) -> Itera
     shared.mkdir()
     with contextlib.ExitStack() as parts:
         pager = parts.enter_context(webhook())
-        broker_port = parts.enter_context(mosquitto(directory))
+        broker_port = parts.enter_context(mosquitto(directory)).port
         ports = {}
         for service in ("exporter", "coordinator"):
             ports[service] = free_port()
@@ -94,7 +94,7 @@ def full_stack(directory: Path, settings: dict[str, str] | None = None) -> Itera
             log = directory / f"{service}.log"
             process = parts.enter_context(running([*LOCKSTEP, service, "--config", str(config)], log))
             wait_ready(f"http://127.0.0.1:{ports[service]}/-/healthy", process, log)
-        alerts = parts.enter_context(alertmanager(directory, _alertmanager_yaml(pager.port)))
+        alerts = parts.enter_context(alertmanager(directory, _alertmanager_yaml(pager.url)))
         server = parts.enter_context(prometheus(directory, _prometheus_yaml(ports, alerts)))
         yield Stack(
             directory=directory,
@@ -118,10 +118,10 @@ def _prometheus_yaml(ports: dict[str, int], alerts: str) -> str:
     )
 
 
-def _alertmanager_yaml(port: int) -> str:
+def _alertmanager_yaml(pager: str) -> str:
     return (
         "route: {receiver: pager, group_by: [alertname, run], group_wait: 0s, group_interval: 1s, repeat_interval: 1h,\n"
         "  routes: [{receiver: nobody, matchers: ['severity=\"none\"']}]}\n"
         "receivers:\n  - name: nobody\n"
-        f"  - name: pager\n    webhook_configs: [{{url: 'http://127.0.0.1:{port}/', send_resolved: true}}]\n"
+        f"  - name: pager\n    webhook_configs: [{{url: '{pager}/', send_resolved: true}}]\n"
     )

@@ -144,7 +144,7 @@ class _Session:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End the job that this session started: politely first, by its own pid."""
+    """End the job, which was started here: politely first, by its own pid."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
