@@ -34,15 +34,16 @@ class Fault:
         self.seconds = seconds
         self.step = 0
 
-    def active(self, kind: str) -> bool:
-        return self.kind == kind and self.step >= self.first_step
+    def active(self, kind: str, step: int | None = None) -> bool:
+        return self.kind == kind and (self.step if step is None else step) >= self.first_step
 
 
 class Additions(Dataset[Tensor]):
-    """Documents of additions, each made from its index."""
+    """Documents of additions, each made from its index. A loader process does not see the job's step, but its index."""
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: Fault, ranks: int) -> None:
         self.fault = fault
+        self.ranks = ranks
 
     def __len__(self) -> int:
         return 1_000_000
@@ -51,7 +52,7 @@ class Additions(Dataset[Tensor]):
         return torch.tensor([VOCABULARY.index(character) for character in self.read_document(index)])
 
     def read_document(self, index: int) -> str:
-        if self.fault.active("data"):
+        if self.fault.active("data", step=index // self.ranks // BATCH):
             time.sleep(self.fault.seconds / BATCH)  # storage that answers late
         numbers = random.Random(index)
         text = ""
@@ -124,8 +125,9 @@ def train(arguments: argparse.Namespace) -> None:
     fault = Fault(kind, arguments.fault_step, arguments.fault_ms / 1000)
     model = DistributedDataParallel(GPT(fault), bucket_cap_mb=1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    order = range(rank, 1_000_000, dist.get_world_size())
-    batches = iter(DataLoader(Additions(fault), batch_size=BATCH, sampler=order, num_workers=arguments.workers))
+    documents = Additions(fault, dist.get_world_size())
+    order = range(rank, len(documents), dist.get_world_size())
+    batches = iter(DataLoader(documents, batch_size=BATCH, sampler=order, num_workers=arguments.workers))
     for step in range(arguments.steps):
         fault.step = step
         if kind != "none" and step == arguments.fault_step:
