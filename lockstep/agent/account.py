@@ -26,6 +26,9 @@ from lockstep.contracts.records import DOMAIN_KINDS
 DATA, FORWARD, BACKWARD, OPTIMIZER = range(4)
 KIND_COUNT = len(DOMAIN_KINDS)
 
+UNKNOWN_NS = -1
+"""`Collective.done_ns` of one that runs on a device: the thread goes on at once, when it is done is not known."""
+
 Span = tuple[int, int, int]
 """(phase, start ns, end ns); the spans of a step ascend and do not overlap."""
 Interval = tuple[int, int]
@@ -38,7 +41,10 @@ _start = itemgetter(0)
 
 
 class Collective:
-    """One collective of the training thread. `done_ns` is 0 until another thread sets it, once."""
+    """One collective of the training thread.
+
+    `done_ns` is 0 until another thread sets it, once; UNKNOWN_NS where nobody will, which blocks nobody here.
+    """
 
     __slots__ = ("done_ns", "issue_ns", "kind", "payload_bytes", "synchronous")
 

@@ -13,7 +13,18 @@ from collections.abc import Callable
 from threading import get_ident
 from time import monotonic_ns, thread_time_ns
 
-from lockstep.agent.account import BACKWARD, DATA, FORWARD, KIND_COUNT, OPTIMIZER, Collective, Marks, Shares, account
+from lockstep.agent.account import (
+    BACKWARD,
+    DATA,
+    FORWARD,
+    KIND_COUNT,
+    OPTIMIZER,
+    UNKNOWN_NS,
+    Collective,
+    Marks,
+    Shares,
+    account,
+)
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING, RECORD_FIELDS, RECORD_INDEX, Flag
 
 _NONE = -1
@@ -22,6 +33,7 @@ _KIND_INDEX = tuple(RECORD_INDEX[f"{kind}_wait_ns"] for kind in DOMAIN_KINDS)
 _BYTES, _COUNT, _SHORTEST = (
     RECORD_INDEX[f"tp_{field}"] - RECORD_INDEX["tp_wait_ns"] for field in ("bytes", "count", "shortest_ns")
 )
+_COMPUTE = RECORD_INDEX["compute_ns"]
 _SAMPLES = RECORD_INDEX["samples"]
 _TOKENS = RECORD_INDEX["tokens"]
 _AGENT = RECORD_INDEX["agent_ns"]
@@ -262,10 +274,15 @@ class Recorder:
             kind = collective.kind
             count[kind] += 1
             payload[kind] += collective.payload_bytes
-            if collective.done_ns:
+            if collective.done_ns > 0:
                 took = collective.done_ns - collective.issue_ns
                 if took < shortest[kind] or shortest[kind] == MISSING:
                     shortest[kind] = took
+            elif collective.done_ns == UNKNOWN_NS and shares.waits_ns[kind] != MISSING:
+                # The thread was told to go on, not that it is done: what it waited is not known, and what little it
+                # was seen waiting stays part of its own work, so that the parts still sum to the step.
+                record[_COMPUTE] += shares.waits_ns[kind]
+                shares.waits_ns[kind] = MISSING
         for kind in self._seen_kinds:
             at = _KIND_INDEX[kind]
             record[at] = shares.waits_ns[kind]

@@ -5,7 +5,7 @@ from threading import Thread, get_ident
 import pytest
 
 from lockstep.agent import recorder as module
-from lockstep.agent.account import Collective
+from lockstep.agent.account import UNKNOWN_NS, Collective
 from lockstep.agent.recorder import Recorder
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING, RECORD_FIELDS, Flag
 from tests.agent.rings import unaccounted_ns
@@ -160,6 +160,19 @@ def test_kinds_once_seen_are_measured(scene):
     assert (two["dp_count"], two["dp_bytes"], two["dp_wait_ns"], two["dp_shortest_ns"]) == (0, 0, 0, MISSING)
     assert one["tp_count"] == MISSING
     assert one["dp_last_arrival_ns"] == MISSING
+
+
+def test_a_collective_on_a_device_has_no_measured_wait(scene):
+    """Its wait is missing rather than 0, its bytes and count are known, and the step still sums up."""
+    collective = Collective(scene.now + 35, DOMAIN_KINDS.index("dp"), 64, synchronous=False)
+    collective.done_ns = UNKNOWN_NS
+    scene.run(*DATA, BACKWARD[0])
+    scene.recorder.issue(collective)
+    scene.recorder.block(scene.now + 36, scene.now + 38)
+    scene.run(BACKWARD[1], *STEP)
+    (record,) = scene.records
+    assert (record["dp_wait_ns"], record["dp_shortest_ns"]) == (MISSING, MISSING)
+    assert (record["dp_bytes"], record["dp_count"]) == (64, 1)
 
 
 def test_wait_is_of_the_kind_last_issued(scene):

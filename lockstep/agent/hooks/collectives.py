@@ -6,7 +6,7 @@ and passes on with `redispatch`, which releases the GIL; `call_boxed` would keep
 
 When a collective is done, the backend's thread says so through the Work's future. Without a future (gloo's send, recv
 and reduce-scatter) `hooks/waits.py` sees the training thread wait. On a device a future is complete as soon as the
-kernel is queued, which is not when it is done: none is asked for there.
+kernel is queued, which is not when it is done: none is asked for there, and the wait is recorded as not measured.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from lockstep.agent.account import Collective
+from lockstep.agent.account import UNKNOWN_NS, Collective
 from lockstep.agent.hooks import Removal
 
 if TYPE_CHECKING:
@@ -125,7 +125,9 @@ def _completer(agent: "Agent") -> Callable[..., None]:
     def complete(collective: Collective, result: Any, args: tuple[Any, ...]) -> None:
         nonlocal has_future
         now = monotonic_ns()
-        if not has_future or on_device(args[0], tensor_type):
+        if on_device(args[0], tensor_type):
+            collective.done_ns = UNKNOWN_NS
+        elif not has_future:
             collective.done_ns = now
         else:
             try:
