@@ -69,6 +69,7 @@ def _run_rows(runs: "tuple[RunSnapshot, ...]") -> list[tuple[str, list[Row]]]:
     plain: dict[str, dict[str, float | None]] = {
         f"{p}ranks": {r.run: r.world_size for r in runs},
         f"{p}ranks_reporting": {r.run: r.ranks_reporting for r in runs},
+        f"{p}ranks_blind": {r.run: r.ranks_blind for r in runs},
         f"{p}step": {r.run: r.step for r in runs},
         f"{p}last_step_timestamp_seconds": {r.run: r.last_step_unix_s for r in runs},
         f"{p}recent_step_duration_seconds": {r.run: r.recent_step_seconds for r in runs},

@@ -45,6 +45,7 @@ class RunSnapshot:
     state: str
     world_size: int
     ranks_reporting: int
+    ranks_blind: int
     step: int | None
     last_step_unix_s: float | None
     recent_step_seconds: float | None

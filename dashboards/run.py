@@ -315,11 +315,15 @@ _COST = Row(
                 ),
                 timeseries(
                     "Ranks measured",
-                    "Ranks with a working agent, ranks that reported a step to the coordinator, and the world size. "
-                    "All three lines should lie on each other.",
+                    "Ranks with a working agent, ranks that reported a step to the coordinator, those of them whose waits "
+                    "are measured so that they can be judged, and the world size. All lines should lie on each other.",
                     "short",
                     query(f"sum(lockstep_agent_up{{{_RUN}}})", "agents up"),
                     query(f"max(lockstep_run_ranks_reporting{{{_RUN}}})", "reporting"),
+                    query(
+                        f"max(lockstep_run_ranks_reporting{{{_RUN}}}) - max(lockstep_run_ranks_blind{{{_RUN}}})",
+                        "judged",
+                    ),
                     query(f"max(lockstep_run_ranks{{{_RUN}}})", "world size"),
                 ),
                 timeseries(

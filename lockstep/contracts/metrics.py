@@ -175,6 +175,12 @@ CATALOGUE: tuple[Metric, ...] = (
         "lockstep_run_ranks_reporting", "gauge", "Ranks that reported one of the last completed steps.", "run"
     ),
     _coordinator(
+        "lockstep_run_ranks_blind",
+        "gauge",
+        "Ranks whose waits are not measured, so that their own work cannot be told: they are not judged.",
+        "run",
+    ),
+    _coordinator(
         "lockstep_run_state",
         "gauge",
         "1 for the state a run is in, 0 for the others.",

@@ -29,6 +29,7 @@ def run_snapshot(name="job", **more):
         "state": "diagnosed",
         "world_size": 4,
         "ranks_reporting": 4,
+        "ranks_blind": 0,
         "step": 80,
         "last_step_unix_s": 1.5e9,
         "recent_step_seconds": 0.3,

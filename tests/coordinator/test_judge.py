@@ -120,10 +120,6 @@ def test_a_fault_on_every_rank_is_the_runs():
 
 def test_blind_ranks_are_counted():
     """A job whose agent measured no wait cannot be judged by own work, and says how many ranks that concerns."""
-
-    def blind(recording):
-        recording.waits = {}
-
     recording = generate(Scenario(degrees="dp=4", steps=40))
     rows = list(recording.rows())
     judge = Judge(np.arange(4), recording.topology, POLICY)

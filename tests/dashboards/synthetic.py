@@ -118,6 +118,7 @@ def _value(metric: Metric, labels, start):
         "lockstep_coordinator_last_detection_timestamp_seconds": lambda t: start + t,
         "lockstep_run_ranks": lambda _: RANKS,
         "lockstep_run_ranks_reporting": lambda _: RANKS,
+        "lockstep_run_ranks_blind": lambda _: 0,
         "lockstep_run_state": lambda t: int(labels.get("state") == ("healthy" if t < FAULT_S else "diagnosed")),
         "lockstep_run_recent_step_duration_seconds": step_s,
         "lockstep_run_baseline_step_duration_seconds": lambda _: HEALTHY_STEP_S,
