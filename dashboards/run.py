@@ -315,8 +315,9 @@ _COST = Row(
                 ),
                 timeseries(
                     "Ranks measured",
-                    "Ranks with a working agent, ranks that reported a step to the coordinator, those of them whose waits "
-                    "are measured so that they can be judged, and the world size. All lines should lie on each other.",
+                    "Ranks with a working agent, ranks that reported a step to the coordinator, those of them whose "
+                    "waits are measured so that they can be judged, and the world size. All lines should lie on each "
+                    "other.",
                     "short",
                     query(f"sum(lockstep_agent_up{{{_RUN}}})", "agents up"),
                     query(f"max(lockstep_run_ranks_reporting{{{_RUN}}})", "reporting"),
