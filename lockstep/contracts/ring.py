@@ -6,7 +6,7 @@
     8192   groups          blob: process groups of this rank
     73728  slots           slot_count x slot_bytes, slot of record i at i % slot_count
 
-A slot is: index u64, record (`records.RECORD_STRUCT`), CRC-32 u32 over both, padding u32. The index tells a lapped
+A slot is: index u64, record (`records.RECORD_FIELDS`), CRC-32 u32 over both, padding u32. The index tells a lapped
 reader which record it met, the checksum tells a torn one apart; no sequence lock is needed, nor an order of
 stores that only some processors keep. `head` counts the records ever written, so the next record's index.
 
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from lockstep.contracts.errors import ContractVersionError, MalformedError
 from lockstep.contracts.limits import RING_FILE_MAX_BYTES, RING_SLOTS, WORLD_SIZE_MAX
-from lockstep.contracts.records import RECORD_BYTES, RECORD_FIELDS, RECORD_STRUCT, RECORD_VERSION
+from lockstep.contracts.records import RECORD_BYTES, RECORD_FIELDS, RECORD_VERSION
 
 RING_MAGIC = b"LKSTRING"
 RING_VERSION = 1
@@ -47,6 +47,7 @@ SLOTS_OFFSET = GROUPS_OFFSET + GROUPS_BYTES
 
 _HEADER = struct.Struct("<8sIIIIIiiiqqq64s")
 _INDEX = struct.Struct("<Q")
+_BODY = struct.Struct(f"<Q{len(RECORD_FIELDS)}q")  # index and record in one call: the writer is on the hot path
 _CRC = struct.Struct("<I")
 _CRC_OFFSET = _INDEX.size + RECORD_BYTES
 SLOT_BYTES = _CRC_OFFSET + 8
@@ -135,8 +136,7 @@ def unpack_header(data: bytes | memoryview, *, where: str, file_bytes: int) -> R
 
 def pack_slot(scratch: bytearray, index: int, record: list[int]) -> None:
     """Fill `scratch` (SLOT_BYTES long, owned by the writer) with the slot of record `index`."""
-    _INDEX.pack_into(scratch, 0, index)
-    RECORD_STRUCT.pack_into(scratch, _INDEX.size, *record)
+    _BODY.pack_into(scratch, 0, index, *record)
     _CRC.pack_into(scratch, _CRC_OFFSET, zlib.crc32(memoryview(scratch)[:_CRC_OFFSET]))
 
 
