@@ -230,7 +230,6 @@ def _run_head(runs: "Runs", run: "Run") -> dict[str, Any]:
         "world_size": snapshot.world_size,
         "ranks_reporting": snapshot.ranks_reporting,
         "ranks_blind": snapshot.ranks_blind,
-        "blind_ranks": judgement.blind_ranks if judgement else None,
         "recent_step_seconds": snapshot.recent_step_seconds,
         "baseline_step_seconds": snapshot.baseline_step_seconds,
         "mean_over_best_ratio": judgement.mean_over_best_ratio if judgement else None,

@@ -35,7 +35,7 @@ class Judgement:
     """What is known of one completed step.
 
     `is_disturbed` steps (checkpoint, evaluation, warm-up, capture and the step after) are not judged: their findings
-    are those of the step before. `is_warm` is False until noise has been learnt. `blind_ranks` counts ranks that
+    are those of the step before. `is_warm` is False until noise has been learnt. `ranks_blind` counts ranks that
     measured no wait in any domain, so their own work is unknown.
     """
 
@@ -50,4 +50,4 @@ class Judgement:
     baseline_step_seconds: float | None
     mean_over_best_ratio: float | None
     ranks_reporting: int
-    blind_ranks: int
+    ranks_blind: int

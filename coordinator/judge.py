@@ -81,7 +81,7 @@ class Judge:
             baseline_step_seconds=self._fluctuation.baseline_seconds,
             mean_over_best_ratio=self._fluctuation.mean_over_best_ratio,
             ranks_reporting=int(row.present.sum()),
-            blind_ranks=int((row.present & np.isnan(row.self_seconds)).sum()),
+            ranks_blind=int((row.present & np.isnan(row.self_seconds)).sum()),
         )
 
     def _is_disturbed(self, row: "StepRow") -> bool:

@@ -238,7 +238,7 @@ class Runs:
             state=str(machine.state),
             world_size=run.membership.world_size,
             ranks_reporting=run.timeline.ranks_reporting,
-            ranks_blind=judgement.blind_ranks if judgement else 0,
+            ranks_blind=judgement.ranks_blind if judgement else 0,
             step=judgement.step if judgement else None,
             last_step_unix_s=judgement.unix_s if judgement else None,
             recent_step_seconds=judgement.recent_step_seconds if judgement else None,

@@ -156,10 +156,10 @@ class RunMachine:
         self.state = target
 
     def _on_judged(self, event: ev.StepJudgedEvent) -> None:
-        if self.state is State.FINISHED:
-            return
         judgement = event.judgement
         self.judgement = judgement
+        if self.state is State.FINISHED:  # its last steps may arrive after the news of its end; they are shown, no more
+            return
         self._last_sign_s = event.unix_s
         if self.state is State.LOST:
             self._move(Trigger.RESUMED)

@@ -67,7 +67,7 @@ def judged(step, *findings, warm=True, disturbed=False, reporting=4, step_second
         baseline_step_seconds=step_seconds,
         mean_over_best_ratio=None,
         ranks_reporting=reporting,
-        blind_ranks=0,
+        ranks_blind=0,
     )
 
 

@@ -126,5 +126,5 @@ def test_blind_ranks_are_counted():
     for row in rows:
         row.self_seconds[:] = np.nan
         judgement = judge.judge(row)
-    assert judgement.blind_ranks == 4
+    assert judgement.ranks_blind == 4
     assert judgement.findings == ()

@@ -113,6 +113,17 @@ def test_silence_is_noticed_by_the_tick():
     assert str(watch.by_name["job"].machine.state) == "lost"
 
 
+def test_the_last_steps_may_come_after_the_end():
+    """News of the end overtakes the last batch: its steps are counted, and the run stays finished."""
+    watch = runs()
+    two_nodes(watch)
+    play(watch, FAULTY, 0, 30)
+    two_nodes(watch, state="finished")
+    play(watch, FAULTY, 30, 34)
+    assert watch.snapshot_of(watch.by_name["job"]).step == 33
+    assert str(watch.by_name["job"].machine.state) == "finished"
+
+
 def test_finished_runs_are_forgotten_and_old_ones_never_known():
     """A run that ended is dropped in time; a retained announcement of last week is no run."""
     watch = runs()
