@@ -2,12 +2,14 @@
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 
 import pytest
 from rich.console import Console
 
+from lockstep.cli.demo import session
 from lockstep.cli.demo.verdict import judge
 from lockstep.cli.demo.view import View, draw_verdict, print_verdict
 
@@ -86,6 +88,16 @@ def test_the_view_says_who_waits_for_whom(terminal):
     assert "250 ms" in output.getvalue()
     assert "ranks 0 wait for rank 1" in output.getvalue()
     assert ("compute fault since step 60" in output.getvalue()) is terminal
+
+
+def test_captures_go_where_there_is_room(monkeypatch, tmp_path):
+    """A roomy shared memory is used, a small or absent one is not."""
+    assert session._roomy_directory(tmp_path / "absent") is None
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(session.shutil, "disk_usage", lambda _: usage._replace(free=64 << 20))
+    assert session._roomy_directory(tmp_path) is None
+    monkeypatch.setattr(session.shutil, "disk_usage", lambda _: usage._replace(free=1 << 30))
+    assert session._roomy_directory(tmp_path) == tmp_path
 
 
 @pytest.mark.torch

@@ -27,6 +27,8 @@ DEADLINE_SECONDS = 120.0
 """Of the whole session; a healthy machine with 2 cores needs a third of it."""
 FUNCTION_WAIT_SECONDS = 30.0
 """How long an incident may wait for its function before the verdict is given without."""
+ROOM_BYTES = 512 << 20
+"""What two ranks' captures may ask for at most (`messages.ProfileRequest.trace_max_bytes`)."""
 _POLL_SECONDS = 0.25
 _END_SECONDS = 10.0
 
@@ -54,8 +56,7 @@ class _Session:
         self.incidents: list[dict[str, Any]] = []
 
     async def run(self) -> Verdict:
-        shared = Path(DEFAULT_ROOT).parent
-        root = Path(tempfile.mkdtemp(prefix="lockstep-demo-", dir=shared if shared.is_dir() else None))
+        root = Path(tempfile.mkdtemp(prefix="lockstep-demo-", dir=_roomy_directory(Path(DEFAULT_ROOT).parent)))
         stop = asyncio.Event()
         up = Up(root=str(root), exporter_port=0, coordinator_port=0)
         try:
@@ -141,6 +142,14 @@ class _Session:
         if self.fault == "none":
             return bool(self.run_json.get("step", 0) >= HEALTHY_STEPS)
         return any(incident["function"] for incident in self.incidents if incident["kind"] == "slow_rank")
+
+
+def _roomy_directory(memory: Path) -> Path | None:
+    """Return `memory` if captures fit there, else None, the machine's temporary directory.
+
+    The /dev/shm of a container often holds 64 MiB.
+    """
+    return memory if memory.is_dir() and shutil.disk_usage(memory).free >= ROOM_BYTES else None
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
