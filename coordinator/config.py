@@ -8,7 +8,7 @@ from lockstep.contracts.domains import DEFAULT_ORDER, parse_degrees
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.limits import PROFILE_STEPS_MAX
 from lockstep.contracts.records import DOMAIN_KINDS
-from lockstep.serving.broker import check_protocol
+from lockstep.serving.broker import BrokerConfig, check_protocol
 
 _PORT_MAX = 65535
 _RANGES: dict[str, tuple[float, float]] = {
@@ -29,21 +29,9 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class CoordinatorConfig:
+class CoordinatorConfig(BrokerConfig):
     """Everything one coordinator can be told; `validate` before use. Plain types only: files and flags can say them."""
 
-    broker_host: str = "127.0.0.1"
-    """MQTT broker's host name or address."""
-    broker_port: int = 1883
-    """MQTT broker's TCP port; 8883 by custom with TLS."""
-    broker_protocol: str = "5"
-    """MQTT version: 5 (refuses packets beyond our limit before they are read) or 3.1.1, for older brokers."""
-    broker_username: str = ""
-    """User at the broker; empty: anonymous."""
-    broker_password_file: str = ""
-    """File that holds the broker password, read at each connection so that it can be rotated; empty: none."""
-    broker_ca_file: str = ""
-    """Certificate authority of the broker in PEM form; set: TLS, empty: plain TCP."""
     # All interfaces: a Prometheus on another machine is the purpose, and changes over HTTP need a token.
     http_host: str = "0.0.0.0"  # noqa: S104
     """Address that the HTTP server binds."""

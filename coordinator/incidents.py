@@ -66,11 +66,6 @@ class Incident:
     state: str = OPEN
     profile: ProfileNote | None = field(default=None)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether it still holds the run back."""
-        return self.state == OPEN
-
 
 def to_json(incident: Incident) -> dict[str, Any]:
     """Return the JSON form, as the API gives it and the store keeps it."""

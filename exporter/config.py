@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.paths import DEFAULT_ROOT, check_name
-from lockstep.serving.broker import check_protocol
+from lockstep.serving.broker import BrokerConfig, check_protocol
 
 _PORT_MAX = 65535
 _RANGES: dict[str, tuple[float, float]] = {
@@ -27,25 +27,13 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExporterConfig:
+class ExporterConfig(BrokerConfig):
     """Everything one exporter can be told; `validate` before use. Plain types only: files and flags can say them."""
 
     root: str = DEFAULT_ROOT
     """Directory shared with the training processes; one folder per run below it."""
     node: str = ""
     """Name of this node on the bus; empty: the host name."""
-    broker_host: str = "127.0.0.1"
-    """MQTT broker's host name or address."""
-    broker_port: int = 1883
-    """MQTT broker's TCP port; 8883 by custom with TLS."""
-    broker_protocol: str = "5"
-    """MQTT version, 5 or 3.1.1. amqtt knows 3.1.1 only and answers nothing at all to a client of 5 that has a will."""
-    broker_username: str = ""
-    """User at the broker; empty: anonymous."""
-    broker_password_file: str = ""
-    """File that holds the broker password, read at each connection so that it can be rotated; empty: none."""
-    broker_ca_file: str = ""
-    """Certificate authority of the broker in PEM form; set: TLS, empty: plain TCP."""
     # All interfaces, as every node's exporter does: a Prometheus on another machine is the purpose, and nothing here
     # can be changed over HTTP.
     http_host: str = "0.0.0.0"  # noqa: S104

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 INSUFFICIENT = "insufficient evidence"
 """The `function` of a diagnosis that found none."""
 
-HIGH, MEDIUM, LOW = CONFIDENCES = ("high", "medium", "low")
+HIGH, MEDIUM, LOW = ("high", "medium", "low")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

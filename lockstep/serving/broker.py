@@ -1,8 +1,9 @@
 """How a service reaches its MQTT broker, as both configurations describe it (`broker_*`)."""
 
 import ssl
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import aiomqtt
 from paho.mqtt.packettypes import PacketTypes
@@ -13,32 +14,22 @@ from lockstep.contracts.errors import ConfigError
 PROTOCOLS = ("5", "3.1.1")
 
 
-class BrokerConfig(Protocol):
-    """The part of a service's configuration that names its broker."""
+@dataclass(frozen=True, kw_only=True)
+class BrokerConfig:
+    """The part of a service's configuration that names its broker; both configurations inherit it."""
 
-    @property
-    def broker_host(self) -> str:
-        """Host name or address."""
-
-    @property
-    def broker_port(self) -> int:
-        """TCP port."""
-
-    @property
-    def broker_protocol(self) -> str:
-        """One of PROTOCOLS."""
-
-    @property
-    def broker_username(self) -> str:
-        """Empty: anonymous."""
-
-    @property
-    def broker_password_file(self) -> str:
-        """Empty: none."""
-
-    @property
-    def broker_ca_file(self) -> str:
-        """Empty: plain TCP."""
+    broker_host: str = "127.0.0.1"
+    """MQTT broker's host name or address."""
+    broker_port: int = 1883
+    """MQTT broker's TCP port; 8883 by custom with TLS."""
+    broker_protocol: str = "5"
+    """MQTT version: 5 keeps packets beyond our limit away; 3.1.1 for older brokers, amqtt among them."""
+    broker_username: str = ""
+    """User at the broker; empty: anonymous."""
+    broker_password_file: str = ""
+    """File that holds the broker password, read at each connection so that it can be rotated; empty: none."""
+    broker_ca_file: str = ""
+    """Certificate authority of the broker in PEM form; set: TLS, empty: plain TCP."""
 
 
 def check_protocol(config: BrokerConfig) -> None:

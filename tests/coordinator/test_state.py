@@ -116,7 +116,7 @@ def test_from_a_slow_rank_to_its_function_and_back():
         closed = story.judge(step)
         states.append(story.state)
     assert closed[0].incident.closed_step == 91
-    assert not closed[0].incident.is_open
+    assert closed[0].incident.state == "closed"
     assert states[:4] == ["warming", "healthy", "profiling", "diagnosed"]
     assert states[4:] == ["recovering"] * 9 + ["healthy"]
     assert story.log == [
