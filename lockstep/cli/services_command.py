@@ -57,12 +57,10 @@ def read_config(form: type[C], arguments: argparse.Namespace, prefix: str) -> C:
         key, equals, value = pair.partition("=")
         if not equals:
             raise ConfigError(f"--set: got {pair!r}, expected KEY=VALUE")
-        settings[f"{prefix}{key.upper()}"] = value
+        settings[key] = value
     file = _read_yaml(arguments.config) if arguments.config else {}
-    # A --set is text like an environment variable, so it is read by the same rule; it is only named otherwise.
-    environment = {**os.environ, **settings}
     return build_config(
-        form, file=file, file_name=str(arguments.config), environment=environment, prefix=prefix, flags=None
+        form, file=file, file_name=str(arguments.config), environment=os.environ, prefix=prefix, flags=settings
     )
 
 

@@ -25,9 +25,9 @@ def build_config(
     file_name: str = "configuration file",
     environment: Mapping[str, str] | None = None,
     prefix: str,
-    flags: Mapping[str, Any] | None = None,
+    flags: Mapping[str, str] | None = None,
 ) -> C:
-    """Return `form` built from all sources. Values of `flags` that are None were not given.
+    """Return `form` built from all sources. `flags` are the key-value pairs of `--set`, text like the environment.
 
     Raises
     ------
@@ -42,9 +42,8 @@ def build_config(
         if name.startswith(prefix):
             key = _known(name.removeprefix(prefix).lower(), known, f"environment variable {name}")
             values[key] = _from_text(key, known, text, f"environment variable {name}")
-    for key, value in (flags or {}).items():
-        if value is not None:
-            values[key] = _typed(_known(key, known, "flags"), known, value, f"--{key.replace('_', '-')}")
+    for key, text in (flags or {}).items():
+        values[key] = _from_text(_known(key, known, "--set"), known, text, f"--set {key}")
     return form(**values)
 
 

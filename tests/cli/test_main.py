@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
         (["run", "--run", "../x", "--", "true"], "--run: got '../x'"),
         (["demo", "--rank", "4"], "--rank: got 4, expected 0 to 3"),
         (["exporter", "--set", "batch_second=1"], "the nearest known key is 'batch_seconds'"),
-        (["exporter", "--set", "http_port=high"], "expected int"),
+        (["exporter", "--set", "http_port=high"], "--set http_port: got 'high', expected int"),
         (["exporter", "--set", "http_port"], "expected KEY=VALUE"),
         (["coordinator", "--config", "/nonexistent.yaml"], "configuration file /nonexistent.yaml"),
     ],

@@ -25,7 +25,7 @@ def test_later_sources_win():
     config = build(
         file={"root": "/file", "batch_seconds": 2, "http_port": 1},
         environment={"LOCKSTEP_X_BATCH_SECONDS": "3.5", "LOCKSTEP_X_HTTP_PORT": "2", "OTHER": "x"},
-        flags={"http_port": 3, "root": None},
+        flags={"http_port": "3"},
     )
     assert config == Config(root="/file", batch_seconds=3.5, http_port=3, enabled=True)
 
@@ -44,7 +44,8 @@ def test_booleans_from_text(text, value):
         ({"file": {"http_port": "high"}}, "http_port: got 'high', expected int"),
         ({"file": {"http_port": True}}, "got True, expected int"),
         ({"environment": {"LOCKSTEP_X_ENABLED": "perhaps"}}, "LOCKSTEP_X_ENABLED: got 'perhaps', expected bool"),
-        ({"flags": {"batch_seconds": "1"}}, "--batch-seconds: got '1', expected float"),
+        ({"flags": {"batch_seconds": "soon"}}, "--set batch_seconds: got 'soon', expected float"),
+        ({"flags": {"batch_second": "1"}}, "unknown key in --set: got 'batch_second', the nearest known key is"),
     ],
 )
 def test_mistakes_are_named(sources, message):
