@@ -137,6 +137,12 @@ def serve(service: _Service) -> int:
 
     try:
         asyncio.run(until_signal())
-    except* ConfigError as group:  # raised inside a task group: a port in use, a directory that cannot be written
-        raise group.exceptions[0] from None
+    except* ConfigError as group:  # raised inside task groups: a port in use, a directory that cannot be written
+        raise first_leaf(group) from None
     return 0
+
+
+def first_leaf(group: BaseExceptionGroup[ConfigError]) -> ConfigError:
+    """Return the first error of a group of groups."""
+    first = group.exceptions[0]
+    return first_leaf(first) if isinstance(first, BaseExceptionGroup) else first

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from amqtt.broker import Broker
+from amqtt.errors import BrokerError
 
 from coordinator.config import CoordinatorConfig
 from coordinator.runtime import Coordinator
 from exporter.config import ExporterConfig
 from exporter.runtime import Exporter
+from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.paths import DEFAULT_ROOT
 
 LOOPBACK = "127.0.0.1"
@@ -72,14 +74,17 @@ class Up:
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set: broker up first and down last, so that the last messages arrive."""
         for noisy in ("amqtt", "transitions"):
-            logging.getLogger(noisy).setLevel(logging.ERROR)
+            logging.getLogger(noisy).setLevel(logging.CRITICAL)  # its failures are raised too
         broker = Broker(
             {
                 "listeners": {"default": {"type": "tcp", "bind": f"{LOOPBACK}:{self.broker_port}"}},
                 "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}},
             }
         )
-        await broker.start()
+        try:
+            await broker.start()
+        except BrokerError as error:
+            raise ConfigError(f"broker port: got {self.broker_port}, expected a free port on {LOOPBACK}") from error
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._coordinator.run(stop), name="coordinator")

@@ -65,6 +65,22 @@ def test_a_port_in_use_is_named(tmp_path, service):
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.parametrize("flag", ["--exporter-port", "--coordinator-port", "--broker-port"])
+def test_each_port_of_up_in_use_is_named(tmp_path, flag):
+    """`lockstep up` unwraps what its services' task groups raise: one line, whichever port is taken."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        free = ["--exporter-port", "0", "--coordinator-port", "0"]
+        command = [sys.executable, "-m", "lockstep.cli.main", "up", "--root", str(tmp_path), *free, flag, port]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2, ended.stderr
+    error = next(line for line in ended.stderr.splitlines() if line.startswith("lockstep: "))
+    assert port in error
+    assert "ExceptionGroup" not in ended.stderr  # connections cut short may still be logged by the broker's library
+
+
 @pytest.mark.parametrize(("name", "form"), [("exporter", ExporterConfig), ("coordinator", CoordinatorConfig)])
 def test_example_configurations_are_valid(name, form):
     """The examples hold known keys of the right types."""
