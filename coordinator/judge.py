@@ -138,7 +138,7 @@ class Judge:
                     domain=None if domain is None else (domain.kind, domain.name),
                     onset_step=onset,
                     excess_ratio=ratio,
-                    excess_seconds=ratio * float(self._slow_rank.scale_R[column]),
+                    excess_seconds=_excess_seconds(explanation, ratio * float(self._slow_rank.scale_R[column])),
                     evidence=tuple(evidence),
                     numbers={
                         "excess_ratio": ratio,
@@ -198,6 +198,15 @@ def _slow_link(slow: "SlowLink") -> Finding:
         evidence=(f"{what} take {_ms(slow.transfer_seconds)} a step, {slow.excess_ratio:+.0%} over their own past",),
         numbers={"transfer_seconds": slow.transfer_seconds, "excess_ratio": slow.excess_ratio},
     )
+
+
+def _excess_seconds(explanation: Explanation, otherwise: float) -> float:
+    """Return what the rank works longer than its peers, as the evidence has it: a median over steps.
+
+    The scale of a single step would do only in a quiet job: right after a capture it can be four times the usual.
+    """
+    own, peers = explanation.own, explanation.peers
+    return max(own[SELF] - peers[SELF], 0.0) if SELF in own and SELF in peers else otherwise
 
 
 def _evidence(rank: int, explanation: Explanation) -> list[str]:

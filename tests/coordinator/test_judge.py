@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from coordinator.findings import SLOW_RANK
 from coordinator.judge import Judge
 from coordinator.policy import Policy
 from tests.coordinator.scenarios import Scenario, generate
@@ -116,6 +117,19 @@ def test_a_fault_on_every_rank_is_the_runs():
     assert 62 <= step <= 64
     assert (finding.cause, finding.scope, finding.ranks) == ("data", "run", ())
     assert named(judgements) == set()
+
+
+def test_one_strange_step_does_not_change_what_is_lost():
+    """Seconds lost are a median: a step in which the peers stumble, as after a capture, leaves them as they were."""
+    recording = generate(Scenario(degrees="dp=4", steps=75).with_fault("gc", 3, seconds=0.2, begin=60))
+    judge, found = Judge(np.arange(4), recording.topology, POLICY), {}
+    for step, row in enumerate(recording.rows()):
+        if step == 70:
+            row.self_seconds[:3] += 1.0
+        found[step] = judge.judge(row).findings
+    for step in (69, 70, 71):
+        (finding,) = (each for each in found[step] if each.kind == SLOW_RANK)
+        assert finding.excess_seconds == pytest.approx(0.2, rel=0.1)
 
 
 def test_blind_ranks_are_counted():
