@@ -6,6 +6,8 @@ says otherwise than its topic is refused. Wall-clock times are `_unix_ns`.
 
 from dataclasses import dataclass, field
 
+from lockstep.contracts.facts import RankFacts
+
 MESSAGE_VERSION = 1
 
 
@@ -32,7 +34,10 @@ class StepBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankInfo:
-    """One rank of a node. `attempt` tells incarnations apart; `state` is running, finished or failed (the agent's)."""
+    """One rank of a node. `attempt` tells incarnations apart; `state` is running, finished or failed (the agent's).
+
+    `facts` is None until the rank has told them, after its first step.
+    """
 
     rank: int
     local_rank: int
@@ -41,6 +46,7 @@ class RankInfo:
     attempt: int
     state: str
     heartbeat_unix_ns: int
+    facts: RankFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +93,7 @@ class ProfileRequest:
     shapes: bool = False  # triples the time that stopping the profiler takes; stacks name the function without them
     memory: bool = False
     trace_max_bytes: int = 256 << 20
+    device: bool = True
     version: int = MESSAGE_VERSION
 
 

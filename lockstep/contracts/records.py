@@ -15,7 +15,7 @@ it waits least.
 import struct
 from enum import IntFlag
 
-RECORD_VERSION = 1
+RECORD_VERSION = 2
 
 MISSING = -(1 << 63)
 """Not measured. The smallest int64, so that no real time, count or byte figure can equal it."""
@@ -23,7 +23,7 @@ MISSING = -(1 << 63)
 DOMAIN_KINDS = ("tp", "cp", "ep", "dp", "pp", "world")
 """Tensor, context, expert, data and pipeline parallelism, and groups of every rank beside those."""
 
-_DOMAIN_FIELDS = ("wait_ns", "bytes", "count", "shortest_ns", "last_arrival_ns")
+_DOMAIN_FIELDS = ("wait_ns", "comm_ns", "bytes", "bus_bytes", "count", "shortest_ns")
 
 RECORD_FIELDS = (
     "step",  # index of this step in this attempt, from 0
@@ -35,20 +35,23 @@ RECORD_FIELDS = (
     "host_ns",  # the rest of the step: logging, checkpointing, what the user runs in between
     "gc_ns",  # Python's garbage collector ran
     "gc_count",
+    "gc_full_count",  # collections of the oldest generation, the long ones
     "forward_ns",  # wall time from batch (or previous backward) to backward, waits and gc included
     "backward_ns",  # wall time, waits and gc included
     "optimizer_ns",  # wall time, waits and gc included
     "cpu_ns",  # CPU time of the training thread: far below self time means descheduled
     "device_step_ns",  # device clock, where there is a device
-    "device_comm_ns",
+    "device_comm_ns",  # union of all collectives in flight there
+    "host_lead_ns",  # least time by which the host was ahead of the device: near 0, the device waits for launches
     "tokens",
     "samples",
     "work",  # what compute should be proportional to: sum of squared lengths, or FLOPs
     "model_flops",
     "recompilations",
     "agent_ns",  # what the agent itself spent in this step
-    # Per domain kind: blocked time, bytes moved, collectives, the shortest one (a bound without waiting), and
-    # the time since the last arrival where the backend tells it.
+    # Per domain kind: blocked time; time with a collective in flight (a union; less the wait, it was hidden behind
+    # work); payload bytes; bytes that a ring algorithm moves over the slowest link for it (bus bandwidth's numerator);
+    # collectives; the shortest one (a bound without waiting).
     *(f"{kind}_{field}" for kind in DOMAIN_KINDS for field in _DOMAIN_FIELDS),
 )
 

@@ -4,7 +4,8 @@
     512    words           u64 each, 8-aligned: head, heartbeat, state, failures
     4096   answer          blob: state of the profile request this rank last saw
     8192   groups          blob: process groups of this rank
-    73728  slots           slot_count x slot_bytes, slot of record i at i % slot_count
+    73728  facts           blob: what the rank runs on (`facts.RankFacts`)
+    77824  slots           slot_count x slot_bytes, slot of record i at i % slot_count
 
 A slot is: index u64, record (`records.RECORD_FIELDS`), CRC-32 u32 over both, padding u32. The index tells a lapped
 reader which record it met, the checksum tells a torn one apart; no sequence lock is needed, nor an order of
@@ -24,7 +25,7 @@ from lockstep.contracts.limits import RING_FILE_MAX_BYTES, RING_SLOTS, WORLD_SIZ
 from lockstep.contracts.records import RECORD_BYTES, RECORD_FIELDS, RECORD_VERSION
 
 RING_MAGIC = b"LKSTRING"
-RING_VERSION = 1
+RING_VERSION = 2
 
 WORDS_OFFSET = 512
 WORD_HEAD = WORDS_OFFSET // 8
@@ -43,7 +44,9 @@ ANSWER_OFFSET = 4096
 ANSWER_BYTES = 4096
 GROUPS_OFFSET = ANSWER_OFFSET + ANSWER_BYTES
 GROUPS_BYTES = 64 << 10
-SLOTS_OFFSET = GROUPS_OFFSET + GROUPS_BYTES
+FACTS_OFFSET = GROUPS_OFFSET + GROUPS_BYTES
+FACTS_BYTES = 4096
+SLOTS_OFFSET = FACTS_OFFSET + FACTS_BYTES
 
 _HEADER = struct.Struct("<8sIIIIIiiiqqq64s")
 _INDEX = struct.Struct("<Q")
@@ -134,10 +137,11 @@ def unpack_header(data: bytes | memoryview, *, where: str, file_bytes: int) -> R
     return header
 
 
-def pack_slot(scratch: bytearray, index: int, record: list[int]) -> None:
-    """Fill `scratch` (SLOT_BYTES long, owned by the writer) with the slot of record `index`."""
-    _BODY.pack_into(scratch, 0, index, *record)
-    _CRC.pack_into(scratch, _CRC_OFFSET, zlib.crc32(memoryview(scratch)[:_CRC_OFFSET]))
+def pack_slot(view: memoryview, offset: int, index: int, record: list[int]) -> None:
+    """Write the slot of record `index` at `offset`; a reader that meets it half written sees its CRC wrong."""
+    end = offset + _CRC_OFFSET
+    _BODY.pack_into(view, offset, index, *record)
+    _CRC.pack_into(view, end, zlib.crc32(view[offset:end]))
 
 
 def unpack_slot(slot: bytes) -> tuple[int, bytes] | None:

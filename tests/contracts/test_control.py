@@ -21,6 +21,15 @@ def test_round_trips():
     assert control.answer_from_json(control.answer_to_json(answer), where="ring") == answer
 
 
+def test_what_has_its_default_is_left_out_and_filled_in():
+    """An order of the usual kind is one that a rank of an older version knows, and the other way round."""
+    value = control.order_to_json(ORDER)
+    assert "device" not in value
+    assert control.order_from_json(value, where="control").device
+    host_only = replace(ORDER, device=False)
+    assert control.order_from_json(control.order_to_json(host_only), where="control") == host_only
+
+
 def test_other_versions_are_refused_by_name():
     """A block of another version, a foreign one and a short one are each named."""
     with pytest.raises(ContractVersionError, match="control version"):

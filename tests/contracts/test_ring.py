@@ -19,6 +19,12 @@ def unpack(data, file_bytes=HEADER.file_bytes):
     return ring.unpack_header(data, where="3.ring", file_bytes=file_bytes)
 
 
+def packed(index, values):
+    slot = bytearray(ring.SLOT_BYTES)
+    ring.pack_slot(memoryview(slot), 0, index, values)
+    return bytes(slot)
+
+
 def test_header_round_trip():
     """What is packed is what is read."""
     assert unpack(ring.pack_header(HEADER)) == HEADER
@@ -33,9 +39,7 @@ def test_header_fits_before_the_words():
 @given(index=int64.filter(lambda i: i >= 0), values=record)
 def test_slot_round_trip(index, values):
     """Index and record come back as they were."""
-    scratch = bytearray(ring.SLOT_BYTES)
-    ring.pack_slot(scratch, index, values)
-    got = ring.unpack_slot(bytes(scratch))
+    got = ring.unpack_slot(packed(index, values))
     assert got is not None
     assert (got[0], list(RECORD_STRUCT.unpack(got[1]))) == (index, values)
 
@@ -43,11 +47,17 @@ def test_slot_round_trip(index, values):
 @pytest.mark.parametrize("cut", range(0, ring.SLOT_BYTES - 4, 29))
 def test_torn_slot_is_seen(cut):
     """A slot that holds the first part of one record and the rest of another is refused."""
-    old, new = bytearray(ring.SLOT_BYTES), bytearray(ring.SLOT_BYTES)
-    ring.pack_slot(old, 5, [1] * (RECORD_STRUCT.size // 8))
-    ring.pack_slot(new, 21, [2] * (RECORD_STRUCT.size // 8))
-    torn = bytes(new[:cut] + old[cut:])
-    assert ring.unpack_slot(torn) is None or torn in (bytes(old), bytes(new))
+    old, new = packed(5, [1] * (RECORD_STRUCT.size // 8)), packed(21, [2] * (RECORD_STRUCT.size // 8))
+    torn = new[:cut] + old[cut:]
+    assert ring.unpack_slot(torn) is None or torn in (old, new)
+
+
+def test_a_slot_touches_nothing_beside_it():
+    """Writing at an offset changes the slot's own bytes and no others."""
+    wide = bytearray(b"\xaa" * 3 * ring.SLOT_BYTES)
+    ring.pack_slot(memoryview(wide), ring.SLOT_BYTES, 9, [3] * (RECORD_STRUCT.size // 8))
+    assert wide[: ring.SLOT_BYTES] == wide[2 * ring.SLOT_BYTES :] == b"\xaa" * ring.SLOT_BYTES
+    assert ring.unpack_slot(bytes(wide[ring.SLOT_BYTES : 2 * ring.SLOT_BYTES])) is not None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,70 @@
+"""What a rank runs on: told once by the agent in its ring (`ring.FACTS_OFFSET`, JSON), carried in announcements."""
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.limits import NAME_MAX_BYTES
+
+_PEAK_MAX = 1e21  # a million times the fastest device of today
+_PARAMETERS_MAX = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFacts:
+    """What does not change while a rank trains; None and the empty text are not known.
+
+    `device` is the name the framework reports, `device_kind` cpu, cuda, rocm or npu, `dtype` the number format of the
+    model's matrix products (`peaks.DTYPES`), `parameters` those of this rank's share of the work, `flops_source` where
+    the model FLOPs of a step come from: configured, parameters, measured or none.
+    """
+
+    device: str = ""
+    device_kind: str = ""
+    dtype: str = ""
+    peak_flops_per_second: float | None = None
+    parameters: int | None = None
+    flops_source: str = ""
+    torch_version: str = ""
+    backend: str = ""
+
+
+def facts_to_json(facts: RankFacts) -> dict[str, Any]:
+    """Return the JSON form of facts."""
+    return asdict(facts)
+
+
+def facts_from_json(value: Any, *, where: str) -> RankFacts:
+    """Return the facts that a ring's region holds, every field checked: the texts end up in labels.
+
+    A field that is missing is not known; one that is unknown is ignored.
+
+    Raises
+    ------
+    MalformedError
+        A field is of another type or beyond its limit.
+    """
+    if not isinstance(value, dict):
+        raise MalformedError("facts", where=where, got=type(value).__name__, expected="an object")
+    known = {field.name: value[field.name] for field in fields(RankFacts) if field.name in value}
+    for name, item in known.items():
+        if name == "parameters":
+            _check(item is None or (type(item) is int and 0 <= item <= _PARAMETERS_MAX), name, where, item, "a count")
+        elif name == "peak_flops_per_second":
+            _check(item is None or _is_peak(item), name, where, item, f"a number from 0 to {_PEAK_MAX:g}")
+        else:
+            _check(_is_label(item), name, where, item, f"up to {NAME_MAX_BYTES} bytes of printable text")
+    return RankFacts(**known)
+
+
+def _check(good: bool, what: str, where: str, got: Any, expected: str) -> None:  # noqa: FBT001  (the condition itself)
+    if not good:
+        raise MalformedError(what, where=where, got=repr(got)[:NAME_MAX_BYTES], expected=expected)
+
+
+def _is_peak(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value <= _PEAK_MAX
+
+
+def _is_label(value: Any) -> bool:
+    return isinstance(value, str) and value.isprintable() and len(value.encode(errors="replace")) <= NAME_MAX_BYTES

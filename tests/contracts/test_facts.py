@@ -1,0 +1,81 @@
+"""What a rank runs on: round trip, and refusal of everything that no agent says."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.contracts import codec, messages, topics
+from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.facts import RankFacts, facts_from_json, facts_to_json
+
+FACTS = RankFacts(
+    device="NVIDIA H100 80GB HBM3",
+    device_kind="cuda",
+    dtype="bf16",
+    peak_flops_per_second=989.5e12,
+    parameters=7_000_000_000,
+    flops_source="parameters",
+    torch_version="2.13.0",
+    backend="nccl",
+)
+
+
+@pytest.mark.parametrize("facts", [FACTS, RankFacts()])
+def test_facts_round_trip(facts):
+    """What is told comes back equal, what is not known as not known."""
+    assert facts_from_json(facts_to_json(facts), where="0.ring") == facts
+
+
+def test_another_version_of_the_agent_is_understood():
+    """A missing field is not known, an unknown one is ignored."""
+    assert facts_from_json({"device": "cpu", "colour": 1}, where="0.ring") == RankFacts(device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("value", "field"),
+    [
+        ({"device": 5}, "device"),
+        ({"device": "x" * 129}, "device"),
+        ({"dtype": 'bf16"\n'}, "dtype"),
+        ({"parameters": -1}, "parameters"),
+        ({"parameters": True}, "parameters"),
+        ({"parameters": 7e9}, "parameters"),
+        ({"peak_flops_per_second": 0}, "peak_flops_per_second"),
+        ({"peak_flops_per_second": float("inf")}, "peak_flops_per_second"),
+        ({"peak_flops_per_second": float("nan")}, "peak_flops_per_second"),
+        ({"peak_flops_per_second": "fast"}, "peak_flops_per_second"),
+        ({"peak_flops_per_second": 10**400}, "peak_flops_per_second"),
+        ([], "facts"),
+        (None, "facts"),
+    ],
+)
+def test_what_no_agent_says_is_refused_by_name(value, field):
+    """Each bad field ends in an error that names it and its file."""
+    with pytest.raises(MalformedError, match=r"7\.ring") as caught:
+        facts_from_json(value, where="7.ring")
+    assert caught.value.what == field
+
+
+@given(value=st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists) | st.dictionaries(
+    st.sampled_from(list(facts_to_json(FACTS))), st.none() | st.integers() | st.floats() | st.text()
+))  # fmt: skip
+def test_noise_is_malformed_and_nothing_else(value):
+    """Whatever JSON stands there, it is read or refused; never another error."""
+    with contextlib.suppress(MalformedError):
+        facts_from_json(value, where="0.ring")
+
+
+def test_facts_travel_in_the_announcement():
+    """A rank's facts arrive on the bus as they were; a rank without them arrives without."""
+    ranks = [
+        messages.RankInfo(
+            rank=rank, local_rank=0, world_size=2, hostname="h", attempt=1, state="running", heartbeat_unix_ns=1,
+            facts=facts,
+        )
+        for rank, facts in enumerate((FACTS, None))
+    ]  # fmt: skip
+    message = messages.NodeAnnouncement(run="r", node="n", ranks=ranks, groups=[])
+    topic = topics.run_topic("r", topics.ANNOUNCE, "n")
+    assert codec.decode(topic, codec.encode(message)) == message
