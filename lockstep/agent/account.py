@@ -9,13 +9,16 @@ Every instant of the step goes to exactly one of: garbage collection, a wait for
 
 holds exactly, in integers. When is the training thread blocked by a collective?
 
-- A synchronous one blocks from issue to done.
+- A synchronous one blocks from issue to done, where that is known.
 - An asynchronous one (DDP's reducer) is hidden behind the thread's work while the thread keeps issuing. Inside one
   backward it can block only after the last issue there, when the reducer waits for what is still on its way; anywhere
   else it blocks only where the thread is seen waiting for it (`blocks`).
 - Whatever the thread does next of its own (a mark: a span begins or ends, another issue, a wait begins or ends)
   proves that it was not blocked any longer. The time when a collective is done is noted by another thread,
   which may have been late.
+
+Besides, every kind has the time during which one of its collectives was in flight (`comm_ns`, a union): what of it
+was no wait was hidden behind work.
 """
 
 from bisect import bisect_left, bisect_right
@@ -27,14 +30,18 @@ DATA, FORWARD, BACKWARD, OPTIMIZER = range(4)
 KIND_COUNT = len(DOMAIN_KINDS)
 
 UNKNOWN_NS = -1
-"""`Collective.done_ns` of one that runs on a device: the thread goes on at once, when it is done is not known."""
+"""`Collective.done_ns` of one of which it will never be known when it is done: it blocks nobody here."""
 
 Span = tuple[int, int, int]
 """(phase, start ns, end ns); the spans of a step ascend and do not overlap."""
 Interval = tuple[int, int]
 """(start ns, end ns)."""
 Wait = tuple[int, int, int]
-"""(start ns, end ns, index of the domain kind)."""
+"""(start ns, end ns, index of the domain kind).
+
+In `Marks.blocks` a negative kind `~k` is a guess: k was issued last, and the wait is of the kind that was done when it
+ended.
+"""
 
 _issue = attrgetter("issue_ns")
 _start = itemgetter(0)
@@ -43,28 +50,32 @@ _start = itemgetter(0)
 class Collective:
     """One collective of the training thread.
 
-    `done_ns` is 0 until another thread sets it, once; UNKNOWN_NS where nobody will, which blocks nobody here.
+    `done_ns` is 0 until somebody sets it, once, to when the collective was done or to UNKNOWN_NS. `bus_bytes` is what
+    crosses the slowest link for the payload (traffic.py).
     """
 
-    __slots__ = ("done_ns", "issue_ns", "kind", "payload_bytes", "synchronous")
+    __slots__ = ("bus_bytes", "done_ns", "issue_ns", "kind", "payload_bytes", "synchronous")
 
-    def __init__(self, issue_ns: int, kind: int, payload_bytes: int, synchronous: bool) -> None:  # noqa: FBT001  (hot: positional calls are the fast ones)
+    def __init__(self, issue_ns: int, kind: int, payload_bytes: int, bus_bytes: int, synchronous: bool) -> None:  # noqa: FBT001  (hot: positional calls are the fast ones)
         self.issue_ns = issue_ns
         self.done_ns = 0
         self.kind = kind
         self.payload_bytes = payload_bytes
+        self.bus_bytes = bus_bytes
         self.synchronous = synchronous
 
 
 class Marks:
-    """What happened in one step. All but `collectives` ascend; `spans` and `gcs` are disjoint.
+    """What happened in one step. All but the collectives ascend; `spans` and `gcs` are disjoint.
 
-    `blocks` are where the thread was seen waiting for communication.
+    `blocks` are where the thread was seen waiting for communication. Collectives `aside` are those that a device does
+    beside the training's own work: their issue says nothing of that, and what waits for them is in `blocks`.
     """
 
-    __slots__ = ("blocks", "collectives", "gcs", "spans")
+    __slots__ = ("aside", "blocks", "collectives", "gcs", "spans")
 
     def __init__(self) -> None:
+        self.aside: list[Collective] = []
         self.spans: list[Span] = []
         self.gcs: list[Interval] = []
         self.collectives: list[Collective] = []
@@ -72,15 +83,19 @@ class Marks:
 
 
 class Shares:
-    """Where one step's time went, all in ns. `wall_ns` by phase contains waits and gc, the others are disjoint."""
+    """Where one step's time went, all in ns: disjoint, but for `wall_ns` (by phase) and `comm_ns` (by kind).
 
-    __slots__ = ("compute_ns", "data_ns", "gc_ns", "host_ns", "waits_ns", "wall_ns")
+    `comm_ns` and `waits_ns` are lists of length KIND_COUNT; a kind that waited was in flight for at least as long.
+    """
+
+    __slots__ = ("comm_ns", "compute_ns", "data_ns", "gc_ns", "host_ns", "waits_ns", "wall_ns")
 
     def __init__(self, data_ns: int, compute_ns: int, host_ns: int, gc_ns: int) -> None:
         self.data_ns = data_ns
         self.compute_ns = compute_ns
         self.host_ns = host_ns
         self.gc_ns = gc_ns
+        self.comm_ns = [0] * KIND_COUNT
         self.waits_ns = [0] * KIND_COUNT
         self.wall_ns = [0, 0, 0, 0]
 
@@ -94,14 +109,18 @@ def account(start_ns: int, end_ns: int, marks: Marks) -> Shares:
     taken = _clipped(marks.gcs, start_ns, end_ns) if marks.gcs else []
     for begin, end in taken:
         shares.gc_ns += end - begin
-    if marks.collectives or marks.blocks:
-        pieces = _disjoint(_blocked(end_ns, marks), start_ns, end_ns)
+    if marks.collectives or marks.blocks or marks.aside:
+        ordered = sorted(marks.collectives, key=_issue)
+        pieces = _disjoint(_blocked(end_ns, marks, ordered), start_ns, end_ns)
         if taken:
             pieces = _without(pieces, taken)
         for begin, end, kind in pieces:
             shares.waits_ns[kind] += end - begin
         taken += [(begin, end) for begin, end, _ in pieces]
         taken.sort()
+        if marks.aside:
+            ordered = sorted(ordered + marks.aside, key=_issue)
+        _add_flight(shares, start_ns, end_ns, ordered)
     own = [0, 0, 0, 0]
     wall = shares.wall_ns
     first = 0
@@ -122,9 +141,8 @@ def account(start_ns: int, end_ns: int, marks: Marks) -> Shares:
     return shares
 
 
-def _blocked(end_ns: int, marks: Marks) -> list[Wait]:
+def _blocked(end_ns: int, marks: Marks, ordered: list[Collective]) -> list[Wait]:
     """Return where the thread was blocked; intervals may overlap, the earliest issued comes first among equals."""
-    ordered = sorted(marks.collectives, key=_issue)
     issues = [collective.issue_ns for collective in ordered]
     limits = _own_marks(end_ns, marks, issues)
     backwards = [span for span in marks.spans if span[0] == BACKWARD]
@@ -133,9 +151,9 @@ def _blocked(end_ns: int, marks: Marks) -> list[Wait]:
     span_start = span_end = last = last_limit = -1
     for collective in ordered:
         issue = collective.issue_ns
-        done = collective.done_ns or end_ns
+        done = collective.done_ns
         if collective.synchronous:
-            if issue < end_ns:
+            if done > 0 and issue < end_ns:
                 limit = limits[bisect_right(limits, issue)]
                 waits.append((issue, done if done < limit else limit, collective.kind))  # noqa: FURB136  (hot)
             continue
@@ -145,9 +163,48 @@ def _blocked(end_ns: int, marks: Marks) -> list[Wait]:
             last = issues[bisect_right(issues, span_end) - 1]
             last_limit = limits[bisect_right(limits, last)] if last < end_ns else last
         if span_start <= issue <= span_end:
-            waits.append((last, done if done < last_limit else last_limit, collective.kind))  # noqa: FURB136
-    waits += marks.blocks
+            if done == 0 or done > last_limit:
+                done = last_limit
+            waits.append((last, done, collective.kind))
+    if marks.blocks:
+        waits += _known_kinds(marks.blocks, ordered + marks.aside)
     return waits
+
+
+def _known_kinds(blocks: list[Wait], ordered: list[Collective]) -> list[Wait]:
+    """Return `blocks` with each guessed kind replaced by that of the collective done nearest to the block's end."""
+    kinds = {collective.kind for collective in ordered}
+    done: list[tuple[int, int]] = []
+    if len(kinds) > 1 and any(kind < 0 for _, _, kind in blocks):
+        done = sorted((collective.done_ns, collective.kind) for collective in ordered if collective.done_ns > 0)
+    known: list[Wait] = []
+    for begin, end, kind in blocks:
+        if kind >= 0:
+            known.append((begin, end, kind))
+            continue
+        at = bisect_right(done, (end, KIND_COUNT))
+        near = done[max(at - 1, 0) : at + 1]
+        known.append((begin, end, min(near, key=lambda item: abs(item[0] - end))[1] if near else ~kind))
+    return known
+
+
+def _add_flight(shares: Shares, start_ns: int, end_ns: int, ordered: list[Collective]) -> None:
+    """Fill `comm_ns`: by kind, the union of the times in which a collective was in flight."""
+    reached = [start_ns] * KIND_COUNT
+    flight = shares.comm_ns
+    for collective in ordered:
+        kind, done = collective.kind, collective.done_ns
+        if done == UNKNOWN_NS:
+            continue
+        if done == 0 or done > end_ns:
+            done = end_ns
+        begin = reached[kind]
+        begin = max(begin, collective.issue_ns)
+        if done > begin:
+            flight[kind] += done - begin
+            reached[kind] = done
+    for kind, wait in enumerate(shares.waits_ns):
+        flight[kind] = max(flight[kind], wait)
 
 
 def _own_marks(end_ns: int, marks: Marks, issues: list[int]) -> list[int]:

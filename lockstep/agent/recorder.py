@@ -1,63 +1,59 @@
-"""HOT (budget 300 ns a mark, 5,000 ns a step): the marks of the running step, and the record they become at its end.
+"""HOT (budget 300 ns a mark, 5,000 ns a step): the marks of the running step, and its end.
 
-Owns the lists of the running step; hooks call the methods below, which note times and nothing else. Not here: torch,
+Owns the draft of the running step; hooks call the methods below, which note times and nothing else. Not here: torch,
 the failure boundary (hooks get these methods guarded), the decision who records (agent.py).
 
 Threads: everything belongs to the training thread, whose id is `thread`; calls from others return at once. 0 is
 no thread's id, so a recorder with `thread == 0` is inert: before training begins, after a failure, in a forked child.
 Two exceptions: a backward on a GPU issues collectives from autograd's own thread while the training thread is inside
 it, and `Collective.done_ns` is set by the backend's thread. Both are single stores or appends, atomic under the GIL.
+
+On a device the marks say when work was queued. `timeline` notes a device event at each of them and hands a step's
+draft back, in device time, when the device has come so far; without it a step is complete when it ends.
 """
 
 from collections.abc import Callable
 from threading import get_ident
 from time import monotonic_ns, thread_time_ns
+from typing import Any
 
-from lockstep.agent.account import (
-    BACKWARD,
-    DATA,
-    FORWARD,
-    KIND_COUNT,
-    OPTIMIZER,
-    UNKNOWN_NS,
-    Collective,
-    Marks,
-    Shares,
-    account,
-)
-from lockstep.contracts.records import DOMAIN_KINDS, MISSING, RECORD_FIELDS, RECORD_INDEX, Flag
+from lockstep.agent.account import BACKWARD, DATA, FORWARD, OPTIMIZER, Collective
+from lockstep.agent.iteration import Iteration
+from lockstep.agent.quantities import Quantities
+from lockstep.agent.record import Draft, make_record
+from lockstep.contracts.records import MISSING, Flag
 
 _NONE = -1
-_EMPTY_RECORD = [MISSING] * len(RECORD_FIELDS)
-_KIND_INDEX = tuple(RECORD_INDEX[f"{kind}_wait_ns"] for kind in DOMAIN_KINDS)
-_BYTES, _COUNT, _SHORTEST = (
-    RECORD_INDEX[f"tp_{field}"] - RECORD_INDEX["tp_wait_ns"] for field in ("bytes", "count", "shortest_ns")
-)
-_COMPUTE = RECORD_INDEX["compute_ns"]
-_SAMPLES = RECORD_INDEX["samples"]
-_TOKENS = RECORD_INDEX["tokens"]
-_AGENT = RECORD_INDEX["agent_ns"]
-_MEASURED_COUNT = RECORD_INDEX["cpu_ns"] + 1
 _WARM_UP = int(Flag.WARM_UP)
+_SKIPPED = int(Flag.SKIPPED_OPTIMIZER)
+_FUSED_EVENT = 1  # optimizers that step inside backward
+
+
+def unknown_flops(_samples: int, _tokens: int) -> int:
+    """Answer that the model FLOPs of a step are not known."""
+    return MISSING
 
 
 class Recorder:
     """Marks of one rank's training thread.
 
-    `on_step(record, next_step)` takes each finished record and returns flags for the step that begins; `adopt()` is
-    asked when a thread that is not the training thread trains, and answers whether it now is the one.
+    `store(record)` takes each finished record, `at_boundary(next_step)` returns flags for the step that begins;
+    `adopt()` is asked when a thread that is not the training thread trains, and answers whether it now is the one.
     """
 
-    def __init__(self, on_step: Callable[[list[int], int], int], adopt: Callable[[], bool]) -> None:
+    def __init__(
+        self, store: Callable[[list[int]], None], at_boundary: Callable[[int], int], adopt: Callable[[], bool]
+    ) -> None:
         self.thread = 0
-        self.step = 0
-        self._on_step = on_step
+        self.flops: Callable[[int, int], int] = unknown_flops
+        """Model FLOPs of a step of so many samples and tokens, where nobody annotated them."""
+        self.compilations: Callable[[], int] | None = None
+        """How many graphs were compiled so far."""
+        self.timeline: Any = None
+        self._store = store
+        self._at_boundary = at_boundary
         self._adopt = adopt
-        self._seen_kinds: set[int] = set()
-        self._backward_known = False
-        self._depth = [0, 0, 0, 0]
-        self._open = _NONE
-        self._outer_optimizer: object = None
+        self._explicit = False
         self.begin_attempt(0, lambda _now_ns: None)
 
     def begin_attempt(self, now_ns: int, beat: Callable[[int], None]) -> None:
@@ -66,21 +62,32 @@ class Recorder:
         `beat(now_ns)` is given a sign of life at most marks.
         """
         self._beat = beat
-        self.step = 0
+        self._iteration = Iteration()
+        self._seen_kinds: set[int] = set()
+        self._pending: list[Collective] = []
         self._last_kind = _NONE
-        self._seen_kinds.clear()
-        self._depth[:] = (0, 0, 0, 0)
+        self._backward_known = self._data_known = False
+        self._compiled = 0
+        self.quantities = Quantities()
+        """What the running step holds."""
+        self._depth = [0, 0, 0, 0]
         self._open = _NONE
-        self._opened_ns = self._last_ns = self._start_ns = now_ns
+        self._owner: object = None
+        self._event = 0
+        self._stepped = self._in_closure = False
+        self._opened_ns = self._last_ns = now_ns
         self._cpu_start_ns = thread_time_ns()
-        self._flags = _WARM_UP
-        self._clear()
+        self._begin_step(Draft(0, now_ns, _WARM_UP))
 
-    def _clear(self) -> None:
-        self._marks = Marks()
-        self._samples = self._tokens = MISSING
-        self._agent_ns = 0
-        self._trained = self._due = False
+    def _begin_step(self, draft: Draft) -> None:
+        self._draft = draft
+        self._marks = draft.marks
+        self._fed = self._trained = self._due = False
+
+    @property
+    def step(self) -> int:
+        """Index of the running step."""
+        return self._draft.step
 
     # Spans of the training thread. The outermost wins: what runs inside a span belongs to it, except that a
     # backward inside an optimizer step (a closure) is a backward.
@@ -92,7 +99,9 @@ class Recorder:
         self._depth[DATA] += 1
         if self._open == _NONE:
             self._open = DATA
-            self._opened_ns = monotonic_ns()
+            self._opened_ns = now = monotonic_ns()
+            if self.timeline is not None:
+                self.timeline.mark(now)
 
     def leave_data(self) -> bool:
         """End it; return whether the batch is this step's own."""
@@ -105,16 +114,11 @@ class Recorder:
         self._marks.spans.append((DATA, self._opened_ns, now))
         self._open = _NONE
         self._last_ns = now
-        self._trained = True
+        self._fed = self._data_known = True
         self._beat(now)
+        if self.timeline is not None:
+            self.timeline.mark(now)
         return True
-
-    def count_batch(self, samples: int, tokens: int) -> None:
-        """Add what a batch holds; MISSING is not known."""
-        if samples != MISSING:
-            self._samples = samples if self._samples == MISSING else self._samples + samples
-        if tokens != MISSING:
-            self._tokens = tokens if self._tokens == MISSING else self._tokens + tokens
 
     def enter_backward(self) -> None:
         """Begin a backward; what ran since the last span was its forward."""
@@ -127,14 +131,15 @@ class Recorder:
         now = monotonic_ns()
         if self._open == _NONE:
             self._marks.spans.append((FORWARD, self._last_ns, now))
-        elif self._open == OPTIMIZER:
-            self._marks.spans.append((OPTIMIZER, self._opened_ns, now))
+        elif self._open in (FORWARD, OPTIMIZER):
+            self._marks.spans.append((self._open, self._opened_ns, now))
         else:
             return
         self._open = BACKWARD
         self._opened_ns = now
-        self._trained = True
         self._beat(now)
+        if self.timeline is not None:
+            self.timeline.mark(now)
 
     def leave_backward(self) -> None:
         """End it, and the step with it if an optimizer stepped inside."""
@@ -146,48 +151,152 @@ class Recorder:
             return
         self._marks.spans.append((BACKWARD, self._opened_ns, now))
         self._last_ns = now
-        self._backward_known = True
-        if self._depth[OPTIMIZER]:
+        self._backward_known = self._trained = True
+        if self._in_closure:
+            self._open = FORWARD
+            self._opened_ns = now
+        elif self._depth[OPTIMIZER]:
             self._open = OPTIMIZER
             self._opened_ns = now
         else:
             self._open = _NONE
+        if not self._depth[OPTIMIZER]:  # a closure is called as often as its optimizer likes
+            self.quantities.add_backward()
+        if self.timeline is not None:
+            self.timeline.mark(now)
         if self._due:
-            self._end_step(now)
+            self._due = False
+            self._end_iteration(now, _FUSED_EVENT)
 
     def enter_optimizer(self, optimizer: object) -> None:
         """Begin an optimizer's step, which may contain those of others."""
         if get_ident() != self.thread and not self._adopt():
             return
-        if optimizer is self._outer_optimizer:  # its last step raised, so it never left
+        self._stepped = True
+        if optimizer is self._owner:  # its last step raised, so it never left
             self._depth[OPTIMIZER] = 0
             if self._open == OPTIMIZER:
                 self._open = _NONE
         self._depth[OPTIMIZER] += 1
-        if self._depth[OPTIMIZER] != 1:
-            return
-        self._outer_optimizer = optimizer
+        if self._depth[OPTIMIZER] == 1:
+            self._open_optimizer(optimizer, optimizer)
+
+    def enter_closure(self) -> None:
+        """Begin to evaluate the model inside an optimizer's step: a forward, as far as no backward runs."""
+        if get_ident() == self.thread and self._open == OPTIMIZER:
+            self._in_closure = True
+            self._switch(FORWARD)
+
+    def leave_closure(self) -> None:
+        """End it; the optimizer goes on."""
+        if get_ident() == self.thread and self._in_closure:
+            self._in_closure = False
+            if self._open == FORWARD:
+                self._switch(OPTIMIZER)
+
+    def _switch(self, phase: int) -> None:
+        now = monotonic_ns()
+        self._marks.spans.append((self._open, self._opened_ns, now))
+        self._open = phase
+        self._opened_ns = now
+        if self.timeline is not None:
+            self.timeline.mark(now)
+
+    def enter_scaler(self, scaler: object, optimizer: object) -> None:
+        """Begin a gradient scaler's step, which skips that of its optimizer when gradients overflowed."""
+        self.enter_optimizer(scaler)
+        if self._owner is scaler:
+            self._stepped = False
+            self._event = self._iteration.event_of(optimizer)
+
+    def leave_scaler(self, scaler: object) -> None:
+        """End it, and flag the step if the optimizer did not."""
+        if self._owner is scaler and not self._stepped and get_ident() == self.thread:
+            self._draft.flags |= _SKIPPED
+        self.leave_optimizer()
+
+    def _open_optimizer(self, owner: object, optimizer: object) -> None:
+        self._owner = owner
+        self._event = self._iteration.event_of(optimizer)
         if self._open == _NONE:
             self._open = OPTIMIZER
-            self._opened_ns = monotonic_ns()
+            self._opened_ns = now = monotonic_ns()
+            if self.timeline is not None:
+                self.timeline.mark(now)
 
     def leave_optimizer(self) -> None:
-        """End it; the outermost one ends the training step if there was training since the last end."""
+        """End it; the outermost one ends the training step where an iteration ends."""
         if get_ident() != self.thread or not self._depth[OPTIMIZER]:
             return
         now = monotonic_ns()
         self._depth[OPTIMIZER] -= 1
         if self._depth[OPTIMIZER]:
             return
-        self._outer_optimizer = None
+        self._owner = None
         if self._open == OPTIMIZER:
             self._marks.spans.append((OPTIMIZER, self._opened_ns, now))
             self._open = _NONE
             self._last_ns = now
-            if self._trained:
-                self._end_step(now)
+            if self.timeline is not None:
+                self.timeline.mark(now)
+            event = self._event + self._has_trained()
+            self._trained = self._fed = False
+            self._end_iteration(now, event)
         elif self._open == BACKWARD:  # optimizers fused into the backward: the step ends where that does
             self._due = True
+
+    def _has_trained(self) -> bool:
+        """Whether training led up to this optimizer step, by the best sign that this rank ever gives."""
+        if self._backward_known:
+            return self._trained
+        return self._fed or not self._data_known
+
+    # What frameworks without torch's hooks say themselves (lockstep.phase and its like).
+
+    def enter_phase(self, phase: int) -> None:
+        """Begin a phase (DATA, FORWARD, BACKWARD, OPTIMIZER) that the training names itself."""
+        if get_ident() != self.thread and not self._adopt():
+            return
+        self._depth[phase] += 1
+        if self._open == _NONE:
+            self._open = phase
+            self._opened_ns = monotonic_ns()
+
+    def leave_phase(self, phase: int) -> None:
+        """End it."""
+        if get_ident() != self.thread or not self._depth[phase]:
+            return
+        self._depth[phase] -= 1
+        if self._depth[phase] or self._open != phase:
+            return
+        now = monotonic_ns()
+        self._marks.spans.append((phase, self._opened_ns, now))
+        self._open = _NONE
+        self._last_ns = now
+        self._backward_known |= phase == BACKWARD
+        self._beat(now)
+
+    def begin_explicit(self) -> None:
+        """From now on steps end where the training says so, not where iterations are seen to end."""
+        if get_ident() == self.thread or self._adopt():
+            self._explicit = True
+
+    def end_explicit(self) -> None:
+        """End the running step here."""
+        self.begin_explicit()
+        if get_ident() == self.thread:
+            self._end_step(monotonic_ns())
+
+    # What a step holds.
+
+    def annotate(self, name: str, value: int) -> None:
+        """Add `value` to the step's samples, tokens, work or flops, which from now on only annotations count."""
+        if get_ident() == self.thread or self._adopt():
+            self.quantities.annotate(name, value)
+
+    def flag(self, flags: int) -> None:
+        """Mark the running step; any thread may."""
+        self._draft.flags |= flags
 
     # Communication and garbage collection.
 
@@ -201,91 +310,94 @@ class Recorder:
         self._last_kind = collective.kind
         self._seen_kinds.add(collective.kind)
         self._beat(collective.issue_ns)
+        if self.timeline is not None:
+            self.timeline.issued(collective)
+
+    def expect(self, collective: Collective) -> None:
+        """Take the end of the next wait as the time when `collective` was done: nobody else will say."""
+        self._pending.append(collective)
+
+    def begin_block(self) -> int:
+        """Return the time at which a wait begins; on a device it is seen there too."""
+        now = monotonic_ns()
+        if self.timeline is not None:
+            self.timeline.mark(now)
+        return now
 
     def block(self, start_ns: int, end_ns: int) -> None:
-        """Note that the training thread waited for communication, of the kind that was issued last."""
+        """Note that the training thread waited for communication."""
+        pending = self._pending
+        kind = ~self._last_kind
+        if pending:
+            kind = pending[-1].kind
+            for collective in pending:
+                collective.done_ns = end_ns
+            pending.clear()
         if self._last_kind != _NONE:
-            self._marks.blocks.append((start_ns, end_ns, self._last_kind))
+            self._marks.blocks.append((start_ns, end_ns, kind))
             self._beat(end_ns)
+            if self.timeline is not None:
+                self.timeline.mark(end_ns)
 
-    def collected(self, start_ns: int, end_ns: int) -> None:
-        """Note a garbage collection of the training thread."""
+    def collected(self, start_ns: int, end_ns: int, is_full: bool) -> None:  # noqa: FBT001  (hot)
+        """Note a garbage collection of the training thread; a full one is of the oldest generation."""
         self._marks.gcs.append((start_ns, end_ns))
+        self._draft.gc_full_count += is_full
 
     def spend(self, agent_ns: int) -> None:
         """Add to what the agent cost the training thread in this step: step ends and collectives.
 
-        The marks, under 1 us each, are not timed: that would double them.
+        The marks and counted batches are not timed: that would double them.
         """
-        self._agent_ns += agent_ns
-
-    def flag(self, flags: int) -> None:
-        """Mark the running step."""
-        self._flags |= flags
+        self._draft.agent_ns += agent_ns
 
     # The end of a step.
 
+    def _end_iteration(self, now: int, event: int) -> None:
+        if not self._explicit and self._iteration.ends_step(event):
+            if not self._iteration.regular:
+                self._draft.flags |= _WARM_UP
+            self._end_step(now)
+
     def _end_step(self, now: int) -> None:
-        marks = self._marks
-        samples, tokens, agent_ns = self._samples, self._tokens, self._agent_ns
-        self._clear()
-        shares = account(self._start_ns, now, marks)
+        draft = self._draft
+        draft.end_ns = now
         cpu_ns = thread_time_ns()
-        record = self._record(now, shares, len(marks.gcs), cpu_ns - self._cpu_start_ns)
-        record[_SAMPLES] = samples
-        record[_TOKENS] = tokens
-        record[_AGENT] = agent_ns
-        if self._seen_kinds:
-            self._write_domains(record, shares, marks.collectives)
-        self.step += 1
-        self._start_ns = self._last_ns = now
+        draft.cpu_ns = cpu_ns - self._cpu_start_ns
         self._cpu_start_ns = cpu_ns
+        draft.kinds = self._seen_kinds
+        draft.has_backward = self._backward_known
+        self.quantities.end_step(draft)
+        if draft.flops == MISSING:
+            draft.flops = self.flops(draft.samples, draft.tokens)
+        if self.compilations is not None:
+            compiled = self.compilations()
+            draft.recompilations = compiled - self._compiled
+            self._compiled = compiled
+        if self._pending:
+            self._drop_pending()
+        self._last_ns = now
+        following = Draft(draft.step + 1, now, 0)
+        self._begin_step(following)
         self._beat(now)
-        self._flags = self._on_step(record, self.step)
-        self._agent_ns += monotonic_ns() - now
+        if self.timeline is None:
+            self._store(make_record(draft))
+        else:
+            self.timeline.close(draft)
+            for ready in self.timeline.ready():
+                self._store(make_record(ready))
+        following.flags |= self._at_boundary(following.step)
+        following.agent_ns += monotonic_ns() - now
 
-    def _record(self, now: int, shares: Shares, gc_count: int, cpu_ns: int) -> list[int]:
-        """Return the record without batch and domains, stored as one slice in the order of RECORD_FIELDS."""
-        wall = shares.wall_ns
-        known = self._backward_known
-        record = _EMPTY_RECORD.copy()
-        record[:_MEASURED_COUNT] = (
-            self.step,
-            self._start_ns,
-            now,
-            self._flags,
-            shares.data_ns,
-            shares.compute_ns,
-            shares.host_ns,
-            shares.gc_ns,
-            gc_count,
-            wall[FORWARD] if known else MISSING,
-            wall[BACKWARD] if known else MISSING,
-            wall[OPTIMIZER],
-            cpu_ns,
-        )
-        return record
+    def finish(self) -> None:
+        """Record nothing more; write the steps that the device was not done with when they ended."""
+        self.thread = 0
+        if self.timeline is not None:
+            for draft in self.timeline.drain():
+                self._store(make_record(draft))
 
-    def _write_domains(self, record: list[int], shares: Shares, collectives: list[Collective]) -> None:
-        payload = [0] * KIND_COUNT
-        count = [0] * KIND_COUNT
-        shortest = [MISSING] * KIND_COUNT
-        for collective in collectives:
-            kind = collective.kind
-            count[kind] += 1
-            payload[kind] += collective.payload_bytes
-            if collective.done_ns > 0:
-                took = collective.done_ns - collective.issue_ns
-                if took < shortest[kind] or shortest[kind] == MISSING:
-                    shortest[kind] = took
-            elif collective.done_ns == UNKNOWN_NS and shares.waits_ns[kind] != MISSING:
-                # The thread was told to go on, not that it is done: what it waited is not known, and what little it
-                # was seen waiting stays part of its own work, so that the parts still sum to the step.
-                record[_COMPUTE] += shares.waits_ns[kind]
-                shares.waits_ns[kind] = MISSING
-        for kind in self._seen_kinds:
-            at = _KIND_INDEX[kind]
-            record[at] = shares.waits_ns[kind]
-            record[at + _BYTES] = payload[kind]
-            record[at + _COUNT] = count[kind]
-            record[at + _SHORTEST] = shortest[kind]
+    def _drop_pending(self) -> None:
+        """Give up on collectives that nobody waited for: when they are done is not known, and taken as at once."""
+        for collective in self._pending:
+            collective.done_ns = collective.issue_ns
+        self._pending.clear()

@@ -15,7 +15,8 @@ from lockstep.contracts import ring as layout
 from lockstep.contracts.blob import write_blob
 from lockstep.contracts.paths import ring_path
 
-FILE_MODE = 0o660
+FILE_MODE = 0o640
+"""The group reads: who can cut the file under our mapping can kill training with SIGBUS, so that is its owner alone."""
 DIRECTORY_MODE = 0o770
 
 _WORDS = struct.Struct("<4Q")  # head, heartbeat, state, failures
@@ -45,7 +46,7 @@ def make_directory(path: Path) -> None:
 class RingWriter:
     """The one writer of `<directory>/<rank>.ring`; used by the training thread only, but for `beat`."""
 
-    __slots__ = ("_generations", "_head", "_map", "_scratch", "_slot_count", "_view", "_words", "path")
+    __slots__ = ("_generations", "_head", "_map", "_slot_count", "_view", "_words", "path")
 
     def __init__(self, directory: Path, header: layout.RingHeader) -> None:
         """Create the file.
@@ -61,16 +62,14 @@ class RingWriter:
         self._view = memoryview(self._map)
         self._words = self._view.cast("Q")  # native order: bootstrap refuses big-endian hosts
         self._slot_count = header.slot_count
-        self._scratch = bytearray(layout.SLOT_BYTES)
         self._head = 0
-        self._generations = {layout.ANSWER_OFFSET: 0, layout.GROUPS_OFFSET: 0}
+        self._generations = {layout.ANSWER_OFFSET: 0, layout.GROUPS_OFFSET: 0, layout.FACTS_OFFSET: 0}
 
     def write(self, record: list[int]) -> None:
         """Store a record (`records.RECORD_FIELDS` in order) in the next slot."""
         index = self._head
-        layout.pack_slot(self._scratch, index, record)
         offset = layout.SLOTS_OFFSET + index % self._slot_count * layout.SLOT_BYTES
-        self._view[offset : offset + layout.SLOT_BYTES] = self._scratch
+        layout.pack_slot(self._view, offset, index, record)
         self._head = index + 1
         self._words[layout.WORD_HEAD] = index + 1
 
@@ -96,6 +95,10 @@ class RingWriter:
             They do not fit; the groups stored before stay.
         """
         self._write_blob(layout.GROUPS_OFFSET, layout.GROUPS_BYTES, value)
+
+    def write_facts(self, value: Any) -> None:
+        """Store what this rank runs on (`facts.facts_to_json`)."""
+        self._write_blob(layout.FACTS_OFFSET, layout.FACTS_BYTES, value)
 
     def _write_blob(self, offset: int, capacity_bytes: int, value: Any) -> None:
         write_blob(self._view, offset, capacity_bytes, self._generations[offset] + 1, value)

@@ -24,7 +24,7 @@ def _disjoint(count):
 
 
 def _collective(issue, took, kind, synchronous):
-    collective = Collective(issue, kind, 8, synchronous)
+    collective = Collective(issue, kind, 8, 8, synchronous)
     collective.done_ns = 0 if took is None else issue + took
     return collective
 
@@ -55,6 +55,8 @@ def _oracle_waits(made):
     waits = []
     for c in sorted(made.collectives, key=lambda c: c.issue_ns):
         begin = c.issue_ns
+        if c.synchronous and not c.done_ns:
+            continue
         if not c.synchronous:
             inside = [s for s in made.spans if s[0] == BACKWARD and s[1] <= begin <= s[2]]
             if not inside:
@@ -96,6 +98,16 @@ def test_every_nanosecond_goes_where_the_rules_say(made):
         "compute": shares.compute_ns,
         "waits": shares.waits_ns,
     } == _oracle(made)
+
+
+@given(marks())
+def test_time_in_flight_is_a_union_that_contains_the_wait(made):
+    """By kind, the nanoseconds in which a collective was in flight, and never less than was waited."""
+    shares = account(START, END, made)
+    for kind in range(KIND_COUNT):
+        flights = [(c.issue_ns, c.done_ns or END) for c in made.collectives if c.kind == kind]
+        union = sum(any(begin <= t < end for begin, end in flights) for t in range(START, END))
+        assert shares.comm_ns[kind] == max(union, shares.waits_ns[kind])
 
 
 @given(marks())
@@ -159,3 +171,20 @@ def test_garbage_collection_comes_first():
     made.gcs = [(40, 70)]
     shares = account(0, 100, made)
     assert (shares.gc_ns, shares.data_ns, shares.waits_ns[2], shares.host_ns) == (30, 40, 20, 10)
+
+
+def test_synchronous_collective_of_unknown_end_blocks_nobody():
+    """Without anybody who saw it done, the thread is not taken to have waited."""
+    made = Marks()
+    made.collectives = [_collective(20, None, 5, True)]
+    assert sum(account(0, 100, made).waits_ns) == 0
+
+
+def test_guessed_kind_is_that_of_the_nearest_completion():
+    """A wait whose kind is a guess goes to the kind that was done when it ended, else to the guess."""
+    made = Marks()
+    made.collectives = [_collective(10, 30, 0, False), _collective(12, 80, 3, False)]
+    made.blocks = [(20, 41, ~3)]
+    assert account(0, 100, made).waits_ns[0] == 21
+    made.collectives = []
+    assert account(0, 100, made).waits_ns[3] == 21
