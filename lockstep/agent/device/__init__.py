@@ -1,0 +1,26 @@
+"""The training thread's step on the clock of its device, so that what hides behind device work costs nothing.
+
+    streams.py      events: the only place that talks to a device library
+    axis.py         host times to device times: arithmetic
+    timeline.py     which steps are still on their way, and where the device's time lies on the host's
+    waits.py        hook: where the training thread's stream is made to wait for another one
+
+docs/devices.md has the reasoning.
+"""
+
+import os
+
+from lockstep.agent.device.streams import find_stream
+from lockstep.agent.device.timeline import Timeline
+
+
+def make_timeline() -> Timeline | None:
+    """Return the timeline of the device that this process uses, from now on; None where it has initialised none.
+
+    To be called where a step has just begun.
+    """
+    stream = find_stream(os.environ)
+    if stream is None:
+        return None
+    start = stream.record()
+    return None if start is None else Timeline(stream, start)

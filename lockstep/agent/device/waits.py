@@ -1,0 +1,45 @@
+"""Where the training's stream is made to wait for another one that communicates: `torch.cuda.Stream.wait_event`.
+
+FSDP2 calls its collectives on streams of its own and makes the training's stream wait for an event there; no Work is
+waited for. `Stream.wait_stream` goes through the same method. Calls that no collective of the step can be behind cost
+a few comparisons.
+"""
+
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+from lockstep.agent.hooks import Removal, patch
+
+if TYPE_CHECKING:
+    from lockstep.agent.agent import Agent
+
+
+def install(agent: "Agent") -> Removal:
+    """Patch the method; without a timeline it passes everything on."""
+    import torch  # noqa: PLC0415  (training imported it)
+
+    return patch(torch.cuda.Stream, "wait_event", _wrapped(agent, torch.cuda.Stream.wait_event))
+
+
+def _wrapped(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
+    recorder = agent.recorder
+    begin = agent.guard_mark(recorder.begin_block)
+    note = agent.guard(recorder.block)
+
+    def wait_event(self: Any, event: Any) -> Any:
+        timeline = recorder.timeline
+        if (
+            timeline is None
+            or not timeline.has_aside
+            or not timeline.is_home(self.stream_id)
+            or not recorder.records_here()
+        ):
+            return original(self, event)
+        began_ns = begin()
+        try:
+            return original(self, event)
+        finally:
+            note(began_ns, monotonic_ns())
+
+    return wait_event

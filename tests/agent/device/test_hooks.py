@@ -1,0 +1,114 @@
+"""The hooks of a real training, with a device that is the host: its stream is done with everything at once."""
+
+import gc
+from itertools import pairwise
+from time import monotonic_ns
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from lockstep.agent.device.streams import Stamp
+from lockstep.agent.device.timeline import Timeline
+from lockstep.contracts.records import DOMAIN_KINDS, MISSING
+from lockstep.contracts.ring import STATE_FINISHED
+from tests.agent.rings import unaccounted_ns
+
+pytestmark = pytest.mark.torch
+
+
+class HostStream:
+    """A stream that does what is queued before the call that queues it returns; `stuck` is one that never does."""
+
+    stuck = False
+
+    def record(self):
+        return Stamp(monotonic_ns(), 0)
+
+    def usable(self):
+        return True
+
+    def ready(self, _stamp):
+        return not self.stuck
+
+    def elapsed_ns(self, earlier, later):
+        return later.event - earlier.event
+
+    def reuse(self, stamps):
+        pass
+
+
+@pytest.fixture
+def group():
+    """Make a group of two whose other rank is only thought of: torch's own backend for tests, which takes any tensor."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    yield
+    dist.destroy_process_group()
+
+
+def train(steps, during=lambda: None):
+    weight = torch.ones(64, 64, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = (weight @ weight).sum()
+        during()
+        loss.backward()
+        optimizer.step()
+
+
+def test_steps_collectives_and_collections_of_a_device(watched, group):
+    """Collectives of device tensors are counted, their waits seen, what is not known is missing, and all adds up."""
+    elsewhere = torch.ones(16, device="meta")
+
+    def communicate():
+        work = dist.all_reduce(elsewhere, async_op=True)
+        dist.all_reduce(elsewhere)
+        gc.collect()
+        dist.Work.wait(work)  # this backend's Work has a method of its own, other backends' have not
+
+    train(1)
+    stream = HostStream()
+    watched.agent.recorder.timeline = Timeline(stream, stream.record())
+    train(4, communicate)
+    records = watched.ring().records
+    assert len(records) == 5
+    assert [unaccounted_ns(record) for record in records] == [0] * 5
+    kinds = [kind for kind in DOMAIN_KINDS if records[2][f"{kind}_count"] != MISSING]
+    assert len(kinds) == 1
+    for former, record in pairwise(records[1:]):
+        assert record["start_ns"] == former["end_ns"]
+        assert record["device_step_ns"] == pytest.approx(record["end_ns"] - record["start_ns"], rel=0.002)
+        assert record[f"{kinds[0]}_count"] == 2
+        assert record[f"{kinds[0]}_bytes"] == 128
+        assert record[f"{kinds[0]}_wait_ns"] > 0
+        assert record[f"{kinds[0]}_comm_ns"] == record["device_comm_ns"] == MISSING
+        assert record["gc_full_count"] == 1
+        assert record["gc_ns"] > 1_000_000
+        assert record["backward_ns"] > 0
+        assert record["host_lead_ns"] >= 0
+
+
+def test_without_a_timeline_waits_on_a_device_are_missing(watched, group):
+    """Nothing is made up of host times where nobody can see the device."""
+    train(2, lambda: dist.all_reduce(torch.ones(16, device="meta")))
+    record = watched.ring().records[1]
+    (kind,) = [kind for kind in DOMAIN_KINDS if record[f"{kind}_count"] != MISSING]
+    assert record[f"{kind}_count"] == 1
+    assert record[f"{kind}_wait_ns"] == record[f"{kind}_comm_ns"] == MISSING
+
+
+def test_end_with_steps_on_their_way(watched):
+    """The process ends while the device has not said a word: its steps are written, the rank is finished."""
+    train(1)
+    stream = HostStream()
+    stream.stuck = True
+    watched.agent.recorder.timeline = Timeline(stream, stream.record())
+    train(3)
+    assert len(watched.ring().records) == 1
+    watched.agent.finish()
+    ring = watched.ring()
+    assert [record["device_step_ns"] for record in ring.records[1:]] == [MISSING] * 3
+    assert [unaccounted_ns(record) for record in ring.records] == [0] * 4
+    assert ring.state == STATE_FINISHED

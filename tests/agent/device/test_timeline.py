@@ -1,0 +1,486 @@
+"""Steps on a simulated device: what hides behind its work costs nothing, and what does not is found exactly."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lockstep.agent.account import Collective
+from lockstep.agent.device import timeline as module
+from lockstep.contracts.records import MISSING, Flag
+from tests.agent.device.simulated import ASIDE, COMMUNICATION, DP, HOME, MS, TP, Device, Scene
+from tests.agent.rings import wait_ns
+
+
+@pytest.fixture
+def scene(monkeypatch):
+    scene = Scene(monkeypatch)
+    yield scene
+    scene.check()
+
+
+def ddp_step(scene, backward_ns=40 * MS, took_ns=10 * MS, not_before_ns=0):
+    """One bucket in the middle of backward, one at its end; the reducer waits unseen. Returns the last one's arrival."""
+    scene.data(MS)
+    scene.forward(2 * MS, 20 * MS)
+    with scene.backward():
+        scene.forward(MS, backward_ns // 2)
+        scene.collective(took_ns)
+        scene.forward(MS, backward_ns // 2)
+        arrival_ns = scene.device.free_ns[HOME]
+        scene.collective(took_ns, not_before_ns=not_before_ns)
+        scene.device.wait(HOME, COMMUNICATION)
+    scene.optimize(MS, 5 * MS)
+    return arrival_ns
+
+
+def test_what_hides_behind_the_device_costs_nothing(scene):
+    """A host that runs ahead: loading and launching are hidden, and each phase is as long as the device took."""
+    for _ in range(6):
+        scene.step()
+    scene.finish()
+    for record in scene.records[2:]:
+        assert (record["data_ns"], record["host_ns"], record["compute_ns"]) == (0, 0, 65 * MS)
+        assert (record["forward_ns"], record["backward_ns"], record["optimizer_ns"]) == (20 * MS, 40 * MS, 5 * MS)
+        assert record["device_step_ns"] == record["end_ns"] - record["start_ns"] == 65 * MS
+
+
+def test_what_the_device_waited_for_is_found(scene):
+    """A host that looks at the loss each step: loading is exposed in full, and so are the launches behind it."""
+    for _ in range(3):
+        scene.step(data_ns=30 * MS)
+        scene.device.synchronize()
+    scene.finish()
+    assert scene.records[2]["data_ns"] == 30 * MS
+    assert scene.records[2]["compute_ns"] == (2 + 20 + 40 + 5) * MS
+
+
+def test_partly_hidden_data(scene):
+    """Of a batch that takes longer than what is queued, the rest is exposed."""
+    scene.step()
+    scene.step(data_ns=100 * MS)
+    scene.finish()
+    queued_ns = 68 * MS - (1 + 3 * 2) * MS  # 1 ms of data and 2 of launch exposed, then 65 of work; the host took 7
+    queued_ns -= MS  # the first batch
+    assert scene.records[1]["data_ns"] == pytest.approx(100 * MS - queued_ns, abs=2 * MS)
+
+
+def test_host_lead_tells_a_device_that_waits_for_launches(scene):
+    """The lead is near 0 where each launch takes longer than its work, and what is queued elsewhere."""
+    for _ in range(4):
+        scene.step(forward_ns=MS, backward_ns=MS, launch_ns=10 * MS)
+    for _ in range(4):
+        scene.step()
+    scene.finish()
+    assert scene.records[3]["host_lead_ns"] <= 2 * MS
+    assert scene.records[7]["host_lead_ns"] >= 50 * MS
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_hidden_collection(scene, full):
+    """A collection that the device has work to last through is counted and costs nothing."""
+    for _ in range(3):
+        scene.step()
+    scene.data(MS)
+    scene.collect_garbage(10 * MS, full=full)
+    scene.forward(MS, 20 * MS)
+    with scene.backward():
+        scene.forward(MS, 40 * MS)
+    scene.optimize(MS, 5 * MS)
+    scene.finish()
+    record = scene.records[3]
+    assert (record["gc_count"], record["gc_full_count"]) == (1, full)
+    assert record["gc_ns"] == 0
+    assert record["compute_ns"] == 65 * MS
+
+
+def test_exposed_collection(scene):
+    """Of a full collection in mid-forward the part counts that the device had nothing to do in."""
+    scene.step()
+    scene.device.synchronize()
+    scene.data(MS)
+    scene.forward(MS, 20 * MS)
+    scene.collect_garbage(150 * MS, full=True)
+    scene.forward(MS, 20 * MS)
+    with scene.backward():
+        scene.forward(MS, 40 * MS)
+    scene.optimize(MS, 5 * MS)
+    scene.finish()
+    assert scene.records[1]["gc_ns"] == 130 * MS
+    assert scene.records[1]["compute_ns"] == (1 + 20 + 1 + 20 + 40 + 5) * MS
+
+
+def test_young_collection_of_an_idle_device(scene):
+    """Without events of its own a collection counts as far as the lead at the next mark leaves it."""
+    scene.step()
+    scene.device.synchronize()
+    scene.data(MS)
+    scene.collect_garbage(8 * MS, full=False)
+    with scene.backward():
+        scene.forward(MS, 40 * MS)
+    scene.optimize(MS, 5 * MS)
+    scene.finish()
+    assert scene.records[1]["gc_ns"] == 8 * MS
+
+
+def test_slow_rank_waits_least(monkeypatch):
+    """Of two ranks in one all-reduce the slow one computes longer and the other one waits for it."""
+    slow, quick = Scene(monkeypatch), None
+    arrivals = [ddp_step(slow, backward_ns=80 * MS) for _ in range(4)]
+    slow.finish()
+    quick = Scene(monkeypatch)
+    for arrival_ns in arrivals:
+        ddp_step(quick, not_before_ns=arrival_ns)
+    quick.finish()
+    for scene in (slow, quick):
+        scene.check()
+    for late, early in zip(slow.records[1:], quick.records[1:], strict=True):
+        assert late["end_ns"] - late["start_ns"] == early["end_ns"] - early["start_ns"]
+        assert late["dp_wait_ns"] == 10 * MS
+        assert early["dp_wait_ns"] == 50 * MS
+        assert late["compute_ns"] - early["compute_ns"] == 40 * MS
+
+
+def test_reducer_hides_all_but_its_last_bucket(scene):
+    """DDP's wait is what is left after the last issue; how long the buckets were in flight nobody tells."""
+    for _ in range(3):
+        ddp_step(scene)
+    scene.finish()
+    record = scene.records[2]
+    assert record["dp_wait_ns"] == 10 * MS
+    assert (record["dp_count"], record["dp_bytes"], record["dp_bus_bytes"]) == (2, 200, 300)
+    assert (record["dp_comm_ns"], record["dp_shortest_ns"], record["device_comm_ns"]) == (MISSING,) * 3
+
+
+def test_synchronous_collective_on_the_training_stream(scene):
+    """Events before and behind it tell all: the wait for others, and the time in flight."""
+    for _ in range(3):
+        scene.data(MS)
+        scene.forward(MS, 20 * MS)
+        others = scene.device.free_ns[HOME] + 7 * MS
+        scene.collective(3 * MS, kind=TP, synchronous=True, not_before_ns=others)
+        with scene.backward():
+            scene.forward(MS, 40 * MS)
+        scene.optimize(MS, 5 * MS)
+    scene.finish()
+    record = scene.records[2]
+    assert record["tp_wait_ns"] == record["tp_comm_ns"] == record["tp_shortest_ns"] == 10 * MS
+    assert record["device_comm_ns"] == 10 * MS
+    assert record["compute_ns"] == 65 * MS
+
+
+@pytest.mark.parametrize(("took_ms", "waited_ms"), [(5, 0), (30, 10)])
+def test_asynchronous_collective_costs_what_its_wait_takes(scene, took_ms, waited_ms):
+    """One that somebody waits for later blocks only there, in a backward too."""
+    for _ in range(3):
+        scene.data(MS)
+        scene.forward(MS, 20 * MS)
+        with scene.backward():
+            scene.forward(MS, 20 * MS)
+            scene.collective(took_ms * MS, kind=TP)
+            scene.forward(MS, 20 * MS)
+            scene.wait()
+            scene.forward(MS, 10 * MS)
+        scene.optimize(MS, 5 * MS)
+    scene.finish()
+    record = scene.records[2]
+    assert record["tp_wait_ns"] == waited_ms * MS
+    assert record["compute_ns"] == 75 * MS
+    assert record["tp_comm_ns"] == MISSING
+
+
+def test_synchronous_collective_of_an_older_torch(scene):
+    """It runs on a stream of the backend's and is waited for: its wait is seen there, not made up."""
+    for _ in range(3):
+        scene.data(MS)
+        scene.forward(MS, 20 * MS)
+        collective = scene.collective(8 * MS)
+        collective.synchronous = True
+        scene.wait()
+        with scene.backward():
+            scene.forward(MS, 40 * MS)
+        scene.optimize(MS, 5 * MS)
+    scene.finish()
+    assert scene.records[2]["dp_wait_ns"] == 8 * MS
+    assert scene.records[2]["dp_comm_ns"] == MISSING
+
+
+@pytest.mark.parametrize(("took_ms", "waited_ms"), [(15, 0), (28, 8)])
+def test_collective_on_a_stream_of_its_own(scene, took_ms, waited_ms):
+    """FSDP's: synchronous there, it blocks the training only where that waits; its time in flight is known."""
+    for _ in range(3):
+        scene.data(MS)
+        with scene.device.on(ASIDE):
+            scene.device.wait(ASIDE, HOME)
+            assert not scene.timeline.has_aside
+            scene.collective(took_ms * MS, synchronous=True)
+        assert scene.timeline.has_aside
+        scene.forward(MS, 20 * MS)
+        scene.wait_aside()
+        with scene.backward():
+            scene.forward(MS, 40 * MS)
+        scene.optimize(MS, 5 * MS)
+    scene.finish()
+    record = scene.records[2]
+    assert record["dp_wait_ns"] == waited_ms * MS
+    assert record["dp_comm_ns"] == record["dp_shortest_ns"] == took_ms * MS
+    assert record["compute_ns"] == 65 * MS
+    assert not scene.timeline.has_aside
+
+
+def test_collective_of_the_host(scene):
+    """One that a host's backend (gloo) carries counts as far as the device ran dry."""
+    for _ in range(2):
+        scene.step()
+    scene.data(MS)
+    collective = Collective(scene.device.now, DP, 8, 8, synchronous=True)
+    scene.recorder.issue(collective)
+    scene.recorder.expect(collective)
+    began = scene.recorder.begin_block()
+    lead_ns = scene.device.free_ns[HOME] - scene.device.now
+    scene.device.host(lead_ns + 9 * MS)
+    scene.recorder.block(began, scene.device.now)
+    scene.forward(MS, 20 * MS)
+    with scene.backward():
+        scene.forward(MS, 40 * MS)
+    scene.optimize(MS, 5 * MS)
+    scene.finish()
+    assert scene.records[2]["dp_wait_ns"] == 9 * MS
+
+
+def test_step_waits_for_its_last_collective(scene):
+    """A step whose collective outlasts it is written when that is done, and the steps stay in order."""
+    scene.step()
+    scene.device.synchronize()
+    scene.data(MS)
+    with scene.device.on(ASIDE):
+        scene.collective(500 * MS, synchronous=True)
+    with scene.backward():
+        scene.forward(MS, 40 * MS)
+    scene.optimize(MS, 5 * MS)
+    scene.device.synchronize()
+    scene.step()
+    scene.device.synchronize()
+    assert len(scene.records) == 1
+    scene.device.host(500 * MS)
+    scene.step()
+    assert len(scene.records) == 3
+    assert scene.records[1]["dp_shortest_ns"] == 500 * MS
+    scene.finish()
+    assert len(scene.records) == 4
+
+
+def test_host_too_far_ahead(scene):
+    """More than PENDING_MAX steps on their way: the oldest is written with its wait missing, flagged, and no gap."""
+    for _ in range(2):
+        ddp_step(scene)
+        scene.device.synchronize()
+    for _ in range(module.PENDING_MAX + 3):
+        ddp_step(scene, backward_ns=4000 * MS)
+    assert len(scene.records) == 5
+    for record in scene.records[2:]:
+        assert record["dp_wait_ns"] == record["dp_comm_ns"] == record["device_step_ns"] == MISSING
+        assert record["dp_count"] == 2
+        assert record["flags"] & Flag.WARM_UP
+    scene.finish()
+    assert scene.records[5]["flags"] & Flag.WARM_UP
+    assert scene.records[6]["flags"] == 0
+    assert scene.records[6]["dp_wait_ns"] == 10 * MS
+    assert scene.records[-1]["end_ns"] == scene.device.now
+
+
+def test_too_many_events(scene, monkeypatch):
+    """A step with more events than are allowed is given up, and no more are made."""
+    monkeypatch.setattr(module, "EVENTS_MAX", 20)
+    scene.step()
+    scene.device.synchronize()
+    scene.data(MS)
+    scene.forward(MS, 20 * MS)
+    with scene.backward():
+        for _ in range(40):
+            scene.collective(MS, kind=TP, synchronous=True)
+    scene.optimize(MS, 5 * MS)
+    scene.device.synchronize()
+    for _ in range(3):
+        scene.step()
+        scene.device.synchronize()
+    scene.finish()
+    assert scene.records[1]["tp_wait_ns"] == MISSING
+    assert scene.records[1]["tp_count"] == 40
+    assert scene.records[4]["device_step_ns"] != MISSING
+    assert scene.device.made <= 20 + module.PENDING_MAX
+
+
+def test_events_are_used_again(scene):
+    """A long run makes no more events than were in use at one time."""
+    for _ in range(10):
+        ddp_step(scene)
+        scene.device.synchronize()
+    made = scene.device.made
+    for _ in range(200):
+        ddp_step(scene)
+        scene.device.synchronize()
+    assert scene.device.made == made <= 30
+    assert len(scene.records) >= 208
+
+
+def test_graph_capture(scene):
+    """While a graph is captured no event is recorded and none asked for; the steps it touches are given up."""
+    scene.step()
+    scene.device.synchronize()
+    scene.data(MS)
+    scene.device.capturing = True
+    scene.forward(MS, 20 * MS)
+    with scene.backward():
+        scene.collective(MS, synchronous=True)
+    scene.optimize(MS, 5 * MS)
+    scene.device.capturing = False
+    scene.device.synchronize()
+    for _ in range(3):
+        scene.step()
+        scene.device.synchronize()
+    scene.finish()
+    lost = [record["step"] for record in scene.records if record["device_step_ns"] == MISSING]
+    assert lost == [1, 2]  # the captured one, and the next, whose beginning has no event
+    assert scene.records[1]["dp_wait_ns"] == MISSING
+    assert scene.records[4]["compute_ns"] == 67 * MS
+
+
+def test_lost_device(scene):
+    """A device that fails raises nothing here: what was on its way is written as far as the host knows it."""
+    scene.step()
+    scene.device.synchronize()
+    ddp_step(scene)
+    scene.device.lost = True
+    ddp_step(scene)
+    ddp_step(scene)
+    scene.finish()
+    assert [record["device_step_ns"] == MISSING for record in scene.records] == [False, True, True, True]
+    assert scene.records[3]["dp_wait_ns"] == MISSING
+
+
+def test_end_of_the_process(scene):
+    """Steps that the device is not done with at the end are written, and nothing is waited for."""
+    scene.step()
+    scene.step()
+    now = scene.device.now
+    scene.recorder.finish()
+    assert scene.device.now == now
+    assert len(scene.records) == 2
+    assert scene.records[1]["device_step_ns"] == MISSING
+    scene.step()
+    assert len(scene.records) == 2
+
+
+def test_work_on_another_stream_is_not_the_trainings_own(scene):
+    """Marks on a side stream are left out; its length is not taken for the step's."""
+    scene.step()
+    scene.device.synchronize()
+    scene.data(MS)
+    with scene.device.on(ASIDE):
+        scene.device.work(400 * MS)
+        with scene.backward():
+            scene.forward(MS, MS)
+    scene.optimize(MS, 5 * MS)
+    scene.device.synchronize()
+    scene.finish()
+    assert scene.records[1]["device_step_ns"] < 20 * MS
+
+
+@pytest.mark.parametrize("rate", [0.9999, 1.0, 1.0001])
+def test_clocks_that_drift_stay_together(monkeypatch, rate):
+    """Drift of 100 ppm, with the coarse times that drivers answer, never moves a step from when the host lived it."""
+    scene = Scene(monkeypatch, Device(rate=rate, grain=512))
+    ends = []
+    for _ in range(3000):
+        scene.step()
+        scene.device.synchronize()
+        ends.append(scene.device.now)
+    scene.finish()
+    scene.check()
+    assert len(scene.records) == 3000
+    for record, end_ns in zip(scene.records, ends, strict=True):
+        assert abs(record["end_ns"] - end_ns) <= 80 * MS  # a step: what is seen done is seen at the next boundary
+
+
+def test_anchor_behind_a_queue(monkeypatch):
+    """A device that is busy when it is first seen is anchored no earlier than any work was queued."""
+    device = Device()
+    device.work(300 * MS)
+    scene = Scene(monkeypatch, device)
+    scene.step()
+    device.synchronize()
+    scene.step()
+    scene.finish()
+    scene.check()
+    assert scene.records[0]["end_ns"] == scene.records[0]["start_ns"] + (1 + 65) * MS  # the batch came after 1 ms
+    assert scene.records[0]["flags"] & Flag.WARM_UP
+
+
+ACTIONS = st.one_of(
+    st.tuples(st.just("host"), st.integers(0, 50)),
+    st.tuples(st.just("work"), st.integers(0, 50)),
+    st.tuples(st.just("synchronize"), st.just(0)),
+    st.tuples(st.just("wait"), st.just(0)),
+    st.tuples(st.just("full"), st.integers(0, 20)),
+    st.tuples(st.just("young"), st.integers(0, 20)),
+    st.tuples(st.just("in_order"), st.integers(0, 30)),
+    st.tuples(st.just("async"), st.integers(0, 30)),
+    st.tuples(st.just("aside"), st.integers(0, 30)),
+    st.tuples(st.just("wait_aside"), st.just(0)),
+)
+STEPS = st.lists(st.tuples(*(st.lists(ACTIONS, max_size=4) for _ in range(3))), min_size=1, max_size=14)
+
+
+def play(scene, actions):
+    """Run actions; return how long collectives in order took on the device."""
+    total_ns = 0
+    for name, amount in actions:
+        if name in ("host", "work"):
+            getattr(scene.device, name)(amount)
+        elif name == "synchronize":
+            scene.device.synchronize()
+        elif name in ("wait", "wait_aside"):
+            getattr(scene, name)()
+        elif name in ("full", "young"):
+            scene.collect_garbage(amount, full=name == "full")
+        elif name == "aside":
+            with scene.device.on(ASIDE):
+                scene.collective(amount, synchronous=True)
+        elif name == "in_order":
+            scene.collective(amount, kind=TP, synchronous=True)
+            total_ns += amount
+        else:
+            scene.collective(amount)
+    return total_ns
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(STEPS, st.sampled_from([1.0, 1.0003, 0.9997]), st.sampled_from([1, 7]))
+def test_any_run_adds_up(monkeypatch, steps, rate, grain):
+    """Whatever is queued in whatever order: one record a step, exact sums, no gap, nothing negative, no event lost."""
+    scene = Scene(monkeypatch, Device(rate=rate, grain=grain, record_ns=1))
+    in_order = []
+    for before, forward, backward in steps:
+        scene.recorder.enter_data()
+        total = play(scene, before)
+        scene.recorder.leave_data()
+        total += play(scene, forward)
+        with scene.backward():
+            total += play(scene, backward)
+        scene.optimize(1, 1)
+        waits = any(name.startswith("wait") for name, _ in (*before, *forward, *backward))
+        in_order.append((total, waits))
+    scene.finish()
+    scene.check()
+    assert len(scene.records) == len(steps)
+    for record, (total, waits) in zip(scene.records, in_order, strict=True):
+        for kind in ("tp", "dp"):
+            wait, flight = record[f"{kind}_wait_ns"], record[f"{kind}_comm_ns"]
+            assert wait == MISSING or wait >= 0
+            assert flight == MISSING or flight >= wait
+        if (rate, grain) == (1.0, 1) and record["device_step_ns"] != MISSING and record["step"] > 0:
+            assert record["device_step_ns"] == record["end_ns"] - record["start_ns"]
+            assert MISSING in (record["tp_wait_ns"], record["dp_wait_ns"]) or wait_ns(record) >= total
+            if record["tp_count"] > 0 and record["dp_count"] in (0, MISSING) and not waits:
+                assert total <= record["tp_wait_ns"] <= total + record["tp_count"]  # a launch takes 1 ns
+    assert len(scene.device.pool) >= scene.device.made - 1
