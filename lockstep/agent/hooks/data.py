@@ -3,17 +3,18 @@
 Hooks `_BaseDataLoaderIter.__next__`, which every iterator of a DataLoader goes through, torchdata's stateful one too.
 """
 
-from collections.abc import Mapping
+import os
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
+from lockstep.agent.batch import BatchCounter
+from lockstep.agent.boundary import say
 from lockstep.agent.hooks import Removal, patch
-from lockstep.contracts.records import MISSING, Flag
+from lockstep.agent.options import read_options
+from lockstep.contracts.records import Flag
 
 if TYPE_CHECKING:
     from lockstep.agent.agent import Agent
-
-SEARCH_DEPTH = 2
-_TOKEN_DIMENSIONS = 2  # batch x sequence
 
 
 def install(agent: "Agent") -> Removal:
@@ -21,8 +22,8 @@ def install(agent: "Agent") -> Removal:
     from torch.utils.data.dataloader import _BaseDataLoaderIter  # noqa: PLC0415  (training imported it)
 
     original = _BaseDataLoaderIter.__next__
-    enter = agent.guard(agent.recorder.enter_data)
-    leave = agent.guard(agent.recorder.leave_data)
+    enter = agent.guard_mark(agent.recorder.enter_data)
+    leave = agent.guard_mark(agent.recorder.leave_data)
     count = agent.guard(_counter(agent))
 
     def __next__(self: Any) -> Any:  # noqa: N807  (takes this name's place)
@@ -44,35 +45,17 @@ def _counter(agent: "Agent") -> Any:
     import torch  # noqa: PLC0415  (training imported it)
 
     integers = frozenset((torch.int64, torch.int32, torch.int16, torch.uint8))
-    tensor_type = torch.Tensor
+    counter = BatchCounter(read_options(os.environ), torch.Tensor, integers, say)
     recorder = agent.recorder
+    is_training = torch.is_grad_enabled
+    evaluation = int(Flag.EVALUATION)
 
     def count(batch: Any) -> None:
-        if not torch.is_grad_enabled():
-            recorder.flag(int(Flag.EVALUATION))
+        if not is_training():
+            recorder.flag(evaluation)
             return
-        tensor = first_tensor(batch, tensor_type, SEARCH_DEPTH)
-        if tensor is not None and tensor.ndim:
-            is_text = tensor.ndim == _TOKEN_DIMENSIONS and tensor.dtype in integers
-            recorder.count_batch(tensor.shape[0], tensor.numel() if is_text else MISSING)
+        began_ns = monotonic_ns()
+        recorder.quantities.add_batch(*counter.count(batch, recorder.step))
+        recorder.spend(monotonic_ns() - began_ns)
 
     return count
-
-
-def first_tensor(value: Any, tensor_type: type, depth: int) -> Any | None:
-    """Return the first tensor in `value` or in its items down to `depth`, or None."""
-    if isinstance(value, tensor_type):
-        return value
-    if depth == 0 or isinstance(value, str | bytes):
-        return None
-    if isinstance(value, Mapping):
-        items: Any = value.values()
-    elif isinstance(value, list | tuple):
-        items = value
-    else:
-        return None
-    for item in items:
-        found = first_tensor(item, tensor_type, depth - 1)
-        if found is not None:
-            return found
-    return None

@@ -1,0 +1,70 @@
+"""What this rank runs on, told once, after its first step: the device, its peak, the model's size and format."""
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from lockstep.agent.flops import ModelFlops
+from lockstep.agent.options import Options, read_options
+from lockstep.agent.precision import allows_tf32
+from lockstep.contracts.facts import RankFacts, facts_to_json
+from lockstep.contracts.limits import NAME_MAX_BYTES
+from lockstep.contracts.peaks import peak_flops_per_second
+
+if TYPE_CHECKING:
+    from lockstep.agent.agent import Agent
+
+HOST = ("cpu", "cpu")
+"""Device and kind of a process that has touched none. A host has no peak here: what it can do is not published so."""
+
+
+def collect(agent: "Agent") -> dict[str, Any]:
+    """Return the JSON form of this rank's RankFacts. Never starts a device that training has not started."""
+    torch: Any = sys.modules.get("torch")
+    answer: Any = agent.recorder.flops
+    model = answer if isinstance(answer, ModelFlops) else None
+    options = read_options(os.environ)
+    name, kind = HOST if torch is None else _device(torch)
+    dtype = _dtype(torch, "" if model is None else model.dtype, kind, options)
+    return facts_to_json(
+        RankFacts(
+            device=_label(name),
+            device_kind=kind,
+            dtype=dtype,
+            peak_flops_per_second=options.peak_flops or peak_flops_per_second(name, dtype),
+            parameters=None if model is None else model.parameters,
+            flops_source="none" if model is None else model.source,
+            torch_version="" if torch is None else _label(str(torch.__version__)),
+            backend=_backend(),
+        )
+    )
+
+
+def _device(torch: Any) -> tuple[str, str]:
+    """Return name and kind of the device that this process trains on."""
+    npu = getattr(torch, "npu", None)
+    if npu is not None and npu.is_initialized():
+        return str(npu.get_device_name(npu.current_device())), "npu"
+    if torch.cuda.is_initialized():
+        kind = "rocm" if torch.version.hip else "cuda"
+        return str(torch.cuda.get_device_name(torch.cuda.current_device())), kind
+    return HOST
+
+
+def _dtype(torch: Any, seen: str, kind: str, options: Options) -> str:
+    if options.dtype is not None:
+        return options.dtype
+    return "tf32" if seen == "fp32" and kind == "cuda" and allows_tf32(torch) else seen
+
+
+def _backend() -> str:
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return ""
+    return _label(str(distributed.get_backend()))
+
+
+def _label(text: str) -> str:
+    """Return `text` as it may stand in a label."""
+    printable = "".join(part if part.isprintable() else " " for part in text)
+    return printable.encode(errors="replace")[:NAME_MAX_BYTES].decode(errors="ignore")

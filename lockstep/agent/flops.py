@@ -1,0 +1,159 @@
+"""HOT (budget 500 ns a step): the model FLOPs of a step, by one multiplication.
+
+Where they come from, the first that applies: what the training annotates (recorder.py), a configured number per token,
+one step measured by torch's own FlopCounterMode when asked for, and 6 N D: six FLOPs per parameter and token (Kaplan et
+al., Scaling Laws for Neural Language Models, 2020, section 2.1: two forward, four backward; attention scores and
+recomputation left out, which is what PaLM, 2022, appendix B, calls model FLOPs but for its attention term).
+
+N is what this rank's optimizers hold (parameters.py). docs/throughput.md says for which models that is wrong, and what
+to configure then.
+"""
+
+import sys
+from collections.abc import Callable, Iterable
+from threading import get_ident
+from typing import Any
+from weakref import WeakSet
+
+from lockstep.agent.boundary import say
+from lockstep.agent.options import AUTO, MEASURE, OFF, Options
+from lockstep.agent.parameters import count_parameters
+from lockstep.contracts.records import MISSING, Flag
+
+FLOPS_PER_PARAMETER_AND_TOKEN = 6
+MEASURED_STEP = 3
+"""The step that is measured: the ones before it may still set things up."""
+MEETINGS_MAX = 64
+"""Optimizers that are looked at (5 us a parameter, once): a training that makes one each step must not pay for each."""
+_FLOPS_MAX = 1 << 62  # a record holds 64 bits; more than an hour of the fastest device
+
+
+class ModelFlops:
+    """Called at each step's end on the training thread with its samples and tokens; keeps no parameter alive.
+
+    `flag` marks the running step, `compilations` tells how many graphs torch.compile has made.
+    """
+
+    def __init__(self, options: Options, flag: Callable[[int], None], compilations: Callable[[], int]) -> None:
+        self._flag = flag
+        self._compilations = compilations
+        self._optimizers: WeakSet[Any] = WeakSet()
+        self._meetings = MEETINGS_MAX if options.parameters is not None else 0
+        self._rule = options.model_flops.mode
+        self._per_token = options.model_flops.per_token
+        self._per_sample: float | None = None
+        self._per_step: int | None = None
+        self._steps = 0
+        self._counter: Any = None
+        self.measuring_thread = 0
+        """Whose operators are being counted; 0 is no thread's id."""
+        self._is_measuring = self._rule == MEASURE
+        self.parameters = None if options.parameters is None else int(options.parameters)
+        """N: configured, else of all optimizers met so far; None where it cannot be told."""
+        self.dtype = ""
+        """Number format of the model's matrix products, empty as long as none was seen (hooks/throughput.py)."""
+        self._apply_parameters()
+
+    @property
+    def source(self) -> str:
+        """Where the FLOPs come from: configured, measured, parameters or none."""
+        if self._rule == OFF:
+            return "none"
+        if not self._rule:
+            return "configured"
+        if self._rule == MEASURE:
+            return "measured"
+        return "none" if self.parameters is None else "parameters"
+
+    def __call__(self, samples: int, tokens: int) -> int:
+        """Return the model FLOPs of the step that ends, or MISSING."""
+        if self._is_measuring:
+            self._measure(samples, tokens)
+        if self._per_token is not None:
+            flops = MISSING if tokens == MISSING else int(self._per_token * tokens)
+        elif self._per_sample is not None:
+            flops = MISSING if samples == MISSING else int(self._per_sample * samples)
+        elif self._per_step is not None:
+            flops = self._per_step
+        else:
+            return MISSING
+        return flops if flops < _FLOPS_MAX else MISSING
+
+    def meet(self, optimizer: Any) -> None:
+        """Look at the parameters of an optimizer not met before, and at those of all others that still live."""
+        if optimizer in self._optimizers or self._meetings == MEETINGS_MAX:
+            return
+        self._optimizers.add(optimizer)
+        self._meetings += 1
+        self.parameters = count_parameters(_parameters_of(self._optimizers))
+        self._apply_parameters()
+
+    def abandon(self) -> None:
+        """Stop a measurement that the calling thread has begun and whose end nobody will tell."""
+        if self.measuring_thread == get_ident() and _leave_counter(self._counter) is not None:
+            self._counter = None
+            self.measuring_thread = 0
+
+    def _apply_parameters(self) -> None:
+        if self._rule == AUTO:
+            self._per_token = None if self.parameters is None else FLOPS_PER_PARAMETER_AND_TOKEN * self.parameters
+
+    def _measure(self, samples: int, tokens: int) -> None:
+        """Begin and end the measurement at the boundaries around one step."""
+        self._steps += 1
+        if self._counter is not None:
+            self._finish(samples, tokens)
+        elif self._steps == MEASURED_STEP:
+            if self._compilations():
+                self._give_up("torch.compile hides operators from the counter")
+            else:
+                self._counter = _enter_counter()
+                self.measuring_thread = get_ident()
+
+    def _finish(self, samples: int, tokens: int) -> None:
+        self._flag(int(Flag.PROFILED))
+        total = _leave_counter(self._counter)
+        if total is None:  # a mode of the training's own lies above ours: ours has to wait for its end
+            return
+        self._counter = None
+        self.measuring_thread = 0
+        if self._steps != MEASURED_STEP + 1 or not total:
+            self._give_up("another dispatch mode began in the measured step" if total else "no operator was counted")
+            return
+        self._is_measuring = False
+        if tokens not in (MISSING, 0):
+            self._per_token = total / tokens
+        elif samples not in (MISSING, 0):
+            self._per_sample = total / samples
+        else:
+            self._per_step = total
+
+    def _give_up(self, reason: str) -> None:
+        say(f"LOCKSTEP_MODEL_FLOPS=measure: {reason}; 6 x parameters x tokens is taken instead")
+        self._is_measuring = False
+        self._rule = AUTO
+        self._apply_parameters()
+
+
+def _parameters_of(optimizers: Iterable[Any]) -> Iterable[Any]:
+    for optimizer in list(optimizers):
+        for group in optimizer.param_groups:
+            yield from group["params"]
+
+
+def _enter_counter() -> Any:
+    """Begin to count on this thread and on autograd's behind it."""
+    from torch.utils.flop_counter import FlopCounterMode  # noqa: PLC0415  (training imported torch)
+
+    counter = FlopCounterMode(display=False)
+    counter.__enter__()
+    return counter
+
+
+def _leave_counter(counter: Any) -> int | None:
+    """Stop counting and return the FLOPs, or None if ours is not the innermost mode: modes end in order only."""
+    modes = sys.modules["torch.utils._python_dispatch"]._get_current_dispatch_mode_stack()  # noqa: SLF001
+    if not modes or modes[-1] is not counter.mode:
+        return None
+    counter.__exit__(None, None, None)
+    return int(counter.get_total_flops())
