@@ -1,24 +1,25 @@
-"""Profiles on request: torch.profiler inside the running rank, started and stopped at step boundaries.
+"""Profiles on request: the orders of one rank and its answers, acted upon at step boundaries.
 
-    idle ──order──► accepted ──boundary before its first step──► running ──N steps──► done
+    idle ──order──► accepted ──boundary before its first step──► running ──N steps, or cut short──► done
                         └──────────────── refused (why) ◄───────────┘
 
-In the trace, a user annotation of no length named `lockstep.step#<n>` marks the beginning of step n on the training
-thread, and one more the end of the last step. A mark, not a span: the boundary lies inside the annotation that torch
-puts around `Optimizer.step`, and a span from there to the next one would cut it in two.
-
 Starting, stopping and writing take the training thread's time, between two steps; `cost_ns` says how much. Every step
-that holds a part of it is flagged PROFILED. A profiler that the user starts meanwhile would empty ours (torch allows
-one at a time and says nothing): the order is refused when one runs at its start.
+that holds a part of it is flagged PROFILED. A capture ends early, with the whole steps it has, where it would take too
+much (capture/budget.py), before the training starts a profiler of its own, and before it forks (capture/session.py).
 """
 
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
 from lockstep.agent.boundary import describe
+from lockstep.agent.capture.budget import Appetite, Budget
+from lockstep.agent.capture.memory import available_bytes
+from lockstep.agent.capture.recording import Recording
+from lockstep.agent.capture.session import SESSION
 from lockstep.agent.control import ControlReader
 from lockstep.agent.ring import make_directory
 from lockstep.contracts.control import (
@@ -31,11 +32,11 @@ from lockstep.contracts.errors import LocalError, PeerError
 from lockstep.contracts.paths import control_path, trace_path
 from lockstep.contracts.records import Flag
 
-STEP_MARK = "lockstep.step#"
 FREE_MARGIN_BYTES = 16 << 20  # rings of other ranks on the same file system must still fit
 _REASON_MAX = 500
 _PROFILED = int(Flag.PROFILED)
 _NO_REQUEST = 0
+_TORCH_ERRORS = (RuntimeError, ValueError, TypeError, AssertionError)
 
 
 class Capture:
@@ -51,30 +52,45 @@ class Capture:
         self._control = ControlReader(control_path(directory))
         self._order: ProfileOrder | None = None
         self._answer: OrderAnswer | None = None
-        self._profile: Any = None
+        self._recording: Recording | None = None
+        self._budget: Budget | None = None
+        self._appetite = Appetite()
         self._last_step = 0
+        self._boundary_ns = monotonic_ns()
         self._last_request = self._stale_request()
+
+    @property
+    def running(self) -> bool:
+        """Whether the profiler runs."""
+        return self._recording is not None
+
+    def collected(self, start_ns: int, end_ns: int) -> None:
+        """Note a garbage collection of the training thread."""
+        if self._recording is not None:
+            self._recording.collected(start_ns, end_ns)
 
     def at_boundary(self, next_step: int) -> int:
         """Act at the boundary before `next_step`; return the flags of that step."""
-        if self._profile is not None:
-            self._mark(next_step)
-            if next_step > self._last_step:
-                self._end(next_step)
-            return _PROFILED
-        self._look()
+        if self._recording is not None:
+            return self._go_on(self._recording, next_step)
+        now = monotonic_ns()
+        step_ns, self._boundary_ns = now - self._boundary_ns, now
+        self._look(now)
         order = self._order
         if order is None or order.first_step > next_step:
             return 0
         self._order = None
-        return self._begin(order, next_step)
+        return self._begin(order, next_step, step_ns)
 
     def abandon(self) -> None:
-        """Stop a capture that the end of training cut short."""
-        if self._profile is not None:
-            self._profile, profile = None, self._profile
-            profile.stop()
-            self._refuse("training ended during the capture")
+        """Stop a capture that the end of training cut short.
+
+        On another thread than the training thread nothing is stopped: torch would crash.
+        """
+        recording = self._recording
+        if recording is not None:
+            if SESSION.on_own_thread:
+                self._drop(recording, "training ended during the capture")
         elif self._order is not None:
             self._refuse("training ended before the capture")
 
@@ -86,10 +102,10 @@ class Capture:
             return _NO_REQUEST
         return _request_of(value)
 
-    def _look(self) -> None:
+    def _look(self, now_ns: int) -> None:
         """Take a new order from the control block."""
         try:
-            value = self._control.poll(monotonic_ns())
+            value = self._control.poll(now_ns)
         except PeerError as error:
             self._answer = OrderAnswer(request_id=_NO_REQUEST, state="accepted")
             self._refuse(str(error))
@@ -108,42 +124,44 @@ class Capture:
             self._order = order
             self._say(OrderAnswer(request_id=order.request_id, state="accepted"))
 
-    def _begin(self, order: ProfileOrder, step: int) -> int:
+    def _begin(self, order: ProfileOrder, step: int, step_ns: int) -> int:
         """Start the profiler for `order` before `step`, or refuse."""
-        obstacle = self._obstacle(order)
+        self._budget = self._appetite.budget(order, step_ns)
+        obstacle = self._obstacle(order) or self._budget.obstacle(available_bytes())
+        if not obstacle and not SESSION.claim(self._cut_short):
+            obstacle = "another profiler is running"
         if obstacle:
             self._refuse(obstacle)
             return 0
-        began = monotonic_ns()
-        profile = None
         try:
-            profile = _make_profile(order)
-            profile.start()
-        except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+            recording = SESSION.call(Recording, order)
+        except _TORCH_ERRORS as error:
+            SESSION.release()
             self._refuse(f"torch.profiler did not start: {describe(error)}")
             return _PROFILED
-        self._profile = profile
-        self._trace_max_bytes = order.trace_max_bytes
+        self._recording = recording
         self._last_step = step + order.steps - 1
-        self._mark(step)
-        now = monotonic_ns()
+        recording.mark(step)
         self._say(
             OrderAnswer(
                 request_id=order.request_id,
                 state="running",
                 first_step=step,
                 steps=order.steps,
-                start_ns=now,
-                cost_ns=now - began,
+                start_ns=recording.boundaries[0][1],
+                cost_ns=recording.cost_ns,
             )
         )
         return _PROFILED
 
     def _obstacle(self, order: ProfileOrder) -> str:
         """Return why `order` cannot be carried out now, or nothing."""
+        if "torch" not in sys.modules:
+            return "torch is not loaded in this process"
         import torch  # noqa: PLC0415  (training imported it)
 
-        if torch.autograd._profiler_enabled():  # noqa: SLF001  (the only way to know; two at once empty the first)
+        flag = getattr(torch.autograd.profiler, "_is_profiler_enabled", False)  # that of all threads, for profilers
+        if torch.autograd._profiler_enabled() or flag:  # noqa: SLF001  (that began before the agent was there)
             return "another profiler is running"
         needed = order.trace_max_bytes + FREE_MARGIN_BYTES
         try:
@@ -154,33 +172,80 @@ class Capture:
         free = status.f_bavail * status.f_frsize
         return f"free space: got {free} bytes, expected at least {needed}" if free < needed else ""
 
-    def _end(self, next_step: int) -> None:
+    def _go_on(self, recording: Recording, next_step: int) -> int:
+        """Act at a boundary of a running capture."""
+        assert self._budget is not None
+        recording.mark(next_step)
+        why = ""
+        if next_step <= self._last_step:
+            why = self._budget.exhausted(recording.captured_ns, recording.last_ns, available_bytes())
+            if SESSION.wanted:
+                why = "another thread starts a profiler of its own"
+        if why or next_step > self._last_step:
+            self._end(recording, why)
+        self._boundary_ns = monotonic_ns()
+        return _PROFILED
+
+    def _cut_short(self, why: str) -> None:
+        """End the capture in the middle of a step."""
+        recording = self._recording
+        if recording is not None and recording.steps:
+            self._end(recording, why)
+        elif recording is not None:
+            self._drop(recording, f"{why} during the first captured step")
+
+    def _drop(self, recording: Recording, why: str) -> None:
+        """Stop the profiler and keep nothing."""
+        self._recording = None
+        try:
+            self._stop(recording)
+            recording.free()
+        except _TORCH_ERRORS as error:
+            why = f"{why}; torch.profiler did not stop: {describe(error)}"
+        self._charge(recording)
+        self._refuse(why)
+
+    def _end(self, recording: Recording, why: str) -> None:
         """Stop the profiler, write its trace and answer."""
         answer = self._answer
         assert answer is not None
-        profile, self._profile = self._profile, None
-        began = monotonic_ns()
+        self._recording = None
+        end_ns = monotonic_ns()
         final = self._trace(answer.request_id)
         partial = final.with_name(f".{final.name}.part")
         try:
-            profile.stop()
-            profile.export_chrome_trace(str(partial))
-            size = _whole_json_bytes(partial, self._trace_max_bytes)
+            self._stop(recording)
+            self._appetite.learn(recording.order, recording.events, recording.captured_ns)
+            size = recording.save(partial, {"run": self._directory.name, "rank": self._rank, "reason": why})
             partial.chmod(0o660)
             partial.rename(final)
-        except (OSError, RuntimeError, ValueError, AssertionError, LocalError) as error:
+        except (OSError, LocalError, *_TORCH_ERRORS) as error:
+            recording.free()
             partial.unlink(missing_ok=True)
-            self._answer = replace(answer, cost_ns=answer.cost_ns + monotonic_ns() - began)
-            self._refuse(f"trace of step {answer.first_step} to {next_step - 1}: {describe(error)}")
+            self._charge(recording)
+            self._refuse(f"trace of step {answer.first_step} to {recording.boundaries[-1][0] - 1}: {describe(error)}")
             return
-        now = monotonic_ns()
-        self._say(replace(answer, state="done", end_ns=began, trace_bytes=size, cost_ns=answer.cost_ns + now - began))
+        self._charge(recording)
+        self._say(
+            replace(
+                self._answer or answer,
+                state="done",
+                reason=why[:_REASON_MAX],
+                steps=recording.steps,
+                end_ns=end_ns,
+                trace_bytes=size,
+            )
+        )
 
-    def _mark(self, step: int) -> None:
-        import torch  # noqa: PLC0415  (training imported it)
+    def _stop(self, recording: Recording) -> None:
+        try:
+            SESSION.call(recording.stop)
+        finally:
+            SESSION.release()
 
-        with torch.profiler.record_function(f"{STEP_MARK}{step}"):
-            return
+    def _charge(self, recording: Recording) -> None:
+        assert self._answer is not None
+        self._answer = replace(self._answer, cost_ns=recording.cost_ns)
 
     def _trace(self, request_id: int) -> Path:
         return trace_path(self._directory, request_id, self._rank)
@@ -199,47 +264,3 @@ def _request_of(value: Any) -> int:
     """Return the request's number, even of an order that is otherwise wrong."""
     request = value.get("request_id") if isinstance(value, dict) else None
     return request if type(request) is int and 0 < request < 1 << 63 else _NO_REQUEST
-
-
-def _make_profile(order: ProfileOrder) -> Any:
-    """Return a torch profiler as `order` wants it."""
-    import torch  # noqa: PLC0415  (training imported it)
-    from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415
-
-    activities = [ProfilerActivity.CPU]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # a rank that uses no device gets none for this
-        activities.append(ProfilerActivity.CUDA)
-    options: dict[str, Any] = {}
-    if order.stacks:
-        try:
-            config = torch._C._profiler._ExperimentalConfig(record_python_gc_info=True)  # noqa: SLF001  (no public name)
-        except TypeError:  # an older torch: collections are gaps in its traces
-            config = None
-        if config is not None:
-            options["experimental_config"] = config
-    return profile(
-        activities=activities,
-        record_shapes=order.shapes,
-        profile_memory=order.memory,
-        with_stack=order.stacks,
-        **options,
-    )
-
-
-def _whole_json_bytes(path: Path, limit_bytes: int) -> int:
-    """Return the size of a trace file.
-
-    Raises
-    ------
-    OSError, LocalError
-        It is not there, larger than `limit_bytes`, or cut off (torch does not report a full file system).
-    """
-    size = path.stat().st_size
-    if size > limit_bytes:
-        raise LocalError(f"trace size: got {size} bytes, expected at most {limit_bytes}")
-    with path.open("rb") as file:
-        file.seek(max(size - 16, 0))
-        tail = file.read().rstrip()
-    if not tail.endswith(b"}"):
-        raise LocalError(f"trace end: got {tail[-16:]!r}, expected a closed object")
-    return size

@@ -8,7 +8,7 @@ one integer compare (the blob's generation). Ranks answer in their own ring file
 """
 
 import struct
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
 
 from lockstep.contracts.blob import HEAD_BYTES
@@ -34,6 +34,7 @@ class ProfileOrder:
     """What the ranks of one node are asked to capture.
 
     `first_step` is a step index of this attempt, or NEXT_STEP. A rank that is past it begins at its next step.
+    `device` asks for the activity of the rank's device besides that of the host, where there is one.
     """
 
     request_id: int
@@ -44,6 +45,7 @@ class ProfileOrder:
     shapes: bool
     memory: bool
     trace_max_bytes: int
+    device: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,8 @@ class OrderAnswer:
     """What one rank says of the order it last saw.
 
     `cost_ns` is the training thread's time spent on starting, stopping and writing, all of it outside the asked steps.
-    `first_step` and `steps` are what was captured, `trace_bytes` the size of the file, `reason` why it was refused.
+    `first_step` and `steps` are what was captured, `trace_bytes` the size of the file, `reason` why it was refused or,
+    when done, why it ended before the asked steps.
     """
 
     request_id: int
@@ -93,8 +96,8 @@ def check_control_header(data: bytes | memoryview, *, where: str) -> None:
 
 
 def order_to_json(order: ProfileOrder) -> dict[str, Any]:
-    """Return the JSON form of an order."""
-    return asdict(order)
+    """Return the JSON form of an order, without what has its default: an older rank knows only the rest."""
+    return {f.name: getattr(order, f.name) for f in fields(order) if getattr(order, f.name) != f.default}
 
 
 def answer_to_json(answer: OrderAnswer) -> dict[str, Any]:
@@ -134,15 +137,18 @@ def answer_from_json(value: Any, *, where: str) -> OrderAnswer:
 
 
 def _checked(form: type, value: Any, where: str) -> dict[str, Any]:
-    """Return `value` if it holds exactly the fields of the dataclass `form`, each of its plain type."""
+    """Return `value` if it holds the fields of `form`, each of its plain type; those with a default may be missing."""
     if not isinstance(value, dict):
         raise MalformedError(form.__name__, where=where, got=type(value).__name__, expected="an object")
     types: dict[str, type] = {}
+    required = set()
     for field in fields(form):
         types[field.name] = list if field.type == list[int] else field.type  # type: ignore[assignment]
-    if value.keys() != types.keys():
+        if field.default is MISSING:
+            required.add(field.name)
+    if not required <= value.keys() <= types.keys():
         raise MalformedError(f"fields of {form.__name__}", where=where, got=sorted(value), expected=sorted(types))
-    for name, kind in types.items():
-        if type(value[name]) is not kind:
-            raise MalformedError(name, where=where, got=repr(value[name]), expected=kind.__name__)
+    for name, content in value.items():
+        if type(content) is not types[name]:
+            raise MalformedError(name, where=where, got=repr(content), expected=types[name].__name__)
     return value

@@ -2,17 +2,25 @@
 
 import gc
 import json
+import os
+import threading
+import time
 
 import pytest
 import torch
 
 from lockstep.agent import profiler as module
+from lockstep.agent.capture.recording import STEP_MARK
 from lockstep.contracts.control import ANSWER_STATES, answer_from_json, order_to_json
 from lockstep.contracts.records import Flag
+from lockstep.trace.names import GC_KIND
+from lockstep.trace.summarise import summarise_trace
 from tests.agent.orders import ControlBlock, make_order
 from tests.agent.rings import unaccounted_ns
 
 pytestmark = pytest.mark.torch
+
+SLACK_NS = 5_000_000  # between reading two clocks on a busy machine
 
 
 class Training:
@@ -25,7 +33,7 @@ class Training:
         self.data = torch.ones(4, 8)
 
     def let_a_second_pass(self):
-        self.watched.agent._capture._control._looked_ns -= 2_000_000_000
+        self.watched.agent.capture._control._looked_ns -= 2_000_000_000
 
     def steps(self, count):
         for _ in range(count):
@@ -62,7 +70,15 @@ def training(watched):
 
 def marks_of(trace):
     names = [event["name"] for event in json.loads(trace.read_text())["traceEvents"] if event.get("name")]
-    return [name for name in names if name.startswith(module.STEP_MARK)]
+    return [name for name in names if name.startswith(STEP_MARK)]
+
+
+def facts_of(trace):
+    return json.loads(trace.read_text())["lockstep"]
+
+
+def collections_of(trace):
+    return [event for event in json.loads(trace.read_text())["traceEvents"] if event.get("name") == "Python GC"]
 
 
 def test_order_becomes_a_trace(training):
@@ -78,7 +94,7 @@ def test_order_becomes_a_trace(training):
     assert (answer.first_step, answer.steps) == (2, 3)
     assert answer.trace_bytes == training.trace(7).stat().st_size
     assert 0 < answer.start_ns < answer.end_ns
-    assert answer.cost_ns > 0
+    assert answer.cost_ns == sum(facts_of(training.trace(7))["cost_ns"].values())
     records = training.watched.ring().records
     assert records[2]["start_ns"] <= answer.start_ns
     assert answer.end_ns >= records[4]["end_ns"]
@@ -125,15 +141,88 @@ def test_order_for_others_is_not_ours(training):
     assert training.flags == [Flag.WARM_UP, 0, 0, 0, 0]
 
 
-def test_stacks_bring_python_frames_and_collections(training):
-    """With stacks the trace has Python functions, and a collection has a name in it."""
+def test_stacks_bring_python_frames(training):
+    """With stacks the trace has Python functions."""
     training.block.order(11, stacks=True, steps=2)
+    training.steps(3)
+    events = json.loads(training.trace(11).read_text())["traceEvents"]
+    assert any(event.get("cat") == "python_function" for event in events)
+
+
+@pytest.mark.parametrize("stacks", [False, True])
+def test_collections_travel_with_the_trace(training, stacks):
+    """Whether torch writes them or not, each collection is in the trace once, at its time on the training thread."""
+    training.block.order(11, stacks=stacks, steps=2)
+    training.steps(1)
+    before_ns = time.time_ns()
+    gc.collect()
+    after_ns = time.time_ns()
+    training.steps(2)
+    base_ns = json.loads(training.trace(11).read_text())["baseTimeNanoseconds"]
+    (event,) = [each for each in collections_of(training.trace(11)) if each["dur"] > 10_000]
+    start_ns = base_ns + round(event["ts"] * 1000)
+    assert before_ns - SLACK_NS < start_ns < start_ns + event["dur"] * 1000 < after_ns + SLACK_NS
+    assert (event["pid"], event["tid"]) == (os.getpid(), threading.get_native_id())
+    assert GC_KIND in {
+        node.kind
+        for node in summarise_trace(training.trace(11), run="r", node="n", rank=0, request_id=11, steps=2).tree
+    }
+
+
+def test_facts_travel_with_the_trace(training):
+    """Who, which steps and when, what it cost, and how this host's two clocks stand to each other."""
+    training.block.order(11, steps=2)
     training.steps(1)
     gc.collect()
     training.steps(2)
-    events = json.loads(training.trace(11).read_text())["traceEvents"]
-    assert any(event.get("cat") == "python_function" for event in events)
-    assert any(event.get("name") == "Python GC" for event in events)
+    facts = facts_of(training.trace(11))
+    records = training.watched.ring().records
+    assert (facts["version"], facts["run"], facts["rank"], facts["reason"]) == (1, "default", 0, "")
+    assert [step for step, _ in facts["boundaries"]] == [2, 3, 4]
+    assert facts["boundaries"][1][1] >= records[2]["end_ns"]
+    assert facts["boundaries"][0][1] < facts["collections"][0][0] < facts["collections"][0][1]
+    assert abs(facts["unix_minus_monotonic_ns"] - (time.time_ns() - time.monotonic_ns())) < SLACK_NS
+    assert all(facts["cost_ns"][name] > 0 for name in ("start", "stop", "export", "free"))
+
+
+def test_capture_that_takes_too_much_ends_early(training, monkeypatch):
+    """At the next boundary, with the steps it has and the reason; the rank can be asked again."""
+    monkeypatch.setattr("lockstep.agent.capture.budget.PROFILE_EVENTS_MAX", 0)
+    training.block.order(3, steps=50)
+    training.steps(3)
+    assert (training.answer.state, training.answer.steps) == ("done", 1)
+    assert training.answer.reason.endswith("with one more step, expected at most 0")
+    assert facts_of(training.trace(3))["reason"] == training.answer.reason
+    assert marks_of(training.trace(3)) == ["lockstep.step#2", "lockstep.step#3"]
+    assert training.flags == [Flag.WARM_UP, 0, Flag.PROFILED, Flag.PROFILED]
+
+
+def test_short_memory_is_refused(training, monkeypatch):
+    """Where one step could take more than is left, the profiler is not begun."""
+    monkeypatch.setattr("lockstep.agent.capture.budget.FREE_MARGIN_BYTES", 1 << 60)
+    training.block.order(3)
+    training.steps(2)
+    assert training.answer.state == "refused"
+    assert training.answer.reason.startswith("memory: got ")
+    assert training.flags == [Flag.WARM_UP, 0, 0]
+
+
+def test_results_are_freed(training):
+    """What a capture took is given back when it is done, not at the next one's start."""
+    training.block.order(3, steps=1)
+    training.steps(1)
+    profile = training.watched.agent.capture._recording._profile
+    assert profile.profiler.kineto_results is None  # torch sets it when it stops
+    training.steps(1)
+    assert training.answer.state == "done"
+    assert profile.profiler.kineto_results is None
+
+
+def test_device_is_left_out_where_it_is_not_asked_for(training):
+    """An order may ask for the host alone; here there is no device either way."""
+    training.block.order(3, steps=1, device=False)
+    training.steps(2)
+    assert training.answer.state == "done"
 
 
 def test_orders_follow_each_other(training):
@@ -202,16 +291,6 @@ def test_failing_export_is_refused(training):
     assert training.answer.state == "refused"
     assert training.answer.reason.startswith("trace of step 2 to 2: ")
     assert training.answer.cost_ns > 0
-
-
-def test_cut_off_trace_is_refused(tmp_path):
-    """Torch does not say when a disk is full; the end of the file does."""
-    path = tmp_path / "x.json"
-    path.write_text('{"traceEvents": [{"a": 1},')
-    with pytest.raises(module.LocalError, match="trace end"):
-        module._whole_json_bytes(path, 1000)
-    path.write_text('{"traceEvents": []}\n')
-    assert module._whole_json_bytes(path, 1000) == 20
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,70 @@
+"""How much memory this process may still take: the least of what the host has and what its control groups leave.
+
+Roots are parameters, so that tests can bring their own /proc and /sys.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+PROC = Path("/proc")
+CGROUPS = Path("/sys/fs/cgroup")
+
+_V2 = ("memory.max", "memory.current", "inactive_file")
+_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+def available_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
+    """Return it, None where nothing tells."""
+    found = [_field_bytes(_read(proc / "meminfo"), "MemAvailable:", 1024)]
+    found += [_room_bytes(folder, names) for folder, names in _groups(_read(proc / "self" / "cgroup"), cgroups)]
+    return min((value for value in found if value is not None), default=None)
+
+
+def _groups(text: str, cgroups: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
+    """Yield the folders of the process's memory groups and all that contain them, with the names of their files.
+
+    A container may see its own group as the root, under a path that is the host's: whatever part of the path is there
+    is taken, and the root.
+    """
+    for line in text.splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0":
+            root, names = cgroups, _V2
+        elif "memory" in controllers.split(","):
+            root, names = cgroups / "memory", _V1
+        else:
+            continue
+        folder = root / path.lstrip("/")
+        yield root, names
+        yield from ((each, names) for each in (folder, *folder.parents) if root in each.parents)
+
+
+def _room_bytes(folder: Path, names: tuple[str, str, str]) -> int | None:
+    """Return what a group may still take; file pages that nobody uses make room."""
+    limit_name, usage_name, reclaimable_name = names
+    limit, usage = _number(_read(folder / limit_name)), _number(_read(folder / usage_name))
+    if limit is None or usage is None:  # "max" is no limit
+        return None
+    return max(0, limit - usage + (_field_bytes(_read(folder / "memory.stat"), reclaimable_name, 1) or 0))
+
+
+def _field_bytes(text: str, name: str, unit_bytes: int) -> int | None:
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) > 1 and words[0] == name:
+            value = _number(words[1])
+            return None if value is None else value * unit_bytes
+    return None
+
+
+def _number(text: str) -> int | None:
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:  # not there, or not for us: it tells nothing
+        return ""

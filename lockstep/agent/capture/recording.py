@@ -1,0 +1,190 @@
+"""One run of torch.profiler on the training thread, from its start to its file.
+
+In the trace, a user annotation of no length named `lockstep.step#<n>` marks the beginning of step n on the training
+thread, and one more the end of the last step. A mark, not a span: the boundary lies inside the annotation that torch
+puts around `Optimizer.step`, and a span from there to the next one would cut it in two.
+
+Stopping, writing and freeing hold the interpreter lock from their beginning to their end, so they stand between two
+steps: a thread would only move them into the next ones (docs/architecture.md has the figures).
+"""
+
+import os
+import time
+from pathlib import Path
+from threading import get_native_id
+from time import monotonic_ns
+from typing import Any
+
+from lockstep.agent.capture.trace_file import base_ns, extend, microseconds
+from lockstep.contracts.control import ProfileOrder
+from lockstep.contracts.errors import LocalError
+
+STEP_MARK = "lockstep.step#"
+FACTS_VERSION = 1
+EVENT_FILE_BYTES = 300
+FULL_EVENT_FILE_BYTES = 500
+"""What torch 2.13 writes for an event, with shapes or memory the more; measured 265 to 285, and 380 to 490."""
+COLLECTIONS_MAX = 10_000
+
+_DEVICES = (("CUDA", "cuda"), ("XPU", "xpu"), ("MTIA", "mtia"))
+_GC_EVENT = {"ph": "X", "cat": "python_function", "name": "Python GC", "args": {}}  # as torch writes them itself
+
+
+class Recording:
+    """Made and used on the training thread. `boundaries` are (step, CLOCK_MONOTONIC ns), one more than whole steps.
+
+    `costs_ns` says what start, stop, export and free each took of the training thread.
+    """
+
+    def __init__(self, order: ProfileOrder) -> None:
+        """Start the profiler.
+
+        Raises
+        ------
+        RuntimeError, ValueError, TypeError, AssertionError
+            torch cannot.
+        """
+        began = monotonic_ns()
+        self.order = order
+        self.boundaries: list[tuple[int, int]] = []
+        self.events = 0
+        self._collections: list[tuple[int, int]] = []
+        self._profile, self._has_collections = _make_profile(order)
+        self._profile.start()
+        self.costs_ns = {"start": monotonic_ns() - began}
+
+    def mark(self, step: int) -> None:
+        """Note that `step` begins."""
+        from torch.profiler import record_function  # noqa: PLC0415  (training imported it)
+
+        self.boundaries.append((step, monotonic_ns()))
+        with record_function(f"{STEP_MARK}{step}"):
+            return
+
+    def collected(self, start_ns: int, end_ns: int) -> None:
+        """Note a garbage collection of the training thread."""
+        if len(self._collections) < COLLECTIONS_MAX:
+            self._collections.append((start_ns, end_ns))
+
+    @property
+    def steps(self) -> int:
+        """Whole steps so far."""
+        return len(self.boundaries) - 1
+
+    @property
+    def captured_ns(self) -> int:
+        """Length of the whole steps so far."""
+        return self.boundaries[-1][1] - self.boundaries[0][1]
+
+    @property
+    def last_ns(self) -> int:
+        """Length of the last whole step."""
+        return self.boundaries[-1][1] - self.boundaries[-2][1]
+
+    @property
+    def cost_ns(self) -> int:
+        """What all of it took so far."""
+        return sum(self.costs_ns.values())
+
+    def stop(self) -> None:
+        """Stop the profiler.
+
+        Raises
+        ------
+        RuntimeError, AssertionError
+            torch cannot.
+        """
+        began = monotonic_ns()
+        try:
+            self._profile.stop()
+            self.events = len(self._profile.profiler.kineto_results.events())  # a tenth of what stopping takes
+        finally:
+            self.costs_ns["stop"] = monotonic_ns() - began
+
+    def save(self, path: Path, facts: dict[str, Any]) -> int:
+        """Write the trace of a stopped profiler, ours with it, and return its size in bytes.
+
+        A trace that would be too large is not begun: data workers die where it fills the file system that they share.
+
+        Raises
+        ------
+        OSError, RuntimeError, AssertionError, LocalError
+            It cannot be written, or is too large.
+        """
+        order, limit_bytes = self.order, self.order.trace_max_bytes
+        size_bytes = self.events * (FULL_EVENT_FILE_BYTES if order.shapes or order.memory else EVENT_FILE_BYTES)
+        if size_bytes > limit_bytes:
+            raise LocalError(
+                f"trace size: got about {size_bytes} bytes for {self.events} events, expected at most {limit_bytes}"
+            )
+        began = monotonic_ns()
+        self._profile.export_chrome_trace(str(path))
+        self.costs_ns["export"] = monotonic_ns() - began
+        self.free()
+        offset_ns = time.time_ns() - monotonic_ns()
+        own = {
+            "version": FACTS_VERSION,
+            **facts,
+            "boundaries": self.boundaries,
+            "collections": self._collections,
+            "unix_minus_monotonic_ns": offset_ns,
+            "cost_ns": self.costs_ns,
+        }
+        return extend(path, self._gc_events(offset_ns - base_ns(path)), own, limit_bytes)
+
+    def free(self) -> None:
+        """Let go of the results, or they would stay in memory until the next capture and be freed at its start."""
+        began = monotonic_ns()
+        if self._profile.profiler is not None:
+            self._profile.profiler.kineto_results = None
+        self.costs_ns["free"] = monotonic_ns() - began
+
+    def _gc_events(self, offset_ns: int) -> list[dict[str, Any]]:
+        """Return the collections as events of the trace, unless torch has written them itself."""
+        if self._has_collections:
+            return []
+        place = {"pid": os.getpid(), "tid": get_native_id()}
+        return [
+            {**_GC_EVENT, **place, "ts": microseconds(start_ns + offset_ns), "dur": microseconds(end_ns - start_ns)}
+            for start_ns, end_ns in self._collections
+        ]
+
+
+def _make_profile(order: ProfileOrder) -> tuple[Any, bool]:
+    """Return a torch profiler as `order` wants it, and whether it writes garbage collections itself."""
+    import torch  # noqa: PLC0415  (training imported it)
+
+    options: dict[str, Any] = {}
+    if order.stacks:
+        try:
+            config = torch._C._profiler._ExperimentalConfig(record_python_gc_info=True)  # noqa: SLF001  (no public name)
+        except TypeError:  # torch before 2.9
+            config = None
+        if config is not None:
+            options["experimental_config"] = config
+    profile = torch.profiler.profile(
+        activities=_activities(device=order.device),
+        record_shapes=order.shapes,
+        profile_memory=order.memory,
+        with_stack=order.stacks,
+        **options,
+    )
+    return profile, bool(options)
+
+
+def _activities(*, device: bool) -> list[Any]:
+    """Return the host's activity and those of the devices that this rank has begun to use: none gets one for this."""
+    import torch  # noqa: PLC0415  (training imported it)
+    from torch.profiler import ProfilerActivity, supported_activities  # noqa: PLC0415
+
+    found = [ProfilerActivity.CPU]
+    if not device:
+        return found
+    private = torch._C._get_privateuse1_backend_name()  # noqa: SLF001  (no public name; torch_npu's is "npu")
+    supported = supported_activities()
+    for activity_name, module_name in (*_DEVICES, ("PrivateUse1", private)):
+        activity = getattr(ProfilerActivity, activity_name, None)
+        is_initialized = getattr(getattr(torch, module_name, None), "is_initialized", None)
+        if activity in supported and is_initialized is not None and is_initialized():
+            found.append(activity)
+    return found
