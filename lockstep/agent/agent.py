@@ -10,11 +10,14 @@ compile workers and spawned data workers import torch and inherit RANK too, and 
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from threading import get_ident
-from time import monotonic_ns
-from typing import Any
+from time import monotonic_ns, sleep
+from typing import TYPE_CHECKING, Any
 
 from lockstep.agent.boundary import Boundary, describe, say
+from lockstep.agent.device import make_timeline
+from lockstep.agent.facts import collect
 from lockstep.agent.groups import Groups
 from lockstep.agent.identity import make_header, read_identity
 from lockstep.agent.profiler import Capture
@@ -23,6 +26,12 @@ from lockstep.agent.ring import RingWriter
 from lockstep.contracts.errors import LockstepError
 from lockstep.contracts.ring import STATE_FAILED, STATE_FINISHED
 
+if TYPE_CHECKING:
+    from lockstep.agent.account import Collective
+
+_LAST_CALLBACKS_MS = 10_000
+SETTLING_STEPS = 8
+"""Boundaries at which a device is looked for: some jobs touch theirs only after a first step on the host."""
 OWNER_VARIABLE = "LOCKSTEP_AGENT_PID"
 """Set when a process begins to record: what it starts inherits RANK and is not that rank."""
 
@@ -32,10 +41,12 @@ class Agent:
 
     def __init__(self, hooks: list[Callable[["Agent"], Callable[[], None]]]) -> None:
         self.boundary = Boundary(self._fail)
-        self.recorder = Recorder(self._on_step, self.adopt)
+        self.recorder = Recorder(self._store, self._at_boundary, self.adopt)
         self.ring: RingWriter | None = None
         self.groups = Groups(self._store_groups)
-        self._capture: Capture | None = None
+        self.capture: Capture | None = None
+        self.in_flight: dict[Collective, Any] = {}
+        """The futures whose end is still to be told to us on a thread of the backend."""
         self._dormant = True
         self._removals: list[Callable[[], None]] = []
         try:
@@ -48,6 +59,10 @@ class Agent:
     def guard(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return `function` behind the failure boundary."""
         return self.boundary.guard(function)
+
+    def guard_mark(self, function: Callable[[], Any]) -> Callable[[], Any]:
+        """Return a function without arguments behind it."""
+        return self.boundary.guard_mark(function)
 
     def adopt(self) -> bool:
         """Whether the calling thread, which trains, is the training thread from now on.
@@ -67,13 +82,20 @@ class Agent:
         if not self._dormant:
             return False
         self._dormant = False
+        try:
+            return self._begin()
+        except BaseException:  # a signal handler of the training raised: the next mark begins again
+            self._dormant = True
+            raise
+
+    def _begin(self) -> bool:
         owner = os.environ.get(OWNER_VARIABLE)
         if owner not in (None, str(os.getpid())):
             return False
         try:
             identity = read_identity(os.environ)
             self.ring = RingWriter(identity.directory, make_header(identity))
-            self._capture = Capture(identity.directory, identity.rank, self.ring.write_answer)
+            self.capture = Capture(identity.directory, identity.rank, self.ring.write_answer)
         except (OSError, LockstepError) as error:
             say(f"agent not installed: {describe(error)}")
             return False
@@ -95,20 +117,39 @@ class Agent:
         """
         if not self._dormant:
             self._disable()
+        self.in_flight.clear()  # the threads that would tell are not there
 
     def _disable(self) -> None:
         self._dormant = False
         self.recorder.thread = 0
-        self.ring = self._capture = None
+        self.ring = self.capture = None
 
     def finish(self) -> None:
         """Say that the rank ended well; one that dies of an exception says nothing and its heartbeat tells."""
-        if self.ring is None or self.recorder.thread == 0 or hasattr(sys, "last_type"):
+        if self.ring is None or self.recorder.thread == 0:
             return
+        self.recorder.finish()
+        self._end_capture()
+        if not hasattr(sys, "last_type"):
+            self.ring.set_state(STATE_FINISHED)
+
+    def drain(self) -> None:
+        """Wait, at the very end, until every collective in flight has told its end here.
+
+        One that wants to when the interpreter is gone aborts the process: its thread cannot be ended cleanly any more.
+        torch waits for the same collectives, later, when it destroys its process groups.
+        """
         self.recorder.thread = 0
-        if self._capture is not None:
-            self._capture.abandon()
-        self.ring.set_state(STATE_FINISHED)
+        if not self.in_flight:
+            return
+        for future in list(self.in_flight.values()):
+            with suppress(RuntimeError):  # that it failed is the training's to hear
+                future.wait()
+        for _ in range(_LAST_CALLBACKS_MS):  # waiting ends just before the callback runs
+            if not self.in_flight:
+                break
+            sleep(0.001)
+        sleep(0.01)  # the callback has noted its end and still has to return
 
     def remove(self) -> None:
         """Take every hook off again, last one first. Not to be called from inside a hook."""
@@ -116,18 +157,44 @@ class Agent:
         while self._removals:
             self._removals.pop()()
 
+    def collected(self, start_ns: int, end_ns: int, is_full: bool) -> None:  # noqa: FBT001  (hot)
+        """Note a garbage collection of the training thread, in a running capture's trace too."""
+        self.recorder.collected(start_ns, end_ns, is_full)
+        if self.capture is not None and self.capture.running:
+            self.capture.collected(start_ns, end_ns)
+
     def _store_groups(self, groups: list[dict[str, Any]]) -> None:
         if self.ring is not None:
             self.ring.write_groups(groups)
 
-    def _on_step(self, record: list[int], next_step: int) -> int:
+    def _store(self, record: list[int]) -> None:
         assert self.ring is not None
-        assert self._capture is not None
         self.ring.write(record)
-        return self._capture.at_boundary(next_step)
+
+    def _at_boundary(self, next_step: int) -> int:
+        assert self.capture is not None
+        if next_step <= SETTLING_STEPS:
+            self._settle(next_step)
+        return self.capture.at_boundary(next_step)
+
+    def _settle(self, next_step: int) -> None:
+        """Learn, in the first steps, what can be known only once training is under way."""
+        if self.recorder.timeline is None:
+            self.recorder.timeline = make_timeline()
+        if next_step in (1, SETTLING_STEPS) and self.ring is not None:  # a second optimizer is met after the first step
+            self.ring.write_facts(collect(self))
+
+    def _end_capture(self) -> None:
+        """Stop a running profiler: left alone it would record until memory ends, and crash torch at exit."""
+        capture, self.capture = self.capture, None
+        if capture is not None:
+            capture.abandon()
 
     def _fail(self, failures: int) -> None:
         self._dormant = False
+        is_training = get_ident() == self.recorder.thread
         self.recorder.thread = 0
         if self.ring is not None:
             self.ring.set_state(STATE_FAILED, failures)
+        if is_training:
+            self._end_capture()

@@ -22,6 +22,18 @@ class Watched:
         return read_ring(self.directory / "0.ring")
 
 
+def patched_names(torch):
+    """Return what the agent's hooks put something of theirs in the place of."""
+    return (
+        torch.autograd.Variable._execution_engine,
+        torch.distributed.Work.wait,
+        torch.save,
+        torch.serialization.save,
+        torch.amp.GradScaler.step,
+        torch.utils.data.dataloader._BaseDataLoaderIter.__next__,
+    )
+
+
 @pytest.fixture
 def rank_environment(tmp_path, monkeypatch):
     """Set the environment of rank 0 of a job of one, and nothing of a former test's."""
@@ -40,11 +52,11 @@ def watched(rank_environment):
     import torch  # noqa: PLC0415  (most tests here need none of it)
 
     torch.set_num_threads(1)  # OpenMP's threads do not survive the forks of these tests
-    patched = (torch.Tensor.backward, torch.autograd.backward, torch.distributed.Work.wait)
+    original = patched_names(torch)
     assert bootstrap.install()
     agent = bootstrap._agent
     yield Watched(agent, rank_environment)
     failures = agent.boundary.failures
     bootstrap.uninstall()
-    assert (torch.Tensor.backward, torch.autograd.backward, torch.distributed.Work.wait) == patched
+    assert patched_names(torch) == original
     assert failures == 0

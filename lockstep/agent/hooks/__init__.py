@@ -14,11 +14,42 @@ Removal = Callable[[], None]
 Hook = Callable[["Agent"], Removal]
 
 
-def all_hooks() -> list[Hook]:
-    """Return every hook, in the order of installation."""
-    from lockstep.agent.hooks import backward, collectives, data, gc, optimizer, waits  # noqa: PLC0415  (not at start)
+def torch_hooks() -> list[Hook]:
+    """Return every hook of a process that trains with torch, in the order of installation."""
+    from lockstep.agent.device import waits as device_waits  # noqa: PLC0415  (not at start)
+    from lockstep.agent.hooks import (  # noqa: PLC0415
+        backward,
+        checkpoint,
+        collectives,
+        data,
+        gc,
+        optimizer,
+        profilers,
+        throughput,
+        waits,
+    )
+    from lockstep.agent.hooks import compile as compile_hook  # noqa: PLC0415
 
-    return [data.install, backward.install, optimizer.install, collectives.install, waits.install, gc.install]
+    return [
+        data.install,
+        backward.install,
+        optimizer.install,
+        throughput.install,
+        collectives.install,
+        waits.install,
+        device_waits.install,
+        checkpoint.install,
+        compile_hook.install,
+        profilers.install,
+        gc.install,
+    ]
+
+
+def neutral_hooks() -> list[Hook]:
+    """Return the hooks of a process that trains without torch and says itself where its steps end."""
+    from lockstep.agent.hooks import gc  # noqa: PLC0415  (not at start)
+
+    return [gc.install]
 
 
 def patch(owner: Any, name: str, wrapper: Callable[..., Any]) -> Removal:
@@ -26,6 +57,7 @@ def patch(owner: Any, name: str, wrapper: Callable[..., Any]) -> Removal:
     original = getattr(owner, name)
     wrapper.__name__ = getattr(original, "__name__", name)
     wrapper.__qualname__ = getattr(original, "__qualname__", name)
+    wrapper.__module__ = getattr(original, "__module__", wrapper.__module__)  # pickled by this and its name
     wrapper.__doc__ = original.__doc__
     wrapper.__wrapped__ = original  # type: ignore[attr-defined]  # signatures stay what they were
     setattr(owner, name, wrapper)

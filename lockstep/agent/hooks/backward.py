@@ -1,46 +1,48 @@
-"""When the training thread runs backward: `Tensor.backward` and `torch.autograd.backward`, which the first one calls.
+"""When the training thread runs backward: the one autograd engine that every way into backward ends at.
 
-The recorder counts the outermost only. Code that calls the engine itself (Megatron-LM's pipeline schedule) is not seen;
-its time is the step's host time then.
+`Tensor.backward`, `torch.autograd.backward` and `grad`, activation checkpointing and code that calls the engine itself
+(Megatron-LM's pipeline schedule) all look up `Variable._execution_engine`. An engine of a subclass takes its place:
+the C++ engine behind it is a singleton, and torch.compile knows engines by their class.
 """
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from lockstep.agent.hooks import Removal, patch
+from lockstep.agent.hooks import Removal
 
 if TYPE_CHECKING:
     from lockstep.agent.agent import Agent
 
 
 def install(agent: "Agent") -> Removal:
-    """Patch both entries."""
+    """Put a watched engine in the place of torch's."""
     import torch  # noqa: PLC0415  (training imported it)
+    from torch.autograd.variable import Variable  # noqa: PLC0415
 
-    removals = [
-        patch(torch.Tensor, "backward", _wrapped(agent, torch.Tensor.backward)),
-        patch(torch.autograd, "backward", _wrapped(agent, torch.autograd.backward)),
-    ]
+    holder: Any = Variable
+    original = holder._execution_engine  # noqa: SLF001  (the engine has no public name)
+    run = original.run_backward
+    enter = agent.guard_mark(agent.recorder.enter_backward)
+    leave = agent.guard_mark(agent.recorder.leave_backward)
+
+    class WatchedEngine(torch._C._ImperativeEngine):  # type: ignore[misc]  # noqa: SLF001
+        """Torch's engine, seen from outside."""
+
+        def run_backward(self, *args: Any, **kwargs: Any) -> Any:
+            """Run a backward between two marks."""
+            enter()
+            try:
+                result = run(*args, **kwargs)
+            except BaseException:
+                leave()
+                raise
+            leave()
+            return result
+
+    watched = WatchedEngine()
+    holder._execution_engine = watched  # noqa: SLF001
 
     def remove() -> None:
-        for removal in removals:
-            removal()
+        if holder._execution_engine is watched:  # noqa: SLF001
+            holder._execution_engine = original  # noqa: SLF001
 
     return remove
-
-
-def _wrapped(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
-    enter = agent.guard(agent.recorder.enter_backward)
-    leave = agent.guard(agent.recorder.leave_backward)
-
-    def backward(*args: Any, **kwargs: Any) -> Any:
-        enter()
-        try:
-            result = original(*args, **kwargs)
-        except BaseException:
-            leave()
-            raise
-        leave()
-        return result
-
-    return backward

@@ -4,23 +4,25 @@ A kernel at the dispatch key BackendSelect sees them all (the DDP reducer's in C
 and passes on with `redispatch`, which releases the GIL; `call_boxed` would keep it and deadlock gloo. Patching
 `torch.distributed.all_reduce` would miss every caller in C++.
 
-When a collective is done, the backend's thread says so through the Work's future. Without a future (gloo's send, recv
-and reduce-scatter) `hooks/waits.py` sees the training thread wait. On a device a future is complete as soon as the
-kernel is queued, which is not when it is done: none is asked for there, and the wait is recorded as not measured.
+When a collective is done: of an asynchronous one the backend's thread says so, through the Work's future. A synchronous
+one is done when the training thread has waited for it (`hooks/waits.py`), and so is one that has no future (gloo's
+send, recv and reduce-scatter): asking for futures is half of what a collective costs here. On a device a future only
+orders streams, and a callback on it would disturb training (docs/devices.md): the device's timeline notes an event
+behind those that run on the current stream; without a timeline the wait is recorded as not measured.
 """
 
 from collections.abc import Callable
-from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from lockstep.agent.account import UNKNOWN_NS, Collective
 from lockstep.agent.hooks import Removal
+from lockstep.agent.traffic import bus_bytes
 
 if TYPE_CHECKING:
     from lockstep.agent.agent import Agent
 
-# Operator -> index of the argument whose tensors are what is moved; None moves nothing.
+# Operator -> index of the argument whose tensors are its payload (traffic.py says what that is); None moves nothing.
 OPERATORS: dict[str, int | None] = {
     "allreduce_": 0,
     "allreduce_coalesced_": 0,
@@ -33,8 +35,8 @@ OPERATORS: dict[str, int | None] = {
     "reduce_scatter_tensor_coalesced_": 1,
     "broadcast_": 0,
     "barrier": None,
-    "alltoall_base_": 0,
-    "alltoall_": 0,
+    "alltoall_base_": 1,
+    "alltoall_": 1,
     "send": 0,
     "recv_": 0,
     "recv_any_source_": 0,
@@ -55,23 +57,30 @@ def install(agent: "Agent") -> Removal:
     library = torch.library.Library("c10d", "IMPL")
     operators = torch.ops.c10d
     for name, payload_index in OPERATORS.items():
-        if hasattr(operators, name):
+        if hasattr(operators, name) and not _taken(name):
             library.impl(
                 name,
-                _kernel(agent, getattr(operators, name).default, payload_index),
+                _kernel(agent, getattr(operators, name).default, name, payload_index),
                 "BackendSelect",
                 with_keyset=True,
             )
     return library._destroy  # type: ignore[no-any-return]  # noqa: SLF001  (the only way to take kernels off again)
 
 
-def _kernel(agent: "Agent", operator: Any, payload_index: int | None) -> Callable[..., Any]:
+def _taken(name: str) -> bool:
+    """Whether the training has put a kernel of its own there, which ours would replace: it is left alone."""
+    import torch  # noqa: PLC0415  (training imported it)
+
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"c10d::{name}", "BackendSelect"))  # noqa: SLF001
+
+
+def _kernel(agent: "Agent", operator: Any, name: str, payload_index: int | None) -> Callable[..., Any]:
     """Return the kernel that stands in front of `operator`."""
     import torch  # noqa: PLC0415  (training imported it)
 
     after_key = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)  # noqa: SLF001
     redispatch = operator.redispatch
-    before = agent.guard(_issuer(agent, operator, payload_index))
+    before = agent.guard(_issuer(agent, operator, name, payload_index))
     after = agent.guard(_completer(agent))
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
@@ -84,7 +93,7 @@ def _kernel(agent: "Agent", operator: Any, payload_index: int | None) -> Callabl
     return kernel
 
 
-def _issuer(agent: "Agent", operator: Any, payload_index: int | None) -> Callable[..., Collective | None]:
+def _issuer(agent: "Agent", operator: Any, name: str, payload_index: int | None) -> Callable[..., Collective | None]:
     """Return a function that notes a call of `operator`, or returns None if it is not the training thread's."""
     import torch  # noqa: PLC0415  (training imported it)
 
@@ -93,61 +102,80 @@ def _issuer(agent: "Agent", operator: Any, payload_index: int | None) -> Callabl
     async_index = next((names.index(name) for name in _ASYNC_NAMES if name in names), None)
     unbox = torch._C._distributed_c10d.ProcessGroup.unbox  # noqa: SLF001
     recorder = agent.recorder
-    groups = agent.groups
+    group_of = agent.groups.of
 
     def issue(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Collective | None:
         now = monotonic_ns()
         if not recorder.records_here() and not agent.wake():
             return None
-        kind = groups.kind_of(unbox(args[group_index]))
+        group = group_of(unbox(args[group_index]))
         payload = 0 if payload_index is None else payload_bytes(args[payload_index])
         synchronous = False
         if async_index is not None:
             synchronous = not (args[async_index] if len(args) > async_index else kwargs.get(names[async_index], True))
-        collective = Collective(monotonic_ns(), kind, payload, synchronous)
+        collective = Collective(now, group.kind, payload, bus_bytes(name, payload, group.size), synchronous)
+        collective.issue_ns = issued = monotonic_ns()
         recorder.issue(collective)
-        recorder.spend(collective.issue_ns - now)
+        recorder.spend(issued - now)
         return collective
 
     return issue
 
 
 def _completer(agent: "Agent") -> Callable[..., None]:
-    """Return a function that has the backend's thread note when a collective is done."""
+    """Return a function that sees to it that somebody notes when a collective is done."""
     import torch  # noqa: PLC0415  (training imported it)
 
     unbox = torch._C._distributed_c10d.Work.unbox  # noqa: SLF001
     recorder = agent.recorder
+    in_flight = agent.in_flight
     tensor_type = torch.Tensor
-
     has_future = True
 
-    def complete(collective: Collective, result: Any, args: tuple[Any, ...]) -> None:
+    def work_of(result: Any) -> Any:
+        """Return its Work; None for NCCL's synchronous collectives, which run on the current stream."""
+        work = result[-1] if isinstance(result, list | tuple) else result
+        return None if work is None else unbox(work)
+
+    def future_of(result: Any) -> Any | None:
         nonlocal has_future
+        if not has_future:
+            return None
+        try:
+            return work_of(result).get_future()
+        except RuntimeError:  # the backend has none for this operator; asking costs 40 us, so once is enough
+            has_future = False
+            return None
+
+    def complete(collective: Collective, result: Any, args: tuple[Any, ...]) -> None:
         now = monotonic_ns()
         if on_device(args[0], tensor_type):
-            collective.done_ns = UNKNOWN_NS
-        elif not has_future:
-            collective.done_ns = now
-        else:
-            try:
-                future = unbox(result[-1] if isinstance(result, list | tuple) else result).get_future()
-            except RuntimeError:  # the backend has none for this operator; asking costs 40 us, so once is enough
-                has_future = False
-                collective.done_ns = now
+            if recorder.timeline is None:
+                collective.done_ns = UNKNOWN_NS
             else:
-                future.add_done_callback(_noter(collective))
-        if get_ident() == recorder.thread:
+                recorder.timeline.completed(collective, in_order=collective.synchronous and work_of(result) is None)
+        elif collective.synchronous or (future := future_of(result)) is None:
+            recorder.expect(collective)
+        else:
+            _note_end(collective, future, in_flight)
+        if recorder.records_here():
             recorder.spend(monotonic_ns() - now)
 
     return complete
 
 
-def _noter(collective: Collective) -> Callable[[Any], None]:
+def _note_end(collective: Collective, future: Any, in_flight: dict[Collective, Any]) -> None:
+    """Let the backend's thread say when `future` is done, or say it here if it is already."""
+    if future.done():  # its callback would run here, where torch swallows what a signal handler raises in it
+        collective.done_ns = monotonic_ns()
+        return
+
     def note(_future: Any) -> None:
         collective.done_ns = monotonic_ns()
+        in_flight.pop(collective, None)
 
-    return note
+    in_flight[collective] = future
+    future.add_done_callback(note)
 
 
 def payload_bytes(tensors: Any) -> int:

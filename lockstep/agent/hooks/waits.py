@@ -2,12 +2,11 @@
 
 `Work.wait` is what synchronous collectives and users of asynchronous ones call; `_broadcast_coalesced` is how DDP sends
 parameters and buffers in its forward; the operator `wait_tensor` is how functional collectives wait. What was waited
-for is taken to be of the kind last issued: Work objects have no identity that outlives the call, and keeping them
-would keep their tensors.
+for is told by when collectives were done (account.py): Work objects have no identity that outlives the call, and
+keeping them would keep their tensors.
 """
 
 from collections.abc import Callable
-from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
@@ -57,12 +56,13 @@ def _install_operator(agent: "Agent", operator: Any) -> Removal:
 
 def _wrapped(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
     recorder = agent.recorder
+    begin = agent.guard_mark(recorder.begin_block)
     note = agent.guard(recorder.block)
 
     def wait(*args: Any, **kwargs: Any) -> Any:
-        if get_ident() != recorder.thread:
+        if not recorder.records_here():
             return original(*args, **kwargs)
-        began_ns = monotonic_ns()
+        began_ns = begin()
         try:
             return original(*args, **kwargs)
         finally:

@@ -13,7 +13,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lockstep.agent import bootstrap
 from lockstep.agent.agent import OWNER_VARIABLE
-from lockstep.agent.hooks.data import first_tensor
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING, Flag
 from lockstep.contracts.ring import STATE_RUNNING
 from tests.agent.rings import unaccounted_ns
@@ -132,11 +131,12 @@ def test_collection_is_measured_inside_its_phase(watched):
 def test_evaluation_is_flagged(watched):
     """Batches fetched without gradients mark the step and are not counted as training samples."""
     model = make_model()
-    train(make_loader(), model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(make_loader(), model, optimizer)
     with torch.no_grad():
         for tokens, _ in make_loader():
             model(tokens)
-    train(make_loader(batches=2), model)
+    train(make_loader(batches=2), model, optimizer)
     records = watched.ring().records
     assert [record["flags"] for record in records[5:]] == [0, Flag.EVALUATION, 0]
     assert records[6]["samples"] == 4
@@ -181,6 +181,72 @@ def test_closure_optimizer_is_one_step(watched):
     assert len(records) == 3
     assert all(unaccounted_ns(record) == 0 for record in records)
     assert all(record["backward_ns"] > 0 and record["optimizer_ns"] > 0 for record in records)
+
+
+def test_every_way_into_backward_is_seen(watched):
+    """Tensor.backward, autograd.backward, autograd.grad and the engine itself are backward, each once."""
+    weight = torch.ones(4, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    ways = (
+        lambda loss: loss.backward(),
+        torch.autograd.backward,
+        lambda loss: torch.autograd.grad(loss, weight),
+        lambda loss: torch.autograd.Variable._execution_engine.run_backward(
+            (loss,), (torch.ones(()),), False, False, (), allow_unreachable=True, accumulate_grad=True
+        ),
+    )
+    for way in ways:
+        way((weight * 2).sum())
+        optimizer.step()
+    records = watched.ring().records
+    assert len(records) == len(ways)
+    assert all(record["backward_ns"] > 0 for record in records)
+
+
+def test_gan_becomes_one_step(watched):
+    """A generator and a discriminator are one step per iteration once ten iterations are seen."""
+    losses, steps = [], 14
+    first, second = make_model(), make_model()
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (first, second)]
+    for tokens, target in make_loader(batches=steps):
+        for model, optimizer in zip((first, second), optimizers, strict=True):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(tokens), target)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    records = watched.ring().records
+    assert len(records) == 20 + steps - 10
+    assert [record["flags"] for record in records[20:]] == [0] * (steps - 10)
+    assert all(record["samples"] == 4 for record in records[20:])
+
+
+def test_checkpoint_is_flagged(watched, tmp_path):
+    """A step in which something is saved says so, whatever thread saves it, and the next one does not."""
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(make_loader(batches=2), model, optimizer)
+    torch.save(model.state_dict(), tmp_path / "here.pt")
+    train(make_loader(batches=2), model, optimizer)
+    thread = Thread(target=torch.save, args=(model.state_dict(), tmp_path / "there.pt"))
+    thread.start()
+    thread.join()
+    train(make_loader(batches=2), model, optimizer)
+    flags = [record["flags"] for record in watched.ring().records]
+    assert flags == [Flag.WARM_UP, 0, Flag.CHECKPOINT, 0, Flag.CHECKPOINT, 0]
+
+
+def test_skipped_optimizer_is_flagged(watched):
+    """A gradient scaler that meets an overflow ends a step without an optimizer, which says so."""
+    weight = torch.ones(4, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    for factor in (1.0, float("inf"), 1.0):
+        optimizer.zero_grad()
+        scaler.scale((weight * factor).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert [record["flags"] for record in watched.ring().records] == [Flag.WARM_UP, Flag.SKIPPED_OPTIMIZER, 0]
 
 
 def test_failing_hook_leaves_training_as_it_was(watched, capsys, monkeypatch):
@@ -229,12 +295,3 @@ def test_interrupted_backward_is_closed(watched):
     train(make_loader(batches=2))
     assert watched.ring().head == 2
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_first_tensor_is_found_two_levels_down():
-    """Lists, tuples and mappings are searched in order to depth 2, nothing else and no deeper."""
-    assert first_tensor([{"a": "text", "b": 5}], int, 2) == 5
-    assert first_tensor({"x": (None, 7)}, int, 2) == 7
-    assert first_tensor([[[7]]], int, 2) is None
-    assert first_tensor("abc", int, 2) is None
-    assert first_tensor(iter([7]), int, 2) is None
