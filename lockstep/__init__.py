@@ -1,10 +1,18 @@
 """Lockstep: who holds a synchronous training job back.
 
-This package enters training processes, so importing it costs no third-party package and starts nothing.
+This package enters training processes, so importing it costs no third-party package and starts nothing. `install` is
+all that a torch job needs, and `lockstep run` does that for it; `step`, `step_end`, `annotate`, `phase` and
+`communication` are for loops that no hook understands and for other frameworks (lockstep/agent/api.py).
 """
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "install"]
+__all__ = ["__version__", "annotate", "communication", "install", "phase", "step", "step_end"]
+
+TYPE_CHECKING = False  # typing costs milliseconds at the start of every process
+if TYPE_CHECKING:
+    from typing import Any
+
+    from lockstep.agent.api import annotate, communication, phase, step, step_end
 
 
 def install() -> bool:
@@ -16,3 +24,12 @@ def install() -> bool:
     from lockstep.agent.bootstrap import install as install_agent  # noqa: PLC0415  (services never need the agent)
 
     return install_agent()
+
+
+def __getattr__(name: str) -> "Any":
+    """Load the agent's calls when one is used first: services never need them."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from lockstep.agent import api  # noqa: PLC0415
+
+    return getattr(api, name)

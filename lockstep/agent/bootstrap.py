@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 SITE_DIRECTORY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")  # noqa: PTH100, PTH118, PTH120  (pathlib is not loaded yet)
 
 _agent: "Agent | None" = None
+_asked = False
 
 
 def install() -> bool:
@@ -41,12 +42,28 @@ def install_when_torch_arrives() -> bool:
 
 def uninstall() -> None:
     """Take the agent out of this process and say that the rank is finished. Never raises."""
-    global _agent  # one agent per process
+    global _agent, _asked
     _forget_finder()
-    agent, _agent = _agent, None
+    agent, _agent, _asked = _agent, None, False
     if agent is not None:
         agent.finish()
         agent.remove()
+
+
+def current() -> "Agent | None":
+    """Return this process's agent for a call of the training's own, None without RANK or after a failure.
+
+    A process that has not imported torch by its first such call trains without it: it gets an agent without its hooks.
+    """
+    global _asked  # noqa: PLW0603  (an agent that cannot be installed is not tried again at every step)
+    if _agent is None and not _asked and "RANK" in os.environ:
+        _asked = True
+        if "torch" in sys.modules:
+            _guarded(_install)
+        else:
+            _forget_finder()
+            _guarded(_install_neutral)
+    return _agent if _agent is not None and _agent.alive else None
 
 
 def loader_environment(environ: "Mapping[str, str]") -> dict[str, str]:
@@ -85,13 +102,24 @@ def _install() -> bool:
 
 
 def _install_into_torch() -> None:
+    from lockstep.agent.hooks import torch_hooks  # noqa: PLC0415  (only where torch is)
+
+    _install_agent(torch_hooks())
+
+
+def _install_neutral() -> None:
+    from lockstep.agent.hooks import neutral_hooks  # noqa: PLC0415  (only where training is)
+
+    _install_agent(neutral_hooks())
+
+
+def _install_agent(hooks: "Any") -> None:
     global _agent  # noqa: PLW0603  (one agent per process)
-    import atexit  # noqa: PLC0415  (only where torch is)
+    import atexit  # noqa: PLC0415  (only where training is)
 
     from lockstep.agent.agent import Agent  # noqa: PLC0415
-    from lockstep.agent.hooks import all_hooks  # noqa: PLC0415
 
-    _agent = Agent(all_hooks())
+    _agent = Agent(hooks)
     os.register_at_fork(after_in_child=_disable_in_child)
     atexit.register(_finish)
 
@@ -103,7 +131,8 @@ def _disable_in_child() -> None:
 
 def _finish() -> None:
     if _agent is not None:
-        _agent.boundary.guard(_agent.finish)()
+        _agent.guard(_agent.finish)()
+        _agent.guard(_agent.drain)()
 
 
 def _forget_finder() -> None:

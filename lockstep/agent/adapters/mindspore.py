@@ -1,0 +1,145 @@
+"""MindSpore: a callback for `Model.train` that says where steps end and what they hold.
+
+    model.train(epochs, dataset, callbacks=[..., LockstepCallback()])
+
+Last in the list: what other callbacks do after a step (reading the loss, which waits for the device) is compute then,
+not waiting for data; a step in which MindSpore's own one saves is flagged as a checkpoint. Forward, backward and
+optimizer are one network to MindSpore, and so one span here, collectives inside it included. With `dataset_sink_mode`
+the framework calls back once per sink, which is then one step.
+"""
+
+import os
+import sys
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, Any, Self
+
+from lockstep.agent import api, bootstrap
+from lockstep.agent.batch import BatchCounter
+from lockstep.agent.boundary import say
+from lockstep.agent.options import read_options
+from lockstep.contracts.records import Flag
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+_INTEGERS = ("int64", "int32", "int16", "uint8")
+# What MindSpore's launcher calls the identity that agent/identity.py reads.
+_IDENTITY = {"RANK": "RANK_ID", "WORLD_SIZE": "RANK_SIZE", "LOCAL_RANK": "DEVICE_ID"}
+
+
+class LockstepCallback:
+    """Watches one training. An instance is a `mindspore.Callback` where MindSpore is imported; no method ever raises.
+
+    Beginning a training sets RANK, WORLD_SIZE and LOCAL_RANK in this process's environment where only MindSpore's own
+    names for them are set.
+    """
+
+    def __new__(cls) -> Self:
+        """Return an instance that MindSpore takes, whether it was imported before this module or after it."""
+        base = getattr(sys.modules.get("mindspore"), "Callback", object)
+        if not issubclass(cls, base):
+            cls = type(cls.__name__, (cls, base), {})  # noqa: PLW0642  (the class is known only here)
+        return object.__new__(cls)
+
+    def __init__(self) -> None:
+        self._phase: AbstractContextManager[None] | None = None
+        self._counter: BatchCounter | None = None
+        self._saved_step = 0
+
+    def on_train_begin(self, _run_context: Any) -> None:
+        """Begin to wait for the first batch."""
+        name_rank(os.environ)
+        agent = bootstrap.current()
+        if agent is not None:
+            self._counter = agent.guard(_make_counter)()
+        self._enter("data")
+
+    def on_train_epoch_begin(self, _run_context: Any) -> None:
+        """Do nothing: between epochs training waits for data all the same."""
+
+    def on_train_step_begin(self, _run_context: Any) -> None:
+        """End the wait; the network runs now."""
+        self._enter("forward")
+
+    def on_train_step_end(self, run_context: Any) -> None:
+        """End the step, and begin to wait for the next batch."""
+        self._leave()
+        agent = bootstrap.current()
+        if agent is not None:
+            agent.guard(self._describe)(agent.recorder, run_context.original_args())
+        api.step_end()
+        self._enter("data")
+
+    def on_train_epoch_end(self, _run_context: Any) -> None:
+        """Do nothing."""
+
+    def on_train_end(self, _run_context: Any) -> None:
+        """Stop waiting."""
+        self._leave()
+
+    def on_eval_begin(self, _run_context: Any) -> None:
+        """Flag the running step: the time of an evaluation is part of it, and it is like no other."""
+        self._leave()
+        agent = bootstrap.current()
+        if agent is not None:
+            agent.guard(agent.recorder.flag)(int(Flag.EVALUATION))
+
+    def on_eval_epoch_begin(self, _run_context: Any) -> None:
+        """Do nothing."""
+
+    def on_eval_step_begin(self, _run_context: Any) -> None:
+        """Do nothing: MindSpore's own method would call `step_begin`."""
+
+    def on_eval_step_end(self, _run_context: Any) -> None:
+        """Do nothing."""
+
+    def on_eval_epoch_end(self, _run_context: Any) -> None:
+        """Do nothing."""
+
+    def on_eval_end(self, _run_context: Any) -> None:
+        """Do nothing: the wait for the next batch begins with the next step's end."""
+
+    # What MindSpore before 1.9 calls; later ones reach these names through their own methods, replaced above.
+    begin = on_train_begin
+    step_begin = on_train_step_begin
+    step_end = on_train_step_end
+    end = on_train_end
+
+    def _describe(self, recorder: Any, parameters: Any) -> None:
+        """Say what the step held: its batch, of which MindSpore says nothing in sink mode, and a saved checkpoint."""
+        batch = parameters.get("train_dataset_element")
+        if batch is not None and self._counter is not None:
+            recorder.quantities.add_batch(*self._counter.count(batch, recorder.step))
+        # The attribute is private to ModelCheckpoint, which says in no other place that it saved.
+        callbacks = parameters.get("list_callback") or ()
+        saved_step = max((getattr(callback, "_last_triggered_step", 0) for callback in callbacks), default=0)
+        if saved_step > self._saved_step:
+            self._saved_step = saved_step
+            recorder.flag(int(Flag.CHECKPOINT))
+
+    def _enter(self, name: str) -> None:
+        self._leave()
+        self._phase = api.phase(name)
+        self._phase.__enter__()
+
+    def _leave(self) -> None:
+        if self._phase is not None:
+            self._phase.__exit__(None, None, None)
+            self._phase = None
+
+
+def name_rank(environ: MutableMapping[str, str]) -> None:
+    """Set what says who this rank is, where it is not set and MindSpore's launcher says it under its own names."""
+    if "RANK" not in environ and environ.get("RANK_ID", "").isdecimal():
+        for ours, theirs in _IDENTITY.items():
+            if environ.get(theirs, "").isdecimal():
+                environ.setdefault(ours, environ[theirs])
+
+
+def _make_counter() -> BatchCounter | None:
+    mindspore: Any = sys.modules.get("mindspore")
+    if mindspore is None:
+        return None
+    return BatchCounter(
+        read_options(os.environ), mindspore.Tensor, frozenset(getattr(mindspore, name) for name in _INTEGERS), say
+    )

@@ -1,0 +1,135 @@
+"""What a training says of itself, in a process without torch: the only account it has."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from lockstep.contracts.records import MISSING, Flag
+from tests.agent.rings import read_ring, unaccounted_ns
+
+LOOP = """
+import sys
+import time
+import lockstep
+
+for index in range(4):
+    with lockstep.step():
+        with lockstep.phase("data"):
+            time.sleep(0.01)
+        with lockstep.phase("backward"):
+            time.sleep(0.01)
+            with lockstep.communication("tp", 1000, 1500):
+                time.sleep(0.02)
+        with lockstep.phase("optimizer"):
+            pass
+        lockstep.annotate(tokens=100, samples=2)
+        lockstep.annotate(tokens=28, flops=6e9, work=7)
+    time.sleep(0.01)
+lockstep.step_end()
+assert "torch" not in sys.modules
+"""
+
+
+def run(code, tmp_path, **variables):
+    environ = {"LOCKSTEP_DIR": str(tmp_path), "LOCKSTEP_RUN": "job", **variables}
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def ring(tmp_path_factory):
+    root = tmp_path_factory.mktemp("shm")
+    done = run(LOOP, root, RANK="0", LOCAL_RANK="0", WORLD_SIZE="2")
+    assert (done.returncode, done.stderr) == (0, "")
+    return read_ring(root / "job" / "0.ring")
+
+
+def test_each_block_is_a_step(ring):
+    """Four blocks and a last explicit end are five exact steps; the rank ended well."""
+    assert [record["step"] for record in ring.records] == list(range(5))
+    assert [record["flags"] for record in ring.records] == [Flag.WARM_UP, 0, 0, 0, 0]
+    assert all(unaccounted_ns(record) == 0 for record in ring.records)
+    assert (ring.state, ring.failures) == (2, 0)
+
+
+def test_phases_and_communication_are_told_apart(ring):
+    """Data, compute, wait and the time between steps each find their field."""
+    for record in ring.records[1:4]:
+        assert 10_000_000 <= record["data_ns"] < record["tp_wait_ns"]
+        assert 20_000_000 <= record["tp_wait_ns"] == record["tp_comm_ns"] == record["tp_shortest_ns"]
+        assert record["backward_ns"] >= 30_000_000
+        assert record["compute_ns"] >= 10_000_000
+        assert record["host_ns"] >= 10_000_000
+        assert (record["tp_bytes"], record["tp_bus_bytes"], record["tp_count"]) == (1000, 1500, 1)
+        assert record["dp_count"] == MISSING
+
+
+def test_annotations_are_recorded(ring):
+    """What was annotated adds up in its step; a step without annotations knows none."""
+    for record in ring.records[:4]:
+        assert (record["tokens"], record["samples"], record["model_flops"], record["work"]) == (128, 2, 6 * 10**9, 7)
+    assert ring.records[4]["tokens"] == MISSING
+
+
+def test_without_a_rank_every_call_is_nothing(tmp_path):
+    """A script run by hand, outside a job, leaves no file and no word."""
+    done = run(LOOP, tmp_path)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_makes_no_sense_is_named_once_and_left_out(tmp_path):
+    """Wrong names and values cost a line each, however often they come, and no exception."""
+    code = """
+    import lockstep
+    for index in range(3):
+        lockstep.annotate(tokens="many", samples=-1, wheels=3)
+        with lockstep.phase("lunch"), lockstep.communication("telepathy"):
+            pass
+        lockstep.step_end()
+    """
+    done = run(code, tmp_path, RANK="0", WORLD_SIZE="1")
+    assert done.returncode == 0
+    assert [line.split(":")[1].strip() for line in done.stderr.splitlines()] == [
+        "annotate",
+        "annotate",
+        "annotate",
+        "phase",
+        "communication",
+    ]
+    ring = read_ring(tmp_path / "job" / "0.ring")
+    assert (ring.head, ring.failures) == (3, 0)
+    assert ring.records[0]["tokens"] == MISSING
+
+
+def test_users_exception_passes_and_ends_no_step(tmp_path):
+    """A block that raises was no whole step; its phases are closed and the next step goes on."""
+    code = """
+    import lockstep
+    for index in range(3):
+        try:
+            with lockstep.step(), lockstep.phase("forward"):
+                if index == 1:
+                    raise ValueError("mine")
+        except ValueError as error:
+            print(error)
+    """
+    done = run(code, tmp_path, RANK="0", WORLD_SIZE="1")
+    assert (done.stdout, done.stderr) == ("mine\n", "")
+    assert read_ring(tmp_path / "job" / "0.ring").head == 2
+
+
+def test_agent_that_cannot_be_installed_says_so_once(tmp_path):
+    """A directory that cannot be made costs one line, not one per step."""
+    (tmp_path / "file").write_text("")
+    done = run(
+        "import lockstep\nfor _ in range(5): lockstep.step_end()",
+        tmp_path,
+        RANK="0",
+        LOCKSTEP_DIR=str(tmp_path / "file"),
+    )
+    assert done.returncode == 0
+    (line,) = done.stderr.splitlines()
+    assert "agent not installed" in line
