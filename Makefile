@@ -32,7 +32,7 @@ bench: bench-agent
 	$(BIN)/python -m benchmarks.page_latency
 
 bench-agent: $(VENV)/.dev system-packages
-	$(BIN)/python benchmarks/agent_cost.py
+	$(BIN)/python -m benchmarks.agent_cost
 
 .PHONY: system-packages
 system-packages:

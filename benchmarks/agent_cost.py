@@ -1,15 +1,15 @@
-"""What the agent costs the training thread: by part, and of a whole training step.
+"""What the agent costs the training thread: by part, in memory, and of a whole training step.
 
-    python benchmarks/agent_cost.py [--json] [--quick]
+    python -m benchmarks.agent_cost [--json] [--quick]
 
 Parts: the same call with the agent and without it, in blocks that alternate; the cost is the median difference of the
-blocks' medians. Whole step: a DDP step (gloo, one rank, five buckets) in pairs of blocks, one watched and one not, in
-alternating order; the figure is the median of the pairs' ratios with its 95 % confidence interval from order
-statistics, and the same harness with no agent on either side tells the noise floor. Hot figures: in a real job, whose
-own work empties the caches between two calls, they are several times higher (see `agent_ns` in the records).
+blocks' medians. Memory: what Python allocated in the agent's files, and the ring. Whole step: benchmarks/agent_job.py.
 
-Exit code 1 when a part costs more than CEILING times its budget (DESIGN.md, section 5), or when the whole step surely
-costs more than 1 %; the ceiling is wide because the machines that run this are shared.
+Parts are hot figures: in a real job, whose own work empties the caches between two calls, they are several times higher
+(`agent_ns` of the job's own records is printed beside them).
+
+Exit code 1 when a part costs more than CEILING times its budget (DESIGN.md, section 5), memory more than its budget, or
+when the whole step surely costs more than 1 %; the ceiling is wide because the machines that run this are shared.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import gc
 import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -25,26 +26,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from math import comb
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset
 
+from benchmarks.agent_job import JobCost, run_job
 from lockstep.agent import bootstrap
 from lockstep.agent.account import BACKWARD, DATA, FORWARD, Collective
+from lockstep.contracts.records import RECORD_FIELDS
 
 CEILING = 10.0  # two noisy cores with other work on them tripled these figures; an order of magnitude is a defect
 STEP_PART = "step without collectives, all marks"
 STEP_BUDGET_NS = 5_000
 PLAIN_COLLECTIVE_BUDGET_NS = 15_000
 COMPLETED_COLLECTIVE_BUDGET_NS = 30_000
+MEMORY_BUDGET_BYTES = 2 << 20
 WHOLE_BUDGET_RATIO = 1.01
-BATCH_ROWS = 8192  # a step of about 100 ms on one core, which is what the whole-step budget speaks of
-STEPS_PER_BLOCK = 8
 
 
 @dataclass(frozen=True)
@@ -55,18 +55,6 @@ class Cost:
     cost_ns: float
     bare_ns: float
     budget_ns: int | None
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """A paired comparison: median of ratios and its 95 % interval."""
-
-    name: str
-    median: float
-    low: float
-    high: float
-    pairs: int
-    step_ms: float
 
 
 @contextmanager
@@ -141,14 +129,21 @@ def measure_hooks(blocks: int, calls: int) -> list[Cost]:
         measure_difference("backward hook", backward, None, blocks, calls),
         measure_difference("optimizer hooks", optimizer.step, None, blocks, calls),
         measure_difference(
-            "collective without completion",
+            "collective without completion (synchronous)",
+            lambda: dist.all_reduce(tensor),
+            PLAIN_COLLECTIVE_BUDGET_NS,
+            blocks,
+            calls,
+        ),
+        measure_difference(
+            "the same where the backend has none",
             lambda: dist.reduce_scatter_tensor(part, tensor, async_op=True).wait(),
             PLAIN_COLLECTIVE_BUDGET_NS,
             blocks,
             calls,
         ),
         measure_difference(
-            "collective with completion",
+            "collective with completion (asynchronous)",
             lambda: dist.all_reduce(tensor, async_op=True).wait(),
             COMPLETED_COLLECTIVE_BUDGET_NS,
             blocks,
@@ -158,15 +153,15 @@ def measure_hooks(blocks: int, calls: int) -> list[Cost]:
     ]
 
 
-class Marks:
+class Steps:
     """A step's marks and its end, guarded as the hooks have them, without torch around them."""
 
     def __init__(self, agent: Any) -> None:
         self.recorder = agent.recorder
         names = ("enter_data", "leave_data", "enter_backward", "leave_backward")
-        self._before = [agent.guard(getattr(self.recorder, name)) for name in names]
+        self._before = [agent.guard_mark(getattr(self.recorder, name)) for name in names]
         self._enter_optimizer = agent.guard(self.recorder.enter_optimizer)
-        self._leave_optimizer = agent.guard(self.recorder.leave_optimizer)
+        self._leave_optimizer = agent.guard_mark(self.recorder.leave_optimizer)
 
     def step(self) -> None:
         """Make all marks of a step without collectives."""
@@ -178,12 +173,12 @@ class Marks:
     def end(self, collectives: int) -> None:
         """End a step of three spans with collectives of the reducer in the last one."""
         now = time.monotonic_ns()
-        start = self.recorder._start_ns  # noqa: SLF001  (marks of a chosen shape)
-        third = (now - start) // 3
-        edges = (start, start + third, start + 2 * third, now)
-        self.recorder._marks.spans += zip((DATA, FORWARD, BACKWARD), edges, edges[1:], strict=False)  # noqa: SLF001
+        draft = self.recorder._draft  # noqa: SLF001  (marks of a chosen shape)
+        third = (now - draft.start_ns) // 3
+        edges = (draft.start_ns, draft.start_ns + third, draft.start_ns + 2 * third, now)
+        draft.marks.spans += zip((DATA, FORWARD, BACKWARD), edges, edges[1:], strict=False)
         for index in range(collectives):
-            collective = Collective(edges[2] + index, 5, 1024, synchronous=False)
+            collective = Collective(edges[2] + index, 5, 1024, 1024, synchronous=False)
             collective.done_ns = edges[2] + index + 100
             self.recorder.issue(collective)
         self.recorder._end_step(now)  # noqa: SLF001
@@ -192,14 +187,16 @@ class Marks:
 def measure_step(blocks: int, calls: int) -> list[Cost]:
     """Return the cost of a step's marks and of what happens at its end."""
     rows: dict[str, list[float]] = {}
+    record = [1] * len(RECORD_FIELDS)
     for _ in range(blocks):
         with watched() as agent:
-            marks = Marks(agent)
+            steps = Steps(agent)
             parts: dict[str, Callable[[], Any]] = {
-                STEP_PART: marks.step,
-                "account, record, ring, control": partial(marks.end, 0),
-                "the same with 5 collectives": partial(marks.end, 5),
-                "control check alone": partial(agent._capture.at_boundary, 1),  # noqa: SLF001
+                STEP_PART: steps.step,
+                "of which the end: account, record, ring": partial(steps.end, 0),
+                "the end with 5 collectives": partial(steps.end, 5),
+                "one record into the ring": partial(agent.ring.write, record),
+                "control check": partial(agent.capture.at_boundary, 100),
             }
             for part, operation in parts.items():
                 rows.setdefault(part, []).append(median_ns(operation, calls))
@@ -209,76 +206,65 @@ def measure_step(blocks: int, calls: int) -> list[Cost]:
     ]
 
 
-def make_training() -> Callable[[], None]:
-    """Return a function that runs one DDP training step with five gradient buckets."""
-    layers = [layer for _ in range(5) for layer in (torch.nn.Linear(192, 192), torch.nn.GELU())]
-    model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.15)
-    optimizer = torch.optim.AdamW(model.parameters())
-    batches = iter(DataLoader(Endless(), batch_size=None))
-    value = torch.randn(BATCH_ROWS, 192)
-
-    def step() -> None:
-        next(batches)
-        optimizer.zero_grad()
-        model(value).square().mean().backward()
-        optimizer.step()
-
-    for _ in range(3):
-        step()
-    return step
+MEMORY_PROGRAM = """
+import tracemalloc, torch
+tracemalloc.start()
+import lockstep
+from pathlib import Path
+assert lockstep.install()
+weight = torch.ones(4, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(1500):
+    weight.sum().backward()
+    optimizer.step()
+folder = str(Path(lockstep.__file__).parent)
+found = tracemalloc.take_snapshot().statistics("filename")
+print(sum(item.size for item in found if item.traceback[0].filename.startswith(folder)))
+"""
 
 
-def compare(name: str, step: Callable[[], None], pairs: int, steps: int, *, agent: bool) -> Ratio:
-    """Return the ratio of second blocks to first ones; the second ones are watched if `agent`."""
-    ratios, bare = [], []
-    for pair in range(pairs):
-        times = {}
-        for second in (False, True) if pair % 2 else (True, False):
-            if second and agent:
-                with watched():
-                    step()
-                    times[second] = median_ns(step, steps)
-            else:
-                step()
-                times[second] = median_ns(step, steps)
-        ratios.append(times[True] / times[False])
-        bare.append(times[False])
-    ratios.sort()
-    rank = _interval_rank(pairs)
-    return Ratio(name, statistics.median(ratios), ratios[rank], ratios[-1 - rank], pairs, statistics.median(bare) / 1e6)
+def measure_memory(directory: str) -> int:
+    """Return the bytes that a rank has more with the agent: Python's allocations and the mapped ring."""
+    environ = {**os.environ, "LOCKSTEP_DIR": directory, "LOCKSTEP_RUN": "memory"}
+    environ.pop("LOCKSTEP_AGENT_PID", None)
+    command = [sys.executable, "-c", MEMORY_PROGRAM]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    return int(done.stdout) + (Path(directory) / "memory" / "0.ring").stat().st_size
 
 
-def _interval_rank(count: int) -> int:
-    """Return how many of `count` ordered values lie outside a 95 % interval of the median, at either end."""
-    tail, rank = 0.0, 0
-    while (tail := tail + comb(count, rank) / 2**count) < 0.025:
-        rank += 1
-    return max(rank - 1, 0)
-
-
-def print_tables(costs: list[Cost], ratios: list[Ratio]) -> None:
+def print_tables(costs: list[Cost], memory_bytes: int, jobs: list[JobCost]) -> None:
     """Print what was measured, budgets beside it."""
-    print(f"{'part':38}{'agent ns':>10}{'bare ns':>10}{'budget ns':>11}")
+    print(f"{'part':46}{'agent ns':>10}{'bare ns':>10}{'budget ns':>11}")
     for cost in costs:
         budget = f"{cost.budget_ns:>11,}" if cost.budget_ns else f"{'':>11}"
-        print(f"{cost.part:38}{cost.cost_ns:>10,.0f}{cost.bare_ns:>10,.0f}{budget}")
-    print(f"\n{'whole step':38}{'ratio':>10}{'95 % interval':>20}{'step ms':>10}{'pairs':>7}")
-    for ratio in ratios:
-        interval = f"{ratio.low:.4f} to {ratio.high:.4f}"
-        print(f"{ratio.name:38}{ratio.median:>10.4f}{interval:>20}{ratio.step_ms:>10.2f}{ratio.pairs:>7}")
+        print(f"{cost.part:46}{cost.cost_ns:>10,.0f}{cost.bare_ns:>10,.0f}{budget}")
+    print(f"\nmemory of a rank: {memory_bytes / 2**20:.2f} MiB, budget {MEMORY_BUDGET_BYTES / 2**20:.0f} MiB")
+    print(
+        f"\n{'whole step of a DDP job of two ranks':40}{'on / off':>10}{'95 % interval':>20}{'step ms':>10}{'pairs':>7}"
+    )
+    for job in jobs:
+        for ratio in job.ratios:
+            interval = f"{ratio.low:.4f} to {ratio.high:.4f}"
+            row = f"{job.name}, {ratio.name}"
+            print(f"{row:40}{ratio.median:>10.4f}{interval:>20}{ratio.step_ms:>10.2f}{ratio.pairs:>7}")
+        if job.agent_us is not None:
+            print(f"{'agent_ns of its records':40}{job.agent_us:>8.0f}us{job.collectives:>14} collectives a step")
 
 
-def over_ceiling(costs: list[Cost], ratios: list[Ratio]) -> list[str]:
+def over_ceiling(costs: list[Cost], memory_bytes: int, jobs: list[JobCost]) -> list[str]:
     """Return what costs too much beyond doubt."""
     found = [
         f"{cost.part}: got {cost.cost_ns:.0f} ns, expected at most {CEILING:g} x {cost.budget_ns} ns"
         for cost in costs
         if cost.budget_ns and cost.cost_ns > CEILING * cost.budget_ns
     ]
-    whole, floor = ratios
-    limit = WHOLE_BUDGET_RATIO + max(floor.high - 1.0, 0.0)
-    if whole.low > limit:
-        found.append(f"whole step: got a ratio above {whole.low:.4f}, expected at most {limit:.4f}")
+    if memory_bytes > MEMORY_BUDGET_BYTES:
+        found.append(f"memory: got {memory_bytes} bytes, expected at most {MEMORY_BUDGET_BYTES}")
+    watched_job, floor = jobs
+    for ratio, noise in zip(watched_job.ratios, floor.ratios, strict=True):
+        limit = WHOLE_BUDGET_RATIO + max(noise.high - 1.0, 0.0)
+        if ratio.low > limit:
+            found.append(f"whole step, {ratio.name}: got a ratio above {ratio.low:.4f}, expected at most {limit:.4f}")
     return found
 
 
@@ -288,26 +274,27 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object on the last line")
     parser.add_argument("--quick", action="store_true", help="fewer blocks, for a look")
     arguments = parser.parse_args()
-    blocks, calls, pairs = (3, 300, 6) if arguments.quick else (9, 2000, 20)
+    blocks, calls, pairs = (3, 300, 12) if arguments.quick else (9, 2000, 100)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", FutureWarning)  # newer torch renames reduce_scatter_tensor
     with tempfile.TemporaryDirectory() as directory:
         os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCKSTEP_RUN": "cost"}
         os.environ["LOCKSTEP_DIR"] = directory
+        jobs = [
+            run_job("agent on", directory, pairs, agent=True),
+            run_job("noise floor", directory, pairs, agent=False),
+        ]
         dist.init_process_group("gloo", init_method=f"file://{Path(directory) / 'store'}", rank=0, world_size=1)
         costs = measure_hooks(blocks, calls) + measure_step(blocks, calls)
-        step = make_training()
-        ratios = [
-            compare("agent on / off", step, pairs, STEPS_PER_BLOCK, agent=True),
-            compare("off / off (noise floor)", step, pairs, STEPS_PER_BLOCK, agent=False),
-        ]
         dist.destroy_process_group()
-    print_tables(costs, ratios)
-    problems = over_ceiling(costs, ratios)
+        memory_bytes = measure_memory(directory)
+    print_tables(costs, memory_bytes, jobs)
+    problems = over_ceiling(costs, memory_bytes, jobs)
     for problem in problems:
         print(problem, file=sys.stderr)
     if arguments.json:
-        print(json.dumps({"parts": [asdict(c) for c in costs], "whole": [asdict(r) for r in ratios]}))
+        found = {"parts": [asdict(c) for c in costs], "memory_bytes": memory_bytes, "jobs": [asdict(j) for j in jobs]}
+        print(json.dumps(found))
     return 1 if problems else 0
 
 

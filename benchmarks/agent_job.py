@@ -1,0 +1,165 @@
+"""A real DDP job of two ranks over gloo, whose steps run with the agent and without it in turns.
+
+Both ranks put the agent in and take it out between the same steps. A pair is a block of steps with it and one without,
+in alternating order, so that what changes slowly on the machine is on both sides; the first step of a block, in which a
+new agent meets its process groups, is not timed. The figure is the median of the pairs' ratios with its 95 % confidence
+interval from order statistics. With `agent=False` nothing is put in on either side: what remains is the noise floor
+of the same harness.
+
+Two clocks: the wall, which is what the user feels and what other work on the machine disturbs, and the CPU time of the
+rank's process, gloo's threads included.
+"""
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import comb
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import multiprocessing
+from torch.nn.parallel import DistributedDataParallel
+
+from lockstep.agent import bootstrap
+from lockstep.agent.ring import RingWriter
+from lockstep.contracts.records import RECORD_INDEX
+
+RANKS = 2
+STORE = "job.store"
+WIDTH = 192
+BATCH_ROWS = 6144  # a step of about 100 ms, which is what the budget speaks of
+WARM_UP_STEPS = 5
+STEPS_PER_BLOCK = 3
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A paired comparison of blocks: median of ratios and its 95 % interval."""
+
+    name: str
+    median: float
+    low: float
+    high: float
+    pairs: int
+    step_ms: float
+
+
+@dataclass(frozen=True)
+class JobCost:
+    """What rank 0 of a job measured; `agent_us` and `collectives` are what its own records say, per step."""
+
+    name: str
+    ratios: list[Ratio]
+    agent_us: float | None
+    collectives: int
+
+
+def run_job(name: str, directory: str, pairs: int, *, agent: bool) -> JobCost:
+    """Run the job in processes of its own and return what it measured."""
+    context = multiprocessing.get_context("spawn")
+    answers = context.SimpleQueue()
+    (Path(directory) / STORE).unlink(missing_ok=True)
+    started = multiprocessing.start_processes(
+        _rank, args=(directory, pairs, agent, answers), nprocs=RANKS, join=False, start_method="spawn"
+    )
+    assert started is not None
+    ratios, agent_us, collectives = answers.get()
+    while not started.join():
+        continue
+    return JobCost(name, ratios, agent_us, collectives)
+
+
+def _rank(rank: int, directory: str, pairs: int, agent: bool, answers: Any) -> None:  # noqa: FBT001  (called by torch)
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS)}
+    os.environ |= {"LOCKSTEP_DIR": directory, "LOCKSTEP_RUN": "job"}
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{Path(directory) / STORE}", rank=rank, world_size=RANKS)
+    records: list[list[int]] = []
+    step = _training()
+    for _ in range(WARM_UP_STEPS):
+        step()
+    walls: dict[bool, list[float]] = {True: [], False: []}
+    processors: dict[bool, list[float]] = {True: [], False: []}
+    for pair in range(pairs):
+        for second in (False, True) if pair % 2 else (True, False):
+            wall, processor = _timed(step, records) if second and agent else _timed(step, None)
+            walls[second].append(wall)
+            processors[second].append(processor)
+    if rank == 0:
+        ratios = [_compare("wall time", walls, pairs), _compare("CPU time", processors, pairs)]
+        answers.put((ratios, *_self_told(records)))
+    dist.destroy_process_group()
+
+
+def _training() -> Callable[[], None]:
+    """Return a function that runs one DDP step with two gradient buckets."""
+    layers = [layer for _ in range(5) for layer in (torch.nn.Linear(WIDTH, WIDTH), torch.nn.GELU())]
+    model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.5)
+    optimizer = torch.optim.AdamW(model.parameters())
+    value = torch.randn(BATCH_ROWS, WIDTH)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(value).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def _timed(step: Callable[[], None], records: list[list[int]] | None) -> tuple[float, float]:
+    """Return wall and CPU seconds of a block that both ranks begin together; with `records` it is watched."""
+    if records is not None:
+        os.environ.pop("LOCKSTEP_AGENT_PID", None)
+        bootstrap.install()
+        agent = bootstrap._agent  # noqa: SLF001  (the benchmark looks inside)
+        assert agent is not None
+        agent.wake()
+        assert agent.ring is not None
+        agent.recorder._store = _both(agent.ring, records)  # noqa: SLF001
+    step()
+    dist.barrier()
+    wall, processor = time.perf_counter(), time.process_time()
+    for _ in range(STEPS_PER_BLOCK):
+        step()
+    took = time.perf_counter() - wall, time.process_time() - processor
+    if records is not None:
+        if bootstrap._agent is None or bootstrap._agent.boundary.failures:  # noqa: SLF001
+            raise SystemExit("the agent failed")
+        bootstrap.uninstall()
+    return took
+
+
+def _both(ring: RingWriter, records: list[list[int]]) -> Callable[[list[int]], None]:
+    def store(record: list[int]) -> None:
+        ring.write(record)
+        records.append(record)
+
+    return store
+
+
+def _self_told(records: list[list[int]]) -> tuple[float | None, int]:
+    """Return the median of what the agent says it cost, and the collectives of a step."""
+    settled = [record for record in records if record[RECORD_INDEX["step"]] >= STEPS_PER_BLOCK - 1]
+    if not settled:
+        return None, 0
+    agent_ns = statistics.median(record[RECORD_INDEX["agent_ns"]] for record in settled)
+    return agent_ns / 1e3, records[-1][RECORD_INDEX["world_count"]]
+
+
+def _compare(name: str, seconds: dict[bool, list[float]], pairs: int) -> Ratio:
+    ratios = sorted(watched / bare for watched, bare in zip(seconds[True], seconds[False], strict=True))
+    outside = _outside_interval(pairs)
+    bare_ms = statistics.median(seconds[False]) / STEPS_PER_BLOCK * 1e3
+    return Ratio(name, statistics.median(ratios), ratios[outside], ratios[-1 - outside], pairs, bare_ms)
+
+
+def _outside_interval(count: int) -> int:
+    """Return how many of `count` ordered values lie outside a 95 % interval of the median, at either end."""
+    tail, rank = 0.0, 0
+    while (tail := tail + comb(count, rank) / 2**count) < 0.025:
+        rank += 1
+    return max(rank - 1, 0)
