@@ -14,7 +14,8 @@ WINDOW = "5m"
 
 def group(site: Site) -> Group:
     """Return the recorded series of all runs."""
-    return Group(name="lockstep.recording", rules=(*_progress(site), *_waits(site), *_own_work(site), *_costs(site)))
+    parts = (_progress, _model, _collectives, _own_work, _device, _costs)
+    return Group(name="lockstep.recording", rules=tuple(rule for part in parts for rule in part(site)))
 
 
 def _rate(metric: str, by: str) -> str:
@@ -60,9 +61,36 @@ def _progress(site: Site) -> tuple[Recording, ...]:
     )
 
 
-def _waits(site: Site) -> tuple[Recording, ...]:
-    by = f"{site.run_labels}, domain_kind"
-    wait = "lockstep_collective_wait_seconds_total"
+def _model(site: Site) -> tuple[Recording, ...]:
+    run = site.run_labels
+    # instance in the match: a rank that has moved is known to two exporters for as long as a series may be stale.
+    same_rank = f"on (job, instance, {run}, rank)"
+    flops = f"rate(lockstep_model_flops_total[{WINDOW}])"
+    peak = "lockstep_rank_peak_flops_per_second"
+    return (
+        Recording(
+            record="run:lockstep_model_flops:rate5m",
+            expr=_rate("lockstep_model_flops_total", run),
+            help="Model FLOP/s of a run; ranks whose FLOPs are not known are left out.",
+        ),
+        Recording(
+            record="run:lockstep_model_flops_per_peak_flops:ratio_rate5m",
+            # Both sides hold the ranks of which FLOPs and peak are known: one that fetches no data has no FLOPs.
+            expr=(
+                f"sum by ({run}) ({flops} and {same_rank} {peak})\n/\n"
+                f"sum by ({run}) (\n  rate(lockstep_step_time_seconds_total[{WINDOW}])\n"
+                f"  * {same_rank} group_left\n  {peak}\n  and {same_rank}\n  {flops}\n)"
+            ),
+            help="Model FLOPs utilisation (MFU): model FLOPs over what the devices could have done in the same steps.",
+        ),
+    )
+
+
+def _collectives(site: Site) -> tuple[Recording, ...]:
+    run, by = site.run_labels, f"{site.run_labels}, domain_kind"
+    wait, flight = "lockstep_collective_wait_seconds_total", "lockstep_collective_time_seconds_total"
+    # Without the comparison a kind that is never in flight would have an infinite bandwidth.
+    in_flight = f"({_rate(flight, by)} > 0)"
     return (
         Recording(
             record="run_domain_kind:lockstep_collective_wait_seconds_per_step:ratio_rate5m",
@@ -75,11 +103,25 @@ def _waits(site: Site) -> tuple[Recording, ...]:
             help="Bytes per second given to collectives of this kind.",
         ),
         Recording(
-            record="run_domain_kind:lockstep_collective_bytes_per_wait_seconds:ratio_rate5m",
-            # Without the comparison a kind that never waits would be an infinite bandwidth.
-            expr=f"{_rate('lockstep_collective_bytes_total', by)}\n/\n({_rate(wait, by)} > 0)",
-            help="Bytes per second of blocked time. Below the link's bandwidth when ranks wait for a late one, above "
-            "it when transfers hide behind work: compare it with the same run's past.",
+            record="run_domain_kind:lockstep_collective_bytes_per_collective_time:ratio_rate5m",
+            expr=f"{_rate('lockstep_collective_bytes_total', by)}\n/\n{in_flight}",
+            help="Algorithm bandwidth: bytes given to collectives of this kind per second in which one is in flight.",
+        ),
+        Recording(
+            record="run_domain_kind:lockstep_collective_bus_bytes_per_collective_time:ratio_rate5m",
+            expr=f"{_rate('lockstep_collective_bus_bytes_total', by)}\n/\n{in_flight}",
+            help="Bus bandwidth: what a ring algorithm moves over the slowest link in that time, comparable with the "
+            "link's own. Time in which a collective waits for a late rank counts, so it is a lower bound.",
+        ),
+        Recording(
+            record="run_domain_kind:lockstep_collective_wait_seconds_per_collective_time:ratio_rate5m",
+            expr=f"{_rate(wait, by)}\n/\n{in_flight}",
+            help="Exposed share of communication: time blocked over time in flight; the rest of 1 hid behind work.",
+        ),
+        Recording(
+            record="run:lockstep_collective_overlap:ratio_rate5m",
+            expr=f"1 -\n{_rate(wait, run)}\n/\n({_rate(flight, run)} > 0)",
+            help="Share of all communication that hid behind work.",
         ),
     )
 
@@ -108,6 +150,36 @@ def _own_work(site: Site) -> tuple[Recording, ...]:
                 f"{_rate_by_host(steps, f'{run}, hostname', site)}"
             ),
             help="The same of the ranks of one host: the host whose own work is long holds the others back.",
+        ),
+    )
+
+
+def _device(site: Site) -> tuple[Recording, ...]:
+    run = site.run_labels
+    steps = "lockstep_steps_total"
+    return (
+        Recording(
+            record="run:lockstep_device_collective_time_per_device_step_time:ratio_rate5m",
+            expr=(
+                f"{_rate('lockstep_device_collective_time_seconds_total', run)}\n/\n"
+                f"({_rate('lockstep_device_step_time_seconds_total', run)} > 0)"
+            ),
+            help="Share of a step in which the device had a collective in flight, by its own clock.",
+        ),
+        Recording(
+            record="run:lockstep_host_lead_seconds_per_step:ratio_rate5m",
+            expr=f"{_rate('lockstep_host_lead_seconds_total', run)}\n/\n({_rate(steps, run)} > 0)",
+            help="Least lead of the host over the device in the average step: near 0, the device waits for launches.",
+        ),
+        Recording(
+            record="run:lockstep_recompilations_per_step:ratio_rate5m",
+            expr=f"{_rate('lockstep_recompilations_total', run)}\n/\n({_rate(steps, run)} > 0)",
+            help="Graphs compiled in the average rank's step: above 0 long after the start, shapes or types vary.",
+        ),
+        Recording(
+            record="run_flag:lockstep_steps_flagged_per_step:ratio_rate5m",
+            expr=_per_step("lockstep_steps_flagged_total", f"{run}, flag", site),
+            help="Share of steps that were more than a training step.",
         ),
     )
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.agent.ring import RingWriter
+from lockstep.contracts.facts import RankFacts, facts_to_json
 from lockstep.contracts.records import MISSING, RECORD_FIELDS, RECORD_INDEX
 from lockstep.contracts.ring import RingHeader
 from tests.support.servers import free_port, get, mosquitto, running, wait_ready, wait_until
@@ -24,7 +25,12 @@ CPU_BUDGET_RATIO = 0.02
 MEMORY_BUDGET_MB = 80
 SCRAPE_BUDGET_MS = 5.0
 _MEASURED = ("data_ns", "compute_ns", "host_ns", "gc_ns", "dp_wait_ns", "tp_wait_ns")
-_COUNTED = ("gc_count", "dp_bytes", "dp_count", "tp_bytes", "tp_count", "samples", "tokens", "cpu_ns", "agent_ns")
+_COUNTED = (
+    *("gc_count", "gc_full_count", "recompilations", "samples", "tokens", "work", "model_flops", "cpu_ns", "agent_ns"),
+    *(f"{kind}_{field}" for kind in ("dp", "tp") for field in ("bytes", "bus_bytes", "comm_ns", "count")),
+    *("device_step_ns", "device_comm_ns", "host_lead_ns"),
+)
+_FACTS = RankFacts(device="NVIDIA H200", device_kind="cuda", dtype="bf16", peak_flops_per_second=989.5e12)
 
 
 def make_record(step: int, begin_ns: int, end_ns: int) -> list[int]:
@@ -71,6 +77,8 @@ def measure(directory: Path, ranks: int, seconds: int) -> dict[str, Any]:
     """Return the costs over `seconds` of steady work."""
     settings = {"root": str(directory / "shared"), "spool_directory": str(directory / "spool"), "node": "node"}
     rings = open_rings(directory / "shared" / "run", ranks)
+    for ring in rings:
+        ring.write_facts(facts_to_json(_FACTS))
     scrape_ms = []
     with mosquitto(directory) as broker:
         port = free_port()

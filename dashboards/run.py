@@ -53,6 +53,11 @@ def _per_step(metric: str) -> str:
     )
 
 
+def _of_kind(metric: str) -> str:
+    """Return the query of a recorded ratio by kind of domain."""
+    return f"max by (domain_kind) (run_domain_kind:{metric}:ratio_rate5m{{{_RUN}}})"
+
+
 _STATE = f"max by (state) (lockstep_run_state{{{_RUN}}} == 1)"
 _RECENT = f"max(lockstep_run_recent_step_duration_seconds{{{_RUN}}})"
 _BASELINE = f"max(lockstep_run_baseline_step_duration_seconds{{{_RUN}}})"
@@ -151,6 +156,13 @@ _OVERVIEW = Row(
                     "batches carry no tokens.",
                     "suffix: tokens/s",
                     query(f"max(run:lockstep_tokens:rate5m{{{_RUN}}})", "tokens"),
+                ),
+                timeseries(
+                    "MFU",
+                    "Model FLOPs utilisation: FLOPs the model needs over what the devices could do in the same time. "
+                    "No data where the FLOPs of a step or the peak of the device are not known.",
+                    "percentunit",
+                    query(f"max(run:lockstep_model_flops_per_peak_flops:ratio_rate5m{{{_RUN}}})", "MFU"),
                 ),
             ),
         ),
@@ -278,15 +290,61 @@ _TIME = Row(
                     ),
                 ),
                 timeseries(
-                    "Bandwidth of collectives",
-                    "Bytes per second of blocked time. It falls when ranks wait for a late one as well as when a link "
-                    "is slow; compare it with the run's own past.",
+                    "Exposed communication",
+                    "Share of the time with a collective in flight in which the training thread is blocked; the rest "
+                    "hides behind work.",
+                    "percentunit",
+                    query(_of_kind("lockstep_collective_wait_seconds_per_collective_time"), "{{domain_kind}}"),
+                    query(f"1 - max(run:lockstep_collective_overlap:ratio_rate5m{{{_RUN}}})", "all"),
+                ),
+            ),
+        ),
+        Line(
+            panels=(
+                timeseries(
+                    "Bus bandwidth",
+                    "What a ring algorithm moves over the slowest link per second with a collective in flight: "
+                    "compare it with the link's own. It falls when ranks wait for a late one as well as when a link "
+                    "is slow.",
                     "Bps",
+                    query(_of_kind("lockstep_collective_bus_bytes_per_collective_time"), "{{domain_kind}}"),
+                ),
+                timeseries(
+                    "Algorithm bandwidth",
+                    "Bytes that the training gives to collectives per second with one in flight.",
+                    "Bps",
+                    query(_of_kind("lockstep_collective_bytes_per_collective_time"), "{{domain_kind}}"),
+                ),
+            ),
+        ),
+        Line(
+            panels=(
+                timeseries(
+                    "Host lead",
+                    "Least time by which the host is ahead of the device in the average step: at 0 the device waits "
+                    "for the host to launch its work. No data without a device.",
+                    "s",
+                    query(f"max(run:lockstep_host_lead_seconds_per_step:ratio_rate5m{{{_RUN}}})", "host lead"),
+                ),
+                timeseries(
+                    "Communication on the device",
+                    "Share of a step in which the device has a collective in flight, by its own clock. No data without "
+                    "a device.",
+                    "percentunit",
                     query(
-                        "max by (domain_kind) (run_domain_kind:lockstep_collective_bytes_per_wait_seconds:"
-                        f"ratio_rate5m{{{_RUN}}})",
-                        "{{domain_kind}}",
+                        f"max(run:lockstep_device_collective_time_per_device_step_time:ratio_rate5m{{{_RUN}}})",
+                        "in flight",
                     ),
+                ),
+                timeseries(
+                    "Not only training",
+                    "Share of steps that warmed up, saved a checkpoint, evaluated, were profiled or skipped "
+                    "their optimizer, and recompilations per step.",
+                    "percentunit",
+                    query(
+                        f"max by (flag) (run_flag:lockstep_steps_flagged_per_step:ratio_rate5m{{{_RUN}}})", "{{flag}}"
+                    ),
+                    query(f"max(run:lockstep_recompilations_per_step:ratio_rate5m{{{_RUN}}})", "recompilations"),
                 ),
             ),
         ),

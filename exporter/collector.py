@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import Metric as Family
 import lockstep
 from exporter.snapshot import NodeSnapshot, RankView
 from exporter.tracks import FAILED
-from lockstep.contracts.metrics import BY_NAME, CATALOGUE, PHASES, STEP_BUCKETS_SECONDS
+from lockstep.contracts.metrics import BY_NAME, CATALOGUE, FLAGS, PHASES, STEP_BUCKETS_SECONDS
 from lockstep.contracts.records import DOMAIN_KINDS, RECORD_INDEX
 
 _NS = 1e-9
@@ -20,6 +20,12 @@ _P = "lockstep_exporter_"
 
 _TOTALS: dict[str, tuple[int, float]] = {
     "lockstep_gc_collections_total": (RECORD_INDEX["gc_count"], 1.0),
+    "lockstep_gc_full_collections_total": (RECORD_INDEX["gc_full_count"], 1.0),
+    "lockstep_recompilations_total": (RECORD_INDEX["recompilations"], 1.0),
+    "lockstep_model_flops_total": (RECORD_INDEX["model_flops"], 1.0),
+    "lockstep_device_step_time_seconds_total": (RECORD_INDEX["device_step_ns"], _NS),
+    "lockstep_device_collective_time_seconds_total": (RECORD_INDEX["device_comm_ns"], _NS),
+    "lockstep_host_lead_seconds_total": (RECORD_INDEX["host_lead_ns"], _NS),
     "lockstep_samples_total": (RECORD_INDEX["samples"], 1.0),
     "lockstep_tokens_total": (RECORD_INDEX["tokens"], 1.0),
     "lockstep_cpu_time_seconds_total": (RECORD_INDEX["cpu_ns"], _NS),
@@ -28,6 +34,8 @@ _TOTALS: dict[str, tuple[int, float]] = {
 _ENUMERATED: dict[str, dict[str, tuple[int, float]]] = {
     "lockstep_phase_time_seconds_total": {phase: (RECORD_INDEX[f"{phase}_ns"], _NS) for phase in PHASES},
     "lockstep_collective_wait_seconds_total": {k: (RECORD_INDEX[f"{k}_wait_ns"], _NS) for k in DOMAIN_KINDS},
+    "lockstep_collective_time_seconds_total": {k: (RECORD_INDEX[f"{k}_comm_ns"], _NS) for k in DOMAIN_KINDS},
+    "lockstep_collective_bus_bytes_total": {k: (RECORD_INDEX[f"{k}_bus_bytes"], 1.0) for k in DOMAIN_KINDS},
     "lockstep_collective_bytes_total": {kind: (RECORD_INDEX[f"{kind}_bytes"], 1.0) for kind in DOMAIN_KINDS},
     "lockstep_collectives_total": {kind: (RECORD_INDEX[f"{kind}_count"], 1.0) for kind in DOMAIN_KINDS},
 }
@@ -41,6 +49,9 @@ _OF_RANK: dict[str, Callable[[RankView], float | None]] = {
         None if rank.last_step_unix_ns is None else rank.last_step_unix_ns * _NS
     ),
     "lockstep_agent_up": lambda rank: rank.state != FAILED,
+    "lockstep_rank_peak_flops_per_second": lambda rank: (
+        None if rank.facts is None else rank.facts.peak_flops_per_second
+    ),
 }
 _OF_NODE: dict[str, Callable[[NodeSnapshot], float | Mapping[str, int]]] = {
     _P + "records_lost_total": lambda node: node.lost,
@@ -84,6 +95,8 @@ def _fill(family: Family, name: str, node: NodeSnapshot) -> None:
         family.add_metric([lockstep.__version__], 1)
     elif name == "lockstep_step_duration_seconds":
         _fill_histogram(family, node)
+    elif name == "lockstep_steps_flagged_total":
+        _fill_flagged(family, node)
     else:
         for run in node.runs:
             for rank in run.ranks:
@@ -108,9 +121,18 @@ def _fill_histogram(family: Family, node: NodeSnapshot) -> None:
         family.add_metric([run.run], buckets, run.histogram_sum_ns * _NS)
 
 
+def _fill_flagged(family: Family, node: NodeSnapshot) -> None:
+    for run in node.runs:
+        for flag, count in zip(FLAGS, run.flagged, strict=True):
+            family.add_metric([run.run, flag], count)
+
+
 def _fill_rank(family: Family, name: str, labels: list[str], rank: RankView) -> None:
     if name == "lockstep_rank_info":
         family.add_metric([*labels, str(rank.local_rank), rank.hostname], 1)
+    elif name == "lockstep_rank_device_info":
+        if rank.facts is not None:
+            family.add_metric([*labels, rank.facts.device, rank.facts.dtype], 1)
     elif name in _OF_RANK:
         value = _OF_RANK[name](rank)
         if value is not None:

@@ -33,7 +33,7 @@ Records = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What one look at a ring saw; `answer` and `groups` only if they changed since the look before."""
+    """What one look at a ring saw; `answer`, `groups` and `facts` only if they changed since the look before."""
 
     records: Records
     lapped: int
@@ -42,6 +42,7 @@ class Look:
     state: int
     answer: OrderAnswer | None
     groups: Any
+    facts: Any
     errors: tuple[MalformedError, ...]
 
 
@@ -57,6 +58,7 @@ class RingFile:
         self.next_index = 0
         self.answer_generation = 0
         self._groups_generation = 0
+        self._facts_generation = 0
         self._torn_index = -1
         self._descriptor = os.open(path, _FLAGS)
         try:
@@ -115,6 +117,7 @@ class RingFile:
         rows, lapped, torn = self._read_slots(head, limit)
         answer = self._answer(front, errors)
         groups = self._groups(front)
+        facts = self._facts()
         return Look(
             records=_to_records(rows),
             lapped=lapped,
@@ -123,6 +126,7 @@ class RingFile:
             state=state,
             answer=answer,
             groups=groups,
+            facts=facts,
             errors=tuple(errors),
         )
 
@@ -205,6 +209,16 @@ class RingFile:
         if found is None:
             return None
         self._groups_generation, value = found
+        return value
+
+    def _facts(self) -> Any:
+        head = memoryview(self._pread(HEAD_BYTES, ring.FACTS_OFFSET))
+        if read_generation(head, 0) == self._facts_generation:
+            return None
+        found = read_blob(memoryview(self._pread(ring.FACTS_BYTES, ring.FACTS_OFFSET)), 0, ring.FACTS_BYTES)
+        if found is None:
+            return None
+        self._facts_generation, value = found
         return value
 
 

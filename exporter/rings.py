@@ -20,6 +20,7 @@ from exporter.totals import possible
 from exporter.tracks import RUNNING, STATES, RankTrack, RunTrack
 from lockstep.contracts.control import OrderAnswer
 from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.facts import facts_from_json
 from lockstep.contracts.limits import RANKS_PER_NODE_MAX, RUNS_PER_NODE_MAX
 from lockstep.contracts.paths import is_name, rank_of_ring, ring_path
 from lockstep.contracts.records import RECORD_INDEX
@@ -149,6 +150,7 @@ class Rings:
             return
         track = run.ranks.setdefault(rank, RankTrack(ring.header, ring))
         track.header, track.ring, track.state, track.groups = ring.header, ring, RUNNING, ()
+        track.facts = None
         track.totals.begin_attempt()
         run.revision += 1
         self._resume(run, track, ring)
@@ -198,13 +200,19 @@ class Rings:
             run.revision += 1
         for error in look.errors:
             self._counts.reject("answer", error)
-        if look.groups is not None:
-            where = str(ring_path(run.directory, track.rank))
-            try:
+        where = str(ring_path(run.directory, track.rank))
+        try:
+            if look.facts is not None:
+                track.facts = facts_from_json(look.facts, where=where)
+                run.revision += 1
+        except MalformedError as error:
+            self._counts.reject("ring", error)
+        try:
+            if look.groups is not None:
                 track.groups = parse_groups(look.groups, where=where, world_size=track.header.world_size)
                 run.revision += 1
-            except MalformedError as error:
-                self._counts.reject("ring", error)
+        except MalformedError as error:
+            self._counts.reject("ring", error)
 
     def _take_records(self, run: RunTrack, track: RankTrack, look: Look) -> Records:
         """Count into the totals, and return the records with wall-clock times."""
@@ -224,6 +232,7 @@ class Rings:
                 return records
         track.totals.add(records, track.header.clock_offset_ns)
         run.histogram.add(records)
+        run.flagged.add(records)
         records = records.copy()
         records[:, _TIMES] += track.header.clock_offset_ns
         return records

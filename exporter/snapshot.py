@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from exporter.counts import Counts
 from exporter.rings import Rings
 from exporter.tracks import RankTrack, RunTrack
+from lockstep.contracts.facts import RankFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,7 @@ class RankView:
     attempt: int
     state: str
     heartbeat_unix_ns: int
+    facts: RankFacts | None
     steps: int
     step_time_ns: float
     last_step: int | None
@@ -32,12 +34,13 @@ class RankView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """One run with at least one shown rank."""
+    """One run with at least one shown rank. `flagged` are steps by flag, in the order of `records.Flag`."""
 
     run: str
     ranks: tuple[RankView, ...]
     histogram_counts: tuple[int, ...]
     histogram_sum_ns: float
+    flagged: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +94,7 @@ def _view_run(run: RunTrack, shown: list[RankTrack]) -> RunView:
         ranks=tuple(_view_rank(track) for track in sorted(shown, key=lambda track: track.rank)),
         histogram_counts=tuple(run.histogram.counts.tolist()),
         histogram_sum_ns=run.histogram.sum_ns,
+        flagged=tuple(run.flagged.counts.tolist()),
     )
 
 
@@ -104,6 +108,7 @@ def _view_rank(track: RankTrack) -> RankView:
         attempt=header.attempt,
         state=track.state,
         heartbeat_unix_ns=track.heartbeat_ns + header.clock_offset_ns,
+        facts=track.facts,
         steps=totals.steps,
         step_time_ns=totals.step_time_ns,
         last_step=totals.last_step,

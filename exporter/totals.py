@@ -7,13 +7,15 @@ from numpy.typing import NDArray
 
 from exporter.ring_file import Records
 from lockstep.contracts.metrics import STEP_BUCKETS_SECONDS
-from lockstep.contracts.records import MISSING, RECORD_FIELDS, RECORD_INDEX
+from lockstep.contracts.records import MISSING, RECORD_FIELDS, RECORD_INDEX, Flag
 
 _STEP = RECORD_INDEX["step"]
 _START = RECORD_INDEX["start_ns"]
 _END = RECORD_INDEX["end_ns"]
-_MEASURES = RECORD_INDEX["flags"] + 1  # times, counts and bytes stand behind step, start, end and flags
+_FLAGS = RECORD_INDEX["flags"]
+_MEASURES = _FLAGS + 1  # times, counts and bytes stand behind step, start, end and flags
 _TIME_LIMIT_NS = 1 << 61  # CLOCK_MONOTONIC plus any offset stays inside int64 below it
+_FLAG_BITS = np.array([int(flag) for flag in Flag], dtype=np.int64)
 _BUCKETS_NS = np.array([round(bound * 1e9) for bound in STEP_BUCKETS_SECONDS], dtype=np.int64)
 
 
@@ -73,3 +75,16 @@ class StepHistogram:
         buckets = np.searchsorted(_BUCKETS_NS, durations_ns, side="left")
         self.counts += np.bincount(buckets, minlength=len(self.counts))
         self.sum_ns += float(durations_ns.sum(dtype=np.float64))
+
+
+@dataclass(slots=True)
+class FlaggedSteps:
+    """How many steps of a run's ranks on this node bore each flag; `counts` in the order of `Flag`."""
+
+    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(_FLAG_BITS), dtype=np.int64))
+
+    def add(self, records: Records) -> None:
+        """Add possible records."""
+        flags = records[:, _FLAGS]
+        if flags.any():
+            self.counts += ((flags[:, np.newaxis] & _FLAG_BITS) != 0).sum(axis=0)

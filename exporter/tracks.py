@@ -5,8 +5,9 @@ from pathlib import Path
 
 from exporter.announce import merge_groups
 from exporter.ring_file import RingFile
-from exporter.totals import RankTotals, StepHistogram
+from exporter.totals import FlaggedSteps, RankTotals, StepHistogram
 from lockstep.contracts import ring
+from lockstep.contracts.facts import RankFacts
 from lockstep.contracts.messages import GroupInfo, RankInfo
 
 RUNNING, FINISHED, FAILED = "running", "finished", "failed"
@@ -23,6 +24,7 @@ class RankTrack:
     state: str = RUNNING
     heartbeat_ns: int = 0
     groups: tuple[GroupInfo, ...] = ()
+    facts: RankFacts | None = None
     totals: RankTotals = field(default_factory=RankTotals)
 
     @property
@@ -44,6 +46,7 @@ class RankTrack:
             attempt=self.header.attempt,
             state=self.state,
             heartbeat_unix_ns=self.heartbeat_ns + self.header.clock_offset_ns,
+            facts=self.facts,
         )
 
 
@@ -55,6 +58,7 @@ class RunTrack:
     directory: Path
     ranks: dict[int, RankTrack] = field(default_factory=dict)
     histogram: StepHistogram = field(default_factory=StepHistogram)
+    flagged: FlaggedSteps = field(default_factory=FlaggedSteps)
     refused: dict[int, int] = field(default_factory=dict)
     """Rank named by a refused file -> its inode, so that each is counted and logged once."""
     omitted: int = 0

@@ -5,8 +5,18 @@ import os
 import shutil
 
 from lockstep.agent.bootstrap import loader_environment
+from lockstep.agent.options import check_option
 from lockstep.contracts.errors import LocalError
 from lockstep.contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, RUN_VARIABLE, check_name
+
+_OPTIONS = {
+    "--tokens": ("LOCKSTEP_TOKENS", "auto, off, a number per step, or where in the batch, like attention_mask"),
+    "--samples": ("LOCKSTEP_SAMPLES", "the same for samples"),
+    "--model-flops": ("LOCKSTEP_MODEL_FLOPS", "auto (6 x parameters x tokens), measure, off, or FLOPs per token"),
+    "--parameters": ("LOCKSTEP_PARAMETERS", "parameters that work on a token, on one rank"),
+    "--peak-flops": ("LOCKSTEP_PEAK_FLOPS", "dense peak FLOP/s of one device"),
+    "--dtype": ("LOCKSTEP_DTYPE", "number format of the matrix products, like bf16 or fp8"),
+}
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -21,6 +31,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--run", metavar="NAME", help=f"name of the run (default: ${RUN_VARIABLE}, or torchrun's job id)"
     )
     parser.add_argument("--root", metavar="DIR", help=f"directory shared with the exporter (default: {DEFAULT_ROOT})")
+    throughput = parser.add_argument_group("throughput and MFU", "each also an environment variable; default: auto")
+    for flag, (variable, text) in _OPTIONS.items():
+        throughput.add_argument(flag, metavar="VALUE", dest=variable, help=text)
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND")
     parser.set_defaults(act=act)
 
@@ -31,7 +44,7 @@ def act(arguments: argparse.Namespace) -> int:
     Raises
     ------
     LocalError
-        There is no command, or it cannot be started.
+        There is no command, it cannot be started, or a setting makes no sense.
     """
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not command:
@@ -41,6 +54,10 @@ def act(arguments: argparse.Namespace) -> int:
         environment[RUN_VARIABLE] = check_name(arguments.run, "--run")
     if arguments.root is not None:
         environment[ROOT_VARIABLE] = os.path.abspath(arguments.root)  # noqa: PTH100  (must not resolve links)
+    for flag, (variable, _) in _OPTIONS.items():
+        value = getattr(arguments, variable)
+        if value is not None:
+            environment[variable] = check_option(variable, value, where=flag)
     program = shutil.which(command[0])
     if program is None:
         raise LocalError(f"command of lockstep run: got {command[0]!r}, expected a program on PATH")

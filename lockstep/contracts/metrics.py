@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lockstep.contracts.limits import SUSPECTS_MAX
-from lockstep.contracts.records import DOMAIN_KINDS
+from lockstep.contracts.records import DOMAIN_KINDS, Flag
 
 PHASES = ("data", "compute", "host", "gc")
 """Own work of a training thread: with the waits, they sum to the step time."""
+
+FLAGS = tuple(str(flag.name).lower() for flag in Flag)
+"""What a step was besides a training step."""
 
 CAUSES = ("compute", "host", "data", "gc", "communication", "unknown")
 RUN_STATES = ("warming", "healthy", "suspect", "profiling", "diagnosed", "recovering", "lost", "finished")
@@ -65,6 +68,14 @@ CATALOGUE: tuple[Metric, ...] = (
         "run",
     ),
     _exporter(
+        "lockstep_steps_flagged_total",
+        "counter",
+        "Steps of this node's ranks that were more than a training step.",
+        "run",
+        "flag",
+        values=FLAGS,
+    ),
+    _exporter(
         "lockstep_phase_time_seconds_total",
         "counter",
         "Own work of the training thread by phase; with the collective waits it sums to the step time.",
@@ -83,9 +94,27 @@ CATALOGUE: tuple[Metric, ...] = (
         values=DOMAIN_KINDS,
     ),
     _exporter(
+        "lockstep_collective_time_seconds_total",
+        "counter",
+        "Time with a collective of this kind in flight; what of it is no wait was hidden behind work.",
+        "run",
+        "rank",
+        "domain_kind",
+        values=DOMAIN_KINDS,
+    ),
+    _exporter(
         "lockstep_collective_bytes_total",
         "counter",
         "Bytes given to collectives.",
+        "run",
+        "rank",
+        "domain_kind",
+        values=DOMAIN_KINDS,
+    ),
+    _exporter(
+        "lockstep_collective_bus_bytes_total",
+        "counter",
+        "Bytes that a ring algorithm moves over the slowest link for them, whatever the group's size.",
         "run",
         "rank",
         "domain_kind",
@@ -107,8 +136,67 @@ CATALOGUE: tuple[Metric, ...] = (
         "run",
         "rank",
     ),
+    _exporter(
+        "lockstep_gc_full_collections_total",
+        "counter",
+        "Garbage collections of the oldest generation, the long ones.",
+        "run",
+        "rank",
+    ),
+    _exporter(
+        "lockstep_recompilations_total",
+        "counter",
+        "Graphs compiled by torch.compile, the first ones included.",
+        "run",
+        "rank",
+    ),
     _exporter("lockstep_samples_total", "counter", "Samples fetched by this rank.", "run", "rank"),
     _exporter("lockstep_tokens_total", "counter", "Tokens fetched by this rank.", "run", "rank"),
+    _exporter(
+        "lockstep_model_flops_total",
+        "counter",
+        "Floating-point operations that the model needed for this rank's steps, without recomputation.",
+        "run",
+        "rank",
+    ),
+    _exporter(
+        "lockstep_rank_peak_flops_per_second",
+        "gauge",
+        "Dense peak of the rank's device in the format it computes in; absent where it is not known.",
+        "run",
+        "rank",
+    ),
+    _exporter(
+        "lockstep_rank_device_info",
+        "gauge",
+        "What a rank computes on; always 1. The number format is empty until a matrix product was seen.",
+        "run",
+        "rank",
+        "device",
+        "dtype",
+    ),
+    _exporter(
+        "lockstep_device_step_time_seconds_total",
+        "counter",
+        "Time of completed steps by the device's own clock.",
+        "run",
+        "rank",
+    ),
+    _exporter(
+        "lockstep_device_collective_time_seconds_total",
+        "counter",
+        "Time with any collective in flight on the device, by the device's own clock.",
+        "run",
+        "rank",
+    ),
+    _exporter(
+        "lockstep_host_lead_seconds_total",
+        "counter",
+        "Least time by which the host was ahead of the device, summed over steps: near 0 a step, the device waits for "
+        "launches.",
+        "run",
+        "rank",
+    ),
     _exporter("lockstep_cpu_time_seconds_total", "counter", "CPU time of the training thread.", "run", "rank"),
     _exporter(
         "lockstep_agent_time_seconds_total",

@@ -27,6 +27,12 @@ _PER_STEP = {
     "lockstep_agent_time_seconds_total": 2e-5,
     "lockstep_collectives_total": 3.0,
     "lockstep_collective_bytes_total": 1e8,
+    "lockstep_collective_bus_bytes_total": 1.75e8,
+    "lockstep_gc_full_collections_total": 0.01,
+    "lockstep_model_flops_total": 4e14,
+    "lockstep_device_step_time_seconds_total": 1.0,
+    "lockstep_device_collective_time_seconds_total": 0.3,
+    "lockstep_host_lead_seconds_total": 0.02,
 }
 _LOW_RATE = 0.001
 
@@ -95,6 +101,8 @@ def _label_sets(metric: Metric):
         sets = [{**labels, metric.labels[-1]: value} for labels in sets for value in metric.values]
     if metric.name == "lockstep_rank_info":
         sets = [{**s, "local_rank": s["rank"] % (RANKS // 2), "hostname": _host(s["rank"])} for s in sets]
+    if metric.name == "lockstep_rank_device_info":
+        sets = [{**s, "device": "NVIDIA H100 80GB HBM3", "dtype": "bf16"} for s in sets]
     if "version" in metric.labels:
         sets = [{"version": "0.1.0"}]
     return sets
@@ -111,6 +119,10 @@ def _value(metric: Metric, labels, start):
         "lockstep_collective_wait_seconds_total": lambda t: (
             0.0 if labels.get("domain_kind") != "dp" else 0.2 * steps(t) + (0 if slow else excess_s(t))
         ),
+        "lockstep_collective_time_seconds_total": lambda t: (
+            0.0 if labels.get("domain_kind") != "dp" else 0.5 * steps(t) + excess_s(t)
+        ),
+        "lockstep_rank_peak_flops_per_second": lambda _: 989.5e12,
         "lockstep_step": lambda t: math.floor(steps(t)),
         "lockstep_run_step": lambda t: math.floor(steps(t)),
         "lockstep_last_step_timestamp_seconds": lambda t: start + t,

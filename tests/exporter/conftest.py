@@ -87,7 +87,7 @@ class FakeRing:
 
     def slot(self, index: int, values: list[int], *, torn: bool = False) -> None:
         scratch = bytearray(layout.SLOT_BYTES)
-        layout.pack_slot(scratch, index, values)
+        layout.pack_slot(memoryview(scratch), 0, index, values)
         if torn:
             scratch[40] ^= 0xFF
         os.pwrite(self.file, scratch, layout.SLOTS_OFFSET + index % self.header.slot_count * layout.SLOT_BYTES)
@@ -103,6 +103,9 @@ class FakeRing:
 
     def groups(self, value: Any) -> None:
         self.blob(layout.GROUPS_OFFSET, layout.GROUPS_BYTES, value)
+
+    def facts(self, value: Any) -> None:
+        self.blob(layout.FACTS_OFFSET, layout.FACTS_BYTES, value)
 
     def blob(self, offset: int, capacity: int, value: Any) -> None:
         self._generations[offset] = self._generations.get(offset, 0) + 1

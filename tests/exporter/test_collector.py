@@ -11,8 +11,9 @@ from exporter.counts import Counts
 from exporter.rings import Rings
 from exporter.snapshot import NodeSnapshot, take_snapshot
 from lockstep.contracts import ring as layout
-from lockstep.contracts.metrics import BY_NAME, CATALOGUE, PHASES
-from lockstep.contracts.records import MISSING
+from lockstep.contracts.facts import RankFacts, facts_to_json
+from lockstep.contracts.metrics import BY_NAME, CATALOGUE, FLAGS, PHASES
+from lockstep.contracts.records import MISSING, Flag
 from lockstep.serving.exposition import render
 from tests.exporter.conftest import OFFSET_NS, record
 
@@ -128,6 +129,64 @@ def test_what_was_never_measured_has_no_series(node: Node, make_ring):
     assert kinds == {"dp"}
 
 
+def test_throughput_and_communication_in_base_units(node: Node, make_ring):
+    """Model FLOPs, flight time, bus bytes, compilations and the device's clock arrive as their sums."""
+    values = {
+        "model_flops": 3_000_000_000_000,
+        "dp_comm_ns": 50_000_000,
+        "dp_bus_bytes": 7,
+        "gc_full_count": 1,
+        "recompilations": 2,
+        "device_step_ns": 90_000_000,
+        "device_comm_ns": 30_000_000,
+        "host_lead_ns": 4_000_000,
+    }
+    ring = make_ring()
+    ring.write(record(0, **values))
+    ring.write(record(1, **values))
+    samples = node.samples()
+    rank = {"run": "run-a", "rank": "0"}
+    expected = {
+        key("lockstep_model_flops_total", **rank): 6e12,
+        key("lockstep_collective_time_seconds_total", **rank, domain_kind="dp"): 0.1,
+        key("lockstep_collective_bus_bytes_total", **rank, domain_kind="dp"): 14,
+        key("lockstep_gc_full_collections_total", **rank): 2,
+        key("lockstep_recompilations_total", **rank): 4,
+        key("lockstep_device_step_time_seconds_total", **rank): 0.18,
+        key("lockstep_device_collective_time_seconds_total", **rank): 0.06,
+        key("lockstep_host_lead_seconds_total", **rank): 0.008,
+    }
+    for name, value in expected.items():
+        assert samples[name] == pytest.approx(value), name
+
+
+def test_flagged_steps_are_counted_by_flag(node: Node, make_ring):
+    """A step counts under each of its flags, over all ranks of the node; a flag that never was is a zero."""
+    for rank in range(2):
+        ring = make_ring(rank=rank)
+        ring.write(record(0, flags=int(Flag.WARM_UP)))
+        ring.write(record(1, flags=int(Flag.CHECKPOINT | Flag.PROFILED)))
+        ring.write(record(2))
+    samples = node.samples()
+    found = {flag: samples[key("lockstep_steps_flagged_total", run="run-a", flag=flag)] for flag in FLAGS}
+    assert found == {"warm_up": 2, "checkpoint": 2, "evaluation": 0, "profiled": 2, "skipped_optimizer": 0}
+
+
+def test_device_and_peak_are_exported_as_far_as_they_are_known(node: Node, make_ring):
+    """A rank that told what it runs on has its series; one whose peak nobody knows has no peak, and silence none."""
+    known, unknown, _silent = (make_ring(rank=rank) for rank in range(3))
+    known.facts(facts_to_json(RankFacts(device="NVIDIA H200", dtype="bf16", peak_flops_per_second=989.5e12)))
+    unknown.facts(facts_to_json(RankFacts(device="cpu")))
+    samples = node.samples()
+    told = {name: value for name, value in samples.items() if name[0].startswith("lockstep_rank_")}
+    told = {name: value for name, value in told.items() if name[0] != "lockstep_rank_info"}
+    assert told == {
+        key("lockstep_rank_device_info", run="run-a", rank="0", device="NVIDIA H200", dtype="bf16"): 1,
+        key("lockstep_rank_device_info", run="run-a", rank="1", device="cpu", dtype=""): 1,
+        key("lockstep_rank_peak_flops_per_second", run="run-a", rank="0"): 989.5e12,
+    }
+
+
 def test_a_rank_that_has_not_stepped_has_no_step(node: Node, make_ring):
     """Before the first step there is no index and no time of it, but the rank is there."""
     make_ring()
@@ -143,7 +202,7 @@ def test_counts_of_ourselves_have_every_label_value_from_the_start(node: Node):
     """A reason that never occurred is a zero."""
     samples = node.samples()
     for metric in CATALOGUE:
-        if metric.source == "exporter" and metric.values and "rank" not in metric.labels:
+        if metric.source == "exporter" and metric.values and "run" not in metric.labels:
             for value in metric.values:
                 assert samples[key(metric.name, **{metric.labels[0]: value})] == 0
 

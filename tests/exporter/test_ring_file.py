@@ -179,6 +179,16 @@ def test_groups_come_when_they_change(ring: FakeRing, reader: RingFile):
     assert reader.look(1).groups is None
 
 
+def test_facts_come_when_they_change(ring: FakeRing, reader: RingFile):
+    """The facts region is read once per change, and a region in the middle of being written is left for later."""
+    assert reader.look(1).facts is None
+    ring.facts({"device": "cpu"})
+    assert reader.look(1).facts == {"device": "cpu"}
+    assert reader.look(1).facts is None
+    os.pwrite(ring.file, (9).to_bytes(8, "little"), layout.FACTS_OFFSET)
+    assert reader.look(1).facts is None
+
+
 def test_what_is_no_ring_is_refused_by_name(root: Path, make_ring):
     """Foreign, older, mislabelled files, links and pipes end in an error that names the path, never in a hang."""
     ring = make_ring(rank=1)

@@ -13,6 +13,7 @@ from exporter.rings import Rings
 from lockstep.agent.ring import RingWriter
 from lockstep.contracts import ring as layout
 from lockstep.contracts.control import OrderAnswer, answer_to_json
+from lockstep.contracts.facts import RankFacts, facts_to_json
 from lockstep.contracts.limits import RANKS_PER_NODE_MAX, RUNS_PER_NODE_MAX
 from lockstep.contracts.records import RECORD_INDEX
 from tests.exporter.conftest import MS, OFFSET_NS, open_descriptors, record
@@ -72,12 +73,14 @@ def test_the_agents_own_writer_is_understood(rings: Rings, root: Path, make_ring
         writer.write(record(step))
     writer.write_groups([{"kind": "dp", "name": "dp0", "ranks": [[0, 4, 1]]}])
     writer.write_answer(answer_to_json(OrderAnswer(request_id=1, state="accepted")))
+    writer.write_facts(facts_to_json(RankFacts(device="cpu", dtype="fp32")))
     writer.set_state(layout.STATE_FAILED, 1)
     (reading,) = tick(rings)
     assert steps_of([reading], 3) == list(range(5))
     assert reading.answer == OrderAnswer(request_id=1, state="accepted")
     (info,) = rings.runs["run-a"].announced()
     assert (info.rank, info.state, len(rings.runs["run-a"].groups())) == (3, "failed", 1)
+    assert info.facts == RankFacts(device="cpu", dtype="fp32")
 
 
 def test_a_refused_ring_is_logged_once_and_does_not_hurt_its_neighbours(rings: Rings, make_ring, counts, caplog):
@@ -251,6 +254,26 @@ def test_answers_and_groups_are_taken_with_the_records(rings: Rings, make_ring, 
     ring.answer("nonsense")
     assert tick(rings) == []
     assert (counts.rejected["ring"], counts.rejected["answer"]) == (1, 1)
+
+
+def test_facts_are_announced_and_belong_to_their_attempt(rings: Rings, make_ring, counts):
+    """What a rank runs on is in its announcement until a new attempt tells its own; malformed facts are counted."""
+    ring = make_ring(attempt=1)
+    tick(rings)
+    run = rings.runs["run-a"]
+    revision = run.revision
+    facts = RankFacts(device="NVIDIA H200", device_kind="cuda", parameters=5, peak_flops_per_second=1e15)
+    ring.facts(facts_to_json(facts))
+    tick(rings)
+    assert [info.facts for info in run.announced()] == [facts]
+    assert run.revision > revision
+    ring.facts({"device": "x" * 1000})
+    tick(rings)
+    assert counts.rejected["ring"] == 1
+    assert [info.facts for info in run.announced()] == [facts]
+    make_ring(attempt=2)
+    tick(rings)
+    assert [info.facts for info in run.announced()] == [None]
 
 
 def test_the_revision_grows_only_when_there_is_news(rings: Rings, make_ring):
