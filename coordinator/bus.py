@@ -16,7 +16,7 @@ from lockstep.contracts import topics
 from lockstep.contracts.codec import Message, decode, encode
 from lockstep.contracts.errors import ContractVersionError, MalformedError
 from lockstep.contracts.limits import MESSAGE_MAX_BYTES
-from lockstep.serving.broker import backoff_seconds, client_options
+from lockstep.serving.broker import backoff_seconds, client_options, heed_cancellation
 
 if TYPE_CHECKING:
     from coordinator.config import CoordinatorConfig
@@ -93,6 +93,7 @@ class Bus:
             finally:
                 self.connected.clear()
                 self._client = None
+            heed_cancellation()
             failures += 1
             wait_s = backoff_seconds(
                 failures, self._random.random(), first_seconds=_BACKOFF_FIRST_S, longest_seconds=_BACKOFF_MAX_S
@@ -116,6 +117,7 @@ class Bus:
             raise aiomqtt.MqttError("not connected to the broker")
         topic = topics.run_topic(request.run, topics.REQUEST, request.node)
         await self._client.publish(topic, encode(request), qos=1, timeout=_PUBLISH_TIMEOUT_S)
+        heed_cancellation()
 
     def _connect(self) -> aiomqtt.Client:
         return aiomqtt.Client(
@@ -127,6 +129,7 @@ class Bus:
     async def _receive(self, client: aiomqtt.Client, stop: asyncio.Event) -> None:
         self._client = client
         await client.subscribe([(topic, 1) for topic in topics.coordinator_filters()])
+        heed_cancellation()
         self.connected.set()
         _log.info("connected to broker %s:%d", self._config.broker_host, self._config.broker_port)
         receiver = asyncio.create_task(self._hand_over(client), name="bus receiver")

@@ -23,7 +23,7 @@ from lockstep.contracts import topics
 from lockstep.contracts.codec import decode_as, encode
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import NodeAlive, ProfileRequest
-from lockstep.serving.broker import backoff_seconds, client_options
+from lockstep.serving.broker import backoff_seconds, client_options, heed_cancellation
 
 _log = logging.getLogger(__name__)
 
@@ -123,6 +123,7 @@ class Publisher:
                 self._note_failure(error, failures)
             finally:
                 self.connected = False
+            heed_cancellation()
             await self._wait(self._stop, self._backoff_s(failures))
 
     async def receive(self) -> None:
@@ -143,6 +144,7 @@ class Publisher:
             granted = await client.subscribe([(f, 1) for f in topics.exporter_filters(self._node)])
             if any((code.value if isinstance(code, ReasonCode) else code) >= _FAILURE for code in granted):
                 raise aiomqtt.MqttError("the broker refused the subscription to profile requests")
+            heed_cancellation()
             _log.info("connected to the broker %s:%d", self._config.broker_host, self._config.broker_port)
             self.connected, self._session_lost = True, False
             self._sessions.put_nowait(client)
@@ -194,11 +196,13 @@ class Publisher:
         """Deliver, and stop waiting when the connection is lost."""
         try:
             async with asyncio.timeout(None) as self._delivery:
-                return await client.deliver(topic, payload, retain=retain)
+                answer = await client.deliver(topic, payload, retain=retain)
         except TimeoutError:
             raise aiomqtt.MqttError("the broker closed the connection") from None
         finally:
             self._delivery = None
+        heed_cancellation()
+        return answer
 
     async def _send_state(self, client: _Client, topic: str) -> None:
         try:

@@ -1,5 +1,6 @@
 """How a service reaches its MQTT broker, as both configurations describe it (`broker_*`)."""
 
+import asyncio
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,3 +83,14 @@ def backoff_seconds(failures: int, jitter: float, *, first_seconds: float, longe
     """
     longest = min(longest_seconds, first_seconds * 2.0 ** min(max(failures, 1) - 1, 16))
     return longest * (0.5 + 0.5 * jitter)
+
+
+def heed_cancellation() -> None:
+    """Raise the cancellation of the calling task that a call into aiomqtt may have lost.
+
+    aiomqtt waits with `asyncio.wait_for`, which in Python 3.11 returns its result, and drops the cancellation, when both
+    come at once: a service that is told to end in the moment that its broker answers would run for ever.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

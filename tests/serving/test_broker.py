@@ -1,11 +1,13 @@
 """How a broker is reached."""
 
+import asyncio
+
 import pytest
 
 from coordinator.config import CoordinatorConfig
 from exporter.config import ExporterConfig
 from lockstep.contracts.errors import ConfigError
-from lockstep.serving.broker import backoff_seconds, check_protocol, client_options
+from lockstep.serving.broker import backoff_seconds, check_protocol, client_options, heed_cancellation
 
 
 def wait(failures, jitter):
@@ -38,3 +40,30 @@ def test_an_unknown_protocol_is_named():
     """A version that is not spoken is refused with those that are."""
     with pytest.raises(ConfigError, match="broker_protocol: got '4'"):
         check_protocol(ExporterConfig(broker_protocol="4"))
+
+
+async def test_a_cancellation_that_a_wait_lost_is_heeded():
+    """A task cancelled in the moment its answer comes ends all the same, though Python 3.11 hands it the answer."""
+    answer = asyncio.get_running_loop().create_future()
+
+    async def serve():
+        await asyncio.wait_for(answer, timeout=60)
+        heed_cancellation()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(serve())
+    await asyncio.sleep(0)
+    answer.set_result(None)
+    task.cancel()
+    done, _ = await asyncio.wait({task}, timeout=30)
+    assert done == {task}
+    assert task.cancelled()
+
+
+async def test_a_task_that_nobody_cancelled_goes_on():
+    """Outside of a cancellation, after an expired timeout too, nothing is raised."""
+    heed_cancellation()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await asyncio.sleep(60)
+    heed_cancellation()
