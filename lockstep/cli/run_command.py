@@ -6,6 +6,7 @@ import shutil
 
 from lockstep.agent.bootstrap import loader_environment
 from lockstep.agent.options import check_option
+from lockstep.contracts.domains import DEFAULT_ORDER, check_order, parse_degrees
 from lockstep.contracts.errors import LocalError
 from lockstep.contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, RUN_VARIABLE, check_name
 
@@ -16,6 +17,12 @@ _OPTIONS = {
     "--parameters": ("LOCKSTEP_PARAMETERS", "parameters that work on a token, on one rank"),
     "--peak-flops": ("LOCKSTEP_PEAK_FLOPS", "dense peak FLOP/s of one device"),
     "--dtype": ("LOCKSTEP_DTYPE", "number format of the matrix products, like bf16 or fp8"),
+}
+
+
+_LAYOUT = {
+    "--degrees": ("LOCKSTEP_DEGREES", "parallel degrees, like tp=8,cp=1,ep=1,dp=16,pp=4"),
+    "--order": ("LOCKSTEP_ORDER", f"order of ranks, fastest varying first (default: {DEFAULT_ORDER})"),
 }
 
 
@@ -31,6 +38,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--run", metavar="NAME", help=f"name of the run (default: ${RUN_VARIABLE}, or torchrun's job id)"
     )
     parser.add_argument("--root", metavar="DIR", help=f"directory shared with the exporter (default: {DEFAULT_ROOT})")
+    layout = parser.add_argument_group("domains", "for process groups whose name tells nothing (docs/domains.md)")
+    for flag, (variable, text) in _LAYOUT.items():
+        layout.add_argument(flag, metavar="VALUE", dest=variable, help=text)
     throughput = parser.add_argument_group("throughput and MFU", "each also an environment variable; default: auto")
     for flag, (variable, text) in _OPTIONS.items():
         throughput.add_argument(flag, metavar="VALUE", dest=variable, help=text)
@@ -44,7 +54,9 @@ def act(arguments: argparse.Namespace) -> int:
     Raises
     ------
     LocalError
-        There is no command, it cannot be started, or a setting makes no sense.
+        There is no command, or it cannot be started.
+    ConfigError
+        A setting makes no sense.
     """
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not command:
@@ -58,7 +70,19 @@ def act(arguments: argparse.Namespace) -> int:
         value = getattr(arguments, variable)
         if value is not None:
             environment[variable] = check_option(variable, value, where=flag)
+    environment |= _layout(arguments)
     program = shutil.which(command[0])
     if program is None:
         raise LocalError(f"command of lockstep run: got {command[0]!r}, expected a program on PATH")
     os.execve(program, command, environment)  # noqa: S606  (the user's own command, no shell)
+
+
+def _layout(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return what was said of the job's layout, as far as it can be checked before the world's size is known."""
+    given = {variable: getattr(arguments, variable) for variable, _ in _LAYOUT.values()}
+    degrees, order = given["LOCKSTEP_DEGREES"], given["LOCKSTEP_ORDER"]
+    if degrees is not None:
+        parse_degrees(degrees, where="--degrees")
+    if order is not None:
+        check_order(order, where="--order")
+    return {variable: value for variable, value in given.items() if value is not None}

@@ -96,10 +96,24 @@ def parse_degrees(text: str, *, where: str) -> dict[str, int]:
         kind, _, degree = part.partition("=")
         if kind not in DOMAIN_KINDS[:-1] or kind in degrees or not degree.isdecimal() or int(degree) < 1:
             raise ConfigError(
-                f"parallel degrees in {where}: got {part!r}, expected KIND=N once for each of {DOMAIN_KINDS[:-1]}"
+                f"{where}: got {part!r}, expected parallel degrees, KIND=N once for each of {DOMAIN_KINDS[:-1]}"
             )
         degrees[kind] = int(degree)
     return degrees
+
+
+def check_order(order: str, *, where: str) -> list[str]:
+    """Return the kinds that `order` names, fastest varying first.
+
+    Raises
+    ------
+    ConfigError
+        It is no order of the kinds.
+    """
+    kinds = order.split("-")
+    if sorted(kinds) != sorted(DOMAIN_KINDS[:-1]):
+        raise ConfigError(f"{where}: got {order!r}, expected an order of {DEFAULT_ORDER!r}")
+    return kinds
 
 
 def from_degrees(degrees: Mapping[str, int], world_size: int, *, order: str = DEFAULT_ORDER) -> Topology:
@@ -110,31 +124,65 @@ def from_degrees(degrees: Mapping[str, int], world_size: int, *, order: str = DE
     ConfigError
         The degrees do not multiply to `world_size`, ep does not divide dp, or `order` is no order of the kinds.
     """
-    kinds = order.split("-")
-    if sorted(kinds) != sorted(DOMAIN_KINDS[:-1]):
-        raise ConfigError(f"order: got {order!r}, expected an order of {DEFAULT_ORDER!r}")
+    grid = _grid(degrees, world_size, order)
+    domains: list[Domain] = []
+    for kind in grid:
+        groups: dict[int, list[int]] = {}
+        for rank in range(world_size):
+            groups.setdefault(_first_member(grid, kind, rank), []).append(rank)
+        domains += [Domain(kind, f"{kind}{n}", tuple(g)) for n, g in enumerate(groups.values()) if len(g) > 1]
+    stride, size = grid["pp"]
+    stages = tuple(rank // stride % size for rank in range(world_size))
+    return Topology(world_size, tuple(domains), stages)
+
+
+def domains_of_rank(
+    degrees: Mapping[str, int], rank: int, world_size: int, *, order: str = DEFAULT_ORDER
+) -> list[Domain]:
+    """Return the domains of `rank` in the topology of `from_degrees`, named by their kinds, without walking the world.
+
+    Raises
+    ------
+    ConfigError
+        As `from_degrees`.
+    """
+    grid = _grid(degrees, world_size, order)
+    domains: list[Domain] = []
+    for kind in grid:
+        members = [_first_member(grid, kind, rank)]
+        for axis in _AXES.get(kind, (kind,)):
+            stride, size = grid[axis]
+            members = [member + index * stride for member in members for index in range(size)]
+        if len(members) > 1:
+            domains.append(Domain(kind, kind, tuple(sorted(members))))
+    return domains
+
+
+_AXES = {"dp": ("ep", "dp")}
+"""ep carves groups out of dp, so the grid has an ep axis and what is left of dp beside it."""
+
+
+def _grid(degrees: Mapping[str, int], world_size: int, order: str) -> dict[str, tuple[int, int]]:
+    """Return (stride, size) of each axis of the grid in which ranks are laid out, in order."""
+    kinds = check_order(order, where="order")
     full = {kind: degrees.get(kind, 1) for kind in kinds}
     if full["dp"] % full["ep"]:
         raise ConfigError(f"ep: got {full['ep']}, expected a divisor of dp={full['dp']}")
     if prod(full[kind] for kind in kinds if kind != "ep") != world_size:
         raise ConfigError(f"parallel degrees: got {full}, expected tp*cp*dp*pp = world size {world_size}")
-    # ep carves groups out of dp, so the grid has an ep axis and what is left of dp beside it.
     sizes = {**full, "dp": full["dp"] // full["ep"]}
-    strides: dict[str, int] = {}
+    grid: dict[str, tuple[int, int]] = {}
     stride = 1
     for kind in kinds:
-        strides[kind] = stride
+        grid[kind] = (stride, sizes[kind])
         stride *= sizes[kind]
-    domains: list[Domain] = []
-    for kind in kinds:
-        axes = ("ep", "dp") if kind == "dp" else (kind,)
-        groups: dict[int, list[int]] = {}
-        for rank in range(world_size):
-            key = rank - sum((rank // strides[axis]) % sizes[axis] * strides[axis] for axis in axes)
-            groups.setdefault(key, []).append(rank)
-        domains += [Domain(kind, f"{kind}{n}", tuple(g)) for n, g in enumerate(groups.values()) if len(g) > 1]
-    stages = tuple((rank // strides["pp"]) % sizes["pp"] for rank in range(world_size))
-    return Topology(world_size, tuple(domains), stages)
+    return grid
+
+
+def _first_member(grid: Mapping[str, tuple[int, int]], kind: str, rank: int) -> int:
+    """Return the lowest rank of the domain of `kind` that holds `rank`."""
+    axes = (grid[axis] for axis in _AXES.get(kind, (kind,)))
+    return rank - sum(rank // stride % size * stride for stride, size in axes)
 
 
 def from_groups(groups: Iterable[Domain], world_size: int) -> Topology:

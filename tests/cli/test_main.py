@@ -26,6 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
         (["run", "--", "no-such-program"], "got 'no-such-program'"),
         (["run", "--run", "../x", "--", "true"], "--run: got '../x'"),
         (["run", "--parameters", "7B", "--", "true"], "--parameters: got '7B', expected a positive number"),
+        (["run", "--degrees", "tp=2,qp=3", "--", "true"], "--degrees: got 'qp=3'"),
+        (["run", "--order", "tp-dp", "--", "true"], "--order: got 'tp-dp'"),
         (["demo", "--rank", "4"], "--rank: got 4, expected 0 to 3"),
         (["exporter", "--set", "batch_second=1"], "the nearest known key is 'batch_seconds'"),
         (["exporter", "--set", "http_port=high"], "--set http_port: got 'high', expected int"),
@@ -103,7 +105,7 @@ def test_run_replaces_itself_with_the_command(tmp_path):
     """The training command gets its own arguments, the run's name and root, and the loader; its status comes back."""
     show = "import os, sys, json; print(json.dumps([sys.argv[1:], dict(os.environ)])); sys.exit(7)"
     command = [sys.executable, "-m", "lockstep.cli.main", "run", "--run", "r1", "--root", str(tmp_path)]
-    command += ["--tokens", "attention_mask", "--peak-flops", "989e12", "--"]
+    command += ["--tokens", "attention_mask", "--peak-flops", "989e12", "--degrees", "tp=2,dp=4", "--"]
     ended = subprocess.run(
         [*command, sys.executable, "-c", show, "--lr", "1"],
         capture_output=True,
@@ -116,7 +118,8 @@ def test_run_replaces_itself_with_the_command(tmp_path):
     assert arguments == ["--lr", "1"]
     assert (environment["LOCKSTEP_RUN"], environment["LOCKSTEP_DIR"]) == ("r1", str(tmp_path))
     assert (environment["LOCKSTEP_TOKENS"], environment["LOCKSTEP_PEAK_FLOPS"]) == ("attention_mask", "989e12")
-    assert "LOCKSTEP_MODEL_FLOPS" not in environment
+    assert environment["LOCKSTEP_DEGREES"] == "tp=2,dp=4"
+    assert not {"LOCKSTEP_MODEL_FLOPS", "LOCKSTEP_ORDER"} & set(environment)
     first, *rest = environment["PYTHONPATH"].split(os.pathsep)
     assert (Path(first) / "sitecustomize.py").is_file()
     assert rest == ["/own"]

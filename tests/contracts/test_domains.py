@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.contracts.domains import Domain, from_degrees, from_groups, pack_ranks, parse_degrees, unpack_ranks
+from lockstep.contracts.domains import (
+    DEFAULT_ORDER,
+    Domain,
+    domains_of_rank,
+    from_degrees,
+    from_groups,
+    pack_ranks,
+    parse_degrees,
+    unpack_ranks,
+)
 from lockstep.contracts.errors import ConfigError, MalformedError
 from tests.strategies import ascending_ranks
 
@@ -54,6 +63,21 @@ def test_groups_of_a_kind_cover_every_rank_once(tp, cp, ep, dp, pp):
     for kind, degree in (("tp", tp), ("cp", cp), ("ep", ep), ("dp", dp * ep), ("pp", pp)):
         members = sorted(rank for d in topology.domains if d.kind == kind for rank in d.ranks)
         assert members == (list(range(world)) if degree > 1 else [])
+
+
+@given(
+    st.permutations(DEFAULT_ORDER.split("-")),
+    st.fixed_dictionaries({kind: st.sampled_from([1, 2, 3]) for kind in ("tp", "cp", "ep", "dp", "pp")}),
+)
+def test_domains_of_a_rank_are_those_of_the_whole_topology(order, degrees):
+    """One rank's domains, found without walking the world, are the ones that the whole topology has for it."""
+    degrees["dp"] *= degrees["ep"]
+    world = degrees["tp"] * degrees["cp"] * degrees["dp"] * degrees["pp"]
+    topology = from_degrees(degrees, world, order="-".join(order))
+    for rank in {0, world // 2, world - 1}:
+        expected = [(domain.kind, domain.ranks) for domain in topology.of_rank(rank)]
+        found = domains_of_rank(degrees, rank, world, order="-".join(order))
+        assert [(domain.kind, domain.ranks) for domain in found] == expected
 
 
 @pytest.mark.parametrize("text", ["tp=0", "tp=x", "xx=2", "tp=2,tp=2", "tp", "world=3"])
