@@ -36,7 +36,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from benchmarks.agent_job import JobCost, run_job
 from lockstep.agent import bootstrap
 from lockstep.agent.account import BACKWARD, DATA, FORWARD, Collective
-from lockstep.contracts.records import RECORD_FIELDS
+from lockstep.contracts.records import RECORD_BYTES
 
 CEILING = 10.0  # two noisy cores with other work on them tripled these figures; an order of magnitude is a defect
 STEP_PART = "step without collectives, all marks"
@@ -187,7 +187,7 @@ class Steps:
 def measure_step(blocks: int, calls: int) -> list[Cost]:
     """Return the cost of a step's marks and of what happens at its end."""
     rows: dict[str, list[float]] = {}
-    record = [1] * len(RECORD_FIELDS)
+    record = bytes(RECORD_BYTES)
     for _ in range(blocks):
         with watched() as agent:
             steps = Steps(agent)
@@ -207,29 +207,39 @@ def measure_step(blocks: int, calls: int) -> list[Cost]:
 
 
 MEMORY_PROGRAM = """
-import tracemalloc, torch
-tracemalloc.start()
-import lockstep
-from pathlib import Path
-assert lockstep.install()
+import gc, os, re, sys, torch
+def private_kib():
+    gc.collect()
+    with open("/proc/self/smaps_rollup") as file:
+        sizes = re.findall(r"(?:Private_Clean|Private_Dirty|Shared_Dirty): +(\\d+)", file.read())
+    return sum(int(size) for size in sizes)
 weight = torch.ones(4, requires_grad=True)
 optimizer = torch.optim.SGD([weight], lr=0.1)
-for _ in range(1500):
-    weight.sum().backward()
-    optimizer.step()
-folder = str(Path(lockstep.__file__).parent)
-found = tracemalloc.take_snapshot().statistics("filename")
-print(sum(item.size for item in found if item.traceback[0].filename.startswith(folder)))
+def train(steps):
+    for _ in range(steps):
+        weight.sum().backward()
+        optimizer.step()
+train(300)
+before = private_kib()
+if sys.argv[1] == "on":
+    import lockstep
+    assert lockstep.install()
+train(1500)
+print(private_kib() - before)
 """
 
 
-def measure_memory(directory: str) -> int:
-    """Return the bytes that a rank has more with the agent: Python's allocations and the mapped ring."""
+def measure_memory(directory: str, processes: int) -> int:
+    """Return by how many bytes more a rank grows with the agent than without, ring included: medians of processes."""
     environ = {**os.environ, "LOCKSTEP_DIR": directory, "LOCKSTEP_RUN": "memory"}
     environ.pop("LOCKSTEP_AGENT_PID", None)
-    command = [sys.executable, "-c", MEMORY_PROGRAM]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
-    return int(done.stdout) + (Path(directory) / "memory" / "0.ring").stat().st_size
+    grown_kib: dict[str, list[int]] = {"on": [], "off": []}
+    for _ in range(processes):
+        for agent, grown in grown_kib.items():
+            command = [sys.executable, "-c", MEMORY_PROGRAM, agent]
+            done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+            grown.append(int(done.stdout))
+    return int(statistics.median(grown_kib["on"]) - statistics.median(grown_kib["off"])) << 10
 
 
 def print_tables(costs: list[Cost], memory_bytes: int, jobs: list[JobCost]) -> None:
@@ -287,7 +297,7 @@ def main() -> int:
         dist.init_process_group("gloo", init_method=f"file://{Path(directory) / 'store'}", rank=0, world_size=1)
         costs = measure_hooks(blocks, calls) + measure_step(blocks, calls)
         dist.destroy_process_group()
-        memory_bytes = measure_memory(directory)
+        memory_bytes = measure_memory(directory, 1 if arguments.quick else 3)
     print_tables(costs, memory_bytes, jobs)
     problems = over_ceiling(costs, memory_bytes, jobs)
     for problem in problems:

@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.agent import bootstrap
 from lockstep.agent.ring import RingWriter
-from lockstep.contracts.records import RECORD_INDEX
+from lockstep.contracts.records import RECORD_INDEX, RECORD_STRUCT
 
 RANKS = 2
 STORE = "job.store"
@@ -78,7 +78,7 @@ def _rank(rank: int, directory: str, pairs: int, agent: bool, answers: Any) -> N
     os.environ |= {"LOCKSTEP_DIR": directory, "LOCKSTEP_RUN": "job"}
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{Path(directory) / STORE}", rank=rank, world_size=RANKS)
-    records: list[list[int]] = []
+    records: list[tuple[int, ...]] = []
     step = _training()
     for _ in range(WARM_UP_STEPS):
         step()
@@ -110,7 +110,7 @@ def _training() -> Callable[[], None]:
     return step
 
 
-def _timed(step: Callable[[], None], records: list[list[int]] | None) -> tuple[float, float]:
+def _timed(step: Callable[[], None], records: list[tuple[int, ...]] | None) -> tuple[float, float]:
     """Return wall and CPU seconds of a block that both ranks begin together; with `records` it is watched."""
     if records is not None:
         os.environ.pop("LOCKSTEP_AGENT_PID", None)
@@ -133,15 +133,15 @@ def _timed(step: Callable[[], None], records: list[list[int]] | None) -> tuple[f
     return took
 
 
-def _both(ring: RingWriter, records: list[list[int]]) -> Callable[[list[int]], None]:
-    def store(record: list[int]) -> None:
+def _both(ring: RingWriter, records: list[tuple[int, ...]]) -> Callable[[bytearray], None]:
+    def store(record: bytearray) -> None:
         ring.write(record)
-        records.append(record)
+        records.append(RECORD_STRUCT.unpack(record))
 
     return store
 
 
-def _self_told(records: list[list[int]]) -> tuple[float | None, int]:
+def _self_told(records: list[tuple[int, ...]]) -> tuple[float | None, int]:
     """Return the median of what the agent says it cost, and the collectives of a step."""
     settled = [record for record in records if record[RECORD_INDEX["step"]] >= STEPS_PER_BLOCK - 1]
     if not settled:

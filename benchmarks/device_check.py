@@ -33,7 +33,7 @@ from torch.utils.data import DataLoader, IterableDataset
 import lockstep
 from lockstep.agent import bootstrap
 from lockstep.agent.device.streams import TorchStream
-from lockstep.contracts.records import DOMAIN_KINDS, MISSING, RECORD_FIELDS
+from lockstep.contracts.records import DOMAIN_KINDS, MISSING, RECORD_FIELDS, RECORD_STRUCT
 
 RANKS_MAX = 2
 WARM_UP_STEPS = 24  # iterations are learnt, the allocator's pool grown, the timeline begun
@@ -96,8 +96,8 @@ class Training:
         self.agent = agent
         store = agent.recorder._store  # noqa: SLF001
 
-        def keep(record: list[int]) -> None:
-            self.records.append(dict(zip(RECORD_FIELDS, record, strict=True)))
+        def keep(record: bytearray) -> None:
+            self.records.append(dict(zip(RECORD_FIELDS, RECORD_STRUCT.unpack(record), strict=True)))
             store(record)
 
         agent.recorder._store = keep  # noqa: SLF001

@@ -16,7 +16,7 @@ from typing import Any
 
 from lockstep.agent.ring import RingWriter
 from lockstep.contracts.facts import RankFacts, facts_to_json
-from lockstep.contracts.records import MISSING, RECORD_FIELDS, RECORD_INDEX
+from lockstep.contracts.records import MISSING, RECORD_FIELDS, RECORD_INDEX, RECORD_STRUCT
 from lockstep.contracts.ring import RingHeader
 from tests.support.servers import free_port, get, mosquitto, running, wait_ready, wait_until
 
@@ -95,7 +95,9 @@ def measure(directory: Path, ranks: int, seconds: int) -> dict[str, Any]:
                 time.sleep(max(0, due_ns - time.monotonic_ns()) / 1e9)  # the pace of the job that is played
                 now_ns = time.monotonic_ns()
                 for ring in rings:
-                    ring.write(make_record(step, now_ns - 1_000_000_000 // STEPS_PER_SECOND, now_ns))
+                    ring.write(
+                        RECORD_STRUCT.pack(*make_record(step, now_ns - 1_000_000_000 // STEPS_PER_SECOND, now_ns))
+                    )
                     ring.beat(now_ns)
                 if step % STEPS_PER_SECOND == 0:
                     began = time.perf_counter()

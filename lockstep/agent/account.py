@@ -90,11 +90,8 @@ class Shares:
 
     __slots__ = ("comm_ns", "compute_ns", "data_ns", "gc_ns", "host_ns", "waits_ns", "wall_ns")
 
-    def __init__(self, data_ns: int, compute_ns: int, host_ns: int, gc_ns: int) -> None:
-        self.data_ns = data_ns
-        self.compute_ns = compute_ns
-        self.host_ns = host_ns
-        self.gc_ns = gc_ns
+    def __init__(self) -> None:
+        self.data_ns = self.compute_ns = self.host_ns = self.gc_ns = 0
         self.comm_ns = [0] * KIND_COUNT
         self.waits_ns = [0] * KIND_COUNT
         self.wall_ns = [0, 0, 0, 0]
@@ -105,7 +102,8 @@ def account(start_ns: int, end_ns: int, marks: Marks) -> Shares:
 
     Marks that reach out of the step are clipped to it, and not changed.
     """
-    shares = Shares(0, 0, 0, 0)
+    shares = Shares()
+    host_ns = end_ns - start_ns
     taken = _clipped(marks.gcs, start_ns, end_ns) if marks.gcs else []
     for begin, end in taken:
         shares.gc_ns += end - begin
@@ -116,6 +114,7 @@ def account(start_ns: int, end_ns: int, marks: Marks) -> Shares:
             pieces = _without(pieces, taken)
         for begin, end, kind in pieces:
             shares.waits_ns[kind] += end - begin
+            host_ns -= end - begin
         taken += [(begin, end) for begin, end, _ in pieces]
         taken.sort()
         if marks.aside:
@@ -135,9 +134,9 @@ def account(start_ns: int, end_ns: int, marks: Marks) -> Shares:
             own[phase] += end - begin - lost
         else:
             own[phase] += end - begin
-    shares.data_ns = own[DATA]
-    shares.compute_ns = own[FORWARD] + own[BACKWARD] + own[OPTIMIZER]
-    shares.host_ns = end_ns - start_ns - shares.gc_ns - sum(shares.waits_ns) - sum(own)
+    shares.data_ns = data_ns = own[DATA]
+    shares.compute_ns = compute_ns = own[FORWARD] + own[BACKWARD] + own[OPTIMIZER]
+    shares.host_ns = host_ns - shares.gc_ns - data_ns - compute_ns
     return shares
 
 

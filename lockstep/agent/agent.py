@@ -157,17 +157,11 @@ class Agent:
         while self._removals:
             self._removals.pop()()
 
-    def collected(self, start_ns: int, end_ns: int, is_full: bool) -> None:  # noqa: FBT001  (hot)
-        """Note a garbage collection of the training thread, in a running capture's trace too."""
-        self.recorder.collected(start_ns, end_ns, is_full)
-        if self.capture is not None and self.capture.running:
-            self.capture.collected(start_ns, end_ns)
-
     def _store_groups(self, groups: list[dict[str, Any]]) -> None:
         if self.ring is not None:
             self.ring.write_groups(groups)
 
-    def _store(self, record: list[int]) -> None:
+    def _store(self, record: bytearray) -> None:
         assert self.ring is not None
         self.ring.write(record)
 
@@ -175,6 +169,9 @@ class Agent:
         assert self.capture is not None
         if next_step <= SETTLING_STEPS:
             self._settle(next_step)
+        if self.capture.running and self.recorder.garbage is not None:
+            for start_ns, end_ns in self.recorder.garbage.taken:
+                self.capture.collected(start_ns, end_ns)
         return self.capture.at_boundary(next_step)
 
     def _settle(self, next_step: int) -> None:

@@ -165,6 +165,7 @@ class _TorchFinder:
         execute = loader.exec_module
 
         def execute_then_install(module: "ModuleType") -> None:
+            vars(loader).pop("exec_module", None)  # the loader is torch's again, whatever happens next
             execute(module)
             _forget_finder()
             _guarded(_install_into_torch)

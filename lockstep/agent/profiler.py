@@ -13,12 +13,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lockstep.agent.boundary import describe
 from lockstep.agent.capture.budget import Appetite, Budget
 from lockstep.agent.capture.memory import available_bytes
-from lockstep.agent.capture.recording import Recording
 from lockstep.agent.capture.session import SESSION
 from lockstep.agent.control import ControlReader
 from lockstep.agent.ring import make_directory
@@ -31,6 +30,9 @@ from lockstep.contracts.control import (
 from lockstep.contracts.errors import LocalError, PeerError
 from lockstep.contracts.paths import control_path, trace_path
 from lockstep.contracts.records import Flag
+
+if TYPE_CHECKING:
+    from lockstep.agent.capture.recording import Recording
 
 FREE_MARGIN_BYTES = 16 << 20  # rings of other ranks on the same file system must still fit
 _REASON_MAX = 500
@@ -133,6 +135,8 @@ class Capture:
         if obstacle:
             self._refuse(obstacle)
             return 0
+        from lockstep.agent.capture.recording import Recording  # noqa: PLC0415  (most ranks are never asked)
+
         try:
             recording = SESSION.call(Recording, order)
         except _TORCH_ERRORS as error:
@@ -172,7 +176,7 @@ class Capture:
         free = status.f_bavail * status.f_frsize
         return f"free space: got {free} bytes, expected at least {needed}" if free < needed else ""
 
-    def _go_on(self, recording: Recording, next_step: int) -> int:
+    def _go_on(self, recording: "Recording", next_step: int) -> int:
         """Act at a boundary of a running capture."""
         assert self._budget is not None
         recording.mark(next_step)
@@ -194,7 +198,7 @@ class Capture:
         elif recording is not None:
             self._drop(recording, f"{why} during the first captured step")
 
-    def _drop(self, recording: Recording, why: str) -> None:
+    def _drop(self, recording: "Recording", why: str) -> None:
         """Stop the profiler and keep nothing."""
         self._recording = None
         try:
@@ -205,7 +209,7 @@ class Capture:
         self._charge(recording)
         self._refuse(why)
 
-    def _end(self, recording: Recording, why: str) -> None:
+    def _end(self, recording: "Recording", why: str) -> None:
         """Stop the profiler, write its trace and answer."""
         answer = self._answer
         assert answer is not None
@@ -222,6 +226,7 @@ class Capture:
         except (OSError, LocalError, *_TORCH_ERRORS) as error:
             recording.free()
             partial.unlink(missing_ok=True)
+            partial.with_name(f"{partial.name}.tmp").unlink(missing_ok=True)  # where torch writes first
             self._charge(recording)
             self._refuse(f"trace of step {answer.first_step} to {recording.boundaries[-1][0] - 1}: {describe(error)}")
             return
@@ -237,13 +242,13 @@ class Capture:
             )
         )
 
-    def _stop(self, recording: Recording) -> None:
+    def _stop(self, recording: "Recording") -> None:
         try:
             SESSION.call(recording.stop)
         finally:
             SESSION.release()
 
-    def _charge(self, recording: Recording) -> None:
+    def _charge(self, recording: "Recording") -> None:
         assert self._answer is not None
         self._answer = replace(self._answer, cost_ns=recording.cost_ns)
 

@@ -50,16 +50,17 @@ class Quantities:
 
     def end_step(self, draft: Draft) -> None:
         """Write what the step holds, and whether something was evaluated in it, into its draft; begin the next step."""
-        extra = self._evaluated(draft.step)
         batches, counts = self._batches, self._folded
+        surplus = self._folded_count + len(batches) - self._backwards
+        extra = 0 if surplus == self._usual else self._evaluated(draft.step, surplus)
         if extra:
             draft.flags |= _EVALUATION
             batches = batches[max(extra - self._folded_count, 0) :]
             counts = (MISSING, MISSING, MISSING)
-        if self._folded_count or len(batches) != 1:
-            draft.samples, draft.tokens, draft.work = _total([counts, *batches])
-        else:
+        if len(batches) == 1 and not self._folded_count:
             draft.samples, draft.tokens, draft.work = batches[0]
+        elif batches or self._folded_count:
+            draft.samples, draft.tokens, draft.work = _total([counts, *batches])
         if self._annotated:
             for name in self._annotated:
                 setattr(draft, name, self._said.get(name, MISSING))
@@ -70,16 +71,13 @@ class Quantities:
         self._batches = []
         self._backwards = 0
 
-    def _evaluated(self, step: int) -> int:
+    def _evaluated(self, step: int, surplus: int) -> int:
         """Return how many batches of the step were evaluated: its first ones, evaluations run between two steps.
 
         One batch more than usual is a prefetch. Usual is what step 1 has, the first one seen whole, and from then on
         what comes twice in a row: a compiler that traces a model runs backwards of its own, once.
         """
-        surplus = self._folded_count + len(self._batches) - self._backwards
         extra = surplus - self._usual
-        if not extra:
-            return 0
         is_new_usual = step <= 1 or self._odd == (step - 1, surplus)
         self._odd = (step, surplus)
         if is_new_usual:

@@ -3,6 +3,8 @@
 May live here: the order of fields, what is missing. May not: torch, clocks, I/O.
 """
 
+import struct
+
 from lockstep.agent.account import (
     BACKWARD,
     FORWARD,
@@ -13,11 +15,14 @@ from lockstep.agent.account import (
     Shares,
     account,
 )
-from lockstep.contracts.records import DOMAIN_KINDS, MISSING, RECORD_FIELDS, RECORD_INDEX
+from lockstep.contracts.records import DOMAIN_KINDS, MISSING, RECORD_FIELDS, RECORD_INDEX, RECORD_STRUCT
 
-_EMPTY_RECORD = [MISSING] * len(RECORD_FIELDS)
+_EMPTY_RECORD = RECORD_STRUCT.pack(*[MISSING] * len(RECORD_FIELDS))
 _DOMAINS_AT = RECORD_INDEX["tp_wait_ns"]
 _DOMAIN_WIDTH = RECORD_INDEX["cp_wait_ns"] - _DOMAINS_AT
+_STEP = struct.Struct(f"<{_DOMAINS_AT}q")
+_DOMAIN = struct.Struct(f"<{_DOMAIN_WIDTH}q")
+_FIELD_BYTES = 8
 _NO_KINDS: frozenset[int] = frozenset()
 
 assert _DOMAINS_AT + _DOMAIN_WIDTH * len(DOMAIN_KINDS) == len(RECORD_FIELDS)
@@ -64,16 +69,18 @@ class Draft:
         self.device_step_ns = self.device_comm_ns = self.host_lead_ns = MISSING
 
 
-def make_record(draft: Draft) -> list[int]:
-    """Return the record of a complete step, values in the order of RECORD_FIELDS."""
+def make_record(draft: Draft) -> bytearray:
+    """Return the record of a complete step as it lies in the ring (RECORD_STRUCT)."""
     marks = draft.marks
     shares = account(draft.start_ns, draft.end_ns, marks)
     wall = shares.wall_ns
     has_backward = draft.has_backward
-    record = _EMPTY_RECORD.copy()
+    record = bytearray(_EMPTY_RECORD)
     if draft.kinds:
         _write_domains(record, draft, shares)
-    record[:_DOMAINS_AT] = (
+    _STEP.pack_into(
+        record,
+        0,
         draft.step,
         draft.start_ns,
         draft.end_ns,
@@ -101,7 +108,7 @@ def make_record(draft: Draft) -> list[int]:
     return record
 
 
-def _write_domains(record: list[int], draft: Draft, shares: Shares) -> None:
+def _write_domains(record: bytearray, draft: Draft, shares: Shares) -> None:
     """Fill the fields of every domain kind in use."""
     waits, flight = shares.waits_ns, shares.comm_ns
     payload = [0] * KIND_COUNT
@@ -125,8 +132,9 @@ def _write_domains(record: list[int], draft: Draft, shares: Shares) -> None:
         elif draft.device_step_ns != MISSING:  # on a device waits are seen without it, what is hidden is not
             flight[kind] = MISSING
     for kind in draft.kinds:
-        at = _DOMAINS_AT + _DOMAIN_WIDTH * kind
-        record[at : at + _DOMAIN_WIDTH] = (
+        _DOMAIN.pack_into(
+            record,
+            _FIELD_BYTES * (_DOMAINS_AT + _DOMAIN_WIDTH * kind),
             waits[kind],
             flight[kind],
             payload[kind],

@@ -15,17 +15,24 @@ draft back, in device time, when the device has come so far; without it a step i
 from collections.abc import Callable
 from threading import get_ident
 from time import monotonic_ns, thread_time_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lockstep.agent.account import BACKWARD, DATA, FORWARD, OPTIMIZER, Collective
+from lockstep.agent.account import BACKWARD, DATA, FORWARD, OPTIMIZER, Collective, Marks
 from lockstep.agent.iteration import Iteration
 from lockstep.agent.quantities import Quantities
 from lockstep.agent.record import Draft, make_record
 from lockstep.contracts.records import MISSING, Flag
 
+if TYPE_CHECKING:
+    from lockstep.agent.garbage import CollectionLog
+
+MARKS_MAX = 16_384
+"""Marks of one sort in a step: three times what the largest known steps issue, and under 4 MB."""
+
 _NONE = -1
 _WARM_UP = int(Flag.WARM_UP)
 _SKIPPED = int(Flag.SKIPPED_OPTIMIZER)
+_EVALUATION = int(Flag.EVALUATION)
 _FUSED_EVENT = 1  # optimizers that step inside backward
 
 
@@ -42,7 +49,7 @@ class Recorder:
     """
 
     def __init__(
-        self, store: Callable[[list[int]], None], at_boundary: Callable[[int], int], adopt: Callable[[], bool]
+        self, store: Callable[[bytearray], None], at_boundary: Callable[[int], int], adopt: Callable[[], bool]
     ) -> None:
         self.thread = 0
         self.flops: Callable[[int, int], int] = unknown_flops
@@ -50,6 +57,8 @@ class Recorder:
         self.compilations: Callable[[], int] | None = None
         """How many graphs were compiled so far."""
         self.timeline: Any = None
+        self.garbage: CollectionLog | None = None
+        """Collections of garbage, read at each step's end."""
         self._store = store
         self._at_boundary = at_boundary
         self._adopt = adopt
@@ -61,6 +70,8 @@ class Recorder:
 
         `beat(now_ns)` is given a sign of life at most marks.
         """
+        if self.garbage is not None:
+            self.garbage.take(0)
         self._beat = beat
         self._iteration = Iteration()
         self._seen_kinds: set[int] = set()
@@ -111,6 +122,8 @@ class Recorder:
         self._depth[DATA] -= 1
         if self._depth[DATA] or self._open != DATA:
             return False
+        if len(self._marks.spans) >= MARKS_MAX:
+            self._drop_marks()
         self._marks.spans.append((DATA, self._opened_ns, now))
         self._open = _NONE
         self._last_ns = now
@@ -149,6 +162,8 @@ class Recorder:
         self._depth[BACKWARD] -= 1
         if self._depth[BACKWARD] or self._open != BACKWARD:
             return
+        if len(self._marks.spans) >= MARKS_MAX:
+            self._drop_marks()
         self._marks.spans.append((BACKWARD, self._opened_ns, now))
         self._last_ns = now
         self._backward_known = self._trained = True
@@ -298,7 +313,7 @@ class Recorder:
         """Mark the running step; any thread may."""
         self._draft.flags |= flags
 
-    # Communication and garbage collection.
+    # Communication.
 
     def records_here(self) -> bool:
         """Whether a collective issued by the calling thread, now, belongs to the training thread's step."""
@@ -306,6 +321,8 @@ class Recorder:
 
     def issue(self, collective: Collective) -> None:
         """Note a collective at its issue."""
+        if len(self._marks.collectives) >= MARKS_MAX:
+            self._drop_marks()
         self._marks.collectives.append(collective)
         self._last_kind = collective.kind
         self._seen_kinds.add(collective.kind)
@@ -339,11 +356,6 @@ class Recorder:
             if self.timeline is not None:
                 self.timeline.mark(end_ns)
 
-    def collected(self, start_ns: int, end_ns: int, is_full: bool) -> None:  # noqa: FBT001  (hot)
-        """Note a garbage collection of the training thread; a full one is of the oldest generation."""
-        self._marks.gcs.append((start_ns, end_ns))
-        self._draft.gc_full_count += is_full
-
     def spend(self, agent_ns: int) -> None:
         """Add to what the agent cost the training thread in this step: step ends and collectives.
 
@@ -368,6 +380,10 @@ class Recorder:
         draft.kinds = self._seen_kinds
         draft.has_backward = self._backward_known
         self.quantities.end_step(draft)
+        garbage = self.garbage
+        if garbage is not None and (garbage.events or garbage.taken):
+            draft.marks.gcs = garbage.take(self.thread)
+            draft.gc_full_count = garbage.take_full_count()
         if draft.flops == MISSING:
             draft.flops = self.flops(draft.samples, draft.tokens)
         if self.compilations is not None:
@@ -395,6 +411,15 @@ class Recorder:
         if self.timeline is not None:
             for draft in self.timeline.drain():
                 self._store(make_record(draft))
+
+    def _drop_marks(self) -> None:
+        """Forget what the running step was made of so far: its time is the host's, and it is not one like the others.
+
+        A process that never steps (an evaluation of hours, inference over several ranks) must not fill memory.
+        """
+        self._drop_pending()
+        self._draft.marks = self._marks = Marks()
+        self._draft.flags |= _EVALUATION
 
     def _drop_pending(self) -> None:
         """Give up on collectives that nobody waited for: when they are done is not known, and taken as at once."""

@@ -65,8 +65,8 @@ class RingWriter:
         self._head = 0
         self._generations = {layout.ANSWER_OFFSET: 0, layout.GROUPS_OFFSET: 0, layout.FACTS_OFFSET: 0}
 
-    def write(self, record: list[int]) -> None:
-        """Store a record (`records.RECORD_FIELDS` in order) in the next slot."""
+    def write(self, record: bytes | bytearray) -> None:
+        """Store a record (RECORD_STRUCT) in the next slot."""
         index = self._head
         offset = layout.SLOTS_OFFSET + index % self._slot_count * layout.SLOT_BYTES
         layout.pack_slot(self._view, offset, index, record)

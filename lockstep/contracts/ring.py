@@ -50,7 +50,6 @@ SLOTS_OFFSET = FACTS_OFFSET + FACTS_BYTES
 
 _HEADER = struct.Struct("<8sIIIIIiiiqqq64s")
 _INDEX = struct.Struct("<Q")
-_BODY = struct.Struct(f"<Q{len(RECORD_FIELDS)}q")  # index and record in one call: the writer is on the hot path
 _CRC = struct.Struct("<I")
 _CRC_OFFSET = _INDEX.size + RECORD_BYTES
 SLOT_BYTES = _CRC_OFFSET + 8
@@ -137,11 +136,15 @@ def unpack_header(data: bytes | memoryview, *, where: str, file_bytes: int) -> R
     return header
 
 
-def pack_slot(view: memoryview, offset: int, index: int, record: list[int]) -> None:
-    """Write the slot of record `index` at `offset`; a reader that meets it half written sees its CRC wrong."""
-    end = offset + _CRC_OFFSET
-    _BODY.pack_into(view, offset, index, *record)
-    _CRC.pack_into(view, end, zlib.crc32(view[offset:end]))
+def pack_slot(view: memoryview, offset: int, index: int, record: bytes | bytearray) -> None:
+    """Write the slot of record `index` (RECORD_BYTES long) at `offset`.
+
+    A reader that meets it half written sees its checksum wrong.
+    """
+    begin, end = offset + _INDEX.size, offset + _CRC_OFFSET
+    _INDEX.pack_into(view, offset, index)
+    view[begin:end] = record
+    _CRC.pack_into(view, end, zlib.crc32(record, zlib.crc32(view[offset:begin])))
 
 
 def unpack_slot(slot: bytes) -> tuple[int, bytes] | None:

@@ -88,7 +88,7 @@ def backoff_seconds(failures: int, jitter: float, *, first_seconds: float, longe
 def heed_cancellation() -> None:
     """Raise the cancellation of the calling task that a call into aiomqtt may have lost.
 
-    aiomqtt waits with `asyncio.wait_for`, which in Python 3.11 returns its result, and drops the cancellation, when both
+    aiomqtt waits with `asyncio.wait_for`, which in Python 3.11 returns its result and drops the cancellation when both
     come at once: a service that is told to end in the moment that its broker answers would run for ever.
     """
     task = asyncio.current_task()

@@ -6,9 +6,10 @@ import pytest
 
 from lockstep.agent import recorder as module
 from lockstep.agent.account import UNKNOWN_NS, Collective
+from lockstep.agent.garbage import CollectionLog
 from lockstep.agent.quantities import BATCHES_MAX
 from lockstep.agent.recorder import Recorder
-from lockstep.contracts.records import DOMAIN_KINDS, MISSING, RECORD_FIELDS, Flag
+from lockstep.contracts.records import DOMAIN_KINDS, MISSING, RECORD_FIELDS, RECORD_STRUCT, Flag
 from tests.agent.rings import unaccounted_ns
 
 
@@ -28,7 +29,7 @@ class Scene:
         self.recorder.thread = get_ident()
 
     def _store(self, record):
-        self.records.append(dict(zip(RECORD_FIELDS, record, strict=True)))
+        self.records.append(dict(zip(RECORD_FIELDS, RECORD_STRUCT.unpack(record), strict=True)))
 
     def _at_boundary(self, next_step):
         assert next_step == len(self.records)
@@ -199,9 +200,12 @@ def test_a_wait_for_nothing_known_is_of_the_kind_last_issued(scene):
 
 def test_collections_are_counted(scene):
     """Time and number of collections reach the record."""
-    scene.run(*DATA, ("enter_backward", 20), ("collected", 5, 131, 133, True), ("leave_backward", 35), *STEP)
+    log = scene.recorder.garbage = CollectionLog()
+    scene.run(*DATA, ("enter_backward", 20))
+    log.events.extend([(131, get_ident(), True), (133, get_ident(), False), (134, 0, True), (139, 0, False)])
+    scene.run(("leave_backward", 40), *STEP, *DATA, *BACKWARD, *STEP)
     record = scene.records[0]
-    assert (record["gc_ns"], record["gc_count"], record["gc_full_count"]) == (2, 1, 1)
+    assert (record["gc_ns"], record["gc_count"], scene.records[1]["gc_count"]) == (2, 1, 0)
     assert (record["backward_ns"], record["compute_ns"]) == (40, 63)
 
 

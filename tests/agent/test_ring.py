@@ -10,7 +10,7 @@ import pytest
 
 from lockstep.agent.ring import RingWriter
 from lockstep.contracts.errors import LocalError
-from lockstep.contracts.records import MISSING, RECORD_FIELDS
+from lockstep.contracts.records import MISSING, RECORD_FIELDS, RECORD_STRUCT
 from lockstep.contracts.ring import (
     SLOT_BYTES,
     SLOTS_OFFSET,
@@ -35,7 +35,7 @@ def make_header(rank=3, slot_count=8, attempt=1):
 
 
 def make_record(step):
-    return [step, *range(1, len(RECORD_FIELDS) - 1), MISSING]
+    return RECORD_STRUCT.pack(step, *range(1, len(RECORD_FIELDS) - 1), MISSING)
 
 
 @pytest.fixture
@@ -53,13 +53,13 @@ def test_new_ring_is_running_and_alive(ring):
 
 
 def test_files_are_for_the_group_only(tmp_path):
-    """The umask does not decide who may read: file 0660, directories 0770."""
+    """The umask does not decide who may read: file 0640, directories 0770."""
     old = os.umask(0o077)
     try:
         ring = RingWriter(tmp_path / "root" / "run", make_header())
     finally:
         os.umask(old)
-    assert ring.path.stat().st_mode & 0o777 == 0o660
+    assert ring.path.stat().st_mode & 0o777 == 0o640
     assert ring.path.parent.stat().st_mode & 0o777 == 0o770
     assert ring.path.parent.parent.stat().st_mode & 0o777 == 0o770
 
@@ -69,7 +69,9 @@ def test_records_come_back_as_written(ring):
     for step in range(5):
         ring.write(make_record(step))
     found = read_ring(ring.path)
-    assert [list(record.values()) for record in found.records] == [make_record(step) for step in range(5)]
+    assert [RECORD_STRUCT.pack(*record.values()) for record in found.records] == [
+        make_record(step) for step in range(5)
+    ]
 
 
 def test_lapped_ring_keeps_the_last_slots(ring):

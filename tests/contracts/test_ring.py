@@ -21,7 +21,7 @@ def unpack(data, file_bytes=HEADER.file_bytes):
 
 def packed(index, values):
     slot = bytearray(ring.SLOT_BYTES)
-    ring.pack_slot(memoryview(slot), 0, index, values)
+    ring.pack_slot(memoryview(slot), 0, index, RECORD_STRUCT.pack(*values))
     return bytes(slot)
 
 
@@ -55,7 +55,7 @@ def test_torn_slot_is_seen(cut):
 def test_a_slot_touches_nothing_beside_it():
     """Writing at an offset changes the slot's own bytes and no others."""
     wide = bytearray(b"\xaa" * 3 * ring.SLOT_BYTES)
-    ring.pack_slot(memoryview(wide), ring.SLOT_BYTES, 9, [3] * (RECORD_STRUCT.size // 8))
+    ring.pack_slot(memoryview(wide), ring.SLOT_BYTES, 9, bytes(RECORD_STRUCT.size))
     assert wide[: ring.SLOT_BYTES] == wide[2 * ring.SLOT_BYTES :] == b"\xaa" * ring.SLOT_BYTES
     assert ring.unpack_slot(bytes(wide[ring.SLOT_BYTES : 2 * ring.SLOT_BYTES])) is not None
 

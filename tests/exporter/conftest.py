@@ -17,7 +17,7 @@ from lockstep.contracts import ring as layout
 from lockstep.contracts.blob import write_blob
 from lockstep.contracts.codec import decode
 from lockstep.contracts.paths import ring_path
-from lockstep.contracts.records import MISSING, RECORD_FIELDS
+from lockstep.contracts.records import MISSING, RECORD_FIELDS, RECORD_STRUCT
 from lockstep.contracts.topics import coordinator_filters
 from tests.support.servers import Mosquitto, free_port
 from tests.support.servers import mosquitto as run_mosquitto
@@ -87,7 +87,7 @@ class FakeRing:
 
     def slot(self, index: int, values: list[int], *, torn: bool = False) -> None:
         scratch = bytearray(layout.SLOT_BYTES)
-        layout.pack_slot(memoryview(scratch), 0, index, values)
+        layout.pack_slot(memoryview(scratch), 0, index, RECORD_STRUCT.pack(*values))
         if torn:
             scratch[40] ^= 0xFF
         os.pwrite(self.file, scratch, layout.SLOTS_OFFSET + index % self.header.slot_count * layout.SLOT_BYTES)

@@ -15,7 +15,7 @@ from lockstep.contracts import ring as layout
 from lockstep.contracts.control import OrderAnswer, answer_to_json
 from lockstep.contracts.facts import RankFacts, facts_to_json
 from lockstep.contracts.limits import RANKS_PER_NODE_MAX, RUNS_PER_NODE_MAX
-from lockstep.contracts.records import RECORD_INDEX
+from lockstep.contracts.records import RECORD_INDEX, RECORD_STRUCT
 from tests.exporter.conftest import MS, OFFSET_NS, open_descriptors, record
 
 STALE_NS = 10**12
@@ -70,7 +70,7 @@ def test_the_agents_own_writer_is_understood(rings: Rings, root: Path, make_ring
     header = replace(make_ring(run="other").header, rank=3, slot_count=8)
     writer = RingWriter(root / "run-a", header)
     for step in range(5):
-        writer.write(record(step))
+        writer.write(RECORD_STRUCT.pack(*record(step)))
     writer.write_groups([{"kind": "dp", "name": "dp0", "ranks": [[0, 4, 1]]}])
     writer.write_answer(answer_to_json(OrderAnswer(request_id=1, state="accepted")))
     writer.write_facts(facts_to_json(RankFacts(device="cpu", dtype="fp32")))

@@ -9,12 +9,15 @@ docs/devices.md has the reasoning.
 """
 
 import os
+from typing import TYPE_CHECKING
 
 from lockstep.agent.device.streams import find_stream
-from lockstep.agent.device.timeline import Timeline
+
+if TYPE_CHECKING:
+    from lockstep.agent.device.timeline import Timeline
 
 
-def make_timeline() -> Timeline | None:
+def make_timeline() -> "Timeline | None":
     """Return the timeline of the device that this process uses, from now on; None where it has initialised none.
 
     To be called where a step has just begun.
@@ -22,5 +25,7 @@ def make_timeline() -> Timeline | None:
     stream = find_stream(os.environ)
     if stream is None:
         return None
+    from lockstep.agent.device.timeline import Timeline  # noqa: PLC0415  (most hosts have no device)
+
     start = stream.record()
     return None if start is None else Timeline(stream, start)

@@ -10,8 +10,9 @@ from lockstep.agent import recorder as recorder_module
 from lockstep.agent.account import Collective
 from lockstep.agent.device.streams import Stamp
 from lockstep.agent.device.timeline import Timeline
+from lockstep.agent.garbage import CollectionLog
 from lockstep.agent.recorder import Recorder
-from lockstep.contracts.records import DOMAIN_KINDS, RECORD_FIELDS
+from lockstep.contracts.records import DOMAIN_KINDS, RECORD_FIELDS, RECORD_STRUCT
 from tests.agent.rings import unaccounted_ns
 
 MS = 1_000_000
@@ -105,6 +106,18 @@ class Device:
         self.pool += stamps
 
 
+class Garbage(CollectionLog):
+    """The log of a collector that runs when the test says so."""
+
+    def __init__(self):
+        super().__init__()
+        self.full = 0
+
+    def take_full_count(self):
+        full, self.full = self.full, 0
+        return full
+
+
 class Scene:
     """A recorder and a timeline on such a device, and the records that came out."""
 
@@ -119,9 +132,10 @@ class Scene:
         self.optimizer = object()
         self.timeline = Timeline(self.device, self.device.record(), clock=lambda: self.device.now)
         self.recorder.timeline = self.timeline
+        self.garbage = self.recorder.garbage = Garbage()
 
     def _store(self, record):
-        self.records.append(dict(zip(RECORD_FIELDS, record, strict=True)))
+        self.records.append(dict(zip(RECORD_FIELDS, RECORD_STRUCT.unpack(record), strict=True)))
 
     # Pieces of a step. Times in ns: of the host, then of the device.
 
@@ -172,14 +186,11 @@ class Scene:
         self.recorder.block(began, self.device.now)
 
     def collect_garbage(self, host_ns, *, full):
-        """As the collector's hook sees it: two events for a full collection, none for a young one."""
-        began = self.device.now
-        if full:
-            self.timeline.mark(began)
+        """As the collector's callback notes it, which queues nothing on the device."""
+        self.garbage.events.append((self.device.now, get_ident(), True))
         self.device.host(host_ns)
-        self.recorder.collected(began, self.device.now, full)
-        if full:
-            self.timeline.mark(self.device.now)
+        self.garbage.events.append((self.device.now, get_ident(), False))
+        self.garbage.full += full
 
     def step(self, data_ns=MS, forward_ns=20 * MS, backward_ns=40 * MS, launch_ns=2 * MS):
         """Run a step of plain training: each phase takes the host `launch_ns`."""
