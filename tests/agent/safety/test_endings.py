@@ -1,0 +1,57 @@
+"""However a training ends, it ends as it would without the agent: a status of its own, nothing more on stderr."""
+
+import json
+
+import pytest
+
+from lockstep.contracts.ring import STATE_FAILED, STATE_FINISHED, STATE_RUNNING
+from tests.agent.rings import read_ring
+from tests.agent.safety.processes import environment, run
+
+pytestmark = pytest.mark.torch
+
+STATUS = {
+    "exit_on_signal": (4, STATE_FINISHED),
+    "exit_on_signal_in_capture": (4, STATE_FINISHED),
+    "raise_in_capture": (1, STATE_RUNNING),
+    "exit_in_capture": (3, STATE_FINISHED),
+    "end_in_capture": (0, STATE_FINISHED),
+    "vanish_in_capture": (5, STATE_RUNNING),
+    "terminated_in_capture": (-15, STATE_RUNNING),
+    "interrupted_in_capture": (-2, STATE_RUNNING),
+    "fork_in_capture": (6, STATE_FINISHED),
+    "train_in_daemon": (0, STATE_FINISHED),
+    "train_in_thread": (0, STATE_FINISHED),
+    "train_at_exit": (0, STATE_FINISHED),
+    "train_in_finalizer": (0, STATE_FINISHED),
+    "close_stderr": (2, STATE_FINISHED),
+    "raising_stderr": (2, STATE_FAILED),
+    "in_flight_at_end": (0, STATE_FINISHED),
+    "in_flight_at_exit": (3, STATE_FINISHED),
+    "in_flight_at_raise": (1, STATE_RUNNING),
+    "in_flight_at_destroy": (0, STATE_FINISHED),
+}
+
+
+@pytest.fixture(scope="module")
+def endings(tmp_path_factory):
+    root = tmp_path_factory.mktemp("endings")
+    done = run(["-W", "ignore", "-m", "tests.agent.safety.endings_job"], environment(root))
+    assert done.returncode == 0, done.stderr
+    return root, json.loads(done.stdout.splitlines()[-1])
+
+
+def test_every_ending_is_told(endings):
+    """The job met each of them."""
+    assert endings[1].keys() == STATUS.keys()
+
+
+@pytest.mark.parametrize("ending", STATUS)
+def test_ending_is_the_trainings_own(endings, ending):
+    """Status and last line on stderr are those without the agent; the ring says finished only where all went well."""
+    root, found = endings
+    bare, watched = found[ending]
+    status, state = STATUS[ending]
+    assert bare[0] == status
+    assert watched == bare
+    assert read_ring(root / ending / "0.ring").state == state

@@ -1,0 +1,49 @@
+"""The agent changes no number: losses, parameters and random states are the same, bit for bit."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.agent.rings import read_ring
+from tests.agent.safety.processes import TIMEOUT_S, environment, watched_environment
+
+pytestmark = pytest.mark.torch
+
+JOB = Path(__file__).parent / "numbers_job.py"
+STEPS = 15
+
+
+def hashes(name, world_size, root, make_environment):
+    """Run all ranks and return what each printed."""
+    root.mkdir()
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", JOB, name, str(rank), str(world_size), root / "store"],
+            env=make_environment(root, RANK=str(rank), WORLD_SIZE=str(world_size)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world_size)
+    ]
+    found = []
+    for rank in ranks:
+        out, err = rank.communicate(timeout=TIMEOUT_S)
+        assert rank.returncode == 0, err
+        assert "lockstep" not in err
+        found.append(out)
+    return found
+
+
+@pytest.mark.parametrize(("name", "world_size"), [("plain", 1), ("compiled", 1), ("ddp", 2)])
+def test_numbers_are_the_same(tmp_path, name, world_size):
+    """Dropout, noise, shuffling, clipping; eager, compiled, over two ranks: one hash with and without the agent."""
+    bare = hashes(name, world_size, tmp_path / "bare", environment)
+    watched = hashes(name, world_size, tmp_path / "watched", watched_environment)
+    assert watched == bare
+    assert not (tmp_path / "bare" / "job").exists()
+    assert [read_ring(tmp_path / "watched" / "job" / f"{rank}.ring").head for rank in range(world_size)] == [
+        STEPS
+    ] * world_size
