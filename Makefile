@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SYSTEM_PACKAGES := prometheus prometheus-alertmanager mosquitto
 
-.PHONY: demo test check format generate bench bench-agent clean
+.PHONY: demo test check format generate bench bench-agent accuracy clean
 
 demo: $(VENV)/.demo
 	$(BIN)/lockstep demo
@@ -33,6 +33,10 @@ bench: bench-agent
 
 bench-agent: $(VENV)/.dev system-packages
 	$(BIN)/python -m benchmarks.agent_cost
+
+# About a quarter of an hour; `--ranks 8 --seeds 2` for a look.
+accuracy: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.accuracy --ranks 8 128 1024 --seeds 3
 
 .PHONY: system-packages
 system-packages:

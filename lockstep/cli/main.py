@@ -13,14 +13,19 @@ from lockstep.contracts.errors import LockstepError
 
 EXIT_ERROR = 2
 EXTRA_PACKAGES = frozenset(
-    ("aiohttp", "aiomqtt", "amqtt", "msgspec", "numpy", "paho", "prometheus_client", "rich", "torch", "yaml")
+    ("aiohttp", "aiomqtt", "amqtt", "msgspec", "numpy", "paho", "prometheus_client", "pyarrow", "rich", "torch", "yaml")
 )
 """What only some commands need; the base install, made for training images, has none of it."""
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line; each sub-command sets `act`, which takes the arguments."""
-    from lockstep.cli import demo_command, run_command, services_command  # noqa: PLC0415  (cheap, and no cycle)
+    from lockstep.cli import (  # noqa: PLC0415  (cheap, and no cycle)
+        demo_command,
+        replay_command,
+        run_command,
+        services_command,
+    )
 
     parser = argparse.ArgumentParser(
         prog="lockstep", description="Finds who holds a synchronous training job back, and says so in Prometheus."
@@ -29,6 +34,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     run_command.add(commands)
     services_command.add(commands)
+    replay_command.add(commands)
     demo_command.add(commands)
     return parser
 

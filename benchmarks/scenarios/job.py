@@ -1,0 +1,111 @@
+"""What a generated job is: its shape and work, its noise, its legitimate imbalance, its interruptions and its faults.
+
+Values only. Seconds are those of a healthy rank; noise figures are relative to its compute and were measured on
+production logs (reference figures: 0.4 % a step inside a stage, 0.25 % between ranks, 0.7 % for all ranks together).
+"""
+
+from dataclasses import dataclass, field
+
+COMPONENTS = ("compute", "data", "host", "gc")
+LINK = "link"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """Standard deviations as ratios of compute; rates per rank and step, hiccups per step."""
+
+    step: float = 0.004
+    spread: float = 0.0025
+    common: float = 0.007
+    common_memory: float = 0.5
+    jitter: float = 0.03  # of transfers
+    stall_rate: float = 1e-5
+    stall_memory: float = 0.0  # probability that a stalled step is followed by another one
+    hiccup_rate: float = 1 / 400  # the whole job stumbles for a step
+    wander: float = 0.0  # slow walk of each rank by itself
+    wander_memory: float = 0.9
+    contention: float = 0.0  # share of its wait by which a waiting rank's own work looks longer
+
+
+NOISY = Noise(step=0.01, wander=0.005, stall_rate=1e-4, stall_memory=0.3, contention=0.3)
+"""Everything at once: 2.5 times the noise of real jobs, wander, stalls that may last, and contention."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imbalance:
+    """Differences between ranks that are no fault; sigmas and shares are ratios of compute."""
+
+    last_stage: float = 0.0  # the last pipeline stage does so much more
+    sequence_sigma: float = 0.0  # work of a replica's batch, anew each step, the same seconds in all its stages
+    sequence_rest: float = 0.011  # what is left of it inside the replica
+    expert_sigma: float = 0.0  # tokens of an expert's ranks, drifting; half of the work follows them
+    accumulation: float = 0.0  # every second replica does so much more, and has as many more tokens
+    ramp_steps: tuple[int, ...] = ()  # from each of these on, all ranks have ...
+    ramp_ratio: float = 0.25  # ... so many more tokens and so much more work
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interruptions:
+    """What happens to every long run, and on the way of its records; `flagged` pauses carry the record's flag."""
+
+    checkpoint_every: int = 100
+    checkpoint_seconds: float = 3.0
+    evaluation_every: int = 150
+    evaluation_seconds: float = 5.0
+    flagged: bool = False
+    warm_up_ratio: float = 1.0  # the first step of an attempt takes so much longer, fading over a few steps
+    restart_at: int | None = None  # row at which another attempt begins ...
+    rollback_steps: int = 10  # ... so many steps back, ...
+    restart_seconds: float = 180.0  # ... so much later
+    profiled_every: int = 0  # a capture of two ranks, flagged
+    missing: float = 0.001
+    late: float = 0.005
+    skew_seconds: float = 0.01  # largest difference of a node's clock
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What is wrong, from row `begin` to before `end`, and what a detector must name for it.
+
+    `cause` is a component or `link`. Own work grows by `ratio` of a healthy rank's own work, a link's transfers by
+    `ratio` of themselves. A link fault slows the groups of `kinds` that `ranks` belong to. `wanted` is rank, group,
+    node or job. With `drift_steps` the ratio is reached gradually, with `on_steps` it comes and goes.
+    """
+
+    cause: str
+    ranks: tuple[int, ...]
+    ratio: float
+    wanted: str = "rank"
+    kinds: tuple[str, ...] = ()
+    begin: int = 80
+    end: int | None = None
+    drift_steps: int = 0
+    on_steps: int = 0
+    off_steps: int = 0
+    scatter_rate: float = 0.0  # asynchronous: each rank is hit on its own in this share of steps, not all at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """One labelled run. `degrees` as in Megatron's order; ep divides dp."""
+
+    name: str
+    degrees: str
+    seed: int
+    steps: int = 200
+    compute: float = 0.4
+    data: float = 0.01
+    host: float = 0.02
+    gc: float = 0.002
+    noise: Noise = Noise()
+    imbalance: Imbalance = Imbalance()
+    interruptions: Interruptions = Interruptions()
+    faults: tuple[Fault, ...] = ()
+    transfers: dict[str, float] = field(
+        default_factory=lambda: {"tp": 0.04, "cp": 0.02, "ep": 0.03, "pp": 0.01, "dp": 0.04, "world": 0.001}
+    )
+
+    @property
+    def own_seconds(self) -> float:
+        """Own work of a healthy rank in a step."""
+        return self.compute + self.data + self.host + self.gc

@@ -1,0 +1,251 @@
+# ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
+"""The synchronous model: from a scenario to what every rank measures, seeded.
+
+Own work first (noise, imbalance, pauses, faults), then meetings: tensor, context and expert groups end with their
+slowest member, the pipeline runs one-forward-one-backward, replicas reduce, everybody ends the step together. What a
+rank waits in a meeting is booked as that kind's wait, so a step is own work plus waits, exactly.
+
+Shapes: W rows, R ranks, D replicas; G is the grid (pp, dense dp without ep, ep, cp, tp) of ranks, tp fastest.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from benchmarks.scenarios.job import LINK, Scenario
+from benchmarks.scenarios.recording import RANKS_PER_NODE, Recording
+from lockstep.contracts import domains
+from lockstep.contracts.records import Flag
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from benchmarks.scenarios.job import Fault, Imbalance, Interruptions, Noise
+
+    Floats = NDArray[np.float32]
+
+_AXES = {"pp": (1,), "dp": (2, 3), "ep": (3,), "cp": (4,), "tp": (5,)}
+"""Axes of an array of shape (W, *G) along which a group of the kind stretches."""
+_MICRO_BATCHES = 16
+_BACKWARD_SHARE = 2 / 3  # of a micro-batch's time
+_FIRST_STAGE_BYTES = 2.2  # the embedding's gradients are reduced beside its stage's; measured on production logs
+_TOKENS = 8192.0
+_BYTES = 100_000_000
+_EXPERT_MEMORY = 0.98
+_EXPERT_SHARE = 0.5  # of the work follows the tokens
+_WARM_UP_FADE_STEPS = 3.0
+_STALL_RATIO_MAX = 3.0
+
+
+def world_size(scenario: Scenario) -> int:
+    """Return the number of ranks."""
+    return int(np.prod(_grid(scenario)))
+
+
+def _grid(scenario: Scenario) -> tuple[int, int, int, int, int]:
+    degree = {"pp": 1, "dp": 1, "ep": 1, "cp": 1, "tp": 1} | domains.parse_degrees(scenario.degrees, where="scenario")
+    return degree["pp"], degree["dp"] // degree["ep"], degree["ep"], degree["cp"], degree["tp"]
+
+
+def generate(scenario: Scenario) -> Recording:
+    """Return what the ranks of `scenario` measure; the same seed gives the same figures."""
+    rng = np.random.default_rng(scenario.seed)
+    grid = _grid(scenario)
+    shape = (scenario.steps, world_size(scenario))
+    degrees = domains.parse_degrees(scenario.degrees, where="scenario")
+    tokens, extra = _imbalance(scenario, grid, rng)
+    parts = {
+        "compute": _noise(scenario.noise, shape, rng) * scenario.compute + extra,
+        "data": np.float32(scenario.data) * (1 + np.float32(0.1) * _normal(rng, shape)),
+        "host": np.float32(scenario.host) * (1 + np.float32(0.05) * _normal(rng, shape)),
+        "gc": np.float32(scenario.gc) * (1 + np.float32(0.1) * _normal(rng, shape)),
+    }
+    step_W, gap_W, flags = _interrupt(scenario, parts, rng)
+    for fault in scenario.faults:
+        if fault.cause != LINK:
+            parts[fault.cause] += _fault(fault, shape, rng) * np.float32(scenario.own_seconds)
+    if scenario.noise.contention:
+        own = sum(parts.values(), start=np.zeros(shape, dtype=np.float32)).reshape(-1, *grid)
+        spare = own.max(axis=_AXES["dp"] + _AXES["tp"] + _AXES["cp"], keepdims=True) - own
+        parts["compute"] += np.float32(scenario.noise.contention) * spare.reshape(shape)
+    duration_W, waits, transfers = _meet(scenario, parts, grid, rng)
+    interruptions = scenario.interruptions
+    nodes = -(-shape[1] // RANKS_PER_NODE)
+    skew_ns = rng.uniform(0, interruptions.skew_seconds * 1e9, nodes).astype(np.int64)
+    first_stage = np.arange(shape[1]) < shape[1] // grid[0]
+    is_heavy = (grid[0] > 1) & first_stage
+    return Recording(
+        topology=domains.from_degrees(degrees, shape[1]),
+        step_W=step_W,
+        gap_seconds_W=gap_W,
+        duration_W=duration_W,
+        parts=parts,
+        waits=waits,
+        transfers=transfers,
+        moved={
+            kind: np.where(is_heavy & (kind == "dp"), int(_BYTES * _FIRST_STAGE_BYTES), _BYTES)
+            for kind in waits
+            if kind != "world"
+        },
+        tokens=tokens,
+        flags=flags,
+        present=rng.random(shape, dtype=np.float32) >= interruptions.missing,
+        late=rng.random(shape, dtype=np.float32) < interruptions.late,
+        skew_ns_R=np.repeat(skew_ns, RANKS_PER_NODE)[: shape[1]],
+    )
+
+
+def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> "Floats":
+    return rng.standard_normal(shape, dtype=np.float32)
+
+
+def _walk(rng: np.random.Generator, shape: tuple[int, ...], sigma: float, memory: float) -> "Floats":
+    """Return first-order autoregressive noise along the first axis, of standard deviation `sigma`."""
+    walk = _normal(rng, shape) * np.float32(sigma * np.sqrt(1 - memory**2))
+    walk[0] /= np.float32(np.sqrt(1 - memory**2))
+    for row in range(1, shape[0]):
+        walk[row] += np.float32(memory) * walk[row - 1]
+    return walk
+
+
+def _noise(noise: "Noise", shape: tuple[int, int], rng: np.random.Generator) -> "Floats":
+    """Return factors of compute, array of shape (W, R)."""
+    factor = 1 + np.float32(noise.spread) * _normal(rng, (1, shape[1])) + np.float32(noise.step) * _normal(rng, shape)
+    if noise.wander:
+        factor += _walk(rng, shape, noise.wander, noise.wander_memory)
+    common = 1 + _walk(rng, (shape[0], 1), noise.common, noise.common_memory)
+    hiccup = (rng.random(shape[0]) < noise.hiccup_rate) * rng.uniform(0.2, 1.0, shape[0])
+    factor = factor * common + hiccup[:, None].astype(np.float32)
+    row, rank = np.nonzero(rng.random(shape, dtype=np.float32) < noise.stall_rate)
+    lasts = 1 + (rng.random(len(row)) < noise.stall_memory)
+    for after in (0, 1):
+        chosen = (lasts > after) & (row + after < shape[0])
+        seconds = np.minimum(0.3 * (rng.pareto(1.5, int(chosen.sum())) + 1), _STALL_RATIO_MAX)
+        factor[row[chosen] + after, rank[chosen]] += seconds.astype(np.float32)
+    return factor
+
+
+def _imbalance(
+    scenario: Scenario, grid: tuple[int, int, int, int, int], rng: np.random.Generator
+) -> "tuple[Floats, Floats]":
+    """Return tokens and the seconds of compute that legitimate differences add, arrays of shape (W, R)."""
+    imbalance: Imbalance = scenario.imbalance
+    steps, stages, replicas = scenario.steps, grid[0], grid[1] * grid[2]
+    full = (steps, *grid)
+    load = np.ones(full, dtype=np.float32)
+    extra = np.zeros(full, dtype=np.float32)
+    if imbalance.last_stage and stages > 1:
+        extra[:, -1] += imbalance.last_stage
+    if imbalance.sequence_sigma:
+        length = np.maximum(np.float32(imbalance.sequence_sigma) * _normal(rng, (steps, replicas)), np.float32(-0.5))
+        extra += length.reshape(steps, 1, grid[1], grid[2], 1, 1)
+        extra += np.float32(imbalance.sequence_rest) * _normal(rng, full)
+    if imbalance.expert_sigma:
+        hot = np.exp(_walk(rng, (steps, 1, 1, grid[2], 1, 1), imbalance.expert_sigma, _EXPERT_MEMORY))
+        hot /= hot.mean(axis=3, keepdims=True)  # a token that one expert gets, another one does not
+        load *= hot
+        extra += np.float32(_EXPERT_SHARE) * (hot - 1)
+    if imbalance.accumulation:
+        more = np.where(np.arange(replicas) % 2, imbalance.accumulation, 0.0).astype(np.float32)
+        more = more.reshape(1, 1, grid[1], grid[2], 1, 1)
+        load *= 1 + more
+        extra += more
+    for begin in imbalance.ramp_steps:
+        load[begin:] *= np.float32(1 + imbalance.ramp_ratio)
+        extra[begin:] += np.float32(imbalance.ramp_ratio)
+    shape = (steps, int(np.prod(grid)))
+    return load.reshape(shape) * np.float32(_TOKENS), extra.reshape(shape) * np.float32(scenario.compute)
+
+
+def _interrupt(
+    scenario: Scenario, parts: "dict[str, Floats]", rng: np.random.Generator
+) -> "tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]":
+    """Add pauses, captures and warm-up to the parts; return step indices, gaps before rows, and flags."""
+    plan: Interruptions = scenario.interruptions
+    rows, ranks = parts["host"].shape
+    step_W, gap_W = np.arange(rows), np.zeros(rows)
+    attempts = [0]
+    if plan.restart_at is not None:
+        attempts.append(plan.restart_at)
+        step_W[plan.restart_at :] -= plan.rollback_steps
+        gap_W[plan.restart_at] = plan.restart_seconds
+    for begin in attempts:
+        fade = np.exp(-np.arange(rows - begin) / _WARM_UP_FADE_STEPS).astype(np.float32)
+        parts["compute"][begin:] += np.float32(plan.warm_up_ratio * scenario.compute) * fade[:, None]
+    flags = np.zeros((rows, ranks), dtype=np.int64)
+    for every, seconds, flag in (
+        (plan.checkpoint_every, plan.checkpoint_seconds, Flag.CHECKPOINT),
+        (plan.evaluation_every, plan.evaluation_seconds, Flag.EVALUATION),
+    ):
+        at = np.flatnonzero(step_W % every == every - 1) if every else []
+        for row in at:
+            parts["host"][row] += np.float32(seconds) * (1 + np.float32(0.05) * _normal(rng, (ranks,)))
+            flags[row] |= flag if plan.flagged else 0
+    if plan.profiled_every:
+        for row in range(plan.profiled_every, rows - 1, plan.profiled_every):
+            chosen = rng.choice(ranks, 2, replace=False)
+            flags[row : row + 2, chosen] |= Flag.PROFILED
+            parts["host"][row : row + 3, chosen] += np.float32(0.5 * scenario.compute)
+    return step_W, gap_W, flags
+
+
+def _fault(fault: "Fault", shape: tuple[int, int], rng: np.random.Generator) -> "Floats":
+    """Return by which ratio each rank does more, array of shape (W, R)."""
+    row = np.arange(shape[0])
+    active = (row >= fault.begin) & (row < (shape[0] if fault.end is None else fault.end))
+    since = row - fault.begin
+    if fault.on_steps:
+        active &= since % (fault.on_steps + fault.off_steps) < fault.on_steps
+    rise = np.clip((since + 1) / fault.drift_steps, 0, 1) if fault.drift_steps else np.ones(shape[0])
+    ratio = np.zeros(shape, dtype=np.float32)
+    ratio[:, list(fault.ranks)] = (fault.ratio * rise * active).astype(np.float32)[:, None]
+    if fault.scatter_rate:
+        ratio *= rng.random(shape, dtype=np.float32) < fault.scatter_rate
+    return ratio
+
+
+def _meet(
+    scenario: Scenario, parts: "dict[str, Floats]", grid: tuple[int, int, int, int, int], rng: np.random.Generator
+) -> "tuple[NDArray[np.float64], dict[str, Floats], dict[str, Floats]]":
+    """Return the steps' durations, array of shape (W,), and waits and transfers by kind, arrays of shape (W, R)."""
+    own = sum(parts.values(), start=np.zeros_like(parts["compute"]))
+    now = own.reshape(-1, *grid)
+    sizes = {kind: int(np.prod([now.shape[axis] for axis in axes])) for kind, axes in _AXES.items()}
+    waits: dict[str, Floats] = {}
+    transfers: dict[str, Floats] = {}
+    for kind in ("tp", "cp", "ep", "pp", "dp"):
+        if sizes[kind] == 1:
+            continue
+        transfer = _transfer(scenario, kind, now.shape, rng)
+        met = _pipeline(now) if kind == "pp" else now.max(axis=_AXES[kind], keepdims=True)
+        ended = met + transfer
+        waits[kind] = (ended - now).reshape(own.shape)
+        transfers[kind] = np.broadcast_to(transfer, now.shape).reshape(own.shape)
+        now = np.broadcast_to(ended, now.shape)
+    last = now.max(axis=(1, 2, 3, 4, 5)) + np.float32(scenario.transfers["world"])
+    waits["world"] = (last[:, None] - now.reshape(own.shape)).astype(np.float32)
+    return last.astype(np.float64), waits, transfers
+
+
+def _pipeline(own: "Floats") -> "Floats":
+    """Return when each stage has done its last micro-batch, one forward one backward, array of shape (W, *G)."""
+    each = own / _MICRO_BATCHES
+    whole = each.sum(axis=1, keepdims=True) + (_MICRO_BATCHES - 1) * each.max(axis=1, keepdims=True)
+    drain = np.float32(_BACKWARD_SHARE) * (np.cumsum(each, axis=1) - each)  # of the stages that end after it
+    ended: Floats = whole - drain
+    return ended
+
+
+def _transfer(scenario: Scenario, kind: str, shape: tuple[int, ...], rng: np.random.Generator) -> "Floats":
+    """Return what a kind's transfers take, one figure per row and group, array that broadcasts to (W, *G)."""
+    axes = _AXES[kind]
+    groups = tuple(1 if axis in axes else size for axis, size in enumerate(shape))
+    jitter = 1 + np.float32(scenario.noise.jitter) * np.abs(_normal(rng, groups))
+    seconds = np.float32(scenario.transfers[kind]) * jitter
+    if kind == "dp" and shape[1] > 1:
+        seconds[:, 0] *= np.float32(_FIRST_STAGE_BYTES)
+    for fault in scenario.faults:
+        if fault.cause == LINK and kind in fault.kinds:
+            slow = _fault(fault, (shape[0], int(np.prod(shape[1:]))), rng).reshape(shape)
+            seconds *= 1 + slow.max(axis=axes, keepdims=True)
+    return seconds

@@ -1,0 +1,129 @@
+"""What was named against the truth of a scenario.
+
+A thing is a rank, a group, a node or the job. Naming the right thing once its fault has begun is a find; a thing that
+only feels the fault (the job that a slow rank holds back) is a symptom and counts neither way; everything else is
+wrong, before the fault just as in a healthy job.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from benchmarks.scenarios.job import LINK
+from benchmarks.scenarios.recording import RANKS_PER_NODE
+from coordinator.findings import FLUCTUATION, SLOW_RANK
+from coordinator.replay import to_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from benchmarks.scenarios.job import Fault, Scenario
+    from coordinator.replay import Replayed
+    from lockstep.contracts.domains import Topology
+
+Thing = tuple[str, object]
+JOB: Thing = ("job", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A thing named after a row of the recording; `cause` is None for a method that tells none."""
+
+    row: int
+    thing: Thing
+    cause: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Score:
+    """Sums over runs: things wanted, found and wrongly named, ranks among the latter, rows without a fault."""
+
+    wanted: int = 0
+    found: int = 0
+    wrong: int = 0
+    wrong_ranks: int = 0
+    alarms_in_health: int = 0
+    healthy_rows: int = 0
+    latency_rows: list[int] = field(default_factory=list)
+    causes_told: int = 0
+    causes_right: int = 0
+
+    def add(self, other: "Score") -> None:
+        """Add another run's."""
+        for name in ("wanted", "found", "wrong", "wrong_ranks", "alarms_in_health", "healthy_rows", "latency_rows"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.causes_told += other.causes_told
+        self.causes_right += other.causes_right
+
+
+def told_by(replayed: "Replayed", scenario: "Scenario") -> "Iterator[Named]":
+    """Yield what the incidents of a replay name, each thing of an incident once, with the cause it ended with."""
+    restart = scenario.interruptions.restart_at
+    rollback = scenario.interruptions.rollback_steps if restart is not None else 0
+    seen: set[tuple[str, Thing]] = set()
+    for change in replayed.changes:
+        last = to_line(replayed.incidents[change.incident.id], ranks_per_node=RANKS_PER_NODE)
+        if last["cause"] == "imbalance":  # told as information
+            continue
+        row = change.step + (rollback if change.step >= (restart or 0) else 0)
+        for thing in _things(change.incident.kind, change.incident.ranks, last):
+            if (change.incident.id, thing) not in seen:
+                seen.add((change.incident.id, thing))
+                yield Named(row, thing, last["cause"])
+
+
+def _things(kind: str, ranks: tuple[int, ...], last: "dict[str, object]") -> list[Thing]:
+    if kind == SLOW_RANK:
+        return [("rank", rank) for rank in ranks]
+    if kind == FLUCTUATION or last["scope"] == "job":
+        return [JOB]
+    if last["scope"] == "node":
+        return [("node", ranks[0] // RANKS_PER_NODE)]
+    return [("group", tuple(sorted(ranks)))]
+
+
+def score(scenario: "Scenario", topology: "Topology", named: "Iterable[Named]") -> Score:
+    """Return the score of one run."""
+    wanted = {thing: fault for fault in scenario.faults for thing in _wanted(fault, topology)}
+    begin = min((fault.begin for fault in scenario.faults), default=scenario.steps)
+    result = Score(wanted=len(wanted), healthy_rows=begin)
+    first: dict[Thing, Named] = {}
+    for each in named:
+        fault = wanted.get(each.thing)
+        if fault is not None and each.row >= fault.begin:
+            first.setdefault(each.thing, each)
+        elif each.row < begin or not _is_symptom(each.thing, scenario):
+            result.wrong += 1
+            result.wrong_ranks += each.thing[0] == "rank"
+            result.alarms_in_health += each.row < begin
+    result.found = len(first)
+    for thing, each in first.items():
+        result.latency_rows.append(each.row - wanted[thing].begin + 1)
+        if each.cause is not None:
+            result.causes_told += 1
+            result.causes_right += each.cause == wanted[thing].cause
+    return result
+
+
+def _wanted(fault: "Fault", topology: "Topology") -> list[Thing]:
+    if fault.wanted == "rank":
+        return [("rank", rank) for rank in fault.ranks]
+    if fault.wanted == "node":
+        return [("node", fault.ranks[0] // RANKS_PER_NODE)]
+    if fault.wanted == "job":
+        return [JOB]
+    return [
+        ("group", domain.ranks)
+        for domain in topology.domains
+        if domain.kind in fault.kinds and fault.ranks[0] in domain.ranks
+    ]
+
+
+def _is_symptom(thing: Thing, scenario: "Scenario") -> bool:
+    """Whether naming a thing says no more than that the fault is felt there."""
+    if not scenario.faults:
+        return False
+    if thing == JOB:
+        return True
+    fault = scenario.faults[0]
+    is_group_of_it = thing[0] == "group" and bool(set(fault.ranks).intersection(thing[1]))  # type: ignore[call-overload]
+    return fault.cause == LINK and fault.wanted in ("node", "job") and is_group_of_it

@@ -1,0 +1,147 @@
+"""The table counts what it says, and the detector keeps what it has reached on a few of its scenarios."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks import baselines
+from benchmarks.accuracy import OURS, Table, line, main, measure
+from benchmarks.scenarios.job import Fault, Interruptions, Scenario
+from benchmarks.scenarios.model import generate
+from benchmarks.scenarios.score import JOB, Named, Score, score
+from lockstep.contracts.domains import from_degrees
+
+TOPOLOGY = from_degrees({"tp": 2, "dp": 8}, 16)
+RANK = Fault(cause="compute", ranks=(3, 4), ratio=0.1, begin=50)
+GROUP = Fault(cause="link", ranks=(2,), ratio=1.0, kinds=("tp",), wanted="group", begin=50)
+NODE = Fault(cause="link", ranks=tuple(range(8, 16)), ratio=1.0, kinds=("dp",), wanted="node", begin=50)
+WHOLE = Fault(cause="data", ranks=tuple(range(16)), ratio=0.1, wanted="job", begin=50)
+
+
+def scored(fault, *named):
+    """Return the score of what was named in a run with `fault`, or in a healthy one."""
+    faults = () if fault is None else (fault,)
+    return score(Scenario(name="test", degrees="tp=2,dp=8", seed=1, steps=100, faults=faults), TOPOLOGY, named)
+
+
+def rank(row, which, cause="compute"):
+    """Return a rank named after a row."""
+    return Named(row, ("rank", which), cause)
+
+
+def test_finds_are_counted_once_with_their_latency_and_cause():
+    """The first naming of a rank at fault counts; its first slow step is latency 1."""
+    result = scored(RANK, rank(52, 3), rank(60, 3), rank(70, 4, "data"))
+    assert (result.wanted, result.found, result.wrong) == (2, 2, 0)
+    assert result.latency_rows == [3, 21]
+    assert (result.causes_told, result.causes_right) == (2, 1)
+
+
+def test_innocents_and_alarms_before_the_fault_are_wrong():
+    """Another rank is wrong at any time, the right one before its fault, and so is a group that only waits."""
+    result = scored(RANK, rank(52, 5), rank(10, 3), Named(60, ("group", (2, 3))))
+    assert (result.found, result.wrong, result.wrong_ranks) == (0, 3, 2)
+    assert (result.alarms_in_health, result.healthy_rows) == (1, 50)
+
+
+def test_a_healthy_run_has_no_right_answer():
+    """Everything named in it is wrong, the job included, and all its rows count as healthy."""
+    result = scored(None, rank(5, 1), Named(80, JOB))
+    assert (result.wanted, result.wrong, result.alarms_in_health, result.healthy_rows) == (0, 2, 2, 100)
+
+
+@pytest.mark.parametrize(
+    ("fault", "right", "symptom", "wrong"),
+    [
+        (RANK, ("rank", 3), JOB, ("group", (4, 5))),
+        (GROUP, ("group", (2, 3)), JOB, ("group", (4, 5))),
+        (NODE, ("node", 1), ("group", (0, 2, 4, 6, 8, 10, 12, 14)), ("group", (0, 1))),
+        (WHOLE, JOB, JOB, ("rank", 0)),
+    ],
+)
+def test_what_only_feels_the_fault_counts_neither_way(fault, right, symptom, wrong):
+    """The right thing is a find, a victim of the fault is no mistake, anything else is."""
+    assert scored(fault, Named(60, right)).found == 1
+    assert scored(fault, Named(60, symptom)).wrong == 0
+    assert scored(fault, Named(60, wrong)).wrong == 1
+
+
+def test_a_line_of_the_table_leaves_out_what_was_not_measured():
+    """A dash where there is nothing to measure, sums of runs elsewhere."""
+    total = Score()
+    for result in (scored(RANK, rank(52, 3)), scored(RANK, rank(53, 3), rank(54, 4), rank(10, 9))):
+        total.add(result)
+    assert line(total).split() == ["0.750", "0.750", "100.0", "1", "4", "5", "1.00"]
+    assert line(Score()).split() == ["-", "-", "-", "0", "-", "-", "-"]
+
+
+@pytest.mark.parametrize("name", ["slow 5 %", "gc on one", "link tp", "quiet"])
+def test_the_detector_keeps_what_it_has_reached(name):
+    """On a fresh seed at 128 ranks: found within 4 steps by its cause, nothing else named."""
+    table = Table()
+    measure(name, 128, 77, table, baselines=False)
+    result = table.total(OURS, 128, [name])
+    assert result.wrong == 0
+    assert result.found == result.wanted == result.causes_right
+    assert max(result.latency_rows, default=0) <= 4
+
+
+def test_the_table_is_printed(capsys):
+    """Every method has its rows for faults and healthy runs."""
+    assert main(["--ranks", "8", "--seeds", "1", "--scenario", "slow 10 %", "quiet"]) == 0
+    out = capsys.readouterr().out
+    for method in (OURS, *baselines.BASELINES):
+        assert f"{method}, faults" in out
+        assert f"{method}, healthy" in out
+
+
+@pytest.fixture(scope="module")
+def slow_job():
+    """Return a job without pauses in which rank 53 of 64, in the second stage, is 30 % slow from row 50 on."""
+    slow = Fault(cause="compute", ranks=(53,), ratio=0.3, begin=50)
+    calm = Interruptions(checkpoint_every=0, evaluation_every=0)
+    return generate(
+        Scenario(name="test", degrees="tp=2,pp=2,dp=16", seed=3, steps=80, faults=(slow,), interruptions=calm)
+    )
+
+
+def test_rules_that_compare_step_times_name_the_innocent(slow_job):
+    """Synchronisation makes step times equal: the plain rule names somebody of each domain, by self time also him."""
+    assert ("rank", 53) not in {each.thing for each in baselines.plain_rule(slow_job) if each.row >= 50}
+    by_self = {each.thing for each in baselines.plain_rule_by_self(slow_job) if each.row >= 50}
+    assert ("rank", 53) in by_self
+    assert len(by_self) > 1
+
+
+def test_rules_that_compare_work_name_him_among_others(slow_job):
+    """Three sigma and the median deviation find a rank 30 % slow, and so does the shortest collective."""
+    for rule in (baselines.three_sigma, baselines.median_deviation, baselines.shortest_collective):
+        assert ("rank", 53) in {each.thing for each in rule(slow_job) if each.row >= 50}, rule.__name__
+
+
+def test_three_sigma_cannot_speak_in_a_small_job():
+    """The largest deviation of n values is sqrt(n - 1) standard deviations, so ten ranks are never enough."""
+    slow = Fault(cause="compute", ranks=(1,), ratio=5.0, begin=5)
+    assert baselines.three_sigma(generate(Scenario(name="t", degrees="dp=8", seed=1, steps=20, faults=(slow,)))) == []
+
+
+def test_the_relative_score_needs_a_quarter():
+    """A score of 0.75 lies beyond +33 %: 20 % are not told, 100 % are."""
+    slow = Fault(cause="compute", ranks=(1,), ratio=0.2, begin=0)
+    job = Scenario(name="t", degrees="dp=8", seed=1, steps=32, faults=(slow,))
+    assert baselines.relative_score(generate(job)) == []
+    told = baselines.relative_score(generate(replace(job, faults=(replace(slow, ratio=1.0),))))
+    assert {each.thing for each in told} == {("rank", 1)}
+
+
+@pytest.mark.parametrize(("count", "published"), [(5, 0.821), (8, 0.725), (12, 0.675), (20, 0.562)])
+def test_drawn_limits_are_the_published_ones(count, published):
+    """The limits of Dixon's test agree with the printed table at 0.5 % to the second digit."""
+    assert baselines._dixon_limit(count) == pytest.approx(published, abs=0.015)
+
+
+def test_the_mean_over_the_best_names_only_the_job(slow_job):
+    """PerfTracker's rule has no rank to name."""
+    assert {each.thing for each in baselines.mean_over_best(slow_job)} <= {JOB}
+    assert np.unique([each.row for each in baselines.mean_over_best(slow_job)]).size > 0

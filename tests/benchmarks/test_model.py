@@ -1,0 +1,122 @@
+"""The generated jobs keep the account of real records and show what the detector's reasoning rests on."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.scenarios.catalogue import SCENARIOS, SHAPES, SIZES, names
+from benchmarks.scenarios.job import Fault, Imbalance, Interruptions, Noise, Scenario
+from benchmarks.scenarios.model import generate, world_size
+from coordinator.policy import Policy
+from coordinator.replay import replay
+
+STILL = Noise(step=0, spread=0, common=0, jitter=0, stall_rate=0, hiccup_rate=0)
+UNDISTURBED = Interruptions(checkpoint_every=0, evaluation_every=0, warm_up_ratio=0, missing=0, late=0, skew_seconds=0)
+
+
+def scenario(degrees="tp=2,cp=2,ep=2,pp=2,dp=4", **changed):
+    """Return a short job without interruptions."""
+    return Scenario(
+        **({"name": "test", "degrees": degrees, "seed": 1, "steps": 20, "interruptions": UNDISTURBED} | changed)
+    )
+
+
+@pytest.mark.parametrize("name", list(SCENARIOS))
+def test_every_scenario_keeps_the_account(name):
+    """In each record own work and waits sum to the step, nothing is negative, and everybody ends a step together."""
+    made = SCENARIOS[name](128, 1)
+    recording = generate(made)
+    booked = recording.own + sum(recording.waits.values())
+    assert booked == pytest.approx(np.broadcast_to(recording.duration_W[:, None], booked.shape), abs=1e-4)
+    assert all((values >= 0).all() for values in (*recording.parts.values(), *recording.waits.values()))
+    log = recording.log()
+    assert all((values >= 0).all() for values in log.columns.values())
+    assert log.columns["rank"].max() == 127
+
+
+def test_a_log_of_every_kind_of_domain_is_accepted_whole():
+    """The live timeline refuses none of a generated job's records, with all five kinds of domain in it."""
+    recording = generate(scenario())
+    assert set(recording.waits) == {"tp", "cp", "ep", "pp", "dp", "world"}
+    told = replay(recording.log(), recording.topology, Policy())
+    assert (told.judged, sum(told.rejected.values())) == (20, 0)
+
+
+def test_seeds_repeat_and_differ():
+    """The same seed gives the same figures, another one others."""
+    first, again, other = (generate(scenario(seed=seed)) for seed in (1, 1, 2))
+    assert np.array_equal(first.duration_W, again.duration_W)
+    assert not np.array_equal(first.duration_W, other.duration_W)
+
+
+def test_the_last_to_arrive_waits_only_for_the_transfer():
+    """The least wait of a group is its transfer, which is what the link test takes it for."""
+    recording = generate(scenario("tp=2,dp=4"))
+    for domain in recording.topology.domains:
+        members = list(domain.ranks)
+        least = recording.waits[domain.kind][:, members].min(axis=1)
+        assert least == pytest.approx(recording.transfers[domain.kind][:, members[0]], abs=1e-5)
+
+
+def test_a_slow_rank_hides_in_the_step_and_shows_in_its_own_work():
+    """All steps are as long as the slow rank's; it waits least in all kinds together, and works longest in its stage."""
+    slow = Fault(cause="host", ranks=(5,), ratio=0.2, begin=0)
+    recording = generate(scenario("tp=2,pp=2,dp=4", faults=(slow,)))
+    waited = sum(recording.waits.values())
+    assert (waited[:, :8].argmin(axis=1) == 5).all()
+    assert (recording.own[:, :8].argmax(axis=1) == 5).all()
+
+
+def test_a_pipeline_without_imbalance_takes_its_bubble():
+    """1F1B with equal stages: (M + S - 1) / M times a stage's work, M = 16, and stages leave one drain apart."""
+    recording = generate(scenario("pp=4,dp=1", noise=STILL, data=0.0, host=0.0, gc=0.0))
+    work, transfers = recording.own[0, 0], recording.transfers["pp"][0, 0]
+    assert recording.waits["pp"][0, 0] == pytest.approx(work * 3 / 16 + transfers, rel=1e-4)
+    assert np.diff(recording.waits["pp"][0]) == pytest.approx(np.full(3, -work / 16 * 2 / 3), rel=1e-3)
+
+
+def test_sequences_slow_whole_replicas_in_seconds():
+    """What a replica's batch adds is the same on all its ranks, and nothing of it is a rank's own."""
+    recording = generate(
+        scenario("tp=2,pp=2,dp=4", noise=STILL, imbalance=Imbalance(sequence_sigma=0.12, sequence_rest=0.0))
+    )
+    compute = recording.parts["compute"]
+    assert compute[:, 0] == pytest.approx(compute[:, 1], rel=1e-5)
+    assert compute[:, 0] == pytest.approx(compute[:, 8], rel=1e-5)
+    assert compute.std() == pytest.approx(0.12 * 0.4, rel=0.2)
+
+
+def test_experts_share_a_fixed_number_of_tokens():
+    """A token that one expert gets another one does not, and half of the work follows the tokens."""
+    recording = generate(scenario("ep=4,dp=8", noise=STILL, imbalance=Imbalance(expert_sigma=0.1)))
+    tokens, compute = recording.tokens.reshape(20, 2, 4), recording.parts["compute"].reshape(20, 2, 4)
+    assert tokens.sum(axis=2) == pytest.approx(np.full((20, 2), 4 * 8192.0), rel=1e-5)
+    assert tokens.std() > 0.05 * 8192
+    assert compute / 0.4 - 1 == pytest.approx((tokens / 8192 - 1) / 2, abs=1e-4)
+
+
+def test_a_slow_link_slows_its_own_groups_only():
+    """Half the bandwidth of one group doubles its transfer and no other's."""
+    slow = Fault(cause="link", ranks=(2,), ratio=1.0, wanted="group", kinds=("tp",), begin=10)
+    transfer = generate(scenario("tp=2,dp=4", noise=STILL, faults=(slow,))).transfers["tp"]
+    assert (transfer[10:, 2:4] / transfer[:10, 2:4]) == pytest.approx(np.full((10, 2), 2.0), rel=1e-4)
+    assert transfer[10:, [0, 1, 4, 5, 6, 7]] == pytest.approx(transfer[:10, [0, 1, 4, 5, 6, 7]], rel=1e-4)
+
+
+def test_a_restart_rolls_back_and_takes_its_time():
+    """Step indices fall by the rollback while time goes on by the gap."""
+    plan = replace(UNDISTURBED, restart_at=10, rollback_steps=4, restart_seconds=100.0)
+    log = generate(scenario("dp=2", interruptions=plan)).log()
+    of_rank = log.columns["rank"] == 0
+    step, start = log.columns["step"][of_rank], log.columns["start_ns"][of_rank]
+    assert step.tolist() == [*range(10), *range(6, 16)]
+    assert start[10] - (start[9] + log.columns["duration_ns"][of_rank][9]) == 100 * 10**9
+
+
+@pytest.mark.parametrize("ranks", SIZES)
+def test_shapes_have_the_ranks_they_promise(ranks):
+    """Every scenario of a size is a job of that many ranks; one of a single node has no slow node."""
+    assert {world_size(SCENARIOS[name](ranks, 3)) for name in names(ranks)} == {ranks}
+    assert ("slow node" in names(ranks)) == (ranks > 8)
+    assert ranks in SHAPES
