@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coordinator.columns import COMPONENTS
 from coordinator.detect.components import SELF, WAIT, Explanation, explain, explain_run, medians, middling, parts_of
 from coordinator.detect.fluctuation import FluctuationTest
 from coordinator.detect.groups import Groups
 from coordinator.detect.slow_link import SlowLinkTest
 from coordinator.detect.slow_rank import SlowRankTest
 from coordinator.findings import COMMUNICATION, FLUCTUATION, SLOW_LINK, SLOW_RANK, Finding, Judgement
-from coordinator.timeline import COMPONENTS
 from coordinator.topology import replicas_of
 from lockstep.contracts.records import Flag
 

@@ -1,4 +1,4 @@
-# ruff: noqa: N806, N815  (names of arrays end in their shape, see the legend below)
+# ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
 """The steps of one run, laid out as step x rank, and the judgement of which steps are complete.
 
 No clock and no I/O: every call carries the time. Records arrive late, twice, never, or from a rank that lies; each
@@ -9,7 +9,9 @@ A restart (step indices fall while time goes on) or a leap moves the window only
 ranks say so. Until then the records of those that do are held in a second window, so that a restart loses nothing
 and a single rank moves nobody.
 
-Shapes: R ranks known (columns, ascending by rank), W steps held, N records of a batch, F fields.
+Ranks whose records agree with what is known of them are placed all at once, the others record by record.
+
+Shapes: R ranks known (columns, ascending by rank), W steps held, N records taken together, F fields.
 """
 
 from collections import Counter
@@ -18,23 +20,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lockstep.contracts.records import DOMAIN_KINDS, MISSING
+from coordinator.columns import COMPONENTS, Columns, Records, account
+from lockstep.contracts.records import DOMAIN_KINDS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     from coordinator.policy import TimelinePolicy
     from lockstep.contracts.messages import StepBatch
 
-COMPONENTS = ("data", "compute", "host", "gc")
 REJECTION_REASONS = ("rank", "late", "duplicate", "impossible")
 _NS = 1e-9
 _NOTHING = -1
-_ROUNDING_NS = 1000
-_BYTES_MAX = 1 << 60  # in one step by one rank; beyond any machine, and sums stay inside 64 bits
-_COUNT_MAX = 1 << 30
-_FLAGS_MAX = 1 << 20
-_STEP_MAX = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,48 +63,6 @@ def rejections() -> Counter[str]:
     return Counter(dict.fromkeys(REJECTION_REASONS, 0))
 
 
-class Columns:
-    """A batch as int64 columns of shape (N,); what the sender left out is MISSING throughout."""
-
-    def __init__(self, batch: "StepBatch") -> None:
-        self.count = batch.count
-        self.rank = np.frombuffer(batch.ranks, dtype="<i4").astype(np.int64)
-        self._columns = batch.columns
-        self._missing = np.full(self.count, MISSING)
-
-    def of(self, name: str) -> "NDArray[np.int64]":
-        """Return a column, read-only."""
-        data = self._columns.get(name)
-        return self._missing if data is None else np.frombuffer(data, dtype="<i8")
-
-    def has(self, name: str) -> bool:
-        """Whether the sender measured this field at all."""
-        return name in self._columns
-
-
-@dataclass(slots=True)
-class _Records:
-    """Accepted-so-far records of one batch, arrays of shape (N,)."""
-
-    column: "NDArray[np.intp]"
-    step: "NDArray[np.int64]"
-    end_ns: "NDArray[np.int64]"
-    duration_ns: "NDArray[np.int64]"
-    names: tuple[str, ...]
-    """What the rows of `value_FN` are."""
-    value_FN: "NDArray[np.float64]"
-
-    def at(self, chosen: "NDArray[np.bool_] | slice") -> "_Records":
-        return _Records(
-            self.column[chosen],
-            self.step[chosen],
-            self.end_ns[chosen],
-            self.duration_ns[chosen],
-            self.names,
-            self.value_FN[:, chosen],
-        )
-
-
 class _Window:
     """W steps beginning at `base`, the oldest step not yet judged; None until the first record."""
 
@@ -117,6 +74,7 @@ class _Window:
         self.seen = np.zeros((self.steps, rank_count), dtype=bool)
         self.row_step = np.full(self.steps, _NOTHING, dtype=np.int64)
         self.arrived_s = np.full(self.steps, np.nan)
+        self.end_ns = np.zeros(self.steps, dtype=np.int64)
         self.field_of: dict[str, int] = {}
         self.value_FWR = np.zeros((0, self.steps, rank_count))
 
@@ -125,31 +83,43 @@ class _Window:
         inside: NDArray[np.bool_] = (step >= base) & (step < base + self.steps)
         return inside
 
-    def put(self, records: _Records, now_s: float) -> None:
-        """Store records that fit."""
+    def put(self, records: Records, now_s: float) -> None:
+        """Store records that fit, one at most for each cell that is not held yet."""
         if self.base is None:
             self.base = int(records.step.min())
-        for step in set(records.step.tolist()):
-            slot = step % self.steps
-            if self.row_step[slot] != step:
-                self.row_step[slot] = step
-                self.seen[slot] = False
-                self.arrived_s[slot] = now_s
+        fields = self._fields(records.values)
         slots = records.step % self.steps
-        self.seen[slots, records.column] = True
-        fields = self._fields(records.names)
-        if len(fields) < len(self.field_of):
-            self.value_FWR[:, slots, records.column] = np.nan
-        self.value_FWR[fields[:, None], slots, records.column] = records.value_FN
+        fresh = self.row_step[slots] != records.step
+        for step in set(records.step[fresh].tolist()):
+            slot = step % self.steps
+            self.row_step[slot] = step
+            self.arrived_s[slot] = now_s
+            self.end_ns[slot] = 0
+            self.seen[slot] = False
+            self.value_FWR[:, slot] = np.nan
+        cells = slots * self.seen.shape[1] + records.column
+        self.seen.reshape(-1)[cells] = True
+        for field, values in zip(fields, records.values.values(), strict=True):
+            self.value_FWR[field].reshape(-1)[cells] = values
+        np.maximum.at(self.end_ns, slots, records.end_ns)
         np.maximum.at(self.last_step, records.column, records.step)
 
-    def _fields(self, names: tuple[str, ...]) -> "NDArray[np.intp]":
+    def _fields(self, names: "Iterable[str]") -> list[int]:
         """Return where these fields stand, with room made for new ones."""
         new = [name for name in names if name not in self.field_of]
         if new:
             self.field_of |= {name: len(self.field_of) + place for place, name in enumerate(new)}
-            self.value_FWR = np.concatenate((self.value_FWR, np.full((len(new), *self.seen.shape), np.nan)))
-        return np.array([self.field_of[name] for name in names], dtype=np.intp)
+            # Not filled: a row is when its step begins, and hundreds of megabytes nobody uses yet cost nothing.
+            room = np.empty((len(new), *self.seen.shape))
+            room[:, self.row_step != _NOTHING] = np.nan
+            self.value_FWR = np.concatenate((self.value_FWR, room)) if len(self.value_FWR) else room
+        return [self.field_of[name] for name in names]
+
+    def held(self, records: Records) -> "NDArray[np.bool_]":
+        """Return which records, of steps that fit, fall on cells that are taken, array of shape (N,)."""
+        slots = records.step % self.steps
+        taken: NDArray[np.bool_] = self.seen[slots, records.column] & (self.row_step[slots] == records.step)
+        return taken
 
     def holds(self, step: int, column: int) -> bool:
         slot = step % self.steps
@@ -165,8 +135,9 @@ class _Window:
         kept = np.flatnonzero((self.row_step >= self.base) & (self.row_step < self.base + wide.steps))
         slots = self.row_step[kept] % wide.steps
         wide.row_step[slots], wide.arrived_s[slots] = self.row_step[kept], self.arrived_s[kept]
+        wide.end_ns[slots] = self.end_ns[kept]
         wide.seen[np.ix_(slots, columns)] = self.seen[kept]
-        fields = wide._fields(tuple(self.field_of))
+        fields = np.array(wide._fields(self.field_of), dtype=np.intp)
         wide.value_FWR[np.ix_(fields, slots, columns)] = self.value_FWR[:, kept]
         return wide
 
@@ -222,42 +193,80 @@ class Timeline:
 
     def ingest(self, batch: "StepBatch", now_s: float) -> None:
         """Take a decoded batch; what cannot be used is counted in `rejected`."""
-        columns = Columns(batch)
-        if batch.count == 0:
-            return
-        place = np.minimum(np.searchsorted(self.ranks, columns.rank), max(len(self.ranks) - 1, 0))
-        known = self.ranks[place] == columns.rank if len(self.ranks) else np.zeros(batch.count, dtype=bool)
-        records, possible = _account(columns, place, self._policy)
+        self.ingest_all((batch,), now_s)
+
+    def ingest_all(self, batches: "Iterable[StepBatch]", now_s: float) -> None:
+        """Take decoded batches in the order of their arrival, far cheaper together than one by one."""
+        alike: dict[tuple[str, ...], list[StepBatch]] = {}
+        for batch in batches:
+            if batch.count:
+                alike.setdefault(tuple(batch.columns), []).append(batch)
+        for group in alike.values():
+            self._ingest(Columns(group), now_s)
+
+    def _ingest(self, columns: Columns, now_s: float) -> None:
+        place, known = self._columns_of(columns.rank)
+        records, possible = account(columns, place, self._policy)
         self.rejected["rank"] += int((~known).sum())
         self.rejected["impossible"] += int((known & ~possible).sum())
         good = known & possible
         if good.any():
             self._place(records if good.all() else records.at(good), now_s)
 
-    def _place(self, records: _Records, now_s: float) -> None:
-        """Store the records of one batch: at once when all go forward, else one by one."""
-        order = np.argsort(records.column, kind="stable")
-        column, step, end_ns = records.column[order], records.step[order], records.end_ns[order]
-        same = column[1:] == column[:-1]
-        forward = (
-            bool((~same | ((np.diff(step) > 0) & (np.diff(end_ns) > 0))).all())
-            and bool((step > self._present.last_step[column]).all())
-            and bool((end_ns > self._last_end_ns[column]).all())
-            and bool(self._present.fits(step).all())
-        )
-        if forward:
-            self._accept(records, now_s)
-            return
-        for index in range(len(records.step)):
-            self._place_one(records.at(slice(index, index + 1)), now_s)
+    def _columns_of(self, rank: "NDArray[np.int64]") -> "tuple[NDArray[np.intp], NDArray[np.bool_]]":
+        """Return the column of each record's rank, any column where the rank is unknown, and which are known."""
+        count = len(self.ranks)
+        if not count:
+            return np.zeros(len(rank), dtype=np.intp), np.zeros(len(rank), dtype=bool)
+        if self.ranks[-1] == count - 1:  # ranks 0 to R - 1, as in nearly every job: nothing to search
+            known = (rank >= 0) & (rank < count)
+            return np.where(known, rank, 0), known
+        place = np.minimum(np.searchsorted(self.ranks, rank), count - 1)
+        return place, self.ranks[place] == rank
 
-    def _accept(self, records: _Records, now_s: float) -> None:
+    def _place(self, records: Records, now_s: float) -> None:
+        """Store records: at once those of ranks whose records agree with all that is known, the others one by one."""
+        odd = self._contradicted(records)[records.column]
+        plain = records if not odd.any() else records.at(~odd)
+        if plain.count:
+            self._accept(plain, now_s)
+        rest = records.at(odd)
+        for index in range(rest.count):
+            self._place_one(rest.at(slice(index, index + 1)), now_s)
+
+    def _contradicted(self, records: Records) -> "NDArray[np.bool_]":
+        """Return the ranks whose records more than one attempt is needed to explain, array of shape (R,).
+
+        The records of all others are new and inside the window, take place in the order of their indices, and each
+        goes on from the rank's last one or was overtaken by it.
+        """
+        window = self._present
+        column, step, end_ns = records.column, records.step, records.end_ns
+        fits = window.fits(step)
+        is_next = step > window.last_step[column]
+        last_end_ns = self._last_end_ns[column]
+        agrees = np.where(is_next, end_ns > last_end_ns, end_ns <= last_end_ns + records.duration_ns // 2)
+        wrong = ~(fits & agrees)
+        if not is_next.all():
+            wrong |= ~is_next & window.held(records)
+        odd_R = self._strayed.copy()
+        odd_R[column[wrong]] = True
+        base = int(step.min()) if window.base is None else window.base
+        key = column * (window.steps + 1) + np.clip(step - base, 0, window.steps)
+        if not (key[1:] > key[:-1]).all():
+            order = np.argsort(key, kind="stable")
+            column, step, end_ns = column[order], step[order], end_ns[order]
+        twisted = (column[1:] == column[:-1]) & ((step[1:] <= step[:-1]) | (end_ns[1:] <= end_ns[:-1]))
+        odd_R[column[1:][twisted]] = True
+        return odd_R
+
+    def _accept(self, records: Records, now_s: float) -> None:
         self._present.put(records, now_s)
         np.maximum.at(self._last_end_ns, records.column, records.end_ns)
         self._strayed[records.column] = False
         self._silent[records.column] = False
 
-    def _place_one(self, record: _Records, now_s: float) -> None:
+    def _place_one(self, record: Records, now_s: float) -> None:
         column, step = int(record.column[0]), int(record.step[0])
         window = self._present
         base = step if window.base is None else window.base
@@ -274,7 +283,7 @@ class Timeline:
         else:
             self.rejected["late"] += 1
 
-    def _hold_stray(self, record: _Records, now_s: float) -> None:
+    def _hold_stray(self, record: Records, now_s: float) -> None:
         """Keep a record of another attempt, or from far away, until enough ranks agree."""
         column = int(record.column[0])
         if not self._strayed[column]:
@@ -333,62 +342,23 @@ class Timeline:
 
         def field(name: str) -> "NDArray[np.float64]":
             place = window.field_of.get(name)
-            return empty if place is None else np.where(present, window.value_FWR[place, slot], np.nan)
+            return empty if place is None else window.value_FWR[place, slot].copy()
 
         def by_kind(suffix: str) -> "dict[str, NDArray[np.float64]]":
             return {kind: field(f"{kind}_{suffix}") for kind in DOMAIN_KINDS if f"{kind}_{suffix}" in window.field_of}
 
+        waits = by_kind("wait")
+
         return StepRow(
             step=step,
-            end_unix_s=float(np.nanmax(field("end"))),
+            end_unix_s=float(window.end_ns[slot] * _NS),
             ranks=self.ranks,
             present=present,
             flags=np.nan_to_num(field("flags")).astype(np.int64),
             duration=field("duration"),
             self_seconds=field("self"),
             components={name: field(name) for name in COMPONENTS},
-            waits=by_kind("wait"),
-            transfers=by_kind("transfer"),
+            waits=waits,
+            transfers=waits | ({"pp": field("pp_floor")} if "pp" in waits else {}),
             moved=by_kind("bytes"),
         )
-
-
-def _account(
-    columns: Columns, place: "NDArray[np.intp]", policy: "TimelinePolicy"
-) -> "tuple[_Records, NDArray[np.bool_]]":
-    """Return the batch as records of the columns `place`, in seconds and bytes, and which of them can be true.
-
-    A record can be true when nothing is negative or longer than a day, and its parts do not exceed the step; where no
-    part of the thread's own time is missing they must sum to it, for that is what self time rests on.
-    """
-    limit_ns = int(policy.part_max_seconds / _NS)
-    kinds = [kind for kind in DOMAIN_KINDS if columns.has(f"{kind}_wait_ns")]
-    fields = [(name, f"{name}_ns", limit_ns, _NS) for name in COMPONENTS]
-    fields += [(f"{kind}_wait", f"{kind}_wait_ns", limit_ns, _NS) for kind in kinds]
-    own, waits = slice(0, len(COMPONENTS)), slice(len(COMPONENTS), len(fields))
-    fields += [(f"{kind}_bytes", f"{kind}_bytes", _BYTES_MAX, 1.0) for kind in kinds if columns.has(f"{kind}_bytes")]
-    fields += [("pp_shortest", "pp_shortest_ns", limit_ns, _NS), ("pp_count", "pp_count", _COUNT_MAX, 1.0)]
-    fields += [("flags", "flags", _FLAGS_MAX, 1.0)]
-    raw_FN = np.stack([columns.of(column) for _, column, _, _ in fields])
-    known_FN = raw_FN != MISSING
-    limits_F1 = np.array([[limit] for _, _, limit, _ in fields])
-    start, end, step = columns.of("start_ns"), columns.of("end_ns"), columns.of("step")
-    possible = (start >= 0) & (end > start) & (step >= 0) & (step < _STEP_MAX)
-    possible &= (~known_FN | ((raw_FN >= 0) & (raw_FN <= limits_F1))).all(axis=0)
-    duration = np.where(possible, end - start, 1)
-    possible &= duration <= limit_ns
-    plain_FN = np.where(known_FN & possible, raw_FN, 0)
-    waited = plain_FN[waits].sum(axis=0)
-    rest = duration - plain_FN[own].sum(axis=0) - waited
-    tolerance = policy.sum_tolerance_ratio * duration + _ROUNDING_NS
-    possible &= (rest >= -tolerance) & (~known_FN[own].all(axis=0) | (rest <= tolerance))
-    scales_F1 = np.array([[scale] for _, _, _, scale in fields])
-    value_FN = np.where(known_FN, plain_FN * scales_F1, np.nan)
-    values = {name: value_FN[row] for row, (name, _, _, _) in enumerate(fields)}
-    floor = values.pop("pp_shortest") * values.pop("pp_count")
-    for kind in kinds:
-        values[f"{kind}_transfer"] = floor if kind == "pp" else values[f"{kind}_wait"]
-    values["duration"] = duration * _NS
-    values["end"] = end * _NS
-    values["self"] = np.where(known_FN[waits].any(axis=0), (duration - waited) * _NS, np.nan)
-    return _Records(place, step, end, duration, tuple(values), np.stack(list(values.values()))), possible

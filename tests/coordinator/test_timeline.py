@@ -212,3 +212,58 @@ def test_memory_is_bounded():
     made.ingest(long.batch(1, 200, ranks=[0]), 0.0)
     assert made.rejected["late"] > 100
     assert made._present.value_FWR.shape[1:] == (32, 4)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_batches_taken_together_are_those_taken_one_by_one(seed):
+    """Whatever the order of batches, redelivered ones and lost records: rows and counts do not depend on the bulk."""
+    rng = np.random.default_rng(seed)
+    batches = [RECORDING.batch(first, first + 4, ranks=[rank]) for rank in range(4) for first in range(0, 24, 4)]
+    batches = [batches[place] for place in rng.permutation(len(batches)) if place != seed]
+    batches += [batches[place] for place in rng.choice(len(batches), 5)]
+    one_by_one, together = timeline(), timeline()
+    for made in (one_by_one, together):
+        made.ingest_all([RECORDING.batch(0, 1)], 0.0)
+    for batch in batches:
+        one_by_one.ingest(batch, 1.0)
+    together.ingest_all(batches, 1.0)
+    assert together.rejected == one_by_one.rejected
+    assert together.rejected["duplicate"] >= 20
+    rows, expected = together.ready(1.0), one_by_one.ready(1.0)
+    assert steps(rows) == steps(expected)
+    for row, other in zip(rows, expected, strict=True):
+        assert row.end_unix_s == other.end_unix_s
+        assert row.present.tolist() == other.present.tolist()
+        np.testing.assert_array_equal(row.self_seconds, other.self_seconds)
+
+
+def test_a_rank_that_contradicts_itself_does_not_hold_up_the_others():
+    """One rank's repeated and twisted records are sorted out by themselves; the rest of the batch is taken whole."""
+    made = timeline()
+    made.ingest_all([RECORDING.batch(0, 2, ranks=[3]), RECORDING.batch(0, 3), RECORDING.batch(1, 2, ranks=[3])], 0.0)
+    rows = made.ready(0.0)
+    assert steps(rows) == [0, 1, 2]
+    assert all(row.present.all() for row in rows)
+    assert made.rejected == {"rank": 0, "late": 0, "duplicate": 3, "impossible": 0}
+
+
+def test_senders_of_different_columns_are_taken_together():
+    """A node that measures less than the others costs only what it did not measure."""
+    made = timeline()
+    less = RECORDING.batch(0, 1, ranks=[2, 3])
+    less = replace(less, columns={name: data for name, data in less.columns.items() if name != "dp_bytes"})
+    made.ingest_all([RECORDING.batch(0, 1, ranks=[0, 1]), less], 0.0)
+    (row,) = made.ready(0.0)
+    assert row.present.all()
+    assert np.isnan(row.moved["dp"]).tolist() == [False, False, True, True]
+    assert not np.isnan(row.waits["dp"]).any()
+
+
+def test_ranks_beyond_gaps_are_found():
+    """Ranks need not be 0 to R - 1: those announced are told from those between them."""
+    made = Timeline(TimelinePolicy())
+    made.know([1, 3])
+    made.ingest(RECORDING.batch(0, 1), 0.0)
+    (row,) = made.ready(0.0)
+    assert made.rejected["rank"] == 2
+    assert row.duration.tolist() == pytest.approx(RECORDING.duration[0, [1, 3]].tolist(), rel=1e-6)
