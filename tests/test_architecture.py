@@ -15,6 +15,7 @@ ARROWS = {
     "lockstep.contracts": set(),
     "lockstep.agent": {"lockstep.contracts"},
     "lockstep.trace": {"lockstep.contracts"},
+    "lockstep.simulator": {"lockstep.contracts", "lockstep.trace"},
     "lockstep.diagnosis": {"lockstep.contracts", "lockstep.trace"},
     "lockstep.serving": {"lockstep.contracts"},
     "exporter": {"lockstep.contracts", "lockstep.serving", "lockstep.trace"},
@@ -30,6 +31,7 @@ THIRD_PARTY = {
     "lockstep.contracts": set(),
     "lockstep.agent": {"torch"},
     "lockstep.trace": {"numpy", "msgspec"},
+    "lockstep.simulator": {"numpy"},
     "lockstep.diagnosis": set(),
     "lockstep.serving": {"aiomqtt", "paho", "prometheus_client"},
 }
@@ -99,6 +101,8 @@ def test_imports_follow_the_arrows(path):
         ("lockstep/contracts/ring.py", "msgspec"),
         ("lockstep/agent/ring.py", "numpy"),
         ("lockstep/trace/load.py", "lockstep.diagnosis"),
+        ("lockstep/simulator/simulate.py", "lockstep.diagnosis"),
+        ("lockstep/simulator/simulate.py", "pandas"),
         ("coordinator/app.py", "lockstep.cli.main"),
     ],
 )

@@ -1,0 +1,121 @@
+"""What a forecast costs on one core: `python -m benchmarks.simulator_cost`.
+
+Each case is compiled and run from nothing but the model, as a user would ask: tree, graph, timeline, forecast. Prints
+the best and the median of a few rounds beside the budget, and Proteus's published time where there is one (table VI,
+seconds of compiling and executing on 32 GPUs). Exit status 1: a best above twice its budget, which is no noise.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lockstep.simulator.cluster import Cluster
+from lockstep.simulator.clusters import dgx_a100, hc2
+from lockstep.simulator.model import FULL, ModelSpec
+from lockstep.simulator.preset import Degrees, preset
+from lockstep.simulator.schedule import Schedule
+from lockstep.simulator.simulate import simulate
+from lockstep.simulator.transformers import gpt
+from lockstep.simulator.vision import vgg19
+
+ROUNDS = 7
+MARGIN = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One forecast: what is trained how, on how many nodes of which cluster, and what it may cost."""
+
+    name: str
+    model: ModelSpec
+    degrees: Degrees
+    micro_batches: int
+    batch: int
+    cluster: Callable[[int], Cluster]
+    nodes: int
+    budget_ms: float
+    proteus_s: float | None = None
+
+
+_GPT2 = gpt(layers=12, hidden=768, heads=12, sequence=1024, vocabulary=50257, precision=FULL)
+_GPT_175B = gpt(layers=96, hidden=12288, heads=96, sequence=2048)
+_GPT_1T = gpt(layers=128, hidden=25600, heads=160, sequence=2048)
+_MEGATRON = Degrees(tp=8, pp=8, dp=192)
+
+CASES = (
+    Case(
+        name="VGG19, 32 GPUs, DP",
+        model=vgg19(),
+        degrees=Degrees(dp=32),
+        micro_batches=1,
+        batch=1024,
+        cluster=hc2,
+        nodes=4,
+        budget_ms=10,
+        proteus_s=1.698,
+    ),
+    Case(
+        name="GPT-2, 32 GPUs, DP",
+        model=_GPT2,
+        degrees=Degrees(dp=32),
+        micro_batches=1,
+        batch=128,
+        cluster=hc2,
+        nodes=4,
+        budget_ms=20,
+        proteus_s=6.265,
+    ),
+    Case(
+        name="175B, 12,288 GPUs, TP8 PP8 DP192, m=32",
+        model=_GPT_175B,
+        degrees=_MEGATRON,
+        micro_batches=32,
+        batch=6144,
+        cluster=dgx_a100,
+        nodes=1536,
+        budget_ms=50,
+    ),
+    Case(
+        name="1T, 3,072 GPUs, TP8 PP64 DP6, m=512",
+        model=_GPT_1T,
+        degrees=Degrees(tp=8, pp=64, dp=6),
+        micro_batches=512,
+        batch=3072,
+        cluster=dgx_a100,
+        nodes=384,
+        budget_ms=300,
+    ),
+)
+
+
+def forecast_ms(case: Case) -> float:
+    """Return what one forecast of `case` takes, in ms of processor time, which neighbours do not add to."""
+    begin = time.process_time()
+    tree = preset(case.model, case.degrees, Schedule(micro_batches=case.micro_batches))
+    simulate(tree, case.cluster(case.nodes), batch=case.batch)
+    return (time.process_time() - begin) * 1e3
+
+
+def main() -> int:
+    """Print the table; return 1 where a case is beyond the margin of its budget."""
+    over = False
+    print(f"{'case':<40} {'best ms':>8} {'median':>8} {'budget':>7} {'Proteus s':>10} {'faster':>8}")
+    for case in CASES:
+        forecast_ms(case)
+        spent = [forecast_ms(case) for _ in range(ROUNDS)]
+        best = min(spent)
+        over |= best > MARGIN * case.budget_ms
+        published, faster = "-", "-"
+        if case.proteus_s is not None:
+            published, faster = f"{case.proteus_s:.3f}", f"{case.proteus_s * 1e3 / best:.0f} x"
+        print(
+            f"{case.name:<40} {best:>8.1f} {statistics.median(spent):>8.1f} {case.budget_ms:>7.0f}"
+            f" {published:>10} {faster:>8}"
+        )
+    return int(over)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

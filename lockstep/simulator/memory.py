@@ -1,0 +1,31 @@
+"""What a rank holds at its peak: weights and their like all the time, activations from forward to backward."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.simulator.schedule import FORWARD
+
+
+def peak_bytes(
+    passes: NDArray[np.int64],
+    begin: NDArray[np.float64],
+    end: NDArray[np.float64],
+    stored_bytes: Sequence[float],
+) -> float:
+    """Return the most that activations take at once.
+
+    `passes` are rows of `schedule.passes`, `begin` and `end` their times in seconds, `stored_bytes` what one forward
+    pass of each chunk leaves. A reference to it is held from the beginning of the forward to the end of the backward.
+    """
+    forward = passes[:, 0] == FORWARD
+    time = np.where(forward, begin, end)
+    change = np.where(forward, 1.0, -1.0) * np.asarray(stored_bytes)[passes[:, 2]]
+    order = np.lexsort((change, time))  # what is released at a moment goes before what is taken
+    return float(np.cumsum(change[order]).max(initial=0.0))
+
+
+def in_flight(passes: NDArray[np.int64]) -> int:
+    """Return the most forward passes that are done, or under way, before their backward is."""
+    return int(np.cumsum(np.where(passes[:, 0] == FORWARD, 1, -1)).max(initial=0))

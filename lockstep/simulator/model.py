@@ -1,0 +1,111 @@
+"""What a model asks of devices: operators with named dimensions, in modules that nest as the code's do.
+
+An operator's figures are those of one sample, unsplit. Its dimensions tell how it may be split: splitting `h` of a
+linear layer, which is in its input and not in its output, leaves partial sums behind.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+BATCH = "b"
+"""The dimension that every operator has: samples, whose number is the strategy's to say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What an operator reads of the tensor before it: which of its dimensions lies at which position, and how much.
+
+    `share` is the part of the incoming tensor: attention reads queries and keys from one tensor, split differently.
+    """
+
+    dims: tuple[str, ...]
+    share: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Operator:
+    """One layer, forward and backward. Compared by identity: one object stands for all its repetitions.
+
+    `flops` are the forward pass's, `moved_elements` the activations that it reads and writes; backward takes
+    `backward_ratio` times both. `dims` maps what can be split to its size, but for the batch; `reads` and `writes`
+    say which dimension lies at which position of the tensors before and after. `weight_dims` are those that also
+    split the weights; `shared_weights` are counted in another operator. `stored_*` are elements kept for backward
+    times their bytes: of the tensor before, and of the operator's own making. `selective` marks what selective
+    recomputation computes again.
+    """
+
+    name: str
+    dims: Mapping[str, float]
+    reads: tuple[Read, ...]
+    writes: tuple[str, ...]
+    output_elements: float
+    flops: float = 0.0
+    moved_elements: float = 0.0
+    backward_ratio: float = 2.0
+    weights: float = 0.0
+    weight_dims: tuple[str, ...] = ()
+    shared_weights: bool = False
+    stored_input_bytes: float = 0.0
+    stored_own_bytes: float = 0.0
+    selective: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Module:
+    """Operators and modules in the order of the data, by unique names. Compared by identity."""
+
+    name: str
+    children: tuple["Module | Operator", ...]
+
+    def operators(self) -> Iterator[Operator]:
+        """Yield the operators below, in the order of the data."""
+        for child in self.children:
+            if isinstance(child, Operator):
+                yield child
+            else:
+                yield from child.operators()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """Bytes of one element: activations, weights, gradients as kept and as sent, and the optimizer's state."""
+
+    activation: float = 2
+    weight: float = 2
+    gradient: float = 4
+    sent_gradient: float = 4
+    optimizer: float = 12
+
+
+MIXED = Precision()
+"""Megatron's mixed precision: half weights, full gradients, full weights and two moments: 18 bytes a parameter."""
+HALF_GRADIENTS = Precision(gradient=2, sent_gradient=2)
+FULL = Precision(activation=4, weight=4, gradient=4, sent_gradient=4, optimizer=8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ModelSpec:
+    """A model: its modules, the tokens in a sample, and its number formats.
+
+    `blocks` are what a pipeline divides: names by place, and modules; a module that repeats is one object.
+    """
+
+    name: str
+    blocks: tuple[tuple[str, Module], ...]
+    tokens: float = 1.0
+    precision: Precision = MIXED
+
+    def operators(self) -> Iterator[Operator]:
+        """Yield every operator, repetitions included."""
+        for _, block in self.blocks:
+            yield from block.operators()
+
+    @property
+    def parameters(self) -> float:
+        """The number of parameters, shared ones once."""
+        return sum(op.weights for op in self.operators() if not op.shared_weights)
+
+    @property
+    def flops_per_sample(self) -> float:
+        """Forward and backward of one sample, without recomputation: the numerator of MFU."""
+        return sum(op.flops * (1 + op.backward_ratio) for op in self.operators())

@@ -1,0 +1,142 @@
+"""What one pipeline stage does in a pass, with its transfers as phases on the fabric and its gradients in buckets."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from lockstep.simulator.chunks import Chunk, Feature, Gathered, Segment, Summed, Work
+from lockstep.simulator.fabric import Fabric, Phase
+from lockstep.simulator.mesh import Mesh
+from lockstep.simulator.placement import PARTIAL, Placement, Transfer, transfers
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Work of `seconds` at full speed."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """A phase that the pass waits for."""
+
+    phase: Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """Phases in the gradient queue, one after the other. Those with a `ticket` are waited for."""
+
+    phases: tuple[Phase, ...]
+    ticket: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Await:
+    """What follows needs the queued phases with this ticket."""
+
+    ticket: int
+
+
+Act = Compute | Blocking | Queued | Await
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The acts of one chunk: forward, backward, and backward of the step's last micro-batch, which sums gradients."""
+
+    forward: tuple[Act, ...]
+    backward: tuple[Act, ...]
+    last: tuple[Act, ...]
+
+    @property
+    def queues_always(self) -> bool:
+        """Whether every pass has something in the gradient queue."""
+        return any(isinstance(act, Queued) for act in (*self.forward, *self.backward))
+
+    @property
+    def queues_last(self) -> bool:
+        """Whether the last pass has."""
+        return any(isinstance(act, Queued) for act in self.last)
+
+
+@dataclass(slots=True)
+class _Buckets:
+    """Gradients that wait to be sent together, by how they are summed and kept."""
+
+    limit_bytes: float
+    waiting: dict[tuple[frozenset[str], frozenset[str]], float] = field(default_factory=dict)
+
+    def add(self, summed: Summed) -> Iterator[tuple[frozenset[str], frozenset[str], float]]:
+        key = (summed.sums, summed.kept)
+        total_bytes = self.waiting.get(key, 0.0) + summed.total_bytes
+        self.waiting[key] = total_bytes
+        if total_bytes >= self.limit_bytes:
+            del self.waiting[key]
+            yield (*key, total_bytes)
+
+    def rest(self) -> Iterator[tuple[frozenset[str], frozenset[str], float]]:
+        for key, total_bytes in self.waiting.items():
+            yield (*key, total_bytes)
+
+
+def compile_program(chunk: Chunk, fabric: Fabric, *, bucket_bytes: float) -> Program:
+    """Return the program of `chunk`, its groups entered in `fabric`; gradients go in buckets of `bucket_bytes`."""
+    part = chunk.part
+    return Program(
+        tuple(_acts(part.forward, chunk.mesh, fabric, bucket_bytes, last=False)),
+        tuple(_acts(part.backward, chunk.mesh, fabric, bucket_bytes, last=False)),
+        tuple(_acts(part.backward, chunk.mesh, fabric, bucket_bytes, last=True)),
+    )
+
+
+def compile_returns(returns: list[Transfer], mesh: Mesh, fabric: Fabric) -> tuple[Queued, ...]:
+    """Return the gathers of updated weights, all of one kind and group in one."""
+    volume: dict[tuple[str, frozenset[str]], float] = {}
+    for transfer in returns:
+        key = (transfer.kind, transfer.axes)
+        volume[key] = volume.get(key, 0.0) + transfer.volume_bytes
+    return tuple(Queued(tuple(fabric.phases(Transfer(*key, total), mesh))) for key, total in volume.items())
+
+
+def _acts(segments: list[Segment], mesh: Mesh, fabric: Fabric, bucket_bytes: float, *, last: bool) -> Iterator[Act]:
+    """Yield the acts of a pass; work is one act up to the next segment that it must end for."""
+    buckets = _Buckets(bucket_bytes)
+    gathers = [segment for segment in segments if isinstance(segment, Gathered)]
+    issued = waited = 0
+    pending_s = 0.0
+    for segment in segments:
+        acts: list[Act] = []
+        if isinstance(segment, Work):
+            pending_s += segment.seconds
+        elif isinstance(segment, Feature):
+            acts += map(Blocking, fabric.phases(segment.transfer, mesh))
+        elif isinstance(segment, Summed):
+            ready = buckets.add(segment) if last or segment.every_pass else ()
+            acts += [_sum(bucket, mesh, fabric) for bucket in ready]
+        else:
+            # The next unit's weights are asked for as this unit begins: one unit ahead, as FSDP prefetches.
+            for ticket in range(issued, min(waited + 2, len(gathers))):
+                acts.append(_fetch(gathers[ticket], ticket, mesh, fabric))
+                issued = ticket + 1
+            acts.append(Await(waited))
+            waited += 1
+        if acts and pending_s:
+            yield Compute(pending_s)
+            pending_s = 0.0
+        yield from acts
+    if pending_s:
+        yield Compute(pending_s)
+    yield from (_sum(bucket, mesh, fabric) for bucket in buckets.rest())
+
+
+def _fetch(gathered: Gathered, ticket: int, mesh: Mesh, fabric: Fabric) -> Queued:
+    return Queued(tuple(fabric.phases(gathered.transfer, mesh)), ticket)
+
+
+def _sum(bucket: tuple[frozenset[str], frozenset[str], float], mesh: Mesh, fabric: Fabric) -> Queued:
+    sums, kept, total_bytes = bucket
+    have: Placement = dict.fromkeys(sums, PARTIAL)
+    want: Placement = dict.fromkeys(kept, 0)
+    found = [phase for t in transfers(total_bytes, have, want, mesh) for phase in fabric.phases(t, mesh)]
+    return Queued(tuple(found))

@@ -1,0 +1,151 @@
+"""Which ranks, groups and links behave alike, so that one of each stands for all.
+
+Colour refinement finds the coarsest partition in which ranks of one class have the same program and speed and sit in
+groups of the same classes, groups of one class have members and links of the same classes, and links of one class
+have the same capacity and carry the same groups. Nothing that happens in a step can tell members of one class apart,
+so simulating the classes is simulating everybody (tests hold it against the partition that collapses nothing).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.simulator.cluster import Usage
+
+_Hashes = NDArray[np.uint64]
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # increment and factors of splitmix64 (Steele et al. 2014)
+_FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+_SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
+
+_PLACES: _Hashes = np.arange(2, dtype=np.uint64)
+"""Sender and receiver of a directed group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Groups that perform the same collectives: ranks by group, and the links that they pass.
+
+    `groups` has shape (groups, members), each rank at most once. In a `directed` family the first member sends to the
+    second, a rank at most once each; in others members are alike.
+    """
+
+    groups: NDArray[np.int64]
+    usage: Usage
+    directed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Class of every rank, of every group by family, and of every uplink: arrays of class numbers from 0 on.
+
+    Ranks and links that no family touches are in classes of their own kind and capacity.
+    """
+
+    ranks: NDArray[np.int64]
+    groups: tuple[NDArray[np.int64], ...]
+    links: NDArray[np.int64]
+
+
+def no_collapse(n_ranks: int, families: Sequence[Family], n_links: int) -> Partition:
+    """Return the partition in which everything is alone."""
+    return Partition(np.arange(n_ranks), tuple(np.arange(len(f.groups)) for f in families), np.arange(n_links))
+
+
+def collapse(rank_kinds: NDArray[np.int64], families: Sequence[Family], capacity: NDArray[np.float64]) -> Partition:
+    """Return the coarsest partition that a step cannot tell from none.
+
+    `rank_kinds` numbers program and speed of each rank; `capacity` is that of each link, in bytes a second.
+    """
+    ranks = _mix(rank_kinds.astype(np.uint64))
+    untouched = _mix(np.ascontiguousarray(capacity).view(np.uint64))
+    if not families:
+        return Partition(_numbers(ranks), (), _numbers(untouched))
+    uses = _Uses(families)
+    links = untouched[uses.touched]
+    classes = (0, 0)
+    while True:
+        groups = _group_hashes(families, ranks, links, uses)
+        ranks = _rank_hashes(families, ranks, groups)
+        links = _mix(links + uses.by_link(_mix(np.concatenate(groups)[uses.group] + uses.shape)))
+        found = (len(np.unique(ranks)), len(np.unique(links)))
+        if found == classes:
+            break
+        classes = found
+    untouched[uses.touched] = links
+    return Partition(_numbers(ranks), tuple(_numbers(hashes) for hashes in groups), _numbers(untouched))
+
+
+class _Uses:
+    """The uses of links by all groups of all families, numbered through, and their sums by group and by link."""
+
+    def __init__(self, families: Sequence[Family]) -> None:
+        sizes = [len(family.groups) for family in families]
+        offsets = np.cumsum(sizes) - sizes
+        self.group = np.concatenate([f.usage.group + offset for f, offset in zip(families, offsets, strict=True)])
+        passed = np.concatenate([family.usage.link for family in families])
+        is_touched = np.zeros(int(passed.max()) + 1, dtype=bool)
+        is_touched[passed] = True
+        self.touched = np.flatnonzero(is_touched)
+        self.link = (np.cumsum(is_touched) - 1)[passed]
+        self.shape = _mix(np.concatenate([_shape(family.usage) for family in families]))
+        self._bounds = np.cumsum(sizes)[:-1]
+        self._group_starts = np.flatnonzero(np.diff(self.group, prepend=-1))
+
+    def by_group(self, values: _Hashes) -> list[_Hashes]:
+        """Return the sums of the uses of each group, by family; every group passes a link."""
+        return np.split(np.add.reduceat(values, self._group_starts), self._bounds)
+
+    def by_link(self, values: _Hashes) -> _Hashes:
+        """Return the sums of the uses of each link that is touched."""
+        total = np.zeros(len(self.touched), dtype=np.uint64)
+        np.add.at(total, self.link, values)
+        return total
+
+
+def _group_hashes(families: Sequence[Family], ranks: _Hashes, links: _Hashes, uses: _Uses) -> list[_Hashes]:
+    """Return a hash of each group: of its members' and of its links' with the use it makes of them."""
+    mixed = _mix(ranks)
+    loads = uses.by_group(_mix(links[uses.link] + uses.shape))
+    found = []
+    for index, (family, load) in enumerate(zip(families, loads, strict=True)):
+        members = mixed[family.groups]
+        if family.directed:
+            members = _mix(members + _PLACES)
+        found.append(_mix(members.sum(axis=1, dtype=np.uint64) + load + np.uint64(index)))
+    return found
+
+
+def _rank_hashes(families: Sequence[Family], ranks: _Hashes, groups: list[_Hashes]) -> _Hashes:
+    """Return new hashes of ranks: the old ones and those of their groups, with the place in a directed one."""
+    ranks = ranks.copy()
+    for family, hashes in zip(families, groups, strict=True):
+        if family.directed:
+            for place in range(2):
+                ranks[family.groups[:, place]] += _mix(hashes + np.uint64(place))
+        else:
+            ranks[family.groups.ravel()] += np.repeat(hashes, family.groups.shape[1])
+    return _mix(ranks)
+
+
+def _shape(usage: Usage) -> _Hashes:
+    """Return what a group does with a link, as one number."""
+    return ((usage.way << 60) + (usage.members << 30) + usage.beyond).astype(np.uint64)
+
+
+def _numbers(hashes: _Hashes) -> NDArray[np.int64]:
+    """Return class numbers in the order in which classes first appear."""
+    _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
+    order = np.argsort(np.argsort(first))
+    return np.asarray(order[inverse], dtype=np.int64)
+
+
+def _mix(values: _Hashes) -> _Hashes:
+    """Return splitmix64 of each value: equal for equal values, and for others only by an accident of 2**-64."""
+    mixed = values + _GOLDEN
+    for shift, factor in zip(_SHIFTS, _FACTORS, strict=False):
+        mixed ^= mixed >> shift
+        mixed *= factor
+    mixed ^= mixed >> _SHIFTS[2]
+    return np.asarray(mixed, dtype=np.uint64)
