@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SYSTEM_PACKAGES := prometheus prometheus-alertmanager mosquitto
 
-.PHONY: demo test check format generate bench bench-agent accuracy clean
+.PHONY: demo test check format generate bench bench-agent bench-simulator accuracy accuracy-simulator clean
 
 demo: $(VENV)/.demo
 	$(BIN)/lockstep demo
@@ -33,6 +33,12 @@ bench: bench-agent
 
 bench-agent: $(VENV)/.dev system-packages
 	$(BIN)/python -m benchmarks.agent_cost
+
+bench-simulator: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.simulator_cost
+
+accuracy-simulator: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.simulator_accuracy
 
 # About a quarter of an hour; `--ranks 8 --seeds 2` for a look.
 accuracy: $(VENV)/.dev
