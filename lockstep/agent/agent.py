@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.agent.boundary import Boundary, describe, say
 from lockstep.agent.device import make_timeline
-from lockstep.agent.facts import collect
 from lockstep.agent.groups import Groups
 from lockstep.agent.identity import make_header, read_identity
 from lockstep.agent.profiler import Capture
 from lockstep.agent.recorder import Recorder
 from lockstep.agent.ring import RingWriter
+from lockstep.agent.throughput.facts import collect
 from lockstep.contracts.errors import LockstepError
 from lockstep.contracts.ring import STATE_FAILED, STATE_FINISHED
 
@@ -179,7 +179,7 @@ class Agent:
         if self.recorder.timeline is None:
             self.recorder.timeline = make_timeline()
         if next_step in (1, SETTLING_STEPS) and self.ring is not None:  # a second optimizer is met after the first step
-            self.ring.write_facts(collect(self))
+            self.ring.write_facts(collect(self.recorder.flops))
 
     def _end_capture(self) -> None:
         """Stop a running profiler: left alone it would record until memory ends, and crash torch at exit."""

@@ -5,7 +5,7 @@ import os
 import shutil
 
 from lockstep.agent.bootstrap import loader_environment
-from lockstep.agent.options import check_option
+from lockstep.agent.throughput.options import check_option
 from lockstep.contracts.domains import DEFAULT_ORDER, check_order, parse_degrees
 from lockstep.contracts.errors import LocalError
 from lockstep.contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, RUN_VARIABLE, check_name

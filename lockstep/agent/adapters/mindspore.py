@@ -14,9 +14,9 @@ from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any, Self
 
 from lockstep.agent import api, bootstrap
-from lockstep.agent.batch import BatchCounter
 from lockstep.agent.boundary import say
-from lockstep.agent.options import read_options
+from lockstep.agent.throughput.batch import BatchCounter
+from lockstep.agent.throughput.options import read_options
 from lockstep.contracts.records import Flag
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
     streams.py      events: the only place that talks to a device library
     axis.py         host times to device times: arithmetic
     timeline.py     which steps are still on their way, and where the device's time lies on the host's
-    waits.py        hook: where the training thread's stream is made to wait for another one
 
 docs/devices.md has the reasoning.
 """

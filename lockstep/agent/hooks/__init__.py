@@ -16,19 +16,19 @@ Hook = Callable[["Agent"], Removal]
 
 def torch_hooks() -> list[Hook]:
     """Return every hook of a process that trains with torch, in the order of installation."""
-    from lockstep.agent.device import waits as device_waits  # noqa: PLC0415  (not at start)
-    from lockstep.agent.hooks import (  # noqa: PLC0415
+    from lockstep.agent.hooks import (  # noqa: PLC0415  (not at start)
         backward,
         checkpoint,
         collectives,
+        compilation,
         data,
         gc,
         optimizer,
         profilers,
+        streams,
         throughput,
         waits,
     )
-    from lockstep.agent.hooks import compile as compile_hook  # noqa: PLC0415
 
     return [
         data.install,
@@ -37,9 +37,9 @@ def torch_hooks() -> list[Hook]:
         throughput.install,
         collectives.install,
         waits.install,
-        device_waits.install,
+        streams.install,
         checkpoint.install,
-        compile_hook.install,
+        compilation.install,
         profilers.install,
         gc.install,
     ]

@@ -7,10 +7,10 @@ import os
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from lockstep.agent.batch import BatchCounter
 from lockstep.agent.boundary import say
 from lockstep.agent.hooks import Removal, patch
-from lockstep.agent.options import read_options
+from lockstep.agent.throughput.batch import BatchCounter
+from lockstep.agent.throughput.options import read_options
 from lockstep.contracts.records import Flag
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from lockstep.agent.flops import ModelFlops
 from lockstep.agent.hooks import Removal
-from lockstep.agent.options import read_options
-from lockstep.agent.precision import product_dtype
+from lockstep.agent.throughput.flops import ModelFlops
+from lockstep.agent.throughput.options import read_options
+from lockstep.agent.throughput.precision import product_dtype
 
 if TYPE_CHECKING:
     from lockstep.agent.agent import Agent

@@ -1,12 +1,14 @@
 """From batches to model FLOPs in the record and facts in the ring, on real training in this process."""
 
+import sys
+
 import pytest
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.data import DataLoader, TensorDataset
 
 from lockstep.agent import bootstrap
-from lockstep.agent.flops import MEASURED_STEP
+from lockstep.agent.throughput.flops import MEASURED_STEP
 from lockstep.contracts import ring as layout
 from lockstep.contracts.blob import read_blob
 from lockstep.contracts.facts import facts_from_json
@@ -49,6 +51,9 @@ def read_facts(path):
 @pytest.fixture
 def watch(rank_environment, monkeypatch):
     """Return a function that trains under an agent with settings, and gives (losses, ring, facts)."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    if dynamo is not None:
+        dynamo.counters.clear()  # what former tests compiled in this process is not this training's
 
     def run(**settings):
         for name, value in settings.items():

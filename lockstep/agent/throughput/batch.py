@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice, pairwise
 from typing import Any
 
-from lockstep.agent.options import OFF, Options, Quantity
+from lockstep.agent.throughput.options import OFF, Options, Quantity
 from lockstep.contracts.records import MISSING
 
 DEPTH = 3

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockstep.agent.options import FlopsRule, Options, Quantity, check_option, read_options
+from lockstep.agent.throughput.options import FlopsRule, Options, Quantity, check_option, read_options
 from lockstep.contracts.errors import ConfigError
 
 

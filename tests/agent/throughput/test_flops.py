@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-from lockstep.agent.flops import MEASURED_STEP, MEETINGS_MAX, ModelFlops
-from lockstep.agent.options import read_options
+from lockstep.agent.throughput.flops import MEASURED_STEP, MEETINGS_MAX, ModelFlops
+from lockstep.agent.throughput.options import read_options
 from lockstep.contracts.records import MISSING, Flag
 
 pytestmark = pytest.mark.torch

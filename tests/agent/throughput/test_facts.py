@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from lockstep.agent.facts import collect
-from lockstep.agent.flops import ModelFlops
-from lockstep.agent.options import read_options
+from lockstep.agent.throughput.facts import collect
+from lockstep.agent.throughput.flops import ModelFlops
+from lockstep.agent.throughput.options import read_options
 from lockstep.contracts.facts import facts_from_json
 
 
@@ -27,20 +27,20 @@ def make_torch(*, cuda="", hip=None, npu="", precision="ieee"):
     )
 
 
-def make_agent(dtype="", **settings):
+def make_flops(dtype="", **settings):
     flops = ModelFlops(read_options(settings), lambda _flag: None, lambda: 0)
     flops.dtype = dtype
-    return SimpleNamespace(recorder=SimpleNamespace(flops=flops))
+    return flops
 
 
 @pytest.fixture
 def collected(monkeypatch):
-    """Return a function that gives the facts of a process with such a torch and agent."""
+    """Return a function that gives the facts of a process with such a torch and FLOPs."""
 
-    def collect_with(torch, agent):
+    def collect_with(torch, flops):
         monkeypatch.setitem(sys.modules, "torch", torch)
         monkeypatch.setitem(sys.modules, "torch.distributed", None)
-        return facts_from_json(collect(agent), where="here")
+        return facts_from_json(collect(flops), where="here")
 
     return collect_with
 
@@ -60,19 +60,18 @@ def collected(monkeypatch):
 )
 def test_device_and_peak(collected, torch, seen, expected):
     """The device that training has started gives name and peak; a device that it has not is not touched."""
-    facts = collected(make_torch(**torch), make_agent(seen))
+    facts = collected(make_torch(**torch), make_flops(seen))
     assert (facts.device, facts.device_kind, facts.dtype, facts.peak_flops_per_second) == expected
 
 
 def test_a_process_without_torch_says_what_it_knows(collected):
     """With the framework-neutral API the host is the device."""
-    recorder = SimpleNamespace(flops=lambda _samples, _tokens: 0)
-    facts = collected(None, SimpleNamespace(recorder=recorder))
+    facts = collected(None, lambda _samples, _tokens: 0)
     assert (facts.device, facts.torch_version, facts.flops_source, facts.parameters) == ("cpu", "", "none", None)
 
 
 def test_a_name_that_no_label_can_hold_is_made_fit(collected):
     """A driver's odd or endless name is cut and cleaned, never refused by the exporter."""
-    facts = collected(make_torch(cuda="NVIDIA\tX\n" + "é" * 200), make_agent("bf16"))
+    facts = collected(make_torch(cuda="NVIDIA\tX\n" + "é" * 200), make_flops("bf16"))
     assert facts.device.startswith("NVIDIA X é")
     assert len(facts.device.encode()) <= 128

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from lockstep.agent.hooks.compile import counter
+from lockstep.agent.hooks.compilation import counter
 
 DYNAMO = "torch._dynamo.utils"
 

@@ -16,8 +16,8 @@ from typing import Any
 from weakref import WeakSet
 
 from lockstep.agent.boundary import say
-from lockstep.agent.options import AUTO, MEASURE, OFF, Options
-from lockstep.agent.parameters import count_parameters
+from lockstep.agent.throughput.options import AUTO, MEASURE, OFF, Options
+from lockstep.agent.throughput.parameters import count_parameters
 from lockstep.contracts.records import MISSING, Flag
 
 FLOPS_PER_PARAMETER_AND_TOKEN = 6

@@ -2,27 +2,27 @@
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-from lockstep.agent.flops import ModelFlops
-from lockstep.agent.options import Options, read_options
-from lockstep.agent.precision import allows_tf32
+from lockstep.agent.throughput.flops import ModelFlops
+from lockstep.agent.throughput.options import Options, read_options
+from lockstep.agent.throughput.precision import allows_tf32
 from lockstep.contracts.facts import RankFacts, facts_to_json
 from lockstep.contracts.limits import NAME_MAX_BYTES
 from lockstep.contracts.peaks import peak_flops_per_second
-
-if TYPE_CHECKING:
-    from lockstep.agent.agent import Agent
 
 HOST = ("cpu", "cpu")
 """Device and kind of a process that has touched none. A host has no peak here: what it can do is not published so."""
 
 
-def collect(agent: "Agent") -> dict[str, Any]:
-    """Return the JSON form of this rank's RankFacts. Never starts a device that training has not started."""
+def collect(flops: Callable[[int, int], int]) -> dict[str, Any]:
+    """Return the JSON form of this rank's RankFacts; `flops` is what the recorder asks for model FLOPs.
+
+    Never starts a device that training has not started.
+    """
     torch: Any = sys.modules.get("torch")
-    answer: Any = agent.recorder.flops
-    model = answer if isinstance(answer, ModelFlops) else None
+    model = flops if isinstance(flops, ModelFlops) else None
     options = read_options(os.environ)
     name, kind = HOST if torch is None else _device(torch)
     dtype = _dtype(torch, "" if model is None else model.dtype, kind, options)

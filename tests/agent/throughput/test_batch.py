@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import BatchEncoding
 
-from lockstep.agent.batch import BOUNDARIES_MAX, BatchCounter
-from lockstep.agent.options import read_options
+from lockstep.agent.throughput.batch import BOUNDARIES_MAX, BatchCounter
+from lockstep.agent.throughput.options import read_options
 from lockstep.contracts.records import MISSING
 
 pytestmark = pytest.mark.torch

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lockstep.agent.boundary import Boundary
-from lockstep.agent.device import waits
+from lockstep.agent.hooks import streams
 from tests.agent.device.simulated import ASIDE, HOME, MS, Scene
 
 
@@ -44,10 +44,10 @@ class Event:
 @pytest.fixture
 def scene(monkeypatch):
     scene = Scene(monkeypatch)
-    monkeypatch.setattr(waits, "monotonic_ns", lambda: scene.device.now)
+    monkeypatch.setattr(streams, "monotonic_ns", lambda: scene.device.now)
     agent = Agent(scene.recorder)
     former = torch.cuda.Stream.wait_event
-    remove = waits.install(agent)
+    remove = streams.install(agent)
     yield scene
     remove()
     assert torch.cuda.Stream.wait_event is former

@@ -8,7 +8,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from lockstep.agent.parameters import count_parameters
+from lockstep.agent.throughput.parameters import count_parameters
 
 pytestmark = pytest.mark.torch
 

@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
-from lockstep.agent.precision import NODES_MAX, allows_tf32, product_dtype
+from lockstep.agent.throughput.precision import NODES_MAX, allows_tf32, product_dtype
 
 pytestmark = pytest.mark.torch
 
