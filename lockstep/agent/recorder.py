@@ -70,8 +70,9 @@ class Recorder:
 
         `beat(now_ns)` is given a sign of life at most marks.
         """
-        if self.garbage is not None:
+        if self.garbage is not None:  # what was collected before is no step's
             self.garbage.take(0)
+            self.garbage.take_full_count()
         self._beat = beat
         self._iteration = Iteration()
         self._seen_kinds: set[int] = set()
@@ -382,8 +383,8 @@ class Recorder:
         self.quantities.end_step(draft)
         garbage = self.garbage
         if garbage is not None and (garbage.events or garbage.taken):
-            draft.marks.gcs = garbage.take(self.thread)
-            draft.gc_full_count = garbage.take_full_count()
+            draft.marks.gcs = collections = garbage.take(self.thread)
+            draft.gc_full_count = min(garbage.take_full_count(), len(collections))
         if draft.flops == MISSING:
             draft.flops = self.flops(draft.samples, draft.tokens)
         if self.compilations is not None:

@@ -128,6 +128,23 @@ def test_collection_is_measured_inside_its_phase(watched):
         assert record["forward_ns"] > record["gc_ns"]
 
 
+def test_full_collections_are_those_of_the_step(watched):
+    """A full collection is counted in its step; those before training began are no step's."""
+    gc.collect()
+    gc.collect()
+    train(make_loader(batches=3))
+    gc.collect()
+    gc.disable()
+    try:
+        train(make_loader(batches=2))
+    finally:
+        gc.enable()
+    records = watched.ring().records
+    assert [record["gc_full_count"] for record in records[1:]] == [0, 0, 1, 0]
+    assert records[3]["gc_count"] >= 1
+    assert records[0]["gc_full_count"] == 0
+
+
 def test_evaluation_is_flagged(watched):
     """Batches fetched without gradients mark the step and are not counted as training samples."""
     model = make_model()
