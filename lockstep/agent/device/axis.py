@@ -1,6 +1,6 @@
 """A step's marks, made when work was queued, become marks of when the device did it. Pure arithmetic on ns.
 
-A mark that has an event lies where the event does. What has none (garbage collections of the young, phases that the
+A mark that has an event lies where the event does. What has none (garbage collections, phases that the
 training names itself) lies where the host was, unless the device was busy then: between the events around it.
 """
 
@@ -51,12 +51,10 @@ class Axis:
     def exposed(self, begin_ns: int, end_ns: int) -> Interval:
         """Return the part of a pause of the host that the device had no work for.
 
-        With an event at both ends that is what lies between them. Else: what was still queued for the device at the
-        next event is what the pause could have been longer without being felt, so at most the rest was exposed.
+        What was still queued for the device at the next event is what the pause could have been longer without being
+        felt, so at most the rest was exposed.
         """
         begin, end = self.at(begin_ns), self.at(end_ns)
-        if begin_ns in self._exact and end_ns in self._exact:
-            return begin, end
         return max(begin, end - max(end_ns - begin_ns - self._lead_after(end_ns), 0)), end
 
     def _lead_after(self, host_ns: int) -> int:

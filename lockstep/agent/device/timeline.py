@@ -288,7 +288,7 @@ def _ascending(draft: Draft, length_ns: int, marks: list[tuple[int, int]]) -> li
     points = [(draft.start_ns, 0)]
     reached = 0
     for host_ns, offset_ns in marks:
-        if not draft.start_ns < host_ns <= draft.end_ns:  # a collection of garbage in the middle of a step's end
+        if not draft.start_ns < host_ns <= draft.end_ns:  # a mark in the middle of a step's end
             continue
         reached = min(max(offset_ns, reached), length_ns)
         points.append((host_ns, reached))
