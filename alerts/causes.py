@@ -17,8 +17,7 @@ def group(site: Site, policy: AlertPolicy) -> Group:
 def _slow_device_found(site: Site, policy: AlertPolicy) -> Alert:
     # A rank may be suspect in several kinds of domain at once; it is still one rank, and one alert.
     suspects = (
-        f"max by ({site.run_labels}, rank, hostname, cause) "
-        '(lockstep_suspect_slowdown_ratio{cause!="communication"})\n> 0'
+        f'max by ({site.run_labels}, rank, hostname, cause) (lockstep_suspect_slowdown_ratio{{cause!="link"}})\n> 0'
     )
     return Alert(
         name="LockstepSlowDeviceFound",
@@ -41,12 +40,12 @@ def _link_slow(site: Site, policy: AlertPolicy) -> Alert:
     return Alert(
         name="LockstepLinkSlow",
         severity="warning",
-        expr=unfinished(by_run("sum", 'lockstep_run_incidents_open{cause="communication"} > 0', site), site),
+        expr=unfinished(by_run("sum", 'lockstep_run_incidents_open{cause="link"} > 0', site), site),
         for_seconds=policy.link_slow_for_seconds,
         keep_seconds=policy.link_slow_keep_seconds,
         summary="Communication holds a training run back.",
-        description="Open incidents of run {{ $labels.run }} with communication as their cause: {{ $value }}. Ranks:"
-        '{{ range printf `topk(5, lockstep_incident_info{run="%s",cause="communication"})` $labels.run | query }}'
+        description="Open incidents of run {{ $labels.run }} with a slow link as their cause: {{ $value }}. Ranks:"
+        '{{ range printf `topk(5, lockstep_incident_info{run="%s",cause="link"})` $labels.run | query }}'
         " {{ .Labels.rank }}{{ end }}.",
     )
 

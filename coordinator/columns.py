@@ -28,6 +28,7 @@ _BYTES_MAX = 1 << 60  # in one step by one rank; beyond any machine, and sums st
 _COUNT_MAX = 1 << 30
 _FLAGS_MAX = 1 << 20
 _STEP_MAX = 1 << 62
+_WORK_MAX = 1 << 62  # FLOPs of a step of the largest machine are 2^55
 
 
 class Columns:
@@ -104,12 +105,17 @@ def account(
     possible &= (rest >= -tolerance) & (~all_known | (rest <= tolerance))
     values = {name: _scaled(*each, _NS) for name, each in zip(COMPONENTS, own, strict=True)}
     values |= {f"{kind}_wait": _scaled(*each, _NS) for kind, each in zip(kinds, waits, strict=True)}
-    for name, limit in [(f"{kind}_bytes", _BYTES_MAX) for kind in kinds] + [("flags", _FLAGS_MAX)]:
+    amounts = [*((f"{kind}_bytes", _BYTES_MAX) for kind in kinds), ("flags", _FLAGS_MAX)]
+    amounts += [(name, _WORK_MAX) for name in ("tokens", "work")]
+    for name, limit in amounts:
         if columns.has(name):
             values[name] = _scaled(*_measured(columns.of(name), limit, possible), 1.0)
-    if "pp" in kinds:
-        shortest = _scaled(*_measured(columns.of("pp_shortest_ns"), limit_ns, possible), _NS)
-        values["pp_floor"] = shortest * _scaled(*_measured(columns.of("pp_count"), _COUNT_MAX, possible), 1.0)
+    for kind in kinds:
+        if columns.has(f"{kind}_shortest_ns") and columns.has(f"{kind}_count"):
+            shortest = _scaled(*_measured(columns.of(f"{kind}_shortest_ns"), limit_ns, possible), _NS)
+            values[f"{kind}_floor"] = shortest * _scaled(
+                *_measured(columns.of(f"{kind}_count"), _COUNT_MAX, possible), 1.0
+            )
     values["duration"] = duration * _NS
     values["self"] = _scaled(duration - waited, _any_known(waits, columns.count), _NS)
     return Records(place, step, end, duration, values), possible

@@ -6,7 +6,7 @@ SLOW_RANK = "slow_rank"
 SLOW_LINK = "slow_link"
 FLUCTUATION = "fluctuation"
 KINDS = (SLOW_RANK, SLOW_LINK, FLUCTUATION)
-COMMUNICATION = "communication"
+LINK = "link"
 UNKNOWN = "unknown"
 
 
@@ -14,7 +14,7 @@ UNKNOWN = "unknown"
 class Finding:
     """One thing that holds a run back, as of one step.
 
-    `scope` is rank, group or run; `domain` is (kind, name) where one is meant. `excess_ratio` is relative to the
+    `scope` is rank, node, group or job; `domain` is (kind, name) where one is meant. `excess_ratio` is relative to the
     reference, `excess_seconds` per step. `numbers` are what `evidence` was written from: seconds, ratios, steps.
     """
 

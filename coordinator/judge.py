@@ -16,7 +16,7 @@ from coordinator.detect.fluctuation import FluctuationTest
 from coordinator.detect.groups import Groups
 from coordinator.detect.slow_link import SlowLinkTest
 from coordinator.detect.slow_rank import SlowRankTest
-from coordinator.findings import COMMUNICATION, FLUCTUATION, SLOW_LINK, SLOW_RANK, Finding, Judgement
+from coordinator.findings import FLUCTUATION, LINK, SLOW_LINK, SLOW_RANK, Finding, Judgement
 from coordinator.topology import replicas_of
 from lockstep.contracts.records import Flag
 
@@ -164,7 +164,7 @@ class Judge:
         return Finding(
             kind=FLUCTUATION,
             cause=explain_run(usual, now, self._policy.cause),
-            scope="run",
+            scope="job",
             ranks=(),
             domain=None,
             onset_step=onset,
@@ -188,7 +188,7 @@ def _slow_link(slow: "SlowLink") -> Finding:
     what = f"transfers of {domain.kind} domain {domain.name}"
     return Finding(
         kind=SLOW_LINK,
-        cause=COMMUNICATION,
+        cause=LINK,
         scope="group",
         ranks=domain.ranks,
         domain=(domain.kind, domain.name),

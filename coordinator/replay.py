@@ -14,7 +14,6 @@ import numpy as np
 
 from coordinator import events as ev
 from coordinator.config import CoordinatorConfig
-from coordinator.findings import COMMUNICATION
 from coordinator.runs import Runs
 from lockstep.contracts.domains import (
     DEFAULT_ORDER,
@@ -43,9 +42,6 @@ _BATCH_STEPS = 4  # far fewer than a timeline holds, so that no row finds its wi
 _BATCH_ROWS_MIN = 4096
 _SETTLE_STEPS = 10  # judged steps until an incident is given up for diagnosis: live, a capture takes longer
 RANKS_PER_NODE = 8
-_SCOPES = {"run": "job"}
-_CAUSES = {COMMUNICATION: "link"}
-"""The replay's words, where they differ from the findings'."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +141,8 @@ def to_line(incident: "Incident", *, ranks_per_node: int = RANKS_PER_NODE) -> di
     return {
         "run": incident.run,
         "kind": incident.kind,
-        "cause": _CAUSES.get(incident.cause, incident.cause),
-        "scope": "node" if is_node else _SCOPES.get(incident.scope, incident.scope),
+        "cause": incident.cause,
+        "scope": "node" if is_node else incident.scope,
         "ranks": sorted(incident.ranks),
         "domain": None if incident.domain is None else {"kind": incident.domain[0], "id": incident.domain[1]},
         "onset_step": incident.onset_step,
@@ -208,9 +204,11 @@ def _batch(log: "StepLog", cut: slice) -> StepBatch:
     own: Mapping[str, NDArray[np.int64]] = {name: values[cut] for name, values in log.columns.items()}
     columns = {name: values for name, values in own.items() if name not in ("rank", "duration_ns", "received_ns")}
     columns["end_ns"] = own["start_ns"] + own["duration_ns"]
-    if "pp_transfer_ns" in own:  # on the wire, the bound of a pipeline is count x shortest
-        columns["pp_shortest_ns"] = own["pp_transfer_ns"]
-        columns["pp_count"] = np.where(own["pp_transfer_ns"] == MISSING, MISSING, 1)
+    for kind in DOMAIN_KINDS:  # on the wire, the bound of what transfers took is count x shortest
+        bound = columns.pop(f"{kind}_transfer_ns", None)
+        if bound is not None:
+            columns[f"{kind}_shortest_ns"] = bound
+            columns[f"{kind}_count"] = np.where(bound == MISSING, MISSING, 1)
     return StepBatch(
         run=log.run,
         node=_NODE,

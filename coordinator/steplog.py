@@ -33,6 +33,7 @@ OPTIONAL_COLUMNS = (
     *(f"{kind}_transfer_ns" for kind in DOMAIN_KINDS),
     *(f"{kind}_bytes" for kind in DOMAIN_KINDS),
     "tokens",
+    "work",
     "flags",
     "received_ns",
 )
@@ -152,10 +153,11 @@ def _columns_of(batch: "StepBatch", received_ns: int) -> "dict[str, NDArray[np.i
     columns = {name: given[name] for name in (*REQUIRED_COLUMNS, *WAIT_COLUMNS, *OPTIONAL_COLUMNS) if name in given}
     columns["rank"] = np.frombuffer(batch.ranks, dtype="<i4").astype(np.int64)
     columns["duration_ns"] = given["end_ns"] - given["start_ns"]
-    if "pp_shortest_ns" in given and "pp_count" in given:
-        shortest, count = given["pp_shortest_ns"], given["pp_count"]
-        known = (shortest != MISSING) & (count != MISSING)
-        columns["pp_transfer_ns"] = np.where(known, shortest * np.where(known, count, 0), MISSING)
+    for kind in DOMAIN_KINDS:
+        shortest, count = given.get(f"{kind}_shortest_ns"), given.get(f"{kind}_count")
+        if shortest is not None and count is not None:
+            known = (shortest != MISSING) & (count != MISSING)
+            columns[f"{kind}_transfer_ns"] = np.where(known, shortest * np.where(known, count, 0), MISSING)
     columns["received_ns"] = np.full(batch.count, received_ns)
     return columns
 

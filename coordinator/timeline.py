@@ -54,8 +54,13 @@ class StepRow:
     waits: "dict[str, NDArray[np.float64]]"
     transfers: "dict[str, NDArray[np.float64]]"
     """Per domain kind, what may be transfer: the wait, for pipelines count x shortest (their waits hold bubbles)."""
+    floors: "dict[str, NDArray[np.float64]]"
+    """Per domain kind, count x shortest operation: a bound of the transfers that holds no waiting for late peers."""
     moved: "dict[str, NDArray[np.float64]]"
     """Bytes per domain kind."""
+    tokens: "NDArray[np.float64]"
+    work: "NDArray[np.float64]"
+    """What compute should be proportional to (no unit): the record's work figure, else its tokens."""
 
 
 def rejections() -> Counter[str]:
@@ -347,7 +352,8 @@ class Timeline:
         def by_kind(suffix: str) -> "dict[str, NDArray[np.float64]]":
             return {kind: field(f"{kind}_{suffix}") for kind in DOMAIN_KINDS if f"{kind}_{suffix}" in window.field_of}
 
-        waits = by_kind("wait")
+        waits, floors = by_kind("wait"), by_kind("floor")
+        tokens, work = field("tokens"), field("work")
 
         return StepRow(
             step=step,
@@ -359,6 +365,9 @@ class Timeline:
             self_seconds=field("self"),
             components={name: field(name) for name in COMPONENTS},
             waits=waits,
-            transfers=waits | ({"pp": field("pp_floor")} if "pp" in waits else {}),
+            transfers=waits | ({"pp": floors.get("pp", empty)} if "pp" in waits else {}),
+            floors=floors,
             moved=by_kind("bytes"),
+            tokens=tokens,
+            work=np.where(np.isnan(work), tokens, work),
         )

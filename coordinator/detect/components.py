@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.detect.groups import Groups, middle
-from coordinator.findings import COMMUNICATION, UNKNOWN
+from coordinator.findings import LINK, UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,4 +105,4 @@ def explain_run(before: dict[str, float], now: dict[str, float], policy: "CauseP
     largest = max(own, key=lambda name: own[name], default=UNKNOWN)
     if total > 0 and own and own[largest] >= policy.run_share_min * total:
         return largest
-    return COMMUNICATION if total > 0 and growth.get(WAIT, 0.0) > 0 else UNKNOWN
+    return LINK if total > 0 and growth.get(WAIT, 0.0) > 0 else UNKNOWN

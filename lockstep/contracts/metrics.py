@@ -18,7 +18,7 @@ PHASES = ("data", "compute", "host", "gc")
 FLAGS = tuple(str(flag.name).lower() for flag in Flag)
 """What a step was besides a training step."""
 
-CAUSES = ("compute", "host", "data", "gc", "communication", "unknown")
+CAUSES = ("compute", "host", "data", "gc", "link", "imbalance", "unknown")
 RUN_STATES = ("warming", "healthy", "suspect", "profiling", "diagnosed", "recovering", "lost", "finished")
 PROFILE_STATES = ("requested", "done", "refused", "expired")
 STEP_BUCKETS_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

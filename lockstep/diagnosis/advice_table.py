@@ -155,25 +155,40 @@ REMEDIES: tuple[Remedy, ...] = (
     ),
     # Communication
     Remedy(
-        cause="communication",
+        cause="link",
         suggestion="Test the rank's link against its peers'",
         how="time an all-reduce with and without this rank; check cable, NIC counters, switch port",
         removes=EXCESS,
         source=f"{_HERMES_COMMUNICATION}, RDMA retransmission and network configuration",
     ),
     Remedy(
-        cause="communication",
+        cause="link",
         suggestion="Send fewer and larger messages",
         how="DistributedDataParallel(..., bucket_cap_mb=100, gradient_as_bucket_view=True)",
         removes=UNKNOWN,
         source=f"{_HERMES_COMMUNICATION}, small packets (gradient fusion)",
     ),
     Remedy(
-        cause="communication",
+        cause="link",
         suggestion="Keep other traffic off the link while gradients travel",
         how="move checkpoint upload and data download to another network or to another time",
         removes=UNKNOWN,
         source=f"{_HERMES_COMMUNICATION}, bandwidth contention",
+    ),
+    # Parallelism: legitimate differences between ranks, which cost all the same
+    Remedy(
+        cause="imbalance",
+        suggestion="Give every replica the same work: pack or bucket sequences by their cost, not by their count",
+        how="sort a global batch by sum of squared lengths and deal it out to replicas; balance experts by capacity",
+        removes=EXPLAINED,
+        source=f"{_HERMES}: Parallelism; sequence-length imbalance as in arXiv 2505.05713",
+    ),
+    Remedy(
+        cause="imbalance",
+        suggestion="Move layers from the long pipeline stage to the others",
+        how="the last stage also holds the vocabulary's loss: give it one or two layers fewer",
+        removes=UNKNOWN,
+        source="stage imbalance as in arXiv 2505.05713",
     ),
     Remedy(
         cause="unknown",

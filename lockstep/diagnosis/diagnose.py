@@ -72,7 +72,7 @@ def diagnose(
         return _undecided(cause, [why], step_seconds, excess_seconds)
     case = _Case(cause, suspect, usable, step_seconds, excess_seconds)
     notes = [f"the capture of rank {peer.rank} could not be used: {peer.error}" for peer in peers if peer.error]
-    found = _from_collectives(case) if cause == "communication" else _from_calls(case)
+    found = _from_collectives(case) if cause == "link" else _from_calls(case)
     return Diagnosis(
         function=found.function,
         operator=found.operator,

@@ -123,7 +123,10 @@ class Recording:
                 components={name: known(value) for name, value in self.components.items()},
                 waits=waits,
                 transfers=waits,
+                floors={},
                 moved={kind: np.where(here, value, np.nan) for kind, value in self.moved.items()},
+                tokens=np.full(len(here), np.nan),
+                work=np.full(len(here), np.nan),
             )
 
     def batch(self, first: int, last: int, *, ranks=None, run="job", node="n0", step_offset=0, start_s=START_UNIX_S):

@@ -106,7 +106,7 @@ def test_a_slow_tensor_group_is_a_group_finding():
     """Nobody's own work grew: the cause is communication and the scope the group."""
     judgements = judge_all(Scenario(degrees="tp=2,dp=4").with_fault("tp", 2, 3, seconds=0.03, begin=60))
     _, finding = first_finding(judgements, "slow_link")
-    assert (finding.ranks, finding.cause, finding.scope, finding.domain[0]) == ((2, 3), "communication", "group", "tp")
+    assert (finding.ranks, finding.cause, finding.scope, finding.domain[0]) == ((2, 3), "link", "group", "tp")
     assert named(judgements) == set()
 
 
@@ -115,7 +115,7 @@ def test_a_fault_on_every_rank_is_the_runs():
     judgements = judge_all(Scenario(degrees="dp=8").with_fault("data", *range(8), seconds=0.05, begin=60))
     step, finding = first_finding(judgements, "fluctuation")
     assert 62 <= step <= 64
-    assert (finding.cause, finding.scope, finding.ranks) == ("data", "run", ())
+    assert (finding.cause, finding.scope, finding.ranks) == ("data", "job", ())
     assert named(judgements) == set()
 
 

@@ -265,15 +265,15 @@ def test_answers_and_summaries_of_other_requests_are_ignored():
 
 def test_groups_and_runs_are_diagnosed_without_a_capture():
     """A slow link has advice at once."""
-    story = found(kind=SLOW_LINK, scope="group", ranks=(0, 1), cause="communication")
+    story = found(kind=SLOW_LINK, scope="group", ranks=(0, 1), cause="link")
     assert story.log == ["OpenIncident", "Diagnose"]
     assert story.incident.domain == ("dp", "dp0")
 
 
 def test_victims_are_not_told_beside_their_culprit():
     """A slow rank explains its domain's transfer and the run's step time."""
-    link = finding(kind=SLOW_LINK, scope="group", ranks=(0, 1, 2, 3), cause="communication")
-    slower = finding(kind=FLUCTUATION, scope="run", ranks=(), domain=None)
+    link = finding(kind=SLOW_LINK, scope="group", ranks=(0, 1, 2, 3), cause="link")
+    slower = finding(kind=FLUCTUATION, scope="job", ranks=(), domain=None)
     story = Story()
     for step in range(60, 200):
         story.judge(step, finding(), link, slower)
@@ -283,7 +283,7 @@ def test_victims_are_not_told_beside_their_culprit():
 
 def test_a_fluctuation_becomes_an_incident_only_when_it_lasts():
     """Half a minute of a busy host is no incident; a run that stays slower is."""
-    slower = finding(kind=FLUCTUATION, scope="run", ranks=(), domain=None)
+    slower = finding(kind=FLUCTUATION, scope="job", ranks=(), domain=None)
     story = Story()
     for step in range(60, 90):
         story.judge(step, slower)

@@ -116,10 +116,10 @@ def test_communication_compares_the_shortest_collectives():
         nodes = ("train.py(1): main", 1, ("c10d::allreduce_", 1))
         return summary(number, nodes, collectives={"gloo:all_reduce": [4, 4e6 * mean_ms, 1e6 * best_ms]})
 
-    slow = _diagnose(rank(2, 30, 25), rank(0, 30, 10), cause="communication")
+    slow = _diagnose(rank(2, 30, 25), rank(0, 30, 10), cause="link")
     assert (slow.function, slow.operator, slow.confidence) == ("gloo:all_reduce", "c10d::allreduce_", "medium")
     assert slow.advice[0].predicted_gain_ratio == pytest.approx(0.3)
-    waiting = _diagnose(rank(2, 30, 10), rank(0, 10, 10), cause="communication")
+    waiting = _diagnose(rank(2, 30, 10), rank(0, 10, 10), cause="link")
     assert waiting.confidence == "low"
     assert all(advice.predicted_gain_ratio is None for advice in waiting.advice)
 
@@ -155,7 +155,7 @@ def test_without_a_suspect_there_is_advice_but_no_function(cause):
         assert found.advice
 
 
-@pytest.mark.parametrize("cause", ["compute", "host", "communication", "unknown"])
+@pytest.mark.parametrize("cause", ["compute", "host", "link", "unknown"])
 def test_without_peers_work_cannot_be_judged(cause):
     """What is long is not therefore slow."""
     found = _diagnose(_job(2, _attention(30)), summary(1, error="lost"), cause=cause)

@@ -58,5 +58,5 @@ def test_a_slower_run_blames_communication_last():
     rows = list(generate(Scenario().with_fault("data", *range(8), seconds=0.05, begin=60)).rows())
     before, after = middling(medians(rows[50:53])), middling(medians(rows[60:63]))
     assert explain_run(before, after, POLICY) == "data"
-    assert explain_run(before, {**before, "wait": before["wait"] + 0.1}, POLICY) == "communication"
+    assert explain_run(before, {**before, "wait": before["wait"] + 0.1}, POLICY) == "link"
     assert explain_run(before, before, POLICY) == "unknown"
