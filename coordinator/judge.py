@@ -21,6 +21,8 @@ from coordinator.topology import replicas_of
 from lockstep.contracts.records import Flag
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from coordinator.detect.slow_link import SlowLink
@@ -33,12 +35,18 @@ _TELLING_SHARE = 0.1  # of the component that grew most; smaller ones only distr
 
 
 class Judge:
-    """Memory of one generation of one run over the ranks `ranks` (ascending; rows must have the same columns)."""
+    """Memory of one generation of one run over the ranks `ranks` (ascending; rows must have the same columns).
 
-    def __init__(self, ranks: "NDArray[np.int64]", topology: "Topology", policy: "Policy") -> None:
+    `hosts` names the node of each of them; without it no node can be named.
+    """
+
+    def __init__(
+        self, ranks: "NDArray[np.int64]", topology: "Topology", policy: "Policy", *, hosts: "Sequence[str]" = ()
+    ) -> None:
         replicas = replicas_of(topology)
         self._policy = policy
         self._topology = topology
+        self._hosts = tuple(hosts)
         self.ranks = ranks
         self._stages = Groups([topology.stages[rank] for rank in ranks])
         self._slow_rank = SlowRankTest(

@@ -158,7 +158,8 @@ class Runs:
             return []
         begin = self._clock()
         if run.judge is None:
-            run.judge = Judge(run.timeline.ranks, run.topology, self._policy)
+            hosts = [run.hostname(rank) for rank in run.timeline.ranks.tolist()]
+            run.judge = Judge(run.timeline.ranks, run.topology, self._policy, hosts=hosts)
         judgement = run.judge.judge(row)
         self.detection_seconds += self._clock() - begin
         self.detections += 1
