@@ -21,7 +21,7 @@ from coordinator.topology import replicas_of
 from lockstep.contracts.records import Flag
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -91,6 +91,13 @@ class Judge:
             ranks_reporting=int(row.present.sum()),
             ranks_blind=int((row.present & np.isnan(row.self_seconds)).sum()),
         )
+
+    def memory(self) -> "dict[str, NDArray[np.generic]]":
+        """Return what has been learnt, arrays by name: what a restart of the coordinator must not lose."""
+        return {}
+
+    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Take back what `memory` gave; arrays that do not fit this shape are left alone."""
 
     def _is_disturbed(self, row: "StepRow") -> bool:
         """Whether a flag of any rank excuses this step; a rank that flags most of its steps excuses nobody."""
