@@ -16,6 +16,7 @@ class Finding:
 
     `scope` is rank, node, group or job; `domain` is (kind, name) where one is meant. `excess_ratio` is relative to the
     reference, `excess_seconds` per step. `numbers` are what `evidence` was written from: seconds, ratios, steps.
+    `confidence` in the cause is high, medium or low, empty where there is nothing to weigh.
     """
 
     kind: str
@@ -28,6 +29,7 @@ class Finding:
     excess_seconds: float
     evidence: tuple[str, ...]
     numbers: dict[str, float] = field(default_factory=dict)
+    confidence: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

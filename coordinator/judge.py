@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.columns import COMPONENTS
-from coordinator.detect.components import SELF, WAIT, Explanation, explain, explain_run, medians, middling, parts_of
+from coordinator.detect.components import explain_run, medians, middling
 from coordinator.detect.fluctuation import FluctuationTest
-from coordinator.detect.groups import Groups
+from coordinator.detect.rank_findings import RankFindings
 from coordinator.detect.slow_link import SlowLinkTest
 from coordinator.detect.slow_rank import SlowRankTest
-from coordinator.findings import FLUCTUATION, LINK, SLOW_LINK, SLOW_RANK, Finding, Judgement
+from coordinator.findings import FLUCTUATION, LINK, SLOW_LINK, Finding, Judgement
 from coordinator.topology import replicas_of
 from lockstep.contracts.records import Flag
 
@@ -28,10 +27,11 @@ if TYPE_CHECKING:
     from coordinator.detect.slow_link import SlowLink
     from coordinator.policy import Policy
     from coordinator.timeline import StepRow
-    from lockstep.contracts.domains import Domain, Topology
+    from lockstep.contracts.domains import Topology
 
 _API_STEPS = 10
-_TELLING_SHARE = 0.1  # of the component that grew most; smaller ones only distract
+_SHARE_FORGOTTEN = 1e-3  # of flagged steps, below which a rank is as one that never flagged any
+_SAMPLE_RANKS = 1024  # all ranks of a synchronous job end a step together: so many tell how long it took
 
 
 class Judge:
@@ -48,41 +48,41 @@ class Judge:
         self._topology = topology
         self._hosts = tuple(hosts)
         self.ranks = ranks
-        self._stages = Groups([topology.stages[rank] for rank in ranks])
         self._slow_rank = SlowRankTest(
-            [topology.stages[rank] for rank in ranks], [replicas[rank] for rank in ranks], policy.excess
+            [topology.stages[rank] for rank in ranks],
+            [replicas[rank] for rank in ranks],
+            policy.excess,
+            rank_policy=policy.rank,
+            work_policy=policy.work,
         )
-        self._domains_of: dict[int, list[Domain]] = {}
-        for domain in topology.domains:
-            for rank in domain.ranks:
-                self._domains_of.setdefault(rank, []).append(domain)
+        self._rank_findings = RankFindings(topology, ranks, self._slow_rank)
         self._links = SlowLinkTest(topology.domains, ranks, policy.link, policy.excess)
         self._fluctuation = FluctuationTest(policy.fluctuation, policy.excess)
-        self._flag_share_R = np.zeros(len(ranks))
+        self._flag_share_R = np.zeros(len(ranks), dtype=np.float32)
         self._after_capture = False
         self._findings: tuple[Finding, ...] = ()
-        self._typical: dict[str, NDArray[np.float64]] = {}
         self.recent_rows: deque[StepRow] = deque(maxlen=_API_STEPS)
         """The last undisturbed steps, the youngest last."""
 
     def judge(self, row: "StepRow") -> Judgement:
         """Judge one completed step; rows must come in ascending order."""
-        step_seconds = float(np.nanmedian(row.duration))
+        step_seconds = float(np.nanmedian(row.duration[:: 1 + len(row.duration) // _SAMPLE_RANKS]))
         disturbed = self._is_disturbed(row)
         if not disturbed:
             self.recent_rows.append(row)
-            self._slow_rank.step(row.self_seconds, row.step)
+            self._slow_rank.step(row.self_seconds, row.step, compute_R=row.components["compute"], work_R=row.work)
             self._links.step(row, row.step)
             self._fluctuation.step(step_seconds, row.step)
-            if self._slow_rank.ranks.judged % self._policy.cause.typical_every == 1:
-                self._learn_typical(row)
+            judged = self._slow_rank.ranks.judged
+            if judged % self._policy.cause.typical_every == 1 and not self._fluctuation.fluctuating:
+                self._rank_findings.learn(row, self._policy.cause)
             self._findings = self._find(step_seconds)
         return Judgement(
             step=row.step,
             unix_s=row.end_unix_s,
             step_seconds=step_seconds,
             is_disturbed=disturbed,
-            is_warm=self._slow_rank.ranks.judged >= self._policy.excess.warm_up_steps,
+            is_warm=self._slow_rank.is_warm,
             findings=self._findings,
             fluctuating=self._fluctuation.fluctuating,
             recent_step_seconds=self._fluctuation.recent_seconds,
@@ -91,6 +91,13 @@ class Judge:
             ranks_reporting=int(row.present.sum()),
             ranks_blind=int((row.present & np.isnan(row.self_seconds)).sum()),
         )
+
+    def adopt(self, policy: "Policy") -> None:
+        """Judge by other thresholds from the next step on; what has been learnt stays."""
+        self._policy = policy
+        for test in (self._slow_rank.ranks, self._slow_rank.replicas, self._slow_rank.stages):
+            test.policy = policy.excess
+        self._slow_rank.work.policy = policy.work
 
     def memory(self) -> "dict[str, NDArray[np.generic]]":
         """Return what has been learnt, arrays by name: what a restart of the coordinator must not lose."""
@@ -102,72 +109,27 @@ class Judge:
     def _is_disturbed(self, row: "StepRow") -> bool:
         """Whether a flag of any rank excuses this step; a rank that flags most of its steps excuses nobody."""
         policy = self._policy.timeline
+        if not row.flags.any() and not self._flag_share_R.any():
+            disturbed, self._after_capture = self._after_capture, False
+            return disturbed
         flagged_R = row.flags != 0
         trusted_R = self._flag_share_R <= policy.flag_share_max
         warm_up_R = (row.flags & Flag.WARM_UP) != 0  # a run of warm-up flags is how every attempt begins
         learn_R = flagged_R & ~warm_up_R
-        self._flag_share_R += policy.flag_share_rate * (learn_R - self._flag_share_R)
+        self._flag_share_R += np.float32(policy.flag_share_rate) * (learn_R - self._flag_share_R)
+        self._flag_share_R[self._flag_share_R < _SHARE_FORGOTTEN] = 0
         excused_R = flagged_R & trusted_R
         capture = bool((excused_R & ((row.flags & Flag.PROFILED) != 0)).any())
         disturbed = bool(excused_R.any()) or self._after_capture
         self._after_capture = capture
         return disturbed
 
-    def _learn_typical(self, row: "StepRow") -> None:
-        """Remember what steps consist of while nothing is wrong, rank by rank."""
-        if self._fluctuation.fluctuating:
-            return
-        rate = self._policy.cause.typical_rate
-        healthy_R = ~self._slow_rank.ranks.suspicious_N
-        for name, value_R in parts_of(row).items():
-            before_R = self._typical.get(name, value_R)
-            moved_R = np.where(healthy_R, before_R + rate * (value_R - before_R), before_R)
-            self._typical[name] = np.where(np.isnan(moved_R), np.where(np.isnan(before_R), value_R, before_R), moved_R)
-
     def _find(self, step_seconds: float) -> tuple[Finding, ...]:
-        found = self._slow_ranks()
+        found = self._rank_findings.find(self.recent_rows, self._policy.cause)
         found += [_slow_link(slow) for slow in self._links.found(step_seconds)]
         if self._fluctuation.fluctuating:
             found.append(self._slow_run())
         return tuple(found)
-
-    def _slow_ranks(self) -> list[Finding]:
-        slow_R = self._slow_rank.slow_R
-        if not slow_R.any():
-            return []
-        rows = list(self.recent_rows)[-self._policy.cause.steps :]
-        waits = self._mean_waits()
-        found = []
-        for column, explanation in explain(rows, slow_R, self._stages, self._typical, self._policy.cause).items():
-            rank = int(self.ranks[column])
-            ratio, onset = self._slow_rank.level_of(column)
-            # It holds back the domain whose kind is waited in most.
-            domain = max(self._domains_of.get(rank, ()), key=lambda d: waits.get(d.kind, 0.0), default=None)
-            evidence = _evidence(rank, explanation)
-            found.append(
-                Finding(
-                    kind=SLOW_RANK,
-                    cause=explanation.cause,
-                    scope="rank",
-                    ranks=(rank,),
-                    domain=None if domain is None else (domain.kind, domain.name),
-                    onset_step=onset,
-                    excess_ratio=ratio,
-                    excess_seconds=_excess_seconds(explanation, ratio * float(self._slow_rank.scale_R[column])),
-                    evidence=tuple(evidence),
-                    numbers={
-                        "excess_ratio": ratio,
-                        **{f"{name}_seconds": value for name, value in explanation.own.items()},
-                        **{f"peers_{name}_seconds": value for name, value in explanation.peers.items()},
-                    },
-                )
-            )
-        return found
-
-    def _mean_waits(self) -> dict[str, float]:
-        """Return the mean wait of the last step by domain kind, seconds."""
-        waits = {kind: value[~np.isnan(value)] for kind, value in self.recent_rows[-1].waits.items()}
-        return {kind: float(value.mean()) for kind, value in waits.items() if len(value)}
 
     def _slow_run(self) -> Finding:
         """Describe a slower run by the part of the step that grew most since the oldest steps remembered."""
@@ -175,7 +137,7 @@ class Judge:
         baseline = self._fluctuation.baseline_seconds or 0.0
         onset = self._fluctuation.onset_step
         rows = list(self.recent_rows)[-self._policy.cause.steps :]
-        now, usual = middling(medians(rows)), middling(self._typical)
+        now, usual = middling(medians(rows)), middling(self._rank_findings.typical)
         return Finding(
             kind=FLUCTUATION,
             cause=explain_run(usual, now, self._policy.cause),
@@ -213,31 +175,6 @@ def _slow_link(slow: "SlowLink") -> Finding:
         evidence=(f"{what} take {_ms(slow.transfer_seconds)} a step, {slow.excess_ratio:+.0%} over their own past",),
         numbers={"transfer_seconds": slow.transfer_seconds, "excess_ratio": slow.excess_ratio},
     )
-
-
-def _excess_seconds(explanation: Explanation, otherwise: float) -> float:
-    """Return what the rank works longer than its peers, as the evidence has it: a median over steps.
-
-    The scale of a single step would do only in a quiet job: right after a capture it can be four times the usual.
-    """
-    own, peers = explanation.own, explanation.peers
-    return max(own[SELF] - peers[SELF], 0.0) if SELF in own and SELF in peers else otherwise
-
-
-def _evidence(rank: int, explanation: Explanation) -> list[str]:
-    own, peers = explanation.own, explanation.peers
-    lines = []
-    if SELF in own:
-        lines.append(f"rank {rank} works {_ms(own[SELF])} a step by itself, its peers {_ms(peers[SELF])}")
-    if WAIT in own:
-        lines.append(f"it waits {_ms(own[WAIT])} a step for others, its peers {_ms(peers[WAIT])}")
-    grown = {name: own[name] - peers[name] for name in COMPONENTS if name in own}
-    telling = [name for name, seconds in grown.items() if seconds > _TELLING_SHARE * max(grown.values())]
-    lines += [
-        f"{name}: {_ms(own[name])} a step, peers {_ms(peers[name])}"
-        for name in sorted(telling, key=lambda name: -grown[name])
-    ]
-    return lines
 
 
 def _ms(seconds: float) -> str:

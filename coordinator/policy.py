@@ -7,6 +7,8 @@ four training processes sharing two cores, the noisiest healthy job that must st
 
 from dataclasses import dataclass
 
+from lockstep.contracts.records import DOMAIN_KINDS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelinePolicy:
@@ -26,7 +28,9 @@ class TimelinePolicy:
 class ExcessPolicy:
     """When the excess of a series over its reference is an alarm (`detect/excess.py`)."""
 
-    warm_up_steps: int = 20  # undisturbed steps from which noise is learnt before anything is said
+    warm_up_steps: int = 20  # undisturbed steps from which noise is learnt before anything is said, ...
+    early_sigma: float = 0.02  # ... fewer in a quiet job: here 5 times the noise of reference jobs, ...
+    early_samples: int = 24  # ... once so many differences say so: 3 steps of 8 ranks, one of more
     settle_steps: int = 5  # of these, the first ones feed no noise either: allocation and caches
     baseline_max_ratio: float = 0.012  # reference: static spread between ranks has sigma 0.24-0.30 %; 4 sigma
     baseline_rate: float = 1 / 64  # slow enough not to learn a fault before its alarm at step 3
@@ -36,7 +40,11 @@ class ExcessPolicy:
     slack_sigmas: float = 2.0
     alarm_sigmas: float = 9.0  # reference: 12 after three clear steps, the third one alarms
     floor_ratio: float = 0.025  # reference: smallest effect reported; +3 % is found, +2 % is silicon
-    gate_factor: float = 1.6  # times sqrt(2 ln 50 n): 1.1 holds for Gaussian noise; shared cores have longer tails
+    gate_factor: float = 1.1  # reference: times sqrt(2 ln 50 n), what the largest of n series reaches by chance
+    chance_sigmas_min: float = 4.8  # for few series the same: runs are long, and every step is another chance
+    tail_factor: float = 1.6  # the same where pools are noisy: shared cores have longer tails than Gaussian noise
+    walk_prior_ratio: float = 0.004  # slow walk of a rank taken for granted until long means have been compared
+    median_share: float = 0.7  # reference: share of the gate that the last steps' middle must reach beside the mean
     gross_ratio: float = 0.75  # an excess this large is judged by three steps alone, without the sum
     noisy_sigma: float = 0.05  # more than 10 times the noise of reference jobs: ranks share cores, and one of them
     # descheduled for 7 steps reads as +56 %. There the short median must reach the gross ratio, ...
@@ -44,9 +52,30 @@ class ExcessPolicy:
     noisy_short_sigmas: float = 8.0  # shared cores, a stranger on one of them for 4 s: 6.8 sigma for three steps, ...
     noisy_long_sigmas: float = 4.5  # ... and 3.9 sigma for the mean of sixteen
     least_share: float = 0.33  # share of the gate that the least of three steps must reach: two stalls are no fault
-    long_steps: int = 16  # reference: window of the long mean
     clear_steps: int = 5  # reference: quiet steps that end an alarm
     clear_share: float = 0.5  # share of the gate below which a step is quiet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkPolicy:
+    """How much of a rank's compute is laid to its work (`detect/work.py`)."""
+
+    rate: float = 1 / 32  # memory of the slope, in steps: experts change their load over hundreds
+    spread_min: float = 0.002  # work that differs less between ranks cannot explain a reportable effect
+    spread_max: float = 4.0  # nobody has five times the work of its peers; what says so is no work figure
+    slope_max: float = 1.2  # compute that grows faster than the work is something else
+    longer_max: float = 1.0  # compute beyond twice the stage's is a stall, which teaches nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPolicy:
+    """What ranks are compared with (`detect/slow_rank.py`)."""
+
+    past_rate: float = 1 / 64  # memory of how long a stage's work is among the stages
+    pause_ratio: float = 0.35  # work of all stages longer than lately by so much is a checkpoint or evaluation ...
+    pause_steps: int = 2  # ... for so many steps; what lasts longer is how the job is now
+    pause_sigma: float = 0.02  # only in quiet jobs: on shared cores half the steps look like that
+    whole_max: int = 8  # a replica of so few ranks says nothing in a step in which one is missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,13 +143,37 @@ class ProfilePolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DetectorPolicy:
+    """Which detectors are heard (`scope.py`). One that is off goes on learning: switched on, it needs no warm-up."""
+
+    slow_rank: bool = True
+    slow_link: bool = True
+    fluctuation: bool = True
+    scattered_gc: bool = True
+    hang: bool = True
+    imbalance: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopePolicy:
+    """What is watched (`scope.py`)."""
+
+    runs: tuple[str, ...] = ("*",)  # shell patterns; the others are judged, but nothing of them is told or exported
+    domain_kinds: tuple[str, ...] = DOMAIN_KINDS  # whose links are told; a slow rank is told whatever it holds back
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """All of them."""
 
     timeline: TimelinePolicy = TimelinePolicy()
     excess: ExcessPolicy = ExcessPolicy()
+    work: WorkPolicy = WorkPolicy()
+    rank: RankPolicy = RankPolicy()
     fluctuation: FluctuationPolicy = FluctuationPolicy()
     link: LinkPolicy = LinkPolicy()
     cause: CausePolicy = CausePolicy()
     run: RunPolicy = RunPolicy()
     profile: ProfilePolicy = ProfilePolicy()
+    detectors: DetectorPolicy = DetectorPolicy()
+    scope: ScopePolicy = ScopePolicy()

@@ -1,133 +1,103 @@
 # ruff: noqa: N802, N803, N806  (names of arrays end in their shape, see the legend below)
-"""When is an excess an alarm? One test for ranks, replicas and links.
+"""When is an excess an alarm? One test for ranks, replicas, stages and links.
 
 Pure: numbers in, numbers out; no clock, no I/O, no knowledge of what a series stands for.
 
-A series is the relative excess of one rank (replica, domain) over its reference, one value a step, 0 when healthy.
-Noise is learnt from differences over time, never from the spread between series: a lasting fault cancels in a
-difference, so the figure holds when half the ranks are slow and in domains of two. Two decisions share it: a clipped
-one-sided sum for small effects in quiet jobs, and three clear steps for effects of half the work and more, which
-noisy jobs need. Both must pass the gate: a median of three steps (or a mean of sixteen) beyond what such medians
-(means) do in healthy times.
+A series is the relative excess of one rank (replica, stage, domain) over its reference, one value a step, 0 when
+healthy. A clipped one-sided sum says that something lasts: a step adds at most 4, so one or two stalled steps never
+reach the 9 of an alarm and the third one does. A gate says that it matters: the mean since the sum left zero must
+exceed both a floor and what noise makes of a mean of so many steps in so many series. Pools that are very noisy (ranks
+that share cores) have heavier tails than any such figure knows: there only large effects count.
 
-Shapes: N series, P pools of series that share their noise figures, K steps kept.
+Healthy series cost a few passes over arrays; the gate is computed for the few whose sum is high.
+
+Shapes: N series, P pools of series that share their noise figures, C candidates.
 """
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from coordinator.detect.groups import median_of_three
+from coordinator.detect.noise import PooledNoise, Pools
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from coordinator.policy import ExcessPolicy
 
+    Floats = NDArray[np.float32]
+
 _STEPS_NONE = -1
 _SHORT_STEPS = 3  # `median_of_three` is written for it
+_LONG_STEPS = 16  # reference: window of the long mean; an average of memory 8 scatters just as much
+_LONG_RATE_STEPS = 8
+_STEPS_KEPT = 1024  # indices of the last steps, from which an onset is read
 _LEVEL_RATE = 1 / 8  # smoothing of what is shown, in steps
 _SIGMA_MIN = 1e-6  # a noiseless generated series must not divide by zero; real clocks are 1,000 times coarser
 
 
-class _Pools:
-    """Which pool each series belongs to; with one pool, figures stay scalars and cost nothing to spread."""
-
-    def __init__(self, pools_N: "NDArray[np.intp]") -> None:
-        self._pools_N = pools_N
-        self.count = int(pools_N.max(initial=0)) + 1
-        self._sizes_P = np.bincount(pools_N, minlength=self.count).astype(np.float64)
-
-    def spread(self, values_P: "NDArray[np.float64]") -> "NDArray[np.float64]":
-        """Return each series' figure, of shape (N,), or (1,) where there is one pool."""
-        return values_P if self.count == 1 else values_P[self._pools_N]
-
-    def sums(
-        self, values_N: "NDArray[np.float64]", known_N: "NDArray[np.bool_]"
-    ) -> "tuple[NDArray[np.float64], NDArray[np.float64]]":
-        """Return per pool the sum of the known values and how many there are; unknown ones may hold NaN."""
-        count_P = self._sizes_P
-        if not known_N.all():
-            values_N = np.where(known_N, values_N, 0.0)
-            count_P = np.bincount(self._pools_N, known_N, self.count).astype(np.float64)
-        if self.count == 1:
-            return np.array([values_N.sum()]), count_P
-        return np.bincount(self._pools_N, values_N, self.count).astype(np.float64), count_P
-
-
-class PooledNoise:
-    """Standard deviation per pool, learnt from absolute differences.
-
-    `sigma_P` is NaN until a pool has been seen; `cautious_P` is wider while few samples were.
-    """
-
-    def __init__(self, pools: _Pools, policy: "ExcessPolicy") -> None:
-        self._pools = pools
-        self._policy = policy
-        self._updates_P = np.zeros(pools.count)
-        self._samples_P = np.zeros(pools.count)
-        self.sigma_P = np.full(pools.count, np.nan)
-
-    @property
-    def cautious_P(self) -> "NDArray[np.float64]":
-        """Sigma with a margin for what few samples leave open, array of shape (P,)."""
-        wide_P: NDArray[np.float64] = self.sigma_P * (1 + 2 / np.sqrt(np.maximum(self._samples_P, 1)))
-        return wide_P
-
-    def learn(self, difference_N: "NDArray[np.float64]") -> None:
-        """Take absolute differences, NaN where there is none."""
-        policy = self._policy
-        known_N = ~np.isnan(difference_N)
-        clipped_N = np.fmin(difference_N, self._pools.spread(policy.clip_sigmas * self.sigma_P))
-        sum_P, count_P = self._pools.sums(clipped_N, known_N)
-        seen_P = count_P > 0
-        self._updates_P += seen_P
-        self._samples_P += count_P
-        mean_P = policy.difference_to_sigma * sum_P / np.maximum(count_P, 1)
-        rate_P = np.maximum(1 / np.maximum(self._updates_P, 1), policy.noise_rate)
-        old_P = np.where(np.isnan(self.sigma_P), mean_P, self.sigma_P)
-        self.sigma_P = np.where(seen_P, old_P + rate_P * (mean_P - old_P), self.sigma_P)
-
-
 class ExcessTest:
-    """The test's memory for N series, about 250 bytes each.
+    """The test's memory for N series, about 50 bytes each; `policy` may be replaced while it runs.
 
     `alarm_N` is the verdict, `level_N` the excess it rests on (ratio, smoothed), `onset_N` the step at which
-    the present excess began (-1 where there is none). Steps must be given in ascending order.
+    it began (-1 where there is none). Steps must be given in ascending order. A series that is compared with its own
+    past must not be judged early: how a job warms up is no past.
     """
 
     def __init__(
-        self, pools_N: "NDArray[np.intp]", policy: "ExcessPolicy", *, floor_ratio: float | None = None
+        self,
+        pools_N: "NDArray[np.intp]",
+        policy: "ExcessPolicy",
+        *,
+        floor_ratio: float | None = None,
+        may_be_early: bool = True,
     ) -> None:
         count = len(pools_N)
-        self._policy = policy
-        self._pools = _Pools(pools_N)
-        self._floor_ratio = policy.floor_ratio if floor_ratio is None else floor_ratio
-        self._gate_sigmas = policy.gate_factor * float(np.sqrt(2 * np.log(50 * max(count, 2))))
-        self._noise = PooledNoise(self._pools, policy)
-        self._short_noise = PooledNoise(self._pools, policy)
-        self._long_noise = PooledNoise(self._pools, policy)
-        self._recent = [np.full(count, np.nan) for _ in range(_SHORT_STEPS)]
-        self._medians = [np.full(count, np.nan) for _ in range(_SHORT_STEPS)]
-        self._long_KN = np.zeros((policy.long_steps, count))
-        self._long_sum_N = np.zeros(count)
-        self._block_mean_N = np.full(count, np.nan)
-        self._baseline_N = np.zeros(count)
-        self._sum_N = np.zeros(count)
-        self._quiet_N = np.zeros(count, dtype=np.int32)
+        self.policy = policy
+        self._own_floor_ratio = floor_ratio
+        self._may_be_early = may_be_early
+        self._pools = Pools(pools_N)
+        self._spread_factor = max(float(np.sqrt(2 * np.log(50 * max(count, 1)))), policy.chance_sigmas_min)
+        self.noise = PooledNoise(self._pools)
+        self._short_noise = PooledNoise(self._pools)
+        self._long_noise = PooledNoise(self._pools)
+        self._recent = [np.zeros(count, dtype=np.float32) for _ in range(_SHORT_STEPS - 1)]
+        self._median_N = np.zeros(count, dtype=np.float32)  # some steps ago
+        self._mean_N = np.zeros(count, dtype=np.float32)
+        self._mean_before_N = np.zeros(count, dtype=np.float32)  # a window ago
+        self._baseline_N = np.zeros(count, dtype=np.float32)
+        self._sum_N = np.zeros(count, dtype=np.float32)
+        self._run_N = np.zeros(count, dtype=np.uint16)  # steps since the sum left zero, ...
+        self._run_sum_N = np.zeros(count, dtype=np.float32)  # ... and their excess
+        self._quiet_N = np.zeros(count, dtype=np.uint16)
+        self._steps: deque[int] = deque(maxlen=_STEPS_KEPT)
         self.judged = 0
         self.alarm_N = np.zeros(count, dtype=bool)
-        self.level_N = np.zeros(count)
+        self.level_N = np.zeros(count, dtype=np.float32)
         self.onset_N = np.full(count, _STEPS_NONE, dtype=np.int64)
 
     @property
     def suspicious_N(self) -> "NDArray[np.bool_]":
         """Where a reference or a baseline must not learn now: more than one bad step, array of shape (N,)."""
-        one_step = self._policy.clip_sigmas - self._policy.slack_sigmas
+        one_step = self.policy.clip_sigmas - self.policy.slack_sigmas
         suspicious: NDArray[np.bool_] = self.alarm_N | (self._sum_N > one_step)
         return suspicious
 
-    def step(self, excess_N: "NDArray[np.float64]", step: int) -> None:
+    @property
+    def is_warm(self) -> bool:
+        """Whether noise is known well enough to judge by: early in quiet pools, after `warm_up_steps` in others."""
+        return self.judged > 0 and bool(self._warm_P().all())
+
+    @property
+    def floor_ratio(self) -> float:
+        """Smallest effect that is reported."""
+        return self.policy.floor_ratio if self._own_floor_ratio is None else self._own_floor_ratio
+
+    def step(self, excess_N: "NDArray[np.floating]", step: int) -> None:
         """Judge one step.
 
         Parameters
@@ -137,93 +107,222 @@ class ExcessTest:
         step
             Its index.
         """
-        policy = self._policy
         self.judged += 1
-        seen_N = ~np.isnan(excess_N)
-        raw_N = excess_N - self._baseline_N
-        held_N = raw_N if seen_N.all() else np.where(seen_N, raw_N, np.nan_to_num(self._recent[-1]))
-        self._learn(raw_N, held_N)
-        sigma_P = self._noise.sigma_P
-        sigma_N = self._pools.spread(np.where(np.isnan(sigma_P), np.inf, np.maximum(sigma_P, _SIGMA_MIN)))
+        self._steps.append(step)
+        raw_N = excess_N.astype(np.float32) - self._baseline_N
+        seen_N: NDArray[np.bool_] | None = None
+        if np.isnan(raw_N.sum()):
+            seen_N = ~np.isnan(raw_N)
+            np.copyto(raw_N, self._recent[-1], where=~seen_N)
+        median_N = median_of_three(self._recent[0], self._recent[1], raw_N)
+        self._learn(raw_N, median_N, seen_N)
+        sigma_N = self._pools.spread(self._usable_sigma_P())
+        warm_P = self._warm_P()
+        if warm_P.any():
+            self._add(raw_N, sigma_N, seen_N, warm_P)
+        self._decide(raw_N, median_N, seen_N)
+        self._follow(raw_N, sigma_N, seen_N)
+        self._recent = [*self._recent[1:], raw_N]
+
+    def _usable_sigma_P(self) -> "NDArray[np.float64]":
+        sigma_P = self.noise.cautious_P
+        return np.where(np.isnan(sigma_P), np.inf, np.maximum(sigma_P, _SIGMA_MIN))
+
+    def _warm_P(self) -> "NDArray[np.bool_]":
+        policy = self.policy
         if self.judged > policy.warm_up_steps:
-            score_N = np.minimum(held_N / sigma_N, policy.clip_sigmas) - policy.slack_sigmas
-            score_N *= seen_N
-            self._sum_N = np.maximum(self._sum_N + score_N, 0.0)
-        self._decide(held_N, seen_N, step)
-        limit_N = policy.clip_sigmas * sigma_N
-        drift_N = np.minimum(np.maximum(raw_N, -limit_N), limit_N) * policy.baseline_rate
-        drift_N = np.where(seen_N & ~self.suspicious_N, drift_N, 0.0)
-        bound = policy.baseline_max_ratio
-        self._baseline_N = np.minimum(np.maximum(self._baseline_N + drift_N, -bound), bound)
+            return np.ones(self._pools.count, dtype=bool)
+        if not self._may_be_early:
+            return np.zeros(self._pools.count, dtype=bool)
+        noise = self.noise
+        quiet_P = noise.cautious_P < policy.early_sigma
+        warm_P: NDArray[np.bool_] = quiet_P & (noise.samples_P >= policy.early_samples)
+        return warm_P
 
-    def _learn(self, raw_N: "NDArray[np.float64]", held_N: "NDArray[np.float64]") -> None:
-        """Move the windows on by one step and learn the noise of each."""
-        policy = self._policy
-        if self.judged > policy.settle_steps:
-            self._noise.learn(np.abs(raw_N - self._recent[-1]))
-        self._recent = [*self._recent[1:], held_N]
-        median_N = median_of_three(*self._recent)
-        if self.judged >= policy.settle_steps + 2 * _SHORT_STEPS:
-            self._short_noise.learn(np.abs(median_N - self._medians[0]))
-        self._medians = [*self._medians[1:], median_N]
-        limit_N = self._pools.spread(np.fmax(policy.clip_sigmas * self._noise.sigma_P, 4 * self._floor_ratio))
-        clipped_N = np.minimum(np.maximum(held_N, -limit_N), limit_N)
-        slot = self.judged % policy.long_steps
-        self._long_sum_N += clipped_N - self._long_KN[slot]
-        self._long_KN[slot] = clipped_N
-        if slot == 0:
-            mean_N = self._long_sum_N / policy.long_steps
-            if self.judged > policy.long_steps:
-                self._long_noise.learn(np.abs(mean_N - self._block_mean_N))
-            self._block_mean_N = mean_N
-
-    def _decide(self, held_N: "NDArray[np.float64]", seen_N: "NDArray[np.bool_]", step: int) -> None:
-        """Raise, keep and clear alarms."""
-        policy, spread = self._policy, self._pools.spread
-        short_P, long_P = self._gates()
-        least_share_N = spread(policy.least_share * short_P)
-        beyond_N = held_N > least_share_N
-        begins_N = beyond_N & (self.onset_N == _STEPS_NONE)
-        ends_N = ~beyond_N & ~self.alarm_N
-        self.onset_N[begins_N & seen_N] = step
-        self.onset_N[ends_N & seen_N] = _STEPS_NONE
-        median_N = self._medians[-1]
-        # A healthy job of 10,000 ranks ends here: nobody is in alarm, and no median reaches any gate.
-        reaches = bool((median_N > self._floor_ratio).any()) and self.judged > policy.warm_up_steps
-        if not reaches and not self.alarm_N.any():
+    def _learn(self, raw_N: "Floats", median_N: "Floats", seen_N: "NDArray[np.bool_] | None") -> None:
+        """Learn the noise of single steps, of medians of three and of long means."""
+        policy = self.policy
+        if self.judged > 1:
+            self.noise.learn(np.abs(raw_N - self._recent[-1]), seen_N, policy)
+        if self.judged % _SHORT_STEPS == 0:
+            if self.judged >= policy.settle_steps + 2 * _SHORT_STEPS:
+                self._short_noise.learn(np.abs(median_N - self._median_N), None, policy)
+            self._median_N = median_N
+        widest = policy.clip_sigmas * float(np.fmax.reduce(self.noise.sigma_P))
+        limit = np.float32(max(widest, 4 * self.floor_ratio))
+        clipped_N = np.minimum(np.maximum(raw_N, -limit), limit)
+        if self.judged == 1:
             return
-        short_N, long_N = spread(short_P), spread(long_P)
-        if self.judged > policy.warm_up_steps:
-            least_N = np.minimum(np.minimum(self._recent[0], self._recent[1]), self._recent[2])
-            short_effect_N = (median_N > short_N) & (least_N > least_share_N)
-            long_effect_N = (self._long_sum_N > policy.long_steps * long_N) & (median_N > self._floor_ratio)
-            summed_N = (self._sum_N > policy.alarm_sigmas) & (short_effect_N | long_effect_N)
-            gross_N = short_effect_N & (median_N > policy.gross_ratio)
-            self._raise((summed_N | gross_N) & seen_N & ~self.alarm_N, step)
-        self.level_N += (median_N - self.level_N) * _LEVEL_RATE * self.alarm_N
-        quiet_N = held_N < policy.clear_share * np.minimum(short_N, long_N)
-        self._quiet_N = np.where(seen_N, np.where(quiet_N, self._quiet_N + 1, 0), self._quiet_N)
-        cleared_N = self.alarm_N & (self._quiet_N >= policy.clear_steps)
-        self.alarm_N = self.alarm_N & ~cleared_N
-        self._sum_N[cleared_N] = 0.0
-        self.onset_N[cleared_N] = _STEPS_NONE
-        self.level_N[cleared_N] = 0.0
+        rate = np.float32(1 / min(self.judged - 1, _LONG_RATE_STEPS))
+        clipped_N -= self._mean_N
+        clipped_N *= rate
+        self._mean_N += clipped_N
+        if self.judged % _LONG_STEPS == 0:
+            if self.judged > _LONG_STEPS:
+                self._long_noise.learn(np.abs(self._mean_N - self._mean_before_N), None, policy)
+            self._mean_before_N = self._mean_N.copy()
 
-    def _raise(self, raised_N: "NDArray[np.bool_]", step: int) -> None:
-        self.alarm_N = self.alarm_N | raised_N
-        self.level_N[raised_N] = self._medians[-1][raised_N]
-        self.onset_N[raised_N & (self.onset_N == _STEPS_NONE)] = step
-        self._quiet_N[raised_N] = 0
+    def _add(
+        self, raw_N: "Floats", sigma_N: "Floats", seen_N: "NDArray[np.bool_] | None", warm_P: "NDArray[np.bool_]"
+    ) -> None:
+        """Move the sum of each series on, and count how long it has been above zero."""
+        policy = self.policy
+        score_N = raw_N / sigma_N
+        np.minimum(score_N, np.float32(policy.clip_sigmas), out=score_N)
+        score_N -= np.float32(policy.slack_sigmas)
+        limit_N = np.maximum(np.float32(policy.clip_sigmas) * sigma_N, np.float32(4 * self.floor_ratio))
+        taken_N = np.minimum(raw_N, limit_N)
+        if not warm_P.all():
+            score_N *= self._pools.spread(warm_P.astype(np.float64))
+        if seen_N is not None:
+            score_N *= seen_N
+            taken_N *= seen_N
+        self._sum_N += score_N
+        np.maximum(self._sum_N, 0, out=self._sum_N)
+        running_N = self._sum_N > 0
+        grown_N = running_N if seen_N is None else running_N & seen_N
+        self._run_N += grown_N & (self._run_N < _STEPS_KEPT)
+        self._run_N *= running_N
+        self._run_sum_N += taken_N
+        self._run_sum_N *= running_N
 
-    def _gates(self) -> "tuple[NDArray[np.float64], NDArray[np.float64]]":
-        """Return the effects that noise explains in three steps and in many, per pool; infinite while unknown."""
-        policy = self._policy
-        short_P = np.maximum(self._gate_sigmas * self._short_noise.cautious_P, self._floor_ratio)
-        long_P = np.maximum(self._gate_sigmas * self._long_noise.cautious_P, self._floor_ratio)
-        sigma_P = self._noise.sigma_P
-        noisy_P = sigma_P > policy.noisy_sigma
-        noisy_short_P = np.maximum(policy.gross_ratio, policy.noisy_short_sigmas * sigma_P)
-        noisy_long_P = np.maximum(policy.noisy_long_factor * long_P, policy.noisy_long_sigmas * sigma_P)
-        short_P = np.where(noisy_P, np.maximum(short_P, noisy_short_P), short_P)
-        long_P = np.where(noisy_P, noisy_long_P, long_P)
-        return np.where(np.isnan(short_P), np.inf, short_P), np.where(np.isnan(long_P), np.inf, long_P)
+    def _decide(self, raw_N: "Floats", median_N: "Floats", seen_N: "NDArray[np.bool_] | None") -> None:
+        """Raise, keep and clear alarms."""
+        policy = self.policy
+        candidate_N = self._sum_N > policy.alarm_sigmas
+        gross = policy.gross_ratio
+        if self.judged > policy.warm_up_steps and median_N.max(initial=0) > gross:
+            candidate_N |= median_N > gross
+        if seen_N is not None:
+            candidate_N &= seen_N
+        candidate_N &= ~self.alarm_N
+        candidates = np.flatnonzero(candidate_N)
+        if len(candidates):
+            self._raise(candidates[self._matters(candidates, raw_N, median_N)], median_N)
+        if self.alarm_N.any():
+            self._keep(raw_N, median_N, seen_N)
+
+    def _matters(self, candidates: "NDArray[np.intp]", raw_N: "Floats", median_N: "Floats") -> "NDArray[np.bool_]":
+        """Return which candidates have an effect that noise does not explain, array of shape (C,)."""
+        policy, floor = self.policy, self.floor_ratio
+        pool_C = self._pools.of(candidates)
+        run_C = np.clip(self._run_N[candidates], 1, _LONG_STEPS).astype(np.float64)
+        mean_C = self._run_sum_N[candidates] / np.maximum(self._run_N[candidates], 1)
+        gate_C = self._gate(pool_C, run_C)
+        median_C = median_N[candidates]
+        least_C = np.minimum(np.minimum(self._recent[0][candidates], self._recent[1][candidates]), raw_N[candidates])
+        # A drift's mean since its onset lags behind it: the long mean and the last steps may speak for it too.
+        long_C = self._mean_N[candidates] > self._gate(pool_C, np.full(len(candidates), float(_LONG_STEPS)))
+        last_C = median_C > self._gate(pool_C, np.full(len(candidates), float(_SHORT_STEPS)))
+        summed_C = (
+            ((mean_C > gate_C) & (median_C > policy.median_share * gate_C)) | (long_C & (median_C > floor)) | last_C
+        )
+        summed_C &= least_C > policy.least_share * np.minimum(gate_C, self.short_gate_P[pool_C])
+        sigma_C = self.noise.sigma_P[pool_C]
+        noisy_C = sigma_C > policy.noisy_sigma
+        if not noisy_C.any():
+            return summed_C
+        short_C = np.maximum(
+            np.maximum(self.short_gate_P[pool_C], policy.gross_ratio), policy.noisy_short_sigmas * sigma_C
+        )
+        long_C = np.maximum(policy.noisy_long_factor * self.long_gate_P[pool_C], policy.noisy_long_sigmas * sigma_C)
+        steady_C = least_C > policy.least_share * short_C
+        large_C = (median_C > short_C) & steady_C
+        lasting_C = (self._mean_N[candidates] > long_C) & (median_C > floor)
+        lasting_C &= self._sum_N[candidates] > policy.alarm_sigmas
+        return np.where(noisy_C, large_C | lasting_C, summed_C)
+
+    def _gate(self, pool_C: "NDArray[np.intp]", run_C: "NDArray[np.float64]") -> "NDArray[np.float64]":
+        """Return the mean of `run_C` steps that noise explains: its white part shrinks with them, its walk does not."""
+        variance_P = self._usable_sigma_P() ** 2
+        walk_P = np.maximum(np.nan_to_num(self._long_noise.cautious_P) ** 2 - variance_P / _LONG_STEPS, 0)
+        walk_P = np.where(np.isnan(self._long_noise.sigma_P), self.policy.walk_prior_ratio**2, walk_P)
+        spread_C = np.sqrt(walk_P[pool_C] + variance_P[pool_C] / run_C)
+        return np.maximum(self.policy.gate_factor * self._spread_factor * spread_C, self.floor_ratio)
+
+    @property
+    def short_gate_P(self) -> "NDArray[np.float64]":
+        """Excess that noise explains in a median of three steps, array of shape (P,); infinite while unknown."""
+        return self._noisy_gate(self._short_noise)
+
+    @property
+    def long_gate_P(self) -> "NDArray[np.float64]":
+        """Excess that noise explains in a long mean, array of shape (P,); infinite while unknown."""
+        return self._noisy_gate(self._long_noise)
+
+    def _noisy_gate(self, noise: PooledNoise) -> "NDArray[np.float64]":
+        gate_P = np.maximum(self.policy.tail_factor * self._spread_factor * noise.cautious_P, self.floor_ratio)
+        return np.where(np.isnan(gate_P), np.inf, gate_P)
+
+    def _raise(self, raised: "NDArray[np.intp]", median_N: "Floats") -> None:
+        self.alarm_N[raised] = True
+        self.level_N[raised] = median_N[raised]
+        self._quiet_N[raised] = 0
+        for series in raised.tolist():
+            run = min(max(int(self._run_N[series]), 1), len(self._steps))
+            self.onset_N[series] = self._steps[-run]
+
+    def _keep(self, raw_N: "Floats", median_N: "Floats", seen_N: "NDArray[np.bool_] | None") -> None:
+        """Follow what is in alarm, and end an alarm after enough quiet steps."""
+        policy = self.policy
+        alarms = np.flatnonzero(self.alarm_N if seen_N is None else self.alarm_N & seen_N)
+        gate_C = self._gate(self._pools.of(alarms), np.full(len(alarms), float(_SHORT_STEPS)))
+        quiet_C = raw_N[alarms] < policy.clear_share * gate_C
+        self._quiet_N[alarms] = np.where(quiet_C, self._quiet_N[alarms] + 1, 0)
+        loud = alarms[~quiet_C]
+        self.level_N[loud] += (median_N[loud] - self.level_N[loud]) * np.float32(_LEVEL_RATE)
+        cleared = alarms[self._quiet_N[alarms] >= policy.clear_steps]
+        self.alarm_N[cleared] = False
+        self._sum_N[cleared] = 0
+        self._run_N[cleared] = 0
+        self._run_sum_N[cleared] = 0
+        self.onset_N[cleared] = _STEPS_NONE
+        self.level_N[cleared] = 0
+
+    def _follow(self, raw_N: "Floats", sigma_N: "Floats", seen_N: "NDArray[np.bool_] | None") -> None:
+        """Let baselines follow what is healthy; `raw_N` becomes what is left after that."""
+        policy = self.policy
+        if not np.isfinite(sigma_N).any():
+            return
+        limit_N = np.float32(policy.clip_sigmas) * np.minimum(sigma_N, np.float32(1.0))
+        drift_N = np.minimum(np.maximum(raw_N, -limit_N), limit_N)
+        drift_N *= np.float32(policy.baseline_rate)
+        drift_N *= ~self.suspicious_N
+        if seen_N is not None:
+            drift_N *= seen_N
+        bound = np.float32(policy.baseline_max_ratio)
+        self._baseline_N += drift_N
+        np.minimum(np.maximum(self._baseline_N, -bound), bound, out=self._baseline_N)
+
+    def memory(self) -> "dict[str, NDArray[np.generic]]":
+        """Return what was learnt and what is in alarm, arrays by name."""
+        own: dict[str, NDArray[np.generic]] = {name: getattr(self, name) for name in _KEPT}
+        noises = {"noise": self.noise, "short": self._short_noise, "long": self._long_noise}
+        learnt = {f"{name}.{key}": value for name, noise in noises.items() for key, value in noise.memory().items()}
+        return own | learnt | {"judged": np.array([self.judged])}
+
+    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> bool:
+        """Take back what `memory` gave; return False, and take nothing, if it is another shape's."""
+        present = self.memory()
+        if any(name not in memory or memory[name].shape != value.shape for name, value in present.items()):
+            return False
+        for name, value in present.items():
+            if name != "judged":
+                np.copyto(value, memory[name].astype(value.dtype))
+        self.judged = int(memory["judged"][0])
+        return True
+
+
+_KEPT = (
+    "_median_N",
+    "_mean_N",
+    "_mean_before_N",
+    "_baseline_N",
+    "_sum_N",
+    "_run_N",
+    "_run_sum_N",
+    "_quiet_N",
+    "alarm_N",
+    "level_N",
+    "onset_N",
+)

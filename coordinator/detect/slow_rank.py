@@ -2,9 +2,10 @@
 """Which ranks hold the others back: their own work, compared with peers that do the same.
 
 Pure: arrays in, alarms out. The quantity is self time, step minus waits in every domain; step time is equal on all
-ranks of a synchronous job, and the wait in one domain points at a whole replica. A rank is compared with its pipeline
-stage (a longer last stage is no fault), after what its whole replica shares has been taken off in seconds (longer
-sequences are no fault either). What a replica shares is tested as a series of its own.
+ranks of a synchronous job, and the wait in one domain points at a whole replica. What more work explains is taken off
+first. A rank is then compared with its pipeline stage (a longer last stage is no fault), after what its whole replica
+shares has been taken off in seconds (longer sequences are no fault either). What a replica shares, and what a stage's
+work is among the stages', are tested as series of their own: a node may be the whole of either.
 
 Shapes: R ranks, P stages, D replicas.
 """
@@ -15,16 +16,20 @@ import numpy as np
 
 from coordinator.detect.excess import ExcessTest
 from coordinator.detect.groups import Groups, middle
+from coordinator.detect.work import WorkCorrection
+from coordinator.policy import RankPolicy, WorkPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from coordinator.policy import ExcessPolicy
 
-_PAST_RATE = 1 / 16
+    Floats = NDArray[np.float32]
+
 _REFERENCE_STEPS = 8
+_YOUNG_WEIGHT = 2.0  # a young past follows the last steps: the first ones are warm-up
 _SECONDS_MIN = 1e-9  # resolution of a record; keeps work of 0 from dividing
 
 
@@ -34,61 +39,156 @@ class SlowRankTest:
     `stage_R` and `replica_R` give the group of each rank; ranks of one replica work on the same data.
     """
 
-    def __init__(self, stage_R: "Sequence[int]", replica_R: "Sequence[int]", policy: "ExcessPolicy") -> None:
-        self._stages = Groups(stage_R)
-        self._replicas = Groups(replica_R)
-        self._has_replicas = 1 < self._replicas.count < len(stage_R)
-        self._alone_R = self._stages.sizes_G[self._stages.group_R] == 1
-        self._past_R = np.full(len(stage_R), np.nan)
-        self._references_KP = np.full((_REFERENCE_STEPS, self._stages.count), np.nan)
-        self.ranks = ExcessTest(self._stages.group_R, policy)
-        self.replicas = ExcessTest(np.zeros(self._replicas.count, dtype=np.intp), policy)
-        self.scale_R = np.full(len(stage_R), np.nan)
-        """Seconds that a ratio of 1 stands for: the reference, or its recent median if that is longer."""
+    def __init__(
+        self,
+        stage_R: "Sequence[int]",
+        replica_R: "Sequence[int]",
+        policy: "ExcessPolicy",
+        *,
+        rank_policy: RankPolicy | None = None,
+        work_policy: WorkPolicy | None = None,
+    ) -> None:
+        self.stage_groups = Groups(stage_R)
+        self.replica_groups = Groups(replica_R)
+        self._has_replicas = 1 < self.replica_groups.count < len(stage_R)
+        self._past_P = np.full(self.stage_groups.count, np.nan)
+        self._references_KP = np.full((_REFERENCE_STEPS, self.stage_groups.count), np.nan)
+        self._pauses = 0
+        self._policy = rank_policy or RankPolicy()
+        self.work = WorkCorrection(self.stage_groups, work_policy or WorkPolicy())
+        self.ranks = ExcessTest(self.stage_groups.group_R, policy)
+        self.replicas = ExcessTest(np.zeros(self.replica_groups.count, dtype=np.intp), policy)
+        self.stages = ExcessTest(np.zeros(self.stage_groups.count, dtype=np.intp), policy, may_be_early=False)
+        self.scale_P = np.full(self.stage_groups.count, np.nan)
+        """Seconds that a ratio of 1 stands for: the stage's reference, or its recent median if that is longer."""
+        self.shift_R: Floats | None = None
+        """Seconds that each rank's work explained in the last step, None where all had the same to do."""
+        self.imbalance_seconds = 0.0
+        """What the replica with the most to do had longer than the others in the last step."""
 
-    def step(self, self_R: "NDArray[np.float64]", step: int) -> None:
-        """Judge one step; `self_R` holds self time in seconds, NaN where a rank has none that counts."""
+    def step(
+        self,
+        self_R: "NDArray[np.floating]",
+        step: int,
+        *,
+        compute_R: "NDArray[np.floating] | None" = None,
+        work_R: "NDArray[np.floating] | None" = None,
+    ) -> None:
+        """Judge one step.
+
+        `self_R` holds self time in seconds, NaN where a rank has none that counts; `compute_R` the part of it that
+        follows `work_R`, the work figure of any unit.
+        """
         if np.isnan(self_R).all():
             return
-        reference_R = self._reference(self_R)
-        rest_R = self_R - reference_R
-        if self._has_replicas:
-            shared_D = self._replicas.reference(rest_R)
-            rest_R = rest_R - shared_D[self._replicas.group_R]
-            self.replicas.step(shared_D / np.nanmean(reference_R), step)
-        self.ranks.step(rest_R / self.scale_R, step)
-        learn_R = ~np.isnan(self_R) & ~self.ranks.suspicious_N
-        moved_R = self._past_R + _PAST_RATE * (self_R - self._past_R)
-        self._past_R = np.where(learn_R, np.where(np.isnan(self._past_R), self_R, moved_R), self._past_R)
-
-    def _reference(self, self_R: "NDArray[np.float64]") -> "NDArray[np.float64]":
-        """Return what each rank's self time should be, and remember the scale."""
-        reference_P = self._stages.reference(self_R)
-        if self._alone_R.any():
-            # Nobody does the same work: the rank's own past, times what the step did to everybody.
-            ratio_R = np.where(self._alone_R, self_R / np.maximum(self._past_R, _SECONDS_MIN), np.nan)
-            common = Groups(np.zeros(len(self_R), dtype=np.intp)).reference(ratio_R)[0]
-            expected_R = self._past_R * common
-            alone_P = self._stages.sizes_G == 1
-            own_P = self._stages.median(expected_R)
-            reference_P = np.where(alone_P & ~np.isnan(own_P), own_P, reference_P)
+        own_R = self_R.astype(np.float32)
+        self.shift_R = None
+        if compute_R is not None and work_R is not None:
+            self.shift_R = self.work.seconds(compute_R, work_R, ~self.ranks.suspicious_N)
+        if self.shift_R is not None:
+            own_R -= self.shift_R
+        reference_P = self.stage_groups.reference(own_R)
+        if self._is_pause(reference_P):
+            return
         self._references_KP = np.concatenate((self._references_KP[1:], reference_P[None]))
-        scale_P = np.fmax(reference_P, middle(self._references_KP))
-        self.scale_R = np.maximum(scale_P, _SECONDS_MIN)[self._stages.group_R]
-        expected: NDArray[np.float64] = reference_P[self._stages.group_R]
-        return expected
+        self.scale_P = np.maximum(np.fmax(reference_P, middle(self._references_KP)), _SECONDS_MIN)
+        group_R = self.stage_groups.group_R
+        rest_R = own_R - reference_P.astype(np.float32)[group_R]
+        if self._has_replicas:
+            rest_R -= self._judge_replicas(rest_R, float(np.nanmean(reference_P)), step)
+        rest_R /= self.scale_P.astype(np.float32)[group_R]
+        self.ranks.step(rest_R, step)
+        if self.stage_groups.count > 1:
+            self._judge_stages(reference_P, step)
+
+    def _is_pause(self, reference_P: "NDArray[np.floating]") -> bool:
+        """Whether everybody's own work is suddenly so long that the job, and no rank, must be doing something else."""
+        policy = self._policy
+        usual_P = middle(self._references_KP)
+        known_P = ~np.isnan(usual_P) & ~np.isnan(reference_P)
+        is_quiet = float(np.nanmax(self.ranks.noise.sigma_P, initial=0)) < policy.pause_sigma
+        longer = (reference_P[known_P] > (1 + policy.pause_ratio) * usual_P[known_P]).all() and known_P.any()
+        paused = bool(longer) and is_quiet and self._pauses < policy.pause_steps
+        self._pauses = self._pauses + 1 if paused else 0
+        return paused
+
+    def _judge_replicas(self, rest_R: "Floats", reference_seconds: float, step: int) -> "Floats":
+        """Judge what each replica shares, and return it for each rank; NaN where too few of a replica are known."""
+        groups = self.replica_groups
+        shared_D = groups.reference(rest_R).astype(np.float32)
+        if np.isnan(rest_R.sum()):
+            few_D = (groups.known(rest_R) < groups.sizes_G) & (groups.sizes_G <= self._policy.whole_max)
+            shared_D[few_D] = np.nan
+        known_D = shared_D[~np.isnan(shared_D)]
+        self.imbalance_seconds = float(known_D.max(initial=0) - np.median(known_D)) if len(known_D) else 0.0
+        self.replicas.step(shared_D / np.float32(reference_seconds), step)
+        return shared_D[groups.group_R]
+
+    def _judge_stages(self, reference_P: "NDArray[np.floating]", step: int) -> None:
+        """Judge each stage's work by what it used to be among the stages."""
+        self._past_P = np.where(np.isnan(self._past_P), reference_P, self._past_P)
+        ratio_P = reference_P / np.maximum(self._past_P, _SECONDS_MIN)
+        common = float(Groups(np.zeros(len(ratio_P), dtype=np.intp)).reference(ratio_P)[0])
+        self.stages.step(ratio_P / common - 1, step)
+        learn_P = ~np.isnan(reference_P) & ~self.stages.suspicious_N
+        rate = max(self._policy.past_rate, _YOUNG_WEIGHT / (_YOUNG_WEIGHT + self.stages.judged))
+        moved_P = self._past_P + rate * (reference_P - self._past_P)
+        self._past_P = np.where(learn_P, moved_P, self._past_P)
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether noise is known well enough to name ranks."""
+        return self.ranks.is_warm
+
+    @property
+    def is_alarmed(self) -> bool:
+        """Whether any rank is named."""
+        return bool(self.ranks.alarm_N.any() or self.replicas.alarm_N.any() or self.stages.alarm_N.any())
 
     @property
     def slow_R(self) -> "NDArray[np.bool_]":
-        """Ranks in alarm, those of a slow replica included."""
-        if not self._has_replicas:
-            return self.ranks.alarm_N
-        slow: NDArray[np.bool_] = self.ranks.alarm_N | self.replicas.alarm_N[self._replicas.group_R]
-        return slow
+        """Ranks in alarm, those of a slow replica or stage included."""
+        slow_R: NDArray[np.bool_] = self.ranks.alarm_N.copy()
+        if self._has_replicas and self.replicas.alarm_N.any():
+            slow_R |= self.replicas.alarm_N[self.replica_groups.group_R]
+        if self.stages.alarm_N.any():
+            slow_R |= self.stages.alarm_N[self.stage_groups.group_R]
+        return slow_R
 
-    def level_of(self, rank: int) -> tuple[float, int]:
-        """Return (excess ratio, onset step) of a slow rank: its own alarm's, else its replica's."""
-        if self.ranks.alarm_N[rank]:
-            return float(self.ranks.level_N[rank]), int(self.ranks.onset_N[rank])
-        replica = self._replicas.group_R[rank]
-        return float(self.replicas.level_N[replica]), int(self.replicas.onset_N[replica])
+    def verdict_of(self, column: int) -> "tuple[ExcessTest, int]":
+        """Return the test that names a slow rank and its series there: its own, else its replica's or stage's."""
+        if self.ranks.alarm_N[column]:
+            return self.ranks, column
+        replica = int(self.replica_groups.group_R[column])
+        if self._has_replicas and self.replicas.alarm_N[replica]:
+            return self.replicas, replica
+        return self.stages, int(self.stage_groups.group_R[column])
+
+    def level_of(self, column: int) -> tuple[float, int]:
+        """Return (excess ratio, onset step) of a slow rank."""
+        test, series = self.verdict_of(column)
+        return float(test.level_N[series]), int(test.onset_N[series])
+
+    def scale_seconds(self, column: int) -> float:
+        """Return the seconds that a ratio of 1 stands for, for one rank."""
+        return float(self.scale_P[self.stage_groups.group_R[column]])
+
+    def memory(self) -> "dict[str, NDArray[np.generic]]":
+        """Return what was learnt, arrays by name."""
+        memory: dict[str, NDArray[np.generic]] = {"past": self._past_P, "references": self._references_KP}
+        for name, part in self._parts().items():
+            memory |= {f"{name}.{key}": value for key, value in part.memory().items()}
+        return memory
+
+    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Take back what `memory` gave; what does not fit is left alone."""
+        for name, part in self._parts().items():
+            prefix = f"{name}."
+            part.recall({key.removeprefix(prefix): v for key, v in memory.items() if key.startswith(prefix)})
+        for name in ("past", "references"):
+            present = self.memory()[name]
+            if name in memory and memory[name].shape == present.shape:
+                np.copyto(present, memory[name].astype(present.dtype))
+
+    def _parts(self) -> "dict[str, ExcessTest | WorkCorrection]":
+        return {"ranks": self.ranks, "replicas": self.replicas, "stages": self.stages, "work": self.work}

@@ -1,0 +1,86 @@
+# ruff: noqa: N802, N803, N806  (names of arrays end in their shape, see the legend below)
+"""How much do healthy series scatter? Learnt from differences over time, per pool of series that scatter alike.
+
+Pure. Differences, and never the spread between series: a lasting fault cancels in a difference, so the figure holds
+when half the ranks are slow and in domains of two, where a median absolute deviation breaks down.
+
+Shapes: N series, P pools.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from coordinator.policy import ExcessPolicy
+
+    Floats = NDArray[np.float32]
+
+
+class Pools:
+    """Which pool each of N series belongs to; figures of one pool are spread over its series."""
+
+    def __init__(self, pools_N: "NDArray[np.intp]") -> None:
+        self._pools_N = pools_N
+        self.count = int(pools_N.max(initial=0)) + 1
+        self.sizes_P = np.bincount(pools_N, minlength=self.count).astype(np.float64)
+        width = len(pools_N) // self.count
+        # Pools that lie side by side, as pipeline stages do, are summed and spread without an index.
+        self._is_even = np.array_equal(pools_N, np.arange(len(pools_N)) // max(width, 1))
+
+    def spread(self, values_P: "NDArray[np.floating]") -> "Floats":
+        """Return each series' figure, array of shape (N,), or (1,) where there is one pool."""
+        figures_P = values_P.astype(np.float32)
+        if self.count == 1:
+            return figures_P
+        return np.repeat(figures_P, len(self._pools_N) // self.count) if self._is_even else figures_P[self._pools_N]
+
+    def of(self, series: "NDArray[np.intp]") -> "NDArray[np.intp]":
+        """Return the pools of some series."""
+        return self._pools_N[series]
+
+    def sums(self, values_N: "Floats") -> "NDArray[np.float64]":
+        """Return the sum of each pool's values, array of shape (P,)."""
+        if self._is_even:
+            sums: NDArray[np.float64] = values_N.reshape(self.count, -1).sum(axis=1, dtype=np.float64)
+            return sums
+        return np.bincount(self._pools_N, values_N, self.count).astype(np.float64)
+
+
+class PooledNoise:
+    """Standard deviation per pool; `sigma_P` is NaN until a pool has been seen."""
+
+    def __init__(self, pools: Pools) -> None:
+        self._pools = pools
+        self.updates_P = np.zeros(pools.count)
+        self.samples_P = np.zeros(pools.count)
+        self.sigma_P = np.full(pools.count, np.nan)
+
+    @property
+    def cautious_P(self) -> "NDArray[np.float64]":
+        """Sigma with a margin for what few samples leave open, array of shape (P,)."""
+        wide_P: NDArray[np.float64] = self.sigma_P * (1 + 2 / np.sqrt(np.maximum(self.samples_P, 1)))
+        return wide_P
+
+    def learn(self, difference_N: "Floats", known_N: "NDArray[np.bool_] | None", policy: "ExcessPolicy") -> None:
+        """Take absolute differences; `known_N` says which count, None stands for all. Changes `difference_N`."""
+        if not np.isnan(self.sigma_P).all():
+            limit_N = self._pools.spread(np.nan_to_num(policy.clip_sigmas * self.sigma_P, nan=np.inf))
+            np.minimum(difference_N, limit_N, out=difference_N)
+        count_P = self._pools.sizes_P
+        if known_N is not None:
+            difference_N *= known_N
+            count_P = self._pools.sums(known_N.astype(np.float32))
+        seen_P = count_P > 0
+        self.updates_P += seen_P
+        self.samples_P += count_P
+        mean_P = policy.difference_to_sigma * self._pools.sums(difference_N) / np.maximum(count_P, 1)
+        rate_P = np.maximum(1 / np.maximum(self.updates_P, 1), policy.noise_rate)
+        old_P = np.where(np.isnan(self.sigma_P), mean_P, self.sigma_P)
+        self.sigma_P = np.where(seen_P, old_P + rate_P * (mean_P - old_P), self.sigma_P)
+
+    def memory(self) -> "dict[str, NDArray[np.generic]]":
+        """Return what was learnt."""
+        return {"updates": self.updates_P, "samples": self.samples_P, "sigma": self.sigma_P}

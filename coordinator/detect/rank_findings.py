@@ -1,0 +1,144 @@
+# ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
+"""From slow ranks in alarm to findings: cause, evidence and the numbers behind it.
+
+Pure. What a rank's steps consist of is looked at while an alarm is young and now and then afterwards, for it costs
+more than the alarm itself; in between a finding stands as it was.
+
+Shapes: R ranks, P stages.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coordinator.columns import COMPONENTS
+from coordinator.detect.components import SELF, WAIT, Explainer, Explanation, less_work, medians, parts_of
+from coordinator.findings import SLOW_RANK, Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from coordinator.detect.components import Parts
+    from coordinator.detect.slow_rank import SlowRankTest
+    from coordinator.policy import CausePolicy
+    from coordinator.timeline import StepRow
+    from lockstep.contracts.domains import Domain, Topology
+
+_YOUNG_STEPS = 5  # of an alarm: until then each step may change the cause
+_TELLING_SHARE = 0.1  # of the component that grew most; smaller ones only distract
+
+
+class RankFindings:
+    """Memory of what was found of which rank, and of what each stage's steps usually consist of."""
+
+    def __init__(self, topology: "Topology", ranks: "NDArray[np.int64]", test: "SlowRankTest") -> None:
+        self._ranks = ranks
+        self._test = test
+        replicas = test.replica_groups
+        has_replicas = 1 < replicas.count < len(ranks)
+        self._explainer = Explainer(test.stage_groups, replicas if has_replicas else None)
+        self._domains_of: dict[int, list[Domain]] = {}
+        for domain in topology.domains:
+            for rank in domain.ranks:
+                self._domains_of.setdefault(rank, []).append(domain)
+        self._found: dict[int, Finding] = {}
+        self._age: dict[int, int] = {}
+        self.typical: Parts = {}
+        """Seconds of each part in a healthy step, array of shape (P,) by part."""
+
+    def learn(self, row: "StepRow", policy: "CausePolicy") -> None:
+        """Remember what steps consist of while nothing is wrong, stage by stage."""
+        rate = policy.typical_rate
+        test = self._test
+        suspicious_R = test.ranks.suspicious_N
+        for name, value_R in less_work(parts_of(row), test.shift_R).items():
+            healthy_R = np.where(suspicious_R, np.nan, value_R) if suspicious_R.any() else value_R
+            now_P = test.stage_groups.median(healthy_R)
+            now_P = np.where(test.stages.suspicious_N, np.nan, now_P)
+            before_P = self.typical.get(name, now_P)
+            moved_P = np.where(np.isnan(before_P), now_P, before_P + rate * (now_P - before_P))
+            self.typical[name] = np.where(np.isnan(moved_P), before_P, moved_P)
+
+    def find(self, rows: "Sequence[StepRow]", policy: "CausePolicy") -> list[Finding]:
+        """Return a finding for each rank in alarm; `rows` are the last steps, the youngest last."""
+        if not self._test.is_alarmed:
+            self._found.clear()
+            self._age.clear()
+            return []
+        slow_R = self._test.slow_R
+        columns = np.flatnonzero(slow_R).tolist()
+        self._age = {column: self._age.get(column, -1) + 1 for column in columns}
+        self._found = {column: self._found[column] for column in columns if column in self._found}
+        if any(age < _YOUNG_STEPS or age % policy.typical_every == 0 for age in self._age.values()):
+            self._look(list(rows)[-policy.steps :], slow_R, policy)
+        return list(self._found.values())
+
+    def _look(self, rows: "Sequence[StepRow]", slow_R: "NDArray[np.bool_]", policy: "CausePolicy") -> None:
+        own = less_work(medians(rows), self._test.shift_R)
+        waits = _mean_waits(rows[-1])
+        explained = self._explainer.explain(own, slow_R, self._test.ranks.alarm_N, self.typical, policy)
+        for column, explanation in explained.items():
+            age = self._age[column]
+            if age < _YOUNG_STEPS or age % policy.typical_every == 0:
+                self._found[column] = self._finding(column, explanation, waits)
+
+    def _finding(self, column: int, explanation: Explanation, waits: "Mapping[str, float]") -> Finding:
+        rank = int(self._ranks[column])
+        test, series = self._test.verdict_of(column)
+        ratio, onset = float(test.level_N[series]), int(test.onset_N[series])
+        # It holds back the domain whose kind is waited in most.
+        domain = max(self._domains_of.get(rank, ()), key=lambda d: waits.get(d.kind, 0.0), default=None)
+        return Finding(
+            kind=SLOW_RANK,
+            cause=explanation.cause,
+            confidence=explanation.confidence,
+            scope="rank",
+            ranks=(rank,),
+            domain=None if domain is None else (domain.kind, domain.name),
+            onset_step=onset,
+            excess_ratio=ratio,
+            excess_seconds=_excess_seconds(explanation, ratio * self._test.scale_seconds(column)),
+            evidence=tuple(_evidence(rank, explanation)),
+            numbers={
+                "excess_ratio": ratio,
+                **{f"{name}_seconds": value for name, value in explanation.own.items()},
+                **{f"peers_{name}_seconds": value for name, value in explanation.peers.items()},
+            },
+        )
+
+
+def _mean_waits(row: "StepRow") -> dict[str, float]:
+    """Return the mean wait of a step by domain kind, seconds."""
+    waits = {kind: value[~np.isnan(value)] for kind, value in row.waits.items()}
+    return {kind: float(value.mean()) for kind, value in waits.items() if len(value)}
+
+
+def _excess_seconds(explanation: Explanation, otherwise: float) -> float:
+    """Return what the rank works longer than its peers, as the evidence has it: a median over steps.
+
+    The scale of a single step would do only in a quiet job: right after a capture it can be four times the usual.
+    """
+    own, peers = explanation.own, explanation.peers
+    return max(own[SELF] - peers[SELF], 0.0) if SELF in own and SELF in peers else otherwise
+
+
+def _evidence(rank: int, explanation: Explanation) -> list[str]:
+    own, peers = explanation.own, explanation.peers
+    lines = []
+    if SELF in own:
+        lines.append(f"rank {rank} works {_ms(own[SELF])} a step by itself, its peers {_ms(peers[SELF])}")
+    if WAIT in own:
+        lines.append(f"it waits {_ms(own[WAIT])} a step for others, its peers {_ms(peers[WAIT])}")
+    grown = {name: own[name] - peers[name] for name in COMPONENTS if name in own}
+    telling = [name for name, seconds in grown.items() if seconds > _TELLING_SHARE * max(grown.values())]
+    lines += [
+        f"{name}: {_ms(own[name])} a step, peers {_ms(peers[name])}"
+        for name in sorted(telling, key=lambda name: -grown[name])
+    ]
+    return lines
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms"

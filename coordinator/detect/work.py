@@ -1,0 +1,86 @@
+# ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
+"""What a rank computes longer because it has more to do: hot experts, accumulation, uneven batches.
+
+Pure. Inside a pipeline stage compute is laid against the work figure of the record (else tokens), and the common slope
+is taken off. Compute and not self time: a checkpoint would bend the slope. The slope is a share, 1 where compute
+follows the work entirely and 0 where not at all; what is remembered are seconds per unit of work, which neither a
+batch ramp nor the warm-up of an attempt changes, weighted by how much each step tells.
+
+Shapes: R ranks, P stages.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from coordinator.detect.groups import Groups
+    from coordinator.policy import WorkPolicy
+
+_SECONDS_MIN = 1e-9  # resolution of a record
+
+
+class WorkCorrection:
+    """Memory of one slope; `policy` may be replaced."""
+
+    def __init__(self, stages: "Groups", policy: "WorkPolicy") -> None:
+        self.policy = policy
+        self._stages = stages
+        self._products = np.zeros(2)  # sums of spread x spread and of spread x compute
+
+    def seconds(
+        self, compute_R: "NDArray[np.floating]", work_R: "NDArray[np.floating]", healthy_R: "NDArray[np.bool_]"
+    ) -> "NDArray[np.float32] | None":
+        """Return what each rank computes longer (less: shorter) for its work, None where all have the same to do.
+
+        Only ranks in `healthy_R` teach the slope; a rank whose work is not known is not corrected.
+        """
+        policy = self.policy
+        low, high = float(np.fmin.reduce(work_R)), float(np.fmax.reduce(work_R))
+        if not high > low:  # all the same, or none known
+            return None
+        group_R = self._stages.group_R
+        usual_P = np.maximum(self._stages.median(work_R), _SECONDS_MIN)
+        compute_P = np.maximum(self._stages.median(compute_R), _SECONDS_MIN)
+        more_R = np.nan_to_num(work_R - usual_P[group_R])
+        limit_R = policy.spread_max * usual_P[group_R]
+        if not np.abs(more_R).max() > policy.spread_min * np.nanmax(usual_P):
+            return None
+        np.minimum(more_R, limit_R, out=more_R)
+        more_R *= (compute_P / np.nanmean(compute_P))[group_R]  # a longer stage has more to do for each unit of work
+        longer_R = compute_R - compute_P[group_R]
+        teaches_R = healthy_R & (np.abs(longer_R) < policy.longer_max * compute_P[group_R]) & (more_R < limit_R)
+        self._learn(more_R, np.nan_to_num(longer_R), teaches_R)
+        square, product = self._products.tolist()
+        most = policy.slope_max * float(np.nanmean(compute_P) / np.nanmean(usual_P))
+        slope = min(max(product / square, 0.0), most) if square > 0 else 0.0
+        shift_R: NDArray[np.float32] = (slope * more_R).astype(np.float32)
+        return shift_R
+
+    def _learn(
+        self, more_R: "NDArray[np.floating]", longer_R: "NDArray[np.floating]", teaches_R: "NDArray[np.bool_]"
+    ) -> None:
+        """Add one step's products; NaN is never among the teaching ranks."""
+        groups, count = self._stages.group_R, self._stages.count
+        weight_R = teaches_R.astype(np.float64)
+        known_P = np.maximum(np.bincount(groups, weight_R, count), 1)
+        centred = []
+        for value_R in (more_R, longer_R):
+            mean_P = np.bincount(groups, value_R * weight_R, count) / known_P
+            centred.append((value_R - mean_P[groups]) * weight_R)
+        more, longer = centred
+        self._products *= 1 - self.policy.rate
+        self._products += float(more @ more), float(more @ longer)
+
+    def memory(self) -> "dict[str, NDArray[np.generic]]":
+        """Return what was learnt."""
+        return {"products": self._products}
+
+    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Take back what `memory` gave."""
+        if "products" in memory and memory["products"].shape == self._products.shape:
+            self._products = memory["products"].astype(np.float64)
