@@ -5,7 +5,7 @@ Pure: numbers in, numbers out; no clock, no I/O, no knowledge of what a series s
 
 A series is the relative excess of one rank (replica, stage, domain) over its reference, one value a step, 0 when
 healthy. A clipped one-sided sum says that something lasts: a step adds at most 4, so one or two stalled steps never
-reach the 9 of an alarm and the third one does. A gate says that it matters: the mean since the sum left zero must
+reach the 11 of an alarm and the third one does. A gate says that it matters: the mean since the sum left zero must
 exceed both a floor and what noise makes of a mean of so many steps in so many series. Pools that are very noisy (ranks
 that share cores) have heavier tails than any such figure knows: there only large effects count.
 
@@ -189,7 +189,7 @@ class ExcessTest:
     def _decide(self, raw_N: "Floats", median_N: "Floats", seen_N: "NDArray[np.bool_] | None") -> None:
         """Raise, keep and clear alarms."""
         policy = self.policy
-        candidate_N = self._sum_N > policy.alarm_sigmas
+        candidate_N = self._sum_N > self._pools.spread(self._alarm_P())
         gross = policy.gross_ratio
         if self.judged > policy.warm_up_steps and median_N.max(initial=0) > gross:
             candidate_N |= median_N > gross
@@ -201,6 +201,12 @@ class ExcessTest:
             self._raise(candidates[self._matters(candidates, raw_N, median_N)], median_N)
         if self.alarm_N.any():
             self._keep(raw_N, median_N, seen_N)
+
+    def _alarm_P(self) -> "NDArray[np.float64]":
+        """Return the sum that alarms, array of shape (P,): more where noise comes in bursts that last."""
+        often_P = np.maximum(self.noise.beyond_P - self.policy.burst_share, 0)
+        alarm_P: NDArray[np.float64] = self.policy.alarm_sigmas * (1 + self.policy.burst_caution * often_P)
+        return alarm_P
 
     def _matters(self, candidates: "NDArray[np.intp]", raw_N: "Floats", median_N: "Floats") -> "NDArray[np.bool_]":
         """Return which candidates have an effect that noise does not explain, array of shape (C,)."""

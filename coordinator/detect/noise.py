@@ -50,13 +50,18 @@ class Pools:
 
 
 class PooledNoise:
-    """Standard deviation per pool; `sigma_P` is NaN until a pool has been seen."""
+    """Standard deviation per pool; `sigma_P` is NaN until a pool has been seen.
+
+    Differences beyond a few sigma are stalls and onsets and count as little more than that, unless they are many:
+    `beyond_P`, their share, widens the limit, so that noise which comes in bursts is learnt for what it is.
+    """
 
     def __init__(self, pools: Pools) -> None:
         self._pools = pools
         self.updates_P = np.zeros(pools.count)
         self.samples_P = np.zeros(pools.count)
         self.sigma_P = np.full(pools.count, np.nan)
+        self.beyond_P = np.zeros(pools.count)
 
     @property
     def cautious_P(self) -> "NDArray[np.float64]":
@@ -66,9 +71,6 @@ class PooledNoise:
 
     def learn(self, difference_N: "Floats", known_N: "NDArray[np.bool_] | None", policy: "ExcessPolicy") -> None:
         """Take absolute differences; `known_N` says which count, None stands for all. Changes `difference_N`."""
-        if not np.isnan(self.sigma_P).all():
-            limit_N = self._pools.spread(np.nan_to_num(policy.clip_sigmas * self.sigma_P, nan=np.inf))
-            np.minimum(difference_N, limit_N, out=difference_N)
         count_P = self._pools.sizes_P
         if known_N is not None:
             difference_N *= known_N
@@ -76,11 +78,22 @@ class PooledNoise:
         seen_P = count_P > 0
         self.updates_P += seen_P
         self.samples_P += count_P
-        mean_P = policy.difference_to_sigma * self._pools.sums(difference_N) / np.maximum(count_P, 1)
-        rate_P = np.maximum(1 / np.maximum(self.updates_P, 1), policy.noise_rate)
+        count_P = np.maximum(count_P, 1)
+        rate_P = np.where(seen_P, np.maximum(1 / np.maximum(self.updates_P, 1), policy.noise_rate), 0.0)
+        if not np.isnan(self.sigma_P).all():
+            sigma_P = np.nan_to_num(policy.clip_sigmas * self.sigma_P, nan=np.inf)
+            limit_N = self._pools.spread(sigma_P)
+            if (difference_N > limit_N).any():
+                beyond_P = self._pools.sums((difference_N > limit_N).astype(np.float32)) / count_P
+                self.beyond_P += rate_P * (beyond_P - self.beyond_P)
+                limit_N = self._pools.spread(sigma_P * (1 + policy.burst_factor * self.beyond_P))
+                np.minimum(difference_N, limit_N, out=difference_N)
+            else:
+                self.beyond_P *= 1 - rate_P
+        mean_P = policy.difference_to_sigma * self._pools.sums(difference_N) / count_P
         old_P = np.where(np.isnan(self.sigma_P), mean_P, self.sigma_P)
         self.sigma_P = np.where(seen_P, old_P + rate_P * (mean_P - old_P), self.sigma_P)
 
     def memory(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt."""
-        return {"updates": self.updates_P, "samples": self.samples_P, "sigma": self.sigma_P}
+        return {"updates": self.updates_P, "samples": self.samples_P, "sigma": self.sigma_P, "beyond": self.beyond_P}

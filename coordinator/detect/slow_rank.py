@@ -10,6 +10,7 @@ work is among the stages', are tested as series of their own: a node may be the 
 Shapes: R ranks, P stages, D replicas.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -58,7 +59,8 @@ class SlowRankTest:
         self.work = WorkCorrection(self.stage_groups, work_policy or WorkPolicy())
         self.ranks = ExcessTest(self.stage_groups.group_R, policy)
         self.replicas = ExcessTest(np.zeros(self.replica_groups.count, dtype=np.intp), policy)
-        self.stages = ExcessTest(np.zeros(self.stage_groups.count, dtype=np.intp), policy, may_be_early=False)
+        stage_policy = replace(policy, alarm_sigmas=self._policy.stage_alarm_sigmas)
+        self.stages = ExcessTest(np.zeros(self.stage_groups.count, dtype=np.intp), stage_policy, may_be_early=False)
         self.scale_P = np.full(self.stage_groups.count, np.nan)
         """Seconds that a ratio of 1 stands for: the stage's reference, or its recent median if that is longer."""
         self.shift_R: Floats | None = None
