@@ -13,6 +13,8 @@ from lockstep.contracts.limits import WORLD_SIZE_MAX
 from lockstep.contracts.records import DOMAIN_KINDS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from lockstep.contracts.messages import NodeAnnouncement, RankInfo
 
 _SPAN_PARTS = 3
@@ -129,3 +131,25 @@ def replicas_of(topology: domains.Topology) -> list[int]:
             for rank in domain.ranks[1:]:
                 parent[root(rank)] = first
     return [root(rank) for rank in range(topology.world_size)]
+
+
+def replica_members(topology: domains.Topology, rank: int) -> set[int]:
+    """Return the ranks of one rank's replica, itself included; many times quicker than laying out all of them."""
+    joined = [domain.ranks for domain in topology.domains if domain.kind in REPLICA_KINDS]
+    members = {rank}
+    while True:
+        near = [ranks for ranks in joined if not members.isdisjoint(ranks)]
+        if len(grown := members.union(*near)) == len(members):
+            return members
+        members = grown
+
+
+def places_of(topology: domains.Topology, ranks: "Iterable[int]") -> list[int] | None:
+    """Return the place of each rank in its expert domain, 0 for one without; None where there is no such domain.
+
+    Ranks of one place hold the same experts, each for the tokens of its own replicas.
+    """
+    place = {
+        rank: index for domain in topology.domains if domain.kind == "ep" for index, rank in enumerate(domain.ranks)
+    }
+    return [place.get(int(rank), 0) for rank in ranks] if place else None

@@ -37,7 +37,9 @@ _SECONDS_MIN = 1e-9  # resolution of a record; keeps work of 0 from dividing
 class SlowRankTest:
     """Memory of the slow-rank test of one run.
 
-    `stage_R` and `replica_R` give the group of each rank; ranks of one replica work on the same data.
+    `stage_R` and `replica_R` give the group of each rank; ranks of one replica work on the same data. `place_R` is the
+    place of each in its expert domain: where no work figure tells how many tokens an expert got, what all ranks of a
+    place share is taken for its tokens, and no fault.
     """
 
     def __init__(
@@ -48,10 +50,12 @@ class SlowRankTest:
         *,
         rank_policy: RankPolicy | None = None,
         work_policy: WorkPolicy | None = None,
+        place_R: "Sequence[int] | None" = None,
     ) -> None:
         self.stage_groups = Groups(stage_R)
         self.replica_groups = Groups(replica_R)
         self._has_replicas = 1 < self.replica_groups.count < len(stage_R)
+        self._places = self._places_of(place_R)
         self._past_P = np.full(self.stage_groups.count, np.nan)
         self._references_KP = np.full((_REFERENCE_STEPS, self.stage_groups.count), np.nan)
         self._pauses = 0
@@ -85,7 +89,8 @@ class SlowRankTest:
             return
         own_R = self_R.astype(np.float32)
         self.shift_R = None
-        if compute_R is not None and work_R is not None:
+        knows_work = work_R is not None and not np.isnan(work_R).all()
+        if compute_R is not None and work_R is not None and knows_work:
             self.shift_R = self.work.seconds(compute_R, work_R, ~self.ranks.suspicious_N)
         if self.shift_R is not None:
             own_R -= self.shift_R
@@ -97,7 +102,9 @@ class SlowRankTest:
         group_R = self.stage_groups.group_R
         rest_R = own_R - reference_P.astype(np.float32)[group_R]
         if self._has_replicas:
-            rest_R -= self._judge_replicas(rest_R, float(np.nanmean(reference_P)), step)
+            rest_R -= self._judge_replicas(rest_R, float(np.nanmean(reference_P)), step, knows_work=knows_work)
+        elif self._places is not None and not knows_work:
+            rest_R -= self._places.reference(rest_R)[self._places.group_R]
         rest_R /= self.scale_P.astype(np.float32)[group_R]
         self.ranks.step(rest_R, step)
         if self.stage_groups.count > 1:
@@ -114,7 +121,7 @@ class SlowRankTest:
         self._pauses = self._pauses + 1 if paused else 0
         return paused
 
-    def _judge_replicas(self, rest_R: "Floats", reference_seconds: float, step: int) -> "Floats":
+    def _judge_replicas(self, rest_R: "Floats", reference_seconds: float, step: int, *, knows_work: bool) -> "Floats":
         """Judge what each replica shares, and return it for each rank; NaN where too few of a replica are known."""
         groups = self.replica_groups
         shared_D = groups.reference(rest_R).astype(np.float32)
@@ -123,8 +130,23 @@ class SlowRankTest:
             shared_D[few_D] = np.nan
         known_D = shared_D[~np.isnan(shared_D)]
         self.imbalance_seconds = float(known_D.max(initial=0) - np.median(known_D)) if len(known_D) else 0.0
-        self.replicas.step(shared_D / np.float32(reference_seconds), step)
+        own_D = shared_D
+        if self._places is not None and not knows_work:
+            own_D = shared_D - self._places.reference(shared_D).astype(np.float32)[self._places.group_R]
+        self.replicas.step(own_D / np.float32(reference_seconds), step)
         return shared_D[groups.group_R]
+
+    def _places_of(self, place_R: "Sequence[int] | None") -> Groups | None:
+        """Return the places of the replicas, of the ranks where there are none; None where a place is one of them."""
+        if place_R is None:
+            return None
+        places = np.asarray(place_R, dtype=np.intp)
+        if self._has_replicas:
+            place_D = np.zeros(self.replica_groups.count, dtype=np.intp)
+            place_D[self.replica_groups.group_R] = places
+            places = place_D
+        groups = Groups(places)
+        return groups if groups.count > 1 and int(groups.sizes_G.min()) > 1 else None
 
     def _judge_stages(self, reference_P: "NDArray[np.floating]", step: int) -> None:
         """Judge each stage's work by what it used to be among the stages."""

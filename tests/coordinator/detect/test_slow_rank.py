@@ -153,3 +153,46 @@ def test_five_percent_is_found_in_six_steps_at_any_size(degrees, ranks):
     found = first_alarms(own, stages=list(recording.topology.stages), replicas=replicas)
     assert found.keys() == {5}
     assert 62 <= found[5] <= 65
+
+
+@pytest.mark.parametrize("tokens_known", [False, True])
+def test_hot_experts_are_no_fault_with_tokens_or_without(tokens_known):
+    """Ranks of one place share their expert's load: it accuses nobody, and a slow rank among them is still found."""
+    rng = np.random.default_rng(3)
+    ranks, experts, steps = 32, 4, 160
+    place = [rank // 2 % experts for rank in range(ranks)]  # tensor groups of two, then experts, then replicas
+    load = np.exp(np.cumsum(rng.normal(0, 0.02, (steps, experts)), axis=0))[:, place]
+    compute = 0.4 * (1 + 0.5 * (load - 1)) * rng.normal(1, 0.004, (steps, ranks))
+    replicas = [rank // 2 for rank in range(ranks)]
+
+    def alarms(compute):
+        test = SlowRankTest([0] * ranks, replicas, POLICY, place_R=place)
+        first = {}
+        for step, row in enumerate(compute):
+            work = 8192 * load[step] if tokens_known else np.full(ranks, np.nan)
+            test.step(row + 0.03, step, compute_R=row, work_R=work)
+            for rank in np.flatnonzero(test.slow_R):
+                first.setdefault(int(rank), step)
+        return first
+
+    assert alarms(compute) == {}
+    compute[90:, 5] += 0.03
+    found = alarms(compute)
+    assert found.keys() == {5}
+    assert found[5] <= 94
+
+
+def test_a_whole_stage_that_turns_slow_is_found_by_its_past():
+    """A node that is a pipeline stage has no peers: its work among the stages' was shorter before."""
+    recording = generate(Scenario(degrees="tp=4,pp=2").with_fault("compute", 4, 5, 6, 7, seconds=0.04, begin=60))
+    found = first_alarms(recording.self_seconds, stages=[0] * 4 + [1] * 4, replicas=[0] * 8)
+    assert found.keys() == {4, 5, 6, 7}
+    assert max(found.values()) <= 65
+
+
+def test_a_missing_member_says_nothing_of_its_replica():
+    """Of two ranks that share a batch one is silent now and then: the other is not taken for what both share."""
+    scenario = Scenario(degrees="tp=2,dp=8", sequence_sigma=0.12, steps=200, missing=0.02)
+    recording = generate(scenario)
+    own = np.where(recording.present, recording.self_seconds, np.nan)
+    assert first_alarms(own, replicas=[rank // 2 for rank in range(16)]) == {}
