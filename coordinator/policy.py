@@ -37,8 +37,11 @@ class ExcessPolicy:
     noise_rate: float = 1 / 64  # memory of the noise figures, in steps
     difference_to_sigma: float = 0.886  # Gaussian: E|a - b| = 1.128 sigma
     clip_sigmas: float = 6.0  # reference: with slack 2 a step adds at most 4, so two stalled steps never alarm
+    burst_factor: float = 30.0  # differences beyond the clip that are 3 % of all double it, a few in a thousand do not
+    burst_share: float = 0.01  # beyond this share of such steps, stalls follow each other by chance, ...
+    burst_caution: float = 20.0  # ... and 5 % more of them ask for twice the sum
     slack_sigmas: float = 2.0
-    alarm_sigmas: float = 9.0  # reference: 12 after three clear steps, the third one alarms
+    alarm_sigmas: float = 11.0  # three clear steps make 12; two stalls and a third step of 5 sigma stay below
     floor_ratio: float = 0.025  # reference: smallest effect reported; +3 % is found, +2 % is silicon
     gate_factor: float = 1.1  # reference: times sqrt(2 ln 50 n), what the largest of n series reaches by chance
     chance_sigmas_min: float = 4.8  # for few series the same: runs are long, and every step is another chance
@@ -51,6 +54,8 @@ class ExcessPolicy:
     noisy_long_factor: float = 2.0  # ... and the long mean twice its gate. Learnt noise is too young to know the tail:
     noisy_short_sigmas: float = 8.0  # shared cores, a stranger on one of them for 4 s: 6.8 sigma for three steps, ...
     noisy_long_sigmas: float = 4.5  # ... and 3.9 sigma for the mean of sixteen
+    run_share: float = 0.5  # share of its gate that the mean since the onset must reach if the last steps speak for it
+    static_share: float = 0.6  # share of the floor below which a lasting excess is silicon, and learnt
     least_share: float = 0.33  # share of the gate that the least of three steps must reach: two stalls are no fault
     clear_steps: int = 5  # reference: quiet steps that end an alarm
     clear_share: float = 0.5  # share of the gate below which a step is quiet
@@ -71,6 +76,7 @@ class WorkPolicy:
 class RankPolicy:
     """What ranks are compared with (`detect/slow_rank.py`)."""
 
+    stage_alarm_sigmas: float = 15.0  # whole stages are held up together, by a stall in one of their ranks: four steps
     past_rate: float = 1 / 64  # memory of how long a stage's work is among the stages
     pause_ratio: float = 0.35  # work of all stages longer than lately by so much is a checkpoint or evaluation ...
     pause_steps: int = 2  # ... for so many steps; what lasts longer is how the job is now
@@ -80,14 +86,39 @@ class RankPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FluctuationPolicy:
-    """When a run is slower than its own history (`detect/fluctuation.py`); noise and alarm as for ranks."""
+    """When a run is slower than its own history (`detect/fluctuation.py`)."""
 
-    floor_ratio: float = 0.03  # reference: smallest change of the step time that is reported
-    warm_up_steps: int = 20  # their median is the first baseline
-    baseline_rate: float = 1 / 128  # follows a drift of the data, not the first steps of a fault
+    floor_ratio: float = 0.025  # smallest change that is reported: a drift must be named before it reaches 3.5 %
+    warm_up_steps: int = 20  # the median of their last ones is the first level ...
+    settle_steps: int = 15  # ... without these: a warm-up that fades with 3 steps is below 1 % by then
+    noise_samples: int = 16  # steps compared with the one 16 before, from which noise is known
+    noise_hold_steps: int = 48  # after which a value is compared with the one 16 before: a fault would have been told
+    noise_rate: float = 1 / 128  # memory of the noise figures, in steps; they tell how long the series remembers
+    baseline_rate: float = (
+        1 / 64
+    )  # times at most one sigma: a quiet job's level rises by 1 % in 100 steps and no faster
+    outlier_sigmas: float = 4.0  # reference: clip of the job's test; beyond, a step is an outlier
+    row_min_steps: int = 3  # reference: so many outliers in a row alarm where they are rare ...
+    chance_rate: float = 4e-6  # ... and more where chance would bring a row this often a step
+    slack_sigmas: float = 1.0  # reference
+    alarm_sum: float = 8.0  # reference
+    gate_sigmas: float = 5.0  # of the mean of the steps concerned: 1 in 3 million by chance
+    windows_min: int = 5  # so many windows must have been seen before a mean of so many steps can be called unusual
+    clip_sigmas: float = 6.0  # a single step counts no more than this in a mean
+    run_share: float = 0.5  # share of its gate that the mean since the onset must reach if the last steps speak for it
+    static_share: float = 0.6  # share of the floor below which a lasting excess is silicon, and learnt
+    least_share: float = 0.33  # share of the gate that the least of three steps must reach ...
+    median_share: float = 0.7  # ... and the middle of all: a few stalls are no slowdown
+    noisy_sigma: float = 0.05  # 7 times the noise of reference jobs: ranks share cores, tails have no known end, ...
+    noisy_gate_sigmas: float = 6.0  # ... so means must be further out, and a verdict must last to be told
+    pause_ratio: float = 0.35  # reference: a step longer by so much, once or twice, is a checkpoint nobody flagged
+    clear_steps: int = 5  # reference: quiet steps that end an alarm
+    clear_share: float = 0.5  # share of the gate below which a step is quiet
+    work_change_ratio: float = 0.02  # work whose median of three steps moves further has changed
+    work_settle_steps: int = 6  # steps after which the level for a new amount of work is known
+    elasticity_max: float = 1.1  # a step grows at most so much more than its work; attention grows faster than tokens
     recent_steps: int = 10  # median shown as the recent step time
-    mean_steps: int = 50  # PerfTracker 4.1: mean of the last 50 iterations ...
-    mean_ratio: float = 0.05  # ... more than 5 % above the shortest recent one ...
+    mean_ratio: float = 0.05  # PerfTracker 4.1: mean of the last 50 iterations 5 % above the shortest recent one ...
     mean_sigmas: float = 4.5  # ... and above what noise makes of it: the least of 50 lies 2.25 sigma low; twice that
 
 
@@ -95,9 +126,16 @@ class FluctuationPolicy:
 class LinkPolicy:
     """When a domain's transfer is slow (`detect/slow_link.py`)."""
 
-    baseline_rate: float = 1 / 64
+    baseline_rate: float = 1 / 64  # memory of a group's past, in steps: as that of ranks
+    warm_up_rate: float = 1 / 8  # the same in the first steps: what they begin with must not outweigh the rest
     effect_ratio: float = 0.3  # reference: transfer jitter is 3 %, healthy groups stay within 30 %
-    step_share: float = 0.02  # an excess below this share of a step costs nobody anything (reference: 0.4 %)
+    step_share: float = 0.004  # reference: an excess below this share of a step costs nobody anything
+    peers_ratio: float = 0.5  # slow from the first step: half bandwidth is 1.0, paths through a fabric differ less ...
+    peers_min: int = 4  # ... than this; of fewer groups nobody knows which one is as it should be
+    hidden_share: float = 1 / 16  # members missing of a group that is still judged: they seldom hide the last arriver
+    node_share: float = 0.6  # of a node's groups of a kind: some begin later, their records are missing
+    job_share: float = 0.6  # of a kind's groups: more than any single node slows in a job of two pipelines
+    hold_steps: int = 3  # groups about to alarm are waited for so long before a cause is told: together they name it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +163,11 @@ class RunPolicy:
     lost_keep_seconds: float = 3600.0  # a lost run may come back; after that it is history
     keep_seconds: float = 900.0  # a run that ended stays visible: several scrapes and an operator's look
     store_steps: int = 50  # judged steps between two writes of an incident's running figures
+    hang_steps: float = 5.0  # PerfTracker: no step for so many usual ones is a run that is blocked ...
+    hang_seconds: float = 5.0  # ... if it is so long: records travel in batches, and hosts of short steps stall
+    hang_pause_factor: float = 1.5  # times the longest step so far: a checkpoint or evaluation that nobody can foresee
+    hang_wait_seconds: float = 5.0  # more for a verdict that names nobody: nodes tell where ranks stand after 5 s
+    hang_store_seconds: float = 10.0  # between two writes of a hang's running figures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

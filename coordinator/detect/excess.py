@@ -220,6 +220,7 @@ class ExcessTest:
         # A drift's mean since its onset lags behind it: the long mean and the last steps may speak for it too.
         long_C = self._mean_N[candidates] > self._gate(pool_C, np.full(len(candidates), float(_LONG_STEPS)))
         last_C = median_C > self._gate(pool_C, np.full(len(candidates), float(_SHORT_STEPS)))
+        last_C &= mean_C > policy.run_share * gate_C
         summed_C = (
             ((mean_C > gate_C) & (median_C > policy.median_share * gate_C)) | (long_C & (median_C > floor)) | last_C
         )
@@ -293,7 +294,8 @@ class ExcessTest:
         limit_N = np.float32(policy.clip_sigmas) * np.minimum(sigma_N, np.float32(1.0))
         drift_N = np.minimum(np.maximum(raw_N, -limit_N), limit_N)
         drift_N *= np.float32(policy.baseline_rate)
-        drift_N *= ~self.suspicious_N
+        drift_N *= ~self.suspicious_N | (raw_N < policy.static_share * self.floor_ratio)
+        drift_N *= ~self.alarm_N
         if seen_N is not None:
             drift_N *= seen_N
         bound = np.float32(policy.baseline_max_ratio)
