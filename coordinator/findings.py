@@ -1,11 +1,14 @@
 """What the detectors say of one step: values, no behaviour."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 SLOW_RANK = "slow_rank"
 SLOW_LINK = "slow_link"
 FLUCTUATION = "fluctuation"
-KINDS = (SLOW_RANK, SLOW_LINK, FLUCTUATION)
+SCATTERED = "scattered_gc"
+HANG = "hang"
+KINDS = (SLOW_RANK, SLOW_LINK, FLUCTUATION, SCATTERED, HANG)
 LINK = "link"
 UNKNOWN = "unknown"
 
@@ -16,7 +19,8 @@ class Finding:
 
     `scope` is rank, node, group or job; `domain` is (kind, name) where one is meant. `excess_ratio` is relative to the
     reference, `excess_seconds` per step. `numbers` are what `evidence` was written from: seconds, ratios, steps.
-    `confidence` in the cause is high, medium or low, empty where there is nothing to weigh.
+    `confidence` in the cause is high, medium or low, empty where there is nothing to weigh. `node` is where the rank
+    runs, empty where that is unknown or several are meant. What is not `is_sure` must last before it is told.
     """
 
     kind: str
@@ -30,6 +34,8 @@ class Finding:
     evidence: tuple[str, ...]
     numbers: dict[str, float] = field(default_factory=dict)
     confidence: str = ""
+    node: str = ""
+    is_sure: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +44,9 @@ class Judgement:
 
     `is_disturbed` steps (checkpoint, evaluation, warm-up, capture and the step after) are not judged: their findings
     are those of the step before. `is_warm` is False until noise has been learnt. `ranks_blind` counts ranks that
-    measured no wait in any domain, so their own work is unknown.
+    measured no wait in any domain, so their own work is unknown. `ranks_of_node` counts the ranks of each node.
+    `imbalance_ratios` is what legitimate differences cost, by what differs, as a share of the step: information, no
+    fault.
     """
 
     step: int
@@ -53,3 +61,5 @@ class Judgement:
     mean_over_best_ratio: float | None
     ranks_reporting: int
     ranks_blind: int
+    ranks_of_node: Mapping[str, int] = field(default_factory=dict)
+    imbalance_ratios: Mapping[str, float] = field(default_factory=dict)

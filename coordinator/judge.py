@@ -5,18 +5,20 @@ Pure: a row in, a judgement out. Rank tests run on every undisturbed step, never
 computes 5 % longer lengthens the step by 3 to 4 %, which a trigger misses.
 """
 
-from collections import deque
-from typing import TYPE_CHECKING
+import math
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from coordinator.detect.components import explain_run, medians, middling
-from coordinator.detect.fluctuation import FluctuationTest
+from coordinator.detect.components import explain_run
+from coordinator.detect.fluctuation import FluctuationTest, RunSample
+from coordinator.detect.imbalance import Imbalance
 from coordinator.detect.rank_findings import RankFindings
 from coordinator.detect.slow_link import SlowLinkTest
 from coordinator.detect.slow_rank import SlowRankTest
 from coordinator.findings import FLUCTUATION, LINK, SLOW_LINK, Finding, Judgement
-from coordinator.topology import replicas_of
+from coordinator.topology import places_of, replicas_of
 from lockstep.contracts.records import Flag
 
 if TYPE_CHECKING:
@@ -24,14 +26,25 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from coordinator.detect.slow_link import SlowLink
+    from coordinator.detect.link_evidence import SlowLink
     from coordinator.policy import Policy
     from coordinator.timeline import StepRow
     from lockstep.contracts.domains import Topology
 
-_API_STEPS = 10
+_ROWS_MIN, _ROWS_MAX = 5, 32  # kept for causes, which need 3, and for explanations
+_CELLS_MAX = 1 << 18  # rows x ranks of them: 50 MB
 _SHARE_FORGOTTEN = 1e-3  # of flagged steps, below which a rank is as one that never flagged any
 _SAMPLE_RANKS = 1024  # all ranks of a synchronous job end a step together: so many tell how long it took
+
+
+class _Learns(Protocol):
+    """What outlives a restart of the coordinator by its memory."""
+
+    def memory(self) -> "dict[str, NDArray[np.generic]]":
+        """Return what was learnt."""
+
+    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Take it back."""
 
 
 class Judge:
@@ -54,14 +67,19 @@ class Judge:
             policy.excess,
             rank_policy=policy.rank,
             work_policy=policy.work,
+            place_R=places_of(topology, ranks),
         )
-        self._rank_findings = RankFindings(topology, ranks, self._slow_rank)
-        self._links = SlowLinkTest(topology.domains, ranks, policy.link, policy.excess)
-        self._fluctuation = FluctuationTest(policy.fluctuation, policy.excess)
+        self._rank_findings = RankFindings(topology, ranks, self._slow_rank, self._hosts)
+        self._links = SlowLinkTest(topology.domains, ranks, policy.link, policy.excess, hosts=self._hosts)
+        self._fluctuation = FluctuationTest(policy.fluctuation)
+        self._imbalance = Imbalance()
+        self._ranks_of_node = dict(Counter(self._hosts))
         self._flag_share_R = np.zeros(len(ranks), dtype=np.float32)
         self._after_capture = False
         self._findings: tuple[Finding, ...] = ()
-        self.recent_rows: deque[StepRow] = deque(maxlen=_API_STEPS)
+        self.recent_rows: deque[StepRow] = deque(
+            maxlen=max(_ROWS_MIN, min(_ROWS_MAX, _CELLS_MAX // max(len(ranks), 1)))
+        )
         """The last undisturbed steps, the youngest last."""
 
     def judge(self, row: "StepRow") -> Judgement:
@@ -72,7 +90,8 @@ class Judge:
             self.recent_rows.append(row)
             self._slow_rank.step(row.self_seconds, row.step, compute_R=row.components["compute"], work_R=row.work)
             self._links.step(row, row.step)
-            self._fluctuation.step(step_seconds, row.step)
+            self._fluctuation.step(self._sample(row, step_seconds), row.step)
+            self._imbalance.step(self._slow_rank, step_seconds)
             judged = self._slow_rank.ranks.judged
             if judged % self._policy.cause.typical_every == 1 and not self._fluctuation.fluctuating:
                 self._rank_findings.learn(row, self._policy.cause)
@@ -90,21 +109,53 @@ class Judge:
             mean_over_best_ratio=self._fluctuation.mean_over_best_ratio,
             ranks_reporting=int(row.present.sum()),
             ranks_blind=int((row.present & np.isnan(row.self_seconds)).sum()),
+            ranks_of_node=self._ranks_of_node,
+            imbalance_ratios=dict(self._imbalance.ratios),
+        )
+
+    def _sample(self, row: "StepRow", step_seconds: float) -> RunSample:
+        """Return what the run's own history is compared with: the step, and what of it only work explains."""
+        test = self._slow_rank
+        tokens = 0.0 if test.shift_R is None else float(test.shift_R.max())
+        work = row.work[:: 1 + len(row.work) // _SAMPLE_RANKS]
+        known = work[~np.isnan(work)]
+        return RunSample(
+            step_seconds=step_seconds,
+            imbalance_seconds=test.imbalance_seconds + max(tokens, 0.0),
+            work=float(known.mean()) if len(known) else math.nan,
         )
 
     def adopt(self, policy: "Policy") -> None:
         """Judge by other thresholds from the next step on; what has been learnt stays."""
         self._policy = policy
-        for test in (self._slow_rank.ranks, self._slow_rank.replicas, self._slow_rank.stages):
-            test.policy = policy.excess
-        self._slow_rank.work.policy = policy.work
+        self._slow_rank.adopt(policy.excess, policy.rank, policy.work)
+        self._links.adopt(policy.link, policy.excess)
+        self._fluctuation.policy = policy.fluctuation
 
     def memory(self) -> "dict[str, NDArray[np.generic]]":
         """Return what has been learnt, arrays by name: what a restart of the coordinator must not lose."""
-        return {}
+        memory: dict[str, NDArray[np.generic]] = {"flag_share": self._flag_share_R}
+        for name, part in self._parts().items():
+            memory |= {f"{name}.{key}": value for key, value in part.memory().items()}
+        return memory
 
     def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
         """Take back what `memory` gave; arrays that do not fit this shape are left alone."""
+        for name, part in self._parts().items():
+            prefix = f"{name}."
+            part.recall({key.removeprefix(prefix): v for key, v in memory.items() if key.startswith(prefix)})
+        share_R = memory.get("flag_share")
+        if share_R is not None and share_R.shape == self._flag_share_R.shape:
+            self._flag_share_R = share_R.astype(np.float32)
+
+    def _parts(self) -> "dict[str, _Learns]":
+        return {
+            "slow_rank": self._slow_rank,
+            "rank_findings": self._rank_findings,
+            "links": self._links,
+            "fluctuation": self._fluctuation,
+            "imbalance": self._imbalance,
+        }
 
     def _is_disturbed(self, row: "StepRow") -> bool:
         """Whether a flag of any rank excuses this step; a rank that flags most of its steps excuses nobody."""
@@ -136,14 +187,14 @@ class Judge:
         ratio = self._fluctuation.level_ratio
         baseline = self._fluctuation.baseline_seconds or 0.0
         onset = self._fluctuation.onset_step
-        rows = list(self.recent_rows)[-self._policy.cause.steps :]
-        now, usual = middling(medians(rows)), middling(self._rank_findings.typical)
+        usual, now = self._rank_findings.before_and_now(list(self.recent_rows)[-self._policy.cause.steps :])
         return Finding(
             kind=FLUCTUATION,
             cause=explain_run(usual, now, self._policy.cause),
             scope="job",
             ranks=(),
             domain=None,
+            is_sure=self._fluctuation.is_sure,
             onset_step=onset,
             excess_ratio=ratio,
             excess_seconds=ratio * baseline,
@@ -161,19 +212,18 @@ class Judge:
 
 
 def _slow_link(slow: "SlowLink") -> Finding:
-    domain = slow.domain
-    what = f"transfers of {domain.kind} domain {domain.name}"
     return Finding(
         kind=SLOW_LINK,
         cause=LINK,
-        scope="group",
-        ranks=domain.ranks,
-        domain=(domain.kind, domain.name),
+        scope=slow.scope,
+        node=slow.node,
+        ranks=slow.ranks,
+        domain=None if slow.domain is None else (slow.domain.kind, slow.domain.name),
         onset_step=slow.onset_step,
         excess_ratio=slow.excess_ratio,
         excess_seconds=slow.excess_seconds,
-        evidence=(f"{what} take {_ms(slow.transfer_seconds)} a step, {slow.excess_ratio:+.0%} over their own past",),
-        numbers={"transfer_seconds": slow.transfer_seconds, "excess_ratio": slow.excess_ratio},
+        evidence=slow.evidence,
+        numbers=slow.numbers,
     )
 
 

@@ -58,10 +58,10 @@ class ExcessTest:
     ) -> None:
         count = len(pools_N)
         self.policy = policy
-        self._own_floor_ratio = floor_ratio
+        self.own_floor_ratio = floor_ratio
         self._may_be_early = may_be_early
         self._pools = Pools(pools_N)
-        self._spread_factor = max(float(np.sqrt(2 * np.log(50 * max(count, 1)))), policy.chance_sigmas_min)
+        self._chance_sigmas = float(np.sqrt(2 * np.log(50 * max(count, 1))))
         self.noise = PooledNoise(self._pools)
         self._short_noise = PooledNoise(self._pools)
         self._long_noise = PooledNoise(self._pools)
@@ -81,6 +81,11 @@ class ExcessTest:
         self.onset_N = np.full(count, _STEPS_NONE, dtype=np.int64)
 
     @property
+    def _spread_factor(self) -> float:
+        """What the largest of all series reaches by chance, in sigmas."""
+        return max(self._chance_sigmas, self.policy.chance_sigmas_min)
+
+    @property
     def suspicious_N(self) -> "NDArray[np.bool_]":
         """Where a reference or a baseline must not learn now: more than one bad step, array of shape (N,)."""
         one_step = self.policy.clip_sigmas - self.policy.slack_sigmas
@@ -95,7 +100,7 @@ class ExcessTest:
     @property
     def floor_ratio(self) -> float:
         """Smallest effect that is reported."""
-        return self.policy.floor_ratio if self._own_floor_ratio is None else self._own_floor_ratio
+        return self.policy.floor_ratio if self.own_floor_ratio is None else self.own_floor_ratio
 
     def step(self, excess_N: "NDArray[np.floating]", step: int) -> None:
         """Judge one step.
@@ -109,19 +114,21 @@ class ExcessTest:
         """
         self.judged += 1
         self._steps.append(step)
-        raw_N = excess_N.astype(np.float32) - self._baseline_N
+        raw_N = excess_N.astype(np.float32)
+        raw_N -= self._baseline_N
         seen_N: NDArray[np.bool_] | None = None
         if np.isnan(raw_N.sum()):
             seen_N = ~np.isnan(raw_N)
             np.copyto(raw_N, self._recent[-1], where=~seen_N)
         median_N = median_of_three(self._recent[0], self._recent[1], raw_N)
         self._learn(raw_N, median_N, seen_N)
-        sigma_N = self._pools.spread(self._usable_sigma_P())
+        sigma_P = self._usable_sigma_P()
         warm_P = self._warm_P()
         if warm_P.any():
-            self._add(raw_N, sigma_N, seen_N, warm_P)
+            self._add(raw_N, sigma_P, seen_N, warm_P)
         self._decide(raw_N, median_N, seen_N)
-        self._follow(raw_N, sigma_N, seen_N)
+        if np.isfinite(sigma_P).any():
+            self._follow(raw_N, sigma_P, seen_N)
         self._recent = [*self._recent[1:], raw_N]
 
     def _usable_sigma_P(self) -> "NDArray[np.float64]":
@@ -143,16 +150,17 @@ class ExcessTest:
         """Learn the noise of single steps, of medians of three and of long means."""
         policy = self.policy
         if self.judged > 1:
-            self.noise.learn(np.abs(raw_N - self._recent[-1]), seen_N, policy)
+            difference_N = raw_N - self._recent[-1]
+            self.noise.learn(np.abs(difference_N, out=difference_N), seen_N, policy)
         if self.judged % _SHORT_STEPS == 0:
             if self.judged >= policy.settle_steps + 2 * _SHORT_STEPS:
                 self._short_noise.learn(np.abs(median_N - self._median_N), None, policy)
             self._median_N = median_N
-        widest = policy.clip_sigmas * float(np.fmax.reduce(self.noise.sigma_P))
-        limit = np.float32(max(widest, 4 * self.floor_ratio))
-        clipped_N = np.minimum(np.maximum(raw_N, -limit), limit)
         if self.judged == 1:
             return
+        widest = policy.clip_sigmas * float(np.fmax.reduce(self.noise.sigma_P))
+        limit = np.float32(max(widest, 4 * self.floor_ratio))
+        clipped_N = np.clip(raw_N, -limit, limit)
         rate = np.float32(1 / min(self.judged - 1, _LONG_RATE_STEPS))
         clipped_N -= self._mean_N
         clipped_N *= rate
@@ -163,42 +171,52 @@ class ExcessTest:
             self._mean_before_N = self._mean_N.copy()
 
     def _add(
-        self, raw_N: "Floats", sigma_N: "Floats", seen_N: "NDArray[np.bool_] | None", warm_P: "NDArray[np.bool_]"
+        self,
+        raw_N: "Floats",
+        sigma_P: "NDArray[np.float64]",
+        seen_N: "NDArray[np.bool_] | None",
+        warm_P: "NDArray[np.bool_]",
     ) -> None:
         """Move the sum of each series on, and count how long it has been above zero."""
-        policy = self.policy
-        score_N = raw_N / sigma_N
-        np.minimum(score_N, np.float32(policy.clip_sigmas), out=score_N)
-        score_N -= np.float32(policy.slack_sigmas)
-        limit_N = np.maximum(np.float32(policy.clip_sigmas) * sigma_N, np.float32(4 * self.floor_ratio))
-        taken_N = np.minimum(raw_N, limit_N)
+        policy, pools = self.policy, self._pools
+        score_N = np.empty_like(raw_N)
+        score = pools.rows(score_N)  # the same numbers, pool by pool
+        np.divide(pools.rows(raw_N), pools.beside(sigma_P), out=score)
+        np.minimum(score, np.float32(policy.clip_sigmas), out=score)
+        score -= np.float32(policy.slack_sigmas)
         if not warm_P.all():
-            score_N *= self._pools.spread(warm_P.astype(np.float64))
+            score *= pools.beside(warm_P.astype(np.float64))
         if seen_N is not None:
             score_N *= seen_N
-            taken_N *= seen_N
         self._sum_N += score_N
         np.maximum(self._sum_N, 0, out=self._sum_N)
+        limit_P = np.maximum(policy.clip_sigmas * sigma_P, 4 * self.floor_ratio)
+        np.minimum(pools.rows(raw_N), pools.beside(limit_P), out=score)
+        if seen_N is not None:
+            score_N *= seen_N
+        self._run_sum_N += score_N
         running_N = self._sum_N > 0
-        grown_N = running_N if seen_N is None else running_N & seen_N
-        self._run_N += grown_N & (self._run_N < _STEPS_KEPT)
-        self._run_N *= running_N
-        self._run_sum_N += taken_N
         self._run_sum_N *= running_N
+        self._run_N *= running_N
+        self._run_N += running_N if seen_N is None else running_N & seen_N
+        if self.judged % _STEPS_KEPT == 0:  # what lasts so long need not be counted further
+            np.minimum(self._run_N, _STEPS_KEPT, out=self._run_N)
 
     def _decide(self, raw_N: "Floats", median_N: "Floats", seen_N: "NDArray[np.bool_] | None") -> None:
         """Raise, keep and clear alarms."""
         policy = self.policy
-        candidate_N = self._sum_N > self._pools.spread(self._alarm_P())
-        gross = policy.gross_ratio
-        if self.judged > policy.warm_up_steps and median_N.max(initial=0) > gross:
-            candidate_N |= median_N > gross
-        if seen_N is not None:
-            candidate_N &= seen_N
-        candidate_N &= ~self.alarm_N
-        candidates = np.flatnonzero(candidate_N)
-        if len(candidates):
-            self._raise(candidates[self._matters(candidates, raw_N, median_N)], median_N)
+        alarm_P = self._alarm_P()
+        is_gross = self.judged > policy.warm_up_steps and median_N.max(initial=0) > policy.gross_ratio
+        if is_gross or self._pools.any_above(self._sum_N, alarm_P):
+            candidate_N = (self._pools.rows(self._sum_N) > self._pools.beside(alarm_P)).reshape(-1)
+            if is_gross:
+                candidate_N |= median_N > policy.gross_ratio
+            if seen_N is not None:
+                candidate_N &= seen_N
+            candidate_N &= ~self.alarm_N
+            candidates = np.flatnonzero(candidate_N)
+            if len(candidates):
+                self._raise(candidates[self._matters(candidates, raw_N, median_N)], median_N)
         if self.alarm_N.any():
             self._keep(raw_N, median_N, seen_N)
 
@@ -286,38 +304,46 @@ class ExcessTest:
         self.onset_N[cleared] = _STEPS_NONE
         self.level_N[cleared] = 0
 
-    def _follow(self, raw_N: "Floats", sigma_N: "Floats", seen_N: "NDArray[np.bool_] | None") -> None:
-        """Let baselines follow what is healthy; `raw_N` becomes what is left after that."""
-        policy = self.policy
-        if not np.isfinite(sigma_N).any():
-            return
-        limit_N = np.float32(policy.clip_sigmas) * np.minimum(sigma_N, np.float32(1.0))
-        drift_N = np.minimum(np.maximum(raw_N, -limit_N), limit_N)
+    def _follow(self, raw_N: "Floats", sigma_P: "NDArray[np.float64]", seen_N: "NDArray[np.bool_] | None") -> None:
+        """Let baselines follow what is healthy, and silicon: what stays below every effect that is reported."""
+        policy, pools = self.policy, self._pools
+        limit = pools.beside(np.minimum(policy.clip_sigmas * sigma_P, 1.0))
+        drift_N = np.empty_like(raw_N)
+        np.clip(pools.rows(raw_N), -limit, limit, out=pools.rows(drift_N))
         drift_N *= np.float32(policy.baseline_rate)
-        drift_N *= ~self.suspicious_N | (raw_N < policy.static_share * self.floor_ratio)
-        drift_N *= ~self.alarm_N
+        suspicious_N = self._sum_N > policy.clip_sigmas - policy.slack_sigmas
+        suspicious_N &= raw_N >= np.float32(policy.static_share * self.floor_ratio)
+        suspicious_N |= self.alarm_N
+        drift_N *= ~suspicious_N
         if seen_N is not None:
             drift_N *= seen_N
-        bound = np.float32(policy.baseline_max_ratio)
         self._baseline_N += drift_N
-        np.minimum(np.maximum(self._baseline_N, -bound), bound, out=self._baseline_N)
+        bound = np.float32(policy.baseline_max_ratio)
+        np.clip(self._baseline_N, -bound, bound, out=self._baseline_N)
 
     def memory(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt and what is in alarm, arrays by name."""
         own: dict[str, NDArray[np.generic]] = {name: getattr(self, name) for name in _KEPT}
         noises = {"noise": self.noise, "short": self._short_noise, "long": self._long_noise}
         learnt = {f"{name}.{key}": value for name, noise in noises.items() for key, value in noise.memory().items()}
-        return own | learnt | {"judged": np.array([self.judged])}
+        recent: dict[str, NDArray[np.generic]] = {
+            f"recent.{place}": values for place, values in enumerate(self._recent)
+        }
+        return (
+            own | learnt | recent | {"judged": np.array([self.judged]), "steps": np.array(self._steps, dtype=np.int64)}
+        )
 
     def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> bool:
         """Take back what `memory` gave; return False, and take nothing, if it is another shape's."""
         present = self.memory()
+        steps = present.pop("steps")
         if any(name not in memory or memory[name].shape != value.shape for name, value in present.items()):
             return False
         for name, value in present.items():
-            if name != "judged":
-                np.copyto(value, memory[name].astype(value.dtype))
+            np.copyto(value, memory[name].astype(value.dtype))
         self.judged = int(memory["judged"][0])
+        self._steps.clear()
+        self._steps.extend(memory.get("steps", steps).astype(np.int64).tolist())
         return True
 
 

@@ -29,8 +29,10 @@ _MEDIAN_QUANTILE = 0.49  # the lower median of an even number
 
 def median_of_three(a_N: "Floats", b_N: "Floats", c_N: "Floats") -> "Floats":
     """Return the median of each place, several times faster than the general one; NaN where any is."""
-    median: Floats = np.maximum(np.minimum(a_N, b_N), np.minimum(np.maximum(a_N, b_N), c_N))
-    return median
+    high_N = np.maximum(a_N, b_N)
+    np.minimum(high_N, c_N, out=high_N)
+    low_N = np.minimum(a_N, b_N)
+    return np.maximum(low_N, high_N, out=low_N)
 
 
 def middle(values_KN: "Floats") -> "Floats":

@@ -30,12 +30,20 @@ class Pools:
         # Pools that lie side by side, as pipeline stages do, are summed and spread without an index.
         self._is_even = np.array_equal(pools_N, np.arange(len(pools_N)) // max(width, 1))
 
-    def spread(self, values_P: "NDArray[np.floating]") -> "Floats":
-        """Return each series' figure, array of shape (N,), or (1,) where there is one pool."""
-        figures_P = values_P.astype(np.float32)
-        if self.count == 1:
-            return figures_P
-        return np.repeat(figures_P, len(self._pools_N) // self.count) if self._is_even else figures_P[self._pools_N]
+    def rows(self, values_N: "Floats") -> "Floats":
+        """Return a view with one row a pool where pools lie side by side, else the series as they are."""
+        return values_N.reshape(self.count, -1) if self._is_even else values_N
+
+    def beside(self, figures_P: "NDArray[np.floating]") -> "Floats":
+        """Return each pool's figure in a shape that broadcasts against `rows`."""
+        figures = figures_P.astype(np.float32)
+        return figures[:, None] if self._is_even else figures[self._pools_N]
+
+    def any_above(self, values_N: "Floats", limit_P: "NDArray[np.floating]") -> bool:
+        """Whether any series is above the limit of its pool."""
+        if self._is_even:
+            return bool((self.rows(values_N).max(axis=1, initial=-np.inf) > limit_P).any())
+        return bool((values_N > self.beside(limit_P)).any())
 
     def of(self, series: "NDArray[np.intp]") -> "NDArray[np.intp]":
         """Return the pools of some series."""
@@ -80,16 +88,15 @@ class PooledNoise:
         self.samples_P += count_P
         count_P = np.maximum(count_P, 1)
         rate_P = np.where(seen_P, np.maximum(1 / np.maximum(self.updates_P, 1), policy.noise_rate), 0.0)
-        if not np.isnan(self.sigma_P).all():
-            sigma_P = np.nan_to_num(policy.clip_sigmas * self.sigma_P, nan=np.inf)
-            limit_N = self._pools.spread(sigma_P)
-            if (difference_N > limit_N).any():
-                beyond_P = self._pools.sums((difference_N > limit_N).astype(np.float32)) / count_P
-                self.beyond_P += rate_P * (beyond_P - self.beyond_P)
-                limit_N = self._pools.spread(sigma_P * (1 + policy.burst_factor * self.beyond_P))
-                np.minimum(difference_N, limit_N, out=difference_N)
-            else:
-                self.beyond_P *= 1 - rate_P
+        limit_P = np.where(np.isnan(self.sigma_P), np.inf, policy.clip_sigmas * self.sigma_P)
+        if self._pools.any_above(difference_N, limit_P):
+            rows = self._pools.rows(difference_N)
+            beyond_N = (rows > self._pools.beside(limit_P)).reshape(-1).astype(np.float32)
+            self.beyond_P += rate_P * (self._pools.sums(beyond_N) / count_P - self.beyond_P)
+            limit_P = limit_P * (1 + policy.burst_factor * self.beyond_P)
+            np.minimum(rows, self._pools.beside(limit_P), out=rows)
+        else:
+            self.beyond_P *= 1 - rate_P
         mean_P = policy.difference_to_sigma * self._pools.sums(difference_N) / count_P
         old_P = np.where(np.isnan(self.sigma_P), mean_P, self.sigma_P)
         self.sigma_P = np.where(seen_P, old_P + rate_P * (mean_P - old_P), self.sigma_P)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.columns import COMPONENTS
-from coordinator.detect.components import SELF, WAIT, Explainer, Explanation, less_work, medians, parts_of
+from coordinator.detect.components import SELF, WAIT, Explainer, Explanation, less_work, medians, middling, parts_of
 from coordinator.findings import SLOW_RANK, Finding
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from coordinator.timeline import StepRow
     from lockstep.contracts.domains import Domain, Topology
 
+_YOUNG_WEIGHT = 2.0  # what is known of few steps follows the last ones: the first are warm-up
 _YOUNG_STEPS = 5  # of an alarm: until then each step may change the cause
 _TELLING_SHARE = 0.1  # of the component that grew most; smaller ones only distract
 
@@ -33,24 +34,27 @@ _TELLING_SHARE = 0.1  # of the component that grew most; smaller ones only distr
 class RankFindings:
     """Memory of what was found of which rank, and of what each stage's steps usually consist of."""
 
-    def __init__(self, topology: "Topology", ranks: "NDArray[np.int64]", test: "SlowRankTest") -> None:
+    def __init__(
+        self, topology: "Topology", ranks: "NDArray[np.int64]", test: "SlowRankTest", hosts: "Sequence[str]"
+    ) -> None:
         self._ranks = ranks
+        self._hosts = hosts
         self._test = test
-        replicas = test.replica_groups
-        has_replicas = 1 < replicas.count < len(ranks)
-        self._explainer = Explainer(test.stage_groups, replicas if has_replicas else None)
+        self._explainer = Explainer(test.stage_groups, test.replica_groups if test.has_replicas else None)
         self._domains_of: dict[int, list[Domain]] = {}
         for domain in topology.domains:
             for rank in domain.ranks:
                 self._domains_of.setdefault(rank, []).append(domain)
         self._found: dict[int, Finding] = {}
         self._age: dict[int, int] = {}
+        self._samples = 0
         self.typical: Parts = {}
         """Seconds of each part in a healthy step, array of shape (P,) by part."""
 
     def learn(self, row: "StepRow", policy: "CausePolicy") -> None:
         """Remember what steps consist of while nothing is wrong, stage by stage."""
-        rate = policy.typical_rate
+        self._samples += 1
+        rate = max(policy.typical_rate, _YOUNG_WEIGHT / (_YOUNG_WEIGHT + self._samples))
         test = self._test
         suspicious_R = test.ranks.suspicious_N
         for name, value_R in less_work(parts_of(row), test.shift_R).items():
@@ -60,6 +64,11 @@ class RankFindings:
             before_P = self.typical.get(name, now_P)
             moved_P = np.where(np.isnan(before_P), now_P, before_P + rate * (now_P - before_P))
             self.typical[name] = np.where(np.isnan(moved_P), before_P, moved_P)
+
+    def before_and_now(self, rows: "Sequence[StepRow]") -> tuple[dict[str, float], dict[str, float]]:
+        """Return the seconds of each part in the middle stage's usual step, and in the last ones (`rows`)."""
+        now = less_work(medians(rows), self._test.shift_R)
+        return middling(self.typical), middling({k: self._test.stage_groups.median(v) for k, v in now.items()})
 
     def find(self, rows: "Sequence[StepRow]", policy: "CausePolicy") -> list[Finding]:
         """Return a finding for each rank in alarm; `rows` are the last steps, the youngest last."""
@@ -96,6 +105,7 @@ class RankFindings:
             confidence=explanation.confidence,
             scope="rank",
             ranks=(rank,),
+            node=self._hosts[column] if self._hosts else "",
             domain=None if domain is None else (domain.kind, domain.name),
             onset_step=onset,
             excess_ratio=ratio,
@@ -107,6 +117,15 @@ class RankFindings:
                 **{f"peers_{name}_seconds": value for name, value in explanation.peers.items()},
             },
         )
+
+    def memory(self) -> "dict[str, NDArray[np.generic]]":
+        """Return what was learnt, arrays by name."""
+        return dict(self.typical)
+
+    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Take back what `memory` gave; what does not fit is left alone."""
+        count = self._test.stage_groups.count
+        self.typical |= {name: value.astype(np.float64) for name, value in memory.items() if value.shape == (count,)}
 
 
 def _mean_waits(row: "StepRow") -> dict[str, float]:

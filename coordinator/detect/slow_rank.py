@@ -54,7 +54,7 @@ class SlowRankTest:
     ) -> None:
         self.stage_groups = Groups(stage_R)
         self.replica_groups = Groups(replica_R)
-        self._has_replicas = 1 < self.replica_groups.count < len(stage_R)
+        self.has_replicas = 1 < self.replica_groups.count < len(stage_R)
         self._places = self._places_of(place_R)
         self._past_P = np.full(self.stage_groups.count, np.nan)
         self._references_KP = np.full((_REFERENCE_STEPS, self.stage_groups.count), np.nan)
@@ -71,6 +71,12 @@ class SlowRankTest:
         """Seconds that each rank's work explained in the last step, None where all had the same to do."""
         self.imbalance_seconds = 0.0
         """What the replica with the most to do had longer than the others in the last step."""
+
+    def adopt(self, policy: "ExcessPolicy", rank_policy: RankPolicy, work_policy: WorkPolicy) -> None:
+        """Judge by other thresholds from the next step on."""
+        self._policy, self.work.policy = rank_policy, work_policy
+        self.ranks.policy = self.replicas.policy = policy
+        self.stages.policy = replace(policy, alarm_sigmas=rank_policy.stage_alarm_sigmas)
 
     def step(
         self,
@@ -101,7 +107,7 @@ class SlowRankTest:
         self.scale_P = np.maximum(np.fmax(reference_P, middle(self._references_KP)), _SECONDS_MIN)
         group_R = self.stage_groups.group_R
         rest_R = own_R - reference_P.astype(np.float32)[group_R]
-        if self._has_replicas:
+        if self.has_replicas:
             rest_R -= self._judge_replicas(rest_R, float(np.nanmean(reference_P)), step, knows_work=knows_work)
         elif self._places is not None and not knows_work:
             rest_R -= self._places.reference(rest_R)[self._places.group_R]
@@ -141,7 +147,7 @@ class SlowRankTest:
         if place_R is None:
             return None
         places = np.asarray(place_R, dtype=np.intp)
-        if self._has_replicas:
+        if self.has_replicas:
             place_D = np.zeros(self.replica_groups.count, dtype=np.intp)
             place_D[self.replica_groups.group_R] = places
             places = place_D
@@ -173,7 +179,7 @@ class SlowRankTest:
     def slow_R(self) -> "NDArray[np.bool_]":
         """Ranks in alarm, those of a slow replica or stage included."""
         slow_R: NDArray[np.bool_] = self.ranks.alarm_N.copy()
-        if self._has_replicas and self.replicas.alarm_N.any():
+        if self.has_replicas and self.replicas.alarm_N.any():
             slow_R |= self.replicas.alarm_N[self.replica_groups.group_R]
         if self.stages.alarm_N.any():
             slow_R |= self.stages.alarm_N[self.stage_groups.group_R]
@@ -184,7 +190,7 @@ class SlowRankTest:
         if self.ranks.alarm_N[column]:
             return self.ranks, column
         replica = int(self.replica_groups.group_R[column])
-        if self._has_replicas and self.replicas.alarm_N[replica]:
+        if self.has_replicas and self.replicas.alarm_N[replica]:
             return self.replicas, replica
         return self.stages, int(self.stage_groups.group_R[column])
 

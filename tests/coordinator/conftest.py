@@ -53,7 +53,7 @@ def finding(rank=2, *, kind=SLOW_RANK, cause="compute", onset=60, ratio=0.5, sec
     )
 
 
-def judged(step, *findings, warm=True, disturbed=False, reporting=4, step_seconds=0.1):
+def judged(step, *findings, warm=True, disturbed=False, reporting=4, step_seconds=0.1, **more):
     """Return the judgement of one step."""
     return Judgement(
         step=step,
@@ -68,7 +68,16 @@ def judged(step, *findings, warm=True, disturbed=False, reporting=4, step_second
         mean_over_best_ratio=None,
         ranks_reporting=reporting,
         ranks_blind=0,
+        **more,
     )
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> str:
+    """Return the name of a file that holds the API's token."""
+    file = tmp_path / "token"
+    file.write_text("secret\n")
+    return str(file)
 
 
 @pytest.fixture
@@ -79,11 +88,11 @@ def mosquitto(tmp_path: Path) -> Iterator[int]:
 
 
 @contextlib.asynccontextmanager
-async def running(**settings):
+async def running(*, reread=None, **settings):
     """Run a coordinator on free ports until the block ends; fail if it ends before."""
     config = CoordinatorConfig(**({"http_host": "127.0.0.1", "http_port": 0, "broker_port": free_port()} | settings))
     config.validate()
-    coordinator, stop = Coordinator(config), asyncio.Event()
+    coordinator, stop = Coordinator(config, reread), asyncio.Event()
     task = asyncio.create_task(coordinator.run(stop))
     started = asyncio.create_task(coordinator.started.wait())
     await asyncio.wait((task, started), return_when=asyncio.FIRST_COMPLETED)

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from coordinator.collector import SnapshotCollector
 from coordinator.snapshot import RunSnapshot, Snapshot, StepHistogram, Suspect
 from lockstep.contracts.limits import SUSPECTS_MAX
-from lockstep.contracts.metrics import CATALOGUE, CAUSES, PROFILE_STATES, RUN_STATES
+from lockstep.contracts.metrics import CATALOGUE, CAUSES, POLICY_SOURCES, PROFILE_STATES, RUN_STATES
 from lockstep.serving.exposition import render
 from tests.coordinator.test_store import incident
 
@@ -43,6 +43,7 @@ def run_snapshot(name="job", **more):
         "profiles": {"requested": 2},
         "step_counts": tuple(histogram.counts),
         "step_sum_seconds": histogram.sum_seconds,
+        "imbalance_ratios": {"stage": 0.1, "replica": 0.05, "work": 0.0},
     }
     return RunSnapshot(**(values | more))
 
@@ -59,6 +60,9 @@ def snapshot(*runs):
         detections=10,
         detection_seconds=0.01,
         last_detection_unix_s=1.5e9,
+        policy_changes={"api": 2, "file": 0},
+        reload_ok=False,
+        reload_unix_s=1.4e9,
         version="0.1.0",
     )
 

@@ -9,7 +9,8 @@ from coordinator.casebook import RunMemory
 from coordinator.findings import FLUCTUATION, SLOW_LINK
 from coordinator.incidents import AdviceItem
 from coordinator.policy import Policy, ProfilePolicy
-from coordinator.state import TRANSITIONS, RunMachine, State, TransitionError, Trigger
+from coordinator.state import RunMachine
+from coordinator.transitions import TRANSITIONS, State, TransitionError, Trigger
 from lockstep.contracts.domains import from_degrees
 from lockstep.contracts.messages import ProfileAnswer, TraceSummary
 from lockstep.contracts.metrics import PROFILE_STATES, RUN_STATES
@@ -281,9 +282,9 @@ def test_victims_are_not_told_beside_their_culprit():
     assert story.incident.kind == "slow_rank"
 
 
-def test_a_fluctuation_becomes_an_incident_only_when_it_lasts():
+def test_a_fluctuation_of_a_noisy_job_becomes_an_incident_only_when_it_lasts():
     """Half a minute of a busy host is no incident; a run that stays slower is."""
-    slower = finding(kind=FLUCTUATION, scope="job", ranks=(), domain=None)
+    slower = finding(kind=FLUCTUATION, scope="job", ranks=(), domain=None, is_sure=False)
     story = Story()
     for step in range(60, 90):
         story.judge(step, slower)
@@ -291,6 +292,50 @@ def test_a_fluctuation_becomes_an_incident_only_when_it_lasts():
     for step in range(90, 95):
         story.judge(step, slower)
     assert story.log == ["OpenIncident", "Diagnose"]
+
+
+def test_a_fluctuation_of_a_quiet_job_is_told_at_once_and_understood_later():
+    """The culprit that becomes clear a step later takes the incident over, and is profiled like any other."""
+    slower = finding(kind=FLUCTUATION, scope="job", ranks=(), domain=None)
+    story = Story()
+    (opened, _) = story.judge(62, slower)
+    story.diagnosed(opened.incident.id, function="")
+    assert story.state == "diagnosed"
+    updated, request = story.judge(63, slower, finding())
+    assert (updated.incident.id, updated.incident.kind, updated.incident.ranks) == (
+        opened.incident.id,
+        "slow_rank",
+        (2,),
+    )
+    assert request.ranks == (2, 0)
+    assert story.state == "profiling"
+    assert len(story.machine.casebook.incidents) == 1
+
+
+def test_the_echo_of_a_culprit_is_not_told():
+    """A run that is still slower for a few steps after its slow rank has recovered opens nothing of its own."""
+    slower = replace(finding(kind=FLUCTUATION, scope="job", ranks=(), domain=None), onset_step=60)
+    story = Story(replace(POLICY, profile=ProfilePolicy(enabled=False)))
+    for step in range(62, 70):
+        story.judge(step, slower, finding())
+    for step in range(70, 76):
+        story.judge(step, slower)
+    assert story.log.count("OpenIncident") == 1
+    later = replace(slower, onset_step=76)
+    story.judge(78, later)
+    assert story.log.count("OpenIncident") == 2
+
+
+def test_slow_ranks_that_are_all_of_their_node_are_one_slow_node():
+    """Eight incidents of a host would be eight pages: ranks join as they are found, and the last one makes it a node."""
+    story = Story(replace(POLICY, profile=ProfilePolicy(enabled=False)))
+    nodes = {"a": 2, "b": 2}
+    both = [finding(ranks=(rank,), node="b") for rank in (2, 3)]
+    story.judge(62, both[0], ranks_of_node=nodes)
+    assert story.incident.scope == "rank"
+    story.judge(63, *both, ranks_of_node=nodes)
+    assert (story.incident.scope, story.incident.ranks) == ("node", (2, 3))
+    assert story.log.count("OpenIncident") == 1
 
 
 def test_a_relapse_goes_on_with_the_same_incident():

@@ -109,3 +109,47 @@ def test_healthy_noise_never_alarms(seed):
     """Gaussian noise of any size raises nothing in 1,000 steps of 32 series."""
     for sigma in (0.001, 0.004, 0.02, 0.2):
         assert run(noise(steps=1000, series=32, sigma=sigma, seed=seed))[1] == [None] * 32
+
+
+@pytest.mark.parametrize("at", [5, 30, 59, 61, 70])
+def test_a_memory_taken_back_goes_on_as_if_nothing_had_been(at):
+    """Before, inside and after a fault's first steps: the test that recalls gives the same verdicts as the one before."""
+    values = noise(steps=110, series=12)
+    values[60:90, 3] += 0.05
+    pools = np.repeat(range(2), 6)
+    whole, first = ExcessTest(pools, POLICY), ExcessTest(pools, POLICY)
+    for step, row in enumerate(values[:at]):
+        whole.step(row, step)
+        first.step(row, step)
+    second = ExcessTest(pools, POLICY)
+    assert second.recall({name: value.copy() for name, value in first.memory().items()})
+    for step, row in enumerate(values[at:], start=at):
+        whole.step(row, step)
+        second.step(row, step)
+        assert second.alarm_N.tolist() == whole.alarm_N.tolist()
+        assert second.onset_N.tolist() == whole.onset_N.tolist()
+    assert second.level_N == pytest.approx(whole.level_N)
+
+
+def test_a_memory_of_another_shape_is_refused_whole():
+    """Nothing of it is taken."""
+    small, large = ExcessTest(np.zeros(4, dtype=np.intp), POLICY), ExcessTest(np.zeros(8, dtype=np.intp), POLICY)
+    for step, row in enumerate(noise(series=4)):
+        small.step(row, step)
+    assert not large.recall(small.memory())
+    assert large.judged == 0
+
+
+def test_a_threshold_can_be_changed_while_the_test_runs():
+    """What was learnt stays: a higher floor ends nothing that is learnt, and silences what lies below it."""
+    values = noise()
+    values[60:, 3] += 0.05
+    strict = ExcessTest(np.zeros(8, dtype=np.intp), POLICY)
+    for step, row in enumerate(values):
+        if step == 50:
+            strict.policy = ExcessPolicy(floor_ratio=0.08)
+        strict.step(row, step)
+        assert not strict.alarm_N.any()
+    strict.policy = POLICY
+    strict.step(values[-1], len(values))
+    assert np.flatnonzero(strict.alarm_N).tolist() == [3]
