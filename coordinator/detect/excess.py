@@ -257,6 +257,12 @@ class ExcessTest:
         lasting_C &= self._sum_N[candidates] > policy.alarm_sigmas
         return np.where(noisy_C, large_C | lasting_C, summed_C)
 
+    def noise_of(self, series: int) -> tuple[float, float]:
+        """Return the standard deviation of one step of a series, and the mean of three that noise explains."""
+        pool = self._pools.of(np.array([series]))
+        gate = self._gate(pool, np.array([float(_SHORT_STEPS)]))
+        return float(self.noise.sigma_P[pool[0]]), float(gate[0])
+
     def _gate(self, pool_C: "NDArray[np.intp]", run_C: "NDArray[np.float64]") -> "NDArray[np.float64]":
         """Return the mean of `run_C` steps that noise explains: its white part shrinks with them, its walk does not."""
         variance_P = self._usable_sigma_P() ** 2

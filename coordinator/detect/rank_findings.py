@@ -97,6 +97,7 @@ class RankFindings:
         rank = int(self._ranks[column])
         test, series = self._test.verdict_of(column)
         ratio, onset = float(test.level_N[series]), int(test.onset_N[series])
+        sigma_ratio, gate_ratio = test.noise_of(series)
         # It holds back the domain whose kind is waited in most.
         domain = max(self._domains_of.get(rank, ()), key=lambda d: waits.get(d.kind, 0.0), default=None)
         return Finding(
@@ -113,6 +114,8 @@ class RankFindings:
             evidence=tuple(_evidence(rank, explanation)),
             numbers={
                 "excess_ratio": ratio,
+                "sigma_ratio": sigma_ratio,
+                "gate_ratio": gate_ratio,
                 **{f"{name}_seconds": value for name, value in explanation.own.items()},
                 **{f"peers_{name}_seconds": value for name, value in explanation.peers.items()},
             },

@@ -4,7 +4,8 @@
 Pure. Inside a pipeline stage compute is laid against the work figure of the record (else tokens), and the common slope
 is taken off. Compute and not self time: a checkpoint would bend the slope. The slope is a share, 1 where compute
 follows the work entirely and 0 where not at all; what is remembered are seconds per unit of work, which neither a
-batch ramp nor the warm-up of an attempt changes, weighted by how much each step tells.
+batch ramp nor the warm-up of an attempt changes, weighted by how much each step tells. Each stage has its own: tokens
+routed to experts cost the same seconds everywhere, accumulated batches cost more in a longer stage.
 
 Shapes: R ranks, P stages.
 """
@@ -22,15 +23,16 @@ if TYPE_CHECKING:
     from coordinator.policy import WorkPolicy
 
 _SECONDS_MIN = 1e-9  # resolution of a record
+_SQUARE_MIN = 1e-30  # of work: keeps a stage where all have the same to do from dividing by nothing
 
 
 class WorkCorrection:
-    """Memory of one slope; `policy` may be replaced."""
+    """Memory of one slope a stage; `policy` may be replaced."""
 
     def __init__(self, stages: "Groups", policy: "WorkPolicy") -> None:
         self.policy = policy
         self._stages = stages
-        self._products = np.zeros(2)  # sums of spread x spread and of spread x compute
+        self._products_2P = np.zeros((2, stages.count))  # sums of more work squared, and of it times longer compute
 
     def seconds(
         self, compute_R: "NDArray[np.floating]", work_R: "NDArray[np.floating]", healthy_R: "NDArray[np.bool_]"
@@ -51,14 +53,13 @@ class WorkCorrection:
         if not np.abs(more_R).max() > policy.spread_min * np.nanmax(usual_P):
             return None
         np.minimum(more_R, limit_R, out=more_R)
-        more_R *= (compute_P / np.nanmean(compute_P))[group_R]  # a longer stage has more to do for each unit of work
         longer_R = compute_R - compute_P[group_R]
         teaches_R = healthy_R & (np.abs(longer_R) < policy.longer_max * compute_P[group_R]) & (more_R < limit_R)
         self._learn(more_R, np.nan_to_num(longer_R), teaches_R)
-        square, product = self._products.tolist()
-        most = policy.slope_max * float(np.nanmean(compute_P) / np.nanmean(usual_P))
-        slope = min(max(product / square, 0.0), most) if square > 0 else 0.0
-        shift_R: NDArray[np.float32] = (slope * more_R).astype(np.float32)
+        square_P, product_P = self._products_2P
+        most_P = np.nan_to_num(policy.slope_max * compute_P / usual_P)
+        slope_P = np.clip(product_P / np.maximum(square_P, _SQUARE_MIN), 0.0, most_P)
+        shift_R: NDArray[np.float32] = (slope_P[group_R] * more_R).astype(np.float32)
         return shift_R
 
     def _learn(
@@ -72,15 +73,15 @@ class WorkCorrection:
         for value_R in (more_R, longer_R):
             mean_P = np.bincount(groups, value_R * weight_R, count) / known_P
             centred.append((value_R - mean_P[groups]) * weight_R)
-        more, longer = centred
-        self._products *= 1 - self.policy.rate
-        self._products += float(more @ more), float(more @ longer)
+        more_R, longer_R = centred
+        self._products_2P *= 1 - self.policy.rate
+        self._products_2P += [np.bincount(groups, more_R * other_R, count) for other_R in (more_R, longer_R)]
 
     def memory(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt."""
-        return {"products": self._products}
+        return {"products": self._products_2P}
 
     def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
         """Take back what `memory` gave."""
-        if "products" in memory and memory["products"].shape == self._products.shape:
-            self._products = memory["products"].astype(np.float64)
+        if "products" in memory and memory["products"].shape == self._products_2P.shape:
+            self._products_2P = memory["products"].astype(np.float64)

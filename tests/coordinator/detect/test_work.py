@@ -94,3 +94,14 @@ def test_memory_is_kept():
         expected = before.seconds(compute, tokens, HEALTHY)
     after.recall({name: value.copy() for name, value in before.memory().items()})
     assert after.seconds(compute, tokens, HEALTHY) == pytest.approx(expected, rel=1e-3)
+
+
+def test_routed_tokens_cost_the_same_seconds_in_unequal_stages():
+    """Experts of a long and of a short stage alike take 0.1 s for 8,192 tokens: neither slope is the other's scaled."""
+    work = correction((0,) * 4 + (1,) * 4)
+    length = np.repeat([0.3, 0.6], 4)
+    for tokens in loads(30, seed=11):
+        compute = length + 0.1 * (tokens / 8192 - 1)
+        shift = work.seconds(compute, tokens, HEALTHY)
+    for stage in (slice(0, 4), slice(4, 8)):
+        assert np.ptp((compute - shift)[stage]) < 0.002
