@@ -69,6 +69,10 @@ class Groups:
         """Return each group's lower median, array of shape (G,); NaN where no member has a value."""
         return self._quantile(values_R, _MEDIAN_QUANTILE)
 
+    def sums(self, values_R: "Floats") -> "NDArray[np.float64]":
+        """Return each group's sum, array of shape (G,)."""
+        return np.bincount(self.group_R, values_R, self.count).astype(np.float64)
+
     def known(self, values_R: "Floats") -> "NDArray[np.intp]":
         """Return how many members of each group have a value, array of shape (G,)."""
         return np.bincount(self.group_R, ~np.isnan(values_R), self.count).astype(np.intp)

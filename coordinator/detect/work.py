@@ -48,13 +48,18 @@ class WorkCorrection:
         group_R = self._stages.group_R
         usual_P = np.maximum(self._stages.median(work_R), _SECONDS_MIN)
         compute_P = np.maximum(self._stages.median(compute_R), _SECONDS_MIN)
-        more_R = np.nan_to_num(work_R - usual_P[group_R])
-        limit_R = policy.spread_max * usual_P[group_R]
+        limit_R = (1 + policy.spread_max) * usual_P[group_R]
+        known_R = ~np.isnan(work_R)
+        most_R = np.minimum(np.where(known_R, work_R, 0.0), limit_R)
+        # Tokens are dealt out: what one expert gets another one does not, so their mean stays where their median moves.
+        mean_P = self._stages.sums(most_R) / np.maximum(self._stages.sums(known_R.astype(np.float64)), 1)
+        more_R = (most_R - mean_P[group_R]) * known_R
         if not np.abs(more_R).max() > policy.spread_min * np.nanmax(usual_P):
             return None
-        np.minimum(more_R, limit_R, out=more_R)
         longer_R = compute_R - compute_P[group_R]
-        teaches_R = healthy_R & (np.abs(longer_R) < policy.longer_max * compute_P[group_R]) & (more_R < limit_R)
+        teaches_R = (
+            healthy_R & (np.abs(longer_R) < policy.longer_max * compute_P[group_R]) & known_R & (most_R < limit_R)
+        )
         self._learn(more_R, np.nan_to_num(longer_R), teaches_R)
         square_P, product_P = self._products_2P
         most_P = np.nan_to_num(policy.slope_max * compute_P / usual_P)
@@ -66,16 +71,16 @@ class WorkCorrection:
         self, more_R: "NDArray[np.floating]", longer_R: "NDArray[np.floating]", teaches_R: "NDArray[np.bool_]"
     ) -> None:
         """Add one step's products; NaN is never among the teaching ranks."""
-        groups, count = self._stages.group_R, self._stages.count
+        groups = self._stages.group_R
         weight_R = teaches_R.astype(np.float64)
-        known_P = np.maximum(np.bincount(groups, weight_R, count), 1)
+        known_P = np.maximum(self._stages.sums(weight_R), 1)
         centred = []
         for value_R in (more_R, longer_R):
-            mean_P = np.bincount(groups, value_R * weight_R, count) / known_P
+            mean_P = self._stages.sums(value_R * weight_R) / known_P
             centred.append((value_R - mean_P[groups]) * weight_R)
         more_R, longer_R = centred
         self._products_2P *= 1 - self.policy.rate
-        self._products_2P += [np.bincount(groups, more_R * other_R, count) for other_R in (more_R, longer_R)]
+        self._products_2P += [self._stages.sums(more_R * other_R) for other_R in (more_R, longer_R)]
 
     def memory(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt."""
