@@ -1,22 +1,27 @@
-# ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
-"""Which communication domain transfers more slowly than it used to.
+# ruff: noqa: N802, N803, N806  (names of arrays end in their shape, see the legend below)
+"""Which communication groups transfer more slowly than they should, and whether a node or the network is the reason.
 
-Pure. Who arrives last waits for nobody: the least wait among a domain's members is its transfer. It is compared per
-byte with the domain's own past. A step in which a member is missing says nothing of its domain, for the missing one may
-have been the last. Pipelines give count x shortest operation instead (`StepRow.transfers`), their waits hold bubbles.
+Pure. A group's transfer (`transfers.py`) is compared per byte with the group's own past. A group that is slow from the
+first step has no such past: once enough steps are known it is held against the groups of its kind that cross as many
+nodes, and takes theirs. What groups in alarm have in common is told by `tomography.py`.
 
-Shapes: R ranks, G domains of one kind, M members of the largest.
+Shapes: G groups, in the order of `Transfers.domains`.
 """
 
-from dataclasses import dataclass
+import zlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from coordinator.detect.excess import ExcessTest
+from coordinator.detect.groups import Groups
+from coordinator.detect.link_evidence import Figures, SlowLink, describe
+from coordinator.detect.tomography import GROUP, Tomography, Verdict
+from coordinator.detect.transfers import Taken, Transfers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -24,87 +29,216 @@ if TYPE_CHECKING:
     from coordinator.timeline import StepRow
     from lockstep.contracts.domains import Domain
 
+    Floats = NDArray[np.float32]
+
 _COST_MIN = 1e-30  # seconds per byte: below any link; keeps a past of 0 from dividing
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlowLink:
-    """A domain in alarm; seconds are per step."""
-
-    domain: "Domain"
-    excess_ratio: float
-    excess_seconds: float
-    transfer_seconds: float
-    onset_step: int
-
-
-class _Kind:
-    """Layout of the domains of one kind: which columns are members of each."""
-
-    def __init__(self, kind: str, domains: "Sequence[Domain]", ranks: "NDArray[np.int64]") -> None:
-        self.kind = kind
-        self.count = len(domains)
-        widest = max(len(domain.ranks) for domain in domains)
-        # Two columns beyond the ranks: one holds NaN for members nobody announced, one +inf to fill up short rows.
-        # Members stand in columns: a minimum along the first axis is several times faster.
-        self._members_MG = np.full((widest, len(domains)), len(ranks) + 1, dtype=np.intp)
-        for row, domain in enumerate(domains):
-            place = np.minimum(np.searchsorted(ranks, domain.ranks), len(ranks) - 1)
-            self._members_MG[: len(place), row] = np.where(ranks[place] == domain.ranks, place, len(ranks))
-
-    def least(self, values: "dict[str, NDArray[np.float64]]") -> "NDArray[np.float64]":
-        """Return each domain's least value, NaN where a member has none, array of shape (G,)."""
-        values_R = values.get(self.kind)
-        if values_R is None:
-            return np.full(self.count, np.nan)
-        least: NDArray[np.float64] = np.append(values_R, (np.nan, np.inf))[self._members_MG].min(axis=0)
-        return least
+_STEP_RATE = 1 / 4  # memory of how long a step takes, in looks ...
+_STEP_EVERY = 8  # ... of one in so many steps
+_SMALL_FACTOR = 4  # the embedding's stage reduces 2.2 times the bytes of the others and is still like them
+_SAMPLE_RANKS = 1024  # all ranks of a synchronous job end a step together: so many tell how long it took
 
 
 class SlowLinkTest:
-    """Memory of all domains of a run; members that are not in `ranks` (ascending) are always missing."""
+    """Memory of all groups of a run; members that are not in `ranks` (ascending) are always missing.
+
+    `hosts[i]` names the node of `ranks[i]`; without it no node can be named.
+    """
 
     def __init__(
-        self, domains: "Sequence[Domain]", ranks: "NDArray[np.int64]", policy: "LinkPolicy", excess: "ExcessPolicy"
+        self,
+        domains: "Sequence[Domain]",
+        ranks: "NDArray[np.int64]",
+        policy: "LinkPolicy",
+        excess: "ExcessPolicy",
+        hosts: "Sequence[str]" = (),
     ) -> None:
-        self._policy = policy
-        names = list(dict.fromkeys(domain.kind for domain in domains))
-        self._domains = [domain for name in names for domain in domains if domain.kind == name]
-        self._kinds = [_Kind(name, [d for d in domains if d.kind == name], ranks) for name in names]
-        pools_G = np.repeat(np.arange(len(names)), [kind.count for kind in self._kinds])
-        self._past_G = np.full(len(pools_G), np.nan)
-        self._test = ExcessTest(pools_G.astype(np.intp), excess, floor_ratio=policy.effect_ratio)
-        self._bytes_G = np.ones(len(pools_G))
+        self.policy = policy
+        self._transfers = Transfers(domains, ranks)
+        self._tomography = Tomography(self._transfers.domains, self._transfers.kind_G, ranks, hosts)
+        count = len(self._transfers.domains)
+        self._test = ExcessTest(self._transfers.kind_G, excess, floor_ratio=policy.effect_ratio)
+        self._past_G = np.full(count, np.nan, dtype=np.float32)
+        self._bytes_G = self._transfers.bytes_G
+        self._is_from_peers_G = np.zeros(count, dtype=bool)
+        self._step_seconds = np.full(1, np.nan)
+        self._first_step = np.full(1, -1, dtype=np.int64)
+        self._layout = zlib.crc32(repr([(d.kind, d.ranks[0], d.ranks[-1]) for d in self._transfers.domains]).encode())
+        self._dear: set[int] = set()  # groups beyond the effect when last seen
+        self._told: set[int] = set()
+        self._verdicts: list[Verdict] = []
+        self._held_steps = 0
+
+    def adopt(self, policy: "LinkPolicy", excess: "ExcessPolicy") -> None:
+        """Judge by other thresholds from the next step on."""
+        before_G = self._scale_G()
+        self.policy, self._test.policy = policy, excess
+        self._test.own_floor_ratio = policy.effect_ratio
+        self._test.level_N *= np.nan_to_num(before_G / self._scale_G(), nan=1.0)
 
     def step(self, row: "StepRow", step: int) -> None:
         """Judge one undisturbed step."""
-        if not self._kinds:
+        if not self._transfers.domains:
             return
-        moved_G = np.concatenate([kind.least(row.moved) for kind in self._kinds])
-        self._bytes_G = np.where(moved_G > 0, moved_G, 1.0)
-        cost_G = np.concatenate([kind.least(row.transfers) for kind in self._kinds]) / self._bytes_G
-        self._past_G = np.where(np.isnan(self._past_G), cost_G, self._past_G)
-        ratio_G = cost_G / np.maximum(self._past_G, _COST_MIN)
-        self._test.step(ratio_G - 1, step)
-        rate = max(self._policy.baseline_rate, 1 / self._test.judged)
-        moved_by_G = rate * (np.clip(ratio_G, 0.5, 2.0) - 1)
-        learn_G = ~np.isnan(cost_G) & ~self._test.suspicious_N
-        self._past_G = np.where(learn_G, self._past_G * (1 + moved_by_G), self._past_G)
+        self._learn_step(row, step)
+        taken = self._transfers.take(row, hidden_share=self.policy.hidden_share)
+        beyond_G, excess_G = self._compare(taken)
+        is_dear = np.fmax.reduce(excess_G, initial=0) > self.policy.effect_ratio
+        if is_dear and self._transfers.take_bytes(row):  # more seconds for more bytes?
+            beyond_G, excess_G = self._compare(replace(taken, bytes_G=self._transfers.bytes_G))
+        self._test.step(excess_G, step)
+        self._learn(beyond_G, excess_G)
+        if self._test.judged == self._test.policy.warm_up_steps:
+            self._compare_with_peers()
+        if is_dear or self._dear:
+            unseen = {group for group in self._dear if np.isnan(excess_G[group])}
+            self._dear = unseen.union(np.flatnonzero(excess_G > self.policy.effect_ratio).tolist())
+        self._explain()
+
+    def _compare(self, taken: Taken) -> "tuple[Floats, Floats]":
+        """Return what each group takes beyond its past, seconds per byte, and as a ratio; NaN where nothing is said."""
+        if taken.bytes_G is not self._bytes_G:
+            self._past_G[(self._bytes_G == 1) & (taken.bytes_G != 1)] = np.nan  # it was per group, not per byte
+            self._bytes_G = taken.bytes_G
+        cost_G = (taken.seconds_G / taken.bytes_G).astype(np.float32)
+        if np.isnan(self._past_G.sum()):
+            np.copyto(self._past_G, cost_G, where=np.isnan(self._past_G))
+        beyond_G: Floats = cost_G - self._past_G
+        excess_G: Floats = beyond_G / self._scale_G()
+        if taken.is_bound_G is not None:  # a low bound says that all is well, a high one nothing
+            excess_G[taken.is_bound_G & (excess_G > 0)] = np.nan
+        return beyond_G, excess_G
+
+    def _learn_step(self, row: "StepRow", step: int) -> None:
+        """Follow how long a step takes; it changes slowly, and a look costs as much as a small job's test."""
+        held = self._step_seconds
+        if self._test.judged % _STEP_EVERY and not np.isnan(held[0]):
+            return
+        sample = row.duration[:: 1 + len(row.duration) // _SAMPLE_RANKS]
+        known = sample[~np.isnan(sample)]
+        if not len(known):
+            return
+        seconds = float(np.median(known))
+        if np.isnan(held[0]):
+            held[0], self._first_step[0] = seconds, step
+        held += _STEP_RATE * (np.clip(seconds, held / 2, held * 2) - held)
+
+    def _scale_G(self) -> "Floats":
+        """Return what a ratio of 1 stands for, seconds per byte.
+
+        That is the group's past, but no less than makes the smallest effect matter to a step: hidden transfers, of
+        which a fraction shows now and then, would be infinitely slower.
+        """
+        least_seconds = self.policy.step_share * self._step_seconds[0] / self.policy.effect_ratio
+        scale_G: Floats = np.maximum(self._past_G, (least_seconds / self._bytes_G).astype(np.float32))
+        np.maximum(scale_G, np.float32(_COST_MIN), out=scale_G)
+        return scale_G
+
+    def _learn(self, beyond_G: "Floats", excess_G: "Floats") -> None:
+        """Let each group's past follow what is healthy."""
+        test, policy = self._test, self.policy
+        is_young = test.judged < test.policy.warm_up_steps
+        rate = max(1 / test.judged, policy.warm_up_rate) if is_young else policy.baseline_rate
+        change_G = np.minimum(np.maximum(beyond_G, self._past_G * np.float32(-0.5)), self._past_G)
+        frozen_G = test.suspicious_N | np.isnan(excess_G)
+        if not is_young:
+            frozen_G |= excess_G > policy.effect_ratio
+        change_G[frozen_G] = 0
+        change_G *= np.float32(rate)
+        self._past_G += change_G
+
+    def _compare_with_peers(self) -> None:
+        """Give groups that were slow from the first step on the past of their peers."""
+        transfers, policy = self._transfers, self.policy
+        # Without bytes the first stage, which reduces the embedding too, is not like the others.
+        has_bytes_G = self._bytes_G > 1
+        stage_G = np.full(len(has_bytes_G), -1) if has_bytes_G.all() else np.where(has_bytes_G, -1, transfers.stages())
+        alike_G = np.zeros(len(stage_G), dtype=np.int64)
+        for figure_G in (transfers.kind_G, transfers.sizes_G, self._tomography.spans_G, stage_G):
+            alike_G = alike_G * (int(figure_G.max()) + 2) + figure_G + 1
+        peers = Groups(alike_G.tolist())
+        is_judged_G = peers.known(self._past_G)[peers.group_R] >= policy.peers_min
+        usual_G = peers.reference(self._past_G)[peers.group_R]
+        slow_G = is_judged_G & (self._past_G > (1 + policy.peers_ratio) * usual_G)
+        # A small message takes long for its bytes wherever it goes: far fewer must be slow in seconds too.
+        is_small_G = self._bytes_G * _SMALL_FACTOR < peers.median(self._bytes_G)[peers.group_R]
+        seconds_G = self._past_G * self._bytes_G
+        usual_seconds_G = peers.reference(seconds_G)[peers.group_R]
+        slow_G &= ~is_small_G | (seconds_G > (1 + policy.peers_ratio) * usual_seconds_G)
+        self._past_G[slow_G] = usual_G[slow_G]
+        self._is_from_peers_G |= slow_G
+
+    def _explain(self) -> None:
+        """Find what alarms have in common whenever there are new ones, once those about to follow are there too."""
+        alarm_G = self._test.alarm_N
+        alarms = set(np.flatnonzero(alarm_G).tolist()) if alarm_G.any() else set()
+        if not self._told <= alarms:
+            self._told &= alarms
+            self._verdicts = [still for verdict in self._verdicts if (still := verdict.within(alarms)).groups]
+        if alarms == self._told:
+            return
+        pending = self._dear - alarms
+        verdicts = self._tomography.explain(alarms | pending, self._verdicts, self.policy)
+        if not all(_expects(verdict, alarms, pending) for verdict in verdicts):
+            if self._held_steps < self.policy.hold_steps:
+                self._held_steps += 1
+                return
+            verdicts = self._tomography.explain(alarms, self._verdicts, self.policy)
+        self._verdicts = [sure for verdict in verdicts if (sure := verdict.within(alarms)).groups]
+        self._told, self._held_steps = alarms, 0
 
     def found(self, step_seconds: float) -> list[SlowLink]:
-        """Return the domains in alarm whose excess is worth speaking of in a step of `step_seconds`."""
-        found = []
-        for index in np.flatnonzero(self._test.alarm_N).tolist():
-            past_seconds = float(self._past_G[index] * self._bytes_G[index])
-            ratio = float(self._test.level_N[index])
-            if ratio * past_seconds > self._policy.step_share * step_seconds:
-                found.append(
-                    SlowLink(
-                        domain=self._domains[index],
-                        excess_ratio=ratio,
-                        excess_seconds=ratio * past_seconds,
-                        transfer_seconds=(1 + ratio) * past_seconds,
-                        onset_step=int(self._test.onset_N[index]),
-                    )
-                )
-        return found
+        """Return what is in alarm and worth speaking of in a step of `step_seconds`."""
+        found = [self._describe(verdict) for verdict in self._verdicts]
+        # A checkpoint makes a step long, and no link better.
+        worth_seconds = self.policy.step_share * min(float(self._step_seconds[0]), step_seconds)
+        return [
+            slow
+            for slow in found
+            if slow.excess_seconds > worth_seconds and slow.excess_ratio > self.policy.effect_ratio
+        ]
+
+    def _describe(self, verdict: Verdict) -> SlowLink:
+        groups = np.array(verdict.groups)
+        past_seconds = np.maximum(self._past_G[groups], _COST_MIN) * self._bytes_G[groups]
+        onset = self._test.onset_N[groups]
+        onset[self._is_from_peers_G[groups]] = self._first_step[0]
+        figures = Figures(
+            past_seconds=past_seconds,
+            extra_seconds=self._test.level_N[groups] * self._scale_G()[groups] * self._bytes_G[groups],
+            onset_step=onset,
+            is_from_peers=self._is_from_peers_G[groups],
+            sigma_ratio=self._test.noise.sigma_P[self._transfers.kind_G[groups]],
+            threshold_ratio=self.policy.effect_ratio,
+        )
+        return describe(verdict, figures, self._transfers.domains, self._tomography, self._transfers.kind_G)
+
+    def memory(self) -> "dict[str, NDArray[np.generic]]":
+        """Return what was learnt and what is in alarm, arrays by name."""
+        test = {f"test.{name}": value for name, value in self._test.memory().items()}
+        return self._own() | {"layout": np.array([self._layout])} | test
+
+    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Take back what `memory` gave; nothing is taken of groups that are not these."""
+        own, prefix = self._own(), "test."
+        is_ours = "layout" in memory and memory["layout"].shape == (1,) and memory["layout"][0] == self._layout
+        fits = all(name in memory and memory[name].shape == value.shape for name, value in own.items())
+        test = {name.removeprefix(prefix): value for name, value in memory.items() if name.startswith(prefix)}
+        if is_ours and fits and self._test.recall(test):
+            for name, value in own.items():
+                np.copyto(value, memory[name].astype(value.dtype))
+
+    def _own(self) -> "dict[str, NDArray[np.generic]]":
+        return {
+            "past": self._past_G,
+            "bytes": self._bytes_G,
+            "from_peers": self._is_from_peers_G,
+            "step_seconds": self._step_seconds,
+            "first_step": self._first_step,
+        }
+
+
+def _expects(verdict: Verdict, alarms: set[int], pending: set[int]) -> bool:
+    """Whether groups about to alarm will not change a verdict: none are in it, or a node or job explains them."""
+    waiting = len(pending.intersection(verdict.groups))
+    is_common = verdict.scope != GROUP and verdict.rank is None
+    return waiting == 0 or (is_common and waiting <= len(alarms.intersection(verdict.groups)))
