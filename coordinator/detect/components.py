@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.detect.groups import Groups, middle
-from coordinator.findings import LINK, UNKNOWN
+from coordinator.findings import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -121,18 +121,3 @@ def _explain_one(own: dict[str, float], peers: dict[str, float], policy: "CauseP
         own={name: own[name] for name in known},
         peers={name: peers[name] for name in known},
     )
-
-
-def explain_run(before: dict[str, float], now: dict[str, float], policy: "CausePolicy") -> str:
-    """Return the cause of a slower run from typical seconds a step by part, before and now.
-
-    Waiting grows with whatever grows on a few ranks, so communication is the answer only when no own work explains a
-    share of it.
-    """
-    growth = {name: now[name] - before[name] for name in now if name in before and name != SELF}
-    total = sum(max(0.0, value) for value in growth.values())
-    own = {name: value for name, value in growth.items() if name != WAIT}
-    largest = max(own, key=lambda name: own[name], default=UNKNOWN)
-    if total > 0 and own and own[largest] >= policy.run_share_min * total:
-        return largest
-    return LINK if total > 0 and growth.get(WAIT, 0.0) > 0 else UNKNOWN

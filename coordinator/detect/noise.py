@@ -25,10 +25,13 @@ class Pools:
     def __init__(self, pools_N: "NDArray[np.intp]") -> None:
         self._pools_N = pools_N
         self.count = int(pools_N.max(initial=0)) + 1
-        self.sizes_P = np.bincount(pools_N, minlength=self.count).astype(np.float64)
-        width = len(pools_N) // self.count
-        # Pools that lie side by side, as pipeline stages do, are summed and spread without an index.
-        self._is_even = np.array_equal(pools_N, np.arange(len(pools_N)) // max(width, 1))
+        sizes_P = np.bincount(pools_N, minlength=self.count)
+        self.sizes_P = sizes_P.astype(np.float64)
+        # Pools that lie side by side, as pipeline stages and kinds of domains do, need no index.
+        is_sorted = bool((np.diff(pools_N) >= 0).all()) and bool((sizes_P > 0).all())
+        self._is_even = is_sorted and len(set(sizes_P.tolist())) == 1
+        self._runs_P = sizes_P if is_sorted else None
+        self._starts_P = np.cumsum(sizes_P) - sizes_P
 
     def rows(self, values_N: "Floats") -> "Floats":
         """Return a view with one row a pool where pools lie side by side, else the series as they are."""
@@ -37,13 +40,15 @@ class Pools:
     def beside(self, figures_P: "NDArray[np.floating]") -> "Floats":
         """Return each pool's figure in a shape that broadcasts against `rows`."""
         figures = figures_P.astype(np.float32)
-        return figures[:, None] if self._is_even else figures[self._pools_N]
+        if self._is_even:
+            return figures[:, None]
+        return figures[self._pools_N] if self._runs_P is None else np.repeat(figures, self._runs_P)
 
     def any_above(self, values_N: "Floats", limit_P: "NDArray[np.floating]") -> bool:
         """Whether any series is above the limit of its pool."""
-        if self._is_even:
-            return bool((self.rows(values_N).max(axis=1, initial=-np.inf) > limit_P).any())
-        return bool((values_N > self.beside(limit_P)).any())
+        if self._runs_P is None:
+            return bool((values_N > self.beside(limit_P)).any())
+        return bool((np.maximum.reduceat(values_N, self._starts_P) > limit_P).any())
 
     def of(self, series: "NDArray[np.intp]") -> "NDArray[np.intp]":
         """Return the pools of some series."""
@@ -51,8 +56,8 @@ class Pools:
 
     def sums(self, values_N: "Floats") -> "NDArray[np.float64]":
         """Return the sum of each pool's values, array of shape (P,)."""
-        if self._is_even:
-            sums: NDArray[np.float64] = values_N.reshape(self.count, -1).sum(axis=1, dtype=np.float64)
+        if self._runs_P is not None:
+            sums: NDArray[np.float64] = np.add.reduceat(values_N, self._starts_P, dtype=np.float64)
             return sums
         return np.bincount(self._pools_N, values_N, self.count).astype(np.float64)
 

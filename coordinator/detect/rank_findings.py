@@ -123,12 +123,15 @@ class RankFindings:
 
     def memory(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt, arrays by name."""
-        return dict(self.typical)
+        return {**self.typical, "samples": np.array([self._samples])}
 
     def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
         """Take back what `memory` gave; what does not fit is left alone."""
         count = self._test.stage_groups.count
-        self.typical |= {name: value.astype(np.float64) for name, value in memory.items() if value.shape == (count,)}
+        known = {name: value for name, value in memory.items() if name in (*COMPONENTS, SELF, WAIT)}
+        self.typical |= {name: value.astype(np.float64) for name, value in known.items() if value.shape == (count,)}
+        if "samples" in memory and memory["samples"].shape == (1,):
+            self._samples = int(memory["samples"][0])
 
 
 def _mean_waits(row: "StepRow") -> dict[str, float]:

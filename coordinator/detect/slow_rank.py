@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
 
 _REFERENCE_STEPS = 8
+_ABSENT_STEPS_MAX = 100  # counted so far only: it must fit into a byte
 _YOUNG_WEIGHT = 2.0  # a young past follows the last steps: the first ones are warm-up
 _SECONDS_MIN = 1e-9  # resolution of a record; keeps work of 0 from dividing
 
@@ -59,6 +60,7 @@ class SlowRankTest:
         self._past_P = np.full(self.stage_groups.count, np.nan)
         self._references_KP = np.full((_REFERENCE_STEPS, self.stage_groups.count), np.nan)
         self._pauses = 0
+        self._absent_R = np.zeros(len(stage_R), dtype=np.uint8)  # steps in a row without a value
         self._policy = rank_policy or RankPolicy()
         self.work = WorkCorrection(self.stage_groups, work_policy or WorkPolicy())
         self.ranks = ExcessTest(self.stage_groups.group_R, policy)
@@ -131,9 +133,13 @@ class SlowRankTest:
         """Judge what each replica shares, and return it for each rank; NaN where too few of a replica are known."""
         groups = self.replica_groups
         shared_D = groups.reference(rest_R).astype(np.float32)
-        if np.isnan(rest_R.sum()):
-            few_D = (groups.known(rest_R) < groups.sizes_G) & (groups.sizes_G <= self._policy.whole_max)
-            shared_D[few_D] = np.nan
+        absent_R = np.isnan(rest_R)
+        if absent_R.any() or self._absent_R.any():
+            self._absent_R = np.where(absent_R, np.minimum(self._absent_R + 1, _ABSENT_STEPS_MAX), 0).astype(np.uint8)
+            is_new_R = absent_R & (self._absent_R <= self._policy.absent_steps)  # who is gone for good is not missed
+            shared_D[(groups.sums(is_new_R.astype(np.float32)) > 0) & (groups.sizes_G <= self._policy.whole_max)] = (
+                np.nan
+            )
         known_D = shared_D[~np.isnan(shared_D)]
         self.imbalance_seconds = float(known_D.max(initial=0) - np.median(known_D)) if len(known_D) else 0.0
         own_D = shared_D

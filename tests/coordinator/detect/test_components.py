@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coordinator.detect.components import Explainer, explain_run, medians, middling, parts_of
+from coordinator.detect.components import Explainer, medians, parts_of
 from coordinator.detect.groups import Groups
 from coordinator.policy import CausePolicy
 from tests.coordinator.scenarios import Scenario, generate
@@ -69,12 +69,3 @@ def test_an_excess_that_nothing_holds_is_unknown():
     explanation = explain(rows[60:63], slow(3), Groups([0] * 8), {})[3]
     assert (explanation.cause, explanation.confidence) == ("unknown", "low")
     assert "data" not in explanation.own
-
-
-def test_a_slower_run_blames_communication_last():
-    """Waiting grows with whatever grows on a few ranks; it is the cause only where no own work grew."""
-    rows = list(generate(Scenario().with_fault("data", *range(8), seconds=0.05, begin=60)).rows())
-    before, after = middling(medians(rows[50:53])), middling(medians(rows[60:63]))
-    assert explain_run(before, after, POLICY) == "data"
-    assert explain_run(before, {**before, "wait": before["wait"] + 0.1}, POLICY) == "link"
-    assert explain_run(before, before, POLICY) == "unknown"

@@ -1,0 +1,92 @@
+"""The last excesses of a run over what was expected of it, the youngest last.
+
+Pure. A change of work may be granted an allowance; once the run has settled, what was granted is replaced by what the
+change really took, in the steps that are remembered too.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+_ONSET_SHARE = 1 / 3  # of the effect; the first steps of a drift are smaller than it
+_COLUMNS = 3
+
+
+@dataclass(slots=True)
+class _Excess:
+    step: int
+    value: float
+    allowed: float
+
+
+class RunWindow:
+    """The last `steps` excesses."""
+
+    def __init__(self, steps: int) -> None:
+        self._last: deque[_Excess] = deque(maxlen=steps)
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def append(self, step: int, value: float, allowed: float) -> None:
+        """Add one step's excess, `allowed` having been granted to it."""
+        self._last.append(_Excess(step, value, allowed))
+
+    def drop(self, steps: int) -> None:
+        """Forget the last steps."""
+        for _ in range(min(steps, len(self._last))):
+            self._last.pop()
+
+    def keep_only(self, steps: int) -> None:
+        """Forget all but the last steps."""
+        while len(self._last) > steps:
+            self._last.popleft()
+
+    def values(self, steps: int, limit: float) -> list[float]:
+        """Return the last excesses, none further from zero than `limit`."""
+        return [min(max(item.value, -limit), limit) for item in list(self._last)[-steps:]]
+
+    def median(self, steps: int, *, granted: bool = False) -> float:
+        """Return the middle of the last excesses, what was granted to them included if asked for."""
+        return median(item.value + granted * item.allowed for item in list(self._last)[-steps:])
+
+    def whole(self) -> list[float]:
+        """Return all excesses over the run's level, what was granted included."""
+        return [item.value + item.allowed for item in self._last]
+
+    def move(self, by: float) -> None:
+        """Take a level that moved by so much off all steps, instead of what was granted to them."""
+        for item in self._last:
+            item.value += item.allowed - by
+            item.allowed = 0.0
+
+    def onset(self, effect: float) -> tuple[int, int]:
+        """Return the step at which an effect of this size began, and how many steps it has lasted."""
+        total, begin = 0.0, 0
+        for place, item in enumerate(self._last):
+            total = max(0.0, total + item.value - _ONSET_SHARE * effect)
+            begin = place + 1 if total == 0 else begin
+        begin = min(begin, len(self._last) - 1)
+        return self._last[begin].step, len(self._last) - begin
+
+    def keep(self) -> "NDArray[np.float64]":
+        """Return everything, array of shape (n_steps, 3)."""
+        return np.array([(item.step, item.value, item.allowed) for item in self._last]).reshape(-1, _COLUMNS)
+
+    def take_back(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Take back what `keep` gave as `last`, if it fits."""
+        last = memory.get("last")
+        if last is None or last.shape[1:] != (_COLUMNS,):
+            return
+        self._last.clear()
+        self._last.extend(
+            _Excess(int(step), value, allowed) for step, value, allowed in last.astype(np.float64).tolist()
+        )
