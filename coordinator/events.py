@@ -5,11 +5,13 @@ every instruction that follows carries on: one cause can be traced from a messag
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from coordinator.detect.hang import Hang
     from coordinator.findings import Judgement
     from coordinator.incidents import AdviceItem, Incident
+    from coordinator.policy import Policy
     from lockstep.contracts.domains import Topology
     from lockstep.contracts.messages import ProfileAnswer, TraceSummary
 
@@ -46,6 +48,28 @@ class RestartedEvent(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickEvent(Event):
     """Time has passed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandstillEvent(Event):
+    """The run makes no step, and this is known of who has not arrived, if anything; follows from what came before."""
+
+    hang: "Hang | None"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyChangedEvent(Event):
+    """Other thresholds are in force from now on; what was learnt and opened under the old ones stays."""
+
+    policy: "Policy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedEvent(Event):
+    """What an incident was decided from (`explain.py`)."""
+
+    incident_id: str
+    explanation: "dict[str, Any]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,92 +4,29 @@ What may live here: what a run's state is, when an incident opens, changes and c
 What may not: a clock, I/O, arrays, a detector. `handle` is the only way in; whoever changes a field from elsewhere
 breaks the promise that the same events give the same instructions, which the tests and the replay of logs rest on.
 
-The run's state says what is being done about it; which incidents are open is separate. `TRANSITIONS` is the whole of
-it, and docs/states.md is drawn from it.
+The run's state says what is being done about it; which incidents are open is separate. Its states and what leads from
+one to another are the table in `transitions.py`.
 """
 
 from dataclasses import replace
-from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from coordinator import events as ev
-from coordinator.casebook import Casebook, RunMemory
+from coordinator.casebook import Casebook
+from coordinator.findings import SLOW_RANK
 from coordinator.incidents import Incident, ProfileNote
-from coordinator.profiling import Capture, CaptureBudget, first_step_of, healthy_peer
-from lockstep.contracts.errors import LocalError
+from coordinator.memory import RunMemory
+from coordinator.profiling import Capture, CaptureBudget, capture_from_json, first_step_of, healthy_peer
+from coordinator.scope import is_watched
+from coordinator.standstill import Standstill
+from coordinator.transitions import TRANSITIONS, State, TransitionError, Trigger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from coordinator.findings import Judgement
     from coordinator.policy import Policy
     from lockstep.contracts.domains import Topology
-
-
-class State(StrEnum):
-    """`metrics.RUN_STATES`."""
-
-    WARMING = "warming"
-    HEALTHY = "healthy"
-    SUSPECT = "suspect"
-    PROFILING = "profiling"
-    DIAGNOSED = "diagnosed"
-    RECOVERING = "recovering"
-    LOST = "lost"
-    FINISHED = "finished"
-
-
-class Trigger(StrEnum):
-    """Why a state is left."""
-
-    WARMED = "noise is learnt"
-    REMEMBERED = "noise is learnt, an incident is open from before"
-    FOUND = "a new incident"
-    ASKED = "a capture is requested"
-    EXPLAINED = "every open incident is diagnosed"
-    MORE = "the capture is over, another incident waits"
-    QUIET = "no finding is left"
-    RELAPSED = "a known incident is back"
-    SETTLED = "quiet for long enough"
-    SILENT = "no step for too long"
-    RESUMED = "steps come again"
-    RESTARTED = "a new attempt"
-    FINISHED = "every rank ended well"
-
-
-_ALIVE = (State.WARMING, State.HEALTHY, State.SUSPECT, State.PROFILING, State.DIAGNOSED, State.RECOVERING)
-
-TRANSITIONS: dict[tuple[State, Trigger], State] = {
-    (State.WARMING, Trigger.WARMED): State.HEALTHY,
-    (State.WARMING, Trigger.REMEMBERED): State.RECOVERING,
-    (State.HEALTHY, Trigger.FOUND): State.SUSPECT,
-    (State.SUSPECT, Trigger.ASKED): State.PROFILING,
-    (State.SUSPECT, Trigger.EXPLAINED): State.DIAGNOSED,
-    (State.SUSPECT, Trigger.QUIET): State.RECOVERING,
-    (State.PROFILING, Trigger.EXPLAINED): State.DIAGNOSED,
-    (State.PROFILING, Trigger.MORE): State.SUSPECT,
-    (State.DIAGNOSED, Trigger.FOUND): State.SUSPECT,
-    (State.DIAGNOSED, Trigger.QUIET): State.RECOVERING,
-    (State.RECOVERING, Trigger.FOUND): State.SUSPECT,
-    (State.RECOVERING, Trigger.RELAPSED): State.DIAGNOSED,
-    (State.RECOVERING, Trigger.SETTLED): State.HEALTHY,
-    (State.LOST, Trigger.RESUMED): State.RECOVERING,
-    **{(state, Trigger.SILENT): State.LOST for state in _ALIVE},
-    **{(state, Trigger.FINISHED): State.FINISHED for state in (*_ALIVE, State.LOST)},
-    **{(state, Trigger.RESTARTED): State.WARMING for state in State},
-}
-
-
-class TransitionError(LocalError):
-    """Our bug: a trigger that a state has no answer to. Carries run, state and trigger; nothing was changed."""
-
-    def __init__(self, run: str, state: State, trigger: Trigger) -> None:
-        super().__init__(f"state of run {run}: got {trigger.name} in {state.name}, expected one of {_triggers(state)}")
-        self.run = run
-        self.state = state
-        self.trigger = trigger
-
-
-def _triggers(state: State) -> list[str]:
-    return [trigger.name for known, trigger in TRANSITIONS if known == state]
 
 
 class RunMachine:
@@ -103,16 +40,30 @@ class RunMachine:
         self.run = run
         self.state = State.WARMING
         self.casebook = Casebook(run, policy.run, memory)
+        self.standstill = Standstill(self.casebook, policy.run)
         self.budget = CaptureBudget(policy.profile, memory.capture_times_s if memory else ())
         self.budget.counts.update(memory.capture_counts if memory else {})
-        self.capture: Capture | None = None
+        self.capture: Capture | None = capture_from_json(memory.capture) if memory and memory.capture else None
         self.judgement: Judgement | None = None
         self._policy = policy
         self._topology: Topology | None = None
         self._ranks: frozenset[int] = frozenset()
         self._diagnosing: set[str] = set()
-        self._last_sign_s = 0.0
-        self._last_request_id = 0
+        self._last_request_id = self.capture.request_id if self.capture else 0
+        self._handlers: dict[type[ev.Event], Callable[[Any], None]] = {
+            ev.StepJudgedEvent: self._on_judged,
+            ev.AnnounceEvent: self._on_announced,
+            ev.RestartedEvent: self._on_restarted,
+            ev.TickEvent: self._on_tick,
+            ev.StandstillEvent: self._on_standstill,
+            ev.PolicyChangedEvent: self._on_policy,
+            ev.ProfileAskedEvent: self._on_asked,
+            ev.ProfileFailedEvent: self._on_failed,
+            ev.AnswerEvent: self._on_answer,
+            ev.SummaryEvent: self._on_summary,
+            ev.DiagnosedEvent: self._on_diagnosed,
+            ev.ExplainedEvent: self._on_explained,
+        }
         self._out: list[ev.Instruction] = []
         self._cause_id = ""
 
@@ -125,25 +76,9 @@ class RunMachine:
             The table has no answer: a bug of ours.
         """
         self._out, self._cause_id = [], event.cause_id
-        match event:
-            case ev.StepJudgedEvent():
-                self._on_judged(event)
-            case ev.AnnounceEvent():
-                self._on_announced(event)
-            case ev.RestartedEvent():
-                self._on_restarted(event)
-            case ev.ProfileAskedEvent():
-                self._on_asked(event)
-            case ev.ProfileFailedEvent():
-                self._on_failed(event)
-            case ev.AnswerEvent():
-                self._on_answer(event)
-            case ev.SummaryEvent():
-                self._on_summary(event)
-            case ev.DiagnosedEvent():
-                self._on_diagnosed(event)
-            case _:
-                self._on_tick(event)
+        if not self.standstill.last_sign_s:
+            self.standstill.begin(event.unix_s)
+        self._handlers[type(event)](event)
         self._end_capture_if_over(event.unix_s)
         if self.state is State.SUSPECT and self.capture is None:
             self._explain_next(event.unix_s)
@@ -160,9 +95,12 @@ class RunMachine:
         self.judgement = judgement
         if self.state is State.FINISHED:  # its last steps may arrive after the news of its end; they are shown, no more
             return
-        self._last_sign_s = event.unix_s
-        if self.state is State.LOST:
-            self._move(Trigger.RESUMED)
+        if self.standstill.take_step(judgement, event.unix_s):
+            self._close_hang(event.unix_s)
+            if self.state in (State.HUNG, State.LOST):
+                self._move(Trigger.RESUMED)
+        if self.state in (State.HUNG, State.LOST):
+            return
         if judgement.is_disturbed or not judgement.is_warm:
             return
         if self.state is State.WARMING:
@@ -176,7 +114,8 @@ class RunMachine:
 
     def _follow(self, *, found: bool) -> None:
         """Move to the state that the casebook asks for."""
-        if found and self.state in (State.HEALTHY, State.DIAGNOSED, State.RECOVERING):
+        is_news = found or (self.state is State.DIAGNOSED and not all(i.diagnosed for i in self.casebook.active))
+        if is_news and self.state in (State.HEALTHY, State.DIAGNOSED, State.RECOVERING):
             self._move(Trigger.FOUND)
         elif self.state is State.RECOVERING:
             if self.casebook.has_active:
@@ -195,24 +134,31 @@ class RunMachine:
         if event.is_finished and self.state is not State.FINISHED:
             self._drop_capture()
             self._move(Trigger.FINISHED)
-            self._last_sign_s = event.unix_s
+            self.standstill.begin(event.unix_s)
             closed = self.casebook.close_all(event.unix_s)
             self._out += [ev.CloseIncident(cause_id=self._cause_id, incident=incident) for incident in closed]
 
     def _on_restarted(self, event: ev.RestartedEvent) -> None:
         self._drop_capture()
         self.casebook.forget_steps()
-        self._last_sign_s = event.unix_s
+        self._close_hang(event.unix_s)
+        self.standstill.begin(event.unix_s)
         self._move(Trigger.RESTARTED)
 
-    def _on_tick(self, event: ev.Event) -> None:
+    def _on_policy(self, event: ev.PolicyChangedEvent) -> None:
+        self._policy = event.policy
+        self.casebook.policy = self.standstill.policy = event.policy.run
+        self.budget.policy = event.policy.profile
+        if not (event.policy.detectors.hang and is_watched(self.run, event.policy.scope.runs)):
+            self._close_hang(event.unix_s)  # nobody looks any more, so nobody would close it
+
+    def _on_tick(self, event: ev.TickEvent) -> None:
         policy = self._policy.run
-        silence_s = event.unix_s - self._last_sign_s
-        if self.state is State.FINISHED:
-            if silence_s > policy.keep_seconds:
-                self._out.append(ev.ForgetRun(cause_id=self._cause_id))
-        elif self.state is State.LOST:
-            if silence_s > policy.lost_keep_seconds:
+        silence_s = event.unix_s - self.standstill.last_sign_s
+        if self.state in (State.FINISHED, State.LOST):
+            keep_s = policy.keep_seconds if self.state is State.FINISHED else policy.lost_keep_seconds
+            if silence_s > keep_s:
+                self._close_hang(event.unix_s)
                 self._out.append(ev.ForgetRun(cause_id=self._cause_id))
         elif self.judgement is not None:
             step_s = self.judgement.recent_step_seconds or self.judgement.step_seconds
@@ -220,11 +166,31 @@ class RunMachine:
                 self._drop_capture()
                 self._move(Trigger.SILENT)
 
+    def is_blocked(self, now_s: float) -> bool:
+        """Whether somebody should look who has not arrived (`StandstillEvent`); changes nothing."""
+        return self.state is not State.FINISHED and self.standstill.is_blocked(now_s)
+
+    def _on_standstill(self, event: ev.StandstillEvent) -> None:
+        if not self.is_blocked(event.unix_s):
+            return
+        incident, is_new = self.standstill.take(event.hang, event.unix_s, len(self._ranks))
+        if incident is not None:
+            form = ev.OpenIncident if is_new else ev.UpdateIncident
+            self._out.append(form(cause_id=self._cause_id, incident=incident))
+        if self.standstill.incident is not None and self.state not in (State.HUNG, State.LOST):
+            self._drop_capture()
+            self._move(Trigger.BLOCKED)
+
+    def _close_hang(self, now_s: float) -> None:
+        incident = self.standstill.close(now_s)
+        if incident is not None:
+            self._out.append(ev.CloseIncident(cause_id=self._cause_id, incident=incident))
+
     def _on_asked(self, event: ev.ProfileAskedEvent) -> None:
         reason = "" if self._policy.profile.enabled else "profiling is switched off"
         if self.capture is not None:
             reason = f"request {self.capture.request_id} is under way"
-        elif self.judgement is None or self.state in (State.LOST, State.FINISHED):
+        elif self.judgement is None or self.state in (State.HUNG, State.LOST, State.FINISHED):
             reason = f"the run is {self.state}"
         if reason:
             self._out.append(ev.RefuseProfile(cause_id=self._cause_id, reason=reason))
@@ -269,6 +235,11 @@ class RunMachine:
         elif self.state is State.SUSPECT and all(incident.diagnosed for incident in self.casebook.active):
             self._move(Trigger.EXPLAINED)
 
+    def _on_explained(self, event: ev.ExplainedEvent) -> None:
+        incident = self.casebook.incidents.get(event.incident_id)
+        if incident is not None:
+            self._update(replace(incident, explanation=event.explanation))
+
     def _update(self, incident: Incident) -> None:
         self.casebook.incidents[incident.id] = incident
         self._out.append(ev.UpdateIncident(cause_id=self._cause_id, incident=incident))
@@ -279,7 +250,7 @@ class RunMachine:
         if not waiting or self.judgement is None:
             return
         incident = waiting[0]
-        if incident.scope != "rank":
+        if incident.kind != SLOW_RANK:
             self._diagnose(incident, None)
             return
         refusal = self.budget.refusal(now_s)
@@ -324,7 +295,9 @@ class RunMachine:
 
     def _end_capture_if_over(self, now_s: float) -> None:
         capture = self.capture
-        if capture is None or not (capture.is_complete or now_s >= capture.expires_s):
+        if capture is None or self.judgement is None:  # one remembered waits for the first step
+            return
+        if not (capture.is_complete or now_s >= capture.expires_s):
             return
         self.capture = None
         self.budget.settle(capture)
@@ -376,4 +349,6 @@ class RunMachine:
             lost_device_seconds=self.casebook.lost_device_seconds,
             capture_times_s=tuple(self.budget.times_s),
             capture_counts=dict(self.budget.counts),
+            book=self.casebook.position(),
+            capture=self.capture.to_json() if self.capture else {},
         )

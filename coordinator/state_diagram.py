@@ -1,11 +1,11 @@
 """Draws the run's states from their table: `python -m coordinator.state_diagram > docs/states.md`."""
 
-from coordinator.state import TRANSITIONS, State
+from coordinator.transitions import TRANSITIONS, State
 
 _HEADING = """\
 # States of a run
 
-Written by `make generate` from the table in `coordinator/state.py`; change it there.
+Written by `make generate` from the table in `coordinator/transitions.py`; change it there.
 
 """
 

@@ -1,16 +1,29 @@
 """What a node says of a run: its ranks and the process groups they created."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from lockstep.contracts.domains import unpack_ranks
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.limits import GROUPS_PER_NODE_MAX, NAME_MAX_BYTES, WORLD_SIZE_MAX
-from lockstep.contracts.messages import GroupInfo, NodeAnnouncement, RankInfo
+from lockstep.contracts.messages import COLLECTIVE, RECEIVE, SEND, GroupInfo
 from lockstep.contracts.records import DOMAIN_KINDS
+from lockstep.contracts.ring import OTHER_SLOT
 
 _FIELDS = {"kind", "name", "ranks"}
+_SLOT_FIELDS = {"slot", "sends", "receives"}  # of groups that have an issue slot, of pipelines
 _SPAN_PARTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SlotUse:
+    """What a rank counts in one of its ring's issue slots; `peer` is -1 for collectives."""
+
+    slot: int
+    group: GroupInfo
+    operation: str
+    peer: int
 
 
 def parse_groups(value: Any, *, where: str, world_size: int) -> tuple[GroupInfo, ...]:
@@ -26,7 +39,7 @@ def parse_groups(value: Any, *, where: str, world_size: int) -> tuple[GroupInfo,
     left = WORLD_SIZE_MAX  # members of all groups together: a short range can name a million ranks
     groups: list[GroupInfo] = []
     for item in value:
-        if not isinstance(item, dict) or item.keys() != _FIELDS:
+        if not isinstance(item, dict) or item.keys() - _SLOT_FIELDS != _FIELDS:
             raise MalformedError("group", where=where, got=item, expected=sorted(_FIELDS))
         kind, name, ranks = item["kind"], item["name"], item["ranks"]
         if kind not in DOMAIN_KINDS:
@@ -39,6 +52,41 @@ def parse_groups(value: Any, *, where: str, world_size: int) -> tuple[GroupInfo,
         unpack_ranks(ranks, where=where, limit=world_size)
         groups.append(GroupInfo(kind=kind, name=name, ranks=ranks))
     return tuple(groups)
+
+
+def parse_slots(value: Any, groups: tuple[GroupInfo, ...], *, where: str, world_size: int) -> tuple[SlotUse, ...]:
+    """Return the issue slots that a groups region assigns; `groups` is what `parse_groups` made of it.
+
+    Raises
+    ------
+    MalformedError
+        A slot that no ring has, one given twice, or a peer outside of the world.
+    """
+    uses: dict[int, SlotUse] = {}
+    for item, group in zip(value, groups, strict=True):
+        rows = [(COLLECTIVE, -1, item["slot"])] if "slot" in item and item["slot"] != OTHER_SLOT else []
+        for operation, name in ((SEND, "sends"), (RECEIVE, "receives")):
+            rows += [(operation, *_pair(pair, where, world_size)) for pair in _list(item.get(name, []), where)]
+        for operation, peer, slot in rows:
+            if type(slot) is not int or not 0 <= slot < OTHER_SLOT or slot in uses:
+                raise MalformedError(
+                    "issue slot", where=where, got=slot, expected=f"one of 0 to {OTHER_SLOT - 1}, once"
+                )
+            uses[slot] = SlotUse(slot, group, operation, peer)
+    return tuple(uses.values())
+
+
+def _list(value: Any, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise MalformedError("issue slots of peers", where=where, got=type(value).__name__, expected="a list")
+    return value
+
+
+def _pair(value: Any, where: str, world_size: int) -> tuple[int, int]:
+    """Return (peer, slot)."""
+    if not isinstance(value, list) or [type(part) for part in value] != [int, int] or not 0 <= value[0] < world_size:
+        raise MalformedError("issue slot of a peer", where=where, got=value, expected="[rank of the world, slot]")
+    return value[0], value[1]
 
 
 def _members(spans: Any, where: str) -> int:
@@ -62,8 +110,3 @@ def merge_groups(of_ranks: Iterable[Iterable[GroupInfo]]) -> list[GroupInfo]:
         for group in groups:
             unique.setdefault((group.kind, group.name, str(group.ranks)), group)
     return list(unique.values())[:GROUPS_PER_NODE_MAX]
-
-
-def announcement(run: str, node: str, ranks: list[RankInfo], groups: list[GroupInfo]) -> NodeAnnouncement:
-    """Return the announcement of `run` on this node, ranks ascending."""
-    return NodeAnnouncement(run=run, node=node, ranks=sorted(ranks, key=lambda info: info.rank), groups=groups)

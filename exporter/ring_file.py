@@ -4,6 +4,7 @@ Reads with pread, never through a mapping: a file that is cut under a mapping ki
 comes back short, which is an ordinary error here. It costs one copy of a few kilobytes per look (about 2 us).
 """
 
+import fcntl
 import os
 import stat
 import struct
@@ -21,6 +22,8 @@ from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.records import RECORD_FIELDS
 
 _WORDS = struct.Struct("<4Q")
+_FLAGS_HELD = struct.Struct("<2Q")
+_LOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid
 _FRONT_BYTES = ring.GROUPS_OFFSET + HEAD_BYTES - ring.WORDS_OFFSET
 _ANSWER = ring.ANSWER_OFFSET - ring.WORDS_OFFSET
 _GROUPS = ring.GROUPS_OFFSET - ring.WORDS_OFFSET
@@ -44,6 +47,19 @@ class Look:
     groups: Any
     facts: Any
     errors: tuple[MalformedError, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Issues:
+    """What a rank has issued, by issue slot: arrays of shape (ISSUE_SLOTS,), uint64, times ns of CLOCK_MONOTONIC.
+
+    `flags` are what is known of its running step; `is_alive` whether its process exists, None where nobody can tell.
+    """
+
+    counts: NDArray[np.uint64]
+    times_ns: NDArray[np.uint64]
+    flags: int
+    is_alive: bool | None
 
 
 class RingFile:
@@ -102,6 +118,26 @@ class RingFile:
     def heartbeat_ns(self) -> int:
         """Return the last sign of life of the agent, CLOCK_MONOTONIC."""
         return int(_WORDS.unpack(self._pread(_WORDS.size, ring.WORDS_OFFSET))[1])
+
+    def issues(self) -> Issues:
+        """Return where the rank stands now, between its step records.
+
+        Raises
+        ------
+        MalformedError
+            The file was cut.
+        OSError
+            Its lock cannot be asked for.
+        """
+        words = np.frombuffer(self._pread(ring.ISSUES_BYTES, ring.ISSUES_OFFSET), dtype="<u8")
+        flags, held = _FLAGS_HELD.unpack(self._pread(_FLAGS_HELD.size, ring.WORD_FLAGS * 8))
+        is_alive = self._is_locked() if held else None
+        return Issues(words[: ring.ISSUE_SLOTS], words[ring.ISSUE_SLOTS :], flags, is_alive)
+
+    def _is_locked(self) -> bool:
+        """Whether another process holds the ring, which only its writer does; asking takes no lock."""
+        asked = _LOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+        return bool(_LOCK.unpack(fcntl.fcntl(self._descriptor, fcntl.F_GETLK, asked))[0] != fcntl.F_UNLCK)
 
     def look(self, limit: int) -> Look:
         """Read what is new, at most `limit` records.

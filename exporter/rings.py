@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from exporter.announce import parse_groups
+from exporter.announce import parse_groups, parse_slots
 from exporter.counts import Counts
 from exporter.positions import Position, Positions
 from exporter.ring_file import Look, Records, RingFile
@@ -150,7 +150,7 @@ class Rings:
             return
         track = run.ranks.setdefault(rank, RankTrack(ring.header, ring))
         track.header, track.ring, track.state, track.groups = ring.header, ring, RUNNING, ()
-        track.facts = None
+        track.facts, track.slots = None, ()
         track.totals.begin_attempt()
         run.revision += 1
         self._resume(run, track, ring)
@@ -209,7 +209,10 @@ class Rings:
             self._counts.reject("ring", error)
         try:
             if look.groups is not None:
-                track.groups = parse_groups(look.groups, where=where, world_size=track.header.world_size)
+                world_size = track.header.world_size
+                groups = parse_groups(look.groups, where=where, world_size=world_size)
+                track.slots = parse_slots(look.groups, groups, where=where, world_size=world_size)
+                track.groups = groups
                 run.revision += 1
         except MalformedError as error:
             self._counts.reject("ring", error)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from aiohttp import web
 
-from exporter.announce import announcement
 from exporter.app import make_app
 from exporter.batches import Batcher
 from exporter.captures import Captures
@@ -22,6 +21,7 @@ from exporter.counts import Counts
 from exporter.positions import Positions, load_positions, save_positions
 from exporter.publisher import Publisher
 from exporter.rings import Reading, Rings
+from exporter.silence import announcement, watch
 from exporter.snapshot import NodeSnapshot, take_snapshot
 from exporter.spool import Spool
 from exporter.summarise import Summariser, TraceJob
@@ -155,6 +155,8 @@ class Exporter:
         for reading in self._rings.read():
             self._take_reading(reading)
         self._forget_gone()
+        for run in self._rings.runs.values():
+            watch(run, now_ns)
         self._announce(unix_ns, periodic=self._is_due("announce", now_ns, self.config.announce_seconds))
         if self._batcher.is_full or self._is_due("batch", now_ns, self.config.batch_seconds):
             self._flush(unix_ns)
@@ -209,8 +211,7 @@ class Exporter:
 
     def _send_state(self, run: RunTrack, *, last: bool = False) -> None:
         topic = topics.run_topic(run.name, topics.ANNOUNCE, self._node)
-        message = announcement(run.name, self._node, run.announced(), run.groups())
-        self._publisher.state(topic, encode(message), last=last)
+        self._publisher.state(topic, encode(announcement(run, self._node)), last=last)
 
     def _forget_gone(self) -> None:
         """Announce runs that vanished a last time: what is left of them is the ranks that finished."""

@@ -1,14 +1,14 @@
-"""What the exporter knows of a run and its ranks; written by `rings.py` alone, everyone else reads."""
+"""What the exporter knows of a run and its ranks; `rings.py` writes it, of silence `silence.py`, the others read."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from exporter.announce import merge_groups
+from exporter.announce import SlotUse, merge_groups
 from exporter.ring_file import RingFile
 from exporter.totals import FlaggedSteps, RankTotals, StepHistogram
 from lockstep.contracts import ring
 from lockstep.contracts.facts import RankFacts
-from lockstep.contracts.messages import GroupInfo, RankInfo
+from lockstep.contracts.messages import GroupInfo, RankInfo, RankProgress
 
 RUNNING, FINISHED, FAILED = "running", "finished", "failed"
 STATES = {0: RUNNING, ring.STATE_RUNNING: RUNNING, ring.STATE_FINISHED: FINISHED, ring.STATE_FAILED: FAILED}
@@ -24,6 +24,7 @@ class RankTrack:
     state: str = RUNNING
     heartbeat_ns: int = 0
     groups: tuple[GroupInfo, ...] = ()
+    slots: tuple[SlotUse, ...] = ()
     facts: RankFacts | None = None
     totals: RankTotals = field(default_factory=RankTotals)
 
@@ -36,7 +37,7 @@ class RankTrack:
         """Whether a sign of life is near; one from the future is from before a reboot."""
         return abs(now_ns - self.heartbeat_ns) <= stale_ns
 
-    def info(self) -> RankInfo:
+    def info(self, progress: RankProgress | None = None) -> RankInfo:
         """Return what is announced of this rank."""
         return RankInfo(
             rank=self.rank,
@@ -47,7 +48,20 @@ class RankTrack:
             state=self.state,
             heartbeat_unix_ns=self.heartbeat_ns + self.header.clock_offset_ns,
             facts=self.facts,
+            progress=progress,
         )
+
+
+@dataclass(slots=True)
+class Silence:
+    """Since when a run is without a new record. `heard_records` are those of its histogram, `heard_ns` when they came.
+
+    Both are None until the run was looked at once. `is_told`: the announcements carry where its ranks stand.
+    """
+
+    heard_records: int | None = None
+    heard_ns: int = 0
+    is_told: bool = False
 
 
 @dataclass(slots=True)
@@ -61,6 +75,7 @@ class RunTrack:
     flagged: FlaggedSteps = field(default_factory=FlaggedSteps)
     refused: dict[int, int] = field(default_factory=dict)
     """Rank named by a refused file -> its inode, so that each is counted and logged once."""
+    silence: Silence = field(default_factory=Silence)
     omitted: int = 0
     revision: int = 0
     """Grows whenever an announcement would say something new."""
@@ -75,9 +90,9 @@ class RunTrack:
         lives = any(track.state == RUNNING for track in fresh)
         return [t for t in open_ranks if t in fresh or (lives and t.state == FAILED)]
 
-    def announced(self) -> list[RankInfo]:
+    def announced(self) -> list[RankTrack]:
         """Return the ranks to announce: those with a file, and those that finished before theirs was removed."""
-        return [t.info() for t in self.ranks.values() if t.ring is not None or t.state == FINISHED]
+        return [t for t in self.ranks.values() if t.ring is not None or t.state == FINISHED]
 
     def groups(self) -> list[GroupInfo]:
         """Return the groups of all announced ranks, each once."""

@@ -43,7 +43,7 @@ class Agent:
         self.boundary = Boundary(self._fail)
         self.recorder = Recorder(self._store, self._at_boundary, self.adopt)
         self.ring: RingWriter | None = None
-        self.groups = Groups(self._store_groups)
+        self.groups = Groups(self._store_groups, clear=self._clear_issues)
         self.capture: Capture | None = None
         self.in_flight: dict[Collective, Any] = {}
         """The futures whose end is still to be told to us on a thread of the backend."""
@@ -101,7 +101,8 @@ class Agent:
             return False
         os.environ[OWNER_VARIABLE] = str(os.getpid())
         now = monotonic_ns()
-        self.recorder.begin_attempt(now, self.ring.beat)
+        ring = self.ring
+        self.recorder.begin_attempt(now, ring.beat, ring.note_issue, ring.set_flags)
         self.recorder.thread = get_ident()
         return True
 
@@ -160,6 +161,10 @@ class Agent:
     def _store_groups(self, groups: list[dict[str, Any]]) -> None:
         if self.ring is not None:
             self.ring.write_groups(groups)
+
+    def _clear_issues(self, slot: int) -> None:
+        if self.ring is not None:
+            self.ring.clear_issues(slot)
 
     def _store(self, record: bytearray) -> None:
         assert self.ring is not None

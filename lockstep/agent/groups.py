@@ -1,5 +1,8 @@
 """HOT (budget 300 ns a look-up): the process groups that this rank uses, their kinds, their announcement in the ring.
 
+Each announced group has an issue slot of the ring, in which its collectives are counted. Sends and receives differ from
+member to member of a pipeline, so they are counted by peer, each in a slot of its own.
+
 A group is known by identity, not by name: after `destroy_process_group` and a new `init_process_group`, in an elastic
 restart for instance, torch gives the same names to groups of other ranks. A weak reference takes a group out when it
 ends, before its address can become another one's.
@@ -15,30 +18,44 @@ from lockstep.agent.kinds import announced_name, configured_domains, named_kind,
 from lockstep.contracts.domains import Domain, pack_ranks
 from lockstep.contracts.errors import ConfigError, LocalError
 from lockstep.contracts.records import DOMAIN_KINDS
+from lockstep.contracts.ring import OTHER_SLOT
 
 Store = Callable[[list[dict[str, Any]]], None]
 
 
 class GroupUse:
-    """What a collective's account needs of its group: the index of its kind in DOMAIN_KINDS, its number of ranks."""
+    """What a collective's account needs of its group: the index of its kind in DOMAIN_KINDS, its ranks, its issue slot.
 
-    __slots__ = ("kind", "size")
+    `sends` and `receives` are the issue slots of its sends to, and receives from, a rank of the group.
+    """
 
-    def __init__(self, kind: int, size: int) -> None:
+    __slots__ = ("kind", "receives", "sends", "size", "slot")
+
+    def __init__(self, kind: int, size: int, slot: int = OTHER_SLOT) -> None:
         self.kind = kind
         self.size = size
+        self.slot = slot
+        self.sends: dict[int, int] = {}
+        self.receives: dict[int, int] = {}
 
 
 class Groups:
     """Process groups in use. A group is announced when it is first used; nothing here keeps a group alive.
 
     `store` takes all announced groups and raises LocalError when they do not fit. `environ` may hold the job's degrees
-    (kinds.DEGREES_VARIABLE).
+    (kinds.DEGREES_VARIABLE). `clear` is told of an issue slot that is given away.
     """
 
-    def __init__(self, store: Store, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        store: Store,
+        environ: Mapping[str, str] = os.environ,
+        clear: Callable[[int], None] = lambda _slot: None,
+    ) -> None:
         self._store = store
         self._environ = environ
+        self._clear = clear
+        self._free_slots = list(range(OTHER_SLOT - 1, -1, -1))
         self._uses: dict[int, GroupUse] = {}
         self._endings: dict[int, ref[Any]] = {}
         self._announced: dict[int, dict[str, Any]] = {}
@@ -62,15 +79,46 @@ class Groups:
         kind = named or unnamed_kind(ranks, world_size, self._configuration(rank, world_size), _named_domains(dist))
         key = id(group)
         self._endings[key] = ref(group, lambda _group: self._forget(key))
-        self._uses[key] = use = GroupUse(DOMAIN_KINDS.index(kind), size)
+        self._uses[key] = use = GroupUse(DOMAIN_KINDS.index(kind), size, self._take_slot())
         name = announced_name(description, group.group_name)
-        self._announce(key, {"kind": kind, "name": name, "ranks": pack_ranks(ranks)})
+        self._announce(key, {"kind": kind, "name": name, "ranks": pack_ranks(ranks), "slot": use.slot})
         return use
+
+    def pair_slot(self, group: Any, is_send: bool, peer: int) -> int:  # noqa: FBT001  (hot: positional calls are the fast ones)
+        """Return the issue slot of a group's sends to, or receives from, its member `peer`, a rank of the group."""
+        use = self.of(group)
+        slots = use.sends if is_send else use.receives
+        slot = slots.get(peer)
+        return self._meet_peer(group, use, is_send, peer) if slot is None else slot
+
+    def _meet_peer(self, group: Any, use: GroupUse, is_send: bool, peer: int) -> int:  # noqa: FBT001  (as above)
+        import torch.distributed as dist  # noqa: PLC0415  (training imported it)
+
+        announced = self._announced.get(id(group))
+        if announced is None:  # torch's own set-up is still under way, or there was no room
+            return OTHER_SLOT
+        slots, name = (use.sends, "sends") if is_send else (use.receives, "receives")
+        slots[peer] = slot = self._take_slot()
+        if slot != OTHER_SLOT:
+            pairs = [*announced.get(name, ()), [dist.get_global_rank(group, peer), slot]]
+            self._announce(id(group), {**announced, name: pairs})
+        return slot
+
+    def _take_slot(self) -> int:
+        if not self._free_slots:
+            return OTHER_SLOT
+        slot = self._free_slots.pop()
+        self._clear(slot)
+        return slot
 
     def _forget(self, key: int) -> None:
         """Drop a group that ended; the ring hears of it with the next new group. Any thread may end a group."""
-        for known in (self._uses, self._endings, self._announced):
+        use = self._uses.pop(key, None)
+        for known in (self._endings, self._announced):
             known.pop(key, None)
+        if use is not None:
+            slots = (use.slot, *use.sends.values(), *use.receives.values())
+            self._free_slots.extend(slot for slot in slots if slot != OTHER_SLOT)
 
     def _configuration(self, rank: int, world_size: int) -> list[Domain]:
         """Return the configured domains of `rank`; degrees that do not fit this world are named once and ignored."""
@@ -85,11 +133,15 @@ class Groups:
         return domains
 
     def _announce(self, key: int, group: dict[str, Any]) -> None:
+        former = self._announced.get(key)
         self._announced[key] = group
         try:
             self._store(list(self._announced.values()))
         except LocalError as error:  # thousands of irregular groups: those known before stay announced
-            del self._announced[key]
+            if former is None:
+                del self._announced[key]
+            else:
+                self._announced[key] = former
             say(f"process group {group['name']} is not announced: {error}")
 
 

@@ -22,6 +22,7 @@ from lockstep.agent.iteration import Iteration
 from lockstep.agent.quantities import Quantities
 from lockstep.agent.record import Draft, make_record
 from lockstep.contracts.records import MISSING, Flag
+from lockstep.contracts.ring import OTHER_SLOT
 
 if TYPE_CHECKING:
     from lockstep.agent.garbage import CollectionLog
@@ -65,15 +66,25 @@ class Recorder:
         self._explicit = False
         self.begin_attempt(0, lambda _now_ns: None)
 
-    def begin_attempt(self, now_ns: int, beat: Callable[[int], None]) -> None:
+    def begin_attempt(
+        self,
+        now_ns: int,
+        beat: Callable[[int], None],
+        note_issue: Callable[[int, int], None] | None = None,
+        note_flags: Callable[[int], None] | None = None,
+    ) -> None:
         """Forget everything and begin step 0, which is a warm-up: what came before it is not known exactly.
 
-        `beat(now_ns)` is given a sign of life at most marks.
+        `beat(now_ns)` is given a sign of life at most marks, `note_issue(slot, now_ns)` each collective at its issue,
+        which is one as well, and `note_flags(flags)` what was said of the running step before its end.
         """
         if self.garbage is not None:  # what was collected before is no step's
             self.garbage.take(0)
             self.garbage.take_full_count()
         self._beat = beat
+        self._note_issue = note_issue or (lambda _slot, now_ns: beat(now_ns))
+        self._note_flags = note_flags or (lambda _flags: None)
+        self._flagged = False
         self._iteration = Iteration()
         self._seen_kinds: set[int] = set()
         self._pending: list[Collective] = []
@@ -94,6 +105,9 @@ class Recorder:
     def _begin_step(self, draft: Draft) -> None:
         self._draft = draft
         self._marks = draft.marks
+        if self._flagged:
+            self._flagged = False
+            self._note_flags(0)
         self._fed = self._trained = self._due = False
 
     @property
@@ -313,6 +327,8 @@ class Recorder:
     def flag(self, flags: int) -> None:
         """Mark the running step; any thread may."""
         self._draft.flags |= flags
+        self._flagged = True
+        self._note_flags(self._draft.flags)
 
     # Communication.
 
@@ -320,14 +336,14 @@ class Recorder:
         """Whether a collective issued by the calling thread, now, belongs to the training thread's step."""
         return get_ident() == self.thread or (self.thread != 0 and self._open == BACKWARD)
 
-    def issue(self, collective: Collective) -> None:
-        """Note a collective at its issue."""
+    def issue(self, collective: Collective, slot: int = OTHER_SLOT) -> None:
+        """Note a collective at its issue, counted in an issue slot of the ring."""
         if len(self._marks.collectives) >= MARKS_MAX:
             self._drop_marks()
         self._marks.collectives.append(collective)
         self._last_kind = collective.kind
         self._seen_kinds.add(collective.kind)
-        self._beat(collective.issue_ns)
+        self._note_issue(slot, collective.issue_ns)
         if self.timeline is not None:
             self.timeline.issued(collective)
 

@@ -12,13 +12,16 @@ from lockstep.contracts import limits, topics
 from lockstep.contracts.errors import ContractVersionError, MalformedError
 from lockstep.contracts.messages import (
     MESSAGE_VERSION,
+    OPERATIONS,
     NodeAlive,
     NodeAnnouncement,
     ProfileAnswer,
     ProfileRequest,
+    RankProgress,
     StepBatch,
     TraceSummary,
 )
+from lockstep.contracts.ring import ISSUE_SLOTS
 
 Message = StepBatch | NodeAnnouncement | NodeAlive | ProfileRequest | ProfileAnswer | TraceSummary
 M = TypeVar("M", bound=Message)
@@ -37,6 +40,7 @@ _VERSION = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 
 _RANK_BYTES = 4
 _VALUE_BYTES = 8
+_COUNT_MAX = (1 << 63) - 1  # what an array of int64 holds
 
 
 def encode(message: Message) -> bytes:
@@ -124,12 +128,7 @@ def _check_limits(topic: str, message: Message) -> None:
             for name, column in message.columns.items():
                 _exactly(f"column {name!r:.64} bytes", topic, len(column), message.count * _VALUE_BYTES)
         case NodeAnnouncement():
-            _at_most("ranks", topic, len(message.ranks), limits.RANKS_PER_NODE_MAX)
-            _at_most("groups", topic, len(message.groups), limits.GROUPS_PER_NODE_MAX)
-            for info in message.ranks:
-                _at_most("world_size", topic, info.world_size, limits.WORLD_SIZE_MAX)
-                if not 0 <= info.rank < info.world_size:
-                    raise MalformedError("rank", where=topic, got=info.rank, expected=f"0 to {info.world_size - 1}")
+            _check_announcement(topic, message)
         case ProfileRequest():
             _at_most("ranks", topic, len(message.ranks), limits.PROFILE_RANKS_MAX)
             _at_most("steps", topic, message.steps, limits.PROFILE_STEPS_MAX)
@@ -142,6 +141,30 @@ def _check_limits(topic: str, message: Message) -> None:
                     raise MalformedError("parent", where=topic, got=node.parent, expected=f"-1 to {index - 1}")
         case _:
             pass
+
+
+def _check_announcement(topic: str, message: NodeAnnouncement) -> None:
+    _at_most("ranks", topic, len(message.ranks), limits.RANKS_PER_NODE_MAX)
+    _at_most("groups", topic, len(message.groups), limits.GROUPS_PER_NODE_MAX)
+    for info in message.ranks:
+        _at_most("world_size", topic, info.world_size, limits.WORLD_SIZE_MAX)
+        if not 0 <= info.rank < info.world_size:
+            raise MalformedError("rank", where=topic, got=info.rank, expected=f"0 to {info.world_size - 1}")
+        if info.progress is not None:
+            _check_progress(topic, info.progress, len(message.groups), info.world_size)
+
+
+def _check_progress(topic: str, progress: RankProgress, group_count: int, world_size: int) -> None:
+    _at_most("issues", topic, len(progress.issues), ISSUE_SLOTS)
+    for issue in progress.issues:
+        if not 0 <= issue.group < group_count:
+            raise MalformedError("group", where=topic, got=issue.group, expected=f"0 to {group_count - 1}")
+        if issue.operation not in OPERATIONS:
+            raise MalformedError("operation", where=topic, got=f"{issue.operation:.64}", expected=OPERATIONS)
+        if not -1 <= issue.peer < world_size:
+            raise MalformedError("peer", where=topic, got=issue.peer, expected=f"-1 to {world_size - 1}")
+        _at_most("issued", topic, issue.issued, _COUNT_MAX)
+        _at_most("last_unix_ns", topic, issue.last_unix_ns, _COUNT_MAX)
 
 
 def _at_most(what: str, where: str, got: int, limit: int) -> None:

@@ -32,11 +32,46 @@ class StepBatch:
     version: int = MESSAGE_VERSION
 
 
+COLLECTIVE, SEND, RECEIVE = "collective", "send", "receive"
+OPERATIONS = (COLLECTIVE, SEND, RECEIVE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssueCount:
+    """How often a rank has issued one operation in one group since its attempt began, and when it last did.
+
+    `group` is the place of the group in the announcement's list; `peer` the other rank of a send or receive, -1 for
+    collectives.
+    """
+
+    group: int
+    operation: str
+    peer: int
+    issued: int
+    last_unix_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankProgress:
+    """Where a rank stands that has written no record for long: what its step records cannot tell yet.
+
+    `last_step` is the last step that it has recorded, None for none. `flags` (`records.Flag`) are what is known of the
+    running step. `is_alive` says whether its process exists, None where that cannot be told. Clocks are the node's:
+    times of ranks on different nodes are comparable to its accuracy only.
+    """
+
+    last_step: int | None
+    flags: int
+    issues: list[IssueCount]
+    is_alive: bool | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankInfo:
     """One rank of a node. `attempt` tells incarnations apart; `state` is running, finished or failed (the agent's).
 
-    `facts` is None until the rank has told them, after its first step.
+    `facts` is None until the rank has told them, after its first step; `progress` is None unless no rank of the run on
+    this node makes steps.
     """
 
     rank: int
@@ -47,6 +82,7 @@ class RankInfo:
     state: str
     heartbeat_unix_ns: int
     facts: RankFacts | None = None
+    progress: RankProgress | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

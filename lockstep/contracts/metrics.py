@@ -18,9 +18,13 @@ PHASES = ("data", "compute", "host", "gc")
 FLAGS = tuple(str(flag.name).lower() for flag in Flag)
 """What a step was besides a training step."""
 
+IMBALANCES = ("stage", "replica", "work")
+"""What legitimate differences between ranks come from: pipeline stages, batches of replicas, tokens and experts."""
 CAUSES = ("compute", "host", "data", "gc", "link", "imbalance", "unknown")
-RUN_STATES = ("warming", "healthy", "suspect", "profiling", "diagnosed", "recovering", "lost", "finished")
+RUN_STATES = ("warming", "healthy", "suspect", "profiling", "diagnosed", "recovering", "hung", "lost", "finished")
 PROFILE_STATES = ("requested", "done", "refused", "expired")
+RECORDING_STATES = ("written", "dropped")
+POLICY_SOURCES = ("api", "file")
 STEP_BUCKETS_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """From a toy job to the slowest published step (Hermes: 85 s falls into +Inf, which its sum still tells)."""
 
@@ -304,6 +308,14 @@ CATALOGUE: tuple[Metric, ...] = (
         f"Slow ranks beyond the {SUSPECTS_MAX} that are exported one by one.",
         "run",
     ),
+    _coordinator(
+        "lockstep_run_imbalance_ratio",
+        "gauge",
+        "Share of a step that legitimate differences between ranks cost; information, no fault.",
+        "run",
+        "imbalance",
+        values=IMBALANCES,
+    ),
     _coordinator("lockstep_run_incidents_open", "gauge", "Open incidents by cause.", "run", "cause", values=CAUSES),
     _coordinator("lockstep_run_incidents_total", "counter", "Incidents opened.", "run"),
     _coordinator(
@@ -341,6 +353,15 @@ CATALOGUE: tuple[Metric, ...] = (
         "function",
     ),
     _coordinator(
+        "lockstep_incident_silence_seconds",
+        "gauge",
+        "Time since the last step of a run that hangs, by rank that has not arrived; no rank where none is known.",
+        "run",
+        "incident",
+        "rank",
+        "domain_kind",
+    ),
+    _coordinator(
         "lockstep_coordinator_messages_received_total",
         "counter",
         "Messages taken from the bus.",
@@ -366,12 +387,36 @@ CATALOGUE: tuple[Metric, ...] = (
         "counter",
         "Step records that exporters say they could not deliver.",
     ),
+    _coordinator(
+        "lockstep_coordinator_records_recorded_total",
+        "counter",
+        "Step records written to the recording, or dropped because its disk was too slow or full.",
+        "state",
+        values=RECORDING_STATES,
+    ),
     _coordinator("lockstep_coordinator_mqtt_connected", "gauge", "1 while connected to the broker."),
     _coordinator("lockstep_coordinator_nodes_alive", "gauge", "Exporters with a live heartbeat."),
     _coordinator("lockstep_coordinator_detections_total", "counter", "Steps judged."),
     _coordinator("lockstep_coordinator_detection_time_seconds_total", "counter", "Time spent on judging them."),
     _coordinator(
         "lockstep_coordinator_last_detection_timestamp_seconds", "gauge", "Unix time of the last judged step."
+    ),
+    _coordinator(
+        "lockstep_coordinator_policy_changes_total",
+        "counter",
+        "Thresholds, detectors and scopes changed while running, by where the change came from.",
+        "source",
+        values=POLICY_SOURCES,
+    ),
+    _coordinator(
+        "lockstep_coordinator_config_last_reload_successful",
+        "gauge",
+        "1 if the configuration could be read the last time it was, 0 if the one from before is still in force.",
+    ),
+    _coordinator(
+        "lockstep_coordinator_config_last_reload_success_timestamp_seconds",
+        "gauge",
+        "Unix time at which the configuration in force was read.",
     ),
     _coordinator("lockstep_coordinator_build_info", "gauge", "Version of the coordinator; always 1.", "version"),
 )

@@ -1,15 +1,20 @@
 """Byte layout of a rank's ring file; the rank writes it, the node's exporter reads it.
 
     0      static header   magic, version, sizes, identity; written before the file gets its name
-    512    words           u64 each, 8-aligned: head, heartbeat, state, failures
+    512    words           u64 each, 8-aligned: head, heartbeat, state, failures, flags, held
+    1024   issues          ISSUE_SLOTS counts, u64, then as many times: what this rank issued, by issue slot
     4096   answer          blob: state of the profile request this rank last saw
-    8192   groups          blob: process groups of this rank
+    8192   groups          blob: process groups of this rank, and their issue slots
     73728  facts           blob: what the rank runs on (`facts.RankFacts`)
     77824  slots           slot_count x slot_bytes, slot of record i at i % slot_count
 
 A slot is: index u64, record (`records.RECORD_FIELDS`), CRC-32 u32 over both, padding u32. The index tells a lapped
 reader which record it met, the checksum tells a torn one apart; no sequence lock is needed, nor an order of
 stores that only some processors keep. `head` counts the records ever written, so the next record's index.
+
+A step's record is written at the step's end, so it cannot say who has not arrived in a collective that never ends. The
+issues can: in its issue slot, a rank counts what it has issued in a group since the attempt began (of sends and
+receives, with each peer), beside the CLOCK_MONOTONIC ns of the last issue. Which slot is whose stands in the groups.
 
 A file is made under a temporary name, its space reserved, its header written, then renamed: a reader never meets
 half a header, and a restarted rank replaces the file instead of writing under a reader's feet. `attempt` (wall
@@ -25,7 +30,7 @@ from lockstep.contracts.limits import RING_FILE_MAX_BYTES, RING_SLOTS, WORLD_SIZ
 from lockstep.contracts.records import RECORD_BYTES, RECORD_FIELDS, RECORD_VERSION
 
 RING_MAGIC = b"LKSTRING"
-RING_VERSION = 2
+RING_VERSION = 3
 
 WORDS_OFFSET = 512
 WORD_HEAD = WORDS_OFFSET // 8
@@ -34,6 +39,22 @@ WORD_HEARTBEAT = WORD_HEAD + 1
 WORD_STATE = WORD_HEAD + 2
 WORD_FAILURES = WORD_HEAD + 3
 """Hooks that failed; after the first one the agent is a null agent and the count stays."""
+WORD_FLAGS = WORD_HEAD + 4
+"""What is known of the running step (`records.Flag`) before its record is written."""
+WORD_HELD = WORD_HEAD + 5
+"""1: the writer holds a POSIX lock on the whole file until its process ends; 0: this file system knows no locks.
+
+A rank that was killed and one that hangs look alike otherwise: neither beats, and pids lie across PID namespaces.
+"""
+
+ISSUE_SLOTS = 128
+"""Of a rank: the largest jobs have 20 groups; both directions to a pipeline's two neighbours are 4 slots more."""
+OTHER_SLOT = ISSUE_SLOTS - 1
+"""Takes what has no slot of its own, so that the writer needs no branch; it means nothing and nobody is given it."""
+ISSUES_OFFSET = 1024
+WORD_ISSUE_COUNTS = ISSUES_OFFSET // 8
+WORD_ISSUE_TIMES = WORD_ISSUE_COUNTS + ISSUE_SLOTS
+ISSUES_BYTES = 2 * ISSUE_SLOTS * 8
 
 STATE_RUNNING = 1
 STATE_FINISHED = 2

@@ -7,6 +7,8 @@ from lockstep.contracts import ring as layout
 from lockstep.contracts.blob import read_blob
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING, RECORD_FIELDS, RECORD_STRUCT
 
+_ISSUE_WORDS = (layout.WORD_ISSUE_COUNTS, layout.WORD_ISSUE_TIMES)
+
 
 @dataclass
 class RingFile:
@@ -19,6 +21,8 @@ class RingFile:
     torn: int
     groups: list | None
     answer: dict | None
+    issues: list[tuple[int, int]]
+    flags: int
 
 
 def read_ring(path: Path) -> RingFile:
@@ -47,6 +51,8 @@ def read_ring(path: Path) -> RingFile:
         torn,
         groups[1] if groups else None,
         answer[1] if answer else None,
+        list(zip(*(words[at : at + layout.ISSUE_SLOTS] for at in _ISSUE_WORDS), strict=True)),
+        words[layout.WORD_FLAGS],
     )
 
 

@@ -9,6 +9,7 @@ from lockstep.agent.groups import Groups
 from lockstep.contracts.domains import unpack_ranks
 from lockstep.contracts.errors import LocalError
 from lockstep.contracts.records import DOMAIN_KINDS
+from lockstep.contracts.ring import OTHER_SLOT
 
 dist = pytest.importorskip("torch.distributed")
 
@@ -32,7 +33,8 @@ class Book:
 
     def __init__(self, **environ):
         self.announced = []
-        self.groups = Groups(self._store, environ)
+        self.cleared = []
+        self.groups = Groups(self._store, environ, self.cleared.append)
 
     def _store(self, announced):
         self.announced = announced
@@ -162,3 +164,41 @@ def test_too_many_groups_are_told(capsys):
         assert groups.of(dist.new_group([0, 1], group_desc="mesh_tp")).size == 2
     assert [[group["kind"] for group in announced] for announced in stored] == [["world"]]
     assert "is not announced: value for a shared region" in capsys.readouterr().err
+
+
+def test_each_group_has_an_issue_slot_of_its_own():
+    """Slots are told with the groups; that of a group which ended is cleared before another one gets it."""
+    book = Book()
+    with world(4):
+        first, second = dist.new_group([0, 1]), dist.new_group([0, 2])
+        slots = [book.groups.of(group).slot for group in (dist.group.WORLD, first, second)]
+        assert slots == [0, 1, 2] == [group["slot"] for group in book.announced]
+        dist.destroy_process_group(first)
+        del first
+        gc.collect()
+        third = dist.new_group([0, 3])
+        assert book.groups.of(third).slot == 1
+        assert book.cleared == [0, 1, 2, 1]
+        assert {group["slot"] for group in book.announced} == {0, 1, 2}
+
+
+def test_sends_and_receives_have_slots_by_peer():
+    """Peers are told as ranks of the job, each direction once, and asking again changes nothing."""
+    book = Book()
+    with world(8, rank=4):
+        pipeline = dist.new_group([2, 4, 6])
+        slot = book.groups.of(pipeline).slot
+        pairs = [book.groups.pair_slot(pipeline, *pair) for pair in ((True, 2), (False, 0), (True, 2))]
+        assert pairs == [slot + 1, slot + 2, slot + 1]
+        assert [(g["sends"], g["receives"]) for g in book.announced] == [([[6, slot + 1]], [[2, slot + 2]])]
+        del pipeline
+
+
+def test_groups_beyond_the_slots_are_announced_without_being_counted():
+    """When all slots are taken, what remains shares the one that nobody reads."""
+    book = Book()
+    with world(4):
+        book.groups._free_slots = [5]
+        assert book.groups.of(dist.group.WORLD).slot == 5
+        assert book.groups.of(dist.new_group([0, 1])).slot == OTHER_SLOT
+        assert len(book.announced) == 2

@@ -83,7 +83,15 @@ def test_traffic_is_the_same_on_both_ranks(rings):
 def test_world_is_announced(rings):
     """Both ranks announce the group that they use, in range form."""
     for ring in rings:
-        assert ring.groups == [{"kind": "world", "name": "default_pg-0", "ranks": [[0, 2, 1]]}]
+        assert ring.groups == [{"kind": "world", "name": "default_pg-0", "ranks": [[0, 2, 1]], "slot": 0}]
+
+
+def test_both_ranks_count_the_same_issues(rings):
+    """Of a job that ended well, each rank has issued the same in the group: as many as its records say, and more."""
+    counts = [ring.issues[0] for ring in rings]
+    assert counts[0][0] == counts[1][0] >= sum(record["world_count"] for record in rings[0].records)
+    for ring in rings:
+        assert ring.records[-1]["start_ns"] < ring.issues[0][1] < ring.heartbeat_ns
 
 
 @pytest.fixture(scope="module")
@@ -135,3 +143,12 @@ def test_groups_are_announced_once_each(talks):
             ("tp", [[0, 2, 1]]),
             ("world", [[0, 2, 1]]),
         ]
+
+
+def test_sends_and_receives_are_counted_by_peer(talks):
+    """What one rank sent to the other is what that one received from it, in slots that both tell."""
+    rings, _ = talks
+    pipelines = [next(group for group in ring.groups if group["kind"] == "pp") for ring in rings]
+    ((to, sent),), ((source, received),) = pipelines[1]["sends"], pipelines[0]["receives"]
+    assert (to, source) == (0, 1)
+    assert rings[1].issues[sent][0] == rings[0].issues[received][0] == group_job.STEPS

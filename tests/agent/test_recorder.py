@@ -389,3 +389,18 @@ def test_a_step_of_many_batches_holds_them_all(scene):
     """More batches of one step than are kept apart, each with its backward, are all counted."""
     scene.run(*BATCH, *BACKWARD, *STEP, *(BATCH + BACKWARD) * (2 * BATCHES_MAX), *STEP)
     assert scene.records[1]["samples"] == 4 * 2 * BATCHES_MAX
+
+
+def test_flags_are_noted_before_the_step_ends(scene):
+    """What is said of a running step is told at once, and taken back when the next one begins."""
+    noted, issued = [], []
+    scene.recorder.begin_attempt(
+        scene.now, scene.beats.append, lambda slot, now_ns: issued.append((slot, now_ns)), noted.append
+    )
+    scene.recorder.flag(int(Flag.CHECKPOINT))
+    collective = Collective(scene.now, 0, 8, 8, synchronous=False)
+    scene.recorder.issue(collective, 3)
+    scene.recorder.end_explicit()
+    scene.recorder.end_explicit()
+    assert noted == [int(Flag.CHECKPOINT | Flag.WARM_UP), 0]
+    assert issued == [(3, scene.now)]

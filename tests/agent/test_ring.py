@@ -12,6 +12,7 @@ from lockstep.agent.ring import RingWriter
 from lockstep.contracts.errors import LocalError
 from lockstep.contracts.records import MISSING, RECORD_FIELDS, RECORD_STRUCT
 from lockstep.contracts.ring import (
+    ISSUE_SLOTS,
     SLOT_BYTES,
     SLOTS_OFFSET,
     STATE_FAILED,
@@ -108,6 +109,25 @@ def test_words_and_blobs(ring):
     assert (found.heartbeat_ns, found.state, found.failures) == (77, STATE_FAILED, 2)
     assert found.groups == [{"kind": "dp", "name": "a", "ranks": [[0, 4, 1]]}]
     assert found.answer == {"state": "done"}
+
+
+def test_issues_are_counted_by_slot(ring):
+    """Each issue is one more in its slot, at its time, and a sign of life; a slot that is cleared begins anew."""
+    for now_ns in (5, 6):
+        ring.note_issue(0, now_ns)
+    ring.note_issue(ISSUE_SLOTS - 1, 9)
+    found = read_ring(ring.path)
+    assert found.heartbeat_ns == 9
+    assert (found.issues[0], found.issues[1], found.issues[-1]) == ((2, 6), (0, 0), (1, 9))
+    ring.clear_issues(0)
+    found = read_ring(ring.path)
+    assert (found.issues[0], found.issues[-1]) == ((0, 0), (1, 9))
+
+
+def test_flags_of_the_running_step_are_seen_at_once(ring):
+    """What a step is beside a training step can be read before its record is."""
+    ring.set_flags(6)
+    assert read_ring(ring.path).flags == 6
 
 
 def test_groups_too_large_leave_the_former_ones(ring):

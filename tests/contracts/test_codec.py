@@ -21,9 +21,14 @@ SUMMARY = messages.TraceSummary(
 RANK = messages.RankInfo(
     rank=0, local_rank=0, world_size=2, hostname="h", attempt=1, state="running", heartbeat_unix_ns=1
 )
+ISSUE = messages.IssueCount(group=0, operation="send", peer=1, issued=7, last_unix_ns=9)
+PROGRESS = messages.RankProgress(last_step=None, flags=0, issues=[ISSUE])
+GROUP = messages.GroupInfo(kind="pp", name="pp0", ranks=[[0, 2, 1]])
+SILENT = messages.NodeAnnouncement(run="r", node="n", ranks=[replace(RANK, progress=PROGRESS)], groups=[GROUP])
 EVERY = [
     (topics.STEPS, EMPTY),
     (topics.ANNOUNCE, messages.NodeAnnouncement(run="r", node="n", ranks=[RANK], groups=[])),
+    (topics.ANNOUNCE, SILENT),
     (topics.REQUEST, REQUEST),
     (topics.ANSWER, messages.ProfileAnswer(run="r", node="n", rank=0, request_id=1, state="done")),
     (topics.SUMMARY, SUMMARY),
@@ -84,6 +89,27 @@ def test_a_message_that_contradicts_itself_is_refused(message, what):
     """Topic, lengths and limits are checked, and the field is named."""
     with pytest.raises(MalformedError) as caught:
         codec.decode(STEPS, codec.encode(message))
+    assert caught.value.what == what
+
+
+@pytest.mark.parametrize(
+    ("issues", "what"),
+    [
+        ([replace(ISSUE, group=1)], "group"),
+        ([replace(ISSUE, group=-1)], "group"),
+        ([replace(ISSUE, operation="gather")], "operation"),
+        ([replace(ISSUE, peer=2)], "peer"),
+        ([replace(ISSUE, issued=-1)], "issued"),
+        ([replace(ISSUE, issued=1 << 63)], "issued"),
+        ([replace(ISSUE, last_unix_ns=1 << 63)], "last_unix_ns"),
+        ([ISSUE] * 129, "issues"),
+    ],
+)
+def test_progress_that_cannot_be_is_refused(issues, what):
+    """Groups that were not announced, ranks outside of the world and numbers that fit no array are named."""
+    bad = replace(SILENT, ranks=[replace(RANK, progress=replace(PROGRESS, issues=issues))])
+    with pytest.raises(MalformedError) as caught:
+        codec.decode(topics.run_topic("r", topics.ANNOUNCE, "n"), codec.encode(bad))
     assert caught.value.what == what
 
 

@@ -36,6 +36,14 @@ def test_header_fits_before_the_words():
     assert ring.WORDS_OFFSET % 8 == ring.SLOTS_OFFSET % 8 == ring.SLOT_BYTES % 8 == 0
 
 
+def test_issues_stand_between_the_words_and_the_blobs():
+    """Counts and times of all slots lie in the header's page, behind the other words and before the answer."""
+    assert ring.WORD_HELD < ring.WORD_ISSUE_COUNTS
+    assert ring.ISSUES_OFFSET == 8 * ring.WORD_ISSUE_COUNTS
+    assert ring.ISSUES_OFFSET + ring.ISSUES_BYTES == 8 * (ring.WORD_ISSUE_TIMES + ring.ISSUE_SLOTS)
+    assert ring.ISSUES_OFFSET + ring.ISSUES_BYTES <= ring.ANSWER_OFFSET
+
+
 @given(index=int64.filter(lambda i: i >= 0), values=record)
 def test_slot_round_trip(index, values):
     """Index and record come back as they were."""

@@ -1,7 +1,7 @@
 """The drawn table."""
 
-from coordinator.state import TRANSITIONS
 from coordinator.state_diagram import render
+from coordinator.transitions import TRANSITIONS
 
 
 def test_every_transition_is_drawn_once_in_both_forms():

@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
-from exporter.announce import announcement, merge_groups, parse_groups
+from exporter.announce import merge_groups, parse_groups
 from lockstep.contracts.errors import MalformedError
-from lockstep.contracts.messages import GroupInfo, RankInfo
+from lockstep.contracts.messages import GroupInfo
 
 GROUP = {"kind": "dp", "name": "dp0", "ranks": [[0, 8, 2]]}
 
@@ -51,14 +51,3 @@ def test_a_group_of_several_ranks_is_announced_once():
     group = GroupInfo(kind="dp", name="dp0", ranks=[[0, 4, 1]])
     other = GroupInfo(kind="tp", name="tp0", ranks=[[0, 2, 1]])
     assert merge_groups([[group, other], [group]]) == [group, other]
-
-
-def test_ranks_are_announced_in_order():
-    """The announcement does not depend on the order in which rings were found."""
-
-    def info(rank: int) -> RankInfo:
-        return RankInfo(
-            rank=rank, local_rank=0, world_size=4, hostname="h", attempt=1, state="running", heartbeat_unix_ns=0
-        )
-
-    assert [i.rank for i in announcement("r", "n", [info(2), info(0)], []).ranks] == [0, 2]

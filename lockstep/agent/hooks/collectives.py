@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from lockstep.agent.account import UNKNOWN_NS, Collective
 from lockstep.agent.hooks import Removal
 from lockstep.agent.traffic import bus_bytes
+from lockstep.contracts.ring import OTHER_SLOT
 
 if TYPE_CHECKING:
     from lockstep.agent.agent import Agent
@@ -46,6 +47,8 @@ OPERATORS: dict[str, int | None] = {
 }
 _ASYNC_NAMES = ("async_op", "asyncop")
 _GROUP = "process_group"
+_PEERS = {"send": "dst", "recv_": "src", "recv_any_source_": None}
+"""Operators between two ranks, and the argument that says who the other one is, if any does."""
 
 
 def install(agent: "Agent") -> Removal:
@@ -101,21 +104,28 @@ def _issuer(agent: "Agent", operator: Any, name: str, payload_index: int | None)
     group_index = names.index(_GROUP)
     async_index = next((names.index(name) for name in _ASYNC_NAMES if name in names), None)
     unbox = torch._C._distributed_c10d.ProcessGroup.unbox  # noqa: SLF001
+    is_collective, is_send = name not in _PEERS, name == "send"
+    peer = _PEERS.get(name)
+    peer_index = None if peer is None else names.index(peer)
     recorder = agent.recorder
-    group_of = agent.groups.of
+    group_of, pair_slot = agent.groups.of, agent.groups.pair_slot
 
     def issue(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Collective | None:
         now = monotonic_ns()
         if not recorder.records_here() and not agent.wake():
             return None
-        group = group_of(unbox(args[group_index]))
+        torch_group = unbox(args[group_index])
+        group = group_of(torch_group)
+        slot = group.slot if is_collective else OTHER_SLOT
+        if peer_index is not None:
+            slot = pair_slot(torch_group, is_send, args[peer_index])
         payload = 0 if payload_index is None else payload_bytes(args[payload_index])
         synchronous = False
         if async_index is not None:
             synchronous = not (args[async_index] if len(args) > async_index else kwargs.get(names[async_index], True))
         collective = Collective(now, group.kind, payload, bus_bytes(name, payload, group.size), synchronous)
         collective.issue_ns = issued = monotonic_ns()
-        recorder.issue(collective)
+        recorder.issue(collective, slot)
         recorder.spend(issued - now)
         return collective
 

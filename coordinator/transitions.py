@@ -1,0 +1,80 @@
+"""The states of a run and what leads from one to another: a table, from which docs/states.md is drawn.
+
+May live here: names and the table. When a trigger is pulled, `state.py` decides.
+"""
+
+from enum import StrEnum
+
+from lockstep.contracts.errors import LocalError
+
+
+class State(StrEnum):
+    """`metrics.RUN_STATES`."""
+
+    WARMING = "warming"
+    HEALTHY = "healthy"
+    SUSPECT = "suspect"
+    PROFILING = "profiling"
+    DIAGNOSED = "diagnosed"
+    RECOVERING = "recovering"
+    HUNG = "hung"
+    LOST = "lost"
+    FINISHED = "finished"
+
+
+class Trigger(StrEnum):
+    """Why a state is left."""
+
+    WARMED = "noise is learnt"
+    REMEMBERED = "noise is learnt, an incident is open from before"
+    FOUND = "a new incident"
+    ASKED = "a capture is requested"
+    EXPLAINED = "every open incident is diagnosed"
+    MORE = "the capture is over, another incident waits"
+    QUIET = "no finding is left"
+    RELAPSED = "a known incident is back"
+    SETTLED = "quiet for long enough"
+    BLOCKED = "no step for longer than any pause"
+    SILENT = "no step for too long"
+    RESUMED = "steps come again"
+    RESTARTED = "a new attempt"
+    FINISHED = "every rank ended well"
+
+
+_ALIVE = (State.WARMING, State.HEALTHY, State.SUSPECT, State.PROFILING, State.DIAGNOSED, State.RECOVERING)
+
+TRANSITIONS: dict[tuple[State, Trigger], State] = {
+    (State.WARMING, Trigger.WARMED): State.HEALTHY,
+    (State.WARMING, Trigger.REMEMBERED): State.RECOVERING,
+    (State.HEALTHY, Trigger.FOUND): State.SUSPECT,
+    (State.SUSPECT, Trigger.ASKED): State.PROFILING,
+    (State.SUSPECT, Trigger.EXPLAINED): State.DIAGNOSED,
+    (State.SUSPECT, Trigger.QUIET): State.RECOVERING,
+    (State.PROFILING, Trigger.EXPLAINED): State.DIAGNOSED,
+    (State.PROFILING, Trigger.MORE): State.SUSPECT,
+    (State.DIAGNOSED, Trigger.FOUND): State.SUSPECT,
+    (State.DIAGNOSED, Trigger.QUIET): State.RECOVERING,
+    (State.RECOVERING, Trigger.FOUND): State.SUSPECT,
+    (State.RECOVERING, Trigger.RELAPSED): State.DIAGNOSED,
+    (State.RECOVERING, Trigger.SETTLED): State.HEALTHY,
+    (State.HUNG, Trigger.RESUMED): State.RECOVERING,
+    (State.LOST, Trigger.RESUMED): State.RECOVERING,
+    **{(state, Trigger.BLOCKED): State.HUNG for state in _ALIVE},
+    **{(state, Trigger.SILENT): State.LOST for state in (*_ALIVE, State.HUNG)},
+    **{(state, Trigger.FINISHED): State.FINISHED for state in (*_ALIVE, State.HUNG, State.LOST)},
+    **{(state, Trigger.RESTARTED): State.WARMING for state in State},
+}
+
+
+class TransitionError(LocalError):
+    """Our bug: a trigger that a state has no answer to. Carries run, state and trigger; nothing was changed."""
+
+    def __init__(self, run: str, state: State, trigger: Trigger) -> None:
+        super().__init__(f"state of run {run}: got {trigger.name} in {state.name}, expected one of {_triggers(state)}")
+        self.run = run
+        self.state = state
+        self.trigger = trigger
+
+
+def _triggers(state: State) -> list[str]:
+    return [trigger.name for known, trigger in TRANSITIONS if known == state]

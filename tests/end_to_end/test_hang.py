@@ -1,0 +1,60 @@
+"""From a rank that does not arrive to the incident that names it: real ranks, exporter, broker and coordinator."""
+
+import asyncio
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from exporter.runtime import Exporter
+from tests.coordinator.conftest import running as coordinator_running
+from tests.coordinator.conftest import until
+from tests.end_to_end import hang_job
+from tests.exporter.conftest import make_config
+from tests.exporter.conftest import running as exporter_running
+from tests.support.servers import mosquitto
+
+pytestmark = [pytest.mark.torch, pytest.mark.servers]
+
+SLEEP_S = 12.0
+
+
+async def start_job(root, tmp_path):
+    command = [sys.executable, hang_job.__file__, str(tmp_path / "store"), str(root), str(SLEEP_S)]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    return await asyncio.create_subprocess_exec(*command, env=environment)
+
+
+async def test_the_rank_that_does_not_arrive_is_named_and_the_incident_ends_with_the_hang(tmp_path):
+    """Rank 1 sleeps before a tensor-parallel collective. Its data-parallel peer and rank 0's wait too, and are not blamed."""
+    root = tmp_path / "shared"
+    root.mkdir()
+    with mosquitto(tmp_path) as broker:
+        exporter = Exporter(make_config(root, tmp_path, broker_port=broker.port))
+        async with contextlib.AsyncExitStack() as stack:
+            coordinator = await stack.enter_async_context(coordinator_running(broker_port=broker.port))
+            await stack.enter_async_context(exporter_running(exporter))
+            job = await start_job(root, tmp_path)
+            runs = coordinator._runs.by_name
+            await until(lambda: "job" in runs and runs["job"].machine.standstill.incident, seconds=90)
+            machine = runs["job"].machine
+            found = machine.standstill.incident
+            assert str(machine.state) == "hung"
+            assert (found.kind, found.cause, found.scope) == ("hang", "unknown", "rank")
+            assert found.ranks == (hang_job.LATE_RANK,)
+            assert found.domain[0] == "tp"
+            assert runs["job"].topology.domains[0].ranks == (0, 1)
+            assert found.onset_step == hang_job.LATE_STEP
+            assert "3 ranks wait for rank 1" in found.evidence[0]
+            assert (
+                f"rank 1 has issued {hang_job.LATE_STEP} operations in tp domain {found.domain[1]}" in found.evidence[1]
+            )
+            await until(lambda: machine.standstill.incident is None, seconds=60)
+            await until(lambda: str(machine.state) == "finished", seconds=60)
+            assert await job.wait() == 0
+            assert machine.judgement.step == hang_job.STEPS - 1
+            page = coordinator._snapshot()
+            assert [run.incidents for run in page.runs] == [()]
+            assert machine.casebook.lost_device_seconds > hang_job.RANKS * (SLEEP_S - 2)
