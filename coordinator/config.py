@@ -1,12 +1,15 @@
 """What a coordinator can be told, checked once before anything starts."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from coordinator.policy import Policy
+from coordinator.thresholds import apply, catalogue, check_order, check_values
 from lockstep.contracts.domains import DEFAULT_ORDER, parse_degrees
 from lockstep.contracts.errors import ConfigError
-from lockstep.contracts.limits import PROFILE_STEPS_MAX
 from lockstep.contracts.records import DOMAIN_KINDS
 from lockstep.serving.broker import BrokerConfig, check_protocol
 
@@ -14,18 +17,37 @@ _PORT_MAX = 65535
 _RANGES: dict[str, tuple[float, float]] = {
     "broker_port": (1, _PORT_MAX),
     "http_port": (0, _PORT_MAX),
-    "slow_floor_ratio": (0.001, 10.0),
-    "warm_up_steps": (8, 10_000),
-    "grace_seconds": (0.1, 3600.0),
-    "recover_steps": (1, 10_000),
-    "lost_seconds": (1.0, 86_400.0),
-    "keep_seconds": (1.0, 7 * 86_400.0),
-    "profile_steps": (1, PROFILE_STEPS_MAX),
-    "profile_cooldown_seconds": (0.0, 86_400.0),
-    "profiles_per_day": (0, 10_000),
-    "profiles_per_run": (0, 10_000),
+    "record_quota_bytes": (1 << 20, 1 << 50),
     "runs_max": (1, 10_000),
 }
+_THRESHOLDS: dict[str, tuple[str, ...]] = {
+    "slow_floor_ratio": ("excess.floor_ratio",),
+    "warm_up_steps": ("excess.warm_up_steps", "fluctuation.warm_up_steps"),
+    "grace_seconds": ("timeline.grace_seconds",),
+    "recover_steps": ("run.recover_steps",),
+    "lost_seconds": ("run.lost_seconds",),
+    "keep_seconds": ("run.keep_seconds",),
+    "profiling_enabled": ("profile.enabled",),
+    "profile_steps": ("profile.steps",),
+    "profile_cooldown_seconds": ("profile.cooldown_seconds",),
+    "profiles_per_day": ("profile.per_day",),
+    "profiles_per_run": ("profile.per_run",),
+}
+"""Keys that say a threshold, with its names in `policy.py`."""
+
+LIVE_KEYS = frozenset(
+    {
+        *_THRESHOLDS,
+        "policy_file",
+        "api_token_file",
+        "domains",
+        "order",
+        "runs_max",
+        "runbook_base_url",
+        "dashboard_base_url",
+    }
+)
+"""Keys that a reload applies; the others hold what is open since the start: ports, connections, files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +61,14 @@ class CoordinatorConfig(BrokerConfig):
     """Port of the HTTP server; 0: any free one."""
     state_directory: str = ""
     """Directory of incidents and budgets (SQLite); empty: in memory, lost at exit."""
+    record_directory: str = ""
+    """Directory in which all that comes in is recorded, for `lockstep replay`; empty: nothing is."""
+    record_quota_bytes: int = 1 << 30
+    """Most that the recording may take there; its oldest parts go first."""
     api_token_file: str = ""
     """File that holds the bearer token of API calls that change something; empty: such calls are refused."""
+    policy_file: str = ""
+    """YAML file of thresholds by dotted name (`excess.floor_ratio: 0.03`), before the keys below; empty: none."""
     domains: str = ""
     """Parallel degrees of the jobs, `tp=8,dp=16,pp=4`; empty: what the agents announce."""
     order: str = DEFAULT_ORDER
@@ -82,7 +110,7 @@ class CoordinatorConfig(BrokerConfig):
         ConfigError
             A value that cannot be used; the message names its key.
         """
-        for key, (low, high) in _RANGES.items():
+        for key, (low, high) in (_RANGES | _threshold_ranges()).items():
             value = getattr(self, key)
             if not low <= value <= high:
                 raise ConfigError(f"{key}: got {value}, expected {low:g} to {high:g}")
@@ -95,6 +123,7 @@ class CoordinatorConfig(BrokerConfig):
         if sorted(self.order.split("-")) != sorted(DOMAIN_KINDS[:-1]):
             raise ConfigError(f"order: got {self.order!r}, expected an order of {DEFAULT_ORDER!r}")
         self.read_token()
+        self.policy()
 
     def _check_names(self) -> None:
         for key in ("broker_password_file", "broker_ca_file", "api_token_file"):
@@ -127,25 +156,33 @@ class CoordinatorConfig(BrokerConfig):
         return token
 
     def policy(self) -> Policy:
-        """Return the thresholds, those given here in their places."""
-        base = Policy()
-        return replace(
-            base,
-            excess=replace(base.excess, floor_ratio=self.slow_floor_ratio, warm_up_steps=self.warm_up_steps),
-            fluctuation=replace(base.fluctuation, warm_up_steps=self.warm_up_steps),
-            timeline=replace(base.timeline, grace_seconds=self.grace_seconds),
-            run=replace(
-                base.run,
-                recover_steps=self.recover_steps,
-                lost_seconds=self.lost_seconds,
-                keep_seconds=self.keep_seconds,
-            ),
-            profile=replace(
-                base.profile,
-                enabled=self.profiling_enabled,
-                steps=self.profile_steps,
-                cooldown_seconds=self.profile_cooldown_seconds,
-                per_day=self.profiles_per_day,
-                per_run=self.profiles_per_run,
-            ),
-        )
+        """Return the thresholds: those given here in their places, those of the policy file before them.
+
+        Raises
+        ------
+        ConfigError
+            The policy file cannot be used, or a threshold in it; the message names it.
+        """
+        given: dict[str, Any] = {name: getattr(self, key) for key, names in _THRESHOLDS.items() for name in names}
+        where = f"policy_file {self.policy_file}" if self.policy_file else "thresholds"
+        policy = apply(Policy(), given | check_values(self._read_policy_file(), where=where))
+        check_order(policy, where=where)
+        return policy
+
+    def _read_policy_file(self) -> dict[str, Any]:
+        if not self.policy_file:
+            return {}
+        try:
+            value = yaml.safe_load(Path(self.policy_file).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise ConfigError(f"policy_file: got {self.policy_file!r}, expected YAML: {error}") from None
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise ConfigError(f"policy_file {self.policy_file}: got {type(value).__name__}, expected names and values")
+        return value
+
+
+def _threshold_ranges() -> dict[str, tuple[float, float]]:
+    known = {key: catalogue()[names[0]] for key, names in _THRESHOLDS.items()}
+    return {key: (of.low, of.high) for key, of in known.items() if of.low is not None and of.high is not None}

@@ -1,7 +1,7 @@
 """The page at `/`: runs, their states, and what is known of incidents. One document, nothing else is fetched."""
 
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from coordinator.findings import KINDS
 
@@ -10,9 +10,17 @@ if TYPE_CHECKING:
     from coordinator.incidents import Incident
     from coordinator.snapshot import RunSnapshot, Snapshot
 
-_CLOSED_MAX = 20
+CLOSED_MAX = 20
+"""Closed incidents shown, the youngest."""
+_STEPS_MAX = 8  # samples shown of an incident
 _NO_RUN = '<p class="soft">No run yet. Start one with <code>lockstep run -- torchrun train.py</code></p>'
-_TITLES = dict(zip(KINDS, ("Slow rank", "Slow communication domain", "Slower than its own history"), strict=True))
+_TITLES = dict(
+    zip(
+        KINDS,
+        ("Slow rank", "Slow link", "Slower than its own history", "Unsynchronised pauses", "Hang"),
+        strict=True,
+    )
+)
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #57606a; --line: #d0d7de; --back: #fff; --bad: #b42318; }
 @media (prefers-color-scheme: dark) {
@@ -26,6 +34,7 @@ table { border-collapse: collapse; width: 100%; } th, td { text-align: left; pad
 article { border: 1px solid var(--line); border-left: 4px solid var(--bad); border-radius: 6px; padding: .8rem 1rem;
   margin: .8rem 0; } article.closed { border-left-color: var(--line); }
 .soft { color: var(--soft); } code { font-family: ui-monospace, monospace; overflow-wrap: anywhere; }
+details { margin: .3rem 0; } summary { cursor: pointer; color: var(--soft); }
 ul { margin: .3rem 0; padding-left: 1.2rem; } a { color: inherit; }
 """
 
@@ -50,7 +59,7 @@ def render_page(snapshot: "Snapshot", closed: "list[Incident]", config: "Coordin
         "<h2>Open incidents</h2>",
         "".join(map(_article, open_incidents)) or '<p class="soft">None.</p>',
         "<h2>Closed incidents</h2>",
-        "".join(map(_article, closed[:_CLOSED_MAX])) or '<p class="soft">None.</p>',
+        "".join(map(_article, closed[:CLOSED_MAX])) or '<p class="soft">None.</p>',
         "</body></html>",
     ]
     return "".join(parts)
@@ -76,7 +85,9 @@ def _run_row(run: "RunSnapshot") -> str:
 
 def _article(incident: "Incident") -> str:
     ranks = ", ".join(map(str, incident.ranks[:16])) + (" ..." if len(incident.ranks) > 16 else "")  # noqa: PLR2004  (a line)
-    where = f"rank {ranks}" if incident.scope == "rank" else (" ".join(incident.domain or ()) or "the whole run")
+    where = " ".join(incident.domain or ()) or "the whole run"
+    if incident.scope in ("rank", "node"):
+        where = f"rank {ranks}" if incident.scope == "rank" else f"a node, ranks {ranks}"
     function = f"<p>in <code>{escape(incident.function)}</code>" if incident.function else "<p>"
     operator = f", operator <code>{escape(incident.operator)}</code>" if incident.operator else ""
     evidence = "".join(f"<li>{escape(line)}</li>" for line in (*incident.evidence, *incident.profile_evidence))
@@ -93,8 +104,31 @@ def _article(incident: "Incident") -> str:
         f'<p class="soft">run {escape(incident.run)} · began at step {incident.onset_step}, found at step '
         f"{incident.detected_step}{closed} · {incident.lost_device_seconds:.1f} device seconds lost · "
         f'<a href="/api/v1/incidents/{escape(incident.id)}">{escape(incident.id)}</a></p>'
-        f"{function}{operator}</p><ul>{evidence}</ul>" + (f"<p>What to do</p><ul>{advice}</ul>" if advice else "")
+        f"{function}{operator}</p><ul>{evidence}</ul>{_why(incident.explanation)}"
+        + (f"<p>What to do</p><ul>{advice}</ul>" if advice else "")
     ) + "</article>"
+
+
+def _why(explanation: "dict[str, Any]") -> str:
+    """Return what the incident was decided from, folded away."""
+    if not explanation:
+        return ""
+    told = explanation["samples"]
+    names = list(told)
+    steps = list(zip(*(told[name][-_STEPS_MAX:] for name in names), strict=True))
+    heads = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in names)
+    rows = "".join(f"<tr>{''.join(f'<td>{escape(_figure(value))}</td>' for value in row)}</tr>" for row in steps)
+    noise = explanation.get("noise", {}).get("sigma_ratio")
+    return (
+        f"<details><summary>Why: {escape(explanation['quantity'])}</summary>"
+        f"<p>Compared with {escape(explanation['reference']['how'])}."
+        + ("" if noise is None else f" Noise is {noise:.2%} a step.")
+        + f"</p><p>Rule: {escape(explanation['rule'])}.</p><table><tr>{heads}</tr>{rows}</table></details>"
+    )
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:g}"
 
 
 def _ms(seconds: float | None) -> str:

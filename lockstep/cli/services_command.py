@@ -35,9 +35,19 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         )
         parser.add_argument("--print-config", action="store_true", help="print the settings in force and exit")
         parser.set_defaults(act=act)
+        if name == "coordinator":
+            parser.add_argument(
+                "--record",
+                dest="set",
+                action="append",
+                metavar="DIR",
+                type="record_directory={}".format,
+                help="record what comes in, for `lockstep replay DIR`; short for --set record_directory=DIR",
+            )
     up = commands.add_parser("up", help="exporter, coordinator and a broker in one process, on loopback")
     up.add_argument("--root", help="directory shared with the training processes")
     up.add_argument("--state-directory", help="where incidents are kept (default: in memory only)")
+    up.add_argument("--record", metavar="DIR", help="record what comes in, for `lockstep replay DIR`")
     up.add_argument("--exporter-port", type=int, help="port of the exporter's /metrics")
     up.add_argument("--coordinator-port", type=int, help="port of the coordinator's /metrics, API and page")
     up.add_argument("--broker-port", type=int, default=0, help="port of the embedded broker (default: a free one)")
@@ -91,9 +101,15 @@ def _coordinator(arguments: argparse.Namespace) -> int:
     from coordinator.config import CoordinatorConfig  # noqa: PLC0415  (needs the extra)
     from coordinator.runtime import Coordinator  # noqa: PLC0415
 
-    config = read_config(CoordinatorConfig, arguments, "LOCKSTEP_COORDINATOR_")
+    def read() -> CoordinatorConfig:
+        return read_config(CoordinatorConfig, arguments, "LOCKSTEP_COORDINATOR_")
+
+    config = read()
     config.validate()
-    return _print_config(config) if arguments.print_config else serve(Coordinator(config).run)
+    if arguments.print_config:
+        return _print_config(config)
+    coordinator = Coordinator(config, reread=read)
+    return serve(coordinator.run, on_hangup=coordinator.request_reload)
 
 
 def _up(arguments: argparse.Namespace) -> int:
@@ -105,6 +121,7 @@ def _up(arguments: argparse.Namespace) -> int:
         exporter_port=arguments.exporter_port,
         coordinator_port=arguments.coordinator_port,
         broker_port=arguments.broker_port,
+        record_directory=arguments.record,
     )
 
     async def announce_and_run(stop: asyncio.Event) -> None:
@@ -124,8 +141,8 @@ def _print_config(config: Any) -> int:
     return 0
 
 
-def serve(service: _Service) -> int:
-    """Run a service until SIGINT or SIGTERM; return the exit status."""
+def serve(service: _Service, *, on_hangup: Callable[[], None] | None = None) -> int:
+    """Run a service until SIGINT or SIGTERM; return the exit status. SIGHUP ends it too where nothing is given."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
 
@@ -133,6 +150,8 @@ def serve(service: _Service) -> int:
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        if on_hangup is not None:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
         await service(stop)
 
     try:

@@ -1,13 +1,21 @@
 """`lockstep replay`: JSON Lines of incidents, or one line that says what is wrong."""
 
+import asyncio
 import json
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.scenarios.job import Fault, Scenario
 from benchmarks.scenarios.model import generate
 from coordinator import steplog
+from coordinator.journal import Start
+from coordinator.policy import Policy
+from coordinator.recorder import Recorder
 from lockstep.cli.main import main
+from tests.coordinator.live import Live
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +33,7 @@ def test_json_is_one_incident_a_line(file, capsys):
     assert main(["replay", str(file), "--domains", "tp=2,cp=1,ep=1,dp=4,pp=1", "--json"]) == 0
     (line,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     keys = "run kind cause scope ranks domain onset_step detected_step closed_step slowdown_ratio"
-    assert list(line) == [*keys.split(), "lost_device_seconds", "evidence"]
+    assert list(line) == [*keys.split(), "lost_device_seconds", "evidence", "id", "confidence"]
     assert (line["run"], line["ranks"], line["cause"], line["closed_step"]) == ("night", [3], "compute", None)
 
 
@@ -76,3 +84,103 @@ def test_a_file_that_is_no_log_is_named(tmp_path, capsys):
     path.write_text("no log")
     assert main(["replay", str(path)]) == 2
     assert str(path) in capsys.readouterr().err
+
+
+@pytest.fixture
+def recording(tmp_path):
+    """Record the same job as a coordinator would; return the directory and what was told live."""
+    slow = Fault(cause="compute", ranks=(3,), ratio=0.1, begin=60)
+    made = generate(Scenario(name="job", degrees="tp=2,dp=4", seed=2, steps=100, faults=(slow,)))
+    start = Start(policy=Policy(), domains="", order="tp-cp-ep-dp-pp")
+    recorder = Recorder(tmp_path / "recorded", start, 1_789_999_999.0, quota_bytes=1 << 30)
+    live = Live(tap=recorder)
+    live.play(made.log(run="night"), made.topology)
+    assert asyncio.run(recorder.flush())
+    return tmp_path / "recorded", live.lines()
+
+
+def test_a_recording_needs_no_flags(recording, capsys):
+    """The directory, and one part of it, tell what was told live; with degrees by hand the same ranks."""
+    directory, live = recording
+    assert main(["replay", str(directory), "--json"]) == 0
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == live
+    (part,) = directory.glob("*.parquet")
+    assert main(["replay", str(part), "--json"]) == 0
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == live
+    assert main(["replay", str(directory), "--domains", "tp=2,dp=4", "--json"]) == 0
+    assert [json.loads(line)["ranks"] for line in capsys.readouterr().out.splitlines()] == [[3]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--domains", "tp=2,dp=8"], "expected tp*cp*dp*pp = world size 8"),
+        (["--domains", "tp=two"], "got 'tp=two'"),
+        (["--order", "tp-dp"], "order: got 'tp-dp'"),
+    ],
+)
+def test_mistakes_with_a_recording_are_named(recording, capsys, arguments, words):
+    """Degrees that do not fit the recorded world are refused as those of a step log are."""
+    assert main(["replay", str(recording[0]), *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert words in err
+    assert out == ""
+
+
+def test_leniently_the_rest_is_told(file, tmp_path, capsys):
+    """Rows that no log can hold, ranks that no domain has and steps told twice are counted; the slow rank is found."""
+    table = pq.read_table(file)
+    columns = {name: table.column(name).to_numpy().copy() for name in table.column_names}
+    columns["compute_ns"] = columns["compute_ns"].astype(float)
+    columns["compute_ns"][[40, 41]] = np.nan
+    columns["duration_ns"][50] = -1
+    columns["rank"][60] = 99
+    columns = {name: np.append(values, values[-8:]) for name, values in columns.items()}
+    bad = tmp_path / "bad.parquet"
+    pq.write_table(pa.table(columns), bad)
+    assert main(["replay", str(bad), "--domains", "tp=2,dp=4"]) == 2
+    assert "duration_ns of row 50" in capsys.readouterr().err
+    assert main(["replay", str(bad), "--domains", "tp=2,dp=4", "--lenient", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert [json.loads(line)["ranks"] for line in out.splitlines()] == [[3]]
+    assert "{'compute_ns': 2}" in err
+    assert "'rank': 1" in err
+    assert "'impossible': 1" in err
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("dp: [[0, 1, 2], [2, 3]]", "got rank 2 in dp0 and dp1, expected one group"),
+        ("dp: 3", "dp: got 3, expected lists of ranks"),
+        ("dp: [[0, 1], [2, 99]]", "group dp1: got rank 99, expected 0 to 7"),
+        ("", "got None, expected lists of ranks by kind"),
+    ],
+)
+def test_groups_that_cannot_be_are_named(file, tmp_path, capsys, content, words):
+    """Overlapping groups, no lists, ranks that the log does not have."""
+    groups = tmp_path / "groups.yaml"
+    groups.write_text(content)
+    assert main(["replay", str(file), "--groups", str(groups)]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_several_runs_in_one_log_are_told_by_name(file, tmp_path, capsys):
+    """Rows of two runs in one file, in any order: each run's incidents, under its name."""
+    table = pq.read_table(file)
+    other = table.set_column(table.column_names.index("run"), "run", pa.array(["day"] * table.num_rows))
+    pq.write_table(pa.concat_tables([table, other]), tmp_path / "both.parquet")
+    assert main(["replay", str(tmp_path / "both.parquet"), "--domains", "tp=2,dp=4", "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(line["run"], line["ranks"]) for line in lines] == [("day", [3]), ("night", [3])]
+
+
+def test_an_empty_log_has_no_incidents(tmp_path, capsys):
+    """A file with the columns and no row is an answer, an empty directory is a mistake."""
+    names = ("rank", "step", "start_ns", "duration_ns", "compute_ns", "host_ns", "data_ns", "gc_ns")
+    pq.write_table(pa.table({name: pa.array([], type=pa.int64()) for name in names}), tmp_path / "empty.parquet")
+    assert main(["replay", str(tmp_path / "empty.parquet"), "--json"]) == 0
+    assert capsys.readouterr().out == ""
+    (tmp_path / "none").mkdir()
+    assert main(["replay", str(tmp_path / "none")]) == 2
+    assert "got an empty directory" in capsys.readouterr().err

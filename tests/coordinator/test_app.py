@@ -2,61 +2,22 @@
 
 import aiohttp
 import pytest
-from aiohttp.test_utils import TestClient, TestServer
 
-from coordinator.app import Services, make_app
-from coordinator.config import CoordinatorConfig
-from coordinator.policy import Policy
-from coordinator.runs import Runs
-from coordinator.store import Store
 from tests.coordinator.conftest import announce
-from tests.coordinator.scenarios import Scenario, generate
-from tests.coordinator.test_collector import snapshot
-from tests.coordinator.test_runs import NOW, play, two_nodes
+from tests.coordinator.test_runs import NOW, play
 from tests.coordinator.test_store import incident
-
-FAULTY = generate(Scenario(degrees="dp=4", steps=80).with_fault("data", 2, seconds=0.2, begin=40))
-TOKEN = "secret"
-
-
-class Site:
-    """An application over real runs and a store in memory; `performed` is what handlers asked for."""
-
-    def __init__(self, token=TOKEN):
-        config = CoordinatorConfig()
-        self.runs = Runs(config, Policy(), {}, lambda: 0.0)
-        self.store = Store("")
-        self.performed = []
-        self.app = make_app(
-            Services(
-                config=config,
-                runs=self.runs,
-                store=self.store,
-                snapshot=lambda: snapshot(*(self.runs.snapshot_of(run) for run in self.runs.by_name.values())),
-                perform=self.performed.extend,
-                now_s=lambda: NOW + 1000,
-                is_ready=lambda: True,
-                token=token,
-            )
-        )
+from tests.coordinator.web import FAULTY, TOKEN, Site, ask, get
 
 
 @pytest.fixture
-async def site():
-    made = Site()
-    two_nodes(made.runs)
-    play(made.runs, FAULTY, 0, 50)
-    async with TestClient(TestServer(made.app)) as client:
-        made.client = client
+async def site(token_file):
+    async with Site(token_file=token_file) as made:
+        play(made.runs, FAULTY, 0, 50)
         yield made
-    made.store.close()
 
 
-async def get(site, path, status=200):
-    async with site.client.get(path) as response:
-        assert response.status == status, await response.text()
-        assert response.headers["X-Content-Type-Options"] == "nosniff"
-        return await (response.json() if "json" in response.content_type else response.text())
+async def post(site, body, *, token=TOKEN, run="job", raw=None):
+    return await ask(site, "POST", f"/api/v1/runs/{run}/profile", body, token=token, raw=raw)
 
 
 async def test_run_detail_shows_who_waits_for_whom(site):
@@ -77,7 +38,7 @@ async def test_run_detail_shows_who_waits_for_whom(site):
 
 async def test_incidents_are_listed_filtered_and_found(site):
     """Open ones from the machines, closed ones from the store, the oldest first."""
-    site.store.keep_incident(incident(1, state="closed", closed_step=9))
+    site.store.keep([incident(1, state="closed", closed_step=9)], {})
     everything = (await get(site, "/api/v1/incidents"))["incidents"]
     assert [item["state"] for item in everything] == ["closed", "open"]
     (found,) = (await get(site, "/api/v1/incidents?run=job&state=open"))["incidents"]
@@ -99,7 +60,7 @@ async def test_what_is_not_there_is_named(site):
 
 async def test_the_page_and_the_probes(site):
     """One self-contained page for both colour schemes, nothing in it unescaped; probes answer."""
-    site.store.keep_incident(incident(1, state="closed", closed_step=9, evidence=("<script>x</script>",)))
+    site.store.keep([incident(1, state="closed", closed_step=9, evidence=("<script>x</script>",))], {})
     page = await get(site, "/")
     assert "prefers-color-scheme: dark" in page
     assert "Slow rank: rank 2" in page
@@ -108,13 +69,6 @@ async def test_the_page_and_the_probes(site):
     assert await get(site, "/-/healthy") == "healthy\n"
     assert await get(site, "/-/ready") == "ready\n"
     assert 'lockstep_run_slow_ranks{run="job"} 1.0' in await get(site, "/metrics")
-
-
-async def post(site, body, *, token=TOKEN, run="job", raw=None):
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    values = {"data": raw} if raw is not None else {"json": body}
-    async with site.client.post(f"/api/v1/runs/{run}/profile", headers=headers, **values) as response:
-        return response.status, await response.json()
 
 
 async def test_a_profile_needs_the_token(site):
@@ -157,18 +111,16 @@ async def test_a_profile_is_asked_for_once(site):
     assert status == 409
     assert "under way" in answer["error"]
     assert (await post(site, None, raw=b"{"))[0] == 400
+    assert (await post(site, None, raw=b'{"ranks": [' + b"9" * 5000 + b"]}"))[0] == 400
     assert (await post(site, {"ranks": [1]}, run="nobody"))[0] == 404
 
 
 async def test_without_a_token_nothing_can_be_changed():
     """The default forbids every change over HTTP."""
-    made = Site(token="")
-    two_nodes(made.runs)
-    async with TestClient(TestServer(made.app)) as made.client:
+    async with Site() as made:
         status, answer = await post(made, {"ranks": [1]})
     assert status == 403
     assert "api_token_file" in answer["error"]
-    made.store.close()
 
 
 async def test_scrapers_get_the_format_they_ask_for(site):

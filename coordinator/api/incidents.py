@@ -1,0 +1,51 @@
+"""Incidents, and what each was decided from."""
+
+import asyncio
+from typing import Any
+
+from aiohttp import web
+
+from coordinator.api.services import BAD, SERVICES, ApiError
+from coordinator.explain import history
+from coordinator.incidents import CLOSED, OPEN, Incident, to_json
+
+
+async def list_incidents(request: web.Request) -> web.Response:
+    """List incidents, the oldest first, without their explanations: a thousand of those are megabytes."""
+    run, state = request.query.get("run", ""), request.query.get("state", "")
+    if state not in ("", OPEN, CLOSED):
+        raise ApiError(BAD, f"state: got {state!r}, expected {OPEN!r} or {CLOSED!r}")
+    services = request.app[SERVICES]
+    kept = {i.id: i for i in await asyncio.to_thread(services.store.incidents, run=run, state="")}
+    fresh = {
+        incident.id: incident
+        for known in services.runs.by_name.values()
+        if run in ("", known.name)
+        for incident in known.machine.casebook.incidents.values()
+    }
+    both = sorted((kept | fresh).values(), key=lambda incident: (incident.opened_unix_ns, incident.id))
+    return web.json_response({"incidents": [_brief(incident) for incident in both if state in ("", incident.state)]})
+
+
+async def show_incident(request: web.Request) -> web.Response:
+    """Show one incident with its explanation and what became of it."""
+    services, wanted = request.app[SERVICES], request.match_info["id"]
+    for run in services.runs.by_name.values():
+        if wanted in run.machine.casebook.incidents:
+            return _whole(run.machine.casebook.incidents[wanted])
+    incident = await asyncio.to_thread(services.store.incident, wanted)
+    if incident is None:
+        raise ApiError(
+            web.HTTPNotFound.status_code, f"incident: got {wanted!r:.200}, expected one of /api/v1/incidents"
+        )
+    return _whole(incident)
+
+
+def _brief(incident: Incident) -> dict[str, Any]:
+    value = to_json(incident)
+    del value["explanation"]
+    return value
+
+
+def _whole(incident: Incident) -> web.Response:
+    return web.json_response(to_json(incident) | {"timeline": history(incident)})

@@ -1,0 +1,48 @@
+"""Asking for a capture."""
+
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from coordinator import events as ev
+from coordinator.api.services import BAD, SERVICES, ApiError, authorise, json_object, known_run
+from lockstep.contracts.limits import PROFILE_RANKS_MAX, PROFILE_STEPS_MAX
+
+if TYPE_CHECKING:
+    from coordinator.runs import Run
+
+_CONFLICT = web.HTTPConflict.status_code
+
+
+async def ask_profile(request: web.Request) -> web.Response:
+    """Ask ranks of a run for a capture."""
+    services = request.app[SERVICES]
+    authorise(request)
+    run = known_run(request)
+    ranks, steps = await _body(request, run)
+    event = ev.ProfileAskedEvent(unix_s=services.now_s(), cause_id="api:profile", ranks=ranks, steps=steps)
+    orders = services.runs.feed(run.name, event)
+    services.perform(orders)
+    for _, instructions in orders:
+        for instruction in instructions:
+            if isinstance(instruction, ev.RequestProfile):
+                answer = {"request_id": instruction.request_id, "first_step": instruction.first_step, "steps": steps}
+                return web.json_response(answer, status=web.HTTPAccepted.status_code)
+            if isinstance(instruction, ev.RefuseProfile):
+                raise ApiError(_CONFLICT, f"run {run.name}: {instruction.reason}")
+    raise ApiError(_CONFLICT, f"run {run.name}: nothing came of it")
+
+
+async def _body(request: web.Request, run: "Run") -> tuple[tuple[int, ...], int]:
+    body = await json_object(request, '"ranks" and "steps"')
+    if not body.keys() <= {"ranks", "steps"}:
+        raise ApiError(BAD, 'body: expected an object with "ranks" and "steps"')
+    ranks, steps = body.get("ranks"), body.get("steps", run.policy.profile.steps)
+    if not isinstance(ranks, list) or not 0 < len(ranks) <= PROFILE_RANKS_MAX or len({*map(str, ranks)}) < len(ranks):
+        raise ApiError(BAD, f"ranks: expected 1 to {PROFILE_RANKS_MAX} different ranks")
+    for rank in ranks:
+        if type(rank) is not int or rank not in run.membership.infos:
+            raise ApiError(BAD, f"rank: got {rank!r:.50}, expected a rank of run {run.name}")
+    if type(steps) is not int or not 1 <= steps <= PROFILE_STEPS_MAX:
+        raise ApiError(BAD, f"steps: got {steps!r:.50}, expected 1 to {PROFILE_STEPS_MAX}")
+    return tuple(ranks), steps

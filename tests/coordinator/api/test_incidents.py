@@ -1,0 +1,65 @@
+"""Incidents as an operator reads them: with what each was decided from, now and after a restart."""
+
+import json
+
+from coordinator import events as ev
+from coordinator.store import Store
+from tests.coordinator.test_runs import NOW, play
+from tests.coordinator.test_store import incident
+from tests.coordinator.web import FAULTY, Site, get
+
+INCIDENTS = "/api/v1/incidents"
+
+
+async def test_an_incident_says_what_it_was_decided_from():
+    """Quantity, reference, peers, samples, noise, thresholds, rule and what became of it."""
+    async with Site() as site:
+        play(site.runs, FAULTY, 0, 60)
+        (listed,) = (await get(site, INCIDENTS))["incidents"]
+        assert "explanation" not in listed
+        shown = await get(site, f"{INCIDENTS}/{listed['id']}")
+    told = shown["explanation"]
+    assert told.keys() >= {"quantity", "reference", "samples", "noise", "thresholds", "rule", "numbers"}
+    assert told["samples"]["steps"][-1] == shown["detected_step"] == 42
+    assert len(told["samples"]["own_seconds"]) == 32
+    assert [peer["rank"] for peer in told["reference"]["peers"]] == [0, 1, 3]
+    assert [(each["step"], each["what"]) for each in shown["timeline"]] == [(40, "began"), (42, "detected")]
+    assert len(json.dumps(told)) < 8 << 10
+
+
+async def test_the_explanation_is_there_when_the_run_is_gone(tmp_path):
+    """It is kept with the incident as it was at its opening, through its end and a restart."""
+    async with Site(store=Store(str(tmp_path))) as site:
+        machine = site.runs.by_name["job"].machine
+        play(site.runs, FAULTY, 0, 60)
+        (opened,) = machine.casebook.incidents.values()
+        closed = machine.casebook.close_all(NOW)
+        site.store.keep(closed, {})
+    async with Site(store=Store(str(tmp_path))) as site:
+        shown = await get(site, f"{INCIDENTS}/{opened.id}")
+        page = await get(site, "/")
+    assert shown["explanation"] == json.loads(json.dumps(opened.explanation))
+    assert shown["timeline"][-1]["what"] == "closed"
+    assert "<details><summary>Why: own work of the rank" in page
+
+
+async def test_an_incident_without_an_explanation_is_shown_as_it_is():
+    """One that an earlier version kept."""
+    async with Site() as site:
+        site.store.keep([incident(1, state="closed", closed_step=9)], {})
+        shown = await get(site, f"{INCIDENTS}/job-1")
+        assert (shown["explanation"], len(shown["timeline"])) == ({}, 3)
+        assert "<details>" not in await get(site, "/")
+
+
+async def test_what_messages_say_is_escaped_in_the_explanation_too():
+    """Hostnames and names of domains come from the bus."""
+    async with Site() as site:
+        play(site.runs, FAULTY, 0, 60)
+        machine = site.runs.by_name["job"].machine
+        (opened,) = machine.casebook.incidents.values()
+        nasty = opened.explanation | {"rule": "<script>", "quantity": "<script>"}
+        machine.handle(ev.ExplainedEvent(unix_s=NOW, cause_id="c", incident_id=opened.id, explanation=nasty))
+        page = await get(site, "/")
+    assert "<script>" not in page
+    assert page.count("&lt;script&gt;") == 2

@@ -1,0 +1,64 @@
+"""Other thresholds for runs that are there and for runs that come: what a recording has to hear of it."""
+
+from coordinator import events as ev
+from coordinator.config import CoordinatorConfig
+from coordinator.policy import Policy
+from coordinator.runs import Runs
+from coordinator.thresholds import apply
+from tests.coordinator.conftest import announce
+from tests.coordinator.test_runs import NOW, play, two_nodes
+from tests.coordinator.web import FAULTY
+
+OTHER = apply(Policy(), {"excess.floor_ratio": 2.0, "detectors.fluctuation": False})
+
+
+class Heard(list):
+    """A tap that keeps what it hears, with when and of which run."""
+
+    def hear(self, what, now_s, run=""):
+        self.append((what, now_s, run))
+
+    @property
+    def changes(self):
+        return [(run, what.policy) for what, _, run in self if isinstance(what, ev.PolicyChangedEvent)]
+
+
+def told_with(tap=None):
+    return Runs(CoordinatorConfig(), Policy(), {}, lambda: 0.0, tap)
+
+
+def test_a_change_is_heard_of_runs_that_are_there_and_of_those_that_come():
+    """Each run's thresholds are told at its beginning, and once more when they change; not with every announcement."""
+    tap = Heard()
+    watch = told_with(tap)
+    two_nodes(watch)
+    assert tap.changes == [("job", Policy())]
+    watch.adopt(lambda name: OTHER if name != "plain" else Policy(), NOW + 1)
+    for run in ("late", "plain"):
+        watch.take(announce(0, 1, 2, 3, run=run), NOW + 2)
+        watch.take(announce(0, 1, 2, 3, run=run), NOW + 3)
+    assert tap.changes == [("job", Policy()), ("job", OTHER), ("late", OTHER), ("plain", Policy())]
+
+
+def test_what_was_heard_gives_the_same_orders_again():
+    """Thresholds changed in the middle of a fault, for one run before it began: the second coordinator orders the same."""
+    tap = Heard()
+    live = told_with(tap)
+    live.adopt(lambda _: OTHER, NOW)
+    two_nodes(live)
+    first = play(live, FAULTY, 0, 50)
+    orders = live.adopt(lambda _: Policy(), NOW + 50)
+    first += [("job", type(i).__name__) for _, instructions in orders for i in instructions]
+    first += play(live, FAULTY, 50, 60)
+    assert ("job", "OpenIncident") in first
+
+    again, second = told_with(), []
+    for what, now_s, run in tap:
+        if isinstance(what, ev.Event):
+            told = again.feed(run, what)
+        else:
+            messages = what if isinstance(what, tuple) else (what,)
+            told = [order for message in messages for order in again.take(message, now_s)]
+        second += [(name, type(i).__name__) for name, instructions in told for i in instructions]
+    assert second == first
+    assert again.by_name["job"].machine.casebook.incidents == live.by_name["job"].machine.casebook.incidents
