@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
+from coordinator.findings import HANG
 from lockstep.contracts.limits import SUSPECTS_MAX
 from lockstep.contracts.metrics import BY_NAME, CAUSES, PROFILE_STATES, RUN_STATES, STEP_BUCKETS_SECONDS
 
@@ -55,11 +56,15 @@ def _service_rows(snapshot: "Snapshot") -> list[tuple[str, list[Row]]]:
         (f"{p}messages_rejected_total", [((k,), float(v)) for k, v in snapshot.messages_rejected.items()]),
         (f"{p}records_rejected_total", [((k,), float(v)) for k, v in snapshot.records_rejected.items()]),
         (f"{p}records_lost_total", [((), float(snapshot.records_lost))]),
+        (f"{p}records_recorded_total", [((k,), float(v)) for k, v in snapshot.records_recorded.items()]),
         (f"{p}mqtt_connected", [((), float(snapshot.is_connected))]),
         (f"{p}nodes_alive", [((), float(snapshot.nodes_alive))]),
         (f"{p}detections_total", [((), float(snapshot.detections))]),
         (f"{p}detection_time_seconds_total", [((), snapshot.detection_seconds)]),
         (f"{p}last_detection_timestamp_seconds", [] if last is None else [((), last)]),
+        (f"{p}policy_changes_total", [((k,), float(v)) for k, v in snapshot.policy_changes.items()]),
+        (f"{p}config_last_reload_successful", [((), float(snapshot.reload_ok))]),
+        (f"{p}config_last_reload_success_timestamp_seconds", [((), snapshot.reload_unix_s)]),
         (f"{p}build_info", [((snapshot.version,), 1.0)]),
     ]
 
@@ -88,6 +93,7 @@ def _run_rows(runs: "tuple[RunSnapshot, ...]") -> list[tuple[str, list[Row]]]:
     incidents: list[Row] = [
         ((r.run, cause), float(sum(i.cause == cause for i in r.incidents))) for r in runs for cause in CAUSES
     ]
+    imbalances: list[Row] = [((r.run, name), ratio) for r in runs for name, ratio in r.imbalance_ratios.items()]
     profiles: list[Row] = [((r.run, state), float(r.profiles.get(state, 0))) for r in runs for state in PROFILE_STATES]
     suspects: list[Row] = [
         ((r.run, str(s.rank), s.hostname[:_LABEL_MAX], s.domain_kind, s.cause), s.excess_ratio)
@@ -99,9 +105,11 @@ def _run_rows(runs: "tuple[RunSnapshot, ...]") -> list[tuple[str, list[Row]]]:
         *rows,
         (f"{p}state", states),
         (f"{p}incidents_open", incidents),
+        (f"{p}imbalance_ratio", imbalances),
         (f"{p}profiles_total", profiles),
         ("lockstep_suspect_slowdown_ratio", suspects),
         ("lockstep_incident_info", infos),
+        ("lockstep_incident_silence_seconds", [row for r in runs for row in _hang_rows(r.run, r.incidents)]),
     ]
 
 
@@ -109,12 +117,22 @@ def _incident_rows(run: str, incidents: "tuple[Incident, ...]") -> list[Row]:
     """One series per incident and rank, the ranks of all incidents of a run limited; rank is empty for none."""
     rows: list[Row] = []
     for incident in incidents[:SUSPECTS_MAX]:
-        ranks = [str(rank) for rank in incident.ranks] if incident.scope == "rank" else [""]
+        ranks = [str(rank) for rank in incident.ranks] if incident.scope in ("rank", "node") else [""]
         room = max(1, SUSPECTS_MAX - len(rows))
         rows += [
             ((run, incident.id, rank, incident.cause, incident.function[:_LABEL_MAX]), 1.0) for rank in ranks[:room]
         ]
     return rows
+
+
+def _hang_rows(run: str, incidents: "tuple[Incident, ...]") -> list[Row]:
+    """One series per rank that has not arrived, limited; rank and kind are empty for what nobody knows."""
+    return [
+        ((run, incident.id, rank, incident.domain[0] if incident.domain else ""), incident.excess_seconds)
+        for incident in incidents
+        if incident.kind == HANG
+        for rank in ([str(rank) for rank in incident.ranks[:SUSPECTS_MAX]] if incident.scope == "rank" else [""])
+    ]
 
 
 def _step_histogram(runs: "tuple[RunSnapshot, ...]") -> "Family":

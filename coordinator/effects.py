@@ -7,6 +7,7 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import aiomqtt
@@ -19,12 +20,14 @@ from lockstep.diagnosis import INSUFFICIENT, Diagnosis, diagnose
 
 if TYPE_CHECKING:
     from coordinator.bus import Bus
-    from coordinator.casebook import RunMemory
+    from coordinator.findings import Judgement
+    from coordinator.memory import RunMemory
     from coordinator.runs import Orders, Run, Runs
     from coordinator.store import Store
 
 _log = logging.getLogger(__name__)
 
+LEARNT_STEPS = 50  # judged steps between two writes of what detectors have learnt: baselines take 64 steps to move
 _RETRY_S = 5.0
 _REASON_MAX = 200  # characters of an error in an incident's evidence
 
@@ -47,6 +50,9 @@ class Effects:
         self._now_s = now_s
         self._incidents: dict[str, Incident] = {}
         self._memories: dict[str, RunMemory] = {}
+        self._forgotten: set[str] = set()
+        self._remembered: dict[str, Judgement] = {}
+        self._learnt_step: dict[str, int] = {}
         self._changed = asyncio.Event()
 
     def perform(self, orders: "Orders") -> None:
@@ -78,16 +84,45 @@ class Effects:
                 self._spawn(self._diagnose(name, instruction), f"diagnosis of {instruction.incident_id}")
             case ev.ForgetRun():
                 self._runs.forget(name)
+                self._remembered.pop(name, None)
+                self._learnt_step.pop(name, None)
+                self._forgotten.add(name)
+                self._changed.set()
             case _:
                 assert isinstance(instruction, ev.RefuseProfile)  # its asker reads it from the orders
 
     def _keep(self, name: str, incident: Incident | None) -> None:
         if incident is not None:
             self._incidents[incident.id] = incident
+            self._learnt_step.pop(name, None)  # what was decided now must find the detectors where they stood
         run = self._runs.by_name.get(name)
         if run is not None:
-            self._memories[name] = run.machine.memory()
+            self._note(name, run.memory(with_learnt=False))
         self._changed.set()
+
+    def remember(self, *, all_of_it: bool = False) -> None:
+        """Keep what runs know since the last call: of their machines each time, of their detectors now and then."""
+        for name, run in self._runs.by_name.items():
+            judgement = run.machine.judgement
+            if judgement is None or (judgement is self._remembered.get(name) and not all_of_it):
+                continue
+            self._remembered[name] = judgement
+            last = self._learnt_step.get(name)
+            is_due = all_of_it or last is None or not last <= judgement.step < last + LEARNT_STEPS
+            if is_due:
+                self._learnt_step[name] = judgement.step
+                self._incidents |= run.machine.casebook.incidents  # their figures are those of this step
+            if is_due or run.machine.casebook.incidents:
+                self._note(name, run.memory(with_learnt=is_due))
+                self._changed.set()
+
+    def _note(self, name: str, memory: "RunMemory") -> None:
+        """Put a memory in its place to be written; what was learnt and is not written yet stays with it."""
+        waiting = self._memories.get(name)
+        if memory.learnt is None and waiting is not None:
+            memory = replace(memory, learnt=waiting.learnt)
+        self._memories[name] = memory
+        self._forgotten.discard(name)
 
     async def keep_writing(self) -> None:
         """Write what has gathered, for ever; ends by cancellation."""
@@ -102,20 +137,23 @@ class Effects:
         """Write what has gathered; return whether all of it was written."""
         incidents, self._incidents = self._incidents, {}
         memories, self._memories = self._memories, {}
+        forgotten, self._forgotten = self._forgotten, set()
         try:
-            await asyncio.to_thread(self._write, list(incidents.values()), memories)
+            await asyncio.to_thread(self._write, list(incidents.values()), memories, forgotten)
         except sqlite3.Error as error:
             _log.warning("state store: %s; %d incidents wait", error, len(incidents))
             self._incidents = incidents | self._incidents
-            self._memories = memories | self._memories
+            newer, self._memories = self._memories, memories
+            for name, memory in newer.items():
+                self._note(name, memory)
+            self._forgotten |= forgotten - newer.keys()
             return False
         return True
 
-    def _write(self, incidents: list[Incident], memories: "dict[str, RunMemory]") -> None:
-        for name, memory in memories.items():
-            self._store.keep_run(name, memory)
-        for incident in incidents:
-            self._store.keep_incident(incident)
+    def _write(self, incidents: list[Incident], memories: "dict[str, RunMemory]", forgotten: set[str]) -> None:
+        self._store.keep(incidents, memories)
+        if forgotten:
+            self._store.forget_learnt(forgotten)
 
     async def _request(self, name: str, order: ev.RequestProfile) -> None:
         run = self._runs.by_name.get(name)

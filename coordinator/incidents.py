@@ -38,6 +38,7 @@ class Incident:
     `slowdown_ratio` is own work over the peers' minus 1 (run: step over its baseline minus 1). `lost_device_seconds`
     grows while it is open: excess of a step times the ranks that waited. `function` and `operator` are empty until a
     profile named them. `onset_step` is where it began, `detected_step` where it was told, steps of this attempt.
+    `explanation` is what it was decided from (`explain.py`), empty until that has been written down.
     """
 
     id: str
@@ -65,6 +66,7 @@ class Incident:
     profile_evidence: tuple[str, ...] = ()
     state: str = OPEN
     profile: ProfileNote | None = field(default=None)
+    explanation: dict[str, Any] = field(default_factory=dict)
 
 
 def to_json(incident: Incident) -> dict[str, Any]:

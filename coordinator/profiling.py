@@ -6,10 +6,10 @@ Pure: part of the run's state machine, changed through it only.
 import math
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from coordinator.policy import ProfilePolicy
     from lockstep.contracts.domains import Topology
@@ -63,18 +63,53 @@ class Capture:
         else:
             self.summaries[summary.rank] = summary
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form of a request that nobody has delivered to yet, empty otherwise.
+
+        Traces are not kept: with one of them lost, the capture is better asked for again.
+        """
+        if self.summaries:
+            return {}
+        return {
+            "request_id": self.request_id,
+            "incident_id": self.incident_id,
+            "ranks": list(self.ranks),
+            "first_step": self.first_step,
+            "steps": self.steps,
+            "expires_s": self.expires_s,
+            "refused": {str(rank): reason for rank, reason in self.refused.items()},
+            "cost_ns": {str(rank): cost for rank, cost in self.cost_ns.items()},
+        }
+
+
+def capture_from_json(value: "Mapping[str, Any]") -> Capture:
+    """Return the request of a JSON form."""
+    return Capture(
+        request_id=int(value["request_id"]),
+        incident_id=str(value["incident_id"]),
+        ranks=tuple(value["ranks"]),
+        first_step=int(value["first_step"]),
+        steps=int(value["steps"]),
+        expires_s=float(value["expires_s"]),
+        refused={int(rank): reason for rank, reason in value["refused"].items()},
+        cost_ns={int(rank): cost for rank, cost in value["cost_ns"].items()},
+    )
+
 
 class CaptureBudget:
-    """When captures were made; `counts` by what became of them, per rank (`metrics.PROFILE_STATES`)."""
+    """When captures were made; `counts` by what became of them, per rank (`metrics.PROFILE_STATES`).
+
+    `policy` may be replaced.
+    """
 
     def __init__(self, policy: "ProfilePolicy", times_s: "Iterable[float]" = ()) -> None:
-        self._policy = policy
+        self.policy = policy
         self.times_s = list(times_s)
         self.counts: Counter[str] = Counter()
 
     def refusal(self, now_s: float) -> str:
         """Return why no capture may ever be made on its own today, empty if one may."""
-        policy = self._policy
+        policy = self.policy
         if not policy.enabled:
             return "profiling is switched off"
         if len(self.times_s) >= policy.per_run:
@@ -85,7 +120,7 @@ class CaptureBudget:
 
     def is_cooling(self, now_s: float) -> bool:
         """Whether the last capture is too recent for another one."""
-        return bool(self.times_s) and now_s - self.times_s[-1] < self._policy.cooldown_seconds
+        return bool(self.times_s) and now_s - self.times_s[-1] < self.policy.cooldown_seconds
 
     def spend(self, now_s: float, ranks: int) -> None:
         """Count a request."""

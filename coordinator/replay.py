@@ -1,8 +1,9 @@
-"""A recorded step log through the live coordinator's own runs: the incidents that it would have raised.
+"""A step log through the live coordinator's own runs: the incidents that it would have raised.
 
 Pure: rows in, incidents out; the time is the log's. Nothing is decided here. The log is cut into batches by arrival,
 as exporters send them, and given to `runs.Runs`, which lays out, judges and tells as it does live. What needs the
-living job is left out: no capture is made, so an incident carries its evidence from step records alone.
+living job is left out: no capture is made, so an incident carries its evidence from step records alone. A recording
+knows more than its rows and is told by `rerun.py`, as it was live.
 """
 
 from collections import Counter
@@ -41,6 +42,7 @@ _NS = 1_000_000_000
 _BATCH_STEPS = 4  # far fewer than a timeline holds, so that no row finds its window full
 _BATCH_ROWS_MIN = 4096
 _SETTLE_STEPS = 10  # judged steps until an incident is given up for diagnosis: live, a capture takes longer
+_TICKS_SECONDS = 300.0  # of silence; after that nothing is decided within a minute
 RANKS_PER_NODE = 8
 
 
@@ -56,13 +58,35 @@ class Change:
 class Replayed:
     """`incidents` as they were last, by id, in the order of their opening; `changes` all that was told, in order.
 
-    `rejected` counts the rows that the live timeline refuses, by reason; `judged` the steps judged.
+    `rejected` counts the rows that the live timeline refuses, by reason; `judged` the steps judged. `nodes` says on
+    which node each rank of a run was last.
     """
 
     incidents: "dict[str, Incident]" = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
     rejected: Counter[str] = field(default_factory=Counter)
     judged: int = 0
+    nodes: dict[str, dict[int, str]] = field(default_factory=dict)
+
+    def note(self, orders: "Orders") -> list[ev.Instruction]:
+        """Take what the coordinator ordered; return what is no news of an incident."""
+        others: list[ev.Instruction] = []
+        for _, instructions in orders:
+            for instruction in instructions:
+                match instruction:
+                    case ev.OpenIncident() | ev.UpdateIncident() | ev.CloseIncident():
+                        incident = instruction.incident
+                        self.incidents[incident.id] = incident
+                        self.changes.append(Change(_step_of(instruction), incident))
+                    case _:
+                        others.append(instruction)
+        return others
+
+    def note_open(self, runs: Runs) -> None:
+        """Bring what is open up to now: it has grown since it was last told."""
+        for run in runs.by_name.values():
+            self.incidents |= run.machine.casebook.incidents
+            self.nodes[run.name] = dict(run.membership.nodes)
 
 
 def topology_of(
@@ -102,8 +126,15 @@ def world_size_of(degrees: str, log: "StepLog") -> int:
     return int(np.prod([size for kind, size in parsed.items() if kind != "ep"]))
 
 
-def replay(log: "StepLog", topology: Topology, policy: "Policy", *, ranks_per_node: int = RANKS_PER_NODE) -> Replayed:
-    """Return what the live coordinator would have told of one run.
+def replay(
+    log: "StepLog",
+    topology: Topology,
+    policy: "Policy",
+    *,
+    ranks_per_node: int = RANKS_PER_NODE,
+    lenient: bool = False,
+) -> Replayed:
+    """Return what the live coordinator would have told of one run; leniently, other ranks are counted and skipped.
 
     Raises
     ------
@@ -111,7 +142,7 @@ def replay(log: "StepLog", topology: Topology, policy: "Policy", *, ranks_per_no
         The log does not fit the topology: other ranks, or no column of the waits in a kind of domain that the job
         has, without which waiting would be taken for work.
     """
-    _check(log, topology)
+    _check(log, topology, lenient=lenient)
     told = Replayed()
     if not log.count:
         return told
@@ -120,24 +151,29 @@ def replay(log: "StepLog", topology: Topology, policy: "Policy", *, ranks_per_no
     arrival_ns = log.arrival_ns
     runs.take(_announcement(log.run, topology, int(arrival_ns[0]), ranks_per_node), arrival_ns[0] / _NS)
     waiting: dict[str, int] = {}
-    now_s = 0.0
+    now_s = float(arrival_ns[0]) / _NS
     for cut in _cuts(arrival_ns, topology.world_size):
-        now_s = float(arrival_ns[cut.stop - 1]) / _NS
-        _take(runs.tick(now_s), told, waiting, runs)
+        before_s, now_s = now_s, float(arrival_ns[cut.stop - 1]) / _NS
+        for tick_s in (*_ticks(before_s, now_s), now_s):
+            _take(runs.tick(tick_s), told, waiting, runs)
         _take(runs.take(_batch(log, cut), now_s), told, waiting, runs)
         _diagnose_settled(runs, log.run, waiting, told, now_s)
+    ended = replace(policy, detectors=replace(policy.detectors, hang=False))  # a log that ends is no run that hangs
+    _take(runs.adopt(lambda _: ended, now_s), told, waiting, runs)
     _take(runs.tick(now_s + policy.timeline.grace_seconds), told, waiting, runs)
-    # What is open has grown since it was last told.
-    told.incidents |= runs.by_name[log.run].machine.casebook.incidents
+    told.note_open(runs)
     told.rejected, told.judged = runs.rejected, runs.detections
     return told
 
 
-def to_line(incident: "Incident", *, ranks_per_node: int = RANKS_PER_NODE) -> dict[str, Any]:
-    """Return the JSON form of a replayed incident; ranks that are all those of their nodes have the scope node."""
-    nodes = {rank // ranks_per_node for rank in incident.ranks}
-    is_whole = len(incident.ranks) == len(nodes) * ranks_per_node
-    is_node = incident.scope == "rank" and ranks_per_node > 1 and is_whole
+def to_line(
+    incident: "Incident", *, ranks_per_node: int = RANKS_PER_NODE, nodes: Mapping[int, str] | None = None
+) -> dict[str, Any]:
+    """Return the JSON form of a replayed incident; ranks that are all those of their nodes have the scope node.
+
+    `nodes` says which node each rank is on; without it, nodes hold `ranks_per_node` ranks each, in order.
+    """
+    is_node = incident.scope == "rank" and _are_whole_nodes(incident.ranks, ranks_per_node, nodes)
     return {
         "run": incident.run,
         "kind": incident.kind,
@@ -151,14 +187,25 @@ def to_line(incident: "Incident", *, ranks_per_node: int = RANKS_PER_NODE) -> di
         "slowdown_ratio": round(incident.slowdown_ratio, 6),
         "lost_device_seconds": round(incident.lost_device_seconds, 6),
         "evidence": list(incident.evidence),
+        "id": incident.id,
+        "confidence": incident.confidence,
     }
 
 
-def _check(log: "StepLog", topology: Topology) -> None:
+def _are_whole_nodes(ranks: Sequence[int], ranks_per_node: int, nodes: Mapping[int, str] | None) -> bool:
+    """Whether these are all ranks of their nodes, more than one on each."""
+    if nodes is None:
+        return ranks_per_node > 1 and len(ranks) == ranks_per_node * len({rank // ranks_per_node for rank in ranks})
+    on_node = Counter(nodes.values())
+    named = {nodes[rank] for rank in ranks if rank in nodes}
+    return all(on_node[node] > 1 for node in named) and len(ranks) == sum(on_node[node] for node in named)
+
+
+def _check(log: "StepLog", topology: Topology, *, lenient: bool) -> None:
     rank = log.columns["rank"]
     where = f"the log of {log.run}"
     highest = int(rank.max(initial=-1))
-    if log.count and highest != topology.world_size - 1:
+    if not lenient and log.count and highest != topology.world_size - 1:
         raise MalformedError(
             "rank", where=where, got=f"0 to {highest}", expected=f"0 to {topology.world_size - 1}, as the domains say"
         )
@@ -199,6 +246,14 @@ def _cuts(arrival_ns: "NDArray[np.int64]", world_size: int) -> Iterator[slice]:
             yield slice(first, min(first + most, end))
 
 
+def _ticks(begin_s: float, end_s: float) -> Iterator[float]:
+    """Yield when a living coordinator looks at the clock while nothing arrives: each second, later each minute."""
+    now_s = begin_s + 1.0
+    while now_s < end_s:
+        yield now_s
+        now_s += 1.0 if now_s - begin_s < _TICKS_SECONDS else 60.0
+
+
 def _batch(log: "StepLog", cut: slice) -> StepBatch:
     """Return the rows of `cut` as an exporter sends them."""
     own: Mapping[str, NDArray[np.int64]] = {name: values[cut] for name, values in log.columns.items()}
@@ -222,15 +277,9 @@ def _batch(log: "StepLog", cut: slice) -> StepBatch:
 
 def _take(orders: "Orders", told: Replayed, waiting: dict[str, int], runs: Runs) -> None:
     """Remember what was told; an incident that waits for its diagnosis is noted with the steps judged so far."""
-    for _, instructions in orders:
-        for instruction in instructions:
-            match instruction:
-                case ev.OpenIncident() | ev.UpdateIncident() | ev.CloseIncident():
-                    incident = instruction.incident
-                    told.incidents[incident.id] = incident
-                    told.changes.append(Change(_step_of(instruction), incident))
-                case ev.Diagnose():
-                    waiting[instruction.incident_id] = runs.detections
+    for instruction in told.note(orders):
+        if isinstance(instruction, ev.Diagnose):
+            waiting[instruction.incident_id] = runs.detections
 
 
 def _step_of(instruction: ev.Instruction) -> int:

@@ -1,10 +1,10 @@
 """What the coordinator knows at one moment, as plain values: made on the event loop, read anywhere."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from coordinator.incidents import Incident
-from lockstep.contracts.metrics import STEP_BUCKETS_SECONDS
+from lockstep.contracts.metrics import RECORDING_STATES, STEP_BUCKETS_SECONDS
 
 
 @dataclass(slots=True)
@@ -59,6 +59,7 @@ class RunSnapshot:
     profiles: Mapping[str, int]
     step_counts: tuple[int, ...]
     step_sum_seconds: float
+    imbalance_ratios: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,4 +76,8 @@ class Snapshot:
     detections: int
     detection_seconds: float
     last_detection_unix_s: float | None
+    policy_changes: Mapping[str, int]
+    reload_ok: bool
+    reload_unix_s: float
     version: str
+    records_recorded: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(RECORDING_STATES, 0))

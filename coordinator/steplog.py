@@ -1,11 +1,13 @@
-"""The step log: one row per rank and step in Parquet, which the coordinator records and `lockstep replay` reads.
+"""The step log: one row per rank and step in Parquet, which `lockstep replay` reads; recordings are such logs too.
 
 Blocking file I/O: call it off the event loop. Integers in ns and bytes, null where nothing was measured. Reading is
-strict: a log that cannot be true is refused by name, for its answer would be wrong without anybody noticing. A log
-may be one file or a directory of parts; it may hold several runs, and rows in any order.
+strict: a log that cannot be true is refused by name, for its answer would be wrong without anybody noticing. Asked to
+be lenient it skips and counts rows that cannot be read, as a coordinator does, and leaves the rest to the timeline.
+A log may be one file or a directory of parts; it may hold several runs, and rows in any order.
 """
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,11 +39,23 @@ OPTIONAL_COLUMNS = (
     "flags",
     "received_ns",
 )
+_TIMES = ("step", "start_ns", "end_ns")
+_KEPT = (
+    *PART_COLUMNS,
+    *WAIT_COLUMNS,
+    *(name for name in OPTIONAL_COLUMNS if not name.endswith("_transfer_ns") and name != "received_ns"),
+    *(f"{kind}_{what}" for kind in DOMAIN_KINDS for what in ("shortest_ns", "count")),
+)
+"""Fields of the wire that a recording holds beside the times: all that is judged."""
+_MISSING_BYTES = MISSING.to_bytes(8, "little", signed=True)
 RUN_COLUMN = "run"
 DEFAULT_RUN = "run"
-PART_ROWS = 1 << 20  # rows of one recorded file: 150 MB in memory, a tenth on disk; 100 s of 10,240 ranks
-_VERSION_KEY, _VERSION = b"lockstep.step_log", b"1"
+_VERSION_KEY = b"lockstep.step_log"
+VERSION_METADATA = {_VERSION_KEY: b"1"}
 """Metadata of a log that Lockstep wrote: there, null in a required column means not measured."""
+_PART_MAX_NS = 86_400 * 10**9  # a day, as the timeline has it for every part of a step
+_COUNT_MAX = 1 << 16  # times the shortest operation, itself below a day: inside 64 bits
+_UNIX_MAX_NS = 1 << 62  # the year 2116
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +78,28 @@ class StepLog:
         return end_ns if received_ns is None else np.where(received_ns == MISSING, end_ns, received_ns)
 
 
-def read(path: Path) -> list[StepLog]:
-    """Return the runs of a log, by name.
+def read(path: Path, skipped: Counter[str] | None = None) -> list[StepLog]:
+    """Return the runs of a log, by name; with `skipped` leniently, rows that cannot be read counted there by column.
 
     Raises
     ------
     MalformedError
-        It cannot be read as Parquet, lacks a required column, or holds what cannot be: a value that is no whole
-        number, negative or not a number, or a step that a rank reports twice. The message names column and row.
+        It cannot be read as Parquet, or lacks a required column (leniently: rank, step or time). Strictly also what
+        cannot be: a value that is no whole number, negative or not a number, longer than a day, or a step that a
+        rank reports twice. The message names column and row.
     """
     files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     if not files:
         raise MalformedError("step log", where=str(path), got="an empty directory", expected="*.parquet files")
     rows: dict[str, list[StepLog]] = {}
     for file in files:
-        for part in _read_file(file):
+        for part in _read_file(file, skipped):
             rows.setdefault(part.run, []).append(part)
-    return [_ordered(_joined(rows[run]), where=str(path)) for run in sorted(rows)]
+    logs = [_joined(rows[run]) for run in sorted(rows)]
+    if skipped is None:
+        for log in logs:
+            _check_once(log, where=str(path))
+    return [_ordered(log) for log in logs]
 
 
 def write(log: StepLog, file: Path) -> None:
@@ -88,78 +107,34 @@ def write(log: StepLog, file: Path) -> None:
     _write_columns({name: [values] for name, values in log.columns.items()}, [log.run], [log.count], file)
 
 
-class StepLogRecorder:
-    """Keeps the records that a coordinator receives, in parts of at most PART_ROWS rows within a byte quota.
+def columns_of(batches: "Sequence[StepBatch]", received_ns: Sequence[int]) -> "dict[str, NDArray[np.int64]]":
+    """Return the log's columns of batches, one after the other, each with the time of its receipt.
 
-    Not thread-safe, and `add` writes a part when one is due: call both off the event loop, from one task. What has
-    not been flushed is lost with the process. The oldest parts go when the directory would exceed `quota_bytes`.
+    What no sender measured is left out. Sums and products of lies may wrap around, which loses nothing: the
+    coordinator's own reading undoes it.
     """
-
-    def __init__(self, directory: Path, *, quota_bytes: int, part_rows: int = PART_ROWS) -> None:
-        self._directory = directory
-        self._quota_bytes = quota_bytes
-        self._part_rows = part_rows
-        self._pending: list[StepLog] = []
-        self._rows = 0
-        self._parts = 0
-
-    def add(self, batch: "StepBatch", received_ns: int) -> None:
-        """Take a decoded batch, wall-clock time of its receipt beside it.
-
-        Raises
-        ------
-        OSError
-            A part was due and could not be written; its rows are kept for the next call.
-        """
-        if batch.count:
-            self._pending.append(StepLog(batch.run, _columns_of(batch, received_ns)))
-            self._rows += batch.count
-        if self._rows >= self._part_rows:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write what has gathered.
-
-        Raises
-        ------
-        OSError
-            The part could not be written; its rows are kept.
-        """
-        if not self._pending:
-            return
-        first_ns = int(self._pending[0].columns["received_ns"][0])
-        names = dict.fromkeys(name for log in self._pending for name in log.columns)
-        columns = {
-            name: [log.columns.get(name, np.full(log.count, MISSING)) for log in self._pending] for name in names
-        }
-        runs, counts = [log.run for log in self._pending], [log.count for log in self._pending]
-        self._directory.mkdir(parents=True, exist_ok=True, mode=0o770)
-        file = self._directory / f"steps-{first_ns:020d}-{self._parts:04d}.parquet"
-        _write_columns(columns, runs, counts, file)
-        self._pending, self._rows, self._parts = [], 0, self._parts + 1
-        self._make_room()
-
-    def _make_room(self) -> None:
-        parts = sorted(self._directory.glob("steps-*.parquet"))  # names begin with the time: the oldest first
-        sizes = [part.stat().st_size for part in parts]
-        while len(parts) > 1 and sum(sizes) > self._quota_bytes:
-            parts.pop(0).unlink()
-            sizes.pop(0)
-
-
-def _columns_of(batch: "StepBatch", received_ns: int) -> "dict[str, NDArray[np.int64]]":
-    """Return the log's columns of a batch; what the sender left out is left out."""
-    given = {name: np.frombuffer(data, dtype="<i8") for name, data in batch.columns.items()}
-    columns = {name: given[name] for name in (*REQUIRED_COLUMNS, *WAIT_COLUMNS, *OPTIONAL_COLUMNS) if name in given}
-    columns["rank"] = np.frombuffer(batch.ranks, dtype="<i4").astype(np.int64)
+    counts = [batch.count for batch in batches]
+    sent = set().union(*(batch.columns for batch in batches))
+    given = {name: _joined_bytes(batches, name) for name in (*_KEPT, *_TIMES) if name in sent or name in _TIMES}
+    columns = {name: values for name, values in given.items() if name != "end_ns"}
+    columns["rank"] = np.frombuffer(b"".join([batch.ranks for batch in batches]), dtype="<i4").astype(np.int64)
     columns["duration_ns"] = given["end_ns"] - given["start_ns"]
     for kind in DOMAIN_KINDS:
         shortest, count = given.get(f"{kind}_shortest_ns"), given.get(f"{kind}_count")
         if shortest is not None and count is not None:
-            known = (shortest != MISSING) & (count != MISSING)
+            known = (shortest >= 0) & (shortest <= _PART_MAX_NS) & (count >= 0) & (count <= _COUNT_MAX)
             columns[f"{kind}_transfer_ns"] = np.where(known, shortest * np.where(known, count, 0), MISSING)
-    columns["received_ns"] = np.full(batch.count, received_ns)
+    columns["received_ns"] = np.repeat(np.array(received_ns, dtype=np.int64), counts)
     return columns
+
+
+def _joined_bytes(batches: "Sequence[StepBatch]", name: str) -> "NDArray[np.int64]":
+    parts = [batch.columns.get(name) for batch in batches]
+    if None in parts:
+        parts = [
+            _MISSING_BYTES * batch.count if part is None else part for part, batch in zip(parts, batches, strict=True)
+        ]
+    return np.frombuffer(b"".join(parts), dtype="<i8")  # type: ignore[arg-type]
 
 
 def _write_columns(
@@ -172,22 +147,24 @@ def _write_columns(
     indices = pa.array(np.repeat(np.arange(len(runs), dtype=np.int32), counts))
     names = pa.DictionaryArray.from_arrays(indices, pa.array(runs, type=pa.string())).cast(pa.string())
     arrays[RUN_COLUMN] = names
-    table = pa.table(arrays).replace_schema_metadata({_VERSION_KEY: _VERSION})
+    table = pa.table(arrays).replace_schema_metadata(VERSION_METADATA)
     partial = file.with_name(file.name + ".partial")
     pq.write_table(table, partial, compression="zstd")
     os.replace(partial, file)  # noqa: PTH105  (one call that says atomic)
 
 
-def _read_file(file: Path) -> list[StepLog]:
+def _read_file(file: Path, skipped: Counter[str] | None) -> list[StepLog]:
     try:
         table = pq.read_table(file)
     except (OSError, pa.ArrowException) as error:
         raise MalformedError("step log", where=str(file), got=error, expected="a readable Parquet file") from None
-    lacking = [name for name in REQUIRED_COLUMNS if name not in table.column_names]
+    required = REQUIRED_COLUMNS if skipped is None else KEY_COLUMNS
+    lacking = [name for name in required if name not in table.column_names]
     if lacking:
         raise MalformedError("column", where=str(file), got=f"no {', '.join(lacking)}", expected="it: it is required")
     is_ours = (table.schema.metadata or {}).get(_VERSION_KEY) is not None
     columns = {}
+    good = np.ones(table.num_rows, dtype=bool)
     for name in (*REQUIRED_COLUMNS, *WAIT_COLUMNS, *OPTIONAL_COLUMNS):
         if name not in table.column_names:
             continue
@@ -195,12 +172,32 @@ def _read_file(file: Path) -> list[StepLog]:
         if name not in REQUIRED_COLUMNS and column.null_count == len(column):  # a kind that the job does not have
             continue
         may_be_null = name in OPTIONAL_COLUMNS or (is_ours and name not in KEY_COLUMNS)
+        if skipped is not None:
+            columns[name], readable = _readable(name, column, where=str(file))
+            skipped[name] += int((good & ~readable).sum())
+            good &= readable
+            continue
         if column.null_count and not may_be_null:
             row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
             raise MalformedError(f"{name} of row {row}", where=str(file), got="null", expected="a whole number")
         columns[name] = _whole(name, column, where=str(file))
         _check_range(name, columns[name], where=str(file))
+    if not good.all():
+        table, columns = table.filter(pa.array(good)), {name: values[good] for name, values in columns.items()}
     return _by_run(table, columns, where=str(file))
+
+
+def _readable(name: str, column: Any, *, where: str) -> "tuple[NDArray[np.int64], NDArray[np.bool_]]":
+    """Return a column, and which of its rows the timeline can be given: it judges values, not texts and fractions."""
+    present = ~column.is_null().to_numpy(zero_copy_only=False)
+    readable = present | (name not in KEY_COLUMNS)
+    if pa.types.is_floating(column.type):
+        values = column.fill_null(0.0).to_numpy(zero_copy_only=False)
+        readable &= ~present | ((np.abs(values) < 2.0**63) & (values == np.rint(values)))
+        column = pa.array(np.where(readable, values, 0.0), mask=~present)
+    whole = _whole(name, column, where=where)
+    low, high = _RANGES.get(name, (MISSING, _UNIX_MAX_NS - 1))
+    return whole, readable & ((whole >= low) & (whole <= high) | ~present)
 
 
 def _by_run(table: Any, columns: "dict[str, NDArray[np.int64]]", *, where: str) -> list[StepLog]:
@@ -240,10 +237,15 @@ def _whole(name: str, column: Any, *, where: str) -> "NDArray[np.int64]":
     return np.where(column.is_null().to_numpy(zero_copy_only=False), MISSING, whole)
 
 
+_RANGES = {"rank": (0, WORLD_SIZE_MAX - 1), "start_ns": (0, _UNIX_MAX_NS), "received_ns": (0, _UNIX_MAX_NS)}
+"""What order of arrival is made from, so that sums stay inside 64 bits, and what must fit the wire."""
+
+
 def _check_range(name: str, values: "NDArray[np.int64]", *, where: str) -> None:
-    """Refuse what cannot be: all of a log counts from 0, and a step takes time."""
+    """Refuse what cannot be: all of a log counts from 0, and a step takes time but no day."""
     low = 1 if name == "duration_ns" else 0
-    high = WORLD_SIZE_MAX - 1 if name == "rank" else 1 << 62
+    is_time = name.endswith("_ns") and name not in _RANGES
+    high = _PART_MAX_NS if is_time else _RANGES.get(name, (0, 1 << 62))[1]
     wrong = np.flatnonzero(((values < low) | (values > high)) & (values != MISSING))
     if len(wrong):
         row = int(wrong[0])
@@ -260,8 +262,8 @@ def _joined(parts: list[StepLog]) -> StepLog:
     return StepLog(parts[0].run, columns)
 
 
-def _ordered(log: StepLog, *, where: str) -> StepLog:
-    """Return the rows in order of arrival, and refuse a step that a rank reports twice.
+def _check_once(log: StepLog, *, where: str) -> None:
+    """Refuse a step that a rank reports twice.
 
     After a restart a rank reports the same index again, at another time: twice means less than half a step apart.
     """
@@ -275,7 +277,11 @@ def _ordered(log: StepLog, *, where: str) -> StepLog:
         raise MalformedError(
             f"row {row}", where=where, got=f"rank {rank[row]} step {step[row]} again", expected="each step once"
         )
-    order = np.lexsort((step, rank, log.arrival_ns))
+
+
+def _ordered(log: StepLog) -> StepLog:
+    """Return the rows in order of arrival."""
+    order = np.lexsort((log.columns["step"], log.columns["rank"], log.arrival_ns))
     if np.array_equal(order, np.arange(len(order))):
         return log
     return StepLog(log.run, {name: values[order] for name, values in log.columns.items()})

@@ -4,14 +4,24 @@ Blocking: call it off the event loop. One thread at a time (a lock inside sees t
 a coordinator that is killed loses at most what it had not been told to keep yet.
 """
 
+import contextlib
 import json
+import logging
 import sqlite3
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from coordinator.casebook import RunMemory, memory_from_json
 from coordinator.incidents import CLOSED, OPEN, Incident, from_json, to_json
+from coordinator.memory import LEARNT_MAX_BYTES, Learnt, RunMemory, learnt_from_bytes, memory_from_json
 from lockstep.contracts.errors import ConfigError, MalformedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from coordinator.thresholds import Value
+
+_log = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 1
 FILE_NAME = "coordinator.sqlite3"
@@ -22,6 +32,8 @@ CREATE TABLE IF NOT EXISTS incidents (
 );
 CREATE INDEX IF NOT EXISTS incidents_by_run ON incidents (run, state, opened_unix_ns);
 CREATE TABLE IF NOT EXISTS runs (run TEXT PRIMARY KEY, body TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS learnt (run TEXT PRIMARY KEY, body BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS policy (run TEXT PRIMARY KEY, body TEXT NOT NULL);
 """
 
 
@@ -59,19 +71,47 @@ class Store:
         with self._lock:
             self._database.close()
 
+    def keep(self, incidents: "Iterable[Incident]", memories: "Mapping[str, RunMemory]") -> None:
+        """Write incidents and what runs remember beside them, all or nothing: they speak of each other.
+
+        A memory without what was learnt leaves that as it was kept before.
+        """
+        learnt = {run: memory.learnt.to_bytes() for run, memory in memories.items() if memory.learnt is not None}
+        with self._lock, self._transaction():
+            for incident in incidents:
+                row = (incident.id, incident.run, incident.state, incident.opened_unix_ns)
+                body = json.dumps(to_json(incident))
+                self._database.execute("INSERT OR REPLACE INTO incidents VALUES (?, ?, ?, ?, ?)", (*row, body))
+            for run, memory in memories.items():
+                self._database.execute("INSERT OR REPLACE INTO runs VALUES (?, ?)", (run, json.dumps(memory.to_json())))
+            for run, form in learnt.items():
+                if len(form) > LEARNT_MAX_BYTES:
+                    _log.warning("learnt state of run %s: %d bytes are too many to keep", run, len(form))
+                    continue
+                self._database.execute("INSERT OR REPLACE INTO learnt VALUES (?, ?)", (run, form))
+
     def keep_incident(self, incident: Incident) -> None:
         """Write an incident as it is now."""
-        row = (incident.id, incident.run, incident.state, incident.opened_unix_ns, json.dumps(to_json(incident)))
-        with self._lock:
-            self._database.execute("INSERT OR REPLACE INTO incidents VALUES (?, ?, ?, ?, ?)", row)
+        self.keep([incident], {})
 
-    def keep_run(self, run: str, memory: RunMemory) -> None:
-        """Write what a run remembers beside its incidents."""
-        with self._lock:
-            self._database.execute("INSERT OR REPLACE INTO runs VALUES (?, ?)", (run, json.dumps(memory.to_json())))
+    def forget_learnt(self, runs: "Iterable[str]") -> None:
+        """Drop what the detectors of these runs have learnt: they have ended."""
+        with self._lock, self._transaction():
+            for run in runs:
+                self._database.execute("DELETE FROM learnt WHERE run = ?", (run,))
+
+    @contextlib.contextmanager
+    def _transaction(self) -> "Iterator[None]":
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._database.execute("ROLLBACK")
+            raise
+        self._database.execute("COMMIT")
 
     def load_runs(self) -> dict[str, RunMemory]:
-        """Return what is known of each run, its open incidents included.
+        """Return what is known of each run, its open incidents included. Learnt state that is damaged is left out.
 
         Raises
         ------
@@ -80,19 +120,51 @@ class Store:
         """
         with self._lock:
             rows = self._database.execute("SELECT run, body FROM runs").fetchall()
+            forms = dict(self._database.execute("SELECT run, body FROM learnt").fetchall())
         memories = {}
         for run, body in rows:
             incidents = tuple(reversed(self.incidents(run=run, state=OPEN)))
+            learnt = self._parse_learnt(run, forms[run]) if run in forms else None
             try:
-                memories[run] = memory_from_json(json.loads(body), incidents)
+                memories[run] = memory_from_json(json.loads(body), incidents, learnt)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise MalformedError(
                     f"memory of run {run}", where=self._where, got=repr(error), expected="what was kept"
                 ) from error
         return memories
 
-    def incidents(self, *, run: str = "", state: str = "") -> list[Incident]:
-        """Return incidents, the youngest first, at most LIST_MAX.
+    def _parse_learnt(self, run: str, form: Any) -> Learnt | None:
+        try:
+            return learnt_from_bytes(bytes(form), where=f"{self._where}, run {run}")
+        except (MalformedError, TypeError) as error:
+            _log.warning("%s; discarded, the run's detectors begin anew", error)
+            return None
+
+    def keep_policy(self, run: str, values: "Mapping[str, Value]") -> None:
+        """Write which thresholds were changed over HTTP for a run (empty: for all); none leaves nothing behind."""
+        with self._lock:
+            if values:
+                self._database.execute("INSERT OR REPLACE INTO policy VALUES (?, ?)", (run, json.dumps(values)))
+            else:
+                self._database.execute("DELETE FROM policy WHERE run = ?", (run,))
+
+    def load_policy(self) -> dict[str, dict[str, Any]]:
+        """Return what `keep_policy` wrote, by run; values as JSON has them, to be checked again.
+
+        Raises
+        ------
+        MalformedError
+            The file holds what this version did not write.
+        """
+        with self._lock:
+            rows = self._database.execute("SELECT run, body FROM policy").fetchall()
+        try:
+            return {run: dict(json.loads(body)) for run, body in rows}
+        except (ValueError, TypeError) as error:
+            raise MalformedError("policy", where=self._where, got=repr(error), expected="what was kept") from error
+
+    def incidents(self, *, run: str = "", state: str = "", limit: int = LIST_MAX) -> list[Incident]:
+        """Return incidents, the youngest first, at most `limit`.
 
         Raises
         ------
@@ -104,7 +176,7 @@ class Store:
             rows = self._database.execute(
                 "SELECT body FROM incidents WHERE (?1 = '' OR run = ?1) AND (?2 = '' OR state = ?2) "
                 "ORDER BY opened_unix_ns DESC, id DESC LIMIT ?3",
-                (run, state, LIST_MAX),
+                (run, state, limit),
             ).fetchall()
         return [self._parse(row[0]) for row in rows]
 

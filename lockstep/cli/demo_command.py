@@ -19,6 +19,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("--fault", choices=FAULTS, default="compute", help="what turns slow (default: compute)")
     parser.add_argument("--rank", type=int, default=2, help="the rank that turns slow (default: 2)")
     parser.add_argument("--json", action="store_true", help="print the verdict as one JSON object on the last line")
+    parser.add_argument("--record", metavar="DIR", help="record the run, for `lockstep replay DIR`")
     parser.add_argument("--picture", metavar="FILE", help="also write the verdict as an SVG picture")
     parser.set_defaults(act=act)
 
@@ -36,5 +37,10 @@ def act(arguments: argparse.Namespace) -> int:
     from lockstep.cli.demo.session import run_demo  # noqa: PLC0415  (needs the extras)
 
     return run_demo(
-        fault=arguments.fault, rank=arguments.rank, ranks=RANKS, as_json=arguments.json, picture=arguments.picture
+        fault=arguments.fault,
+        rank=arguments.rank,
+        ranks=RANKS,
+        as_json=arguments.json,
+        picture=arguments.picture,
+        record=arguments.record,
     )

@@ -1,30 +1,31 @@
-"""`lockstep replay STEPLOG`: the incidents that the live coordinator would have raised on a recorded log."""
+"""`lockstep replay STEPLOG`: the incidents that a coordinator raised on a recording, or would have on a step log."""
 
 import argparse
 import json
 import sys
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lockstep.contracts.domains import DEFAULT_ORDER, Domain
+from lockstep.contracts.domains import DEFAULT_ORDER, Domain, Topology, check_order
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.limits import WORLD_SIZE_MAX
 from lockstep.contracts.records import DOMAIN_KINDS
-
-if TYPE_CHECKING:
-    from coordinator.replay import Replayed
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the sub-command."""
     parser = commands.add_parser(
         "replay",
-        help="tell the incidents of a recorded step log",
-        description="Runs the coordinator's own state machine on a step log (Parquet, one row per rank and step) and "
-        "prints the incidents that it would have raised live.",
+        help="tell the incidents of a recording or a step log",
+        description="Runs the coordinator's own state machine on a recording (`--record`) or a step log (Parquet, one "
+        "row per rank and step) and prints the incidents that were told live, or would have been.",
         epilog="Columns, whole numbers: rank, step, start_ns, duration_ns, compute_ns, host_ns, data_ns, gc_ns and "
         "KIND_wait_ns of every kind of domain the job has (tp, cp, ep, dp, pp, world); where known KIND_transfer_ns, "
-        "KIND_bytes, tokens, flags, received_ns, and run, a name. A log that cannot be true is refused.",
+        "KIND_bytes, tokens, work, flags, received_ns, and run, a name. A step log that cannot be true is refused, "
+        "unless --lenient. A recording knows its domains, nodes and thresholds, and holds what came in, true or not: "
+        "what cannot be is counted and skipped, as it was live.",
     )
     parser.add_argument("steplog", metavar="STEPLOG", help="Parquet file, or directory of the parts of one log")
     parser.add_argument(
@@ -34,7 +35,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument(
         "--groups", metavar="FILE", help="YAML or JSON: lists of ranks by kind of domain, instead of the degrees'"
     )
-    parser.add_argument("--ranks-per-node", type=int, default=8, metavar="N", help="ranks of one host (default: 8)")
+    parser.add_argument(
+        "--ranks-per-node", type=int, default=8, metavar="N", help="ranks of one host of a step log (default: 8)"
+    )
+    parser.add_argument(
+        "--lenient", action="store_true", help="count and skip what cannot be true in a step log, as a coordinator does"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of a table")
     parser.set_defaults(act=act)
 
@@ -47,25 +53,49 @@ def act(arguments: argparse.Namespace) -> int:
     LockstepError
         The log or the domains cannot be used; nothing was printed then.
     """
-    from coordinator import steplog  # noqa: PLC0415  (needs the coordinator's packages)
-    from coordinator.policy import Policy  # noqa: PLC0415
-    from coordinator.replay import replay, to_line, topology_of, world_size_of  # noqa: PLC0415
+    from coordinator.recording import parts_of  # noqa: PLC0415  (needs the coordinator's packages)
 
     if arguments.ranks_per_node < 1:
         raise ConfigError(f"--ranks-per-node: got {arguments.ranks_per_node}, expected at least 1")
+    check_order(arguments.order, where="--order")
     groups = read_groups(Path(arguments.groups)) if arguments.groups else []
-    lines = []
-    for log in steplog.read(Path(arguments.steplog)):
-        world = world_size_of(arguments.domains, log)
-        topology = topology_of(world, arguments.domains, order=arguments.order, groups=groups)
-        told = replay(log, topology, Policy(), ranks_per_node=arguments.ranks_per_node)
-        _warn(log.run, told)
-        lines += [to_line(each, ranks_per_node=arguments.ranks_per_node) for each in told.incidents.values()]
+    parts = parts_of(Path(arguments.steplog))
+    lines = _of_recording(parts, arguments, groups) if parts else _of_step_log(arguments, groups)
     for line in lines:
         print(json.dumps(line) if arguments.json else _text(line))
     if not lines and not arguments.json:
         print("no incidents")
     return 0
+
+
+def _of_recording(parts: list[Path], arguments: argparse.Namespace, groups: list[Domain]) -> list[dict[str, Any]]:
+    from coordinator.recording import read_parts  # noqa: PLC0415
+    from coordinator.replay import to_line, topology_of  # noqa: PLC0415
+    from coordinator.rerun import rerun  # noqa: PLC0415
+
+    def shape(world_size: int) -> Topology:
+        return topology_of(world_size, arguments.domains, order=arguments.order, groups=groups)
+
+    told = rerun(read_parts(parts), shape if arguments.domains or groups else None)
+    _warn("recording", told.rejected)
+    return [to_line(each, nodes=told.nodes.get(each.run)) for each in told.incidents.values()]
+
+
+def _of_step_log(arguments: argparse.Namespace, groups: list[Domain]) -> list[dict[str, Any]]:
+    from coordinator import steplog  # noqa: PLC0415
+    from coordinator.policy import Policy  # noqa: PLC0415
+    from coordinator.replay import replay, to_line, topology_of, world_size_of  # noqa: PLC0415
+
+    lines = []
+    skipped: Counter[str] | None = Counter() if arguments.lenient else None
+    for log in steplog.read(Path(arguments.steplog), skipped):
+        world = world_size_of(arguments.domains, log)
+        topology = topology_of(world, arguments.domains, order=arguments.order, groups=groups)
+        told = replay(log, topology, Policy(), ranks_per_node=arguments.ranks_per_node, lenient=arguments.lenient)
+        _warn(f"run {log.run}", told.rejected)
+        lines += [to_line(each, ranks_per_node=arguments.ranks_per_node) for each in told.incidents.values()]
+    _warn("unreadable, by column", skipped or {})
+    return lines
 
 
 def read_groups(file: Path) -> list[Domain]:
@@ -84,9 +114,19 @@ def read_groups(file: Path) -> list[Domain]:
         raise ConfigError(f"groups file {file}: {error}") from None
     if not isinstance(value, dict) or not set(value) <= set(DOMAIN_KINDS):
         raise ConfigError(f"groups file {file}: got {value!r:.100}, expected lists of ranks by kind of {DOMAIN_KINDS}")
-    return [
-        _group(kind, place, ranks, file) for kind, groups in value.items() for place, ranks in enumerate(groups or ())
-    ]
+    for kind, groups in value.items():
+        if not isinstance(groups, list):
+            raise ConfigError(f"groups file {file}: {kind}: got {groups!r:.100}, expected lists of ranks")
+    made = [_group(kind, place, ranks, file) for kind, groups in value.items() for place, ranks in enumerate(groups)]
+    taken: dict[tuple[str, int], str] = {}
+    for group in made:
+        for rank in group.ranks:
+            other = taken.setdefault((group.kind, rank), group.name)
+            if other != group.name:
+                raise ConfigError(
+                    f"groups file {file}: got rank {rank} in {other} and {group.name}, expected one group"
+                )
+    return made
 
 
 def _group(kind: str, place: int, ranks: Any, file: Path) -> Domain:
@@ -96,10 +136,10 @@ def _group(kind: str, place: int, ranks: Any, file: Path) -> Domain:
     return Domain(kind, f"{kind}{place}", tuple(sorted(ranks)))
 
 
-def _warn(run: str, told: "Replayed") -> None:
-    refused = {reason: count for reason, count in told.rejected.items() if count}
+def _warn(what: str, counts: Mapping[str, int]) -> None:
+    refused = {reason: count for reason, count in counts.items() if count}
     if refused:
-        print(f"lockstep: run {run}: rows refused, as they would be live: {refused}", file=sys.stderr)
+        print(f"lockstep: {what}: rows refused, as they would be live: {refused}", file=sys.stderr)
 
 
 def _text(line: dict[str, Any]) -> str:

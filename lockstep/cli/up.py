@@ -37,6 +37,7 @@ class Up:
         coordinator_port: int | None = None,
         broker_port: int = 0,
         batch_seconds: float = 0.2,
+        record_directory: str | None = None,
     ) -> None:
         self.root = Path(root or DEFAULT_ROOT)
         self.broker_port = broker_port or free_port()
@@ -58,7 +59,12 @@ class Up:
             )
         )
         self._coordinator = Coordinator(
-            CoordinatorConfig(**bus, **_given(http_port=coordinator_port, state_directory=state_directory))
+            CoordinatorConfig(
+                **bus,
+                **_given(
+                    http_port=coordinator_port, state_directory=state_directory, record_directory=record_directory
+                ),
+            )
         )
 
     @property

@@ -8,17 +8,12 @@ import pytest
 from benchmarks.scenarios.job import Fault, Interruptions
 from benchmarks.scenarios.job import Scenario as Job
 from benchmarks.scenarios.model import generate as generate_job
-from coordinator import events as ev
 from coordinator import steplog
-from coordinator.config import CoordinatorConfig
 from coordinator.policy import Policy
 from coordinator.replay import replay, to_line, topology_of, world_size_of
-from coordinator.runs import Runs
-from coordinator.steplog import StepLog, StepLogRecorder
+from coordinator.steplog import StepLog
 from lockstep.contracts.domains import Domain
 from lockstep.contracts.errors import ConfigError, MalformedError
-from tests.coordinator.conftest import announce
-from tests.coordinator.scenarios import START_UNIX_S, Scenario, generate
 
 POLICY = Policy()
 SLOW = Fault(cause="data", ranks=(5,), ratio=0.1, begin=60, end=100)
@@ -51,42 +46,6 @@ def test_a_slow_rank_is_told_with_all_that_a_reader_needs():
     assert 100 < line["closed_step"] < 125
     assert line["lost_device_seconds"] == pytest.approx(40 * 7 * 0.1 * job().own_seconds, rel=0.3)
     assert any("rank 5 works" in each for each in line["evidence"])
-
-
-def test_a_recorded_run_is_told_as_it_was_live(tmp_path):
-    """The log that a live coordinator recorded replays to the incidents that it raised: same steps, same words."""
-    recording = generate(Scenario(degrees="dp=4", steps=120).with_fault("gc", 2, seconds=0.08, begin=50, end=80))
-    live = Runs(CoordinatorConfig(), replace(POLICY, profile=replace(POLICY.profile, enabled=False)), {}, lambda: 0.0)
-    recorder = StepLogRecorder(tmp_path, quota_bytes=1 << 30)
-    ends_s = START_UNIX_S + np.cumsum(recording.duration[:, 0])
-    told = {}
-
-    def perform(orders):
-        for name, instructions in orders:
-            for instruction in instructions:
-                if isinstance(instruction, ev.OpenIncident | ev.UpdateIncident | ev.CloseIncident):
-                    told[instruction.incident.id] = instruction.incident
-                elif isinstance(instruction, ev.Diagnose):
-                    pending.append((name, instruction.incident_id))
-
-    pending = []
-    perform(live.take(announce(0, 1, 2, 3), ends_s[0]))
-    for step in range(0, 120, 2):
-        now_s = ends_s[step + 1] + 0.2
-        perform(live.tick(now_s))
-        for ranks in ((0, 1), (2, 3)):
-            batch = recording.batch(step, step + 2, ranks=ranks, node=f"n{ranks[0]}")
-            recorder.add(batch, int(now_s * 1e9))
-            perform(live.take(batch, now_s))
-        for name, incident_id in pending:
-            diagnosed = {"function": "", "operator": "", "evidence": (), "advice": (), "confidence": ""}
-            perform(live.feed(name, ev.DiagnosedEvent(unix_s=now_s, cause_id="", incident_id=incident_id, **diagnosed)))
-        pending.clear()
-    recorder.flush()
-    (log,) = steplog.read(tmp_path)
-    again = replay(log, topology_of(4, "dp=4"), POLICY).incidents
-    assert [to_line(incident) for incident in again.values()] == [to_line(incident) for incident in told.values()]
-    assert [incident.cause for incident in told.values()] == ["gc"]
 
 
 def test_the_order_of_rows_does_not_matter(tmp_path):

@@ -1,12 +1,14 @@
 """The step log: what is written comes back, and what cannot be true is refused by name."""
 
+from collections import Counter
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from coordinator import steplog
-from coordinator.steplog import StepLog, StepLogRecorder
+from coordinator.steplog import StepLog
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.records import MISSING
 from tests.coordinator.scenarios import START_UNIX_S, Scenario, generate
@@ -146,56 +148,69 @@ def test_a_kind_that_the_job_does_not_have_may_be_empty(tmp_path, nothing):
     assert "cp_wait_ns" not in steplog.read(path)[0].columns
 
 
-def test_recorded_batches_come_back(tmp_path):
-    """What the coordinator received is what a replay reads, whichever parts it was written in."""
-    recording = generate(Scenario(degrees="dp=4", steps=12))
-    recorder = StepLogRecorder(tmp_path, quota_bytes=1 << 30, part_rows=20)
-    for step in range(12):
-        recorder.add(recording.batch(step, step + 1), START_NS + step)
-    assert len(list(tmp_path.iterdir())) == 2
-    recorder.flush()
-    recorder.flush()  # nothing is left to write
-    assert len(list(tmp_path.iterdir())) == 3
-    (log,) = steplog.read(tmp_path)
-    assert (log.run, log.count) == ("job", 48)
-    assert log.columns["rank"].tolist() == [0, 1, 2, 3] * 12
-    assert log.columns["duration_ns"][:4] == pytest.approx(recording.duration[0] * 1e9, abs=1)
-    assert log.columns["dp_wait_ns"][:4] == pytest.approx(recording.waits["dp"][0] * 1e9, abs=1)
-    assert log.arrival_ns.tolist() == sorted(START_NS + step for step in range(12) for _ in range(4))
+LENIENT = [
+    (with_value("compute_ns", np.nan, float), {"compute_ns": 1}),
+    (with_value("start_ns", 0.5, float), {"start_ns": 1}),
+    (with_value("start_ns", -1), {"start_ns": 1}),
+    (with_value("start_ns", 1 << 63, np.uint64), None),
+    (with_value("rank", 1 << 21), {"rank": 1}),
+    (with_value("rank", -1), {"rank": 1}),
+    ({"step": pa.array([None] + [1] * 14)}, {"step": 1}),
+    (with_value("dp_wait_ns", -1), {}),
+    (with_value("duration_ns", 0), {}),
+    ({"host_ns": pa.array([1, None] + [1] * 13)}, {}),
+    ({"compute_ns": None}, {}),
+    ({"rank": None}, None),
+    ({"step": ["one"] * 15}, None),
+]
 
 
-def test_the_oldest_parts_go_when_the_quota_is_reached(tmp_path):
-    """A recording never takes more than its quota and the part just written; the youngest rows stay."""
-    recording = generate(Scenario(degrees="dp=4", steps=30))
-    recorder = StepLogRecorder(tmp_path, quota_bytes=1, part_rows=4)
-    for step in range(30):
-        recorder.add(recording.batch(step, step + 1), START_NS + step)
-    assert len(list(tmp_path.iterdir())) == 1
-    (log,) = steplog.read(tmp_path)
-    assert set(log.columns["step"].tolist()) == {29}
+@pytest.mark.parametrize(("changed", "counted"), LENIENT)
+def test_leniently_what_cannot_be_read_is_counted_and_skipped(tmp_path, changed, counted):
+    """Rows without a value that the timeline could be given go, by column; columns of another kind are still refused."""
+    path = foreign(tmp_path / "log.parquet", **changed)
+    skipped = Counter()
+    if counted is None:
+        with pytest.raises(MalformedError):
+            steplog.read(path, skipped)
+        return
+    (log,) = steplog.read(path, skipped)
+    assert {name: count for name, count in skipped.items() if count} == counted
+    assert log.count == STEPS * RANKS - sum(counted.values())
 
 
-def test_rows_that_could_not_be_written_are_kept(tmp_path):
-    """A disk that fails costs nothing while memory lasts: the next flush writes what is pending."""
-    recording = generate(Scenario(degrees="dp=4", steps=2))
-    directory = tmp_path / "log"
-    directory.write_text("in the way")
-    recorder = StepLogRecorder(directory, quota_bytes=1 << 30)
-    recorder.add(recording.batch(0, 2), START_NS)
-    with pytest.raises(OSError, match="log"):
-        recorder.flush()
-    directory.unlink()
-    recorder.flush()
-    assert steplog.read(directory)[0].count == 8
+def test_leniently_a_repeated_row_is_left_to_the_timeline(tmp_path):
+    """It counts duplicates itself."""
+    again = {name: np.append(values, values[-1]) for name, values in columns().items()}
+    (log,) = steplog.read(foreign(tmp_path / "log.parquet", **again), Counter())
+    assert log.count == STEPS * RANKS + 1
 
 
-def test_a_pipelines_bound_is_count_times_shortest(tmp_path):
-    """The recorded transfer of a pipeline is what the timeline makes of the record, null where it was not measured."""
-    recording = generate(Scenario(degrees="dp=2,pp=2", steps=1))
-    batch = recording.batch(0, 1)
-    more = {"pp_shortest_ns": [5, 6, 7, MISSING], "pp_count": [2, 2, MISSING, 2]}
+@pytest.mark.parametrize("name", ["duration_ns", "compute_ns", "dp_wait_ns"])
+def test_a_step_of_more_than_a_day_is_refused(tmp_path, name):
+    """No part of a step lasts so long."""
+    day_ns = 86_400 * 10**9
+    assert steplog.read(foreign(tmp_path / "log.parquet", **with_value(name, day_ns)))
+    with pytest.raises(MalformedError, match=f"{name} of row 4 .* got {day_ns + 1}, expected . to {day_ns}"):
+        steplog.read(foreign(tmp_path / "log.parquet", **with_value(name, day_ns + 1)))
+
+
+def test_the_columns_of_a_batch():
+    """Duration from begin and end; the bound of transfers is count times shortest, null where either is not known."""
+    batch = generate(Scenario(degrees="dp=2,pp=2", steps=1)).batch(0, 1)
+    more = {"pp_shortest_ns": [5, 6, 7, MISSING], "pp_count": [2, -2, MISSING, 2]}
     batch.columns.update({name: np.array(values, dtype="<i8").tobytes() for name, values in more.items()})
-    recorder = StepLogRecorder(tmp_path, quota_bytes=1 << 30)
-    recorder.add(batch, START_NS)
-    recorder.flush()
-    assert steplog.read(tmp_path)[0].columns["pp_transfer_ns"].tolist() == [10, 12, MISSING, MISSING]
+    made = steplog.columns_of([batch], [START_NS])
+    assert made["pp_transfer_ns"].tolist() == [10, MISSING, MISSING, MISSING]
+    assert made["rank"].tolist() == [0, 1, 2, 3]
+    assert set(made["received_ns"].tolist()) == {START_NS}
+    parts = [values for name, values in made.items() if name in steplog.PART_COLUMNS or name.endswith("_wait_ns")]
+    assert sum(parts).tolist() == made["duration_ns"].tolist()
+
+
+def test_a_batch_without_times_has_columns_too():
+    """Whatever a sender left out, nothing raises: null is its time."""
+    batch = generate(Scenario(degrees="dp=4", steps=1)).batch(0, 1)
+    batch.columns.clear()
+    made = steplog.columns_of([batch], [START_NS])
+    assert {made[name][0] for name in ("step", "start_ns")} == {MISSING}

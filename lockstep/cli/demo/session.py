@@ -33,10 +33,15 @@ _POLL_SECONDS = 0.25
 _END_SECONDS = 10.0
 
 
-def run_demo(*, fault: str, rank: int, ranks: int, as_json: bool, picture: str | None) -> int:
-    """Run the demonstration and return its exit status; `picture` is a file for the verdict as SVG."""
+def run_demo(
+    *, fault: str, rank: int, ranks: int, as_json: bool, picture: str | None, record: str | None = None
+) -> int:
+    """Run the demonstration and return its exit status.
+
+    `picture` is a file for the verdict as SVG, `record` a directory for what the coordinator hears.
+    """
     console = Console()
-    verdict = asyncio.run(_Session(fault, rank, ranks, console).run())
+    verdict = asyncio.run(_Session(fault, rank, ranks, console, record).run())
     print_verdict(console, verdict)
     if picture is not None:
         draw_verdict(Path(picture), verdict)
@@ -46,7 +51,8 @@ def run_demo(*, fault: str, rank: int, ranks: int, as_json: bool, picture: str |
 
 
 class _Session:
-    def __init__(self, fault: str, rank: int, ranks: int, console: Console) -> None:
+    def __init__(self, fault: str, rank: int, ranks: int, console: Console, record: str | None) -> None:
+        self.record = record
         self.fault = fault
         self.rank = rank
         self.ranks = ranks
@@ -58,7 +64,7 @@ class _Session:
     async def run(self) -> Verdict:
         root = Path(tempfile.mkdtemp(prefix="lockstep-demo-", dir=_roomy_directory(Path(DEFAULT_ROOT).parent)))
         stop = asyncio.Event()
-        up = Up(root=str(root), exporter_port=0, coordinator_port=0)
+        up = Up(root=str(root), exporter_port=0, coordinator_port=0, record_directory=self.record)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(up.run(stop), name="up")

@@ -1,0 +1,49 @@
+"""Four forked gloo ranks, tensor x data parallel, the agent installed by hand; rank 1 sleeps before a collective.
+
+Arguments: store file, shared directory, seconds of sleep. The others only wait; after the sleep the training goes on to
+its end.
+"""
+
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch import multiprocessing
+
+import lockstep
+from lockstep.agent.bootstrap import uninstall
+
+LATE_RANK = 1
+LATE_STEP = 45
+STEPS = 70
+STEP_SECONDS = 0.03
+RANKS = 4
+
+
+def work(rank, store, root, sleep_seconds):
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS), LOCKSTEP_DIR=root, LOCKSTEP_RUN="job"
+    )
+    assert lockstep.install()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS)
+    tensor = [dist.new_group(ranks, group_desc="TENSOR_MODEL_PARALLEL_GROUP") for ranks in ([0, 1], [2, 3])][rank // 2]
+    data = [dist.new_group(ranks, group_desc="mesh_dp") for ranks in ([0, 2], [1, 3])][rank % 2]
+    weight = torch.ones(4, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for step in range(STEPS):
+        weight.sum().backward()
+        time.sleep(STEP_SECONDS)
+        if rank == LATE_RANK and step == LATE_STEP:
+            time.sleep(float(sleep_seconds))
+        dist.all_reduce(torch.ones(100), group=tensor)
+        dist.all_reduce(torch.ones(100), group=data)
+        optimizer.step()
+    dist.destroy_process_group()
+    uninstall()  # a forked process ends without running what is registered for its exit
+
+
+if __name__ == "__main__":
+    multiprocessing.start_processes(work, args=tuple(sys.argv[1:4]), nprocs=RANKS, start_method="fork")
