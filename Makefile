@@ -40,9 +40,10 @@ bench-simulator: $(VENV)/.dev
 accuracy-simulator: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.simulator_accuracy
 
-# About a quarter of an hour; `--ranks 8 --seeds 2` for a look.
+# The table of docs/accuracy.md with the acceptance beside it; `python -m benchmarks.accuracy --ranks 8 --seeds 2` for a
+# look, `--healthy-steps 500000` for false alarms alone, `python -m benchmarks.holdout` for runs of another author.
 accuracy: $(VENV)/.dev
-	$(BIN)/python -m benchmarks.accuracy --ranks 8 128 1024 --seeds 3
+	$(BIN)/python -m benchmarks.accuracy --processes 2 --check --write docs/accuracy.md
 
 .PHONY: system-packages
 system-packages:

@@ -46,8 +46,8 @@ def plain_rule(recording: "Recording", *, by_self: bool = False) -> list[Named]:
     marks = np.zeros(own.shape, dtype=bool)
     rows = np.flatnonzero(alarm_W)
     for domain in recording.topology.domains:
-        members = list(domain.ranks)
-        marks[rows, np.array(members)[own[np.ix_(rows, members)].argmax(axis=1)]] = True
+        members = np.array(domain.ranks)
+        marks[rows, members[own[np.ix_(rows, members)].argmax(axis=1)]] = True
     return _named(marks)
 
 

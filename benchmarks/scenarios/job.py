@@ -5,9 +5,15 @@ production logs (reference figures: 0.4 % a step inside a stage, 0.25 % between 
 """
 
 from dataclasses import dataclass, field
+from math import prod
+
+from lockstep.contracts.domains import parse_degrees
 
 COMPONENTS = ("compute", "data", "host", "gc")
 LINK = "link"
+HANG = "hang"
+"""Cause of a fault whose ranks have not arrived: they lack the record of row `begin`, after which nothing comes."""
+LIE_ROW = 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +48,8 @@ class Imbalance:
     accumulation: float = 0.0  # every second replica does so much more, and has as many more tokens
     ramp_steps: tuple[int, ...] = ()  # from each of these on, all ranks have ...
     ramp_ratio: float = 0.25  # ... so many more tokens and so much more work
+    ramp_rows: int = 0  # the batch doubles bit by bit over so many rows, from row 40 on
+    tokens_known: bool = True  # without, a log has no column of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +63,25 @@ class Interruptions:
     flagged: bool = False
     warm_up_ratio: float = 1.0  # the first step of an attempt takes so much longer, fading over a few steps
     restart_at: int | None = None  # row at which another attempt begins ...
+    second_restart_at: int | None = None  # ... and a third one, each ...
     rollback_steps: int = 10  # ... so many steps back, ...
     restart_seconds: float = 180.0  # ... so much later
+    leaving_ranks: int = 0  # so many of the last ranks are gone from the first restart on ...
+    joining_ranks: int = 0  # ... or come with it
+    collection_every: int = 0  # all ranks collect garbage in the same step: what one should do
+    collection_seconds: float = 0.12
     profiled_every: int = 0  # a capture of two ranks, flagged
     missing: float = 0.001
+    missing_bursts: int = 0  # so often a sixteenth of the ranks lose their records of 8 rows in a row
     late: float = 0.005
     skew_seconds: float = 0.01  # largest difference of a node's clock
+    frozen_rank: int | None = None  # says the same step index from LIE_ROW on
+    mad_clock_rank: int | None = None  # its clock is years ahead from LIE_ROW on
+
+    @property
+    def restarts(self) -> tuple[int, ...]:
+        """Rows at which another attempt begins."""
+        return tuple(row for row in (self.restart_at, self.second_restart_at) if row is not None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +125,16 @@ class Scenario:
     transfers: dict[str, float] = field(
         default_factory=lambda: {"tp": 0.04, "cp": 0.02, "ep": 0.03, "pp": 0.01, "dp": 0.04, "world": 0.001}
     )
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        sizes = parse_degrees(self.degrees, where="scenario")
+        return prod(size for kind, size in sizes.items() if kind != "ep")
+
+    def rolled_back(self, row: int) -> int:
+        """Return by how many steps the index of a row is behind the row's number."""
+        return self.interruptions.rollback_steps * sum(begin <= row for begin in self.interruptions.restarts)
 
     @property
     def own_seconds(self) -> float:

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.scenarios.job import LINK, Scenario
+from benchmarks.scenarios.interruptions import clock_ahead, interrupt, present, told_steps
+from benchmarks.scenarios.job import COMPONENTS, LINK, Scenario
 from benchmarks.scenarios.recording import RANKS_PER_NODE, Recording
 from lockstep.contracts import domains
-from lockstep.contracts.records import Flag
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from benchmarks.scenarios.job import Fault, Imbalance, Interruptions, Noise
+    from benchmarks.scenarios.job import Fault, Imbalance, Noise
 
     Floats = NDArray[np.float32]
 
@@ -33,7 +33,7 @@ _TOKENS = 8192.0
 _BYTES = 100_000_000
 _EXPERT_MEMORY = 0.98
 _EXPERT_SHARE = 0.5  # of the work follows the tokens
-_WARM_UP_FADE_STEPS = 3.0
+_RAMP_BEGIN = 40
 _STALL_RATIO_MAX = 3.0
 
 
@@ -60,9 +60,9 @@ def generate(scenario: Scenario) -> Recording:
         "host": np.float32(scenario.host) * (1 + np.float32(0.05) * _normal(rng, shape)),
         "gc": np.float32(scenario.gc) * (1 + np.float32(0.1) * _normal(rng, shape)),
     }
-    step_W, gap_W, flags = _interrupt(scenario, parts, rng)
+    step_W, gap_W, flags = interrupt(scenario, parts, rng)
     for fault in scenario.faults:
-        if fault.cause != LINK:
+        if fault.cause in COMPONENTS:
             parts[fault.cause] += _fault(fault, shape, rng) * np.float32(scenario.own_seconds)
     if scenario.noise.contention:
         own = sum(parts.values(), start=np.zeros(shape, dtype=np.float32)).reshape(-1, *grid)
@@ -89,9 +89,12 @@ def generate(scenario: Scenario) -> Recording:
         },
         tokens=tokens,
         flags=flags,
-        present=rng.random(shape, dtype=np.float32) >= interruptions.missing,
+        present=present(scenario, rng),
         late=rng.random(shape, dtype=np.float32) < interruptions.late,
         skew_ns_R=np.repeat(skew_ns, RANKS_PER_NODE)[: shape[1]],
+        told_step=told_steps(scenario, step_W),
+        ahead_ns=clock_ahead(scenario),
+        tokens_known=scenario.imbalance.tokens_known,
     )
 
 
@@ -150,43 +153,15 @@ def _imbalance(
         more = more.reshape(1, 1, grid[1], grid[2], 1, 1)
         load *= 1 + more
         extra += more
+    if imbalance.ramp_rows:
+        ramp_W = np.clip((np.arange(steps) - _RAMP_BEGIN) / imbalance.ramp_rows, 0, 1).astype(np.float32)
+        load *= 1 + ramp_W.reshape(-1, 1, 1, 1, 1, 1)
+        extra += ramp_W.reshape(-1, 1, 1, 1, 1, 1)
     for begin in imbalance.ramp_steps:
         load[begin:] *= np.float32(1 + imbalance.ramp_ratio)
         extra[begin:] += np.float32(imbalance.ramp_ratio)
     shape = (steps, int(np.prod(grid)))
     return load.reshape(shape) * np.float32(_TOKENS), extra.reshape(shape) * np.float32(scenario.compute)
-
-
-def _interrupt(
-    scenario: Scenario, parts: "dict[str, Floats]", rng: np.random.Generator
-) -> "tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]":
-    """Add pauses, captures and warm-up to the parts; return step indices, gaps before rows, and flags."""
-    plan: Interruptions = scenario.interruptions
-    rows, ranks = parts["host"].shape
-    step_W, gap_W = np.arange(rows), np.zeros(rows)
-    attempts = [0]
-    if plan.restart_at is not None:
-        attempts.append(plan.restart_at)
-        step_W[plan.restart_at :] -= plan.rollback_steps
-        gap_W[plan.restart_at] = plan.restart_seconds
-    for begin in attempts:
-        fade = np.exp(-np.arange(rows - begin) / _WARM_UP_FADE_STEPS).astype(np.float32)
-        parts["compute"][begin:] += np.float32(plan.warm_up_ratio * scenario.compute) * fade[:, None]
-    flags = np.zeros((rows, ranks), dtype=np.int64)
-    for every, seconds, flag in (
-        (plan.checkpoint_every, plan.checkpoint_seconds, Flag.CHECKPOINT),
-        (plan.evaluation_every, plan.evaluation_seconds, Flag.EVALUATION),
-    ):
-        at = np.flatnonzero(step_W % every == every - 1) if every else []
-        for row in at:
-            parts["host"][row] += np.float32(seconds) * (1 + np.float32(0.05) * _normal(rng, (ranks,)))
-            flags[row] |= flag if plan.flagged else 0
-    if plan.profiled_every:
-        for row in range(plan.profiled_every, rows - 1, plan.profiled_every):
-            chosen = rng.choice(ranks, 2, replace=False)
-            flags[row : row + 2, chosen] |= Flag.PROFILED
-            parts["host"][row : row + 3, chosen] += np.float32(0.5 * scenario.compute)
-    return step_W, gap_W, flags
 
 
 def _fault(fault: "Fault", shape: tuple[int, int], rng: np.random.Generator) -> "Floats":

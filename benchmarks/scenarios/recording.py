@@ -43,6 +43,10 @@ class Recording:
     present: "NDArray[np.bool_]"
     late: "NDArray[np.bool_]"
     skew_ns_R: "NDArray[np.int64]"
+    told_step: "NDArray[np.int64]"
+    """What each rank says the step's index is, and by how much its clock is ahead, ns: both broadcast to (W, R)."""
+    ahead_ns: "NDArray[np.int64]"
+    tokens_known: bool = True
 
     @property
     def own(self) -> "NDArray[np.float32]":
@@ -66,8 +70,11 @@ class Recording:
 
         columns = {
             "rank": rank,
-            "step": self.step_W[at_W],
-            "start_ns": end_ns_W[at_W] - duration_ns_W[at_W] + self.skew_ns_R[rank],
+            "step": np.broadcast_to(self.told_step, self.present.shape)[at_W, rank],
+            "start_ns": end_ns_W[at_W]
+            - duration_ns_W[at_W]
+            + self.skew_ns_R[rank]
+            + np.broadcast_to(self.ahead_ns, self.present.shape)[at_W, rank],
             "duration_ns": duration_ns_W[at_W],
         }
         columns |= {f"{name}_ns": nanoseconds(values) for name, values in self.parts.items() if name != "compute"}
@@ -77,7 +84,8 @@ class Recording:
         if optional:
             columns |= {f"{kind}_transfer_ns": nanoseconds(values) for kind, values in self.transfers.items()}
             columns |= {f"{kind}_bytes": values[rank] for kind, values in self.moved.items()}
-            columns["tokens"] = np.rint(self.tokens.ravel()[rows]).astype(np.int64)
+            if self.tokens_known:
+                columns["tokens"] = np.rint(self.tokens.ravel()[rows]).astype(np.int64)
             columns["flags"] = self.flags.ravel()[rows]
             columns["received_ns"] = received_ns.ravel()[rows]
         return StepLog(run, columns)

@@ -8,9 +8,9 @@ wrong, before the fault just as in a healthy job.
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from benchmarks.scenarios.job import LINK
+from benchmarks.scenarios.job import HANG, LINK
 from benchmarks.scenarios.recording import RANKS_PER_NODE
-from coordinator.findings import FLUCTUATION, SLOW_RANK
+from coordinator.findings import SLOW_LINK
 from coordinator.replay import to_line
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Thing = tuple[str, object]
 JOB: Thing = ("job", "")
+_NOTES_MAX = 8  # a rule that names everybody needs no list of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,13 @@ class Named:
     row: int
     thing: Thing
     cause: str | None = None
+    page: str = ""
+    """The incident that it was named in: things of one page are one false alarm."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Score:
-    """Sums over runs: things wanted, found and wrongly named, ranks among the latter, rows without a fault."""
+    """Sums over runs: things wanted, found, wrongly named (ranks among them), pages and rows without a fault."""
 
     wanted: int = 0
     found: int = 0
@@ -46,6 +49,8 @@ class Score:
     latency_rows: list[int] = field(default_factory=list)
     causes_told: int = 0
     causes_right: int = 0
+    notes: list[str] = field(default_factory=list)
+    """What was wrong or missed in one run, the first `_NOTES_MAX` of it; not summed."""
 
     def add(self, other: "Score") -> None:
         """Add another run's."""
@@ -57,28 +62,31 @@ class Score:
 
 def told_by(replayed: "Replayed", scenario: "Scenario") -> "Iterator[Named]":
     """Yield what the incidents of a replay name, each thing of an incident once, with the cause it ended with."""
-    restart = scenario.interruptions.restart_at
-    rollback = scenario.interruptions.rollback_steps if restart is not None else 0
+    steps = [row - scenario.rolled_back(row) for row in range(scenario.steps)]
     seen: set[tuple[str, Thing]] = set()
+    row = 0
     for change in replayed.changes:
-        last = to_line(replayed.incidents[change.incident.id], ranks_per_node=RANKS_PER_NODE)
+        incident = change.incident
+        last = to_line(replayed.incidents[incident.id], ranks_per_node=RANKS_PER_NODE)
+        step = incident.detected_step if change.step < 0 else change.step
+        row = next((at for at in range(row, len(steps)) if steps[at] == step), row)  # changes are told in order
         if last["cause"] == "imbalance":  # told as information
             continue
-        row = change.step + (rollback if change.step >= (restart or 0) else 0)
-        for thing in _things(change.incident.kind, change.incident.ranks, last):
-            if (change.incident.id, thing) not in seen:
-                seen.add((change.incident.id, thing))
-                yield Named(row, thing, last["cause"])
+        cause = HANG if incident.kind == HANG else last["cause"]
+        for thing in _things(incident.kind, incident.ranks, last["scope"]):
+            if (incident.id, thing) not in seen:
+                seen.add((incident.id, thing))
+                yield Named(row, thing, cause, incident.id)
 
 
-def _things(kind: str, ranks: tuple[int, ...], last: "dict[str, object]") -> list[Thing]:
-    if kind == SLOW_RANK:
-        return [("rank", rank) for rank in ranks]
-    if kind == FLUCTUATION or last["scope"] == "job":
+def _things(kind: str, ranks: tuple[int, ...], scope: str) -> list[Thing]:
+    if scope == "job":
         return [JOB]
-    if last["scope"] == "node":
+    if scope == "group":
+        return [("group", tuple(sorted(ranks)))]
+    if scope == "node" and kind == SLOW_LINK:
         return [("node", ranks[0] // RANKS_PER_NODE)]
-    return [("group", tuple(sorted(ranks)))]
+    return [("rank", rank) for rank in ranks]
 
 
 def score(scenario: "Scenario", topology: "Topology", named: "Iterable[Named]") -> Score:
@@ -87,14 +95,23 @@ def score(scenario: "Scenario", topology: "Topology", named: "Iterable[Named]") 
     begin = min((fault.begin for fault in scenario.faults), default=scenario.steps)
     result = Score(wanted=len(wanted), healthy_rows=begin)
     first: dict[Thing, Named] = {}
+    pages: set[object] = set()
     for each in named:
         fault = wanted.get(each.thing)
         if fault is not None and each.row >= fault.begin:
             first.setdefault(each.thing, each)
         elif each.row < begin or not _is_symptom(each.thing, scenario):
             result.wrong += 1
+            if len(result.notes) < _NOTES_MAX:
+                result.notes.append(f"wrong {each.thing} at row {each.row}, cause {each.cause}")
             result.wrong_ranks += each.thing[0] == "rank"
-            result.alarms_in_health += each.row < begin
+            if each.row < begin:
+                pages.add(each.page or each)
+    result.alarms_in_health = len(pages)
+    missing = [thing for thing in wanted if thing not in first]
+    result.notes += [
+        f"missed {thing}, {wanted[thing].cause} from row {wanted[thing].begin}" for thing in missing[:_NOTES_MAX]
+    ]
     result.found = len(first)
     for thing, each in first.items():
         result.latency_rows.append(each.row - wanted[thing].begin + 1)
@@ -124,6 +141,6 @@ def _is_symptom(thing: Thing, scenario: "Scenario") -> bool:
         return False
     if thing == JOB:
         return True
-    fault = scenario.faults[0]
-    is_group_of_it = thing[0] == "group" and bool(set(fault.ranks).intersection(thing[1]))  # type: ignore[call-overload]
-    return fault.cause == LINK and fault.wanted in ("node", "job") and is_group_of_it
+    wide = [fault for fault in scenario.faults if fault.cause == LINK and fault.wanted in ("node", "job")]
+    kind, members = thing
+    return kind == "group" and any(set(fault.ranks).intersection(members) for fault in wide)  # type: ignore[arg-type]

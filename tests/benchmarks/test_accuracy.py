@@ -5,11 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks import baselines
-from benchmarks.accuracy import OURS, Table, line, main, measure
+from benchmarks import accuracy, baselines
+from benchmarks.accuracy import main, marathon, measure
+from benchmarks.scenarios.acceptance import DEMANDS, missed
+from benchmarks.scenarios.catalogue import FAULTS
 from benchmarks.scenarios.job import Fault, Interruptions, Scenario
 from benchmarks.scenarios.model import generate
 from benchmarks.scenarios.score import JOB, Named, Score, score
+from benchmarks.scenarios.table import OURS, Table, line, rate_bound
+from coordinator.replay import Replayed
 from lockstep.contracts.domains import from_degrees
 
 TOPOLOGY = from_degrees({"tp": 2, "dp": 8}, 16)
@@ -72,16 +76,16 @@ def test_a_line_of_the_table_leaves_out_what_was_not_measured():
     total = Score()
     for result in (scored(RANK, rank(52, 3)), scored(RANK, rank(53, 3), rank(54, 4), rank(10, 9))):
         total.add(result)
-    assert line(total).split() == ["0.750", "0.750", "100.0", "1", "4", "5", "1.00"]
+    assert line(total).split() == ["0.750", "0.750", "100.00", "1", "4", "5", "1.000"]
     assert line(Score()).split() == ["-", "-", "-", "0", "-", "-", "-"]
 
 
 @pytest.mark.parametrize("name", ["slow 5 %", "gc on one", "link tp", "quiet"])
 def test_the_detector_keeps_what_it_has_reached(name):
     """On a fresh seed at 128 ranks: found within 4 steps by its cause, nothing else named."""
-    table = Table()
-    measure(name, 128, 77, table, baselines=False)
-    result = table.total(OURS, 128, [name])
+    _, scores, _ = measure((name, 128, 77, False))
+    ((method, result),) = scores
+    assert method == OURS
     assert result.wrong == 0
     assert result.found == result.wanted == result.causes_right
     assert max(result.latency_rows, default=0) <= 4
@@ -94,6 +98,105 @@ def test_the_table_is_printed(capsys):
     for method in (OURS, *baselines.BASELINES):
         assert f"{method}, faults" in out
         assert f"{method}, healthy" in out
+
+
+def test_things_of_one_page_are_one_false_alarm():
+    """A page that names four ranks wakes one person once; without a page each name is one."""
+    page = [Named(10, ("rank", which), "compute", "run-1") for which in range(4)]
+    assert scored(None, *page, Named(50, JOB, "data", "run-2")).alarms_in_health == 2
+    assert scored(None, rank(10, 1), rank(10, 2)).alarms_in_health == 2
+
+
+def test_several_faults_are_wanted_at_once():
+    """Each fault's thing is a find from its own begin on, and no rank of the other one is excused."""
+    both = Scenario(name="test", degrees="tp=2,dp=8", seed=1, steps=100, faults=(replace(RANK, ranks=(9,)), GROUP))
+    result = score(both, TOPOLOGY, [rank(52, 9), Named(53, ("group", (2, 3)), "link"), rank(53, 2)])
+    assert (result.wanted, result.found, result.wrong_ranks, result.causes_right) == (2, 2, 1, 2)
+
+
+@pytest.mark.parametrize(("count", "mean"), [(0, 2.9957), (1, 4.7439), (3, 7.7537), (20, 29.0620)])
+def test_the_bound_of_a_rate_is_the_printed_one(count, mean):
+    """The one-sided 95 % bound of a Poisson count, as printed in tables."""
+    assert rate_bound(count, 1000) == pytest.approx(mean / 1000, rel=1e-4)
+
+
+def table_of(name, ranks=128, **sums):
+    """Return a table with one scenario of a healthy million steps."""
+    table = Table()
+    table.add(OURS, name, ranks, Score(**{"healthy_rows": 1_000_000} | sums))
+    return table
+
+
+def found(count, *, wanted=None, rows=3, right=None):
+    """Return the sums of so many finds."""
+    return {
+        "wanted": count if wanted is None else wanted,
+        "found": count,
+        "latency_rows": [rows] * count,
+        "causes_told": count,
+        "causes_right": count if right is None else right,
+    }
+
+
+def test_every_fault_has_a_demand():
+    """A fault that nobody demands anything of would pass unseen."""
+    assert set(DEMANDS) == set(FAULTS)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (table_of("slow 5 %", **found(1000)), []),
+        (table_of("slow 5 %", **found(994, wanted=1000)), ["recall 0.994"]),
+        (
+            table_of("slow 5 %", **found(100, rows=6)),
+            ["p50 6", "p95 6", "sudden faults: p50 6", "sudden faults: p95 6"],
+        ),
+        (table_of("slow 5 %", **found(100, right=98)), ["cause right in 0.980"]),
+        (table_of("slow 5 %", wrong_ranks=1, **found(100)), ["1 innocent ranks"]),
+        (table_of("slow, noisy", wrong_ranks=1, **found(100, rows=8)), []),
+        (table_of("slow 3 %", **found(100, rows=9)), ["recall 0.000 within 8"]),
+        (table_of("slow 3 %", ranks=8, **found(100, rows=9)), []),
+        (table_of("drift", **found(100, rows=29)), ["p95 29"]),
+        (table_of("quiet", alarms_in_health=2), []),
+        (table_of("quiet", alarms_in_health=3), ["false alarms: 3 in 1,000,000"]),
+        (table_of("experts, no tokens", alarms_in_health=3), []),
+    ],
+)
+def test_what_misses_the_acceptance_is_said(table, said):
+    """Recall, latency, innocents, cause and false alarms each have their limit, just met and just missed."""
+    lines = list(missed(table))
+    assert len(lines) == len(said)
+    assert all(part in each for part, each in zip(said, lines, strict=True))
+
+
+def test_a_check_that_misses_fails_and_the_page_says_so(tmp_path, monkeypatch, capsys):
+    """`--check` returns 1 and names the row; the written page has it, the seeds and the table."""
+    monkeypatch.setattr(accuracy, "replay", lambda *_: Replayed())
+    page = tmp_path / "accuracy.md"
+    arguments = ["--ranks", "8", "--seeds", "2", "--no-baselines", "--scenario", "slow 10 %", "--write", str(page)]
+    assert main([*arguments, "--check"]) == 1
+    assert "MISSED 8 ranks, slow 10 %: recall 0.000" in capsys.readouterr().out
+    text = page.read_text()
+    assert "- 8 ranks: 1 to 2, 1 scenarios" in text
+    assert "- missed: 8 ranks, slow 10 %: recall 0.000" in text
+    assert "| slow 10 % | 0.000 |" in text
+    assert main([*arguments, "--show"]) == 0
+    assert "slow 10 %, 8 ranks, seed 2: missed ('rank', " in capsys.readouterr().out
+
+
+def test_the_marathon_prints_every_page_with_its_seed(monkeypatch, capsys):
+    """Steps are counted until there are enough, and a false alarm can be run again from what is printed."""
+
+    def told(task):
+        named = [Named(7, JOB, "data", "run-1")] if task[2] == 3 and task[0] == "noisy" else []
+        return task, [(OURS, Score(healthy_rows=200, alarms_in_health=len(named)))], named
+
+    monkeypatch.setattr(accuracy, "measure", told)
+    assert marathon(20_000, 1, 1) == 1
+    out = capsys.readouterr().out
+    assert "noisy, 8 ranks, seed 3: ('job', '') at row 7, cause data" in out
+    assert "1 pages in 25,600 healthy steps; 95 % upper bound 92.65 in 500,000" in out
 
 
 @pytest.fixture(scope="module")

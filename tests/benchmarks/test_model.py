@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.scenarios.catalogue import SCENARIOS, SHAPES, SIZES, names
+from benchmarks.scenarios.catalogue import SCENARIOS, names
 from benchmarks.scenarios.job import Fault, Imbalance, Interruptions, Noise, Scenario
 from benchmarks.scenarios.model import generate, world_size
+from benchmarks.scenarios.recipes import SHAPES, SIZES
 from coordinator.policy import Policy
 from coordinator.replay import replay
 
@@ -112,6 +113,71 @@ def test_a_restart_rolls_back_and_takes_its_time():
     step, start = log.columns["step"][of_rank], log.columns["start_ns"][of_rank]
     assert step.tolist() == [*range(10), *range(6, 16)]
     assert start[10] - (start[9] + log.columns["duration_ns"][of_rank][9]) == 100 * 10**9
+
+
+def test_a_gradual_ramp_doubles_tokens_and_work():
+    """Bit by bit, on all ranks alike."""
+    recording = generate(scenario("dp=4", steps=200, noise=STILL, imbalance=Imbalance(ramp_rows=100)))
+    assert recording.tokens[[0, 90, 199], 0].tolist() == [8192, 1.5 * 8192, 2 * 8192]
+    assert recording.parts["compute"][[0, 90, 199], 3] == pytest.approx([0.4, 0.6, 0.8], rel=1e-5)
+
+
+def test_hidden_tokens_leave_no_column():
+    """A log without tokens is one whose agent does not know them."""
+    assert "tokens" in generate(scenario("dp=4")).log().columns
+    hidden = Imbalance(tokens_known=False)
+    assert "tokens" not in generate(scenario("dp=4", imbalance=hidden)).log().columns
+
+
+def test_collections_of_all_at_once_come_in_the_same_step():
+    """Every rank collects in the same steps, so nobody waits for it."""
+    gc = generate(scenario("dp=4", interruptions=replace(UNDISTURBED, collection_every=5))).parts["gc"]
+    assert (np.flatnonzero((gc > 0.1).all(axis=1)) == [4, 9, 14, 19]).all()
+    assert (gc[0] < 0.01).all()
+
+
+def test_a_hang_ends_the_records_until_the_restart():
+    """The culprit lacks the step that the others have just left; the next record comes minutes later, steps back."""
+    log = generate(replace(SCENARIOS["hang"](8, 1), noise=STILL)).log().columns
+    begin = SCENARIOS["hang"](8, 1).faults[0].begin
+    (culprit,) = SCENARIOS["hang"](8, 1).faults[0].ranks
+    before = log["start_ns"] < log["start_ns"].min() + 170 * 10**9
+    assert culprit not in log["rank"][before & (log["step"] == begin)]
+    assert len(set(log["rank"][before & (log["step"] == begin)])) >= 6
+    assert log["step"][before].max() == begin
+
+
+def test_ranks_lie_as_they_are_told():
+    """A frozen counter says one index for ever, a mad clock is years ahead; everybody else goes on as before."""
+    plan = replace(UNDISTURBED, frozen_rank=1, mad_clock_rank=2)
+    log = generate(scenario("dp=4", steps=60, interruptions=plan)).log().columns
+    step, start = ({rank: log[name][log["rank"] == rank] for rank in range(4)} for name in ("step", "start_ns"))
+    assert step[1].tolist() == [*range(50), *[50] * 10]
+    assert step[3].tolist() == list(range(60))
+    assert (start[2][50:] - start[3][50:] > 10**16).all()
+    assert (start[2][:50] == start[3][:50]).all()
+
+
+def test_ranks_leave_join_and_lose_their_records():
+    """Leaving ranks are gone from the restart on, joining ones come with it, bursts lose rows of the same ranks."""
+    plan = replace(UNDISTURBED, restart_at=10, rollback_steps=2)
+    leaving = generate(scenario("dp=4", interruptions=replace(plan, leaving_ranks=2))).present
+    joining = generate(scenario("dp=4", interruptions=replace(plan, joining_ranks=1))).present
+    assert leaving[:10].all()
+    assert leaving[10:].all(axis=0).tolist() == [True, True, False, False]
+    assert not leaving[10:, 2:].any()
+    assert not joining[:10, 3].any()
+    assert joining[10:].all()
+    lost = ~generate(scenario("dp=32", steps=60, interruptions=replace(UNDISTURBED, missing_bursts=1))).present
+    assert lost.sum() == 2 * 8
+    assert (lost.sum(axis=0) == 8).sum() == 2
+
+
+def test_a_second_restart_rolls_back_again():
+    """Indices fall twice, and the row of an index is known in each attempt."""
+    made = scenario("dp=2", interruptions=replace(UNDISTURBED, restart_at=8, second_restart_at=14, rollback_steps=3))
+    assert generate(made).step_W.tolist() == [*range(8), *range(5, 11), *range(8, 14)]
+    assert [made.rolled_back(row) for row in (0, 7, 8, 13, 14)] == [0, 0, 3, 3, 6]
 
 
 @pytest.mark.parametrize("ranks", SIZES)

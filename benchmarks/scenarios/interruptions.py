@@ -1,0 +1,101 @@
+# ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
+"""What happens to a generated run and to its records: pauses, restarts, losses, and ranks that lie.
+
+Shapes: W rows, R ranks.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from benchmarks.scenarios.job import HANG, LIE_ROW
+from lockstep.contracts.records import Flag
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from benchmarks.scenarios.job import Interruptions, Scenario
+
+    Floats = NDArray[np.float32]
+
+_WARM_UP_FADE_STEPS = 3.0
+_BURST_ROWS = 8
+_BURST_SHARE = 1 / 16  # of the ranks
+_YEARS_NS = 94_000_000_000_000_000  # three of them
+
+
+def interrupt(
+    scenario: "Scenario", parts: "dict[str, Floats]", rng: np.random.Generator
+) -> "tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]":
+    """Add pauses, captures and warm-up to the parts; return step indices, gaps before rows, and flags."""
+    plan: Interruptions = scenario.interruptions
+    rows, ranks = parts["host"].shape
+    step_W, gap_W = np.arange(rows), np.zeros(rows)
+    for begin in plan.restarts:
+        step_W[begin:] -= plan.rollback_steps
+        gap_W[begin] = plan.restart_seconds
+    for begin in (0, *plan.restarts):
+        fade = np.exp(-np.arange(rows - begin) / _WARM_UP_FADE_STEPS).astype(np.float32)
+        parts["compute"][begin:] += np.float32(plan.warm_up_ratio * scenario.compute) * fade[:, None]
+    if plan.collection_every:
+        at = np.arange(rows) % plan.collection_every == plan.collection_every - 1
+        parts["gc"][at] += np.float32(plan.collection_seconds)
+    flags = np.zeros((rows, ranks), dtype=np.int64)
+    for every, seconds, flag in (
+        (plan.checkpoint_every, plan.checkpoint_seconds, Flag.CHECKPOINT),
+        (plan.evaluation_every, plan.evaluation_seconds, Flag.EVALUATION),
+    ):
+        at = np.flatnonzero(step_W % every == every - 1) if every else []
+        for row in at:
+            parts["host"][row] += np.float32(seconds) * _uneven(ranks, rng)
+            flags[row] |= flag if plan.flagged else 0
+    if plan.profiled_every:
+        for row in range(plan.profiled_every, rows - 1, plan.profiled_every):
+            chosen = rng.choice(ranks, 2, replace=False)
+            flags[row : row + 2, chosen] |= Flag.PROFILED
+            parts["host"][row : row + 3, chosen] += np.float32(0.5 * scenario.compute)
+    return step_W, gap_W, flags
+
+
+def _uneven(ranks: int, rng: np.random.Generator) -> "Floats":
+    uneven: Floats = 1 + np.float32(0.05) * rng.standard_normal(ranks, dtype=np.float32)
+    return uneven
+
+
+def present(scenario: "Scenario", rng: np.random.Generator) -> "NDArray[np.bool_]":
+    """Return which records ever arrive, array of shape (W, R)."""
+    plan, shape = scenario.interruptions, (scenario.steps, scenario.ranks)
+    here: NDArray[np.bool_] = rng.random(shape, dtype=np.float32) >= plan.missing
+    for _ in range(plan.missing_bursts):
+        row = int(rng.integers(_BURST_ROWS, shape[0] - _BURST_ROWS))
+        lost = rng.choice(shape[1], max(1, int(_BURST_SHARE * shape[1])), replace=False)
+        here[row : row + _BURST_ROWS, lost] = False
+    first = min(plan.restarts, default=shape[0])
+    if plan.leaving_ranks:
+        here[first:, shape[1] - plan.leaving_ranks :] = False
+    if plan.joining_ranks:
+        here[:first, shape[1] - plan.joining_ranks :] = False
+    for fault in scenario.faults:
+        if fault.cause == HANG:
+            here[fault.begin, list(fault.ranks)] = False
+    return here
+
+
+def told_steps(scenario: "Scenario", step_W: "NDArray[np.int64]") -> "NDArray[np.int64]":  # noqa: N803
+    """Return the step index that each rank says, array that broadcasts to (W, R)."""
+    frozen = scenario.interruptions.frozen_rank
+    if frozen is None:
+        return step_W[:, None]
+    told = np.repeat(step_W[:, None], scenario.ranks, axis=1)
+    told[LIE_ROW:, frozen] = LIE_ROW
+    return told
+
+
+def clock_ahead(scenario: "Scenario") -> "NDArray[np.int64]":
+    """Return by how much each rank's clock is ahead, ns, array that broadcasts to (W, R)."""
+    mad = scenario.interruptions.mad_clock_rank
+    if mad is None:
+        return np.zeros((1, 1), dtype=np.int64)
+    ahead = np.zeros((scenario.steps, scenario.ranks), dtype=np.int64)
+    ahead[LIE_ROW:, mad] = _YEARS_NS
+    return ahead
