@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from coordinator.detect.components import explain_run
 from coordinator.detect.fluctuation import FluctuationTest, RunSample
 from coordinator.detect.imbalance import Imbalance
 from coordinator.detect.rank_findings import RankFindings
+from coordinator.detect.scattered import ScatteredGcTest
 from coordinator.detect.slow_link import SlowLinkTest
 from coordinator.detect.slow_rank import SlowRankTest
-from coordinator.findings import FLUCTUATION, LINK, SLOW_LINK, Finding, Judgement
+from coordinator.findings import Finding, Judgement
+from coordinator.run_findings import scattered_gc, slow_link, slower_run, without_scattered
 from coordinator.topology import places_of, replicas_of
 from lockstep.contracts.records import Flag
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from coordinator.detect.link_evidence import SlowLink
     from coordinator.policy import Policy
     from coordinator.timeline import StepRow
     from lockstep.contracts.domains import Topology
@@ -72,6 +72,7 @@ class Judge:
         self._rank_findings = RankFindings(topology, ranks, self._slow_rank, self._hosts)
         self._links = SlowLinkTest(topology.domains, ranks, policy.link, policy.excess, hosts=self._hosts)
         self._fluctuation = FluctuationTest(policy.fluctuation)
+        self._scattered = ScatteredGcTest(len(ranks), policy.gc)
         self._imbalance = Imbalance()
         self._ranks_of_node = dict(Counter(self._hosts))
         self._flag_share_R = np.zeros(len(ranks), dtype=np.float32)
@@ -91,10 +92,8 @@ class Judge:
             self._slow_rank.step(row.self_seconds, row.step, compute_R=row.components["compute"], work_R=row.work)
             self._links.step(row, row.step)
             self._fluctuation.step(self._sample(row, step_seconds), row.step)
-            self._imbalance.step(self._slow_rank, step_seconds)
-            judged = self._slow_rank.ranks.judged
-            if judged % self._policy.cause.typical_every == 1 and not self._fluctuation.fluctuating:
-                self._rank_findings.learn(row, self._policy.cause)
+            self._scattered.step(row.components["gc"], step_seconds, row.step)
+            self._learn(row, step_seconds)
             self._findings = self._find(step_seconds)
         return Judgement(
             step=row.step,
@@ -113,6 +112,15 @@ class Judge:
             imbalance_ratios=dict(self._imbalance.ratios),
         )
 
+    def _learn(self, row: "StepRow", step_seconds: float) -> None:
+        """Remember what usual steps consist of; a pause that nobody flagged is none."""
+        policy, recent = self._policy, self._fluctuation.recent_seconds or step_seconds
+        if self._slow_rank.is_paused or step_seconds > (1 + policy.rank.pause_ratio) * recent:
+            return
+        self._imbalance.step(self._slow_rank, step_seconds)
+        if self._slow_rank.ranks.judged % policy.cause.typical_every == 1 and not self._fluctuation.fluctuating:
+            self._rank_findings.learn(row, policy.cause)
+
     def _sample(self, row: "StepRow", step_seconds: float) -> RunSample:
         """Return what the run's own history is compared with: the step, and what of it only work explains."""
         test = self._slow_rank
@@ -130,11 +138,12 @@ class Judge:
         self._policy = policy
         self._slow_rank.adopt(policy.excess, policy.rank, policy.work)
         self._links.adopt(policy.link, policy.excess)
-        self._fluctuation.policy = policy.fluctuation
+        self._fluctuation.policy, self._scattered.policy = policy.fluctuation, policy.gc
 
     def memory(self) -> "dict[str, NDArray[np.generic]]":
         """Return what has been learnt, arrays by name: what a restart of the coordinator must not lose."""
-        memory: dict[str, NDArray[np.generic]] = {"flag_share": self._flag_share_R}
+        capture = np.array([self._after_capture])
+        memory: dict[str, NDArray[np.generic]] = {"flag_share": self._flag_share_R, "after_capture": capture}
         for name, part in self._parts().items():
             memory |= {f"{name}.{key}": value for key, value in part.memory().items()}
         return memory
@@ -147,6 +156,7 @@ class Judge:
         share_R = memory.get("flag_share")
         if share_R is not None and share_R.shape == self._flag_share_R.shape:
             self._flag_share_R = share_R.astype(np.float32)
+            self._after_capture = bool(memory.get("after_capture", np.zeros(1)).any())
 
     def _parts(self) -> "dict[str, _Learns]":
         return {
@@ -154,6 +164,7 @@ class Judge:
             "rank_findings": self._rank_findings,
             "links": self._links,
             "fluctuation": self._fluctuation,
+            "scattered": self._scattered,
             "imbalance": self._imbalance,
         }
 
@@ -176,56 +187,13 @@ class Judge:
         return disturbed
 
     def _find(self, step_seconds: float) -> tuple[Finding, ...]:
-        found = self._rank_findings.find(self.recent_rows, self._policy.cause)
-        found += [_slow_link(slow) for slow in self._links.found(step_seconds)]
+        policy = self._policy.cause
+        found = self._rank_findings.find(self.recent_rows, policy)
+        if self._scattered.found is not None:
+            collecting = [int(self.ranks[column]) for column in self._scattered.found.ranks]
+            found = [*without_scattered(found), scattered_gc(self._scattered.found, collecting)]
+        found += [slow_link(slow) for slow in self._links.found(step_seconds)]
         if self._fluctuation.fluctuating:
-            found.append(self._slow_run())
+            before, now = self._rank_findings.before_and_now(list(self.recent_rows)[-policy.steps :])
+            found.append(slower_run(self._fluctuation, before, now, found, policy))
         return tuple(found)
-
-    def _slow_run(self) -> Finding:
-        """Describe a slower run by the part of the step that grew most since the oldest steps remembered."""
-        ratio = self._fluctuation.level_ratio
-        baseline = self._fluctuation.baseline_seconds or 0.0
-        onset = self._fluctuation.onset_step
-        usual, now = self._rank_findings.before_and_now(list(self.recent_rows)[-self._policy.cause.steps :])
-        return Finding(
-            kind=FLUCTUATION,
-            cause=explain_run(usual, now, self._policy.cause),
-            scope="job",
-            ranks=(),
-            domain=None,
-            is_sure=self._fluctuation.is_sure,
-            onset_step=onset,
-            excess_ratio=ratio,
-            excess_seconds=ratio * baseline,
-            evidence=(
-                f"steps take {_ms(baseline * (1 + ratio))}, {ratio:+.0%} over the run's own {_ms(baseline)}",
-                f"began at step {onset}",
-            ),
-            numbers={
-                "baseline_step_seconds": baseline,
-                "excess_ratio": ratio,
-                **{f"{name}_seconds": value for name, value in now.items()},
-                **{f"usual_{name}_seconds": value for name, value in usual.items()},
-            },
-        )
-
-
-def _slow_link(slow: "SlowLink") -> Finding:
-    return Finding(
-        kind=SLOW_LINK,
-        cause=LINK,
-        scope=slow.scope,
-        node=slow.node,
-        ranks=slow.ranks,
-        domain=None if slow.domain is None else (slow.domain.kind, slow.domain.name),
-        onset_step=slow.onset_step,
-        excess_ratio=slow.excess_ratio,
-        excess_seconds=slow.excess_seconds,
-        evidence=slow.evidence,
-        numbers=slow.numbers,
-    )
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.1f} ms"

@@ -81,22 +81,22 @@ class RankPolicy:
     pause_ratio: float = 0.35  # work of all stages longer than lately by so much is a checkpoint or evaluation ...
     pause_steps: int = 2  # ... for so many steps; what lasts longer is how the job is now
     pause_sigma: float = 0.02  # only in quiet jobs: on shared cores half the steps look like that
-    whole_max: int = 8  # a replica of so few ranks says nothing in a step in which one is missing
+    whole_max: int = 8  # a replica of so few ranks says nothing in a step in which one is missing, ...
+    absent_steps: int = 3  # ... unless it has been missing for longer: a frozen counter must not silence its peers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FluctuationPolicy:
     """When a run is slower than its own history (`detect/fluctuation.py`)."""
 
-    floor_ratio: float = 0.025  # smallest change that is reported: a drift must be named before it reaches 3.5 %
+    floor_ratio: float = 0.025  # smallest change that is reported: a drift must be named before it reaches 3.5 %; ...
+    short_floor_factor: float = 1.2  # ... reference: 3 %, where three steps alone decide
     warm_up_steps: int = 20  # the median of their last ones is the first level ...
     settle_steps: int = 15  # ... without these: a warm-up that fades with 3 steps is below 1 % by then
     noise_samples: int = 16  # steps compared with the one 16 before, from which noise is known
     noise_hold_steps: int = 48  # after which a value is compared with the one 16 before: a fault would have been told
-    noise_rate: float = 1 / 128  # memory of the noise figures, in steps; they tell how long the series remembers
-    baseline_rate: float = (
-        1 / 64
-    )  # times at most one sigma: a quiet job's level rises by 1 % in 100 steps and no faster
+    noise_rate: float = 1 / 256  # memory of the noise figures, in steps; they tell how long the series remembers
+    baseline_rate: float = 1 / 32  # times at most one sigma: the level of a quiet job rises by 2 % in 100 steps at most
     outlier_sigmas: float = 4.0  # reference: clip of the job's test; beyond, a step is an outlier
     row_min_steps: int = 3  # reference: so many outliers in a row alarm where they are rare ...
     chance_rate: float = 4e-6  # ... and more where chance would bring a row this often a step
@@ -105,12 +105,12 @@ class FluctuationPolicy:
     gate_sigmas: float = 5.0  # of the mean of the steps concerned: 1 in 3 million by chance
     windows_min: int = 5  # so many windows must have been seen before a mean of so many steps can be called unusual
     clip_sigmas: float = 6.0  # a single step counts no more than this in a mean
-    run_share: float = 0.5  # share of its gate that the mean since the onset must reach if the last steps speak for it
-    static_share: float = 0.6  # share of the floor below which a lasting excess is silicon, and learnt
     least_share: float = 0.33  # share of the gate that the least of three steps must reach ...
     median_share: float = 0.7  # ... and the middle of all: a few stalls are no slowdown
     noisy_sigma: float = 0.05  # 7 times the noise of reference jobs: ranks share cores, tails have no known end, ...
     noisy_gate_sigmas: float = 6.0  # ... so means must be further out, and a verdict must last to be told
+    quiet_sigma: float = 0.009  # reference jobs 0.7 %: up to here a verdict may be told at once, ...
+    sure_factor: float = 1.5  # ... and where the effect is so many times the gate
     pause_ratio: float = 0.35  # reference: a step longer by so much, once or twice, is a checkpoint nobody flagged
     clear_steps: int = 5  # reference: quiet steps that end an alarm
     clear_share: float = 0.5  # share of the gate below which a step is quiet
@@ -131,11 +131,26 @@ class LinkPolicy:
     effect_ratio: float = 0.3  # reference: transfer jitter is 3 %, healthy groups stay within 30 %
     step_share: float = 0.004  # reference: an excess below this share of a step costs nobody anything
     peers_ratio: float = 0.5  # slow from the first step: half bandwidth is 1.0, paths through a fabric differ less ...
-    peers_min: int = 4  # ... than this; of fewer groups nobody knows which one is as it should be
+    peers_min: int = 2  # ... than this; links are slow one-sidedly, so the faster of two is as it should be
     hidden_share: float = 1 / 16  # members missing of a group that is still judged: they seldom hide the last arriver
     node_share: float = 0.6  # of a node's groups of a kind: some begin later, their records are missing
     job_share: float = 0.6  # of a kind's groups: more than any single node slows in a job of two pipelines
     hold_steps: int = 3  # groups about to alarm are waited for so long before a cause is told: together they name it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GcPolicy:
+    """When collections of garbage out of step are a fault (`detect/scattered.py`)."""
+
+    window_steps: int = 100  # reference
+    event_ratio: float = 0.02  # reference: a shorter collection, as a share of the step, holds nobody up
+    events_min: int = 3  # reference: steps with such a collection ...
+    ranks_min: int = 3  # ... on so many ranks (of two ranks: on both)
+    together_share: float = 0.2  # of the ranks; where more collect in one step they do so together, as they should
+    one_rank_share: float = 0.6  # of the events; beyond, it is that rank which is slow
+    lost_share: float = 0.005  # of the window's time; three collections of a third of a step are twice that
+    quiet_steps: int = 10  # without a collection end it, ...
+    quiet_factor: float = 5.0  # ... or so many times the usual distance between two
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +181,8 @@ class RunPolicy:
     hang_steps: float = 5.0  # PerfTracker: no step for so many usual ones is a run that is blocked ...
     hang_seconds: float = 5.0  # ... if it is so long: records travel in batches, and hosts of short steps stall
     hang_pause_factor: float = 1.5  # times the longest step so far: a checkpoint or evaluation that nobody can foresee
-    hang_wait_seconds: float = 5.0  # more for a verdict that names nobody: nodes tell where ranks stand after 5 s
+    hang_lacking_max: float = 4e-4  # records lost a step, above which one that lacks names no late rank: with a restart
+    # every 200 steps this is one false alarm in 500,000
     hang_store_seconds: float = 10.0  # between two writes of a hang's running figures
 
 
@@ -215,6 +231,7 @@ class Policy:
     rank: RankPolicy = RankPolicy()
     fluctuation: FluctuationPolicy = FluctuationPolicy()
     link: LinkPolicy = LinkPolicy()
+    gc: GcPolicy = GcPolicy()
     cause: CausePolicy = CausePolicy()
     run: RunPolicy = RunPolicy()
     profile: ProfilePolicy = ProfilePolicy()

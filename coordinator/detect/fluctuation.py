@@ -211,7 +211,8 @@ class FluctuationTest:
     def _follow(self, excess: float) -> None:
         """Let the level follow what is healthy: an improvement once it lasts, everything else by a step's noise."""
         policy, sigma = self.policy, self._noise.sigma
-        if self._sum > policy.alarm_sum / 2 and self._run <= _WINDOWS[-1]:
+        is_known = self._settled * policy.baseline_rate >= 1
+        if is_known and self._sum > policy.alarm_sum / 2 and self._run <= _WINDOWS[-1]:
             return  # what may be a slowdown teaches nothing, until it is too old to become one
         self._settled += 1
         self._level += max(1 / self._settled, policy.baseline_rate) * min(max(excess, -sigma), sigma)

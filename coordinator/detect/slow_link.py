@@ -58,7 +58,7 @@ class SlowLinkTest:
         count = len(self._transfers.domains)
         self._test = ExcessTest(self._transfers.kind_G, excess, floor_ratio=policy.effect_ratio)
         self._past_G = np.full(count, np.nan, dtype=np.float32)
-        self._bytes_G = self._transfers.bytes_G
+        self._bytes_G: NDArray[np.floating] = self._transfers.bytes_G
         self._is_from_peers_G = np.zeros(count, dtype=bool)
         self._step_seconds = np.full(1, np.nan)
         self._first_step = np.full(1, -1, dtype=np.int64)
@@ -99,7 +99,7 @@ class SlowLinkTest:
         if taken.bytes_G is not self._bytes_G:
             self._past_G[(self._bytes_G == 1) & (taken.bytes_G != 1)] = np.nan  # it was per group, not per byte
             self._bytes_G = taken.bytes_G
-        cost_G = (taken.seconds_G / taken.bytes_G).astype(np.float32)
+        cost_G: Floats = (taken.seconds_G / taken.bytes_G).astype(np.float32)
         if np.isnan(self._past_G.sum()):
             np.copyto(self._past_G, cost_G, where=np.isnan(self._past_G))
         beyond_G: Floats = cost_G - self._past_G

@@ -134,19 +134,35 @@ class SlowRankTest:
         groups = self.replica_groups
         shared_D = groups.reference(rest_R).astype(np.float32)
         absent_R = np.isnan(rest_R)
+        alone_D: NDArray[np.bool_] | None = None
         if absent_R.any() or self._absent_R.any():
-            self._absent_R = np.where(absent_R, np.minimum(self._absent_R + 1, _ABSENT_STEPS_MAX), 0).astype(np.uint8)
-            is_new_R = absent_R & (self._absent_R <= self._policy.absent_steps)  # who is gone for good is not missed
-            shared_D[(groups.sums(is_new_R.astype(np.float32)) > 0) & (groups.sizes_G <= self._policy.whole_max)] = (
-                np.nan
-            )
+            alone_D = self._miss(absent_R, shared_D)
         known_D = shared_D[~np.isnan(shared_D)]
         self.imbalance_seconds = float(known_D.max(initial=0) - np.median(known_D)) if len(known_D) else 0.0
         own_D = shared_D
         if self._places is not None and not knows_work:
             own_D = shared_D - self._places.reference(shared_D).astype(np.float32)[self._places.group_R]
+        if alone_D is not None and alone_D.any():
+            own_D = np.where(alone_D, np.float32(np.nan), own_D)
+            is_quiet = float(np.fmax.reduce(self.replicas.noise.sigma_P)) < self._policy.pause_sigma
+            shared_D = np.where(alone_D, np.float32(0.0 if is_quiet else np.nan), shared_D)
         self.replicas.step(own_D / np.float32(reference_seconds), step)
         return shared_D[groups.group_R]
+
+    def _miss(self, absent_R: "NDArray[np.bool_]", shared_D: "Floats") -> "NDArray[np.bool_]":
+        """Take note of who is missing; return the replicas of which only one rank is left.
+
+        What a small replica shares is not known in a step in which a member has just gone missing. Who stays away is
+        forgotten, and who is left alone shares with nobody: it is compared with its stage, where batches are even.
+        """
+        groups, policy = self.replica_groups, self._policy
+        self._absent_R = np.where(absent_R, np.minimum(self._absent_R + 1, _ABSENT_STEPS_MAX), 0).astype(np.uint8)
+        is_new_R = absent_R & (self._absent_R <= policy.absent_steps)
+        is_new_D = groups.sums(is_new_R.astype(np.float32)) > 0
+        shared_D[is_new_D & (groups.sizes_G <= policy.whole_max)] = np.nan
+        present_D = groups.sums((~absent_R).astype(np.float32))
+        alone_D: NDArray[np.bool_] = (present_D == 1) & (groups.sizes_G > 1) & ~is_new_D
+        return alone_D
 
     def _places_of(self, place_R: "Sequence[int] | None") -> Groups | None:
         """Return the places of the replicas, of the ranks where there are none; None where a place is one of them."""
@@ -170,6 +186,11 @@ class SlowRankTest:
         rate = max(self._policy.past_rate, _YOUNG_WEIGHT / (_YOUNG_WEIGHT + self.stages.judged))
         moved_P = self._past_P + rate * (reference_P - self._past_P)
         self._past_P = np.where(learn_P, moved_P, self._past_P)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the last step was a pause of the whole job, from which nothing is learnt."""
+        return self._pauses > 0
 
     @property
     def is_warm(self) -> bool:

@@ -196,3 +196,15 @@ def test_a_missing_member_says_nothing_of_its_replica():
     recording = generate(scenario)
     own = np.where(recording.present, recording.self_seconds, np.nan)
     assert first_alarms(own, replicas=[rank // 2 for rank in range(16)]) == {}
+
+
+def test_who_is_left_alone_is_judged_and_names_nobody_else():
+    """A slow rank's partner falls silent for good: the slow one is named, and the silent one is not named with it."""
+    recording = generate(Scenario(degrees="tp=2,dp=4", steps=140).with_fault("compute", 2, seconds=0.04, begin=70))
+    own = recording.self_seconds.copy()
+    own[60:, 3] = np.nan
+    found = first_alarms(own, replicas=[rank // 2 for rank in range(8)])
+    assert found.keys() == {2}
+    assert found[2] <= 73
+    own[90:100, 3] = recording.self_seconds[90:100, 3]
+    assert first_alarms(own, replicas=[rank // 2 for rank in range(8)]).keys() == {2}
