@@ -228,7 +228,7 @@ class Casebook:
         before = self.incidents[incident_id]
         if before.kind != findings[0].kind:
             before = _refined(before, findings[0])
-        worst = max(findings, key=lambda finding: finding.excess_ratio)
+        worst = max(findings, key=lambda finding: (finding.acts, finding.excess_ratio))
         ranks = tuple(dict.fromkeys((*before.ranks, *(rank for finding in findings for rank in finding.ranks))))
         cause = before.cause
         if worst.cause == cause:
@@ -244,6 +244,7 @@ class Casebook:
             before,
             ranks=ranks,
             scope=self._scope_of(worst, ranks),
+            domain=before.domain if all(f.domain == before.domain for f in findings) else None,
             cause=cause,
             slowdown_ratio=worst.excess_ratio,
             excess_seconds=worst.excess_seconds,
@@ -256,14 +257,15 @@ class Casebook:
         return (after.kind, after.ranks, after.cause, after.scope) != (told.kind, told.ranks, told.cause, told.scope)
 
     def _add_losses(self, findings: "dict[Key, Finding]", judgement: "Judgement", opened: set[str]) -> None:
-        """Book the worst finding's excess, on every rank that waited for it, since its onset when it is new."""
-        if not findings:
+        """Book what the worst finding cost, on every rank that waited for it, since its onset when it is new."""
+        acting = {key: finding for key, finding in findings.items() if finding.acts}
+        if not acting:
             return
-        key, worst = max(findings.items(), key=lambda item: item[1].excess_seconds)
+        key, worst = max(acting.items(), key=lambda item: _lost_seconds(item[1]))
         waiting = judgement.ranks_reporting - sum(kind == SLOW_RANK for kind, _ in findings)
         incident = self.incidents[self._assigned[key]]
         steps = max(1, judgement.step - worst.onset_step + 1) if incident.id in opened else 1
-        lost = worst.excess_seconds * max(0, waiting) * steps
+        lost = _lost_seconds(worst) * max(0, waiting) * steps
         self.lost_device_seconds += lost
         self.incidents[incident.id] = replace(incident, lost_device_seconds=incident.lost_device_seconds + lost)
 
@@ -282,6 +284,10 @@ class Casebook:
         self._quiet_steps.pop(incident_id, None)
         self._other_cause.pop(incident_id, None)
         return replace(incident, state=CLOSED, closed_step=step, closed_unix_ns=int(now_s * 1e9))
+
+
+def _lost_seconds(finding: "Finding") -> float:
+    return finding.excess_seconds if finding.lost_seconds is None else finding.lost_seconds
 
 
 def _refined(incident: Incident, finding: "Finding") -> Incident:

@@ -20,7 +20,9 @@ class Finding:
     `scope` is rank, node, group or job; `domain` is (kind, name) where one is meant. `excess_ratio` is relative to the
     reference, `excess_seconds` per step. `numbers` are what `evidence` was written from: seconds, ratios, steps.
     `confidence` in the cause is high, medium or low, empty where there is nothing to weigh. `node` is where the rank
-    runs, empty where that is unknown or several are meant. What is not `is_sure` must last before it is told.
+    runs, empty where that is unknown or several are meant. What is not `is_sure` must last before it is told; what
+    does not `acts` had no effect in this step, its alarm is only not over yet. `lost_seconds` is what the step would
+    have been shorter without it, None where that is its excess.
     """
 
     kind: str
@@ -36,6 +38,8 @@ class Finding:
     confidence: str = ""
     node: str = ""
     is_sure: bool = True
+    acts: bool = True
+    lost_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,6 +46,7 @@ def slower_run(
         ranks=(),
         domain=None,
         is_sure=test.is_sure,
+        acts=not test.is_quiet,
         onset_step=test.onset_step,
         excess_ratio=ratio,
         excess_seconds=test.excess_seconds,

@@ -119,7 +119,8 @@ class Standstill:
         """Whether a verdict may open an incident."""
         is_long = now_s - self.last_sign_s > self.policy.lost_seconds
         if not hang.is_measured:
-            return self._is_warm and self._lacking <= self.policy.hang_lacking_max * self._steps
+            # One more may be lacking by chance: few steps without a lost record prove nothing.
+            return self._is_warm and self._lacking + 1 <= self.policy.hang_lacking_max * self._steps
         if not hang.ranks and hang.cause != LINK:  # nobody waits for anybody: all may be busy with something long
             return self._is_warm and is_long
         return is_long or not hang.is_pause

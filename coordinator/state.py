@@ -225,7 +225,7 @@ class RunMachine:
                 operator=event.operator,
                 profile_evidence=(*incident.profile_evidence, *event.evidence),
                 advice=event.advice,
-                confidence=event.confidence,
+                confidence=event.confidence or incident.confidence,
                 diagnosed=True,
             )
             self._update(incident)

@@ -92,6 +92,10 @@ class ExcessTest:
         suspicious: NDArray[np.bool_] = self.alarm_N | (self._sum_N > one_step)
         return suspicious
 
+    def is_quiet(self, series: int) -> bool:
+        """Whether a series in alarm had no excess in the last step."""
+        return bool(self._quiet_N[series] > 0)
+
     @property
     def is_warm(self) -> bool:
         """Whether noise is known well enough to judge by: early in quiet pools, after `warm_up_steps` in others."""

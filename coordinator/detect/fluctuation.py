@@ -254,6 +254,11 @@ class FluctuationTest:
         return self._noise.sigma <= policy.quiet_sigma or self._excess > policy.sure_factor * self._gate(_SHORT)
 
     @property
+    def is_quiet(self) -> bool:
+        """Whether the last step was as history explains; an alarm ends after some of these."""
+        return self._quiet > 0
+
+    @property
     def is_warm(self) -> bool:
         """Whether the run's level and its noise are known well enough to judge by."""
         return self._noise.samples >= self.policy.noise_samples

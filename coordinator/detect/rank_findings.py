@@ -7,6 +7,7 @@ more than the alarm itself; in between a finding stands as it was.
 Shapes: R ranks, P stages.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from coordinator.timeline import StepRow
     from lockstep.contracts.domains import Domain, Topology
 
-_YOUNG_WEIGHT = 2.0  # what is known of few steps follows the last ones: the first are warm-up
+_FORGOTTEN_SAMPLES = 2  # of the first steps, in which a job warms up
 _YOUNG_STEPS = 5  # of an alarm: until then each step may change the cause
 _TELLING_SHARE = 0.1  # of the component that grew most; smaller ones only distract
 
@@ -54,7 +55,7 @@ class RankFindings:
     def learn(self, row: "StepRow", policy: "CausePolicy") -> None:
         """Remember what steps consist of while nothing is wrong, stage by stage."""
         self._samples += 1
-        rate = max(policy.typical_rate, _YOUNG_WEIGHT / (_YOUNG_WEIGHT + self._samples))
+        rate = max(policy.typical_rate, 1 / max(self._samples - _FORGOTTEN_SAMPLES, 1))
         test = self._test
         suspicious_R = test.ranks.suspicious_N
         for name, value_R in less_work(parts_of(row), test.shift_R).items():
@@ -82,7 +83,13 @@ class RankFindings:
         self._found = {column: self._found[column] for column in columns if column in self._found}
         if any(age < _YOUNG_STEPS or age % policy.typical_every == 0 for age in self._age.values()):
             self._look(list(rows)[-policy.steps :], slow_R, policy)
-        return list(self._found.values())
+        return [self._as_of_now(column, finding) for column, finding in self._found.items()]
+
+    def _as_of_now(self, column: int, finding: Finding) -> Finding:
+        """Return the finding, marked where the rank works as its peers again and its alarm is only not over yet."""
+        test, series = self._test.verdict_of(column)
+        acts = not test.is_quiet(series)
+        return finding if finding.acts == acts else replace(finding, acts=acts)
 
     def _look(self, rows: "Sequence[StepRow]", slow_R: "NDArray[np.bool_]", policy: "CausePolicy") -> None:
         own = less_work(medians(rows), self._test.shift_R)
@@ -111,6 +118,7 @@ class RankFindings:
             onset_step=onset,
             excess_ratio=ratio,
             excess_seconds=_excess_seconds(explanation, ratio * self._test.scale_seconds(column)),
+            lost_seconds=explanation.lost_seconds,
             evidence=tuple(_evidence(rank, explanation)),
             numbers={
                 "excess_ratio": ratio,

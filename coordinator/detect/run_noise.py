@@ -6,6 +6,7 @@ machines one slow step is followed by another, so a mean of many steps scatters 
 
 import math
 from collections import deque
+from statistics import median
 from typing import TYPE_CHECKING
 
 from coordinator.detect.keeping import joined, keep, part_of, take_back
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 FAR_STEPS = 16  # by then neighbours are strangers: a memory of 0.8 has faded to 0.03
 _DIFFERENCE_TO_SIGMA = 0.886  # Gaussian: E|a - b| = 1.128 sigma
 _CLIP_SIGMAS = 3.0  # of a difference; with 6, jobs in which one step in ten stalls would learn stalls as noise
-_UNCLIPPED = 5  # first differences, before there is a sigma to clip by
+_FIRST = 8  # differences whose middle is taken, before there is a sigma to clip by
+_MEDIAN_OF_DIFFERENCE = 0.954  # Gaussian: the middle of |a - b|, in sigmas
 _MEMORY_MAX = 0.97  # beyond, the formula below divides by almost nothing
 _MEMORY_PRIOR = 0.5  # reference: noise that all ranks of a job have in common
 _PRIOR_SAMPLES = 24
@@ -33,11 +35,15 @@ class _Spread:
     def __init__(self) -> None:
         self.sigma = 0.0
         self.count = 0
+        self.first: deque[float] = deque(maxlen=_FIRST)
 
     def learn(self, difference: float, rate: float) -> None:
         self.count += 1
-        if self.count > _UNCLIPPED:
-            difference = min(difference, _CLIP_SIGMAS * self.sigma)
+        if self.count <= _FIRST:
+            self.first.append(difference)
+            self.sigma = median(self.first) / _MEDIAN_OF_DIFFERENCE
+            return
+        difference = min(difference, _CLIP_SIGMAS * self.sigma)
         self.sigma += (_DIFFERENCE_TO_SIGMA * difference - self.sigma) * max(1 / self.count, rate)
 
 
@@ -113,11 +119,11 @@ class SeriesNoise:
 
     def keep(self) -> "Memory":
         """Return what has been learnt."""
-        spreads = joined({"near": keep(self._near, _SPREAD), "far": keep(self._far, _SPREAD)})
+        spreads = joined({"near": keep(self._near, _SPREAD, ("first",)), "far": keep(self._far, _SPREAD, ("first",))})
         return spreads | keep(self, ("_before",), ("_held", "_last"))
 
     def take_back(self, memory: "Memory") -> None:
         """Take back what `keep` gave."""
-        take_back(self._near, part_of(memory, "near"), _SPREAD)
-        take_back(self._far, part_of(memory, "far"), _SPREAD)
+        take_back(self._near, part_of(memory, "near"), _SPREAD, ("first",))
+        take_back(self._far, part_of(memory, "far"), _SPREAD, ("first",))
         take_back(self, memory, ("_before",), ("_held", "_last"))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from coordinator.detect.keeping import Memory
     from coordinator.policy import FluctuationPolicy
 
+_FIRST_STEPS = 16  # whose mean is the first level; a run is not judged so early
 _CHANGE_STEPS = 3  # work that differs in the median of so many steps has changed
 _JITTER_SIGMAS = 3.0
 _JITTER_MIN_RATIO = 0.005  # work that differs less teaches no slope: the step's noise is larger
@@ -25,14 +26,15 @@ _SLOPE_RATE = 1 / 64
 _SLOPE_PRIOR = 0.5
 _SLOPE_DOUBT = 0.003  # squared changes of work, summed over the memory, from which the slope is half believed
 
-_KEPT = ("_level", "_squares", "_products", "_settling", "rise", "fall")
+_KEPT = ("_level", "_steps", "_squares", "_products", "_settling", "rise", "fall")
 
 
 class RunWork:
     """Memory of one run's work, in logarithms."""
 
     def __init__(self) -> None:
-        self._level = math.nan
+        self._level = 0.0
+        self._steps = 0
         self._jitter = SeriesNoise()
         self._offsets: deque[float] = deque(maxlen=_CHANGE_STEPS)
         self._before: tuple[float, float] | None = None
@@ -56,13 +58,15 @@ class RunWork:
             self._before = None
             return 0.0
         work_log = math.log(work)
-        if math.isnan(self._level):
-            self._level = work_log
+        self._steps += 1
+        if self._steps <= _FIRST_STEPS:
+            self._level += (work_log - self._level) / self._steps
         self._learn_slope(work_log, value, policy)
         self._jitter.learn(work_log, policy)
         self._offsets.append(work_log - self._level)
         band = max(math.log1p(policy.work_change_ratio), _JITTER_SIGMAS * self._jitter.near_sigma)
-        changed = median(self._offsets) if len(self._offsets) == _CHANGE_STEPS else 0.0
+        is_known = self._steps > _FIRST_STEPS and len(self._offsets) == _CHANGE_STEPS
+        changed = median(self._offsets) if is_known else 0.0
         if abs(changed) > band:
             self._change(changed, policy)
         offset = work_log - self._level

@@ -116,7 +116,7 @@ def test_from_a_slow_rank_to_its_function_and_back():
     for step in range(82, 82 + POLICY.run.recover_steps):
         closed = story.judge(step)
         states.append(story.state)
-    assert closed[0].incident.closed_step == 91
+    assert closed[0].incident.closed_step == 81 + POLICY.run.recover_steps
     assert closed[0].incident.state == "closed"
     assert states[:4] == ["warming", "healthy", "profiling", "diagnosed"]
     assert states[4:] == ["recovering"] * 9 + ["healthy"]
@@ -326,6 +326,27 @@ def test_the_echo_of_a_culprit_is_not_told():
     assert story.log.count("OpenIncident") == 2
 
 
+def test_an_alarm_that_is_only_not_over_yet_costs_nothing_more():
+    """What is lost is booked in steps with an effect, by what the step would have been shorter without it."""
+    story = Story(replace(POLICY, profile=ProfilePolicy(enabled=False)))
+    cost = finding(seconds=0.05, lost_seconds=0.03)
+    story.judge(60, cost)
+    assert story.incident.lost_device_seconds == pytest.approx(3 * 0.03)
+    story.judge(61, cost)
+    assert story.incident.lost_device_seconds == pytest.approx(6 * 0.03)
+    story.judge(62, replace(cost, acts=False))
+    assert story.incident.lost_device_seconds == pytest.approx(6 * 0.03)
+
+
+def test_ranks_of_several_domains_have_none_in_common():
+    """An incident of ranks that hold back different domains names no domain."""
+    story = Story(replace(POLICY, profile=ProfilePolicy(enabled=False)))
+    story.judge(60, finding(ranks=(0,)), finding(ranks=(1,)))
+    assert story.incident.domain == ("dp", "dp0")
+    story.judge(61, finding(ranks=(0,)), finding(ranks=(2,), domain=("dp", "dp1")))
+    assert story.incident.domain is None
+
+
 def test_slow_ranks_that_are_all_of_their_node_are_one_slow_node():
     """Eight incidents of a host would be eight pages: ranks join as they are found, and the last one makes it a node."""
     story = Story(replace(POLICY, profile=ProfilePolicy(enabled=False)))
@@ -342,10 +363,10 @@ def test_a_relapse_goes_on_with_the_same_incident():
     """Quiet for less than the hysteresis is not over."""
     story = found(replace(POLICY, profile=ProfilePolicy(enabled=False)))
     story.diagnosed(story.incident.id)
-    for step in range(63, 70):
+    for step in range(63, 67):
         story.judge(step)
     assert story.state == "recovering"
-    story.judge(70, finding())
+    story.judge(67, finding())
     assert story.state == "diagnosed"
     assert story.log.count("OpenIncident") == 1
 
