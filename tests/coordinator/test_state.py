@@ -119,7 +119,7 @@ def test_from_a_slow_rank_to_its_function_and_back():
     assert closed[0].incident.closed_step == 81 + POLICY.run.recover_steps
     assert closed[0].incident.state == "closed"
     assert states[:4] == ["warming", "healthy", "profiling", "diagnosed"]
-    assert states[4:] == ["recovering"] * 9 + ["healthy"]
+    assert states[4:] == ["recovering"] * (POLICY.run.recover_steps - 1) + ["healthy"]
     assert story.log == [
         "OpenIncident",
         "RequestProfile",
