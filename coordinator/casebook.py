@@ -14,7 +14,7 @@ from coordinator.incidents import CLOSED, Incident
 from coordinator.memory import RunMemory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from coordinator.findings import Finding, Judgement
     from coordinator.policy import RunPolicy
@@ -136,11 +136,10 @@ class Casebook:
         culprit explains the run's step time.
         """
         ranks = {(SLOW_RANK, str(f.ranks[0])): f for f in judgement.findings if f.kind == SLOW_RANK}
-        slow = {finding.ranks[0] for finding in ranks.values()}
         links = {
             (SLOW_LINK, "/".join(f.domain or (f.scope, f.node))): f
             for f in judgement.findings
-            if f.kind == SLOW_LINK and not (f.scope == "group" and slow.intersection(f.ranks))
+            if f.kind == SLOW_LINK and not self._is_victim(f, ranks.values())
         }
         found = ranks | links
         runs = {(f.kind, f.cause): f for f in judgement.findings if f.kind == SCATTERED}
@@ -154,6 +153,13 @@ class Casebook:
         if fluctuation is not None and self._fluctuating is not None and self._has_lasted(fluctuation, now_s):
             found[FLUCTUATION, ""] = fluctuation
         return found | runs
+
+    def _is_victim(self, link: "Finding", slow: "Iterable[Finding]") -> bool:
+        """Whether a group's transfers grew when one of its ranks turned slow."""
+        if link.scope != "group":
+            return False
+        steps = self.policy.join_steps
+        return any(f.ranks[0] in link.ranks and abs(f.onset_step - link.onset_step) <= steps for f in slow)
 
     def _has_lasted(self, fluctuation: "Finding", now_s: float) -> bool:
         """Whether a slower run without a culprit is told now: at once in a quiet job, later where noise has tails.
@@ -257,15 +263,14 @@ class Casebook:
         return (after.kind, after.ranks, after.cause, after.scope) != (told.kind, told.ranks, told.cause, told.scope)
 
     def _add_losses(self, findings: "dict[Key, Finding]", judgement: "Judgement", opened: set[str]) -> None:
-        """Book what the worst finding cost, on every rank that waited for it, since its onset when it is new."""
+        """Book what the worst finding cost, on every rank of the job, since its onset when it is new."""
         acting = {key: finding for key, finding in findings.items() if finding.acts}
         if not acting:
             return
         key, worst = max(acting.items(), key=lambda item: _lost_seconds(item[1]))
-        waiting = judgement.ranks_reporting - sum(kind == SLOW_RANK for kind, _ in findings)
         incident = self.incidents[self._assigned[key]]
         steps = max(1, judgement.step - worst.onset_step + 1) if incident.id in opened else 1
-        lost = _lost_seconds(worst) * max(0, waiting) * steps
+        lost = _lost_seconds(worst) * judgement.ranks_reporting * steps
         self.lost_device_seconds += lost
         self.incidents[incident.id] = replace(incident, lost_device_seconds=incident.lost_device_seconds + lost)
 

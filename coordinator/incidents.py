@@ -36,8 +36,9 @@ class Incident:
     """What is known of it.
 
     `slowdown_ratio` is own work over the peers' minus 1 (run: step over its baseline minus 1). `lost_device_seconds`
-    grows while it is open: excess of a step times the ranks that waited. `function` and `operator` are empty until a
-    profile named them. `onset_step` is where it began, `detected_step` where it was told, steps of this attempt.
+    grows while it is open: what a step would be shorter without it, times the ranks of the job. `function` and
+    `operator` are empty until a profile named them. `onset_step` is where it began, `detected_step` where it was told,
+    steps of this attempt.
     `explanation` is what it was decided from (`explain.py`), empty until that has been written down.
     """
 

@@ -55,6 +55,8 @@ class ExcessPolicy:
     noisy_short_sigmas: float = 8.0  # shared cores, a stranger on one of them for 4 s: 6.8 sigma for three steps, ...
     noisy_long_sigmas: float = 4.5  # ... and 3.9 sigma for the mean of sixteen
     run_share: float = 0.5  # share of its gate that the mean since the onset must reach if the last steps speak for it
+    clear_factor: float = 2.0  # times the sum of an alarm: six clear steps and more, or twenty small ones, ...
+    clear_floor_share: float = 0.8  # ... of which so much of the floor is enough: drifts, told at 2 to 3 %
     static_share: float = 0.6  # share of the floor below which a lasting excess is silicon, and learnt
     least_share: float = 0.33  # share of the gate that the least of three steps must reach: two stalls are no fault
     clear_steps: int = 5  # reference: quiet steps that end an alarm

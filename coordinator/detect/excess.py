@@ -241,7 +241,10 @@ class ExcessTest:
         least_C = np.minimum(np.minimum(self._recent[0][candidates], self._recent[1][candidates]), raw_N[candidates])
         # A drift's mean since its onset lags behind it: the long mean and the last steps may speak for it too.
         long_C = self._mean_N[candidates] > self._gate(pool_C, np.full(len(candidates), float(_LONG_STEPS)))
-        last_C = median_C > self._gate(pool_C, np.full(len(candidates), float(_SHORT_STEPS)))
+        # What has grown clear over many steps may be a little smaller: so a drift is told before it is large.
+        clear_C = self._sum_N[candidates] > policy.clear_factor * policy.alarm_sigmas
+        least = np.where(clear_C, policy.clear_floor_share, 1.0) * floor
+        last_C = median_C > self._gate(pool_C, np.full(len(candidates), float(_SHORT_STEPS)), least)
         last_C &= mean_C > policy.run_share * gate_C
         summed_C = (
             ((mean_C > gate_C) & (median_C > policy.median_share * gate_C)) | (long_C & (median_C > floor)) | last_C
@@ -267,13 +270,19 @@ class ExcessTest:
         gate = self._gate(pool, np.array([float(_SHORT_STEPS)]))
         return float(self.noise.sigma_P[pool[0]]), float(gate[0])
 
-    def _gate(self, pool_C: "NDArray[np.intp]", run_C: "NDArray[np.float64]") -> "NDArray[np.float64]":
+    def _gate(
+        self,
+        pool_C: "NDArray[np.intp]",
+        run_C: "NDArray[np.float64]",
+        floor_C: "NDArray[np.float64] | None" = None,
+    ) -> "NDArray[np.float64]":
         """Return the mean of `run_C` steps that noise explains: its white part shrinks with them, its walk does not."""
         variance_P = self._usable_sigma_P() ** 2
         walk_P = np.maximum(np.nan_to_num(self._long_noise.cautious_P) ** 2 - variance_P / _LONG_STEPS, 0)
         walk_P = np.where(np.isnan(self._long_noise.sigma_P), self.policy.walk_prior_ratio**2, walk_P)
         spread_C = np.sqrt(walk_P[pool_C] + variance_P[pool_C] / run_C)
-        return np.maximum(self.policy.gate_factor * self._spread_factor * spread_C, self.floor_ratio)
+        floor_C = np.full(len(run_C), self.floor_ratio) if floor_C is None else floor_C
+        return np.maximum(self.policy.gate_factor * self._spread_factor * spread_C, floor_C)
 
     @property
     def short_gate_P(self) -> "NDArray[np.float64]":

@@ -138,9 +138,9 @@ def test_a_finding_is_told_once():
         story.judge(step, finding())
     assert story.log.count("OpenIncident") == 1
     assert story.machine.casebook.slow_ranks == [2]
-    # 3 waiting ranks, 50 ms a step: 3 steps up to the detection, 7 after it.
-    assert story.incident.lost_device_seconds == pytest.approx(3 * 0.05 * 10)
-    assert story.machine.casebook.lost_device_seconds == pytest.approx(3 * 0.05 * 10)
+    # 4 ranks, 50 ms a step: 3 steps up to the detection, 7 after it.
+    assert story.incident.lost_device_seconds == pytest.approx(4 * 0.05 * 10)
+    assert story.machine.casebook.lost_device_seconds == pytest.approx(4 * 0.05 * 10)
 
 
 def test_ranks_that_fall_together_share_an_incident_and_others_do_not():
@@ -331,11 +331,11 @@ def test_an_alarm_that_is_only_not_over_yet_costs_nothing_more():
     story = Story(replace(POLICY, profile=ProfilePolicy(enabled=False)))
     cost = finding(seconds=0.05, lost_seconds=0.03)
     story.judge(60, cost)
-    assert story.incident.lost_device_seconds == pytest.approx(3 * 0.03)
+    assert story.incident.lost_device_seconds == pytest.approx(4 * 0.03)
     story.judge(61, cost)
-    assert story.incident.lost_device_seconds == pytest.approx(6 * 0.03)
+    assert story.incident.lost_device_seconds == pytest.approx(8 * 0.03)
     story.judge(62, replace(cost, acts=False))
-    assert story.incident.lost_device_seconds == pytest.approx(6 * 0.03)
+    assert story.incident.lost_device_seconds == pytest.approx(8 * 0.03)
 
 
 def test_ranks_of_several_domains_have_none_in_common():
