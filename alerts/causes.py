@@ -1,4 +1,7 @@
-"""What the coordinator found: which rank, on which host, why. The slow device pages, for it is the answer."""
+"""What the coordinator found: which rank, on which host, why. The slow device pages, for it is the answer.
+
+A link has a ticket of its own. Imbalance is how a training is laid out and nobody's fault: no alert reads it.
+"""
 
 from alerts.expressions import by_run, unfinished
 from alerts.policy import AlertPolicy, Site
@@ -10,29 +13,67 @@ def group(site: Site, policy: AlertPolicy) -> Group:
     return Group(
         name="lockstep.causes",
         limit=policy.verdicts_max,
-        rules=(_slow_device_found(site, policy), _link_slow(site, policy), _agent_down(site, policy)),
+        rules=(
+            _slow_device_found(site, policy),
+            _run_hung(site, policy),
+            _link_slow(site, policy),
+            _agent_down(site, policy),
+        ),
     )
 
 
 def _slow_device_found(site: Site, policy: AlertPolicy) -> Alert:
+    by_rank, by_host = f"{site.run_labels}, rank, hostname, cause", f"{site.run_labels}, hostname, cause"
+    faults = 'cause!~"link|imbalance"'
     # A rank may be suspect in several kinds of domain at once; it is still one rank, and one alert.
-    suspects = (
-        f'max by ({site.run_labels}, rank, hostname, cause) (lockstep_suspect_slowdown_ratio{{cause!="link"}})\n> 0'
-    )
+    ranks = f"max by ({by_rank}) (lockstep_suspect_slowdown_ratio{{{faults}}}) > 0"
+    # Several ranks of one host with one cause are the host's fault: one alert, without a rank, however many they are.
+    of_hosts = f'max by ({by_rank}) (lockstep_suspect_slowdown_ratio{{{faults},hostname!=""}}) > 0'
+    shared = f"count by ({by_host}) ({of_hosts}) > 1"
+    hosts = f"max by ({by_host}) ({of_hosts})"
     return Alert(
         name="LockstepSlowDeviceFound",
         severity="critical",
-        expr=unfinished(suspects, site),
+        expr=unfinished(
+            f"{ranks}\nunless on ({by_host})\n{shared}\nor\n{hosts}\nand on ({by_host})\n{shared}",
+            site,
+        ),
         for_seconds=policy.slow_device_for_seconds,
-        summary="One rank holds a training run back.",
-        # The function is looked up here and is no label: a profile names it half a minute later, and a label that
-        # changes would resolve the alert and raise another.
-        description="Rank {{ $labels.rank }} on {{ $labels.hostname }} holds run {{ $labels.run }} back: its own work "
-        "takes {{ $value | humanizePercentage }} longer than that of its peers. Cause: {{ $labels.cause }}."
-        '{{ with printf `lockstep_incident_info{run="%s",rank="%s",function!=""}` $labels.run $labels.rank | query }}'
+        summary="One rank, or several of one host, hold a training run back.",
+        # Ranks of a host and the function are looked up here and are no labels: a profile names the function half a
+        # minute later, the last rank of a host may be found a step later, and a label that changes would resolve the
+        # alert and raise another.
+        description="{{ if $labels.rank }}Rank {{ $labels.rank }} on {{ $labels.hostname }} holds run "
+        "{{ $labels.run }} back: its own work takes {{ $value | humanizePercentage }} longer than that of its peers."
+        "{{ else }}Ranks on {{ $labels.hostname }} hold run {{ $labels.run }} back:"
+        '{{ range printf `max by (rank) (lockstep_suspect_slowdown_ratio{run="%s",hostname="%s",cause="%s"})` '
+        '$labels.run $labels.hostname $labels.cause | query | sortByLabel "rank" }} {{ .Labels.rank }}{{ end }}. '
+        "Their own work takes up to {{ $value | humanizePercentage }} longer than that of their peers.{{ end }}"
+        " Cause: {{ $labels.cause }}."
+        '{{ with printf `lockstep_incident_info{run="%s",rank=~"%s",function!=""} and on (run, rank) '
+        'lockstep_suspect_slowdown_ratio{run="%s",hostname="%s",cause="%s"}` '
+        '$labels.run (or $labels.rank ".+") $labels.run $labels.hostname $labels.cause | query }}'
         " Function: {{ . | first | label `function` }}.{{ end }}"
         '{{ with printf `lockstep_run_suspects_omitted{run="%s"} > 0` $labels.run | query }}'
         " Slow ranks that are not listed: {{ . | first | value }}.{{ end }}",
+    )
+
+
+def _run_hung(site: Site, policy: AlertPolicy) -> Alert:
+    silence = by_run("max", "lockstep_incident_silence_seconds", site)
+    return Alert(
+        name="LockstepRunHung",
+        severity="critical",
+        # Ranks are looked up and are no labels: a node that tells late where its ranks stand must not page again.
+        expr=unfinished(f"{silence} > {policy.hung_silence_seconds}", site),
+        for_seconds=policy.hung_for_seconds,
+        summary="A training run hangs: ranks have not arrived where others wait for them.",
+        description="Run {{ $labels.run }} has completed no step for {{ $value | humanizeDuration }}."
+        '{{ with printf `topk(5, lockstep_incident_silence_seconds{run="%s",rank!=""})` $labels.run | query }}'
+        " Not arrived:{{ range . }} rank {{ .Labels.rank }}"
+        '{{ with printf `lockstep_rank_info{run="%s",rank="%s"}` .Labels.run .Labels.rank | query }}'
+        " on {{ . | first | label `hostname` }}{{ end }}"
+        "{{ if .Labels.domain_kind }} ({{ .Labels.domain_kind }}){{ end }}{{ end }}.{{ end }}",
     )
 
 

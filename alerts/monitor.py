@@ -18,6 +18,8 @@ def group(site: Site, policy: AlertPolicy) -> Group:
             _run_unwatched(site, policy),
             _broker_unreachable(policy),
             _records_lost(policy),
+            _reload_failed(policy),
+            _recording_incomplete(policy),
             _watchdog(policy),
         ),
     )
@@ -126,6 +128,36 @@ def _records_lost(policy: AlertPolicy) -> Alert:
         f"{policy.records_lost_ratio:.0%} of their step records: {{{{ $value }}}}. The worst:"
         f"{{{{ range query `topk(5, sum by (instance) (rate(lockstep_exporter_records_lost_total[{WINDOW}])) > 0)` }}}}"
         " {{ .Labels.instance }}{{ end }}.",
+        per_run=False,
+    )
+
+
+def _reload_failed(policy: AlertPolicy) -> Alert:
+    return Alert(
+        name="LockstepConfigReloadFailed",
+        severity="warning",
+        expr="min by (job, instance) (lockstep_coordinator_config_last_reload_successful) == 0",
+        for_seconds=policy.reload_failed_for_seconds,
+        summary="A changed configuration of the coordinator is not in force.",
+        description="The coordinator {{ $labels.instance }} could not use the configuration that it was told to read "
+        "again; the one from before is in force."
+        "{{ with printf `time() - lockstep_coordinator_config_last_reload_success_timestamp_seconds"
+        '{instance="%s"}` $labels.instance | query }} That was read {{ . | first | value | humanizeDuration }} ago.'
+        "{{ end }} It may not start again with the new one.",
+        per_run=False,
+    )
+
+
+def _recording_incomplete(policy: AlertPolicy) -> Alert:
+    dropped = f'lockstep_coordinator_records_recorded_total{{state="dropped"}}[{WINDOW}]'
+    return Alert(
+        name="LockstepRecordingIncomplete",
+        severity="warning",
+        expr=f"sum by (job, instance) (rate({dropped})) > 0",
+        for_seconds=policy.recording_dropped_for_seconds,
+        summary="Step records are missing from the coordinator's recording.",
+        description="The recording of coordinator {{ $labels.instance }} lacks {{ $value | humanize }} step records a "
+        "second: its disk is too slow or full. What the coordinator says of runs is not affected; a replay will be.",
         per_run=False,
     )
 

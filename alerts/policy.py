@@ -54,6 +54,13 @@ class AlertPolicy:
     verdicts_max: int = 2048
     """32 suspects of 64 runs. Beyond it something is wrong with the labels, and a flood helps nobody."""
 
+    hung_silence_seconds: int = 60
+    """A rank that writes a checkpoint for all looks like one that does not arrive. Longer ones are known from the run's
+    past or say what they are, and torch itself gives up after ten minutes: there is time to act in."""
+
+    hung_for_seconds: int = 0
+    """The silence in the expression is the waiting time."""
+
     link_slow_for_seconds: int = 300
     link_slow_keep_seconds: int = 300
     """A link is slow under load and looks well between two large collectives."""
@@ -84,6 +91,12 @@ class AlertPolicy:
 
     records_lost_for_seconds: int = 600
     """An exporter that was away for long loses records once, and no person can bring them back."""
+
+    reload_failed_for_seconds: int = 600
+    """Whoever asked for the reload was told at once; this is for a change that nobody looks after."""
+
+    recording_dropped_for_seconds: int = 600
+    """A disk that was slow for a while has left its hole, which no person can fill; a full one goes on dropping."""
 
     watchdog_for_seconds: int = 0
     """It must fire always; that is what it says."""

@@ -1,8 +1,9 @@
-"""All dashboards. A new one is a module with a `BOARD`, named here."""
+"""All dashboards. A new one is a module or a package with a `BOARD`, named here."""
 
 from pathlib import Path
 
-from dashboards import house, run
+from dashboards import house
+from dashboards.run import board as run
 
 RENDERED = Path(__file__).parent / "rendered"
 

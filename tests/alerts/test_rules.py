@@ -161,8 +161,8 @@ def test_runbooks_name_metrics_that_exist(path):
 
 
 def test_few_alerts_page():
-    """At most four alerts wake a person, or nobody reads them."""
-    assert 1 <= sum(alert.severity == "critical" for alert in ALERTS) <= 4
+    """At most five alerts wake a person, or nobody reads them."""
+    assert 1 <= sum(alert.severity == "critical" for alert in ALERTS) <= 5
 
 
 def test_short_waiting_times_have_a_reason():

@@ -139,7 +139,9 @@ def _value(metric: Metric, labels, start):
         "lockstep_run_suspects_omitted": lambda _: 0,
         "lockstep_run_incidents_open": lambda t: int(t >= FAULT_S and labels.get("cause") == "compute"),
         "lockstep_run_lost_device_seconds_total": lambda t: excess_s(t) * (RANKS - 1),
+        "lockstep_run_imbalance_ratio": lambda _: 0.02,
         "lockstep_exporter_records_lost_total": lambda _: 0,
+        "lockstep_coordinator_records_recorded_total": lambda t: steps(t) * RANKS * (labels.get("state") == "written"),
     }
     if metric.name in special:
         return special[metric.name]

@@ -14,7 +14,7 @@ BOARDS = {path.stem: json.loads(text) for path, text in catalogue.render().items
 PANELS = [(name, panel) for name, board in BOARDS.items() for panel in board["panels"] if panel["type"] != "row"]
 TARGETS = [(name, panel, target) for name, panel in PANELS for target in panel["targets"]]
 UNITS = {"none", "short", "s", "percentunit", "Bps"}
-BOUNDED = "lockstep_suspect_slowdown_ratio", "lockstep_incident_info"
+BOUNDED = ("lockstep_suspect_slowdown_ratio", "lockstep_incident_info", "lockstep_incident_silence_seconds")
 
 each_board = pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
 each_panel = pytest.mark.parametrize(("name", "panel"), PANELS, ids=[f"{n}-{p['title']}" for n, p in PANELS])

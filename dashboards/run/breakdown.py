@@ -1,0 +1,112 @@
+"""Where does the time go? Own work, waiting, communication, and what is no plain training step."""
+
+from dashboards.house import Line, Row, query, timeseries
+from dashboards.run.queries import RUN, TOP, ratio_by_kind
+
+BREAKDOWN = Row(
+    title="Where does the time go?",
+    lines=(
+        Line(
+            panels=(
+                timeseries(
+                    "Own work by phase",
+                    "Seconds of a step that the average rank spends in each phase of its own work.",
+                    "s",
+                    query(
+                        f"max by (phase) (run_phase:lockstep_phase_time_seconds_per_step:ratio_rate5m{{{RUN}}})",
+                        "{{phase}}",
+                    ),
+                ),
+                timeseries(
+                    "Waits by kind of domain",
+                    "Seconds of a step in which the average rank is blocked in collectives of each kind.",
+                    "s",
+                    query(
+                        "max by (domain_kind) "
+                        f"(run_domain_kind:lockstep_collective_wait_seconds_per_step:ratio_rate5m{{{RUN}}})",
+                        "{{domain_kind}}",
+                    ),
+                ),
+            ),
+        ),
+        Line(
+            panels=(
+                timeseries(
+                    "Own work by host",
+                    f"Seconds of a step that the ranks of a host work on average; the {TOP} longest at each moment.",
+                    "s",
+                    query(
+                        f"topk({TOP}, sum by (hostname) (run_hostname_phase:lockstep_phase_time_seconds_per_step:"
+                        f'ratio_rate5m{{{RUN},hostname=~"$hostname"}}))',
+                        "{{hostname}}",
+                    ),
+                ),
+                timeseries(
+                    "Exposed communication",
+                    "Share of the time with a collective in flight in which the training thread is blocked; the rest "
+                    "hides behind work.",
+                    "percentunit",
+                    query(ratio_by_kind("lockstep_collective_wait_seconds_per_collective_time"), "{{domain_kind}}"),
+                    query(f"1 - max(run:lockstep_collective_overlap:ratio_rate5m{{{RUN}}})", "all"),
+                ),
+                timeseries(
+                    "Imbalance",
+                    "Share of a step in which all wait for the longest stage, the replica with the longest batch, or "
+                    "the rank with the most work: how the training is laid out, information and no fault. No data "
+                    "where nothing of the kind is known.",
+                    "percentunit",
+                    query(f"max by (imbalance) (lockstep_run_imbalance_ratio{{{RUN}}})", "{{imbalance}}"),
+                ),
+            ),
+        ),
+        Line(
+            panels=(
+                timeseries(
+                    "Bus bandwidth",
+                    "What a ring algorithm moves over the slowest link per second with a collective in flight: "
+                    "compare it with the link's own. It falls when ranks wait for a late one as well as when a link "
+                    "is slow.",
+                    "Bps",
+                    query(ratio_by_kind("lockstep_collective_bus_bytes_per_collective_time"), "{{domain_kind}}"),
+                ),
+                timeseries(
+                    "Algorithm bandwidth",
+                    "Bytes that the training gives to collectives per second with one in flight.",
+                    "Bps",
+                    query(ratio_by_kind("lockstep_collective_bytes_per_collective_time"), "{{domain_kind}}"),
+                ),
+            ),
+        ),
+        Line(
+            panels=(
+                timeseries(
+                    "Host lead",
+                    "Least time by which the host is ahead of the device in the average step: at 0 the device waits "
+                    "for the host to launch its work. No data without a device.",
+                    "s",
+                    query(f"max(run:lockstep_host_lead_seconds_per_step:ratio_rate5m{{{RUN}}})", "host lead"),
+                ),
+                timeseries(
+                    "Communication on the device",
+                    "Share of a step in which the device has a collective in flight, by its own clock. No data without "
+                    "a device.",
+                    "percentunit",
+                    query(
+                        f"max(run:lockstep_device_collective_time_per_device_step_time:ratio_rate5m{{{RUN}}})",
+                        "in flight",
+                    ),
+                ),
+                timeseries(
+                    "Not only training",
+                    "Share of steps that warmed up, saved a checkpoint, evaluated, were profiled or skipped "
+                    "their optimizer, and recompilations per step.",
+                    "percentunit",
+                    query(
+                        f"max by (flag) (run_flag:lockstep_steps_flagged_per_step:ratio_rate5m{{{RUN}}})", "{{flag}}"
+                    ),
+                    query(f"max(run:lockstep_recompilations_per_step:ratio_rate5m{{{RUN}}})", "recompilations"),
+                ),
+            ),
+        ),
+    ),
+)

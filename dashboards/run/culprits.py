@@ -1,0 +1,97 @@
+"""Who holds us back? Slow ranks, open incidents, ranks that have not arrived, and what they cost."""
+
+from dashboards.house import Line, Row, alerts, bars, query, table, timeseries
+from dashboards.run.queries import RUN, TOP, seconds_per_step
+
+CULPRITS = Row(
+    title="Who holds us back?",
+    lines=(
+        Line(
+            panels=(
+                table(
+                    "Suspects",
+                    "Ranks whose own work takes longer than that of their peers, the worst first, 32 at most.",
+                    "percentunit",
+                    query(
+                        f"max by (rank, hostname, domain_kind, cause) (lockstep_suspect_slowdown_ratio{{{RUN}}})",
+                        table=True,
+                    ),
+                    columns=("rank", "hostname", "cause", "domain_kind"),
+                    value="slowdown",
+                ),
+                table(
+                    "Open incidents",
+                    "What is known of each. The function is empty until a profile has named it.",
+                    "none",
+                    query(
+                        f"max by (incident, rank, cause, function) (lockstep_incident_info{{{RUN}}})",
+                        table=True,
+                    ),
+                    columns=("incident", "rank", "cause", "function"),
+                ),
+                table(
+                    "Not arrived",
+                    "Ranks that others wait for in a run that hangs, and for how long. No rank where none is known.",
+                    "s",
+                    query(
+                        f"max by (incident, rank, domain_kind) (lockstep_incident_silence_seconds{{{RUN}}})",
+                        table=True,
+                    ),
+                    columns=("incident", "rank", "domain_kind"),
+                    value="silence",
+                ),
+            ),
+        ),
+        Line(
+            panels=(
+                timeseries(
+                    "Slowdown of suspects",
+                    "Own work over that of the peers, minus 1, while a rank is a suspect.",
+                    "percentunit",
+                    query(
+                        f"topk({TOP}, max by (rank, hostname, cause) (lockstep_suspect_slowdown_ratio{{{RUN}}}))",
+                        "rank {{rank}} on {{hostname}}: {{cause}}",
+                    ),
+                ),
+                bars(
+                    "Longest own work",
+                    "Seconds of a step that a rank works instead of waiting. In a synchronous job the longest one sets "
+                    "the pace.",
+                    "s",
+                    query(
+                        f"topk({TOP}, {seconds_per_step('lockstep_phase_time_seconds_total')})",
+                        "rank {{rank}} on {{hostname}}",
+                        instant=True,
+                    ),
+                ),
+                bars(
+                    "Shortest waits",
+                    "Seconds of a step that a rank is blocked in collectives. All wait for the one that waits least.",
+                    "s",
+                    query(
+                        f"bottomk({TOP}, {seconds_per_step('lockstep_collective_wait_seconds_total')})",
+                        "rank {{rank}} on {{hostname}}",
+                        instant=True,
+                    ),
+                ),
+            ),
+        ),
+        Line(
+            panels=(
+                timeseries(
+                    "Open incidents by cause",
+                    "How many are open at a time.",
+                    "short",
+                    query(f"sum by (cause) (lockstep_run_incidents_open{{{RUN}}})", "{{cause}}"),
+                ),
+                timeseries(
+                    "Devices lost",
+                    "Device seconds lost per second: how many devices the run might as well not have.",
+                    "short",
+                    query(f"max(run:lockstep_run_lost_device_seconds:rate5m{{{RUN}}})", "devices"),
+                ),
+                alerts("Alerts", "Alerts on this run that fire or are about to."),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,130 @@
+"""Is the run well? Its state, its step time and what it gets done."""
+
+from dashboards.house import Line, Row, coloured, query, stat, states, timeseries
+from dashboards.run.queries import RUN, rate
+from lockstep.contracts.metrics import RUN_STATES
+
+_COLOURS = {
+    "warming": "blue",
+    "healthy": "green",
+    "suspect": "yellow",
+    "profiling": "purple",
+    "diagnosed": "red",
+    "recovering": "light-green",
+    "hung": "dark-orange",
+    "lost": "dark-red",
+    "finished": "text",
+}
+_STATE_COLOURS = tuple(coloured(state, _COLOURS[state]) for state in RUN_STATES)
+_GOOD_BAD = ((None, "green"), (1, "red"))
+
+_STATE = f"max by (state) (lockstep_run_state{{{RUN}}} == 1)"
+_RECENT = f"max(lockstep_run_recent_step_duration_seconds{{{RUN}}})"
+_BASELINE = f"max(lockstep_run_baseline_step_duration_seconds{{{RUN}}})"
+
+HEALTH = Row(
+    title="Is the run well?",
+    lines=(
+        Line(
+            height=4,
+            panels=(
+                stat(
+                    "State",
+                    "What the coordinator makes of the run. Diagnosed: somebody holds it back and the cause is known.",
+                    "none",
+                    query(_STATE, "{{state}}", instant=True),
+                    overrides=_STATE_COLOURS,
+                    name=True,
+                ),
+                stat(
+                    "Since the last step",
+                    "Time since a step that all ranks completed. It grows while the run stands still or has ended.",
+                    "s",
+                    query(f"time() - max(lockstep_run_last_step_timestamp_seconds{{{RUN}}} > 0)", instant=True),
+                ),
+                stat(
+                    "Step time",
+                    "Median of the last steps; checkpoints and profiled steps are left out.",
+                    "s",
+                    query(_RECENT, instant=True),
+                ),
+                stat(
+                    "Slower than healthy",
+                    "Recent step time over that of the healthy run, minus 1. No data until the run has a baseline.",
+                    "percentunit",
+                    query(f"{_RECENT} / ({_BASELINE} > 0) - 1", instant=True),
+                    steps=((None, "green"), (0.05, "yellow"), (0.1, "red")),
+                ),
+                stat(
+                    "Ranks not reporting",
+                    "World size minus the ranks that reported one of the last steps.",
+                    "short",
+                    query(
+                        f"max(lockstep_run_ranks{{{RUN}}}) - max(lockstep_run_ranks_reporting{{{RUN}}})", instant=True
+                    ),
+                    steps=_GOOD_BAD,
+                ),
+                stat(
+                    "Slow ranks",
+                    "Ranks that hold their communication domains back.",
+                    "short",
+                    query(f"max(lockstep_run_slow_ranks{{{RUN}}})", instant=True),
+                    steps=_GOOD_BAD,
+                ),
+            ),
+        ),
+        Line(
+            panels=(
+                timeseries(
+                    "Step time",
+                    "Recent median against the healthy run's; mean and 99th percentile include every step. The gap "
+                    "between recent and baseline is what a slow rank costs.",
+                    "s",
+                    query(_RECENT, "recent median"),
+                    query(_BASELINE, "healthy"),
+                    query(f"max(run:lockstep_step_time_seconds_per_step:ratio_rate5m{{{RUN}}})", "mean, by the ranks"),
+                    query(
+                        f"histogram_quantile(0.99, {rate('lockstep_run_step_duration_seconds_bucket', 'le')})",
+                        "99th percentile",
+                    ),
+                ),
+                states(
+                    "State over time",
+                    "One band per state, drawn while the run is in it. A gap is time in which nobody judged the run.",
+                    query(_STATE, "{{state}}"),
+                    overrides=_STATE_COLOURS,
+                ),
+            ),
+        ),
+        Line(
+            panels=(
+                timeseries(
+                    "Steps",
+                    "Steps per second of the run.",
+                    "suffix: steps/s",
+                    query(f"max(rate(lockstep_steps_total{{{RUN}}}[$__rate_interval]))", "steps"),
+                ),
+                timeseries(
+                    "Samples",
+                    "Samples per second fetched by all ranks; ranks that share a batch each count it.",
+                    "suffix: samples/s",
+                    query(f"max(run:lockstep_samples:rate5m{{{RUN}}})", "samples"),
+                ),
+                timeseries(
+                    "Tokens",
+                    "Tokens per second fetched by all ranks; ranks that share a batch each count it. No data where "
+                    "batches carry no tokens.",
+                    "suffix: tokens/s",
+                    query(f"max(run:lockstep_tokens:rate5m{{{RUN}}})", "tokens"),
+                ),
+                timeseries(
+                    "MFU",
+                    "Model FLOPs utilisation: FLOPs the model needs over what the devices could do in the same time. "
+                    "No data where the FLOPs of a step or the peak of the device are not known.",
+                    "percentunit",
+                    query(f"max(run:lockstep_model_flops_per_peak_flops:ratio_rate5m{{{RUN}}})", "MFU"),
+                ),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,28 @@
+"""PromQL that several parts of the Run dashboard share.
+
+Queries read judged and recorded series, whose number does not grow with the ranks; the few that look at single ranks
+are bounded by topk.
+"""
+
+TOP = 8
+"""Single ranks or hosts shown at once: what a person can compare."""
+
+RUN = 'run="$run"'
+"""The matcher of the run that was chosen."""
+
+
+def rate(metric: str, by: str = "", matchers: str = RUN) -> str:
+    """Return the rate of a counter, summed over all labels but `by`."""
+    grouping = f" by ({by})" if by else ""
+    return f"sum{grouping} (rate({metric}{{{matchers}}}[$__rate_interval]))"
+
+
+def seconds_per_step(metric: str) -> str:
+    """Return seconds per step of single ranks with their hosts, for topk to choose from."""
+    hosts = f'max by (rank, hostname) (lockstep_rank_info{{{RUN},hostname=~"$hostname"}})'
+    return f"{rate(metric, 'rank')} / {rate('lockstep_steps_total', 'rank')} * on (rank) group_left (hostname) {hosts}"
+
+
+def ratio_by_kind(metric: str) -> str:
+    """Return a recorded ratio by kind of domain."""
+    return f"max by (domain_kind) (run_domain_kind:{metric}:ratio_rate5m{{{RUN}}})"

@@ -1,0 +1,53 @@
+"""What does the watching cost, and does it work? The agents, the profiles, and records on their way."""
+
+from dashboards.house import Line, Row, query, timeseries
+from dashboards.run.queries import RUN, rate
+
+WATCHING = Row(
+    title="What does the watching cost, and does it work?",
+    lines=(
+        Line(
+            panels=(
+                timeseries(
+                    "Agent's share of the step",
+                    "Time that Lockstep took from the training threads over the step time.",
+                    "percentunit",
+                    query(f"max(run:lockstep_agent_time_per_step_time:ratio_rate5m{{{RUN}}})", "agent"),
+                ),
+                timeseries(
+                    "Profiles",
+                    "Profile requests of this run by what became of them, per rank.",
+                    "short",
+                    query(
+                        f"sum by (state) (increase(lockstep_run_profiles_total{{{RUN}}}[$__rate_interval]))",
+                        "{{state}}",
+                    ),
+                ),
+                timeseries(
+                    "Ranks measured",
+                    "Ranks with a working agent, ranks that reported a step to the coordinator, those of them whose "
+                    "waits are measured so that they can be judged, and the world size. All lines should lie on each "
+                    "other.",
+                    "short",
+                    query(f"sum(lockstep_agent_up{{{RUN}}})", "agents up"),
+                    query(f"max(lockstep_run_ranks_reporting{{{RUN}}})", "reporting"),
+                    query(
+                        f"max(lockstep_run_ranks_reporting{{{RUN}}}) - max(lockstep_run_ranks_blind{{{RUN}}})",
+                        "judged",
+                    ),
+                    query(f"max(lockstep_run_ranks{{{RUN}}})", "world size"),
+                ),
+                timeseries(
+                    "Records lost",
+                    "Step records per second that nobody will read, by reason, and those that the recording of a "
+                    "coordinator lacks; over all runs of all nodes.",
+                    "suffix: records/s",
+                    query(rate("lockstep_exporter_records_lost_total", "reason", ""), "{{reason}}"),
+                    query(
+                        rate("lockstep_coordinator_records_recorded_total", matchers='state="dropped"'), "not recorded"
+                    ),
+                ),
+            ),
+        ),
+    ),
+)
