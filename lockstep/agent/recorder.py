@@ -1,48 +1,31 @@
-"""HOT (budget 300 ns a mark, 5,000 ns a step): the marks of the running step, and its end.
+"""HOT (budget 300 ns a mark, 5,000 ns a step): the marks of the training thread, and which of them ends a step.
 
-Owns the draft of the running step; hooks call the methods below, which note times and nothing else. Not here: torch,
-the failure boundary (hooks get these methods guarded), the decision who records (agent.py).
+Hooks call the methods below, which note times and nothing else. What a step holds and what becomes of it at its end
+is running_step.py's. Not here: torch, the failure boundary (hooks get these methods guarded), the decision who records
+(agent.py).
 
 Threads: everything belongs to the training thread, whose id is `thread`; calls from others return at once. 0 is
 no thread's id, so a recorder with `thread == 0` is inert: before training begins, after a failure, in a forked child.
 Two exceptions: a backward on a GPU issues collectives from autograd's own thread while the training thread is inside
 it, and `Collective.done_ns` is set by the backend's thread. Both are single stores or appends, atomic under the GIL.
-
-On a device the marks say when work was queued. `timeline` notes a device event at each of them and hands a step's
-draft back, in device time, when the device has come so far; without it a step is complete when it ends.
 """
 
 from collections.abc import Callable
 from threading import get_ident
-from time import monotonic_ns, thread_time_ns
-from typing import TYPE_CHECKING, Any
+from time import monotonic_ns
 
-from lockstep.agent.account import BACKWARD, DATA, FORWARD, OPTIMIZER, Collective, Marks
+from lockstep.agent.account import BACKWARD, DATA, FORWARD, OPTIMIZER
 from lockstep.agent.iteration import Iteration
-from lockstep.agent.quantities import Quantities
-from lockstep.agent.record import Draft, make_record
-from lockstep.contracts.records import MISSING, Flag
-from lockstep.contracts.ring import OTHER_SLOT
-
-if TYPE_CHECKING:
-    from lockstep.agent.garbage import CollectionLog
-
-MARKS_MAX = 16_384
-"""Marks of one sort in a step: three times what the largest known steps issue, and under 4 MB."""
+from lockstep.agent.running_step import MARKS_MAX, RunningStep
+from lockstep.contracts.records import Flag
 
 _NONE = -1
 _WARM_UP = int(Flag.WARM_UP)
 _SKIPPED = int(Flag.SKIPPED_OPTIMIZER)
-_EVALUATION = int(Flag.EVALUATION)
 _FUSED_EVENT = 1  # optimizers that step inside backward
 
 
-def unknown_flops(_samples: int, _tokens: int) -> int:
-    """Answer that the model FLOPs of a step are not known."""
-    return MISSING
-
-
-class Recorder:
+class Recorder(RunningStep):
     """Marks of one rank's training thread.
 
     `store(record)` takes each finished record, `at_boundary(next_step)` returns flags for the step that begins;
@@ -52,19 +35,9 @@ class Recorder:
     def __init__(
         self, store: Callable[[bytearray], None], at_boundary: Callable[[int], int], adopt: Callable[[], bool]
     ) -> None:
-        self.thread = 0
-        self.flops: Callable[[int, int], int] = unknown_flops
-        """Model FLOPs of a step of so many samples and tokens, where nobody annotated them."""
-        self.compilations: Callable[[], int] | None = None
-        """How many graphs were compiled so far."""
-        self.timeline: Any = None
-        self.garbage: CollectionLog | None = None
-        """Collections of garbage, read at each step's end."""
-        self._store = store
-        self._at_boundary = at_boundary
         self._adopt = adopt
         self._explicit = False
-        self.begin_attempt(0, lambda _now_ns: None)
+        super().__init__(store, at_boundary)
 
     def begin_attempt(
         self,
@@ -73,47 +46,19 @@ class Recorder:
         note_issue: Callable[[int, int], None] | None = None,
         note_flags: Callable[[int], None] | None = None,
     ) -> None:
-        """Forget everything and begin step 0, which is a warm-up: what came before it is not known exactly.
-
-        `beat(now_ns)` is given a sign of life at most marks, `note_issue(slot, now_ns)` each collective at its issue,
-        which is one as well, and `note_flags(flags)` what was said of the running step before its end.
-        """
-        if self.garbage is not None:  # what was collected before is no step's
-            self.garbage.take(0)
-            self.garbage.take_full_count()
-        self._beat = beat
-        self._note_issue = note_issue or (lambda _slot, now_ns: beat(now_ns))
-        self._note_flags = note_flags or (lambda _flags: None)
-        self._flagged = False
+        """Forget everything and begin step 0, as `RunningStep.begin_attempt` says."""
         self._iteration = Iteration()
-        self._seen_kinds: set[int] = set()
-        self._pending: list[Collective] = []
-        self._last_kind = _NONE
-        self._backward_known = self._data_known = False
-        self._compiled = 0
-        self.quantities = Quantities()
-        """What the running step holds."""
         self._depth = [0, 0, 0, 0]
         self._open = _NONE
         self._owner: object = None
         self._event = 0
         self._stepped = self._in_closure = False
-        self._opened_ns = self._last_ns = now_ns
-        self._cpu_start_ns = thread_time_ns()
-        self._begin_step(Draft(0, now_ns, _WARM_UP))
+        self._opened_ns = now_ns
+        super().begin_attempt(now_ns, beat, note_issue, note_flags)
 
-    def _begin_step(self, draft: Draft) -> None:
-        self._draft = draft
-        self._marks = draft.marks
-        if self._flagged:
-            self._flagged = False
-            self._note_flags(0)
-        self._fed = self._trained = self._due = False
-
-    @property
-    def step(self) -> int:
-        """Index of the running step."""
-        return self._draft.step
+    def records_here(self) -> bool:
+        """Whether a collective issued by the calling thread, now, belongs to the training thread's step."""
+        return get_ident() == self.thread or (self.thread != 0 and self._open == BACKWARD)
 
     # Spans of the training thread. The outermost wins: what runs inside a span belongs to it, except that a
     # backward inside an optimizer step (a closure) is a backward.
@@ -281,6 +226,12 @@ class Recorder:
             return self._trained
         return self._fed or not self._data_known
 
+    def _end_iteration(self, now: int, event: int) -> None:
+        if not self._explicit and self._iteration.ends_step(event):
+            if not self._iteration.regular:
+                self._draft.flags |= _WARM_UP
+            self._end_step(now)
+
     # What frameworks without torch's hooks say themselves (lockstep.phase and its like).
 
     def enter_phase(self, phase: int) -> None:
@@ -317,129 +268,7 @@ class Recorder:
         if get_ident() == self.thread:
             self._end_step(monotonic_ns())
 
-    # What a step holds.
-
     def annotate(self, name: str, value: int) -> None:
         """Add `value` to the step's samples, tokens, work or flops, which from now on only annotations count."""
         if get_ident() == self.thread or self._adopt():
             self.quantities.annotate(name, value)
-
-    def flag(self, flags: int) -> None:
-        """Mark the running step; any thread may."""
-        self._draft.flags |= flags
-        self._flagged = True
-        self._note_flags(self._draft.flags)
-
-    # Communication.
-
-    def records_here(self) -> bool:
-        """Whether a collective issued by the calling thread, now, belongs to the training thread's step."""
-        return get_ident() == self.thread or (self.thread != 0 and self._open == BACKWARD)
-
-    def issue(self, collective: Collective, slot: int = OTHER_SLOT) -> None:
-        """Note a collective at its issue, counted in an issue slot of the ring."""
-        if len(self._marks.collectives) >= MARKS_MAX:
-            self._drop_marks()
-        self._marks.collectives.append(collective)
-        self._last_kind = collective.kind
-        self._seen_kinds.add(collective.kind)
-        self._note_issue(slot, collective.issue_ns)
-        if self.timeline is not None:
-            self.timeline.issued(collective)
-
-    def expect(self, collective: Collective) -> None:
-        """Take the end of the next wait as the time when `collective` was done: nobody else will say."""
-        self._pending.append(collective)
-
-    def begin_block(self) -> int:
-        """Return the time at which a wait begins; on a device it is seen there too."""
-        now = monotonic_ns()
-        if self.timeline is not None:
-            self.timeline.mark(now)
-        return now
-
-    def block(self, start_ns: int, end_ns: int) -> None:
-        """Note that the training thread waited for communication."""
-        pending = self._pending
-        kind = ~self._last_kind
-        if pending:
-            kind = pending[-1].kind
-            for collective in pending:
-                collective.done_ns = end_ns
-            pending.clear()
-        if self._last_kind != _NONE:
-            self._marks.blocks.append((start_ns, end_ns, kind))
-            self._beat(end_ns)
-            if self.timeline is not None:
-                self.timeline.mark(end_ns)
-
-    def spend(self, agent_ns: int) -> None:
-        """Add to what the agent cost the training thread in this step: step ends and collectives.
-
-        The marks and counted batches are not timed: that would double them.
-        """
-        self._draft.agent_ns += agent_ns
-
-    # The end of a step.
-
-    def _end_iteration(self, now: int, event: int) -> None:
-        if not self._explicit and self._iteration.ends_step(event):
-            if not self._iteration.regular:
-                self._draft.flags |= _WARM_UP
-            self._end_step(now)
-
-    def _end_step(self, now: int) -> None:
-        draft = self._draft
-        draft.end_ns = now
-        cpu_ns = thread_time_ns()
-        draft.cpu_ns = cpu_ns - self._cpu_start_ns
-        self._cpu_start_ns = cpu_ns
-        draft.kinds = self._seen_kinds
-        draft.has_backward = self._backward_known
-        self.quantities.end_step(draft)
-        garbage = self.garbage
-        if garbage is not None and (garbage.events or garbage.taken):
-            draft.marks.gcs = collections = garbage.take(self.thread)
-            draft.gc_full_count = min(garbage.take_full_count(), len(collections))
-        if draft.flops == MISSING:
-            draft.flops = self.flops(draft.samples, draft.tokens)
-        if self.compilations is not None:
-            compiled = self.compilations()
-            draft.recompilations = compiled - self._compiled
-            self._compiled = compiled
-        if self._pending:
-            self._drop_pending()
-        self._last_ns = now
-        following = Draft(draft.step + 1, now, 0)
-        self._begin_step(following)
-        self._beat(now)
-        if self.timeline is None:
-            self._store(make_record(draft))
-        else:
-            self.timeline.close(draft)
-            for ready in self.timeline.ready():
-                self._store(make_record(ready))
-        following.flags |= self._at_boundary(following.step)
-        following.agent_ns += monotonic_ns() - now
-
-    def finish(self) -> None:
-        """Record nothing more; write the steps that the device was not done with when they ended."""
-        self.thread = 0
-        if self.timeline is not None:
-            for draft in self.timeline.drain():
-                self._store(make_record(draft))
-
-    def _drop_marks(self) -> None:
-        """Forget what the running step was made of so far: its time is the host's, and it is not one like the others.
-
-        A process that never steps (an evaluation of hours, inference over several ranks) must not fill memory.
-        """
-        self._drop_pending()
-        self._draft.marks = self._marks = Marks()
-        self._draft.flags |= _EVALUATION
-
-    def _drop_pending(self) -> None:
-        """Give up on collectives that nobody waited for: when they are done is not known, and taken as at once."""
-        for collective in self._pending:
-            collective.done_ns = collective.issue_ns
-        self._pending.clear()

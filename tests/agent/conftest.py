@@ -9,6 +9,7 @@ import pytest
 from lockstep.agent import bootstrap
 from lockstep.agent.agent import OWNER_VARIABLE, Agent
 from tests.agent.rings import RingFile, read_ring
+from tests.agent.scene import Scene
 
 
 @dataclass
@@ -32,6 +33,14 @@ def patched_names(torch):
         torch.amp.GradScaler.step,
         torch.utils.data.dataloader._BaseDataLoaderIter.__next__,
     )
+
+
+@pytest.fixture
+def scene(monkeypatch):
+    """Return a recorder of which this thread is the training thread; on teardown its records must add up."""
+    scene = Scene(monkeypatch)
+    yield scene
+    scene.check()
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ The host queues work, events and waits and goes on; a stream begins a piece when
 from contextlib import contextmanager
 from threading import get_ident
 
-from lockstep.agent import recorder as recorder_module
+from lockstep.agent import recorder, running_step
 from lockstep.agent.account import Collective
 from lockstep.agent.device.streams import Stamp
 from lockstep.agent.device.timeline import Timeline
@@ -124,8 +124,9 @@ class Scene:
     def __init__(self, monkeypatch, device=None):
         self.device = device or Device()
         self.records = []
-        monkeypatch.setattr(recorder_module, "monotonic_ns", lambda: self.device.now)
-        monkeypatch.setattr(recorder_module, "thread_time_ns", lambda: self.device.now // 2)
+        for module in (recorder, running_step):
+            monkeypatch.setattr(module, "monotonic_ns", lambda: self.device.now)
+        monkeypatch.setattr(running_step, "thread_time_ns", lambda: self.device.now // 2)
         self.recorder = Recorder(self._store, lambda _step: 0, lambda: False)
         self.recorder.begin_attempt(self.device.now, lambda _now: None)
         self.recorder.thread = get_ident()

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import multiprocessing
 
-from lockstep.agent import bootstrap, recorder
+from lockstep.agent import bootstrap, recorder, running_step
 from lockstep.agent.agent import OWNER_VARIABLE
 from lockstep.contracts.records import Flag
 from tests.agent.rings import unaccounted_ns
@@ -193,7 +193,8 @@ def group(tmp_path):
 
 def test_process_that_never_steps_does_not_fill_memory(watched, group, monkeypatch):
     """Marks of hours without a step are bounded; the step that ends after all is whole and kept out of the baselines."""
-    monkeypatch.setattr(recorder, "MARKS_MAX", 40)
+    for module in (recorder, running_step):
+        monkeypatch.setattr(module, "MARKS_MAX", 40)
     model, optimizer = make()
     steps(model, optimizer, 1)
     with torch.no_grad():
