@@ -80,6 +80,7 @@ class RankPolicy:
 
     stage_alarm_sigmas: float = 15.0  # whole stages are held up together, by a stall in one of their ranks: four steps
     past_rate: float = 1 / 64  # memory of how long a stage's work is among the stages
+    past_step_max: float = 0.05  # and what one step may differ from it to be taken in: jobs wander by less
     pause_ratio: float = 0.35  # work of all stages longer than lately by so much is a checkpoint or evaluation ...
     pause_steps: int = 2  # ... for so many steps; what lasts longer is how the job is now
     pause_sigma: float = 0.02  # only in quiet jobs: on shared cores half the steps look like that

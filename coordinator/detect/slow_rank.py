@@ -39,8 +39,8 @@ class SlowRankTest:
     """Memory of the slow-rank test of one run.
 
     `stage_R` and `replica_R` give the group of each rank; ranks of one replica work on the same data. `place_R` is the
-    place of each in its expert domain: where no work figure tells how many tokens an expert got, what all ranks of a
-    place share is taken for its tokens, and no fault.
+    place of each in its expert domain: what all ranks of a place share, beyond what a work figure explains, is their
+    expert's load and no fault.
     """
 
     def __init__(
@@ -97,8 +97,7 @@ class SlowRankTest:
             return
         own_R = self_R.astype(np.float32)
         self.shift_R = None
-        knows_work = work_R is not None and not np.isnan(work_R).all()
-        if compute_R is not None and work_R is not None and knows_work:
+        if compute_R is not None and work_R is not None:
             self.shift_R = self.work.seconds(compute_R, work_R, ~self.ranks.suspicious_N)
         if self.shift_R is not None:
             own_R -= self.shift_R
@@ -110,8 +109,8 @@ class SlowRankTest:
         group_R = self.stage_groups.group_R
         rest_R = own_R - reference_P.astype(np.float32)[group_R]
         if self.has_replicas:
-            rest_R -= self._judge_replicas(rest_R, float(np.nanmean(reference_P)), step, knows_work=knows_work)
-        elif self._places is not None and not knows_work:
+            rest_R -= self._judge_replicas(rest_R, float(np.nanmean(reference_P)), step)
+        elif self._places is not None:
             rest_R -= self._places.reference(rest_R)[self._places.group_R]
         rest_R /= self.scale_P.astype(np.float32)[group_R]
         self.ranks.step(rest_R, step)
@@ -129,7 +128,7 @@ class SlowRankTest:
         self._pauses = self._pauses + 1 if paused else 0
         return paused
 
-    def _judge_replicas(self, rest_R: "Floats", reference_seconds: float, step: int, *, knows_work: bool) -> "Floats":
+    def _judge_replicas(self, rest_R: "Floats", reference_seconds: float, step: int) -> "Floats":
         """Judge what each replica shares, and return it for each rank; NaN where too few of a replica are known."""
         groups = self.replica_groups
         shared_D = groups.reference(rest_R).astype(np.float32)
@@ -140,7 +139,7 @@ class SlowRankTest:
         known_D = shared_D[~np.isnan(shared_D)]
         self.imbalance_seconds = float(known_D.max(initial=0) - np.median(known_D)) if len(known_D) else 0.0
         own_D = shared_D
-        if self._places is not None and not knows_work:
+        if self._places is not None:
             own_D = shared_D - self._places.reference(shared_D).astype(np.float32)[self._places.group_R]
         if alone_D is not None and alone_D.any():
             own_D = np.where(alone_D, np.float32(np.nan), own_D)
@@ -184,7 +183,8 @@ class SlowRankTest:
         self.stages.step(ratio_P / common - 1, step)
         learn_P = ~np.isnan(reference_P) & ~self.stages.suspicious_N
         rate = max(self._policy.past_rate, _YOUNG_WEIGHT / (_YOUNG_WEIGHT + self.stages.judged))
-        moved_P = self._past_P + rate * (reference_P - self._past_P)
+        most = max(self._policy.past_step_max, rate)  # one long step of a stage must not become its past
+        moved_P = self._past_P * (1 + rate * np.clip(ratio_P - 1, -most, most))
         self._past_P = np.where(learn_P, moved_P, self._past_P)
 
     @property

@@ -208,3 +208,10 @@ def test_who_is_left_alone_is_judged_and_names_nobody_else():
     assert found[2] <= 73
     own[90:100, 3] = recording.self_seconds[90:100, 3]
     assert first_alarms(own, replicas=[rank // 2 for rank in range(8)]).keys() == {2}
+
+
+def test_one_long_step_of_a_stage_does_not_become_its_past():
+    """A replica that writes alone stalls its stage for seconds: the other stage is not slow among the stages then."""
+    own = generate(Scenario(degrees="tp=2,pp=2,dp=2", steps=160)).self_seconds.copy()
+    own[90, :4] += 3.0
+    assert first_alarms(own, stages=[0] * 4 + [1] * 4, replicas=[0, 0, 1, 1] * 2) == {}
