@@ -6,19 +6,19 @@ announced are refused: announcements are retained, so they always come first.
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from coordinator import events as ev
-from coordinator.casebook import RunMemory
-from coordinator.findings import SLOW_RANK
-from coordinator.judge import Judge
-from coordinator.snapshot import RunSnapshot, StepHistogram, Suspect
-from coordinator.state import RunMachine, State
+from coordinator.explain import explain_told
+from coordinator.memory import RunMemory
+from coordinator.progress import is_going_on
+from coordinator.run import Run
+from coordinator.scope import heard, is_watched
+from coordinator.snapshot import RunSnapshot
+from coordinator.state import RunMachine
 from coordinator.timeline import Timeline, rejections
 from coordinator.topology import Membership
 from lockstep.contracts.errors import ConfigError, MalformedError
-from lockstep.contracts.limits import SUSPECTS_MAX
 from lockstep.contracts.messages import (
     NodeAlive,
     NodeAnnouncement,
@@ -27,15 +27,18 @@ from lockstep.contracts.messages import (
     StepBatch,
     TraceSummary,
 )
-from lockstep.contracts.metrics import PROFILE_STATES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from coordinator.config import CoordinatorConfig
-    from coordinator.findings import Finding
     from coordinator.policy import Policy
     from coordinator.timeline import StepRow
     from lockstep.contracts.codec import Message
     from lockstep.contracts.domains import Topology
+    from lockstep.contracts.messages import RankInfo
+
+__all__ = ["Orders", "Run", "Runs", "Tap"]
 
 _log = logging.getLogger(__name__)
 
@@ -43,27 +46,18 @@ Orders = list[tuple[str, list[ev.Instruction]]]
 """Instructions with the run that gave them."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Run:
-    """One run and all that is remembered of it; `judge` is None until its next step after a change of shape."""
+class Tap(Protocol):
+    """Hears all that comes in at the door, in order and before it is taken: the same again gives the same orders."""
 
-    name: str
-    membership: Membership
-    timeline: Timeline
-    machine: RunMachine
-    topology: "Topology | None" = None
-    judge: Judge | None = None
-    generation: int = 0
-    histogram: StepHistogram = field(default_factory=StepHistogram.empty)
-
-    def hostname(self, rank: int) -> str:
-        """Return the host of a rank, empty where unknown."""
-        info = self.membership.infos.get(rank)
-        return info.hostname if info else ""
+    def hear(self, what: "Sequence[StepBatch] | Message | ev.Event", now_s: float, run: str = "") -> None:
+        """Note what came in; batches that are taken together are heard together. Must be quick, and never raise."""
 
 
 class Runs:
-    """`memories` is what runs left behind when the coordinator last ended; `clock` measures durations only."""
+    """`memories` is what runs left behind when the coordinator last ended; `clock` measures durations only.
+
+    `tap` hears what `take`, `feed` and `tick` are given.
+    """
 
     def __init__(
         self,
@@ -71,9 +65,11 @@ class Runs:
         policy: "Policy",
         memories: Mapping[str, RunMemory],
         clock: Callable[[], float],
+        tap: Tap | None = None,
     ) -> None:
         self._config = config
-        self._policy = policy
+        self._tap = tap
+        self._policy_of: Callable[[str], Policy] = lambda _: policy
         self._memories = dict(memories)
         self._clock = clock
         self.by_name: dict[str, Run] = {}
@@ -93,9 +89,11 @@ class Runs:
         MalformedError
             An announcement that cannot be; nothing of it was taken.
         """
+        if isinstance(message, StepBatch):
+            return self.take_batches((message,), now_s)
+        if self._tap is not None:
+            self._tap.hear(message, now_s)
         match message:
-            case StepBatch():
-                return self._take_batch(message, now_s)
             case NodeAnnouncement():
                 return self._take_announcement(message, now_s)
             case NodeAlive():
@@ -103,25 +101,92 @@ class Runs:
                 return []
             case ProfileAnswer():
                 answered = ev.AnswerEvent(unix_s=now_s, cause_id=f"answer:{message.request_id}", answer=message)
-                return self.feed(message.run, answered)
+                return self._feed(message.run, answered)
             case TraceSummary():
                 summed = ev.SummaryEvent(unix_s=now_s, cause_id=f"summary:{message.request_id}", summary=message)
-                return self.feed(message.run, summed)
+                return self._feed(message.run, summed)
             case ProfileRequest():  # our own channel: nothing subscribes to it here
                 return []
 
+    def take_batches(self, batches: "Sequence[StepBatch]", now_s: float) -> Orders:
+        """Take decoded batches of any runs in the order of their arrival, far cheaper together than one by one."""
+        if self._tap is not None:
+            self._tap.hear(tuple(batches), now_s)
+        of_run: dict[str, list[StepBatch]] = {}
+        for batch in batches:
+            of_run.setdefault(batch.run, []).append(batch)
+        orders: Orders = []
+        for name, own in of_run.items():
+            run = self.by_name.get(name)
+            if run is None:
+                self.rejected["rank"] += sum(batch.count for batch in own)
+                continue
+            self._count_lost(own)
+            run.timeline.ingest_all(own, now_s)
+            orders += self._judge_ready(run, now_s)
+        return orders
+
+    def is_news(self, message: "Message") -> bool:
+        """Whether it matters that all batches before this message are taken before it.
+
+        What nodes announce again and again, only to show that they live, comes too often to be waited for.
+        """
+        if isinstance(message, NodeAlive):
+            return False
+        run = self.by_name.get(message.run)
+        if run is None or not isinstance(message, NodeAnnouncement):
+            return True
+        return any(_is_changed(run.membership.infos.get(info.rank), info) for info in message.ranks)
+
     def feed(self, name: str, event: ev.Event) -> Orders:
-        """Give an event to a run's machine; nothing happens where the run is unknown."""
+        """Give an event from outside to a run's machine; nothing happens where the run is unknown."""
+        if self._tap is not None:
+            self._tap.hear(event, event.unix_s, name)
+        return self._feed(name, event)
+
+    def _feed(self, name: str, event: ev.Event) -> Orders:
         run = self.by_name.get(name)
-        return [(name, run.machine.handle(event))] if run else []
+        if run is None:
+            return []
+        if isinstance(event, ev.PolicyChangedEvent):
+            run.adopt(event.policy)
+        instructions = run.machine.handle(event)
+        explained = explain_told(instructions, run.scene, event) if instructions else ()
+        return [(name, instructions), *((name, run.machine.handle(each)) for each in explained)]
+
+    def configure(self, config: "CoordinatorConfig") -> None:
+        """Take another configuration: degrees and order for runs that begin from now on, and how many there may be."""
+        self._config = config
+
+    def adopt(self, policy_of: "Callable[[str], Policy]", now_s: float) -> Orders:
+        """Judge every run by the thresholds that `policy_of` gives for its name, those that are under way included."""
+        self._policy_of = policy_of
+        orders: Orders = []
+        for name in self.by_name:
+            changed = ev.PolicyChangedEvent(unix_s=now_s, cause_id="policy", policy=policy_of(name))
+            orders += self.feed(name, changed)
+        return orders
 
     def tick(self, now_s: float) -> Orders:
         """Judge what has waited long enough, and let every run know the time."""
+        if self._tap is not None:
+            self._tap.hear(ev.TickEvent(unix_s=now_s, cause_id="tick"), now_s)
         orders: Orders = []
         for run in list(self.by_name.values()):
             orders += self._judge_ready(run, now_s)
-            orders += self.feed(run.name, ev.TickEvent(unix_s=now_s, cause_id="tick"))
+            orders += self._look_for_hang(run, now_s)
+            orders += self._feed(run.name, ev.TickEvent(unix_s=now_s, cause_id="tick"))
         return orders
+
+    def _look_for_hang(self, run: Run, now_s: float) -> Orders:
+        is_heard = run.policy.detectors.hang and is_watched(run.name, run.policy.scope.runs)
+        if not is_heard or run.topology is None or not run.machine.is_blocked(now_s):
+            return []
+        judged = run.machine.judgement
+        if judged is not None and is_going_on(run.timeline, judged.step):
+            return []
+        hang = run.progress.locate(run.topology, run.timeline)
+        return self._feed(run.name, ev.StandstillEvent(unix_s=now_s, cause_id="tick", hang=hang))
 
     def forget(self, name: str) -> None:
         """Drop a run that ended long ago, all but its budgets; the store keeps its incidents."""
@@ -130,25 +195,20 @@ class Runs:
             self._memories[name] = run.machine.memory()
         self._lost_of_node = {key: lost for key, lost in self._lost_of_node.items() if key[0] != name}
 
-    def _take_batch(self, batch: StepBatch, now_s: float) -> Orders:
-        run = self.by_name.get(batch.run)
-        if run is None:
-            self.rejected["rank"] += batch.count
-            return []
-        key = (batch.run, batch.node)
-        before = self._lost_of_node.get(key, 0)
-        grown = batch.lost_records - before
-        self.records_lost += grown if grown >= 0 else max(0, batch.lost_records)  # it began anew with its exporter
-        self._lost_of_node[key] = max(0, batch.lost_records)
-        run.timeline.ingest(batch, now_s)
-        return self._judge_ready(run, now_s)
+    def _count_lost(self, batches: "Sequence[StepBatch]") -> None:
+        for batch in batches:
+            key, lost = (batch.run, batch.node), max(0, batch.lost_records)
+            grown = lost - self._lost_of_node.get(key, 0)
+            self.records_lost += grown if grown >= 0 else lost  # it began anew with its exporter
+            self._lost_of_node[key] = lost
 
     def _judge_ready(self, run: Run, now_s: float) -> Orders:
         orders: Orders = []
         if run.generation != run.timeline.generation:
             run.generation, run.judge = run.timeline.generation, None
+            run.remembered, run.judged_until = None, (-1, float("-inf"))
             event = ev.RestartedEvent(unix_s=now_s, cause_id=f"attempt:{run.generation}")
-            orders += self.feed(run.name, event)
+            orders += self._feed(run.name, event)
         for row in run.timeline.ready(now_s):
             orders += self._judge(run, row, now_s)
         return orders
@@ -158,28 +218,29 @@ class Runs:
             return []
         begin = self._clock()
         if run.judge is None:
-            hosts = [run.hostname(rank) for rank in run.timeline.ranks.tolist()]
-            run.judge = Judge(run.timeline.ranks, run.topology, self._policy, hosts=hosts)
-        judgement = run.judge.judge(row)
+            run.begin_judge()
+        assert run.judge is not None
+        if row.step <= run.judged_until[0] and row.end_unix_s <= run.judged_until[1]:
+            return []  # delivered again after a restart of the coordinator
+        judgement = heard(run.judge.judge(row), run.policy, run.name)
         self.detection_seconds += self._clock() - begin
         self.detections += 1
         self.last_detection_unix_s = now_s
         run.histogram.observe(judgement.step_seconds)
         event = ev.StepJudgedEvent(unix_s=now_s, cause_id=f"step:{row.step}", judgement=judgement)
-        return self.feed(run.name, event)
+        return self._feed(run.name, event)
 
     def _take_announcement(self, announcement: NodeAnnouncement, now_s: float) -> Orders:
         run = self.by_name.get(announcement.run) or self._new_run(announcement, now_s)
         if run is None:
             return []
         restarted, reshaped = run.membership.take(announcement)
+        run.progress.take(announcement)
         self.by_name[run.name] = run
         if reshaped or run.topology is None:
             self._reshape(run)
         assert run.topology is not None
-        for info in restarted:
-            if info.rank in run.timeline.ranks:
-                run.timeline.restart_rank(info.rank, info.attempt)
+        run.timeline.restart_ranks({info.rank: info.attempt for info in restarted})
         event = ev.AnnounceEvent(
             unix_s=now_s,
             cause_id=f"announce:{announcement.node}",
@@ -187,13 +248,13 @@ class Runs:
             ranks=tuple(run.membership.ranks),
             is_finished=run.membership.is_finished,
         )
-        return self.feed(run.name, event) + self._judge_ready(run, now_s)
+        return self._feed(run.name, event) + self._judge_ready(run, now_s)
 
     def _reshape(self, run: Run) -> None:
         """Follow the announced ranks and groups; what detectors remember of another shape is of no use."""
         ranks = run.membership.ranks
         if not set(run.timeline.ranks.tolist()).issubset(ranks):  # a smaller world: nothing of the old one fits
-            run.timeline = Timeline(self._policy.timeline, self.rejected)
+            run.timeline = Timeline(run.policy.timeline, self.rejected)
             run.generation = -1
         if run.timeline.know(ranks):
             run.judge = None
@@ -204,19 +265,24 @@ class Runs:
 
     def _new_run(self, announcement: NodeAnnouncement, now_s: float) -> Run | None:
         """Return a run for its first announcement, None for one that ended long ago or is one too many."""
-        name = announcement.run
+        name, policy = announcement.run, self._policy_of(announcement.run)
         youngest_s = max((info.heartbeat_unix_ns for info in announcement.ranks), default=0) / 1e9
-        if now_s - youngest_s > self._policy.run.lost_keep_seconds:
+        if now_s - youngest_s > policy.run.lost_keep_seconds:
             return None
         if len(self.by_name) >= self._config.runs_max:
             raise MalformedError(
                 "run", where="announcements", got=name, expected=f"at most {self._config.runs_max} runs"
             )
+        if self._tap is not None:  # the thresholds of this run, which may not be those at the start
+            self._tap.hear(ev.PolicyChangedEvent(unix_s=now_s, cause_id="policy", policy=policy), now_s, name)
+        memory = self._memories.get(name)
         return Run(
             name=name,
             membership=Membership(degrees=self._config.domains, order=self._config.order),
-            timeline=Timeline(self._policy.timeline, self.rejected),
-            machine=RunMachine(name, self._policy, self._memories.get(name)),
+            policy=policy,
+            timeline=Timeline(policy.timeline, self.rejected),
+            machine=RunMachine(name, policy, memory),
+            remembered=memory.learnt if memory else None,
         )
 
     def _topology(self, run: Run) -> "Topology":
@@ -228,43 +294,10 @@ class Runs:
 
     def snapshot_of(self, run: Run) -> RunSnapshot:
         """Return what is known of a run now."""
-        machine = run.machine
-        judgement = machine.judgement
-        is_live = machine.state not in (State.WARMING, State.LOST, State.FINISHED)
-        findings = judgement.findings if judgement and is_live else ()
-        slow = sorted((f for f in findings if f.kind == SLOW_RANK), key=lambda finding: -finding.excess_ratio)
-        suspects = tuple(_suspect(run, finding) for finding in slow[:SUSPECTS_MAX])
-        return RunSnapshot(
-            run=run.name,
-            state=str(machine.state),
-            world_size=run.membership.world_size,
-            ranks_reporting=run.timeline.ranks_reporting,
-            ranks_blind=judgement.ranks_blind if judgement else 0,
-            step=judgement.step if judgement else None,
-            last_step_unix_s=judgement.unix_s if judgement else None,
-            recent_step_seconds=judgement.recent_step_seconds if judgement else None,
-            baseline_step_seconds=judgement.baseline_step_seconds if judgement else None,
-            fluctuating=bool(judgement and judgement.fluctuating),
-            slow_ranks=len(slow),
-            suspects=suspects,
-            incidents=tuple(machine.casebook.incidents.values()),
-            incidents_total=machine.casebook.incidents_total,
-            lost_device_seconds=machine.casebook.lost_device_seconds,
-            profiles={state: machine.budget.counts[state] for state in PROFILE_STATES},
-            step_counts=tuple(run.histogram.counts),
-            step_sum_seconds=run.histogram.sum_seconds,
-        )
+        return run.snapshot()
 
 
-def _suspect(run: Run, finding: "Finding") -> Suspect:
-    """Return a slow rank as exported; labels are its incident's, which do not change with every step's noise."""
-    rank = finding.ranks[0]
-    incident = run.machine.casebook.incident_of(rank)
-    domain = incident.domain if incident else finding.domain
-    return Suspect(
-        rank=rank,
-        hostname=run.hostname(rank),
-        domain_kind=domain[0] if domain else "world",
-        cause=incident.cause if incident else finding.cause,
-        excess_ratio=finding.excess_ratio,
-    )
+def _is_changed(known: "RankInfo | None", info: "RankInfo") -> bool:
+    if known is None:
+        return True
+    return (known.attempt, known.world_size, known.state) != (info.attempt, info.world_size, info.state)

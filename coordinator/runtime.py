@@ -1,28 +1,38 @@
 """The coordinator as a whole: who runs, and in which order it starts and ends.
 
 One event loop, one task group. Judging is done where messages arrive: a step of 10,240 ranks takes 2 ms, less than
-handing its arrays to a thread and back would be worth.
+handing its arrays to a thread and back would be worth. Step batches wait for each other for a moment (`gathering.py`).
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
 import lockstep
-from coordinator.app import Services, make_app
+from coordinator.api.services import Services
+from coordinator.app import make_app
 from coordinator.bus import Bus
-from coordinator.casebook import RunMemory
 from coordinator.config import CoordinatorConfig
+from coordinator.control import Control
 from coordinator.effects import Effects
+from coordinator.gathering import Gathering
+from coordinator.journal import Start
+from coordinator.memory import RunMemory
+from coordinator.recorder import Recorder
+from coordinator.reload import Reloader, read_settings
 from coordinator.runs import Runs
+from coordinator.scope import is_watched
 from coordinator.snapshot import Snapshot
 from coordinator.store import Store
 from lockstep.contracts.codec import Message
 from lockstep.contracts.errors import ConfigError, MalformedError
+from lockstep.contracts.messages import StepBatch
+from lockstep.contracts.metrics import RECORDING_STATES
 
 _log = logging.getLogger(__name__)
 
@@ -34,11 +44,14 @@ class Coordinator:
     """One cluster's coordinator. Construction touches nothing; `run` owns every file, socket and task until it returns.
 
     `started` is set when HTTP is bound; `http_port` is then the real port. Whether the broker is there shows in
-    `/-/ready` and in a metric.
+    `/-/ready` and in a metric. `reread` reads the configuration again, blocking; without it only the files are read
+    again that the configuration names.
     """
 
-    def __init__(self, config: CoordinatorConfig) -> None:
+    def __init__(self, config: CoordinatorConfig, reread: Callable[[], CoordinatorConfig] | None = None) -> None:
         self.config = config
+        self._reread = reread or (lambda: config)
+        self._reloader: Reloader | None = None
         self.started = asyncio.Event()
         self.http_port = config.http_port
         self._tasks: set[asyncio.Task[None]] = set()
@@ -50,29 +63,38 @@ class Coordinator:
         Raises
         ------
         ConfigError
-            The port is in use, or the state directory or the token file cannot be used.
+            The port is in use, or the state directory or a file that the configuration names cannot be used.
         """
-        token = self.config.read_token()
+        settings = await asyncio.to_thread(read_settings, self.config)
         store = await asyncio.to_thread(Store, self.config.state_directory)
         try:
             memories = await asyncio.to_thread(store.load_runs)
-            await self._serve(stop, store, memories, token)
+            self._control = Control(settings, await asyncio.to_thread(store.load_policy), time.time())
+            await self._serve(stop, store, memories)
         finally:
             await asyncio.to_thread(store.close)
 
-    async def _serve(self, stop: asyncio.Event, store: Store, memories: dict[str, RunMemory], token: str) -> None:
-        self._runs = Runs(self.config, self.config.policy(), memories, time.perf_counter)
+    async def _serve(self, stop: asyncio.Event, store: Store, memories: dict[str, RunMemory]) -> None:
+        self._recorder = await asyncio.to_thread(self._make_recorder, memories)
+        self._runs = Runs(self.config, self._control.policy(), memories, time.perf_counter, self._recorder)
+        self._runs.adopt(self._control.policy, time.time())
         self._bus = Bus(self.config, self._on_message)
+        self._gathering = Gathering(self._take_batches)
         self._effects = Effects(self._runs, self._bus, store, self._spawn, time.time)
+        changing = asyncio.Lock()
+        self._reloader = Reloader(
+            self._reread, self._control, apply=self._reconfigure, now_s=time.time, changing=changing
+        )
         services = Services(
-            config=self.config,
+            control=self._control,
             runs=self._runs,
             store=store,
             snapshot=self._snapshot,
             perform=self._effects.perform,
             now_s=time.time,
             is_ready=self._bus.connected.is_set,
-            token=token,
+            reload=self._reloader.reload,
+            changing=changing,
         )
         runner = web.AppRunner(make_app(services), access_log=None, shutdown_timeout=_CLOSE_S)
         await runner.setup()
@@ -81,8 +103,11 @@ class Coordinator:
             bus_stop = asyncio.Event()
             async with asyncio.TaskGroup() as self._group:
                 self._spawn(self._bus.run(bus_stop), "bus")
+                self._spawn(self._gathering.keep_taking(), "gathering")
                 self._spawn(self._tick(), "tick")
                 self._spawn(self._effects.keep_writing(), "store writer")
+                if self._recorder is not None:
+                    self._spawn(self._recorder.keep_writing(), "recorder")
                 self.started.set()
                 await stop.wait()
                 await self._shut_down(runner, bus_stop)
@@ -107,15 +132,30 @@ class Coordinator:
         bus = {task for task in self._tasks if task.get_name() == "bus"}
         if bus:
             await asyncio.wait(bus, timeout=_CLOSE_S)
-        lasting = {task for task in self._tasks if task.get_name() in ("tick", "store writer")}
+        lasting = {task for task in self._tasks if task.get_name() in ("gathering", "tick", "store writer")}
         for task in lasting:
             task.cancel()
-        passing = self._tasks - lasting
+        self._gathering.take()
+        recording = {task for task in self._tasks if task.get_name() == "recorder"}
+        passing = self._tasks - lasting - recording
         if passing:
             await asyncio.wait(passing, timeout=_CLOSE_S)
+        if self._recorder is not None and recording:
+            self._recorder.stop()
+            await asyncio.wait(recording, timeout=_CLOSE_S)
         for task in self._tasks:
             task.cancel()
+        self._effects.remember(all_of_it=True)
         await self._effects.flush()
+
+    def _make_recorder(self, memories: dict[str, RunMemory]) -> Recorder | None:
+        if not self.config.record_directory:
+            return None
+        start = Start(
+            policy=self._control.policy(), domains=self.config.domains, order=self.config.order, memories=memories
+        )
+        directory = Path(self.config.record_directory)
+        return Recorder(directory, start, time.time(), quota_bytes=self.config.record_quota_bytes)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         assert self._group is not None
@@ -124,12 +164,20 @@ class Coordinator:
         task.add_done_callback(self._tasks.discard)
 
     def _on_message(self, message: Message) -> None:
+        if isinstance(message, StepBatch):
+            self._gathering.add(message)
+            return
+        if self._runs.is_news(message):
+            self._gathering.take()
         try:
             orders = self._runs.take(message, time.time())
         except MalformedError as error:
             self._bus.reject(error)
             return
         self._effects.perform(orders)
+
+    def _take_batches(self, batches: Sequence[StepBatch]) -> None:
+        self._effects.perform(self._runs.take_batches(batches, time.time()))
 
     async def _tick(self) -> None:
         """Let time pass; the wait is a period, not a poll."""
@@ -139,12 +187,25 @@ class Coordinator:
 
     def on_tick(self, now_s: float) -> None:
         """Judge what has waited long enough and end what has run out of time."""
+        self._gathering.take()
         self._effects.perform(self._runs.tick(now_s))
+        self._effects.remember()
+
+    def request_reload(self) -> None:
+        """Read the configuration again soon; while starting or ending there is nothing to apply it to."""
+        if self._group is not None and self._reloader is not None:
+            self._spawn(self._reloader.on_signal(), "reload")
+
+    def _reconfigure(self) -> None:
+        self._runs.configure(self._control.config)
+        self._effects.perform(self._runs.adopt(self._control.policy, time.time()))
 
     def _snapshot(self) -> Snapshot:
         runs = self._runs
         return Snapshot(
-            runs=tuple(runs.snapshot_of(run) for run in runs.by_name.values()),
+            runs=tuple(
+                runs.snapshot_of(run) for run in runs.by_name.values() if is_watched(run.name, run.policy.scope.runs)
+            ),
             messages_received=dict(self._bus.counts.received),
             messages_rejected=dict(self._bus.counts.rejected),
             records_rejected=dict(runs.rejected),
@@ -154,5 +215,9 @@ class Coordinator:
             detections=runs.detections,
             detection_seconds=runs.detection_seconds,
             last_detection_unix_s=runs.last_detection_unix_s,
+            records_recorded=dict.fromkeys(RECORDING_STATES, 0) | (self._recorder.counts() if self._recorder else {}),
+            policy_changes=dict(self._control.changes),
+            reload_ok=self._control.reload_ok,
+            reload_unix_s=self._control.reload_unix_s,
             version=lockstep.__version__,
         )

@@ -1,6 +1,7 @@
 """The exposition against the catalogue."""
 
 import subprocess
+from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -8,10 +9,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from coordinator.collector import SnapshotCollector
 from coordinator.snapshot import RunSnapshot, Snapshot, StepHistogram, Suspect
 from lockstep.contracts.limits import SUSPECTS_MAX
-from lockstep.contracts.metrics import CATALOGUE, CAUSES, POLICY_SOURCES, PROFILE_STATES, RUN_STATES
+from lockstep.contracts.metrics import CATALOGUE, CAUSES, PROFILE_STATES, RUN_STATES
 from lockstep.serving.exposition import render
 from tests.coordinator.test_store import incident
 
+HANG = incident(2, kind="hang", cause="unknown", ranks=(2, 3), domain=("tp", "tp0"), excess_seconds=9.5)
+NAME = "lockstep_incident_silence_seconds"
 OURS = [metric for metric in CATALOGUE if metric.source == "coordinator"]
 
 
@@ -37,7 +40,7 @@ def run_snapshot(name="job", **more):
         "fluctuating": True,
         "slow_ranks": 1,
         "suspects": (suspect,),
-        "incidents": (incident(1, function="train.py(10): forward"),),
+        "incidents": (incident(1, function="train.py(10): forward"), HANG),
         "incidents_total": 3,
         "lost_device_seconds": 4.5,
         "profiles": {"requested": 2},
@@ -107,6 +110,21 @@ def test_what_is_not_known_is_left_out_and_not_zero():
     text = rendered(snapshot(bare), "text").decode()
     assert "lockstep_run_step{" not in text
     assert "lockstep_run_baseline_step_duration_seconds{" not in text
+
+
+def test_a_hang_is_exported_by_the_ranks_that_have_not_arrived():
+    """Each of them with the silence so far; a hang that names nobody is one series without a rank."""
+    nobody = replace(HANG, id="job-3", scope="job", ranks=(), domain=None)
+    found = samples(rendered(snapshot(run_snapshot(incidents=(HANG, nobody, incident(1)))), "text").decode())
+    rows = [dict(labels) | {"value": v} for (name, labels), v in found.items() if name == NAME]
+    assert sorted((row["rank"], row["domain_kind"], row["value"]) for row in rows) == [
+        ("", "", 9.5),
+        ("2", "tp", 9.5),
+        ("3", "tp", 9.5),
+    ]
+    many = replace(HANG, ranks=tuple(range(10_000)))
+    found = samples(rendered(snapshot(run_snapshot(incidents=(many,))), "text").decode())
+    assert sum(name == NAME for name, _ in found) == SUSPECTS_MAX
 
 
 def test_a_forgotten_run_leaves_no_series():

@@ -53,10 +53,10 @@ def test_own_work_is_the_step_without_its_waits():
     """Seconds by field, waits subtracted, and only what was sent among the values."""
     records, possible = accounted(batch(0), batch(1, dp_wait_ns=0, compute_ns=80 * MS))
     assert possible.all()
-    assert records.values["self"] == pytest.approx([0.08, 0.1])
-    assert records.values["dp_wait"] == pytest.approx([0.02, 0.0])
-    assert records.values["duration"] == pytest.approx([0.1, 0.1])
-    assert set(records.values) == {*COMPONENTS, "dp_wait", "duration", "self"}
+    assert records.of("self") == pytest.approx([0.08, 0.1])
+    assert records.of("dp_wait") == pytest.approx([0.02, 0.0])
+    assert records.of("duration") == pytest.approx([0.1, 0.1])
+    assert set(records.fields) == {*COMPONENTS, "dp_wait", "duration", "self"}
 
 
 def test_the_parts_must_sum_to_the_step():
@@ -81,4 +81,4 @@ def test_a_pipelines_floor_is_count_times_shortest():
     """The bound without waiting; NaN where either was not measured."""
     told = {"pp_wait_ns": 0, "pp_shortest_ns": 2 * MS, "pp_count": 5}
     records, _ = accounted(batch(0, **told), batch(1, **(told | {"pp_count": MISSING})))
-    assert records.values["pp_floor"] == pytest.approx([0.01, np.nan], nan_ok=True)
+    assert records.of("pp_floor") == pytest.approx([0.01, np.nan], nan_ok=True)

@@ -1,5 +1,8 @@
 """Decoded messages to instructions, over several runs and nodes."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from coordinator import events as ev
@@ -8,6 +11,7 @@ from coordinator.policy import Policy
 from coordinator.runs import Runs
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import NodeAlive
+from lockstep.contracts.records import MISSING
 from tests.coordinator.conftest import START_UNIX_S, announce
 from tests.coordinator.scenarios import Scenario, generate
 
@@ -37,12 +41,24 @@ def two_nodes(watch, run="job", **more):
     watch.take(announce(2, 3, run=run, node="n1", **more), NOW)
 
 
+def changed(batch, **columns):
+    """Return the batch with some columns replaced by one value each."""
+    return replace(
+        batch, columns=batch.columns | {n: np.full(batch.count, v, dtype="<i8").tobytes() for n, v in columns.items()}
+    )
+
+
+def columns_of(batch, name):
+    return np.frombuffer(batch.columns[name], dtype="<i8")
+
+
 def test_the_third_slow_step_opens_an_incident_and_asks_for_a_capture():
     """From batches of two nodes to the instructions, on the step where the third slow record arrives."""
     watch = runs()
     two_nodes(watch)
     assert play(watch, FAULTY, 0, 42) == []
-    assert play(watch, FAULTY, 42, 43) == [("job", "OpenIncident"), ("job", "RequestProfile")]
+    told = [("job", "OpenIncident"), ("job", "RequestProfile"), ("job", "UpdateIncident")]
+    assert play(watch, FAULTY, 42, 43) == told
     snapshot = watch.snapshot_of(watch.by_name["job"])
     assert (snapshot.slow_ranks, snapshot.suspects[0].rank, snapshot.suspects[0].cause) == (1, 2, "data")
     assert (snapshot.suspects[0].hostname, snapshot.suspects[0].domain_kind) == ("host-n1", "dp")
@@ -189,3 +205,214 @@ def test_memory_of_an_earlier_coordinator_is_used():
 def test_events_for_unknown_runs_do_nothing():
     """A forged answer for a run that is not there."""
     assert runs().feed("nobody", ev.TickEvent(unix_s=NOW, cause_id="x")) == []
+
+
+def test_batches_taken_together_give_what_they_give_one_by_one():
+    """Two runs at once, their batches mixed: the same orders, run by run, and the same state."""
+    together, apart = runs(), runs()
+    for watch in (together, apart):
+        two_nodes(watch, run="one")
+        two_nodes(watch, run="two")
+    healthy = generate(Scenario(degrees="dp=4", steps=60))
+    orders, one_by_one = [], []
+    for first in range(0, 60, 5):
+        batches = [
+            recording.batch(step, step + 1, ranks=ranks, node=node, run=run)
+            for step in range(first, first + 5)
+            for run, recording in (("one", FAULTY), ("two", healthy))
+            for node, ranks in (("n0", (0, 1)), ("n1", (2, 3)))
+        ]
+        orders += together.take_batches(batches, NOW + first)
+        for batch in batches:
+            one_by_one += apart.take(batch, NOW + first)
+    assert ("one", "OpenIncident") in names(orders)
+    for run in ("one", "two"):
+        assert [name for name in names(orders) if name[0] == run] == [n for n in names(one_by_one) if n[0] == run]
+        snapshots = [watch.snapshot_of(watch.by_name[run]) for watch in (together, apart)]
+        assert snapshots[0] == snapshots[1]
+    assert together.rejected == apart.rejected
+
+
+def test_batches_of_an_unknown_run_are_counted_among_others():
+    """They cost the others nothing."""
+    watch = runs()
+    two_nodes(watch)
+    watch.take_batches([FAULTY.batch(0, 2, run="nobody"), FAULTY.batch(0, 2)], NOW)
+    assert watch.rejected["rank"] == 8
+    assert watch.by_name["job"].machine.judgement.step == 1
+
+
+def test_a_tap_hears_batches_as_they_are_taken():
+    """What is recorded can be given again in the same way: together what was together, each before it is taken."""
+    heard = []
+
+    class Tap:
+        def hear(self, what, *_):
+            heard.append((what, watch.detections))
+
+    watch = Runs(CoordinatorConfig(), Policy(), {}, lambda: 0.0, Tap())
+    two_nodes(watch)
+    batches = [FAULTY.batch(step, step + 1) for step in range(2)]
+    watch.take_batches(batches, NOW)
+    last = FAULTY.batch(2, 3)
+    watch.take(last, NOW)
+    taken = [(what, judged) for what, judged in heard if isinstance(what, tuple)]
+    assert taken == [(tuple(batches), 0), ((last,), 2)]
+
+
+def test_only_news_must_not_overtake_batches():
+    """What nodes announce again and again says nothing new; a rank, an attempt, an end does."""
+    watch = runs()
+    two_nodes(watch)
+    assert not watch.is_news(announce(0, 1, heartbeat_s=START_UNIX_S + 9))
+    assert not watch.is_news(NodeAlive(node="n0", alive=True, unix_ns=0))
+    for message in (
+        announce(0, 1, attempt=2),
+        announce(0, 1, state="finished"),
+        announce(0, 1, world=2),
+        announce(0, 1, run="another"),
+    ):
+        assert watch.is_news(message)
+
+
+LIES = {
+    "clock years ahead": lambda batch: changed(
+        batch, **{name: columns_of(batch, name)[0] + 10**17 for name in ("start_ns", "end_ns")}
+    ),
+    "clock in 1970": lambda batch: changed(batch, start_ns=1, end_ns=1 + 10**8, compute_ns=MISSING, dp_wait_ns=0),
+    "frozen counter": lambda batch: changed(batch, step=7),
+    "counter at 2^62": lambda batch: changed(batch, step=1 << 62),
+    "counter just below 2^62": lambda batch: changed(batch, step=(1 << 62) - 1),
+    "counter that leaps": lambda batch: changed(batch, step=int(columns_of(batch, "step")[0]) * 10**6),
+    "nothing measured": lambda batch: changed(batch, **dict.fromkeys(batch.columns, MISSING)),
+    "parts not measured": lambda batch: changed(
+        batch, **dict.fromkeys(("data_ns", "compute_ns", "host_ns", "gc_ns", "dp_wait_ns"), MISSING)
+    ),
+    "negative": lambda batch: changed(batch, compute_ns=-5),
+    "end before start": lambda batch: changed(batch, end_ns=0),
+    "the same again and again": lambda batch: changed(batch, step=3, start_ns=10**18, end_ns=10**18 + 10**8),
+}
+
+
+EIGHT = generate(Scenario(degrees="dp=8", steps=55).with_fault("data", 2, seconds=0.2, begin=40))
+HONEST = [[EIGHT.batch(step, step + 1, ranks=[rank]) for rank in range(8)] for step in range(55)]
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("begin", [0, 25])
+def test_a_lying_rank_neither_silences_nor_floods_the_rest(lie, begin):
+    """The slow rank is named all the same, nobody else is, every step is judged, and each lie is counted at most once."""
+    watch = runs()
+    watch.take(announce(*range(8), world=8), NOW)
+    sent = 0
+    for step, honest in enumerate(HONEST):
+        batches = list(honest)
+        if step >= begin:
+            batches[5] = LIES[lie](batches[5])
+            sent += 1
+        # Steps of a second, so that a rank that never comes is waited for once.
+        watch.take_batches(batches, NOW + step)
+    watch.tick(NOW + 80)
+    run = watch.by_name["job"]
+    assert run.machine.judgement.step == 54
+    assert watch.detections == 55
+    named = {rank for incident in run.machine.casebook.incidents.values() for rank in incident.ranks}
+    assert 2 in named
+    assert named <= {2, 5}
+    assert sum(watch.rejected.values()) <= sent
+    assert abs(run.machine.judgement.unix_s - NOW) < 3600
+
+
+def rows_of(watch, monkeypatch):
+    """Return a list that fills with all rows that are judged."""
+    rows = []
+    judge = Runs._judge
+    monkeypatch.setattr(Runs, "_judge", lambda self, run, row, now: (rows.append(row), judge(self, run, row, now))[1])
+    return rows
+
+
+def assert_row(row, recording, step):
+    """Assert that a judged row holds what every rank measured in that step."""
+    assert (row.step, row.present.tolist()) == (step, recording.present[step].tolist())
+    np.testing.assert_allclose(row.duration, recording.duration[step], rtol=1e-6)
+    np.testing.assert_allclose(row.self_seconds, recording.self_seconds[step], rtol=1e-6)
+    for name, values in recording.components.items():
+        np.testing.assert_allclose(row.components[name], values[step], rtol=1e-6, atol=1e-7, err_msg=name)
+    for kind, values in recording.waits.items():
+        np.testing.assert_allclose(row.waits[kind], values[step], rtol=1e-6, atol=1e-7, err_msg=kind)
+    assert row.flags.tolist() == recording.flags[step].tolist()
+
+
+def test_a_world_that_grows_and_shrinks_loses_no_row(monkeypatch):
+    """Four ranks, then eight under the same name, then two: every step of each shape is judged whole."""
+    watch = runs()
+    rows = rows_of(watch, monkeypatch)
+    expected = []
+    for attempt, world in enumerate((4, 8, 2), start=1):
+        recording = generate(Scenario(degrees=f"dp={world}", steps=12, seed=attempt))
+        begin_s = START_UNIX_S + 5000 * attempt
+        nodes = [tuple(range(first, min(first + 4, world))) for first in range(0, world, 4)]
+        for node, ranks in enumerate(nodes):
+            watch.take(
+                announce(*ranks, world=world, node=f"n{node}", attempt=int(begin_s * 1e9), heartbeat_s=begin_s), begin_s
+            )
+        for step in range(12):
+            watch.take_batches(
+                [recording.batch(step, step + 1, ranks=r, node=f"n{n}", start_s=begin_s) for n, r in enumerate(nodes)],
+                begin_s + step,
+            )
+        expected += [(recording, step) for step in range(12)]
+    assert len(rows) == len(expected)
+    for row, (recording, step) in zip(rows, expected, strict=True):
+        assert_row(row, recording, step)
+    assert sum(watch.rejected.values()) == 0
+
+
+def test_incarnations_under_one_name_that_nobody_announces_lose_no_row(monkeypatch):
+    """A job that is started again and again by hand: steps begin anew, clocks go on, every row is judged whole."""
+    watch = runs()
+    rows = rows_of(watch, monkeypatch)
+    two_nodes(watch)
+    expected = []
+    for again in range(3):
+        recording = generate(Scenario(degrees="dp=4", steps=15, seed=again))
+        play(watch, recording, 0, 15, start_s=START_UNIX_S + 1000 * again, now=NOW + 1000 * again)
+        expected += [(recording, step) for step in range(15)]
+    assert len(rows) == len(expected)
+    for row, (recording, step) in zip(rows, expected, strict=True):
+        assert_row(row, recording, step)
+
+
+def test_clock_skew_between_nodes_changes_no_row(monkeypatch):
+    """Durations come from one clock each; a node an hour ahead, or 10 ms behind, changes nothing that is compared."""
+    watch = runs()
+    rows = rows_of(watch, monkeypatch)
+    two_nodes(watch)
+    for step in range(20):
+        for node, ranks, skew_s in (("n0", (0, 1), -0.01), ("n1", (2, 3), 3600.0)):
+            batch = FAULTY.batch(step, step + 1, ranks=ranks, node=node, start_s=START_UNIX_S + skew_s)
+            watch.take_batches([batch], NOW + step)
+    assert len(rows) == 20
+    for step, row in enumerate(rows):
+        assert_row(row, FAULTY, step)
+
+
+@pytest.mark.parametrize(("step_seconds", "is_whole"), [(0.5, True), (2.0, False)])
+def test_records_of_devices_that_come_eight_steps_late(monkeypatch, step_seconds, is_whole):
+    """Within the grace time nothing of them is lost; beyond it nobody waits for them, and each is counted as late."""
+    watch = runs()
+    rows = rows_of(watch, monkeypatch)
+    two_nodes(watch)
+    judged_s = []
+    for step in range(40):
+        now = NOW + step * step_seconds
+        batches = [FAULTY.batch(step, step + 1, ranks=(0, 1, 2))]
+        if step >= 8:
+            batches.append(FAULTY.batch(step - 8, step - 7, ranks=(3,), node="n1"))
+        watch.take_batches(batches, now)
+        judged_s += [now] * (len(rows) - len(judged_s))
+    grace = Policy().timeline.grace_seconds
+    assert all(at - (NOW + step * step_seconds) < grace + step_seconds for step, at in enumerate(judged_s))
+    assert [bool(row.present[3]) for row in rows] == [is_whole] * len(rows)
+    assert watch.rejected["late"] == (0 if is_whole else 32)
+    assert len(rows) == (32 if is_whole else 40)

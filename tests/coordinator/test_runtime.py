@@ -7,6 +7,7 @@ import aiohttp
 import aiomqtt
 import pytest
 
+from coordinator import gathering
 from lockstep.contracts import topics
 from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.errors import ConfigError
@@ -85,6 +86,23 @@ async def test_from_records_to_the_function_over_a_real_broker(mosquitto, tmp_pa
             (again,) = machine.casebook.incidents.values()
             assert (again.id, again.function) == (found["id"], found["function"])
             assert machine.casebook.incidents_total == 1
+
+
+async def test_batches_wait_for_each_other_and_not_for_ever(monkeypatch):
+    """A batch is not taken by itself; news of its run, and the end of the coordinator, do not overtake it."""
+    monkeypatch.setattr(gathering, "GATHER_S", 3600.0)
+    now = time.time()
+    async with running(broker_port=free_port()) as coordinator:
+        coordinator._on_message(announce(0, 1, 2, 3, heartbeat_s=now))
+        coordinator._on_message(FAULTY.batch(0, 1, start_s=now))
+        machine = coordinator._runs.by_name["job"].machine
+        coordinator._on_message(announce(0, 1, 2, 3, heartbeat_s=now + 1))
+        assert machine.judgement is None
+        coordinator._on_message(announce(0, 1, 2, 3, heartbeat_s=now, state="finished"))
+        assert machine.judgement.step == 0
+        coordinator._on_message(FAULTY.batch(1, 2, start_s=now))
+        assert machine.judgement.step == 0
+    assert machine.judgement.step == 1
 
 
 async def test_a_port_in_use_is_named():

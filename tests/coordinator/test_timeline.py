@@ -70,6 +70,32 @@ def test_a_dead_rank_is_waited_for_once():
     assert made.ranks_reporting == 4
 
 
+def test_a_rank_that_runs_ahead_silences_nobody():
+    """However long ago one rank claimed a later step, the others are waited for until half of them have reported it."""
+    made = timeline(grace_seconds=1.0)
+    made.ingest(RECORDING.batch(0, 1, ranks=[0, 1, 2]), 0.0)
+    made.ingest(RECORDING.batch(7, 8, ranks=[3]), 0.0)
+    assert steps(made.ready(0.0)) == [0]
+    assert made.ready(9.0) == []
+    made.ingest(RECORDING.batch(1, 3, ranks=[0, 1]), 10.0)
+    assert made.ready(10.9) == []
+    rows = made.ready(11.0)
+    assert steps(rows) == [1, 2]
+    assert rows[0].present.tolist() == [True, True, False, False]
+    assert made.ranks_reporting == 3
+
+
+def test_where_few_ranks_report_the_others_are_waited_for_longer():
+    """When most of the nodes are not heard of for a minute, the rest is judged without them."""
+    made = timeline(grace_seconds=5.0)
+    made.ingest(RECORDING.batch(0, 1), 0.0)
+    made.ingest(RECORDING.batch(1, 2, ranks=[0]), 1.0)
+    assert steps(made.ready(60.9)) == [0]
+    assert steps(made.ready(61.0)) == [1]
+    made.ingest(RECORDING.batch(2, 3, ranks=[0]), 62.0)
+    assert steps(made.ready(62.0)) == [2]
+
+
 def test_duplicates_and_late_records_are_counted_and_dropped():
     """A redelivered batch changes nothing; a record of a judged step is too late."""
     made = timeline()
@@ -183,13 +209,11 @@ def test_an_announced_restart_counts_like_a_seen_one_and_only_once():
     made.ingest(RECORDING.batch(0, 10), 0.0)
     made.ready(0.0)
     attempt = int((START_UNIX_S + 500) * 1e9)
-    for rank in range(4):
-        made.restart_rank(rank, attempt)
+    made.restart_ranks(dict.fromkeys(range(4), attempt))
     assert made.generation == 1
     made.ingest(RECORDING.batch(0, 1, start_s=START_UNIX_S + 1000), 1.0)
     assert steps(made.ready(1.0)) == [0]
-    for rank in range(4):
-        made.restart_rank(rank, attempt + 1)
+    made.restart_ranks(dict.fromkeys(range(4), attempt + 1))
     assert made.generation == 1
 
 
@@ -211,7 +235,7 @@ def test_memory_is_bounded():
     long = generate(Scenario(degrees="dp=4", steps=200))
     made.ingest(long.batch(1, 200, ranks=[0]), 0.0)
     assert made.rejected["late"] > 100
-    assert made._present.value_FWR.shape[1:] == (32, 4)
+    assert len(made._attempts.present.steps) == 32
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -1,0 +1,136 @@
+"""One run and all that is remembered of it. No I/O and no clock."""
+
+import logging
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from coordinator.explain import Scene
+from coordinator.findings import SLOW_RANK
+from coordinator.judge import Judge
+from coordinator.memory import Learnt, RunMemory, fingerprint_of
+from coordinator.progress import ProgressBook
+from coordinator.snapshot import RunSnapshot, StepHistogram, Suspect
+from coordinator.transitions import State
+from lockstep.contracts.limits import SUSPECTS_MAX
+from lockstep.contracts.metrics import PROFILE_STATES
+
+if TYPE_CHECKING:
+    from coordinator.findings import Finding
+    from coordinator.policy import Policy
+    from coordinator.state import RunMachine
+    from coordinator.timeline import Timeline
+    from coordinator.topology import Membership
+    from lockstep.contracts.domains import Topology
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """One run and all that is remembered of it; `judge` is None until its next step after a change of shape."""
+
+    name: str
+    policy: "Policy"
+    membership: "Membership"
+    timeline: "Timeline"
+    machine: "RunMachine"
+    topology: "Topology | None" = None
+    judge: Judge | None = None
+    generation: int = 0
+    histogram: StepHistogram = field(default_factory=StepHistogram.empty)
+    progress: ProgressBook = field(default_factory=ProgressBook)
+    remembered: Learnt | None = None
+    """What an earlier coordinator's judge had learnt, until this one's begins."""
+    fingerprint: str = ""
+    """Of whom `judge` learns."""
+    judged_until: tuple[int, float] = (-1, float("-inf"))
+    """Step, and its end in unix seconds, up to which an earlier coordinator has judged this attempt."""
+
+    @property
+    def scene(self) -> Scene:
+        """What there is to explain an incident with."""
+        assert self.topology is not None
+        rows = tuple(self.judge.recent_rows) if self.judge else ()
+        return Scene(rows=rows, topology=self.topology, policy=self.policy, hostname=self.hostname)
+
+    def adopt(self, policy: "Policy") -> None:
+        """Lay out and judge by other thresholds from now on; the machine is told by its event."""
+        self.policy = policy
+        self.timeline.policy = policy.timeline
+        if self.judge is not None:
+            self.judge.adopt(policy)
+
+    def begin_judge(self) -> None:
+        """Make a judge of the present shape, which goes on from what an earlier coordinator has learnt of the same."""
+        assert self.topology is not None
+        ranks, infos = self.timeline.ranks.tolist(), self.membership.infos
+        hosts = [self.hostname(rank) for rank in ranks]
+        self.judge = Judge(self.timeline.ranks, self.topology, self.policy, hosts=hosts)
+        self.fingerprint = fingerprint_of(self.topology, ranks, hosts, [infos[rank].attempt for rank in ranks])
+        learnt = self.remembered
+        if learnt is not None and learnt.fingerprint == self.fingerprint:
+            self.judge.recall(learnt.arrays)
+            self.judged_until = (learnt.step, learnt.end_unix_s)
+            self.remembered = None
+            _log.info("run %s: goes on after step %d with what an earlier coordinator learnt", self.name, learnt.step)
+        elif learnt is not None and len(ranks) >= self.membership.world_size:  # else the other nodes are still to come
+            self.remembered = None
+            _log.warning("run %s: what was learnt is of other ranks, groups, nodes or attempts; discarded", self.name)
+
+    def memory(self, *, with_learnt: bool) -> RunMemory:
+        """Return what must outlive a restart of the coordinator; what was learnt is a copy, and large."""
+        memory, judgement = self.machine.memory(), self.machine.judgement
+        if not with_learnt or self.judge is None or judgement is None:
+            return replace(memory, learnt=self.remembered)
+        arrays = {name: array.copy() for name, array in self.judge.memory().items()}
+        learnt = Learnt(fingerprint=self.fingerprint, step=judgement.step, end_unix_s=judgement.unix_s, arrays=arrays)
+        return replace(memory, learnt=learnt if arrays else None)
+
+    def hostname(self, rank: int) -> str:
+        """Return the host of a rank, empty where unknown."""
+        info = self.membership.infos.get(rank)
+        return info.hostname if info else ""
+
+    def snapshot(self) -> RunSnapshot:
+        """Return what is known of the run now."""
+        machine = self.machine
+        judgement = machine.judgement
+        is_live = machine.state not in (State.WARMING, State.HUNG, State.LOST, State.FINISHED)
+        findings = judgement.findings if judgement and is_live else ()
+        slow = sorted((f for f in findings if f.kind == SLOW_RANK), key=lambda finding: -finding.excess_ratio)
+        suspects = tuple(_suspect(self, finding) for finding in slow[:SUSPECTS_MAX])
+        return RunSnapshot(
+            run=self.name,
+            state=str(machine.state),
+            world_size=self.membership.world_size,
+            ranks_reporting=self.timeline.ranks_reporting,
+            ranks_blind=judgement.ranks_blind if judgement else 0,
+            step=judgement.step if judgement else None,
+            last_step_unix_s=judgement.unix_s if judgement else None,
+            recent_step_seconds=judgement.recent_step_seconds if judgement else None,
+            baseline_step_seconds=judgement.baseline_step_seconds if judgement else None,
+            fluctuating=bool(judgement and judgement.fluctuating),
+            slow_ranks=len(slow),
+            suspects=suspects,
+            incidents=tuple(machine.casebook.incidents.values()),
+            incidents_total=machine.casebook.incidents_total,
+            lost_device_seconds=machine.casebook.lost_device_seconds,
+            profiles={state: machine.budget.counts[state] for state in PROFILE_STATES},
+            step_counts=tuple(self.histogram.counts),
+            step_sum_seconds=self.histogram.sum_seconds,
+            imbalance_ratios=judgement.imbalance_ratios if judgement else {},
+        )
+
+
+def _suspect(run: Run, finding: "Finding") -> Suspect:
+    """Return a slow rank as exported; labels are its incident's, which do not change with every step's noise."""
+    rank = finding.ranks[0]
+    incident = run.machine.casebook.incident_of(rank)
+    domain = incident.domain if incident else finding.domain
+    return Suspect(
+        rank=rank,
+        hostname=run.hostname(rank),
+        domain_kind=domain[0] if domain else "world",
+        cause=incident.cause if incident else finding.cause,
+        excess_ratio=finding.excess_ratio,
+    )

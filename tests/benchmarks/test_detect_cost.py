@@ -1,0 +1,56 @@
+"""What is measured is what it is said to be: whole steps, memory counted once, missed budgets told."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from benchmarks import detect_cost
+from benchmarks.detect_cost import Spent, array_bytes, batches_of, measure, recorded, report, taken
+from coordinator.policy import Policy
+from coordinator.timeline import Timeline
+
+
+@pytest.mark.parametrize("all_columns", [False, True])
+def test_a_steps_batches_make_the_whole_step(all_columns):
+    """Every rank is there, nothing is refused, and the account is that of the recording."""
+    recording = recorded(8, slow=1)
+    timeline = Timeline(Policy().timeline)
+    timeline.know(list(range(8)))
+    for step in (0, 1):
+        (row,) = taken(timeline, batches_of(recording, step, step=step, all_columns=all_columns))
+        assert row.present.all()
+        np.testing.assert_allclose(row.self_seconds, recording.own[step], rtol=1e-4)
+        assert row.moved["dp"].tolist() == recording.moved["dp"].tolist()
+    assert sum(timeline.rejected.values()) == 0
+
+
+def test_arrays_are_counted_once_and_with_what_they_keep_alive():
+    """A view counts as the array that it belongs to, wherever and however often it is met."""
+    table = np.zeros((4, 100), dtype=np.float32)
+    plain = np.zeros(10, dtype=bool)
+    inner = SimpleNamespace(view=table[1], again=[table[2], plain], more={"x": (plain,)})
+    inner.itself = inner
+    assert array_bytes(inner) == table.nbytes + plain.nbytes
+    assert array_bytes(SimpleNamespace(nothing=None, text="text", number=3)) == 0
+
+
+def test_a_missed_budget_is_told(monkeypatch, capsys):
+    """By the median, not by single steps; a case without a budget misses none."""
+    monkeypatch.setattr(detect_cost, "SUM_BUDGET_MS", {8: 3.0})
+    spent = Spent(ingest_ms=[1.0, 1.0, 9.0], detect_ms=[1.5, 1.5, 9.0], wall_ms=[1.0], add_ms=[0.1])
+    assert not report(8, "healthy", spent, has_budget=True)
+    spent.detect_ms = [1.0, 2.5, 2.5]
+    assert report(8, "healthy", spent, has_budget=True)
+    assert "3.50/3!" in capsys.readouterr().out
+    assert not report(8, "all columns", spent, has_budget=False)
+
+
+def test_steps_after_warm_up_are_measured(monkeypatch):
+    """As many as are said, with the last rows counted apart from the state."""
+    monkeypatch.setattr(detect_cost, "STEPS", 30)
+    spent = measure(8, slow=1, all_columns=False)
+    assert len(spent.ingest_ms) == len(spent.detect_ms) == len(spent.wall_ms) == 30 - detect_cost.WARM_UP_STEPS
+    assert spent.state_bytes > 0
+    assert spent.shown_bytes > 0
+    assert spent.restart_ms > 0
