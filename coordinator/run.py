@@ -37,6 +37,8 @@ class Run:
     topology: "Topology | None" = None
     judge: Judge | None = None
     generation: int = 0
+    reshape_is_due: bool = False
+    """Whether nodes have announced what `topology` and `timeline` do not know yet."""
     histogram: StepHistogram = field(default_factory=StepHistogram.empty)
     progress: ProgressBook = field(default_factory=ProgressBook)
     remembered: Learnt | None = None

@@ -41,7 +41,8 @@ def slower_run(
     return Finding(
         kind=FLUCTUATION,
         cause=why.cause,
-        confidence=why.confidence,
+        # Waiting alone tells no link: ranks that nobody can compare make others wait just as well.
+        confidence="low" if why.cause == LINK else why.confidence,
         scope="job",
         ranks=(),
         domain=None,

@@ -42,6 +42,8 @@ __all__ = ["Orders", "Run", "Runs", "Tap"]
 
 _log = logging.getLogger(__name__)
 
+_SMALL_RANKS = 1024  # to lay them out takes milliseconds, and there are at most as many nodes
+
 Orders = list[tuple[str, list[ev.Instruction]]]
 """Instructions with the run that gave them."""
 
@@ -122,6 +124,8 @@ class Runs:
                 self.rejected["rank"] += sum(batch.count for batch in own)
                 continue
             self._count_lost(own)
+            if run.reshape_is_due:
+                orders += self._reshape(run, now_s)
             run.timeline.ingest_all(own, now_s)
             orders += self._judge_ready(run, now_s)
         return orders
@@ -173,6 +177,8 @@ class Runs:
             self._tap.hear(ev.TickEvent(unix_s=now_s, cause_id="tick"), now_s)
         orders: Orders = []
         for run in list(self.by_name.values()):
+            if run.reshape_is_due:
+                orders += self._reshape(run, now_s)
             orders += self._judge_ready(run, now_s)
             orders += self._look_for_hang(run, now_s)
             orders += self._feed(run.name, ev.TickEvent(unix_s=now_s, cause_id="tick"))
@@ -237,21 +243,32 @@ class Runs:
         restarted, reshaped = run.membership.take(announcement)
         run.progress.take(announcement)
         self.by_name[run.name] = run
-        if reshaped or run.topology is None:
-            self._reshape(run)
-        assert run.topology is not None
         run.timeline.restart_ranks({info.rank: info.attempt for info in restarted})
+        run.reshape_is_due |= reshaped
+        if run.reshape_is_due and (run.topology is None or run.membership.is_complete or _is_small(run)):
+            return self._reshape(run, now_s) + self._judge_ready(run, now_s)
+        ended = self._announce(run, now_s) if run.membership.is_finished and not run.reshape_is_due else []
+        return ended + self._judge_ready(run, now_s)
+
+    def _announce(self, run: Run, now_s: float) -> Orders:
+        """Tell the run's machine who there is."""
+        assert run.topology is not None
         event = ev.AnnounceEvent(
             unix_s=now_s,
-            cause_id=f"announce:{announcement.node}",
+            cause_id="announce",
             topology=run.topology,
             ranks=tuple(run.membership.ranks),
             is_finished=run.membership.is_finished,
         )
-        return self._feed(run.name, event) + self._judge_ready(run, now_s)
+        return self._feed(run.name, event)
 
-    def _reshape(self, run: Run) -> None:
-        """Follow the announced ranks and groups; what detectors remember of another shape is of no use."""
+    def _reshape(self, run: Run, now_s: float) -> Orders:
+        """Follow the announced ranks and groups; what detectors remember of another shape is of no use.
+
+        Of thousands of nodes that announce themselves within seconds, each would move all that is known of the others:
+        a large job is followed when it is complete, else once for all nodes that came before a message or a tick.
+        """
+        run.reshape_is_due = False
         ranks = run.membership.ranks
         if not set(run.timeline.ranks.tolist()).issubset(ranks):  # a smaller world: nothing of the old one fits
             run.timeline = Timeline(run.policy.timeline, self.rejected)
@@ -262,6 +279,7 @@ class Runs:
         if topology != run.topology:
             run.judge = None
         run.topology = topology
+        return self._announce(run, now_s)
 
     def _new_run(self, announcement: NodeAnnouncement, now_s: float) -> Run | None:
         """Return a run for its first announcement, None for one that ended long ago or is one too many."""
@@ -295,6 +313,11 @@ class Runs:
     def snapshot_of(self, run: Run) -> RunSnapshot:
         """Return what is known of a run now."""
         return run.snapshot()
+
+
+def _is_small(run: Run) -> bool:
+    """Whether a run can be laid out anew for every node that announces itself."""
+    return run.membership.world_size <= _SMALL_RANKS
 
 
 def _is_changed(known: "RankInfo | None", info: "RankInfo") -> bool:

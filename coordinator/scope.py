@@ -34,6 +34,7 @@ def heard(judgement: "Judgement", policy: "Policy", run: str) -> "Judgement":
         judgement,
         findings=tuple(finding for finding in judgement.findings if _is_told(finding, policy, off)),
         fluctuating=judgement.fluctuating and FLUCTUATION not in off,
+        imbalance_ratios={} if "imbalance" in off else judgement.imbalance_ratios,
     )
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lockstep.contracts.messages import NodeAnnouncement, RankInfo
 
 _SPAN_PARTS = 3
+_FINISHED = "finished"
 _VOTE_SECONDS = 60.0  # what ranks said that a smaller attempt left behind does not count
 
 REPLICA_KINDS = ("tp", "cp", "pp")
@@ -33,31 +34,49 @@ class Membership:
     infos: "dict[int, RankInfo]" = field(default_factory=dict)
     nodes: dict[int, str] = field(default_factory=dict)
     _groups: dict[str, list[domains.Domain]] = field(default_factory=dict)
+    _ranks_of_world: Counter[int] = field(default_factory=Counter)
+    _finished: int = 0
 
     def take(self, announcement: "NodeAnnouncement") -> "tuple[list[RankInfo], bool]":
         """Take what one node says; return the ranks whose incarnation changed, and whether the shape did.
+
+        Costs what the node's own ranks cost while all ranks agree on the size of the world.
 
         Raises
         ------
         MalformedError
             A group is no list of ranks, or there are too many; nothing of the announcement was taken then.
         """
-        where = f"announcement of node {announcement.node}"
-        before = (self.world_size, self.ranks, self._groups.get(announcement.node))
-        groups = _unpacked(announcement, where)
+        groups = _unpacked(announcement, f"announcement of node {announcement.node}")
+        before = self.world_size
+        reshaped = self._groups.get(announcement.node) != groups
         restarted = []
         for info in announcement.ranks:
             known = self.infos.get(info.rank)
             if known is not None and known.attempt != info.attempt:
                 restarted.append(info)
+            reshaped |= known is None or known.world_size != info.world_size
+            self._ranks_of_world[info.world_size] += 1
+            self._finished += info.state == _FINISHED
+            if known is not None:
+                self._ranks_of_world[known.world_size] -= 1
+                self._finished -= known.state == _FINISHED
             self.infos[info.rank] = info
             self.nodes[info.rank] = announcement.node
+        self._ranks_of_world += Counter()  # those that nobody names any more go
         self._groups[announcement.node] = groups
-        return restarted, before != (self.world_size, self.ranks, groups)
+        return restarted, reshaped or before != self.world_size
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every rank of the world has been announced."""
+        return self._ranks_of_world[self.world_size] >= self.world_size > 0
 
     @property
     def world_size(self) -> int:
         """World size that most living ranks announce; 0 before the first announcement."""
+        if len(self._ranks_of_world) == 1:
+            return next(iter(self._ranks_of_world))
         young_ns = (self.heartbeat_unix_s - _VOTE_SECONDS) * 1e9
         votes = Counter(info.world_size for info in self.infos.values() if info.heartbeat_unix_ns >= young_ns)
         return votes.most_common(1)[0][0] if votes else 0
@@ -71,8 +90,10 @@ class Membership:
     @property
     def is_finished(self) -> bool:
         """Whether every announced rank of the world has said that it ended well."""
+        if len(self._ranks_of_world) == 1:
+            return 0 < self._finished == len(self.infos)
         ranks = self.ranks
-        return bool(ranks) and all(self.infos[rank].state == "finished" for rank in ranks)
+        return bool(ranks) and all(self.infos[rank].state == _FINISHED for rank in ranks)
 
     @property
     def heartbeat_unix_s(self) -> float:

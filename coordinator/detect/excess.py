@@ -171,7 +171,9 @@ class ExcessTest:
         self._mean_N += clipped_N
         if self.judged % _LONG_STEPS == 0:
             if self.judged > _LONG_STEPS:
-                self._long_noise.learn(np.abs(self._mean_N - self._mean_before_N), None, policy)
+                # A fault's onset is no walk: in a pool of two it would be half of all there is to learn from.
+                steady_N = ~self.suspicious_N
+                self._long_noise.learn(np.abs(self._mean_N - self._mean_before_N), steady_N, policy)
             self._mean_before_N = self._mean_N.copy()
 
     def _add(
@@ -332,6 +334,8 @@ class ExcessTest:
         drift_N *= np.float32(policy.baseline_rate)
         suspicious_N = self._sum_N > policy.clip_sigmas - policy.slack_sigmas
         suspicious_N &= raw_N >= np.float32(policy.static_share * self.floor_ratio)
+        rising = policy.static_share * self.floor_ratio + sigma_P * policy.static_sigmas
+        suspicious_N |= (pools.rows(self._mean_N) > pools.beside(np.minimum(rising, 1.0))).reshape(-1)
         suspicious_N |= self.alarm_N
         drift_N *= ~suspicious_N
         if seen_N is not None:

@@ -37,8 +37,6 @@ _FIRST_STEPS_MIN = 3  # of which the first level is the median
 _NET_SHARE_MIN = 0.1  # of a step: an imbalance that claims more of it than this leaves is none
 _LEVEL_RATE = 1 / 8  # smoothing of what is shown, in steps
 _SUM_MAX_FACTOR = 3.0  # times the alarm's: a sum that grows for ever never comes back
-_BLOCKED_FACTOR = 5.0  # PerfTracker 4.1: no iteration for five mean ones
-_BLOCKED_MIN_SECONDS = 1.0
 _FIGURES = (
     *("_level", "_imbalance_seconds", "_judged", "_settled", "_excess", "_sum", "_run", "_quiet"),
     *("_sum_before", "_run_before", "fluctuating", "onset_step"),
@@ -282,11 +280,6 @@ class FluctuationTest:
     def recent_seconds(self) -> float | None:
         """Median of the last steps."""
         return median(list(self._raw)[-self.policy.recent_steps :]) if self._raw else None
-
-    @property
-    def blocked_after_seconds(self) -> float | None:
-        """Silence after which the run is blocked: five mean recent steps, pauses included; None before the first."""
-        return max(_BLOCKED_MIN_SECONDS, _BLOCKED_FACTOR * fmean(self._raw)) if self._raw else None
 
     @property
     def mean_over_best_ratio(self) -> float | None:

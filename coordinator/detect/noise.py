@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
 
 
+_SIGMA_MIN = 1e-6  # ratio; below, figures are equal but for rounding
+
+
 class Pools:
     """Which pool each of N series belongs to; figures of one pool are spread over its series."""
 
@@ -93,7 +96,8 @@ class PooledNoise:
         self.samples_P += count_P
         count_P = np.maximum(count_P, 1)
         rate_P = np.where(seen_P, np.maximum(1 / np.maximum(self.updates_P, 1), policy.noise_rate), 0.0)
-        limit_P = np.where(np.isnan(self.sigma_P), np.inf, policy.clip_sigmas * self.sigma_P)
+        # Not known, or nothing seen yet but equal figures: a limit of 0 would never let go of 0.
+        limit_P = np.where(self.sigma_P > _SIGMA_MIN, policy.clip_sigmas * self.sigma_P, np.inf)
         if self._pools.any_above(difference_N, limit_P):
             rows = self._pools.rows(difference_N)
             beyond_N = (rows > self._pools.beside(limit_P)).reshape(-1).astype(np.float32)

@@ -10,7 +10,7 @@ from coordinator.config import CoordinatorConfig
 from coordinator.policy import Policy
 from coordinator.runs import Runs
 from lockstep.contracts.errors import MalformedError
-from lockstep.contracts.messages import NodeAlive
+from lockstep.contracts.messages import GroupInfo, NodeAlive
 from lockstep.contracts.records import MISSING
 from tests.coordinator.conftest import START_UNIX_S, announce
 from tests.coordinator.scenarios import Scenario, generate
@@ -416,3 +416,22 @@ def test_records_of_devices_that_come_eight_steps_late(monkeypatch, step_seconds
     assert [bool(row.present[3]) for row in rows] == [is_whole] * len(rows)
     assert watch.rejected["late"] == (0 if is_whole else 32)
     assert len(rows) == (32 if is_whole else 40)
+
+
+def test_thousands_of_nodes_are_laid_out_together():
+    """Nodes of a large job that announce themselves one after the other are followed once; nothing they send is lost."""
+    world, per_node = 4096, 8
+    watch = runs()
+    laid_out = []
+    reshape = watch._reshape
+    watch._reshape = lambda run, now_s: laid_out.append(len(run.membership.infos)) or reshape(run, now_s)
+    groups = [GroupInfo(kind="dp", name="dp0", ranks=[[0, world, 1]])]
+    for first in range(0, world, per_node):
+        ranks = range(first, first + per_node)
+        watch.take(announce(*ranks, node=f"n{first}", world=world, groups=groups if first == 0 else []), NOW)
+        if first == 2048:
+            watch.tick(NOW + 1)
+    assert laid_out == [8, 2056, 4096]
+    (run,) = watch.by_name.values()
+    assert len(run.timeline.ranks) == world
+    assert run.machine._ranks == frozenset(range(world))

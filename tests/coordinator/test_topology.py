@@ -55,6 +55,19 @@ def test_a_run_is_finished_when_all_ranks_are():
     assert membership.is_finished
 
 
+def test_a_world_is_complete_when_every_rank_is_announced():
+    """Twice the same rank is one; a rank of another world is none of this one."""
+    membership = Membership()
+    assert not membership.is_complete
+    membership.take(announce(0, 1, 2))
+    membership.take(announce(0, 1, 2))
+    assert not membership.is_complete
+    membership.take(announce(3, node="n1"))
+    assert membership.is_complete
+    membership.take(announce(3, node="n1", world=8))
+    assert not membership.is_complete
+
+
 @pytest.mark.parametrize(
     "spans",
     [[[0, 1 << 20, 1]] * 3, [[3, 1, 1]], [[0, 1 << 63, 1]], [[0, 5, 0]], [[0, 5]]],

@@ -225,13 +225,6 @@ def test_the_published_trigger_is_a_floor_that_is_always_on():
     assert 105 <= step <= 140
 
 
-def test_a_run_is_blocked_after_five_mean_steps():
-    """Pauses count in the mean, and nothing below a second blocks."""
-    assert FluctuationTest(POLICY).blocked_after_seconds is None
-    assert feed(np.full(60, 0.5))[0].blocked_after_seconds == pytest.approx(2.5)
-    assert feed(np.full(60, 0.01))[0].blocked_after_seconds == 1.0
-
-
 @pytest.mark.parametrize("at", [10, 60, 99, 101, 104, 120])
 def test_a_restart_of_the_coordinator_changes_nothing(at):
     """Taken down before, in and after a fault's first steps, it says what it would have said."""
