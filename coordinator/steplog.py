@@ -50,6 +50,9 @@ _KEPT = (
 _MISSING_BYTES = MISSING.to_bytes(8, "little", signed=True)
 RUN_COLUMN = "run"
 DEFAULT_RUN = "run"
+_ACCOUNT_PARTS = 1000  # of a step, one of which rounding may add, as in the timeline
+_ROUNDING_NS = 1000
+_CLOCK_OFF_NS = 60 * 10**9  # nodes are milliseconds apart; whoever is off by more has no clock to go by
 _VERSION_KEY = b"lockstep.step_log"
 VERSION_METADATA = {_VERSION_KEY: b"1"}
 """Metadata of a log that Lockstep wrote: there, null in a required column means not measured."""
@@ -72,10 +75,55 @@ class StepLog:
 
     @property
     def arrival_ns(self) -> "NDArray[np.int64]":
-        """When each row became known, array of shape (n_rows,): `received_ns`, else the step's end by its own clock."""
+        """When each row became known, array of shape (n_rows,): `received_ns`, else the step's end.
+
+        Clocks of ranks that are minutes off are set right for it: a live coordinator goes by its own.
+        """
         end_ns = self.columns["start_ns"] + self.columns["duration_ns"]
         received_ns = self.columns.get("received_ns")
+        if received_ns is not None and not (received_ns == MISSING).any():
+            return received_ns
+        end_ns = end_ns - self._ahead_ns(end_ns)[self.columns["rank"]]
         return end_ns if received_ns is None else np.where(received_ns == MISSING, end_ns, received_ns)
+
+    @property
+    def early_rows(self) -> "NDArray[np.intp]":
+        """Rows that were received long before their step's end, by clocks set right: nobody knows when they came."""
+        received_ns = self.columns.get("received_ns")
+        if received_ns is None:
+            return np.empty(0, dtype=np.intp)
+        end_ns = self.columns["start_ns"] + self.columns["duration_ns"]
+        end_ns = end_ns - self._ahead_ns(end_ns)[self.columns["rank"]]
+        return np.flatnonzero((received_ns != MISSING) & (received_ns < end_ns - _CLOCK_OFF_NS))
+
+    def forget_early_receipts(self) -> int:
+        """Forget when such rows were received; return how many they are."""
+        rows = self.early_rows
+        if len(rows):
+            received_ns = self.columns["received_ns"].copy()
+            received_ns[rows] = MISSING
+            self.columns["received_ns"] = received_ns
+        return len(rows)
+
+    def _ahead_ns(self, end_ns: "NDArray[np.int64]") -> "NDArray[np.int64]":
+        """Return how far each rank's clock is ahead of the others', 0 for less than a minute, array by rank."""
+        rank, step = self.columns["rank"], self.columns["step"]
+        ahead_ns = np.zeros(int(rank.max(initial=-1)) + 1, dtype=np.int64)
+        if len(rank):
+            beyond_ns = end_ns - _middle_of(end_ns, step)
+            own_ns = _middle_of(beyond_ns, rank)
+            ahead_ns[rank] = np.where(np.abs(own_ns) > _CLOCK_OFF_NS, own_ns, 0)
+        return ahead_ns
+
+
+def _middle_of(values: "NDArray[np.int64]", group: "NDArray[np.int64]") -> "NDArray[np.int64]":
+    """Return the median of each value's group, array of shape (n_rows,)."""
+    _, group = np.unique(group, return_inverse=True)
+    order = np.lexsort((values, group))
+    sizes = np.bincount(group)
+    first = np.cumsum(sizes) - sizes
+    middle: NDArray[np.int64] = values[order][first + (sizes - 1) // 2][group]
+    return middle
 
 
 def read(path: Path, skipped: Counter[str] | None = None) -> list[StepLog]:
@@ -85,8 +133,9 @@ def read(path: Path, skipped: Counter[str] | None = None) -> list[StepLog]:
     ------
     MalformedError
         It cannot be read as Parquet, or lacks a required column (leniently: rank, step or time). Strictly also what
-        cannot be: a value that is no whole number, negative or not a number, longer than a day, or a step that a
-        rank reports twice. The message names column and row.
+        cannot be: a value that is no whole number, negative or not a number, longer than a day, a step that a rank
+        reports twice, a row received before its step's end, or steps of which most are not the sum of their parts.
+        The message names column and row.
     """
     files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     if not files:
@@ -99,6 +148,11 @@ def read(path: Path, skipped: Counter[str] | None = None) -> list[StepLog]:
     if skipped is None:
         for log in logs:
             _check_once(log, where=str(path))
+            _check_account(log, where=str(path))
+            _check_receipt(log, where=str(path))
+    else:
+        for log in logs:
+            skipped["received_ns"] += log.forget_early_receipts()
     return [_ordered(log) for log in logs]
 
 
@@ -276,6 +330,45 @@ def _check_once(log: StepLog, *, where: str) -> None:
         row = int(next_[np.flatnonzero(again)[0]])
         raise MalformedError(
             f"row {row}", where=where, got=f"rank {rank[row]} step {step[row]} again", expected="each step once"
+        )
+
+
+def _check_account(log: StepLog, *, where: str) -> None:
+    """Refuse a log whose steps are not what their parts and waits sum to, as where the waits of a kind are lacking.
+
+    The timeline refuses such rows one by one, as it does live: with most of them gone nobody would notice.
+    """
+    duration_ns = log.columns["duration_ns"]
+    parts = [log.columns[name] for name in PART_COLUMNS]
+    waits = [log.columns[name] for name in WAIT_COLUMNS if name in log.columns]
+    spent_ns = np.zeros(log.count, dtype=np.int64)
+    for values in (*parts, *waits):
+        spent_ns += np.where(values == MISSING, 0, values)
+    complete = np.logical_and.reduce([values != MISSING for values in parts])
+    tolerance_ns = duration_ns // _ACCOUNT_PARTS + _ROUNDING_NS
+    wrong = (spent_ns > duration_ns + tolerance_ns) | (complete & (spent_ns < duration_ns - tolerance_ns))
+    rows = np.flatnonzero(wrong)
+    if 2 * len(rows) > log.count:
+        row = int(rows[0])
+        lacking = [name for name in WAIT_COLUMNS if name not in log.columns]
+        hint = f" (no column {', '.join(lacking)})" if lacking and spent_ns[row] < duration_ns[row] else ""
+        raise MalformedError(
+            f"rank {log.columns['rank'][row]} step {log.columns['step'][row]}",
+            where=where,
+            got=f"parts and waits of {spent_ns[row]} ns{hint}",
+            expected=f"its duration, {duration_ns[row]} ns; {len(rows)} of {log.count} rows are like this",
+        )
+
+
+def _check_receipt(log: StepLog, *, where: str) -> None:
+    rows = log.early_rows
+    if len(rows):
+        row = int(rows[0])
+        raise MalformedError(
+            f"received_ns of rank {log.columns['rank'][row]} step {log.columns['step'][row]}",
+            where=where,
+            got=log.columns["received_ns"][row],
+            expected="no time before the step's end",
         )
 
 

@@ -37,6 +37,7 @@ _LONG_STEPS = 16  # reference: window of the long mean; an average of memory 8 s
 _LONG_RATE_STEPS = 8
 _STEPS_KEPT = 1024  # indices of the last steps, from which an onset is read
 _LEVEL_RATE = 1 / 8  # smoothing of what is shown, in steps
+_WILD_RATIO = np.float32(3.0)  # four times the peers' work is no noise: how it scatters says nothing of the others
 _SIGMA_MIN = 1e-6  # a noiseless generated series must not divide by zero; real clocks are 1,000 times coarser
 
 
@@ -59,7 +60,7 @@ class ExcessTest:
         count = len(pools_N)
         self.policy = policy
         self.own_floor_ratio = floor_ratio
-        self._may_be_early = may_be_early
+        self.may_be_early = may_be_early
         self._pools = Pools(pools_N)
         self._chance_sigmas = float(np.sqrt(2 * np.log(50 * max(count, 1))))
         self.noise = PooledNoise(self._pools)
@@ -143,7 +144,7 @@ class ExcessTest:
         policy = self.policy
         if self.judged > policy.warm_up_steps:
             return np.ones(self._pools.count, dtype=bool)
-        if not self._may_be_early:
+        if not self.may_be_early:
             return np.zeros(self._pools.count, dtype=bool)
         noise = self.noise
         quiet_P = noise.cautious_P < policy.early_sigma
@@ -154,8 +155,14 @@ class ExcessTest:
         """Learn the noise of single steps, of medians of three and of long means."""
         policy = self.policy
         if self.judged > 1:
-            difference_N = raw_N - self._recent[-1]
-            self.noise.learn(np.abs(difference_N, out=difference_N), seen_N, policy)
+            now_N, before_N = raw_N, self._recent[-1]
+            if now_N.max(initial=0) > _WILD_RATIO:
+                now_N, before_N = np.minimum(now_N, _WILD_RATIO), np.minimum(before_N, _WILD_RATIO)
+            difference_N = now_N - before_N
+            # What is in alarm scatters as it likes: it must not make its peers look noisy.
+            healthy_N = ~self.alarm_N if self.alarm_N.any() else None
+            known_N = seen_N if healthy_N is None else healthy_N if seen_N is None else seen_N & healthy_N
+            self.noise.learn(np.abs(difference_N, out=difference_N), known_N, policy)
         if self.judged % _SHORT_STEPS == 0:
             if self.judged >= policy.settle_steps + 2 * _SHORT_STEPS:
                 self._short_noise.learn(np.abs(median_N - self._median_N), None, policy)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
 
 
+_MEDIAN_TO_SIGMA = 1.048  # Gaussian: the median of |a - b| is 0.954 sigma
 _SIGMA_MIN = 1e-6  # ratio; below, figures are equal but for rounding
 
 
@@ -56,6 +57,10 @@ class Pools:
     def of(self, series: "NDArray[np.intp]") -> "NDArray[np.intp]":
         """Return the pools of some series."""
         return self._pools_N[series]
+
+    def members(self, pool: int) -> "NDArray[np.bool_]":
+        """Return which series a pool holds, array of shape (N,)."""
+        return self._pools_N == pool
 
     def sums(self, values_N: "Floats") -> "NDArray[np.float64]":
         """Return the sum of each pool's values, array of shape (P,)."""
@@ -107,8 +112,20 @@ class PooledNoise:
         else:
             self.beyond_P *= 1 - rate_P
         mean_P = policy.difference_to_sigma * self._pools.sums(difference_N) / count_P
+        if np.isnan(self.sigma_P).any():
+            mean_P = np.where(np.isnan(self.sigma_P), self._first(difference_N, known_N, mean_P), mean_P)
         old_P = np.where(np.isnan(self.sigma_P), mean_P, self.sigma_P)
         self.sigma_P = np.where(seen_P, old_P + rate_P * (mean_P - old_P), self.sigma_P)
+
+    def _first(
+        self, difference_N: "Floats", known_N: "NDArray[np.bool_] | None", mean_P: "NDArray[np.float64]"
+    ) -> "NDArray[np.float64]":
+        """Return the first figure of each pool, from its middle difference: one that is wild must not set it."""
+        first_P = np.full(self._pools.count, np.nan)
+        for pool in np.flatnonzero(np.isnan(self.sigma_P)).tolist():
+            own = self._pools.members(pool) if known_N is None else self._pools.members(pool) & known_N
+            first_P[pool] = _MEDIAN_TO_SIGMA * float(np.median(difference_N[own])) if own.any() else np.nan
+        return np.where(first_P > _SIGMA_MIN, first_P, mean_P)
 
     def memory(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt."""

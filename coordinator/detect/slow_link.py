@@ -156,12 +156,13 @@ class SlowLinkTest:
         for figure_G in (transfers.kind_G, transfers.sizes_G, self._tomography.spans_G, stage_G):
             alike_G = alike_G * (int(figure_G.max()) + 2) + figure_G + 1
         peers = Groups(alike_G.tolist())
-        is_judged_G = peers.known(self._past_G)[peers.group_R] >= policy.peers_min
-        usual_G = peers.reference(self._past_G)[peers.group_R]
+        past_G = np.where(self._past_G > 0, self._past_G, np.nan)  # who says that it never waits is no measure
+        is_judged_G = peers.known(past_G)[peers.group_R] >= policy.peers_min
+        usual_G = peers.reference(past_G)[peers.group_R]
         slow_G = is_judged_G & (self._past_G > (1 + policy.peers_ratio) * usual_G)
         # A small message takes long for its bytes wherever it goes: far fewer must be slow in seconds too.
         is_small_G = self._bytes_G * _SMALL_FACTOR < peers.median(self._bytes_G)[peers.group_R]
-        seconds_G = self._past_G * self._bytes_G
+        seconds_G = past_G * self._bytes_G
         usual_seconds_G = peers.reference(seconds_G)[peers.group_R]
         slow_G &= ~is_small_G | (seconds_G > (1 + policy.peers_ratio) * usual_seconds_G)
         self._past_G[slow_G] = usual_G[slow_G]

@@ -101,12 +101,19 @@ class SlowRankTest:
             self.shift_R = self.work.seconds(compute_R, work_R, ~self.ranks.suspicious_N)
         if self.shift_R is not None:
             own_R -= self.shift_R
+        # How much of compute follows the work is not known in the first steps, in which a job warms up besides.
+        self.ranks.may_be_early = self.replicas.may_be_early = self.shift_R is None
         reference_P = self.stage_groups.reference(own_R)
         if self._is_pause(reference_P):
             return
+        group_R = self.stage_groups.group_R
+        # A rank that does next to nothing is no measure of its partners: it lies, or has nothing to do in this job.
+        idle_R = own_R < np.float32(self._policy.idle_ratio) * reference_P.astype(np.float32)[group_R]
+        if idle_R.any():
+            own_R[idle_R] = np.nan
+            reference_P = self.stage_groups.reference(own_R)
         self._references_KP = np.concatenate((self._references_KP[1:], reference_P[None]))
         self.scale_P = np.maximum(np.fmax(reference_P, middle(self._references_KP)), _SECONDS_MIN)
-        group_R = self.stage_groups.group_R
         rest_R = own_R - reference_P.astype(np.float32)[group_R]
         if self.has_replicas:
             rest_R -= self._judge_replicas(rest_R, float(np.nanmean(reference_P)), step)

@@ -214,3 +214,35 @@ def test_a_batch_without_times_has_columns_too():
     batch.columns.clear()
     made = steplog.columns_of([batch], [START_NS])
     assert {made[name][0] for name in ("step", "start_ns")} == {MISSING}
+
+
+def test_a_log_that_lacks_the_waits_of_a_kind_is_refused(tmp_path):
+    """Steps that nothing accounts for would be refused one by one, and the answer be that all is well."""
+    path = foreign(tmp_path / "log.parquet", dp_wait_ns=None)
+    with pytest.raises(MalformedError, match=r"no column tp_wait_ns.*dp_wait_ns.*15 of 15 rows"):
+        steplog.read(path)
+    assert steplog.read(path, Counter())[0].count == STEPS * RANKS
+
+
+def test_a_row_received_long_before_its_step_is_refused(tmp_path):
+    """Strictly it is named; leniently its end tells when it came, for from such a receipt ages would be waited through."""
+    received = columns()["start_ns"] + 2 * 10**8
+    received[4] = 5
+    path = foreign(tmp_path / "log.parquet", received_ns=received)
+    with pytest.raises(MalformedError, match=r"received_ns of rank 1 step 1.*got 5, expected no time before"):
+        steplog.read(path)
+    skipped = Counter()
+    (log,) = steplog.read(path, skipped)
+    assert skipped["received_ns"] == 1
+    assert log.count == STEPS * RANKS
+    assert np.ptp(log.arrival_ns) < 10**9
+
+
+@pytest.mark.parametrize("hours", [-5, 5])
+def test_a_clock_that_is_hours_off_does_not_move_its_rows(tmp_path, hours):
+    """Without receipts a rank's rows come when the others' do, whatever its clock says."""
+    start = columns()["start_ns"].copy()
+    start[columns()["rank"] == 1] += hours * 3600 * 10**9
+    (log,) = steplog.read(foreign(tmp_path / "log.parquet", start_ns=start))
+    assert log.columns["step"].tolist() == columns()["step"].tolist()
+    assert np.ptp(log.arrival_ns) == 4 * 10**8

@@ -73,3 +73,17 @@ def test_few_samples_are_taken_with_caution():
     assert learnt(gaussian(steps=2)).cautious_P[0] > 1.3 * learnt(gaussian(steps=2)).sigma_P[0]
     noise = learnt(gaussian(steps=300))
     assert noise.cautious_P[0] == pytest.approx(noise.sigma_P[0], rel=0.05)
+
+
+def test_equal_figures_at_first_do_not_stick():
+    """A clock too coarse for the first steps leaves no noise of zero behind, to which everything would be a burst."""
+    values = gaussian(steps=200)
+    values[:3] = 0.0
+    assert learnt(values).sigma_P[0] == pytest.approx(0.004, rel=0.1)
+
+
+def test_one_wild_series_does_not_set_the_first_figure():
+    """The middle difference does: the others are not taken for as wild as it is."""
+    values = gaussian(steps=3)
+    values[:, 5] *= 1e5
+    assert learnt(values).sigma_P[0] < 0.1

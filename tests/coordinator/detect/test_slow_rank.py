@@ -215,3 +215,14 @@ def test_one_long_step_of_a_stage_does_not_become_its_past():
     own = generate(Scenario(degrees="tp=2,pp=2,dp=2", steps=160)).self_seconds.copy()
     own[90, :4] += 3.0
     assert first_alarms(own, stages=[0] * 4 + [1] * 4, replicas=[0, 0, 1, 1] * 2) == {}
+
+
+@pytest.mark.parametrize("lie", ["nothing", "hours"])
+def test_a_rank_that_lies_about_its_work_hides_nobody(lie):
+    """Of two ranks that share a batch one tells nonsense from the first step on: a slow rank elsewhere is still found."""
+    recording = generate(Scenario(degrees="tp=2,dp=4", steps=140).with_fault("compute", 5, seconds=0.03, begin=80))
+    own = recording.self_seconds.copy()
+    own[:, 2] = 1e-9 if lie == "nothing" else 1e4
+    found = first_alarms(own, replicas=[rank // 2 for rank in range(8)])
+    assert found.keys() - {2} == {5}
+    assert found[5] <= 86
