@@ -60,7 +60,8 @@ class Pools:
 
     def members(self, pool: int) -> "NDArray[np.bool_]":
         """Return which series a pool holds, array of shape (N,)."""
-        return self._pools_N == pool
+        own_N: NDArray[np.bool_] = self._pools_N == pool
+        return own_N
 
     def sums(self, values_N: "Floats") -> "NDArray[np.float64]":
         """Return the sum of each pool's values, array of shape (P,)."""
