@@ -126,7 +126,8 @@ class Casebook:
     def forget_steps(self) -> None:
         """Begin findings anew for a new attempt; incidents stay open until it has been judged."""
         self._assigned.clear()
-        self._quiet_steps.clear()
+        # The detectors need some steps of the new attempt before their silence says anything.
+        self._quiet_steps = Counter(dict.fromkeys(self.incidents, -self.policy.restart_steps))
         self._fluctuating = None
 
     def _relevant(self, judgement: "Judgement", now_s: float) -> "dict[Key, Finding]":
@@ -263,16 +264,22 @@ class Casebook:
         return (after.kind, after.ranks, after.cause, after.scope) != (told.kind, told.ranks, told.cause, told.scope)
 
     def _add_losses(self, findings: "dict[Key, Finding]", judgement: "Judgement", opened: set[str]) -> None:
-        """Book what the worst finding cost, on every rank of the job, since its onset when it is new."""
-        acting = {key: finding for key, finding in findings.items() if finding.acts}
-        if not acting:
-            return
-        key, worst = max(acting.items(), key=lambda item: _lost_seconds(item[1]))
-        incident = self.incidents[self._assigned[key]]
-        steps = max(1, judgement.step - worst.onset_step + 1) if incident.id in opened else 1
-        lost = _lost_seconds(worst) * judgement.ranks_reporting * steps
-        self.lost_device_seconds += lost
-        self.incidents[incident.id] = replace(incident, lost_device_seconds=incident.lost_device_seconds + lost)
+        """Book what each incident's worst finding cost, on every rank of the job, since its onset when it is new.
+
+        The run lost what the worst of all cost: others would have been waited for meanwhile.
+        """
+        costs: dict[str, float] = {}
+        for key, finding in findings.items():
+            if finding.acts:
+                incident_id = self._assigned[key]
+                is_new = incident_id in opened
+                steps = max(1, judgement.step - finding.onset_step + 1) if is_new else 1
+                cost = _lost_seconds(finding) * judgement.ranks_reporting * steps
+                costs[incident_id] = max(costs.get(incident_id, 0.0), cost)
+        for incident_id, cost in costs.items():
+            incident = self.incidents[incident_id]
+            self.incidents[incident_id] = replace(incident, lost_device_seconds=incident.lost_device_seconds + cost)
+        self.lost_device_seconds += max(costs.values(), default=0.0)
 
     def _close_quiet(self, step: int, now_s: float, busy: set[str]) -> list[Incident]:
         active = set(self._assigned.values())

@@ -174,6 +174,7 @@ class RunPolicy:
     """When a run's state changes (`state.py`)."""
 
     recover_steps: int = 5  # judged steps without a finding, after the detector's own 5, before an incident closes
+    restart_steps: int = 10  # more of them after a restart of the run: a fault that is still there is found by then
     join_steps: int = 10  # ranks that turn slow by the same cause within these steps share an incident
     cause_steps: int = 5  # judged steps that another cause must hold before an incident changes it
     fluctuation_steps: int = 20  # a fluctuation without a culprit opens an incident only when it lasts so long ...

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _NODE = "replay"
 _NS = 1_000_000_000
 _BATCH_STEPS = 4  # far fewer than a timeline holds, so that no row finds its window full
-_BATCH_ROWS_MIN = 4096
+_BATCH_ROWS_MIN = 64
 _SETTLE_STEPS = 10  # judged steps until an incident is given up for diagnosis: live, a capture takes longer
 _TICKS_SECONDS = 300.0  # of silence; after that nothing is decided within a minute
 RANKS_PER_NODE = 8

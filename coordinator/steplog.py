@@ -291,7 +291,12 @@ def _whole(name: str, column: Any, *, where: str) -> "NDArray[np.int64]":
     return np.where(column.is_null().to_numpy(zero_copy_only=False), MISSING, whole)
 
 
-_RANGES = {"rank": (0, WORLD_SIZE_MAX - 1), "start_ns": (0, _UNIX_MAX_NS), "received_ns": (0, _UNIX_MAX_NS)}
+_RANGES = {
+    "rank": (0, WORLD_SIZE_MAX - 1),
+    "step": (0, (1 << 62) - 1),
+    "start_ns": (0, _UNIX_MAX_NS),
+    "received_ns": (0, _UNIX_MAX_NS),
+}
 """What order of arrival is made from, so that sums stay inside 64 bits, and what must fit the wire."""
 
 

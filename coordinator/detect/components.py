@@ -8,7 +8,7 @@ more than any fault, and would be blamed for a slow loader.
 Shapes: R ranks, P stages, K steps.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,8 +42,6 @@ class Explanation:
     confidence: str
     own: dict[str, float]
     peers: dict[str, float]
-    lost_seconds: float | None = None
-    """What a step would be shorter without the rank: its work beyond the slowest healthy peer's, None without one."""
 
 
 def parts_of(row: "StepRow") -> "Parts":
@@ -91,7 +89,6 @@ class Explainer:
         """
         columns = np.flatnonzero(slow_R)
         peers: dict[str, NDArray[np.floating]] = {}
-        highest = np.full(len(columns), np.nan)
         for name, value_R in own.items():
             healthy_R = np.where(slow_R, np.nan, value_R)
             healthy_P = self._stages.median(healthy_R)
@@ -102,14 +99,11 @@ class Explainer:
                 shared_D = np.nan_to_num(self._replicas.median(healthy_R - usual_R))
                 usual_R = usual_R + shared_D[self._replicas.group_R] * shares_R
             peers[name] = usual_R[columns]
-            if name == SELF:
-                highest = self._stages.highest(healthy_R)[self._stages.group_R[columns]]
         found = {}
         for place, column in enumerate(columns.tolist()):
             mine = {name: float(value[column]) for name, value in own.items()}
-            lost = None if np.isnan(highest[place]) else max(mine[SELF] - float(highest[place]), 0.0)
             theirs = {name: float(value[place]) for name, value in peers.items()}
-            found[column] = replace(_explain_one(mine, theirs, policy), lost_seconds=lost)
+            found[column] = _explain_one(mine, theirs, policy)
         return found
 
 

@@ -14,6 +14,7 @@ Healthy series cost a few passes over arrays; the gate is computed for the few w
 Shapes: N series, P pools of series that share their noise figures, C candidates.
 """
 
+import math
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,7 @@ _SHORT_STEPS = 3  # `median_of_three` is written for it
 _LONG_STEPS = 16  # reference: window of the long mean; an average of memory 8 scatters just as much
 _LONG_RATE_STEPS = 8
 _STEPS_KEPT = 1024  # indices of the last steps, from which an onset is read
+_GROWN_SHARE = 0.5  # of its present size that an excess had in the mean since it began, drifts included
 _LEVEL_RATE = 1 / 8  # smoothing of what is shown, in steps
 _WILD_RATIO = np.float32(3.0)  # four times the peers' work is no noise: how it scatters says nothing of the others
 _SIGMA_MIN = 1e-6  # a noiseless generated series must not divide by zero; real clocks are 1,000 times coarser
@@ -312,8 +314,19 @@ class ExcessTest:
         self.level_N[raised] = median_N[raised]
         self._quiet_N[raised] = 0
         for series in raised.tolist():
-            run = min(max(int(self._run_N[series]), 1), len(self._steps))
-            self.onset_N[series] = self._steps[-run]
+            self.onset_N[series] = self._steps[-self._length(series, float(median_N[series]))]
+
+    def _length(self, series: int, level: float) -> int:
+        """Return how many of the last steps an excess has lasted.
+
+        The sum may have left zero long before, for what is silicon or chance: then its steps are counted by how many
+        of the present size they make.
+        """
+        run = max(int(self._run_N[series]), 1)
+        total = float(self._run_sum_N[series])
+        if total < _GROWN_SHARE * level * run:
+            run = max(math.ceil(total / level), _SHORT_STEPS)
+        return min(run, len(self._steps))
 
     def _keep(self, raw_N: "Floats", median_N: "Floats", seen_N: "NDArray[np.bool_] | None") -> None:
         """Follow what is in alarm, and end an alarm after enough quiet steps."""

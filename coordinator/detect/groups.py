@@ -69,13 +69,6 @@ class Groups:
         """Return each group's lower median, array of shape (G,); NaN where no member has a value."""
         return self._quantile(values_R, _MEDIAN_QUANTILE)
 
-    def highest(self, values_R: "Floats") -> "Floats":
-        """Return each group's highest value, array of shape (G,); NaN where no member has one."""
-        highest_G = np.full(self.count, -np.inf)
-        known_R = ~np.isnan(values_R)
-        np.maximum.at(highest_G, self.group_R[known_R], values_R[known_R])
-        return np.where(np.isinf(highest_G), np.nan, highest_G)
-
     def sums(self, values_R: "Floats") -> "NDArray[np.float64]":
         """Return each group's sum, array of shape (G,)."""
         return np.bincount(self.group_R, values_R, self.count).astype(np.float64)

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 _FORGOTTEN_SAMPLES = 2  # of the first steps, in which a job warms up
 _YOUNG_STEPS = 5  # of an alarm: until then each step may change the cause
+_FILL_SHARE = (
+    1 / 16
+)  # of an excess in a stage that does not set the pace: a pipeline fills with one micro-batch of many
 _TELLING_SHARE = 0.1  # of the component that grew most; smaller ones only distract
 
 
@@ -95,10 +98,13 @@ class RankFindings:
         own = less_work(medians(rows), self._test.shift_R)
         waits = _mean_waits(rows[-1])
         explained = self._explainer.explain(own, slow_R, self._test.ranks.alarm_N, self.typical, policy)
+        lost_R = _lost_seconds(rows, slow_R)
         for column, explanation in explained.items():
             age = self._age[column]
             if age < _YOUNG_STEPS or age % policy.typical_every == 0:
-                self._found[column] = self._finding(column, explanation, waits)
+                found = self._finding(column, explanation, waits)
+                lost = None if lost_R is None else max(float(lost_R[column]), _FILL_SHARE * found.excess_seconds)
+                self._found[column] = replace(found, lost_seconds=lost)
 
     def _finding(self, column: int, explanation: Explanation, waits: "Mapping[str, float]") -> Finding:
         rank = int(self._ranks[column])
@@ -118,7 +124,6 @@ class RankFindings:
             onset_step=onset,
             excess_ratio=ratio,
             excess_seconds=_excess_seconds(explanation, ratio * self._test.scale_seconds(column)),
-            lost_seconds=explanation.lost_seconds,
             evidence=tuple(_evidence(rank, explanation)),
             numbers={
                 "excess_ratio": ratio,
@@ -140,6 +145,19 @@ class RankFindings:
         self.typical |= {name: value.astype(np.float64) for name, value in known.items() if value.shape == (count,)}
         if "samples" in memory and memory["samples"].shape == (1,):
             self._samples = int(memory["samples"][0])
+
+
+def _lost_seconds(rows: "Sequence[StepRow]", slow_R: "NDArray[np.bool_]") -> "NDArray[np.floating] | None":
+    """Return what a step would be shorter without each rank: its work beyond the slowest healthy rank's, mean of steps.
+
+    None where no rank is healthy.
+    """
+    beyond = []
+    for row in rows:
+        highest = np.fmax.reduce(row.self_seconds[~slow_R], initial=-np.inf)
+        if np.isfinite(highest):
+            beyond.append(np.maximum(np.nan_to_num(row.self_seconds - highest), 0.0))
+    return np.mean(beyond, axis=0) if beyond else None
 
 
 def _mean_waits(row: "StepRow") -> dict[str, float]:

@@ -99,6 +99,7 @@ class ScatteredGcTest:
             self.found = self._judge() if new else None
         elif not new and self._is_over():
             self.found = None
+            self._events.clear()  # what is over must not begin again with the same collections
         elif self._judged % _UPDATE_STEPS == 0:
             self.found = self._judge()
 

@@ -312,6 +312,18 @@ def test_a_fluctuation_of_a_quiet_job_is_told_at_once_and_understood_later():
     assert len(story.machine.casebook.incidents) == 1
 
 
+def test_a_fault_that_outlives_a_restart_is_one_incident():
+    """It takes the detectors some steps to find it again in the new attempt: until then their silence says nothing."""
+    story = found(replace(POLICY, profile=ProfilePolicy(enabled=False)))
+    story.diagnosed(story.incident.id)
+    story.feed(ev.RestartedEvent)
+    for step in range(50, 50 + POLICY.run.recover_steps + POLICY.run.restart_steps - 1):
+        story.judge(step)
+    story.judge(70, finding(onset=60))
+    assert story.log.count("OpenIncident") == 1
+    assert "CloseIncident" not in story.log
+
+
 def test_the_echo_of_a_culprit_is_not_told():
     """A run that is still slower for a few steps after its slow rank has recovered opens nothing of its own."""
     slower = replace(finding(kind=FLUCTUATION, scope="job", ranks=(), domain=None), onset_step=60)

@@ -153,3 +153,13 @@ def test_a_threshold_can_be_changed_while_the_test_runs():
     strict.policy = POLICY
     strict.step(values[-1], len(values))
     assert np.flatnonzero(strict.alarm_N).tolist() == [3]
+
+
+def test_what_was_silicon_before_is_no_part_of_the_onset():
+    """A series that has lain a percent high for long, and then turns slow, began when it turned slow."""
+    values = noise(seed=2)
+    values[:, 3] += 0.011
+    values[80:, 3] += 0.05
+    test, first = run(values)
+    assert first[3] == 82
+    assert 76 <= test.onset_N[3] <= 80
