@@ -25,7 +25,7 @@ RESERVED = {
 }
 # A gauge ends in its unit, or is a plain count or state of what the name says.
 UNITLESS = re.compile(
-    r"_(info|up|step|ranks|blind|reporting|omitted|state|fluctuating|connected|alive|open|seconds|bytes|ratio|slow_ranks|flops_per_second)$"
+    r"_(info|up|step|ranks|blind|reporting|omitted|state|fluctuating|connected|successful|alive|open|seconds|bytes|ratio|slow_ranks|flops_per_second)$"
 )
 
 
@@ -50,4 +50,8 @@ def test_names_are_unique():
 def test_the_coordinator_has_a_rank_label_only_where_it_is_capped():
     """What the coordinator exports does not grow with the job."""
     by_rank = {m.name for m in CATALOGUE if m.source == "coordinator" and "rank" in m.labels}
-    assert by_rank == {"lockstep_suspect_slowdown_ratio", "lockstep_incident_info"}
+    assert by_rank == {
+        "lockstep_suspect_slowdown_ratio",
+        "lockstep_incident_info",
+        "lockstep_incident_silence_seconds",
+    }

@@ -246,3 +246,19 @@ def test_a_clock_that_is_hours_off_does_not_move_its_rows(tmp_path, hours):
     (log,) = steplog.read(foreign(tmp_path / "log.parquet", start_ns=start))
     assert log.columns["step"].tolist() == columns()["step"].tolist()
     assert np.ptp(log.arrival_ns) == 4 * 10**8
+
+
+def test_what_a_foreign_log_leaves_unbooked_is_host_time(tmp_path):
+    """Two percent of a step that no part accounts for belong to the host; ours are exact and stay as they are."""
+    made = columns(host_ns=np.full(STEPS * RANKS, 8 * 10**6))
+    (foreign_log,) = steplog.read(foreign(tmp_path / "foreign.parquet", **made))
+    assert set(foreign_log.columns["host_ns"].tolist()) == {10**7}
+    steplog.write(StepLog("job", made), tmp_path / "ours.parquet")
+    with pytest.raises(MalformedError, match="98000000 ns"):
+        steplog.read(tmp_path / "ours.parquet")
+
+
+def test_coarse_clocks_of_a_foreign_log_are_evened_out(tmp_path):
+    """Parts that sum to a little more than the step are too long by that."""
+    (log,) = steplog.read(foreign(tmp_path / "log.parquet", gc_ns=np.full(STEPS * RANKS, 10**6)))
+    assert set(log.columns["compute_ns"].tolist()) == {69 * 10**6}

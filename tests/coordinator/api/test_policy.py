@@ -152,7 +152,7 @@ async def test_an_unknown_run_is_named(site):
 async def test_a_change_is_logged_and_counted(site, caplog):
     """Who, what, before and after."""
     caplog.set_level(logging.INFO)
-    await ask(site, "PATCH", POLICY, {"excess.floor_ratio": 0.1, "detectors.hang": False, "run.recover_steps": 10})
+    await ask(site, "PATCH", POLICY, {"excess.floor_ratio": 0.1, "detectors.hang": False, "run.recover_steps": 5})
     told = [text for text in caplog.messages if "excess.floor_ratio" in text]
     assert told == ["policy of all runs: excess.floor_ratio: 0.025 -> 0.1, by api client 127.0.0.1"]
     assert site.control.changes == {"api": 2, "file": 0}  # the third one was so before
