@@ -57,6 +57,7 @@ class SlowRankTest:
         self.replica_groups = Groups(replica_R)
         self.has_replicas = 1 < self.replica_groups.count < len(stage_R)
         self._places = self._places_of(place_R)
+        self._all_stages = Groups(np.zeros(self.stage_groups.count, dtype=np.intp))
         self._past_P = np.full(self.stage_groups.count, np.nan)
         self._references_KP = np.full((_REFERENCE_STEPS, self.stage_groups.count), np.nan)
         self._pauses = 0
@@ -186,7 +187,7 @@ class SlowRankTest:
         """Judge each stage's work by what it used to be among the stages."""
         self._past_P = np.where(np.isnan(self._past_P), reference_P, self._past_P)
         ratio_P = reference_P / np.maximum(self._past_P, _SECONDS_MIN)
-        common = float(Groups(np.zeros(len(ratio_P), dtype=np.intp)).reference(ratio_P)[0])
+        common = float(self._all_stages.reference(ratio_P)[0])
         self.stages.step(ratio_P / common - 1, step)
         learn_P = ~np.isnan(reference_P) & ~self.stages.suspicious_N
         rate = max(self._policy.past_rate, _YOUNG_WEIGHT / (_YOUNG_WEIGHT + self.stages.judged))
