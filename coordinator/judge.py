@@ -13,6 +13,7 @@ import numpy as np
 
 from coordinator.detect.fluctuation import FluctuationTest, RunSample
 from coordinator.detect.imbalance import Imbalance
+from coordinator.detect.keeping import joined, part_of
 from coordinator.detect.rank_findings import RankFindings
 from coordinator.detect.scattered import ScatteredGcTest
 from coordinator.detect.slow_link import SlowLinkTest
@@ -142,17 +143,14 @@ class Judge:
 
     def memory(self) -> "dict[str, NDArray[np.generic]]":
         """Return what has been learnt, arrays by name: what a restart of the coordinator must not lose."""
-        capture = np.array([self._after_capture])
-        memory: dict[str, NDArray[np.generic]] = {"flag_share": self._flag_share_R, "after_capture": capture}
-        for name, part in self._parts().items():
-            memory |= {f"{name}.{key}": value for key, value in part.memory().items()}
-        return memory
+        own: dict[str, NDArray[np.generic]] = {"flag_share": self._flag_share_R}
+        own["after_capture"] = np.array([self._after_capture])
+        return own | joined({name: part.memory() for name, part in self._parts().items()})
 
     def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
         """Take back what `memory` gave; arrays that do not fit this shape are left alone."""
         for name, part in self._parts().items():
-            prefix = f"{name}."
-            part.recall({key.removeprefix(prefix): v for key, v in memory.items() if key.startswith(prefix)})
+            part.recall(part_of(memory, name))
         share_R = memory.get("flag_share")
         if share_R is not None and share_R.shape == self._flag_share_R.shape:
             self._flag_share_R = share_R.astype(np.float32)

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from coordinator.unbooked import book_rest
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.limits import WORLD_SIZE_MAX
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING
@@ -52,7 +53,6 @@ RUN_COLUMN = "run"
 DEFAULT_RUN = "run"
 _ACCOUNT_PARTS = 1000  # of a step, one of which rounding may add, as in the timeline
 _ROUNDING_NS = 1000
-_REST_PARTS = 20  # of a step, one of which a foreign log may leave unbooked or book too much
 _CLOCK_OFF_NS = 60 * 10**9  # nodes are milliseconds apart; whoever is off by more has no clock to go by
 _VERSION_KEY = b"lockstep.step_log"
 VERSION_METADATA = {_VERSION_KEY: b"1"}
@@ -238,7 +238,7 @@ def _read_file(file: Path, skipped: Counter[str] | None) -> list[StepLog]:
         columns[name] = _whole(name, column, where=str(file))
         _check_range(name, columns[name], where=str(file))
     if not is_ours:
-        _book_rest(columns)
+        book_rest(columns, PART_COLUMNS, WAIT_COLUMNS)
     if not good.all():
         table, columns = table.filter(pa.array(good)), {name: values[good] for name, values in columns.items()}
     return _by_run(table, columns, where=str(file))
@@ -339,27 +339,6 @@ def _check_once(log: StepLog, *, where: str) -> None:
         raise MalformedError(
             f"row {row}", where=where, got=f"rank {rank[row]} step {step[row]} again", expected="each step once"
         )
-
-
-def _book_rest(columns: "dict[str, NDArray[np.int64]]") -> None:
-    """Make the account of a log that others wrote exact: what nothing is booked for is host time.
-
-    A step is off by a few percent where clocks are coarse or the account knows fewer parts than ours. One that is off
-    by more lacks a kind of waits, and is left for those who refuse it.
-    """
-    if not columns.keys() >= {*PART_COLUMNS}:
-        return
-    duration_ns = columns["duration_ns"]
-    parts = [columns[name] for name in PART_COLUMNS]
-    known = np.logical_and.reduce([values != MISSING for values in (duration_ns, *parts)])
-    spent_ns = np.zeros(len(duration_ns), dtype=np.int64)
-    for values in (*parts, *(columns[name] for name in WAIT_COLUMNS if name in columns)):
-        spent_ns += np.where((values > 0) & (values <= _PART_MAX_NS), values, 0)
-    rest_ns = np.where(known & (duration_ns <= _PART_MAX_NS), duration_ns - spent_ns, 0)
-    small = np.abs(rest_ns) <= duration_ns // _REST_PARTS
-    columns["host_ns"] = np.where(known & small, columns["host_ns"] + np.maximum(rest_ns, 0), columns["host_ns"])
-    less_ns = np.minimum(np.maximum(-rest_ns, 0), np.maximum(columns["compute_ns"], 0))
-    columns["compute_ns"] = np.where(known & small, columns["compute_ns"] - less_ns, columns["compute_ns"])
 
 
 def _check_account(log: StepLog, *, where: str) -> None:

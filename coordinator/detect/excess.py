@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.detect.groups import median_of_three
+from coordinator.detect.keeping import joined
 from coordinator.detect.noise import PooledNoise, Pools
 
 if TYPE_CHECKING:
@@ -368,7 +369,7 @@ class ExcessTest:
         """Return what was learnt and what is in alarm, arrays by name."""
         own: dict[str, NDArray[np.generic]] = {name: getattr(self, name) for name in _KEPT}
         noises = {"noise": self.noise, "short": self._short_noise, "long": self._long_noise}
-        learnt = {f"{name}.{key}": value for name, noise in noises.items() for key, value in noise.memory().items()}
+        learnt = joined({name: noise.memory() for name, noise in noises.items()})
         recent: dict[str, NDArray[np.generic]] = {
             f"recent.{place}": values for place, values in enumerate(self._recent)
         }
@@ -390,16 +391,6 @@ class ExcessTest:
         return True
 
 
-_KEPT = (
-    "_median_N",
-    "_mean_N",
-    "_mean_before_N",
-    "_baseline_N",
-    "_sum_N",
-    "_run_N",
-    "_run_sum_N",
-    "_quiet_N",
-    "alarm_N",
-    "level_N",
-    "onset_N",
-)
+_WINDOWS = ("_median_N", "_mean_N", "_mean_before_N", "_baseline_N")
+_SUMS = ("_sum_N", "_run_N", "_run_sum_N", "_quiet_N")
+_KEPT = (*_WINDOWS, *_SUMS, "alarm_N", "level_N", "onset_N")

@@ -17,6 +17,7 @@ import numpy as np
 
 from coordinator.detect.excess import ExcessTest
 from coordinator.detect.groups import Groups, middle
+from coordinator.detect.keeping import joined, part_of
 from coordinator.detect.work import WorkCorrection
 from coordinator.policy import RankPolicy, WorkPolicy
 
@@ -240,16 +241,13 @@ class SlowRankTest:
 
     def memory(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt, arrays by name."""
-        memory: dict[str, NDArray[np.generic]] = {"past": self._past_P, "references": self._references_KP}
-        for name, part in self._parts().items():
-            memory |= {f"{name}.{key}": value for key, value in part.memory().items()}
-        return memory
+        own: dict[str, NDArray[np.generic]] = {"past": self._past_P, "references": self._references_KP}
+        return own | joined({name: part.memory() for name, part in self._parts().items()})
 
     def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
         """Take back what `memory` gave; what does not fit is left alone."""
         for name, part in self._parts().items():
-            prefix = f"{name}."
-            part.recall({key.removeprefix(prefix): v for key, v in memory.items() if key.startswith(prefix)})
+            part.recall(part_of(memory, name))
         for name in ("past", "references"):
             present = self.memory()[name]
             if name in memory and memory[name].shape == present.shape:

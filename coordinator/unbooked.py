@@ -1,0 +1,39 @@
+"""What a step log of others leaves unbooked in its steps.
+
+Pure: columns of int64 in, ns; MISSING where not measured.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lockstep.contracts.records import MISSING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+_DAY_NS = 86_400 * 10**9  # no step and no part of one is longer
+_REST_PARTS = 20  # of a step, one of which a foreign log may leave unbooked or book too much
+
+
+def book_rest(columns: "dict[str, NDArray[np.int64]]", parts: "Sequence[str]", waits: "Sequence[str]") -> None:
+    """Make the account of a log that others wrote exact: what nothing is booked for is host time.
+
+    A step is off by a few percent where clocks are coarse or the account knows fewer parts than ours. One that is off
+    by more lacks a kind of waits, and is left for those who refuse it.
+    """
+    if not columns.keys() >= {*parts}:
+        return
+    duration_ns = columns["duration_ns"]
+    own = [columns[name] for name in parts]
+    known = np.logical_and.reduce([values != MISSING for values in (duration_ns, *own)])
+    spent_ns = np.zeros(len(duration_ns), dtype=np.int64)
+    for values in (*own, *(columns[name] for name in waits if name in columns)):
+        spent_ns += np.where((values > 0) & (values <= _DAY_NS), values, 0)
+    rest_ns = np.where(known & (duration_ns <= _DAY_NS), duration_ns - spent_ns, 0)
+    small = np.abs(rest_ns) <= duration_ns // _REST_PARTS
+    columns["host_ns"] = np.where(known & small, columns["host_ns"] + np.maximum(rest_ns, 0), columns["host_ns"])
+    less_ns = np.minimum(np.maximum(-rest_ns, 0), np.maximum(columns["compute_ns"], 0))
+    columns["compute_ns"] = np.where(known & small, columns["compute_ns"] - less_ns, columns["compute_ns"])
