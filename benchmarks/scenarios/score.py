@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.scenarios.job import HANG, LINK
 from benchmarks.scenarios.recording import RANKS_PER_NODE
-from coordinator.findings import SLOW_LINK
+from coordinator.findings import FLUCTUATION, SLOW_LINK
 from coordinator.replay import to_line
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def told_by(replayed: "Replayed", scenario: "Scenario") -> "Iterator[Named]":
 
 
 def _things(kind: str, ranks: tuple[int, ...], scope: str) -> list[Thing]:
-    if scope == "job":
+    if scope == "job" or kind == FLUCTUATION:  # told as the job's before its culprit was clear
         return [JOB]
     if scope == "group":
         return [("group", tuple(sorted(ranks)))]
