@@ -230,11 +230,6 @@ class SlowRankTest:
             return self.replicas, replica
         return self.stages, int(self.stage_groups.group_R[column])
 
-    def level_of(self, column: int) -> tuple[float, int]:
-        """Return (excess ratio, onset step) of a slow rank."""
-        test, series = self.verdict_of(column)
-        return float(test.level_N[series]), int(test.onset_N[series])
-
     def scale_seconds(self, column: int) -> float:
         """Return the seconds that a ratio of 1 stands for, for one rank."""
         return float(self.scale_P[self.stage_groups.group_R[column]])
