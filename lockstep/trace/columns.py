@@ -1,10 +1,11 @@
-"""A trace as columns: what every analysis works on.
+"""A trace as columns: what every analysis works on, whoever wrote the trace.
 
 Shape suffix: E complete events ("ph": "X"), in the order of the file.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +13,77 @@ from numpy.typing import NDArray
 PYTHON = "python_function"
 OPERATOR = "cpu_op"
 ANNOTATION = "user_annotation"
+RUNTIME = "cuda_runtime"
+"""Calls into the device's runtime: CUDA, HIP and CANN alike."""
+DRIVER = "cuda_driver"
+KERNEL = "kernel"
+COPY = "gpu_memcpy"
+FILL = "gpu_memset"
+SYNC = "cuda_sync"
+"""What waited for what on the device, where the profiler records it (enable_cuda_sync_events)."""
+DEVICE_ANNOTATION = "gpu_user_annotation"
+
+ABSENT = -1
+"""In every integer column: the event does not say."""
 
 Mask = NDArray[np.bool_]
 """Which events, array of shape (n_events,)."""
+
+
+class Work(IntEnum):
+    """What an event is for an account of time; every event is exactly one."""
+
+    NOTHING = 0
+    """Annotations, marks, waits on the device, the profiler's own rows: no work of anybody."""
+    HOST = 1
+    COMPUTE = 2
+    MEMORY = 3
+    """Copies and fills on the device."""
+    COMMUNICATION = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveArguments:
+    """What an event says about its collective; empty, None or ABSENT where it does not."""
+
+    name: str = ""
+    group: str = ""
+    """Name of the process group, unique in a job where the writer makes it so."""
+    description: str = ""
+    ranks: tuple[int, ...] | None = None
+    group_size: int = ABSENT
+    in_elements: int = ABSENT
+    out_elements: int = ABSENT
+    dtype: str = ""
+    sequence: int = ABSENT
+    """Number within the group ("Seq"): with the group the key by which ranks' events match."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncArguments:
+    """What a recorded wait on the device waited for."""
+
+    kind: str = ""
+    waits_on_stream: int = ABSENT
+    waits_on_correlation: int = ABSENT
+    """Correlation of the cudaEventRecord call that was waited for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceAbout:
+    """What a trace says about itself; empty or ABSENT where it does not."""
+
+    vendor: str = ""
+    """nvidia, amd, ascend, mtia or cpu."""
+    devices: tuple[str, ...] = ()
+    backend: str = ""
+    rank: int = ABSENT
+    world_size: int = ABSENT
+    host: str = ""
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Process groups by name, where the trace lists their ranks."""
+    clock_is_shared: bool = False
+    """Whether starts are on a wall clock (a base, epoch times): ranks of one host can be laid side by side then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +91,11 @@ class TraceColumns:
     """The complete events of one rank's trace; arrays are read, never written.
 
     `start_ns` and `duration_ns` are int64 arrays of shape (n_events,), exact to the ns that the profiler wrote, the
-    start on the wall clock where the trace says its base. `name`, `category` and `thread` are int32 codes of shape
-    (n_events,) into `names`, `categories` and `threads` (process and thread id, as the file has them).
+    start on the wall clock where the trace says its base. `name`, `category`, `thread`, `stream`, `shapes` and `stack`
+    are int32 codes of shape (n_events,) into `names`, `categories`, `threads` (process and thread id, as the file has
+    them), `streams` (device, stream), `shape_texts` and `stacks`; the last three are ABSENT where an event has none.
+    `work` is int8, a `Work`. `correlation` (a launch and what it launched), `external` (an operator and what it
+    launched), `sequence` (a forward operator and its backward one) and `bytes` are int64, ABSENT where unknown.
     """
 
     start_ns: NDArray[np.int64]
@@ -31,9 +103,30 @@ class TraceColumns:
     name: NDArray[np.int32]
     category: NDArray[np.int32]
     thread: NDArray[np.int32]
+    work: NDArray[np.int8]
+    stream: NDArray[np.int32]
+    shapes: NDArray[np.int32]
+    stack: NDArray[np.int32]
+    correlation: NDArray[np.int64]
+    external: NDArray[np.int64]
+    sequence: NDArray[np.int64]
+    bytes: NDArray[np.int64]
     names: list[str]
     categories: list[str]
+    """Today's names of Kineto, whatever the age of the file."""
     threads: list[tuple[object, object]]
+    thread_names: dict[int, str] = field(default_factory=dict)
+    """By thread code, where the trace names its threads."""
+    streams: list[tuple[int, int]] = field(default_factory=list)
+    shape_texts: list[str] = field(default_factory=list)
+    """Input dimensions and types as compact JSON: `[dims, types]`."""
+    stacks: list[str] = field(default_factory=list)
+    """Call stacks as the trace has them, innermost frame first, one frame a line."""
+    collectives: dict[int, CollectiveArguments] = field(default_factory=dict)
+    """By event."""
+    syncs: dict[int, SyncArguments] = field(default_factory=dict)
+    """By event."""
+    about: TraceAbout = field(default_factory=TraceAbout)
     trace_bytes: int
     """Size of the JSON, unpacked."""
     event_count: int
@@ -48,6 +141,12 @@ class TraceColumns:
     def end_ns(self) -> NDArray[np.int64]:
         """Return the end of every event; the loader has made sure that no sum overflows."""
         return self.start_ns + self.duration_ns
+
+    @property
+    def on_device(self) -> Mask:
+        """Return which events are work on a device."""
+        mask: Mask = (self.work > Work.HOST) & (self.stream != ABSENT)
+        return mask
 
     def category_code(self, category: str) -> int:
         """Return the code of `category`, or -1, which no event has."""

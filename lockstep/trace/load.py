@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.contracts import limits
-from lockstep.trace.columns import OPERATOR, TraceColumns
+from lockstep.trace.columns import ABSENT, OPERATOR, TraceColumns
 from lockstep.trace.decode import Block, Event, TraceDecoder
 from lockstep.trace.source import TraceSource
 
@@ -75,12 +75,22 @@ class _Builder:
         name, category, thread = (np.concatenate(parts) for parts in zip(*self._codes, strict=True))
         categories = _Codes()
         today = np.array([categories[_FORMER_CATEGORIES.get(text, text)] for text in self._categories], np.int32)
+        absent = np.full(len(name), ABSENT, np.int64)
+        absent_code = absent.astype(np.int32)
         return TraceColumns(
             start_ns=np.concatenate(self.start_ns) + base_ns,
             duration_ns=np.concatenate(self.duration_ns),
             name=name,
             category=today[category],
             thread=thread,
+            work=np.zeros(len(name), np.int8),
+            stream=absent_code,
+            shapes=absent_code,
+            stack=absent_code,
+            correlation=absent,
+            external=absent,
+            sequence=absent,
+            bytes=absent,
             names=list(self._names),
             categories=list(categories),
             threads=list(self._threads),

@@ -1,0 +1,41 @@
+"""What a rule found in captured traces."""
+
+from dataclasses import dataclass, field
+
+from lockstep.diagnosis.verdict import HIGH, Advice
+
+PARALLEL = "parallel"
+IO = "io"
+CPU = "cpu"
+COMPUTE = "compute"
+COMMUNICATION = "communication"
+BOTTLENECKS = (PARALLEL, IO, CPU, COMPUTE, COMMUNICATION)
+"""Hermes' hierarchy (section 4.3, Table 4): between components first, then inside one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A cause, where it is, the numbers behind it and what to do.
+
+    `cause` is a key of the remedies (`remedies.toml`). `subject` is the function, operator, collective or domain that
+    it is about, empty if the whole rank. `lost_ns` is what it costs in the window, on the slowest of `ranks`, None
+    where it cannot be told; `predicted_gain_ratio` the share of the window that the best remedy would give back.
+    """
+
+    bottleneck: str
+    cause: str
+    ranks: tuple[int, ...]
+    evidence: tuple[str, ...]
+    subject: str = ""
+    lost_ns: int | None = None
+    advice: tuple[Advice, ...] = field(default=())
+    predicted_gain_ratio: float | None = None
+    confidence: str = HIGH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotJudged:
+    """A rule that could not answer, and why: insufficient evidence is said, never passed over."""
+
+    rule: str
+    reason: str
