@@ -168,6 +168,7 @@ class Effects:
                     ranks=ranks,
                     first_step=order.first_step,
                     steps=order.steps,
+                    shapes=order.shapes,
                 )
                 await self._bus.publish_request(request)
         except aiomqtt.MqttError as error:
@@ -185,7 +186,7 @@ class Effects:
             asyncio.to_thread(
                 diagnose,
                 cause=order.cause,
-                suspect=order.suspect,
+                suspect=order.suspects[0] if order.suspects else None,
                 peers=list(order.peers),
                 step_seconds=order.step_seconds,
                 excess_seconds=order.excess_seconds,

@@ -150,6 +150,7 @@ class RequestProfile(Instruction):
     ranks: tuple[int, ...]
     first_step: int
     steps: int
+    shapes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +166,8 @@ class Diagnose(Instruction):
 
     incident_id: str
     cause: str
-    suspect: "TraceSummary | None"
+    scope: str
+    suspects: "tuple[TraceSummary, ...]"
     peers: "tuple[TraceSummary, ...]"
     step_seconds: float
     excess_seconds: float

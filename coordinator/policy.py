@@ -203,6 +203,10 @@ class ProfilePolicy:
     cooldown_seconds: float = 120.0  # after a request; captures stall the ranks that write them
     per_day: int = 8
     per_run: int = 32
+    shapes: bool = True  # of operators' inputs: without them changing shapes and rooflines cannot be told
+    suspects: int = 2  # of an incident: one slow host's eight ranks tell the same story
+    peers: int = 2  # healthy ranks beside them: a median needs more than one, each more stalls another rank
+    job_ranks: int = 4  # of a job that is slower as a whole: enough to tell what all do from what one does
     peer_wait_seconds: float = 10.0  # once the suspect's summary is there, what is missing is a comparison
     expire_seconds: float = 90.0  # beyond the asked steps: writing and summarising a trace of 512 MiB
 

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from coordinator.policy import ProfilePolicy
-    from lockstep.contracts.domains import Topology
     from lockstep.contracts.messages import ProfileAnswer, TraceSummary
 
 _DAY_S = 86_400.0
@@ -22,7 +21,8 @@ _DAY_S = 86_400.0
 class Capture:
     """A request under way.
 
-    `incident_id` is empty for one that an operator asked for; otherwise the first of `ranks` is the suspect.
+    `incident_id` is empty for one that an operator asked for; otherwise the first `suspect_count` of `ranks` are
+    suspects and the others their healthy peers. `notes` are what ranks said of captures that came out otherwise.
     """
 
     request_id: int
@@ -31,14 +31,21 @@ class Capture:
     first_step: int
     steps: int
     expires_s: float
+    suspect_count: int = 0
     summaries: "dict[int, TraceSummary]" = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     cost_ns: dict[int, int] = field(default_factory=dict)
+    notes: dict[int, str] = field(default_factory=dict)
 
     @property
-    def suspect(self) -> int | None:
-        """The rank that the capture is about."""
-        return self.ranks[0] if self.incident_id else None
+    def suspects(self) -> tuple[int, ...]:
+        """The ranks that the capture is about."""
+        return self.ranks[: self.suspect_count]
+
+    @property
+    def has_suspects(self) -> bool:
+        """Whether every suspect has delivered: what is missing then is a comparison."""
+        return bool(self.suspects) and all(rank in self.summaries for rank in self.suspects)
 
     @property
     def is_complete(self) -> bool:
@@ -55,6 +62,8 @@ class Capture:
         self.cost_ns[answer.rank] = answer.cost_ns
         if answer.state == "refused":
             self.refused[answer.rank] = answer.reason or "no reason given"
+        elif answer.state == "done" and answer.reason:
+            self.notes[answer.rank] = answer.reason
 
     def take_summary(self, summary: "TraceSummary") -> None:
         """Take a rank's summary; one that carries an error counts as a refusal."""
@@ -77,6 +86,7 @@ class Capture:
             "first_step": self.first_step,
             "steps": self.steps,
             "expires_s": self.expires_s,
+            "suspect_count": self.suspect_count,
             "refused": {str(rank): reason for rank, reason in self.refused.items()},
             "cost_ns": {str(rank): cost for rank, cost in self.cost_ns.items()},
         }
@@ -91,6 +101,7 @@ def capture_from_json(value: "Mapping[str, Any]") -> Capture:
         first_step=int(value["first_step"]),
         steps=int(value["steps"]),
         expires_s=float(value["expires_s"]),
+        suspect_count=int(value.get("suspect_count", 1 if value["incident_id"] else 0)),
         refused={int(rank): reason for rank, reason in value["refused"].items()},
         cost_ns={int(rank): cost for rank, cost in value["cost_ns"].items()},
     )
@@ -137,10 +148,3 @@ class CaptureBudget:
 def first_step_of(step: int, step_seconds: float, policy: "ProfilePolicy") -> int:
     """Return a step far enough ahead for the request to have reached every rank before it begins."""
     return step + max(policy.lead_steps, math.ceil(policy.lead_seconds / max(step_seconds, 1e-3)))
-
-
-def healthy_peer(topology: "Topology", suspect: int, excluded: "set[int]", known: "set[int]") -> int | None:
-    """Return a rank that does the same work as `suspect` and is not in trouble itself, None if there is none."""
-    if suspect >= topology.world_size:
-        return None
-    return next((peer for peer in topology.peers(suspect) if peer in known and peer not in excluded), None)

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator import events as ev
 from coordinator.casebook import Casebook
-from coordinator.findings import SLOW_RANK
+from coordinator.findings import HANG
 from coordinator.incidents import Incident, ProfileNote
 from coordinator.memory import RunMemory
-from coordinator.profiling import Capture, CaptureBudget, capture_from_json, first_step_of, healthy_peer
+from coordinator.profiling import Capture, CaptureBudget, capture_from_json, first_step_of
 from coordinator.scope import is_watched
+from coordinator.selection import JOB, Selection, select
 from coordinator.standstill import Standstill
 from coordinator.transitions import TRANSITIONS, State, TransitionError, Trigger
 
@@ -195,7 +196,7 @@ class RunMachine:
         if reason:
             self._out.append(ev.RefuseProfile(cause_id=self._cause_id, reason=reason))
         else:
-            self._request("", event.ranks, event.steps, event.unix_s)
+            self._request("", Selection((), event.ranks), event.steps, event.unix_s)
 
     def _on_failed(self, event: ev.ProfileFailedEvent) -> None:
         if self.capture is not None and self.capture.request_id == event.request_id:
@@ -211,7 +212,7 @@ class RunMachine:
         if capture is None or capture.request_id != summary.request_id or summary.rank not in capture.ranks:
             return
         capture.take_summary(summary)
-        if capture.suspect in capture.summaries:  # what is still missing is a peer's, worth a short wait only
+        if capture.has_suspects:  # what is still missing is a peer's, worth a short wait only
             wait_s = event.unix_s + self._policy.profile.peer_wait_seconds
             capture.expires_s = min(capture.expires_s, wait_s)
 
@@ -250,27 +251,29 @@ class RunMachine:
         if not waiting or self.judgement is None:
             return
         incident = waiting[0]
-        if incident.kind != SLOW_RANK:
-            self._diagnose(incident, None)
-            return
+        if incident.scope == JOB and self.judgement.step < incident.detected_step + self._policy.run.join_steps:
+            return  # its culprit may become clear
         refusal = self.budget.refusal(now_s)
+        if not refusal and self.budget.is_cooling(now_s):
+            return
+        selection = self._selection(incident)
+        if not selection.suspects and not refusal:
+            refusal = "none of its ranks is known"
         if refusal:
             self._update(replace(incident, profile_evidence=(f"not profiled: {refusal}",)))
             self._diagnose(incident, None)
-        elif not self.budget.is_cooling(now_s):
-            suspect = incident.ranks[0]
-            peer = self._peer_of(suspect)
-            ranks = (suspect,) if peer is None else (suspect, peer)
-            self._request(incident.id, ranks, self._policy.profile.steps, now_s)
-            self._move(Trigger.ASKED)
+            return
+        self._request(incident.id, selection, self._policy.profile.steps, now_s)
+        self._move(Trigger.ASKED)
 
-    def _peer_of(self, suspect: int) -> int | None:
+    def _selection(self, incident: Incident) -> Selection:
         if self._topology is None:
-            return None
-        slow = {rank for incident in self.casebook.incidents.values() for rank in incident.ranks}
-        return healthy_peer(self._topology, suspect, slow, set(self._ranks))
+            return Selection((), ())
+        in_trouble = {rank for each in self.casebook.incidents.values() if each.kind != HANG for rank in each.ranks}
+        return select(incident, self._topology, self._ranks, in_trouble, self._policy.profile)
 
-    def _request(self, incident_id: str, ranks: tuple[int, ...], steps: int, now_s: float) -> None:
+    def _request(self, incident_id: str, selection: Selection, steps: int, now_s: float) -> None:
+        ranks = selection.ranks
         assert self.judgement is not None
         policy = self._policy.profile
         # A fault has just made steps longer than the recent median says; too few steps ahead only means "at once".
@@ -284,12 +287,18 @@ class RunMachine:
             ranks=ranks,
             first_step=first_step,
             steps=steps,
+            suspect_count=len(selection.suspects),
             expires_s=now_s + (first_step - self.judgement.step + steps) * step_s + policy.expire_seconds,
         )
         self.budget.spend(now_s, len(ranks))
         self._out.append(
             ev.RequestProfile(
-                cause_id=self._cause_id, request_id=request_id, ranks=ranks, first_step=first_step, steps=steps
+                cause_id=self._cause_id,
+                request_id=request_id,
+                ranks=ranks,
+                first_step=first_step,
+                steps=steps,
+                shapes=policy.shapes,
             )
         )
 
@@ -304,17 +313,10 @@ class RunMachine:
         incident = self.casebook.incidents.get(capture.incident_id)
         if incident is None:
             return
-        note = ProfileNote(
-            request_id=capture.request_id,
-            ranks=capture.ranks,
-            first_step=capture.first_step,
-            steps=capture.steps,
-            cost_seconds=capture.cost_seconds,
-        )
-        trouble = tuple(f"rank {rank} was not profiled: {reason}" for rank, reason in sorted(capture.refused.items()))
-        if not capture.is_complete and capture.suspect not in capture.summaries:
-            trouble = (*trouble, f"profile request {capture.request_id} expired without an answer")
-        incident = replace(incident, profile=note, profile_evidence=trouble)
+        if _is_another(incident, capture):
+            self._move(Trigger.MORE)
+            return
+        incident = replace(incident, profile=_note_of(capture), profile_evidence=_trouble_of(capture))
         self._update(incident)
         self._diagnose(incident, capture)
 
@@ -327,15 +329,16 @@ class RunMachine:
     def _diagnose(self, incident: Incident, capture: Capture | None) -> None:
         assert self.judgement is not None
         summaries = capture.summaries if capture else {}
-        suspect = incident.ranks[0] if incident.ranks else None
+        suspects = capture.suspects if capture else ()
         self._diagnosing.add(incident.id)
         self._out.append(
             ev.Diagnose(
                 cause_id=self._cause_id,
                 incident_id=incident.id,
                 cause=incident.cause,
-                suspect=summaries.get(suspect) if suspect is not None else None,
-                peers=tuple(summary for rank, summary in sorted(summaries.items()) if rank != suspect),
+                scope=incident.scope,
+                suspects=tuple(summaries[rank] for rank in suspects if rank in summaries),
+                peers=tuple(summary for rank, summary in sorted(summaries.items()) if rank not in suspects),
                 step_seconds=self.judgement.recent_step_seconds or self.judgement.step_seconds,
                 excess_seconds=incident.excess_seconds,
             )
@@ -352,3 +355,26 @@ class RunMachine:
             book=self.casebook.position(),
             capture=self.capture.to_json() if self.capture else {},
         )
+
+
+def _is_another(incident: Incident, capture: Capture) -> bool:
+    """Whether the culprits turned out, meanwhile, to be others than those that were profiled."""
+    return incident.scope != JOB and not set(incident.ranks) & set(capture.suspects)
+
+
+def _note_of(capture: Capture) -> ProfileNote:
+    return ProfileNote(
+        request_id=capture.request_id,
+        ranks=capture.ranks,
+        first_step=capture.first_step,
+        steps=capture.steps,
+        cost_seconds=capture.cost_seconds,
+    )
+
+
+def _trouble_of(capture: Capture) -> tuple[str, ...]:
+    trouble = [f"rank {rank} was not profiled: {reason}" for rank, reason in sorted(capture.refused.items())]
+    trouble += [f"the capture of rank {rank} is not as asked: {why}" for rank, why in sorted(capture.notes.items())]
+    if not capture.is_complete and not any(rank in capture.summaries for rank in capture.suspects):
+        trouble.append(f"profile request {capture.request_id} expired without an answer")
+    return tuple(trouble)

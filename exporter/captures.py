@@ -1,4 +1,4 @@
-"""Which profile requests this node takes: pure decisions, the time comes in. One capture at a time per run."""
+"""Which profile requests this node takes: pure decisions, the time comes in. One capture at a time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -44,11 +44,10 @@ class Captures:
                 None, dict.fromkeys(request.ranks, f"run {request.run!r} is unknown on node {request.node!r}")
             )
         running = self._running.get(request.run)
-        if running is not None and now_ns < running.deadline_ns:
-            if running.request_id == request.request_id:
-                return Verdict(None, {})
-            reason = f"request {running.request_id} is being captured on node {request.node!r}"
-            return Verdict(None, dict.fromkeys(request.ranks, reason))
+        if running is not None and now_ns < running.deadline_ns and running.request_id == request.request_id:
+            return Verdict(None, {})
+        if busy := self._busy(request, now_ns):
+            return Verdict(None, dict.fromkeys(request.ranks, busy))
         refusals = {rank: reason for rank in request.ranks if (reason := _unfit(request, rank, ranks))}
         able = [rank for rank in request.ranks if rank not in refusals]
         if not able:
@@ -59,6 +58,14 @@ class Captures:
             return Verdict(None, {**refusals, **dict.fromkeys(able, str(error))})
         self._running[request.run] = _Capture(request.request_id, set(able), now_ns + self.limit_ns)
         return Verdict(order, refusals)
+
+    def _busy(self, request: ProfileRequest, now_ns: int) -> str:
+        """Return which capture is under way here; runs share the node's processors and its disk."""
+        for run, running in self._running.items():
+            if now_ns < running.deadline_ns:
+                of_run = "" if run == request.run else f" of run {run!r}"
+                return f"request {running.request_id}{of_run} is being captured on node {request.node!r}"
+        return ""
 
     def note(self, run: str, rank: int, request_id: int, state: str) -> None:
         """Take a rank's answer: the last terminal one ends the capture."""

@@ -95,7 +95,8 @@ def test_from_a_slow_rank_to_its_function_and_back():
     opened, request = story.judge(62, finding())
     states.append(story.state)
     assert (opened.incident.onset_step, opened.incident.detected_step) == (60, 62)
-    assert request.ranks == (2, 0)
+    assert request.ranks == (2, 0, 1)
+    assert request.shapes
     assert request.first_step == 62 + 15
     assert request.steps == POLICY.profile.steps
     for rank in request.ranks:
@@ -105,9 +106,10 @@ def test_from_a_slow_rank_to_its_function_and_back():
         assert story.feed(ev.AnswerEvent, answer=answer) == []
     story.judge(80, finding())
     assert story.feed(ev.SummaryEvent, summary=summary(2, request.request_id)) == []
+    assert story.feed(ev.SummaryEvent, summary=summary(1, request.request_id)) == []
     updated, diagnose = story.feed(ev.SummaryEvent, summary=summary(0, request.request_id))
-    assert updated.incident.profile.cost_seconds == pytest.approx(0.004)
-    assert (diagnose.suspect.rank, [peer.rank for peer in diagnose.peers]) == (2, [0])
+    assert updated.incident.profile.cost_seconds == pytest.approx(0.006)
+    assert ([each.rank for each in diagnose.suspects], [peer.rank for peer in diagnose.peers]) == ([2], [0, 1])
     assert (diagnose.cause, diagnose.excess_seconds) == ("compute", 0.05)
     (updated,) = story.diagnosed(opened.incident.id)
     states.append(story.state)
@@ -128,7 +130,7 @@ def test_from_a_slow_rank_to_its_function_and_back():
         "UpdateIncident",
         "CloseIncident",
     ]
-    assert story.machine.budget.counts == {"requested": 2, "done": 2, "refused": 0, "expired": 0}
+    assert story.machine.budget.counts == {"requested": 3, "done": 3, "refused": 0, "expired": 0}
 
 
 def test_a_finding_is_told_once():
@@ -198,15 +200,15 @@ def test_one_capture_at_a_time_and_a_cooldown_between_two():
     story.judge(80, finding(), finding(1, cause="data", onset=78))
     assert story.log.count("RequestProfile") == 1
     request = story.machine.capture.request_id
-    story.feed(ev.SummaryEvent, summary=summary(2, request))
-    story.feed(ev.SummaryEvent, summary=summary(0, request))
+    for rank in (2, 0, 1):
+        story.feed(ev.SummaryEvent, summary=summary(rank, request))
     story.diagnosed(story.incident.id)
     assert story.state == "suspect"
     story.judge(81, finding(), finding(1, cause="data", onset=78))
     assert story.log.count("RequestProfile") == 1
     story.now += POLICY.profile.cooldown_seconds
     (request,) = story.judge(82, finding(), finding(1, cause="data", onset=78))
-    assert request.ranks == (1, 0)
+    assert request.ranks == (1, 0, 3)
     assert story.state == "profiling"
 
 
@@ -218,7 +220,7 @@ def test_a_request_without_an_answer_expires():
     assert story.log[-2:] == ["UpdateIncident", "Diagnose"]
     assert story.machine.capture is None
     assert any("expired" in line for line in story.incident.profile_evidence)
-    assert story.machine.budget.counts["expired"] == 2
+    assert story.machine.budget.counts["expired"] == 3
     story.diagnosed(story.incident.id, function="")
     assert story.state == "diagnosed"
 
@@ -230,7 +232,7 @@ def test_a_missing_peer_is_waited_for_only_briefly():
     story.feed(ev.SummaryEvent, summary=summary(2, request))
     story.now += POLICY.profile.peer_wait_seconds
     _, diagnose = story.feed(ev.TickEvent)
-    assert (diagnose.suspect.rank, diagnose.peers) == (2, ())
+    assert ([each.rank for each in diagnose.suspects], diagnose.peers) == ([2], ())
 
 
 def test_refusals_and_broken_traces_end_the_wait():
@@ -239,11 +241,15 @@ def test_refusals_and_broken_traces_end_the_wait():
     request = story.machine.capture.request_id
     refused = ProfileAnswer(run="job", node="n0", rank=2, request_id=request, state="refused", reason="no disk")
     story.feed(ev.AnswerEvent, answer=refused)
-    _, diagnose = story.feed(ev.SummaryEvent, summary=summary(0, request, error="not a trace"))
-    assert diagnose.suspect is None
+    story.feed(ev.SummaryEvent, summary=summary(0, request, error="not a trace"))
+    shorter = ProfileAnswer(run="job", node="n0", rank=1, request_id=request, state="done", reason="1 of 3 steps")
+    story.feed(ev.AnswerEvent, answer=shorter)
+    _, diagnose = story.feed(ev.SummaryEvent, summary=summary(1, request))
+    assert diagnose.suspects == ()
     assert story.incident.profile_evidence == (
         "rank 0 was not profiled: not a trace",
         "rank 2 was not profiled: no disk",
+        "the capture of rank 1 is not as asked: 1 of 3 steps",
     )
 
 
@@ -264,11 +270,34 @@ def test_answers_and_summaries_of_other_requests_are_ignored():
     assert not story.machine.capture.summaries
 
 
-def test_groups_and_runs_are_diagnosed_without_a_capture():
-    """A slow link has advice at once."""
+def test_groups_and_runs_are_captured():
+    """The ends of a slow link are suspects; of a job that is slower as a whole, some of its ranks."""
     story = found(kind=SLOW_LINK, scope="group", ranks=(0, 1), cause="link")
-    assert story.log == ["OpenIncident", "Diagnose"]
+    assert story.log == ["OpenIncident", "RequestProfile"]
     assert story.incident.domain == ("dp", "dp0")
+    assert (story.machine.capture.suspects, story.machine.capture.ranks) == ((0, 1), (0, 1, 2, 3))
+    story = Story()
+    slower = finding(kind=FLUCTUATION, scope="job", ranks=(), domain=None)
+    for step in range(62, 62 + POLICY.run.join_steps):
+        story.judge(step, slower)
+    assert story.log == ["OpenIncident"]
+    story.judge(62 + POLICY.run.join_steps, slower)
+    assert (story.machine.capture.suspects, story.state) == ((0, 1, 2, 3), "profiling")
+
+
+def test_a_capture_of_the_wrong_ranks_explains_nothing():
+    """A job that was slower as a whole while its ranks were asked, and has its culprit now: that one is asked next."""
+    slower = finding(kind=FLUCTUATION, scope="job", ranks=(), domain=None)
+    story = Story(replace(POLICY, profile=ProfilePolicy(job_ranks=1, peers=0), run=replace(POLICY.run, join_steps=5)))
+    for step in range(62, 68):
+        story.judge(step, slower)
+    assert story.machine.capture.ranks == (0,)
+    story.judge(67, slower, finding(onset=62))
+    story.feed(ev.SummaryEvent, summary=summary(0, story.machine.capture.request_id))
+    assert (story.state, story.incident.ranks, story.incident.diagnosed) == ("suspect", (2,), False)
+    story.now += POLICY.profile.cooldown_seconds
+    story.judge(70, slower, finding(onset=62))
+    assert story.machine.capture.ranks == (2,)
 
 
 def test_victims_are_not_told_beside_their_culprit():
@@ -291,23 +320,22 @@ def test_a_fluctuation_of_a_noisy_job_becomes_an_incident_only_when_it_lasts():
     assert story.log == []
     for step in range(90, 95):
         story.judge(step, slower)
-    assert story.log == ["OpenIncident", "Diagnose"]
+    assert story.log == ["OpenIncident"]
 
 
 def test_a_fluctuation_of_a_quiet_job_is_told_at_once_and_understood_later():
     """The culprit that becomes clear a step later takes the incident over, and is profiled like any other."""
     slower = finding(kind=FLUCTUATION, scope="job", ranks=(), domain=None)
     story = Story()
-    (opened, _) = story.judge(62, slower)
-    story.diagnosed(opened.incident.id, function="")
-    assert story.state == "diagnosed"
+    (opened,) = story.judge(62, slower)
+    assert story.state == "suspect"
     updated, request = story.judge(63, slower, finding())
     assert (updated.incident.id, updated.incident.kind, updated.incident.ranks) == (
         opened.incident.id,
         "slow_rank",
         (2,),
     )
-    assert request.ranks == (2, 0)
+    assert request.ranks == (2, 0, 1)
     assert story.state == "profiling"
     assert len(story.machine.casebook.incidents) == 1
 
@@ -434,7 +462,7 @@ def test_a_restart_of_the_coordinator_repeats_nothing():
     assert "OpenIncident" not in story.log
     assert story.incident.id == before.incident.id
     assert story.machine.casebook.incidents_total == 1
-    assert story.machine.budget.counts["requested"] == 2
+    assert story.machine.budget.counts["requested"] == 3
 
 
 def test_an_operator_can_ask_for_a_capture():

@@ -46,12 +46,15 @@ def test_ranks_that_cannot_are_refused_and_the_others_go_on(captures: Captures):
 
 
 def test_one_capture_at_a_time(captures: Captures):
-    """Another request meanwhile is refused with the reason; another run is not concerned."""
+    """Another request meanwhile is refused with the reason, whichever run of the node it is for."""
     captures.judge(REQUEST, RANKS, 0)
     verdict = captures.judge(replace(REQUEST, request_id=6), RANKS, 10)
     assert verdict.order is None
     assert "request 5 is being captured" in verdict.refusals[0]
-    assert captures.judge(replace(REQUEST, run="other"), RANKS, 10).order is not None
+    other = captures.judge(replace(REQUEST, run="other"), RANKS, 10)
+    assert other.order is None
+    assert "request 5 of run 'run' is being captured" in other.refusals[1]
+    assert captures.judge(replace(REQUEST, run="other"), RANKS, LIMIT_NS).order is not None
 
 
 def test_a_request_delivered_twice_is_one_request(captures: Captures):
