@@ -76,7 +76,7 @@ class Live:
                     unix_s=now_s,
                     cause_id=order.cause_id,
                     incident_id=order.incident_id,
-                    function="train.py(9): forward" if order.suspect else "",
+                    function="train.py(9): forward" if order.suspects else "",
                     operator="",
                     evidence=("it stays in forward",),
                     advice=(),

@@ -61,9 +61,9 @@ async def test_from_records_to_the_function_over_a_real_broker(mosquitto, tmp_pa
             await play(wire, 0, 50, now)
             message = await asyncio.wait_for(anext(wire.messages), 10)
             request = decode(str(message.topic), message.payload)
-            assert (request.ranks, request.steps, request.stacks) == ([2, 0], 3, True)
+            assert (request.ranks, request.steps, request.stacks) == ([2, 0, 1], 3, True)
             assert request.first_step > 42
-            for rank, work_ns in ((2, 900_000_000), (0, 100_000_000)):
+            for rank, work_ns in ((2, 900_000_000), (0, 100_000_000), (1, 100_000_000)):
                 answer = ProfileAnswer(run="job", node="n0", rank=rank, request_id=request.request_id, state="done")
                 await send(wire, topics.ANSWER, answer)
                 await send(wire, topics.SUMMARY, trace(rank, request.request_id, work_ns))
