@@ -36,6 +36,7 @@ def make_app(services: Services) -> web.Application:
             web.post("/-/reload", policy.reload),
             web.get("/api/v1/runs", runs.list_runs),
             web.get("/api/v1/runs/{run}", runs.show_run),
+            web.get("/api/v1/runs/{run}/profile", profile.show_profiles),
             web.post("/api/v1/runs/{run}/profile", profile.ask_profile),
             web.get("/api/v1/incidents", incidents.list_incidents),
             web.get("/api/v1/incidents/{id}", incidents.show_incident),

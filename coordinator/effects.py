@@ -81,7 +81,8 @@ class Effects:
                 self._keep(name, None)
                 self._spawn(self._request(name, instruction), f"profile request {instruction.request_id}")
             case ev.Diagnose():
-                self._spawn(self._diagnose(name, instruction), f"diagnosis of {instruction.incident_id}")
+                about = instruction.incident_id or f"request {instruction.request_id}"
+                self._spawn(self._diagnose(name, instruction), f"diagnosis of {about}")
             case ev.ForgetRun():
                 self._runs.forget(name)
                 self._remembered.pop(name, None)
@@ -219,6 +220,8 @@ def _diagnosed(
         unix_s=now_s,
         cause_id=order.cause_id,
         incident_id=order.incident_id,
+        request_id=order.request_id,
+        asked=result if not order.incident_id else None,
         function=result.function if result and named else "",
         operator=result.operator if result and named else "",
         evidence=(*failure, *(result.evidence if result else ())),

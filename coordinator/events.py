@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from coordinator.policy import Policy
     from lockstep.contracts.domains import Topology
     from lockstep.contracts.messages import ProfileAnswer, TraceSummary
+    from lockstep.diagnosis import Diagnosis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +105,14 @@ class SummaryEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosedEvent(Event):
-    """The diagnosis of an incident; `function` is empty where the evidence does not name one."""
+    """The diagnosis of an incident; `function` is empty where the evidence does not name one.
+
+    Of a capture that an operator asked for `incident_id` is empty and `asked` the whole answer.
+    """
 
     incident_id: str
+    request_id: int = 0
+    asked: "Diagnosis | None" = None
     function: str
     operator: str
     evidence: tuple[str, ...]
@@ -162,9 +168,13 @@ class RefuseProfile(Instruction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnose(Instruction):
-    """Find function and advice of an incident; without summaries only advice for its cause."""
+    """Find function and advice of an incident; without summaries only advice for its cause.
+
+    `incident_id` is empty for a capture that an operator asked for.
+    """
 
     incident_id: str
+    request_id: int
     cause: str
     scope: str
     suspects: "tuple[TraceSummary, ...]"

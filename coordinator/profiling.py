@@ -5,14 +5,17 @@ Pure: part of the run's state machine, changed through it only.
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from coordinator.incidents import ProfileNote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from coordinator.policy import ProfilePolicy
     from lockstep.contracts.messages import ProfileAnswer, TraceSummary
+    from lockstep.diagnosis import Diagnosis
 
 _DAY_S = 86_400.0
 
@@ -22,7 +25,8 @@ class Capture:
     """A request under way.
 
     `incident_id` is empty for one that an operator asked for; otherwise the first `suspect_count` of `ranks` are
-    suspects and the others their healthy peers. `notes` are what ranks said of captures that came out otherwise.
+    suspects and the others their healthy peers. `states` are what ranks said of it last, `notes` why a capture came
+    out otherwise than asked. `diagnosis` is of one that an operator asked for; an incident keeps its own.
     """
 
     request_id: int
@@ -30,8 +34,12 @@ class Capture:
     ranks: tuple[int, ...]
     first_step: int
     steps: int
+    asked_s: float
     expires_s: float
     suspect_count: int = 0
+    ended_s: float | None = None
+    states: dict[int, str] = field(default_factory=dict)
+    diagnosis: "Diagnosis | None" = None
     summaries: "dict[int, TraceSummary]" = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     cost_ns: dict[int, int] = field(default_factory=dict)
@@ -59,6 +67,7 @@ class Capture:
 
     def take_answer(self, answer: "ProfileAnswer") -> None:
         """Take what a rank of this request says."""
+        self.states[answer.rank] = answer.state
         self.cost_ns[answer.rank] = answer.cost_ns
         if answer.state == "refused":
             self.refused[answer.rank] = answer.reason or "no reason given"
@@ -71,6 +80,43 @@ class Capture:
             self.refused[summary.rank] = summary.error
         else:
             self.summaries[summary.rank] = summary
+
+    def trouble(self) -> tuple[str, ...]:
+        """Return what did not go as asked, for an incident's evidence."""
+        trouble = [f"rank {rank} was not profiled: {reason}" for rank, reason in sorted(self.refused.items())]
+        trouble += [f"the capture of rank {rank} is not as asked: {why}" for rank, why in sorted(self.notes.items())]
+        if not self.is_complete and not any(rank in self.summaries for rank in self.suspects):
+            trouble.append(f"profile request {self.request_id} expired without an answer")
+        return tuple(trouble)
+
+    def progress(self) -> dict[str, Any]:
+        """Return where each rank stands, for people."""
+        ranks = [self._progress_of(rank) for rank in self.ranks]
+        told = None if self.diagnosis is None else asdict(self.diagnosis)
+        return {
+            "request_id": self.request_id,
+            "incident_id": self.incident_id or None,
+            "first_step": self.first_step,
+            "steps": self.steps,
+            "asked_unix_seconds": self.asked_s,
+            "expires_unix_seconds": self.expires_s,
+            "ended_unix_seconds": self.ended_s,
+            "cost_seconds": self.cost_seconds,
+            "ranks": ranks,
+            "diagnosis": told,
+        }
+
+    def _progress_of(self, rank: int) -> dict[str, Any]:
+        if rank in self.refused:
+            state, reason = "refused", self.refused[rank]
+        elif rank in self.summaries:
+            state, reason = "summarised", self.notes.get(rank, "")
+        elif self.ended_s is not None:
+            state, reason = "expired", f"nothing came after it was {self.states.get(rank, 'asked')}"
+        else:
+            state, reason = self.states.get(rank, "asked"), self.notes.get(rank, "")
+        suspect = None if not self.suspect_count else rank in self.suspects
+        return {"rank": rank, "is_suspect": suspect, "state": state, "reason": reason}
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form of a request that nobody has delivered to yet, empty otherwise.
@@ -85,11 +131,23 @@ class Capture:
             "ranks": list(self.ranks),
             "first_step": self.first_step,
             "steps": self.steps,
+            "asked_s": self.asked_s,
             "expires_s": self.expires_s,
             "suspect_count": self.suspect_count,
             "refused": {str(rank): reason for rank, reason in self.refused.items()},
             "cost_ns": {str(rank): cost for rank, cost in self.cost_ns.items()},
         }
+
+
+def note_of(capture: Capture) -> ProfileNote:
+    """Return what an incident keeps of a capture."""
+    return ProfileNote(
+        request_id=capture.request_id,
+        ranks=capture.ranks,
+        first_step=capture.first_step,
+        steps=capture.steps,
+        cost_seconds=capture.cost_seconds,
+    )
 
 
 def capture_from_json(value: "Mapping[str, Any]") -> Capture:
@@ -100,6 +158,7 @@ def capture_from_json(value: "Mapping[str, Any]") -> Capture:
         ranks=tuple(value["ranks"]),
         first_step=int(value["first_step"]),
         steps=int(value["steps"]),
+        asked_s=float(value.get("asked_s", 0.0)),
         expires_s=float(value["expires_s"]),
         suspect_count=int(value.get("suspect_count", 1 if value["incident_id"] else 0)),
         refused={int(rank): reason for rank, reason in value["refused"].items()},

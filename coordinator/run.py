@@ -117,7 +117,7 @@ class Run:
             incidents=tuple(machine.casebook.incidents.values()),
             incidents_total=machine.casebook.incidents_total,
             lost_device_seconds=machine.casebook.lost_device_seconds,
-            profiles={state: machine.budget.counts[state] for state in PROFILE_STATES},
+            profiles={state: machine.captures.budget.counts[state] for state in PROFILE_STATES},
             step_counts=tuple(self.histogram.counts),
             step_sum_seconds=self.histogram.sum_seconds,
             imbalance_ratios=judgement.imbalance_ratios if judgement else {},

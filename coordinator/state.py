@@ -12,11 +12,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from coordinator import events as ev
+from coordinator.capture_desk import CaptureDesk
 from coordinator.casebook import Casebook
-from coordinator.findings import HANG
-from coordinator.incidents import Incident, ProfileNote
+from coordinator.findings import HANG, UNKNOWN
+from coordinator.incidents import Incident
 from coordinator.memory import RunMemory
-from coordinator.profiling import Capture, CaptureBudget, capture_from_json, first_step_of
+from coordinator.profiling import note_of
 from coordinator.scope import is_watched
 from coordinator.selection import JOB, Selection, select
 from coordinator.standstill import Standstill
@@ -27,13 +28,14 @@ if TYPE_CHECKING:
 
     from coordinator.findings import Judgement
     from coordinator.policy import Policy
+    from coordinator.profiling import Capture
     from lockstep.contracts.domains import Topology
 
 
 class RunMachine:
     """State of one run.
 
-    `capture` is None or the only request under way. `casebook` holds the open incidents. Invariant: the state is
+    `captures` has the only request under way. `casebook` holds the open incidents. Invariant: the state is
     PROFILING only while a capture for an incident, or the diagnosis that follows from it, is under way.
     """
 
@@ -42,15 +44,12 @@ class RunMachine:
         self.state = State.WARMING
         self.casebook = Casebook(run, policy.run, memory)
         self.standstill = Standstill(self.casebook, policy.run)
-        self.budget = CaptureBudget(policy.profile, memory.capture_times_s if memory else ())
-        self.budget.counts.update(memory.capture_counts if memory else {})
-        self.capture: Capture | None = capture_from_json(memory.capture) if memory and memory.capture else None
+        self.captures = CaptureDesk(policy.profile, memory)
         self.judgement: Judgement | None = None
         self._policy = policy
         self._topology: Topology | None = None
         self._ranks: frozenset[int] = frozenset()
         self._diagnosing: set[str] = set()
-        self._last_request_id = self.capture.request_id if self.capture else 0
         self._handlers: dict[type[ev.Event], Callable[[Any], None]] = {
             ev.StepJudgedEvent: self._on_judged,
             ev.AnnounceEvent: self._on_announced,
@@ -81,7 +80,7 @@ class RunMachine:
             self.standstill.begin(event.unix_s)
         self._handlers[type(event)](event)
         self._end_capture_if_over(event.unix_s)
-        if self.state is State.SUSPECT and self.capture is None:
+        if self.state is State.SUSPECT and self.captures.current is None:
             self._explain_next(event.unix_s)
         return self._out
 
@@ -106,7 +105,8 @@ class RunMachine:
             return
         if self.state is State.WARMING:
             self._move(Trigger.REMEMBERED if self.casebook.incidents else Trigger.WARMED)
-        busy = self._diagnosing | ({self.capture.incident_id} if self.capture else set())
+        capture = self.captures.current
+        busy = self._diagnosing | ({capture.incident_id} if capture else set())
         opened, changed, closed = self.casebook.take(judgement, event.unix_s, busy)
         self._out += [ev.OpenIncident(cause_id=self._cause_id, incident=incident) for incident in opened]
         self._out += [ev.UpdateIncident(cause_id=self._cause_id, incident=incident) for incident in changed]
@@ -133,14 +133,14 @@ class RunMachine:
         self._topology = event.topology
         self._ranks = frozenset(event.ranks)
         if event.is_finished and self.state is not State.FINISHED:
-            self._drop_capture()
+            self.captures.put_away(event.unix_s)
             self._move(Trigger.FINISHED)
             self.standstill.begin(event.unix_s)
             closed = self.casebook.close_all(event.unix_s)
             self._out += [ev.CloseIncident(cause_id=self._cause_id, incident=incident) for incident in closed]
 
     def _on_restarted(self, event: ev.RestartedEvent) -> None:
-        self._drop_capture()
+        self.captures.put_away(event.unix_s)
         self.casebook.forget_steps()
         self._close_hang(event.unix_s)
         self.standstill.begin(event.unix_s)
@@ -149,7 +149,7 @@ class RunMachine:
     def _on_policy(self, event: ev.PolicyChangedEvent) -> None:
         self._policy = event.policy
         self.casebook.policy = self.standstill.policy = event.policy.run
-        self.budget.policy = event.policy.profile
+        self.captures.budget.policy = event.policy.profile
         if not (event.policy.detectors.hang and is_watched(self.run, event.policy.scope.runs)):
             self._close_hang(event.unix_s)  # nobody looks any more, so nobody would close it
 
@@ -164,7 +164,7 @@ class RunMachine:
         elif self.judgement is not None:
             step_s = self.judgement.recent_step_seconds or self.judgement.step_seconds
             if silence_s > max(policy.lost_seconds, policy.lost_steps * step_s):
-                self._drop_capture()
+                self.captures.put_away(event.unix_s)
                 self._move(Trigger.SILENT)
 
     def is_blocked(self, now_s: float) -> bool:
@@ -179,7 +179,7 @@ class RunMachine:
             form = ev.OpenIncident if is_new else ev.UpdateIncident
             self._out.append(form(cause_id=self._cause_id, incident=incident))
         if self.standstill.incident is not None and self.state not in (State.HUNG, State.LOST):
-            self._drop_capture()
+            self.captures.put_away(event.unix_s)
             self._move(Trigger.BLOCKED)
 
     def _close_hang(self, now_s: float) -> None:
@@ -189,8 +189,8 @@ class RunMachine:
 
     def _on_asked(self, event: ev.ProfileAskedEvent) -> None:
         reason = "" if self._policy.profile.enabled else "profiling is switched off"
-        if self.capture is not None:
-            reason = f"request {self.capture.request_id} is under way"
+        if self.captures.current is not None:
+            reason = f"request {self.captures.current.request_id} is under way"
         elif self.judgement is None or self.state in (State.HUNG, State.LOST, State.FINISHED):
             reason = f"the run is {self.state}"
         if reason:
@@ -199,24 +199,17 @@ class RunMachine:
             self._request("", Selection((), event.ranks), event.steps, event.unix_s)
 
     def _on_failed(self, event: ev.ProfileFailedEvent) -> None:
-        if self.capture is not None and self.capture.request_id == event.request_id:
-            self.capture.refused |= dict.fromkeys(set(self.capture.ranks) - self.capture.summaries.keys(), event.reason)
+        self.captures.fail(event.request_id, event.reason)
 
     def _on_answer(self, event: ev.AnswerEvent) -> None:
-        answer = event.answer
-        if self.capture is not None and self.capture.request_id == answer.request_id:
-            self.capture.take_answer(answer)
+        self.captures.take_answer(event.answer)
 
     def _on_summary(self, event: ev.SummaryEvent) -> None:
-        summary, capture = event.summary, self.capture
-        if capture is None or capture.request_id != summary.request_id or summary.rank not in capture.ranks:
-            return
-        capture.take_summary(summary)
-        if capture.has_suspects:  # what is still missing is a peer's, worth a short wait only
-            wait_s = event.unix_s + self._policy.profile.peer_wait_seconds
-            capture.expires_s = min(capture.expires_s, wait_s)
+        self.captures.take_summary(event.summary, event.unix_s)
 
     def _on_diagnosed(self, event: ev.DiagnosedEvent) -> None:
+        if event.asked is not None:
+            self.captures.take_diagnosis(event.request_id, event.asked)
         self._diagnosing.discard(event.incident_id)
         incident = self.casebook.incidents.get(event.incident_id)
         if incident is not None:
@@ -230,7 +223,7 @@ class RunMachine:
                 diagnosed=True,
             )
             self._update(incident)
-        if self.state is State.PROFILING and self.capture is None and not self._diagnosing:
+        if self.state is State.PROFILING and self.captures.current is None and not self._diagnosing:
             waiting = any(not incident.diagnosed for incident in self.casebook.active)
             self._move(Trigger.MORE if waiting else Trigger.EXPLAINED)
         elif self.state is State.SUSPECT and all(incident.diagnosed for incident in self.casebook.active):
@@ -253,8 +246,8 @@ class RunMachine:
         incident = waiting[0]
         if incident.scope == JOB and self.judgement.step < incident.detected_step + self._policy.run.join_steps:
             return  # its culprit may become clear
-        refusal = self.budget.refusal(now_s)
-        if not refusal and self.budget.is_cooling(now_s):
+        refusal = self.captures.budget.refusal(now_s)
+        if not refusal and self.captures.budget.is_cooling(now_s):
             return
         selection = self._selection(incident)
         if not selection.suspects and not refusal:
@@ -273,74 +266,55 @@ class RunMachine:
         return select(incident, self._topology, self._ranks, in_trouble, self._policy.profile)
 
     def _request(self, incident_id: str, selection: Selection, steps: int, now_s: float) -> None:
-        ranks = selection.ranks
         assert self.judgement is not None
-        policy = self._policy.profile
-        # A fault has just made steps longer than the recent median says; too few steps ahead only means "at once".
-        step_s = max(self.judgement.recent_step_seconds or 0.0, self.judgement.step_seconds)
-        request_id = max(int(now_s * 1000), self._last_request_id + 1)  # unique over restarts of the coordinator
-        self._last_request_id = request_id
-        first_step = first_step_of(self.judgement.step, step_s, policy)
-        self.capture = Capture(
-            request_id=request_id,
-            incident_id=incident_id,
-            ranks=ranks,
-            first_step=first_step,
-            steps=steps,
-            suspect_count=len(selection.suspects),
-            expires_s=now_s + (first_step - self.judgement.step + steps) * step_s + policy.expire_seconds,
-        )
-        self.budget.spend(now_s, len(ranks))
+        capture = self.captures.ask(incident_id, selection, steps, self.judgement, now_s)
         self._out.append(
             ev.RequestProfile(
                 cause_id=self._cause_id,
-                request_id=request_id,
-                ranks=ranks,
-                first_step=first_step,
-                steps=steps,
-                shapes=policy.shapes,
+                request_id=capture.request_id,
+                ranks=capture.ranks,
+                first_step=capture.first_step,
+                steps=capture.steps,
+                shapes=self.captures.policy.shapes,
             )
         )
 
     def _end_capture_if_over(self, now_s: float) -> None:
-        capture = self.capture
-        if capture is None or self.judgement is None:  # one remembered waits for the first step
+        if self.judgement is None:  # a capture remembered from before waits for the first step
             return
-        if not (capture.is_complete or now_s >= capture.expires_s):
+        capture = self.captures.finished(now_s)
+        if capture is None:
             return
-        self.capture = None
-        self.budget.settle(capture)
+        if not capture.incident_id:
+            self._diagnose(None, capture)
         incident = self.casebook.incidents.get(capture.incident_id)
         if incident is None:
             return
         if _is_another(incident, capture):
             self._move(Trigger.MORE)
             return
-        incident = replace(incident, profile=_note_of(capture), profile_evidence=_trouble_of(capture))
+        incident = replace(incident, profile=note_of(capture), profile_evidence=capture.trouble())
         self._update(incident)
         self._diagnose(incident, capture)
 
-    def _drop_capture(self) -> None:
-        """Give up the request under way: its steps will not come."""
-        if self.capture is not None:
-            self.budget.settle(self.capture)
-            self.capture = None
-
-    def _diagnose(self, incident: Incident, capture: Capture | None) -> None:
+    def _diagnose(self, incident: Incident | None, capture: "Capture | None") -> None:
+        """Ask what a capture says of an incident, or of nothing in particular."""
         assert self.judgement is not None
         summaries = capture.summaries if capture else {}
         suspects = capture.suspects if capture else ()
-        self._diagnosing.add(incident.id)
+        if incident is not None:
+            self._diagnosing.add(incident.id)
         self._out.append(
             ev.Diagnose(
                 cause_id=self._cause_id,
-                incident_id=incident.id,
-                cause=incident.cause,
-                scope=incident.scope,
+                incident_id=incident.id if incident else "",
+                request_id=capture.request_id if capture else 0,
+                cause=incident.cause if incident else UNKNOWN,
+                scope=incident.scope if incident else JOB,
                 suspects=tuple(summaries[rank] for rank in suspects if rank in summaries),
                 peers=tuple(summary for rank, summary in sorted(summaries.items()) if rank not in suspects),
                 step_seconds=self.judgement.recent_step_seconds or self.judgement.step_seconds,
-                excess_seconds=incident.excess_seconds,
+                excess_seconds=incident.excess_seconds if incident else 0.0,
             )
         )
 
@@ -350,31 +324,13 @@ class RunMachine:
             incidents=tuple(self.casebook.incidents.values()),
             incidents_total=self.casebook.incidents_total,
             lost_device_seconds=self.casebook.lost_device_seconds,
-            capture_times_s=tuple(self.budget.times_s),
-            capture_counts=dict(self.budget.counts),
+            capture_times_s=tuple(self.captures.budget.times_s),
+            capture_counts=dict(self.captures.budget.counts),
             book=self.casebook.position(),
-            capture=self.capture.to_json() if self.capture else {},
+            capture=self.captures.current.to_json() if self.captures.current else {},
         )
 
 
-def _is_another(incident: Incident, capture: Capture) -> bool:
+def _is_another(incident: Incident, capture: "Capture") -> bool:
     """Whether the culprits turned out, meanwhile, to be others than those that were profiled."""
     return incident.scope != JOB and not set(incident.ranks) & set(capture.suspects)
-
-
-def _note_of(capture: Capture) -> ProfileNote:
-    return ProfileNote(
-        request_id=capture.request_id,
-        ranks=capture.ranks,
-        first_step=capture.first_step,
-        steps=capture.steps,
-        cost_seconds=capture.cost_seconds,
-    )
-
-
-def _trouble_of(capture: Capture) -> tuple[str, ...]:
-    trouble = [f"rank {rank} was not profiled: {reason}" for rank, reason in sorted(capture.refused.items())]
-    trouble += [f"the capture of rank {rank} is not as asked: {why}" for rank, why in sorted(capture.notes.items())]
-    if not capture.is_complete and not any(rank in capture.summaries for rank in capture.suspects):
-        trouble.append(f"profile request {capture.request_id} expired without an answer")
-    return tuple(trouble)

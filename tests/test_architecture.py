@@ -18,6 +18,7 @@ ARROWS = {
     "lockstep.simulator": {"lockstep.contracts", "lockstep.trace"},
     "lockstep.diagnosis": {"lockstep.contracts", "lockstep.trace"},
     "lockstep.serving": {"lockstep.contracts"},
+    "lockstep.doctor": {"lockstep.contracts"},
     "exporter": {"lockstep.contracts", "lockstep.serving", "lockstep.trace"},
     "coordinator": {"lockstep.contracts", "lockstep.serving", "lockstep.trace", "lockstep.diagnosis"},
     "dashboards": {"lockstep.contracts"},
@@ -33,6 +34,7 @@ THIRD_PARTY = {
     "lockstep.trace": {"numpy", "msgspec"},
     "lockstep.simulator": {"numpy"},
     "lockstep.diagnosis": set(),
+    "lockstep.doctor": set(),
     "lockstep.serving": {"aiomqtt", "paho", "prometheus_client"},
 }
 FILE_EXCEPTIONS = {"lockstep/contracts/codec.py": {"msgspec"}}

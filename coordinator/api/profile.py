@@ -1,4 +1,4 @@
-"""Asking for a capture."""
+"""Asking for a capture, and what has become of it."""
 
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,13 @@ if TYPE_CHECKING:
     from coordinator.runs import Run
 
 _CONFLICT = web.HTTPConflict.status_code
+
+
+async def show_profiles(request: web.Request) -> web.Response:
+    """Show the capture of a run that is under way, rank by rank, and the last ones that are over."""
+    captures = known_run(request).machine.captures
+    current = None if captures.current is None else captures.current.progress()
+    return web.json_response({"running": current, "past": [capture.progress() for capture in reversed(captures.past)]})
 
 
 async def ask_profile(request: web.Request) -> web.Response:

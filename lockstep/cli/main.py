@@ -22,6 +22,8 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line; each sub-command sets `act`, which takes the arguments."""
     from lockstep.cli import (  # noqa: PLC0415  (cheap, and no cycle)
         demo_command,
+        doctor_command,
+        profile_command,
         replay_command,
         run_command,
         services_command,
@@ -35,6 +37,8 @@ def build_parser() -> argparse.ArgumentParser:
     run_command.add(commands)
     services_command.add(commands)
     replay_command.add(commands)
+    profile_command.add(commands)
+    doctor_command.add(commands)
     demo_command.add(commands)
     return parser
 

@@ -102,7 +102,7 @@ async def test_a_bad_profile_request_is_named(site, body, named):
 
 async def test_a_profile_is_asked_for_once(site):
     """With one under way the second is a conflict that says so; a broken body and an unknown run are refused."""
-    site.runs.by_name["job"].machine.capture = None
+    site.runs.by_name["job"].machine.captures.current = None
     status, answer = await post(site, {"ranks": [1, 3], "steps": 2})
     assert status == 202
     assert (answer["steps"], answer["first_step"] > 49) == (2, True)

@@ -230,7 +230,7 @@ def test_a_hang_ends_a_capture_and_keeps_the_other_incidents():
     story.judge(62, finding())
     assert story.state == "profiling"
     story.wait(6)
-    assert (story.state, story.machine.capture) == ("hung", None)
+    assert (story.state, story.machine.captures.current) == ("hung", None)
     assert sorted(i.kind for i in story.machine.casebook.incidents.values()) == ["hang", "slow_rank"]
     story.judge(63, finding())
     assert [i.kind for i in story.machine.casebook.incidents.values()] == ["slow_rank"]

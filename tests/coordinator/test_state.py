@@ -49,7 +49,7 @@ class Story:
         self.now += 1.0
         given = self.machine.handle(form(unix_s=self.now, cause_id=form.__name__, **values))
         assert all(instruction.cause_id == form.__name__ for instruction in given)
-        busy = self.machine.capture is not None or self.machine._diagnosing
+        busy = self.machine.captures.current is not None or self.machine._diagnosing
         assert self.machine.state is not State.PROFILING or busy
         self.log += [type(instruction).__name__ for instruction in given]
         return given
@@ -130,7 +130,7 @@ def test_from_a_slow_rank_to_its_function_and_back():
         "UpdateIncident",
         "CloseIncident",
     ]
-    assert story.machine.budget.counts == {"requested": 3, "done": 3, "refused": 0, "expired": 0}
+    assert story.machine.captures.budget.counts == {"requested": 3, "done": 3, "refused": 0, "expired": 0}
 
 
 def test_a_finding_is_told_once():
@@ -199,7 +199,7 @@ def test_one_capture_at_a_time_and_a_cooldown_between_two():
     story = found()
     story.judge(80, finding(), finding(1, cause="data", onset=78))
     assert story.log.count("RequestProfile") == 1
-    request = story.machine.capture.request_id
+    request = story.machine.captures.current.request_id
     for rank in (2, 0, 1):
         story.feed(ev.SummaryEvent, summary=summary(rank, request))
     story.diagnosed(story.incident.id)
@@ -218,9 +218,9 @@ def test_a_request_without_an_answer_expires():
     story.now += 1000
     story.judge(63, finding())
     assert story.log[-2:] == ["UpdateIncident", "Diagnose"]
-    assert story.machine.capture is None
+    assert story.machine.captures.current is None
     assert any("expired" in line for line in story.incident.profile_evidence)
-    assert story.machine.budget.counts["expired"] == 3
+    assert story.machine.captures.budget.counts["expired"] == 3
     story.diagnosed(story.incident.id, function="")
     assert story.state == "diagnosed"
 
@@ -228,7 +228,7 @@ def test_a_request_without_an_answer_expires():
 def test_a_missing_peer_is_waited_for_only_briefly():
     """With the suspect's summary there, the comparison may cost ten seconds and no more."""
     story = found()
-    request = story.machine.capture.request_id
+    request = story.machine.captures.current.request_id
     story.feed(ev.SummaryEvent, summary=summary(2, request))
     story.now += POLICY.profile.peer_wait_seconds
     _, diagnose = story.feed(ev.TickEvent)
@@ -238,7 +238,7 @@ def test_a_missing_peer_is_waited_for_only_briefly():
 def test_refusals_and_broken_traces_end_the_wait():
     """A rank that refuses and a trace that cannot be read are told with their reasons."""
     story = found()
-    request = story.machine.capture.request_id
+    request = story.machine.captures.current.request_id
     refused = ProfileAnswer(run="job", node="n0", rank=2, request_id=request, state="refused", reason="no disk")
     story.feed(ev.AnswerEvent, answer=refused)
     story.feed(ev.SummaryEvent, summary=summary(0, request, error="not a trace"))
@@ -256,7 +256,7 @@ def test_refusals_and_broken_traces_end_the_wait():
 def test_a_request_that_cannot_be_sent_is_no_dead_end():
     """Without a broker the incident is diagnosed by its cause."""
     story = found()
-    request = story.machine.capture.request_id
+    request = story.machine.captures.current.request_id
     story.feed(ev.ProfileFailedEvent, request_id=request, reason="no broker")
     assert story.log[-1] == "Diagnose"
 
@@ -264,10 +264,10 @@ def test_a_request_that_cannot_be_sent_is_no_dead_end():
 def test_answers_and_summaries_of_other_requests_are_ignored():
     """Late or forged messages change nothing."""
     story = found()
-    request = story.machine.capture.request_id
+    request = story.machine.captures.current.request_id
     assert story.feed(ev.SummaryEvent, summary=summary(2, request + 1)) == []
     assert story.feed(ev.SummaryEvent, summary=summary(3, request)) == []
-    assert not story.machine.capture.summaries
+    assert not story.machine.captures.current.summaries
 
 
 def test_groups_and_runs_are_captured():
@@ -275,14 +275,14 @@ def test_groups_and_runs_are_captured():
     story = found(kind=SLOW_LINK, scope="group", ranks=(0, 1), cause="link")
     assert story.log == ["OpenIncident", "RequestProfile"]
     assert story.incident.domain == ("dp", "dp0")
-    assert (story.machine.capture.suspects, story.machine.capture.ranks) == ((0, 1), (0, 1, 2, 3))
+    assert (story.machine.captures.current.suspects, story.machine.captures.current.ranks) == ((0, 1), (0, 1, 2, 3))
     story = Story()
     slower = finding(kind=FLUCTUATION, scope="job", ranks=(), domain=None)
     for step in range(62, 62 + POLICY.run.join_steps):
         story.judge(step, slower)
     assert story.log == ["OpenIncident"]
     story.judge(62 + POLICY.run.join_steps, slower)
-    assert (story.machine.capture.suspects, story.state) == ((0, 1, 2, 3), "profiling")
+    assert (story.machine.captures.current.suspects, story.state) == ((0, 1, 2, 3), "profiling")
 
 
 def test_a_capture_of_the_wrong_ranks_explains_nothing():
@@ -291,13 +291,13 @@ def test_a_capture_of_the_wrong_ranks_explains_nothing():
     story = Story(replace(POLICY, profile=ProfilePolicy(job_ranks=1, peers=0), run=replace(POLICY.run, join_steps=5)))
     for step in range(62, 68):
         story.judge(step, slower)
-    assert story.machine.capture.ranks == (0,)
+    assert story.machine.captures.current.ranks == (0,)
     story.judge(67, slower, finding(onset=62))
-    story.feed(ev.SummaryEvent, summary=summary(0, story.machine.capture.request_id))
+    story.feed(ev.SummaryEvent, summary=summary(0, story.machine.captures.current.request_id))
     assert (story.state, story.incident.ranks, story.incident.diagnosed) == ("suspect", (2,), False)
     story.now += POLICY.profile.cooldown_seconds
     story.judge(70, slower, finding(onset=62))
-    assert story.machine.capture.ranks == (2,)
+    assert story.machine.captures.current.ranks == (2,)
 
 
 def test_victims_are_not_told_beside_their_culprit():
@@ -417,7 +417,7 @@ def test_silence_is_lost_and_steps_bring_it_back():
     story.now += POLICY.run.lost_seconds
     story.feed(ev.TickEvent)
     assert story.state == "lost"
-    assert story.machine.capture is None
+    assert story.machine.captures.current is None
     story.judge(63, finding())
     assert story.state in ("suspect", "profiling")
     story.now += POLICY.run.lost_seconds
@@ -462,7 +462,7 @@ def test_a_restart_of_the_coordinator_repeats_nothing():
     assert "OpenIncident" not in story.log
     assert story.incident.id == before.incident.id
     assert story.machine.casebook.incidents_total == 1
-    assert story.machine.budget.counts["requested"] == 3
+    assert story.machine.captures.budget.counts["requested"] == 3
 
 
 def test_an_operator_can_ask_for_a_capture():
@@ -477,7 +477,7 @@ def test_an_operator_can_ask_for_a_capture():
     assert "under way" in refused.reason
     for rank in (1, 3):
         assert story.feed(ev.SummaryEvent, summary=summary(rank, request.request_id)) == []
-    assert story.machine.capture is None
+    assert story.machine.captures.current is None
 
 
 def test_the_table_knows_every_state_and_a_missing_transition_is_named():
@@ -490,7 +490,7 @@ def test_the_table_knows_every_state_and_a_missing_transition_is_named():
     with pytest.raises(TransitionError, match="run job: got SETTLED in WARMING"):
         machine._move(Trigger.SETTLED)
     assert machine.state is State.WARMING
-    assert set(machine.budget.counts) <= set(PROFILE_STATES)
+    assert set(machine.captures.budget.counts) <= set(PROFILE_STATES)
 
 
 def test_same_events_give_the_same_instructions():

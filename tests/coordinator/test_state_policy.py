@@ -24,9 +24,9 @@ def test_a_change_by_itself_orders_nothing():
     """State, incidents and captures are what they were."""
     story = warm()
     story.judge(3, finding(onset=1))
-    before = story.state, story.machine.capture, story.incident
+    before = story.state, story.machine.captures.current, story.incident
     assert changed(story, run__recover_steps=3) == []
-    assert (story.state, story.machine.capture, story.incident) == before
+    assert (story.state, story.machine.captures.current, story.incident) == before
 
 
 def test_an_open_incident_closes_by_the_steps_in_force():

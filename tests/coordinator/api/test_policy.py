@@ -66,7 +66,7 @@ async def test_a_detector_is_switched_off_and_on_while_a_run_goes_on(site):
     """Its incident closes by itself, and is back at once, without a warm-up."""
     play(site.runs, FAULTY, 0, 50)
     machine = site.runs.by_name["job"].machine
-    machine.capture = None  # nothing is under way that would hold the incident open
+    machine.captures.current = None  # nothing is under way that would hold the incident open
     assert slow_ranks(site) == [2]
     await ask(site, "PATCH", POLICY, {"detectors.slow_rank": False, "detectors.fluctuation": False})
     machine._diagnosing.clear()
@@ -98,10 +98,10 @@ async def test_one_run_has_thresholds_of_its_own_until_they_are_reset(site):
     assert of(answer, "excess.floor_ratio")["value"] == 0.025
     assert of(await get(site, OF_JOB), "excess.floor_ratio")["source"] == "run"
     machine = site.runs.by_name["job"].machine
-    assert machine.budget.policy.per_day == 1
+    assert machine.captures.budget.policy.per_day == 1
     status, answer = await ask(site, "DELETE", OF_JOB)
     assert [change["name"] for change in answer["changed"]] == ["excess.floor_ratio", "profile.per_day"]
-    assert machine.budget.policy.per_day == Policy().profile.per_day
+    assert machine.captures.budget.policy.per_day == Policy().profile.per_day
 
 
 @pytest.mark.parametrize(

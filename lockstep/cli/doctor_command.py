@@ -1,0 +1,126 @@
+"""`lockstep doctor`: what in a node's environment slows a job, and what differs between nodes."""
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lockstep.contracts.errors import ConfigError, MalformedError
+from lockstep.doctor.checks import check_all
+from lockstep.doctor.facts import FACTS_VERSION, read_facts
+from lockstep.doctor.fleet import compare
+from lockstep.doctor.verdict import FAIL, OK, ORDER, WARN, Check
+
+_FILE_MAX_BYTES = 1 << 20
+_PROBLEM = 1
+_MARKS = {OK: "ok  ", WARN: "WARN", FAIL: "FAIL"}
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser(
+        "doctor",
+        help="check what in a node's environment slows a job",
+        description="Judges this node's environment: log levels, debugging switches, CPU governor and affinity, "
+        "/dev/shm, limits, quotas, settings of the collective library. With FILES, written by --facts on several "
+        "nodes, it tells what differs between them as well. Nothing is changed and no device is touched.",
+        epilog="srun --ntasks-per-node=1 sh -c 'lockstep doctor --facts facts-$(hostname).json'; "
+        "lockstep doctor facts-*.json. Ends with 1 if something slows or stops a job.",
+    )
+    parser.add_argument("files", nargs="*", metavar="FILES", help="facts of nodes to compare and judge")
+    parser.add_argument(
+        "--pid", type=int, action="append", default=[], metavar="PID", help="a running rank, whose settings count"
+    )
+    parser.add_argument("--facts", metavar="FILE", help="write this node's facts there (- is standard output) and end")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.set_defaults(act=act)
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Check and print; 1 if a check warns or fails.
+
+    Raises
+    ------
+    ConfigError
+        A file cannot be read or written.
+    MalformedError
+        A file holds no facts.
+    """
+    if arguments.facts is not None:
+        _write(arguments.facts, read_facts(pids=arguments.pid))
+        return 0
+    nodes = [read_file(Path(name)) for name in arguments.files] or [read_facts(pids=arguments.pid)]
+    judged = {str(facts["host"]): _by_weight(check_all(facts)) for facts in nodes}
+    between = _by_weight(compare(nodes)) if len(nodes) > 1 else []
+    if arguments.json:
+        told = {"nodes": {host: [asdict(c) for c in checks] for host, checks in judged.items()}}
+        print(json.dumps(told | {"between_nodes": [asdict(check) for check in between]}))
+    else:
+        _print(judged, between)
+    everything = [*between, *(check for checks in judged.values() for check in checks)]
+    return _PROBLEM if any(check.verdict in (WARN, FAIL) for check in everything) else 0
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Return the facts in a file.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be read.
+    MalformedError
+        It holds none, or those of another version.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(_FILE_MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"facts file {path}: {error.strerror}") from None
+    if len(text) > _FILE_MAX_BYTES:
+        raise MalformedError("facts", where=str(path), got="a larger file", expected=f"at most {_FILE_MAX_BYTES} bytes")
+    try:
+        facts = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise MalformedError("facts", where=str(path), got=error, expected="JSON written by --facts") from None
+    if not isinstance(facts, dict) or "host" not in facts:
+        raise MalformedError("facts", where=str(path), got=type(facts).__name__, expected="an object with a host")
+    if facts.get("facts_version") != FACTS_VERSION:
+        raise MalformedError(
+            "facts_version", where=str(path), got=facts.get("facts_version"), expected=str(FACTS_VERSION)
+        )
+    return facts
+
+
+def _write(name: str, facts: dict[str, Any]) -> None:
+    text = json.dumps(facts, indent=1)
+    if name == "-":
+        print(text)
+        return
+    try:
+        Path(name).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--facts {name}: {error.strerror}") from None
+
+
+def _by_weight(checks: list[Check]) -> list[Check]:
+    return sorted(checks, key=lambda check: ORDER.index(check.verdict))
+
+
+def _print(judged: dict[str, list[Check]], between: list[Check]) -> None:
+    """Print problems of every node, and all checks where there is one node only."""
+    for check in between:
+        _print_check(check)
+    for host, checks in judged.items():
+        shown = checks if len(judged) == 1 else [check for check in checks if check.verdict in (WARN, FAIL)]
+        print(f"{host}:" if shown else f"{host}: nothing found")
+        for check in shown:
+            _print_check(check)
+    sys.stdout.flush()
+
+
+def _print_check(check: Check) -> None:
+    print(f"  {_MARKS.get(check.verdict, '?   ')} {check.name}: {check.found}")
+    if check.advice:
+        print(f"       {check.advice} ({check.source})")

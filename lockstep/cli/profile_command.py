@@ -1,0 +1,166 @@
+"""`lockstep profile RUN --ranks 0,8-11`: asks a coordinator for a capture, shows its progress, prints what it says."""
+
+import argparse
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from lockstep.contracts.errors import ConfigError, LocalError
+from lockstep.contracts.limits import PROFILE_RANKS_MAX
+
+if TYPE_CHECKING:
+    import aiohttp
+
+DEFAULT_URL = "http://127.0.0.1:9856"
+_POLL_S = 0.5
+_TIMEOUT_S = 30.0  # of one request to the coordinator
+_FAILED = 1
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser(
+        "profile",
+        help="capture some steps of some ranks of a running job",
+        description="Asks the coordinator to have ranks of a run profile their next steps, shows how far each rank is, "
+        "and prints what their traces say. Training goes on; what it costs is printed.",
+    )
+    parser.add_argument("run", metavar="RUN", help="name of the run")
+    parser.add_argument("--ranks", required=True, metavar="LIST", help="ranks and ranges of them, e.g. 0,8-11")
+    parser.add_argument("--steps", type=int, metavar="N", help="steps to capture (default: the coordinator's)")
+    parser.add_argument("--url", default=DEFAULT_URL, help=f"the coordinator (default: {DEFAULT_URL})")
+    parser.add_argument("--token-file", metavar="FILE", help="file with the coordinator's API token")
+    parser.add_argument("--no-wait", action="store_true", help="end when the request is accepted")
+    parser.add_argument("--json", action="store_true", help="print the end as one JSON object, and no progress")
+    parser.set_defaults(act=act)
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Ask, wait and print; 1 if no rank delivered.
+
+    Raises
+    ------
+    LockstepError
+        An argument is wrong, the coordinator cannot be reached, or it refuses.
+    """
+    ranks = parse_ranks(arguments.ranks)
+    token = read_token(arguments.token_file)
+    return asyncio.run(_profile(arguments, ranks, token))
+
+
+def parse_ranks(text: str) -> list[int]:
+    """Return the ranks of a list like `0,8-11`.
+
+    Raises
+    ------
+    ConfigError
+        It is none, or names more ranks than a capture may have.
+    """
+    ranks: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or len(part) > 2 * len("10000000"):
+            raise ConfigError(f"--ranks: got {part!r:.50}, expected a rank or a range like 8-11")
+        begin, end = int(first), int(last) if dash else int(first)
+        if not begin <= end < begin + PROFILE_RANKS_MAX:
+            raise ConfigError(f"--ranks: got {part!r:.50}, expected at most {PROFILE_RANKS_MAX} ascending ranks")
+        ranks += range(begin, end + 1)
+    ranks = list(dict.fromkeys(ranks))
+    if len(ranks) > PROFILE_RANKS_MAX:
+        raise ConfigError(f"--ranks: got {len(ranks)} ranks, expected at most {PROFILE_RANKS_MAX}")
+    return ranks
+
+
+def read_token(path: str | None) -> str:
+    """Return the token in a file, empty without a file.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be read.
+    """
+    if path is None:
+        return ""
+    try:
+        return Path(path).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--token-file {path}: {error}") from None
+
+
+async def _profile(arguments: argparse.Namespace, ranks: list[int], token: str) -> int:
+    import aiohttp  # noqa: PLC0415  (services only)
+
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+    path = f"/api/v1/runs/{quote(arguments.run, safe='')}/profile"
+    body: dict[str, Any] = {"ranks": ranks}
+    if arguments.steps is not None:
+        body["steps"] = arguments.steps
+    try:
+        async with aiohttp.ClientSession(arguments.url, headers=headers, timeout=timeout) as client:
+            asked = await _call(client, "POST", path, body)
+            if arguments.no_wait:
+                print(json.dumps(asked) if arguments.json else _asked_text(asked))
+                return 0
+            if not arguments.json:
+                print(_asked_text(asked), flush=True)
+            end = await _wait(client, path, asked["request_id"], quiet=arguments.json)
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        raise LocalError(f"coordinator at {arguments.url}: {error or type(error).__name__}") from error
+    print(json.dumps(end) if arguments.json else _end_text(end))
+    return 0 if _delivered(end) else _FAILED
+
+
+async def _call(client: "aiohttp.ClientSession", method: str, path: str, body: Any = None) -> dict[str, Any]:
+    async with client.request(method, path, json=body) as response:
+        answer: dict[str, Any] = await response.json()
+        if not response.ok:
+            raise LocalError(f"{method} {path}: {answer.get('error', response.reason)}")
+        return answer
+
+
+async def _wait(client: "aiohttp.ClientSession", path: str, request_id: int, *, quiet: bool) -> dict[str, Any]:
+    """Poll until the capture is over and explained, telling each change."""
+    told: dict[int, str] = {}
+    while True:
+        answer = await _call(client, "GET", path)
+        known = [each for each in [answer["running"], *answer["past"]] if each and each["request_id"] == request_id]
+        if not known:
+            raise LocalError(
+                f"request {request_id} is not known any more: the coordinator was restarted, or others came"
+            )
+        capture: dict[str, Any] = known[0]
+        for rank in capture["ranks"] if not quiet else ():
+            if told.get(rank["rank"]) != rank["state"]:
+                told[rank["rank"]] = rank["state"]
+                reason = f": {rank['reason']}" if rank["reason"] else ""
+                print(f"rank {rank['rank']} {rank['state']}{reason}", flush=True)
+        if capture["ended_unix_seconds"] is not None and (capture["diagnosis"] is not None or not _delivered(capture)):
+            return capture
+        await asyncio.sleep(_POLL_S)
+
+
+def _delivered(capture: dict[str, Any]) -> bool:
+    return any(rank["state"] == "summarised" for rank in capture["ranks"])
+
+
+def _asked_text(asked: dict[str, Any]) -> str:
+    return f"request {asked['request_id']}: {asked['steps']} steps from step {asked['first_step']}"
+
+
+def _end_text(capture: dict[str, Any]) -> str:
+    lines = [f"cost to training: {capture['cost_seconds']:.2f} s over {len(capture['ranks'])} ranks"]
+    diagnosis = capture["diagnosis"]
+    if not _delivered(capture):
+        print("lockstep: no rank delivered a trace", file=sys.stderr)
+        return lines[0]
+    lines.append(f"{diagnosis['function']} ({diagnosis['confidence']} confidence)")
+    lines += [f"  {sentence}" for sentence in diagnosis["evidence"]]
+    for advice in diagnosis["advice"]:
+        gain = advice["predicted_gain_ratio"]
+        lines.append(f"- {advice['suggestion']}" + (f" (predicted gain {gain:.0%})" if gain else ""))
+        lines.append(f"  {advice['how']}")
+    return "\n".join(lines)

@@ -1,0 +1,195 @@
+"""Reads what a node is: /proc, /sys, the environment, installed versions. Starts no program, imports no torch.
+
+What cannot be read is left out; nothing raises. Files of /proc and /sys are small, and only their beginning is read.
+"""
+
+import os
+import platform
+import re
+import resource
+import shutil
+import socket
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+FACTS_VERSION = 1
+PACKAGES = (
+    *("torch", "torch-npu", "triton", "numpy", "mindspore", "megatron-core", "deepspeed", "transformers", "accelerate"),
+    *("lightning", "flash-attn", "transformer-engine", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-cudnn-cu12"),
+    *("nvidia-cudnn-cu13", "lockstep"),
+)
+VARIABLE_PREFIXES = (
+    *("NCCL_", "HCCL_", "ASCEND_", "ACLNN_", "TORCH_", "PYTORCH_", "CUDA_", "OMP_", "MKL_", "GLOO_", "UCX_", "FI_"),
+    *("KMP_", "MALLOC_", "MS_", "TASK_QUEUE_", "GLOG_", "NVTE_", "TRITON_"),
+)
+"""What steers collectives, memory, threads and logs."""
+_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|_KEY", re.IGNORECASE)
+_VALUE_MAX = 256  # characters of a variable
+_READ_MAX = 64 << 10
+_CPUS_MAX = 4096
+_DRIVERS = {
+    "nvidia": ("proc/driver/nvidia/version", re.compile(r"Kernel Module(?: for \S+)?\s+(\S+)")),
+    "ascend": ("usr/local/Ascend/driver/version.info", re.compile(r"Version\s*=\s*(\S+)")),
+    "amdgpu": ("sys/module/amdgpu/version", re.compile(r"(\S+)")),
+}
+
+
+def read_facts(
+    *, root: Path = Path("/"), environment: Mapping[str, str] = os.environ, pids: Iterable[int] = ()
+) -> dict[str, Any]:
+    """Return the facts of this node as JSON values.
+
+    `root` is where /proc and /sys are found; `pids` are processes of the job, whose environment and affinity are taken
+    instead of this one's where they can be read.
+    """
+    chosen = [pid for pid in pids if (root / f"proc/{pid}").is_dir()]
+    variables = dict(environment)
+    for pid in chosen[:1]:
+        variables = _environment_of(root, pid) or variables
+    return {
+        "facts_version": FACTS_VERSION,
+        "host": socket.gethostname(),
+        "versions": _versions(root),
+        "environment": _wanted(variables),
+        "cpu": _cpu(root),
+        "affinity": {str(pid): _affinity(root, pid) for pid in (chosen or [os.getpid()])},
+        "loader_workers": {str(pid): _children(root, pid) for pid in chosen},
+        "shared_memory": _space(root / "dev/shm"),
+        "memory": _memory(root),
+        "limits": _limits(),
+        "cgroup": _cgroup(root),
+    }
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(_READ_MAX).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _versions(root: Path) -> dict[str, str]:
+    found = {"kernel": platform.release(), "python": platform.python_version(), "libc": " ".join(platform.libc_ver())}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    for name, (path, pattern) in _DRIVERS.items():
+        match = pattern.search(_text(root / path))
+        if match:
+            found[f"{name} driver"] = match[1]
+    return found
+
+
+def _wanted(variables: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value[:_VALUE_MAX]
+        for name, value in sorted(variables.items())
+        if name.startswith(VARIABLE_PREFIXES) and not _SECRET.search(name)
+    }
+
+
+def _environment_of(root: Path, pid: int) -> dict[str, str]:
+    pairs = (line.partition("=") for line in _text(root / f"proc/{pid}/environ").split("\0"))
+    return {name: value for name, _, value in pairs if name}
+
+
+def _cpu(root: Path) -> dict[str, Any]:
+    cpus = sorted((root / "sys/devices/system/cpu").glob("cpu[0-9]*"))[:_CPUS_MAX]
+    governors: dict[str, int] = {}
+    for cpu in cpus:
+        governor = _text(cpu / "cpufreq/scaling_governor").strip()
+        if governor:
+            governors[governor] = governors.get(governor, 0) + 1
+    status = _text(root / "proc/self/status")
+    return {
+        "count": len(cpus) or os.cpu_count() or 0,
+        "governors": governors,
+        "allowed": _cpu_count(_field(status, "Cpus_allowed_list")),
+        "load_1min": _first_number(_text(root / "proc/loadavg")),
+        "transparent_huge_pages": _chosen(_text(root / "sys/kernel/mm/transparent_hugepage/enabled")),
+        "numa_balancing": _text(root / "proc/sys/kernel/numa_balancing").strip(),
+    }
+
+
+def _affinity(root: Path, pid: int) -> int | None:
+    """Return on how many CPUs a process may run."""
+    return _cpu_count(_field(_text(root / f"proc/{pid}/status"), "Cpus_allowed_list"))
+
+
+def _children(root: Path, pid: int) -> list[int | None]:
+    """Return on how many CPUs each child of a process may run: the loader's workers, if it has any."""
+    children = _text(root / f"proc/{pid}/task/{pid}/children").split()
+    return [_affinity(root, int(child)) for child in children[:256] if child.isdecimal()]
+
+
+def _field(status: str, name: str) -> str:
+    return next((line.partition(":")[2].strip() for line in status.splitlines() if line.startswith(name + ":")), "")
+
+
+def _cpu_count(text: str) -> int | None:
+    """Return how many CPUs a list like `0-3,8` names, None if it is none."""
+    count = 0
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            return None
+        count += int(last) - int(first) + 1 if dash else 1
+    return count
+
+
+def _first_number(text: str) -> float | None:
+    try:
+        return float(text.split(maxsplit=1)[0])
+    except (IndexError, ValueError):
+        return None
+
+
+def _chosen(text: str) -> str:
+    match = re.search(r"\[(\w+)\]", text)
+    return match[1] if match else ""
+
+
+def _space(path: Path) -> dict[str, int]:
+    try:
+        usage = shutil.disk_usage(path)
+    except OSError:
+        return {}
+    return {"total_bytes": usage.total, "free_bytes": usage.free}
+
+
+def _memory(root: Path) -> dict[str, int]:
+    """Return sizes of /proc/meminfo in bytes."""
+    names = {"MemTotal": "total_bytes", "SwapTotal": "swap_bytes", "SwapFree": "swap_free_bytes"}
+    found = {}
+    for line in _text(root / "proc/meminfo").splitlines():
+        name, _, rest = line.partition(":")
+        if name in names and rest.split()[:1] and rest.split()[0].isdecimal():
+            found[names[name]] = int(rest.split()[0]) * 1024
+    return found
+
+
+def _limits() -> dict[str, int]:
+    """Return soft limits; -1 is unlimited."""
+    wanted = {"open_files": resource.RLIMIT_NOFILE, "locked_bytes": resource.RLIMIT_MEMLOCK}
+    return {name: resource.getrlimit(limit)[0] for name, limit in wanted.items()}
+
+
+def _cgroup(root: Path) -> dict[str, float]:
+    """Return quota and throttling of our own cgroup (version 2), empty without one."""
+    path = next((line[3:] for line in _text(root / "proc/self/cgroup").splitlines() if line.startswith("0::")), "")
+    base = root / "sys/fs/cgroup"
+    folder = base / path.strip("/") if path and ".." not in path else base
+    found: dict[str, float] = {}
+    quota = _text(folder / "cpu.max").split()
+    if len(quota) == len(("quota", "period")) and all(part.isdecimal() for part in quota):
+        found["quota_cpus"] = int(quota[0]) / max(int(quota[1]), 1)
+    for line in _text(folder / "cpu.stat").splitlines():
+        name, _, value = line.partition(" ")
+        if name in ("throttled_usec", "nr_throttled", "nr_periods") and value.strip().isdecimal():
+            found[name] = int(value)
+    return found

@@ -1,0 +1,80 @@
+"""What is read of a node, from a made /proc and /sys and from this machine."""
+
+import json
+import os
+
+import pytest
+
+from lockstep.doctor.facts import read_facts
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Return a node with 4 CPUs on two governors, a bound trainer with two workers, a quota, and the NVIDIA driver."""
+
+    def write(path, text):
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    for cpu in range(4):
+        write(f"sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor", "powersave\n" if cpu else "performance\n")
+    write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
+    write("proc/self/status", "Name:\tx\nCpus_allowed_list:\t0-3\n")
+    write("proc/self/cgroup", "0::/job\n")
+    write("sys/fs/cgroup/job/cpu.max", "150000 100000\n")
+    write("sys/fs/cgroup/job/cpu.stat", "usage_usec 5\nnr_periods 200\nnr_throttled 30\nthrottled_usec 1500000\n")
+    write("proc/meminfo", "MemTotal: 1000 kB\nSwapTotal: 100 kB\nSwapFree: 40 kB\n")
+    write("proc/loadavg", "3.5 2 1 1/100 77\n")
+    write("proc/42/status", "Cpus_allowed_list:\t2\n")
+    write("proc/42/environ", "NCCL_DEBUG=INFO\0HOME=/root\0NCCL_AUTH_TOKEN=hidden\0")
+    write("proc/42/task/42/children", "43 44")
+    write("proc/43/status", "Cpus_allowed_list:\t2\n")
+    write("proc/44/status", "Cpus_allowed_list:\t0-1,3\n")
+    write(
+        "proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release\n"
+    )
+    return tmp_path
+
+
+def test_a_node_is_read(root):
+    """Every fact comes from its file, those of the trainer from the trainer's, and nothing that looks like a secret."""
+    facts = read_facts(root=root, environment={"OMP_NUM_THREADS": "8"}, pids=[42, 999])
+    assert facts["cpu"] == {
+        "count": 4,
+        "governors": {"performance": 1, "powersave": 3},
+        "allowed": 4,
+        "load_1min": 3.5,
+        "transparent_huge_pages": "madvise",
+        "numa_balancing": "",
+    }
+    assert facts["environment"] == {"NCCL_DEBUG": "INFO"}
+    assert facts["affinity"] == {"42": 1}
+    assert facts["loader_workers"] == {"42": [1, 3]}
+    assert facts["cgroup"] == {"quota_cpus": 1.5, "nr_periods": 200, "nr_throttled": 30, "throttled_usec": 1500000}
+    assert facts["memory"] == {"total_bytes": 1_024_000, "swap_bytes": 102_400, "swap_free_bytes": 40_960}
+    assert facts["versions"]["nvidia driver"] == "570.124.06"
+
+
+def test_a_node_that_tells_nothing_is_no_error(tmp_path):
+    """Containers hide much of it: what cannot be read is left out."""
+    facts = read_facts(root=tmp_path, environment={})
+    assert facts["cpu"]["governors"] == {}
+    assert facts["cgroup"] == {}
+    assert facts["shared_memory"] == {}
+    assert facts["affinity"] == {str(os.getpid()): None}
+
+
+def test_this_machine_can_be_read():
+    """Facts are JSON, and know the CPUs that this process may use."""
+    facts = json.loads(json.dumps(read_facts(environment={})))
+    assert facts["affinity"][str(os.getpid())] == len(os.sched_getaffinity(0))
+    assert facts["versions"]["python"]
+    assert facts["limits"]["open_files"] != 0
+
+
+@pytest.mark.parametrize("text", ["", "a-b", "1-", "-", "1,,2"])
+def test_lists_of_cpus_that_are_none(root, text):
+    """Text that is no list is not known rather than zero."""
+    (root / "proc/42/status").write_text(f"Cpus_allowed_list:\t{text}\n")
+    assert read_facts(root=root, environment={}, pids=[42])["affinity"] == {"42": None}
