@@ -14,6 +14,7 @@ from coordinator.transitions import TRANSITIONS, State, TransitionError, Trigger
 from lockstep.contracts.domains import from_degrees
 from lockstep.contracts.messages import ProfileAnswer, TraceSummary
 from lockstep.contracts.metrics import PROFILE_STATES, RUN_STATES
+from lockstep.diagnosis import Diagnosis
 from tests.coordinator.conftest import finding, judged
 
 T = 1_000_000.0
@@ -475,9 +476,23 @@ def test_an_operator_can_ask_for_a_capture():
     assert (request.ranks, request.steps, story.state) == ((1, 3), 5, "healthy")
     (refused,) = story.feed(ev.ProfileAskedEvent, ranks=(1,), steps=5)
     assert "under way" in refused.reason
-    for rank in (1, 3):
-        assert story.feed(ev.SummaryEvent, summary=summary(rank, request.request_id)) == []
+    story.feed(ev.AnswerEvent, answer=ProfileAnswer(
+        run="job", node="n0", rank=3, request_id=request.request_id, state="running"
+    ))  # fmt: skip
+    told = story.machine.captures.current.progress()
+    assert [(rank["rank"], rank["state"]) for rank in told["ranks"]] == [(1, "asked"), (3, "running")]
+    assert story.feed(ev.SummaryEvent, summary=summary(1, request.request_id)) == []
+    (diagnose,) = story.feed(ev.SummaryEvent, summary=summary(3, request.request_id))
+    assert ([each.rank for each in diagnose.peers], diagnose.incident_id, story.state) == ([1, 3], "", "healthy")
     assert story.machine.captures.current is None
+    answer = Diagnosis(function="f", operator="", path=[], evidence=[], advice=[], confidence="low")
+    story.feed(
+        ev.DiagnosedEvent, incident_id="", request_id=request.request_id, asked=answer, function="f", operator="",
+        evidence=(), advice=(), confidence="low",
+    )  # fmt: skip
+    told = story.machine.captures.past[-1].progress()
+    assert ([rank["state"] for rank in told["ranks"]], told["diagnosis"]["function"]) == (["summarised"] * 2, "f")
+    assert story.machine.captures.budget.counts["done"] == 2
 
 
 def test_the_table_knows_every_state_and_a_missing_transition_is_named():
