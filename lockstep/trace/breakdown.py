@@ -1,4 +1,7 @@
-"""What the training thread did in the window, in classes that sum to it."""
+"""What the training thread did in the window, in classes that sum to it: from the call tree that travels.
+
+The account of device, host and collectives side by side needs the trace itself: `step_breakdown`.
+"""
 
 from lockstep.contracts.messages import CallNode
 from lockstep.trace.names import DATA_KIND, GC_KIND, KINDS

@@ -7,83 +7,56 @@ with the first and the last piece.
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from decimal import Decimal
-from operator import attrgetter
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from lockstep.trace import times
+from lockstep.trace.about import Document, Said
+from lockstep.trace.blocks import Block, block_of, loose_block_of
+from lockstep.trace.events import Event, ExactEvent
 from lockstep.trace.source import TraceSource
 
 BLOCK_BYTES = 2 << 20
 HEAD_MAX_BYTES = 16 << 20  # devices, process groups, settings: kilobytes in every trace seen
 PIECE_MAX_BYTES = 64 << 20  # what a piece without a cut, or the logs after the events, may take; 30 times a block
-BASE_MAX_NS = 1 << 62
 CUT_TRIES = 256  # "}," that no "{" follows, from the end of a block backwards, before giving up until the next chunk
 
+Decoded = TypeVar("Decoded")
+
 _OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
+_NAN = re.compile(rb"(?<=[:\[,\s])[+-]?(?:nan(?:\([^)]{0,32}\))?|inf(?:inity)?)(?=[\s,}\]])", re.IGNORECASE)
 _SPACES = b" \t\r\n"
-_NOTHING = Decimal("nan")
 
 
-class Event(msgspec.Struct, gc=False):
-    """What is read of an event. Ids are whatever the writer took: numbers, negative ones, text."""
-
-    ph: str = ""
-    name: str = ""
-    cat: str = ""
-    pid: int | str | float | None = None
-    tid: int | str | float | None = None
-    ts: float = float("nan")
-    dur: float = float("nan")
-
-
-class _ExactEvent(Event, gc=False):
-    ts: Decimal = _NOTHING  # type: ignore[assignment]
-    dur: Decimal = _NOTHING  # type: ignore[assignment]
-
-
-class _Document(msgspec.Struct):
-    traceEvents: list[Event] = []  # noqa: N815 - the key in the file; msgspec copies mutable defaults
+class _Document(Document):
+    traceEvents: list[Event] = msgspec.field(default_factory=list)  # noqa: N815 - the key in the file
     baseTimeNanoseconds: int = 0  # noqa: N815 - the key in the file
 
 
-class _LooseDocument(msgspec.Struct):
-    traceEvents: list[Any]  # noqa: N815 - the key in the file
+class _LooseDocument(Document, kw_only=True):
+    traceEvents: list[msgspec.Raw]  # noqa: N815 - the key in the file
     baseTimeNanoseconds: int = 0  # noqa: N815 - the key in the file
 
 
 _DOCUMENT = msgspec.json.Decoder(_Document)
-_EVENTS = msgspec.json.Decoder(list[Event])
-_EXACT_EVENTS = msgspec.json.Decoder(list[_ExactEvent])
-_LOOSE_EVENTS = msgspec.json.Decoder(list[Any], float_hook=Decimal)
-_LOOSE_DOCUMENT = msgspec.json.Decoder(_LooseDocument, float_hook=Decimal)
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Complete events and their times, int64 arrays of shape (n_events,), ns, the trace's base not yet added."""
-
-    events: list[Event]
-    start_ns: NDArray[np.int64]
-    duration_ns: NDArray[np.int64]
-    event_count: int
-    dropped_count: int
+_LOOSE_DOCUMENT = msgspec.json.Decoder(_LooseDocument)
+_EVENTS: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[Event])
+_EXACT_EVENTS: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[ExactEvent])
+_LOOSE_EVENTS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class TraceDecoder:
-    """Decodes one source; iterate once. `base_ns` is known when the iteration has ended."""
+    """Decodes one source; iterate once. `base_ns` and `said` are known when the iteration has ended."""
 
     def __init__(self, source: TraceSource, *, block_bytes: int = BLOCK_BYTES) -> None:
         self.base_ns = 0
+        self.said = Said()
         self._source = source
         self._chunks = iter(source)
         self._closing = b""
+        self._decoders = [_EVENTS, _EXACT_EVENTS]
         self._block_bytes = block_bytes
 
     def __iter__(self) -> Iterator[Block]:
@@ -106,11 +79,11 @@ class TraceDecoder:
             rest = 0
             if len(piece) >= enough:
                 end = _last_cut(piece)
-                block = _decode_piece(memoryview(piece)[:end]) if end else None
+                block = self._decode_piece(memoryview(piece)[:end]) if end else None
                 if block is None:
                     enough = 2 * len(piece)  # doubling keeps the tries' cost linear
                 else:
-                    yield block
+                    yield self._named(block)
                     rest = piece.index(b",", end) + 1
                     enough = self._block_bytes
             piece = b"".join((memoryview(piece)[rest:], chunk))
@@ -130,30 +103,58 @@ class TraceDecoder:
             if start[:1] not in (b"{", b""):
                 break
             if opening := _OPENING.search(head):
-                self._note_base(_DOCUMENT.decode(head[: opening.start()] + b'"traceEvents":[]}').baseTimeNanoseconds)
+                self._note(_tolerant(_DOCUMENT.decode, head[: opening.start()] + b'"traceEvents":[]}'))
                 return head[opening.end() :]
             if len(head) > HEAD_MAX_BYTES:
                 break
         raise self._source.malformed("traceEvents", f"{len(head)} bytes from {head[:40]!r}", "a list of events")
 
-    def _decode_tail(self, piece: bytes) -> Block:
-        text = b'{"traceEvents":[' + piece + self._closing
+    def _decode_piece(self, piece: memoryview) -> Block | None:
+        """Return the events of a piece, or None if it is not JSON: cut at the wrong place, or beyond the last event."""
         try:
-            document = _DOCUMENT.decode(text)
-            block = _block_of(document.traceEvents)
-            base_ns = document.baseTimeNanoseconds
+            return _tolerant(self._decode_events, b"".join((b"[", piece, b"]")))
+        except msgspec.DecodeError:
+            return None
+
+    def _decode_events(self, text: bytes) -> Block:
+        for decoder in self._decoders:
+            try:
+                block = block_of(decoder.decode(text))
+            except (msgspec.ValidationError, UnicodeDecodeError):
+                continue  # one event of another form must not cost the block
+            if block:
+                if block.is_exact:
+                    self._decoders = [_EXACT_EVENTS]  # the other blocks have such times, too
+                return block
+        return loose_block_of(_LOOSE_EVENTS.decode(_readable(text)))
+
+    def _decode_tail(self, piece: bytes) -> Block:
+        return _tolerant(self._decode_end, b'{"traceEvents":[' + piece + self._closing)
+
+    def _decode_end(self, text: bytes) -> Block:
+        try:
+            document: _Document | _LooseDocument = _DOCUMENT.decode(text)
+            block = block_of(document.traceEvents)
         except (msgspec.ValidationError, UnicodeDecodeError):
             block = None
         if block is None:
-            loose = _LOOSE_DOCUMENT.decode(_readable(text))
-            block, base_ns = _block_of_loose(loose.traceEvents), loose.baseTimeNanoseconds
-        self._note_base(base_ns)
-        return block
+            document = _LOOSE_DOCUMENT.decode(_readable(text))
+            block = loose_block_of(document.traceEvents)
+        self._note(document)
+        return self._named(block)
 
-    def _note_base(self, base_ns: int) -> None:
-        if not 0 <= base_ns <= BASE_MAX_NS:
-            raise self._source.malformed("baseTimeNanoseconds", base_ns, f"0 to {BASE_MAX_NS}")
+    def _note(self, document: _Document | _LooseDocument) -> None:
+        base_ns = document.baseTimeNanoseconds
+        if not 0 <= base_ns <= times.BASE_MAX_NS:
+            raise self._source.malformed("baseTimeNanoseconds", base_ns, f"0 to {times.BASE_MAX_NS}")
         self.base_ns = base_ns or self.base_ns
+        self.said.note_document(document)
+
+    def _named(self, block: Block) -> Block:
+        for each in block.metadata:
+            if each.name == "thread_name":
+                self.said.note_thread(each.pid, each.tid, each.args)
+        return block
 
 
 def _last_cut(piece: bytes) -> int:
@@ -168,55 +169,17 @@ def _last_cut(piece: bytes) -> int:
     return 0
 
 
-def _decode_piece(piece: memoryview) -> Block | None:
-    """Return the events of a piece, or None if it is not JSON: cut at the wrong place, or beyond the last event."""
-    text = b"".join((b"[", piece, b"]"))
+def _tolerant(decode: Callable[[bytes], Decoded], text: bytes) -> Decoded:
+    """Return the decoded `text`, null for what some writers give for a number that is none."""
     try:
-        return _block_of(_EVENTS.decode(text)) or _block_of(_EXACT_EVENTS.decode(text))
-    except (msgspec.ValidationError, UnicodeDecodeError):
-        pass  # one event of another form must not cost the block
+        return decode(text)
     except msgspec.DecodeError:
-        return None
-    try:
-        return _block_of_loose(_LOOSE_EVENTS.decode(_readable(text)))
-    except msgspec.DecodeError:
-        return None
+        repaired, count = _NAN.subn(b"null", text)
+        if not count:
+            raise
+    return decode(repaired)
 
 
 def _readable(text: bytes) -> bytes:
     """Return `text` with bytes that are not UTF-8 replaced: a name is not worth a trace."""
     return text.decode(errors="replace").encode()
-
-
-def _block_of(events: Sequence[Event]) -> Block | None:
-    """Return the block of the complete events among these, or None if float times are too coarse for them."""
-    complete = [event for event in events if event.ph == "X"]
-    start_us = np.fromiter(map(attrgetter("ts"), complete), np.float64, len(complete))
-    duration_us = np.fromiter(map(attrgetter("dur"), complete), np.float64, len(complete))
-    exact = bool(complete) and isinstance(complete[0], _ExactEvent)
-    if not exact and times.needs_decimals(start_us):
-        return None
-    keep = times.usable(start_us, duration_us)
-    kept = complete if keep.all() else [event for event, good in zip(complete, keep, strict=True) if good]
-    if exact:
-        start_ns = np.fromiter((times.ns_of_decimal(Decimal(event.ts)) for event in kept), np.int64, len(kept))
-    else:
-        start_ns = times.ns_of_us(start_us[keep])
-    return Block(kept, start_ns, times.ns_of_us(duration_us[keep]), len(events), len(complete) - len(kept))
-
-
-def _block_of_loose(items: list[Any]) -> Block:
-    """Return the block of events that are not all of the usual form; those of no form are dropped and counted."""
-    events: list[_ExactEvent] = []
-    dropped = 0
-    for item in items:
-        try:
-            if not isinstance(item, dict) or item.get("ph") == "X":
-                event = msgspec.convert(item, _ExactEvent, strict=False)
-                float(event.ts), float(event.dur)  # a signalling NaN is a Decimal, too, and raises here
-                events.append(event)
-        except (msgspec.ValidationError, ValueError):
-            dropped += 1
-    block = _block_of(events)
-    assert block is not None
-    return Block(block.events, block.start_ns, block.duration_ns, len(items), block.dropped_count + dropped)

@@ -1,6 +1,8 @@
 """A trace file to columns."""
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Iterable
+from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -9,12 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.contracts import limits
-from lockstep.trace.columns import ABSENT, OPERATOR, TraceColumns
-from lockstep.trace.decode import Block, Event, TraceDecoder
+from lockstep.trace import categories
+from lockstep.trace.arguments import ArgumentReader
+from lockstep.trace.columns import ABSENT, ANNOTATION, CollectiveArguments, Mask, SyncArguments, TraceColumns
+from lockstep.trace.decode import Block, TraceDecoder
+from lockstep.trace.interned import Codes
 from lockstep.trace.source import TraceSource
+from lockstep.trace.work import ON_DEVICE, work_of
 
-_FORMER_CATEGORIES = {"Operator": OPERATOR}
-"""Kineto's names before 2022, and today's."""
+_EPOCH_NS = 946_684_800_000_000_000  # the year 2000: a start after it is a time of day, one before it an uptime
+_kind_of = attrgetter("name", "cat", "pid", "tid")
+"""Looked up as one: half the cost of three codes for each event."""
+_COLUMN_FIRST = 1 << 15
+_DIGITS = re.compile(r"\d{1,9}$")
 
 
 def load_trace(path: Path, *, max_bytes: int = limits.TRACE_MAX_BYTES) -> TraceColumns:
@@ -33,72 +42,174 @@ def load_trace(path: Path, *, max_bytes: int = limits.TRACE_MAX_BYTES) -> TraceC
     builder = _Builder()
     for block in decoder:
         builder.add(block)
-    if not builder.start_ns or not any(map(len, builder.start_ns)):
+    if not builder.complete_count:
         got = f"{builder.event_count} events, none complete, {builder.dropped_count} of them unusable"
         raise source.malformed("trace", got, 'events with "ph": "X"')
-    return builder.build(decoder.base_ns, source.read_bytes)
+    return builder.build(decoder, source.read_bytes)
 
 
-class _Codes(dict[Any, int]):
-    """A value's code is the order in which it first came."""
+class _Kinds(Codes):
+    """Codes of (name, category, process, thread), and which arguments are read of events of each."""
 
-    def __missing__(self, key: Any) -> int:
-        self[key] = code = len(self)
-        return code
+    def __init__(self) -> None:
+        self._readings = bytearray()
+
+    def __missing__(self, key: tuple[str, str, object, object]) -> int:
+        self._readings.append(_reading(key[1]))
+        return super().__missing__(key)
+
+    def readings(self, kind: NDArray[np.int32]) -> NDArray[np.int8]:
+        """Return the `categories.Reading` of events of these kinds."""
+        readings: NDArray[np.int8] = np.frombuffer(self._readings, np.int8)[kind]
+        return readings
+
+
+@lru_cache(maxsize=1024)
+def _reading(category: str) -> int:
+    return categories.reading(categories.today(category))
+
+
+class _Column:
+    """An array that grows in place: joining parts at the end would need the memory twice."""
+
+    def __init__(self, kind: np.dtype[Any]) -> None:
+        self._values: NDArray[Any] = np.empty(_COLUMN_FIRST, kind)
+        self._count = 0
+
+    def extend(self, part: NDArray[Any]) -> None:
+        """Append `part`."""
+        begin, self._count = self._count, self._count + len(part)
+        if self._count > len(self._values):
+            self._values.resize(max(self._count, len(self._values) * 5 // 4), refcheck=False)
+        self._values[begin : self._count] = part
+
+    def taken(self) -> NDArray[Any]:
+        """Return the array; the column is not used afterwards."""
+        self._values.resize(self._count, refcheck=False)
+        return self._values
 
 
 class _Builder:
+    """Gathers blocks; of a block nothing is kept but its columns."""
+
     def __init__(self) -> None:
-        self.start_ns: list[NDArray[np.int64]] = []
-        self.duration_ns: list[NDArray[np.int64]] = []
+        self.complete_count = 0
         self.event_count = 0
         self.dropped_count = 0
-        self._names = _Codes()
-        self._categories = _Codes()
-        self._threads = _Codes()
-        self._codes: list[tuple[NDArray[np.int32], ...]] = []
+        self._kinds = _Kinds()
+        self._reader = ArgumentReader()
+        self._columns: dict[str, _Column] = {}
+        self._collectives: dict[int, CollectiveArguments] = {}
+        self._syncs: dict[int, SyncArguments] = {}
 
     def add(self, block: Block) -> None:
+        """Take over a block's columns; its events are not kept."""
+        kind = np.fromiter(map(self._kinds.__getitem__, map(_kind_of, block.events)), np.int32, len(block.events))
+        arguments = self._reader.read(block.events, self._kinds.readings(kind))
+        times = {"start_ns": block.start_ns, "duration_ns": block.duration_ns}
+        for name, part in ({"kind": kind} | times | arguments.columns).items():
+            if name not in self._columns:
+                self._columns[name] = _Column(part.dtype)
+            self._columns[name].extend(part)
+        before = self.complete_count
+        self._collectives.update((before + place, said) for place, said in arguments.collectives.items())
+        self._syncs.update((before + place, said) for place, said in arguments.syncs.items())
+        self.complete_count += len(block.events)
         self.event_count += block.event_count
         self.dropped_count += block.dropped_count
-        self.start_ns.append(block.start_ns)
-        self.duration_ns.append(block.duration_ns)
-        self._codes.append(
-            (
-                _encode(self._names, block.events, attrgetter("name")),
-                _encode(self._categories, block.events, attrgetter("cat")),
-                _encode(self._threads, block.events, attrgetter("pid", "tid")),
-            )
-        )
 
-    def build(self, base_ns: int, trace_bytes: int) -> TraceColumns:
-        name, category, thread = (np.concatenate(parts) for parts in zip(*self._codes, strict=True))
-        categories = _Codes()
-        today = np.array([categories[_FORMER_CATEGORIES.get(text, text)] for text in self._categories], np.int32)
-        absent = np.full(len(name), ABSENT, np.int64)
-        absent_code = absent.astype(np.int32)
+    def build(self, decoder: TraceDecoder, trace_bytes: int) -> TraceColumns:
+        """Return the trace; the builder is empty then."""
+        name, category, thread, names, found, threads = _split(self._taken("kind"), self._kinds)
+        category, category_names = _todays(name, category, names, found)
+        stream = self._taken("stream")
+        work = work_of(
+            name,
+            category,
+            thread,
+            names=names,
+            category_names=category_names,
+            with_stream=stream != ABSENT,
+            collectives=self._collectives,
+        )
+        on_device = np.isin(category, [code for code, each in enumerate(category_names) if each in ON_DEVICE])
+        stream, streams = _with_streams(stream, self._reader.streams.values_in_order(), thread, threads, on_device)
+        said = decoder.said
+        start_ns = self._taken("start_ns")
+        start_ns += decoder.base_ns
         return TraceColumns(
-            start_ns=np.concatenate(self.start_ns) + base_ns,
-            duration_ns=np.concatenate(self.duration_ns),
+            start_ns=start_ns,
             name=name,
-            category=today[category],
+            category=category,
             thread=thread,
-            work=np.zeros(len(name), np.int8),
-            stream=absent_code,
-            shapes=absent_code,
-            stack=absent_code,
-            correlation=absent,
-            external=absent,
-            sequence=absent,
-            bytes=absent,
-            names=list(self._names),
-            categories=list(categories),
-            threads=list(self._threads),
+            work=work,
+            stream=stream,
+            **{field: self._taken(field) for field in list(self._columns)},
+            names=names,
+            categories=category_names,
+            threads=threads,
+            thread_names={
+                code: said.thread_names[each] for code, each in enumerate(threads) if each in said.thread_names
+            },
+            streams=streams,
+            shape_texts=self._reader.shapes.values_in_order(),
+            stacks=self._reader.stacks.values_in_order(),
+            collectives=said.with_ranks(self._collectives),
+            syncs=self._syncs,
+            about=said.about(
+                names=names,
+                categories=found,
+                has_device_work=bool(on_device.any()),
+                clock_is_shared=decoder.base_ns > 0 or int(start_ns.min()) > _EPOCH_NS,
+            ),
             trace_bytes=trace_bytes,
             event_count=self.event_count,
             dropped_count=self.dropped_count,
         )
 
+    def _taken(self, name: str) -> Any:
+        return self._columns.pop(name).taken()
 
-def _encode(codes: _Codes, events: Iterable[Event], of: Callable[[Event], Any]) -> NDArray[np.int32]:
-    return np.fromiter(map(codes.__getitem__, map(of, events)), np.int32)
+
+def _split(kind: NDArray[np.int32], kinds: Iterable[tuple[str, str, object, object]]) -> tuple[Any, ...]:
+    """Return the codes of names, categories and threads of events of these `kinds`, and what those codes stand for."""
+    names, found, threads = Codes(), Codes(), Codes()
+    parts = [(names[name], found[category], threads[pid, tid]) for name, category, pid, tid in kinds]
+    name, category, thread = np.array(parts, np.int32).T[:, kind]
+    return name, category, thread, list(names), list(found), list(threads)
+
+
+def _todays(
+    name: NDArray[np.int32], category: NDArray[np.int32], names: list[str], found: list[str]
+) -> tuple[NDArray[np.int32], list[str]]:
+    """Return the codes and names of today's categories; until 2021 annotations had the category of operators."""
+    codes = Codes()
+    code = np.array([codes[categories.today(each)] for each in found], np.int32)[category]
+    former = np.array([categories.mixes_annotations(each) for each in found], np.bool_)[category]
+    if former.any():
+        former &= np.array([categories.is_annotation(each) for each in names], np.bool_)[name]
+        code[former] = codes[ANNOTATION]
+    return code, list(codes)
+
+
+def _with_streams(
+    stream: NDArray[np.int32],
+    streams: list[tuple[int, int]],
+    thread: NDArray[np.int32],
+    threads: list[tuple[object, object]],
+    on_device: Mask,
+) -> tuple[NDArray[np.int32], list[tuple[int, int]]]:
+    """Return the streams, those of device work that names none after the process and thread that it is shown in."""
+    missing = on_device & (stream == ABSENT)
+    if missing.any():
+        codes = Codes({each: code for code, each in enumerate(streams)})
+        for code in np.unique(thread[missing]).tolist():
+            stream[missing & (thread == code)] = codes[_shown_stream(code, threads[code])]
+        streams = list(codes)
+    return stream, streams
+
+
+def _shown_stream(code: int, thread: tuple[object, object]) -> tuple[int, int]:
+    device, stream = (int(each) if isinstance(each, int) and abs(each) < 1 << 32 else ABSENT for each in thread)
+    digits = _DIGITS.search(str(thread[1])[-10:])
+    return device, stream if stream >= 0 else int(digits[0]) if digits else code

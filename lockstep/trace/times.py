@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 EXACT_MAX_US = float(1 << 43)
 START_MAX_US = float(1 << 52)
 """The year 2112 since 1970. With a base below 2**62 ns no sum leaves int64."""
+BASE_MAX_NS = 1 << 62
 DURATION_MAX_US = 1e12
 """11 days; nothing that a capture sees lasts longer."""
 
 _NS_PER_US = 1000
+_DECIMALS = 3  # as profilers write them
+_WHOLE_DIGITS = 16  # of START_MAX_US
 
 
 def ns_of_us(us: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -39,6 +42,15 @@ def usable(start_us: NDArray[np.float64], duration_us: NDArray[np.float64]) -> N
     return known & (duration_us >= 0) & (duration_us <= DURATION_MAX_US)
 
 
-def ns_of_decimal(us: Decimal) -> int:
-    """Return `us`, finite and within the limits above, in ns."""
-    return round(us * _NS_PER_US)
+def ns_of_text(us: bytes) -> int | None:
+    """Return a start written as a JSON number, quoted or not, in ns; None if it is none or beyond the limits above."""
+    us = us.strip(b'"')
+    whole, _, fraction = us.partition(b".")
+    if len(fraction) == _DECIMALS and len(whole) <= _WHOLE_DIGITS and whole.isdigit() and fraction.isdigit():
+        start_ns = int(whole + fraction)
+        return start_ns if start_ns <= START_MAX_US * _NS_PER_US else None
+    try:
+        exact = Decimal(us.decode("ascii"))
+        return round(exact * _NS_PER_US) if abs(exact) <= START_MAX_US else None
+    except (ArithmeticError, ValueError):  # no number, or a signalling NaN
+        return None

@@ -88,6 +88,30 @@ def test_times_as_text_are_read(tmp_path):
     assert _times(load_trace(write(tmp_path, content))) == [(1_712_195_495_406_752_123, 7)]
 
 
+def test_one_event_of_another_form_changes_no_id_of_the_others(tmp_path):
+    """Ids written as text stay text beside an event that is read leniently, or its thread would be two."""
+    lenient = {"ph": "X", "name": "n", "ts": "1.5", "dur": "2.5", "pid": "7", "tid": "9"}
+    content = document([event(tid="9", pid="7"), lenient, {"ph": "X", "name": 3}])
+    columns = load_trace(write(tmp_path, content))
+    assert (columns.threads, columns.dropped_count) == ([("7", "9"), (7, 9)], 1)
+
+
+def test_phases_may_stand_anywhere_in_an_event(tmp_path):
+    """Writers that begin an event with its name are read alike."""
+    turned = [dict(reversed(each.items())) for each in _EVENTS]
+    assert _times(load_trace(write(tmp_path, document(turned)))) == [
+        (BASE_NS + 1_234_567 * i, 1 + i) for i in range(40)
+    ]
+
+
+def test_numbers_that_are_none_cost_no_trace(tmp_path):
+    """NaN and Infinity, which JSON does not have, are read as nothing wherever they stand."""
+    content = document([event("good"), event("bad")]).replace(b'"dur": 1.000', b'"dur": NaN', 2)
+    content = content.replace(b'"dur": NaN', b'"dur": 1.000', 1).replace(b"{", b'{"flops": -Infinity, ', 1)
+    columns = load_trace(write(tmp_path, content[:-1] + b', "end": nan}'))
+    assert (columns.names, columns.dropped_count) == (["good"], 1)
+
+
 def test_unknown_phases_and_categories_are_no_error(tmp_path):
     """Only complete events become rows; a category that nobody knows is a category."""
     other = [{"ph": "?", "name": "x"}, {"ph": "s", "id": 3, "ts": 1}, {"name": "no phase"}]

@@ -1,6 +1,5 @@
-from decimal import Decimal
-
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,10 +17,38 @@ def test_float_times_since_the_base_are_exact(values):
     assert times.ns_of_us(read).tolist() == values
 
 
-@given(st.integers(0, (1 << 52) * 1000))
-def test_decimal_times_are_exact(value):
-    """Times since 1970 with decimals are exact as decimals."""
-    assert times.ns_of_decimal(Decimal(us(value))) == value
+@given(st.integers(-(1 << 52) * 1000, (1 << 52) * 1000), st.sampled_from(["{}", '"{}"']))
+def test_times_as_text_are_exact(value, form):
+    """Times since 1970 with decimals are exact as text, quoted or not."""
+    assert times.ns_of_text(form.format(us(value)).encode()) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        (b"1712195495406752.123", 1712195495406752123),
+        (b"1712195495406752", 1712195495406752000),
+        (b"1.5", 1500),
+        (b"1.0005", 1000),
+        (b"1.5e3", 1500000),
+        (b"-0.001", -1),
+        (b"", None),
+        (b"null", None),
+        (b"nan", None),
+        (b"sNaN", None),
+        (b"Infinity", None),
+        (b"1e999999", None),
+        (b"9999999999999999.000", None),
+        (b"1e-999999999", 0),
+        (b"[1.5]", None),
+        (b"\xff", None),
+        (b"1" * 5000 + b".123", None),
+        (b"\xd9\xa1.\xd9\xa1", None),
+    ],
+)
+def test_texts_of_all_kinds_are_times_or_none(text, ns):
+    """What a file may hold in a time's place is read if it is a number within limits; digits of other scripts are not."""
+    assert times.ns_of_text(text) == ns
 
 
 def test_epoch_times_with_decimals_are_recognised():

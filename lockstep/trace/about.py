@@ -1,0 +1,167 @@
+"""What a Kineto trace says about itself beside its events: rank, groups, devices, names of threads.
+
+All of it is extra: a part of another form is left out and costs nothing else.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from lockstep.contracts import limits
+from lockstep.trace.columns import ABSENT, CollectiveArguments, TraceAbout
+
+PART_MAX_BYTES = 16 << 20
+"""Of one key beside the events; the largest real one lists the ranks of some thousand process groups."""
+GROUPS_MAX = 1 << 16
+TEXT_MAX_CHARS = 256
+DEVICES_MAX = 64
+
+_NO = msgspec.Raw(b"")
+_THREAD = re.compile(r"thread -?\d+ \((.*)\)")
+_PLAIN = ("pt_main_thread", "python")  # torch's and Python's names for a thread that nobody named
+_CALLS = {"cuda": "nvidia", "hip": "amd", "acl": "ascend"}  # prefixes of the runtimes' calls
+_VENDORS = {
+    "nvidia": re.compile(r"nvidia|tesla|geforce|quadro|\b[abhglv]\d{2,3}\b", re.IGNORECASE),
+    "amd": re.compile(r"amd|instinct|radeon|\bmi\d{3}|gfx\d", re.IGNORECASE),
+    "ascend": re.compile(r"ascend", re.IGNORECASE),
+    "mtia": re.compile(r"mtia", re.IGNORECASE),
+}
+
+
+class Document(msgspec.Struct):
+    """Keys beside the events; raw, for another type in one must not cost the trace."""
+
+    distributed: msgspec.Raw = msgspec.field(name="distributedInfo", default=_NO)
+    devices: msgspec.Raw = msgspec.field(name="deviceProperties", default=_NO)
+    host: msgspec.Raw = msgspec.field(name="host_name", default=_NO)
+    cupti: msgspec.Raw = msgspec.field(name="cupti_version", default=_NO)
+    cuda: msgspec.Raw = msgspec.field(name="cuda_runtime_version", default=_NO)
+    roctracer: msgspec.Raw = msgspec.field(name="roctracer_version", default=_NO)
+    hip: msgspec.Raw = msgspec.field(name="hip_runtime_version", default=_NO)
+
+
+class _Group(msgspec.Struct):
+    pg_name: str | int
+    ranks: list[int] = []
+
+
+class _Distributed(msgspec.Struct):
+    backend: Any = ""
+    rank: Any = ABSENT
+    world_size: Any = ABSENT
+    pg_config: Any = None
+
+
+class _Device(msgspec.Struct):
+    name: str = ""
+
+
+class _ThreadName(msgspec.Struct):
+    name: str
+
+
+@dataclass(slots=True)
+class Said:
+    """What was found so far; what is said twice counts as the last says it."""
+
+    devices: tuple[str, ...] = ()
+    backend: str = ""
+    rank: int = ABSENT
+    world_size: int = ABSENT
+    host: str = ""
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    vendor: str = ""
+    thread_names: dict[tuple[object, object], str] = field(default_factory=dict)
+
+    def note_document(self, document: Document) -> None:
+        """Take over what stands beside the events."""
+        host = _read(document.host, str)
+        self.host = host[:TEXT_MAX_CHARS] if host else self.host
+        devices = _read(document.devices, list[_Device]) or []
+        self.devices = tuple(each.name[:TEXT_MAX_CHARS] for each in devices[:DEVICES_MAX]) or self.devices
+        self.vendor = (
+            next((vendor for vendor, named in _VENDORS.items() if self.devices and named.search(self.devices[0])), "")
+            or ("amd" if document.roctracer or document.hip else "")
+            or ("nvidia" if document.cupti or document.cuda else "")
+            or self.vendor
+        )
+        if distributed := _read(document.distributed, _Distributed):
+            self._note_distributed(distributed)
+
+    def note_thread(self, pid: object, tid: object, arguments: msgspec.Raw) -> None:
+        """Take over a thread's name; one that somebody gave it wins over the program's."""
+        said = _read(arguments, _ThreadName)
+        if said is None:
+            return
+        thread = _THREAD.fullmatch(said.name)
+        name = (thread[1] if thread else said.name).strip()[:TEXT_MAX_CHARS]
+        if name and (not name.startswith(_PLAIN) or (pid, tid) not in self.thread_names):
+            self.thread_names[pid, tid] = name
+
+    def with_ranks(self, collectives: dict[int, CollectiveArguments]) -> dict[int, CollectiveArguments]:
+        """Return collectives with the ranks of their groups, which torch cuts short in large groups' arguments."""
+        full = {
+            said: replace(said, ranks=self.groups[said.group])
+            for said in set(collectives.values())
+            if said.ranks is None and said.group in self.groups
+        }
+        return {event: full.get(said, said) for event, said in collectives.items()}
+
+    def about(
+        self, *, names: Sequence[str], categories: Sequence[str], has_device_work: bool, clock_is_shared: bool
+    ) -> TraceAbout:
+        """Return it all, and the vendor by names and categories (as the file has them) where nothing else says it."""
+        return TraceAbout(
+            vendor=self.vendor or _vendor(names, categories, has_device_work=has_device_work),
+            devices=self.devices,
+            backend=self.backend,
+            rank=self.rank,
+            world_size=self.world_size,
+            host=self.host,
+            groups=self.groups,
+            clock_is_shared=clock_is_shared,
+        )
+
+    def _note_distributed(self, said: _Distributed) -> None:
+        self.backend = said.backend[:TEXT_MAX_CHARS] if isinstance(said.backend, str) else self.backend
+        self.rank = _count(said.rank, self.rank)
+        self.world_size = _count(said.world_size, self.world_size)
+        for group in _groups(said.pg_config):
+            if len(self.groups) < GROUPS_MAX and all(0 <= rank < limits.WORLD_SIZE_MAX for rank in group.ranks):
+                self.groups[str(group.pg_name)[:TEXT_MAX_CHARS]] = tuple(group.ranks)
+
+
+def _vendor(names: Sequence[str], categories: Sequence[str], *, has_device_work: bool) -> str:
+    if any(each.lower().startswith("mtia") for each in categories):
+        return "mtia"
+    if not has_device_work:
+        return "cpu"
+    calls = {prefix: sum(each.startswith(prefix) for each in names) for prefix in _CALLS}
+    most = max(calls, key=lambda prefix: calls[prefix])
+    return _CALLS[most] if calls[most] else ""
+
+
+def _groups(listed: object) -> Iterable[_Group]:
+    for each in listed if isinstance(listed, list) else ():
+        try:
+            group = msgspec.convert(each, _Group)
+        except msgspec.ValidationError:
+            continue
+        if group.ranks:
+            yield group
+
+
+def _count(value: object, otherwise: int) -> int:
+    return value if isinstance(value, int) and 0 <= value <= limits.WORLD_SIZE_MAX else otherwise
+
+
+def _read(raw: msgspec.Raw, form: Any) -> Any:
+    """Return what `raw` holds, or None if it is missing, of another form or too large."""
+    try:
+        text = bytes(raw)
+        return msgspec.json.decode(text, type=form) if 0 < len(text) <= PART_MAX_BYTES else None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,163 @@
+"""What a rank's output says about itself: profiler_info_N.json, profiler_metadata.json, communication_group.json."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from lockstep.contracts import limits
+from lockstep.contracts.errors import MalformedError
+from lockstep.trace.ascend.collective import group_hash
+from lockstep.trace.columns import ABSENT
+from lockstep.trace.source import TraceSource
+
+ABOUT_MAX_BYTES = 32 << 20
+"""Metadata of a rank lists the groups it is in: kilobytes in the recordings, megabytes in the largest jobs."""
+GROUPS_MAX = 1 << 16
+TEXT_MAX_CHARS = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AscendSettings:
+    """Settings of a capture and the job's layout; empty or ABSENT where the files do not say.
+
+    `groups` are ranks by the hash under which HCCL's rows name a group, `group_names` what the training calls it (tp,
+    dp_cp). `environment` holds the variables that torch_npu writes down, `degrees` the job's parallel degrees.
+    """
+
+    rank: int = ABSENT
+    world_size: int = ABSENT
+    level: str = ""
+    aic_metrics: str = ""
+    torch_npu_version: str = ""
+    cann_version: str = ""
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    group_names: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    degrees: dict[str, int] = field(default_factory=dict)
+
+
+def read_json(path: Path, form: Any, expected: str, max_bytes: int = ABOUT_MAX_BYTES) -> Any:
+    """Return what a JSON file holds as `form`, plain or gzip.
+
+    Raises
+    ------
+    MalformedError
+        The file cannot be read, is larger than `max_bytes`, or is not of this form.
+    """
+    source = TraceSource(path, max_bytes=max_bytes)
+    content = b"".join(source)
+    try:
+        return msgspec.json.decode(content, type=form)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise source.malformed("JSON", error, expected) from error
+
+
+def read_settings(info: Path | None, metadata: Path | None) -> AscendSettings:
+    """Return what profiler_info_N.json and profiler_metadata.json say; a part of another form is left out.
+
+    Raises
+    ------
+    MalformedError
+        A file cannot be read, is too large, or is no JSON object.
+    """
+    said = _objects(info) if info else {}
+    meta = _objects(metadata) if metadata else {}
+    config = _dict(_dict(said.get("config")).get("experimental_config"))
+    job = _dict(meta.get("distributed_args"))
+    groups, names = _groups(_dict(meta.get("parallel_group_info")))
+    return AscendSettings(
+        rank=_count(said.get("rank_id"), _count(job.get("rank"))),
+        world_size=_count(job.get("world_size")),
+        level=_text(config.get("_profiler_level")),
+        aic_metrics=_text(config.get("_aic_metrics")),
+        torch_npu_version=_text(said.get("torch_npu_version")),
+        cann_version=_text(said.get("cann_version")),
+        groups=groups,
+        group_names=names,
+        environment={_text(key): _text(value) for key, value in _dict(meta.get("ENV_VARIABLES")).items()},
+        degrees={_text(key): value for key, value in job.items() if key.endswith("_size") and type(value) is int},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOfRanks:
+    """A communication group of the cluster: `kind` is collective or p2p, other texts are empty where unknown."""
+
+    kind: str
+    ranks: tuple[int, ...]
+    hash: str = ""
+    group_id: str = ""
+    name: str = ""
+
+
+class _GroupInfo(msgspec.Struct):
+    rank_set: list[int]
+    type: str = ""
+    group_name: str = ""
+    group_id: str = ""
+    pg_name: str = ""
+
+
+class _Groups(msgspec.Struct):
+    collective: list[list[int]] = []
+    p2p: list[list[int]] = []
+    infos: list[_GroupInfo] = msgspec.field(name="comm_group_parallel_info", default_factory=list)
+
+
+def read_groups(path: Path) -> tuple[GroupOfRanks, ...]:
+    """Return the groups of communication_group.json; with their names where the file has them, else ranks only.
+
+    Raises
+    ------
+    MalformedError
+        The file cannot be read, is too large, or is no communication_group.json.
+    """
+    said: _Groups = read_json(path, _Groups, "communication_group.json")
+    named = [
+        GroupOfRanks(
+            kind=each.type, ranks=tuple(each.rank_set), hash=each.group_name, group_id=each.group_id, name=each.pg_name
+        )
+        for each in said.infos
+    ]
+    lists = [("collective", each) for each in said.collective] + [("p2p", each) for each in said.p2p]
+    found = named or [GroupOfRanks(kind=kind, ranks=tuple(ranks)) for kind, ranks in lists]
+    if len(found) > GROUPS_MAX or any(not _plausible(each.ranks) for each in found):
+        raise MalformedError(
+            "groups", where=str(path), got=f"{len(found)} groups", expected=f"at most {GROUPS_MAX} of ranks"
+        )
+    return tuple(found)
+
+
+def _objects(path: Path) -> dict[str, Any]:
+    said: dict[str, Any] = read_json(path, dict[str, Any], "an object")
+    return said
+
+
+def _groups(listed: dict[str, Any]) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
+    groups: dict[str, tuple[int, ...]] = {}
+    names: dict[str, str] = {}
+    for group_id, said in list(listed.items())[:GROUPS_MAX]:
+        ranks = _dict(said).get("global_ranks")
+        if isinstance(ranks, list) and ranks and all(type(rank) is int for rank in ranks) and _plausible(ranks):
+            key = group_hash(group_id[:TEXT_MAX_CHARS])
+            groups[key] = tuple(ranks)
+            names[key] = _text(said.get("group_name"))
+    return groups, names
+
+
+def _plausible(ranks: Any) -> bool:
+    return len(ranks) <= limits.WORLD_SIZE_MAX and all(0 <= rank < limits.WORLD_SIZE_MAX for rank in ranks)
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: Any) -> str:
+    return value[:TEXT_MAX_CHARS] if isinstance(value, str) else ""
+
+
+def _count(value: Any, otherwise: int = ABSENT) -> int:
+    return value if type(value) is int and 0 <= value <= limits.WORLD_SIZE_MAX else otherwise

@@ -1,0 +1,267 @@
+"""trace_view.json to blocks of events with exact times.
+
+The file is one list (or `{"traceEvents": [...]}`), usually in one line. As in `lockstep.trace.decode` it is cut where
+one object ends and the next begins, and whether a cut was right is for the decoder to say. What differs: times are
+text, flows and metadata are needed too, and most of what an event says stands in its arguments.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from operator import attrgetter
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.trace import times
+from lockstep.trace.ascend.texts import Time, durations_ns, ns_of_times
+from lockstep.trace.columns import ABSENT
+from lockstep.trace.source import TraceSource
+
+BLOCK_BYTES = 2 << 20
+HEAD_MAX_BYTES = 16 << 20
+PIECE_MAX_BYTES = 64 << 20
+CUT_TRIES = 256
+
+_OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
+_SPACES = b" \t\r\n"
+
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+NO_TEXT = msgspec.Raw(b'""')
+
+
+class Arguments(msgspec.Struct, frozen=True, gc=False):
+    """What is read of an event's arguments; long texts, which repeat, are left as they stand in the file."""
+
+    name: str = ""
+    """Of metadata: the process or thread."""
+    labels: str = ""
+    connection: Int64 = msgspec.field(name="connection_id", default=ABSENT)
+    queued: Int64 = msgspec.field(name="correlation_id", default=ABSENT)
+    """The same for what is put into the task queue and what takes it out."""
+    task_type: str = msgspec.field(name="Task Type", default="")
+    sequence: Int64 = msgspec.field(name="Sequence number", default=ABSENT)
+    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=NO_TEXT)
+    types: msgspec.Raw = msgspec.field(name="Input type", default=NO_TEXT)
+    stack: msgspec.Raw = msgspec.field(name="Call stack", default=NO_TEXT)
+    count: Int64 = ABSENT
+    data_type: str = ""
+    algorithm: str = msgspec.field(name="alg_type", default="")
+    group: str = msgspec.field(name="group_name", default="")
+    size_bytes: Int64 = msgspec.field(name="size(B)", default=ABSENT)
+
+
+NO_ARGUMENTS = Arguments()
+NO_RAW = msgspec.Raw(b"")
+
+
+class Event(msgspec.Struct, gc=False):
+    """What is read of an event; ids are whatever the writer took, arguments are decoded only of rows that need them."""
+
+    ph: str = ""
+    name: str = ""
+    cat: str = ""
+    pid: int | str | float | None = None
+    tid: int | str | float | None = None
+    ts: str | float | None = None
+    dur: float = float("nan")
+    id: int | str | None = None
+    args: msgspec.Raw = NO_RAW
+
+
+class _ExactEvent(Event, gc=False):
+    ts: Decimal | None = None  # type: ignore[assignment]
+
+
+class _Document(msgspec.Struct):
+    traceEvents: msgspec.Raw  # noqa: N815 - the key in the file
+
+
+_EVENTS = msgspec.json.Decoder(list[Event])
+_EXACT_EVENTS = msgspec.json.Decoder(list[_ExactEvent])
+_DOCUMENT = msgspec.json.Decoder(_Document)
+_LOOSE_EVENTS = msgspec.json.Decoder(list[Any], float_hook=Decimal)
+_ARGUMENTS = msgspec.json.Decoder(list[Arguments])
+_LOOSE_ARGUMENTS = msgspec.json.Decoder(Arguments, strict=False)
+_OTHER_PHASES = frozenset("Msf")
+_READ_PHASES = frozenset("XMsf")
+_EXACT_EVENT = msgspec.json.Decoder(_ExactEvent, strict=False)
+_GET_TIME = attrgetter("ts")
+
+
+def decode_arguments(raw: Sequence[msgspec.Raw]) -> list[Arguments]:
+    """Return the arguments of some events; those of another form say nothing, which does not cost the event."""
+    try:
+        return _ARGUMENTS.decode(b"".join((b"[", b",".join(raw), b"]")))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return list(map(_loose_arguments, raw))
+
+
+def _loose_arguments(raw: msgspec.Raw) -> Arguments:
+    try:
+        return _LOOSE_ARGUMENTS.decode(bytes(raw).decode(errors="replace"))
+    except (msgspec.DecodeError, RecursionError):
+        return NO_ARGUMENTS
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Events of one piece of the file, by what they are.
+
+    Times are int64 arrays of shape (n_complete,) and (n_flows,), ns.
+    """
+
+    complete: list[Event]
+    start_ns: NDArray[np.int64]
+    duration_ns: NDArray[np.int64]
+    flows: list[Event]
+    """Begins and ends; those without a time are left out."""
+    flow_ns: NDArray[np.int64]
+    metadata: list[Event]
+    event_count: int
+    dropped_count: int
+
+
+class AscendDecoder:
+    """Decodes one source; iterate once."""
+
+    def __init__(self, source: TraceSource, *, block_bytes: int = BLOCK_BYTES) -> None:
+        self._source = source
+        self._chunks = iter(source)
+        self._closing = b""
+        self._block_bytes = block_bytes
+
+    def __iter__(self) -> Iterator[Block]:
+        """Yield the blocks of the trace.
+
+        Raises
+        ------
+        MalformedError
+            Not JSON, not a trace, cut off, nested beyond reason, or a piece of it larger than its limit.
+        """
+        try:
+            yield from self._blocks()
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise self._source.malformed("JSON", error, "a whole trace_view.json") from error
+
+    def _blocks(self) -> Iterator[Block]:
+        piece = self._read_head()
+        enough = self._block_bytes
+        for chunk in self._chunks:
+            rest = 0
+            if len(piece) >= enough:
+                end = _last_cut(piece)
+                block = _decode_piece(memoryview(piece)[:end]) if end else None
+                if block is None:
+                    enough = 2 * len(piece)  # doubling keeps the tries' cost linear
+                else:
+                    yield block
+                    rest = piece.index(b",", end) + 1
+                    enough = self._block_bytes
+            piece = b"".join((memoryview(piece)[rest:], chunk))
+            if len(piece) > PIECE_MAX_BYTES:
+                raise self._source.malformed("trace events", f"{len(piece)} bytes", f"a cut every {PIECE_MAX_BYTES}")
+        document = b'{"traceEvents":[' + piece + self._closing
+        events = _DOCUMENT.decode(document)
+        yield _block_of_whole(bytes(events.traceEvents))
+
+    def _read_head(self) -> bytes:
+        """Read up to the first event, and return what was read beyond."""
+        head = b""
+        for chunk in self._chunks:
+            head += chunk
+            start = head.lstrip(_SPACES + b"\xef\xbb\xbf")
+            if start[:1] == b"[":
+                self._closing = b"}"
+                return start[1:]
+            if start[:1] not in (b"{", b""):
+                break
+            if opening := _OPENING.search(head):
+                _DOCUMENT.decode(head[: opening.start()] + b'"traceEvents":[]}')
+                return head[opening.end() :]
+            if len(head) > HEAD_MAX_BYTES:
+                break
+        raise self._source.malformed("traceEvents", f"{len(head)} bytes from {head[:40]!r}", "a list of events")
+
+
+def _last_cut(piece: bytes) -> int:
+    """Return the end of the last object that another object follows, or 0."""
+    end = len(piece)
+    for _ in range(CUT_TRIES):
+        end = piece.rfind(b"},", 0, end)
+        if end < 0:
+            return 0
+        if piece[end + 2 : end + 66].lstrip(_SPACES)[:1] == b"{":
+            return end + 1
+    return 0
+
+
+def _decode_piece(piece: memoryview) -> Block | None:
+    """Return the events of a piece, or None if it is not JSON: cut at the wrong place, or beyond the last event."""
+    try:
+        return _block_of_whole(b"".join((b"[", piece, b"]")))
+    except msgspec.DecodeError:
+        return None
+
+
+def _block_of_whole(text: bytes) -> Block:
+    try:
+        return _block_of(_EVENTS.decode(text)) or _sure(_block_of(_EXACT_EVENTS.decode(text)))
+    except (msgspec.ValidationError, UnicodeDecodeError):
+        pass  # one event of another form must not cost the block
+    return _block_of_loose(_LOOSE_EVENTS.decode(text.decode(errors="replace").encode()))
+
+
+def _sure(block: Block | None) -> Block:
+    assert block is not None
+    return block
+
+
+def _block_of(events: list[Any], dropped_count: int = 0) -> Block | None:
+    """Return the block of these events, or None if some time is a float too coarse for what was written."""
+    complete = [event for event in events if event.ph == "X"]
+    others = [event for event in events if event.ph in _OTHER_PHASES]
+    flows = [event for event in others if event.ph != "M"]
+    metadata = [event for event in others if event.ph == "M"]
+    stamps: list[Time] = list(map(_GET_TIME, complete))
+    floats = [value for value in stamps if type(value) is float]
+    if floats and times.needs_decimals(np.array(floats)):
+        return None
+    start_ns = ns_of_times(stamps)
+    duration_ns = durations_ns(np.fromiter(map(attrgetter("dur"), complete), np.float64, len(complete)))
+    known = (start_ns != ABSENT) & (duration_ns != ABSENT)
+    if not known.all():
+        complete = [event for event, good in zip(complete, known, strict=True) if good]
+        start_ns, duration_ns = start_ns[known], duration_ns[known]
+        dropped_count += int((~known).sum())
+    flow_ns = ns_of_times(list(map(_GET_TIME, flows)))
+    return Block(complete, start_ns, duration_ns, flows, flow_ns, metadata, len(events), dropped_count)
+
+
+def _block_of_loose(items: list[Any]) -> Block:
+    """Return the block of events that are not all of the usual form; those of no form are dropped and counted."""
+    events: list[_ExactEvent] = []
+    dropped = 0
+    for item in items:
+        try:
+            if not isinstance(item, dict) or item.get("ph") in _READ_PHASES:
+                events.append(_EXACT_EVENT.decode(msgspec.json.encode(item)))
+        except (msgspec.ValidationError, ArithmeticError, ValueError):
+            dropped += 1
+    block = _sure(_block_of(events, dropped))
+    others = len(items) - len(events) - dropped
+    return Block(
+        block.complete,
+        block.start_ns,
+        block.duration_ns,
+        block.flows,
+        block.flow_ns,
+        block.metadata,
+        block.event_count + dropped + others,
+        block.dropped_count,
+    )

@@ -1,0 +1,104 @@
+"""What waited for what, as far as the profiler says: recorded waits, and copies that a call waits for.
+
+torch records them as `cuda_sync` rows if asked to (enable_cuda_sync_events). Correlations grow in the order of calls,
+so a call comes after another one if its correlation is higher.
+"""
+
+from bisect import bisect_right
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.trace.columns import ABSENT, SyncArguments, TraceColumns, Work
+from lockstep.trace.critical_path.lanes import Lanes
+from lockstep.trace.critical_path.path import Why
+
+_STREAM_WAIT = "Stream Wait"
+
+
+class Waits:
+    """The waits of one trace, in terms of its lanes."""
+
+    def __init__(self, columns: TraceColumns, lanes: Lanes) -> None:
+        self._columns = columns
+        self._lanes = lanes
+        self._streams = {stream: lane for lane, stream in enumerate(columns.streams)}
+        launch = np.asarray(lanes.launch)
+        copies = np.flatnonzero((np.asarray(lanes.work) == Work.MEMORY) & (launch != ABSENT))
+        self._own_copy = dict(zip(launch[copies].tolist(), copies.tolist(), strict=True))
+        self._sync_of = {
+            int(columns.correlation[event]): event for event in columns.syncs if columns.correlation[event] != ABSENT
+        }
+        self._order = [self._orders(lane) for lane in range(lanes.device_lanes)]
+        self._waited_for: dict[int, list[int]] = {}
+        self.are_recorded = False
+        """Whether the trace says which work waited for other streams: nothing is guessed from times then."""
+        for event, arguments in columns.syncs.items():
+            if arguments.kind.startswith(_STREAM_WAIT) and columns.stream[event] != ABSENT:
+                self.are_recorded = True
+                self._note(int(columns.stream[event]), int(columns.correlation[event]), arguments)
+
+    def waited_for(self, op: int) -> list[int]:
+        """Return the ops of other streams that the profiler says this one waited for."""
+        return self._waited_for.get(op, [])
+
+    def is_awaited(self, op: int) -> bool:
+        """Whether an op is a copy for which the call that launched it waits."""
+        call = self._lanes.launch[op]
+        if self._own_copy.get(call) != op:
+            return False
+        returns_ns = self._columns.start_ns[call] + self._columns.duration_ns[call]
+        return bool(self._lanes.end_ns[op] <= returns_ns)
+
+    def awaited(self, call: int, start_ns: int, end_ns: int) -> tuple[int, Why]:
+        """Return the op whose end a call that synchronises waited for within a piece of time, and how that is known.
+
+        ABSENT if nothing ended in it that the call can have waited for.
+        """
+        lanes = self._lanes
+        sync = self._sync_of.get(int(self._columns.correlation[call]), ABSENT)
+        if sync != ABSENT:
+            op, why = self._awaited_by(sync, end_ns), Why.RECORDED_WAIT
+        elif call in self._own_copy:
+            op, why = self._own_copy[call], Why.RECORDED_WAIT
+        else:
+            op, why = next(lanes.ended_by(end_ns), ABSENT), Why.RAN_LAST
+        return (op, why) if op != ABSENT and start_ns < lanes.end_ns[op] <= end_ns else (ABSENT, why)
+
+    def _awaited_by(self, sync: int, end_ns: int) -> int:
+        """Return what a recorded wait of the host waited for: an event, a stream, or else all of the device."""
+        arguments = self._columns.syncs[sync]
+        lane = int(self._columns.stream[sync])
+        if arguments.waits_on_correlation != ABSENT:
+            return self._launched_before(self._lane(arguments.waits_on_stream, lane), arguments.waits_on_correlation)
+        if lane == ABSENT:
+            return next(self._lanes.ended_by(end_ns), ABSENT)
+        first, last = self._lanes.span(lane)
+        at = bisect_right(self._lanes.end_ns, end_ns, first, last) - 1
+        return at if at >= first else ABSENT
+
+    def _note(self, lane: int, correlation: int, arguments: SyncArguments) -> None:
+        """Note what the next work launched on a stream waited for: all that was on the other before its event."""
+        target = self._launched_before(self._lane(arguments.waits_on_stream, lane), arguments.waits_on_correlation)
+        first, last = self._lanes.span(lane)
+        op = first + int(np.searchsorted(self._order[lane], correlation, side="right"))
+        if target != ABSENT and op < last:
+            self._waited_for.setdefault(op, []).append(target)
+
+    def _launched_before(self, lane: int, correlation: int) -> int:
+        """Return the last op of a lane that was launched before a call, ABSENT for none."""
+        if ABSENT in {lane, correlation}:
+            return ABSENT
+        at = int(np.searchsorted(self._order[lane], correlation)) - 1
+        return self._lanes.span(lane)[0] + at if at >= 0 else ABSENT
+
+    def _lane(self, stream: int, beside: int) -> int:
+        """Return the lane of a stream on the device of another lane, the first device if that is ABSENT."""
+        device = self._columns.streams[beside][0] if beside != ABSENT else 0
+        return self._streams.get((device, stream), ABSENT)
+
+    def _orders(self, lane: int) -> NDArray[np.int64]:
+        """Return the correlations of a lane's ops, made to grow where a graph's one launch stands for many."""
+        first, last = self._lanes.span(lane)
+        correlations = self._columns.correlation[np.asarray(self._lanes.event)[first:last]]
+        return np.maximum.accumulate(correlations) if len(correlations) else correlations
