@@ -1,4 +1,4 @@
-"""Renders every generated file of the repository: rules, dashboards, docs/{frameworks,metrics,states}.md.
+"""Renders every generated file of the repository: rules, dashboards, docs/{causes,frameworks,metrics,states}.md.
 
 `python -m lockstep.cli.generate` writes them, with `--check` it writes nothing and exits 1 naming those that differ.
 """
@@ -13,6 +13,7 @@ from alerts import rules
 from coordinator import state_diagram
 from dashboards import catalogue
 from lockstep.contracts.metrics import CATALOGUE, Metric
+from lockstep.diagnosis import causes_page
 from tests.agent.frameworks import page as frameworks_page
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,6 +41,7 @@ def generated_files() -> dict[Path, str]:
     return {
         rules.RENDERED: rules.render(),
         **catalogue.render(),
+        ROOT / "docs" / "causes.md": causes_page.render(),
         ROOT / "docs" / "frameworks.md": frameworks_page.render(),
         ROOT / "docs" / "metrics.md": metrics_page(),
         ROOT / "docs" / "states.md": state_diagram.render(),

@@ -1,0 +1,159 @@
+"""One rank's collectives, whatever profiler wrote them: when, which group, which number, how many bytes.
+
+Shape suffix: C collectives in the order of their starts.
+"""
+
+import re
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.diagnosis.roofline.formats import item_bytes
+from lockstep.diagnosis.roofline.launches import launching_operators
+from lockstep.diagnosis.roofline.operands import Tensor, parse_operands
+from lockstep.simulator.collectives import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    REDUCE_SCATTER,
+    RING,
+    SEND,
+    collective_cost,
+)
+from lockstep.trace.columns import ABSENT, CollectiveArguments, TraceColumns, Work
+
+BROADCAST, REDUCE, GATHER, SCATTER, BARRIER, OTHER = ("broadcast", "reduce", "gather", "scatter", "barrier", "other")
+_KINDS = (  # the first that the name holds, letters only
+    ("allreduce", ALL_REDUCE),
+    ("reducescatter", REDUCE_SCATTER),
+    ("allgather", ALL_GATHER),
+    ("alltoall", ALL_TO_ALL),
+    ("broadcast", BROADCAST),
+    ("send", SEND),
+    ("recv", SEND),
+    ("receive", SEND),
+    ("barrier", BARRIER),
+    ("reduce", REDUCE),
+    ("gather", GATHER),
+    ("scatter", SCATTER),
+)
+_LETTERS = re.compile(r"[^a-z]")
+_NAME_CHARS = 256
+_BYTES_MAX = 1 << 62
+
+Group = tuple[str, tuple[int, ...]]
+"""Name of a process group and its ranks, empty where the trace does not list them."""
+
+_UNKNOWN = CollectiveArguments()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankCollectives:
+    """Collectives of one rank by start; arrays are int64 of shape (n_collectives,), ABSENT where unknown.
+
+    `bytes` is the whole tensor of the group, as the simulator counts it: what each holds after an all-reduce or an
+    all-gather, before a reduce-scatter. `transit_ns` is the vendor's own account of the transmission without waiting.
+    """
+
+    rank: int
+    kinds: list[str]
+    groups: list[Group]
+    start_ns: NDArray[np.int64]
+    duration_ns: NDArray[np.int64]
+    bytes: NDArray[np.int64]
+    sequence: NDArray[np.int64]
+    transit_ns: NDArray[np.int64] | None = None
+    host: str = ""
+    clock_is_shared: bool = False
+    group_sizes: dict[Group, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+
+def collective_kind(name: str) -> str:
+    """Return what a collective of any backend's name does: the simulator's kinds, or one of this module's."""
+    letters = _LETTERS.sub("", name[:_NAME_CHARS].lower())
+    return next((kind for part, kind in _KINDS if part in letters), OTHER)
+
+
+def bus_factor(kind: str, size: int) -> float:
+    """Return the bytes over each link by the bytes of the group, of a ring among `size` ranks; NaN if unknown.
+
+    2 (n-1)/n for an all-reduce, (n-1)/n for its halves and the all-to-all (nccl-tests, doc/PERFORMANCE.md).
+    """
+    if size < 2:  # noqa: PLR2004  (one rank has no link)
+        return float("nan")
+    if kind in (BROADCAST, REDUCE):
+        return 1.0
+    known = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, SEND)
+    return collective_cost(kind, RING, size).ratio if kind in known else float("nan")
+
+
+def collectives_of(columns: TraceColumns, *, rank: int | None = None) -> RankCollectives:
+    """Return the collectives of one rank's trace.
+
+    Where a device's row does not say what it is, the operator that launched it does. `rank` overrides the trace's own.
+    """
+    events = np.flatnonzero(columns.work == Work.COMMUNICATION)
+    said = [columns.collectives.get(event) for event in events.tolist()]
+    if columns.about.vendor == "ascend" and any(said):  # its rows of tasks lie inside those of collectives
+        keep = [place for place, each in enumerate(said) if each is not None]
+        events, said = events[keep], [said[place] for place in keep]
+    order = np.argsort(columns.start_ns[events], kind="stable")
+    events, said = events[order], [said[place] for place in order.tolist()]
+    owner = launching_operators(columns, events)
+    told = [
+        each or columns.collectives.get(int(operator)) or _UNKNOWN
+        for each, operator in zip(said, owner.tolist(), strict=True)
+    ]
+    groups = [_group(each, columns) for each in told]
+    kinds = [
+        collective_kind(each.name or columns.names[int(columns.name[event])])
+        for each, event in zip(told, events.tolist(), strict=True)
+    ]
+    sizes = {group: each.group_size for group, each in zip(groups, told, strict=True) if each.group_size > 0}
+    volume = [
+        _bytes(kind, each, sizes.get(group, len(group[1]))) if each is not _UNKNOWN else _annotated(columns, event)
+        for kind, each, group, event in zip(kinds, told, groups, events.tolist(), strict=True)
+    ]
+    return RankCollectives(
+        rank=columns.about.rank if rank is None else rank,
+        kinds=kinds,
+        groups=groups,
+        start_ns=columns.start_ns[events],
+        duration_ns=columns.duration_ns[events],
+        bytes=np.array(volume, np.int64),
+        sequence=np.array([each.sequence for each in told], np.int64),
+        host=columns.about.host,
+        clock_is_shared=columns.about.clock_is_shared,
+        group_sizes={group: sizes.get(group, len(group[1])) for group in set(groups) if sizes.get(group) or group[1]},
+    )
+
+
+def _group(said: CollectiveArguments, columns: TraceColumns) -> Group:
+    """Return the group; a trace that lists one group only means that one where an event names none."""
+    listed = columns.about.groups
+    if not said.group and len(listed) == 1:
+        return next(iter(listed.items()))
+    return said.group, said.ranks or listed.get(said.group, ())
+
+
+def _bytes(kind: str, said: CollectiveArguments, size: int) -> int:
+    each = item_bytes(said.dtype)
+    small, large = sorted((said.in_elements, said.out_elements))
+    if each is None or large < 0:
+        return ABSENT
+    one_side = small < 0 and kind in (ALL_GATHER, REDUCE_SCATTER)  # HCCL counts one rank's part
+    elements = large * size if one_side else large
+    return elements * each if elements and elements < _BYTES_MAX // each else ABSENT
+
+
+def _annotated(columns: TraceColumns, event: int) -> int:
+    """Return the bytes of a host backend's annotation: those of its first tensor."""
+    code = int(columns.shapes[event])
+    operands = None if code == ABSENT else parse_operands(columns.shape_texts[code])
+    tensor = operands.tensor(0) if operands is not None else None
+    size = tensor.bytes if isinstance(tensor, Tensor) else None
+    return size if size and size < _BYTES_MAX else ABSENT

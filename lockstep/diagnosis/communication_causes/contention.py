@@ -1,0 +1,112 @@
+# ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
+"""Collectives that computation slows down: the same collective beside computation and alone (Hermes, table 3).
+
+Shape suffix: S collectives.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.diagnosis.communication_causes.bandwidth import bandwidths
+from lockstep.diagnosis.communication_causes.matching import CollectiveTable
+from lockstep.diagnosis.communication_causes.thresholds import (
+    ALONE_OVERLAP,
+    BANDWIDTH_RATIO,
+    COLLECTIVES,
+    CONTENTION_OVERLAP,
+    WORTH_RATIO,
+)
+from lockstep.diagnosis.finding import COMMUNICATION, Finding, NotJudged
+from lockstep.diagnosis.verdict import MEDIUM
+from lockstep.trace.columns import TraceColumns, Work
+from lockstep.trace.intervals import Intervals, common, merged
+
+CONTENTION = "communication_contention"
+
+
+def computing(columns: TraceColumns) -> Intervals:
+    """Return when the rank's device computes."""
+    at = columns.on_device & (columns.work == Work.COMPUTE)
+    return merged(columns.start_ns[at], columns.end_ns[at])
+
+
+def overlap_ratio(table: CollectiveTable, compute: Mapping[int, Intervals]) -> NDArray[np.float64]:
+    """Return how much of each transmission runs beside computation, of shape (n_collectives,).
+
+    Taken on the rank with the shortest duration, whose collective is the transmission, at its own clock; NaN where that
+    rank's computation is not given.
+    """
+    duration = np.where(table.present, table.duration_ns, np.iinfo(np.int64).max)
+    ratio_S = np.full(len(table), np.nan)
+    for row, column in enumerate(duration.argmin(axis=1).tolist() if len(table) else []):
+        rank, length = table.ranks[column], int(table.duration_ns[row, column])
+        if rank in compute and length > 0:
+            start = table.start_ns[row, column]
+            own = merged(np.array([start]), np.array([start + length]))
+            ratio_S[row] = common(own, _near(compute[rank], own)).measure_ns() / length
+    return ratio_S
+
+
+def find_contention(
+    table: CollectiveTable, compute: Mapping[int, Intervals], window_ns: int
+) -> list[Finding] | NotJudged:
+    """Return groups whose collectives move less than 80 % beside computation of what the same ones move alone.
+
+    The same is: group, kind and bytes. Both kinds must occur often enough, else there is nothing to compare.
+    """
+    ratio_S, rates = overlap_ratio(table, compute), bandwidths(table)
+    pairs: dict[object, list[int]] = defaultdict(list)
+    for row in np.flatnonzero(~np.isnan(ratio_S) & ~np.isnan(rates.algorithm)).tolist():
+        pairs[table.groups[row], table.kinds[row], int(table.bytes[row])].append(row)
+    found, compared = [], 0
+    for places in pairs.values():
+        rows = np.array(places)
+        beside, alone = rows[ratio_S[rows] >= CONTENTION_OVERLAP.value], rows[ratio_S[rows] <= ALONE_OVERLAP.value]
+        if min(len(beside), len(alone)) < COLLECTIVES.value:
+            continue
+        compared += 1
+        slow, fast = float(np.median(rates.algorithm[beside])), float(np.median(rates.algorithm[alone]))
+        lost_ns = int((rates.transmission_ns[beside] * (1 - rates.algorithm[beside] / fast)).clip(min=0).sum())
+        if slow < BANDWIDTH_RATIO.value * fast and lost_ns >= WORTH_RATIO.value * window_ns:
+            found.append(_finding(table, (beside, alone), (slow, fast), lost_ns))
+    if not compared:
+        return NotJudged(
+            rule=CONTENTION, reason="no collective runs often enough both beside computation and without it"
+        )
+    return sorted(found, key=lambda each: -(each.lost_ns or 0))
+
+
+def _finding(
+    table: CollectiveTable,
+    rows: tuple[NDArray[np.int64], NDArray[np.int64]],
+    rates: tuple[float, float],
+    lost_ns: int,
+) -> Finding:
+    beside, alone = rows
+    first = int(beside[0])
+    group = table.groups[first]
+    return Finding(
+        bottleneck=COMMUNICATION,
+        cause=CONTENTION,
+        ranks=group[1] or table.ranks,
+        subject=group[0] or "unnamed",
+        evidence=(
+            (
+                f"{table.kinds[first]} of {int(table.bytes[first])} bytes moves {rates[0] / 1e9:.2f} GB/s in "
+                f"{len(beside)} collectives beside computation and {rates[1] / 1e9:.2f} GB/s in {len(alone)} without"
+            ),
+            f"that is {rates[0] / rates[1]:.0%} (threshold {BANDWIDTH_RATIO.value:.0%})",
+        ),
+        lost_ns=lost_ns,
+        confidence=MEDIUM,
+    )
+
+
+def _near(intervals: Intervals, own: Intervals) -> Intervals:
+    """Return the intervals that may meet `own`."""
+    first = int(np.searchsorted(intervals.end_ns, own.start_ns[0], side="right"))
+    last = int(np.searchsorted(intervals.start_ns, own.end_ns[0], side="left"))
+    return Intervals(intervals.start_ns[first:last], intervals.end_ns[first:last])

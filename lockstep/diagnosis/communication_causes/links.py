@@ -1,0 +1,250 @@
+# ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
+"""Transfers over links as the vendor reports them (communication.json, cluster_communication.json).
+
+Per collective and kind of link: bytes, time, and how many packets of which size. The totals under "Communication Time
+Info" are not used: a transit time of 0 stands there beside links that moved hundreds of megabytes.
+
+Shape suffixes: T transfers, P sizes of packets.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.diagnosis.communication_causes.bandwidth import SLOW_LINK
+from lockstep.diagnosis.communication_causes.contention import CONTENTION
+from lockstep.diagnosis.communication_causes.messages import SMALL_PACKETS, UNALIGNED
+from lockstep.diagnosis.communication_causes.thresholds import (
+    ALIGNMENT_BYTES,
+    BANDWIDTH_RATIO,
+    LINK_BYTES_PER_SECOND,
+    RETRANSMISSION_NS,
+    SMALL_BYTES,
+    SMALL_SHARE,
+    WORTH_RATIO,
+)
+from lockstep.diagnosis.finding import COMMUNICATION, Finding, NotJudged
+from lockstep.trace.ascend.communication import Communication
+from lockstep.trace.columns import ABSENT
+
+RETRANSMISSION = "retransmission"
+_ALIGNED_LINKS = ("HCCS", "SDMA")
+_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkTransfers:
+    """Transfers of one rank. `operators` and `links` (RDMA, HCCS, SDMA, PCIE, SIO) are lists of n_transfers.
+
+    `bytes` and `transit_ns` are int64 arrays of shape (n_transfers,); `beside_compute` bool of the same shape or None
+    if unknown. Packets: `packet_transfer` (index of the transfer), `packet_bytes`, `packet_count`, int64 of shape
+    (n_sizes,). The vendor counts HCCS again under SDMA: packets stand with one of them.
+    """
+
+    rank: int
+    operators: list[str]
+    links: list[str]
+    bytes: NDArray[np.int64]
+    transit_ns: NDArray[np.int64]
+    packet_transfer: NDArray[np.int64]
+    packet_bytes: NDArray[np.int64]
+    packet_count: NDArray[np.int64]
+    beside_compute: NDArray[np.bool_] | None = None
+
+    def of(self, link: str) -> NDArray[np.int64]:
+        """Return the transfers over `link` that moved something, as places."""
+        mine = np.fromiter((each == link for each in self.links), np.bool_, len(self.links))
+        return np.flatnonzero(mine & (self.bytes > 0) & (self.transit_ns > 0))
+
+    def gigabytes_per_second(self, at: NDArray[np.int64]) -> float:
+        """Return what the transfers `at` moved over the time they took."""
+        return float(self.bytes[at].sum() / self.transit_ns[at].sum())  # bytes a ns are GB/s
+
+
+def link_transfers_of(communication: Communication, rank: int) -> LinkTransfers:
+    """Return one rank's transfers of cluster_communication.json, or of a communication.json, which names no rank."""
+    mine = np.array([each.rank in (rank, ABSENT) for each in communication.named], np.bool_)
+    at = np.flatnonzero(mine[communication.link_operator])
+    place = np.full(len(communication.link_operator), ABSENT, np.int64)
+    place[at] = np.arange(len(at))
+    packets = np.flatnonzero(place[communication.packet_link] != ABSENT)
+    return LinkTransfers(
+        rank=rank,
+        operators=[communication.named[each].operator for each in communication.link_operator[at].tolist()],
+        links=[communication.link_type[each] for each in at.tolist()],
+        bytes=communication.link_bytes[at],
+        transit_ns=communication.link_ns[at],
+        packet_transfer=place[communication.packet_link[packets]],
+        packet_bytes=communication.packet_bytes[packets],
+        packet_count=communication.packet_count[packets],
+    )
+
+
+def judge_links(transfers: LinkTransfers, window_ns: int) -> list[Finding] | NotJudged:
+    """Return the links on which this rank moves less than 80 % of what the vendor expects of them.
+
+    What costs less than 1 % of the window is not told. SDMA is the sum of HCCS, PCIE and SIO: it is judged only where
+    none of them stands beside it.
+    """
+    found, reached = [], 0
+    has_parts = any(link in {"HCCS", "PCIE", "SIO"} for link in transfers.links)
+    for link, expected in LINK_BYTES_PER_SECOND.items():
+        at = transfers.of(link)
+        if not len(at) or (link == "SDMA" and has_parts):
+            continue
+        reached += 1
+        rate, wanted = transfers.gigabytes_per_second(at), expected.value / 1e9
+        spent_ns = int(transfers.transit_ns[at].sum())
+        lost_ns = int(spent_ns * (1 - rate / wanted))
+        if rate < BANDWIDTH_RATIO.value * wanted and lost_ns >= WORTH_RATIO.value * window_ns:
+            found.append(
+                _finding(
+                    SLOW_LINK,
+                    transfers,
+                    link,
+                    f"{len(at)} transfers over {link} move {rate:.2f} GB/s, {rate / wanted:.0%} of {wanted:g} GB/s "
+                    f"({expected.source}; threshold {BANDWIDTH_RATIO.value:.0%})",
+                    f"they take {spent_ns / 1e6:.3f} ms; {_small_told(transfers, link)}",
+                    lost_ns=lost_ns,
+                )
+            )
+    if not reached:
+        return NotJudged(
+            rule="bandwidth of links", reason="no transfer over a link whose bandwidth is known was recorded"
+        )
+    return found
+
+
+def find_small_packets(transfers: LinkTransfers, window_ns: int) -> list[Finding] | NotJudged:
+    """Return the slow links on which more than 20 % of the packets are too small to reach the bandwidth.
+
+    A link that moves what is expected of it has no cause to look for (Hermes, section 4.2.2).
+    """
+    if not len(transfers.packet_count):
+        return NotJudged(
+            rule=SMALL_PACKETS, reason="the sizes of packets were not recorded (profiler level 1 has them)"
+        )
+    found = []
+    for link, limit in SMALL_BYTES.items():
+        size_P, count_P = _packets(transfers, link)
+        small = int(count_P[size_P < limit.value].sum())
+        if not _is_slow(transfers, link, window_ns) or not len(size_P) or small <= SMALL_SHARE.value * count_P.sum():
+            continue
+        found.append(
+            _finding(
+                SMALL_PACKETS,
+                transfers,
+                link,
+                f"{small} of {int(count_P.sum())} packets over {link} are below {limit.value / 1e6:g} MB "
+                f"({limit.source}); {_small_told(transfers, link)}",
+                f"the link moves {transfers.gigabytes_per_second(transfers.of(link)):.2f} GB/s",
+            )
+        )
+    return found
+
+
+def find_retransmission(transfers: LinkTransfers) -> list[Finding] | NotJudged:
+    """Return the collectives whose RDMA transfer took 4 s or more: a timeout and another try."""
+    at = transfers.of("RDMA")
+    if not len(at):
+        return NotJudged(rule=RETRANSMISSION, reason="no transfer over RDMA was recorded")
+    long = at[transfers.transit_ns[at] >= RETRANSMISSION_NS.value]
+    if not len(long):
+        return []
+    worst = int(long[transfers.transit_ns[long].argmax()])
+    return [
+        _finding(
+            RETRANSMISSION,
+            transfers,
+            transfers.operators[worst],
+            f"{len(long)} of {len(at)} RDMA transfers take {RETRANSMISSION_NS.value / 1e9:.0f} s or more, the longest "
+            f"{transfers.transit_ns[worst] / 1e9:.3f} s for {int(transfers.bytes[worst])} bytes",
+            lost_ns=int(transfers.transit_ns[long].sum()),
+        )
+    ]
+
+
+def find_link_contention(transfers: LinkTransfers) -> list[Finding] | NotJudged:
+    """Return the SDMA transfers beside computation that move less than 80 % of the link (vendor: 0.8 x 18 GB/s)."""
+    at = transfers.of("SDMA")
+    if transfers.beside_compute is None or not len(at):
+        return NotJudged(
+            rule=CONTENTION, reason="no SDMA transfer of which it is known whether it runs beside computation"
+        )
+    wanted = LINK_BYTES_PER_SECOND["SDMA"].value / 1e9
+    beside = at[transfers.beside_compute[at]]
+    rate_T = transfers.bytes[beside] / transfers.transit_ns[beside]
+    slow = beside[rate_T < BANDWIDTH_RATIO.value * wanted]
+    if not len(slow):
+        return []
+    rate = transfers.gigabytes_per_second(slow)
+    named = ", ".join(dict.fromkeys(transfers.operators[place] for place in slow[:_NAMED].tolist()))
+    return [
+        _finding(
+            CONTENTION,
+            transfers,
+            "SDMA",
+            f"{len(slow)} of {len(beside)} SDMA transfers beside computation move {rate:.2f} GB/s, below "
+            f"{BANDWIDTH_RATIO.value:.0%} of {wanted:g} GB/s",
+            f"first: {named}",
+            lost_ns=int(transfers.transit_ns[slow].sum() * (1 - rate / wanted)),
+        )
+    ]
+
+
+def find_misaligned_packets(transfers: LinkTransfers, window_ns: int) -> list[Finding] | NotJudged:
+    """Return whether packets over a slow HCCS or SDMA link have sizes that are no multiple of 512 bytes."""
+    if not len(transfers.packet_count):
+        return NotJudged(rule=UNALIGNED, reason="the sizes of packets were not recorded (profiler level 1 has them)")
+    found = []
+    for link in _ALIGNED_LINKS:
+        size_P, count_P = _packets(transfers, link)
+        wrong = size_P % int(ALIGNMENT_BYTES.value) != 0
+        if wrong.any() and _is_slow(transfers, link, window_ns):
+            largest = ", ".join(str(size) for size in sorted(set(size_P[wrong].tolist()), reverse=True)[:_NAMED])
+            found.append(
+                _finding(
+                    UNALIGNED,
+                    transfers,
+                    link,
+                    f"{int(count_P[wrong].sum())} of {int(count_P.sum())} packets over {link} are no multiple of "
+                    f"{ALIGNMENT_BYTES.value:.0f} bytes, the largest of {largest} bytes",
+                )
+            )
+    return found
+
+
+def _is_slow(transfers: LinkTransfers, link: str, window_ns: int) -> bool:
+    """Whether the link moves less than is expected of it, for a worthwhile part of the window."""
+    at = transfers.of(link)
+    if not len(at) or transfers.transit_ns[at].sum() < WORTH_RATIO.value * window_ns:
+        return False
+    expected = LINK_BYTES_PER_SECOND[link].value / 1e9
+    return transfers.gigabytes_per_second(at) < BANDWIDTH_RATIO.value * expected
+
+
+def _packets(transfers: LinkTransfers, link: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return size and count of the packets over `link`."""
+    mine = np.fromiter((each == link for each in transfers.links), np.bool_, len(transfers.links))
+    at = mine[transfers.packet_transfer]
+    return transfers.packet_bytes[at], transfers.packet_count[at]
+
+
+def _small_told(transfers: LinkTransfers, link: str) -> str:
+    size_P, count_P = _packets(transfers, link)
+    total = int(count_P.sum())
+    return (
+        f"packets have {int((size_P * count_P).sum()) / total / 1e6:.2f} MB on average" if total else "no packet sizes"
+    )
+
+
+def _finding(cause: str, transfers: LinkTransfers, subject: str, *evidence: str, lost_ns: int | None = None) -> Finding:
+    return Finding(
+        bottleneck=COMMUNICATION,
+        cause=cause,
+        ranks=(transfers.rank,),
+        subject=subject,
+        evidence=evidence,
+        lost_ns=lost_ns,
+    )

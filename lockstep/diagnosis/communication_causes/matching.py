@@ -1,0 +1,192 @@
+# ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
+"""Collectives of many ranks side by side.
+
+Ranks' events are the same collective where group and sequence number agree. Without numbers it is the order inside the
+group; captures begin and end at different moments, so orders are shifted against each other until kinds and sizes
+agree, and with a shared clock the ends as well: all ranks leave a collective at about the same time. A group whose
+orders cannot be made to agree is left out whole and counted.
+
+Shape suffixes: S collectives, R ranks.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.diagnosis.communication_causes.collectives import Group, RankCollectives
+from lockstep.simulator.collectives import SEND
+from lockstep.trace.columns import ABSENT
+
+SHIFT_MAX = 64
+"""Collectives by which one rank's capture may begin later than another's."""
+_LEAST_COMMON = 0.5
+"""Share of the shorter capture that must lie in both."""
+
+Matched = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveTable:
+    """Matched collectives: rows by start, columns by rank (`ranks`, ascending).
+
+    `start_ns`, `duration_ns` and `transit_ns` are int64 arrays of shape (n_collectives, n_ranks), ABSENT where a rank
+    is not in the group or its trace lacks it; `bytes` and `size` (ranks of the group, ABSENT if unknown) of shape
+    (n_collectives,). `left_out` counts events by group that found no partner.
+    """
+
+    ranks: tuple[int, ...]
+    kinds: list[str]
+    groups: list[Group]
+    start_ns: Matched
+    duration_ns: Matched
+    transit_ns: Matched
+    bytes: Matched
+    size: Matched
+    clock_is_shared: bool
+    left_out: dict[Group, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    @property
+    def present(self) -> NDArray[np.bool_]:
+        """Return which ranks have which collective, of shape (n_collectives, n_ranks)."""
+        has: NDArray[np.bool_] = self.duration_ns != ABSENT
+        return has
+
+    def rows_of(self, group: Group) -> NDArray[np.int64]:
+        """Return the rows of one group, array of shape (n_rows,)."""
+        return np.flatnonzero(np.fromiter((each == group for each in self.groups), np.bool_, len(self.groups)))
+
+
+def match_collectives(parts: Sequence[RankCollectives]) -> CollectiveTable:
+    """Return the collectives that at least two ranks share.
+
+    Clocks count as shared where every trace has a wall clock and all name the same host. Sends and receives are left
+    out: a pair has two groups of one, and who waits for whom is another question.
+    """
+    parts = sorted(parts, key=lambda part: part.rank)
+    shared = all(part.clock_is_shared for part in parts) and len({part.host for part in parts}) == 1
+    shared = shared and bool(parts and parts[0].host)
+    places: dict[Group, dict[int, list[int]]] = defaultdict(dict)
+    for column, part in enumerate(parts):
+        for place, group in enumerate(part.groups):
+            if part.kinds[place] != SEND:
+                places[group].setdefault(column, []).append(place)
+    rows: list[dict[int, int]] = []
+    left_out: Counter[Group] = Counter()
+    for group, by_column in places.items():
+        matched = _matched(parts, by_column, shared=shared) if len(by_column) > 1 else []
+        rows += matched
+        left_out[group] = sum(map(len, by_column.values())) - sum(map(len, matched))
+    return _table(parts, rows, shared=shared, left_out={group: count for group, count in left_out.items() if count})
+
+
+def _matched(
+    parts: Sequence[RankCollectives], by_column: dict[int, list[int]], *, shared: bool
+) -> list[dict[int, int]]:
+    """Return one group's rows, each the place of the event in each column's rank."""
+    keys = {column: _numbers(parts[column], places) for column, places in by_column.items()}
+    if any(each is None for each in keys.values()):
+        keys = _shifted(parts, by_column, shared=shared)
+    rows: dict[object, dict[int, int]] = defaultdict(dict)
+    for column, places in by_column.items():
+        for key, place in zip(keys[column] or (), places, strict=bool(keys[column])):
+            rows[key][column] = place
+    return [row for row in rows.values() if len(row) > 1]
+
+
+def _numbers(part: RankCollectives, places: list[int]) -> list[object] | None:
+    """Return (sequence number, how often it came before): what torch coalesces shares one number."""
+    seen: Counter[int] = Counter()
+    numbers: list[object] = []
+    for number in part.sequence[places].tolist():
+        if number == ABSENT:
+            return None
+        numbers.append((number, seen[number]))
+        seen[number] += 1
+    return numbers
+
+
+def _shifted(
+    parts: Sequence[RankCollectives], by_column: dict[int, list[int]], *, shared: bool
+) -> dict[int, list[object] | None]:
+    """Return places in the order of the longest rank's events, None for a rank whose order does not fit."""
+    reference = max(by_column, key=lambda column: len(by_column[column]))
+    keys: dict[int, list[object] | None] = {}
+    for column, places in by_column.items():
+        ours = (reference, by_column[reference])
+        shift = 0 if column == reference else _shift(parts, ours, (column, places), shared=shared)
+        keys[column] = None if shift is None else [at + shift for at in range(len(places))]
+    return keys
+
+
+def _shift(
+    parts: Sequence[RankCollectives], one: tuple[int, list[int]], other: tuple[int, list[int]], *, shared: bool
+) -> int | None:
+    """Return by how much the other's order begins later, None if no shift fits or several fit equally well."""
+    (first, mine), (second, theirs) = one, other
+    signature, counterpart = _signature(parts[first], mine), _signature(parts[second], theirs)
+    fitting = []
+    for shift in sorted(range(-SHIFT_MAX, SHIFT_MAX + 1), key=abs):
+        begin, end = max(shift, 0), min(len(mine), len(theirs) + shift)
+        if end - begin >= max(_LEAST_COMMON * len(theirs), 1) and (
+            signature[begin:end] == counterpart[begin - shift : end - shift]
+        ):
+            fitting.append(shift)
+    if not fitting or not shared:
+        return 0 if 0 in fitting and len(mine) == len(theirs) else _only(fitting)
+    ends, their_ends = _ends(parts[first], mine), _ends(parts[second], theirs)
+
+    def apart_ns(shift: int) -> float:
+        begin, end = max(shift, 0), min(len(mine), len(theirs) + shift)
+        return float(np.median(np.abs(ends[begin:end] - their_ends[begin - shift : end - shift])))
+
+    return min(fitting, key=apart_ns)
+
+
+def _only(fitting: list[int]) -> int | None:
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _signature(part: RankCollectives, places: list[int]) -> list[tuple[str, int]]:
+    return list(zip([part.kinds[place] for place in places], part.bytes[places].tolist(), strict=True))
+
+
+def _ends(part: RankCollectives, places: list[int]) -> Matched:
+    ends: Matched = (part.start_ns + part.duration_ns)[places]
+    return ends
+
+
+def _table(
+    parts: Sequence[RankCollectives], rows: list[dict[int, int]], *, shared: bool, left_out: dict[Group, int]
+) -> CollectiveTable:
+    start_SR, duration_SR, transit_SR = np.full((3, len(rows), len(parts)), ABSENT, np.int64)
+    first = [next(iter(row.items())) for row in rows]
+    volume_S = np.full(len(rows), ABSENT, np.int64)
+    for at, row in enumerate(rows):
+        for column, place in row.items():
+            part = parts[column]
+            start_SR[at, column], duration_SR[at, column] = part.start_ns[place], part.duration_ns[place]
+            volume_S[at] = max(volume_S[at], part.bytes[place])
+            if part.transit_ns is not None:
+                transit_SR[at, column] = part.transit_ns[place]
+    began = np.where(duration_SR == ABSENT, np.iinfo(np.int64).max, start_SR)
+    order = np.argsort(began.min(axis=1, initial=np.iinfo(np.int64).max), kind="stable")
+    groups = [parts[column].groups[place] for column, place in first]
+    sizes = {group: size for part in parts for group, size in part.group_sizes.items()}
+    return CollectiveTable(
+        ranks=tuple(part.rank for part in parts),
+        kinds=[parts[column].kinds[place] for column, place in (first[at] for at in order.tolist())],
+        groups=[groups[at] for at in order.tolist()],
+        start_ns=start_SR[order],
+        duration_ns=duration_SR[order],
+        transit_ns=transit_SR[order],
+        bytes=volume_S[order],
+        size=np.array([sizes.get(groups[at], ABSENT) for at in order.tolist()], np.int64),
+        clock_is_shared=shared,
+        left_out=left_out,
+    )

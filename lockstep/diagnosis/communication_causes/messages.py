@@ -1,0 +1,101 @@
+"""Sizes of collectives: too small for their latency, or not aligned (Hermes, section 4.2.2, table 3)."""
+
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.diagnosis.communication_causes.collectives import BARRIER, RankCollectives
+from lockstep.diagnosis.communication_causes.thresholds import (
+    ALIGNMENT_BYTES,
+    COLLECTIVES,
+    SMALL_FOR_ONE,
+    SMALL_LOST_RATIO,
+    SMALL_MESSAGE_BYTES,
+    SMALL_SHARE,
+)
+from lockstep.diagnosis.finding import COMMUNICATION, Finding, NotJudged
+from lockstep.diagnosis.verdict import MEDIUM
+from lockstep.simulator.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from lockstep.trace.columns import ABSENT
+from lockstep.trace.intervals import merged
+
+SMALL_PACKETS, UNALIGNED = ("small_packets", "unaligned")
+_FUSIBLE = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER)
+"""What frameworks gather into buckets."""
+
+
+def misaligned(collectives: RankCollectives) -> NDArray[np.int64]:
+    """Return which collectives have a size that is no multiple of 512 bytes, as places."""
+    size = collectives.bytes
+    return np.flatnonzero((size != ABSENT) & (size % int(ALIGNMENT_BYTES.value) != 0))
+
+
+def find_misaligned(collectives: RankCollectives, *, vendor: str) -> list[Finding] | NotJudged:
+    """Return the collectives whose size HCCS does not like; on other links the rule does not hold and says so."""
+    known = collectives.bytes != ABSENT
+    if not known.any():
+        return NotJudged(rule=UNALIGNED, reason="the trace does not tell the sizes of collectives")
+    at = misaligned(collectives)
+    sizes = sorted({int(size) for size in collectives.bytes[at]}, reverse=True)
+    told = (
+        f"{len(at)} of {int(known.sum())} collectives are no multiple of {ALIGNMENT_BYTES.value:.0f} bytes, the "
+        f"largest of {', '.join(str(size) for size in sizes[:3])} bytes"
+    )
+    if vendor != "ascend":
+        return NotJudged(
+            rule=UNALIGNED, reason=f"only HCCS is known to want aligned sizes, not {vendor}'s links; {told}"
+        )
+    large = at[collectives.bytes[at] >= SMALL_MESSAGE_BYTES.value]
+    if not len(large):
+        return []
+    spent_ns = int(collectives.duration_ns[large].sum())
+    return [
+        Finding(
+            bottleneck=COMMUNICATION,
+            cause=UNALIGNED,
+            ranks=(collectives.rank,),
+            evidence=(told, f"those of {SMALL_MESSAGE_BYTES.value / 1e6:.0f} MB and more take {spent_ns / 1e6:.3f} ms"),
+            confidence=MEDIUM,
+        )
+    ]
+
+
+def find_small_messages(collectives: RankCollectives, window_ns: int, *, steps: int = 1) -> list[Finding] | NotJudged:
+    """Return whether many small collectives cost more latency than a few fused ones would.
+
+    For backends that tell no packets: more than 20 % of all by count below 1 MB, at least ten for one that would do (in
+    each of `steps`), and their latency at least 5 % of the window. The latency is the shortest small collective's time
+    (waiting only makes them longer); what is spared counts only inside the time that any of them runs.
+    """
+    size = collectives.bytes
+    fusible = np.array([kind in _FUSIBLE for kind in collectives.kinds], np.bool_) & (size > 0)
+    if int(fusible.sum()) < COLLECTIVES.value:
+        return NotJudged(rule=SMALL_PACKETS, reason="the trace has no collectives of known size that could be fused")
+    data = np.array([kind != BARRIER for kind in collectives.kinds], np.bool_)
+    small = fusible & (size < SMALL_MESSAGE_BYTES.value)
+    if not small.any() or small.sum() <= SMALL_SHARE.value * data.sum():
+        return []
+    latency_ns = int(collectives.duration_ns[small].min())
+    needed = max(ceil(int(size[small].sum()) / SMALL_MESSAGE_BYTES.value), steps, 1)
+    start_ns, duration_ns = collectives.start_ns[small], collectives.duration_ns[small]
+    running_ns = merged(start_ns, start_ns + duration_ns).measure_ns()
+    spared_ns = min((int(small.sum()) - needed) * latency_ns, running_ns)
+    if small.sum() < SMALL_FOR_ONE.value * needed or spared_ns < SMALL_LOST_RATIO.value * window_ns:
+        return []
+    return [
+        Finding(
+            bottleneck=COMMUNICATION,
+            cause=SMALL_PACKETS,
+            ranks=(collectives.rank,),
+            evidence=(
+                (
+                    f"{int(small.sum())} of {int(data.sum())} collectives are below "
+                    f"{SMALL_MESSAGE_BYTES.value / 1e6:.0f} MB, {int(np.median(size[small]))} bytes in the middle"
+                ),
+                f"the shortest takes {latency_ns / 1e6:.3f} ms; {needed} of full size would carry the same bytes",
+            ),
+            lost_ns=spared_ns,
+            confidence=MEDIUM,
+        )
+    ]

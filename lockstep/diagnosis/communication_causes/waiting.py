@@ -1,0 +1,278 @@
+# ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
+"""How much of a group's time is waiting, and for whom (Hermes, section 4.2.2, equations 1 and 2).
+
+    T_wait = sum (T_max - T_i) = n (T_max - T_avg)        R_wait = T_wait / (n T_max) = 1 - T_avg / T_max
+
+T is the time that each device needs for itself: its computation before the synchronisation, or its transmission. A
+collective's duration is not such a T: it holds the wait for the last rank, so the rank that is waited for has the
+shortest one. With one clock for all ranks, that is the rank that starts last, and the transmission begins there.
+
+Shape suffixes: S collectives of one group, R ranks.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.diagnosis.communication_causes.collectives import Group
+from lockstep.diagnosis.communication_causes.matching import CollectiveTable
+from lockstep.diagnosis.communication_causes.thresholds import BLAME_SHARE, COLLECTIVES, WAIT_RATIO, WORTH_RATIO
+from lockstep.diagnosis.finding import COMMUNICATION, Finding, NotJudged
+from lockstep.diagnosis.verdict import HIGH, MEDIUM
+from lockstep.trace.columns import ABSENT
+from lockstep.trace.intervals import merged
+
+SLOW_RANK, SLOW_LINK = ("waiting_for_straggler", "slow_link")
+RULE = "waiting in collectives"
+
+Times = NDArray[np.float64]
+
+
+def wait_ratio(time_SR: Times) -> float:
+    """Return R_wait over all collectives: what ranks waited over what all needed; NaN marks a rank that takes no part.
+
+    Of one collective it is equation 2; of several, equation 1 summed over them on both sides.
+    """
+    count_S = np.asarray((~np.isnan(time_SR)).sum(axis=1))
+    slowest_S = _greatest(time_SR)
+    total = float((slowest_S * count_S)[count_S > 0].sum())
+    return 1 - float(np.nansum(time_SR)) / total if total > 0 else 0.0
+
+
+def waited_ns(table: CollectiveTable) -> Times:
+    """Return how long each rank waited in each collective, of shape (n_collectives, n_ranks), NaN where it is not in.
+
+    With one clock: from its start to the last start. Without: what its collective takes longer than the shortest.
+    """
+    duration = _known(table.duration_ns, table)
+    if not table.clock_is_shared:
+        return np.asarray(duration - _least(duration)[:, None])
+    start = _known(_since_first(table), table)
+    return np.minimum(_greatest(start)[:, None] - start, duration)
+
+
+def transmission_ns(table: CollectiveTable) -> Times:
+    """Return the time from the last arrival to the end, of shape (n_collectives,): the bound without waiting.
+
+    With one clock: to the last end. Without: the shortest duration. The vendor's own figure counts before both.
+    """
+    duration = _known(table.duration_ns, table)
+    found = _least(duration)
+    if table.clock_is_shared:
+        start = _known(_since_first(table), table)
+        found = np.minimum(_greatest(start + duration) - _greatest(start), _greatest(duration))
+    vendor = _greatest(np.where(table.transit_ns > 0, table.transit_ns, np.nan))
+    return np.where(np.isnan(vendor), found, vendor)
+
+
+def _known(values: NDArray[np.int64], table: CollectiveTable) -> Times:
+    return np.where(table.present, values, np.nan)
+
+
+def _since_first(table: CollectiveTable) -> NDArray[np.int64]:
+    """Return starts since each row's first: a wall clock's nanoseconds do not fit a float."""
+    began = np.where(table.present, table.start_ns, np.iinfo(np.int64).max)
+    return np.asarray(table.start_ns - began.min(axis=1, initial=np.iinfo(np.int64).max)[:, None])
+
+
+def _greatest(values_SR: Times) -> Times:
+    """Return the largest known value of each row, NaN where none is."""
+    return np.asarray(np.fmax.reduce(values_SR, axis=1, initial=np.nan))
+
+
+def _least(values_SR: Times) -> Times:
+    return np.asarray(np.fmin.reduce(values_SR, axis=1, initial=np.nan))
+
+
+def computed_before_ns(table: CollectiveTable, rows: NDArray[np.int64]) -> Times:
+    """Return the time between a rank's end of the group's last collective and its start of this one.
+
+    Of shape (n_rows - 1, n_ranks), NaN where a rank lacks one of the two; needs no common clock, for all ranks leave a
+    collective together.
+    """
+    end_ns = table.start_ns[rows] + table.duration_ns[rows]
+    between_ns = np.maximum(table.start_ns[rows][1:] - end_ns[:-1], 0)
+    present = table.present[rows]
+    return np.where(present[1:] & present[:-1], between_ns, np.nan)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupWaiting:
+    """What waiting a group of ranks has, over its matched collectives; arrays of shape (n_ranks,).
+
+    `compute_ratio`, `elapsed_ratio` and `transit_ratio` are R_wait on the compute before the sync, on the collectives'
+    durations and on the vendor's transmission times (NaN where it gives none). `last` is how often a rank was the one
+    that all others waited for, `caused_ns` what they waited then, summed over ranks and collectives. `waited_ns` is the
+    time in which a rank waited, `lost_ns` the time in which every other rank waited for this one: collectives that run
+    side by side count once.
+    """
+
+    group: Group
+    ranks: tuple[int, ...]
+    collectives: int
+    compute_ratio: float
+    elapsed_ratio: float
+    transit_ratio: float
+    waited_ns: Times
+    caused_ns: Times
+    lost_ns: Times
+    last: NDArray[np.int64]
+    duration_ns: Times
+    is_whole: bool
+
+
+def group_waiting(table: CollectiveTable) -> list[GroupWaiting]:
+    """Return the waiting of every group with at least two ranks in the table, the one with most waiting first."""
+    found = [_group_waiting(table, group) for group in dict.fromkeys(table.groups)]
+    return sorted(found, key=lambda each: -float(np.nansum(each.waited_ns)))
+
+
+def _group_waiting(table: CollectiveTable, group: Group) -> GroupWaiting:
+    rows = table.rows_of(group)
+    present = table.present[rows]
+    members = np.flatnonzero(present.any(axis=0))
+    waited = waited_ns(table)[rows][:, members]
+    start_ns = table.start_ns[rows][:, members]
+    last = np.where(np.isnan(waited), np.inf, waited).argmin(axis=1)
+    caused = np.zeros(len(members))
+    np.add.at(caused, last, np.nansum(waited, axis=1))
+    lost = [_waited_for(start_ns[last == at], waited[last == at], at) for at in range(len(members))]
+    duration = np.where(present, table.duration_ns[rows], np.nan)[:, members]
+    transit = np.where(table.transit_ns[rows] > 0, table.transit_ns[rows], np.nan)[:, members]
+    size = int(table.size[rows[0]])
+    return GroupWaiting(
+        group=group,
+        ranks=tuple(table.ranks[member] for member in members.tolist()),
+        collectives=len(rows),
+        compute_ratio=wait_ratio(computed_before_ns(table, rows)[:, members]),
+        elapsed_ratio=wait_ratio(duration),
+        transit_ratio=wait_ratio(transit) if not np.isnan(transit).all() else float("nan"),
+        waited_ns=_covered_ns(start_ns, waited),
+        caused_ns=caused,
+        lost_ns=np.array(lost),
+        last=np.bincount(last, minlength=len(members)),
+        duration_ns=np.nansum(duration, axis=0),
+        is_whole=size in (ABSENT, len(members)),
+    )
+
+
+def _waited_for(start_ns: NDArray[np.int64], waited: Times, rank: int) -> float:
+    """Return the time that every rank but `rank` spent waiting in these collectives: the shortest of theirs."""
+    others: NDArray[np.bool_] = np.asarray((~np.isnan(waited)).any(axis=0))
+    others[rank] = False
+    return float(_covered_ns(start_ns, waited)[others].min()) if len(waited) and others.any() else 0.0
+
+
+def _covered_ns(start_ns: NDArray[np.int64], waited: Times) -> Times:
+    """Return for each rank the time in which it waits in any of the collectives, of shape (n_ranks,)."""
+    wait_ns = np.nan_to_num(waited).astype(np.int64)
+    ends_ns = start_ns + wait_ns
+    measured = (merged(start_ns[:, at], ends_ns[:, at]).measure_ns() for at in range(start_ns.shape[1]))
+    return np.fromiter(measured, np.float64, start_ns.shape[1])
+
+
+def judge_waiting(table: CollectiveTable, window_ns: int) -> list[Finding] | NotJudged:
+    """Return the ranks that others wait for in collectives, those that cost most first.
+
+    `lost_ns` is the time in which all others waited for the named rank. A group of which only some ranks were captured
+    is judged with less confidence: the one that all wait for may be among the others.
+    """
+    if not len(table):
+        return NotJudged(rule=RULE, reason="no two traces share a collective")
+    groups = [each for each in group_waiting(table) if each.collectives >= COLLECTIVES.value]
+    if not groups:
+        return NotJudged(rule=RULE, reason=f"no group has {COLLECTIVES.value:.0f} collectives that its ranks share")
+    found = [finding for each in groups if (finding := _judged(each, window_ns)) is not None]
+    return sorted(found, key=lambda each: -(each.lost_ns or 0))
+
+
+def _judged(waiting: GroupWaiting, window_ns: int) -> Finding | None:
+    total = float(waiting.caused_ns.sum())
+    at = int(waiting.caused_ns.argmax())
+    lost_ns = int(waiting.lost_ns[at])
+    ratio = waiting.compute_ratio
+    if ratio < WAIT_RATIO.value or total <= 0 or lost_ns < WORTH_RATIO.value * window_ns:
+        return None
+    share = waiting.caused_ns[at] / total
+    if share < BLAME_SHARE.value:
+        return None
+    rank = waiting.ranks[at]
+    others = np.delete(waiting.waited_ns, at)
+    name = waiting.group[0] or "unnamed"
+    doubts = [] if waiting.is_whole else [f"only {len(waiting.ranks)} ranks of the group were captured"]
+    if not any(waiting.group):
+        doubts.append("the traces do not name the group: collectives are matched by their order")
+    return Finding(
+        bottleneck=COMMUNICATION,
+        cause=SLOW_RANK,
+        ranks=(rank,),
+        subject=name,
+        evidence=(
+            (
+                f"in group {name} of {len(waiting.ranks)} ranks R_wait is {ratio:.3f} on the compute before "
+                f"{waiting.collectives} collectives (threshold {WAIT_RATIO.value})"
+            ),
+            (
+                f"rank {rank} is the last one in {int(waiting.last[at])} of {waiting.collectives} and causes "
+                f"{share:.0%} of all waiting; its collectives take {waiting.duration_ns[at] / 1e6:.3f} ms in all, the "
+                f"others' {np.delete(waiting.duration_ns, at).mean() / 1e6:.3f} ms on average"
+            ),
+            f"the others wait {others.mean() / 1e6:.3f} ms each, rank {rank} {waiting.waited_ns[at] / 1e6:.3f} ms",
+            *doubts,
+        ),
+        lost_ns=lost_ns,
+        confidence=MEDIUM if doubts else HIGH,
+    )
+
+
+def judge_transmission(table: CollectiveTable, window_ns: int) -> list[Finding] | NotJudged:
+    """Return the ranks whose own transmission, by the vendor's account, is the one that others wait for.
+
+    Hermes' second synchronisation: T is the time that a device transmits (transit), so the slowest one is to blame.
+    """
+    rule = "waiting for transmission"
+    if not len(table) or not (table.transit_ns > 0).any():
+        return NotJudged(rule=rule, reason="the traces do not tell transmission from waiting")
+    groups = ((group, table.transit_ns[table.rows_of(group)]) for group in dict.fromkeys(table.groups))
+    judged = (_slow_transmission(group, transit, table.ranks, window_ns) for group, transit in groups)
+    return [finding for finding in judged if finding is not None]
+
+
+def _slow_transmission(
+    group: Group, transit_ns: NDArray[np.int64], ranks: tuple[int, ...], window_ns: int
+) -> Finding | None:
+    transit = np.where(transit_ns > 0, transit_ns, np.nan)
+    transit = transit[np.asarray((~np.isnan(transit)).sum(axis=1)) > 1]
+    ratio = wait_ratio(transit)
+    if len(transit) < COLLECTIVES.value or ratio < WAIT_RATIO.value:
+        return None
+    last = np.nanargmax(transit, axis=1)
+    slowest = np.bincount(last, minlength=len(ranks))
+    at = int(slowest.argmax())
+    lost_ns = int((_greatest(transit) - _second(transit))[last == at].sum())
+    if slowest[at] < BLAME_SHARE.value * len(transit) or lost_ns < WORTH_RATIO.value * window_ns:
+        return None
+    name = group[0] or "unnamed"
+    mean_ms = float(np.nanmean(transit[:, at])) / 1e6
+    return Finding(
+        bottleneck=COMMUNICATION,
+        cause=SLOW_LINK,
+        ranks=(ranks[at],),
+        subject=name,
+        evidence=(
+            (
+                f"in group {name} R_wait is {ratio:.3f} on the transmission of {len(transit)} collectives "
+                f"(threshold {WAIT_RATIO.value})"
+            ),
+            f"rank {ranks[at]} transmits longest in {slowest[at]} of them, {mean_ms:.3f} ms on average",
+        ),
+        lost_ns=lost_ns,
+    )
+
+
+def _second(values_SR: Times) -> Times:
+    """Return the second largest known value of each row."""
+    filled = np.where(np.isnan(values_SR), -np.inf, values_SR)
+    second: Times = np.partition(filled, -2, axis=1)[:, -2]
+    return second

@@ -1,0 +1,22 @@
+"""Causes on the host: the loader, compilation, dispatch, synchronising calls, garbage collection, contention.
+
+`view_host` looks at a rank's columns once, each rule `judge_*` is a pure function of that view and of what else it
+needs, and returns findings or `NotJudged`. `judge_host` asks them all. Limits are data in `thresholds`.
+"""
+
+from lockstep.diagnosis.host_causes.collection import Collection
+from lockstep.diagnosis.host_causes.contention import HostSamples
+from lockstep.diagnosis.host_causes.data import LoaderWorkers, QueueSamples
+from lockstep.diagnosis.host_causes.judge import HostCauses, judge_host
+from lockstep.diagnosis.host_causes.view import HostView, view_host
+
+__all__ = [
+    "Collection",
+    "HostCauses",
+    "HostSamples",
+    "HostView",
+    "LoaderWorkers",
+    "QueueSamples",
+    "judge_host",
+    "view_host",
+]

@@ -1,0 +1,110 @@
+"""Python's garbage collection (Hermes 4.2.2): recorded, noted by the agent, or guessed from a gap."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lockstep.diagnosis.finding import CPU, Finding, NotJudged
+from lockstep.diagnosis.host_causes import thresholds as limits
+from lockstep.diagnosis.host_causes.view import LOADER_PREFIX, HostView, overlap_ns
+from lockstep.diagnosis.verdict import HIGH, LOW
+from lockstep.trace.intervals import Intervals, Times, merged, without
+
+GC = "gc"
+_EVENT = "Python GC"
+_COLLECT = "<built-in function collect>"
+_SUBJECT = "automatic garbage collection"
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """One collection as the agent noted it, `start_ns` on the trace's clock; generation None if not noted."""
+
+    start_ns: int
+    duration_ns: int
+    generation: int | None = None
+
+
+def judge_collections(view: HostView, *, noted: Sequence[Collection] | None = None) -> list[Finding] | NotJudged:
+    """Return what collections cost in the window.
+
+    `noted` are the agent's collections of the training thread; None says that nobody noted them, an empty sequence that
+    there were none. Without notes and without recorded events a long silence of the host is a guess of low confidence.
+    """
+    names = (_EVENT, _COLLECT)
+    recorded = view.named(lambda name: name in names, view.host)
+    columns = view.columns
+    starts_ns = np.concatenate((columns.start_ns[recorded], _array(noted, "start_ns")))
+    ends_ns = starts_ns + np.concatenate((columns.duration_ns[recorded], _array(noted, "duration_ns")))
+    if noted is None and not recorded.any():
+        return _guess(view)
+    inside = (starts_ns < view.window_ns[1]) & (ends_ns > view.window_ns[0])
+    inside &= ends_ns - starts_ns > limits.GC_NS.value
+    spans = merged(np.maximum(starts_ns[inside], view.window_ns[0]), np.minimum(ends_ns[inside], view.window_ns[1]))
+    lost_ns = view.exposed(spans).measure_ns()
+    if view.share(lost_ns) < limits.GC_RATIO.value:
+        return []
+    explicit = view.named(lambda name: name == _COLLECT, recorded).any()
+    longest_ns = int((ends_ns - starts_ns)[inside].max())
+    told = f"{len(spans.start_ns)} collections of more than 1 ms take {view.per_step(lost_ns)}"
+    oldest = sum(each.generation == 2 for each in noted or ())  # noqa: PLR2004  (Python's oldest generation)
+    more = [f"the longest takes {longest_ns / 1e6:.1f} ms"]
+    more += [f"{oldest} of them were of the oldest generation"] if oldest else []
+    return [
+        Finding(
+            bottleneck=CPU,
+            cause=GC,
+            ranks=view.ranks,
+            evidence=(told, *more),
+            subject=_COLLECT if explicit else _SUBJECT,
+            lost_ns=lost_ns,
+            confidence=HIGH,
+        )
+    ]
+
+
+def _array(noted: Sequence[Collection] | None, field: str) -> Times:
+    return np.array([getattr(each, field) for each in noted or ()], np.int64)
+
+
+def _guess(view: HostView) -> list[Finding] | NotJudged:
+    """Look for long gaps in which neither device nor host did anything that a trace shows."""
+    not_told = "no collection was recorded (record_python_gc_info, Ascend's gc_detect_threshold) nor noted by the agent"
+    if not view.has_device:
+        return NotJudged(rule=GC, reason=f"{not_told}; without a device a gap says nothing")
+    columns = view.columns
+    idle = view.idle()
+    long = idle.end_ns - idle.start_ns > limits.GAP_NS.value
+    held = view.spans(view.named(lambda name: name.startswith(LOADER_PREFIX), view.host))
+    calls = view.spans(view.calls)
+    begins_ns = np.sort(columns.start_ns[view.host | view.calls])
+    gaps = [
+        (start_ns, end_ns)
+        for start_ns, end_ns in zip(idle.start_ns[long].tolist(), idle.end_ns[long].tolist(), strict=True)
+        if _is_silent(Intervals(np.array([start_ns]), np.array([end_ns])), begins_ns, held, calls)
+    ]
+    lost_ns = sum(end_ns - start_ns for start_ns, end_ns in gaps)
+    if view.share(lost_ns) < limits.GC_RATIO.value:
+        return NotJudged(rule=GC, reason=not_told)
+    told = f"{len(gaps)} gaps of more than 200 ms, {view.per_step(lost_ns)}, in which device and host show nothing"
+    return [
+        Finding(
+            bottleneck=CPU,
+            cause=GC,
+            ranks=view.ranks,
+            evidence=(told, not_told),
+            subject=_SUBJECT,
+            lost_ns=lost_ns,
+            confidence=LOW,
+        )
+    ]
+
+
+def _is_silent(gap: Intervals, begins_ns: Times, held: Intervals, calls: Intervals) -> bool:
+    length_ns = gap.measure_ns()
+    begun = np.diff(np.searchsorted(begins_ns, (gap.start_ns[0], gap.end_ns[0])))[0]
+    if begun / (length_ns / 1e3) >= limits.GAP_EVENTS.value:
+        return False
+    explained = without(gap, held).measure_ns() < length_ns / 2
+    return not explained and overlap_ns(gap, calls) < limits.GAP_BUSY_RATIO.value * length_ns

@@ -1,0 +1,213 @@
+"""I/O: does the loader hold the training up, and in which stage (Hermes 4.2.2, figure 5).
+
+The paper asks the queues: is the device's not empty, I/O is no bottleneck; else is the host's not empty, fetching is;
+else is the data queue not empty, processing is; else reading. `judge_queues` does so where queues were sampled. A torch
+trace has no queues, so `judge_loader` reads their state from what the training thread does inside `__next__`:
+
+- device queue: only time counts in which the device had no work,
+- host queue: batches that are there are taken at once; what is left then is unpickling and copying,
+- data queue: reading is what happens in calls that read files or sockets, processing the rest.
+"""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.diagnosis.finding import IO, Finding, NotJudged
+from lockstep.diagnosis.host_causes import thresholds as limits
+from lockstep.diagnosis.host_causes.nesting import is_user_code, own_ns_by_name
+from lockstep.diagnosis.host_causes.view import LOADER_PREFIX, HostView, overlap_ns
+from lockstep.diagnosis.verdict import HIGH, LOW, MEDIUM
+from lockstep.trace.columns import PYTHON, Mask, Work
+from lockstep.trace.intervals import Intervals, merged, without
+
+READING, PROCESSING, FETCHING = "data_reading", "data_processing", "data_fetching"
+
+_RULE = "data"
+_WORKERS = "MultiProcessing"
+_READ_BUILTIN = re.compile(
+    r"<built-in (?:function|method) "
+    r"(?:open|open_code|read\w*|recv\w*|pread\w*|load|fromfile|mmap|stat|scandir|listdir|getxattr)(?: of .*)?>"
+)
+_READ_FRAME = re.compile(
+    r"(?P<file>[^()]+)\(\d+\): (?:open|read|read_\w+|readinto|recv\w*|urlopen|fetch_\w+|download\w*|fromfile|memmap)"
+)
+_NOT_STORAGE = ("multiprocessing/", "torch/multiprocessing/", "queue.py", "PIL/", "zipfile", "tarfile", "gzip")
+"""Files whose functions of such names pass batches between processes, or unpack what the calls below them read."""
+_TAKES_OVER = re.compile(r".*multiprocessing/.*\(\d+\): .*")
+_WAIT_BUILTIN = re.compile(r"<built-in (?:function|method) (?:poll|select|acquire|wait|sleep)(?: of .*)?>")
+_TO_DEVICE = re.compile(r"HtoD|HostToDevice|HOST_TO_DEVICE")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderWorkers:
+    """What the node saw of the loader's worker processes in the window, as shares of the time that they existed."""
+
+    cpu_ratio: float
+    """On a CPU or waiting for one."""
+    io_wait_ratio: float
+    """Blocked in reading (delay accounting, or state D)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSamples:
+    """Lengths of an input pipeline's queues, arrays of shape (n_samples,), each in its own unit."""
+
+    data: NDArray[np.int64]
+    """Read, not processed yet."""
+    host: NDArray[np.int64]
+    """Processed, not on the device yet."""
+    device: NDArray[np.int64]
+    """On the device, not used yet."""
+
+
+def judge_queues(view: HostView, queues: QueueSamples) -> list[Finding] | NotJudged:
+    """Return the stage that the queues name, if any."""
+    sampled = min(map(len, (queues.data, queues.host, queues.device)))
+    if not sampled:
+        return NotJudged(rule=_RULE, reason="no sample of the pipeline's queues")
+    empty = {name: float((getattr(queues, name) <= 0).mean()) for name in ("device", "host", "data")}
+    if empty["device"] < limits.QUEUE_EMPTY_RATIO.value:
+        return []
+    cause = READING
+    if empty["host"] < limits.QUEUE_EMPTY_RATIO.value:
+        cause = FETCHING
+    elif empty["data"] < limits.QUEUE_EMPTY_RATIO.value:
+        cause = PROCESSING
+    told = ", ".join(f"{name} queue empty in {100 * ratio:.0f} %" for name, ratio in empty.items())
+    return [Finding(bottleneck=IO, cause=cause, ranks=view.ranks, evidence=(f"{told} of {sampled} samples",))]
+
+
+def judge_loader(view: HostView, *, workers: LoaderWorkers | None = None) -> list[Finding] | NotJudged:
+    """Return the stage in which torch's loader holds the training thread while the device has nothing to do."""
+    mine = view.host & (view.columns.thread == view.thread)
+    loaders = view.named(lambda name: name.startswith(LOADER_PREFIX), mine)
+    if not loaders.any():
+        return NotJudged(rule=_RULE, reason=f"no span {LOADER_PREFIX}... on the training thread")
+    exposed = view.exposed(view.spans(loaders))
+    lost_ns = exposed.measure_ns()
+    if not _is_bottleneck(view, lost_ns):
+        return []
+    names = sorted({view.columns.names[code] for code in np.unique(view.columns.name[loaders]).tolist()})
+    frames = _inside(view, mine & (view.columns.category == view.columns.category_code(PYTHON)), loaders)
+    cause, confidence, why = (
+        _stage_with_workers(view, frames, exposed, workers)
+        if any(_WORKERS in name for name in names)
+        else _stage_alone(view, frames, exposed, _inside(view, mine & ~loaders, loaders))
+    )
+    held = f"the loader holds the training thread {view.per_step(lost_ns)}, {view.meanwhile}"
+    return [
+        Finding(
+            bottleneck=IO,
+            cause=cause,
+            ranks=view.ranks,
+            evidence=(held, *why, *_heaviest(view, frames)),
+            subject=", ".join(names),
+            lost_ns=lost_ns,
+            confidence=confidence,
+        )
+    ]
+
+
+def judge_fetching(view: HostView) -> list[Finding] | NotJudged:
+    """Return whether the device stands still while batches are copied to it."""
+    if not view.has_device:
+        return NotJudged(rule="data fetching", reason="no device: nothing is copied to one")
+    columns = view.columns
+    copies = view.named(lambda name: _TO_DEVICE.search(name) is not None, view.device & (columns.work == Work.MEMORY))
+    works = view.device & np.isin(columns.work, (Work.COMPUTE, Work.COMMUNICATION))
+    exposed = without(view.spans(copies), view.spans(works))
+    lost_ns = exposed.measure_ns()
+    if view.share(lost_ns) < limits.FETCHING_RATIO.value:
+        return []
+    pageable = view.named(lambda name: "Pageable" in name, copies)
+    told = f"the device only receives copies from the host for {view.per_step(lost_ns)}"
+    memory = f"{np.count_nonzero(pageable)} of {np.count_nonzero(copies)} copies come from pageable memory"
+    return [
+        Finding(
+            bottleneck=IO,
+            cause=FETCHING,
+            ranks=view.ranks,
+            evidence=(told, memory),
+            subject="copies from host to device",
+            lost_ns=lost_ns,
+            confidence=HIGH if pageable.any() else MEDIUM,
+        )
+    ]
+
+
+def _is_bottleneck(view: HostView, lost_ns: int) -> bool:
+    share = view.share(lost_ns)
+    long = lost_ns / view.steps > limits.LOADER_NS.value and share >= limits.LOADER_LEAST_RATIO.value
+    return long or share >= limits.LOADER_RATIO.value
+
+
+def _inside(view: HostView, among: Mask, loaders: Mask) -> Mask:
+    """Return which events begin inside a loader's span."""
+    spans = merged(view.columns.start_ns[loaders], view.columns.end_ns[loaders])
+    at = np.searchsorted(spans.start_ns, view.columns.start_ns, side="right") - 1
+    within: Mask = among & (at >= 0) & (view.columns.end_ns <= spans.end_ns[at])
+    return within
+
+
+def _stage_alone(view: HostView, frames: Mask, exposed: Intervals, callees: Mask) -> tuple[str, str, tuple[str, ...]]:
+    """Judge a loader that works on the training thread itself."""
+    lost_ns = exposed.measure_ns()
+    if not frames.any():
+        operators_ns = overlap_ns(view.spans(callees), exposed)
+        told = f"operators hold {100 * operators_ns / lost_ns:.0f} % of it; without frames reading cannot be seen"
+        return PROCESSING, MEDIUM if operators_ns else LOW, ("batches are made on the training thread itself", told)
+    read_ns = overlap_ns(_reads(view, frames), exposed)
+    told = f"{100 * read_ns / lost_ns:.0f} % of it is spent in calls that read files or sockets"
+    return _main(READING, PROCESSING, read_ns / lost_ns), HIGH, (told,)
+
+
+def _stage_with_workers(
+    view: HostView, frames: Mask, exposed: Intervals, workers: LoaderWorkers | None
+) -> tuple[str, str, tuple[str, ...]]:
+    """Judge a loader whose batches come from worker processes."""
+    lost_ns = exposed.measure_ns()
+    waits = view.named(lambda name: _WAIT_BUILTIN.fullmatch(name) is not None, frames)
+    if frames.any():
+        waited_ns = overlap_ns(view.spans(waits), exposed)
+        if waited_ns < limits.MAIN_PART_RATIO.value * lost_ns:
+            told = f"only {100 * waited_ns / lost_ns:.0f} % of it is waiting: batches are there and taking them costs"
+            return FETCHING, MEDIUM, (told,)
+    if workers is None:
+        told = "the workers' own time is not in the trainer's trace: reading and processing cannot be told apart"
+        return PROCESSING, LOW, (told,)
+    told = f"the workers are {100 * workers.cpu_ratio:.0f} % on a CPU and {100 * workers.io_wait_ratio:.0f} % in reads"
+    reading = workers.io_wait_ratio > workers.cpu_ratio
+    return READING if reading else PROCESSING, MEDIUM, (told,)
+
+
+def _reads(view: HostView, frames: Mask) -> Intervals:
+    """Return when the thread reads from storage; what passes batches between processes is none of it."""
+    passing = view.spans(view.named(lambda name: _TAKES_OVER.fullmatch(name) is not None, frames))
+    return without(view.spans(view.named(_is_read, frames)), passing)
+
+
+def _is_read(name: str) -> bool:
+    if _READ_BUILTIN.fullmatch(name):
+        return True
+    match = _READ_FRAME.fullmatch(name)
+    return match is not None and not any(each in match["file"] for each in _NOT_STORAGE)
+
+
+def _main(first: str, second: str, share_of_first: float) -> str:
+    return first if share_of_first >= limits.MAIN_PART_RATIO.value else second
+
+
+def _heaviest(view: HostView, frames: Mask) -> tuple[str, ...]:
+    """Name the user's function, or else the call, with most time of its own in the loader."""
+    own_ns = own_ns_by_name(view, frames)
+    if not own_ns:
+        return ()
+    users = [name for name in own_ns if is_user_code(name)]
+    name = next(iter(own_ns))
+    told = [f"most time of its own has {name}: {view.per_step(own_ns[name])}"]
+    if users and users[0] != name:
+        told.append(f"of the user's functions {users[0]}: {view.per_step(own_ns[users[0]])}")
+    return tuple(told)

@@ -1,0 +1,96 @@
+"""Does the host launch too slowly for kernels that are too small (Hermes 4.2.2, operator dispatch).
+
+A kernel waited for its launch if its stream was through with everything before when its launch began. The device's idle
+time before such kernels is the host's. Gaps longer than 1 ms are left out: the host did not dispatch then.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lockstep.diagnosis.finding import CPU, Finding, NotJudged
+from lockstep.diagnosis.host_causes import thresholds as limits
+from lockstep.diagnosis.host_causes.fusible import FusibleSequence, fusible_sequences
+from lockstep.diagnosis.host_causes.view import HostView
+from lockstep.diagnosis.verdict import HIGH, MEDIUM
+from lockstep.trace.columns import ABSENT, Work
+from lockstep.trace.intervals import Intervals
+from lockstep.trace.launches import launches_of
+from lockstep.trace.names import tidy
+
+DISPATCH = "dispatch"
+
+
+@dataclass(frozen=True, slots=True)
+class SmallKernels:
+    """How many kernels of the window are shorter than a launch, and how much of the kernels' time they hold."""
+
+    kernels: int
+    count_ratio: float
+    time_ratio: float
+
+
+def small_kernels(view: HostView) -> SmallKernels:
+    """Return the share of small compute kernels; zeros without kernels."""
+    columns = view.columns
+    duration_ns = columns.duration_ns[view.device & (columns.work == Work.COMPUTE)]
+    small = duration_ns < limits.SMALL_KERNEL_NS.value
+    if not len(duration_ns):
+        return SmallKernels(0, 0.0, 0.0)
+    return SmallKernels(len(duration_ns), float(small.mean()), float(duration_ns[small].sum() / duration_ns.sum()))
+
+
+def launch_waits(view: HostView) -> Intervals:
+    """Return when the whole device was idle because the next work was not launched yet, gaps of at most 1 ms."""
+    columns = view.columns
+    works = np.flatnonzero(view.device)
+    works = works[np.argsort(columns.start_ns[works], kind="stable")]
+    idle = view.idle()
+    short = idle.end_ns - idle.start_ns <= limits.LAUNCH_GAP_NS.value
+    idle = Intervals(idle.start_ns[short], idle.end_ns[short])
+    at = np.searchsorted(columns.start_ns[works], idle.end_ns)
+    ends_work = at < len(works)
+    idle, at = Intervals(idle.start_ns[ends_work], idle.end_ns[ends_work]), at[ends_work]
+    launch = launches_of(columns)[works[at]]
+    launched_ns = columns.end_ns[launch]
+    late = (launch != ABSENT) & (launched_ns > idle.start_ns)  # gaps before unknown launches are charged to nobody
+    return Intervals(idle.start_ns[late], np.minimum(idle.end_ns, launched_ns)[late])
+
+
+def judge_dispatch(view: HostView) -> list[Finding] | NotJudged:
+    """Return whether launching holds the device up, and which sequences of kernels to fuse."""
+    if not view.has_device:
+        return NotJudged(rule=DISPATCH, reason="no device: operators run where they are dispatched")
+    small = small_kernels(view)
+    if not small.kernels:
+        return NotJudged(rule=DISPATCH, reason="no kernels in the window")
+    sequences = fusible_sequences(view)
+    waits = launch_waits(view)
+    lost_ns = waits.measure_ns()
+    starved = view.share(lost_ns) >= limits.STARVED_RATIO.value
+    crowded = small.count_ratio >= limits.SMALL_KERNEL_RATIO.value
+    if not sequences and not (starved and crowded):
+        return []
+    fused_ns = sum(sequence.idle_ns for sequence in sequences)
+    shares = f"{100 * small.count_ratio:.0f} % of {small.kernels} kernels, {100 * small.time_ratio:.0f} % of their time"
+    told = (f"{shares}, are shorter than 10 us", f"the device waits for launches {view.per_step(lost_ns)}")
+    return [
+        Finding(
+            bottleneck=CPU,
+            cause=DISPATCH,
+            ranks=view.ranks,
+            evidence=(*told, *(_told(view, sequence) for sequence in sequences)),
+            subject=" + ".join(map(tidy, sequences[0].kernels)) if sequences else "small kernels",
+            lost_ns=max(lost_ns, fused_ns) if starved else fused_ns,
+            confidence=HIGH if sequences and starved else MEDIUM,
+        )
+    ]
+
+
+def _told(view: HostView, sequence: FusibleSequence) -> str:
+    share = 100 * sequence.kernel_ns / sequence.wall_ns
+    names = " + ".join(map(tidy, sequence.kernels))
+    return (
+        f"{len(sequence.kernels)} kernels {sequence.count} times, {sequence.idle_ns / 1e6:.1f} ms idle inside, "
+        f"{share:.0f} % of the time in kernels, {view.per_step(sequence.wall_ns)}: {names}"
+    )

@@ -1,0 +1,50 @@
+"""All rules of the host over one window of one rank."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lockstep.diagnosis.finding import Finding, NotJudged
+from lockstep.diagnosis.host_causes.collection import Collection, judge_collections
+from lockstep.diagnosis.host_causes.compilation import judge_compilation
+from lockstep.diagnosis.host_causes.contention import HostSamples, judge_contention
+from lockstep.diagnosis.host_causes.data import LoaderWorkers, QueueSamples, judge_fetching, judge_loader, judge_queues
+from lockstep.diagnosis.host_causes.dispatch import judge_dispatch
+from lockstep.diagnosis.host_causes.synchronisation import judge_synchronisation
+from lockstep.diagnosis.host_causes.view import HostView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCauses:
+    """What the rules found, the costliest first, and which of them could not answer."""
+
+    findings: tuple[Finding, ...]
+    not_judged: tuple[NotJudged, ...]
+
+
+def judge_host(
+    view: HostView,
+    *,
+    noted: Sequence[Collection] | None = None,
+    samples: HostSamples | None = None,
+    workers: LoaderWorkers | None = None,
+    queues: QueueSamples | None = None,
+) -> HostCauses:
+    """Ask all rules; what is None was not measured, and rules that need it say so.
+
+    `noted` are the agent's collections, `samples` and `workers` the node's, `queues` the input pipeline's own lengths,
+    which take the place of the loader's spans.
+    """
+    answers = (
+        judge_loader(view, workers=workers) if queues is None else judge_queues(view, queues),
+        judge_fetching(view),
+        judge_compilation(view),
+        judge_dispatch(view),
+        judge_synchronisation(view),
+        judge_collections(view, noted=noted),
+        judge_contention(samples, window_ns=view.window_ns, ranks=view.ranks),
+    )
+    findings = [finding for answer in answers if not isinstance(answer, NotJudged) for finding in answer]
+    return HostCauses(
+        findings=tuple(sorted(findings, key=lambda finding: -(finding.lost_ns or 0))),
+        not_judged=tuple(answer for answer in answers if isinstance(answer, NotJudged)),
+    )

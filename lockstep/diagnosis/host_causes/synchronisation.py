@@ -1,0 +1,222 @@
+"""Calls in which the host stands until the device is done (Hermes 4.2.2: SyncBatchNorm, tensor.item, reduce_all).
+
+Waiting for a busy device costs nothing by itself. What costs is that the host launches nothing meanwhile: the device
+runs dry. So a call that waited is charged with the time in which the device is idle between the call's beginning and
+the next work that the device gets, but for at most 1 ms after the call: later the host does something else.
+
+On a CPU there is nobody to wait for. Reading values back costs there what the calls take themselves.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.diagnosis.finding import CPU, Finding, NotJudged
+from lockstep.diagnosis.host_causes import thresholds as limits
+from lockstep.diagnosis.host_causes.nesting import Events, Place, places
+from lockstep.diagnosis.host_causes.view import HostView, measured_before
+from lockstep.diagnosis.verdict import HIGH, MEDIUM
+from lockstep.trace.columns import ABSENT, OPERATOR, Mask
+from lockstep.trace.intervals import Intervals
+from lockstep.trace.launches import launches_of
+from lockstep.trace.names import tidy
+
+SYNCHRONISATION = "synchronisation"
+_Key = TypeVar("_Key")
+
+_WAITS = re.compile(r"(?:.*@)?(?:cu|cuda|hip|acl|aclrt)\w*Synchronize\w*")
+_COPIES = re.compile(r"(?:.*@)?(?:cu|cuda|hip|aclrt)Memcpy\w*")
+_LAUNCHES = re.compile(r"(?:.*@)?(?:cu|cuda|hip)\w*Launch\w*|(?:.*@)?launch|(?:.*@)?rtKernelLaunch\w*")
+_READS_BACK = re.compile(
+    r"aten::(?:item|_local_scalar_dense|nonzero|is_nonzero|equal|masked_select|_unique2|unique_dim)"
+    r"|<built-in method (?:item|tolist|numpy|cpu|nonzero|__bool__) of (?:Tensor|Parameter) object.*>"
+)
+_BATCH_NORM = re.compile(r"SyncBatchNorm|sync_batch_norm|.*SyncBatchNorm\.forward")
+_PROFILERS = ("torch/profiler/", "torch/autograd/profiler.py")
+"""The profiler waits for the device when it starts and ends: no call of the training."""
+_FINDINGS_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Calls of one name from one place."""
+
+    name: str
+    place: Place
+    calls: Events
+    blocked_ns: int
+    lost_ns: int
+
+
+def judge_synchronisation(view: HostView) -> list[Finding] | NotJudged:
+    """Return the calls that make the device run dry, those that cost most first, with the code that makes them."""
+    if not view.has_device:
+        return _judge_without_device(view)
+    if not view.calls.any():
+        return NotJudged(rule=SYNCHRONISATION, reason="the trace holds no calls into the device's runtime")
+    calls = np.flatnonzero(_waits(view))
+    if found := [*_launches_block(view, calls)]:
+        return [*found, *_batch_norms(view)]
+    groups = [group for group in _groups(view, calls) if view.share(group.lost_ns) >= limits.SYNC_RATIO.value]
+    return [*(_finding(view, group) for group in groups[:_FINDINGS_MAX]), *_batch_norms(view)]
+
+
+def _waits(view: HostView) -> Mask:
+    """Return the calls that wait: by name, and copies that return only when the device has done them."""
+    columns = view.columns
+    waits = view.named(lambda name: _WAITS.fullmatch(name) is not None, view.calls)
+    launch = launches_of(columns)
+    launched = np.flatnonzero(launch != ABSENT)
+    inside = launched[columns.end_ns[launched] <= columns.end_ns[launch[launched]]]
+    done = np.zeros(len(columns), np.bool_)
+    done[launch[inside]] = True
+    return waits | view.named(lambda name: _COPIES.fullmatch(name) is not None, view.calls & done)
+
+
+def _groups(view: HostView, calls: Events) -> list[_Group]:
+    """Return the calls by name and place, those that cost most first; the profiler's own are left out."""
+    columns = view.columns
+    idle_ns = _idle_ns(view, _charged(view, calls))
+    by_key: dict[tuple[str, Place], list[int]] = {}
+    for at, place in enumerate(places(view, calls)):
+        if not any(each in place.code for each in _PROFILERS):
+            by_key.setdefault((columns.names[columns.name[calls[at]]], place), []).append(at)
+    groups = [
+        _Group(name, place, calls[members], _sum(columns.duration_ns[calls[members]]), _sum(idle_ns[members]))
+        for (name, place), members in by_key.items()
+    ]
+    return sorted(groups, key=lambda group: -group.lost_ns)
+
+
+def _charged(view: HostView, calls: Events) -> Intervals:
+    """Return, in the order of `calls`, from where to where the device's idle time is charged to each.
+
+    A call in which the device did nothing did not wait for it: it is charged with its own time only, since the device
+    was idle anyway. No time is charged twice: a call that begins in what is charged to one before it (another thread, a
+    call inside a call) is charged from the end of that on.
+    """
+    columns = view.columns
+    start_ns = np.maximum(columns.start_ns[calls], view.window_ns[0])
+    end_ns = np.minimum(columns.end_ns[calls], view.window_ns[1])
+    work_ns = np.sort(columns.start_ns[view.device])
+    at = np.searchsorted(work_ns, end_ns)
+    following_ns = np.where(at < len(work_ns), work_ns[np.minimum(at, len(work_ns) - 1)], view.window_ns[1])
+    until_ns = np.minimum(np.minimum(following_ns, end_ns + int(limits.LAUNCH_GAP_NS.value)), view.window_ns[1])
+    waited = _idle_ns(view, Intervals(start_ns, end_ns)) < end_ns - start_ns
+    until_ns = np.where(waited, until_ns, end_ns)
+    order = np.argsort(start_ns, kind="stable")
+    reached_ns = np.maximum.accumulate(until_ns[order])
+    start_ns[order[1:]] = np.maximum(start_ns[order[1:]], reached_ns[:-1])
+    return Intervals(start_ns, np.maximum(start_ns, until_ns))
+
+
+def _idle_ns(view: HostView, spans: Intervals) -> NDArray[np.int64]:
+    """Return how long the device was idle in each of some spans, which need not be a set."""
+    busy_ns = measured_before(view.busy, np.concatenate((spans.start_ns, spans.end_ns))).reshape(2, -1)
+    idle_ns: NDArray[np.int64] = (spans.end_ns - spans.start_ns) - (busy_ns[1] - busy_ns[0])
+    return idle_ns
+
+
+def _finding(view: HostView, group: _Group) -> Finding:
+    per_call_ns = group.blocked_ns / len(group.calls)
+    told = (
+        f"{len(group.calls)} calls of {group.name} hold the host {view.per_step(group.blocked_ns)}, "
+        f"{per_call_ns / 1e3:.0f} us each"
+    )
+    dry = f"the device is idle {view.per_step(group.lost_ns)} in and right after them"
+    where = f"called from {group.place}" if str(group.place) else "the trace does not say from where they are called"
+    return Finding(
+        bottleneck=CPU,
+        cause=SYNCHRONISATION,
+        ranks=view.ranks,
+        evidence=(told, dry, where),
+        subject=" in ".join(filter(None, (group.place.operator or group.name, group.place.code))),
+        lost_ns=group.lost_ns,
+        confidence=HIGH if str(group.place) else MEDIUM,
+    )
+
+
+def _launches_block(view: HostView, calls: Events) -> Iterator[Finding]:
+    """Tell launches that wait each for its kernel: CUDA_LAUNCH_BLOCKING or ASCEND_LAUNCH_BLOCKING is set."""
+    launches = np.count_nonzero(view.named(lambda name: _LAUNCHES.fullmatch(name) is not None, view.calls))
+    if not launches or len(calls) <= limits.SYNC_LAUNCH_RATIO.value * launches:
+        return
+    yield Finding(
+        bottleneck=CPU,
+        cause=SYNCHRONISATION,
+        ranks=view.ranks,
+        evidence=(f"{len(calls)} waiting calls for {launches} launches: blocking launches are switched on",),
+        subject="blocking launches",
+        lost_ns=_sum(_idle_ns(view, _charged(view, calls))),
+        confidence=MEDIUM,
+    )
+
+
+def _batch_norms(view: HostView) -> Iterator[Finding]:
+    columns = view.columns
+    operators = view.host & (columns.category == columns.category_code(OPERATOR))
+    found = view.named(lambda name: _BATCH_NORM.fullmatch(name) is not None, operators)
+    count = np.count_nonzero(found) / view.steps
+    if count <= limits.SYNC_BATCH_NORM.value:
+        return
+    yield Finding(
+        bottleneck=CPU,
+        cause=SYNCHRONISATION,
+        ranks=view.ranks,
+        evidence=(f"SyncBatchNorm is called {count:.0f} times a step; each call exchanges statistics with all ranks",),
+        subject="SyncBatchNorm",
+        confidence=MEDIUM,
+    )
+
+
+def _judge_without_device(view: HostView) -> list[Finding] | NotJudged:
+    columns = view.columns
+    reads = view.named(lambda name: _READS_BACK.fullmatch(name) is not None, view.host & _on(view, view.thread))
+    spent_ns = view.spans(reads).measure_ns()
+    if view.share(spent_ns) < limits.READ_BACK_RATIO.value:
+        reason = "no device: reading a value back waits for nobody, and takes no time of its own here"
+        return NotJudged(rule=SYNCHRONISATION, reason=reason)
+    outer = np.flatnonzero(reads)
+    outer = outer[_outermost(columns.start_ns[outer], columns.end_ns[outer])]
+    where = _most_spent(columns.duration_ns[outer], places(view, outer))
+    name = tidy(_most_spent(columns.duration_ns[outer], [columns.names[code] for code in columns.name[outer].tolist()]))
+    told = f"{len(outer)} calls that read values back ({name}) hold the training thread {view.per_step(spent_ns)}"
+    why = "there is no device to wait for: this is what the calls cost themselves; on a device it would run dry as well"
+    return [
+        Finding(
+            bottleneck=CPU,
+            cause=SYNCHRONISATION,
+            ranks=view.ranks,
+            evidence=(told, why, *((f"called from {where}",) if str(where) else ())),
+            subject=" in ".join(filter(None, (name, where.code))),
+            lost_ns=spent_ns,
+            confidence=MEDIUM,
+        )
+    ]
+
+
+def _on(view: HostView, thread: int) -> Mask:
+    mask: Mask = view.columns.thread == thread
+    return mask
+
+
+def _outermost(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Events:
+    """Return which of some spans lie in no other of them."""
+    order = np.lexsort((-end_ns, start_ns))
+    before_ns = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(end_ns[order])[:-1]))
+    return order[end_ns[order] > before_ns]
+
+
+def _most_spent(spent_ns: NDArray[np.int64], keys: list[_Key]) -> _Key:
+    totals: dict[_Key, int] = {}
+    for key, each_ns in zip(keys, spent_ns.tolist(), strict=True):
+        totals[key] = totals.get(key, 0) + each_ns
+    return max(totals, key=lambda key: totals[key])
+
+
+def _sum(times_ns: NDArray[np.int64]) -> int:
+    return int(times_ns.sum())

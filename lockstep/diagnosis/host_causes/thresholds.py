@@ -1,0 +1,83 @@
+"""Every limit of the host's rules, with who says so. Rules read them here and nowhere else.
+
+`own` marks a limit of this project; its reason stands beside it.
+"""
+
+from collections.abc import Mapping
+
+from lockstep.diagnosis.threshold import Threshold
+
+_ADVISOR = "msprof-analyze advisor"
+
+LOADER_NS = Threshold(10e6, "ns a step", f"{_ADVISOR}, dataloader check")
+LOADER_RATIO = Threshold(0.1, "ratio of the window", "TraceML, step_time policy: input share that warns")
+"""For short steps: 10 ms are never reached there."""
+LOADER_LEAST_RATIO = Threshold(0.03, "ratio of the window", "own: 10 ms of a step of a minute are no bottleneck")
+FETCHING_RATIO = Threshold(0.1, "ratio of the window", "TraceML, step_time policy: host to device share that warns")
+MAIN_PART_RATIO = Threshold(0.5, "ratio of the loader's time", "own: the stage that holds most of it is its cause")
+QUEUE_EMPTY_RATIO = Threshold(
+    0.5, "ratio of the samples", "own, for Hermes figure 8: a queue that is mostly empty is empty"
+)
+
+COMPILE_RATIO = Threshold(
+    0.01, "ratio of the window", "own: what holds less of a step is not worth telling; a warm run compiles nothing"
+)
+CHANGING_RATIO = Threshold(
+    0.5, "ratio of the steps", "own: shapes that are new in every other step never stop compiling"
+)
+CHANGING_STEPS = Threshold(3, "count of steps", "own: two steps differ by chance, and the first is new by itself")
+COMPILE_CALLS = Threshold(20, "count", f"{_ADVISOR}, op dispatch: aclopCompileAndExecute")
+
+SMALL_KERNEL_NS = Threshold(10_000, "ns", "Hermes 4.2.2 and HolisticTraceAnalysis: what one launch costs")
+SMALL_KERNEL_RATIO = Threshold(
+    0.3, "ratio of the kernels", "own: healthy traces hold less, host-bound ones 0.43 and more"
+)
+STARVED_RATIO = Threshold(0.1, "ratio of the window", "TraceML, step_time policy: residual share that warns")
+LAUNCH_GAP_NS = Threshold(1e6, "ns", "own: launching one operator takes 5 to 100 us; the host does other things longer")
+SEQUENCE_LENGTH = Threshold(10, "count of operators", f"{_ADVISOR} and Hermes 4.2.2: sequences of 2 to 10")
+SEQUENCE_COUNT = Threshold(5, "count", f"{_ADVISOR}, fusible sequences")
+SEQUENCE_RATIO = Threshold(0.01, "ratio of the window", f"{_ADVISOR}, fusible sequences")
+SEQUENCE_BUSY_RATIO = Threshold(0.4, "ratio of kernel to wall time", f"{_ADVISOR}, fusible sequences: host-bound below")
+
+SYNC_RATIO = Threshold(0.01, "ratio of the window", "own: as for sequences, of idle device time that the calls cause")
+SYNC_LAUNCH_RATIO = Threshold(
+    0.5, "ratio of the launches", f"{_ADVISOR}, sync stream: blocking launches are switched on"
+)
+SYNC_BATCH_NORM = Threshold(20, "count a step", f"{_ADVISOR}, SyncBatchNorm")
+READ_BACK_RATIO = Threshold(
+    0.05, "ratio of the window", "PerfTracker 4.1: 5 % is a fluctuation; on a CPU, where none waits"
+)
+
+GC_NS = Threshold(1e6, "ns", f"{_ADVISOR}, GC: shorter collections are no events")
+GC_RATIO = Threshold(0.01, "ratio of the window", "own: as for sequences; young collections take less in healthy runs")
+GAP_NS = Threshold(200e6, "ns", f"{_ADVISOR}, conjectured GC")
+GAP_EVENTS = Threshold(0.0001, "host events a us", f"{_ADVISOR}, conjectured GC")
+GAP_BUSY_RATIO = Threshold(0.01, "ratio of the gap", f"{_ADVISOR}, conjectured GC: time in the runtime's calls")
+
+RUN_QUEUE_RATIO = Threshold(0.05, "ratio of the time", "PerfTracker 4.1: 5 % is a fluctuation")
+THROTTLED_RATIO = Threshold(0.01, "ratio of the time", "own: a healthy limit never throttles")
+OTHERS_RATIO = Threshold(
+    0.5, "ratio of the cores", "own: two busy sides share cores; Hermes 5.1.2 met 4000 % of one process"
+)
+
+BY_CAUSE: Mapping[str, tuple[str, ...]] = {
+    "data_reading": ("LOADER_NS", "LOADER_RATIO", "LOADER_LEAST_RATIO", "MAIN_PART_RATIO", "QUEUE_EMPTY_RATIO"),
+    "data_processing": ("LOADER_NS", "LOADER_RATIO", "LOADER_LEAST_RATIO", "MAIN_PART_RATIO", "QUEUE_EMPTY_RATIO"),
+    "data_fetching": ("FETCHING_RATIO", "MAIN_PART_RATIO", "QUEUE_EMPTY_RATIO"),
+    "compilation": ("COMPILE_RATIO", "COMPILE_CALLS"),
+    "dynamic_shapes": ("COMPILE_RATIO", "COMPILE_CALLS", "CHANGING_RATIO", "CHANGING_STEPS"),
+    "dispatch": (
+        "SMALL_KERNEL_NS",
+        "SMALL_KERNEL_RATIO",
+        "STARVED_RATIO",
+        "LAUNCH_GAP_NS",
+        "SEQUENCE_LENGTH",
+        "SEQUENCE_COUNT",
+        "SEQUENCE_RATIO",
+        "SEQUENCE_BUSY_RATIO",
+    ),
+    "synchronisation": ("SYNC_RATIO", "LAUNCH_GAP_NS", "SYNC_LAUNCH_RATIO", "SYNC_BATCH_NORM", "READ_BACK_RATIO"),
+    "gc": ("GC_NS", "GC_RATIO", "GAP_NS", "GAP_EVENTS", "GAP_BUSY_RATIO"),
+    "cpu_contention": ("RUN_QUEUE_RATIO", "THROTTLED_RATIO", "OTHERS_RATIO"),
+}
+"""Which limits a cause is judged by, as names of this module; docs/causes.md is rendered from it."""

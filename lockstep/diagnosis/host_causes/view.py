@@ -1,0 +1,132 @@
+"""What all rules of the host look at, worked out once: the training thread, the steps, when the device had work."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.trace.columns import ABSENT, ANNOTATION, DRIVER, OPERATOR, PYTHON, RUNTIME, Mask, TraceColumns
+from lockstep.trace.intervals import Intervals, Times, common, merged, without
+from lockstep.trace.steps import Steps, StepSource, find_steps
+
+LOADER_PREFIX = "enumerate(DataLoader)#"
+_LOOKED_AT_CHARS = 1024
+"""Of a name: no real one needs more, and a hostile file's may have megabytes, in which patterns search for long."""
+HOST_CATEGORIES = (PYTHON, OPERATOR, ANNOTATION)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostView:
+    """A rank's trace in one window.
+
+    Masks are arrays of shape (n_events,): `inside` the events that touch the window, `host` those of them that are
+    frames, operators or annotations, `calls` calls into the device's runtime, `device` its work. `thread` is the code
+    of the thread that trains. `busy` is when the device worked, empty without one. `step_starts_ns` is an int64 array
+    of shape (n_steps,), the beginnings of the steps that begin in the window; empty where nothing marks them.
+    """
+
+    columns: TraceColumns
+    window_ns: tuple[int, int]
+    ranks: tuple[int, ...]
+    inside: Mask
+    host: Mask
+    calls: Mask
+    device: Mask
+    thread: int
+    busy: Intervals
+    step_starts_ns: Times
+
+    @property
+    def length_ns(self) -> int:
+        """Return the length of the window."""
+        return self.window_ns[1] - self.window_ns[0]
+
+    @property
+    def steps(self) -> int:
+        """Return the number of steps, 1 where nothing says."""
+        return max(len(self.step_starts_ns), 1)
+
+    @property
+    def has_device(self) -> bool:
+        """Return whether any device worked in the window."""
+        return bool(self.device.any())
+
+    @property
+    def meanwhile(self) -> str:
+        """Say why the host's time counts, for a sentence on exposed time."""
+        return "while the device has nothing to do" if self.has_device else "with no device to hide it behind"
+
+    def share(self, spent_ns: float) -> float:
+        """Return a time as a share of the window."""
+        return spent_ns / self.length_ns
+
+    def named(self, accept: Callable[[str], bool], among: Mask) -> Mask:
+        """Return which of some events have an accepted name."""
+        return self.columns.named(lambda name: accept(name[:_LOOKED_AT_CHARS])) & among
+
+    def spans(self, events: Mask) -> Intervals:
+        """Return when any of some events ran, cut to the window."""
+        start_ns = np.maximum(self.columns.start_ns[events], self.window_ns[0])
+        end_ns = np.minimum(self.columns.end_ns[events], self.window_ns[1])
+        return merged(start_ns, end_ns)
+
+    def exposed(self, spans: Intervals) -> Intervals:
+        """Return the part of `spans` in which the device had nothing to do; all of it without a device."""
+        return without(spans, self.busy)
+
+    def idle(self) -> Intervals:
+        """Return when the device had nothing to do."""
+        window = Intervals(np.array(self.window_ns[:1], np.int64), np.array(self.window_ns[1:], np.int64))
+        return without(window, self.busy)
+
+    def per_step(self, spent_ns: float) -> str:
+        """Say a time by step, and as a share."""
+        return f"{spent_ns / self.steps / 1e6:.1f} ms a step ({100 * self.share(spent_ns):.1f} % of the window)"
+
+
+def view_host(columns: TraceColumns, window_ns: tuple[int, int], *, steps: Steps | None = None) -> HostView:
+    """Return the view of a window, ns on the trace's clock.
+
+    `steps` are found in the trace where they are not given; those that begin in the window count. Raises ValueError for
+    an empty window.
+    """
+    if window_ns[1] <= window_ns[0]:
+        raise ValueError(f"window of the host's rules: got {window_ns}, expected a start before its end")
+    steps = find_steps(columns) if steps is None else steps
+    inside = (columns.start_ns < window_ns[1]) & (columns.end_ns > window_ns[0])
+    host = inside & np.isin(columns.category, [columns.category_code(each) for each in HOST_CATEGORIES])
+    calls = inside & np.isin(columns.category, [columns.category_code(each) for each in (RUNTIME, DRIVER)])
+    device = inside & columns.on_device
+    starts_ns = steps.start_ns if steps.source is not StepSource.WHOLE else steps.start_ns[:0]
+    return HostView(
+        columns=columns,
+        window_ns=window_ns,
+        ranks=() if columns.about.rank == ABSENT else (columns.about.rank,),
+        inside=inside,
+        host=host,
+        calls=calls,
+        device=device,
+        thread=steps.thread,
+        busy=merged(
+            np.maximum(columns.start_ns[device], window_ns[0]), np.minimum(columns.end_ns[device], window_ns[1])
+        ),
+        step_starts_ns=starts_ns[(starts_ns >= window_ns[0]) & (starts_ns < window_ns[1])],
+    )
+
+
+def measured_before(spans: Intervals, times_ns: Times) -> NDArray[np.int64]:
+    """Return how much of a set lies before each time: F(t), whose differences are what lies between two times."""
+    if not len(spans.start_ns):
+        return np.zeros(len(times_ns), np.int64)
+    total_ns = np.concatenate(([0], np.cumsum(spans.end_ns - spans.start_ns)))
+    at = np.searchsorted(spans.start_ns, times_ns, side="right")
+    last = np.maximum(at - 1, 0)
+    inside = np.clip(times_ns - spans.start_ns[last], 0, spans.end_ns[last] - spans.start_ns[last])
+    measured: NDArray[np.int64] = np.where(at > 0, total_ns[last] + inside, 0)
+    return measured
+
+
+def overlap_ns(one: Intervals, other: Intervals) -> int:
+    """Return how long both sets are there."""
+    return common(one, other).measure_ns()

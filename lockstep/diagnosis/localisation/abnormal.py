@@ -1,0 +1,80 @@
+"""The answer's form: which function, on which workers, how it differs, and what that costs."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from lockstep.diagnosis.localisation.matrix import Function, Ranks
+from lockstep.diagnosis.localisation.odd_ones import OddBy
+
+
+class Against(StrEnum):
+    """What a difference is against."""
+
+    EXPECTED = "expected range"
+    PEERS = "peers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One dimension of some workers' patterns: `value` is their median, `reference` what it should be.
+
+    `dimension` is beta, mu or sigma; `count` the number of workers that differ this way.
+    """
+
+    dimension: str
+    against: Against
+    count: int
+    value: float
+    reference: float
+
+    @property
+    def is_high(self) -> bool:
+        """Whether there is too much of it."""
+        return self.value > self.reference
+
+    def __str__(self) -> str:
+        """Return the difference with its numbers, as evidence."""
+        direction = "above" if self.is_high else "below"
+        workers = f"{self.count} worker{'s' if self.count > 1 else ''}"
+        return f"{self.dimension} {self.value:.3g} {direction} {self.reference:.3g} ({self.against}) on {workers}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbnormalFunction:
+    """A function that behaves abnormally, and where; arrays of ranks are int64, the most lost time first.
+
+    `unexpected` ranks are outside the expected range, `unlike` ones differ from their peers; `ranks` are both together.
+    `odd` are those inside flagged communication groups of the kind `group_kind` that make the others wait, as `odd_by`
+    tells, empty where there is no such group; the one with the shortest collective need not be abnormal itself.
+    `lost_s` is what the function costs in the window, on the rank where it costs most.
+    """
+
+    function: Function
+    ranks: Ranks
+    unexpected: Ranks
+    unlike: Ranks
+    odd: Ranks
+    odd_by: OddBy
+    group_kind: str
+    differences: tuple[Difference, ...]
+    lost_s: float
+
+    @property
+    def suspects(self) -> Ranks:
+        """The ranks to look at: the odd ones where there are any, else all abnormal ones."""
+        return self.odd if len(self.odd) else self.ranks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Localisation:
+    """Abnormal functions, those that lose most time first.
+
+    `compared` functions of `workers` workers were looked at; `left_out` ones mattered and had no room. Where
+    `has_peers` is False there was one worker, or one in each role: only expected ranges were judged.
+    """
+
+    abnormal: tuple[AbnormalFunction, ...]
+    workers: int
+    compared: int
+    left_out: int
+    has_peers: bool

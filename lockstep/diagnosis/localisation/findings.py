@@ -1,0 +1,61 @@
+"""Abnormal functions as findings, in the form that all rules of the diagnosis share."""
+
+from lockstep.diagnosis.finding import COMMUNICATION, COMPUTE, CPU, Finding, NotJudged
+from lockstep.diagnosis.localisation.abnormal import AbnormalFunction, Localisation
+from lockstep.diagnosis.localisation.odd_ones import OddBy
+from lockstep.diagnosis.verdict import HIGH, MEDIUM
+from lockstep.trace.patterns import FunctionClass
+
+RULE = "localisation"
+
+SLOW_DEVICE = "slow_device"
+SLOW_COPY = "slow_copy"
+SLOW_COLLECTIVE = "slow_collective"
+SLOW_LINK = "slow_link"
+"""A collective with odd ones by their usage of links."""
+LATE_ARRIVAL = "late_arrival"
+"""A collective in which all wait for the last: a symptom of what is slow on that rank."""
+SLOW_FUNCTION = "slow_function"
+
+_CAUSES = {
+    FunctionClass.COMPUTE: (COMPUTE, SLOW_DEVICE),
+    FunctionClass.MEMORY: (COMPUTE, SLOW_COPY),
+    FunctionClass.COLLECTIVE: (COMMUNICATION, SLOW_COLLECTIVE),
+    FunctionClass.HOST: (CPU, SLOW_FUNCTION),
+}
+_CAUSES_OF_ODD = {OddBy.USAGE: SLOW_LINK, OddBy.SHORTEST: LATE_ARRIVAL}
+_NS_PER_S = 1_000_000_000
+
+
+def findings_of(localisation: Localisation) -> list[Finding] | NotJudged:
+    """Return a finding for each abnormal function, those that lose most time first.
+
+    `NotJudged` if nothing is abnormal and there were no peers to tell it from.
+    """
+    if not localisation.abnormal and not localisation.has_peers:
+        reason = f"{localisation.workers} workers summarised, and no two that do the same work: no peer to compare with"
+        return NotJudged(rule=RULE, reason=reason)
+    return [_finding(each, localisation.workers) for each in localisation.abnormal]
+
+
+def _finding(abnormal: AbnormalFunction, workers: int) -> Finding:
+    bottleneck, cause = _CAUSES[abnormal.function.kind]
+    return Finding(
+        bottleneck=bottleneck,
+        cause=_CAUSES_OF_ODD.get(abnormal.odd_by, cause),
+        ranks=tuple(abnormal.suspects.tolist()),
+        evidence=tuple(_evidence(abnormal, workers)),
+        subject=abnormal.function.name,
+        lost_ns=round(abnormal.lost_s * _NS_PER_S),
+        confidence=HIGH if len(abnormal.unlike) else MEDIUM,
+    )
+
+
+def _evidence(abnormal: AbnormalFunction, workers: int) -> list[str]:
+    told = [f"abnormal on {len(abnormal.ranks)} of {workers} workers"]
+    told += map(str, abnormal.differences)
+    if len(abnormal.odd):
+        told.append(f"{len(abnormal.odd)} odd inside their {abnormal.group_kind} groups by their {abnormal.odd_by}")
+    if abnormal.function.stack:
+        told.append(f"called from {abnormal.function.stack[-1]}")
+    return told

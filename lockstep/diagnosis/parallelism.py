@@ -1,0 +1,61 @@
+"""Components that take turns where they could work at once (Hermes, section 4.2.1)."""
+
+from collections.abc import Mapping
+from statistics import median
+
+from lockstep.diagnosis.evidence import ms
+from lockstep.diagnosis.finding import PARALLEL, Finding, NotJudged
+from lockstep.diagnosis.threshold import Threshold
+from lockstep.diagnosis.verdict import MEDIUM
+from lockstep.trace.step_breakdown import Breakdown
+
+POOR_OVERLAP = "poor_overlap"
+
+OVERLAP_RATIO = Threshold(
+    0.05,
+    "ratio",
+    "Hermes calls 2.66 % (section 5.2.1) and 38.1 of 890.9 ms, 4.3 % (appendix D), of a step a bottleneck, "
+    "8.76 % and 11.19 % sufficient",
+)
+"""Computation beside communication, as a share of the step, below which the two take turns."""
+WORTH_RATIO = Threshold(0.05, "ratio", "detection's floor: a step that is 5 % longer is worth an alert")
+"""Share of the step that hiding one behind the other could give back at most."""
+
+
+def find_poor_overlap(by_rank: Mapping[int, Breakdown]) -> list[Finding] | NotJudged:
+    """Return whether computation and communication of the captured ranks take turns.
+
+    What could be hidden is the shorter of what each does alone, on the rank where that is least: elsewhere part of the
+    communication is waiting for other ranks, which no overlap takes away.
+    """
+    judged = {rank: each for rank, each in by_rank.items() if each.window_ns > 0}
+    if not any(each.communication_active_ns for each in judged.values()):
+        return NotJudged(rule=POOR_OVERLAP, reason=f"no communication in the windows of {len(by_rank)} ranks")
+    ratio = median(each.compute_communication_overlap_ratio for each in judged.values())
+    rank, least = min(judged.items(), key=lambda item: _hideable_ratio(item[1]))
+    if ratio >= OVERLAP_RATIO.value or _hideable_ratio(least) < WORTH_RATIO.value:
+        return []
+    overlapping = f"computation runs beside communication for {ratio:.1%} of the step"
+    alone = f"on rank {rank} computation alone takes {ms(least.compute_ns)}"
+    return [
+        Finding(
+            bottleneck=PARALLEL,
+            cause=POOR_OVERLAP,
+            ranks=tuple(sorted(judged)),
+            evidence=(
+                f"{overlapping} (median of {len(judged)} ranks), limit {OVERLAP_RATIO.value:.0%}",
+                f"{alone} and communication alone {ms(least.communication_ns)} of {ms(least.window_ns)}",
+            ),
+            lost_ns=_hideable_ns(least),
+            predicted_gain_ratio=_hideable_ratio(least),
+            confidence=MEDIUM,
+        )
+    ]
+
+
+def _hideable_ns(breakdown: Breakdown) -> int:
+    return min(breakdown.compute_ns, breakdown.communication_ns)
+
+
+def _hideable_ratio(breakdown: Breakdown) -> float:
+    return _hideable_ns(breakdown) / breakdown.window_ns

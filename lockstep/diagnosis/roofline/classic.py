@@ -1,0 +1,178 @@
+"""The classic roofline of every operator with a known formula (Hermes, appendix B, equation 3).
+
+Arithmetic intensity AI = FLOPs / bytes, achieved FLOP/s and bytes/s are those over the operator's time on the device:
+
+    memory bound     AI <= P_peak / B_peak and B >= U_th B_peak
+    compute bound    AI >  P_peak / B_peak and P >= U_th P_peak
+    underutilised    otherwise
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from lockstep.diagnosis.finding import NotJudged
+from lockstep.diagnosis.roofline.convolutions import convolution_outputs
+from lockstep.diagnosis.roofline.devices import Roof, roof_of
+from lockstep.diagnosis.roofline.formulas import has_formula, work_of
+from lockstep.diagnosis.roofline.launches import launched_groups
+from lockstep.diagnosis.roofline.operands import parse_operands
+from lockstep.diagnosis.roofline.thresholds import PLAUSIBLE, UTILISATION
+from lockstep.trace.columns import ABSENT, TraceColumns
+
+RULE = "classic roofline"
+MEMORY_BOUND, COMPUTE_BOUND, UNDERUTILISED = ("memory_bound", "compute_bound", "underutilised")
+VERDICTS = (MEMORY_BOUND, COMPUTE_BOUND, UNDERUTILISED)
+
+NO_OPERATOR = "kernels whose operator the trace does not tell"
+NO_SHAPES = "operators without recorded shapes"
+NO_FORMULA = "operators without a formula"
+UNFIT_SHAPES = "operators whose shapes do not fit their formula, or lack a scalar that it needs"
+IMPLAUSIBLE = "operators that seem to pass the device's peak: served by a cache, counted wrong or cut off"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorPoint:
+    """Calls of one operator with one set of shapes, or of several sets together (`by_operator`).
+
+    `flops` and `moved_bytes` are of all `calls`, `device_ns` their kernels' time. `verdict` is one of VERDICTS, empty
+    where the device's roof is unknown.
+    """
+
+    operator: str
+    kind: str
+    number_format: str
+    shapes: str
+    calls: int
+    device_ns: int
+    flops: int
+    moved_bytes: int
+    roof: Roof | None = None
+    verdict: str = ""
+
+    @property
+    def intensity(self) -> float:
+        """Return AI in FLOP per byte."""
+        return self.flops / self.moved_bytes
+
+    @property
+    def flops_per_second(self) -> float:
+        """Return P_actual."""
+        return self.flops / self.device_ns * 1e9
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Return B_actual."""
+        return self.moved_bytes / self.device_ns * 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rooflines:
+    """Points of one rank, longest first. `unjudged_ns` is device time by the reason why it has no point."""
+
+    device: str
+    points: tuple[OperatorPoint, ...]
+    device_ns: int
+    unjudged_ns: Mapping[str, int] = field(default_factory=dict)
+
+
+def classify(point: OperatorPoint, roof: Roof, utilisation: float) -> str:
+    """Return the verdict of equation 3."""
+    if point.intensity <= roof.ridge:
+        return MEMORY_BOUND if point.bytes_per_second >= utilisation * roof.bytes_per_second else UNDERUTILISED
+    return COMPUTE_BOUND if point.flops_per_second >= utilisation * roof.flops_per_second else UNDERUTILISED
+
+
+def operator_rooflines(
+    columns: TraceColumns, *, device: str = "", utilisation: float = UTILISATION.value
+) -> Rooflines | NotJudged:
+    """Return the roofline point of every operator whose work can be told.
+
+    `device` overrides the name that the trace has. Where the device is unknown the points carry what was achieved and
+    no verdict.
+    """
+    groups = launched_groups(columns)
+    if not groups.total_ns:
+        return NotJudged(rule=RULE, reason="the trace has no compute kernel on a device")
+    device = device or (columns.about.devices[0] if columns.about.devices else "")
+    unjudged: dict[str, int] = defaultdict(int)
+    if groups.unattributed_ns:
+        unjudged[NO_OPERATOR] = groups.unattributed_ns
+    outputs = convolution_outputs(columns)
+    points = []
+    for name, shapes, calls, device_ns in zip(
+        groups.name.tolist(), groups.shapes.tolist(), groups.calls.tolist(), groups.device_ns.tolist(), strict=True
+    ):
+        text = "" if shapes == ABSENT else columns.shape_texts[shapes]
+        point = _point(columns.names[name], text, outputs.get((name, shapes)), (calls, device_ns))
+        point = point if isinstance(point, str) else _judged(point, device, utilisation)
+        if isinstance(point, str):
+            unjudged[point] += device_ns
+        else:
+            points.append(point)
+    points.sort(key=lambda each: -each.device_ns)
+    return Rooflines(device=device, points=tuple(points), device_ns=groups.total_ns, unjudged_ns=dict(unjudged))
+
+
+def by_operator(points: Iterable[OperatorPoint]) -> list[OperatorPoint]:
+    """Return one point for each operator, format and verdict, longest first; `shapes` are those of the longest part."""
+    parts: dict[tuple[str, str, str], list[OperatorPoint]] = defaultdict(list)
+    for point in points:
+        parts[point.operator, point.number_format, point.verdict].append(point)
+    joined = [
+        replace(
+            max(part, key=lambda each: each.device_ns),
+            calls=sum(each.calls for each in part),
+            device_ns=sum(each.device_ns for each in part),
+            flops=sum(each.flops for each in part),
+            moved_bytes=sum(each.moved_bytes for each in part),
+        )
+        for part in parts.values()
+    ]
+    return sorted(joined, key=lambda each: -each.device_ns)
+
+
+def _point(operator: str, shapes: str, output: tuple[int, ...] | None, spent: tuple[int, int]) -> OperatorPoint | str:
+    """Return the point without its roof, or why there is none; `spent` is calls and their device time."""
+    calls, device_ns = spent
+    if not shapes:
+        return NO_SHAPES
+    if not has_formula(operator):
+        return NO_FORMULA
+    operands = parse_operands(shapes)
+    work = None if operands is None else work_of(operator, replace(operands, output=output))
+    if work is None or not device_ns:
+        return UNFIT_SHAPES
+    return OperatorPoint(
+        operator=operator,
+        kind=work.kind,
+        number_format=work.number_format,
+        shapes=shapes,
+        calls=calls,
+        device_ns=device_ns,
+        flops=work.flops * calls,
+        moved_bytes=work.moved_bytes * calls,
+    )
+
+
+def _judged(point: OperatorPoint, device: str, utilisation: float) -> OperatorPoint | str:
+    roof = _roof_for(point, device)
+    if roof is None:
+        return point
+    if roof.seconds(point.flops, point.moved_bytes) * 1e9 > PLAUSIBLE.value * point.device_ns:
+        return IMPLAUSIBLE
+    return replace(point, roof=roof, verdict=classify(point, roof, utilisation))
+
+
+def _roof_for(point: OperatorPoint, device: str) -> Roof | None:
+    """Return the roof of the point's format: fp32 products on tensor cores are tf32, which only their speed tells.
+
+    Formats without a figure (integers, fp64) have the memory's line of any other: elementwise work meets no other.
+    """
+    roof = roof_of(device, point.number_format)
+    faster = roof_of(device, "tf32") if point.number_format == "fp32" else None
+    if roof is not None and faster is not None and point.flops_per_second > roof.flops_per_second:
+        return faster
+    if roof is None and point.kind == "elementwise":
+        return roof_of(device, "fp32") or roof_of(device, "fp16")
+    return roof

@@ -1,0 +1,44 @@
+"""All rules on operators of one rank's device: classic roofline, component roofline and the vendor's small ones."""
+
+from dataclasses import dataclass
+
+from lockstep.diagnosis.finding import Finding, NotJudged
+from lockstep.diagnosis.roofline.ascend_rules import find_affinity, find_aicpu, find_private_formats
+from lockstep.diagnosis.roofline.classic import Rooflines, operator_rooflines
+from lockstep.diagnosis.roofline.classic_rules import judge_rooflines
+from lockstep.diagnosis.roofline.component_rules import judge_components
+from lockstep.diagnosis.roofline.kernel_counters import KernelCounters, component_table_of
+from lockstep.trace.columns import TraceColumns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorCauses:
+    """What the rules found, the costliest first, which of them could not answer, and the points of the picture."""
+
+    findings: tuple[Finding, ...]
+    not_judged: tuple[NotJudged, ...]
+    rooflines: Rooflines | None
+
+
+def judge_operators(
+    columns: TraceColumns, rank: int, *, kernels: KernelCounters | None = None, device: str = ""
+) -> OperatorCauses:
+    """Ask all rules about one rank; `kernels` are the vendor's rows with counters, where there are any.
+
+    The clock is compared over ranks: `find_frequency_drop` stands apart.
+    """
+    rooflines = operator_rooflines(columns, device=device)
+    answers: list[list[Finding] | NotJudged] = [judge_rooflines(rooflines, rank)]
+    if kernels is not None:
+        answers += [
+            judge_components(kernels, component_table_of(kernels), rank),
+            find_aicpu(kernels, rank),
+            find_private_formats(kernels, rank),
+            find_affinity(kernels, rank),
+        ]
+    findings = [finding for answer in answers if isinstance(answer, list) for finding in answer]
+    return OperatorCauses(
+        findings=tuple(sorted(findings, key=lambda each: -(each.lost_ns or 0))),
+        not_judged=tuple(answer for answer in answers if isinstance(answer, NotJudged)),
+        rooflines=rooflines if isinstance(rooflines, Rooflines) else None,
+    )

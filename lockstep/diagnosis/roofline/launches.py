@@ -1,0 +1,111 @@
+# ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
+"""Which operator the device worked for: device time by operator and shapes.
+
+A kernel names its operator (`external`), or its launch does (`correlation`), or the launch lies inside an operator of
+its thread. Shape suffixes: K kernels, O operators (host), G groups of calls with one name and one set of shapes.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.trace.columns import ABSENT, DRIVER, OPERATOR, RUNTIME, TraceColumns, Work
+
+_BACK_MAX = 256
+"""Operators before a launch that are looked at for the one around it: longer runs of siblings are rare."""
+
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchedGroups:
+    """Device time of compute kernels by operator and shapes; arrays of shape (n_groups,).
+
+    `name` and `shapes` are codes of the trace (`shapes` ABSENT where not recorded), `calls` counts operators and
+    `device_ns` sums their kernels. `unattributed_ns` is the time of kernels whose operator the trace does not tell.
+    """
+
+    name: NDArray[np.int32]
+    shapes: NDArray[np.int32]
+    calls: Index
+    device_ns: Index
+    unattributed_ns: int
+    total_ns: int
+
+
+def launched_groups(columns: TraceColumns) -> LaunchedGroups:
+    """Return the device time of compute kernels by the operator that launched them."""
+    kernel_K = np.flatnonzero(columns.on_device & (columns.work == Work.COMPUTE))
+    owner_K = launching_operators(columns, kernel_K)
+    duration_ns_K = columns.duration_ns[kernel_K]
+    known_K = owner_K != ABSENT
+    operators, call_K = np.unique(owner_K[known_K], return_inverse=True)
+    of_call_ns = np.zeros(len(operators), np.int64)
+    np.add.at(of_call_ns, call_K, duration_ns_K[known_K])
+    keys = np.stack((columns.name[operators], columns.shapes[operators]), axis=1)
+    groups, group_of_call = np.unique(keys, axis=0, return_inverse=True)
+    group_of_call = group_of_call.ravel()
+    device_ns_G = np.zeros(len(groups), np.int64)
+    np.add.at(device_ns_G, group_of_call, of_call_ns)
+    total_ns = int(duration_ns_K.sum())
+    return LaunchedGroups(
+        name=groups[:, 0],
+        shapes=groups[:, 1],
+        calls=np.bincount(group_of_call, minlength=len(groups)).astype(np.int64),
+        device_ns=device_ns_G,
+        unattributed_ns=total_ns - int(of_call_ns.sum()),
+        total_ns=total_ns,
+    )
+
+
+def launching_operators(columns: TraceColumns, kernel_K: Index) -> Index:
+    """Return the index of each kernel's operator, array of shape (n_kernels,), ABSENT where it cannot be told."""
+    operator_O = np.flatnonzero(columns.category == columns.category_code(OPERATOR))
+    owner_K = _looked_up(columns.external, operator_O, columns.external[kernel_K])
+    missing = np.flatnonzero(owner_K == ABSENT)
+    if not len(missing):
+        return owner_K
+    host = (columns.category == columns.category_code(RUNTIME)) | (columns.category == columns.category_code(DRIVER))
+    launch = _looked_up(columns.correlation, np.flatnonzero(host), columns.correlation[kernel_K[missing]])
+    missing, launch = missing[launch != ABSENT], launch[launch != ABSENT]
+    owner_K[missing] = _looked_up(columns.external, operator_O, columns.external[launch])
+    still = owner_K[missing] == ABSENT
+    owner_K[missing[still]] = innermost_around(columns, operator_O, launch[still])
+    return owner_K
+
+
+def _looked_up(key: Index, among: Index, wanted: Index) -> Index:
+    """Return for each wanted key the first event of `among` that has it, ABSENT if none or the key is ABSENT."""
+    found = np.full(len(wanted), ABSENT, np.int64)
+    keys = key[among]
+    among, keys = among[keys != ABSENT], keys[keys != ABSENT]
+    if not len(among):
+        return found
+    order = np.argsort(keys, kind="stable")
+    keys, among = keys[order], among[order]
+    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    hit = (keys[place] == wanted) & (wanted != ABSENT)
+    found[hit] = among[place[hit]]
+    return found
+
+
+def innermost_around(columns: TraceColumns, operator_O: Index, launch: Index) -> Index:
+    """Return for each event of `launch` the innermost of `operator_O` around it on its thread, ABSENT if none."""
+    found = np.full(len(launch), ABSENT, np.int64)
+    end_ns = columns.end_ns
+    for thread in np.unique(columns.thread[launch]):
+        mine = np.flatnonzero(columns.thread[launch] == thread)
+        inner = operator_O[columns.thread[operator_O] == thread]
+        inner = inner[np.lexsort((-columns.duration_ns[inner], columns.start_ns[inner]))]
+        if not len(inner):
+            continue
+        at = np.searchsorted(columns.start_ns[inner], columns.start_ns[launch[mine]], side="right") - 1
+        for _ in range(_BACK_MAX):
+            mine, at = mine[at >= 0], at[at >= 0]
+            if not len(mine):
+                break
+            covers = end_ns[inner[at]] >= end_ns[launch[mine]]
+            found[mine[covers]] = inner[at[covers]]
+            mine, at = mine[~covers], at[~covers] - 1
+    return found

@@ -1,0 +1,45 @@
+"""Network settings of the ranks."""
+
+import pytest
+
+from lockstep.diagnosis.communication_causes.settings import find_settings
+from lockstep.diagnosis.finding import NotJudged
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wrong"),
+    [
+        ("NCCL_P2P_DISABLE", "1", True),
+        ("NCCL_P2P_DISABLE", "0", False),
+        ("NCCL_IB_DISABLE", "1", True),
+        ("HCCL_RDMA_TC", "132", False),
+        ("HCCL_RDMA_TC", "130", True),
+        ("HCCL_RDMA_TC", "256", True),
+        ("HCCL_RDMA_TC", "99999999999999999999", True),
+        ("HCCL_RDMA_SL", "4", False),
+        ("HCCL_RDMA_SL", "8", True),
+        ("HCCL_RDMA_TIMEOUT", "x", True),
+        ("PATH", "1", False),
+    ],
+)
+def test_known_settings(name, value, wrong):
+    """Values that disable a path or are out of range are told; good ones and foreign variables are not."""
+    found = find_settings({0: {name: value}, 1: {name: value}})
+    assert [(each.cause, each.subject, each.ranks) for each in found] == (
+        [("network_configuration", name, (0, 1))] if wrong else []
+    )
+
+
+def test_ranks_that_differ():
+    """The minority is named; variables that belong to a node may differ."""
+    usual = {"NCCL_ALGO": "Ring", "NCCL_SOCKET_IFNAME": "eth0"}
+    other = {"NCCL_SOCKET_IFNAME": "eth1"}
+    (finding,) = find_settings({0: usual, 1: usual, 2: other})
+    assert (finding.subject, finding.ranks) == ("NCCL_ALGO", (2,))
+    assert "Ring on 2 ranks; not set on 1 ranks" in finding.evidence[0]
+
+
+def test_nothing_given_is_not_judged():
+    """Ranks without such variables are well; no environment at all is no evidence."""
+    assert find_settings({0: {}, 1: {"HOME": "/"}}) == []
+    assert isinstance(find_settings({}), NotJudged)

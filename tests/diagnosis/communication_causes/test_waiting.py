@@ -1,0 +1,182 @@
+"""R_wait and who is waited for."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lockstep.diagnosis.communication_causes.matching import match_collectives
+from lockstep.diagnosis.communication_causes.waiting import (
+    computed_before_ns,
+    group_waiting,
+    judge_transmission,
+    judge_waiting,
+    transmission_ns,
+    wait_ratio,
+    waited_ns,
+)
+from lockstep.diagnosis.finding import NotJudged
+from tests.diagnosis.communication_causes.made import DP, MS, job, rank_of
+
+NAN = float("nan")
+WINDOW_NS = 1000 * MS
+
+
+def steps(delays_ms, count=5, every_ms=100):
+    """Return arrivals of ranks that compute for as long as all, plus their delay."""
+    return [[round((at * every_ms + delay) * MS) for delay in delays_ms] for at in range(1, count + 1)]
+
+
+@pytest.mark.parametrize(
+    ("times", "ratio"),
+    [
+        ([[1, 1, 1, 1]], 0.0),
+        ([[1, 1, 1, 2]], 1 - 1.25 / 2),
+        ([[34.6, 121.0]], 0.357),
+        ([[1, 1, NAN, 2]], 1 - 4 / 6),
+        ([[1, 3], [2, 2]], 1 - 8 / 10),
+        ([[0, 0]], 0.0),
+    ],
+)
+def test_wait_ratio(times, ratio):
+    """Equation 2, with hcom_allReduce__170_1_1 of a real run (34.6 and 121.0 ms); several collectives sum both sides."""
+    assert wait_ratio(np.array(times, np.float64)) == pytest.approx(ratio, abs=1e-3)
+    assert wait_ratio(np.zeros((0, 4))) == 0.0
+
+
+def test_equation_1_is_equation_2():
+    """T_wait = sum (T_max - T_i) over n T_max."""
+    times = np.random.default_rng(1).uniform(1, 9, (20, 8))
+    waited = (times.max(axis=1, keepdims=True) - times).sum()
+    assert wait_ratio(times) == pytest.approx(waited / (8 * times.max(axis=1).sum()))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_waits_are_the_same_with_and_without_a_common_clock(shared):
+    """All leave together: what a rank waits is its duration less the shortest, on any clock."""
+    table = match_collectives(job(steps([0, 3, 20, 5]), 4 * MS, shared=shared))
+    assert table.clock_is_shared == shared
+    assert waited_ns(table) / MS == pytest.approx(np.tile([20, 17, 0, 15], (5, 1)))
+    assert transmission_ns(table) / MS == pytest.approx(4)
+
+
+def test_clocks_that_are_not_shared_do_not_matter():
+    """Ranks of two hosts an hour apart have the same straggler."""
+    parts = [
+        replace(part, start_ns=part.start_ns + part.rank * 3_600_000 * MS, host=f"h{part.rank}")
+        for part in job(steps([0, 0, 0, 60]), 4 * MS)
+    ]
+    (finding,) = judge_waiting(match_collectives(parts), WINDOW_NS)
+    assert finding.ranks == (3,)
+    assert finding.lost_ns == 5 * 60 * MS
+
+
+def test_the_vendor_knows_the_transmission():
+    """Transit times count before what can be told from durations."""
+    table = match_collectives(job(steps([0, 1, 2, 3]), 9 * MS, transit=[5 * MS] * 5))
+    assert transmission_ns(table) / MS == pytest.approx(5)
+
+
+def test_compute_before_the_sync():
+    """From the end of the last collective to the start of this one, on each rank's own clock."""
+    table = match_collectives(job(steps([0, 0, 0, 50], count=3), 4 * MS))
+    compute = computed_before_ns(table, np.arange(3)) / MS
+    assert compute == pytest.approx(np.tile([46, 46, 46, 96], (2, 1)))
+    assert group_waiting(table)[0].compute_ratio == pytest.approx(1 - (3 * 46 + 96) / 4 / 96)
+
+
+def test_the_straggler_has_the_shortest_collective():
+    """Rank 2 computes 60 ms longer: it is named, with what all others waited."""
+    table = match_collectives(job(steps([0, 5, 60, 2]), 4 * MS))
+    (finding,) = judge_waiting(table, WINDOW_NS)
+    assert (finding.cause, finding.ranks, finding.subject) == ("waiting_for_straggler", (2,), "dp")
+    assert finding.lost_ns == 5 * 55 * MS
+    assert finding.confidence == "high"
+    assert "last one in 5 of 5" in finding.evidence[1]
+    (waiting,) = group_waiting(table)
+    assert waiting.duration_ns.argmin() == 2
+    assert waiting.last.tolist() == [0, 0, 5, 0]
+
+
+def test_collectives_side_by_side_count_once():
+    """Five buckets that wait for the same rank at the same time cost the wait once."""
+    arrivals = [[at, at, at, at + 60 * MS] for at in range(0, 5000, 1000)]
+    table = match_collectives(job([*arrivals, *steps([0, 0, 0, 60], count=2, every_ms=200)], 4 * MS))
+    (finding,) = judge_waiting(table, WINDOW_NS)
+    assert finding.lost_ns == pytest.approx(3 * 60 * MS, abs=5000)
+
+
+def test_a_rank_that_misses_all_of_it_does_not_hide_the_loss():
+    """A rank whose capture holds none of the collectives that waited for rank 0 is none of those that waited."""
+    parts = job(steps([60, 0, 0], count=6), 4 * MS, numbers=[*range(6)])
+    late = rank_of(3, [(at * MS, 4 * MS) for at in (900, 950)], numbers=[6, 7])
+    early = replace(
+        parts[1],
+        **{
+            name: np.append(getattr(parts[1], name), getattr(late, name))
+            for name in ("start_ns", "duration_ns", "bytes", "sequence")
+        },
+        kinds=["all_reduce"] * 8,
+        groups=[DP] * 8,
+    )
+    (finding,) = judge_waiting(match_collectives([parts[0], early, parts[2], late]), WINDOW_NS)
+    assert (finding.ranks, finding.lost_ns) == ((0,), 6 * 60 * MS)
+
+
+def test_a_healthy_job_has_no_straggler():
+    """Small differences, and large ones that hit every rank in turn, name nobody."""
+    rng = np.random.default_rng(4)
+    small = [[round((at * 100 + jitter) * MS) for jitter in rng.uniform(0, 3, 4)] for at in range(20)]
+    turns = [[(at * 100 + 50 * (at % 4 == rank)) * MS for rank in range(4)] for at in range(20)]
+    for arrivals in (small, turns):
+        assert judge_waiting(match_collectives(job(arrivals, 4 * MS)), WINDOW_NS) == []
+
+
+def test_a_wait_that_costs_nothing_is_not_told():
+    """Below 1 % of the window it is no finding."""
+    table = match_collectives(job(steps([0, 0, 0, 60]), 4 * MS))
+    assert judge_waiting(table, 5 * 60 * MS * 100 + 1) == []
+    assert len(judge_waiting(table, 5 * 60 * MS * 100)) == 1
+
+
+def test_a_part_of_a_group_is_judged_with_less_confidence():
+    """Two captured ranks of four: the culprit may be among the others."""
+    table = match_collectives(job(steps([0, 0, 60, 0]), 4 * MS)[1:3])
+    (finding,) = judge_waiting(table, WINDOW_NS)
+    assert (finding.ranks, finding.confidence) == ((2,), "medium")
+    assert finding.evidence[-1] == "only 2 ranks of the group were captured"
+
+
+def test_a_group_without_name_is_judged_with_less_confidence():
+    """Order alone matched it."""
+    (finding,) = judge_waiting(match_collectives(job(steps([0, 0, 60, 0]), 4 * MS, group=("", ()))), WINDOW_NS)
+    assert finding.confidence == "medium"
+
+
+@pytest.mark.parametrize("parts", [[], [rank_of(0, [(0, 5)] * 9)], job(steps([0, 9], count=2), 4 * MS)])
+def test_too_little_is_not_judged(parts):
+    """No rank, one rank, two collectives: each says so."""
+    assert isinstance(judge_waiting(match_collectives(parts), WINDOW_NS), NotJudged)
+
+
+def test_slow_transmission_names_the_slowest_link():
+    """Hermes' VGG16: R_wait of 0.3 on the transmission because of rank 7."""
+    quick, slow = 65.8 * MS, 100 * MS
+    transits = [[round(quick)] * 6] * 7 + [[round(slow)] * 6]
+    parts = [
+        rank_of(rank, [(at * 200 * MS, 110 * MS) for at in range(6)], group=("world", ()), transit=transits[rank])
+        for rank in range(8)
+    ]
+    table = match_collectives(parts)
+    assert group_waiting(table)[0].transit_ratio == pytest.approx(0.3, abs=1e-3)
+    (finding,) = judge_transmission(table, WINDOW_NS)
+    assert (finding.cause, finding.ranks) == ("slow_link", (7,))
+    assert finding.lost_ns == pytest.approx(6 * 34.2 * MS)
+    assert isinstance(judge_transmission(match_collectives(job(steps([0, 0]), 9)), WINDOW_NS), NotJudged)
+
+
+def test_even_transmissions_are_no_finding():
+    """The same time on all ranks."""
+    table = match_collectives(job(steps([0, 0, 0, 0]), 9 * MS, transit=[8 * MS] * 5))
+    assert judge_transmission(table, WINDOW_NS) == []
+    assert table.groups[0] == DP

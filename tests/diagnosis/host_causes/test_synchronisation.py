@@ -1,0 +1,134 @@
+import pytest
+
+from lockstep.diagnosis.finding import NotJudged
+from lockstep.diagnosis.host_causes.synchronisation import SYNCHRONISATION, judge_synchronisation
+from lockstep.diagnosis.verdict import HIGH, MEDIUM
+from tests.diagnosis.host_causes.scenes import call, copy, frame, kernel, span, view
+
+TRAIN = "train.py(12): step"
+
+
+def _item(start_us, *, gap_us=30, correlation=1):
+    """Return a kernel, `loss.item()` that waits for it, and the next kernel `gap_us` after the wait."""
+    return [
+        frame(TRAIN, start_us, 100),
+        span("aten::item", start_us + 10, 60),
+        call("cudaMemcpyAsync", start_us + 12, 5, correlation=correlation),
+        call("cudaStreamSynchronize", start_us + 20, 45),
+        kernel("gemm", start_us, 60),
+        copy("Memcpy DtoH (Device -> Pageable)", start_us + 61, 2, correlation=correlation),
+        kernel("next", start_us + 65 + gap_us, 5),
+    ]
+
+
+def test_a_call_is_charged_with_the_idle_time_that_follows_from_it():
+    """65 us of waiting cost nothing while the device works; the 30 us without work after it, and 3 us inside, do."""
+    (finding,) = judge_synchronisation(view(_item(0), 200))
+    assert (finding.cause, finding.confidence) == (SYNCHRONISATION, HIGH)
+    assert finding.lost_ns == 30_000 + 3000
+    assert finding.subject == f"aten::item in {TRAIN}"
+    assert any("1 calls of cudaStreamSynchronize hold the host" in each for each in finding.evidence)
+
+
+def test_calls_from_one_place_are_one_finding():
+    """Count, total and loss are sums."""
+    (finding,) = judge_synchronisation(view([*_item(0), *_item(200, correlation=2)], 400))
+    assert finding.lost_ns == 66_000
+    assert finding.evidence[0].startswith("2 calls")
+
+
+def test_waiting_for_a_busy_device_is_no_finding():
+    """The next work follows at once: nothing was lost."""
+    events = [call("cudaDeviceSynchronize", 0, 90), kernel("gemm", 0, 90), kernel("next", 91, 100)]
+    assert judge_synchronisation(view(events, 200)) == []
+
+
+def test_a_call_that_finds_an_idle_device_is_charged_with_its_own_time_only():
+    """The device had run dry before: the call changed nothing about that."""
+    events = [kernel("gemm", 0, 10), call("cudaStreamSynchronize", 50, 7), kernel("next", 500, 10)]
+    (finding,) = judge_synchronisation(view(events, 600))
+    assert finding.lost_ns == 7000
+
+
+def test_no_more_than_a_millisecond_after_a_call_is_charged_to_it():
+    """Later the host does something else than to launch again."""
+    events = [call("cudaDeviceSynchronize", 0, 10), kernel("gemm", 0, 10), kernel("next", 5010, 10)]
+    (finding,) = judge_synchronisation(view(events, 10_000))
+    assert finding.lost_ns == 1_000_000
+
+
+def test_copies_that_return_after_the_device_has_done_them_wait():
+    """A copy to pageable memory blocks without a call that says so; an asynchronous one does not."""
+    blocking = [call("cudaMemcpyAsync", 0, 50, correlation=5), copy("Memcpy DtoH", 10, 5, correlation=5)]
+    (finding,) = judge_synchronisation(view(blocking, 100))
+    assert finding.subject == "cudaMemcpyAsync"
+    assert finding.confidence == MEDIUM
+    free = [call("cudaMemcpyAsync", 0, 5, correlation=5), copy("Memcpy DtoH", 10, 5, correlation=5)]
+    assert judge_synchronisation(view(free, 100)) == []
+
+
+def test_idle_time_is_charged_to_one_call_only():
+    """Two threads that wait at once, and a driver's call inside a runtime's, lose it once."""
+    events = [
+        kernel("gemm", 0, 30),
+        call("cudaStreamSynchronize", 0, 50),
+        call("cuStreamSynchronize", 10, 30),
+        call("cudaStreamSynchronize", 20, 50, thread=2),
+        kernel("next", 80, 10),
+    ]
+    findings = judge_synchronisation(view(events, 100))
+    assert sum(finding.lost_ns for finding in findings) == 50_000
+
+
+def test_the_profilers_own_waits_are_not_the_trainings():
+    """It synchronises when it stops."""
+    events = [
+        frame("torch/autograd/profiler.py(363): __exit__", 0, 60),
+        kernel("gemm", 0, 40),
+        call("cudaDeviceSynchronize", 0, 50),
+        kernel("next", 80, 10),
+    ]
+    assert judge_synchronisation(view(events, 100)) == []
+
+
+def test_blocking_launches_are_one_finding():
+    """A wait for every launch: an environment variable, not a line of code."""
+    events = []
+    for at in range(10):
+        events += [
+            call("cudaLaunchKernel", at * 20, 5, correlation=at + 1),
+            kernel("k", at * 20 + 5, 5, correlation=at + 1),
+            call("cudaStreamSynchronize", at * 20 + 5, 8),
+        ]
+    (finding,) = judge_synchronisation(view(events, 200))
+    assert finding.subject == "blocking launches"
+    assert finding.lost_ns == 9 * 15_000 + 10_000
+
+
+@pytest.mark.parametrize(("count", "named"), [(20, False), (21, True)])
+def test_many_synchronised_batch_norms_are_told(count, named):
+    """More than 20 a step, as the vendor has it."""
+    events = [span("SyncBatchNorm", at, 0.5) for at in range(count)]
+    events += [span("SyncBatchNormBackward", at + 50, 0.5) for at in range(count)]
+    events += [call("cudaLaunchKernel", 0, 1, correlation=1), kernel("k", 0, 100, correlation=1)]
+    found = judge_synchronisation(view(events, 100))
+    assert [finding.subject for finding in found] == (["SyncBatchNorm"] if named else [])
+
+
+def test_reading_values_back_on_a_cpu_costs_what_it_takes():
+    """There is nobody to wait for: below a twentieth of the window it cannot be judged, above it is a finding."""
+    events = [frame(TRAIN, 0, 100)]
+    for at in range(5):
+        events += [span("aten::item", at * 10, 1), span("aten::_local_scalar_dense", at * 10 + 0.2, 0.5)]
+    (finding,) = judge_synchronisation(view(events, 100))
+    assert (finding.lost_ns, finding.confidence) == (5000, MEDIUM)
+    assert finding.subject == f"aten::item in {TRAIN}"
+    assert any("no device to wait for" in each for each in finding.evidence)
+    answer = judge_synchronisation(view(events, 101))
+    assert isinstance(answer, NotJudged)
+    assert "no device" in answer.reason
+
+
+def test_without_calls_into_the_runtime_nothing_is_judged():
+    """A capture of the device alone shows no waits."""
+    assert isinstance(judge_synchronisation(view([kernel("k", 0, 5)], 10)), NotJudged)
