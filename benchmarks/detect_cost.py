@@ -1,11 +1,12 @@
 """What a step costs the coordinator, by number of ranks: `python -m benchmarks.detect_cost [--ranks 8 1024]`.
 
-Each step arrives as batches of 8 ranks, nodes in no order. They are taken in gatherings as large as the live
-coordinator's, laid out, and judged. Columns: medians in CPU ms of one core of `ingest`, `detect` and their sum, the
-sum's 95th percentile, and wall ms; ns per rank of ingest and of detection, which stay as they are where growth is
-linear; `x add`, the sum in passes of `numpy.add` over one number of each rank, timed beside every step, which a busy
-machine slows as well; `restart`, ms of taking the first step of another attempt of all ranks; bytes of detector state
-per rank, and beside it those of the last rows, which are kept to be shown.
+Each step arrives as messages of 8 ranks, nodes in no order. They are decoded and taken in gatherings as large as the
+live coordinator's, laid out, and judged. Columns: medians in CPU ms of one core of `decode` (messages to batches),
+`ingest` (batches to the laid out step), `detect` and the sum of the latter two, the sum's 95th percentile, and wall ms
+of all three; ns per rank of ingest and of detection, which stay as they are where growth is linear; `x add`, the sum
+in passes of `numpy.add` over one number of each rank, timed beside every step, which a busy machine slows as well;
+`restart`, ms of taking the first step of another attempt of all ranks; bytes of detector state per rank, and beside it
+those of the last rows, which are kept to be shown.
 
 Cases: a healthy step and one with 1 % of the ranks slow, in batches that hold what a step log holds; and a healthy step
 with all columns that an exporter sends of a job on devices, most of which nobody here reads: that has no budget.
@@ -29,7 +30,10 @@ from coordinator.gathering import GATHER_RECORDS
 from coordinator.judge import Judge
 from coordinator.policy import Policy
 from coordinator.timeline import StepRow, Timeline
+from lockstep.contracts import topics
+from lockstep.contracts.codec import decode_as, encode
 from lockstep.contracts.messages import StepBatch
+from lockstep.contracts.rows import RANK, SEPARATOR
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,6 +48,7 @@ CASES = (("healthy", False, False), ("1 % slow", True, False), ("all columns", F
 STEPS = 48
 WARM_UP_STEPS = 28  # noise is learnt and the slow ranks are named
 FAULT_STEP = 22
+_GATHERED = GATHER_RECORDS // RANKS_PER_NODE  # messages
 _NS = 1_000_000_000
 _OTHER_COLUMNS = (
     *("gc_count", "gc_full_count", "forward_ns", "backward_ns", "optimizer_ns", "cpu_ns", "samples", "model_flops"),
@@ -56,6 +61,7 @@ _OTHER_COLUMNS = (
 class Spent:
     """CPU ms of each measured step, and wall ms of all of it."""
 
+    decode_ms: list[float] = field(default_factory=list)
     ingest_ms: list[float] = field(default_factory=list)
     detect_ms: list[float] = field(default_factory=list)
     wall_ms: list[float] = field(default_factory=list)
@@ -106,26 +112,26 @@ def batches_of(
             columns |= {f"{kind}_{name}": np.full(ranks, 1000) for name in ("comm_ns", "bus_bytes")}
     if all_columns:
         columns |= {name: np.full(ranks, 1000) for name in _OTHER_COLUMNS}
-    data = {name: values.astype("<i8").tobytes() for name, values in columns.items()}
-    rank_data = np.arange(ranks, dtype="<i4").tobytes()
+    rows = np.stack([np.arange(ranks), *columns.values()], axis=1).astype("<i8")
+    layout = SEPARATOR.join((RANK, *columns))
     order = np.random.default_rng(row).permutation(-(-ranks // RANKS_PER_NODE))
-    return [_batch(data, rank_data, node * RANKS_PER_NODE, row) for node in order.tolist()]
+    return [_batch(layout, rows, node * RANKS_PER_NODE, row) for node in order.tolist()]
 
 
 def _ns(seconds: "NDArray[np.float32]") -> "NDArray[np.int64]":
     return np.rint(seconds.astype(np.float64) * _NS).astype(np.int64)
 
 
-def _batch(data: dict[str, bytes], rank_data: bytes, first: int, sequence: int) -> StepBatch:
-    last = first + RANKS_PER_NODE
+def _batch(layout: str, rows: "NDArray[np.int64]", first: int, sequence: int) -> StepBatch:
+    own = rows[first : first + RANKS_PER_NODE]
     return StepBatch(
         run="job",
         node=f"node{first // RANKS_PER_NODE}",
         sequence=sequence,
         sent_unix_ns=0,
-        count=RANKS_PER_NODE,
-        ranks=rank_data[first * 4 : last * 4],
-        columns={name: values[first * 8 : last * 8] for name, values in data.items()},
+        count=len(own),
+        layout=layout,
+        records=own.tobytes(),
     )
 
 
@@ -138,15 +144,16 @@ def measure(ranks: int, *, slow: int, all_columns: bool) -> Spent:
     judge = Judge(timeline.ranks, recording.topology, Policy(), hosts=hosts)
     spent = Spent()
     for row in range(STEPS):
-        batches = batches_of(recording, row, step=row, all_columns=all_columns)
-        begin_wall, begin = time.perf_counter(), time.process_time()
-        (step,) = taken(timeline, batches)
-        between = time.process_time()
+        messages = messages_of(batches_of(recording, row, step=row, all_columns=all_columns))
+        begin_wall = time.perf_counter()
+        (step,), decode_ms, ingest_ms = received(timeline, messages)
+        begin = time.process_time()
         judge.judge(step)
         end = time.process_time()
         if row >= WARM_UP_STEPS:
-            spent.ingest_ms.append((between - begin) * 1e3)
-            spent.detect_ms.append((end - between) * 1e3)
+            spent.decode_ms.append(decode_ms)
+            spent.ingest_ms.append(ingest_ms)
+            spent.detect_ms.append((end - begin) * 1e3)
             spent.wall_ms.append((time.perf_counter() - begin_wall) * 1e3)
             spent.add_ms.append(_add_ms(ranks))
     batches = batches_of(recording, 0, step=0, later_s=3600, all_columns=all_columns)
@@ -161,10 +168,29 @@ def measure(ranks: int, *, slow: int, all_columns: bool) -> Spent:
 def taken(timeline: Timeline, batches: Sequence[StepBatch]) -> list[StepRow]:
     """Take batches in gatherings as large as the live ones; return the steps that are complete then."""
     rows = []
-    for first in range(0, len(batches), GATHER_RECORDS // RANKS_PER_NODE):
-        timeline.ingest_all(batches[first : first + GATHER_RECORDS // RANKS_PER_NODE], 0.0)
+    for first in range(0, len(batches), _GATHERED):
+        timeline.ingest_all(batches[first : first + _GATHERED], 0.0)
         rows += timeline.ready(0.0)
     return rows
+
+
+def messages_of(batches: Sequence[StepBatch]) -> list[tuple[str, bytes]]:
+    """Return batches as the broker delivers them: topic and payload."""
+    return [(topics.run_topic(batch.run, topics.STEPS, batch.node), encode(batch)) for batch in batches]
+
+
+def received(timeline: Timeline, messages: Sequence[tuple[str, bytes]]) -> tuple[list[StepRow], float, float]:
+    """Take messages as they come, gathering after gathering; return the complete steps, and ms of decode and ingest."""
+    rows: list[StepRow] = []
+    decode_ms = ingest_ms = 0.0
+    for first in range(0, len(messages), _GATHERED):
+        begin = time.process_time()
+        batches = [decode_as(StepBatch, topic, payload) for topic, payload in messages[first : first + _GATHERED]]
+        between = time.process_time()
+        rows += taken(timeline, batches)
+        ingest_ms += (time.process_time() - between) * 1e3
+        decode_ms += (between - begin) * 1e3
+    return rows, decode_ms, ingest_ms
 
 
 def _add_ms(ranks: int) -> float:
@@ -211,9 +237,9 @@ def _inside(value: object) -> list[object]:
 
 def report(ranks: int, case: str, spent: Spent, *, has_budget: bool) -> bool:
     """Print a row; return whether a budget is missed."""
-    ingest, detect, total, wall, add = (
+    decode, ingest, detect, total, wall, add = (
         float(np.median(each))
-        for each in (spent.ingest_ms, spent.detect_ms, spent.sums_ms(), spent.wall_ms, spent.add_ms)
+        for each in (spent.decode_ms, spent.ingest_ms, spent.detect_ms, spent.sums_ms(), spent.wall_ms, spent.add_ms)
     )
     state = spent.state_bytes / ranks
     limits = (DETECT_BUDGET_MS.get(ranks), SUM_BUDGET_MS.get(ranks), STATE_BUDGET_BYTES if ranks >= _MANY else None)
@@ -221,8 +247,9 @@ def report(ranks: int, case: str, spent: Spent, *, has_budget: bool) -> bool:
         (value, limit if has_budget else None) for value, limit in zip((detect, total, state), limits, strict=True)
     ]
     told = [_beside(value, limit) for value, limit in judged]
+    late = float(np.percentile(spent.sums_ms(), 95))
     print(
-        f"{ranks:>7} {case:<11} {ingest:>8.2f} {told[0]} {told[1]} {float(np.percentile(spent.sums_ms(), 95)):>8.2f}"
+        f"{ranks:>7} {case:<11} {decode:>8.2f} {ingest:>8.2f} {told[0]} {told[1]} {late:>8.2f}"
         f" {wall:>8.2f} {ingest * 1e6 / ranks:>7.0f} {detect * 1e6 / ranks:>7.0f} {total / add:>7.0f}"
         f" {spent.restart_ms:>8.1f} {told[2]} {spent.shown_bytes / ranks:>6.0f}",
         flush=True,
@@ -241,7 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ranks", type=int, nargs="+", default=list(SHAPES), choices=list(SHAPES))
     parsed = parser.parse_args(arguments)
     print(
-        f"{'ranks':>7} {'case':<11} {'ingest':>8} {'detect':>12} {'sum':>12} {'sum p95':>8} {'wall':>8}"
+        f"{'ranks':>7} {'case':<11} {'decode':>8} {'ingest':>8} {'detect':>12} {'sum':>12} {'sum p95':>8} {'wall':>8}"
         f" {'ns/rank':>15} {'x add':>7} {'restart':>8} {'state B':>12} {'rows B':>6}"
     )
     over = False

@@ -74,6 +74,9 @@ class Attempts:
 
     def _place_whole(self, records: "Records", now_s: float) -> "Records":
         """Place records at once as far as no vote can move the window before them; return the others."""
+        if self._go_on(records):
+            self._accept(records, now_s, go_on=True)
+            return records.at(slice(0, 0))
         begin = self.present.base
         plain, settled, astray = self._sort_out(records)
         if plain.all():
@@ -95,6 +98,17 @@ class Attempts:
         self._hold(records.at(astray), now_s)
         self._place_each(records.at(~(plain | settled | astray)), now_s)
         return records.at(slice(0, 0))
+
+    def _go_on(self, records: "Records") -> bool:
+        """Whether all records are plain because each goes on from its rank's last one: as nearly always, soon seen."""
+        column, step = records.column, records.step
+        if self._strayed_R.any() or not (step > self.present.last_step_R[column]).all():
+            return False
+        if not (records.end_ns > self._last_end_ns_R[column]).all() or not _is_unique(column, len(self.silent_R)):
+            return False
+        if self.present.is_open:
+            return False
+        return bool(self.present.fits(step).all())
 
     def _sort_out(self, records: "Records") -> "tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]":
         """Return which records are plain, which are settled, and which begin another attempt, arrays of shape (N,).
@@ -146,12 +160,13 @@ class Attempts:
         bad_R[column[1:][(column[1:] == column[:-1]) & ~follows]] = True
         return ~bad_R[records.column]
 
-    def _accept(self, records: "Records", now_s: float) -> None:
+    def _accept(self, records: "Records", now_s: float, *, go_on: bool = False) -> None:
         """Store plain records."""
         if records.count:
-            self._store(self.present, records, now_s)
-            self._strayed_R[records.column] = False
-            self.silent_R[records.column] = False
+            self._store(self.present, records, now_s, go_on=go_on)
+            for marked_R in (self._strayed_R, self.silent_R):
+                if marked_R.any():
+                    marked_R[records.column] = False
             self.heard_s_R[records.column] = now_s
 
     def _hold(self, records: "Records", now_s: float) -> None:
@@ -161,10 +176,12 @@ class Attempts:
             self._vote(column[~self._strayed_R[column]])
             self._store(self._strays, records, now_s)
 
-    def _store(self, window: Window, records: "Records", now_s: float) -> None:
+    def _store(self, window: Window, records: "Records", now_s: float, *, go_on: bool = False) -> None:
+        """Store records of any steps; they `go_on` where each is beyond all that is known of its rank."""
         for part in records.by_step():
-            window.put(part, now_s)
-            self._last_end_ns_R[part.column] = np.maximum(self._last_end_ns_R[part.column], part.end_ns)
+            window.put(part, now_s, go_on=go_on)
+            end_ns = part.end_ns if go_on else np.maximum(self._last_end_ns_R[part.column], part.end_ns)
+            self._last_end_ns_R[part.column] = end_ns
 
     def _count_settled(self, records: "Records") -> None:
         if records.count:
@@ -258,9 +275,9 @@ def _moved(old_R: "NDArray[T]", columns: "NDArray[np.intp]", rank_count: int) ->
 
 def _is_unique(column: "NDArray[np.intp]", rank_count: int) -> bool:
     """Whether no rank has more than one of these records."""
-    place_R = np.empty(rank_count, dtype=np.intp)
-    place_R[column] = place_N = np.arange(len(column))
-    return bool((place_R[column] == place_N).all())
+    seen_R = np.zeros(rank_count, dtype=bool)
+    seen_R[column] = True
+    return bool(np.count_nonzero(seen_R) == len(column))
 
 
 def _mark_twisted(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import aiomqtt
 
 from lockstep.contracts import topics
-from lockstep.contracts.codec import Message, decode, encode
+from lockstep.contracts.codec import Message, decode_parsed, encode
 from lockstep.contracts.errors import ContractVersionError, MalformedError
 from lockstep.contracts.limits import MESSAGE_MAX_BYTES
 from lockstep.serving.broker import backoff_seconds, client_options, heed_cancellation
@@ -48,14 +48,14 @@ class BusCounts:
 def take_payload(topic: str, payload: object, counts: BusCounts) -> Message | MalformedError:
     """Decode what arrived on `topic` and count it; what cannot be used comes back as its error."""
     try:
-        channel = topics.parse_topic(topic).channel
+        parsed = topics.parse_topic(topic)
     except MalformedError as error:
         counts.rejected["topic"] += 1
         return error
-    if channel in counts.received:
-        counts.received[channel] += 1
+    if parsed.channel in counts.received:
+        counts.received[parsed.channel] += 1
     try:
-        return decode(topic, payload if isinstance(payload, bytes) else b"")
+        return decode_parsed(parsed, topic, payload if isinstance(payload, bytes) else b"")
     except ContractVersionError as error:
         counts.rejected["version"] += 1
         return error

@@ -109,6 +109,7 @@ def _run_rows(runs: "tuple[RunSnapshot, ...]") -> list[tuple[str, list[Row]]]:
         (f"{p}profiles_total", profiles),
         ("lockstep_suspect_slowdown_ratio", suspects),
         ("lockstep_incident_info", infos),
+        ("lockstep_incident_predicted_gain_ratio", [row for r in runs for row in _gain_rows(r.run, r.incidents)]),
         ("lockstep_incident_silence_seconds", [row for r in runs for row in _hang_rows(r.run, r.incidents)]),
     ]
 
@@ -119,10 +120,18 @@ def _incident_rows(run: str, incidents: "tuple[Incident, ...]") -> list[Row]:
     for incident in incidents[:SUSPECTS_MAX]:
         ranks = [str(rank) for rank in incident.ranks] if incident.scope in ("rank", "node") else [""]
         room = max(1, SUSPECTS_MAX - len(rows))
-        rows += [
-            ((run, incident.id, rank, incident.cause, incident.function[:_LABEL_MAX]), 1.0) for rank in ranks[:room]
-        ]
+        known = incident.cause, incident.root_cause, incident.function[:_LABEL_MAX]
+        rows += [((run, incident.id, rank, *known), 1.0) for rank in ranks[:room]]
     return rows
+
+
+def _gain_rows(run: str, incidents: "tuple[Incident, ...]") -> list[Row]:
+    """One series per incident whose advice has a predicted gain, limited."""
+    gains = (
+        (incident.id, max((item.predicted_gain_ratio or 0.0 for item in incident.advice), default=0.0))
+        for incident in incidents[:SUSPECTS_MAX]
+    )
+    return [((run, incident_id), gain) for incident_id, gain in gains if gain > 0]
 
 
 def _hang_rows(run: str, incidents: "tuple[Incident, ...]") -> list[Row]:

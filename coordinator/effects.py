@@ -16,7 +16,7 @@ from coordinator import events as ev
 from coordinator.incidents import AdviceItem, Incident
 from lockstep.contracts.errors import LockstepError
 from lockstep.contracts.messages import ProfileRequest
-from lockstep.diagnosis import INSUFFICIENT, Diagnosis, diagnose
+from lockstep.diagnosis import INSUFFICIENT, Diagnosis, explain
 
 if TYPE_CHECKING:
     from coordinator.bus import Bus
@@ -185,10 +185,11 @@ class Effects:
     async def _diagnose(self, name: str, order: ev.Diagnose) -> None:
         work = asyncio.ensure_future(
             asyncio.to_thread(
-                diagnose,
+                explain,
                 cause=order.cause,
-                suspect=order.suspects[0] if order.suspects else None,
-                peers=list(order.peers),
+                scope=order.scope,
+                suspects=order.suspects,
+                peers=order.peers,
                 step_seconds=order.step_seconds,
                 excess_seconds=order.excess_seconds,
             )
@@ -235,4 +236,6 @@ def _diagnosed(
             for item in (result.advice if result else ())
         ),
         confidence=result.confidence if result else "",
+        root_cause=result.root_cause if result else "",
+        bottleneck=result.bottleneck if result else "",
     )

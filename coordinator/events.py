@@ -118,6 +118,8 @@ class DiagnosedEvent(Event):
     evidence: tuple[str, ...]
     advice: "tuple[AdviceItem, ...]"
     confidence: str
+    root_cause: str = ""
+    bottleneck: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

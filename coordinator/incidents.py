@@ -61,6 +61,8 @@ class Incident:
     closed_unix_ns: int | None = None
     function: str = ""
     operator: str = ""
+    root_cause: str = ""
+    bottleneck: str = ""
     advice: tuple[AdviceItem, ...] = ()
     confidence: str = ""
     diagnosed: bool = False

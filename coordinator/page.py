@@ -83,6 +83,10 @@ def _run_row(run: "RunSnapshot") -> str:
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
 
+def _root(incident: "Incident") -> str:
+    return f" ({escape(incident.root_cause.replace('_', ' '))})" if incident.root_cause else ""
+
+
 def _article(incident: "Incident") -> str:
     ranks = ", ".join(map(str, incident.ranks[:16])) + (" ..." if len(incident.ranks) > 16 else "")  # noqa: PLR2004  (a line)
     where = " ".join(incident.domain or ()) or "the whole run"
@@ -100,7 +104,7 @@ def _article(incident: "Incident") -> str:
     closed = "" if incident.closed_step is None else f", closed at step {incident.closed_step}"
     return (
         f'<article class="{incident.state}"><h3>{_TITLES.get(incident.kind, "Incident")}: {escape(where)}, '
-        f"cause {escape(incident.cause)}, {incident.slowdown_ratio:+.0%}</h3>"
+        f"cause {escape(incident.cause)}{_root(incident)}, {incident.slowdown_ratio:+.0%}</h3>"
         f'<p class="soft">run {escape(incident.run)} · began at step {incident.onset_step}, found at step '
         f"{incident.detected_step}{closed} · {incident.lost_device_seconds:.1f} device seconds lost · "
         f'<a href="/api/v1/incidents/{escape(incident.id)}">{escape(incident.id)}</a></p>'

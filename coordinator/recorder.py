@@ -82,7 +82,7 @@ class Recorder:
         """Queue what came in; batches that find the queue full are dropped and counted."""
         if isinstance(what, Sequence):
             rows = sum(batch.count for batch in what)
-            size = sum(len(batch.ranks) * (1 + 2 * len(batch.columns)) for batch in what)
+            size = sum(len(batch.records) for batch in what)
             # The newest go: what is queued already has a better chance of being whole.
             if self._bytes + size > self._pending_max_bytes:
                 self.dropped += rows

@@ -23,6 +23,7 @@ from coordinator.steplog import REQUIRED_COLUMNS, RUN_COLUMN, VERSION_METADATA, 
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import StepBatch
 from lockstep.contracts.records import MISSING, RECORD_FIELDS
+from lockstep.contracts.rows import RANK, SEPARATOR
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -184,23 +185,20 @@ def _batches(table: Any, where: str) -> Iterator[Entry]:
         }
         names = {name: table.column(name).combine_chunks().dictionary_encode() for name in (RUN_COLUMN, _NODE_COLUMN)}
         arrival, batch = columns.pop("arrival"), columns.pop("batch")
-        received_ns, rank = columns.pop("received_ns"), columns.pop("rank")
+        received_ns, rank = columns.pop("received_ns"), columns.pop(RANK)
         columns["end_ns"] = columns["start_ns"] + columns.pop("duration_ns")
     except (KeyError, pa.ArrowException) as error:
         raise MalformedError("recording", where=where, got=repr(error), expected="a recorder's columns") from None
     run_index, node_index = (names[name].indices.to_numpy() for name in (RUN_COLUMN, _NODE_COLUMN))
     run_names, node_names = (names[name].dictionary.to_pylist() for name in (RUN_COLUMN, _NODE_COLUMN))
-    columns = {name: values for name, values in columns.items() if name in RECORD_FIELDS}
-    has_gaps = {name: bool((values == MISSING).any()) for name, values in columns.items()}
+    columns = {RANK: rank} | {name: values for name, values in columns.items() if name in RECORD_FIELDS}
+    fields, rows = [*columns], np.stack([*columns.values()], axis=1).astype("<i8", copy=False)
+    gaps = [place for place in range(1, len(fields)) if (rows[:, place] == MISSING).any()]
     begins = np.flatnonzero(np.diff(arrival, prepend=-1) | np.diff(batch, prepend=-1)).tolist()
     gathered: list[StepBatch] = []
     for begin, end in zip(begins, [*begins[1:], len(arrival)], strict=True):
-        cut = slice(begin, end)
-        present = {
-            name: values[cut].tobytes()
-            for name, values in columns.items()
-            if not (has_gaps[name] and (values[cut] == MISSING).all())
-        }
+        own = rows[begin:end]
+        left_out = [place for place in gaps if (own[:, place] == MISSING).all()]
         gathered.append(
             StepBatch(
                 run=run_names[run_index[begin]],
@@ -208,8 +206,8 @@ def _batches(table: Any, where: str) -> Iterator[Entry]:
                 sequence=0,
                 sent_unix_ns=int(received_ns[begin]),
                 count=end - begin,
-                ranks=rank[cut].astype("<i4").tobytes(),
-                columns=present,
+                layout=SEPARATOR.join(name for place, name in enumerate(fields) if place not in left_out),
+                records=np.delete(own, left_out, axis=1).tobytes(),
             )
         )
         if end == len(arrival) or arrival[end] != arrival[begin]:

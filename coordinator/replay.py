@@ -28,6 +28,7 @@ from lockstep.contracts.domains import (
 from lockstep.contracts.errors import ConfigError, MalformedError
 from lockstep.contracts.messages import GroupInfo, NodeAnnouncement, RankInfo, StepBatch
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING
+from lockstep.contracts.rows import RANK, SEPARATOR
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -257,7 +258,8 @@ def _ticks(begin_s: float, end_s: float) -> Iterator[float]:
 def _batch(log: "StepLog", cut: slice) -> StepBatch:
     """Return the rows of `cut` as an exporter sends them."""
     own: Mapping[str, NDArray[np.int64]] = {name: values[cut] for name, values in log.columns.items()}
-    columns = {name: values for name, values in own.items() if name not in ("rank", "duration_ns", "received_ns")}
+    columns = {RANK: own[RANK]}
+    columns |= {name: values for name, values in own.items() if name not in (RANK, "duration_ns", "received_ns")}
     columns["end_ns"] = own["start_ns"] + own["duration_ns"]
     for kind in DOMAIN_KINDS:  # on the wire, the bound of what transfers took is count x shortest
         bound = columns.pop(f"{kind}_transfer_ns", None)
@@ -270,8 +272,8 @@ def _batch(log: "StepLog", cut: slice) -> StepBatch:
         sequence=cut.start,
         sent_unix_ns=int(columns["end_ns"][-1]),
         count=cut.stop - cut.start,
-        ranks=own["rank"].astype("<i4").tobytes(),
-        columns={name: values.astype("<i8", copy=False).tobytes() for name, values in columns.items()},
+        layout=SEPARATOR.join(columns),
+        records=np.stack([*columns.values()], axis=1).astype("<i8", copy=False).tobytes(),
     )
 
 

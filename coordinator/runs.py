@@ -81,7 +81,7 @@ class Runs:
         self.detections = 0
         self.detection_seconds = 0.0
         self.last_detection_unix_s: float | None = None
-        self._lost_of_node: dict[tuple[str, str], int] = {}
+        self._lost_of_node: dict[str, dict[str, int]] = {}
 
     def take(self, message: "Message", now_s: float) -> Orders:
         """Take a decoded message.
@@ -199,14 +199,17 @@ class Runs:
         run = self.by_name.pop(name, None)
         if run is not None:
             self._memories[name] = run.machine.memory()
-        self._lost_of_node = {key: lost for key, lost in self._lost_of_node.items() if key[0] != name}
+        self._lost_of_node.pop(name, None)
 
     def _count_lost(self, batches: "Sequence[StepBatch]") -> None:
+        """Count what the nodes of a run have lost since they last said so."""
+        lost_of = self._lost_of_node.setdefault(batches[0].run, {})
         for batch in batches:
-            key, lost = (batch.run, batch.node), max(0, batch.lost_records)
-            grown = lost - self._lost_of_node.get(key, 0)
-            self.records_lost += grown if grown >= 0 else lost  # it began anew with its exporter
-            self._lost_of_node[key] = lost
+            before = lost_of.get(batch.node, 0)
+            if batch.lost_records != before:
+                lost = max(0, batch.lost_records)
+                self.records_lost += lost - before if lost >= before else lost  # it began anew with its exporter
+                lost_of[batch.node] = lost
 
     def _judge_ready(self, run: Run, now_s: float) -> Orders:
         orders: Orders = []

@@ -217,6 +217,8 @@ class RunMachine:
                 incident,
                 function=event.function,
                 operator=event.operator,
+                root_cause=event.root_cause,
+                bottleneck=event.bottleneck,
                 profile_evidence=(*incident.profile_evidence, *event.evidence),
                 advice=event.advice,
                 confidence=event.confidence or incident.confidence,

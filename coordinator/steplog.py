@@ -17,10 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from coordinator.joined import table_of
 from coordinator.unbooked import book_rest
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.limits import WORLD_SIZE_MAX
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING
+from lockstep.contracts.rows import RANK
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,7 +50,6 @@ _KEPT = (
     *(f"{kind}_{what}" for kind in DOMAIN_KINDS for what in ("shortest_ns", "count")),
 )
 """Fields of the wire that a recording holds beside the times: all that is judged."""
-_MISSING_BYTES = MISSING.to_bytes(8, "little", signed=True)
 RUN_COLUMN = "run"
 DEFAULT_RUN = "run"
 _ACCOUNT_PARTS = 1000  # of a step, one of which rounding may add, as in the timeline
@@ -169,10 +170,8 @@ def columns_of(batches: "Sequence[StepBatch]", received_ns: Sequence[int]) -> "d
     coordinator's own reading undoes it.
     """
     counts = [batch.count for batch in batches]
-    sent = set().union(*(batch.columns for batch in batches))
-    given = {name: _joined_bytes(batches, name) for name in (*_KEPT, *_TIMES) if name in sent or name in _TIMES}
+    given = dict(zip(*table_of(batches, _KEPT, (RANK, *_TIMES)), strict=True))
     columns = {name: values for name, values in given.items() if name != "end_ns"}
-    columns["rank"] = np.frombuffer(b"".join([batch.ranks for batch in batches]), dtype="<i4").astype(np.int64)
     columns["duration_ns"] = given["end_ns"] - given["start_ns"]
     for kind in DOMAIN_KINDS:
         shortest, count = given.get(f"{kind}_shortest_ns"), given.get(f"{kind}_count")
@@ -181,15 +180,6 @@ def columns_of(batches: "Sequence[StepBatch]", received_ns: Sequence[int]) -> "d
             columns[f"{kind}_transfer_ns"] = np.where(known, shortest * np.where(known, count, 0), MISSING)
     columns["received_ns"] = np.repeat(np.array(received_ns, dtype=np.int64), counts)
     return columns
-
-
-def _joined_bytes(batches: "Sequence[StepBatch]", name: str) -> "NDArray[np.int64]":
-    parts = [batch.columns.get(name) for batch in batches]
-    if None in parts:
-        parts = [
-            _MISSING_BYTES * batch.count if part is None else part for part, batch in zip(parts, batches, strict=True)
-        ]
-    return np.frombuffer(b"".join(parts), dtype="<i8")  # type: ignore[arg-type]
 
 
 def _write_columns(

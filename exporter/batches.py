@@ -1,4 +1,6 @@
-"""Step records gathered over one interval, as messages in columns."""
+"""Step records gathered over one interval, as messages."""
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -6,11 +8,14 @@ from exporter.ring_file import Records
 from lockstep.contracts.limits import BATCH_RECORDS_MAX, MESSAGE_MAX_BYTES
 from lockstep.contracts.messages import StepBatch
 from lockstep.contracts.records import MISSING, RECORD_BYTES, RECORD_FIELDS
+from lockstep.contracts.rows import RANK, SEPARATOR, VALUE_BYTES
 
-_RANK_BYTES = 4
-_ENVELOPE_BYTES = 8 << 10  # names of run, node and columns, with room to spare
-RECORDS_MAX = min(BATCH_RECORDS_MAX, (MESSAGE_MAX_BYTES - _ENVELOPE_BYTES) // (RECORD_BYTES + _RANK_BYTES))
-"""Records in one message, so that it stays within MESSAGE_MAX_BYTES with every column present."""
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_ENVELOPE_BYTES = 8 << 10  # names of run, node and fields, with room to spare
+RECORDS_MAX = min(BATCH_RECORDS_MAX, (MESSAGE_MAX_BYTES - _ENVELOPE_BYTES) // (RECORD_BYTES + VALUE_BYTES))
+"""Records in one message, so that it stays within MESSAGE_MAX_BYTES with every field present."""
 
 
 class Batcher:
@@ -37,12 +42,13 @@ class Batcher:
         gathered, self._gathered, self.pending = self._gathered, {}, 0
         batches: list[StepBatch] = []
         for run, parts in gathered.items():
-            ranks = np.concatenate([np.full(len(records), rank, dtype="<i4") for rank, records in parts])
+            ranks = np.concatenate([np.full(len(records), rank) for rank, records in parts])
             records = np.concatenate([records for _, records in parts])
             for start in range(0, len(records), RECORDS_MAX):
                 chunk = slice(start, start + RECORDS_MAX)
                 sequence = self._sequences.get(run, 0)
                 self._sequences[run] = sequence + 1
+                layout, data = to_rows(ranks[chunk], records[chunk])
                 batches.append(
                     StepBatch(
                         run=run,
@@ -50,16 +56,18 @@ class Batcher:
                         sequence=sequence,
                         sent_unix_ns=unix_ns,
                         count=len(records[chunk]),
-                        ranks=ranks[chunk].tobytes(),
-                        columns=to_columns(records[chunk]),
+                        layout=layout,
+                        records=data,
                         lost_records=lost_records,
                     )
                 )
         return batches
 
 
-def to_columns(records: Records) -> dict[str, bytes]:
-    """Return the columns that hold a value at all, little-endian int64."""
-    by_field = np.ascontiguousarray(records.T, dtype="<i8")
-    present = (by_field != MISSING).any(axis=1)
-    return {name: by_field[i].tobytes() for i, name in enumerate(RECORD_FIELDS) if present[i]}
+def to_rows(ranks: "NDArray[np.int64]", records: Records) -> tuple[str, bytes]:
+    """Return layout and records of a message, without the fields that hold no value at all."""
+    present = np.flatnonzero((records != MISSING).any(axis=0))
+    rows = np.empty((len(records), 1 + len(present)), dtype="<i8")
+    rows[:, 0] = ranks
+    rows[:, 1:] = records[:, present]
+    return SEPARATOR.join((RANK, *(RECORD_FIELDS[place] for place in present))), rows.tobytes()

@@ -62,6 +62,18 @@ class Issues:
     is_alive: bool | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Who holds a ring: `pid` in our PID namespace, None where that does not tell; `is_gone` if nobody does any more.
+
+    `locks` says whether the ring's file system knows locks, and so whether any of this can be told.
+    """
+
+    pid: int | None
+    is_gone: bool
+    locks: bool
+
+
 class RingFile:
     """A reader of one incarnation of a rank's ring; owns its descriptor until `close`.
 
@@ -131,13 +143,33 @@ class RingFile:
         """
         words = np.frombuffer(self._pread(ring.ISSUES_BYTES, ring.ISSUES_OFFSET), dtype="<u8")
         flags, held = _FLAGS_HELD.unpack(self._pread(_FLAGS_HELD.size, ring.WORD_FLAGS * 8))
-        is_alive = self._is_locked() if held else None
+        is_alive = self._lock()[0] if held else None
         return Issues(words[: ring.ISSUE_SLOTS], words[ring.ISSUE_SLOTS :], flags, is_alive)
 
-    def _is_locked(self) -> bool:
-        """Whether another process holds the ring, which only its writer does; asking takes no lock."""
+    def holder(self) -> Holder:
+        """Return who holds the ring, which only its writer does.
+
+        Raises
+        ------
+        MalformedError
+            The file was cut.
+        OSError
+            Its lock cannot be asked for.
+        """
+        _, held = _FLAGS_HELD.unpack(self._pread(_FLAGS_HELD.size, ring.WORD_FLAGS * 8))
+        if not held:
+            return Holder(pid=None, is_gone=False, locks=False)
+        is_locked, pid = self._lock()
+        return Holder(pid=pid if is_locked and pid > 0 else None, is_gone=not is_locked, locks=True)
+
+    def _lock(self) -> tuple[bool, int]:
+        """Return whether another process holds the ring, and its number in our PID namespace, 0 if it is in none.
+
+        Asking takes no lock.
+        """
         asked = _LOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
-        return bool(_LOCK.unpack(fcntl.fcntl(self._descriptor, fcntl.F_GETLK, asked))[0] != fcntl.F_UNLCK)
+        kind, _, _, _, pid = _LOCK.unpack(fcntl.fcntl(self._descriptor, fcntl.F_GETLK, asked))
+        return kind != fcntl.F_UNLCK, pid
 
     def look(self, limit: int) -> Look:
         """Read what is new, at most `limit` records.

@@ -26,10 +26,10 @@ def main(arguments: list[str]) -> int:
     os.nice(_LOWEST_PRIORITY)
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     # Behind the limits, so that they hold for what the import takes, too.
-    from lockstep.trace.summarise import summarise_trace  # noqa: PLC0415
+    from lockstep.analysis.summary import summarise  # noqa: PLC0415
 
     try:
-        summary = summarise_trace(Path(path), run=run, node=node, rank=rank, request_id=request_id, steps=steps)
+        summary = summarise(Path(path), run=run, node=node, rank=rank, request_id=request_id, steps=steps)
         data = encode(summary)
     except (MalformedError, LocalError) as error:
         data = encode(failed_summary(run, node, rank, request_id, str(error)))

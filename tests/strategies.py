@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from lockstep.contracts.messages import StepBatch
 from lockstep.contracts.records import MISSING, RECORD_FIELDS
+from lockstep.contracts.rows import RANK, join_columns
 
 int64 = st.integers(-(2**63), 2**63 - 1)
 record = st.lists(int64, min_size=len(RECORD_FIELDS), max_size=len(RECORD_FIELDS))
@@ -21,12 +22,13 @@ def step_batches(draw: st.DrawFn) -> StepBatch:
     count = draw(st.integers(0, 20))
     names = draw(st.lists(st.sampled_from(RECORD_FIELDS), unique=True, max_size=6))
     values = st.lists(st.just(MISSING) | int64, min_size=count, max_size=count)
+    ranks = b"".join(draw(st.integers(0, 1000)).to_bytes(8, "little") for _ in range(count))
+    columns = {n: b"".join(v.to_bytes(8, "little", signed=True) for v in draw(values)) for n in names}
     return StepBatch(
         run="r",
         node="n",
         sequence=draw(st.integers(0, 2**40)),
         sent_unix_ns=draw(st.integers(0, 2**62)),
         count=count,
-        ranks=b"".join(draw(st.integers(0, 1000)).to_bytes(4, "little") for _ in range(count)),
-        columns={n: b"".join(v.to_bytes(8, "little", signed=True) for v in draw(values)) for n in names},
+        **dict(zip(("layout", "records"), join_columns({RANK: ranks, **columns}), strict=True)),
     )

@@ -21,13 +21,13 @@ CULPRITS = Row(
                 ),
                 table(
                     "Open incidents",
-                    "What is known of each. The function is empty until a profile has named it.",
+                    "What is known of each. Root cause and function are empty until a profile has named them.",
                     "none",
                     query(
-                        f"max by (incident, rank, cause, function) (lockstep_incident_info{{{RUN}}})",
+                        f"max by (incident, rank, cause, root_cause, function) (lockstep_incident_info{{{RUN}}})",
                         table=True,
                     ),
-                    columns=("incident", "rank", "cause", "function"),
+                    columns=("incident", "rank", "cause", "root_cause", "function"),
                 ),
                 table(
                     "Not arrived",
@@ -89,6 +89,17 @@ CULPRITS = Row(
                     "Device seconds lost per second: how many devices the run might as well not have.",
                     "short",
                     query(f"max(run:lockstep_run_lost_device_seconds:rate5m{{{RUN}}})", "devices"),
+                ),
+                bars(
+                    "Predicted gain",
+                    "Share of a step that the best advice for an open incident would give back, as far as its capture "
+                    "can tell.",
+                    "percentunit",
+                    query(
+                        f"topk({TOP}, max by (incident) (lockstep_incident_predicted_gain_ratio{{{RUN}}}))",
+                        "{{incident}}",
+                        instant=True,
+                    ),
                 ),
                 alerts("Alerts", "Alerts on this run that fire or are about to."),
             ),

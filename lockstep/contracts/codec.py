@@ -4,15 +4,17 @@ Decoding is where hostile input ends: size before allocation, types by msgspec, 
 columns. What passes is a message that the rest of the program need not doubt.
 """
 
+from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
 
-from lockstep.contracts import limits, topics
+from lockstep.contracts import batch_v1, limits, topics
 from lockstep.contracts.errors import ContractVersionError, MalformedError
 from lockstep.contracts.messages import (
     MESSAGE_VERSION,
     OPERATIONS,
+    STEP_BATCH_VERSION,
     NodeAlive,
     NodeAnnouncement,
     ProfileAnswer,
@@ -22,6 +24,7 @@ from lockstep.contracts.messages import (
     TraceSummary,
 )
 from lockstep.contracts.ring import ISSUE_SLOTS
+from lockstep.contracts.rows import RANK, VALUE_BYTES, names_of
 
 Message = StepBatch | NodeAnnouncement | NodeAlive | ProfileRequest | ProfileAnswer | TraceSummary
 M = TypeVar("M", bound=Message)
@@ -36,10 +39,12 @@ _FORMS: dict[str, type[Message]] = {
 }
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODERS = {channel: msgspec.msgpack.Decoder(form) for channel, form in _FORMS.items()}
+_VERSIONS = dict.fromkeys(_FORMS.values(), MESSAGE_VERSION) | {StepBatch: STEP_BATCH_VERSION}
 _VERSION = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
+_COLUMN_BATCH = msgspec.msgpack.Decoder(batch_v1.ColumnBatch)
 
-_RANK_BYTES = 4
-_VALUE_BYTES = 8
+_LAYOUT_MAX_BYTES = 4096  # three times the names of all fields
+_LAYOUTS_KEPT = 256  # the nodes of a job send a handful
 _COUNT_MAX = (1 << 63) - 1  # what an array of int64 holds
 
 
@@ -72,7 +77,17 @@ def decode(topic: str, payload: bytes) -> Message:
     MalformedError
         Anything else is wrong with it; the message names the field.
     """
-    parsed = topics.parse_topic(topic)
+    return decode_parsed(topics.parse_topic(topic), topic, payload)
+
+
+def decode_parsed(parsed: topics.Topic, topic: str, payload: bytes) -> Message:
+    """Return the message that arrived on `topic`, whose parts are `parsed`.
+
+    Raises
+    ------
+    MalformedError
+        As `decode`.
+    """
     if len(payload) > limits.MESSAGE_MAX_BYTES:
         raise MalformedError(
             "message size",
@@ -83,10 +98,17 @@ def decode(topic: str, payload: bytes) -> Message:
     try:
         message: Message = _DECODERS[parsed.channel].decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        _check_version(topic, payload)
-        raise MalformedError("message", where=topic, got=str(error), expected=parsed.channel) from error
-    if message.version != MESSAGE_VERSION:
-        raise ContractVersionError("version", where=topic, got=message.version, expected=MESSAGE_VERSION)
+        message = _other_version(topic, parsed, payload, error)
+    if (
+        isinstance(message, StepBatch)  # first: thousands of them come in a second
+        and message.version == STEP_BATCH_VERSION
+        and message.run == parsed.run
+        and message.node == parsed.node
+    ):
+        _check_batch(topic, message)
+        return message
+    if message.version != _VERSIONS[type(message)]:
+        raise ContractVersionError("version", where=topic, got=message.version, expected=_VERSIONS[type(message)])
     if message.node != parsed.node:
         raise MalformedError("node", where=topic, got=message.node, expected=parsed.node)
     if not isinstance(message, NodeAlive) and message.run != parsed.run:
@@ -109,26 +131,60 @@ def decode_as(form: type[M], topic: str, payload: bytes) -> M:
     return message
 
 
-def _check_version(topic: str, payload: bytes) -> None:
-    """Say "another version" rather than "bad field" when that is what a payload's own version says."""
+def _other_version(topic: str, parsed: topics.Topic, payload: bytes, error: Exception) -> Message:
+    """Return the message of a version that is still taken; say "another version" where a payload says that it is one.
+
+    Raises
+    ------
+    ContractVersionError
+        The message is of a version that is not taken.
+    MalformedError
+        The message is of this version, or does not say of which.
+    """
+    expected = _VERSIONS[_FORMS[parsed.channel]]
+    version = _version_of(payload, expected)
+    if parsed.channel == topics.STEPS and version == batch_v1.VERSION:
+        try:
+            batch = _COLUMN_BATCH.decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as old_error:
+            raise MalformedError("message", where=topic, got=str(old_error), expected=parsed.channel) from old_error
+        _at_most("count", topic, batch.count, limits.BATCH_RECORDS_MAX)
+        return batch_v1.upgraded(batch, topic)
+    if version != expected:
+        raise ContractVersionError("version", where=topic, got=version, expected=expected) from error
+    raise MalformedError("message", where=topic, got=str(error), expected=parsed.channel) from error
+
+
+def _version_of(payload: bytes, default: int) -> int:
     try:
         raw = _VERSION.decode(payload).get("version")
-        version = msgspec.msgpack.decode(raw, type=int) if raw is not None else MESSAGE_VERSION
+        return default if raw is None else msgspec.msgpack.decode(raw, type=int)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return
-    if version != MESSAGE_VERSION:
-        raise ContractVersionError("version", where=topic, got=version, expected=MESSAGE_VERSION)
+        return default
+
+
+def _check_batch(topic: str, batch: StepBatch) -> None:
+    """Check a step batch; plain comparisons first, for thousands come in a second."""
+    count, layout = batch.count, batch.layout
+    if not 0 <= count <= limits.BATCH_RECORDS_MAX:
+        _at_most("count", topic, count, limits.BATCH_RECORDS_MAX)
+    width = _width_of(layout) if len(layout) <= _LAYOUT_MAX_BYTES else 0
+    if not width:
+        expected = f"{RANK!r} and other names, each once, in {_LAYOUT_MAX_BYTES} bytes"
+        raise MalformedError("layout", where=topic, got=layout, expected=expected)
+    if len(batch.records) != count * width * VALUE_BYTES:
+        _exactly("records bytes", topic, len(batch.records), count * width * VALUE_BYTES)
+
+
+@lru_cache(_LAYOUTS_KEPT)
+def _width_of(layout: str) -> int:
+    """Return how many values a record has, 0 for a layout that cannot be."""
+    names = names_of(layout)
+    return len(names) if names[0] == RANK and len(set(names)) == len(names) else 0
 
 
 def _check_limits(topic: str, message: Message) -> None:
     match message:
-        case StepBatch():
-            _at_most("count", topic, message.count, limits.BATCH_RECORDS_MAX)
-            _exactly("ranks bytes", topic, len(message.ranks), message.count * _RANK_BYTES)
-            expected_bytes = message.count * _VALUE_BYTES
-            for name, column in message.columns.items():
-                if len(column) != expected_bytes:  # text is made only for who reads it: a batch has 46
-                    _exactly(f"column {name!r:.64} bytes", topic, len(column), expected_bytes)
         case NodeAnnouncement():
             _check_announcement(topic, message)
         case ProfileRequest():

@@ -9,16 +9,19 @@ from dataclasses import dataclass, field
 from lockstep.contracts.facts import RankFacts
 
 MESSAGE_VERSION = 1
+STEP_BATCH_VERSION = 2
+"""Step batches count their own: version 1 (`batch_v1.py`) had a byte string per column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepBatch:
-    """The step records that one node gathered in one interval, in columns.
+    """The step records that one node gathered in one interval, one after the other.
 
-    `ranks` holds `count` little-endian int32; each column `count` little-endian int64 named by a record field, a
-    column that is missing throughout left out. `start_ns` and `end_ns` are wall clock here. Columns named by a field
-    that the receiver does not know are ignored, which is how two versions talk. `sequence` grows by one per message
-    of a node, run and exporter start; `lost_records` counts records this exporter could not deliver since it started.
+    `layout` names the values of a record, joined by commas: `rank` first, then fields of the step record, those left
+    out that are missing throughout. `records` holds `count` records of so many little-endian int64 (`rows.py` joins
+    and splits them). `start_ns` and `end_ns` are wall clock here. Values named by a field that the receiver does not
+    know are ignored, which is how two versions talk. `sequence` grows by one per message of a node, run and exporter
+    start; `lost_records` counts records this exporter could not deliver since it started.
     """
 
     run: str
@@ -26,10 +29,10 @@ class StepBatch:
     sequence: int
     sent_unix_ns: int
     count: int
-    ranks: bytes
-    columns: dict[str, bytes]
+    layout: str
+    records: bytes
     lost_records: int = 0
-    version: int = MESSAGE_VERSION
+    version: int = STEP_BATCH_VERSION
 
 
 COLLECTIVE, SEND, RECEIVE = "collective", "send", "receive"
@@ -170,6 +173,35 @@ class CallNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankFinding:
+    """A cause that a rank's trace tells by itself, as judged on its node (`lockstep.diagnosis.finding.Finding`)."""
+
+    bottleneck: str
+    cause: str
+    subject: str
+    evidence: list[str]
+    confidence: str
+    lost_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSpan:
+    """What a node counted about one rank's process while it was captured; None is not known, 0 a measured zero.
+
+    `span_ns` is the time between the counts. `run_queue_wait_ns` is the training thread's, `throttled_ns` its control
+    group's; `cores` may be used by the process, `others_cores` of them other processes kept busy; `busiest` are those,
+    command and cores.
+    """
+
+    span_ns: int
+    run_queue_wait_ns: int | None = None
+    throttled_ns: int | None = None
+    cores: int | None = None
+    others_cores: float | None = None
+    busiest: list[tuple[str, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TraceSummary:
     """What is left of one rank's trace: its call tree, kilobytes instead of megabytes.
 
@@ -191,4 +223,14 @@ class TraceSummary:
     """Why the trace could not be read; the tree is empty then."""
     collectives: dict[str, list[int]] = field(default_factory=dict)
     """Per collective name: count, total ns on the backend's own thread, shortest ns."""
+    breakdown: dict[str, int] = field(default_factory=dict)
+    """Classes of the window, ns (`trace.step_breakdown`)."""
+    path: list[tuple[str, str, int]] = field(default_factory=list)
+    """What lies longest on the critical path: name, class, ns."""
+    patterns: bytes = b""
+    """Behaviour patterns (`trace.patterns.wire`)."""
+    findings: list[RankFinding] = field(default_factory=list)
+    not_judged: dict[str, str] = field(default_factory=dict)
+    """Rules that could not answer, and why."""
+    host: HostSpan | None = None
     version: int = MESSAGE_VERSION

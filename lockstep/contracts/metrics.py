@@ -345,12 +345,20 @@ CATALOGUE: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_incident_info",
         "gauge",
-        "What is known of an open incident; always 1. The function is empty until a profile named it.",
+        "What is known of an open incident; always 1. Root cause and function are empty until a profile named them.",
         "run",
         "incident",
         "rank",
         "cause",
+        "root_cause",
         "function",
+    ),
+    _coordinator(
+        "lockstep_incident_predicted_gain_ratio",
+        "gauge",
+        "Share of the step that the best advice for an open incident would give back, as far as that can be predicted.",
+        "run",
+        "incident",
     ),
     _coordinator(
         "lockstep_incident_silence_seconds",

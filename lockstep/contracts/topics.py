@@ -5,6 +5,7 @@ written as an ACL: an exporter writes `+/<its node>`, the coordinator writes `re
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.paths import check_name, is_name
@@ -20,6 +21,7 @@ RUN_CHANNELS = (STEPS, ANNOUNCE, REQUEST, ANSWER, SUMMARY)
 
 _RUN_LEVELS = 6
 _NODE_LEVELS = 5
+_TOPICS_KEPT = 1 << 15  # parsed once: the nodes of 200,000 ranks; at most 20 MB of the longest names
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ def exporter_filters(node: str) -> list[str]:
     return [f"{PREFIX}/run/+/{REQUEST}/{check_name(node, 'node name')}"]
 
 
+@lru_cache(_TOPICS_KEPT)
 def parse_topic(topic: str) -> Topic:
     """Return the parts of `topic`.
 

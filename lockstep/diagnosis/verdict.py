@@ -28,7 +28,8 @@ class Diagnosis:
 
     `function` is a frame as `file(line): function`, a collective, a loader, "automatic garbage collection", or
     `INSUFFICIENT`; `operator` the deepest operator or builtin below it that holds the excess, or empty; `path` the
-    names from the root of the call tree down to there. `evidence` are sentences with numbers and units.
+    names from the root of the call tree down to there. `evidence` are sentences with numbers and units. `root_cause` is
+    a key of the remedies and `bottleneck` its class in Hermes' hierarchy, both empty where no rule explains the excess.
     """
 
     function: str
@@ -37,3 +38,5 @@ class Diagnosis:
     evidence: list[str]
     advice: list[Advice]
     confidence: str
+    root_cause: str = ""
+    bottleneck: str = ""

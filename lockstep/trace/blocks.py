@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from lockstep.trace import times
 from lockstep.trace.events import Complete, ExactComplete, ExactEvent, Metadata, Phase
 
-_LOOSE_EVENT = (msgspec.json.Decoder(ExactEvent), msgspec.json.Decoder(ExactEvent, strict=False))
+_LOOSE_EVENT = msgspec.json.Decoder(ExactEvent, strict=False)  # ids that are text stay text
 _PHASE = msgspec.json.Decoder(Phase)
 
 
@@ -54,14 +54,13 @@ def block_of(events: list[Any]) -> Block | None:
 
 def _exact_block_of(events: list[Any], metadata: list[Metadata]) -> Block:
     complete = [event for event in events if type(event) is ExactComplete]
-    starts = [times.ns_of_text(bytes(event.ts)) for event in complete]
+    start_ns, known = times.ns_of_texts(list(map(bytes, map(attrgetter("ts"), complete))))
     duration_us = np.fromiter(map(attrgetter("dur"), complete), np.float64, len(complete))
-    known = np.array([start is not None for start in starts], np.bool_)
     keep = known & times.usable(np.zeros(len(complete)), duration_us)
     return Block(
         events=list(compress(complete, keep)),
         metadata=metadata,
-        start_ns=np.array(list(compress(starts, keep)), np.int64),
+        start_ns=start_ns[keep],
         duration_ns=times.ns_of_us(duration_us[keep]),
         event_count=len(events),
         dropped_count=int(np.count_nonzero(~keep)),
@@ -74,23 +73,12 @@ def loose_block_of(items: list[msgspec.Raw]) -> Block:
     events: list[Any] = []
     dropped = 0
     for item in items:
-        event = _loose_event(item)
-        if event is None:
+        try:
+            events.append(_LOOSE_EVENT.decode(item))
+        except msgspec.ValidationError:
             dropped += _is_complete(item)
-        else:
-            events.append(event)
     block = _exact_block_of(events, [event for event in events if type(event) is Metadata])
     return replace(block, event_count=len(items), dropped_count=block.dropped_count + dropped)
-
-
-def _loose_event(item: msgspec.Raw) -> Any:
-    """Return the event, its numbers quoted or not, or None; ids stay numbers or text as they are written."""
-    for decoder in _LOOSE_EVENT:
-        try:
-            return decoder.decode(item)
-        except msgspec.ValidationError:
-            continue
-    return None
 
 
 def _is_complete(item: msgspec.Raw) -> bool:

@@ -6,6 +6,7 @@ from lockstep.contracts import limits
 from lockstep.contracts.errors import LocalError, MalformedError
 from lockstep.contracts.messages import CallNode, TraceSummary
 from lockstep.trace.calls import build_calls, collectives
+from lockstep.trace.columns import TraceColumns
 from lockstep.trace.load import load_trace
 from lockstep.trace.tree import ROOT, CallTree
 
@@ -53,23 +54,41 @@ def summarise_trace(
     LocalError
         `steps` is not positive.
     """
-    if steps < 1:
-        raise LocalError(f"steps of a summary: got {steps}, expected at least 1")
     try:
         columns = load_trace(path, max_bytes=max_bytes)
     except MalformedError as error:
-        return TraceSummary(
-            run=run,
-            node=node,
-            rank=rank,
-            request_id=request_id,
-            window_ns=0,
-            steps=steps,
-            trace_bytes=0,
-            event_count=0,
-            tree=[],
-            error=str(error),
-        )
+        return empty_summary(run=run, node=node, rank=rank, request_id=request_id, steps=steps, error=str(error))
+    return summarise_columns(columns, run=run, node=node, rank=rank, request_id=request_id, steps=steps)
+
+
+def empty_summary(*, run: str, node: str, rank: int, request_id: int, steps: int, error: str) -> TraceSummary:
+    """Return the summary of a trace that cannot be used."""
+    return TraceSummary(
+        run=run,
+        node=node,
+        rank=rank,
+        request_id=request_id,
+        window_ns=0,
+        steps=steps,
+        trace_bytes=0,
+        event_count=0,
+        tree=[],
+        error=error,
+    )
+
+
+def summarise_columns(
+    columns: TraceColumns, *, run: str, node: str, rank: int, request_id: int, steps: int
+) -> TraceSummary:
+    """Return the summary of a rank's trace that is loaded.
+
+    Raises
+    ------
+    LocalError
+        `steps` is not positive.
+    """
+    if steps < 1:
+        raise LocalError(f"steps of a summary: got {steps}, expected at least 1")
     calls = build_calls(columns)
     nodes = prune(calls)
     return TraceSummary(

@@ -38,7 +38,7 @@ def test_arrays_are_counted_once_and_with_what_they_keep_alive():
 def test_a_missed_budget_is_told(monkeypatch, capsys):
     """By the median, not by single steps; a case without a budget misses none."""
     monkeypatch.setattr(detect_cost, "SUM_BUDGET_MS", {8: 3.0})
-    spent = Spent(ingest_ms=[1.0, 1.0, 9.0], detect_ms=[1.5, 1.5, 9.0], wall_ms=[1.0], add_ms=[0.1])
+    spent = Spent(decode_ms=[1.0], ingest_ms=[1.0, 1.0, 9.0], detect_ms=[1.5, 1.5, 9.0], wall_ms=[1.0], add_ms=[0.1])
     assert not report(8, "healthy", spent, has_budget=True)
     spent.detect_ms = [1.0, 2.5, 2.5]
     assert report(8, "healthy", spent, has_budget=True)
@@ -50,7 +50,13 @@ def test_steps_after_warm_up_are_measured(monkeypatch):
     """As many as are said, with the last rows counted apart from the state."""
     monkeypatch.setattr(detect_cost, "STEPS", 30)
     spent = measure(8, slow=1, all_columns=False)
-    assert len(spent.ingest_ms) == len(spent.detect_ms) == len(spent.wall_ms) == 30 - detect_cost.WARM_UP_STEPS
+    assert (
+        len(spent.decode_ms)
+        == len(spent.ingest_ms)
+        == len(spent.detect_ms)
+        == len(spent.wall_ms)
+        == 30 - detect_cost.WARM_UP_STEPS
+    )
     assert spent.state_bytes > 0
     assert spent.shown_bytes > 0
     assert spent.restart_ms > 0

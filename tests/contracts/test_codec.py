@@ -12,7 +12,7 @@ from lockstep.contracts.errors import ContractVersionError, MalformedError
 from tests.strategies import step_batches
 
 STEPS = topics.run_topic("r", topics.STEPS, "n")
-EMPTY = messages.StepBatch(run="r", node="n", sequence=1, sent_unix_ns=2, count=0, ranks=b"", columns={})
+EMPTY = messages.StepBatch(run="r", node="n", sequence=1, sent_unix_ns=2, count=0, layout="rank", records=b"")
 REQUEST = messages.ProfileRequest(run="r", node="n", request_id=1, ranks=[0], first_step=5, steps=3)
 SUMMARY = messages.TraceSummary(
     run="r", node="n", rank=0, request_id=1, window_ns=5, steps=1, trace_bytes=9, event_count=3,
@@ -81,8 +81,14 @@ def test_deep_nesting_is_refused():
         (replace(EMPTY, run="other"), "run"),
         (replace(EMPTY, node="other"), "node"),
         (replace(EMPTY, count=10**9), "count"),
-        (replace(EMPTY, count=1), "ranks bytes"),
-        (replace(EMPTY, columns={"step": b"1234"}), "column 'step' bytes"),
+        (replace(EMPTY, count=-1), "count"),
+        (replace(EMPTY, count=1), "records bytes"),
+        (replace(EMPTY, count=1, records=bytes(9)), "records bytes"),
+        (replace(EMPTY, records=bytes(8)), "records bytes"),
+        (replace(EMPTY, layout=""), "layout"),
+        (replace(EMPTY, layout="step,rank"), "layout"),
+        (replace(EMPTY, layout="rank,step,step"), "layout"),
+        (replace(EMPTY, layout="rank," + "x" * 4096), "layout"),
     ],
 )
 def test_a_message_that_contradicts_itself_is_refused(message, what):
@@ -122,16 +128,18 @@ def test_a_tree_whose_parent_comes_later_is_refused():
 
 def test_another_version_is_named_even_when_its_fields_differ():
     """A future message is refused as another version, not as a bad field."""
-    with pytest.raises(ContractVersionError):
-        codec.decode(STEPS, codec.encode(replace(EMPTY, version=2)))
-    with pytest.raises(ContractVersionError):
-        codec.decode(STEPS, msgspec.msgpack.encode({"version": 2, "rows": []}))
+    with pytest.raises(ContractVersionError, match="got 3, expected 2"):
+        codec.decode(STEPS, codec.encode(replace(EMPTY, version=3)))
+    with pytest.raises(ContractVersionError, match="got 3, expected 2"):
+        codec.decode(STEPS, msgspec.msgpack.encode({"version": 3, "rows": []}))
+    with pytest.raises(ContractVersionError, match="got 2, expected 1"):
+        codec.decode(topics.run_topic("r", topics.REQUEST, "n"), codec.encode(replace(REQUEST, version=2)))
 
 
 def test_an_oversized_message_is_not_sent():
     """What a receiver would refuse is refused by the sender."""
     with pytest.raises(MalformedError, match="message size"):
-        codec.encode(replace(EMPTY, ranks=bytes(9 << 20)))
+        codec.encode(replace(EMPTY, records=bytes(9 << 20)))
 
 
 @pytest.mark.parametrize(

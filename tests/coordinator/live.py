@@ -21,10 +21,10 @@ from lockstep.contracts.messages import (
     NodeAnnouncement,
     ProfileAnswer,
     RankInfo,
-    StepBatch,
     TraceSummary,
 )
 from lockstep.contracts.records import MISSING
+from tests.support.batches import batch_of_columns
 
 NS = 1_000_000_000
 CAPTURE_SECONDS, DIAGNOSIS_SECONDS = 4.3, 0.4
@@ -181,15 +181,7 @@ def batch_of(log, rows, node, now_s):
         columns[f"{kind}_shortest_ns"] = np.where(known, bound // 4, MISSING)
         columns[f"{kind}_count"] = np.where(known, 4, MISSING)
     columns = {name: values for name, values in columns.items() if not (values == MISSING).all()}
-    return StepBatch(
-        run=log.run,
-        node=node,
-        sequence=0,
-        sent_unix_ns=int(now_s * NS),
-        count=len(rows),
-        ranks=own["rank"].astype("<i4").tobytes(),
-        columns={name: values.astype("<i8").tobytes() for name, values in columns.items()},
-    )
+    return batch_of_columns(own["rank"], columns, run=log.run, node=node, sent_unix_ns=int(now_s * NS))
 
 
 def without_profiles(policy=None):

@@ -14,8 +14,8 @@ import numpy as np
 
 from coordinator.timeline import StepRow
 from lockstep.contracts import domains
-from lockstep.contracts.messages import StepBatch
 from lockstep.contracts.records import MISSING, Flag
+from tests.support.batches import batch_of_columns
 
 NS = 1e9
 START_UNIX_S = 1_790_000_000.0
@@ -151,15 +151,8 @@ class Recording:
             for kind, value in waits.items():
                 columns[f"{kind}_wait_ns"].append(value)
                 columns[f"{kind}_bytes"].append(int(self.moved.get(kind, MISSING)))
-        return StepBatch(
-            run=run,
-            node=node,
-            sequence=first,
-            sent_unix_ns=int(start_s * NS),
-            count=len(rows),
-            ranks=np.array([rank for rank, _ in rows], dtype="<i4").tobytes(),
-            columns={name: np.array(value, dtype="<i8").tobytes() for name, value in columns.items()},
-        )
+        own = [rank for rank, _ in rows]
+        return batch_of_columns(own, columns, run=run, node=node, sequence=first, sent_unix_ns=int(start_s * NS))
 
 
 def _noise(scenario: Scenario, shape, rng) -> np.ndarray:

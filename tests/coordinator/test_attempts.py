@@ -9,8 +9,8 @@ import pytest
 from coordinator.attempts import Attempts
 from coordinator.policy import TimelinePolicy
 from coordinator.timeline import Timeline
-from lockstep.contracts.messages import StepBatch
 from lockstep.contracts.records import MISSING
+from tests.support.batches import batch_of_columns
 
 NS = 10**9
 START_NS = 1_790_000_000 * NS
@@ -23,15 +23,7 @@ def record(rank, step, end_ns, **more):
     """Return one record of a step of a second as a batch of its own."""
     values = {"step": step, "start_ns": end_ns - NS, "end_ns": end_ns, "dp_wait_ns": 100, "tokens": 100 * step + rank}
     values |= {"data_ns": 0, "compute_ns": NS - 200, "host_ns": 100, "gc_ns": 0, "flags": step % 2} | more
-    return StepBatch(
-        run="job",
-        node="n0",
-        sequence=0,
-        sent_unix_ns=0,
-        count=1,
-        ranks=np.array([rank], dtype="<i4").tobytes(),
-        columns={name: np.array([value], dtype="<i8").tobytes() for name, value in values.items()},
-    )
+    return batch_of_columns([rank], {name: [value] for name, value in values.items()})
 
 
 def told(rank, second, step, first, lie):

@@ -7,6 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator.collector import SnapshotCollector
+from coordinator.incidents import AdviceItem
 from coordinator.snapshot import RunSnapshot, Snapshot, StepHistogram, Suspect
 from lockstep.contracts.limits import SUSPECTS_MAX
 from lockstep.contracts.metrics import CATALOGUE, CAUSES, PROFILE_STATES, RUN_STATES
@@ -15,6 +16,9 @@ from tests.coordinator.test_store import incident
 
 HANG = incident(2, kind="hang", cause="unknown", ranks=(2, 3), domain=("tp", "tp0"), excess_seconds=9.5)
 NAME = "lockstep_incident_silence_seconds"
+ADVICE = tuple(
+    AdviceItem(suggestion="a", how="b", predicted_gain_ratio=gain, source="c") for gain in (None, 0.125, 0.25)
+)
 OURS = [metric for metric in CATALOGUE if metric.source == "coordinator"]
 
 
@@ -40,7 +44,7 @@ def run_snapshot(name="job", **more):
         "fluctuating": True,
         "slow_ranks": 1,
         "suspects": (suspect,),
-        "incidents": (incident(1, function="train.py(10): forward"), HANG),
+        "incidents": (incident(1, function="train.py(10): forward", root_cause="gc", advice=ADVICE), HANG),
         "incidents_total": 3,
         "lost_device_seconds": 4.5,
         "profiles": {"requested": 2},
@@ -88,6 +92,15 @@ def test_names_types_helps_and_labels_are_the_catalogues():
         assert (family.type, family.documentation) == (metric.type, metric.help)
         labels = {frozenset(sample.labels) - {"le"} for sample in family.samples}
         assert labels == {frozenset(metric.labels)}, metric.name
+
+
+def test_the_root_cause_and_the_best_advice_of_an_incident():
+    """What a capture named, and what acting on it would give back; an incident without a predicted gain has none."""
+    found = samples(rendered(snapshot(run_snapshot()), "text").decode())
+    infos = [dict(labels) for name, labels in found if name == "lockstep_incident_info"]
+    assert {info["root_cause"] for info in infos if info["function"]} == {"gc"}
+    gains = [value for (name, _), value in found.items() if name == "lockstep_incident_predicted_gain_ratio"]
+    assert gains == [0.25]
 
 
 def test_enumerated_labels_are_always_there():

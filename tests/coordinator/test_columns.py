@@ -5,8 +5,8 @@ import pytest
 
 from coordinator.columns import COMPONENTS, Columns, account
 from coordinator.policy import TimelinePolicy
-from lockstep.contracts.messages import StepBatch
 from lockstep.contracts.records import MISSING
+from tests.support.batches import batch_of_columns
 
 POLICY = TimelinePolicy()
 MS = 10**6
@@ -17,15 +17,7 @@ STEP |= {"compute_ns": 60 * MS, "data_ns": 10 * MS, "host_ns": 8 * MS, "gc_ns": 
 def batch(*ranks, **changed):
     """Return one record of each rank, values changed for all of them; None leaves a column out."""
     values = {name: value for name, value in (STEP | changed).items() if value is not None}
-    return StepBatch(
-        run="job",
-        node="n0",
-        sequence=0,
-        sent_unix_ns=0,
-        count=len(ranks),
-        ranks=np.array(ranks, dtype="<i4").tobytes(),
-        columns={name: np.full(len(ranks), value, dtype="<i8").tobytes() for name, value in values.items()},
-    )
+    return batch_of_columns(ranks, {name: np.full(len(ranks), value) for name, value in values.items()})
 
 
 def accounted(*batches):
@@ -45,7 +37,7 @@ def test_batches_are_joined_in_their_order():
 def test_what_was_left_out_is_missing():
     """A column that no sender has is MISSING throughout, not 0."""
     columns = Columns([batch(0), batch(1)])
-    assert not columns.has("tp_wait_ns")
+    assert "tp_wait_ns" not in columns.fields
     assert columns.of("tp_wait_ns").tolist() == [MISSING, MISSING]
 
 
@@ -75,6 +67,24 @@ def test_values_out_of_range_condemn_their_record_only(changed):
     honest = dict.fromkeys(changed, 0) | {"gc_ns": 2 * MS, "dp_wait_ns": 20 * MS}
     _, possible = accounted(batch(0, **(honest | changed)), batch(1, **honest))
     assert possible.tolist() == [False, True]
+
+
+@pytest.mark.parametrize(("name", "limit"), [("dp_bytes", 1 << 60), ("tokens", 1 << 62), ("flags", 1 << 20)])
+def test_a_limit_is_kept_to_the_last_unit(name, limit):
+    """Single precision rounds both to the same number; what was sent decides."""
+    _, possible = accounted(batch(0, **{name: limit}), batch(1, **{name: limit + 1}))
+    assert possible.tolist() == [True, False]
+
+
+def test_senders_of_other_fields_stand_in_their_places():
+    """Batches of two layouts in turn, one with its fields in another order: each record keeps its place and values."""
+    swapped = {"tokens": 3, "dp_bytes": 4}
+    columns = Columns(
+        [batch(0, dp_bytes=1, tokens=2), batch(1, 2, **swapped), batch(3, dp_bytes=5), batch(4, dp_bytes=6)]
+    )
+    assert columns.rank.tolist() == [0, 1, 2, 3, 4]
+    assert columns.of("dp_bytes").tolist() == [1, 4, 4, 5, 6]
+    assert columns.of("tokens").tolist() == [2, 3, 3, MISSING, MISSING]
 
 
 def test_a_pipelines_floor_is_count_times_shortest():

@@ -16,6 +16,7 @@ from coordinator.recorder import Recorder
 from coordinator.recording import parts_of, read_parts
 from coordinator.rerun import rerun
 from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.rows import split_columns
 from tests.coordinator.conftest import announce, running, until
 from tests.coordinator.scenarios import START_UNIX_S, Scenario, generate
 from tests.support.servers import free_port
@@ -69,10 +70,10 @@ def test_what_was_heard_comes_back_as_it_came(tmp_path):
     assert [(entry.unix_s, entry.run) for entry in entries] == [(now_s, run) for _, now_s, run in heard]
     for entry, (what, _, _) in zip(entries, heard, strict=True):
         if isinstance(what, tuple):
-            assert [(b.run, b.node, b.count, b.ranks) for b in entry.what] == [
-                (b.run, b.node, b.count, b.ranks) for b in what
+            assert [(b.run, b.node, b.count) for b in entry.what] == [(b.run, b.node, b.count) for b in what]
+            assert [split_columns(b.layout, b.records) for b in entry.what] == [
+                split_columns(b.layout, b.records) for b in what
             ]
-            assert [b.columns for b in entry.what] == [b.columns for b in what]
         else:
             assert entry.what == what
 
@@ -117,7 +118,7 @@ def test_the_oldest_parts_go_when_the_quota_is_reached(tmp_path):
 
 def test_a_full_queue_costs_what_comes_last_and_is_counted(tmp_path):
     """Records beyond the bound are dropped and counted; announcements are kept, and there is room again after a part."""
-    size = sum(len(MADE.batch(0, 1).ranks) * (1 + 2 * len(MADE.batch(0, 1).columns)) for _ in range(10))
+    size = 10 * len(MADE.batch(0, 1).records)
     recorder = make(tmp_path, pending_max_bytes=size)
     hear_steps(recorder, 0, 15)
     recorder.hear(announce(0, 1, 2, 3), NOW + 15)

@@ -21,6 +21,7 @@ from coordinator.timeline import Timeline
 from lockstep.contracts.errors import ConfigError, MalformedError
 from lockstep.contracts.records import MISSING, RECORD_FIELDS, Flag
 from tests.coordinator.live import NS, Live, batch_of
+from tests.support.batches import with_columns
 
 START_S = 1_790_000_000.0
 SLOW = Fault(cause="data", ranks=(5,), ratio=0.1, begin=60, end=100)
@@ -205,13 +206,13 @@ def test_every_column_that_is_judged_is_recorded(tmp_path):
     parts = [name for name in RECORD_FIELDS if name.endswith("_wait_ns") or name in steplog.PART_COLUMNS]
     values |= {"start_ns": int(START_S) * NS, "end_ns": int(START_S) * NS + sum(values[name] for name in parts)}
     batch = batch_of(generate(JOB).log(), np.arange(8), "node0", START_S)
-    columns = {name: np.full(8, value, dtype="<i8").tobytes() for name, value in values.items()}
+    full = with_columns(batch, {name: np.full(8, value) for name, value in values.items()})
     tap = recorder(tmp_path)
-    tap.hear((replace(batch, columns=columns),), START_S)
+    tap.hear((full,), START_S)
     flush(tap)
     (kept,) = next(entry.what for entry in read_parts(parts_of(tmp_path)) if isinstance(entry.what, tuple))
     rows = []
-    for each in (replace(batch, columns=columns), kept):
+    for each in (full, kept):
         timeline = Timeline(Policy().timeline)
         timeline.know(list(range(8)))
         timeline.ingest(each, START_S)

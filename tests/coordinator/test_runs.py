@@ -1,7 +1,5 @@
 """Decoded messages to instructions, over several runs and nodes."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -14,6 +12,7 @@ from lockstep.contracts.messages import GroupInfo, NodeAlive
 from lockstep.contracts.records import MISSING
 from tests.coordinator.conftest import START_UNIX_S, announce
 from tests.coordinator.scenarios import Scenario, generate
+from tests.support.batches import columns_of, with_columns
 
 NOW = START_UNIX_S + 10
 FAULTY = generate(Scenario(degrees="dp=4", steps=80).with_fault("data", 2, seconds=0.2, begin=40))
@@ -43,13 +42,7 @@ def two_nodes(watch, run="job", **more):
 
 def changed(batch, **columns):
     """Return the batch with some columns replaced by one value each."""
-    return replace(
-        batch, columns=batch.columns | {n: np.full(batch.count, v, dtype="<i8").tobytes() for n, v in columns.items()}
-    )
-
-
-def columns_of(batch, name):
-    return np.frombuffer(batch.columns[name], dtype="<i8")
+    return with_columns(batch, columns_of(batch) | {n: np.full(batch.count, v) for n, v in columns.items()})
 
 
 def test_the_third_slow_step_opens_an_incident_and_asks_for_a_capture():
@@ -277,14 +270,14 @@ def test_only_news_must_not_overtake_batches():
 
 LIES = {
     "clock years ahead": lambda batch: changed(
-        batch, **{name: columns_of(batch, name)[0] + 10**17 for name in ("start_ns", "end_ns")}
+        batch, **{name: columns_of(batch)[name][0] + 10**17 for name in ("start_ns", "end_ns")}
     ),
     "clock in 1970": lambda batch: changed(batch, start_ns=1, end_ns=1 + 10**8, compute_ns=MISSING, dp_wait_ns=0),
     "frozen counter": lambda batch: changed(batch, step=7),
     "counter at 2^62": lambda batch: changed(batch, step=1 << 62),
     "counter just below 2^62": lambda batch: changed(batch, step=(1 << 62) - 1),
-    "counter that leaps": lambda batch: changed(batch, step=int(columns_of(batch, "step")[0]) * 10**6),
-    "nothing measured": lambda batch: changed(batch, **dict.fromkeys(batch.columns, MISSING)),
+    "counter that leaps": lambda batch: changed(batch, step=int(columns_of(batch)["step"][0]) * 10**6),
+    "nothing measured": lambda batch: changed(batch, **dict.fromkeys(columns_of(batch), MISSING)),
     "parts not measured": lambda batch: changed(
         batch, **dict.fromkeys(("data_ns", "compute_ns", "host_ns", "gc_ns", "dp_wait_ns"), MISSING)
     ),

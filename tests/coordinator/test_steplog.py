@@ -12,6 +12,7 @@ from coordinator.steplog import StepLog
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.records import MISSING
 from tests.coordinator.scenarios import START_UNIX_S, Scenario, generate
+from tests.support.batches import columns_of, with_columns
 
 STEPS, RANKS = 5, 3
 START_NS = int(START_UNIX_S * 1e9)
@@ -199,7 +200,7 @@ def test_the_columns_of_a_batch():
     """Duration from begin and end; the bound of transfers is count times shortest, null where either is not known."""
     batch = generate(Scenario(degrees="dp=2,pp=2", steps=1)).batch(0, 1)
     more = {"pp_shortest_ns": [5, 6, 7, MISSING], "pp_count": [2, -2, MISSING, 2]}
-    batch.columns.update({name: np.array(values, dtype="<i8").tobytes() for name, values in more.items()})
+    batch = with_columns(batch, columns_of(batch) | more)
     made = steplog.columns_of([batch], [START_NS])
     assert made["pp_transfer_ns"].tolist() == [10, MISSING, MISSING, MISSING]
     assert made["rank"].tolist() == [0, 1, 2, 3]
@@ -211,8 +212,7 @@ def test_the_columns_of_a_batch():
 def test_a_batch_without_times_has_columns_too():
     """Whatever a sender left out, nothing raises: null is its time."""
     batch = generate(Scenario(degrees="dp=4", steps=1)).batch(0, 1)
-    batch.columns.clear()
-    made = steplog.columns_of([batch], [START_NS])
+    made = steplog.columns_of([with_columns(batch, {})], [START_NS])
     assert {made[name][0] for name in ("step", "start_ns")} == {MISSING}
 
 

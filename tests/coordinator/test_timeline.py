@@ -1,14 +1,19 @@
 """Records in, complete steps out, whatever the bus does to them."""
 
-from dataclasses import replace
+from dataclasses import asdict
 
+import msgspec
 import numpy as np
 import pytest
 
 from coordinator.policy import TimelinePolicy
 from coordinator.timeline import Timeline
+from lockstep.contracts import topics
+from lockstep.contracts.batch_v1 import ColumnBatch
+from lockstep.contracts.codec import decode
 from lockstep.contracts.records import MISSING
 from tests.coordinator.scenarios import START_UNIX_S, Scenario, generate
+from tests.support.batches import columns_of, with_columns
 
 RECORDING = generate(Scenario(degrees="dp=4", steps=40))
 
@@ -25,7 +30,7 @@ def steps(rows):
 
 def changed(batch, **columns):
     """Return the batch with some columns replaced; values are lists."""
-    return replace(batch, columns=batch.columns | {k: np.array(v, dtype="<i8").tobytes() for k, v in columns.items()})
+    return with_columns(batch, columns_of(batch) | columns)
 
 
 def test_a_step_is_complete_when_every_rank_has_reported_it():
@@ -275,12 +280,49 @@ def test_senders_of_different_columns_are_taken_together():
     """A node that measures less than the others costs only what it did not measure."""
     made = timeline()
     less = RECORDING.batch(0, 1, ranks=[2, 3])
-    less = replace(less, columns={name: data for name, data in less.columns.items() if name != "dp_bytes"})
+    less = with_columns(less, {name: values for name, values in columns_of(less).items() if name != "dp_bytes"})
     made.ingest_all([RECORDING.batch(0, 1, ranks=[0, 1]), less], 0.0)
     (row,) = made.ready(0.0)
     assert row.present.all()
     assert np.isnan(row.moved["dp"]).tolist() == [False, False, True, True]
     assert not np.isnan(row.waits["dp"]).any()
+
+
+@pytest.mark.parametrize("absent", [(), (3,), tuple(range(8))])
+def test_nodes_of_eight_ranks_are_laid_out_wherever_they_stand(absent):
+    """Whole nodes or parts of them, in no order: each rank's values are its own, and NaN where it is not there."""
+    wide = generate(Scenario(degrees="dp=24", steps=1))
+    made = Timeline(TimelinePolicy(grace_seconds=3.0))
+    made.know(list(range(24)))
+    for node in (2, 0, 1):
+        ranks = [rank for rank in range(8 * node, 8 * node + 8) if rank not in absent]
+        if ranks:
+            made.ingest(wide.batch(0, 1, ranks=ranks, node=f"n{node}"), 0.0)
+    (row,) = made.ready(9.0)
+    expected = wide.components["compute"][0].astype(np.float32)
+    expected[list(absent)] = np.nan
+    np.testing.assert_allclose(row.components["compute"], expected, rtol=1e-6)
+
+
+def test_an_exporter_of_the_version_before_gives_the_same_step():
+    """Nodes of two versions under one coordinator: what they send makes one whole step."""
+    batch = RECORDING.batch(0, 1, ranks=[0, 1])
+    old = ColumnBatch(
+        run=batch.run,
+        node=batch.node,
+        sequence=0,
+        sent_unix_ns=0,
+        count=batch.count,
+        ranks=np.array([0, 1], dtype="<i4").tobytes(),
+        columns={name: values.tobytes() for name, values in columns_of(batch).items()},
+    )
+    rows = []
+    for first in (batch, decode(topics.run_topic("job", topics.STEPS, "n0"), msgspec.msgpack.encode(old))):
+        made = timeline()
+        made.ingest_all([first, RECORDING.batch(0, 1, ranks=[2, 3])], 0.0)
+        rows += made.ready(0.0)
+    plain, mixed = map(asdict, rows)
+    np.testing.assert_equal(mixed, plain)
 
 
 def test_ranks_beyond_gaps_are_found():

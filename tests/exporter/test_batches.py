@@ -7,6 +7,7 @@ from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.limits import MESSAGE_MAX_BYTES
 from lockstep.contracts.records import MISSING
 from tests.exporter.conftest import record
+from tests.support.batches import columns_of, ranks_of
 
 
 def table(*records: list[int]) -> np.ndarray:
@@ -14,16 +15,16 @@ def table(*records: list[int]) -> np.ndarray:
 
 
 def test_a_batch_carries_the_measured_columns_only():
-    """Columns are little-endian int64 named by field; one that is missing throughout is left out."""
+    """Values are named by field; a field that is missing throughout is left out."""
     batcher = Batcher("n")
     batcher.add("run", 3, table(record(0), record(1, tokens=5)))
     batcher.add("run", 4, table(record(0)))
     (batch,) = batcher.take(1, 2)
     assert (batch.count, batch.sequence, batch.lost_records, batch.sent_unix_ns) == (3, 0, 2, 1)
-    assert np.frombuffer(batch.ranks, "<i4").tolist() == [3, 3, 4]
-    assert np.frombuffer(batch.columns["step"], "<i8").tolist() == [0, 1, 0]
-    assert np.frombuffer(batch.columns["tokens"], "<i8").tolist() == [MISSING, 5, MISSING]
-    assert "tp_wait_ns" not in batch.columns
+    assert ranks_of(batch).tolist() == [3, 3, 4]
+    assert columns_of(batch)["step"].tolist() == [0, 1, 0]
+    assert columns_of(batch)["tokens"].tolist() == [MISSING, 5, MISSING]
+    assert "tp_wait_ns" not in columns_of(batch)
     assert decode(topics.run_topic("run", topics.STEPS, "n"), encode(batch)) == batch
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import aiohttp
 import aiomqtt
-import numpy as np
 import pytest
 
 from exporter.config import ExporterConfig
@@ -39,6 +38,7 @@ from tests.exporter.conftest import (
     running,
     until,
 )
+from tests.support.batches import columns_of, ranks_of
 from tests.support.servers import Mosquitto
 
 REQUEST = ProfileRequest(run="run-a", node="node-1", request_id=5, ranks=[0, 1], first_step=-1, steps=3)
@@ -48,8 +48,7 @@ def steps_of(listener, rank: int = 0) -> list[int]:
     """Return the steps of a rank in the order in which they arrived."""
     steps: list[int] = []
     for batch in listener.of(StepBatch):
-        ranks = np.frombuffer(batch.ranks, "<i4")
-        steps += np.frombuffer(batch.columns["step"], "<i8")[ranks == rank].tolist()
+        steps += columns_of(batch)["step"][ranks_of(batch) == rank].tolist()
     return steps
 
 
@@ -171,7 +170,7 @@ async def test_steps_reach_the_broker_in_wall_clock_time(root, tmp_path, make_ri
             await until_page(exporter, "lockstep_exporter_mqtt_connected 1.0")
         assert steps_of(listener, 0) == steps_of(listener, 1) == list(range(30))
         batch = listener.of(StepBatch)[0]
-        assert np.frombuffer(batch.columns["start_ns"], "<i8")[0] == OFFSET_NS + 1_000 * MS
+        assert columns_of(batch)["start_ns"][0] == OFFSET_NS + 1_000 * MS
         assert [b.sequence for b in listener.of(StepBatch)] == list(range(len(listener.of(StepBatch))))
         forms = [type(message) for _, message in listener.messages]
         assert forms.index(NodeAnnouncement) < forms.index(StepBatch)

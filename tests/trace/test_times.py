@@ -23,6 +23,24 @@ def test_times_as_text_are_exact(value, form):
     assert times.ns_of_text(form.format(us(value)).encode()) == value
 
 
+@given(
+    st.lists(st.integers(0, (1 << 52) * 1000), max_size=5), st.sampled_from([b"", b"7", b"x", b"1.5,2.250", b"1.5e3"])
+)
+def test_many_texts_are_what_each_of_them_is(values, other):
+    """Times of one form are read at once, and one of another form changes none of the others."""
+    for texts in ([us(value).encode() for value in values], [*(us(value).encode() for value in values), other]):
+        start_ns, known = times.ns_of_texts(texts)
+        expected = [times.ns_of_text(text) for text in texts]
+        assert [start if told else None for start, told in zip(start_ns.tolist(), known, strict=True)] == expected
+
+
+def test_times_beyond_the_limit_are_unknown_at_once():
+    """What overflows or lies beyond the year 2112 is unknown among times that are not."""
+    start_ns, known = times.ns_of_texts([b"1.000", b"9999999999999999.999", b"4503599627370496.000"])
+    assert known.tolist() == [True, False, True]
+    assert start_ns[[0, 2]].tolist() == [1000, 4503599627370496000]
+
+
 @pytest.mark.parametrize(
     ("text", "ns"),
     [

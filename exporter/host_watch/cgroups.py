@@ -1,0 +1,62 @@
+"""How long control groups were throttled: stopped by the kernel because they had used up their share of the CPU.
+
+cgroup v2 (cpu.stat, microseconds) and v1 (cpu.stat of the cpu controller, nanoseconds). A process stands still while
+any group that contains it is throttled, so all of them count, the root of what we see too: in a container it is the
+container's own, and on a host it says truly 0.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from exporter.host_watch.proc import PROC, read
+
+CGROUPS = "/sys/fs/cgroup"
+_FILE_BYTES = 16 << 10
+_LEVELS_MAX = 16  # a pod's container is the fifth
+_V2, _V1 = (b"throttled_usec", 1000), (b"throttled_time", 1)
+
+
+def throttled_ns(pid: int, proc: str = PROC, cgroups: str = CGROUPS) -> dict[str, int]:
+    """Return by group, those that contain the process, how long it was throttled so far.
+
+    Empty where no group counts it: no limit of CPU, or groups that are not shown to us.
+    """
+    found = {}
+    for folder, (field, unit_ns) in _groups(pid, proc, cgroups):
+        value = _field(read(f"{folder}/cpu.stat", _FILE_BYTES), field)
+        if value is not None:
+            found[folder] = value * unit_ns
+    return found
+
+
+def _groups(pid: int, proc: str, cgroups: str) -> Iterator[tuple[str, tuple[bytes, int]]]:
+    """Yield the folders of the groups that contain the process, and which figure to read there.
+
+    Where it is in another cgroup namespace than we are, its path leads above our root or to a folder that is not there:
+    then there is nothing to read, for our root is not its.
+    """
+    for line in read(f"{proc}/{pid}/cgroup", _FILE_BYTES).decode(errors="replace").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0":
+            mounts, form = (cgroups, f"{cgroups}/unified"), _V2
+        elif "cpu" in controllers.split(","):
+            mounts, form = (f"{cgroups}/cpu", f"{cgroups}/cpu,cpuacct"), _V1
+        else:
+            continue
+        group = PurePosixPath(path)
+        if not group.is_absolute() or ".." in group.parts:
+            continue
+        levels = [group, *group.parents][:_LEVELS_MAX]
+        for mount in mounts:
+            if os.path.isdir(f"{mount}{group}"):
+                yield from ((f"{mount}{level}".rstrip("/"), form) for level in levels)
+
+
+def _field(text: bytes, name: bytes) -> int | None:
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) == 2 and words[0] == name and words[1].isdigit():  # noqa: PLR2004  (name, value)
+            return int(words[1])
+    return None

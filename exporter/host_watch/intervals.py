@@ -1,0 +1,149 @@
+"""What happened between two looks at the node, by rank: pure functions of the two.
+
+Work on a rank's cores that is none of its run's is what the cores did (/proc/stat, which also sees other containers and
+processes that came and went) without what the run's processes did. A process that may use other cores too is taken to
+have worked on all of them alike: the kernel does not tell where it ran. Names are for the others' processes we see.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from exporter.host_watch.proc import Process
+from exporter.host_watch.reading import Key, RankReading, Reading, own_since
+
+BUSIEST_MAX = 3
+_LEAST_CORES = 0.01  # what the CPU's ticks can tell in a second
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """What a rank met from `begin_ns` to `end_ns` (CLOCK_MONOTONIC); None is not known, 0 a measured zero.
+
+    `cpu_ns` is of its process and that one's descendants, `others_ns` of everything but its run on its `cores`.
+    `busiest` are commands of others with their CPU time there, at most BUSIEST_MAX.
+    """
+
+    begin_ns: int
+    end_ns: int
+    run_queue_wait_ns: int | None = None
+    throttled_ns: int | None = None
+    cpu_ns: int | None = None
+    cores: int | None = None
+    others_ns: int | None = None
+    busiest: tuple[tuple[str, int], ...] = ()
+
+
+def compare(before: Reading, after: Reading) -> dict[Key, Interval]:
+    """Return the interval of every rank that both looks know to be the same process."""
+    comparison = _Comparison(before, after)
+    found = {}
+    for key, now in after.ranks.items():
+        then = before.ranks.get(key)
+        if then is not None and now.process is not None and _is_same(then.process, now.process):
+            found[key] = comparison.interval(key, then, now)
+    return found
+
+
+class _Comparison:
+    def __init__(self, before: Reading, after: Reading) -> None:
+        self._before, self._after = before, after
+        self._children: dict[int, list[int]] = {}
+        for process in after.processes.values():
+            self._children.setdefault(process.parent, []).append(process.pid)
+        self._children_before: dict[int, list[int]] = {}
+        for process in before.processes.values():
+            self._children_before.setdefault(process.parent, []).append(process.pid)
+        self._own_ns = {pid: own_since(process, before.processes) for pid, process in after.processes.items()}
+
+    def interval(self, key: Key, then: RankReading, now: RankReading) -> Interval:
+        """Return what one rank met."""
+        assert now.process is not None
+        interval = Interval(
+            begin_ns=self._before.at_ns,
+            end_ns=self._after.at_ns,
+            run_queue_wait_ns=_grown(then.run_queue_wait_ns, now.run_queue_wait_ns),
+            throttled_ns=_throttled(then.throttled_ns, now.throttled_ns),
+            cpu_ns=self._tree_ns(now.process.pid),
+            cores=len(now.cores) if now.cores else None,
+            others_ns=self._others_ns(key[0], now.cores) if now.cores else None,
+            busiest=self._named(key[0], now.cores) if now.cores else (),
+        )
+        return interval
+
+    def _roots(self, run: str) -> list[int] | None:
+        """Return the run's processes on this node; None where one of them is not known, as its work is not then."""
+        readings = [reading.process for key, reading in self._after.ranks.items() if key[0] == run]
+        known = [process.pid for process in readings if process is not None]
+        return known if len(known) == len(readings) else None
+
+    def _tree_ns(self, root: int) -> int:
+        """Return what a process and its descendants worked, those that have ended included."""
+        then = sum(_total(self._before.processes, pid) for pid in _descendants(root, self._children_before))
+        now = sum(_total(self._after.processes, pid) for pid in _descendants(root, self._children))
+        return max(now - then, 0)
+
+    def _others_ns(self, run: str, cores: frozenset[int]) -> int | None:
+        roots = self._roots(run)
+        busy = [_grown(self._before.busy_ns.get(core), self._after.busy_ns.get(core)) for core in cores]
+        if roots is None or None in busy:
+            return None
+        run_ns = 0.0
+        for root in set(roots):
+            tree = _descendants(root, self._children)
+            run_ns += sum(self._own_ns.get(pid, 0) * self._share(pid, cores) for pid in tree)
+            ended_ns = self._tree_ns(root) - sum(self._own_ns.get(pid, 0) for pid in tree)
+            run_ns += max(ended_ns, 0) * self._share(root, cores)
+        return max(sum(each or 0 for each in busy) - round(run_ns), 0)
+
+    def _named(self, run: str, cores: frozenset[int]) -> tuple[tuple[str, int], ...]:
+        roots = self._roots(run)
+        if roots is None:
+            return ()
+        ours = {pid for root in roots for pid in _descendants(root, self._children)}
+        spent: Counter[str] = Counter()
+        for pid, own_ns in self._own_ns.items():
+            if own_ns > 0 and pid not in ours:
+                spent[self._after.processes[pid].command] += round(own_ns * self._share(pid, cores))
+        least_ns = _LEAST_CORES * (self._after.at_ns - self._before.at_ns)
+        return tuple((command, ns) for command, ns in spent.most_common(BUSIEST_MAX) if ns >= least_ns)
+
+    def _share(self, pid: int, cores: frozenset[int]) -> float:
+        """Return how much of a process's work was on `cores`; all of the node's cores where it does not say."""
+        allowed = self._after.affinities.get(pid) or frozenset(self._after.busy_ns)
+        return len(allowed & cores) / len(allowed) if allowed else 0.0
+
+
+def _is_same(then: Process | None, now: Process) -> bool:
+    return then is not None and (then.pid, then.start) == (now.pid, now.start)
+
+
+def _total(processes: Mapping[int, Process], pid: int) -> int:
+    process = processes.get(pid)
+    return 0 if process is None else process.own_ns + process.reaped_ns
+
+
+def _descendants(root: int, children: Mapping[int, list[int]]) -> set[int]:
+    """Return a process and all below it."""
+    found = {root}
+    waiting = [root]
+    while waiting:
+        new = [pid for pid in children.get(waiting.pop(), ()) if pid not in found]
+        found.update(new)
+        waiting += new
+    return found
+
+
+def _grown(then: int | None, now: int | None) -> int | None:
+    return None if then is None or now is None or now < then else now - then
+
+
+def _throttled(then: Mapping[str, int], now: Mapping[str, int]) -> int | None:
+    """Return the longest of the groups: they contain each other, so their times may be the same time."""
+    grown = (_grown(then.get(group), value) for group, value in now.items())
+    return max((each for each in grown if each is not None), default=None)
+
+
+def covering(intervals: Iterable[Interval], start_ns: int, end_ns: int) -> list[Interval]:
+    """Return the intervals that touch a span, in order."""
+    return [each for each in intervals if each.begin_ns < end_ns and each.end_ns > start_ns]

@@ -1,0 +1,112 @@
+"""One look at the node: figures that count since boot, as the kernel gives them; `intervals.py` compares two looks."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from exporter.host_watch import proc
+from exporter.host_watch.cgroups import CGROUPS, throttled_ns
+from exporter.host_watch.proc import PROC, Process
+
+Key = tuple[str, int]
+"""Run and rank."""
+
+_AFFINITIES_MAX = 128
+"""Processes whose cores are asked for in one look, the busiest: 20 us each. Those of the others are not needed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A rank whose ring is read. `pid` is the process that holds the ring, None where that is not known here.
+
+    `claimed_pid` is the one that the ring names: believed only if that process has the ring's file open.
+    """
+
+    run: str
+    rank: int
+    ring: str
+    pid: int | None
+    claimed_pid: int | None = None
+
+    @property
+    def key(self) -> Key:
+        """Return run and rank."""
+        return self.run, self.rank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankReading:
+    """A rank's process, None where it is not known. `cores` may be used by its training thread.
+
+    The training thread is taken to be the process's main thread. `throttled_ns` is by control group.
+    """
+
+    process: Process | None = None
+    run_queue_wait_ns: int | None = None
+    throttled_ns: Mapping[str, int] = field(default_factory=dict)
+    cores: frozenset[int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """The node at `at_ns` (CLOCK_MONOTONIC). `busy_ns` is by core, `affinities` the cores of who worked lately."""
+
+    at_ns: int
+    ranks: Mapping[Key, RankReading]
+    processes: Mapping[int, Process]
+    affinities: Mapping[int, frozenset[int]]
+    busy_ns: Mapping[int, int]
+    pressure_ns: int | None
+    load: float | None
+
+
+def read_node(
+    targets: Sequence[Target], before: Reading | None, *, root: str = PROC, cgroups: str = CGROUPS
+) -> Reading:
+    """Look at the node and the targets; `before` is the look before, which tells who worked meanwhile.
+
+    Blocking, 15 us for each process of the node; for any thread. Raises nothing: what cannot be read is left out.
+    """
+    processes = proc.read_processes(root)
+    ranks = {target.key: _read_rank(target, processes, root, cgroups) for target in targets}
+    worked = _busiest(processes, before)
+    affinities = {pid: proc.allowed_cores(pid, root) for pid in worked}
+    return Reading(
+        at_ns=time.monotonic_ns(),
+        ranks=ranks,
+        processes=processes,
+        affinities={pid: cores for pid, cores in affinities.items() if cores},
+        busy_ns=proc.busy_ns(root),
+        pressure_ns=proc.pressure_ns(root),
+        load=proc.load(root),
+    )
+
+
+def _read_rank(target: Target, processes: Mapping[int, Process], root: str, cgroups: str) -> RankReading:
+    pid = target.pid
+    if pid is None and target.claimed_pid is not None and proc.has_open(target.claimed_pid, target.ring, root):
+        pid = target.claimed_pid
+    process = None if pid is None else processes.get(pid) or proc.read_process(pid, root)
+    if pid is None or process is None:
+        return RankReading()
+    return RankReading(
+        process=process,
+        run_queue_wait_ns=proc.run_queue_wait_ns(pid, pid, root),
+        throttled_ns=throttled_ns(pid, root, cgroups),
+        cores=proc.allowed_cores(pid, root),
+    )
+
+
+def _busiest(processes: Mapping[int, Process], before: Reading | None) -> list[int]:
+    """Return who worked since the look before, at most _AFFINITIES_MAX."""
+    if before is None:
+        return []
+    worked = [(own_since(process, before.processes), pid) for pid, process in processes.items()]
+    return [pid for own_ns, pid in sorted(worked, reverse=True)[:_AFFINITIES_MAX] if own_ns > 0]
+
+
+def own_since(process: Process, before: Mapping[int, Process]) -> int:
+    """Return the CPU time of a process itself since the look before, all of it for one that began meanwhile."""
+    earlier = before.get(process.pid)
+    known_ns = earlier.own_ns if earlier is not None and earlier.start == process.start else 0
+    return max(process.own_ns - known_ns, 0)

@@ -1,0 +1,32 @@
+"""Which processes to look at: those that hold the rings that are read."""
+
+from collections.abc import Iterable
+
+from exporter.host_watch.reading import Target
+from exporter.tracks import FINISHED, RunTrack
+from lockstep.contracts.errors import MalformedError
+
+
+def find_targets(runs: Iterable[RunTrack]) -> list[Target]:
+    """Return the ranks whose process may live, whatever its agent does; on the event loop, a few us a rank."""
+    found = []
+    for run in runs:
+        for track in run.ranks.values():
+            if track.ring is None:
+                continue
+            try:
+                holder = track.ring.holder()
+            except (MalformedError, OSError):
+                continue
+            if holder.is_gone or (holder.pid is None and track.state == FINISHED):
+                continue
+            found.append(
+                Target(
+                    run=run.name,
+                    rank=track.rank,
+                    ring=str(track.ring.path),
+                    pid=holder.pid,
+                    claimed_pid=None if holder.locks else track.header.pid,
+                )
+            )
+    return found

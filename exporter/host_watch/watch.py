@@ -1,0 +1,180 @@
+"""Looks at the node again and again, and keeps what each rank met: totals for /metrics, the last intervals for spans.
+
+Looks are taken in a thread: every 5 s when nothing is captured, every second around captures. A look pays for itself:
+the next one in quiet times waits until the one before has cost no more than COST_RATIO of a core.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from exporter.host_watch.intervals import BUSIEST_MAX, Interval, compare, covering
+from exporter.host_watch.reading import Key, Reading, Target, read_node
+from lockstep.contracts.messages import HostSpan
+
+QUIET_NS = 5_000_000_000
+CAPTURE_NS = 1_000_000_000
+LEAST_NS = 200_000_000
+"""Between two looks, however many ranks answer: ticks of 10 ms tell nothing about less."""
+NEAR_NS = 10_000_000_000
+"""After an event of a capture; what lasts longer is bracketed well enough by looks at quiet times."""
+COST_RATIO = 0.004
+"""Of one core, over time; the budget is 0.005."""
+_KEPT_INTERVALS = 128  # ten minutes: as long as traces may wait to be summarised
+_FORGET_NS = 600_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A reading, what each rank met since the reading before, and what both took of a CPU."""
+
+    reading: Reading
+    intervals: dict[Key, Interval]
+    cost_ns: int
+
+
+def look_at(targets: Sequence[Target], before: Reading | None) -> Look:
+    """Look at the node. Blocking, for any thread; raises nothing."""
+    began_ns = time.thread_time_ns()
+    reading = read_node(targets, before)
+    intervals = {} if before is None else compare(before, reading)
+    return Look(reading=reading, intervals=intervals, cost_ns=time.thread_time_ns() - began_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostTotals:
+    """What a rank met since it is watched; None was never known. Counts go on over attempts of the rank."""
+
+    run_queue_wait_ns: int | None = None
+    throttled_ns: int | None = None
+    cpu_ns: int | None = None
+    others_ns: int | None = None
+    cores: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLoad:
+    """The node as a whole at the last look; `cost_ns` is what all looks took."""
+
+    pressure_ns: int | None = None
+    load: float | None = None
+    cost_ns: int = 0
+
+
+@dataclass(slots=True)
+class _Rank:
+    totals: HostTotals = field(default_factory=HostTotals)
+    intervals: deque[Interval] = field(default_factory=lambda: deque(maxlen=_KEPT_INTERVALS))
+    seen_ns: int = 0
+
+
+class HostWatch:
+    """Belongs to the event loop; only the looks are taken elsewhere, one at a time.
+
+    `targets` returns the ranks to look at; it is asked on the event loop before each look.
+    """
+
+    def __init__(
+        self,
+        targets: Callable[[], Sequence[Target]],
+        *,
+        look: Callable[[Sequence[Target], Reading | None], Look] = look_at,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.node = NodeLoad()
+        self._targets = targets
+        self._look = look
+        self._clock_ns = clock_ns
+        self._last: Reading | None = None
+        self._ranks: dict[Key, _Rank] = {}
+        self._near_until_ns = 0
+        self._paid_ns = 0
+        """When the looks so far have cost no more than COST_RATIO."""
+        self._wake = asyncio.Event()
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            self._wake.clear()
+            targets = self._targets()
+            if targets:
+                self.take(await asyncio.to_thread(self._look, targets, self._last))
+            looked_ns = self._clock_ns()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._pause_ns() / 1e9):
+                    await self._wake.wait()
+            await asyncio.sleep(max(looked_ns + LEAST_NS - self._clock_ns(), 0) / 1e9)
+
+    def note_capture(self) -> None:
+        """Look at once and more often for a while: a capture was ordered, begins or ends."""
+        self._near_until_ns = self._clock_ns() + NEAR_NS
+        self._wake.set()
+
+    def take(self, look: Look) -> None:
+        """Add what happened since the look before."""
+        reading = self._last = look.reading
+        self._paid_ns = max(self._paid_ns, reading.at_ns) + round(look.cost_ns / COST_RATIO)
+        cost_ns = self.node.cost_ns + look.cost_ns
+        self.node = NodeLoad(pressure_ns=reading.pressure_ns, load=reading.load, cost_ns=cost_ns)
+        for key in reading.ranks:
+            self._ranks.setdefault(key, _Rank()).seen_ns = reading.at_ns
+        for key, interval in look.intervals.items():
+            rank = self._ranks[key]
+            rank.intervals.append(interval)
+            rank.totals = _added(rank.totals, interval)
+        self._ranks = {key: rank for key, rank in self._ranks.items() if reading.at_ns - rank.seen_ns < _FORGET_NS}
+
+    def _pause_ns(self) -> int:
+        """Return how long to wait for the next look."""
+        now_ns = self._clock_ns()
+        return CAPTURE_NS if now_ns < self._near_until_ns else max(QUIET_NS, self._paid_ns - now_ns)
+
+    def totals(self) -> dict[Key, HostTotals]:
+        """Return the totals of every rank that was watched lately."""
+        return {key: rank.totals for key, rank in self._ranks.items()}
+
+    def span(self, run: str, rank: int, start_ns: int, end_ns: int) -> HostSpan | None:
+        """Return what a rank met in the looks around a span of CLOCK_MONOTONIC; None where they do not cover it.
+
+        The looks lie around the span, so what is returned may be longer: `span_ns` says how long.
+        """
+        watched = self._ranks.get((run, rank))
+        found = [] if watched is None else covering(watched.intervals, start_ns, end_ns)
+        if not found or found[0].begin_ns > start_ns:
+            return None
+        span_ns = sum(each.end_ns - each.begin_ns for each in found)
+        others_ns = _sum([each.others_ns for each in found])
+        commands: Counter[str] = Counter()
+        for each in found:
+            commands.update(dict(each.busiest))
+        return HostSpan(
+            span_ns=span_ns,
+            run_queue_wait_ns=_sum([each.run_queue_wait_ns for each in found]),
+            throttled_ns=_sum([each.throttled_ns for each in found]),
+            cores=found[-1].cores,
+            others_cores=None if others_ns is None else others_ns / span_ns,
+            busiest=[(command, ns / span_ns) for command, ns in commands.most_common(BUSIEST_MAX)],
+        )
+
+
+def _added(totals: HostTotals, interval: Interval) -> HostTotals:
+    return HostTotals(
+        run_queue_wait_ns=_plus(totals.run_queue_wait_ns, interval.run_queue_wait_ns),
+        throttled_ns=_plus(totals.throttled_ns, interval.throttled_ns),
+        cpu_ns=_plus(totals.cpu_ns, interval.cpu_ns),
+        others_ns=_plus(totals.others_ns, interval.others_ns),
+        cores=interval.cores,
+    )
+
+
+def _plus(total: int | None, more: int | None) -> int | None:
+    return total if more is None else (total or 0) + more
+
+
+def _sum(values: Sequence[int | None]) -> int | None:
+    """Return the sum, None where a part of it is not known."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None

@@ -1,0 +1,247 @@
+"""Everything that one rank's trace tells by itself, each part by its own rules (`answers`)."""
+
+from dataclasses import dataclass, replace
+
+from lockstep.analysis.answers import Answers
+from lockstep.analysis.evidence import NOTHING, Evidence
+from lockstep.diagnosis.communication_causes.collectives import RankCollectives, collectives_of
+from lockstep.diagnosis.communication_causes.contention import computing
+from lockstep.diagnosis.communication_causes.links import (
+    LinkTransfers,
+    find_link_contention,
+    find_misaligned_packets,
+    find_retransmission,
+    find_small_packets,
+    judge_links,
+    link_transfers_of,
+)
+from lockstep.diagnosis.communication_causes.messages import find_misaligned, find_small_messages
+from lockstep.diagnosis.communication_causes.vendor_collectives import collectives_of_communication
+from lockstep.diagnosis.finding import Finding, NotJudged
+from lockstep.diagnosis.host_causes import judge_host, view_host
+from lockstep.diagnosis.roofline.classic import Rooflines, by_operator
+from lockstep.diagnosis.roofline.component_rules import shares
+from lockstep.diagnosis.roofline.components import classify
+from lockstep.diagnosis.roofline.judge import judge_operators
+from lockstep.diagnosis.roofline.kernel_counters import KernelCounters, component_table_of, kernel_counters_of
+from lockstep.trace.ascend.communication import Communication
+from lockstep.trace.columns import TraceAbout, TraceColumns
+from lockstep.trace.critical_path.path import PathShare, ranked
+from lockstep.trace.critical_path.walk import PathFinder
+from lockstep.trace.intervals import Intervals, common, merged
+from lockstep.trace.patterns import PatternSummary, summarise_patterns
+from lockstep.trace.prepared import PreparedTrace, prepare
+from lockstep.trace.step_breakdown import Breakdown, break_down_steps
+from lockstep.trace.steps import Steps
+
+POINTS_MAX = 256
+"""Operators on a roofline; real traces have up to 60."""
+_SHAPES_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPath:
+    """What lies on a critical path, most time first: the ns sum to the window.
+
+    `guessed_ns` is the part to which time alone led, and no record (`Why.is_guess`).
+    """
+
+    shares: tuple[PathShare, ...]
+    guessed_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankAnalysis:
+    """What one rank's trace tells, small and picklable; None where a part could not answer (`not_judged` says why).
+
+    `window_ns` goes from the beginning of the first step's window to the end of the last's; `breakdown` and `path` sum
+    to its length. `computing` is when the device computed beside one of the `collectives`. `vendor_collectives` hold
+    the vendor's transmission times. `component_shares` is the kernels' time by what holds them (`Bound`), as shares.
+    `findings` have no advice yet.
+    """
+
+    rank: int
+    about: TraceAbout
+    event_count: int
+    dropped_count: int
+    trace_bytes: int
+    steps: Steps
+    window_ns: tuple[int, int]
+    breakdown: Breakdown
+    steps_breakdown: tuple[Breakdown, ...]
+    path: RankPath | None = None
+    collectives: RankCollectives | None = None
+    vendor_collectives: RankCollectives | None = None
+    computing: Intervals | None = None
+    patterns: PatternSummary | None = None
+    rooflines: Rooflines | None = None
+    component_shares: dict[str, float] | None = None
+    findings: tuple[Finding, ...] = ()
+    not_judged: tuple[NotJudged, ...] = ()
+
+    @property
+    def length_ns(self) -> int:
+        """Return the length of the window."""
+        return self.window_ns[1] - self.window_ns[0]
+
+
+def analyse_rank(columns: TraceColumns, *, rank: int, evidence: Evidence = NOTHING) -> RankAnalysis:
+    """Return all that one rank's columns tell; `rank` counts, whatever the trace calls itself.
+
+    Raises nothing for a trace that a loader accepted: what it lacks is told in `not_judged`.
+    """
+    trace = prepare(columns)
+    account = break_down_steps(trace)
+    window_ns = int(account.windows.start_ns[0]), int(account.windows.end_ns[-1])
+    found = RankAnalysis(
+        rank=rank,
+        about=columns.about,
+        event_count=columns.event_count,
+        dropped_count=columns.dropped_count,
+        trace_bytes=columns.trace_bytes,
+        steps=trace.steps,
+        window_ns=window_ns,
+        breakdown=account.whole,
+        steps_breakdown=tuple(account.per_step),
+    )
+    if window_ns[1] <= window_ns[0]:
+        return replace(found, not_judged=(NotJudged(rule="all rules", reason="no work in the trace's steps"),))
+    parts = _Parts(trace, window_ns, rank, evidence)
+    collectives = parts.collectives()
+    rooflines, component_shares = parts.operators()
+    found = replace(
+        found,
+        path=parts.path(),
+        collectives=collectives,
+        computing=None if collectives is None else _beside(columns, collectives),
+        patterns=parts.patterns(),
+        rooflines=rooflines,
+        component_shares=component_shares,
+    )
+    parts.host()
+    found = _with_answers(found, parts.answers)
+    return found if evidence.communication is None else with_communication(found, evidence.communication)
+
+
+def with_communication(analysis: RankAnalysis, communication: Communication) -> RankAnalysis:
+    """Return the analysis with the vendor's account of the rank's links and collectives judged as well."""
+    answers = Answers(analysis.rank)
+    length_ns, rank, host = analysis.length_ns, analysis.rank, analysis.about.host
+    transfers = answers.of("links", lambda: link_transfers_of(communication, rank))
+    if transfers is not None and len(transfers.operators):
+        _judge_links(answers, transfers, length_ns)
+    vendor = answers.of("vendor's collectives", lambda: collectives_of_communication(communication, rank, host=host))
+    return _with_answers(
+        replace(analysis, vendor_collectives=vendor if vendor is None or len(vendor) else None), answers
+    )
+
+
+def renumbered(analysis: RankAnalysis, rank: int) -> RankAnalysis:
+    """Return the analysis as another rank's: nothing in the trace said whose it is, and its number was taken."""
+
+    def moved(collectives: RankCollectives | None) -> RankCollectives | None:
+        return None if collectives is None else replace(collectives, rank=rank)
+
+    return replace(
+        analysis,
+        rank=rank,
+        collectives=moved(analysis.collectives),
+        vendor_collectives=moved(analysis.vendor_collectives),
+        findings=tuple(replace(each, ranks=(rank,)) for each in analysis.findings),
+    )
+
+
+def _with_answers(analysis: RankAnalysis, answers: Answers) -> RankAnalysis:
+    return replace(
+        analysis,
+        findings=tuple(sorted((*analysis.findings, *answers.findings), key=lambda each: -(each.lost_ns or 0))),
+        not_judged=tuple(dict.fromkeys((*analysis.not_judged, *answers.not_judged))),
+    )
+
+
+def _judge_links(answers: Answers, transfers: LinkTransfers, length_ns: int) -> None:
+    answers.ask("links", lambda: judge_links(transfers, length_ns))
+    answers.ask("small packets", lambda: find_small_packets(transfers, length_ns))
+    answers.ask("retransmission", lambda: find_retransmission(transfers))
+    answers.ask("link contention", lambda: find_link_contention(transfers))
+    answers.ask("alignment of packets", lambda: find_misaligned_packets(transfers, length_ns))
+
+
+class _Parts:
+    """The parts of one trace's analysis."""
+
+    def __init__(self, trace: PreparedTrace, window_ns: tuple[int, int], rank: int, evidence: Evidence) -> None:
+        self.answers = Answers(rank)
+        self._trace, self._columns, self._rank, self._evidence = trace, trace.columns, rank, evidence
+        self._window_ns, self._length_ns = window_ns, window_ns[1] - window_ns[0]
+
+    def path(self) -> RankPath | None:
+        def found() -> RankPath:
+            path = PathFinder(self._trace).find(*self._window_ns)
+            return RankPath(shares=tuple(ranked(path)), guessed_ns=path.guessed_ns())
+
+        return self.answers.of("critical path", found)
+
+    def collectives(self) -> RankCollectives | None:
+        found = self.answers.of("collectives", lambda: collectives_of(self._columns, rank=self._rank))
+        if found is not None and len(found):
+            steps, vendor = len(self._trace.steps), self._columns.about.vendor
+            self.answers.ask("small messages", lambda: find_small_messages(found, self._length_ns, steps=steps))
+            self.answers.ask("alignment", lambda: find_misaligned(found, vendor=vendor))
+        return found
+
+    def operators(self) -> tuple[Rooflines | None, dict[str, float] | None]:
+        kernels, device = self._evidence.kernels, self._evidence.device
+        counters = None if kernels is None else self.answers.of("kernels", lambda: kernel_counters_of(kernels))
+        found = self.answers.of(
+            "operators", lambda: judge_operators(self._columns, self._rank, kernels=counters, device=device)
+        )
+        if found is None:
+            return None, None
+        self.answers.take(found.findings, found.not_judged)
+        held = None if not counters else self.answers.of("component roofline", lambda: _shares(counters))
+        return None if found.rooflines is None else _joined(found.rooflines), held
+
+    def patterns(self) -> PatternSummary | None:
+        return self.answers.of(
+            "patterns",
+            lambda: summarise_patterns(
+                self._columns,
+                self._window_ns,
+                thread=self._trace.steps.thread,
+                samples=self._evidence.samples,
+                ranks_per_node=self._evidence.ranks_per_node,
+            ),
+        )
+
+    def host(self) -> None:
+        said = self._evidence
+        found = self.answers.of(
+            "host",
+            lambda: judge_host(
+                view_host(self._columns, self._window_ns, steps=self._trace.steps),
+                noted=said.noted_collections,
+                samples=said.host_samples,
+                workers=said.loader_workers,
+                queues=said.queues,
+            ),
+        )
+        if found is not None:
+            self.answers.take(found.findings, found.not_judged)
+
+
+def _beside(columns: TraceColumns, collectives: RankCollectives) -> Intervals:
+    """Return when the device computes beside a collective: what contention is judged by, without all else."""
+    busy = merged(collectives.start_ns, collectives.start_ns + collectives.duration_ns)
+    return common(computing(columns), busy)
+
+
+def _joined(rooflines: Rooflines) -> Rooflines:
+    """Return one point for each operator, format and verdict: one for each set of shapes is too many to send."""
+    points = by_operator(rooflines.points)[:POINTS_MAX]
+    return replace(rooflines, points=tuple(replace(each, shapes=each.shapes[:_SHAPES_CHARS]) for each in points))
+
+
+def _shares(counters: KernelCounters) -> dict[str, float]:
+    found = shares(counters, classify(component_table_of(counters)))
+    return {bound.name.lower(): share for bound, share in found.items()}

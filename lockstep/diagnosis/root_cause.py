@@ -1,0 +1,161 @@
+"""Which of the causes that the nodes told explain an incident: those that its suspects have beyond their peers.
+
+A cause that healthy ranks have as well may cost everybody time, but it is not why this one is slower. For a job that is
+slower as a whole there are no healthy ranks: there a cause counts that most of the captured ranks share.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from lockstep.contracts.messages import RankFinding, TraceSummary
+from lockstep.diagnosis.finding import IO, Finding
+from lockstep.diagnosis.host_causes import HostSamples
+from lockstep.diagnosis.host_causes.contention import judge_contention
+from lockstep.diagnosis.threshold import Threshold
+
+EXPLAINING = Threshold(
+    0.3, "ratio", "own: captures of a few steps on busy machines differ by a quarter without a fault"
+)
+SHARED = Threshold(0.5, "ratio", "own: of the captured ranks of a job that is slower as a whole")
+COSTING = Threshold(0.02, "ratio", "own: of the step; the smallest slowdown that opens an incident is 2.5 %")
+
+_OF_INCIDENT = {
+    "data": (IO,),
+    "gc": ("gc",),
+    "link": ("communication",),
+}
+"""Bottlenecks or causes that go before others, by what the detectors measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    """A finding of a rank and what it costs there, ns a step; None where it cannot be told."""
+
+    found: RankFinding
+    ns: float | None
+
+
+def causes_beyond_peers(
+    cause: str, suspects: Sequence[TraceSummary], peers: Sequence[TraceSummary], *, excess_ns: float
+) -> list[Finding]:
+    """Return the causes that explain why the suspects are slower than their peers, the best explanation first.
+
+    `cause` is the incident's (`metrics.CAUSES`), `excess_ns` the suspect's self time beyond its peers' a step, 0 or
+    less where it is not known. Findings cost what they cost beyond the peers' median; their window is one step.
+    """
+    found: dict[str, Finding] = {}
+    for suspect in suspects:
+        for name, cost in _costs(suspect).items():
+            theirs = [_costs(peer).get(name) for peer in peers]
+            usual_ns = median([each.ns or 0.0 if each else 0.0 for each in theirs]) if theirs else 0.0
+            if cost.ns is None:
+                if any(theirs):
+                    continue
+                beyond_ns = None
+            else:
+                beyond_ns = cost.ns - usual_ns
+                if beyond_ns < EXPLAINING.value * excess_ns or beyond_ns <= 0:
+                    continue
+            found[name] = _merged(found.get(name), cost.found, suspect.rank, beyond_ns)
+    return sorted(found.values(), key=lambda each: (not _is_meant(cause, each), -(each.lost_ns or 0)))
+
+
+def causes_of_many(summaries: Sequence[TraceSummary], *, step_ns: float, cause: str = "") -> list[Finding]:
+    """Return the causes that most of the captured ranks share, the most expensive first; they cost the median."""
+    by_cause: dict[str, list[tuple[int, _Cost]]] = {}
+    for summary in summaries:
+        for name, cost in _costs(summary).items():
+            by_cause.setdefault(name, []).append((summary.rank, cost))
+    found = []
+    for told in by_cause.values():
+        if len(told) <= SHARED.value * len(summaries):
+            continue
+        known = [cost.ns for _, cost in told if cost.ns is not None]
+        lost_ns = median(known) if known else None
+        if lost_ns is not None and lost_ns < COSTING.value * step_ns:
+            continue
+        merged: Finding | None = None
+        for rank, cost in told:
+            merged = _merged(merged, cost.found, rank, lost_ns)
+        assert merged is not None
+        found.append(merged)
+    return sorted(found, key=lambda each: (not _is_meant(cause, each), -(each.lost_ns or 0)))
+
+
+def _is_meant(cause: str, found: Finding) -> bool:
+    """Whether a finding is of the kind that the detectors measured."""
+    meant = _OF_INCIDENT.get(cause)
+    if meant is None:
+        return found.bottleneck != IO and found.cause != "gc"
+    return found.bottleneck in meant or found.cause in meant
+
+
+def _costs(summary: TraceSummary) -> dict[str, _Cost]:
+    """Return what each cause costs on a rank; of several findings of one cause the dearest speaks, and all are paid."""
+    costs: dict[str, _Cost] = {}
+    for found in (*summary.findings, *_contention(summary)):
+        ns = None if found.lost_ns is None else found.lost_ns / max(summary.steps, 1)
+        before = costs.get(found.cause)
+        if before is None:
+            costs[found.cause] = _Cost(found, ns)
+        else:
+            dearer = found if (ns or 0) > (before.ns or 0) else before.found
+            known = None if ns is None and before.ns is None else (ns or 0.0) + (before.ns or 0.0)
+            costs[found.cause] = _Cost(dearer, known)
+    return costs
+
+
+def _contention(summary: TraceSummary) -> list[RankFinding]:
+    """Return what the node counted of others on the rank's cores."""
+    host = summary.host
+    if host is None:
+        return []
+    samples = HostSamples(
+        span_ns=host.span_ns,
+        run_queue_wait_ns=host.run_queue_wait_ns,
+        throttled_ns=host.throttled_ns,
+        cores=host.cores,
+        others_cores=host.others_cores,
+        busiest=tuple((str(command), float(cores)) for command, cores in host.busiest),
+    )
+    judged = judge_contention(samples, window_ns=(0, summary.window_ns), ranks=(summary.rank,))
+    return [
+        RankFinding(
+            bottleneck=each.bottleneck,
+            cause=each.cause,
+            subject=each.subject,
+            evidence=list(each.evidence),
+            confidence=each.confidence,
+            lost_ns=each.lost_ns,
+        )
+        for each in (judged if isinstance(judged, list) else ())
+    ]
+
+
+def _merged(before: Finding | None, found: RankFinding, rank: int, lost_ns: float | None) -> Finding:
+    cost = None if lost_ns is None else round(lost_ns)
+    if before is not None and (before.lost_ns or 0) >= (cost or 0):
+        return _with_rank(before, rank)
+    ranks = () if before is None else before.ranks
+    return Finding(
+        bottleneck=found.bottleneck,
+        cause=found.cause,
+        ranks=tuple(sorted({*ranks, rank})),
+        evidence=tuple(found.evidence),
+        subject=found.subject,
+        lost_ns=cost,
+        confidence=found.confidence,
+    )
+
+
+def _with_rank(found: Finding, rank: int) -> Finding:
+    return Finding(
+        bottleneck=found.bottleneck,
+        cause=found.cause,
+        ranks=tuple(sorted({*found.ranks, rank})),
+        evidence=found.evidence,
+        subject=found.subject,
+        lost_ns=found.lost_ns,
+        confidence=found.confidence,
+    )

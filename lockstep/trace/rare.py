@@ -1,0 +1,102 @@
+"""Arguments that few events have: what a collective is, what a wait on the device waited for."""
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+from lockstep.contracts import limits
+from lockstep.trace.columns import ABSENT, CollectiveArguments, SyncArguments
+
+RANKS_MAX_CHARS = 4 << 20
+"""Of distinct lists of ranks; one is at most 30 ranks long where torch writes it."""
+TEXT_MAX_CHARS = 256
+"""Of a collective's, group's or wait's name."""
+
+_INT64_MAX = (1 << 63) - 1
+_RANKS = re.compile(r"\s*\[\s*(\d{1,9}(?:\s*,\s*\d{1,9})*)\s*\]\s*")
+Form = TypeVar("Form", bound=msgspec.Struct)
+
+
+class _Collective(msgspec.Struct):
+    name: Any = msgspec.field(name="Collective name", default=None)
+    in_elements: Any = msgspec.field(name="In msg nelems", default=None)
+    out_elements: Any = msgspec.field(name="Out msg nelems", default=None)
+    group_size: Any = msgspec.field(name="Group size", default=None)
+    dtype: Any = None
+    group: Any = msgspec.field(name="Process Group Name", default=None)
+    description: Any = msgspec.field(name="Process Group Description", default=None)
+    ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
+    sequence: Any = msgspec.field(name="Seq", default=None)
+
+
+class _Sync(msgspec.Struct):
+    cuda_sync_kind: Any = None
+    wait_on_stream: Any = None
+    wait_on_cuda_event_record_corr_id: Any = None
+
+
+class RareReader:
+    """Reads them one by one; collectives that are alike are one object."""
+
+    def __init__(self) -> None:
+        self._said: dict[CollectiveArguments, CollectiveArguments] = {}
+        self._ranks: dict[str, tuple[int, ...] | None] = {}
+        self._ranks_free_chars = RANKS_MAX_CHARS
+
+    def collective(self, arguments: msgspec.Raw) -> CollectiveArguments:
+        """Return what an event's arguments say about its collective."""
+        read = decode_one(arguments, _Collective)
+        said = CollectiveArguments(
+            name=_text(read.name),
+            group=_text(read.group),
+            description=_text(read.description),
+            ranks=self._ranks_of(read.ranks),
+            group_size=integer(read.group_size),
+            in_elements=integer(read.in_elements),
+            out_elements=integer(read.out_elements),
+            dtype=_text(read.dtype),
+            sequence=integer(read.sequence),
+        )
+        return self._said.setdefault(said, said)
+
+    def sync(self, arguments: msgspec.Raw) -> SyncArguments:
+        """Return what an event's arguments say about its wait."""
+        read = decode_one(arguments, _Sync)
+        return SyncArguments(
+            kind=_text(read.cuda_sync_kind),
+            waits_on_stream=integer(read.wait_on_stream),
+            waits_on_correlation=integer(read.wait_on_cuda_event_record_corr_id),
+        )
+
+    def _ranks_of(self, text: object) -> tuple[int, ...] | None:
+        """Return the ranks of "[0, 1]"; None where torch has cut the list ("[0, ..., 63]"), and beyond the limit."""
+        if not isinstance(text, str):
+            return None
+        if text not in self._ranks and len(text) <= self._ranks_free_chars:
+            self._ranks_free_chars -= len(text)
+            found = _RANKS.fullmatch(text)
+            ranks = tuple(map(int, found[1].split(","))) if found else ()
+            self._ranks[text] = ranks if ranks and max(ranks) < limits.WORLD_SIZE_MAX else None
+        return self._ranks.get(text)
+
+
+def decode_one(raw: msgspec.Raw, form: type[Form]) -> Form:
+    """Return the arguments of one event, none if they are no object."""
+    try:
+        return msgspec.json.decode(bytes(raw).decode(errors="replace"), type=form)
+    except msgspec.DecodeError:
+        return form()
+
+
+def integer(value: object) -> int:
+    """Return a whole number, decimal digits in text as well; ABSENT for all else and beyond int64."""
+    try:
+        number = int(value) if isinstance(value, int | float | str) else ABSENT  # int() itself limits the digits
+    except (ValueError, OverflowError):
+        return ABSENT
+    return number if -_INT64_MAX <= number <= _INT64_MAX else ABSENT
+
+
+def _text(value: object) -> str:
+    return str(value)[:TEXT_MAX_CHARS] if isinstance(value, str | int) else ""
