@@ -33,7 +33,7 @@ SUMMARY_BUDGET_RATIO = 0.05
 STORED_BUDGET_RATIO = 0.03
 _SMALL_BYTES = 2_000_000  # of JSON: below it names and shapes that come once outweigh the events
 _MAX_BYTES = 4 << 30
-_RUNS = 2
+_RUNS = 3
 _MB = 1e6
 
 

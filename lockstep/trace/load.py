@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from lockstep.contracts import limits
 from lockstep.trace import categories
 from lockstep.trace.arguments import ArgumentReader
+from lockstep.trace.blocks import Block
 from lockstep.trace.columns import ABSENT, ANNOTATION, CollectiveArguments, Mask, SyncArguments, TraceColumns
-from lockstep.trace.decode import Block, TraceDecoder
+from lockstep.trace.decode import TraceDecoder
 from lockstep.trace.interned import Codes
 from lockstep.trace.source import TraceSource
 from lockstep.trace.work import ON_DEVICE, work_of
