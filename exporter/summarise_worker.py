@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> int:
     os.nice(_LOWEST_PRIORITY)
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     # Behind the limits, so that they hold for what the import takes, too.
-    from lockstep.analysis.summary import summarise  # noqa: PLC0415
+    from lockstep.analysis.capture_summary import summarise  # noqa: PLC0415
 
     try:
         summary = summarise(Path(path), run=run, node=node, rank=rank, request_id=request_id, steps=steps)

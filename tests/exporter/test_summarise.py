@@ -131,13 +131,13 @@ async def test_the_worker_stands_behind_training(root: Path, tmp_path: Path):
     """The worker lowers its priority and limits its memory before it reads anything."""
     script = (
         "import sys, os, resource, types\n"
-        "module = types.ModuleType('lockstep.analysis.summary')\n"
+        "module = types.ModuleType('lockstep.analysis.capture_summary')\n"
         "def summarise(path, **names):\n"
         "    from exporter.summarise_worker import failed_summary\n"
         "    text = f'{os.nice(0)} {resource.getrlimit(resource.RLIMIT_AS)[0]}'\n"
         "    return failed_summary(names['run'], names['node'], names['rank'], names['request_id'], text)\n"
         "module.summarise = summarise\n"
-        "sys.modules['lockstep.analysis.summary'] = module\n"
+        "sys.modules['lockstep.analysis.capture_summary'] = module\n"
         "from exporter.summarise_worker import main\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )

@@ -1,0 +1,80 @@
+"""One rank's trace to what travels to the coordinator: call tree, causes, critical path and behaviour in kilobytes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from lockstep.analysis.evidence import NOTHING, Evidence
+from lockstep.analysis.rank import RankAnalysis, analyse_rank
+from lockstep.contracts import limits
+from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.messages import RankFinding, TraceSummary
+from lockstep.trace.load import load_trace
+from lockstep.trace.patterns import encode_patterns
+from lockstep.trace.summarise import empty_summary, summarise_columns
+
+FINDINGS_MAX = 8
+SENTENCES_MAX = 4
+SENTENCE_CHARS = 300
+PATH_MAX = 12
+PATTERNS_BYTES = 4 << 10
+"""Real traces have 0.5 to 5 KB of patterns above 1e-4; with the call tree's 10 KB this is a summary."""
+REASONS_MAX = 16
+
+
+def summarise(
+    path: Path,
+    *,
+    run: str,
+    node: str,
+    rank: int,
+    request_id: int,
+    steps: int,
+    evidence: Evidence = NOTHING,
+    max_bytes: int = limits.TRACE_MAX_BYTES,
+) -> TraceSummary:
+    """Return the summary of a rank's trace file, which stays as it is.
+
+    `steps` is what the capture says it covers; step marks in the trace overrule it. A file that cannot be used gives a
+    summary with `error` set.
+
+    Raises
+    ------
+    LocalError
+        `steps` is not positive.
+    """
+    try:
+        columns = load_trace(path, max_bytes=max_bytes)
+    except MalformedError as error:
+        return empty_summary(run=run, node=node, rank=rank, request_id=request_id, steps=steps, error=str(error))
+    summary = summarise_columns(columns, run=run, node=node, rank=rank, request_id=request_id, steps=steps)
+    return with_analysis(summary, analyse_rank(columns, rank=rank, evidence=evidence))
+
+
+def with_analysis(summary: TraceSummary, analysis: RankAnalysis) -> TraceSummary:
+    """Return the summary with what an analysis found, cut to its limits, what costs most first."""
+    findings = [
+        RankFinding(
+            bottleneck=found.bottleneck,
+            cause=found.cause,
+            subject=found.subject[:SENTENCE_CHARS],
+            evidence=[sentence[:SENTENCE_CHARS] for sentence in found.evidence[:SENTENCES_MAX]],
+            confidence=found.confidence,
+            lost_ns=found.lost_ns,
+        )
+        for found in analysis.findings[:FINDINGS_MAX]
+    ]
+    shares = analysis.path.shares[:PATH_MAX] if analysis.path else ()
+    patterns = analysis.patterns
+    reasons = {said.rule: said.reason[:SENTENCE_CHARS] for said in analysis.not_judged}
+    return replace(
+        summary,
+        breakdown={name: value for name, value in _numbers(analysis).items() if isinstance(value, int)},
+        path=[(share.name, share.path_class.value, share.ns) for share in shares],
+        patterns=b"" if patterns is None else encode_patterns(patterns, max_bytes=PATTERNS_BYTES),
+        findings=findings,
+        not_judged=dict(list(reasons.items())[:REASONS_MAX]),
+    )
+
+
+def _numbers(analysis: RankAnalysis) -> dict[str, object]:
+    return {} if analysis.breakdown is None else dict(analysis.breakdown.as_json())
