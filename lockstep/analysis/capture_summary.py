@@ -1,5 +1,6 @@
 """One rank's trace to what travels to the coordinator: call tree, causes, critical path and behaviour in kilobytes."""
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,11 +9,14 @@ from lockstep.analysis.rank import RankAnalysis, analyse_rank
 from lockstep.contracts import limits
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import RankFinding, TraceSummary
+from lockstep.diagnosis.finding import Finding
 from lockstep.trace.load import load_trace
 from lockstep.trace.patterns import encode_patterns
 from lockstep.trace.summarise import empty_summary, summarise_columns
 
 FINDINGS_MAX = 8
+OF_ONE_CAUSE_MAX = 3
+"""Operators below a roofline are dozens; the first tell what is wrong."""
 SENTENCES_MAX = 4
 SENTENCE_CHARS = 300
 PATH_MAX = 12
@@ -61,7 +65,7 @@ def with_analysis(summary: TraceSummary, analysis: RankAnalysis) -> TraceSummary
             confidence=found.confidence,
             lost_ns=found.lost_ns,
         )
-        for found in analysis.findings[:FINDINGS_MAX]
+        for found in _dearest(analysis.findings)
     ]
     shares = analysis.path.shares[:PATH_MAX] if analysis.path else ()
     patterns = analysis.patterns
@@ -74,6 +78,17 @@ def with_analysis(summary: TraceSummary, analysis: RankAnalysis) -> TraceSummary
         findings=findings,
         not_judged=dict(list(reasons.items())[:REASONS_MAX]),
     )
+
+
+def _dearest(findings: tuple[Finding, ...]) -> list[Finding]:
+    """Return the findings to send, what costs most first, few of each cause."""
+    counts: Counter[str] = Counter()
+    kept = []
+    for found in sorted(findings, key=lambda each: -(each.lost_ns or 0)):
+        counts[found.cause] += 1
+        if counts[found.cause] <= OF_ONE_CAUSE_MAX:
+            kept.append(found)
+    return kept[:FINDINGS_MAX]
 
 
 def _numbers(analysis: RankAnalysis) -> dict[str, object]:
