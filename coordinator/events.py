@@ -79,6 +79,7 @@ class ProfileAskedEvent(Event):
 
     ranks: tuple[int, ...]
     steps: int
+    shapes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

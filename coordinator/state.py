@@ -196,7 +196,8 @@ class RunMachine:
         if reason:
             self._out.append(ev.RefuseProfile(cause_id=self._cause_id, reason=reason))
         else:
-            self._request("", Selection((), event.ranks), event.steps, event.unix_s)
+            asked = Selection((), event.ranks)
+            self._request("", asked, event.steps, event.unix_s, shapes=event.shapes)
 
     def _on_failed(self, event: ev.ProfileFailedEvent) -> None:
         self.captures.fail(event.request_id, event.reason)
@@ -267,7 +268,9 @@ class RunMachine:
         in_trouble = {rank for each in self.casebook.incidents.values() if each.kind != HANG for rank in each.ranks}
         return select(incident, self._topology, self._ranks, in_trouble, self._policy.profile)
 
-    def _request(self, incident_id: str, selection: Selection, steps: int, now_s: float) -> None:
+    def _request(
+        self, incident_id: str, selection: Selection, steps: int, now_s: float, *, shapes: bool = False
+    ) -> None:
         assert self.judgement is not None
         capture = self.captures.ask(incident_id, selection, steps, self.judgement, now_s)
         self._out.append(
@@ -277,7 +280,7 @@ class RunMachine:
                 ranks=capture.ranks,
                 first_step=capture.first_step,
                 steps=capture.steps,
-                shapes=self.captures.policy.shapes,
+                shapes=shapes or self.captures.policy.shapes,
             )
         )
 

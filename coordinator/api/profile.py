@@ -26,8 +26,10 @@ async def ask_profile(request: web.Request) -> web.Response:
     services = request.app[SERVICES]
     authorise(request)
     run = known_run(request)
-    ranks, steps = await _body(request, run)
-    event = ev.ProfileAskedEvent(unix_s=services.now_s(), cause_id="api:profile", ranks=ranks, steps=steps)
+    ranks, steps, shapes = await _body(request, run)
+    event = ev.ProfileAskedEvent(
+        unix_s=services.now_s(), cause_id="api:profile", ranks=ranks, steps=steps, shapes=shapes
+    )
     orders = services.runs.feed(run.name, event)
     services.perform(orders)
     for _, instructions in orders:
@@ -40,10 +42,13 @@ async def ask_profile(request: web.Request) -> web.Response:
     raise ApiError(_CONFLICT, f"run {run.name}: nothing came of it")
 
 
-async def _body(request: web.Request, run: "Run") -> tuple[tuple[int, ...], int]:
-    body = await json_object(request, '"ranks" and "steps"')
-    if not body.keys() <= {"ranks", "steps"}:
-        raise ApiError(BAD, 'body: expected an object with "ranks" and "steps"')
+async def _body(request: web.Request, run: "Run") -> tuple[tuple[int, ...], int, bool]:
+    body = await json_object(request, '"ranks", "steps" and "shapes"')
+    if not body.keys() <= {"ranks", "steps", "shapes"}:
+        raise ApiError(BAD, 'body: expected an object with "ranks", "steps" and "shapes"')
+    shapes = body.get("shapes", False)
+    if type(shapes) is not bool:
+        raise ApiError(BAD, f"shapes: got {shapes!r:.50}, expected true or false")
     ranks, steps = body.get("ranks"), body.get("steps", run.policy.profile.steps)
     if not isinstance(ranks, list) or not 0 < len(ranks) <= PROFILE_RANKS_MAX or len({*map(str, ranks)}) < len(ranks):
         raise ApiError(BAD, f"ranks: expected 1 to {PROFILE_RANKS_MAX} different ranks")
@@ -52,4 +57,4 @@ async def _body(request: web.Request, run: "Run") -> tuple[tuple[int, ...], int]
             raise ApiError(BAD, f"rank: got {rank!r:.50}, expected a rank of run {run.name}")
     if type(steps) is not int or not 1 <= steps <= PROFILE_STEPS_MAX:
         raise ApiError(BAD, f"steps: got {steps!r:.50}, expected 1 to {PROFILE_STEPS_MAX}")
-    return tuple(ranks), steps
+    return tuple(ranks), steps, shapes

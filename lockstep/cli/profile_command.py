@@ -31,6 +31,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("run", metavar="RUN", help="name of the run")
     parser.add_argument("--ranks", required=True, metavar="LIST", help="ranks and ranges of them, e.g. 0,8-11")
     parser.add_argument("--steps", type=int, metavar="N", help="steps to capture (default: the coordinator's)")
+    parser.add_argument(
+        "--shapes", action="store_true", help="record operators' input shapes: for rooflines; costs training more"
+    )
     parser.add_argument("--url", default=DEFAULT_URL, help=f"the coordinator (default: {DEFAULT_URL})")
     parser.add_argument("--token-file", metavar="FILE", help="file with the coordinator's API token")
     parser.add_argument("--no-wait", action="store_true", help="end when the request is accepted")
@@ -97,6 +100,8 @@ async def _profile(arguments: argparse.Namespace, ranks: list[int], token: str) 
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
     path = f"/api/v1/runs/{quote(arguments.run, safe='')}/profile"
     body: dict[str, Any] = {"ranks": ranks}
+    if arguments.shapes:
+        body["shapes"] = True
     if arguments.steps is not None:
         body["steps"] = arguments.steps
     try:

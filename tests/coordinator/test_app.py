@@ -90,6 +90,7 @@ async def test_a_profile_needs_the_token(site):
         ({"ranks": [1, 1]}, "different"),
         ({"ranks": [1], "steps": 1000}, "1000"),
         ({"ranks": [1], "step": 3}, "steps"),
+        ({"ranks": [1], "shapes": 1}, "shapes"),
         ([1], "object"),
     ],
 )

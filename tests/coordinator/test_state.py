@@ -97,7 +97,7 @@ def test_from_a_slow_rank_to_its_function_and_back():
     states.append(story.state)
     assert (opened.incident.onset_step, opened.incident.detected_step) == (60, 62)
     assert request.ranks == (2, 0, 1)
-    assert request.shapes
+    assert not request.shapes
     assert request.first_step == 62 + 15
     assert request.steps == POLICY.profile.steps
     for rank in request.ranks:
@@ -472,8 +472,8 @@ def test_an_operator_can_ask_for_a_capture():
     (refused,) = story.feed(ev.ProfileAskedEvent, ranks=(1,), steps=5)
     assert refused.reason == "the run is warming"
     story.judge(60)
-    (request,) = story.feed(ev.ProfileAskedEvent, ranks=(1, 3), steps=5)
-    assert (request.ranks, request.steps, story.state) == ((1, 3), 5, "healthy")
+    (request,) = story.feed(ev.ProfileAskedEvent, ranks=(1, 3), steps=5, shapes=True)
+    assert (request.ranks, request.steps, request.shapes, story.state) == ((1, 3), 5, True, "healthy")
     (refused,) = story.feed(ev.ProfileAskedEvent, ranks=(1,), steps=5)
     assert "under way" in refused.reason
     story.feed(ev.AnswerEvent, answer=ProfileAnswer(
