@@ -24,6 +24,8 @@ STEPS_PER_SECOND = 10
 CPU_BUDGET_RATIO = 0.02
 MEMORY_BUDGET_MB = 80
 SCRAPE_BUDGET_MS = 5.0
+HOST_WATCH_BUDGET_RATIO = 0.005
+_HOST_WATCH = "lockstep_exporter_host_watch_time_seconds_total "
 _MEASURED = ("data_ns", "compute_ns", "host_ns", "gc_ns", "dp_wait_ns", "tp_wait_ns")
 _COUNTED = (
     *("gc_count", "gc_full_count", "recompilations", "samples", "tokens", "work", "model_flops", "cpu_ns", "agent_ns"),
@@ -106,9 +108,12 @@ def measure(directory: Path, ranks: int, seconds: int) -> dict[str, Any]:
             total = ranks * seconds * STEPS_PER_SECOND
             wait_until(lambda: _steps(url) == total, 10, f"{total} steps in /metrics")
             cpu_end, resident_mb = process_cost(exporter.pid)
+            host_watch_s = _sum_of(url, _HOST_WATCH)
     return {
         "ranks": ranks,
         "cpu_ratio": (cpu_end - cpu_begin) / seconds,
+        "host_watch_ratio": host_watch_s / seconds,
+        "processes": sum(path.name.isdigit() for path in Path("/proc").iterdir()),
         "resident_mb": resident_mb,
         "scrape_p50_ms": statistics.median(scrape_ms),
         "scrape_max_ms": max(scrape_ms),
@@ -116,8 +121,13 @@ def measure(directory: Path, ranks: int, seconds: int) -> dict[str, Any]:
 
 
 def _steps(url: str) -> float:
+    return _sum_of(url, "lockstep_steps_total{")
+
+
+def _sum_of(url: str, start: str) -> float:
+    """Return the sum of the series whose lines begin so."""
     page = get(f"{url}/metrics") or ""
-    return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith("lockstep_steps_total{"))
+    return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(start))
 
 
 def main() -> None:
@@ -134,6 +144,8 @@ def main() -> None:
         return
     print(f"{row['ranks']} ranks at {STEPS_PER_SECOND} steps/s, one scrape a second, every step counted")
     print(f"CPU        {row['cpu_ratio']:.2%} of a core   budget {CPU_BUDGET_RATIO:.0%} (scrapes included here)")
+    watched = f"{row['host_watch_ratio']:.2%} of a core   budget {HOST_WATCH_BUDGET_RATIO:.1%}"
+    print(f"host watch {watched} (a part of it; {row['processes']} processes on this node)")
     print(f"memory     {row['resident_mb']:.0f} MB            budget {MEMORY_BUDGET_MB} MB")
     times = f"p50 {row['scrape_p50_ms']:.1f} ms, max {row['scrape_max_ms']:.1f} ms"
     print(f"/metrics   {times}   budget {SCRAPE_BUDGET_MS:.0f} ms")

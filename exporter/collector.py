@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric as Family
 
 import lockstep
+from exporter.host_watch import HostTotals
 from exporter.snapshot import NodeSnapshot, RankView
 from exporter.tracks import FAILED
 from lockstep.contracts.metrics import BY_NAME, CATALOGUE, FLAGS, PHASES, STEP_BUCKETS_SECONDS
@@ -53,7 +54,14 @@ _OF_RANK: dict[str, Callable[[RankView], float | None]] = {
         None if rank.facts is None else rank.facts.peak_flops_per_second
     ),
 }
-_OF_NODE: dict[str, Callable[[NodeSnapshot], float | Mapping[str, int]]] = {
+_OF_HOST: dict[str, Callable[[HostTotals], float | None]] = {
+    "lockstep_cpu_wait_time_seconds_total": lambda host: _seconds(host.run_queue_wait_ns),
+    "lockstep_cpu_throttled_time_seconds_total": lambda host: _seconds(host.throttled_ns),
+    "lockstep_process_cpu_time_seconds_total": lambda host: _seconds(host.cpu_ns),
+    "lockstep_other_cpu_time_seconds_total": lambda host: _seconds(host.others_ns),
+    "lockstep_rank_cores": lambda host: host.cores,
+}
+_OF_NODE: dict[str, Callable[[NodeSnapshot], float | Mapping[str, int] | None]] = {
     _P + "records_lost_total": lambda node: node.lost,
     _P + "inputs_rejected_total": lambda node: node.rejected,
     _P + "ranks_omitted": lambda node: node.ranks_omitted,
@@ -63,6 +71,9 @@ _OF_NODE: dict[str, Callable[[NodeSnapshot], float | Mapping[str, int]]] = {
     _P + "profiles_total": lambda node: node.profiles,
     _P + "profile_cost_seconds_total": lambda node: node.profile_cost_ns * _NS,
     _P + "tick_duration_seconds": lambda node: node.tick_duration_ns * _NS,
+    _P + "host_watch_time_seconds_total": lambda node: node.load.cost_ns * _NS,
+    "lockstep_node_cpu_pressure_seconds_total": lambda node: _seconds(node.load.pressure_ns),
+    "lockstep_node_load": lambda node: node.load.load,
 }
 
 
@@ -103,11 +114,11 @@ def _fill(family: Family, name: str, node: NodeSnapshot) -> None:
                 _fill_rank(family, name, [run.run, str(rank.rank)], rank)
 
 
-def _fill_node(family: Family, value: float | Mapping[str, int]) -> None:
+def _fill_node(family: Family, value: float | Mapping[str, int] | None) -> None:
     if isinstance(value, Mapping):
         for label, count in value.items():
             family.add_metric([label], count)
-    else:
+    elif value is not None:
         family.add_metric([], value)
 
 
@@ -137,6 +148,10 @@ def _fill_rank(family: Family, name: str, labels: list[str], rank: RankView) -> 
         value = _OF_RANK[name](rank)
         if value is not None:
             family.add_metric(labels, value)
+    elif name in _OF_HOST:
+        value = None if rank.host is None else _OF_HOST[name](rank.host)
+        if value is not None:
+            family.add_metric(labels, value)
     elif name in _TOTALS:
         _fill_total(family, labels, rank, _TOTALS[name])
     else:
@@ -148,3 +163,7 @@ def _fill_total(family: Family, labels: list[str], rank: RankView, place: tuple[
     index, unit = place
     if rank.measured[index]:
         family.add_metric(labels, float(rank.sums[index]) * unit)
+
+
+def _seconds(time_ns: int | None) -> float | None:
+    return None if time_ns is None else time_ns * _NS

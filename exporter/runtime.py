@@ -18,6 +18,7 @@ from exporter.captures import Captures
 from exporter.config import ExporterConfig
 from exporter.control import ControlWriter, OrderJob
 from exporter.counts import Counts
+from exporter.host_watch import HostWatch, find_targets
 from exporter.positions import Positions, load_positions, save_positions
 from exporter.publisher import Publisher
 from exporter.rings import Reading, Rings
@@ -70,8 +71,13 @@ class Exporter:
             unix_ns=time.time_ns,
             jitter=random.Random(),  # noqa: S311  (spreads reconnections, guards nothing)
         )
+        self._host_watch = HostWatch(lambda: find_targets(self._rings.runs.values()))
         self._summariser = Summariser(
-            config, counts=self.counts, on_summary=self._on_summary, running_id=self._captures.running_id
+            config,
+            counts=self.counts,
+            on_summary=self._on_summary,
+            running_id=self._captures.running_id,
+            host_watch=self._host_watch,
         )
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -117,7 +123,9 @@ class Exporter:
             publish = tasks.create_task(self._publisher.run(), name="publish")
             receive = tasks.create_task(self._publisher.receive(), name="receive")
             summarise = tasks.create_task(self._summariser.run(), name="summarise")
+            watch_host = tasks.create_task(self._host_watch.run(), name="watch_host")
             await self._tick_until(stop)
+            watch_host.cancel()
             # The order matters: what a later step hands on must find the next one alive.
             for site in list(runner.sites):
                 await site.stop()
@@ -169,6 +177,8 @@ class Exporter:
             mqtt_connected=self._publisher.connected,
             spool_bytes=self._spool.waiting_bytes,
             tick_duration_ns=time.monotonic_ns() - begin_ns,
+            load=self._host_watch.node,
+            hosts=self._host_watch.totals(),
         )
 
     def _is_due(self, what: str, now_ns: int, every_seconds: float) -> bool:
@@ -193,8 +203,11 @@ class Exporter:
             self.counts.profile_cost_ns += answer.cost_ns
         self._captures.note(run.name, rank, answer.request_id, answer.state)
         self._send_answer(run.name, rank, answer)
+        if answer.state in ("running", "done"):
+            self._host_watch.note_capture()
         if answer.state == "done":
-            self._summariser.submit(TraceJob(run.name, run.directory, rank, answer.request_id, answer.steps))
+            span_ns = (answer.start_ns, answer.end_ns)
+            self._summariser.submit(TraceJob(run.name, run.directory, rank, answer.request_id, answer.steps, span_ns))
 
     def _announce(self, unix_ns: int, *, periodic: bool) -> None:
         """Announce the runs that changed; periodically all of them, ourselves, and that each has a control block."""
@@ -256,6 +269,7 @@ class Exporter:
             job = OrderJob(run.name, run.directory, verdict.order)
             if not self._control.submit(job):
                 self._order_failed(job, "too many orders wait to be written")
+            self._host_watch.note_capture()
 
     def _refuse(self, run: str, rank: int, request_id: int, reason: str) -> None:
         self.counts.profiles["refused"] += 1

@@ -2,14 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from exporter.counts import Counts
+from exporter.host_watch import HostTotals, NodeLoad
 from exporter.rings import Rings
 from exporter.tracks import RankTrack, RunTrack
 from lockstep.contracts.facts import RankFacts
+
+_UNKNOWN = NodeLoad()
+_NO_HOSTS: Mapping[tuple[str, int], HostTotals] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +35,7 @@ class RankView:
     last_step_unix_ns: int | None
     sums: NDArray[np.float64]
     measured: NDArray[np.bool_]
+    host: HostTotals | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +64,7 @@ class NodeSnapshot:
     mqtt_connected: bool
     spool_bytes: int
     tick_duration_ns: int
+    load: NodeLoad
 
 
 def take_snapshot(
@@ -70,9 +77,11 @@ def take_snapshot(
     mqtt_connected: bool,
     spool_bytes: int,
     tick_duration_ns: int,
+    load: NodeLoad = _UNKNOWN,
+    hosts: Mapping[tuple[str, int], HostTotals] = _NO_HOSTS,
 ) -> NodeSnapshot:
-    """Return the node as it is at `now_ns` (CLOCK_MONOTONIC)."""
-    runs = (_view_run(run, run.shown(now_ns, stale_ns)) for run in rings.runs.values())
+    """Return the node as it is at `now_ns` (CLOCK_MONOTONIC); `hosts` by run and rank."""
+    runs = (_view_run(run, run.shown(now_ns, stale_ns), hosts) for run in rings.runs.values())
     return NodeSnapshot(
         unix_ns=unix_ns,
         runs=tuple(view for view in runs if view.ranks),
@@ -85,20 +94,24 @@ def take_snapshot(
         mqtt_connected=mqtt_connected,
         spool_bytes=spool_bytes,
         tick_duration_ns=tick_duration_ns,
+        load=load,
     )
 
 
-def _view_run(run: RunTrack, shown: list[RankTrack]) -> RunView:
+def _view_run(run: RunTrack, shown: list[RankTrack], hosts: Mapping[tuple[str, int], HostTotals]) -> RunView:
     return RunView(
         run=run.name,
-        ranks=tuple(_view_rank(track) for track in sorted(shown, key=lambda track: track.rank)),
+        ranks=tuple(
+            _view_rank(track, hosts.get((run.name, track.rank)))
+            for track in sorted(shown, key=lambda track: track.rank)
+        ),
         histogram_counts=tuple(run.histogram.counts.tolist()),
         histogram_sum_ns=run.histogram.sum_ns,
         flagged=tuple(run.flagged.counts.tolist()),
     )
 
 
-def _view_rank(track: RankTrack) -> RankView:
+def _view_rank(track: RankTrack, host: HostTotals | None) -> RankView:
     header, totals = track.header, track.totals
     return RankView(
         rank=track.rank,
@@ -115,4 +128,5 @@ def _view_rank(track: RankTrack) -> RankView:
         last_step_unix_ns=totals.last_end_ns,
         sums=totals.sums.copy(),
         measured=totals.measured.copy(),
+        host=host,
     )

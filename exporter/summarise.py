@@ -3,11 +3,12 @@
 import asyncio
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from exporter.config import ExporterConfig
 from exporter.counts import Counts
+from exporter.host_watch import HostWatch
 from exporter.summarise_worker import failed_summary
 from exporter.traces import check_trace, trim_traces
 from lockstep.contracts import topics
@@ -24,20 +25,22 @@ WORKER = (sys.executable, "-P", "-m", "exporter.summarise_worker")  # -P: nothin
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
-    """A trace that a rank says it has written."""
+    """A trace that a rank says it has written, and from when to when (CLOCK_MONOTONIC ns) it says that it reaches."""
 
     run: str
     directory: Path
     rank: int
     request_id: int
     steps: int
+    span_ns: tuple[int, int] = (0, 0)
 
 
 class Summariser:
     """A queue of traces and the task that works it off; belongs to the event loop.
 
     `on_summary` gets exactly one summary per job, with `error` where there is none to give. `running_id` tells which
-    request of a run is being captured, so that traces still being written are not deleted.
+    request of a run is being captured, so that traces still being written are not deleted. `host_watch` tells what the
+    node counted meanwhile.
     """
 
     def __init__(
@@ -47,12 +50,14 @@ class Summariser:
         counts: Counts,
         on_summary: Callable[[TraceSummary], None],
         running_id: Callable[[str], int | None],
+        host_watch: HostWatch | None = None,
         worker: tuple[str, ...] = WORKER,
     ) -> None:
         self._config = config
         self._counts = counts
         self._on_summary = on_summary
         self._running_id = running_id
+        self._host_watch = host_watch
         self._worker = worker
         self._jobs: asyncio.Queue[TraceJob] = asyncio.Queue(_JOBS_MAX)
         self._waiting: list[TraceJob] = []
@@ -80,6 +85,8 @@ class Summariser:
             self._waiting.clear()
 
     async def _summarise(self, job: TraceJob) -> None:
+        if self._host_watch is not None:
+            await self._host_watch.reach(job.span_ns[1])
         try:
             path, _ = check_trace(job.directory, job.request_id, job.rank)
             summary = await self._work(job, path)
@@ -88,6 +95,12 @@ class Summariser:
             return
         if summary.error:
             self._counts.reject("trace", f"run {job.run}, rank {job.rank}: {summary.error}")
+        self._send(job, summary)
+
+    def _send(self, job: TraceJob, summary: TraceSummary) -> None:
+        """Hand a summary on, with what the node counted: true of a capture whose trace cannot be read, too."""
+        if self._host_watch is not None:
+            summary = replace(summary, host=self._host_watch.span(job.run, job.rank, *job.span_ns))
         self._on_summary(summary)
 
     async def _work(self, job: TraceJob, path: Path) -> TraceSummary:
@@ -118,7 +131,7 @@ class Summariser:
 
     def _fail(self, job: TraceJob, reason: str) -> None:
         self._counts.reject("trace", f"run {job.run}, rank {job.rank}: {reason}")
-        self._on_summary(failed_summary(job.run, self._config.node_name, job.rank, job.request_id, reason))
+        self._send(job, failed_summary(job.run, self._config.node_name, job.rank, job.request_id, reason))
 
     def _trim(self, job: TraceJob) -> None:
         in_use = {waiting.request_id for waiting in self._waiting if waiting.run == job.run}

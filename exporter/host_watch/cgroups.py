@@ -5,9 +5,8 @@ any group that contains it is throttled, so all of them count, the root of what 
 container's own, and on a host it says truly 0.
 """
 
-import os
 from collections.abc import Iterator
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from exporter.host_watch.proc import PROC, read
 
@@ -50,7 +49,7 @@ def _groups(pid: int, proc: str, cgroups: str) -> Iterator[tuple[str, tuple[byte
             continue
         levels = [group, *group.parents][:_LEVELS_MAX]
         for mount in mounts:
-            if os.path.isdir(f"{mount}{group}"):
+            if Path(f"{mount}{group}").is_dir():
                 yield from ((f"{mount}{level}".rstrip("/"), form) for level in levels)
 
 

@@ -2,7 +2,8 @@
 
 Work on a rank's cores that is none of its run's is what the cores did (/proc/stat, which also sees other containers and
 processes that came and went) without what the run's processes did. A process that may use other cores too is taken to
-have worked on all of them alike: the kernel does not tell where it ran. Names are for the others' processes we see.
+have worked on all of them alike: the kernel does not tell where it ran. So the others by name are an estimate, cut to
+what was measured of them together.
 """
 
 from collections import Counter
@@ -59,17 +60,17 @@ class _Comparison:
     def interval(self, key: Key, then: RankReading, now: RankReading) -> Interval:
         """Return what one rank met."""
         assert now.process is not None
-        interval = Interval(
+        others_ns = self._others_ns(key[0], now.cores) if now.cores else None
+        return Interval(
             begin_ns=self._before.at_ns,
             end_ns=self._after.at_ns,
             run_queue_wait_ns=_grown(then.run_queue_wait_ns, now.run_queue_wait_ns),
             throttled_ns=_throttled(then.throttled_ns, now.throttled_ns),
             cpu_ns=self._tree_ns(now.process.pid),
             cores=len(now.cores) if now.cores else None,
-            others_ns=self._others_ns(key[0], now.cores) if now.cores else None,
-            busiest=self._named(key[0], now.cores) if now.cores else (),
+            others_ns=others_ns,
+            busiest=self._named(key[0], now.cores, others_ns) if now.cores and others_ns is not None else (),
         )
-        return interval
 
     def _roots(self, run: str) -> list[int] | None:
         """Return the run's processes on this node; None where one of them is not known, as its work is not then."""
@@ -96,17 +97,16 @@ class _Comparison:
             run_ns += max(ended_ns, 0) * self._share(root, cores)
         return max(sum(each or 0 for each in busy) - round(run_ns), 0)
 
-    def _named(self, run: str, cores: frozenset[int]) -> tuple[tuple[str, int], ...]:
-        roots = self._roots(run)
-        if roots is None:
-            return ()
-        ours = {pid for root in roots for pid in _descendants(root, self._children)}
+    def _named(self, run: str, cores: frozenset[int], others_ns: int) -> tuple[tuple[str, int], ...]:
+        ours = {pid for root in self._roots(run) or () for pid in _descendants(root, self._children)}
         spent: Counter[str] = Counter()
         for pid, own_ns in self._own_ns.items():
             if own_ns > 0 and pid not in ours:
                 spent[self._after.processes[pid].command] += round(own_ns * self._share(pid, cores))
+        scale = min(1.0, others_ns / max(spent.total(), 1))
         least_ns = _LEAST_CORES * (self._after.at_ns - self._before.at_ns)
-        return tuple((command, ns) for command, ns in spent.most_common(BUSIEST_MAX) if ns >= least_ns)
+        named = ((command, round(ns * scale)) for command, ns in spent.most_common(BUSIEST_MAX))
+        return tuple((command, ns) for command, ns in named if ns >= least_ns)
 
     def _share(self, pid: int, cores: frozenset[int]) -> float:
         """Return how much of a process's work was on `cores`; all of the node's cores where it does not say."""

@@ -6,6 +6,8 @@ Files are read through descriptors, at a third of the cost of text files: a node
 
 import os
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 
 PROC = "/proc"
 PROCESSES_MAX = 8192
@@ -41,7 +43,8 @@ class Process:
 def read_processes(proc: str = PROC) -> dict[int, Process]:
     """Return the processes by number, of this PID namespace and at most PROCESSES_MAX; empty where none can be read."""
     try:
-        pids = sorted(int(name) for name in os.listdir(proc) if name.isascii() and name.isdigit())
+        with os.scandir(proc) as entries:
+            pids = sorted(int(entry.name) for entry in entries if entry.name.isascii() and entry.name.isdigit())
     except OSError:
         return {}
     found = (read_process(pid, proc) for pid in pids[:PROCESSES_MAX])
@@ -127,16 +130,16 @@ def load(proc: str = PROC) -> float | None:
 def has_open(pid: int, path: str, proc: str = PROC) -> bool:
     """Whether a process has a file open; False where its descriptors are not shown to us."""
     try:
-        wanted = os.stat(path)
-        names = os.listdir(f"{proc}/{pid}/fd")[:_DESCRIPTORS_MAX]
+        wanted = Path(path).stat()
+        links = list(islice(Path(f"{proc}/{pid}/fd").iterdir(), _DESCRIPTORS_MAX))
     except OSError:
         return False
-    return any(_is_same(f"{proc}/{pid}/fd/{name}", wanted) for name in names)
+    return any(_is_same(link, wanted) for link in links)
 
 
-def _is_same(link: str, wanted: os.stat_result) -> bool:
+def _is_same(link: Path, wanted: os.stat_result) -> bool:
     try:
-        return os.path.samestat(os.stat(link), wanted)
+        return os.path.samestat(link.stat(), wanted)
     except OSError:  # closed meanwhile
         return False
 

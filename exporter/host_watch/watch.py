@@ -23,6 +23,7 @@ NEAR_NS = 10_000_000_000
 """After an event of a capture; what lasts longer is bracketed well enough by looks at quiet times."""
 COST_RATIO = 0.004
 """Of one core, over time; the budget is 0.005."""
+REACH_S = 2.0
 _KEPT_INTERVALS = 128  # ten minutes: as long as traces may wait to be summarised
 _FORGET_NS = 600_000_000_000
 
@@ -94,6 +95,7 @@ class HostWatch:
         self._paid_ns = 0
         """When the looks so far have cost no more than COST_RATIO."""
         self._wake = asyncio.Event()
+        self._looked = asyncio.Event()
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -104,7 +106,7 @@ class HostWatch:
                 self.take(await asyncio.to_thread(self._look, targets, self._last))
             looked_ns = self._clock_ns()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._pause_ns() / 1e9):
+                async with asyncio.timeout((self._pause_ns() if targets else CAPTURE_NS) / 1e9):
                     await self._wake.wait()
             await asyncio.sleep(max(looked_ns + LEAST_NS - self._clock_ns(), 0) / 1e9)
 
@@ -113,8 +115,17 @@ class HostWatch:
         self._near_until_ns = self._clock_ns() + NEAR_NS
         self._wake.set()
 
+    async def reach(self, end_ns: int) -> None:
+        """Wait for a look that was taken after `end_ns`, no longer than REACH_S: one is due after each capture."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(REACH_S):
+                while self._last is not None and self._last.at_ns < end_ns:
+                    self._looked.clear()
+                    await self._looked.wait()
+
     def take(self, look: Look) -> None:
         """Add what happened since the look before."""
+        self._looked.set()
         reading = self._last = look.reading
         self._paid_ns = max(self._paid_ns, reading.at_ns) + round(look.cost_ns / COST_RATIO)
         cost_ns = self.node.cost_ns + look.cost_ns
@@ -143,7 +154,7 @@ class HostWatch:
         """
         watched = self._ranks.get((run, rank))
         found = [] if watched is None else covering(watched.intervals, start_ns, end_ns)
-        if not found or found[0].begin_ns > start_ns:
+        if not found or found[0].begin_ns > start_ns or found[-1].end_ns < end_ns:
             return None
         span_ns = sum(each.end_ns - each.begin_ns for each in found)
         others_ns = _sum([each.others_ns for each in found])

@@ -174,10 +174,14 @@ class Agent:
         assert self.capture is not None
         if next_step <= SETTLING_STEPS:
             self._settle(next_step)
-        if self.capture.running and self.recorder.garbage is not None:
-            for start_ns, end_ns in self.recorder.garbage.taken:
-                self.capture.collected(start_ns, end_ns)
-        return self.capture.at_boundary(next_step)
+        garbage = self.recorder.garbage
+        if self.capture.running and garbage is not None:
+            for start_ns, end_ns in garbage.taken:
+                self.capture.collected(start_ns, end_ns, garbage.generations.get(end_ns))
+        flags = self.capture.at_boundary(next_step)
+        if garbage is not None and (flags or garbage.notes_generations):  # a capture began, goes on or has ended
+            garbage.note_generations(wanted=self.capture.running)
+        return flags
 
     def _settle(self, next_step: int) -> None:
         """Learn, in the first steps, what can be known only once training is under way."""

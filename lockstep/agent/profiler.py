@@ -66,10 +66,10 @@ class Capture:
         """Whether the profiler runs."""
         return self._recording is not None
 
-    def collected(self, start_ns: int, end_ns: int) -> None:
-        """Note a garbage collection of the training thread."""
+    def collected(self, start_ns: int, end_ns: int, generation: int | None) -> None:
+        """Note a garbage collection of the training thread, its generation as far as it is known."""
         if self._recording is not None:
-            self._recording.collected(start_ns, end_ns)
+            self._recording.collected(start_ns, end_ns, generation)
 
     def at_boundary(self, next_step: int) -> int:
         """Act at the boundary before `next_step`; return the flags of that step."""

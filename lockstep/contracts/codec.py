@@ -15,6 +15,7 @@ from lockstep.contracts.messages import (
     MESSAGE_VERSION,
     OPERATIONS,
     STEP_BATCH_VERSION,
+    HostSpan,
     NodeAlive,
     NodeAnnouncement,
     ProfileAnswer,
@@ -197,8 +198,23 @@ def _check_limits(topic: str, message: Message) -> None:
             for index, node in enumerate(message.tree):
                 if not -1 <= node.parent < index:
                     raise MalformedError("parent", where=topic, got=node.parent, expected=f"-1 to {index - 1}")
+            if message.host is not None:
+                _check_host(topic, message.host)
         case _:
             pass
+
+
+def _check_host(topic: str, host: HostSpan) -> None:
+    _at_most("span_ns", topic, host.span_ns, _COUNT_MAX)
+    for what in ("run_queue_wait_ns", "throttled_ns", "cores"):
+        value = getattr(host, what)
+        if value is not None:
+            _at_most(what, topic, value, _COUNT_MAX)
+    _at_most("busiest", topic, len(host.busiest), limits.HOST_COMMANDS_MAX)
+    for command, cores in [("others", host.others_cores or 0.0), *host.busiest]:
+        _at_most("command length", topic, len(command), limits.NAME_MAX_BYTES)
+        if not 0 <= cores <= limits.HOST_CORES_MAX:
+            raise MalformedError("cores", where=topic, got=cores, expected=f"0 to {limits.HOST_CORES_MAX}")
 
 
 def _check_announcement(topic: str, message: NodeAnnouncement) -> None:

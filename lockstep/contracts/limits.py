@@ -20,3 +20,5 @@ SUMMARY_NODES_MAX = 512  # call-tree nodes of one rank's summary
 SUMMARY_MAX_BYTES = 64 << 10  # one rank's summary on the wire
 NAME_MAX_BYTES = 128  # a run, node or label value; Prometheus refuses label values over 200 in our PodMonitor
 SUSPECTS_MAX = 32  # slow ranks exported one by one; the rest are counted
+HOST_COMMANDS_MAX = 8  # other processes named beside a capture; three are sent
+HOST_CORES_MAX = 8192  # the kernel's own limit

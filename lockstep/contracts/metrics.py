@@ -1,267 +1,49 @@
 """The metric catalogue: every name, type, label and help text that Lockstep exports, written once.
 
-`lockstep_*` with labels run and rank is measured by the exporter; `lockstep_run_*`, `lockstep_suspect_*` and
-`lockstep_incident_*` are judged by the coordinator, independent of the number of ranks; `lockstep_exporter_*` and
-`lockstep_coordinator_*` speak of Lockstep itself. Counters carry numerators and denominators; rates and ratios are
-made in recording rules. Labels that a scrape configuration owns (job, instance, node, pod, ...) are never used.
+`lockstep_*` with labels run and rank, and `lockstep_node_*`, are measured by the exporter; `lockstep_run_*`,
+`lockstep_suspect_*` and `lockstep_incident_*` are judged by the coordinator, independent of the number of ranks;
+`lockstep_exporter_*` and `lockstep_coordinator_*` speak of Lockstep itself. Counters carry numerators and denominators;
+rates and ratios are made in recording rules. Labels that a scrape configuration owns (job, instance, node, pod, ...)
+are never used.
 """
 
-from dataclasses import dataclass
-from typing import Literal
-
 from lockstep.contracts.limits import SUSPECTS_MAX
-from lockstep.contracts.records import DOMAIN_KINDS, Flag
+from lockstep.contracts.metric import (
+    CAUSES,
+    FLAGS,
+    IMBALANCES,
+    PHASES,
+    POLICY_SOURCES,
+    PROFILE_STATES,
+    RECORDING_STATES,
+    RUN_STATES,
+    STEP_BUCKETS_SECONDS,
+    Metric,
+    Type,
+)
+from lockstep.contracts.node_metrics import MEASURED
 
-PHASES = ("data", "compute", "host", "gc")
-"""Own work of a training thread: with the waits, they sum to the step time."""
-
-FLAGS = tuple(str(flag.name).lower() for flag in Flag)
-"""What a step was besides a training step."""
-
-IMBALANCES = ("stage", "replica", "work")
-"""What legitimate differences between ranks come from: pipeline stages, batches of replicas, tokens and experts."""
-CAUSES = ("compute", "host", "data", "gc", "link", "imbalance", "unknown")
-RUN_STATES = ("warming", "healthy", "suspect", "profiling", "diagnosed", "recovering", "hung", "lost", "finished")
-PROFILE_STATES = ("requested", "done", "refused", "expired")
-RECORDING_STATES = ("written", "dropped")
-POLICY_SOURCES = ("api", "file")
-STEP_BUCKETS_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""From a toy job to the slowest published step (Hermes: 85 s falls into +Inf, which its sum still tells)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """One family. `values` lists the values of an enumerated label; each is exported from the start."""
-
-    name: str
-    type: Literal["counter", "gauge", "histogram"]
-    help: str
-    source: Literal["exporter", "coordinator"]
-    labels: tuple[str, ...] = ()
-    values: tuple[str, ...] = ()
-
-
-def _exporter(
-    name: str,
-    type_: Literal["counter", "gauge", "histogram"],
-    help_: str,
-    *labels: str,
-    values: tuple[str, ...] = (),
-) -> Metric:
-    return Metric(name=name, type=type_, help=help_, source="exporter", labels=labels, values=values)
+__all__ = [
+    "BY_NAME",
+    "CATALOGUE",
+    "CAUSES",
+    "FLAGS",
+    "IMBALANCES",
+    "PHASES",
+    "POLICY_SOURCES",
+    "PROFILE_STATES",
+    "RECORDING_STATES",
+    "RUN_STATES",
+    "STEP_BUCKETS_SECONDS",
+    "Metric",
+]
 
 
-def _coordinator(
-    name: str,
-    type_: Literal["counter", "gauge", "histogram"],
-    help_: str,
-    *labels: str,
-    values: tuple[str, ...] = (),
-) -> Metric:
+def _coordinator(name: str, type_: Type, help_: str, *labels: str, values: tuple[str, ...] = ()) -> Metric:
     return Metric(name=name, type=type_, help=help_, source="coordinator", labels=labels, values=values)
 
 
-CATALOGUE: tuple[Metric, ...] = (
-    # Measured on the node.
-    _exporter("lockstep_steps_total", "counter", "Training steps completed.", "run", "rank"),
-    _exporter("lockstep_step_time_seconds_total", "counter", "Time of completed training steps.", "run", "rank"),
-    _exporter(
-        "lockstep_step_duration_seconds",
-        "histogram",
-        "Duration of training steps of this node's ranks.",
-        "run",
-    ),
-    _exporter(
-        "lockstep_steps_flagged_total",
-        "counter",
-        "Steps of this node's ranks that were more than a training step.",
-        "run",
-        "flag",
-        values=FLAGS,
-    ),
-    _exporter(
-        "lockstep_phase_time_seconds_total",
-        "counter",
-        "Own work of the training thread by phase; with the collective waits it sums to the step time.",
-        "run",
-        "rank",
-        "phase",
-        values=PHASES,
-    ),
-    _exporter(
-        "lockstep_collective_wait_seconds_total",
-        "counter",
-        "Time the training thread was blocked in collectives, by kind of communication domain.",
-        "run",
-        "rank",
-        "domain_kind",
-        values=DOMAIN_KINDS,
-    ),
-    _exporter(
-        "lockstep_collective_time_seconds_total",
-        "counter",
-        "Time with a collective of this kind in flight; what of it is no wait was hidden behind work.",
-        "run",
-        "rank",
-        "domain_kind",
-        values=DOMAIN_KINDS,
-    ),
-    _exporter(
-        "lockstep_collective_bytes_total",
-        "counter",
-        "Bytes given to collectives.",
-        "run",
-        "rank",
-        "domain_kind",
-        values=DOMAIN_KINDS,
-    ),
-    _exporter(
-        "lockstep_collective_bus_bytes_total",
-        "counter",
-        "Bytes that a ring algorithm moves over the slowest link for them, whatever the group's size.",
-        "run",
-        "rank",
-        "domain_kind",
-        values=DOMAIN_KINDS,
-    ),
-    _exporter(
-        "lockstep_collectives_total",
-        "counter",
-        "Collectives started.",
-        "run",
-        "rank",
-        "domain_kind",
-        values=DOMAIN_KINDS,
-    ),
-    _exporter(
-        "lockstep_gc_collections_total",
-        "counter",
-        "Garbage collections of the training process.",
-        "run",
-        "rank",
-    ),
-    _exporter(
-        "lockstep_gc_full_collections_total",
-        "counter",
-        "Garbage collections of the oldest generation, the long ones.",
-        "run",
-        "rank",
-    ),
-    _exporter(
-        "lockstep_recompilations_total",
-        "counter",
-        "Graphs compiled by torch.compile, the first ones included.",
-        "run",
-        "rank",
-    ),
-    _exporter("lockstep_samples_total", "counter", "Samples fetched by this rank.", "run", "rank"),
-    _exporter("lockstep_tokens_total", "counter", "Tokens fetched by this rank.", "run", "rank"),
-    _exporter(
-        "lockstep_model_flops_total",
-        "counter",
-        "Floating-point operations that the model needed for this rank's steps, without recomputation.",
-        "run",
-        "rank",
-    ),
-    _exporter(
-        "lockstep_rank_peak_flops_per_second",
-        "gauge",
-        "Dense peak of the rank's device in the format it computes in; absent where it is not known.",
-        "run",
-        "rank",
-    ),
-    _exporter(
-        "lockstep_rank_device_info",
-        "gauge",
-        "What a rank computes on; always 1. The number format is empty until a matrix product was seen.",
-        "run",
-        "rank",
-        "device",
-        "dtype",
-    ),
-    _exporter(
-        "lockstep_device_step_time_seconds_total",
-        "counter",
-        "Time of completed steps by the device's own clock.",
-        "run",
-        "rank",
-    ),
-    _exporter(
-        "lockstep_device_collective_time_seconds_total",
-        "counter",
-        "Time with any collective in flight on the device, by the device's own clock.",
-        "run",
-        "rank",
-    ),
-    _exporter(
-        "lockstep_host_lead_seconds_total",
-        "counter",
-        "Least time by which the host was ahead of the device, summed over steps: near 0 a step, the device waits for "
-        "launches.",
-        "run",
-        "rank",
-    ),
-    _exporter("lockstep_cpu_time_seconds_total", "counter", "CPU time of the training thread.", "run", "rank"),
-    _exporter(
-        "lockstep_agent_time_seconds_total",
-        "counter",
-        "Time the agent took from the training thread.",
-        "run",
-        "rank",
-    ),
-    _exporter("lockstep_step", "gauge", "Index of the last completed step of this attempt.", "run", "rank"),
-    _exporter(
-        "lockstep_last_step_timestamp_seconds",
-        "gauge",
-        "Unix time at which the last completed step ended.",
-        "run",
-        "rank",
-    ),
-    _exporter("lockstep_rank_info", "gauge", "Where a rank runs; always 1.", "run", "rank", "local_rank", "hostname"),
-    _exporter(
-        "lockstep_agent_up",
-        "gauge",
-        "1 while the agent of a rank works, 0 after it took itself out.",
-        "run",
-        "rank",
-    ),
-    _exporter(
-        "lockstep_exporter_records_lost_total",
-        "counter",
-        "Step records that were overwritten before they were read, were torn, or did not fit the spool.",
-        "reason",
-        values=("lapped", "torn", "spool"),
-    ),
-    _exporter(
-        "lockstep_exporter_inputs_rejected_total",
-        "counter",
-        "Inputs refused because they were malformed.",
-        "input",
-        values=("ring", "message", "answer", "trace"),
-    ),
-    _exporter(
-        "lockstep_exporter_ranks_omitted",
-        "gauge",
-        "Ranks found on this node beyond the limits, not exported.",
-    ),
-    _exporter("lockstep_exporter_mqtt_connected", "gauge", "1 while connected to the broker."),
-    _exporter("lockstep_exporter_messages_published_total", "counter", "Messages the broker has acknowledged."),
-    _exporter("lockstep_exporter_spool_bytes", "gauge", "Bytes of messages waiting on disk for the broker."),
-    _exporter(
-        "lockstep_exporter_profiles_total",
-        "counter",
-        "Profile requests by what became of them, per rank.",
-        "state",
-        values=("accepted", "done", "refused"),
-    ),
-    _exporter(
-        "lockstep_exporter_profile_cost_seconds_total",
-        "counter",
-        "Training thread time spent on starting, stopping and writing profiles.",
-    ),
-    _exporter("lockstep_exporter_tick_duration_seconds", "gauge", "Duration of the last round over all rings."),
-    _exporter("lockstep_exporter_build_info", "gauge", "Version of the exporter; always 1.", "version"),
-    # Judged over the cluster.
+_JUDGED: tuple[Metric, ...] = (
     _coordinator("lockstep_run_ranks", "gauge", "World size of a run.", "run"),
     _coordinator(
         "lockstep_run_ranks_reporting", "gauge", "Ranks that reported one of the last completed steps.", "run"
@@ -429,4 +211,5 @@ CATALOGUE: tuple[Metric, ...] = (
     _coordinator("lockstep_coordinator_build_info", "gauge", "Version of the coordinator; always 1.", "version"),
 )
 
+CATALOGUE: tuple[Metric, ...] = (*MEASURED, *_JUDGED)
 BY_NAME = {metric.name: metric for metric in CATALOGUE}

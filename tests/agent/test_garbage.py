@@ -49,8 +49,44 @@ def test_a_process_without_steps_keeps_no_more_than_so_many(log):
 def test_an_interval_whose_beginning_is_lost_is_left_out():
     """An end without a beginning, after the log was full or was read in between, says nothing."""
     log = CollectionLog()
-    log.events.extend([(5, 1, False), (7, 1, True), (9, 1, False), (11, 1, True)])
+    log.events.extend([(5, 1, False, None), (7, 1, True, None), (9, 1, False, None), (11, 1, True, None)])
     assert log.take(1) == [(7, 9)]
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="collections of 3.14 work in slices, which have no generation")
+def test_generations_are_noted_on_request(log):
+    """Each collection's generation while they are wanted, by its end; nothing before and after, and none is kept."""
+    gc.collect(1)
+    log.note_generations(wanted=True)
+    for generation in (0, 2, 1, 1, 0):
+        gc.collect(generation)
+    thread = Thread(target=gc.collect)
+    thread.start()
+    thread.join()
+    found = log.take(get_ident())
+    assert [log.generations.get(end_ns) for _, end_ns in found] == [None, 0, 2, 1, 1, 0]
+    assert len(log.generations) == 5
+    log.note_generations(wanted=False)
+    gc.collect()
+    assert len(log.take(get_ident())) == 1
+    assert log.generations == {}
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="collections of 3.14 work in slices, which have no generation")
+def test_automatic_collections_have_their_generation(log):
+    """Collections that allocations set off are told apart as well; the collector's own account says how many."""
+    log.note_generations(wanted=True)
+    before = [stats["collections"] for stats in gc.get_stats()]
+    gc.enable()
+    kept = [[] for _ in range(gc.get_threshold()[0] * 130)]
+    gc.disable()
+    after = [stats["collections"] for stats in gc.get_stats()]
+    found = log.take(get_ident())
+    noted = [log.generations[end_ns] for _, end_ns in found]
+    assert [noted.count(generation) for generation in range(3)] == [b - a for a, b in zip(before, after, strict=True)]
+    assert noted.count(0) > 50
+    assert noted.count(1) > 5
+    assert kept
 
 
 INTERRUPTED = """

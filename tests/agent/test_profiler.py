@@ -3,9 +3,11 @@
 import gc
 import json
 import os
+import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,7 +15,9 @@ from lockstep.agent import profiler as module
 from lockstep.agent.capture.recording import STEP_MARK
 from lockstep.contracts.control import ANSWER_STATES, answer_from_json, order_to_json
 from lockstep.contracts.records import Flag
+from lockstep.trace.load import load_trace
 from lockstep.trace.names import GC_KIND
+from lockstep.trace.notes import read_notes
 from lockstep.trace.summarise import summarise_trace
 from tests.agent.orders import ControlBlock, make_order
 from tests.agent.rings import unaccounted_ns
@@ -169,6 +173,33 @@ def test_collections_travel_with_the_trace(training, stacks):
     }
 
 
+def test_noted_collections_lie_on_the_clock_of_the_trace(training):
+    """What the agent noted is read back at the very time that the trace gives the collection, with its generation."""
+    training.block.order(11, steps=2)
+    training.steps(1)
+    gc.collect()
+    training.steps(2)
+    notes = read_notes(training.trace(11))
+    columns = load_trace(training.trace(11))
+    (event,) = np.flatnonzero(columns.named(lambda name: name == "Python GC") & (columns.duration_ns > 10_000))
+    (noted,) = [each for each in notes.collections if each.duration_ns > 10_000]
+    assert (noted.start_ns, noted.duration_ns) == (columns.start_ns[event], columns.duration_ns[event])
+    assert noted.generation == (2 if sys.version_info < (3, 14) else None)
+    assert notes.dropped_count == 0
+
+
+def test_generations_are_noted_in_captures_only(training):
+    """Outside of a capture, collections are noted as cheaply as before."""
+    garbage = training.watched.agent.recorder.garbage
+    assert not garbage.notes_generations
+    training.block.order(11, steps=2)
+    training.steps(1)
+    assert garbage.notes_generations
+    training.steps(3)
+    assert training.answer.state == "done"
+    assert not garbage.notes_generations
+
+
 def test_facts_travel_with_the_trace(training):
     """Who, which steps and when, what it cost, and how this host's two clocks stand to each other."""
     training.block.order(11, steps=2)
@@ -177,10 +208,11 @@ def test_facts_travel_with_the_trace(training):
     training.steps(2)
     facts = facts_of(training.trace(11))
     records = training.watched.ring().records
-    assert (facts["version"], facts["run"], facts["rank"], facts["reason"]) == (1, "default", 0, "")
+    assert (facts["version"], facts["run"], facts["rank"], facts["reason"]) == (2, "default", 0, "")
     assert [step for step, _ in facts["boundaries"]] == [2, 3, 4]
     assert facts["boundaries"][1][1] >= records[2]["end_ns"]
     assert facts["boundaries"][0][1] < facts["collections"][0][0] < facts["collections"][0][1]
+    assert facts["collections"][0][2] == (2 if sys.version_info < (3, 14) else None)
     assert abs(facts["unix_minus_monotonic_ns"] - (time.time_ns() - time.monotonic_ns())) < SLACK_NS
     assert all(facts["cost_ns"][name] > 0 for name in ("start", "stop", "export", "free"))
 

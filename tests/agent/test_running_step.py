@@ -68,7 +68,8 @@ def test_collections_are_counted(scene):
     """Time and number of collections reach the record."""
     log = scene.recorder.garbage = CollectionLog()
     scene.run(*DATA, ("enter_backward", 20))
-    log.events.extend([(131, get_ident(), True), (133, get_ident(), False), (134, 0, True), (139, 0, False)])
+    events = [(131, get_ident(), True), (133, get_ident(), False), (134, 0, True), (139, 0, False)]
+    log.events.extend((*event, None) for event in events)
     scene.run(("leave_backward", 40), *STEP, *DATA, *BACKWARD, *STEP)
     record = scene.records[0]
     assert (record["gc_ns"], record["gc_count"], scene.records[1]["gc_count"]) == (2, 1, 0)

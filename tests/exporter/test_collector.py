@@ -1,6 +1,7 @@
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -8,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from exporter.collector import SnapshotCollector
 from exporter.counts import Counts
+from exporter.host_watch import HostTotals, NodeLoad
 from exporter.rings import Rings
 from exporter.snapshot import NodeSnapshot, take_snapshot
 from lockstep.contracts import ring as layout
@@ -28,7 +30,7 @@ class Node:
         self.counts = Counts()
         self.rings = Rings(root, self.counts, {})
 
-    def snapshot(self) -> NodeSnapshot:
+    def snapshot(self, **values: Any) -> NodeSnapshot:
         self.rings.scan(time.monotonic_ns())
         self.rings.read()
         return take_snapshot(
@@ -40,6 +42,7 @@ class Node:
             mqtt_connected=True,
             spool_bytes=5,
             tick_duration_ns=2_000_000,
+            **values,
         )
 
     def samples(self) -> dict[tuple, float]:
@@ -112,6 +115,28 @@ def test_values_are_in_base_units(node: Node, make_ring):
     }
     for name, value in expected.items():
         assert samples[name] == pytest.approx(value), name
+
+
+def test_what_the_host_watch_knows_is_shown_and_nothing_else(node: Node, make_ring):
+    """Times in seconds, a measured zero as zero, and no series of what this node does not show."""
+    make_ring().write(record(0))
+    make_ring(rank=1).write(record(0))
+    hosts = {
+        ("run-a", 0): HostTotals(run_queue_wait_ns=2_500_000_000, throttled_ns=0, cores=4),
+        ("gone", 0): HostTotals(),
+    }
+    load = NodeLoad(pressure_ns=1_500_000_000, cost_ns=3_000_000)
+    samples = samples_of(node.snapshot(load=load, hosts=hosts))
+    names = ("cpu_wait", "cpu_throttled", "process_cpu", "other_cpu", "rank_cores", "node_", "host_watch")
+    found = {name: value for name, value in samples.items() if any(each in name[0] for each in names)}
+    rank = {"run": "run-a", "rank": "0"}
+    assert found == {
+        key("lockstep_cpu_wait_time_seconds_total", **rank): 2.5,
+        key("lockstep_cpu_throttled_time_seconds_total", **rank): 0,
+        key("lockstep_rank_cores", **rank): 4,
+        key("lockstep_node_cpu_pressure_seconds_total"): 1.5,
+        key("lockstep_exporter_host_watch_time_seconds_total"): 0.003,
+    }
 
 
 def test_what_was_never_measured_has_no_series(node: Node, make_ring):

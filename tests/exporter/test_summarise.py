@@ -2,14 +2,18 @@ import asyncio
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from exporter.counts import Counts
+from exporter.host_watch import HostWatch
 from exporter.summarise import Summariser, TraceJob
+from lockstep.contracts.messages import HostSpan
 from tests.exporter.conftest import make_config, until
+from tests.exporter.host_watch.looks import interval, look
 
 ECHO = """
 import sys
@@ -46,6 +50,7 @@ async def summarise(root: Path, jobs: list[TraceJob], counts: Counts, **values: 
 
     command = {"worker": values.pop("worker")} if "worker" in values else {}
     running_id = values.pop("running_id", lambda _: None)
+    command |= {"host_watch": values.pop("host_watch")} if "host_watch" in values else {}
     summariser = Summariser(
         make_config(root, root, **values), counts=counts, on_summary=take, running_id=running_id, **command
     )
@@ -66,6 +71,19 @@ async def test_a_trace_is_summarised_in_its_own_process(root: Path):
     assert (summary.run, summary.node, summary.rank, summary.request_id) == ("run", "node-1", 1, 5)
     assert (summary.trace_bytes, summary.steps, summary.error) == (123, 2, "")
     assert counts.rejected["trace"] == 0
+
+
+async def test_what_the_node_counted_goes_with_the_summary(root: Path):
+    """Of the rank, in the looks around the span of the answer, with a good summary and with a failed one alike."""
+    watch = HostWatch(list)
+    watch.take(look(0))
+    watch.take(look(1, interval(0, 1, run_queue_wait_ns=3)))
+    jobs = [replace(write_trace(root / "run", b"x", request=request, rank=0), span_ns=(10, 20)) for request in (1, 2)]
+    (root / "run" / "traces" / "2-0.json").unlink()
+    echo = worker(ECHO.format(change=""))
+    good, failed = await summarise(root, jobs, Counts(), worker=echo, host_watch=watch)
+    assert (good.error, bool(failed.error)) == ("", True)
+    assert good.host == failed.host == HostSpan(span_ns=10**9, run_queue_wait_ns=3)
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,13 @@ from lockstep.contracts.control import ProfileOrder
 from lockstep.contracts.errors import LocalError
 
 STEP_MARK = "lockstep.step#"
-FACTS_VERSION = 1
+FACTS_VERSION = 2
+"""What `trace.notes` reads; 1 had collections without their generation, and all of them."""
 EVENT_FILE_BYTES = 300
 FULL_EVENT_FILE_BYTES = 500
 """What torch 2.13 writes for an event, with shapes or memory the more; measured 265 to 285, and 380 to 490."""
 COLLECTIONS_MAX = 10_000
+NOTED_COLLECTIONS_MAX = 256
 
 _DEVICES = (("CUDA", "cuda"), ("XPU", "xpu"), ("MTIA", "mtia"))
 _GC_EVENT = {"ph": "X", "cat": "python_function", "name": "Python GC", "args": {}}  # as torch writes them itself
@@ -48,7 +50,7 @@ class Recording:
         self.order = order
         self.boundaries: list[tuple[int, int]] = []
         self.events = 0
-        self._collections: list[tuple[int, int]] = []
+        self._collections: list[tuple[int, int, int | None]] = []
         self._profile, self._has_collections = _make_profile(order)
         self._profile.start()
         self.costs_ns = {"start": monotonic_ns() - began}
@@ -61,10 +63,10 @@ class Recording:
         with record_function(f"{STEP_MARK}{step}"):
             return
 
-    def collected(self, start_ns: int, end_ns: int) -> None:
-        """Note a garbage collection of the training thread."""
+    def collected(self, start_ns: int, end_ns: int, generation: int | None = None) -> None:
+        """Note a garbage collection of the training thread, its generation as far as it is known."""
         if len(self._collections) < COLLECTIONS_MAX:
-            self._collections.append((start_ns, end_ns))
+            self._collections.append((start_ns, end_ns, generation))
 
     @property
     def steps(self) -> int:
@@ -126,7 +128,7 @@ class Recording:
             "version": FACTS_VERSION,
             **facts,
             "boundaries": self.boundaries,
-            "collections": self._collections,
+            "collections": self._longest(),
             "unix_minus_monotonic_ns": offset_ns,
             "cost_ns": self.costs_ns,
         }
@@ -139,6 +141,11 @@ class Recording:
             self._profile.profiler.kineto_results = None
         self.costs_ns["free"] = monotonic_ns() - began
 
+    def _longest(self) -> list[tuple[int, int, int | None]]:
+        """Return the collections that cost most, in order: readers take the facts from a short end of the file."""
+        longest = sorted(self._collections, key=lambda each: each[0] - each[1])[:NOTED_COLLECTIONS_MAX]
+        return sorted(longest, key=lambda each: each[0])
+
     def _gc_events(self, offset_ns: int) -> list[dict[str, Any]]:
         """Return the collections as events of the trace, unless torch has written them itself."""
         if self._has_collections:
@@ -146,7 +153,7 @@ class Recording:
         place = {"pid": os.getpid(), "tid": get_native_id()}
         return [
             {**_GC_EVENT, **place, "ts": microseconds(start_ns + offset_ns), "dur": microseconds(end_ns - start_ns)}
-            for start_ns, end_ns in self._collections
+            for start_ns, end_ns, _ in self._collections
         ]
 
 

@@ -188,9 +188,9 @@ class Scene:
 
     def collect_garbage(self, host_ns, *, full):
         """As the collector's callback notes it, which queues nothing on the device."""
-        self.garbage.events.append((self.device.now, get_ident(), True))
+        self.garbage.events.append((self.device.now, get_ident(), True, None))
         self.device.host(host_ns)
-        self.garbage.events.append((self.device.now, get_ident(), False))
+        self.garbage.events.append((self.device.now, get_ident(), False, None))
         self.garbage.full += full
 
     def step(self, data_ns=MS, forward_ns=20 * MS, backward_ns=40 * MS, launch_ns=2 * MS):

@@ -1,0 +1,36 @@
+"""What a metric is, and the values that its enumerated labels and buckets have."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from lockstep.contracts.records import Flag
+
+Type = Literal["counter", "gauge", "histogram"]
+
+PHASES = ("data", "compute", "host", "gc")
+"""Own work of a training thread: with the waits, they sum to the step time."""
+
+FLAGS = tuple(str(flag.name).lower() for flag in Flag)
+"""What a step was besides a training step."""
+
+IMBALANCES = ("stage", "replica", "work")
+"""What legitimate differences between ranks come from: pipeline stages, batches of replicas, tokens and experts."""
+CAUSES = ("compute", "host", "data", "gc", "link", "imbalance", "unknown")
+RUN_STATES = ("warming", "healthy", "suspect", "profiling", "diagnosed", "recovering", "hung", "lost", "finished")
+PROFILE_STATES = ("requested", "done", "refused", "expired")
+RECORDING_STATES = ("written", "dropped")
+POLICY_SOURCES = ("api", "file")
+STEP_BUCKETS_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""From a toy job to the slowest published step (Hermes: 85 s falls into +Inf, which its sum still tells)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One family. `values` lists the values of an enumerated label; each is exported from the start."""
+
+    name: str
+    type: Type
+    help: str
+    source: Literal["exporter", "coordinator"]
+    labels: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
