@@ -10,7 +10,9 @@ from lockstep.contracts import limits
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import RankFinding, TraceSummary
 from lockstep.diagnosis.finding import Finding
+from lockstep.diagnosis.host_causes import Collection
 from lockstep.trace.load import load_trace
+from lockstep.trace.notes import read_notes
 from lockstep.trace.patterns import encode_patterns
 from lockstep.trace.summarise import empty_summary, summarise_columns
 
@@ -50,8 +52,20 @@ def summarise(
         columns = load_trace(path, max_bytes=max_bytes)
     except MalformedError as error:
         return empty_summary(run=run, node=node, rank=rank, request_id=request_id, steps=steps, error=str(error))
+    evidence = _with_notes(evidence, path)
     summary = summarise_columns(columns, run=run, node=node, rank=rank, request_id=request_id, steps=steps)
     return with_analysis(summary, analyse_rank(columns, rank=rank, evidence=evidence))
+
+
+def _with_notes(evidence: Evidence, path: Path) -> Evidence:
+    """Return the evidence with the collections that the agent noted in its trace."""
+    try:
+        notes = read_notes(path)
+    except MalformedError:
+        return evidence  # the trace itself is good
+    if notes is None or evidence.noted_collections is not None:
+        return evidence
+    return replace(evidence, noted_collections=[Collection(*each) for each in notes.collections])
 
 
 def with_analysis(summary: TraceSummary, analysis: RankAnalysis) -> TraceSummary:

@@ -57,7 +57,7 @@ class RankAnalysis:
     `window_ns` goes from the beginning of the first step's window to the end of the last's; `breakdown` and `path` sum
     to its length. `computing` is when the device computed beside one of the `collectives`. `vendor_collectives` hold
     the vendor's transmission times. `component_shares` is the kernels' time by what holds them (`Bound`), as shares.
-    `findings` have no advice yet.
+    `findings` have no advice before `analyse_cluster`.
     """
 
     rank: int

@@ -13,7 +13,10 @@ from lockstep.contracts.errors import LockstepError
 
 EXIT_ERROR = 2
 EXTRA_PACKAGES = frozenset(
-    ("aiohttp", "aiomqtt", "amqtt", "msgspec", "numpy", "paho", "prometheus_client", "pyarrow", "rich", "torch", "yaml")
+    (
+        *("aiohttp", "aiomqtt", "amqtt", "distributed", "msgspec", "numpy", "paho", "prometheus_client", "pyarrow"),
+        *("rich", "torch", "yaml"),
+    )
 )
 """What only some commands need; the base install, made for training images, has none of it."""
 
@@ -21,6 +24,7 @@ EXTRA_PACKAGES = frozenset(
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line; each sub-command sets `act`, which takes the arguments."""
     from lockstep.cli import (  # noqa: PLC0415  (cheap, and no cycle)
+        analyze_command,
         demo_command,
         doctor_command,
         profile_command,
@@ -38,6 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
     services_command.add(commands)
     replay_command.add(commands)
     profile_command.add(commands)
+    analyze_command.add(commands)
     doctor_command.add(commands)
     demo_command.add(commands)
     return parser

@@ -1,0 +1,128 @@
+"""Paths to a summary: the traces are found, each is analysed by a worker, and all are laid side by side."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lockstep.analysis.cluster import ClusterAnalysis, analyse_cluster
+from lockstep.analysis.rank import RankAnalysis, renumbered, with_communication
+from lockstep.analysis.sources import Skipped, Sources, find_sources
+from lockstep.analysis.summary import summary_of
+from lockstep.analysis.workers import Job, Outcome, Runner
+from lockstep.contracts.errors import LockstepError, MalformedError
+from lockstep.trace.ascend.communication import load_communication
+
+_TOLD = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analysis:
+    """All that was found; `paths` are the traces by rank."""
+
+    cluster: ClusterAnalysis
+    paths: dict[int, str]
+    skipped: tuple[Skipped, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the summary."""
+        return summary_of(self.cluster, self.paths, self.skipped)
+
+
+def analyse_paths(
+    paths: Sequence[Path],
+    run: Runner,
+    *,
+    store: Path | None = None,
+    on_done: Callable[[int, int], None] = lambda _done, _all: None,
+) -> Analysis:
+    """Return what all traces under `paths` say; `run` does the work on each.
+
+    With `store` each rank's columns are left in that folder as `<rank>.parquet`. `on_done` hears how many traces of how
+    many are done.
+
+    Raises
+    ------
+    MalformedError
+        There is no trace that can be used.
+    OSError
+        Columns cannot be stored.
+    """
+    found = find_sources(paths)
+    jobs = [
+        Job(number=number, source=source, store=None if store is None else store / f".{number}.parquet.new")
+        for number, source in enumerate(found.sources)
+    ]
+    on_done(0, len(jobs))
+    outcomes: list[Outcome] = []
+    for outcome in run(jobs):
+        outcomes.append(outcome)
+        on_done(len(outcomes), len(jobs))
+    outcomes.sort(key=lambda each: each.job.number)
+    skipped = [*found.skipped, *(each for outcome in outcomes for each in outcome.skipped)]
+    ranks = _by_rank(outcomes, skipped)
+    if not ranks:
+        _refuse(paths, skipped)
+    _keep_stored(ranks, outcomes)
+    analyses = [analysis for analysis, _ in ranks.values()]
+    return Analysis(
+        cluster=analyse_cluster(_with_cluster_files(analyses, found, skipped)),
+        paths={rank: str(job.source.path) for rank, (_, job) in sorted(ranks.items())},
+        skipped=tuple(skipped),
+    )
+
+
+def _by_rank(outcomes: Sequence[Outcome], skipped: list[Skipped]) -> dict[int, tuple[RankAnalysis, Job]]:
+    """Return one analysis for each rank; traces that name no rank get the numbers that are free, in their order."""
+    ranks: dict[int, tuple[RankAnalysis, Job]] = {}
+    nameless = []
+    for outcome in outcomes:
+        if outcome.analysis is None:
+            continue
+        rank = outcome.analysis.rank
+        if not outcome.has_rank:
+            nameless.append((outcome.analysis, outcome.job))
+        elif rank in ranks:
+            other = ranks[rank][1].source.path
+            skipped.append(Skipped(str(outcome.job.source.path), f"a second trace of rank {rank}: {other} counts"))
+        else:
+            ranks[rank] = outcome.analysis, outcome.job
+    free = 0
+    for analysis, job in nameless:
+        while free in ranks:
+            free += 1
+        ranks[free] = renumbered(analysis, free), job
+    return ranks
+
+
+def _refuse(paths: Sequence[Path], skipped: Sequence[Skipped]) -> None:
+    told = "; ".join(each.error for each in skipped[:_TOLD])
+    more = f"; and {len(skipped) - _TOLD} more" if len(skipped) > _TOLD else ""
+    got = f"{len(skipped)} unusable: {told}{more}" if skipped else "nothing"
+    where = ", ".join(map(str, paths[:_TOLD]))
+    raise MalformedError("traces", where=where, got=got, expected="at least one trace that can be used")
+
+
+def _keep_stored(ranks: dict[int, tuple[RankAnalysis, Job]], outcomes: Sequence[Outcome]) -> None:
+    """Give the stored columns the names of their ranks; those of traces that do not count go."""
+    for rank, (_, job) in ranks.items():
+        if job.store is not None:
+            job.store.replace(job.store.with_name(f"{rank}.parquet"))
+    for outcome in outcomes:
+        if outcome.job.store is not None:
+            outcome.job.store.unlink(missing_ok=True)
+
+
+def _with_cluster_files(analyses: Sequence[RankAnalysis], found: Sources, skipped: list[Skipped]) -> list[RankAnalysis]:
+    """Return the analyses, with the cluster's file of communication for ranks that have none of their own."""
+    told = list(analyses)
+    for path in found.cluster_communication:
+        try:
+            communication = load_communication(path)
+        except LockstepError as error:
+            skipped.append(Skipped(str(path), str(error)))
+            continue
+        told = [
+            each if each.vendor_collectives is not None else with_communication(each, communication) for each in told
+        ]
+    return told

@@ -1,0 +1,170 @@
+"""All ranks side by side: who waits for whom, which functions are otherwise where, and what to do about it.
+
+In Hermes' order (section 4.3): first between components and devices (overlap, R_wait), then inside the component.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.analysis.confirm import confirm
+from lockstep.analysis.merge import Refusal, advise, merge_findings, merge_refusals
+from lockstep.analysis.rank import RankAnalysis
+from lockstep.analysis.totals import CollectiveTotal, totals_of_table
+from lockstep.contracts.errors import LockstepError
+from lockstep.diagnosis.communication_causes.bandwidth import judge_bandwidth
+from lockstep.diagnosis.communication_causes.contention import find_contention
+from lockstep.diagnosis.communication_causes.matching import CollectiveTable, match_collectives
+from lockstep.diagnosis.communication_causes.settings import find_settings
+from lockstep.diagnosis.communication_causes.waiting import (
+    SLOW_RANK,
+    GroupWaiting,
+    group_waiting,
+    judge_transmission,
+    judge_waiting,
+)
+from lockstep.diagnosis.finding import CPU, IO, Finding, NotJudged
+from lockstep.diagnosis.localisation import NO_GROUP, Localisation, findings_of, gather, localise
+from lockstep.diagnosis.localisation.limits import GROUP_MEMBERS
+from lockstep.diagnosis.parallelism import find_poor_overlap
+from lockstep.diagnosis.remedies import ASCEND, PYTORCH
+
+_FAMILIES_MAX = 16
+_LOCATED_MAX = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterAnalysis:
+    """All ranks, in order, and what they say together; `findings` are those of ranks and of the cluster, advised."""
+
+    ranks: tuple[RankAnalysis, ...]
+    collectives: tuple[CollectiveTotal, ...]
+    groups: tuple[GroupWaiting, ...]
+    localisation: Localisation | None
+    findings: tuple[Finding, ...]
+    not_judged: tuple[Refusal, ...]
+
+
+def analyse_cluster(
+    ranks: Sequence[RankAnalysis], *, environments: Mapping[int, Mapping[str, str]] | None = None
+) -> ClusterAnalysis:
+    """Return what the ranks of one window say together; one rank alone is a cluster as well.
+
+    Ranks differ from each other; `environments` are the variables of the ranks where they are known.
+    """
+    ranks = tuple(sorted(ranks, key=lambda each: each.rank))
+    windows_ns = {each.rank: each.length_ns for each in ranks}
+    together = _Together(ranks, environments or {})
+    together.parallelism()
+    together.communication()
+    localisation = together.localise()
+    findings = merge_findings([*together.findings, *(each for rank in ranks for each in rank.findings)], windows_ns)
+    framework = ASCEND if any(each.about.vendor == "ascend" for each in ranks) else PYTORCH
+    ranks = tuple(replace(each, findings=tuple(advise(each.findings, windows_ns, framework))) for each in ranks)
+    refusals = merge_refusals((rank.rank, rank.not_judged) for rank in ranks)
+    return ClusterAnalysis(
+        ranks=ranks,
+        collectives=tuple(together.totals),
+        groups=tuple(together.groups),
+        localisation=localisation,
+        findings=tuple(advise(findings, windows_ns, framework)),
+        not_judged=(*(Refusal(rule=each.rule, reason=each.reason, ranks=()) for each in together.refused), *refusals),
+    )
+
+
+class _Together:
+    """The rules over several ranks; what cannot be judged is left in `refused`."""
+
+    def __init__(self, ranks: tuple[RankAnalysis, ...], environments: Mapping[int, Mapping[str, str]]) -> None:
+        self.findings: list[Finding] = []
+        self.refused: list[NotJudged] = []
+        self.groups: list[GroupWaiting] = []
+        self.totals: list[CollectiveTotal] = []
+        self._ranks = ranks
+        self._environments = environments
+        self._window_ns = max((each.length_ns for each in ranks), default=0)
+
+    def parallelism(self) -> None:
+        """Judge whether components of the ranks work at once."""
+        known = {each.rank: each.breakdown for each in self._ranks if each.breakdown is not None and each.length_ns > 0}
+        self._ask(lambda: find_poor_overlap(known))
+
+    def communication(self) -> None:
+        """Lay the ranks' collectives side by side and judge them; the vendor's count where it tells transmissions."""
+        own = [each.collectives for each in self._ranks if each.collectives is not None]
+        vendor = [each.vendor_collectives for each in self._ranks if each.vendor_collectives is not None]
+        table = match_collectives(own)
+        told = match_collectives(vendor) if vendor else table
+        self.groups = group_waiting(told)
+        self.totals = totals_of_table(table)
+        self._ask(lambda: judge_waiting(told, self._window_ns))
+        self._ask(lambda: judge_transmission(told, self._window_ns))
+        self._ask(lambda: judge_bandwidth(table, self._window_ns))
+        self._contention(table)
+        self._ask(lambda: find_settings(self._environments))
+
+    def _contention(self, table: CollectiveTable) -> None:
+        busy = {each.rank: each.computing for each in self._ranks if each.computing is not None}
+        self._ask(lambda: find_contention(table, busy, self._window_ns))
+
+    def localise(self) -> Localisation | None:
+        """Judge the patterns of all ranks, and keep what makes the others wait."""
+        summaries = {each.rank: each.patterns for each in self._ranks if each.patterns is not None}
+        try:
+            matrix = gather(summaries)
+            found = localise(matrix, groups=families(self._ranks, matrix.rank_W.tolist()))
+        except LockstepError as error:
+            self.refused.append(NotJudged(rule="localisation", reason=str(error)))
+            return None
+        answer = findings_of(found)
+        if isinstance(answer, NotJudged):
+            self.refused.append(answer)
+            return found
+        kept, refused = confirm(
+            answer,
+            self.groups,
+            slow={rank for each in self.findings if each.cause == SLOW_RANK for rank in each.ranks},
+            windows_ns={each.rank: each.length_ns for each in self._ranks},
+            explained={each.subject for rank in self._ranks for each in rank.findings if each.bottleneck in (IO, CPU)},
+        )
+        self.findings = [*(_located(each, kept) for each in self.findings), *kept]
+        self.refused += refused
+        return found
+
+    def _ask(self, judge: Callable[[], list[Finding] | NotJudged]) -> None:
+        answer = judge()
+        if isinstance(answer, NotJudged):
+            self.refused.append(answer)
+        else:
+            self.findings += answer
+
+
+def _located(finding: Finding, inside: Sequence[Finding]) -> Finding:
+    """Return a rank that others wait for with what localisation says it does meanwhile: inside the component next."""
+    if finding.cause != SLOW_RANK:
+        return finding
+    same = [each for each in inside if set(each.ranks) <= set(finding.ranks)]
+    told = (f"there {each.subject} is not as on the peers: {'; '.join(each.evidence)}" for each in same[:_LOCATED_MAX])
+    return replace(finding, evidence=(*finding.evidence, *told))
+
+
+def families(ranks: Sequence[RankAnalysis], workers: Sequence[int]) -> dict[str, NDArray[np.int64]]:
+    """Return in which process group each worker is, by kind of group: groups of one size that share no rank are a kind.
+
+    Traces name groups and list their ranks, and seldom say what they are for.
+    """
+    known = {tuple(sorted(group)) for each in ranks for group in each.about.groups.values()}
+    place = {rank: at for at, rank in enumerate(workers)}
+    found: dict[str, NDArray[np.int64]] = {}
+    for group in sorted(known, key=lambda each: (len(each), each)):
+        at = [place[rank] for rank in group if rank in place]
+        if not GROUP_MEMBERS.value <= len(at) < len(workers):
+            continue
+        for family in range(_FAMILIES_MAX):
+            codes = found.setdefault(f"size {len(group)}, {family + 1}", np.full(len(workers), NO_GROUP, np.int64))
+            if (codes[at] == NO_GROUP).all():
+                codes[at] = codes.max() + 1
+                break
+    return found

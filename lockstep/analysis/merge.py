@@ -1,0 +1,78 @@
+"""Findings and refusals of many ranks as one list: what several ranks share is said once, with all of them."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from lockstep.diagnosis.finding import BOTTLENECKS, Finding, NotJudged
+from lockstep.diagnosis.remedies import advise_finding
+
+_NUMBERS = re.compile(r"\d+(?:\.\d+)?")
+_NAMED_RANKS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A rule that could not answer, on which ranks; the reason is the first rank's, others may have other numbers."""
+
+    rule: str
+    reason: str
+    ranks: tuple[int, ...]
+
+
+def merge_findings(findings: Iterable[Finding], windows_ns: Mapping[int, int]) -> list[Finding]:
+    """Return one finding for each cause and subject, with all its ranks and the evidence of the one it costs most.
+
+    What one rank has twice (one operator in two formats) stays two: its first goes with the first of other ranks. The
+    predicted gain is that of the rank it costs most: its loss over its own window (`windows_ns`, by rank).
+    """
+    found: dict[object, list[Finding]] = {}
+    seen: Counter[object] = Counter()
+    for each in findings:
+        key = each.bottleneck, each.cause, each.subject
+        found.setdefault((key, seen[key, each.ranks]), []).append(each)
+        seen[key, each.ranks] += 1
+    return [_merged(same, windows_ns) for same in found.values()]
+
+
+def _merged(same: list[Finding], windows_ns: Mapping[int, int]) -> Finding:
+    worst = max(same, key=lambda each: _share(each, windows_ns))
+    if len(same) == 1:
+        return worst
+    ranks = tuple(sorted({rank for each in same for rank in each.ranks}))
+    named = ", ".join(map(str, ranks[:_NAMED_RANKS])) + (", ..." if len(ranks) > _NAMED_RANKS else "")
+    told = f"on {len(ranks)} of {len(windows_ns)} ranks ({named}); the numbers are those of rank {worst.ranks[0]}"
+    return replace(worst, ranks=ranks, evidence=(*worst.evidence, told))
+
+
+def _share(finding: Finding, windows_ns: Mapping[int, int]) -> float:
+    return (finding.lost_ns or 0) / max(window_of(finding, windows_ns), 1)
+
+
+def window_of(finding: Finding, windows_ns: Mapping[int, int]) -> int:
+    """Return the window against which a finding's loss counts: the shortest of its ranks'."""
+    known = [windows_ns[rank] for rank in finding.ranks if rank in windows_ns]
+    return min(known or windows_ns.values(), default=0)
+
+
+def advise(findings: Iterable[Finding], windows_ns: Mapping[int, int], framework: str) -> list[Finding]:
+    """Return findings with their advice, the largest predicted gain first, then in Hermes' order of components."""
+    told = [advise_finding(each, window_of(each, windows_ns), framework=framework) for each in findings]
+    return sorted(
+        told,
+        key=lambda each: (
+            -(each.predicted_gain_ratio or 0.0),
+            -(each.lost_ns or 0),
+            BOTTLENECKS.index(each.bottleneck),
+        ),
+    )
+
+
+def merge_refusals(by_rank: Iterable[tuple[int, Iterable[NotJudged]]]) -> list[Refusal]:
+    """Return one refusal for each rule and kind of reason: reasons that differ in numbers alone are one."""
+    found: dict[tuple[str, str], tuple[NotJudged, list[int]]] = {}
+    for rank, refusals in by_rank:
+        for each in refusals:
+            found.setdefault((each.rule, _NUMBERS.sub("#", each.reason)), (each, []))[1].append(rank)
+    return [Refusal(rule=each.rule, reason=each.reason, ranks=tuple(ranks)) for each, ranks in found.values()]

@@ -1,0 +1,135 @@
+"""One rank's trace per process: local processes, or workers of a Dask cluster. What comes back is small."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+from lockstep.analysis.rank import RankAnalysis, analyse_rank
+from lockstep.analysis.sources import Skipped, Source, load_source, rank_of
+from lockstep.contracts.errors import LocalError, LockstepError
+from lockstep.trace.columns import ABSENT
+
+_CONNECT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One trace to analyse; its columns are stored at `store` if that is not None."""
+
+    number: int
+    source: Source
+    store: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of a job: an analysis, or None and a reason in `skipped`.
+
+    Where nothing says the trace's rank (`has_rank` False) the analysis goes by the job's number.
+    """
+
+    job: Job
+    analysis: RankAnalysis | None = None
+    has_rank: bool = False
+    skipped: tuple[Skipped, ...] = ()
+
+
+Runner = Callable[[Sequence[Job]], Iterator[Outcome]]
+"""Does jobs and yields what came of them, in any order."""
+
+
+def work(job: Job) -> Outcome:
+    """Do a job; a trace that cannot be used is an outcome, too.
+
+    Raises
+    ------
+    OSError
+        The columns cannot be stored.
+    """
+    path = str(job.source.path)
+    try:
+        loaded = load_source(job.source)
+        rank = rank_of(job.source, loaded.columns)
+        number = job.number if rank == ABSENT else rank
+        analysis = analyse_rank(loaded.columns, rank=number, evidence=loaded.evidence)
+    except LockstepError as error:
+        return Outcome(job=job, skipped=(Skipped(path, str(error)),))
+    except MemoryError:
+        return Outcome(job=job, skipped=(Skipped(path, "not enough memory to read it"),))
+    if job.store is not None:
+        from lockstep.trace.store import write_columns  # noqa: PLC0415  (pyarrow, only where columns are stored)
+
+        write_columns(loaded.columns, job.store)
+    return Outcome(job=job, analysis=analysis, has_rank=rank != ABSENT, skipped=loaded.skipped)
+
+
+def run_here(jobs: Sequence[Job], *, processes: int) -> Iterator[Outcome]:
+    """Do jobs in up to `processes` processes, in this one if one is enough.
+
+    A process that dies takes all others' jobs with it: each of them is tried once more, alone.
+    """
+    if min(processes, len(jobs)) <= 1:
+        yield from map(work, jobs)
+        return
+    died: list[Job] = []
+    with _pool(min(processes, len(jobs))) as pool:
+        waiting = {pool.submit(work, job): job for job in jobs}
+        try:
+            for done in as_completed(waiting):
+                if isinstance(done.exception(), BrokenProcessPool):
+                    died.append(waiting[done])
+                else:
+                    yield done.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+    for job in died:
+        yield _alone(job)
+
+
+def _pool(processes: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
+
+
+def _alone(job: Job) -> Outcome:
+    with _pool(1) as pool:
+        try:
+            return pool.submit(work, job).result()
+        except BrokenProcessPool:
+            reason = "the process that read it died, probably for want of memory"
+            return Outcome(job=job, skipped=(Skipped(str(job.source.path), reason),))
+
+
+def run_on_cluster(jobs: Sequence[Job], *, scheduler: str) -> Iterator[Outcome]:
+    """Do jobs on the workers of a Dask cluster, which see the same files and have Lockstep installed.
+
+    Raises
+    ------
+    LocalError
+        No scheduler answers at this address, or a worker cannot do what is asked.
+    """
+    from distributed import Client, as_completed  # noqa: PLC0415  (an extra)
+
+    try:
+        client = Client(scheduler, timeout=_CONNECT_S, set_as_default=False)
+    except (OSError, TimeoutError, ValueError) as error:
+        raise LocalError(f"scheduler {scheduler}: {error or type(error).__name__}") from error
+    with client:
+        waiting = {client.submit(work, job, pure=False): job for job in jobs}
+        try:
+            for done in as_completed(waiting, loop=client.loop):
+                yield _outcome(waiting[done], done.exception() or done.result(), scheduler)
+                done.release()
+        except (OSError, CancelledError) as error:
+            raise LocalError(f"scheduler {scheduler}: {error or type(error).__name__}") from error
+
+
+def _outcome(job: Job, answer: object, scheduler: str) -> Outcome:
+    """Return what a worker of the cluster answered, or why it could not."""
+    if isinstance(answer, Outcome):
+        return answer
+    if type(answer).__name__ == "KilledWorker":
+        return Outcome(job=job, skipped=(Skipped(str(job.source.path), "every worker that read it died"),))
+    raise LocalError(f"worker of {scheduler}: {type(answer).__name__}: {answer}")

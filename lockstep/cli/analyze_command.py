@@ -1,0 +1,112 @@
+"""`lockstep analyze PATH...`: what captured traces say, from one file to a cluster's folder."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lockstep.contracts.errors import ConfigError
+
+if TYPE_CHECKING:
+    from lockstep.analysis.workers import Runner
+
+_PROCESSES_MAX = 1024
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser(
+        "analyze",
+        help="say what captured traces of a job tell: where the time goes, which function, what to do",
+        description="Reads traces of Kineto (PyTorch; plain or .gz), output of Ascend's profilers, and columns that an "
+        "earlier run has stored; one trace for each rank. A rank is what the trace says, else what its file or folder "
+        "is called (rank3.json, rank3_ascend_pt), else its place. Traces that cannot be used are named and passed "
+        "over; the status is 2 if none can.",
+    )
+    parser.add_argument("paths", nargs="+", metavar="PATH", type=Path, help="a trace, or a folder of them")
+    parser.add_argument("--out", metavar="DIR", type=Path, help="write summary.json, report.html and <rank>.parquet")
+    parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--processes", type=int, metavar="N", help="traces read at once (default: one for each CPU)")
+    where.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="run on a Dask cluster, e.g. tcp://host:8786; its workers see the same files and have this Lockstep",
+    )
+    parser.set_defaults(act=act)
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Analyse, print, and write what is asked for.
+
+    Raises
+    ------
+    LockstepError
+        An argument is wrong, no trace can be used, DIR cannot be written, the cluster does not answer.
+    """
+    from lockstep.analysis.analyse import analyse_paths  # noqa: PLC0415  (services only)
+    from lockstep.cli.analyze_text import text_of  # noqa: PLC0415
+
+    run = _runner(arguments)
+    paths = arguments.paths
+    if arguments.scheduler is not None:  # workers stand elsewhere
+        paths = [each.absolute() for each in paths]
+        arguments.out = arguments.out and arguments.out.absolute()
+    if arguments.out is not None:
+        _make(arguments.out)
+    try:
+        with _progress() as on_done:
+            found = analyse_paths(paths, run, store=arguments.out, on_done=on_done)
+        summary = found.as_json()
+        if arguments.out is not None:
+            _write(arguments.out, summary)
+    except OSError as error:
+        raise ConfigError(f"--out {arguments.out}: {error.strerror or error}") from error
+    for each in summary["skipped"]:
+        print(f"lockstep: skipped {each['path']}: {each['error']}", file=sys.stderr)
+    print(json.dumps(summary) if arguments.json else text_of(summary))
+    return 0
+
+
+def _runner(arguments: argparse.Namespace) -> "Runner":
+    from lockstep.analysis.workers import run_here, run_on_cluster  # noqa: PLC0415  (services only)
+
+    if arguments.scheduler is not None:
+        return partial(run_on_cluster, scheduler=arguments.scheduler)
+    processes = len(os.sched_getaffinity(0)) if arguments.processes is None else arguments.processes
+    if not 1 <= processes <= _PROCESSES_MAX:
+        raise ConfigError(f"--processes: got {processes}, expected 1 to {_PROCESSES_MAX}")
+    return partial(run_here, processes=processes)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """Yield what hears of the progress: a bar on a terminal, nothing else."""
+    if not sys.stderr.isatty():
+        yield lambda _done, _all: None
+        return
+    from rich.console import Console  # noqa: PLC0415  (drawing only)
+    from rich.progress import Progress  # noqa: PLC0415
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("traces", total=None)
+        yield lambda done, count: progress.update(task, completed=done, total=count)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out {folder}: {error.strerror}") from None
+
+
+def _write(folder: Path, summary: dict[str, Any]) -> None:
+    from lockstep.analysis.report import render  # noqa: PLC0415  (only where it is asked for)
+
+    (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    (folder / "report.html").write_text(render(summary), encoding="utf-8")
