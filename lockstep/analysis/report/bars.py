@@ -1,0 +1,77 @@
+"""Bars: parts of a whole one below the other, and a ranking."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lockstep.analysis.report.markup import Html, tag
+from lockstep.analysis.report.scales import Axis
+from lockstep.analysis.report.svg import axis_across, box, line, percent, picture, words
+from lockstep.analysis.report.units import told_ns, told_share
+
+_ROW = 22
+_BAR = 16
+_MIDDLE = 13  # the base line of a text beside a bar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """A bar of `parts` (class, value); `label` is left of it, `total` right, `title` begins what its parts say."""
+
+    label: str
+    title: str
+    parts: Sequence[tuple[str, float]]
+    total: str
+    is_named: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """A bar of a ranking: `share` of the whole width, `label` above it at the left, `figure` at the right."""
+
+    label: str
+    figure: str
+    share: float
+    kind: str
+
+
+def stacked(stacks: Sequence[Stack], axis: Axis, said: str, *, in_ns: bool = True) -> Html:
+    """Return bars whose parts lie one after the other; every part says its share of its own bar."""
+    height = _ROW * len(stacks)
+    shapes = axis_across(axis, height)
+    for row, stack in enumerate(stacks):
+        top = row * _ROW + (_ROW - _BAR) // 2
+        middle = top + _MIDDLE
+        kind = "named" if stack.is_named else "ink"
+        shapes.append(words(stack.label, 0, middle, anchor="end", right=-8, kind=kind))
+        shapes += _parts(stack, axis, top, in_ns=in_ns)
+        shapes.append(words(stack.total, 1, middle, right=8))
+    return tag("div", picture(height, said, *shapes), class_="rows")
+
+
+def _parts(stack: Stack, axis: Axis, top: int, *, in_ns: bool) -> list[Html]:
+    total = sum(value for _, value in stack.parts)
+    shapes, left = [], 0.0
+    for kind, value in stack.parts:
+        if value <= 0:
+            continue
+        told = f"{told_ns(value)}, {told_share(value / total)}" if in_ns else told_share(value)
+        width = value / axis.high
+        title = f"{stack.title}: {kind} {told}"
+        shapes.append(box(left, top, width, _BAR, kind=kind, title=title))
+        left += width
+    return shapes
+
+
+def ranking(bars: Sequence[Bar], said: str, *, limit: float | None = None) -> Html:
+    """Return bars one below the other, each under its label; `limit` is a dashed line across them."""
+    rows = []
+    for bar in bars:
+        shapes = [
+            box(0, 0, 1, 10, kind="track"),
+            box(0, 0, min(bar.share, 1.0), 10, kind=bar.kind),
+        ]
+        if limit is not None:
+            shapes.append(line((limit, -2), (limit, 12), kind="limit"))
+        drawn = tag("svg", *shapes, height=10, role="img", aria_label=percent(bar.share)[:-4] + "%")
+        rows.append(tag("li", tag("div", bar.label, tag("span", bar.figure, class_="figure")), drawn))
+    return tag("ul", *rows, class_="bars", aria_label=said)

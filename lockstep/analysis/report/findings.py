@@ -1,0 +1,164 @@
+"""Findings of all ranks as one list: alike ones are one, the one that would gain most comes first."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lockstep.analysis.report import reading
+from lockstep.analysis.report.parts import Summary
+from lockstep.diagnosis.remedies import table
+
+SYMPTOMS = frozenset({"waiting_for_straggler", "late_arrival"})
+"""Causes that say that others wait for a rank, not why it is late."""
+_HALF = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """One thing to do; `gain_ratio` is None where nobody can predict it."""
+
+    suggestion: str
+    how: str
+    source: str
+    gain_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A cause and subject on all ranks that have it; evidence, loss and advice are those of the rank that loses most.
+
+    `merged` says how many findings of the summary it stands for, `worst` whose evidence it is (empty: of all).
+    """
+
+    bottleneck: str
+    cause: str
+    subject: str
+    ranks: tuple[int, ...]
+    worst: tuple[int, ...]
+    evidence: tuple[str, ...]
+    advice: tuple[Advice, ...]
+    gain_ratio: float | None
+    lost_ns: int | None
+    confidence: str
+    merged: int
+
+    @property
+    def title(self) -> str:
+        """Return the cause as people say it."""
+        return cause_title(self.cause)
+
+
+def cause_title(cause: str) -> str:
+    """Return the title of a cause, its own name where the remedies do not know it."""
+    known = table().causes.get(cause)
+    return known.title if known else cause.replace("_", " ").capitalize() or "Unnamed cause"
+
+
+def findings_of(summary: Summary) -> list[Found]:
+    """Return what was found on single ranks and over all of them, by gain, then by lost time."""
+    alike: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
+    told: list[tuple[dict[str, Any], int | None]] = [(each, None) for each in summary.findings]
+    told += [(each, rank.number) for rank in summary.ranks for each in rank.findings]
+    for each, number in told:
+        finding = each if number is None or reading.ranks(each.get("ranks")) else each | {"ranks": [number]}
+        alike[_key(finding)].append(finding)
+    return sorted((_merged(each) for each in alike.values()), key=_order)
+
+
+def _key(told: dict[str, Any]) -> tuple[str, str, str]:
+    return reading.text(told.get("bottleneck")), reading.text(told.get("cause")), reading.text(told.get("subject"))
+
+
+def _merged(alike: Sequence[dict[str, Any]]) -> Found:
+    read = sorted((_read(each) for each in alike), key=_order)
+    worst = read[0]
+    different = {(each.ranks, each.evidence) for each in read}
+    return Found(
+        bottleneck=worst.bottleneck,
+        cause=worst.cause,
+        subject=worst.subject,
+        ranks=tuple(sorted({number for each in read for number in each.ranks})),
+        worst=worst.ranks,
+        evidence=worst.evidence,
+        advice=worst.advice,
+        gain_ratio=worst.gain_ratio,
+        lost_ns=worst.lost_ns,
+        confidence=worst.confidence,
+        merged=len(different),
+    )
+
+
+def _read(told: dict[str, Any]) -> Found:
+    bottleneck, cause, subject = _key(told)
+    ranks = reading.ranks(told.get("ranks"))
+    return Found(
+        bottleneck=bottleneck,
+        cause=cause,
+        subject=subject,
+        ranks=ranks,
+        worst=ranks,
+        evidence=tuple(reading.texts(told.get("evidence"))),
+        advice=tuple(
+            sorted(map(_advice, reading.records(told.get("advice"))), key=lambda each: -_gain(each.gain_ratio))
+        ),
+        gain_ratio=reading.share(told.get("predicted_gain_ratio")),
+        lost_ns=reading.nanoseconds(told.get("lost_ns")),
+        confidence=reading.text(told.get("confidence")),
+        merged=1,
+    )
+
+
+def _advice(told: dict[str, Any]) -> Advice:
+    return Advice(
+        suggestion=reading.text(told.get("suggestion")),
+        how=reading.text(told.get("how")),
+        source=reading.text(told.get("source")),
+        gain_ratio=reading.share(told.get("predicted_gain_ratio")),
+    )
+
+
+def _gain(ratio: float | None) -> float:
+    """Return what orders gains: what is not known comes after a gain of nothing."""
+    return -math.inf if ratio is None else ratio
+
+
+def _order(found: Found) -> tuple[float, float]:
+    return -_gain(found.gain_ratio), -(found.lost_ns or 0)
+
+
+def headline(findings: Sequence[Found]) -> Found | None:
+    """Return the finding to name first: the one that would gain most.
+
+    Where that one only says that others wait for a rank, the reason why the rank is late goes before it, if it explains
+    at least half as much.
+    """
+    if not findings:
+        return None
+    top = findings[0]
+    if top.cause not in SYMPTOMS:
+        return top
+    late = set(top.ranks)
+    reasons = (each for each in findings if each.cause not in SYMPTOMS and late & set(each.ranks))
+    return next((each for each in reasons if _weight(each) >= _HALF * _weight(top)), top)
+
+
+def _weight(found: Found) -> float:
+    return found.gain_ratio if found.gain_ratio is not None else 0.0
+
+
+def named_ranks(findings: Iterable[Found], count: int) -> list[int]:
+    """Return the ranks that findings name, in the findings' order; who names more than half of `count` names nobody."""
+    telling = [each for each in findings if len(each.worst) <= max(count * _HALF, 1)]
+    return list(dict.fromkeys(number for each in telling for number in each.worst))
+
+
+def advice_by_gain(findings: Iterable[Found]) -> list[tuple[Advice, Found]]:
+    """Return every advice once, with the finding in which it gains most; by gain, what is unknown last."""
+    pairs = [(advice, found) for found in findings for advice in found.advice]
+    pairs.sort(key=lambda pair: (-_gain(pair[0].gain_ratio), _order(pair[1])))
+    once: dict[tuple[str, str], tuple[Advice, Found]] = {}
+    for advice, found in pairs:
+        once.setdefault((advice.suggestion, advice.how), (advice, found))
+    return list(once.values())

@@ -1,0 +1,83 @@
+"""Points between two axes, with lines and with numbers beside the first of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from lockstep.analysis.report.markup import Html, tag
+from lockstep.analysis.report.scales import Axis
+from lockstep.analysis.report.svg import axis_across, axis_down, line, mark, picture, words
+
+HEIGHT = 300
+"""Pixels; small ones, of which several stand side by side, take `SMALL`."""
+SMALL = 130
+_NARROW = 290.0  # pixels that a plot has on a narrow screen: labels that do not touch there do not touch anywhere
+_SIDES = ((10, 4, "start"), (-10, 4, "end"), (0, -10, "middle"), (0, 18, "middle"))
+_WIDTH, _TALL = 16.0, 13.0  # pixels that a number of two digits takes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A mark at (x, y) in the axes' values; `label` is short, or empty."""
+
+    x: float
+    y: float
+    kind: str
+    title: str
+    label: str = ""
+    is_flagged: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line through `places` in the axes' values."""
+
+    places: tuple[tuple[float, float], ...]
+    kind: str
+    title: str = ""
+
+
+def scatter(
+    points: Sequence[Point], across: Axis, down: Axis, said: str, *, lines: Sequence[Line] = (), height: int = HEIGHT
+) -> Html:
+    """Return the picture; flagged points are drawn last, on top of the others.
+
+    A label that would touch an earlier one on a narrow screen moves round its point, and is left out where there is no
+    room: the title has the name.
+    """
+    shapes = [*axis_across(across, height), *axis_down(down, height)]
+    for each in lines:
+        ends = [(across.at(x), height * (1 - down.at(y))) for x, y in each.places]
+        shapes += [line(start, end, kind=each.kind, title=each.title) for start, end in pairwise(ends)]
+    for point in sorted(points, key=lambda point: point.is_flagged):
+        at = across.at(point.x), height * (1 - down.at(point.y))
+        shapes.append(mark(*at, kind=point.kind, title=point.title, is_flagged=point.is_flagged))
+    shapes += _labels(points, across, down, height)
+    drawn = picture(height, said, *shapes)
+    if height < HEIGHT:
+        return drawn
+    return Html(tag("p", down.title, " (up), ", across.title, " (right)", class_="soft axes") + drawn)
+
+
+def _labels(points: Sequence[Point], across: Axis, down: Axis, height: int) -> list[Html]:
+    marks = [(across.at(each.x) * _NARROW, height * (1 - down.at(each.y))) for each in points]
+    taken: list[tuple[float, float]] = []
+    shapes = []
+    for each, (x, y) in zip(points, marks, strict=True):
+        if not each.label:
+            continue
+        for right, below, anchor in _SIDES:
+            middle = x + right * 1.8, y + below - 4
+            if 0 < middle[0] < _NARROW and not _touches(middle, taken) and not _covers(middle, marks):
+                taken.append(middle)
+                shapes.append(words(each.label, across.at(each.x), y + below, anchor=anchor, right=right, kind="ink"))
+                break
+    return shapes
+
+
+def _touches(middle: tuple[float, float], taken: list[tuple[float, float]]) -> bool:
+    return any(abs(middle[0] - x) < _WIDTH and abs(middle[1] - y) < _TALL for x, y in taken)
+
+
+def _covers(middle: tuple[float, float], marks: list[tuple[float, float]]) -> bool:
+    return any(abs(middle[0] - x) < _WIDTH - 4 and abs(middle[1] - y) < _TALL - 2 for x, y in marks)

@@ -1,0 +1,78 @@
+"""What could not be judged, what was skipped, and how each figure is defined."""
+
+from collections import defaultdict
+
+from lockstep.analysis.report import reading
+from lockstep.analysis.report.markup import Html, code, left_out, section, soft, table, tag
+from lockstep.analysis.report.units import counted, told_ranks
+from lockstep.analysis.report.view import View
+from lockstep.diagnosis.communication_causes.thresholds import WAIT_RATIO
+from lockstep.diagnosis.parallelism import OVERLAP_RATIO
+from lockstep.diagnosis.roofline.thresholds import UTILISATION
+
+ROWS_MAX = 100
+
+
+def not_judged(view: View) -> Html:
+    """Return which rules had too little to go by, and why: no finding of theirs is no all-clear."""
+    name, title = "not-judged", "What could not be judged"
+    alike: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for each in view.summary.not_judged:
+        alike[_rule(each)].update(reading.ranks(each.get("ranks")))
+    for rank in view.summary.ranks:
+        for each in rank.not_judged:
+            alike[_rule(each)].update(reading.ranks(each.get("ranks")) or (rank.number,))
+    if not alike:
+        return left_out(
+            name, title, "Every rule had the evidence that it needs." if view.summary.ranks else "No rule was asked."
+        )
+    rows = [
+        (rule, reason, told_ranks(ranks) if ranks else "all")
+        for (rule, reason), ranks in list(alike.items())[:ROWS_MAX]
+    ]
+    more = f" The first {ROWS_MAX} of {len(alike):,}." if len(alike) > ROWS_MAX else ""
+    said = "A rule without enough evidence says so; that is no all-clear."
+    return section(name, title, soft(said, more), table(("rule", "why not", "ranks"), rows))
+
+
+def _rule(told: dict[str, object]) -> tuple[str, str]:
+    return reading.text(told.get("rule")) or "unnamed rule", reading.text(told.get("reason")) or "no reason given"
+
+
+def skipped(view: View) -> Html:
+    """Return the files that were not read, and why."""
+    name, title = "skipped", "What was skipped"
+    told = view.summary.skipped
+    if not told:
+        return left_out(name, title, "No file was skipped.")
+    rows = [
+        (code(reading.text(each.get("path"))), reading.text(each.get("error")) or "no reason given")
+        for each in told[:ROWS_MAX]
+    ]
+    more = f", the first {ROWS_MAX} of them" if len(told) > ROWS_MAX else ""
+    return section(name, title, soft(counted(len(told), "file"), more, "."), table(("file", "why"), rows))
+
+
+def definitions(_: View) -> Html:
+    """Return how each figure is defined."""
+    rows = {
+        "window": "From the beginning of a rank's first captured step to the end of its last.",
+        "compute, communication, host": "The time in which only this class is active: kernels and copies of the "
+        "device; collectives, waiting for other ranks included; the training thread, unless it waits itself.",
+        "overlap": f"Two or three of them at once. Kernels beside collectives below {OVERLAP_RATIO.value:.0%} of the "
+        "window take turns (Hermes, section 4.2.1).",
+        "free": "Not one of them is active.",
+        "critical path": "From the end of the window back to its beginning, always to what was waited for: recorded "
+        "waits where the trace has them, alignment in time (a guess) where not. It covers the whole window.",
+        "R_wait": f"1 - T_avg / T_max over the ranks' own times between two collectives (Hermes, equation 2); a "
+        f"finding above {WAIT_RATIO.value:.0%}.",
+        "roofline": f"FLOP per byte against FLOP/s over the operator's time on the device; underutilised "
+        f"below {UTILISATION.value:.0%} of the roof (Hermes, appendix B).",
+        "beta, mu, sigma": "Share of the window on the critical path; mean and deviation of the use of the hardware in "
+        "the critical durations (PerfTracker, section 4.2).",
+        "lost": "What a finding costs in the window, on the slowest of its ranks.",
+        "gain": "min(lost, window) / window, where the remedy removes what was lost. In a synchronous job a rank's "
+        "loss is the job's until the next slowest rank decides, so gains do not add up.",
+    }
+    terms = [part for term, told in rows.items() for part in (tag("dt", term), tag("dd", told))]
+    return section("definitions", "How each figure is defined", tag("dl", *terms))

@@ -1,0 +1,120 @@
+"""What was found, with its evidence, and what to do about it; both by predicted gain."""
+
+from lockstep.analysis.report.findings import Found, advice_by_gain
+from lockstep.analysis.report.markup import (
+    Cell,
+    Html,
+    cell,
+    code,
+    folded,
+    items,
+    join,
+    left_out,
+    section,
+    soft,
+    table,
+    tag,
+)
+from lockstep.analysis.report.units import counted, told_ns, told_ranks, told_share
+from lockstep.analysis.report.view import View
+from lockstep.diagnosis.remedies import table as remedies
+
+ADVICE_MAX = 60
+CARDS_MAX = 12
+ROWS_MAX = 100
+_EVIDENCE_MAX = 8
+_WAYS_MAX = 8
+_NO_ADVICE = "No advice: "
+
+
+def advice(view: View) -> Html:
+    """Return the table of what to do."""
+    title = "What to do"
+    found = advice_by_gain(view.findings)
+    if not found:
+        why = "no finding has a remedy." if view.findings else "nothing was found."
+        return left_out("advice", title, _NO_ADVICE + why)
+    rows = [
+        (
+            _share(each.gain_ratio),
+            Cell(tag("td", tag("strong", each.suggestion), tag("br"), each.how, class_="wide")),
+            join([of.title, *([" in ", code(of.subject)] if of.subject else [])]),
+            told_ranks(of.ranks),
+            tag("span", each.source, class_="soft"),
+        )
+        for each, of in found[:ADVICE_MAX]
+    ]
+    heads = ("gain", "what to do", "against", "ranks", "source")
+    said = "By predicted gain, the share of the window that goes with what the remedy removes; a dash: not predicted."
+    more = f" The first {ADVICE_MAX} of {len(found):,} are shown." if len(found) > ADVICE_MAX else ""
+    return section("advice", title, soft(said, more), table(heads, rows))
+
+
+def findings(view: View) -> Html:
+    """Return what was found, each with its evidence."""
+    title = "Findings"
+    if not view.findings:
+        return left_out("findings", title, "No rule found a cause.")
+    cards = [_card(at, each, is_first=each is view.top) for at, each in enumerate(view.findings[:CARDS_MAX], start=1)]
+    rest = view.findings[CARDS_MAX:]
+    told = counted(len(view.findings), "finding")
+    said = f"{told}, by predicted gain, then by lost time; one cause and subject on several ranks is one."
+    return section("findings", title, soft(said), *cards, _others(rest))
+
+
+def _card(at: int, found: Found, *, is_first: bool) -> Html:
+    subject = [" in ", code(found.subject)] if found.subject else []
+    gain = "" if found.gain_ratio is None else f", {told_share(found.gain_ratio)} to gain"
+    lost = "" if found.lost_ns is None else f"{told_ns(found.lost_ns)} lost on the slowest, "
+    ranks = f"rank{'' if len(found.ranks) == 1 else 's'} {told_ranks(found.ranks)}"
+    shown = [*found.evidence[:_EVIDENCE_MAX]]
+    if len(found.evidence) > _EVIDENCE_MAX:
+        shown.append(f"and {counted(len(found.evidence) - _EVIDENCE_MAX, 'other line')} in the JSON summary")
+    if found.merged > 1:
+        shown.append(
+            f"this is rank {told_ranks(found.worst)}; {counted(found.merged - 1, 'like finding')} on other ranks"
+        )
+    told = items(shown) or soft("The summary holds no evidence.")
+    about = f"{lost}confidence {found.confidence or 'not told'}, {_kind(found.bottleneck)}"
+    ways = items(
+        join(
+            [
+                each.suggestion,
+                ": " if each.how else "",
+                each.how,
+                "" if each.gain_ratio is None else f" ({told_share(each.gain_ratio)} to gain)",
+            ]
+        )
+        for each in found.advice[:_WAYS_MAX]
+    )
+    what_to_do = folded(f"What to do ({len(found.advice)})", ways) if found.advice else soft("No remedy is known.")
+    heading = tag("h3", f"{at}. {found.title}", *subject, f": {ranks}{gain}")
+    return tag("article", heading, soft(about), told, what_to_do, class_="finding" if is_first else "finding lesser")
+
+
+def _kind(bottleneck: str) -> str:
+    known = remedies().bottlenecks.get(bottleneck)
+    return f"bottleneck {known.title if known else bottleneck or 'not told'}"
+
+
+def _others(found: tuple[Found, ...]) -> Html:
+    if not found:
+        return Html()
+    rows = [
+        (
+            _share(each.gain_ratio),
+            cell(told_ns(each.lost_ns), value=each.lost_ns, is_number=True),
+            each.title,
+            code(each.subject) if each.subject else "",
+            told_ranks(each.ranks),
+            each.evidence[0] if each.evidence else "",
+        )
+        for each in found[:ROWS_MAX]
+    ]
+    more = f", the first {ROWS_MAX} of them" if len(found) > ROWS_MAX else ""
+    heads = ("gain", "lost", "cause", "subject", "ranks", "evidence")
+    return folded(f"{counted(len(found), 'other finding')}{more}", table(heads, rows))
+
+
+def _share(ratio: float | None) -> Cell:
+    return cell(told_share(ratio), value=-1 if ratio is None else ratio)

@@ -1,0 +1,147 @@
+"""The first screen: what holds the job back, on which rank, why, and what to do."""
+
+from lockstep.analysis.report.findings import Found
+from lockstep.analysis.report.markup import Html, code, cut, join, soft, tag
+from lockstep.analysis.report.units import counted, told_ns, told_ranks, told_share
+from lockstep.analysis.report.view import View
+
+_NEXT = 2
+_MANY = 8
+_SUBJECT_MAX = 100  # characters of a sentence that is read at once
+
+
+def verdict(view: View) -> Html:
+    """Return the card with the answer in one sentence."""
+    if view.top is None:
+        return _nothing(view)
+    top = view.top
+    rows = [
+        ("Who", _who(view, top)),
+        ("What", code(top.subject) if top.subject else "the rank as a whole"),
+        (
+            "Why",
+            join(
+                [top.title, ": ", "; ".join(top.evidence[:2]) if top.evidence else "the summary holds no evidence", "."]
+            ),
+        ),
+        ("What to do", _what_to_do(top)),
+        ("Gain", _gain(top)),
+    ]
+    if top.confidence:
+        rows.append(("Confidence", top.confidence))
+    terms = [part for name, told in rows for part in (tag("dt", name), tag("dd", told))]
+    return tag(
+        "article", tag("h2", _sentence(view, top)), tag("dl", *terms), _next(view, top), class_="verdict", id="verdict"
+    )
+
+
+def _sentence(view: View, top: Found) -> Html:
+    subject = [" in ", code(cut(top.subject, _SUBJECT_MAX))] if top.subject else []
+    gain = f"; removing it would give back {told_share(top.gain_ratio)} of the window." if top.gain_ratio else "."
+    return join([_subject(view, top), ": ", _lowered(top.title), *subject, gain])
+
+
+def _subject(view: View, top: Found) -> str:
+    if not top.ranks:
+        return "The job is held back"
+    if len(top.ranks) == 1:
+        return f"Rank {top.ranks[0]} holds the job back"
+    if len(top.ranks) >= len(view.summary.ranks):
+        return f"All {counted(len(top.ranks), 'rank')} hold the job back"
+    if len(top.ranks) <= _MANY:
+        return f"Ranks {told_ranks(top.ranks)} hold the job back"
+    return f"{counted(len(top.ranks), 'rank')} of {len(view.summary.ranks):,} hold the job back"
+
+
+def _lowered(title: str) -> str:
+    """Return a title inside a sentence: "GC" and "AI" stay as they are."""
+    return title if title[1:2].isupper() or "RDMA" in title else title[:1].lower() + title[1:]
+
+
+def _who(view: View, top: Found) -> str:
+    hosts = {rank.host for rank in view.summary.ranks if rank.number in top.ranks and rank.host}
+    where = (
+        f" on {', '.join(sorted(hosts)[:_MANY])}"
+        if 0 < len(hosts) <= _MANY
+        else f" on {len(hosts):,} hosts"
+        if hosts
+        else ""
+    )
+    return (
+        f"rank{'' if len(top.ranks) == 1 else 's'} {told_ranks(top.ranks)}{where}"
+        if top.ranks
+        else "no rank in particular"
+    )
+
+
+def _what_to_do(top: Found) -> Html:
+    if not top.advice:
+        return join(["No remedy is known for this cause."])
+    best = top.advice[0]
+    how = [tag("br"), tag("span", best.how, class_="soft")] if best.how else []
+    more = (
+        [tag("br"), tag("a", f"{counted(len(top.advice) - 1, 'other way')} below", href="#advice")]
+        if top.advice[1:]
+        else []
+    )
+    return join([best.suggestion, ".", *how, *more])
+
+
+def _gain(top: Found) -> str:
+    lost = "" if top.lost_ns is None else f"{told_ns(top.lost_ns)} of the window lost"
+    gain = (
+        "cannot be predicted from this capture"
+        if top.gain_ratio is None
+        else f"{told_share(top.gain_ratio)} of the window"
+    )
+    return f"{gain}; {lost}" if lost else gain
+
+
+def _next(view: View, top: Found) -> Html:
+    others = [each for each in view.findings if each is not top]
+    if not others:
+        return Html()
+    told = [
+        join([each.title, *([" in ", code(each.subject)] if each.subject else []), f" ({_short(each)})"])
+        for each in others[:_NEXT]
+    ]
+    more = f", and {counted(len(others) - _NEXT, 'other')}" if len(others) > _NEXT else ""
+    return soft("Next: ", told[0], *(part for each in told[1:] for part in ("; ", each)), more, ".")
+
+
+def _short(found: Found) -> str:
+    where = f"rank {found.ranks[0]}" if len(found.ranks) == 1 else counted(len(found.ranks), "rank")
+    return where if found.gain_ratio is None else f"{where}, {told_share(found.gain_ratio)}"
+
+
+def _nothing(view: View) -> Html:
+    if not view.summary.ranks:
+        heading = "No trace was analysed."
+        why = "The summary holds no rank; what was skipped, and why, stands below."
+    else:
+        heading = "Nothing was found that holds the job back."
+        why = f"{counted(len(view.summary.ranks), 'rank')} analysed. Rules that could not judge stand below."
+    kind = "verdict good" if view.summary.ranks else "verdict lesser"
+    return tag("article", tag("h2", heading), soft(why), class_=kind, id="verdict")
+
+
+def facts(view: View) -> Html:
+    """Return the line that says what was looked at."""
+    ranks = view.summary.ranks
+    hosts = {rank.host for rank in ranks if rank.host}
+    devices = sorted({device for rank in ranks for device in rank.devices})
+    vendors = sorted({rank.vendor for rank in ranks if rank.vendor})
+    windows = [rank.window_ns for rank in ranks if rank.window_ns]
+    steps = [rank.step_count for rank in ranks if rank.step_count is not None]
+    told = [view.summary.tool, counted(len(ranks), "rank")]
+    told += [counted(len(hosts), "host")] if hosts else []
+    told += [_span([f"{count}" for count in (min(steps), max(steps))]) + " steps"] if steps else []
+    told += ["window " + _span([told_ns(min(windows)), told_ns(max(windows))])] if windows else []
+    told += [", ".join(devices[:4])] if devices else []
+    told += [", ".join(vendors[:4])] if vendors else []
+    told += [f"{counted(len(view.summary.skipped), 'file')} skipped"] if view.summary.skipped else []
+    return soft(" \N{MIDDLE DOT} ".join(told))
+
+
+def _span(ends: list[str]) -> str:
+    return ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"

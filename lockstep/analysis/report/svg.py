@@ -1,0 +1,88 @@
+"""Shapes of a picture: across in percent of its width, down in pixels.
+
+So a picture takes whatever width the page has while its text stays as large as the page's. Every mark has a `<title>`,
+which browsers show under the pointer and readers speak.
+"""
+
+from collections.abc import Iterable
+
+from lockstep.analysis.report.markup import Html, tag
+from lockstep.analysis.report.scales import Axis
+
+_TICK_BELOW = 16
+_TITLE_BELOW = 33
+_HALF = 5
+
+
+def percent(ratio: float) -> str:
+    """Return a place across, fine enough that parts of a bar add up within a thousandth of a pixel."""
+    return f"{ratio * 100:.5f}%"
+
+
+def picture(height: int, said: str, *shapes: str, class_: str = "plot") -> Html:
+    """Return a picture `height` pixels high; `said` is what a reader who cannot see it hears first."""
+    drawn = tag("svg", *shapes, role="img", aria_label=said, height=height)
+    return tag("div", drawn, class_=class_)
+
+
+def box(left: float, top: int, width: float, height: int, *, kind: str, title: str = "") -> Html:
+    """Return a rectangle with `left` and `width` as shares of the picture."""
+    told = [tag("title", title)] if title else []
+    return tag("rect", *told, x=percent(left), y=top, width=percent(width), height=height, class_=kind)
+
+
+def line(start: tuple[float, float], end: tuple[float, float], *, kind: str, title: str = "") -> Html:
+    """Return a line between two places (share across, pixels down)."""
+    told = [tag("title", title)] if title else []
+    return tag("line", *told, x1=percent(start[0]), y1=start[1], x2=percent(end[0]), y2=end[1], class_=kind)
+
+
+def words(text: str, across: float, down: float, *, anchor: str = "start", right: int = 0, kind: str = "") -> Html:
+    """Return a text, `right` pixels from its place."""
+    return tag("text", text, x=percent(across), y=down, dx=right or None, text_anchor=anchor, class_=kind or None)
+
+
+def mark(across: float, down: float, *, kind: str, title: str, is_flagged: bool) -> Html:
+    """Return a point: a circle, and a diamond in the colour of warnings where it is flagged."""
+    told = tag("title", title)
+    if not is_flagged:
+        return tag("circle", told, cx=percent(across), cy=down, r=_HALF, class_=f"mark {kind}")
+    shape = tag("path", told, d="M0-8L8 0L0 8L-8 0Z", class_="mark flagged")
+    return tag("svg", shape, x=percent(across), y=down, width=1, height=1, overflow="visible")
+
+
+def sample(kind: str, *, is_line: bool = False, is_flagged: bool = False) -> Html:
+    """Return the small picture of a legend."""
+    if is_line:
+        shape = tag("line", x1=0, y1=6, x2=18, y2=6, class_=kind)
+    elif is_flagged:
+        shape = tag("path", d="M9-1L16 6L9 13L2 6Z", class_="mark flagged")
+    else:
+        shape = tag("rect", x=2, y=0, width=12, height=12, class_=kind)
+    return tag("svg", shape, aria_hidden="true")
+
+
+def legend(entries: Iterable[tuple[Html, str]]) -> Html:
+    """Return samples with what they mean."""
+    return tag("ul", *(tag("li", shape, meaning) for shape, meaning in entries), class_="legend")
+
+
+def axis_across(axis: Axis, height: int) -> list[Html]:
+    """Return the grid, the ticks and the title of the axis below a plot."""
+    shapes = []
+    for value, text in axis.ticks:
+        at = axis.at(value)
+        shapes.append(line((at, 0), (at, height), kind="grid"))
+        shapes.append(words(text, at, height + _TICK_BELOW, anchor="middle"))
+    shapes.append(line((0, height), (1, height), kind="edge"))
+    return [*shapes, words(axis.title, 0.5, height + _TITLE_BELOW, anchor="middle")]
+
+
+def axis_down(axis: Axis, height: int) -> list[Html]:
+    """Return the grid and the ticks of the axis left of a plot; its title stands above the plot."""
+    shapes = []
+    for value, text in axis.ticks:
+        down = height * (1 - axis.at(value))
+        shapes.append(line((0, down), (1, down), kind="grid"))
+        shapes.append(words(text, 0, down + 4, anchor="end", right=-6))
+    return [*shapes, line((0, 0), (0, height), kind="edge")]

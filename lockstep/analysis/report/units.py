@@ -1,0 +1,70 @@
+"""Figures as a reader wants them: three digits and a unit; what is not known is a dash, never a number."""
+
+from collections.abc import Iterable
+
+UNKNOWN = "-"
+_TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1, "ns"))
+_PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""))
+_TEN_PERCENT = 0.1
+_LEAST_SHOWN = 0.0005
+_RUNS_MAX = 12
+
+
+def time_unit(longest_ns: float) -> tuple[float, str]:
+    """Return the unit in ns, and its name, in which a time has 1 to 3 digits before the point."""
+    return next(((size, name) for size, name in _TIMES if longest_ns >= size), (1, "ns"))
+
+
+def told_ns(ns: float | None) -> str:
+    """Return a length of time."""
+    if ns is None:
+        return UNKNOWN
+    size, name = time_unit(ns)
+    return f"{_three(ns / size)} {name}"
+
+
+def told_rate(value: float | None, unit: str) -> str:
+    """Return a rate or a size with a decimal prefix."""
+    if value is None:
+        return UNKNOWN
+    size, prefix = next(((size, prefix) for size, prefix in _PREFIXES if value >= size), (1, ""))
+    return f"{_three(value / size)} {prefix}{unit}"
+
+
+def told_share(ratio: float | None) -> str:
+    """Return a share in percent, with a decimal below ten."""
+    if ratio is None:
+        return UNKNOWN
+    if 0 < ratio < _LEAST_SHOWN:
+        return "<0.1%"
+    return f"{ratio:.1%}" if 0 < ratio < _TEN_PERCENT else f"{ratio:.0%}"
+
+
+def told_number(value: float | None) -> str:
+    """Return a plain number with three digits."""
+    return UNKNOWN if value is None else f"{value:.3g}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return "1 rank", "10,000 ranks"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def told_ranks(ranks: Iterable[int], *, runs_max: int = _RUNS_MAX) -> str:
+    """Return rank numbers with neighbours as ranges: "0-7, 12", and how many where the line would grow long."""
+    numbers = sorted(set(ranks))
+    runs: list[tuple[int, int]] = []
+    for each in numbers:
+        if runs and runs[-1][1] == each - 1:
+            runs[-1] = runs[-1][0], each
+        else:
+            runs.append((each, each))
+    told = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:runs_max]]
+    more = f" and more, {len(numbers):,} in all" if len(runs) > runs_max else ""
+    return (", ".join(told) or UNKNOWN) + more
+
+
+def _three(value: float) -> str:
+    """Return three digits, more only before the point."""
+    digits = f"{value:.3g}"
+    return f"{value:,.0f}" if "e" in digits else digits

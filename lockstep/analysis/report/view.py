@@ -1,0 +1,44 @@
+"""What all sections look at: the summary, its findings as one list, and which ranks to show."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from lockstep.analysis.report.choice import Choice, choose, focus
+from lockstep.analysis.report.findings import Found, findings_of, headline, named_ranks
+from lockstep.analysis.report.parts import Rank, Summary, summary_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """`top` is the finding of the headline, `named` the ranks to look at first, `choice` the ranks with an account."""
+
+    summary: Summary
+    findings: tuple[Found, ...]
+    top: Found | None
+    named: tuple[int, ...]
+    choice: Choice
+
+    @property
+    def first(self) -> frozenset[int]:
+        """Return the ranks of the headline, unless they are all: then none stands out."""
+        ranks = frozenset(self.top.ranks) if self.top is not None else frozenset[int]()
+        return ranks if len(ranks) < len(self.summary.ranks) else frozenset()
+
+    def focus(self, ranks: list[Rank], count: int) -> list[Rank]:
+        """Return the few of `ranks` that are looked at closely."""
+        return focus(ranks, self.named, self.choice.usual, count)
+
+
+def view_of(told: dict[str, Any]) -> View:
+    """Return what the sections need of a summary."""
+    summary = summary_of(told)
+    findings = findings_of(summary)
+    top = headline(findings)
+    named = tuple(named_ranks([top, *findings] if top else findings, len(summary.ranks)))
+    return View(
+        summary=summary,
+        findings=tuple(findings),
+        top=top,
+        named=named,
+        choice=choose([rank for rank in summary.ranks if rank.account is not None], named),
+    )
