@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from coordinator.detect.fluctuation import FluctuationTest, RunSample
+from coordinator.detect.groups import has_nan, median_of
 from coordinator.detect.imbalance import Imbalance
 from coordinator.detect.keeping import joined, part_of
 from coordinator.detect.rank_findings import RankFindings
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _ROWS_MIN, _ROWS_MAX = 5, 32  # kept for causes, which need 3, and for explanations
 _CELLS_MAX = 1 << 18  # rows x ranks of them: 50 MB
+_RESIZED_RATIO = 0.25  # of the ranks, gone or come from one step to the next: more than a node's lost records
 _SHARE_FORGOTTEN = 1e-3  # of flagged steps, below which a rank is as one that never flagged any
 _SAMPLE_RANKS = 1024  # all ranks of a synchronous job end a step together: so many tell how long it took
 
@@ -76,8 +78,9 @@ class Judge:
         self._scattered = ScatteredGcTest(len(ranks), policy.gc)
         self._imbalance = Imbalance()
         self._ranks_of_node = dict(Counter(self._hosts))
-        self._flag_share_R = np.zeros(len(ranks), dtype=np.float32)
+        self._flag_share_R: NDArray[np.float32] | None = None  # of all ranks, while any flags steps
         self._after_capture = False
+        self._present: int | None = None
         self._findings: tuple[Finding, ...] = ()
         self.recent_rows: deque[StepRow] = deque(
             maxlen=max(_ROWS_MIN, min(_ROWS_MAX, _CELLS_MAX // max(len(ranks), 1)))
@@ -86,7 +89,9 @@ class Judge:
 
     def judge(self, row: "StepRow") -> Judgement:
         """Judge one completed step; rows must come in ascending order."""
-        step_seconds = float(np.nanmedian(row.duration[:: 1 + len(row.duration) // _SAMPLE_RANKS]))
+        step_seconds = median_of(_known(row.duration[:: 1 + len(row.duration) // _SAMPLE_RANKS]))
+        present = int(np.count_nonzero(row.present))
+        self._watch_size(present)
         disturbed = self._is_disturbed(row)
         if not disturbed:
             self.recent_rows.append(row)
@@ -107,11 +112,18 @@ class Judge:
             recent_step_seconds=self._fluctuation.recent_seconds,
             baseline_step_seconds=self._fluctuation.baseline_seconds,
             mean_over_best_ratio=self._fluctuation.mean_over_best_ratio,
-            ranks_reporting=int(row.present.sum()),
-            ranks_blind=int((row.present & np.isnan(row.self_seconds)).sum()),
+            ranks_reporting=present,
+            ranks_blind=_blind(row),
             ranks_of_node=self._ranks_of_node,
             imbalance_ratios=dict(self._imbalance.ratios),
         )
+
+    def _watch_size(self, present: int) -> None:
+        """Take a job that lost or gained many ranks at once for one that starts again, as elastic jobs do."""
+        before = present if self._present is None else self._present
+        if abs(present - before) > _RESIZED_RATIO * len(self.ranks):
+            self._fluctuation.begin_attempt()
+        self._present = present
 
     def _learn(self, row: "StepRow", step_seconds: float) -> None:
         """Remember what usual steps consist of; a pause that nobody flagged is none."""
@@ -125,9 +137,8 @@ class Judge:
     def _sample(self, row: "StepRow", step_seconds: float) -> RunSample:
         """Return what the run's own history is compared with: the step, and what of it only work explains."""
         test = self._slow_rank
-        tokens = 0.0 if test.shift_R is None else float(test.shift_R.max())
-        work = row.work[:: 1 + len(row.work) // _SAMPLE_RANKS]
-        known = work[~np.isnan(work)]
+        tokens = 0.0 if test.shift_R is None else float(np.maximum.reduce(test.shift_R))
+        known = _known(row.work[:: 1 + len(row.work) // _SAMPLE_RANKS])
         return RunSample(
             step_seconds=step_seconds,
             imbalance_seconds=test.imbalance_seconds + max(tokens, 0.0),
@@ -143,7 +154,7 @@ class Judge:
 
     def memory(self) -> "dict[str, NDArray[np.generic]]":
         """Return what has been learnt, arrays by name: what a restart of the coordinator must not lose."""
-        own: dict[str, NDArray[np.generic]] = {"flag_share": self._flag_share_R}
+        own: dict[str, NDArray[np.generic]] = {"flag_share": self._shares()}
         own["after_capture"] = np.array([self._after_capture])
         return own | joined({name: part.memory() for name, part in self._parts().items()})
 
@@ -152,8 +163,8 @@ class Judge:
         for name, part in self._parts().items():
             part.recall(part_of(memory, name))
         share_R = memory.get("flag_share")
-        if share_R is not None and share_R.shape == self._flag_share_R.shape:
-            self._flag_share_R = share_R.astype(np.float32)
+        if share_R is not None and share_R.shape == self.ranks.shape:
+            self._flag_share_R = share_R.astype(np.float32) if share_R.any() else None
             self._after_capture = bool(memory.get("after_capture", np.zeros(1)).any())
 
     def _parts(self) -> "dict[str, _Learns]":
@@ -169,20 +180,28 @@ class Judge:
     def _is_disturbed(self, row: "StepRow") -> bool:
         """Whether a flag of any rank excuses this step; a rank that flags most of its steps excuses nobody."""
         policy = self._policy.timeline
-        if not row.flags.any() and not self._flag_share_R.any():
+        if self._flag_share_R is None and not np.bitwise_or.reduce(row.flags):
             disturbed, self._after_capture = self._after_capture, False
             return disturbed
+        share_R = self._shares()
         flagged_R = row.flags != 0
-        trusted_R = self._flag_share_R <= policy.flag_share_max
+        trusted_R = share_R <= policy.flag_share_max
         warm_up_R = (row.flags & Flag.WARM_UP) != 0  # a run of warm-up flags is how every attempt begins
+        if warm_up_R.any():
+            self._fluctuation.begin_attempt()
         learn_R = flagged_R & ~warm_up_R
-        self._flag_share_R += np.float32(policy.flag_share_rate) * (learn_R - self._flag_share_R)
-        self._flag_share_R[self._flag_share_R < _SHARE_FORGOTTEN] = 0
+        share_R += np.float32(policy.flag_share_rate) * (learn_R - share_R)
+        share_R[share_R < _SHARE_FORGOTTEN] = 0
+        self._flag_share_R = share_R if share_R.any() else None
         excused_R = flagged_R & trusted_R
         capture = bool((excused_R & ((row.flags & Flag.PROFILED) != 0)).any())
         disturbed = bool(excused_R.any()) or self._after_capture
         self._after_capture = capture
         return disturbed
+
+    def _shares(self) -> "NDArray[np.float32]":
+        """Return the share of recent steps that each rank flagged, array of shape (R,)."""
+        return np.zeros(len(self.ranks), dtype=np.float32) if self._flag_share_R is None else self._flag_share_R
 
     def _find(self, step_seconds: float) -> tuple[Finding, ...]:
         policy = self._policy.cause
@@ -195,3 +214,14 @@ class Judge:
             before, now = self._rank_findings.before_and_now(list(self.recent_rows)[-policy.steps :])
             found.append(slower_run(self._fluctuation, before, now, found, policy))
         return tuple(found)
+
+
+def _known(values: "NDArray[np.floating]") -> "NDArray[np.floating]":
+    return values[~np.isnan(values)] if has_nan(values) else values
+
+
+def _blind(row: "StepRow") -> int:
+    """Return how many ranks report without a figure of their own work."""
+    if not has_nan(row.self_seconds):
+        return 0
+    return int(np.count_nonzero(row.present & np.isnan(row.self_seconds)))

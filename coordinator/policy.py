@@ -40,6 +40,8 @@ class ExcessPolicy:
     burst_factor: float = 30.0  # differences beyond the clip that are 3 % of all double it, a few in a thousand do not
     burst_share: float = 0.01  # beyond this share of such steps, stalls follow each other by chance, ...
     burst_caution: float = 20.0  # ... and 5 % more of them ask for twice the sum
+    still_share: float = 0.1  # of series that do not move from step to step: Gaussian noise has 0.06 of them
+    still_caution: float = 6.0  # in replicas of two a quarter stands still, and noise reads as half of what it is
     slack_sigmas: float = 2.0
     alarm_sigmas: float = 11.0  # three clear steps make 12; two stalls and a third step of 5 sigma stay below
     floor_ratio: float = 0.025  # reference: smallest effect reported; +3 % is found, +2 % is silicon
@@ -97,6 +99,7 @@ class FluctuationPolicy:
     floor_ratio: float = 0.025  # smallest change that is reported: a drift must be named before it reaches 3.5 %; ...
     short_floor_factor: float = 1.2  # ... reference: 3 %, where three steps alone decide
     warm_up_steps: int = 20  # the median of their last ones is the first level ...
+    young_steps: int = 10  # after the last flagged step of a start: caches and allocators take longer than agents flag
     settle_steps: int = 15  # ... without these: a warm-up that fades with 3 steps is below 1 % by then
     noise_samples: int = 16  # steps compared with the one 16 before, from which noise is known
     noise_hold_steps: int = 48  # after which a value is compared with the one 16 before: a fault would have been told

@@ -94,10 +94,10 @@ class Explainer:
             healthy_P = self._stages.median(healthy_R)
             if name in typical_P:
                 healthy_P = np.where(np.isnan(healthy_P), typical_P[name], healthy_P)
-            usual_R = healthy_P[self._stages.group_R]
+            usual_R = self._stages.spread(healthy_P)
             if self._replicas is not None and shares_R.any() and name != WAIT:
                 shared_D = np.nan_to_num(self._replicas.median(healthy_R - usual_R))
-                usual_R = usual_R + shared_D[self._replicas.group_R] * shares_R
+                usual_R = usual_R + self._replicas.spread(shared_D) * shares_R
             peers[name] = usual_R[columns]
         found = {}
         for place, column in enumerate(columns.tolist()):

@@ -38,7 +38,7 @@ _NET_SHARE_MIN = 0.1  # of a step: an imbalance that claims more of it than this
 _LEVEL_RATE = 1 / 8  # smoothing of what is shown, in steps
 _SUM_MAX_FACTOR = 3.0  # times the alarm's: a sum that grows for ever never comes back
 _FIGURES = (
-    *("_level", "_imbalance_seconds", "_judged", "_settled", "_excess", "_sum", "_run", "_quiet"),
+    *("_level", "_imbalance_seconds", "_judged", "_settled", "_excess", "_sum", "_run", "_quiet", "_young_steps"),
     *("_sum_before", "_run_before", "fluctuating", "onset_step"),
 )
 _WINDOWS_KEPT = ("_raw", "_first")
@@ -75,6 +75,7 @@ class FluctuationTest:
         self._sum = self._sum_before = 0.0  # the latter from before a pause
         self._run = self._run_before = 0  # steps since the sum left zero
         self._quiet = 0
+        self._young_steps = 0  # to come, in which the run is still warming up
         self.fluctuating = False
         """Whether steps are longer now than history explains."""
         self.onset_step = _NONE
@@ -95,6 +96,11 @@ class FluctuationTest:
         else:
             self._judge(value, step)
 
+    def begin_attempt(self) -> None:
+        """Note that the run starts again: its steps are longer for a while, after its flagged warm-up as well."""
+        if not math.isnan(self._level):
+            self._young_steps = self.policy.young_steps
+
     def _begin(self, value: float) -> None:
         """Collect the first steps; the middle of the last of them is the run's first level."""
         policy = self.policy
@@ -111,6 +117,10 @@ class FluctuationTest:
         policy, work, outliers = self.policy, self._work, self._outliers
         allowed = work.rise + work.passing
         excess = value - self._level - allowed
+        if self._young_steps:
+            self._young_steps -= 1
+            if not self.fluctuating:
+                return
         usual = self._excess if self.fluctuating else 0.0
         outliers.take(excess - usual, self._noise.sigma, policy, learns=self.is_warm and not self.fluctuating)
         if outliers.ended_pause:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coordinator.detect.groups import has_nan, median_of
 from lockstep.contracts.metrics import IMBALANCES
 
 if TYPE_CHECKING:
@@ -35,13 +36,15 @@ class Imbalance:
         self._steps += 1
         rate = max(_RATE, 1 / self._steps)
         seconds: dict[str, float] = {}
-        stages = test.scale_P[~np.isnan(test.scale_P)]
+        stages = test.scale_P
+        if has_nan(stages):
+            stages = stages[~np.isnan(stages)]
         if len(stages) > 1:
-            seconds[_STAGE] = float(stages.max() - np.median(stages))
+            seconds[_STAGE] = float(np.maximum.reduce(stages)) - median_of(stages)
         if test.has_replicas:
             seconds[_REPLICA] = test.imbalance_seconds
         if test.shift_R is not None:
-            seconds[_WORK] = float(test.shift_R.max())
+            seconds[_WORK] = float(np.maximum.reduce(test.shift_R))
         for name, value in seconds.items():
             ratio = min(max(value / step_seconds, 0.0), 1.0)
             before = self.ratios.get(name, ratio)

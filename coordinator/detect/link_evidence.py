@@ -62,7 +62,7 @@ def describe(
     figures: Figures,
     domains: "Sequence[Domain]",
     tomography: "Tomography",
-    kind_G: "NDArray[np.intp]",
+    kind_G: "NDArray[np.uint8]",
 ) -> SlowLink:
     """Return a verdict in words and numbers; `domains` are all groups of the run."""
     kind_V = kind_G[list(verdict.groups)]
@@ -108,7 +108,7 @@ def _ranks(verdict: "Verdict", domains: "Sequence[Domain]", tomography: "Tomogra
 
 
 def _reason(
-    verdict: "Verdict", domains: "Sequence[Domain]", kind_V: "NDArray[np.intp]", tomography: "Tomography"
+    verdict: "Verdict", domains: "Sequence[Domain]", kind_V: "NDArray[np.uint8]", tomography: "Tomography"
 ) -> list[str]:
     """Return why these groups are one thing; nothing for a single group."""
     if len(verdict.groups) == 1:

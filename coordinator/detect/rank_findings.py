@@ -45,10 +45,8 @@ class RankFindings:
         self._hosts = hosts
         self._test = test
         self._explainer = Explainer(test.stage_groups, test.replica_groups if test.has_replicas else None)
-        self._domains_of: dict[int, list[Domain]] = {}
-        for domain in topology.domains:
-            for rank in domain.ranks:
-                self._domains_of.setdefault(rank, []).append(domain)
+        self._domains = topology.domains
+        self._domains_of: dict[int, list[Domain]] = {}  # of ranks that were named
         self._found: dict[int, Finding] = {}
         self._age: dict[int, int] = {}
         self._samples = 0
@@ -60,11 +58,14 @@ class RankFindings:
         self._samples += 1
         rate = max(policy.typical_rate, 1 / max(self._samples - _FORGOTTEN_SAMPLES, 1))
         test = self._test
-        suspicious_R = test.ranks.suspicious_N
+        suspicious = test.ranks.suspicious
         for name, value_R in less_work(parts_of(row), test.shift_R).items():
-            healthy_R = np.where(suspicious_R, np.nan, value_R) if suspicious_R.any() else value_R
+            healthy_R = value_R
+            if len(suspicious):
+                healthy_R = value_R.copy()
+                healthy_R[suspicious] = np.nan
             now_P = test.stage_groups.median(healthy_R)
-            now_P = np.where(test.stages.suspicious_N, np.nan, now_P)
+            now_P[test.stages.suspicious] = np.nan
             before_P = self.typical.get(name, now_P)
             moved_P = np.where(np.isnan(before_P), now_P, before_P + rate * (now_P - before_P))
             self.typical[name] = np.where(np.isnan(moved_P), before_P, moved_P)
@@ -86,6 +87,8 @@ class RankFindings:
         self._found = {column: self._found[column] for column in columns if column in self._found}
         if any(age < _YOUNG_STEPS or age % policy.typical_every == 0 for age in self._age.values()):
             self._look(list(rows)[-policy.steps :], slow_R, policy)
+        if not self._test.has_quiet:
+            return [each if each.acts else replace(each, acts=True) for each in self._found.values()]
         return [self._as_of_now(column, finding) for column, finding in self._found.items()]
 
     def _as_of_now(self, column: int, finding: Finding) -> Finding:
@@ -99,6 +102,7 @@ class RankFindings:
         waits = _mean_waits(rows[-1])
         explained = self._explainer.explain(own, slow_R, self._test.ranks.alarm_N, self.typical, policy)
         lost_R = _lost_seconds(rows, slow_R)
+        self._note_domains(self._ranks[list(explained)].tolist())
         for column, explanation in explained.items():
             age = self._age[column]
             if age < _YOUNG_STEPS or age % policy.typical_every == 0:
@@ -106,10 +110,20 @@ class RankFindings:
                 lost = None if lost_R is None else max(float(lost_R[column]), _FILL_SHARE * found.excess_seconds)
                 self._found[column] = replace(found, lost_seconds=lost)
 
+    def _note_domains(self, ranks: "Sequence[int]") -> None:
+        """Find the domains of ranks named for the first time: a pass over all of them, and no memory for the others."""
+        new = set(ranks).difference(self._domains_of)
+        if not new:
+            return
+        self._domains_of |= {rank: [] for rank in new}
+        for domain in self._domains:
+            for rank in new.intersection(domain.ranks):
+                self._domains_of[rank].append(domain)
+
     def _finding(self, column: int, explanation: Explanation, waits: "Mapping[str, float]") -> Finding:
         rank = int(self._ranks[column])
         test, series = self._test.verdict_of(column)
-        ratio, onset = float(test.level_N[series]), int(test.onset_N[series])
+        ratio, onset = test.level_and_onset(series)
         sigma_ratio, gate_ratio = test.noise_of(series)
         # It holds back the domain whose kind is waited in most.
         domain = max(self._domains_of.get(rank, ()), key=lambda d: waits.get(d.kind, 0.0), default=None)

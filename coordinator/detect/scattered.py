@@ -106,12 +106,15 @@ class ScatteredGcTest:
     def _collections(self, gc_R: "NDArray[np.floating]", step_seconds: float, step: int) -> list[_Event]:
         """Return the longest collections out of step, none where too many ranks collect."""
         policy = self.policy
-        total, longest = float(gc_R.sum(dtype=np.float64)), float(gc_R.max(initial=0))
-        known = len(gc_R)
+        longest = float(np.fmax.reduce(gc_R, initial=0))
+        if longest <= policy.event_ratio * step_seconds:  # then it is no longer than that beyond any mean either
+            self._counts.append(0)
+            return []
+        total, known = float(gc_R.sum(dtype=np.float64)), len(gc_R)
         if math.isnan(total):  # some rank is missing
             known -= int(np.count_nonzero(np.isnan(gc_R)))
             gc_R = np.nan_to_num(gc_R)
-            total, longest = float(gc_R.sum(dtype=np.float64)), float(gc_R.max(initial=0))
+            total = float(gc_R.sum(dtype=np.float64))
         mean = total / max(known, 1)
         limit = mean + policy.event_ratio * step_seconds
         ranks = np.flatnonzero(gc_R > limit) if longest > limit else np.empty(0, dtype=np.intp)

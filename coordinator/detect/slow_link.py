@@ -5,7 +5,7 @@ Pure. A group's transfer (`transfers.py`) is compared per byte with the group's 
 first step has no such past: once enough steps are known it is held against the groups of its kind that cross as many
 nodes, and takes theirs. What groups in alarm have in common is told by `tomography.py`.
 
-Shapes: G groups, in the order of `Transfers.domains`.
+Shapes: G groups, in the order of `Transfers.domains`; V groups of a verdict.
 """
 
 import zlib
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.detect.excess import ExcessTest
-from coordinator.detect.groups import Groups
+from coordinator.detect.groups import Groups, has_nan, median_of
 from coordinator.detect.link_evidence import Figures, SlowLink, describe
 from coordinator.detect.tomography import GROUP, Tomography, Verdict
 from coordinator.detect.transfers import Taken, Transfers
@@ -56,7 +56,7 @@ class SlowLinkTest:
         self._transfers = Transfers(domains, ranks)
         self._tomography = Tomography(self._transfers.domains, self._transfers.kind_G, ranks, hosts)
         count = len(self._transfers.domains)
-        self._test = ExcessTest(self._transfers.kind_G, excess, floor_ratio=policy.effect_ratio)
+        self._test = ExcessTest([self._transfers.kind_G], excess, floor_ratio=policy.effect_ratio)
         self._past_G = np.full(count, np.nan, dtype=np.float32)
         self._bytes_G: NDArray[np.floating] = self._transfers.bytes_G
         self._is_from_peers_G = np.zeros(count, dtype=bool)
@@ -71,9 +71,9 @@ class SlowLinkTest:
     def adopt(self, policy: "LinkPolicy", excess: "ExcessPolicy") -> None:
         """Judge by other thresholds from the next step on."""
         before_G = self._scale_G()
-        self.policy, self._test.policy = policy, excess
-        self._test.own_floor_ratio = policy.effect_ratio
-        self._test.level_N *= np.nan_to_num(before_G / self._scale_G(), nan=1.0)
+        self.policy = policy
+        self._test.adopt(excess, floor_ratio=policy.effect_ratio)
+        self._test.rescale(np.nan_to_num(before_G / self._scale_G(), nan=1.0))
 
     def step(self, row: "StepRow", step: int) -> None:
         """Judge one undisturbed step."""
@@ -100,10 +100,11 @@ class SlowLinkTest:
             self._past_G[(self._bytes_G == 1) & (taken.bytes_G != 1)] = np.nan  # it was per group, not per byte
             self._bytes_G = taken.bytes_G
         cost_G: Floats = (taken.seconds_G / taken.bytes_G).astype(np.float32)
-        if np.isnan(self._past_G.sum()):
+        if has_nan(self._past_G):
             np.copyto(self._past_G, cost_G, where=np.isnan(self._past_G))
         beyond_G: Floats = cost_G - self._past_G
-        excess_G: Floats = beyond_G / self._scale_G()
+        excess_G = self._scale_G()
+        np.divide(beyond_G, excess_G, out=excess_G)
         if taken.is_bound_G is not None:  # a low bound says that all is well, a high one nothing
             excess_G[taken.is_bound_G & (excess_G > 0)] = np.nan
         return beyond_G, excess_G
@@ -117,7 +118,7 @@ class SlowLinkTest:
         known = sample[~np.isnan(sample)]
         if not len(known):
             return
-        seconds = float(np.median(known))
+        seconds = median_of(known)
         if np.isnan(held[0]):
             held[0], self._first_step[0] = seconds, step
         held += _STEP_RATE * (np.clip(seconds, held / 2, held * 2) - held)
@@ -138,11 +139,14 @@ class SlowLinkTest:
         test, policy = self._test, self.policy
         is_young = test.judged < test.policy.warm_up_steps
         rate = max(1 / test.judged, policy.warm_up_rate) if is_young else policy.baseline_rate
-        change_G = np.minimum(np.maximum(beyond_G, self._past_G * np.float32(-0.5)), self._past_G)
-        frozen_G = test.suspicious_N | np.isnan(excess_G)
-        if not is_young:
-            frozen_G |= excess_G > policy.effect_ratio
-        change_G[frozen_G] = 0
+        change_G = self._past_G * np.float32(-0.5)
+        np.maximum(beyond_G, change_G, out=change_G)
+        np.minimum(change_G, self._past_G, out=change_G)
+        change_G[test.suspicious] = 0
+        if not np.fmax.reduce(excess_G) <= policy.effect_ratio and not is_young:
+            change_G[excess_G > policy.effect_ratio] = 0
+        if has_nan(excess_G):
+            change_G[np.isnan(excess_G)] = 0
         change_G *= np.float32(rate)
         self._past_G += change_G
 
@@ -154,7 +158,7 @@ class SlowLinkTest:
         stage_G = np.full(len(has_bytes_G), -1) if has_bytes_G.all() else np.where(has_bytes_G, -1, transfers.stages())
         alike_G = np.zeros(len(stage_G), dtype=np.int64)
         for figure_G in (transfers.kind_G, transfers.sizes_G, self._tomography.spans_G, stage_G):
-            alike_G = alike_G * (int(figure_G.max()) + 2) + figure_G + 1
+            alike_G = alike_G * (int(figure_G.max()) + 2) + figure_G.astype(np.int64) + 1
         peers = Groups(alike_G.tolist())
         past_G = np.where(self._past_G > 0, self._past_G, np.nan)  # who says that it never waits is no measure
         is_judged_G = peers.known(past_G)[peers.group_R] >= policy.peers_min
@@ -162,7 +166,7 @@ class SlowLinkTest:
         slow_G = is_judged_G & (self._past_G > (1 + policy.peers_ratio) * usual_G)
         # A small message takes long for its bytes wherever it goes: far fewer must be slow in seconds too.
         is_small_G = self._bytes_G * _SMALL_FACTOR < peers.median(self._bytes_G)[peers.group_R]
-        seconds_G = past_G * self._bytes_G
+        seconds_G = past_G * self._bytes_G.astype(np.float64)
         usual_seconds_G = peers.reference(seconds_G)[peers.group_R]
         slow_G &= ~is_small_G | (seconds_G > (1 + policy.peers_ratio) * usual_seconds_G)
         self._past_G[slow_G] = usual_G[slow_G]
@@ -170,8 +174,7 @@ class SlowLinkTest:
 
     def _explain(self) -> None:
         """Find what alarms have in common whenever there are new ones, once those about to follow are there too."""
-        alarm_G = self._test.alarm_N
-        alarms = set(np.flatnonzero(alarm_G).tolist()) if alarm_G.any() else set()
+        alarms = set(self._test.alarms.series_A.tolist())
         if not self._told <= alarms:
             self._told &= alarms
             self._verdicts = [still for verdict in self._verdicts if (still := verdict.within(alarms)).groups]
@@ -200,12 +203,15 @@ class SlowLinkTest:
 
     def _describe(self, verdict: Verdict) -> SlowLink:
         groups = np.array(verdict.groups)
-        past_seconds = np.maximum(self._past_G[groups], _COST_MIN) * self._bytes_G[groups]
-        onset = self._test.onset_N[groups]
+        bytes_V = self._bytes_G[groups].astype(np.float64)
+        past_seconds = np.maximum(self._past_G[groups], _COST_MIN) * bytes_V
+        told = [self._test.alarms.of(group) for group in verdict.groups]
+        level = np.array([level for level, _ in told], dtype=np.float32)
+        onset = np.array([onset for _, onset in told], dtype=np.int64)
         onset[self._is_from_peers_G[groups]] = self._first_step[0]
         figures = Figures(
             past_seconds=past_seconds,
-            extra_seconds=self._test.level_N[groups] * self._scale_G()[groups] * self._bytes_G[groups],
+            extra_seconds=level * self._scale_G()[groups] * bytes_V,
             onset_step=onset,
             is_from_peers=self._is_from_peers_G[groups],
             sigma_ratio=self._test.noise.sigma_P[self._transfers.kind_G[groups]],

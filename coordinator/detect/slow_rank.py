@@ -10,13 +10,14 @@ work is among the stages', are tested as series of their own: a node may be the 
 Shapes: R ranks, P stages, D replicas.
 """
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coordinator.detect.absence import Absence
 from coordinator.detect.excess import ExcessTest
-from coordinator.detect.groups import Groups, middle
+from coordinator.detect.families import Family
+from coordinator.detect.groups import Groups, has_nan, median_of, middle
 from coordinator.detect.keeping import joined, part_of
 from coordinator.detect.work import WorkCorrection
 from coordinator.policy import RankPolicy, WorkPolicy
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
     from coordinator.policy import ExcessPolicy
 
     Floats = NDArray[np.float32]
+    Places = NDArray[np.intp]
 
 _REFERENCE_STEPS = 8
-_ABSENT_STEPS_MAX = 100  # counted so far only: it must fit into a byte
 _YOUNG_WEIGHT = 2.0  # a young past follows the last steps: the first ones are warm-up
 _SECONDS_MIN = 1e-9  # resolution of a record; keeps work of 0 from dividing
 
@@ -54,6 +55,7 @@ class SlowRankTest:
         work_policy: WorkPolicy | None = None,
         place_R: "Sequence[int] | None" = None,
     ) -> None:
+        self._count = len(stage_R)
         self.stage_groups = Groups(stage_R)
         self.replica_groups = Groups(replica_R)
         self.has_replicas = 1 < self.replica_groups.count < len(stage_R)
@@ -61,14 +63,12 @@ class SlowRankTest:
         self._all_stages = Groups(np.zeros(self.stage_groups.count, dtype=np.intp))
         self._past_P = np.full(self.stage_groups.count, np.nan)
         self._references_KP = np.full((_REFERENCE_STEPS, self.stage_groups.count), np.nan)
+        self._usual_P = middle(self._references_KP)
         self._pauses = 0
-        self._absent_R = np.zeros(len(stage_R), dtype=np.uint8)  # steps in a row without a value
+        self._absence = Absence()
         self._policy = rank_policy or RankPolicy()
         self.work = WorkCorrection(self.stage_groups, work_policy or WorkPolicy())
-        self.ranks = ExcessTest(self.stage_groups.group_R, policy)
-        self.replicas = ExcessTest(np.zeros(self.replica_groups.count, dtype=np.intp), policy)
-        stage_policy = replace(policy, alarm_sigmas=self._policy.stage_alarm_sigmas)
-        self.stages = ExcessTest(np.zeros(self.stage_groups.count, dtype=np.intp), stage_policy, may_be_early=False)
+        self._lay_out(policy)
         self.scale_P = np.full(self.stage_groups.count, np.nan)
         """Seconds that a ratio of 1 stands for: the stage's reference, or its recent median if that is longer."""
         self.shift_R: Floats | None = None
@@ -76,11 +76,26 @@ class SlowRankTest:
         self.imbalance_seconds = 0.0
         """What the replica with the most to do had longer than the others in the last step."""
 
+    def _lay_out(self, policy: "ExcessPolicy") -> None:
+        """Make one test of ranks, replicas and stages, as far as there are peers to compare."""
+        counts = {
+            "ranks": self._count,
+            "replicas": self.replica_groups.count if self.has_replicas else 0,
+            "stages": self.stage_groups.count if self.stage_groups.count > 1 else 0,
+        }
+        pools = {name: np.zeros(count, dtype=np.intp) for name, count in counts.items() if count}
+        pools["ranks"] = self.stage_groups.group_R
+        self._test = ExcessTest(list(pools.values()), policy)
+        family_of = dict(zip(pools, self._test.families, strict=True))
+        nobody = Family(self._test, slice(self._test.count, self._test.count), slice(0, 0))
+        self.ranks, self.replicas = family_of["ranks"], family_of.get("replicas", nobody)
+        self.stages = family_of.get("stages", nobody)
+        self.adopt(policy, self._policy, self.work.policy)
+
     def adopt(self, policy: "ExcessPolicy", rank_policy: RankPolicy, work_policy: WorkPolicy) -> None:
         """Judge by other thresholds from the next step on."""
         self._policy, self.work.policy = rank_policy, work_policy
-        self.ranks.policy = self.replicas.policy = policy
-        self.stages.policy = replace(policy, alarm_sigmas=rank_policy.stage_alarm_sigmas)
+        self._test.adopt(policy, alarm_sigmas=[(self.stages, rank_policy.stage_alarm_sigmas)])
 
     def step(
         self,
@@ -95,80 +110,105 @@ class SlowRankTest:
         `self_R` holds self time in seconds, NaN where a rank has none that counts; `compute_R` the part of it that
         follows `work_R`, the work figure of any unit.
         """
-        if np.isnan(self_R).all():
+        if np.isnan(np.fmax.reduce(self_R)):
             return
-        own_R = self_R.astype(np.float32)
+        excess_N = np.empty(self._test.count, dtype=np.float32)
+        own_R = excess_N[self.ranks.span]
+        own_R[:] = self_R
         self.shift_R = None
         if compute_R is not None and work_R is not None:
-            self.shift_R = self.work.seconds(compute_R, work_R, ~self.ranks.suspicious_N)
+            self.shift_R = self.work.seconds(compute_R, work_R, lambda: self.ranks.suspicious)
         if self.shift_R is not None:
             own_R -= self.shift_R
-        # How much of compute follows the work is not known in the first steps, in which a job warms up besides.
-        self.ranks.may_be_early = self.replicas.may_be_early = self.shift_R is None
+        if not self.ranks.is_warm:
+            # How much of compute follows the work is not known in the first steps, in which a job warms up besides.
+            self._test.forbid_early([self.stages] if self.shift_R is None else self._test.families)
         reference_P = self.stage_groups.reference(own_R)
         if self._is_pause(reference_P):
             return
-        group_R = self.stage_groups.group_R
-        # A rank that does next to nothing is no measure of its partners: it lies, or has nothing to do in this job.
-        idle_R = own_R < np.float32(self._policy.idle_ratio) * reference_P.astype(np.float32)[group_R]
-        if idle_R.any():
-            own_R[idle_R] = np.nan
+        if self._leave_out_idle(own_R, reference_P):
             reference_P = self.stage_groups.reference(own_R)
-        self._references_KP = np.concatenate((self._references_KP[1:], reference_P[None]))
-        self.scale_P = np.maximum(np.fmax(reference_P, middle(self._references_KP)), _SECONDS_MIN)
-        rest_R = own_R - reference_P.astype(np.float32)[group_R]
-        if self.has_replicas:
-            rest_R -= self._judge_replicas(rest_R, float(np.nanmean(reference_P)), step)
-        elif self._places is not None:
-            rest_R -= self._places.reference(rest_R)[self._places.group_R]
-        rest_R /= self.scale_P.astype(np.float32)[group_R]
-        self.ranks.step(rest_R, step)
+        self._references_KP[:-1] = self._references_KP[1:]
+        self._references_KP[-1] = reference_P
+        self._usual_P = middle(self._references_KP)
+        self.scale_P = np.maximum(np.fmax(reference_P, self._usual_P), _SECONDS_MIN)
+        self._compare(own_R, reference_P, excess_N[self.replicas.span])
         if self.stage_groups.count > 1:
-            self._judge_stages(reference_P, step)
+            ratio_P, excess_N[self.stages.span] = self._compare_stages(reference_P)
+        self._test.step(excess_N, step)
+        if self.stage_groups.count > 1:
+            self._learn_stages(reference_P, ratio_P)
+
+    def _compare(self, own_R: "Floats", reference_P: "Floats", excess_D: "Floats") -> None:
+        """Turn each rank's seconds into its excess over stage and replica, and write that of replicas."""
+        rest, reference = self.stage_groups.beside(own_R, reference_P)
+        rest -= reference
+        if self.has_replicas:
+            own_D, shared_D = self._shared(own_R)
+            np.divide(own_D, np.float32(_mean(reference_P)), out=excess_D)
+            rest, shared = self.replica_groups.beside(own_R, shared_D)
+            rest -= shared
+        elif self._places is not None:
+            rest, shared = self._places.beside(own_R, self._places.reference(own_R))
+            rest -= shared
+        rest, scale = self.stage_groups.beside(own_R, self.scale_P.astype(np.float32))
+        rest /= scale
+
+    def _leave_out_idle(self, own_R: "Floats", reference_P: "Floats") -> bool:
+        """Take out who does next to nothing: it lies, or has nothing to do in this job, and is no measure of others."""
+        least = np.float32(self._policy.idle_ratio) * reference_P.astype(np.float32)
+        if not (self.stage_groups.least(own_R) < least).any():
+            return False
+        own, limit = self.stage_groups.beside(own_R, least)
+        own[own < limit] = np.nan
+        return True
 
     def _is_pause(self, reference_P: "NDArray[np.floating]") -> bool:
         """Whether everybody's own work is suddenly so long that the job, and no rank, must be doing something else."""
-        policy = self._policy
-        usual_P = middle(self._references_KP)
-        known_P = ~np.isnan(usual_P) & ~np.isnan(reference_P)
-        is_quiet = float(np.nanmax(self.ranks.noise.sigma_P, initial=0)) < policy.pause_sigma
-        longer = (reference_P[known_P] > (1 + policy.pause_ratio) * usual_P[known_P]).all() and known_P.any()
-        paused = bool(longer) and is_quiet and self._pauses < policy.pause_steps
+        policy, usual_P = self._policy, self._usual_P
+        # A stage without a past or a reference compares as not known, which excuses it.
+        is_longer_P = reference_P > (1 + policy.pause_ratio) * usual_P
+        longer = False
+        if is_longer_P.any():
+            known_P = ~np.isnan(usual_P) & ~np.isnan(reference_P)
+            longer = bool(is_longer_P[known_P].all())
+        is_quiet = longer and float(np.nanmax(self.ranks.sigma_P, initial=0)) < policy.pause_sigma
+        paused = is_quiet and self._pauses < policy.pause_steps
         self._pauses = self._pauses + 1 if paused else 0
         return paused
 
-    def _judge_replicas(self, rest_R: "Floats", reference_seconds: float, step: int) -> "Floats":
-        """Judge what each replica shares, and return it for each rank; NaN where too few of a replica are known."""
+    def _shared(self, rest_R: "Floats") -> "tuple[Floats, Floats]":
+        """Return what each replica shares, arrays of shape (D,): to judge it by, and to take off its ranks.
+
+        NaN where too few of one are known.
+        """
         groups = self.replica_groups
-        shared_D = groups.reference(rest_R).astype(np.float32)
-        absent_R = np.isnan(rest_R)
-        alone_D: NDArray[np.bool_] | None = None
-        if absent_R.any() or self._absent_R.any():
-            alone_D = self._miss(absent_R, shared_D)
-        known_D = shared_D[~np.isnan(shared_D)]
-        self.imbalance_seconds = float(known_D.max(initial=0) - np.median(known_D)) if len(known_D) else 0.0
+        shared_D = groups.reference(rest_R)
+        absent = self._absence.take(rest_R)
+        alone_D = self._miss(absent, shared_D) if absent is not None else None
+        known_D = shared_D[~np.isnan(shared_D)] if absent is not None else shared_D
+        self.imbalance_seconds = 0.0
+        if len(known_D):
+            self.imbalance_seconds = float(np.maximum.reduce(known_D, initial=0) - np.float32(median_of(known_D)))
         own_D = shared_D
         if self._places is not None:
-            own_D = shared_D - self._places.reference(shared_D).astype(np.float32)[self._places.group_R]
+            own_D = shared_D - self._places.spread(self._places.reference(shared_D))
         if alone_D is not None and alone_D.any():
             own_D = np.where(alone_D, np.float32(np.nan), own_D)
-            is_quiet = float(np.fmax.reduce(self.replicas.noise.sigma_P)) < self._policy.pause_sigma
+            is_quiet = float(np.fmax.reduce(self.replicas.sigma_P)) < self._policy.pause_sigma
             shared_D = np.where(alone_D, np.float32(0.0 if is_quiet else np.nan), shared_D)
-        self.replicas.step(own_D / np.float32(reference_seconds), step)
-        return shared_D[groups.group_R]
+        return own_D, shared_D
 
-    def _miss(self, absent_R: "NDArray[np.bool_]", shared_D: "Floats") -> "NDArray[np.bool_]":
-        """Take note of who is missing; return the replicas of which only one rank is left.
+    def _miss(self, absent: "Places", shared_D: "Floats") -> "NDArray[np.bool_]":
+        """Forget what replicas with a member missing share, and return those of which only one rank is left.
 
         What a small replica shares is not known in a step in which a member has just gone missing. Who stays away is
         forgotten, and who is left alone shares with nobody: it is compared with its stage, where batches are even.
         """
         groups, policy = self.replica_groups, self._policy
-        self._absent_R = np.where(absent_R, np.minimum(self._absent_R + 1, _ABSENT_STEPS_MAX), 0).astype(np.uint8)
-        is_new_R = absent_R & (self._absent_R <= policy.absent_steps)
-        is_new_D = groups.sums(is_new_R.astype(np.float32)) > 0
+        is_new_D = groups.counts(self._absence.since(policy.absent_steps)) > 0
         shared_D[is_new_D & (groups.sizes_G <= policy.whole_max)] = np.nan
-        present_D = groups.sums((~absent_R).astype(np.float32))
+        present_D = groups.sizes_G - groups.counts(absent)
         alone_D: NDArray[np.bool_] = (present_D == 1) & (groups.sizes_G > 1) & ~is_new_D
         return alone_D
 
@@ -184,17 +224,36 @@ class SlowRankTest:
         groups = Groups(places)
         return groups if groups.count > 1 and int(groups.sizes_G.min()) > 1 else None
 
-    def _judge_stages(self, reference_P: "NDArray[np.floating]", step: int) -> None:
-        """Judge each stage's work by what it used to be among the stages."""
-        self._past_P = np.where(np.isnan(self._past_P), reference_P, self._past_P)
+    def _compare_stages(self, reference_P: "Floats") -> "tuple[NDArray[np.float64], NDArray[np.float64]]":
+        """Return each stage's work over what it used to be, and by how much that is beyond the stages' own."""
+        if has_nan(self._past_P):
+            self._past_P = np.where(np.isnan(self._past_P), reference_P, self._past_P)
+        if (self._usual_P < (1 - self._test.gates.floor_ratio) * self._past_P).all():
+            self._follow_improvement()
         ratio_P = reference_P / np.maximum(self._past_P, _SECONDS_MIN)
-        common = float(self._all_stages.reference(ratio_P)[0])
-        self.stages.step(ratio_P / common - 1, step)
-        learn_P = ~np.isnan(reference_P) & ~self.stages.suspicious_N
+        return ratio_P, ratio_P / float(self._all_stages.reference(ratio_P)[0]) - 1
+
+    def _follow_improvement(self) -> None:
+        """Take the last steps as the stages' past where the whole job has become faster, as it does after its warm-up.
+
+        What single steps have to do is the same for all stages and cancels; what is left of each stage is its own.
+        """
+        ratio_KP = self._references_KP / np.maximum(self._past_P, _SECONDS_MIN)
+        if has_nan(ratio_KP):
+            return
+        common_K = np.median(ratio_KP, axis=1)
+        level = float(np.median(common_K))
+        if level < 1 - self._test.gates.floor_ratio:
+            self._past_P = self._past_P * level * np.median(ratio_KP / common_K[:, None], axis=0)
+
+    def _learn_stages(self, reference_P: "Floats", ratio_P: "NDArray[np.float64]") -> None:
+        """Let each stage's past follow its work."""
+        learn_P = ~np.isnan(reference_P)
+        learn_P[self.stages.suspicious] = False
         rate = max(self._policy.past_rate, _YOUNG_WEIGHT / (_YOUNG_WEIGHT + self.stages.judged))
         most = max(self._policy.past_step_max, rate)  # one long step of a stage must not become its past
-        moved_P = self._past_P * (1 + rate * np.clip(ratio_P - 1, -most, most))
-        self._past_P = np.where(learn_P, moved_P, self._past_P)
+        change_P = rate * np.minimum(np.maximum(ratio_P - 1, -most), most)
+        self._past_P = np.where(learn_P, self._past_P * (1 + change_P), self._past_P)
 
     @property
     def is_paused(self) -> bool:
@@ -209,30 +268,35 @@ class SlowRankTest:
     @property
     def is_alarmed(self) -> bool:
         """Whether any rank is named."""
-        return bool(self.ranks.alarm_N.any() or self.replicas.alarm_N.any() or self.stages.alarm_N.any())
+        return len(self._test.alarms) > 0
+
+    @property
+    def has_quiet(self) -> bool:
+        """Whether anybody named works as its peers again, and its alarm is only not over yet."""
+        return self._test.alarms.has_quiet
 
     @property
     def slow_R(self) -> "NDArray[np.bool_]":
         """Ranks in alarm, those of a slow replica or stage included."""
-        slow_R: NDArray[np.bool_] = self.ranks.alarm_N.copy()
-        if self.has_replicas and self.replicas.alarm_N.any():
+        slow_R: NDArray[np.bool_] = self.ranks.alarm_N
+        if self.replicas.is_alarmed:
             slow_R |= self.replicas.alarm_N[self.replica_groups.group_R]
-        if self.stages.alarm_N.any():
+        if self.stages.is_alarmed:
             slow_R |= self.stages.alarm_N[self.stage_groups.group_R]
         return slow_R
 
-    def verdict_of(self, column: int) -> "tuple[ExcessTest, int]":
-        """Return the test that names a slow rank and its series there: its own, else its replica's or stage's."""
-        if self.ranks.alarm_N[column]:
+    def verdict_of(self, column: int) -> tuple[Family, int]:
+        """Return who names a slow rank and the series there: it itself, else its replica or stage."""
+        if column in self.ranks:
             return self.ranks, column
-        replica = int(self.replica_groups.group_R[column])
-        if self.has_replicas and self.replicas.alarm_N[replica]:
+        replica = self.replica_groups.group_of(column)
+        if replica in self.replicas:
             return self.replicas, replica
-        return self.stages, int(self.stage_groups.group_R[column])
+        return self.stages, self.stage_groups.group_of(column)
 
     def scale_seconds(self, column: int) -> float:
         """Return the seconds that a ratio of 1 stands for, for one rank."""
-        return float(self.scale_P[self.stage_groups.group_R[column]])
+        return float(self.scale_P[self.stage_groups.group_of(column)])
 
     def memory(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt, arrays by name."""
@@ -243,10 +307,18 @@ class SlowRankTest:
         """Take back what `memory` gave; what does not fit is left alone."""
         for name, part in self._parts().items():
             part.recall(part_of(memory, name))
-        for name in ("past", "references"):
-            present = self.memory()[name]
+        own = {"past": self._past_P, "references": self._references_KP}
+        for name, present in own.items():
             if name in memory and memory[name].shape == present.shape:
                 np.copyto(present, memory[name].astype(present.dtype))
+        self._usual_P = middle(self._references_KP)
 
     def _parts(self) -> "dict[str, ExcessTest | WorkCorrection]":
-        return {"ranks": self.ranks, "replicas": self.replicas, "stages": self.stages, "work": self.work}
+        return {"test": self._test, "work": self.work}
+
+
+def _mean(values: "NDArray[np.floating]") -> float:
+    """Return the mean of the known values, of which there are some."""
+    if has_nan(values):
+        values = values[~np.isnan(values)]
+    return float(np.add.reduce(values) / values.dtype.type(len(values)))

@@ -53,7 +53,7 @@ class Tomography:
     def __init__(
         self,
         domains: "Sequence[Domain]",
-        kind_G: "NDArray[np.intp]",
+        kind_G: "NDArray[np.uint8]",
         ranks: "NDArray[np.int64]",
         hosts: "Sequence[str]",
     ) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -35,49 +35,50 @@ class WorkCorrection:
         self._products_2P = np.zeros((2, stages.count))  # sums of more work squared, and of it times longer compute
 
     def seconds(
-        self, compute_R: "NDArray[np.floating]", work_R: "NDArray[np.floating]", healthy_R: "NDArray[np.bool_]"
+        self,
+        compute_R: "NDArray[np.floating]",
+        work_R: "NDArray[np.floating]",
+        suspicious: "Callable[[], NDArray[np.intp]]",
     ) -> "NDArray[np.float32] | None":
         """Return what each rank computes longer (less: shorter) for its work, None where all have the same to do.
 
-        Only ranks in `healthy_R` teach the slope; a rank whose work is not known is not corrected.
+        Ranks that `suspicious` returns teach no slope; a rank whose work is not known is not corrected.
         """
         policy = self.policy
         low, high = float(np.fmin.reduce(work_R)), float(np.fmax.reduce(work_R))
         if not high > low:  # all the same, or none known
             return None
-        group_R = self._stages.group_R
+        stages = self._stages
         usual_P = np.maximum(self._stages.median(work_R), _SECONDS_MIN)
         compute_P = np.maximum(self._stages.median(compute_R), _SECONDS_MIN)
-        limit_R = (1 + policy.spread_max) * usual_P[group_R]
+        limit_R = stages.spread((1 + policy.spread_max) * usual_P)
         known_R = ~np.isnan(work_R)
         most_R = np.minimum(np.where(known_R, work_R, 0.0), limit_R)
         # Tokens are dealt out: what one expert gets another one does not, so their mean stays where their median moves.
         mean_P = self._stages.sums(most_R) / np.maximum(self._stages.sums(known_R.astype(np.float64)), 1)
-        more_R = (most_R - mean_P[group_R]) * known_R
+        more_R = (most_R - stages.spread(mean_P)) * known_R
         if not np.abs(more_R).max() > policy.spread_min * np.nanmax(usual_P):
             return None
-        longer_R = compute_R - compute_P[group_R]
-        teaches_R = (
-            healthy_R & (np.abs(longer_R) < policy.longer_max * compute_P[group_R]) & known_R & (most_R < limit_R)
-        )
+        longer_R = compute_R - stages.spread(compute_P)
+        teaches_R = (np.abs(longer_R) < stages.spread(policy.longer_max * compute_P)) & known_R & (most_R < limit_R)
+        teaches_R[suspicious()] = False
         self._learn(more_R, np.nan_to_num(longer_R), teaches_R)
         square_P, product_P = self._products_2P
         most_P = np.nan_to_num(policy.slope_max * compute_P / usual_P)
         slope_P = np.clip(product_P / np.maximum(square_P, _SQUARE_MIN), 0.0, most_P)
-        shift_R: NDArray[np.float32] = (slope_P[group_R] * more_R).astype(np.float32)
+        shift_R: NDArray[np.float32] = (stages.spread(slope_P) * more_R).astype(np.float32)
         return shift_R
 
     def _learn(
         self, more_R: "NDArray[np.floating]", longer_R: "NDArray[np.floating]", teaches_R: "NDArray[np.bool_]"
     ) -> None:
         """Add one step's products; NaN is never among the teaching ranks."""
-        groups = self._stages.group_R
         weight_R = teaches_R.astype(np.float64)
         known_P = np.maximum(self._stages.sums(weight_R), 1)
         centred = []
         for value_R in (more_R, longer_R):
             mean_P = self._stages.sums(value_R * weight_R) / known_P
-            centred.append((value_R - mean_P[groups]) * weight_R)
+            centred.append((value_R - self._stages.spread(mean_P)) * weight_R)
         more_R, longer_R = centred
         self._products_2P *= 1 - self.policy.rate
         self._products_2P += [self._stages.sums(more_R * other_R) for other_R in (more_R, longer_R)]

@@ -12,7 +12,7 @@ POLICY = ExcessPolicy()
 def run(values, *, pools=None):
     """Feed rows of shape (steps, series); return the test and the first alarmed step of each series."""
     values = np.asarray(values, dtype=float)
-    test = ExcessTest(np.zeros(values.shape[1], dtype=np.intp) if pools is None else np.asarray(pools), POLICY)
+    test = ExcessTest([np.zeros(values.shape[1], dtype=np.intp) if pools is None else np.asarray(pools)], POLICY)
     first = [None] * values.shape[1]
     for step, row in enumerate(values):
         test.step(row, step)
@@ -117,11 +117,11 @@ def test_a_memory_taken_back_goes_on_as_if_nothing_had_been(at):
     values = noise(steps=110, series=12)
     values[60:90, 3] += 0.05
     pools = np.repeat(range(2), 6)
-    whole, first = ExcessTest(pools, POLICY), ExcessTest(pools, POLICY)
+    whole, first = ExcessTest([pools], POLICY), ExcessTest([pools], POLICY)
     for step, row in enumerate(values[:at]):
         whole.step(row, step)
         first.step(row, step)
-    second = ExcessTest(pools, POLICY)
+    second = ExcessTest([pools], POLICY)
     assert second.recall({name: value.copy() for name, value in first.memory().items()})
     for step, row in enumerate(values[at:], start=at):
         whole.step(row, step)
@@ -133,7 +133,7 @@ def test_a_memory_taken_back_goes_on_as_if_nothing_had_been(at):
 
 def test_a_memory_of_another_shape_is_refused_whole():
     """Nothing of it is taken."""
-    small, large = ExcessTest(np.zeros(4, dtype=np.intp), POLICY), ExcessTest(np.zeros(8, dtype=np.intp), POLICY)
+    small, large = ExcessTest([np.zeros(4, dtype=np.intp)], POLICY), ExcessTest([np.zeros(8, dtype=np.intp)], POLICY)
     for step, row in enumerate(noise(series=4)):
         small.step(row, step)
     assert not large.recall(small.memory())
@@ -144,13 +144,13 @@ def test_a_threshold_can_be_changed_while_the_test_runs():
     """What was learnt stays: a higher floor ends nothing that is learnt, and silences what lies below it."""
     values = noise()
     values[60:, 3] += 0.05
-    strict = ExcessTest(np.zeros(8, dtype=np.intp), POLICY)
+    strict = ExcessTest([np.zeros(8, dtype=np.intp)], POLICY)
     for step, row in enumerate(values):
         if step == 50:
-            strict.policy = ExcessPolicy(floor_ratio=0.08)
+            strict.adopt(ExcessPolicy(floor_ratio=0.08))
         strict.step(row, step)
         assert not strict.alarm_N.any()
-    strict.policy = POLICY
+    strict.adopt(POLICY)
     strict.step(values[-1], len(values))
     assert np.flatnonzero(strict.alarm_N).tolist() == [3]
 

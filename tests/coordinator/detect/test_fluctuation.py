@@ -269,3 +269,17 @@ def test_steps_of_no_length_are_left_out():
     imbalance = np.zeros(200)
     imbalance[90] = 9.0
     assert feed(values, imbalance=imbalance)[1] == []
+
+
+def test_a_run_that_starts_again_may_be_slower_for_a_while():
+    """Ten steps after a restart say nothing, and a slowdown that outlives them is told three steps later."""
+    values = steps()
+    values[100:108] *= 1.08
+    test, _ = feed(values[:100])
+    test.begin_attempt()
+    assert feed(values[100:], test=test)[1] == []
+    values[100:] *= 1.08
+    test, _ = feed(values[:100])
+    test.begin_attempt()
+    ((first, _, _, _),) = feed(values[100:], test=test)[1]
+    assert POLICY.young_steps < first + 1 <= POLICY.young_steps + 5

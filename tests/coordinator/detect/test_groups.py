@@ -1,8 +1,9 @@
 """Groups of ranks and their references."""
 
 import numpy as np
+import pytest
 
-from coordinator.detect.groups import Groups, middle
+from coordinator.detect.groups import Groups, median_of, middle
 
 
 def test_reference_is_a_low_member_of_each_group():
@@ -29,3 +30,34 @@ def test_members_may_stand_in_any_order():
     """Interleaved groups give what contiguous ones give."""
     values = np.array([1.0, 100.0, 2.0, 200.0, 3.0, 300.0])
     assert Groups([0, 1] * 3).median(values).tolist() == [2.0, 200.0]
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 16), (4, 8, 2), (8, 3, 1), (1, 2, 300), (2, 2, 300)])
+@pytest.mark.parametrize("missing", [0.0, 0.1, 1.0])
+def test_regular_groups_are_read_as_listed_ones(shape, missing):
+    """The groups that degrees make need no index: renumbering the ranks, which makes them irregular, changes nothing."""
+    outer, count, inner = shape
+    rng = np.random.default_rng(1)
+    group = np.arange(outer * count * inner) // inner % count
+    values = rng.random(len(group), dtype=np.float32)
+    values[rng.random(len(group)) < missing] = np.nan
+    order = rng.permutation(len(group))
+    regular, listed = Groups(group), Groups(group[order])
+    for name in ("reference", "median", "least", "known"):
+        found, expected = getattr(regular, name)(values), getattr(listed, name)(values[order])
+        assert np.array_equal(found, expected, equal_nan=True)
+    figures = rng.random(count)
+    assert regular.spread(figures)[order].tolist() == listed.spread(figures).tolist()
+    assert regular.of(order).tolist() == listed.group_R.tolist()
+    view, beside = regular.beside(values, figures)
+    assert np.array_equal((view - beside).reshape(-1), values - figures[group], equal_nan=True)
+
+
+def test_a_quick_median_is_numpys():
+    """Of odd and even numbers of values, in their own precision."""
+    rng = np.random.default_rng(2)
+    for length in range(1, 20):
+        for kind in (np.float32, np.float64):
+            values = rng.random(length).astype(kind)
+            assert median_of(values) == float(np.median(values))
+    assert np.isnan(median_of(np.zeros(0)))

@@ -56,7 +56,10 @@ def test_a_fault_is_no_imbalance():
     imbalance = measured(own, stages=[0] * 16, replicas=np.repeat(range(4), 4))
     before = dict(imbalance.ratios)
     test = SlowRankTest([0] * 16, np.repeat(range(4), 4), ExcessPolicy())
-    test.replicas.alarm_N[1] = True
+    own[4:8] += 0.1
+    for step in range(12):
+        test.step(own, step)
+    assert test.is_alarmed
     test.imbalance_seconds = 0.3
     imbalance.step(test, STEP_S)
     assert imbalance.ratios == before

@@ -5,18 +5,19 @@ import itertools
 import numpy as np
 import pytest
 
-from coordinator.detect.noise import PooledNoise, Pools
+from coordinator.detect.noise import PooledNoise
+from coordinator.detect.pools import Pools
 from coordinator.policy import ExcessPolicy
 
 POLICY = ExcessPolicy()
 
 
-def learnt(values, pools=None, known=None):
+def learnt(values, pools=None, left_out=None):
     """Feed differences of rows of shape (steps, series); return the noise."""
     count = values.shape[1]
     noise = PooledNoise(Pools(np.zeros(count, dtype=np.intp) if pools is None else np.asarray(pools)))
     for before, after in itertools.pairwise(values):
-        noise.learn(np.abs(after - before).astype(np.float32), known, POLICY)
+        noise.learn(np.abs(after - before).astype(np.float32), left_out, POLICY)
     return noise
 
 
@@ -61,8 +62,7 @@ def test_pools_do_not_mix(pools):
 
 def test_what_was_not_seen_does_not_count():
     """A pool without a value in a step keeps its figure, and its samples are those that were seen."""
-    known = np.array([True] * 8 + [False] * 8)
-    noise = learnt(gaussian(), [0] * 8 + [1] * 8, known)
+    noise = learnt(gaussian(), [0] * 8 + [1] * 8, np.arange(8, 16))
     assert noise.sigma_P[0] == pytest.approx(0.004, rel=0.1)
     assert np.isnan(noise.sigma_P[1])
     assert noise.samples_P.tolist() == [299 * 8, 0]
@@ -87,3 +87,14 @@ def test_one_wild_series_does_not_set_the_first_figure():
     values = gaussian(steps=3)
     values[:, 5] *= 1e5
     assert learnt(values).sigma_P[0] < 0.1
+
+
+def test_series_that_are_the_reference_stand_still():
+    """Of two ranks the lower one is the reference: a quarter of all steps show no move, and noise reads as half."""
+    pairs = gaussian(series=16)
+    excess = np.maximum(pairs, 0)
+    assert learnt(pairs).still_P[0] == pytest.approx(0.056, abs=0.03)
+    halved = learnt(excess)
+    assert halved.still_P[0] > 0.25
+    assert halved.sigma_P[0] < 0.6 * 0.004
+    assert learnt(excess, left_out=np.arange(8)).still_P[0] == pytest.approx(halved.still_P[0], abs=0.06)

@@ -226,3 +226,14 @@ def test_a_rank_that_lies_about_its_work_hides_nobody(lie):
     found = first_alarms(own, replicas=[rank // 2 for rank in range(8)])
     assert found.keys() - {2} == {5}
     assert found[5] <= 86
+
+
+@pytest.mark.parametrize(
+    ("seed", "first", "second", "steps"), [(0, 1.0, 0.3, 3), (2, 1.0, 0.3, 3), (1, 0.5, 0.2, 4), (3, 0.6, 0.2, 6)]
+)
+def test_warm_up_is_no_past_of_stages(seed, first, second, steps):
+    """Stages that warm up differently and then go on alike: none of them was ever faster than it is."""
+    rng = np.random.default_rng(seed)
+    own = rng.normal(0.4, 0.0016, (120, 8)) * (1 + rng.normal(0, 0.05, (120, 1)))
+    own += np.exp(-np.arange(120) / steps)[:, None] * np.repeat([first, second], 4) * 0.4
+    assert first_alarms(own, stages=[0] * 4 + [1] * 4, replicas=[0, 1, 2, 3] * 2) == {}

@@ -50,7 +50,7 @@ def test_a_groups_transfer_is_its_least_known_wait(degrees, announced):
     domains = list(shape.domains)
     if announced == "shuffled-groups":
         rng.shuffle(domains)
-    waits = {kind: rng.random(len(ranks)) for kind in {domain.kind for domain in domains}}
+    waits = {kind: rng.random(len(ranks), dtype=np.float32) for kind in {domain.kind for domain in domains}}
     missing = rng.random(len(ranks)) < 0.1
     for values in waits.values():
         values[missing] = np.nan
