@@ -8,7 +8,6 @@ the training thread frames stay out as well: a helper's thread stands in one tha
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from lockstep.trace import names
 from lockstep.trace.columns import ABSENT, ANNOTATION, COPY, DRIVER, OPERATOR, PYTHON, RUNTIME, TraceColumns
 from lockstep.trace.intervals import Intervals, merged
+from lockstep.trace.spans import flatten
 from lockstep.trace.waiting import SHORTEST_WAIT_NS
 
 _ENGINE_PREFIX = "autograd::engine::"
@@ -84,20 +84,7 @@ def when(threads: Iterable[HostThread], *activities: Activity) -> Intervals:
     )
 
 
-class _Flat(NamedTuple):
-    """Pieces of time with the place of the innermost span, of shape (n_pieces,), and by span the place of its caller.
-
-    All are int64; a span without a caller has ABSENT.
-    """
-
-    start_ns: NDArray[np.int64]
-    end_ns: NDArray[np.int64]
-    place: NDArray[np.int64]
-    caller: NDArray[np.int64]
-
-
 _NONE = np.zeros(0, np.int64)
-_NOTHING = _Flat(_NONE, _NONE, _NONE, _NONE)
 
 
 class _Reader:
@@ -129,9 +116,9 @@ class _Reader:
         events = np.flatnonzero(self._nests & (columns.thread == thread))
         rank = np.array([_RANK.get(category, 0) for category in columns.categories], np.int8)[columns.category[events]]
         events = events[np.lexsort((rank, -columns.duration_ns[events], columns.start_ns[events]))]
-        start_ns, end_ns, place, caller = _flatten(columns.start_ns[events], columns.end_ns[events])
-        event = events[place]
-        owner = events[self._owners(events, caller)[place]]
+        flat = flatten(columns.start_ns[events], columns.end_ns[events])
+        start_ns, end_ns, event = flat.start_ns, flat.end_ns, events[flat.place]
+        owner = events[self._owners(events, flat.caller)[flat.place]]
         loader = self._loader_at(start_ns) if thread == self._training else np.full(len(event), ABSENT)
         activity = np.zeros(len(event), np.int8)
         activity[self._computes[event] & (loader == ABSENT)] = Activity.COMPUTE
@@ -151,11 +138,11 @@ class _Reader:
         """Return the event of the loader inside which each of these times lies, ABSENT for none."""
         events = np.flatnonzero(self._loading)
         events = events[np.argsort(self._columns.start_ns[events], kind="stable")]
-        start_ns, end_ns, place, _ = _flatten(self._columns.start_ns[events], self._columns.end_ns[events])
-        if not len(place):
+        flat = flatten(self._columns.start_ns[events], self._columns.end_ns[events])
+        if not len(flat.place):
             return np.full(len(time_ns), ABSENT, np.int64)
-        at = np.searchsorted(start_ns, time_ns, side="right") - 1
-        return np.where((at >= 0) & (time_ns < end_ns[at]), events[place[at]], ABSENT)
+        at = np.searchsorted(flat.start_ns, time_ns, side="right") - 1
+        return np.where((at >= 0) & (time_ns < flat.end_ns[at]), events[flat.place[at]], ABSENT)
 
     def _owners(self, events: NDArray[np.intp], caller: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return by place the nearest caller that is no runtime call, unless the call itself is worth a name."""
@@ -184,50 +171,3 @@ def _waited_for(columns: TraceColumns, launch: NDArray[np.int64]) -> NDArray[np.
     calls = launch[copies]
     ends_ns = columns.end_ns[copies]
     return calls[(ends_ns > columns.start_ns[calls]) & (ends_ns <= columns.end_ns[calls])]
-
-
-def _flatten(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> _Flat:
-    """Return what spans are innermost when; they come in order of start, callers first, and none is empty.
-
-    One that ends after its caller is cut to it. That happens where clocks round, and costs a loop over all spans.
-    """
-    return _swept(start_ns, end_ns) or _swept(start_ns, _cut(start_ns, end_ns)) or _NOTHING
-
-
-def _swept(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> _Flat | None:
-    """Return what spans are innermost when, None if some do not nest.
-
-    After a span opens it is the innermost; after one closes, that is the one opened last at the depth that is left.
-    """
-    if not len(start_ns):
-        return _NOTHING
-    span = np.arange(len(start_ns))
-    span = np.concatenate((span[::-1], span))  # at one time spans close before others open, callees before callers
-    times_ns = np.concatenate((end_ns[::-1], start_ns))
-    order = np.argsort(times_ns, kind="stable")
-    times_ns, span, opens = times_ns[order], span[order], order >= len(start_ns)
-    depth = np.cumsum(np.where(opens, 1, -1))
-    by_depth = np.argsort(depth.astype(np.min_scalar_type(depth.max())), kind="stable")
-    opened_last = np.maximum.accumulate(np.where(opens[by_depth], np.arange(len(span)), 0))
-    innermost = np.empty_like(span)
-    innermost[by_depth] = span[by_depth[opened_last]]
-    innermost[depth == 0] = ABSENT
-    before = np.concatenate(([ABSENT], innermost[:-1]))
-    if np.any(before[~opens] != span[~opens]):
-        return None
-    caller = np.empty(len(start_ns), np.int64)
-    caller[span[opens]] = before[opens]
-    kept = (innermost[:-1] != ABSENT) & (times_ns[1:] > times_ns[:-1])
-    return _Flat(times_ns[:-1][kept], times_ns[1:][kept], innermost[:-1][kept], caller)
-
-
-def _cut(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the ends of spans, none after its caller's."""
-    ends: list[int] = []
-    open_ends: list[int] = []
-    for start, end in zip(start_ns.tolist(), end_ns.tolist(), strict=True):
-        while open_ends and open_ends[-1] <= start:
-            open_ends.pop()
-        open_ends.append(min(end, open_ends[-1]) if open_ends else end)
-        ends.append(open_ends[-1])
-    return np.array(ends, np.int64)

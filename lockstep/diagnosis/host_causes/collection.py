@@ -7,9 +7,10 @@ import numpy as np
 
 from lockstep.diagnosis.finding import CPU, Finding, NotJudged
 from lockstep.diagnosis.host_causes import thresholds as limits
-from lockstep.diagnosis.host_causes.view import LOADER_PREFIX, HostView, overlap_ns
+from lockstep.diagnosis.host_causes.view import LOADER_PREFIX, HostView, measured_before
 from lockstep.diagnosis.verdict import HIGH, LOW
-from lockstep.trace.intervals import Intervals, Times, merged, without
+from lockstep.trace.columns import Mask
+from lockstep.trace.intervals import Intervals, Times, merged
 
 GC = "gc"
 _EVENT = "Python GC"
@@ -79,15 +80,13 @@ def _guess(view: HostView) -> list[Finding] | NotJudged:
     held = view.spans(view.named(lambda name: name.startswith(LOADER_PREFIX), view.host))
     calls = view.spans(view.calls)
     begins_ns = np.sort(columns.start_ns[view.host | view.calls])
-    gaps = [
-        (start_ns, end_ns)
-        for start_ns, end_ns in zip(idle.start_ns[long].tolist(), idle.end_ns[long].tolist(), strict=True)
-        if _is_silent(Intervals(np.array([start_ns]), np.array([end_ns])), begins_ns, held, calls)
-    ]
-    lost_ns = sum(end_ns - start_ns for start_ns, end_ns in gaps)
+    gaps = Intervals(idle.start_ns[long], idle.end_ns[long])
+    silent = _are_silent(gaps, begins_ns, held, calls)
+    lost_ns = int((gaps.end_ns - gaps.start_ns)[silent].sum())
     if view.share(lost_ns) < limits.GC_RATIO.value:
         return NotJudged(rule=GC, reason=not_told)
-    told = f"{len(gaps)} gaps of more than 200 ms, {view.per_step(lost_ns)}, in which device and host show nothing"
+    found = f"{np.count_nonzero(silent)} gaps of more than 200 ms"
+    told = f"{found}, {view.per_step(lost_ns)}, in which device and host show nothing"
     return [
         Finding(
             bottleneck=CPU,
@@ -101,10 +100,15 @@ def _guess(view: HostView) -> list[Finding] | NotJudged:
     ]
 
 
-def _is_silent(gap: Intervals, begins_ns: Times, held: Intervals, calls: Intervals) -> bool:
-    length_ns = gap.measure_ns()
-    begun = np.diff(np.searchsorted(begins_ns, (gap.start_ns[0], gap.end_ns[0])))[0]
-    if begun / (length_ns / 1e3) >= limits.GAP_EVENTS.value:
-        return False
-    explained = without(gap, held).measure_ns() < length_ns / 2
-    return not explained and overlap_ns(gap, calls) < limits.GAP_BUSY_RATIO.value * length_ns
+def _are_silent(gaps: Intervals, begins_ns: Times, held: Intervals, calls: Intervals) -> Mask:
+    length_ns = gaps.end_ns - gaps.start_ns
+    begun = np.searchsorted(begins_ns, gaps.end_ns) - np.searchsorted(begins_ns, gaps.start_ns)
+    explained = 2 * _within(gaps, held) > length_ns
+    calling = _within(gaps, calls) >= limits.GAP_BUSY_RATIO.value * length_ns
+    silent: Mask = (begun < limits.GAP_EVENTS.value * length_ns / 1e3) & ~explained & ~calling
+    return silent
+
+
+def _within(gaps: Intervals, spans: Intervals) -> Times:
+    """Return how much of a set lies in each gap."""
+    return measured_before(spans, gaps.end_ns) - measured_before(spans, gaps.start_ns)

@@ -94,6 +94,10 @@ def _around(view: HostView, callers: Events, calls: Events) -> Iterator[tuple[in
     Innermost first; the list is the next call's as well, so it must not be kept.
     """
     columns = view.columns
+    begins_ns = np.sort(columns.start_ns[calls])
+    bounds_ns = columns.start_ns[callers], columns.start_ns[callers] + columns.duration_ns[callers]
+    first, stop = (np.searchsorted(begins_ns, each_ns) for each_ns in bounds_ns)
+    callers = callers[first < stop]  # inside all others no call begins, and they are nearly all
     callers = callers[np.lexsort((-columns.duration_ns[callers], columns.start_ns[callers]))]
     starts_ns, ends_ns = columns.start_ns[callers].tolist(), columns.end_ns[callers].tolist()
     stack: list[int] = []

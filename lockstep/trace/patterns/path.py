@@ -138,7 +138,7 @@ class _Window:
         codes: dict[str, int] = {}  # names that are alike once tidy are one call
         text_of_used = [codes.setdefault(short(self._columns.names[name]), len(codes)) for name in used.tolist()]
         code_E = np.array(text_of_used, np.int64)[name_E] if len(used) else name_E
-        return host_E, nest(self.start_ns[host_E], self.end_ns[host_E], code_E.tolist()), list(codes)
+        return host_E, nest(self.start_ns[host_E], self.end_ns[host_E], code_E), list(codes)
 
     def outside_ns(self, own_ns: Times) -> int:
         """Return the time in which nothing is on the path, given what every call has."""
