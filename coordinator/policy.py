@@ -206,8 +206,8 @@ class ProfilePolicy:
     cooldown_seconds: float = 120.0  # after a request; captures stall the ranks that write them
     per_day: int = 8
     per_run: int = 32
-    shapes: bool = False  # of operators' inputs: they triple what stopping the profiler takes from training, and only
-    # rooflines and changing shapes need them; an operator may ask for them
+    shapes: bool = False  # of operators' inputs, for slow ranks and links too: they triple what stopping the profiler
+    # takes from training; without them rooflines, changing shapes and small messages of host backends stay untold
     suspects: int = 2  # of an incident: one slow host's eight ranks tell the same story
     peers: int = 2  # healthy ranks beside them: a median needs more than one, each more stalls another rank
     job_ranks: int = 4  # of a job that is slower as a whole: enough to tell what all do from what one does

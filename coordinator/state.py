@@ -259,7 +259,9 @@ class RunMachine:
             self._update(replace(incident, profile_evidence=(f"not profiled: {refusal}",)))
             self._diagnose(incident, None)
             return
-        self._request(incident.id, selection, self._policy.profile.steps, now_s)
+        # Small messages and changing shapes of a whole job show in shapes alone, and there is no culprit to hold up.
+        is_job = incident.scope == JOB
+        self._request(incident.id, selection, self._policy.profile.steps, now_s, shapes=is_job)
         self._move(Trigger.ASKED)
 
     def _selection(self, incident: Incident) -> Selection:

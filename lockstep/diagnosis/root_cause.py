@@ -1,7 +1,8 @@
 """Which of the causes that the nodes told explain an incident: those that its suspects have beyond their peers.
 
 A cause that healthy ranks have as well may cost everybody time, but it is not why this one is slower. For a job that is
-slower as a whole there are no healthy ranks: there a cause counts that most of the captured ranks share.
+slower as a whole there are no healthy ranks: there a cause counts that most of the captured ranks share. What the nodes
+counted of their CPUs is judged in `cpu_share`.
 """
 
 from collections.abc import Sequence
@@ -9,13 +10,17 @@ from dataclasses import dataclass
 from statistics import median
 
 from lockstep.contracts.messages import RankFinding, TraceSummary
+from lockstep.diagnosis.cpu_share import contention_beyond_peers, contention_from_outside
+from lockstep.diagnosis.excess import HOLDING_RATIO
 from lockstep.diagnosis.finding import IO, Finding
-from lockstep.diagnosis.host_causes import HostSamples
-from lockstep.diagnosis.host_causes.contention import judge_contention
+from lockstep.diagnosis.host_causes.contention import CONTENTION
 from lockstep.diagnosis.threshold import Threshold
 
 EXPLAINING = Threshold(
     0.3, "ratio", "own: captures of a few steps on busy machines differ by a quarter without a fault"
+)
+UNMEASURED = Threshold(
+    0.1, "ratio", "own: of the step, where no excess was measured: what ranks of a busy machine differ by in a capture"
 )
 SHARED = Threshold(0.5, "ratio", "own: of the captured ranks of a job that is slower as a whole")
 COSTING = Threshold(0.02, "ratio", "own: of the step; the smallest slowdown that opens an incident is 2.5 %")
@@ -46,8 +51,10 @@ def causes_beyond_peers(
     """
     found: dict[str, Finding] = {}
     for suspect in suspects:
-        for name, cost in _costs(suspect).items():
-            theirs = [_costs(peer).get(name) for peer in peers]
+        step_ns = suspect.window_ns / max(suspect.steps, 1)
+        least_ns = EXPLAINING.value * excess_ns if excess_ns > 0 else UNMEASURED.value * step_ns
+        for name, cost in _costs([*suspect.findings, *contention_beyond_peers(suspect, peers)], suspect.steps).items():
+            theirs = [_costs(peer.findings, peer.steps).get(name) for peer in peers]
             usual_ns = median([each.ns or 0.0 if each else 0.0 for each in theirs]) if theirs else 0.0
             if cost.ns is None:
                 if any(theirs):
@@ -55,17 +62,23 @@ def causes_beyond_peers(
                 beyond_ns = None
             else:
                 beyond_ns = cost.ns - usual_ns
-                if beyond_ns < EXPLAINING.value * excess_ns or beyond_ns <= 0:
+                if beyond_ns < least_ns or beyond_ns <= 0:
                     continue
             found[name] = _merged(found.get(name), cost.found, suspect.rank, beyond_ns)
-    return sorted(found.values(), key=lambda each: (not _is_meant(cause, each), -(each.lost_ns or 0)))
+    return sorted(
+        found.values(),
+        key=lambda each: (not _is_everywhere(each, excess_ns), not _is_meant(cause, each), -(each.lost_ns or 0)),
+    )
 
 
 def causes_of_many(summaries: Sequence[TraceSummary], *, step_ns: float, cause: str = "") -> list[Finding]:
-    """Return the causes that most of the captured ranks share, the most expensive first; they cost the median."""
+    """Return the causes that most of the captured ranks share, the most expensive first; they cost the median.
+
+    Where the detectors measured of what the steps grew (`cause`: data, gc or link), other causes were there before.
+    """
     by_cause: dict[str, list[tuple[int, _Cost]]] = {}
     for summary in summaries:
-        for name, cost in _costs(summary).items():
+        for name, cost in _costs([*summary.findings, *contention_from_outside(summary)], summary.steps).items():
             by_cause.setdefault(name, []).append((summary.rank, cost))
     found = []
     for told in by_cause.values():
@@ -80,7 +93,15 @@ def causes_of_many(summaries: Sequence[TraceSummary], *, step_ns: float, cause: 
             merged = _merged(merged, cost.found, rank, lost_ns)
         assert merged is not None
         found.append(merged)
-    return sorted(found, key=lambda each: (not _is_meant(cause, each), -(each.lost_ns or 0)))
+    return sorted(
+        (each for each in found if cause not in _OF_INCIDENT or _is_meant(cause, each)),
+        key=lambda each: (not _is_meant(cause, each), -(each.lost_ns or 0)),
+    )
+
+
+def _is_everywhere(found: Finding, excess_ns: float) -> bool:
+    """Whether a crowded CPU holds most of the excess: it prolongs whatever the rank does, and other costs with it."""
+    return found.cause == CONTENTION and (found.lost_ns or 0) >= HOLDING_RATIO * excess_ns > 0
 
 
 def _is_meant(cause: str, found: Finding) -> bool:
@@ -91,11 +112,11 @@ def _is_meant(cause: str, found: Finding) -> bool:
     return found.bottleneck in meant or found.cause in meant
 
 
-def _costs(summary: TraceSummary) -> dict[str, _Cost]:
+def _costs(findings: Sequence[RankFinding], steps: int) -> dict[str, _Cost]:
     """Return what each cause costs on a rank; of several findings of one cause the dearest speaks, and all are paid."""
     costs: dict[str, _Cost] = {}
-    for found in (*summary.findings, *_contention(summary)):
-        ns = None if found.lost_ns is None else found.lost_ns / max(summary.steps, 1)
+    for found in findings:
+        ns = None if found.lost_ns is None else found.lost_ns / max(steps, 1)
         before = costs.get(found.cause)
         if before is None:
             costs[found.cause] = _Cost(found, ns)
@@ -104,33 +125,6 @@ def _costs(summary: TraceSummary) -> dict[str, _Cost]:
             known = None if ns is None and before.ns is None else (ns or 0.0) + (before.ns or 0.0)
             costs[found.cause] = _Cost(dearer, known)
     return costs
-
-
-def _contention(summary: TraceSummary) -> list[RankFinding]:
-    """Return what the node counted of others on the rank's cores."""
-    host = summary.host
-    if host is None:
-        return []
-    samples = HostSamples(
-        span_ns=host.span_ns,
-        run_queue_wait_ns=host.run_queue_wait_ns,
-        throttled_ns=host.throttled_ns,
-        cores=host.cores,
-        others_cores=host.others_cores,
-        busiest=tuple((str(command), float(cores)) for command, cores in host.busiest),
-    )
-    judged = judge_contention(samples, window_ns=(0, summary.window_ns), ranks=(summary.rank,))
-    return [
-        RankFinding(
-            bottleneck=each.bottleneck,
-            cause=each.cause,
-            subject=each.subject,
-            evidence=list(each.evidence),
-            confidence=each.confidence,
-            lost_ns=each.lost_ns,
-        )
-        for each in (judged if isinstance(judged, list) else ())
-    ]
 
 
 def _merged(before: Finding | None, found: RankFinding, rank: int, lost_ns: float | None) -> Finding:

@@ -282,7 +282,8 @@ def test_groups_and_runs_are_captured():
     for step in range(62, 62 + POLICY.run.join_steps):
         story.judge(step, slower)
     assert story.log == ["OpenIncident"]
-    story.judge(62 + POLICY.run.join_steps, slower)
+    (request,) = story.judge(62 + POLICY.run.join_steps, slower)
+    assert request.shapes
     assert (story.machine.captures.current.suspects, story.state) == ((0, 1, 2, 3), "profiling")
 
 

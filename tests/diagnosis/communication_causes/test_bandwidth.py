@@ -130,6 +130,14 @@ def test_few_large_or_cheap_collectives_are_well(part, steps):
     assert find_small_messages(part, WINDOW_NS if steps == 1 else 550 * MS, steps=steps) == []
 
 
+def test_a_lucky_collective_is_not_the_latency():
+    """One of a hundred in a tenth of the usual time, and three quarters that wait: what the others take counts."""
+    lasting_ns = [20_000] + [200_000] * 29 + [900_000] * 70
+    part = rank_of(0, [(at * MS, each_ns) for at, each_ns in enumerate(lasting_ns)], sizes=4000)
+    (finding,) = find_small_messages(part, WINDOW_NS)
+    assert finding.lost_ns == 99 * 200_000
+
+
 def test_collectives_that_run_at_once_cannot_spare_more_than_they_run():
     """A hundred at the same time cost the time of one."""
     (finding,) = find_small_messages(small(100, 4000, 20 * MS, 0), WINDOW_NS)

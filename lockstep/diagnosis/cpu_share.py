@@ -1,0 +1,93 @@
+"""What others on a rank's cores cost it, from what its node counted while it was captured.
+
+Waiting for a CPU is no cause by itself: a rank that has more to do than its peers waits longer as well, and ranks that
+share cores wait for each other in a healthy job. It is the cause of a slow rank as far as it prolongs the work that its
+peers do as well: with a share u of the time on a CPU and a share w waiting for one,
+
+    prolonged = w_own min(1, u_peers / u_own) - w_peers.
+
+The training thread is on a CPU when it neither stands in a collective, which its call tree tells, nor waits for one.
+The counts are of a longer time than the capture, so u is an estimate; it can only make the answer smaller.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from lockstep.contracts.messages import RankFinding, TraceSummary
+from lockstep.diagnosis.host_causes import HostSamples
+from lockstep.diagnosis.host_causes.contention import judge_contention
+from lockstep.diagnosis.host_causes.thresholds import OTHERS_RATIO, THROTTLED_RATIO
+from lockstep.trace.waiting import WAIT_NAME
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """Of the time: on a CPU, waiting for one, and kept from all of them by a limit of the control group."""
+
+    on_cpu: float
+    waiting: float
+    throttled: float
+
+
+def contention_beyond_peers(suspect: TraceSummary, peers: Sequence[TraceSummary]) -> list[RankFinding]:
+    """Return whether the suspect meets contention that its peers do not, with what that costs; else nothing.
+
+    Without a peer whose node counted as well there is nothing to say.
+    """
+    own = _share(suspect)
+    theirs = [share for peer in peers if (share := _share(peer)) is not None]
+    if own is None or not theirs:
+        return []
+    usual = _Share(*(median(getattr(each, name) for each in theirs) for name in ("on_cpu", "waiting", "throttled")))
+    common = min(1.0, usual.on_cpu / own.on_cpu) if own.on_cpu > 0 else 1.0
+    prolonged = own.waiting * common - usual.waiting
+    lost = max(prolonged, own.throttled - usual.throttled)
+    return _told(suspect, lost_ns=round(lost * suspect.window_ns)) if lost > 0 else []
+
+
+def contention_from_outside(summary: TraceSummary) -> list[RankFinding]:
+    """Return whether a rank meets contention that is not its own job's: for a job that is slower as a whole."""
+    host = summary.host
+    if host is None or host.span_ns <= 0:
+        return []
+    crowded = bool(host.cores) and (host.others_cores or 0.0) >= OTHERS_RATIO.value * (host.cores or 1)
+    throttled = (host.throttled_ns or 0) >= THROTTLED_RATIO.value * host.span_ns
+    return _told(summary, lost_ns=None) if crowded or throttled else []
+
+
+def _share(summary: TraceSummary) -> _Share | None:
+    host = summary.host
+    if host is None or host.span_ns <= 0 or summary.window_ns <= 0 or host.run_queue_wait_ns is None:
+        return None
+    waiting = min(max(host.run_queue_wait_ns, 0) / host.span_ns, 1.0)
+    standing = sum(node.total_ns for node in summary.tree if node.name == WAIT_NAME) / summary.window_ns
+    throttled = min(max(host.throttled_ns or 0, 0) / host.span_ns, 1.0)
+    return _Share(on_cpu=max(1.0 - standing - waiting, 0.0), waiting=waiting, throttled=throttled)
+
+
+def _told(summary: TraceSummary, *, lost_ns: int | None) -> list[RankFinding]:
+    """Return the rule's finding; `lost_ns` takes the place of its cost, which knows of no peers."""
+    host = summary.host
+    assert host is not None
+    samples = HostSamples(
+        span_ns=host.span_ns,
+        run_queue_wait_ns=host.run_queue_wait_ns,
+        throttled_ns=host.throttled_ns,
+        cores=host.cores,
+        others_cores=host.others_cores,
+        busiest=tuple((str(command), float(cores)) for command, cores in host.busiest),
+    )
+    judged = judge_contention(samples, window_ns=(0, summary.window_ns), ranks=(summary.rank,))
+    found = [
+        RankFinding(
+            bottleneck=each.bottleneck,
+            cause=each.cause,
+            subject=each.subject,
+            evidence=list(each.evidence),
+            confidence=each.confidence,
+            lost_ns=each.lost_ns,
+        )
+        for each in (judged if isinstance(judged, list) else ())
+    ]
+    return found if lost_ns is None else [replace(each, lost_ns=lost_ns) for each in found]

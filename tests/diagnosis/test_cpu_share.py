@@ -1,0 +1,86 @@
+"""Waiting for a CPU is a cause only as far as it prolongs work that the peers do as well."""
+
+from dataclasses import replace
+
+import pytest
+
+from lockstep.contracts.messages import HostSpan
+from lockstep.diagnosis.cpu_share import contention_beyond_peers, contention_from_outside
+from lockstep.diagnosis.root_cause import causes_beyond_peers
+from tests.diagnosis.summaries import STEPS, summary
+
+STEP_MS = 100
+STEP_NS = STEP_MS * 1e6
+
+
+def rank(number, *, standing_ms, waiting_ms, **host):
+    """Return a rank of a step of 100 ms that stands in collectives and waits for a CPU so long of it."""
+    made = summary(number, ("train", STEP_MS - standing_ms, ("wait for collectives", standing_ms)))
+    span_ns = 20 * STEP_MS * 10**6
+    counted = {"cores": 2, "others_cores": 0.0, "throttled_ns": 0} | host
+    told = HostSpan(span_ns=span_ns, run_queue_wait_ns=round(waiting_ms / STEP_MS * span_ns), **counted)
+    return replace(made, host=told)
+
+
+def cost_ms(suspect, *peers):
+    """Return what contention costs the suspect a step, None where it is not told."""
+    found = contention_beyond_peers(suspect, peers)
+    return found[0].lost_ns / STEPS / 1e6 if found else None
+
+
+def test_a_rank_with_strangers_on_its_core_is_told_what_they_cost():
+    """10 ms of work take 90 ms on a crowded core, and 12 ms elsewhere: the difference is contention, by name."""
+    suspect = rank(2, standing_ms=10, waiting_ms=80, cores=1, others_cores=0.9, busiest=[("burner", 0.9)])
+    peers = [rank(each, standing_ms=88, waiting_ms=2) for each in (0, 1)]
+    assert cost_ms(suspect, *peers) == pytest.approx(78, abs=0.1)
+    (found,) = causes_beyond_peers("compute", [suspect], peers, excess_ns=0.78 * STEP_NS)
+    assert (found.cause, found.bottleneck, found.subject) == ("cpu_contention", "cpu", "burner")
+    assert any("burner uses 0.9 cores" in sentence for sentence in found.evidence)
+
+
+def test_a_rank_that_works_more_waits_more_and_has_another_cause():
+    """On a crowded node every ms of work costs 2 ms of waiting: ten times the work is ten times the waiting."""
+    suspect = rank(2, standing_ms=10, waiting_ms=60)
+    peers = [rank(each, standing_ms=91, waiting_ms=6) for each in (0, 1)]
+    assert cost_ms(suspect, *peers) is None
+
+
+def test_waiting_of_the_work_that_is_more_does_not_count():
+    """Of a rank that works three times as much only the third is compared that its peers work as well."""
+    suspect = rank(2, standing_ms=10, waiting_ms=60)
+    peer = rank(0, standing_ms=85, waiting_ms=5)
+    assert cost_ms(suspect, peer) == pytest.approx(60 / 3 - 5, abs=0.1)
+
+
+def test_a_limit_of_the_control_group_counts_beyond_that_of_the_peers():
+    """A throttled rank waits for no CPU that others hold; what counts is how much more it is throttled."""
+    suspect = rank(2, standing_ms=10, waiting_ms=0, throttled_ns=600 * 10**6)
+    peer = rank(0, standing_ms=50, waiting_ms=0, throttled_ns=100 * 10**6)
+    assert cost_ms(suspect, peer) == pytest.approx(25, abs=0.1)
+
+
+def test_without_counts_there_is_no_answer():
+    """A suspect or peers of a node that does not count, and spans of no length, tell nothing."""
+    crowded = rank(2, standing_ms=10, waiting_ms=80)
+    idle = rank(0, standing_ms=90, waiting_ms=0)
+    assert cost_ms(crowded) is None
+    assert cost_ms(crowded, replace(idle, host=None)) is None
+    assert cost_ms(replace(crowded, host=None), idle) is None
+    assert cost_ms(replace(crowded, host=HostSpan(span_ns=0, run_queue_wait_ns=5)), idle) is None
+    assert cost_ms(replace(crowded, host=HostSpan(span_ns=5)), idle) is None
+
+
+@pytest.mark.parametrize("wrong_ns", [-(1 << 62), 1 << 62])
+def test_counts_that_cannot_be_are_cut(wrong_ns):
+    """A node that tells more waiting than time, or less than none, gives a cost between nothing and the window."""
+    suspect = rank(2, standing_ms=10, waiting_ms=80)
+    wrong = replace(suspect, host=replace(suspect.host, run_queue_wait_ns=wrong_ns, throttled_ns=wrong_ns))
+    assert 0 <= (cost_ms(wrong, rank(0, standing_ms=90, waiting_ms=0)) or 0) <= STEP_MS
+
+
+def test_a_whole_job_is_slowed_by_strangers_only():
+    """Ranks that wait for each other did so before; other processes on their cores, or a limit, are news."""
+    assert contention_from_outside(rank(0, standing_ms=20, waiting_ms=50)) == []
+    for host in ({"others_cores": 1.2}, {"throttled_ns": 300 * 10**6}):
+        (found,) = contention_from_outside(rank(0, standing_ms=20, waiting_ms=50, **host))
+        assert found.cause == "cpu_contention"

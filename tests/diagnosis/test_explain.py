@@ -1,0 +1,132 @@
+"""From the captures of an incident to function, root cause and advice."""
+
+from dataclasses import replace
+
+import pytest
+
+from lockstep.diagnosis import INSUFFICIENT
+from lockstep.diagnosis.explain import explain
+from lockstep.trace.patterns import FunctionClass, Pattern, PatternSummary, encode_patterns
+from tests.diagnosis.summaries import STEPS, summary
+from tests.diagnosis.test_root_cause import told
+
+STEP_SECONDS = 0.3
+
+
+def rank(number, *findings, work_ms=30, waits_ms=170, function="job.py(7): work", **changes):
+    made = summary(number, ("job.py(1): train", 100, (function, work_ms), ("wait for collectives", waits_ms)))
+    return replace(made, findings=list(findings), **changes)
+
+
+def slow(*findings, **changes):
+    """Return rank 2, which works 170 ms longer."""
+    return rank(2, *findings, work_ms=200, waits_ms=0, **changes)
+
+
+PEERS = [rank(0), rank(1)]
+
+
+def answer(suspects, peers=PEERS, *, cause="compute", scope="rank", excess_seconds=0.17):
+    return explain(
+        cause=cause,
+        scope=scope,
+        suspects=suspects,
+        peers=peers,
+        step_seconds=STEP_SECONDS,
+        excess_seconds=excess_seconds,
+    )
+
+
+def test_a_slow_function_without_a_cause_is_named_alone():
+    """Code that takes longer is its own reason: the function is told, and no root cause is made up."""
+    found = answer([slow()])
+    assert (found.function, found.root_cause, found.bottleneck) == ("job.py(7): work", "", "")
+    assert found.confidence == "high"
+
+
+def test_a_cause_joins_the_function():
+    """Function from the call trees, cause from the node: both, with the evidence of both."""
+    found = answer([slow(told("gc", 150))], cause="gc")
+    assert (found.root_cause, found.bottleneck) == ("gc", "cpu")
+    assert "gc, 150.0 ms a step: gc costs 150" in found.evidence
+
+
+def test_costs_that_peers_have_as_well_are_no_cause():
+    """Reading that holds up every rank alike stays out of the answer."""
+    reading = told("data_reading", 90, bottleneck="io")
+    found = answer([slow(reading)], [replace(peer, findings=[reading]) for peer in PEERS])
+    assert found.root_cause == ""
+    assert not any("data reading" in sentence for sentence in found.evidence)
+
+
+def test_the_subject_of_a_cause_stands_in_for_a_function_that_is_not_found():
+    """Without call trees the finding's subject is the function, and no more certain than medium."""
+    bare = [replace(each, tree=[]) for each in (slow(told("gc", 150, subject="sweep")), *PEERS)]
+    found = answer(bare[:1], bare[1:])
+    assert (found.function, found.root_cause, found.confidence) == ("sweep", "gc", "medium")
+
+
+def test_other_causes_are_named_beside_the_first():
+    """Of four causes the first explains, the next three are named with what they cost."""
+    found = answer([slow(*(told(cause, ms) for cause, ms in (("gc", 60), ("dispatch", 150), ("synchronisation", 90))))])
+    assert found.root_cause == "dispatch"
+    assert [each for each in found.evidence if each.startswith("beside it")] == [
+        "beside it: synchronisation, 90.0 ms a step",
+        "beside it: gc, 60.0 ms a step",
+    ]
+
+
+def test_advice_is_ordered_by_gain_and_given_once():
+    """The largest predicted gain is first, what cannot be predicted last, and nothing is said twice."""
+    found = answer([slow(told("gc", 150), told("data_processing", 60, bottleneck="io"))], cause="gc")
+    gains = [each.predicted_gain_ratio or 0.0 for each in found.advice]
+    assert gains == sorted(gains, reverse=True)
+    assert gains[0] == pytest.approx(0.5, abs=0.07)  # 150 of 300 ms, or all of the 170
+    suggestions = [each.suggestion for each in found.advice]
+    assert len(set(suggestions)) == len(suggestions)
+
+
+def test_the_first_suspect_that_could_be_read_is_compared():
+    """A suspect whose trace is broken does not hide the one beside it."""
+    broken = replace(slow(), tree=[], error="cut off")
+    assert answer([broken, replace(slow(), rank=3)]).function == "job.py(7): work"
+
+
+@pytest.mark.parametrize("suspects", [[], [replace(slow(), tree=[], error="cut off")]])
+def test_nothing_to_go_by_is_said(suspects):
+    """Without a usable capture of a suspect there is no function, no cause, and no failure."""
+    found = answer(suspects, [])
+    assert (found.function, found.root_cause, found.confidence) == (INSUFFICIENT, "", "low")
+
+
+def test_a_slower_job_has_the_cause_that_its_ranks_share():
+    """Small messages on every rank: the cause of the whole job, with whom it was told by."""
+    small = told("small_packets", 60, bottleneck="communication")
+    found = answer([rank(each, small) for each in range(4)], [], cause="link", scope="job")
+    assert (found.root_cause, found.bottleneck) == ("small_packets", "communication")
+    assert "ranks 0, 1, 2, 3 were captured" in found.evidence[0]
+
+
+def test_a_slower_job_is_not_explained_by_a_cause_of_one_rank():
+    """What one of four captured ranks has is not what slows all of them."""
+    found = answer([rank(0, told("gc", 100)), *(rank(each) for each in (1, 2, 3))], [], scope="job")
+    assert found.root_cause == ""
+
+
+@pytest.mark.parametrize("data", [b"\x00", b"x\x9c" + b"\xff" * 50, b"\x93" * 10_000, b"a" * (64 << 10)])
+def test_hostile_patterns_leave_the_other_witnesses(data):
+    """Bytes that are no patterns are passed over: the causes are told as without them."""
+    small = told("small_packets", 60, bottleneck="communication")
+    captured = [rank(each, patterns=data) for each in range(4)]
+    assert answer(captured, [], scope="job").root_cause == ""
+    told_too = [replace(each, findings=[small]) for each in captured]
+    assert answer(told_too, [], scope="job").root_cause == "small_packets"
+
+
+def test_nothing_is_expected_of_the_functions_of_hosts():
+    """Without a device a function that takes most of every rank's time is the training itself, and no finding."""
+    hosts = Pattern(function="job.py(7): work", stack=(), kind=FunctionClass.HOST, beta=0.9, mu=1.0, sigma=0.0)
+    data = encode_patterns(
+        PatternSummary(window_ns=STEPS * 10**8, patterns=(hosts,), omitted_count=0, omitted_beta=0.0)
+    )
+    assert answer([rank(each, patterns=data) for each in range(4)], [], scope="job").root_cause == ""
