@@ -45,8 +45,8 @@ def test_everything_sums_to_the_window(path):
 def test_the_slow_rank_its_function_and_its_cause():
     """The recorded job of four: rank 2 is waited for, and the sleep in its forward is why; nobody else is named."""
     found = summary(SHARED / "torch_cpu" / "slow_forward_rank2_with_stack")
-    assert causes(found) == [("waiting_for_straggler", [2]), ("slow_function", [2])]
-    function = found["findings"][1]
+    assert causes(found) == [("slow_function", [2]), ("waiting_for_straggler", [2])]
+    function = found["findings"][0]
     assert function["subject"] == SLEEP
     assert "called from train.py(20): forward" in function["evidence"]
     assert function["lost_ns"] == pytest.approx(60e6, rel=0.05)  # two steps of 30 ms

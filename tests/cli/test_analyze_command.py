@@ -35,13 +35,14 @@ def job(tmp_path):
 
 
 def test_a_person_reads_where_and_what_to_do(job, capsys):
-    """Breakdown by rank, the rank that all wait for first, its function, advice with its gain."""
+    """Breakdown by rank, the rank that all wait for, its function, advice with its gain."""
     assert main(["analyze", "--processes", "1", str(job)]) == 0
     said = capsys.readouterr()
     lines = said.out.splitlines()
     assert "compute" in lines[0]
     assert [line.split()[0] for line in lines[1:5]] == ["0", "1", "2", "3"]
-    assert "1. communication: waiting for straggler on rank 2: 0 (high confidence, 199.9 ms lost)" in lines
+    straggler = ". communication: waiting for straggler on rank 2: 0 (high confidence, 199.9 ms lost)"
+    assert any(line.endswith(straggler) for line in lines)
     assert any(line.startswith("   -> ") and "(up to 40% of the step)" in line for line in lines)
     assert f"cpu: slow function on rank 2: {SLEEP}" in said.out
     assert said.err == ""
