@@ -21,12 +21,14 @@ _LEAST_CORES = 0.01  # what the CPU's ticks can tell in a second
 class Interval:
     """What a rank met from `begin_ns` to `end_ns` (CLOCK_MONOTONIC); None is not known, 0 a measured zero.
 
-    `cpu_ns` is of its process and that one's descendants, `others_ns` of everything but its run on its `cores`.
+    `on_cpu_ns` and `run_queue_wait_ns` are its training thread's, `cpu_ns` is of its process and that one's
+    descendants, `others_ns` of everything but its run on its `cores`.
     `busiest` are commands of others with their CPU time there, at most BUSIEST_MAX.
     """
 
     begin_ns: int
     end_ns: int
+    on_cpu_ns: int | None = None
     run_queue_wait_ns: int | None = None
     throttled_ns: int | None = None
     cpu_ns: int | None = None
@@ -64,6 +66,7 @@ class _Comparison:
         return Interval(
             begin_ns=self._before.at_ns,
             end_ns=self._after.at_ns,
+            on_cpu_ns=_grown(then.on_cpu_ns, now.on_cpu_ns),
             run_queue_wait_ns=_grown(then.run_queue_wait_ns, now.run_queue_wait_ns),
             throttled_ns=_throttled(then.throttled_ns, now.throttled_ns),
             cpu_ns=self._tree_ns(now.process.pid),

@@ -69,10 +69,15 @@ def read_process(pid: int, proc: str = PROC) -> Process | None:
     return Process(pid, parent, command, start, own_ns, reaped_ns)
 
 
-def run_queue_wait_ns(pid: int, thread: int, proc: str = PROC) -> int | None:
-    """Return how long a thread has waited for a CPU since it began; None also where the kernel does not count it."""
+def thread_times_ns(pid: int, thread: int, proc: str = PROC) -> tuple[int | None, int | None]:
+    """Return how long a thread has been on a CPU and has waited for one since it began.
+
+    None also where the kernel does not count it.
+    """
     values = read(f"{proc}/{pid}/task/{thread}/schedstat", _STAT_BYTES).split()
-    return _number(values[1]) if len(values) == 3 and _number(values[0]) else None  # noqa: PLR2004  (all 0: not counted)
+    if len(values) != 3 or not _number(values[0]):  # noqa: PLR2004  (all 0: not counted)
+        return None, None
+    return _number(values[0]), _number(values[1])
 
 
 def allowed_cores(pid: int, proc: str = PROC) -> frozenset[int] | None:

@@ -42,6 +42,7 @@ class RankReading:
     """
 
     process: Process | None = None
+    on_cpu_ns: int | None = None
     run_queue_wait_ns: int | None = None
     throttled_ns: Mapping[str, int] = field(default_factory=dict)
     cores: frozenset[int] | None = None
@@ -89,9 +90,11 @@ def _read_rank(target: Target, processes: Mapping[int, Process], root: str, cgro
     process = None if pid is None else processes.get(pid) or proc.read_process(pid, root)
     if pid is None or process is None:
         return RankReading()
+    on_cpu_ns, run_queue_wait_ns = proc.thread_times_ns(pid, pid, root)
     return RankReading(
         process=process,
-        run_queue_wait_ns=proc.run_queue_wait_ns(pid, pid, root),
+        on_cpu_ns=on_cpu_ns,
+        run_queue_wait_ns=run_queue_wait_ns,
         throttled_ns=throttled_ns(pid, root, cgroups),
         cores=proc.allowed_cores(pid, root),
     )

@@ -163,6 +163,7 @@ class HostWatch:
             commands.update(dict(each.busiest))
         return HostSpan(
             span_ns=span_ns,
+            on_cpu_ns=_sum([each.on_cpu_ns for each in found]),
             run_queue_wait_ns=_sum([each.run_queue_wait_ns for each in found]),
             throttled_ns=_sum([each.throttled_ns for each in found]),
             cores=found[-1].cores,

@@ -206,7 +206,7 @@ def _check_limits(topic: str, message: Message) -> None:
 
 def _check_host(topic: str, host: HostSpan) -> None:
     _at_most("span_ns", topic, host.span_ns, _COUNT_MAX)
-    for what in ("run_queue_wait_ns", "throttled_ns", "cores"):
+    for what in ("on_cpu_ns", "run_queue_wait_ns", "throttled_ns", "cores"):
         value = getattr(host, what)
         if value is not None:
             _at_most(what, topic, value, _COUNT_MAX)

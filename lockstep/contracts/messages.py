@@ -188,12 +188,13 @@ class RankFinding:
 class HostSpan:
     """What a node counted about one rank's process while it was captured; None is not known, 0 a measured zero.
 
-    `span_ns` is the time between the counts. `run_queue_wait_ns` is the training thread's, `throttled_ns` its control
-    group's; `cores` may be used by the process, `others_cores` of them other processes kept busy; `busiest` are those,
-    command and cores.
+    `span_ns` is the time between the counts. `on_cpu_ns` and `run_queue_wait_ns` are the training thread's,
+    `throttled_ns` its control group's; `cores` may be used by the process, `others_cores` of them other processes kept
+    busy; `busiest` are those, command and cores.
     """
 
     span_ns: int
+    on_cpu_ns: int | None = None
     run_queue_wait_ns: int | None = None
     throttled_ns: int | None = None
     cores: int | None = None

@@ -6,8 +6,9 @@ peers do as well: with a share u of the time on a CPU and a share w waiting for 
 
     prolonged = w_own min(1, u_peers / u_own) - w_peers.
 
-The training thread is on a CPU when it neither stands in a collective, which its call tree tells, nor waits for one.
-The counts are of a longer time than the capture, so u is an estimate; it can only make the answer smaller.
+The node counts how long the training thread was on a CPU. Where it could not, the thread is taken to be on one when
+it neither stands in a collective, which its call tree tells, nor waits for one; that makes u too small on busy
+machines, and the answer with it.
 """
 
 from collections.abc import Sequence
@@ -63,7 +64,8 @@ def _share(summary: TraceSummary) -> _Share | None:
     waiting = min(max(host.run_queue_wait_ns, 0) / host.span_ns, 1.0)
     standing = sum(node.total_ns for node in summary.tree if node.name == WAIT_NAME) / summary.window_ns
     throttled = min(max(host.throttled_ns or 0, 0) / host.span_ns, 1.0)
-    return _Share(on_cpu=max(1.0 - standing - waiting, 0.0), waiting=waiting, throttled=throttled)
+    on_cpu = 1.0 - standing - waiting if host.on_cpu_ns is None else host.on_cpu_ns / host.span_ns
+    return _Share(on_cpu=min(max(on_cpu, 0.0), 1.0), waiting=waiting, throttled=throttled)
 
 
 def _told(summary: TraceSummary, *, lost_ns: int | None) -> list[RankFinding]:

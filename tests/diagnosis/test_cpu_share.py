@@ -45,6 +45,15 @@ def test_a_rank_that_works_more_waits_more_and_has_another_cause():
     assert cost_ms(suspect, *peers) is None
 
 
+def test_time_on_a_cpu_is_counted_where_the_node_can():
+    """On a busy node peers wait for a CPU while they stand in collectives: what they work is what was counted."""
+    span_ns = 20 * STEP_MS * 10**6
+    suspect = rank(2, standing_ms=0, waiting_ms=88, on_cpu_ns=span_ns // 10)
+    peers = [rank(each, standing_ms=80, waiting_ms=27, on_cpu_ns=span_ns // 10) for each in (0, 1)]
+    assert cost_ms(suspect, *peers) == pytest.approx(88 - 27, abs=0.1)
+    assert cost_ms(*(replace(each, host=replace(each.host, on_cpu_ns=None)) for each in (suspect, *peers))) is None
+
+
 def test_waiting_of_the_work_that_is_more_does_not_count():
     """Of a rank that works three times as much only the third is compared that its peers work as well."""
     suspect = rank(2, standing_ms=10, waiting_ms=60)

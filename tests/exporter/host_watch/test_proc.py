@@ -40,13 +40,20 @@ def test_a_round_is_bounded(node: FakeNode, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("5 17 3\n", 17), ("5 0 3\n", 0), ("0 0 0\n", None), ("", None), ("5 17\n", None), ("5 x 3\n", None)],
+    [
+        ("5 17 3\n", (5, 17)),
+        ("5 0 3\n", (5, 0)),
+        ("0 0 0\n", (None, None)),
+        ("", (None, None)),
+        ("5 17\n", (None, None)),
+        ("5 x 3\n", (5, None)),
+    ],
 )
-def test_the_run_queue_wait_is_the_second_figure(node: FakeNode, text: str, expected: int | None):
-    """A measured zero stays 0; a kernel that does not count, and writes zeros, says nothing."""
+def test_a_thread_is_on_a_cpu_and_waits_for_one(node: FakeNode, text: str, expected: tuple[int | None, int | None]):
+    """The first two figures; a measured zero stays 0, and a kernel that does not count, and writes zeros, says nothing."""
     node.write("42/task/43/schedstat", text)
-    assert proc.run_queue_wait_ns(42, 43, str(node.proc)) == expected
-    assert proc.run_queue_wait_ns(42, 44, str(node.proc)) is None
+    assert proc.thread_times_ns(42, 43, str(node.proc)) == expected
+    assert proc.thread_times_ns(42, 44, str(node.proc)) == (None, None)
 
 
 @pytest.mark.parametrize(
