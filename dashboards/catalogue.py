@@ -2,12 +2,19 @@
 
 from pathlib import Path
 
-from dashboards import house
+from dashboards import diagnoses, domains, fleet, house, itself, rank
 from dashboards.run import board as run
 
 RENDERED = Path(__file__).parent / "rendered"
 
-BOARDS = {"run": run.BOARD}
+BOARDS = {
+    "fleet": fleet.BOARD,
+    "run": run.BOARD,
+    "domains": domains.BOARD,
+    "rank": rank.BOARD,
+    "diagnoses": diagnoses.BOARD,
+    "itself": itself.BOARD,
+}
 """File name without its ending, to dashboard."""
 
 

@@ -22,6 +22,18 @@ NO_VALUE = "no data"
 
 _SHARED_CROSSHAIR = 1
 _ON_TIME_RANGE_CHANGE = 2
+_ALL_BOARDS = {
+    "asDropdown": True,
+    "icon": "external link",
+    "includeVars": True,
+    "keepTime": True,
+    "tags": ["lockstep"],
+    "targetBlank": False,
+    "title": "Lockstep",
+    "tooltip": "Other dashboards of Lockstep, with the same run and time",
+    "type": "dashboards",
+    "url": "",
+}
 _LEGACY_DASHBOARD = ("__inputs", "gnetId", "hideControls", "rows", "sharedCrosshair", "style")
 _LEGACY_PANEL = ("cacheTimeout", "columns", "editable", "error", "fontSize", "height", "hideTimeOverride", "mappings")
 _LEGACY_PANEL_SIZES = ("color", "minSpan", "span", "timeFrom", "timeShift")
@@ -40,7 +52,9 @@ class BarGauge(G.Panel):  # type: ignore[misc]  # grafanalib carries no types
 
 
 class AlertList(G.Panel):  # type: ignore[misc]  # grafanalib carries no types
-    """The alerts of one run, as Grafana gets them from the data source."""
+    """Alerts as Grafana gets them from the data source; `labels` is a PromQL selector that chooses among them."""
+
+    labels = ""
 
     def to_json_data(self) -> Any:
         """Return the panel's mapping."""
@@ -50,7 +64,7 @@ class AlertList(G.Panel):  # type: ignore[misc]  # grafanalib carries no types
             "groupMode": "default",
             "maxItems": 20,
             "sortOrder": 1,
-            "alertInstanceLabelFilter": '{run="$run"}',
+            "alertInstanceLabelFilter": self.labels,
             "stateFilter": states,
         }
         return self.panel_json({"type": "alertlist", "options": options})
@@ -196,9 +210,11 @@ def states(title: str, description: str, *queries: Any, overrides: Sequence[Any]
     )
 
 
-def alerts(title: str, description: str) -> Any:
+def alerts(title: str, description: str, labels: str = '{run="$run"}') -> Any:
     """Return the list of alerts that fire or are about to."""
-    return AlertList(title=title, description=description)
+    panel = AlertList(title=title, description=description)
+    panel.labels = labels
+    return panel
 
 
 def thresholds(*steps: tuple[float | None, str]) -> list[dict[str, Any]]:
@@ -308,11 +324,16 @@ def _finish(data: dict[str, Any]) -> dict[str, Any]:
             target["range"] = not target["instant"]
     for item in data["templating"]["list"]:
         _drop(item, _LEGACY_VARIABLE)
+        if item["type"] == "textbox":
+            _drop(item, ("datasource", "definition", "refresh", "regex", "sort", "includeAll", "allValue", "options"))
+            item["current"] = {"selected": True, "text": item["query"], "value": item["query"]}
+            continue
         if item["type"] == "query":
             item["definition"] = item["query"]
             item["query"] = {"query": item["definition"], "refId": "StandardVariableQuery"}
         item["current"] = {"selected": True, "text": "All", "value": "$__all"} if item["multi"] else {}
     _drop(data, _LEGACY_DASHBOARD)
+    data["links"] = [_ALL_BOARDS]
     finished: dict[str, Any] = _without_nulls(data)
     return finished
 

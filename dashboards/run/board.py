@@ -1,10 +1,10 @@
 """The Run dashboard, from top to bottom as one asks: is the run well, who holds it back, where does its time go."""
 
 from dashboards.house import Board, annotation, datasource_variable, variable
+from dashboards.queries import RUN
 from dashboards.run.breakdown import BREAKDOWN
 from dashboards.run.culprits import CULPRITS
 from dashboards.run.health import HEALTH
-from dashboards.run.queries import RUN
 from dashboards.run.watching import WATCHING
 
 BOARD = Board(

@@ -1,7 +1,7 @@
 """Where does the time go? Own work, waiting, communication, and what is no plain training step."""
 
 from dashboards.house import Line, Row, query, timeseries
-from dashboards.run.queries import RUN, TOP, ratio_by_kind
+from dashboards.queries import RUN, TOP, ratio_by_kind
 
 BREAKDOWN = Row(
     title="Where does the time go?",

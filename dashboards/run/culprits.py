@@ -1,7 +1,7 @@
 """Who holds us back? Slow ranks, open incidents, ranks that have not arrived, and what they cost."""
 
 from dashboards.house import Line, Row, alerts, bars, query, table, timeseries
-from dashboards.run.queries import RUN, TOP, seconds_per_step
+from dashboards.queries import RUN, TOP, seconds_per_step
 
 CULPRITS = Row(
     title="Who holds us back?",

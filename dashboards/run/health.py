@@ -1,7 +1,7 @@
 """Is the run well? Its state, its step time and what it gets done."""
 
 from dashboards.house import Line, Row, coloured, query, stat, states, timeseries
-from dashboards.run.queries import RUN, rate
+from dashboards.queries import RUN, rate
 from lockstep.contracts.metrics import RUN_STATES
 
 _COLOURS = {

@@ -1,7 +1,7 @@
 """What does the watching cost, and does it work? The agents, the profiles, and records on their way."""
 
 from dashboards.house import Line, Row, query, timeseries
-from dashboards.run.queries import RUN, rate
+from dashboards.queries import RUN, rate
 
 WATCHING = Row(
     title="What does the watching cost, and does it work?",

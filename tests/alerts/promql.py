@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, field
 
 from alerts import rules
+from dashboards import foreign
 from lockstep.contracts.metrics import BY_NAME, Metric
 
 _TOKEN = re.compile(
@@ -22,6 +23,7 @@ _WORDS = (*_LISTS, "and", "or", "unless", "bool", "offset", "inf", "nan")
 _TARGET = ("job", "instance")
 _OF_PROMETHEUS = {
     "up": _TARGET,
+    **{name: (*_TARGET, *labels) for name, labels in foreign.LABELS.items()},
     "ALERTS": (*_TARGET, "alertname", "alertstate", "severity", "run", "rank", "hostname", "cause"),
 }
 RATES = ("rate", "irate", "increase", "resets")
@@ -128,6 +130,7 @@ def problems(text: str) -> list[str]:
 
 def _rate_problems(selector: Selector, metric: Metric | None) -> list[str]:
     counted = metric is not None and metric.type in ("counter", "histogram")
+    counted = counted or (selector.metric in foreign.LABELS and selector.metric.endswith("_total"))
     rated = bool(selector.range) and selector.function in RATES
     if counted and not rated:
         return [f"{selector.metric}: a counter outside of rate or increase"]

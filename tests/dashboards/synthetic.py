@@ -49,7 +49,29 @@ def openmetrics(start_unix_s: int) -> str:
                 number = value(second)
                 if number is not None:
                     lines.append(f"{name}{{{text}}} {number} {start_unix_s + second}\n")
+    for name, labels, rate, level in _foreign():
+        text = ",".join(f'{key}="{item}"' for key, item in labels.items())
+        lines.append(f"# TYPE {name.removesuffix('_total')} {'counter' if rate else 'gauge'}\n")
+        samples = range(0, SPAN_S + 1, SCRAPE_S)
+        lines += [f"{name}{{{text}}} {level + rate * second} {start_unix_s + second}\n" for second in samples]
     return "".join([*lines, "# EOF\n"])
+
+
+def _foreign():
+    """Yield (name, labels, growth a second, value) of what others export about the slow rank's host."""
+    host = _host(SLOW_RANK)
+    node = {"job": "node", "instance": f"{host}:9100"}
+    dcgm = {"job": "dcgm", "instance": f"{host}:9400", "Hostname": host, "UUID": "GPU-0", "gpu": "0"}
+    npu = {"job": "npu", "instance": f"{host}:8082", "id": "0"}
+    yield "node_uname_info", {**node, "nodename": host}, 0, 1
+    yield "node_memory_MemAvailable_bytes", node, 0, 3e11
+    yield "node_memory_MemTotal_bytes", node, 0, 1e12
+    yield "node_network_receive_bytes_total", {**node, "device": "ib0"}, 1e9, 0
+    yield "node_network_transmit_bytes_total", {**node, "device": "ib0"}, 1e9, 0
+    for name, value in (("SM_CLOCK", 1410), ("GPU_TEMP", 84), ("POWER_USAGE", 690)):
+        yield f"DCGM_FI_DEV_{name}", dcgm, 0, value
+    for name, value in (("aicore_current_freq", 800), ("temperature", 62), ("power", 310)):
+        yield f"npu_chip_info_{name}", npu, 0, value
 
 
 def step_s(second):
@@ -84,7 +106,8 @@ def _series(metric: Metric, start):
         labels = {"run": RUN, "rank": SLOW_RANK, "hostname": _host(SLOW_RANK), "domain_kind": "dp", "cause": "compute"}
         yield metric.name, labels, lambda t: 0.6 if t >= FAULT_S else None
     elif metric.name == "lockstep_incident_info":
-        labels = {"run": RUN, "incident": "train-1", "rank": SLOW_RANK, "cause": "compute", "function": FUNCTION}
+        labels = {"run": RUN, "incident": "train-1", "rank": SLOW_RANK, "cause": "compute"}
+        labels |= {"root_cause": "slow_function", "function": FUNCTION}
         yield metric.name, labels, lambda t: 1 if t >= FAULT_S else None
     else:
         for labels in _label_sets(metric):
@@ -97,6 +120,8 @@ def _label_sets(metric: Metric):
         sets = [{"run": RUN}]
     if "rank" in metric.labels:
         sets = [{**labels, "rank": rank} for labels in sets for rank in range(RANKS)]
+    if "incident" in metric.labels:
+        sets = [{**labels, "incident": "train-1"} for labels in sets]
     if metric.values:
         sets = [{**labels, metric.labels[-1]: value} for labels in sets for value in metric.values]
     if metric.name == "lockstep_rank_info":
@@ -140,6 +165,9 @@ def _value(metric: Metric, labels, start):
         "lockstep_run_incidents_open": lambda t: int(t >= FAULT_S and labels.get("cause") == "compute"),
         "lockstep_run_lost_device_seconds_total": lambda t: excess_s(t) * (RANKS - 1),
         "lockstep_run_imbalance_ratio": lambda _: 0.02,
+        "lockstep_incident_predicted_gain_ratio": lambda t: 0.33 if t >= FAULT_S else None,
+        "lockstep_agent_up": lambda _: int(labels.get("rank") != RANKS - 1),
+        "lockstep_exporter_mqtt_connected": lambda t: int(t < FAULT_S),
         "lockstep_exporter_records_lost_total": lambda _: 0,
         "lockstep_coordinator_records_recorded_total": lambda t: steps(t) * RANKS * (labels.get("state") == "written"),
     }

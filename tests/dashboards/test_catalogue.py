@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from dashboards import catalogue
+from alerts import rules
+from dashboards import catalogue, foreign
 from lockstep.contracts.metrics import BY_NAME
 from lockstep.contracts.records import DOMAIN_KINDS
 from tests.alerts.promql import parse, problems
@@ -13,7 +14,7 @@ from tests.alerts.promql import parse, problems
 BOARDS = {path.stem: json.loads(text) for path, text in catalogue.render().items()}
 PANELS = [(name, panel) for name, board in BOARDS.items() for panel in board["panels"] if panel["type"] != "row"]
 TARGETS = [(name, panel, target) for name, panel in PANELS for target in panel["targets"]]
-UNITS = {"none", "short", "s", "percentunit", "Bps"}
+UNITS = {"none", "short", "s", "percentunit", "Bps", "bytes", "celsius", "watt"}
 BOUNDED = ("lockstep_suspect_slowdown_ratio", "lockstep_incident_info", "lockstep_incident_silence_seconds")
 
 each_board = pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
@@ -24,7 +25,11 @@ each_target = pytest.mark.parametrize(
 
 
 def expression(target):
-    return target["expr"].replace("$__rate_interval", "1m")
+    return target["expr"].replace("$__rate_interval", "1m").replace("$__range", "1h")
+
+
+def variables(name):
+    return {item["name"]: item for item in BOARDS[name]["templating"]["list"]}
 
 
 def test_rendered_files_are_what_the_sources_render():
@@ -73,9 +78,12 @@ def test_variables(board):
     first, *others = board["templating"]["list"]
     assert (first["name"], first["type"], first["label"]) == ("datasource", "datasource", "Data source")
     for item in others:
+        assert item["label"]
+        if item["type"] == "textbox":
+            assert (item["name"], item["current"]["value"]) == ("coordinator", item["query"])
+            continue
         assert item["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
         assert item["refresh"] == 2
-        assert item["label"]
         selector, label = re.fullmatch(r"label_values\((.*), (\w+)\)", item["definition"]).groups()
         assert problems(selector) == []
         assert label in BY_NAME[parse(selector).selectors[0].metric].labels
@@ -123,7 +131,12 @@ def test_a_panel_explains_itself(name, panel):
     assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
     assert panel["interval"] == "15s"
     if panel["type"] == "alertlist":
-        assert panel["options"]["alertInstanceLabelFilter"] == '{run="$run"}'
+        chosen = panel["options"]["alertInstanceLabelFilter"]
+        if "run" in variables(name):
+            assert chosen == '{run="$run"}'
+        else:
+            pattern = re.fullmatch(r'\{alertname=~"(.+)"\}', chosen)[1]
+            assert [alert.name for alert in rules.alerts() if re.fullmatch(pattern, alert.name)]
         return
     assert panel["targets"]
     unit = panel["fieldConfig"]["defaults"]["unit"]
@@ -145,19 +158,25 @@ def test_a_panel_does_not_lie_about_missing_data(name, panel):
 
 @each_target
 def test_a_query_uses_the_catalogue(name, panel, target):
-    """Every metric, label and value exists, counters are read as rates, and the run is chosen wherever it can be."""
+    """Every metric, label and value exists, counters are read as rates, and the run is chosen where one is shown."""
     assert problems(expression(target)) == []
     for selector in parse(expression(target)).selectors:
         metric = BY_NAME.get(re.sub(r"_bucket\Z", "", selector.metric))
-        if metric is None or "run" in metric.labels:
+        if selector.metric in foreign.LABELS:
+            continue
+        if "run" in variables(name) and (metric is None or "run" in metric.labels):
             assert selector.matchers["run"] == ("=", "$run")
+        else:
+            assert "run" not in selector.matchers
+        if "rank" in variables(name) and metric is not None and "rank" in metric.labels:
+            assert selector.matchers["rank"] == ("=", "$rank")
         assert selector.matchers.get("hostname", ("=~",))[0] == "=~"  # the host variable may hold several
 
 
 @each_target
 def test_a_rate_spans_what_grafana_chooses(name, panel, target):
     """The window of a rate follows the zoom and the scrape interval."""
-    assert set(re.findall(r"\[([^\]]*)\]", target["expr"])) <= {"$__rate_interval"}
+    assert set(re.findall(r"\[([^\]]*)\]", re.sub(r'"[^"]*"', "", target["expr"]))) <= {"$__rate_interval", "$__range"}
 
 
 @each_target
@@ -166,8 +185,8 @@ def test_single_ranks_are_bounded(name, panel, target):
     outer = re.search(r"\bby \(([^)]*)\)", target["expr"])
     labels = outer[1].split(", ") if outer else []
     if {"rank", "hostname"} & set(labels):
-        bounded = re.match(r"(top|bottom)k\(8, ", target["expr"]) or any(b in target["expr"] for b in BOUNDED)
-        assert bounded
+        few = re.match(r"(top|bottom)k\((8|64), ", target["expr"]) or 'rank="$rank"' in target["expr"]
+        assert few or any(bounded in target["expr"] for bounded in BOUNDED)
 
 
 @each_target
@@ -188,9 +207,58 @@ def test_every_kind_of_fact_is_shown():
     elsewhere = {
         "lockstep_run_fluctuating",  # an input of the alerts; the state says it to a person
         "lockstep_run_step",  # an index; its rate is the panel Steps
-        "lockstep_run_incidents_total",
-        "lockstep_run_lost_device_seconds_total",  # through its recorded rate
         "lockstep_run_suspects_omitted",  # in the alert's description
     }
     assert judged - shown == elsewhere
     assert len(DOMAIN_KINDS) <= 8  # the panels by kind of domain stay readable
+
+
+def links():
+    """Yield (board, link) of every cell that leads somewhere."""
+    for name, panel in PANELS:
+        for override in panel["fieldConfig"].get("overrides", []):
+            for item in override["properties"]:
+                if item["id"] == "links":
+                    yield from ((name, link) for link in item["value"])
+
+
+def test_links_lead_to_boards_and_give_them_variables_they_have():
+    """A cell leads to a dashboard that exists, with values for its variables, or to the coordinator that was named."""
+    by_uid = {board["uid"]: name for name, board in BOARDS.items()}
+    found = list(links())
+    assert {re.match(r"/d/([a-z-]+)", link["url"])[1] for _, link in found if link["url"].startswith("/d/")} == {
+        "lockstep-run",
+        "lockstep-diagnoses",
+        "lockstep-rank",
+    }
+    for name, link in found:
+        board = re.match(r"/d/([a-z-]+)\?\$\{__url_time_range\}&\$\{datasource:queryparam\}", link["url"])
+        if board is None:
+            assert link["url"].startswith("${coordinator}/")
+            assert "coordinator" in variables(name)
+            continue
+        given = set(re.findall(r"var-(\w+)=", link["url"])) | set(re.findall(r"\$\{(\w+):queryparam\}", link["url"]))
+        assert given <= set(variables(by_uid[board[1]]))
+        assert "run" in given
+
+
+@each_board
+def test_every_board_leads_to_the_others(board):
+    """One menu on each dashboard has all others, and takes time and variables along."""
+    (menu,) = board["links"]
+    assert menu["tags"] == board["tags"]
+    assert menu["keepTime"]
+    assert menu["includeVars"]
+
+
+def test_a_cell_is_linked_by_a_label_it_has():
+    """`${__data.fields.X}` of a link names a column of the same table."""
+    for name, panel in PANELS:
+        columns = {
+            label
+            for target in panel["targets"]
+            for label in re.findall(r"\w+", str(parse(expression(target)).grouping))
+        }
+        for override in panel["fieldConfig"].get("overrides", []):
+            for field in re.findall(r"__data\.fields\.(\w+)", json.dumps(override)):
+                assert field in columns, (name, panel["title"], field)

@@ -20,6 +20,8 @@ pytestmark = pytest.mark.servers
 BOARDS = {path.stem: json.loads(text) for path, text in catalogue.render().items()}
 PANELS = [p for board in BOARDS.values() for p in board["panels"] if p["type"] != "row"]
 TARGETS = [(panel, target) for panel in PANELS for target in panel["targets"]]
+# Each query once: dashboards share some of their panels.
+DISTINCT = {(target["expr"], target["instant"]): (panel, target) for panel, target in TARGETS}
 DEADLINE_S = 60
 SERIES_MAX = 1000
 
@@ -49,7 +51,11 @@ class Prometheus:
 
 
 def fill(expr, run):
-    return expr.replace("$__rate_interval", "1m").replace("$run", run).replace("$hostname", ".+")
+    """Return an expression with the values that Grafana would put in for its variables."""
+    values = {"$__rate_interval": "1m", "$__range": "1h", "$hostname": ".+", "$rank": str(synthetic.SLOW_RANK)}
+    for name, value in values.items():
+        expr = expr.replace(name, value)
+    return expr.replace("$run", run)
 
 
 def until(condition):
@@ -86,7 +92,7 @@ def server(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("panel", "target"), TARGETS, ids=[f"{panel['title']}-{target['refId']}" for panel, target in TARGETS]
+    ("panel", "target"), DISTINCT.values(), ids=[f"{p['title']}-{t['refId']}" for p, t in DISTINCT.values()]
 )
 def test_a_panel_shows_a_run_and_nothing_of_another(server, panel, target):
     """Each query has data of the run, not too much of it, numbers only; and none of a run that does not exist."""
@@ -108,7 +114,8 @@ def test_variables_find_the_run_and_its_hosts(server):
                 window = {"start": server.end - synthetic.SPAN_S, "end": server.end}
                 parameters = {"match[]": fill(selector, synthetic.RUN), **window}
                 found[item["name"]] = server.get(f"/api/v1/label/{label}/values", **parameters)
-    assert found == {"run": [synthetic.RUN], "hostname": ["node1", "node2"]}
+    ranks = [str(rank) for rank in range(synthetic.RANKS)]
+    assert found == {"run": [synthetic.RUN], "hostname": ["node1", "node2"], "rank": ranks}
 
 
 def test_annotations_mark_the_incident(server):
@@ -122,7 +129,8 @@ def test_annotations_mark_the_incident(server):
 
 def shown(server, title, letter="A"):
     """Return the series of a panel by their legend labels, with their last value."""
-    (target,) = [t for p, t in TARGETS if p["title"] == title and t["refId"] == letter]
+    board = BOARDS["run"]["panels"]
+    (target,) = [t for p in board for t in p.get("targets", []) if p["title"] == title and t["refId"] == letter]
     series = server.ask(target, synthetic.RUN)
     return {tuple(s["metric"].values()): float((s.get("values") or [s["value"]])[-1][1]) for s in series}
 

@@ -1,4 +1,4 @@
-"""PromQL that several parts of the Run dashboard share.
+"""PromQL that several dashboards share.
 
 Queries read judged and recorded series, whose number does not grow with the ranks; the few that look at single ranks
 are bounded by topk.
@@ -7,8 +7,16 @@ are bounded by topk.
 TOP = 8
 """Single ranks or hosts shown at once: what a person can compare."""
 
+MANY = 64
+"""Ranks in one matrix: what fits on a screen, eight nodes of eight."""
+
 RUN = 'run="$run"'
 """The matcher of the run that was chosen."""
+
+RANK = f'{RUN},rank="$rank"'
+"""The matchers of the rank that was chosen."""
+
+_HOSTS = f'max by (rank, hostname) (lockstep_rank_info{{{RUN},hostname=~"$hostname"}})'
 
 
 def rate(metric: str, by: str = "", matchers: str = RUN) -> str:
@@ -19,10 +27,17 @@ def rate(metric: str, by: str = "", matchers: str = RUN) -> str:
 
 def seconds_per_step(metric: str) -> str:
     """Return seconds per step of single ranks with their hosts, for topk to choose from."""
-    hosts = f'max by (rank, hostname) (lockstep_rank_info{{{RUN},hostname=~"$hostname"}})'
-    return f"{rate(metric, 'rank')} / {rate('lockstep_steps_total', 'rank')} * on (rank) group_left (hostname) {hosts}"
+    return f"{rate(metric, 'rank')} / {rate('lockstep_steps_total', 'rank')} * on (rank) group_left (hostname) {_HOSTS}"
 
 
 def ratio_by_kind(metric: str) -> str:
     """Return a recorded ratio by kind of domain."""
     return f"max by (domain_kind) (run_domain_kind:{metric}:ratio_rate5m{{{RUN}}})"
+
+
+def wait_of_kind(kind: str) -> str:
+    """Return seconds per step that single ranks are blocked in one kind of domain, the longest."""
+    matchers = f'{RUN},domain_kind="{kind}"'
+    waits = f"sum by (rank) (rate(lockstep_collective_wait_seconds_total{{{matchers}}}[$__rate_interval]))"
+    steps = rate("lockstep_steps_total", "rank")
+    return f"topk({MANY}, {waits} / {steps} * on (rank) group_left (hostname) {_HOSTS})"

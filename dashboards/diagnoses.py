@@ -1,0 +1,180 @@
+"""The Diagnoses dashboard: what is wrong in a run, why, what its repair would give back, and what looking cost."""
+
+from dashboards.house import (
+    Board,
+    Line,
+    Row,
+    bars,
+    datasource_variable,
+    query,
+    stat,
+    states,
+    table,
+    timeseries,
+    variable,
+)
+from dashboards.panels import Column, coordinator_variable, grid, to_coordinator
+from dashboards.queries import RUN, TOP
+
+_LINKS = (
+    to_coordinator("Evidence, peers and thresholds", "/api/v1/incidents/${__value.text}"),
+    to_coordinator("Page of the coordinator", "/"),
+)
+
+_WHAT = Row(
+    title="What is wrong, and what would mending it give back?",
+    lines=(
+        Line(
+            height=9,
+            panels=(
+                grid(
+                    "Open incidents",
+                    "What is known of each, largest predicted gain first. Root cause and function are empty until a "
+                    "profile has named them; a gain is empty where nothing predicts it. The incident leads to its "
+                    "evidence at the coordinator.",
+                    ("incident", "rank", "cause", "root_cause", "function"),
+                    (
+                        Column(
+                            heading="predicted gain",
+                            unit="percentunit",
+                            expr=f"max by (incident) (lockstep_incident_predicted_gain_ratio{{{RUN}}})",
+                            steps=((None, "text"), (0.05, "yellow"), (0.2, "red")),
+                        ),
+                    ),
+                    names=f"max by (incident, rank, cause, root_cause, function) (lockstep_incident_info{{{RUN}}})",
+                    links=_LINKS,
+                ),
+            ),
+        ),
+        Line(
+            panels=(
+                bars(
+                    "Predicted gain",
+                    "Share of a step that the best advice for an open incident would give back.",
+                    "percentunit",
+                    query(
+                        f"topk({TOP}, max by (incident) (lockstep_incident_predicted_gain_ratio{{{RUN}}}))",
+                        "{{incident}}",
+                        instant=True,
+                    ),
+                ),
+                table(
+                    "Suspects",
+                    "Ranks whose own work takes longer than that of their peers, the worst first, 32 at most.",
+                    "percentunit",
+                    query(
+                        f"max by (rank, hostname, domain_kind, cause) (lockstep_suspect_slowdown_ratio{{{RUN}}})",
+                        table=True,
+                    ),
+                    columns=("rank", "hostname", "cause", "domain_kind"),
+                    value="slowdown",
+                ),
+                table(
+                    "Not arrived",
+                    "Ranks that others wait for in a run that hangs, and for how long. No rank where none is known.",
+                    "s",
+                    query(
+                        f"max by (incident, rank, domain_kind) (lockstep_incident_silence_seconds{{{RUN}}})",
+                        table=True,
+                    ),
+                    columns=("incident", "rank", "domain_kind"),
+                    value="silence",
+                ),
+            ),
+        ),
+    ),
+)
+
+_WHEN = Row(
+    title="When, how often, and at what price?",
+    lines=(
+        Line(
+            panels=(
+                states(
+                    "Incidents",
+                    "One band an incident, while it is open; its root cause once it is known.",
+                    query(
+                        f"max by (incident, cause, root_cause) (lockstep_incident_info{{{RUN}}})",
+                        "{{incident}}: {{cause}} {{root_cause}}",
+                    ),
+                    overrides=(),
+                ),
+                timeseries(
+                    "Open incidents by cause",
+                    "How many are open at a time.",
+                    "short",
+                    query(f"sum by (cause) (max by (run, cause) (lockstep_run_incidents_open{{{RUN}}}))", "{{cause}}"),
+                ),
+            ),
+        ),
+        Line(
+            height=5,
+            panels=(
+                stat(
+                    "Incidents opened",
+                    "In the chosen time.",
+                    "short",
+                    query(f"max(increase(lockstep_run_incidents_total{{{RUN}}}[$__range]))", instant=True),
+                ),
+                stat(
+                    "Device time lost",
+                    "Device seconds that slow ranks cost in the chosen time: excess of the slowest times those who "
+                    "waited.",
+                    "s",
+                    query(f"max(increase(lockstep_run_lost_device_seconds_total{{{RUN}}}[$__range]))", instant=True),
+                ),
+                stat(
+                    "Ranks profiled",
+                    "Profiles that ranks of this run delivered in the chosen time.",
+                    "short",
+                    query(f'max(increase(lockstep_run_profiles_total{{{RUN},state="done"}}[$__range]))', instant=True),
+                ),
+                stat(
+                    "Profiles refused or late",
+                    "Requests that a rank refused, or that nobody answered in time.",
+                    "short",
+                    query(
+                        f'sum(increase(lockstep_run_profiles_total{{{RUN},state=~"refused|expired"}}[$__range]))',
+                        instant=True,
+                    ),
+                ),
+            ),
+        ),
+        Line(
+            panels=(
+                timeseries(
+                    "Profiles",
+                    "Profile requests of this run by what became of them, per rank.",
+                    "short",
+                    query(
+                        f"sum by (state) (increase(lockstep_run_profiles_total{{{RUN}}}[$__rate_interval]))",
+                        "{{state}}",
+                    ),
+                ),
+                timeseries(
+                    "What profiles take from training",
+                    "Training thread time that starting, stopping and writing profiles takes per second, over all "
+                    f"ranks of a node and all runs; the {TOP} largest.",
+                    "s",
+                    query(
+                        f"topk({TOP}, sum by (instance) "
+                        "(rate(lockstep_exporter_profile_cost_seconds_total[$__rate_interval])))",
+                        "{{instance}}",
+                    ),
+                ),
+            ),
+        ),
+    ),
+)
+
+BOARD = Board(
+    uid="lockstep-diagnoses",
+    title="Lockstep / Diagnoses",
+    description="What was found wrong in one run, why, what its repair would give back, and what finding it cost.",
+    variables=(
+        datasource_variable(),
+        variable("run", "Run", "label_values(lockstep_run_ranks, run)"),
+        coordinator_variable(),
+    ),
+    rows=(_WHAT, _WHEN),
+)

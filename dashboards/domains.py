@@ -1,0 +1,150 @@
+"""The Domains dashboard: in which communication domains ranks wait, and for whom."""
+
+from dashboards.house import Board, Line, Row, datasource_variable, query, states, timeseries, variable
+from dashboards.panels import Column, grid, heat, matrix, to_board
+from dashboards.queries import MANY, RUN, TOP, rate, ratio_by_kind, seconds_per_step, wait_of_kind
+from lockstep.contracts.records import DOMAIN_KINDS
+
+_RANK_LINKS = (to_board("lockstep-rank", "Rank", rank="rank"),)
+
+_KINDS = Row(
+    title="Which kind of domain holds the run?",
+    lines=(
+        Line(
+            panels=(
+                timeseries(
+                    "Waits by kind",
+                    "Seconds of a step in which the average rank is blocked in collectives of each kind.",
+                    "s",
+                    query(
+                        "max by (domain_kind) "
+                        f"(run_domain_kind:lockstep_collective_wait_seconds_per_step:ratio_rate5m{{{RUN}}})",
+                        "{{domain_kind}}",
+                    ),
+                ),
+                timeseries(
+                    "Exposed communication",
+                    "Share of the time with a collective in flight in which the training thread is blocked.",
+                    "percentunit",
+                    query(ratio_by_kind("lockstep_collective_wait_seconds_per_collective_time"), "{{domain_kind}}"),
+                ),
+                timeseries(
+                    "Bus bandwidth",
+                    "What a ring algorithm moves over the slowest link per second with a collective in flight. It "
+                    "falls when ranks wait for a late one as well as when a link is slow.",
+                    "Bps",
+                    query(ratio_by_kind("lockstep_collective_bus_bytes_per_collective_time"), "{{domain_kind}}"),
+                ),
+                timeseries(
+                    "Bytes",
+                    "Bytes per second that all ranks give to collectives of each kind.",
+                    "Bps",
+                    query(
+                        f"max by (domain_kind) (run_domain_kind:lockstep_collective_bytes:rate5m{{{RUN}}})",
+                        "{{domain_kind}}",
+                    ),
+                ),
+            ),
+        ),
+    ),
+)
+
+_RANKS = Row(
+    title="Which ranks wait, and which are waited for?",
+    lines=(
+        Line(
+            height=12,
+            panels=(
+                grid(
+                    "Wait matrix",
+                    "Seconds of a step that a rank of the chosen hosts is blocked in each kind of domain, and its own "
+                    f"work; the {MANY} longest of each column. In a domain all wait for the one that works "
+                    "longest and waits least.",
+                    ("rank", "hostname"),
+                    (
+                        *(Column(heading=kind, unit="s", expr=wait_of_kind(kind)) for kind in DOMAIN_KINDS),
+                        Column(
+                            heading="own work",
+                            unit="s",
+                            expr=f"topk({MANY}, {seconds_per_step('lockstep_phase_time_seconds_total')})",
+                        ),
+                    ),
+                    links=_RANK_LINKS,
+                ),
+                matrix(
+                    "Own work by rank and time",
+                    f"Seconds of a step that a rank of the chosen hosts works, from green to red; the {MANY} longest "
+                    "at each moment. A row that stays red is who the others wait for.",
+                    "s",
+                    query(f"topk({MANY}, {seconds_per_step('lockstep_phase_time_seconds_total')})", "{{rank}}"),
+                ),
+            ),
+        ),
+        Line(
+            height=10,
+            panels=(
+                matrix(
+                    "Waiting by rank and time",
+                    f"Seconds of a step that a rank of the chosen hosts is blocked; the {MANY} shortest at each "
+                    "moment. A row that stays green while others are red is who they wait for.",
+                    "s",
+                    query(f"bottomk({MANY}, {seconds_per_step('lockstep_collective_wait_seconds_total')})", "{{rank}}"),
+                ),
+                heat(
+                    "Steps by duration",
+                    "How many steps of the run a second took how long: a second band is a part of the steps that is "
+                    "slower.",
+                    rate("lockstep_run_step_duration_seconds_bucket", "le"),
+                ),
+            ),
+        ),
+    ),
+)
+
+_FAULTS = Row(
+    title="What was found in them?",
+    lines=(
+        Line(
+            panels=(
+                states(
+                    "Suspects",
+                    "One band for each suspect and the kind of domain that it holds back, while it is one, 32 at most.",
+                    query(
+                        f"max by (rank, hostname, domain_kind, cause) (lockstep_suspect_slowdown_ratio{{{RUN}}})",
+                        "rank {{rank}} on {{hostname}}, {{domain_kind}}: {{cause}}",
+                    ),
+                    overrides=(),
+                ),
+                timeseries(
+                    "Imbalance",
+                    "Share of a step in which all wait for the longest stage, the replica with the longest batch, or "
+                    "the rank with the most work: how the training is laid out, information and no fault.",
+                    "percentunit",
+                    query(f"max by (imbalance) (lockstep_run_imbalance_ratio{{{RUN}}})", "{{imbalance}}"),
+                ),
+                timeseries(
+                    "Own work by host",
+                    f"Seconds of a step that the ranks of a host work on average; the {TOP} longest at each moment.",
+                    "s",
+                    query(
+                        f"topk({TOP}, sum by (hostname) (run_hostname_phase:lockstep_phase_time_seconds_per_step:"
+                        f'ratio_rate5m{{{RUN},hostname=~"$hostname"}}))',
+                        "{{hostname}}",
+                    ),
+                ),
+            ),
+        ),
+    ),
+)
+
+BOARD = Board(
+    uid="lockstep-domains",
+    title="Lockstep / Domains",
+    description="The communication domains of one run: where ranks wait, for how long, and for whom.",
+    variables=(
+        datasource_variable(),
+        variable("run", "Run", "label_values(lockstep_run_ranks, run)"),
+        variable("hostname", "Host", f"label_values(lockstep_rank_info{{{RUN}}}, hostname)", multi=True),
+    ),
+    rows=(_KINDS, _RANKS, _FAULTS),
+)

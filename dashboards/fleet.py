@@ -1,0 +1,180 @@
+"""The Fleet dashboard: which of all runs needs somebody, and what the slow ones cost."""
+
+from dashboards.house import Board, Line, Row, alerts, datasource_variable, query, stat, states, timeseries
+from dashboards.panels import Column, coordinator_variable, grid, to_board
+from dashboards.queries import TOP
+
+_LIVE = 'lockstep_run_state{state!~"finished|lost"} == 1'
+_BAD = 'lockstep_run_state{state=~"suspect|profiling|diagnosed|hung|lost"} == 1'
+_GOOD_BAD = ((None, "green"), (1, "red"))
+_SLOWER = ((None, "green"), (0.05, "yellow"), (0.1, "red"))
+
+_NOW = Row(
+    title="Which run needs somebody?",
+    lines=(
+        Line(
+            height=4,
+            panels=(
+                stat(
+                    "Runs", "Runs that neither ended nor went silent.", "short", query(f"count({_LIVE})", instant=True)
+                ),
+                stat(
+                    "Runs held back",
+                    "Runs with a suspect or an open diagnosis, that hang, or that went silent. No data where none is.",
+                    "short",
+                    query(f"count({_BAD})", instant=True),
+                    steps=_GOOD_BAD,
+                ),
+                stat(
+                    "Devices",
+                    "Ranks that report steps, over all runs.",
+                    "short",
+                    query("sum(max by (run) (lockstep_run_ranks_reporting))", instant=True),
+                ),
+                stat(
+                    "Devices lost",
+                    "Device seconds lost per second over all runs: devices the cluster might as well not have.",
+                    "short",
+                    query("sum(max by (run) (run:lockstep_run_lost_device_seconds:rate5m))", instant=True),
+                    steps=((None, "green"), (1, "yellow"), (8, "red")),
+                ),
+                stat(
+                    "Open incidents",
+                    "Incidents open in all runs.",
+                    "short",
+                    query("sum(max by (run, cause) (lockstep_run_incidents_open))", instant=True),
+                    steps=_GOOD_BAD,
+                ),
+            ),
+        ),
+        Line(
+            height=10,
+            panels=(
+                grid(
+                    "Runs",
+                    "One row a run, what costs most first. Slower is recent step time over that of the healthy run, "
+                    "minus 1. Empty cells were not measured. The name leads to the run.",
+                    ("run", "state"),
+                    (
+                        Column(
+                            heading="step time",
+                            unit="s",
+                            expr="max by (run) (lockstep_run_recent_step_duration_seconds)",
+                        ),
+                        Column(
+                            heading="slower",
+                            unit="percentunit",
+                            expr="max by (run) (run:lockstep_run_step_duration_slowdown:ratio)",
+                            steps=_SLOWER,
+                        ),
+                        Column(
+                            heading="MFU",
+                            unit="percentunit",
+                            expr="max by (run) (run:lockstep_model_flops_per_peak_flops:ratio_rate5m)",
+                        ),
+                        Column(heading="ranks", unit="short", expr="max by (run) (lockstep_run_ranks)"),
+                        Column(
+                            heading="slow ranks",
+                            unit="short",
+                            expr="max by (run) (lockstep_run_slow_ranks)",
+                            steps=_GOOD_BAD,
+                        ),
+                        Column(
+                            heading="incidents",
+                            unit="short",
+                            expr="sum by (run) (max by (run, cause) (lockstep_run_incidents_open))",
+                            steps=_GOOD_BAD,
+                        ),
+                        Column(
+                            heading="devices lost",
+                            unit="short",
+                            expr="max by (run) (run:lockstep_run_lost_device_seconds:rate5m)",
+                        ),
+                    ),
+                    names="max by (run, state) (lockstep_run_state == 1)",
+                    links=(
+                        to_board("lockstep-run", "Run", run="run"),
+                        to_board("lockstep-diagnoses", "Diagnoses", run="run"),
+                    ),
+                ),
+            ),
+        ),
+        Line(
+            panels=(
+                states(
+                    "Runs held back over time",
+                    "One band for each run and state that is not healthy, drawn while it lasts.",
+                    query(f"max by (run, state) ({_BAD})", "{{run}}: {{state}}"),
+                    overrides=(),
+                ),
+                alerts(
+                    "Alerts",
+                    "Alerts of Lockstep that fire or are about to, over all runs.",
+                    labels='{alertname=~"Lockstep.+"}',
+                ),
+            ),
+        ),
+    ),
+)
+
+_OVER_TIME = Row(
+    title="What does it cost?",
+    lines=(
+        Line(
+            panels=(
+                timeseries(
+                    "Slower than healthy",
+                    f"Recent step time over that of the healthy run, minus 1; the {TOP} slowest at each moment.",
+                    "percentunit",
+                    query(f"topk({TOP}, max by (run) (run:lockstep_run_step_duration_slowdown:ratio))", "{{run}}"),
+                ),
+                timeseries(
+                    "Devices lost",
+                    f"Device seconds lost per second; the {TOP} runs that lose most at each moment.",
+                    "short",
+                    query(f"topk({TOP}, max by (run) (run:lockstep_run_lost_device_seconds:rate5m))", "{{run}}"),
+                ),
+                timeseries(
+                    "Open incidents by cause",
+                    "Over all runs.",
+                    "short",
+                    query("sum by (cause) (max by (run, cause) (lockstep_run_incidents_open))", "{{cause}}"),
+                ),
+            ),
+        ),
+        Line(
+            panels=(
+                timeseries(
+                    "MFU",
+                    f"Model FLOPs utilisation; the {TOP} lowest at each moment. No data for runs whose FLOPs or device "
+                    "peak are not known.",
+                    "percentunit",
+                    query(
+                        f"bottomk({TOP}, max by (run) (run:lockstep_model_flops_per_peak_flops:ratio_rate5m))",
+                        "{{run}}",
+                    ),
+                ),
+                timeseries(
+                    "Tokens",
+                    f"Tokens per second fetched by all ranks of a run; the {TOP} largest.",
+                    "suffix: tokens/s",
+                    query(f"topk({TOP}, max by (run) (run:lockstep_tokens:rate5m))", "{{run}}"),
+                ),
+                timeseries(
+                    "Exposed communication",
+                    f"Share of communication in which training threads are blocked; the {TOP} largest.",
+                    "percentunit",
+                    query(f"topk({TOP}, 1 - max by (run) (run:lockstep_collective_overlap:ratio_rate5m))", "{{run}}"),
+                ),
+            ),
+        ),
+    ),
+)
+
+BOARD = Board(
+    uid="lockstep-fleet",
+    title="Lockstep / Fleet",
+    description="All training runs: which one needs somebody, and what does it cost.",
+    variables=(datasource_variable(), coordinator_variable()),
+    rows=(_NOW, _OVER_TIME),
+)

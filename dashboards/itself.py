@@ -1,0 +1,215 @@
+"""The dashboard about Lockstep itself: does the watching work, is it complete, what does it cost."""
+
+from dashboards.house import Board, Line, Row, alerts, datasource_variable, query, stat, table, timeseries
+from dashboards.queries import TOP, rate
+
+_GOOD_BAD = ((None, "green"), (1, "red"))
+_BAD_GOOD = ((None, "red"), (1, "green"))
+
+
+def _worst(expr: str) -> str:
+    return f"topk({TOP}, {expr})"
+
+
+def _rate_by_instance(metric: str) -> str:
+    return rate(metric, "instance", "").replace("{}", "")
+
+
+def _rates(metric: str, label: str) -> object:
+    return query(rate(metric, label, "").replace("{}", ""), f"{{{{{label}}}}}")
+
+
+_WORKS = Row(
+    title="Does it work?",
+    lines=(
+        Line(
+            height=4,
+            panels=(
+                stat(
+                    "Exporters",
+                    "Exporters with a heartbeat at the broker.",
+                    "short",
+                    query("max(lockstep_coordinator_nodes_alive)", instant=True),
+                ),
+                stat(
+                    "Exporters without broker",
+                    "Their batches wait on disk. No data where every exporter is connected.",
+                    "short",
+                    query("count(lockstep_exporter_mqtt_connected == 0)", instant=True),
+                    steps=_GOOD_BAD,
+                ),
+                stat(
+                    "Coordinator at the broker",
+                    "Whether it is connected: 1 while it is.",
+                    "none",
+                    query("min(lockstep_coordinator_mqtt_connected)", instant=True),
+                    steps=_BAD_GOOD,
+                ),
+                stat(
+                    "Since the last verdict",
+                    "Time since a step was judged. It grows while no run makes steps.",
+                    "s",
+                    query("time() - max(lockstep_coordinator_last_detection_timestamp_seconds > 0)", instant=True),
+                ),
+                stat(
+                    "Agents down",
+                    "Ranks whose agent took itself out; their training goes on. No data where none did.",
+                    "short",
+                    query("count(lockstep_agent_up == 0)", instant=True),
+                    steps=_GOOD_BAD,
+                ),
+                stat(
+                    "Configuration",
+                    "Whether the coordinator could read its configuration the last time it was asked: 0 while the one "
+                    "from before is still in force.",
+                    "none",
+                    query("min(lockstep_coordinator_config_last_reload_successful)", instant=True),
+                    steps=_BAD_GOOD,
+                ),
+            ),
+        ),
+        Line(
+            panels=(
+                table(
+                    "Versions",
+                    "Exporters by version: more than one while an upgrade is under way.",
+                    "short",
+                    query("count by (job, version) (lockstep_exporter_build_info)", table=True),
+                    columns=("job", "version"),
+                    value="instances",
+                ),
+                alerts(
+                    "Alerts about Lockstep",
+                    "Alerts that tell that the watching itself is impaired.",
+                    labels='{alertname=~"Lockstep(Agent|Exporter|Coordinator|Broker|Records|Config|Recording|RunUnwatched).*"}',
+                ),
+                timeseries(
+                    "Ranks left out",
+                    "Ranks found on a node beyond the limits of an exporter.",
+                    "short",
+                    query(_worst("max by (instance) (lockstep_exporter_ranks_omitted)"), "{{instance}}"),
+                ),
+            ),
+        ),
+    ),
+)
+
+_COMPLETE = Row(
+    title="Is what it says complete?",
+    lines=(
+        Line(
+            panels=(
+                timeseries(
+                    "Records lost on nodes",
+                    "Step records per second that were overwritten before they were read, were torn, or did not fit "
+                    "the spool.",
+                    "suffix: records/s",
+                    _rates("lockstep_exporter_records_lost_total", "reason"),
+                ),
+                timeseries(
+                    "Records refused",
+                    "Step records per second that the coordinator refused one by one.",
+                    "suffix: records/s",
+                    _rates("lockstep_coordinator_records_rejected_total", "reason"),
+                    query("sum(rate(lockstep_coordinator_records_lost_total[$__rate_interval]))", "lost on the way"),
+                ),
+                timeseries(
+                    "Messages refused",
+                    "Malformed input per second: messages at the coordinator, and what exporters read on their nodes.",
+                    "suffix: messages/s",
+                    _rates("lockstep_coordinator_messages_rejected_total", "reason"),
+                    _rates("lockstep_exporter_inputs_rejected_total", "input"),
+                ),
+                timeseries(
+                    "Spool",
+                    f"Bytes that wait on disk for the broker; the {TOP} largest. The limit is the exporter's own.",
+                    "bytes",
+                    query(_worst("max by (instance) (lockstep_exporter_spool_bytes)"), "{{instance}}"),
+                ),
+            ),
+        ),
+        Line(
+            panels=(
+                timeseries(
+                    "Messages",
+                    "Messages per second that the coordinator took from the broker, by channel.",
+                    "suffix: messages/s",
+                    _rates("lockstep_coordinator_messages_received_total", "channel"),
+                ),
+                timeseries(
+                    "Recording",
+                    "Step records per second written to the recording, or dropped because its disk was slow or full.",
+                    "suffix: records/s",
+                    _rates("lockstep_coordinator_records_recorded_total", "state"),
+                ),
+                timeseries(
+                    "Published",
+                    f"Messages per second that the broker acknowledged; the {TOP} busiest exporters.",
+                    "suffix: messages/s",
+                    query(_worst(_rate_by_instance("lockstep_exporter_messages_published_total")), "{{instance}}"),
+                ),
+            ),
+        ),
+    ),
+)
+
+_COST = Row(
+    title="What does it cost?",
+    lines=(
+        Line(
+            panels=(
+                timeseries(
+                    "Agent's share of the step",
+                    f"Time that the agent took from training threads over the step time; the {TOP} largest runs.",
+                    "percentunit",
+                    query(_worst("max by (run) (run:lockstep_agent_time_per_step_time:ratio_rate5m)"), "{{run}}"),
+                ),
+                timeseries(
+                    "Rounds of exporters",
+                    f"Duration of the last round over all rings; the {TOP} longest.",
+                    "s",
+                    query(_worst("max by (instance) (lockstep_exporter_tick_duration_seconds)"), "{{instance}}"),
+                ),
+                timeseries(
+                    "Watching the host",
+                    f"CPU seconds per second that watching the host takes; the {TOP} largest.",
+                    "percentunit",
+                    query(_worst(_rate_by_instance("lockstep_exporter_host_watch_time_seconds_total")), "{{instance}}"),
+                ),
+                timeseries(
+                    "Judging a step",
+                    "Mean time that the coordinator spends on judging one step of a run.",
+                    "s",
+                    query(
+                        "sum(rate(lockstep_coordinator_detection_time_seconds_total[$__rate_interval])) / "
+                        "(sum(rate(lockstep_coordinator_detections_total[$__rate_interval])) > 0)",
+                        "a step",
+                    ),
+                ),
+                timeseries(
+                    "Changes while running",
+                    "Thresholds, detectors and scopes changed, by where the change came from.",
+                    "short",
+                    query(
+                        "sum by (source) (increase(lockstep_coordinator_policy_changes_total[$__rate_interval]))",
+                        "{{source}}",
+                    ),
+                ),
+                timeseries(
+                    "Profiles on nodes",
+                    "Profile requests by what became of them on the nodes, per rank.",
+                    "short",
+                    query("sum by (state) (increase(lockstep_exporter_profiles_total[$__rate_interval]))", "{{state}}"),
+                ),
+            ),
+        ),
+    ),
+)
+
+BOARD = Board(
+    uid="lockstep-itself",
+    title="Lockstep / Itself",
+    description="Agents, exporters and coordinator: do they work, is what they say complete, and what do they cost.",
+    variables=(datasource_variable(),),
+    rows=(_WORKS, _COMPLETE, _COST),
+)

@@ -1,0 +1,267 @@
+"""The Rank dashboard: what one rank does, beside its run, on its host and on its device."""
+
+from dashboards import foreign
+from dashboards.house import Board, Line, Row, datasource_variable, query, stat, timeseries, variable
+from dashboards.panels import Column, grid
+from dashboards.queries import RANK, RUN, rate
+
+_STEPS = f"sum(rate(lockstep_steps_total{{{RANK}}}[$__rate_interval]))"
+
+
+def _per_step(metric: str, by: str = "") -> str:
+    """Return what a counter of the rank grows in one of its steps."""
+    return f"{rate(metric, by, RANK)} / on () group_left () {_STEPS}"
+
+
+def _own(title: str, description: str, unit: str, *metrics: tuple[str, str]) -> object:
+    return timeseries(title, description, unit, *(query(_per_step(metric), legend) for metric, legend in metrics))
+
+
+_WHERE = Row(
+    title="Who and where is it?",
+    lines=(
+        Line(
+            height=5,
+            panels=(
+                grid(
+                    "Rank",
+                    "Where the rank runs and what it computes on; the number format is empty until a matrix product "
+                    "was seen.",
+                    ("rank", "hostname", "local_rank", "device", "dtype"),
+                    (Column(heading="cores", unit="short", expr=f"max by (rank) (lockstep_rank_cores{{{RANK}}})"),),
+                    names=(
+                        "max by (rank, hostname, local_rank, device, dtype) (lockstep_rank_device_info"
+                        f"{{{RANK}}} * on (run, rank) group_left (hostname, local_rank) lockstep_rank_info{{{RANK}}})"
+                    ),
+                ),
+                stat(
+                    "Since its last step",
+                    "Time since the rank completed a step.",
+                    "s",
+                    query(f"time() - max(lockstep_last_step_timestamp_seconds{{{RANK}}} > 0)", instant=True),
+                ),
+                stat(
+                    "Slower than its peers",
+                    "Own work over that of the peers, minus 1, while it is a suspect. No data while it is none.",
+                    "percentunit",
+                    query(f"max(lockstep_suspect_slowdown_ratio{{{RANK}}})", instant=True),
+                    steps=((None, "yellow"), (0.1, "red")),
+                ),
+                stat(
+                    "Agent",
+                    "Whether it works in the rank's process: 1 while it does, 0 after it took itself out.",
+                    "none",
+                    query(f"min(lockstep_agent_up{{{RANK}}})", instant=True),
+                    steps=((None, "red"), (1, "green")),
+                ),
+            ),
+        ),
+    ),
+)
+
+_STEP = Row(
+    title="Where does its step go?",
+    lines=(
+        Line(
+            panels=(
+                timeseries(
+                    "Own work of this rank",
+                    "Seconds of a step in each phase of its own work.",
+                    "s",
+                    query(_per_step("lockstep_phase_time_seconds_total", "phase"), "{{phase}}"),
+                ),
+                timeseries(
+                    "Own work of the average rank",
+                    "The same of all ranks of the run: what differs is this rank's.",
+                    "s",
+                    query(
+                        f"max by (phase) (run_phase:lockstep_phase_time_seconds_per_step:ratio_rate5m{{{RUN}}})",
+                        "{{phase}}",
+                    ),
+                ),
+                timeseries(
+                    "Waits of this rank",
+                    "Seconds of a step in which it is blocked in collectives. Who waits least is waited for.",
+                    "s",
+                    query(_per_step("lockstep_collective_wait_seconds_total", "domain_kind"), "{{domain_kind}}"),
+                ),
+                timeseries(
+                    "Waits of the average rank",
+                    "The same of all ranks of the run.",
+                    "s",
+                    query(
+                        "max by (domain_kind) "
+                        f"(run_domain_kind:lockstep_collective_wait_seconds_per_step:ratio_rate5m{{{RUN}}})",
+                        "{{domain_kind}}",
+                    ),
+                ),
+            ),
+        ),
+        Line(
+            panels=(
+                timeseries(
+                    "Bus bandwidth of its collectives",
+                    "What a ring algorithm moves over the slowest link per second with a collective in flight.",
+                    "Bps",
+                    query(
+                        f"{rate('lockstep_collective_bus_bytes_total', 'domain_kind', RANK)} / "
+                        f"({rate('lockstep_collective_time_seconds_total', 'domain_kind', RANK)} > 0)",
+                        "{{domain_kind}}",
+                    ),
+                ),
+                _own(
+                    "Garbage collections",
+                    "Collections in a step; those of the oldest generation are the long ones.",
+                    "short",
+                    ("lockstep_gc_collections_total", "all"),
+                    ("lockstep_gc_full_collections_total", "oldest generation"),
+                ),
+                _own(
+                    "Recompilations",
+                    "Graphs compiled in a step: above 0 long after the start, shapes or types vary.",
+                    "short",
+                    ("lockstep_recompilations_total", "recompilations"),
+                ),
+                _own(
+                    "Device by its own clock",
+                    "Seconds of a step on the device: the step, what of it had a collective in flight, and how far the "
+                    "host is ahead. No data without a device.",
+                    "s",
+                    ("lockstep_device_step_time_seconds_total", "step"),
+                    ("lockstep_device_collective_time_seconds_total", "collective in flight"),
+                    ("lockstep_host_lead_seconds_total", "host lead"),
+                ),
+            ),
+        ),
+    ),
+)
+
+_HOST = Row(
+    title="Who else is on its host?",
+    lines=(
+        Line(
+            panels=(
+                _own(
+                    "Waiting for a CPU",
+                    "Seconds of a step in which the training thread was ready to run and got no CPU, and in which a "
+                    "control group was throttled.",
+                    "s",
+                    ("lockstep_cpu_wait_time_seconds_total", "run queue"),
+                    ("lockstep_cpu_throttled_time_seconds_total", "throttled"),
+                ),
+                timeseries(
+                    "CPU on its cores",
+                    "Cores busy: with the rank's process and what it started, with its training thread, and with "
+                    "anybody who does not belong to the run.",
+                    "short",
+                    query(rate("lockstep_process_cpu_time_seconds_total", matchers=RANK), "its process"),
+                    query(rate("lockstep_cpu_time_seconds_total", matchers=RANK), "its training thread"),
+                    query(rate("lockstep_other_cpu_time_seconds_total", matchers=RANK), "strangers"),
+                ),
+                timeseries(
+                    "Pressure of its node",
+                    "Share of the time in which some task of the node was ready to run and waited for a CPU.",
+                    "percentunit",
+                    query(
+                        "max(rate(lockstep_node_cpu_pressure_seconds_total[$__rate_interval]) "
+                        f"and on (job, instance) lockstep_rank_info{{{RANK}}})",
+                        "pressure",
+                    ),
+                ),
+                timeseries(
+                    "Load of its node",
+                    "Tasks that run or wait, averaged over a minute.",
+                    "short",
+                    query(f"max(lockstep_node_load and on (job, instance) lockstep_rank_info{{{RANK}}})", "load"),
+                ),
+            ),
+        ),
+        Line(
+            panels=(
+                timeseries(
+                    "Memory of its host",
+                    "Share of memory that is available, by node_exporter. No data where it is not scraped.",
+                    "percentunit",
+                    query(
+                        foreign.on_host(
+                            "max by (instance) (node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes)"
+                        ),
+                        "available",
+                    ),
+                ),
+                timeseries(
+                    "Network of its host",
+                    "Bytes per second over all devices of the host but loopback, by node_exporter. No data where it is "
+                    "not scraped.",
+                    "Bps",
+                    *(
+                        query(
+                            foreign.on_host(
+                                f"sum by (instance) (rate(node_network_{way}_bytes_total"
+                                '{device!="lo"}[$__rate_interval]))'
+                            ),
+                            way,
+                        )
+                        for way in ("receive", "transmit")
+                    ),
+                ),
+            ),
+        ),
+    ),
+)
+
+
+def _device(title: str, description: str, unit: str, gpu: str, npu: str) -> object:
+    return timeseries(
+        title,
+        f"{description} Every device of the rank's host; its own is that of its local rank, unless a variable such as "
+        "CUDA_VISIBLE_DEVICES says otherwise. No data where neither DCGM exporter nor npu-exporter is scraped.",
+        unit,
+        query(foreign.of_gpus(gpu), "GPU {{gpu}}"),
+        query(foreign.of_npus(npu), "NPU {{id}}"),
+    )
+
+
+_DEVICES = Row(
+    title="How are the devices of its host?",
+    lines=(
+        Line(
+            panels=(
+                _device(
+                    "Clock",
+                    "Clock of the compute units: a rank that is slow in compute alone and whose device runs below its "
+                    "neighbours is throttled.",
+                    "suffix: MHz",
+                    "DCGM_FI_DEV_SM_CLOCK",
+                    "npu_chip_info_aicore_current_freq",
+                ),
+                _device(
+                    "Temperature",
+                    "Near the limit, devices lower their clock.",
+                    "celsius",
+                    "DCGM_FI_DEV_GPU_TEMP",
+                    "npu_chip_info_temperature",
+                ),
+                _device(
+                    "Power",
+                    "At the cap, devices lower their clock; a device that waits draws less than its neighbours.",
+                    "watt",
+                    "DCGM_FI_DEV_POWER_USAGE",
+                    "npu_chip_info_power",
+                ),
+            ),
+        ),
+    ),
+)
+
+BOARD = Board(
+    uid="lockstep-rank",
+    title="Lockstep / Rank",
+    description="One rank of one run: its step beside the average rank's, its host and the devices there.",
+    variables=(
+        datasource_variable(),
+        variable("run", "Run", "label_values(lockstep_run_ranks, run)"),
+        variable("rank", "Rank", f"label_values(lockstep_rank_info{{{RUN}}}, rank)"),
+    ),
+    rows=(_WHERE, _STEP, _HOST, _DEVICES),
+)
