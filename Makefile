@@ -10,8 +10,10 @@ SYSTEM_PACKAGES := prometheus prometheus-alertmanager mosquitto chromium
 demo: $(VENV)/.demo
 	$(BIN)/lockstep demo
 
+# What starts real ranks or servers runs alone, so that tests do not slow each other's jobs; all else on every core.
 test: $(VENV)/.dev system-packages
-	$(BIN)/pytest
+	$(BIN)/pytest -m "not torch and not servers" --numprocesses auto --dist loadfile
+	$(BIN)/pytest -m "torch or servers" --durations 15
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

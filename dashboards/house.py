@@ -334,6 +334,7 @@ def _finish(data: dict[str, Any]) -> dict[str, Any]:
         item["current"] = {"selected": True, "text": "All", "value": "$__all"} if item["multi"] else {}
     _drop(data, _LEGACY_DASHBOARD)
     data["links"] = [_ALL_BOARDS]
+    _drop(data["timepicker"], ("time_options",))
     finished: dict[str, Any] = _without_nulls(data)
     return finished
 
