@@ -85,9 +85,11 @@ def _write_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _write_text)
 
 
-def dump(groups: tuple[Group, ...], site: Site, *, heading: str) -> str:
-    """Return the rule file. `heading` becomes a comment at its top."""
-    document = {"groups": [group.to_yaml(site) for group in groups]}
+def dump(groups: tuple[Group, ...], site: Site, *, heading: str, frame: dict[str, Any] | None = None) -> str:
+    """Return the rule file. `heading` becomes a comment at its top; a `frame` takes the groups as its `spec`."""
+    document: dict[str, Any] = {"groups": [group.to_yaml(site) for group in groups]}
+    if frame is not None:
+        document = {**frame, "spec": document}
     body = yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True)
     return "".join(f"# {line}\n" for line in heading.splitlines()) + body
 

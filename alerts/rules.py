@@ -16,6 +16,12 @@ RUNBOOKS = Path(__file__).parent / "runbooks"
 _HEADING = f"""\
 Written by `make generate` from alerts/*.py; change it there. Replace these two by your own addresses:
 {Site().runbooks_url} and {Site().grafana_url}."""
+_HEADING_OF_SITE = "Written by `lockstep export rules`; write it again rather than change it here."
+_OPERATOR_FRAME = {
+    "apiVersion": "monitoring.coreos.com/v1",
+    "kind": "PrometheusRule",
+    "metadata": {"name": "lockstep", "labels": {"app.kubernetes.io/name": "lockstep"}},
+}
 
 
 def groups(site: Site | None = None, policy: AlertPolicy | None = None) -> tuple[Group, ...]:
@@ -41,4 +47,10 @@ def recordings(site: Site | None = None) -> list[Recording]:
 
 def render(site: Site | None = None, policy: AlertPolicy | None = None) -> str:
     """Return the text of the rule file."""
-    return dump(groups(site, policy), site or Site(), heading=_HEADING)
+    heading = _HEADING if site is None and policy is None else _HEADING_OF_SITE
+    return dump(groups(site, policy), site or Site(), heading=heading)
+
+
+def render_operator(site: Site, policy: AlertPolicy) -> str:
+    """Return the same rules as a PrometheusRule of prometheus-operator."""
+    return dump(groups(site, policy), site, heading=_HEADING_OF_SITE, frame=_OPERATOR_FRAME)

@@ -27,6 +27,7 @@ def build_parser() -> argparse.ArgumentParser:
         analyze_command,
         demo_command,
         doctor_command,
+        export_command,
         profile_command,
         replay_command,
         run_command,
@@ -44,6 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
     profile_command.add(commands)
     analyze_command.add(commands)
     doctor_command.add(commands)
+    export_command.add(commands)
     demo_command.add(commands)
     return parser
 

@@ -1,0 +1,137 @@
+"""`lockstep export`: what Prometheus, Alertmanager and Grafana need, written from the installed package."""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from lockstep.contracts.errors import ConfigError
+
+_DASHBOARDS, _RULES, _RUNBOOKS = "dashboards", "rules", "runbooks"
+_ALERTMANAGER, _PROMETHEUS, _ALL = "alertmanager", "prometheus", "all"
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser(
+        "export",
+        help="write dashboards, rules, runbooks and example configurations",
+        description="Writes what belongs to other programs into a folder: Grafana dashboards (JSON), recording and "
+        "alerting rules, a runbook for each alert, an example configuration for Alertmanager and for Prometheus.",
+        epilog="lockstep export rules /etc/prometheus/rules --grafana-url https://grafana.lan --set slow_ratio=0.2",
+    )
+    parser.add_argument("what", choices=[*_WRITERS, _ALL])
+    parser.add_argument("folder", metavar="DIR", type=Path, help="made if it is not there")
+    parser.add_argument("--force", action="store_true", help="replace files there that say something else")
+    rules = parser.add_argument_group("rules")
+    rules.add_argument(
+        "--operator", action="store_true", help="write rules as a PrometheusRule for prometheus-operator"
+    )
+    rules.add_argument("--grafana-url", metavar="URL", help="where alerts link to dashboards")
+    rules.add_argument("--runbooks-url", metavar="URL", help="where alerts link to runbooks")
+    rules.add_argument("--run-labels", metavar="LABELS", help='what identifies a run; several clusters: "cluster, run"')
+    rules.add_argument("--exporter-job", metavar="JOB", help="scrape job of the exporters")
+    rules.add_argument("--coordinator-job", metavar="JOB", help="scrape job of the coordinator")
+    rules.add_argument(
+        "--set",
+        metavar="THRESHOLD=VALUE",
+        action="append",
+        default=[],
+        help="a threshold or waiting time other than the usual, by its name in alerts/policy.py",
+    )
+    parser.set_defaults(act=act)
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Write the files and name each.
+
+    Raises
+    ------
+    ConfigError
+        A folder or file cannot be written, a file there says something else, or a threshold is not one.
+    """
+    chosen = list(_WRITERS) if arguments.what == _ALL else [arguments.what]
+    files = {name: text for what in chosen for name, text in _WRITERS[what](arguments).items()}
+    _refuse_changes(arguments.folder, files, is_forced=arguments.force)
+    for name, text in files.items():
+        path = arguments.folder / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        except OSError as error:
+            raise ConfigError(f"{path}: got {error.strerror}, expected a file that can be written") from error
+        print(path)
+    return 0
+
+
+def _refuse_changes(folder: Path, files: dict[str, str], *, is_forced: bool) -> None:
+    """Raise before anything is written where a file would lose what somebody wrote into it."""
+    if is_forced:
+        return
+    for name, text in files.items():
+        path = folder / name
+        if path.is_file() and path.read_text(errors="replace") != text:
+            raise ConfigError(f"{path}: got a file that says something else, expected none; --force replaces it")
+
+
+def _dashboards(_arguments: argparse.Namespace) -> dict[str, str]:
+    import dashboards  # noqa: PLC0415  (a training image has no such package)
+
+    rendered = Path(dashboards.__file__).parent / "rendered"
+    return {f"lockstep-{path.stem}.json": path.read_text() for path in sorted(rendered.glob("*.json"))}
+
+
+def _rules(arguments: argparse.Namespace) -> dict[str, str]:
+    from alerts import rules  # noqa: PLC0415  (needs the extra for services)
+    from alerts.policy import AlertPolicy, Site  # noqa: PLC0415
+
+    given = {field.name: getattr(arguments, field.name) for field in fields(Site)}
+    site = replace(Site(), **{name: value for name, value in given.items() if value is not None})
+    thresholds: dict[str, Any] = dict(_threshold(item, AlertPolicy()) for item in arguments.set)
+    policy = replace(AlertPolicy(), **thresholds)
+    if arguments.operator:
+        return {"lockstep.prometheusrule.yaml": rules.render_operator(site, policy)}
+    return {"lockstep.rules.yaml": rules.render(site, policy)}
+
+
+def _threshold(item: str, policy: Any) -> tuple[str, int | float]:
+    name, _, text = item.partition("=")
+    known = {field.name: type(getattr(policy, field.name)) for field in fields(policy)}
+    if name not in known:
+        from difflib import get_close_matches  # noqa: PLC0415  (on the way out)
+
+        nearest = "".join(f"; did you mean {match}?" for match in get_close_matches(name, known, n=1))
+        raise ConfigError(f"--set: got {name!r}, expected one of {', '.join(known)}{nearest}")
+    try:
+        value = known[name](text)
+    except ValueError as error:
+        raise ConfigError(f"--set {name}: got {text!r}, expected a number ({known[name].__name__})") from error
+    if not 0 <= value < float("inf"):
+        raise ConfigError(f"--set {name}: got {text}, expected 0 or more")
+    return name, value
+
+
+def _runbooks(_arguments: argparse.Namespace) -> dict[str, str]:
+    from alerts import rules  # noqa: PLC0415
+
+    return {f"runbooks/{path.name}": path.read_text() for path in sorted(rules.RUNBOOKS.glob("*.md"))}
+
+
+def _example(name: str) -> Callable[[argparse.Namespace], dict[str, str]]:
+    def read(_arguments: argparse.Namespace) -> dict[str, str]:
+        import alerts  # noqa: PLC0415
+
+        file = f"{name}.example.yml"
+        return {file: (Path(alerts.__file__).parent / file).read_text()}
+
+    return read
+
+
+_WRITERS: dict[str, Callable[[argparse.Namespace], dict[str, str]]] = {
+    _DASHBOARDS: _dashboards,
+    _RULES: _rules,
+    _RUNBOOKS: _runbooks,
+    _ALERTMANAGER: _example("alertmanager"),
+    _PROMETHEUS: _example("prometheus"),
+}
