@@ -1,8 +1,19 @@
 """The Fleet dashboard: which of all runs needs somebody, and what the slow ones cost."""
 
-from dashboards.house import Board, Line, Row, alerts, datasource_variable, query, stat, states, timeseries
+from dashboards.house import (
+    Board,
+    Line,
+    Row,
+    alerts,
+    coloured_like,
+    datasource_variable,
+    query,
+    stat,
+    states,
+    timeseries,
+)
 from dashboards.panels import Column, coordinator_variable, grid, to_board
-from dashboards.queries import TOP
+from dashboards.queries import STATE_COLOURS, TOP
 
 _LIVE = 'lockstep_run_state{state!~"finished|lost"} == 1'
 _BAD = 'lockstep_run_state{state=~"suspect|profiling|diagnosed|hung|lost"} == 1'
@@ -105,7 +116,7 @@ _NOW = Row(
                     "Runs held back over time",
                     "One band for each run and state that is not healthy, drawn while it lasts.",
                     query(f"max by (run, state) ({_BAD})", "{{run}}: {{state}}"),
-                    overrides=(),
+                    overrides=[coloured_like(f": {state}$", colour) for state, colour in STATE_COLOURS.items()],
                 ),
                 alerts(
                     "Alerts",

@@ -72,10 +72,17 @@ class AlertList(G.Panel):  # type: ignore[misc]  # grafanalib carries no types
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """Panels side by side, of equal width."""
+    """Panels side by side, of equal width where `widths` does not say how many of the 24 columns each has."""
 
     panels: tuple[Any, ...]
     height: int = 8
+    widths: tuple[int, ...] = ()
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        """How many columns each panel has; together all of them."""
+        width, left = divmod(COLUMNS, len(self.panels))
+        return self.widths or tuple(width + (place < left) for place in range(len(self.panels)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +235,13 @@ def coloured(name: str, colour: str) -> dict[str, Any]:
     return {"matcher": {"id": "byName", "options": name}, "properties": [{"id": "color", "value": fixed}]}
 
 
+def coloured_like(pattern: str, colour: str) -> dict[str, Any]:
+    """Return the override that gives all series whose name matches a regular expression their colour."""
+    override = coloured(f"/{pattern}/", colour)
+    override["matcher"]["id"] = "byRegexp"
+    return override
+
+
 def datasource_variable() -> Any:
     """Return the variable that chooses the Prometheus; the first of every dashboard."""
     return G.Template(name="datasource", label="Data source", type="datasource", query="prometheus")
@@ -302,9 +316,10 @@ def _placed(rows: Sequence[Row]) -> list[dict[str, Any]]:
         place(G.RowPanel(title=row.title), 0, COLUMNS, 1)
         top += 1
         for line in row.lines:
-            width = COLUMNS // len(line.panels)
-            for index, panel in enumerate(line.panels):
-                place(panel, index * width, width, line.height)
+            left = 0
+            for panel, width in zip(line.panels, line.columns, strict=True):
+                place(panel, left, width, line.height)
+                left += width
             top += line.height
     return panels
 

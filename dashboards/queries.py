@@ -16,6 +16,19 @@ RUN = 'run="$run"'
 RANK = f'{RUN},rank="$rank"'
 """The matchers of the rank that was chosen."""
 
+STATE_COLOURS = {
+    "warming": "blue",
+    "healthy": "green",
+    "suspect": "yellow",
+    "profiling": "purple",
+    "diagnosed": "red",
+    "recovering": "light-green",
+    "hung": "dark-orange",
+    "lost": "dark-red",
+    "finished": "text",
+}
+"""The colour of each state of a run."""
+
 _HOSTS = f'max by (rank, hostname) (lockstep_rank_info{{{RUN},hostname=~"$hostname"}})'
 
 

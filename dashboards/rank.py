@@ -22,6 +22,7 @@ _WHERE = Row(
     lines=(
         Line(
             height=5,
+            widths=(12, 4, 4, 4),
             panels=(
                 grid(
                     "Rank",

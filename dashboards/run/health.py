@@ -1,21 +1,10 @@
 """Is the run well? Its state, its step time and what it gets done."""
 
 from dashboards.house import Line, Row, coloured, query, stat, states, timeseries
-from dashboards.queries import RUN, rate
+from dashboards.queries import RUN, STATE_COLOURS, rate
 from lockstep.contracts.metrics import RUN_STATES
 
-_COLOURS = {
-    "warming": "blue",
-    "healthy": "green",
-    "suspect": "yellow",
-    "profiling": "purple",
-    "diagnosed": "red",
-    "recovering": "light-green",
-    "hung": "dark-orange",
-    "lost": "dark-red",
-    "finished": "text",
-}
-_STATE_COLOURS = tuple(coloured(state, _COLOURS[state]) for state in RUN_STATES)
+_STATE_COLOURS = tuple(coloured(state, STATE_COLOURS[state]) for state in RUN_STATES)
 _GOOD_BAD = ((None, "green"), (1, "red"))
 
 _STATE = f"max by (state) (lockstep_run_state{{{RUN}}} == 1)"

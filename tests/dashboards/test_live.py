@@ -12,8 +12,10 @@ import pytest
 
 from alerts import rules
 from dashboards import catalogue
+from lockstep.cli.main import main
 from tests.dashboards import synthetic
 from tests.support import servers
+from tests.support.browser import chromium
 from tests.support.servers import wait_until
 
 pytestmark = pytest.mark.servers
@@ -185,3 +187,24 @@ def test_the_page_names_rank_cause_and_function(server):
     assert {name for name, alert in alerts.items() if alert["labels"]["severity"] == "critical"} == {
         "LockstepSlowDeviceFound"
     }
+
+
+def test_the_preview_shows_all_dashboards(server, tmp_path, capsys):
+    """`lockstep preview` draws every panel from the server, without an error, in a page that a browser takes as it is."""
+    out = tmp_path / "preview.html"
+    arguments = ["--prometheus", server.url, "--var", f"rank={synthetic.SLOW_RANK}", "--last", "50m"]
+    found = 'ALERTS{alertname="LockstepSlowDeviceFound"}'
+    until(lambda: server.get("/api/v1/query", query=found, time=time.time())["result"])
+    assert main(["preview", str(out), *arguments]) == 0
+    page = out.read_text()
+    assert 'class="bad"' not in page
+    for known in ("rank 2 on node1", synthetic.FUNCTION, "slow_function", "LockstepSlowDeviceFound", "diagnosed"):
+        assert known in page, known
+    with chromium() as browser:
+        for width, scheme in ((1600, "light"), (1200, "dark")):
+            browser.open(out, width=width, scheme=scheme)
+            shown = browser.ask("[...document.querySelectorAll('section')].filter(e => e.checkVisibility()).length")
+            assert shown == len([panel for panel in PANELS if panel["type"] != "row"])
+            assert browser.ask("document.documentElement.scrollWidth <= innerWidth")
+        assert browser.complaints == []
+    capsys.readouterr()

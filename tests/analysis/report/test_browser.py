@@ -5,8 +5,8 @@ import pytest
 from lockstep.analysis.report import render
 from lockstep.analysis.report.page import SECTIONS
 from tests.analysis.report import made
-from tests.analysis.report.browser import chromium
 from tests.analysis.report.test_escaping import HOSTILE, with_texts
+from tests.support.browser import chromium
 
 pytestmark = pytest.mark.servers
 

@@ -1,0 +1,157 @@
+"""What a dashboard's panels show: its queries, with variables filled in, asked of a Prometheus.
+
+Raises no error for a panel whose query fails: the error is what the panel shows.
+"""
+
+import json
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+POINTS = 240
+_ANSWER_MAX_BYTES = 64 << 20
+_TIMEOUT_S = 30
+_LOOKUP = re.compile(r"label_values\((.*), (\w+)\)")
+_NAME = re.compile(r"\$(?:\{(\w+)(?::\w+)?\}|(\w+))")
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Labels, legend, and values by Unix second, ascending; one value where one moment was asked."""
+
+    labels: dict[str, str]
+    legend: str
+    points: tuple[tuple[float, float], ...]
+
+    @property
+    def last(self) -> float:
+        """The youngest value."""
+        return self.points[-1][1]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one query of a panel got, or why it got nothing."""
+
+    letter: str
+    series: tuple[Series, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Which Prometheus, and which time, Unix seconds."""
+
+    url: str
+    begin_s: float
+    end_s: float
+
+    @property
+    def step_s(self) -> float:
+        """Time between two points."""
+        return max((self.end_s - self.begin_s) / POINTS, 15.0)
+
+
+def fill(board: dict[str, Any], window: Window, chosen: Mapping[str, str]) -> dict[str, str]:
+    """Return the values of a dashboard's variables: as chosen, all where several may be, else the first value there is.
+
+    Raises
+    ------
+    OSError
+        Prometheus does not answer.
+    ValueError
+        It answers with an error.
+    """
+    values: dict[str, str] = {}
+    for item in board["templating"]["list"]:
+        name = item["name"]
+        if name in chosen:
+            values[name] = chosen[name]
+        elif item["type"] == "textbox":
+            values[name] = item["query"]
+        elif item.get("multi"):
+            values[name] = ".+"
+        elif item["type"] == "query":
+            found = _lookup(item["definition"], window, values)
+            values[name] = found[0] if found else ""
+    return values
+
+
+def ask(panel: Mapping[str, Any], window: Window, values: Mapping[str, str]) -> list[Answer]:
+    """Return the answers to a panel's queries, in their order."""
+    return [_answer(target, window, values) for target in panel.get("targets", [])]
+
+
+def alerts(selector: str, window: Window, values: Mapping[str, str]) -> Answer:
+    """Return the alerts that fire or are pending and that `selector` takes."""
+    inner = selector.strip("{}")
+    matchers = f'alertstate=~"firing|pending"{"," if inner else ""}{inner}'
+    return _answer({"expr": f"ALERTS{{{matchers}}}", "instant": True, "refId": "A"}, window, values)
+
+
+def replaced(text: str, values: Mapping[str, str], window: Window) -> str:
+    """Return an expression as Grafana would send it."""
+    known = {
+        "__rate_interval": f"{max(int(window.step_s + 15), 60)}s",
+        "__range": f"{int(window.end_s - window.begin_s)}s",
+        **values,
+    }
+
+    def value(match: re.Match[str]) -> str:
+        return known.get(match[1] or match[2], match[0])
+
+    return _NAME.sub(value, text)
+
+
+def _lookup(definition: str, window: Window, values: Mapping[str, str]) -> list[str]:
+    match = _LOOKUP.fullmatch(definition)
+    if match is None:
+        raise ValueError(f"variable: got {definition!r}, expected label_values(selector, label)")
+    parameters = {"match[]": replaced(match[1], values, window), "start": window.begin_s, "end": window.end_s}
+    found = _get(window.url, f"/api/v1/label/{match[2]}/values", parameters)
+    return sorted(map(str, found), key=lambda value: (len(value), value))
+
+
+def _answer(target: Mapping[str, Any], window: Window, values: Mapping[str, str]) -> Answer:
+    expr, letter = replaced(target["expr"], values, window), str(target["refId"])
+    try:
+        if target["instant"]:
+            got = _get(window.url, "/api/v1/query", {"query": expr, "time": window.end_s})
+        else:
+            span = {"start": window.begin_s, "end": window.end_s, "step": window.step_s}
+            got = _get(window.url, "/api/v1/query_range", {"query": expr, **span})
+    except (OSError, ValueError) as error:
+        return Answer(letter, error=str(error))
+    return Answer(letter, tuple(_series(each, str(target.get("legendFormat", ""))) for each in got["result"]))
+
+
+def _series(each: Mapping[str, Any], legend: str) -> Series:
+    labels = {str(key): str(value) for key, value in each["metric"].items()}
+    pairs = each["values"] if "values" in each else [each["value"]]
+    named = re.sub(r"\{\{(\w+)\}\}", lambda match: labels.get(match[1], ""), legend)
+    return Series(labels, named or ", ".join(labels.values()), tuple((float(t), float(v)) for t, v in pairs))
+
+
+def _get(url: str, path: str, parameters: Mapping[str, Any]) -> Any:
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"Prometheus: got {url!r}, expected an address that begins with http:// or https://")
+    text = urllib.parse.urlencode(parameters)
+    by_post = path.startswith("/api/v1/query")  # other parts of the API are asked by GET
+    address = f"{url}{path}" if by_post else f"{url}{path}?{text}"
+    request = urllib.request.Request(address, data=text.encode() if by_post else None)  # noqa: S310  (checked above)
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:  # noqa: S310
+            body = reply.read(_ANSWER_MAX_BYTES + 1)
+    except urllib.error.HTTPError as error:
+        body = error.read(_ANSWER_MAX_BYTES)
+    if len(body) > _ANSWER_MAX_BYTES:
+        raise ValueError(f"{path}: got more than {_ANSWER_MAX_BYTES} bytes")
+    answer = json.loads(body)
+    if not isinstance(answer, dict) or answer.get("status") != "success":
+        said = answer.get("error", "no success") if isinstance(answer, dict) else "no answer of the API"
+        raise ValueError(f"{path}: {said}")
+    return answer["data"]

@@ -1,0 +1,193 @@
+"""One panel as HTML: its title and what it shows, or why it shows nothing."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from dashboards.preview import chart
+from dashboards.preview.ask import Answer, Series, Window, alerts, ask
+from dashboards.preview.units import PALETTE, told
+
+CELL_WIDTH, CELL_HEIGHT = 58, 32
+"""A cell of the grid in units of drawings."""
+_LEGEND_MAX = 8
+_ROWS_MAX = 12
+_COLOURS = {
+    "green": "#3d9a50",
+    "light-green": "#8bc48a",
+    "yellow": "#c99a00",
+    "red": "#d0342c",
+    "dark-red": "#8f1d17",
+    "dark-orange": "#c8640f",
+    "blue": "#3a76c4",
+    "purple": "#8256b8",
+    "text": "var(--ink)",
+}
+
+
+def draw(panel: Mapping[str, Any], window: Window, values: Mapping[str, str]) -> str:
+    """Return the panel's HTML."""
+    place = panel["gridPos"]
+    style = f"grid-column:{place['x'] + 1}/span {place['w']};grid-row:{place['y'] + 1}/span {place['h']}"
+    if panel["type"] == "row":
+        return f'<h2 style="{style}">{escape(panel["title"])}</h2>'
+    title = f'<h3 title="{escape(panel["description"])}">{escape(panel["title"])}</h3>'
+    return f'<section style="{style}">{title}{_body(panel, window, values)}</section>'
+
+
+def _body(panel: Mapping[str, Any], window: Window, values: Mapping[str, str]) -> str:
+    if panel["type"] == "alertlist":
+        return _alerts(alerts(panel["options"]["alertInstanceLabelFilter"], window, values))
+    answers = ask(panel, window, values)
+    errors = [answer.error for answer in answers if answer.error]
+    if errors:
+        return f'<p class="bad">{escape(errors[0])}</p>'
+    series = [each for answer in answers for each in answer.series]
+    if not series:
+        return '<p class="none">no data</p>'
+    return _table(panel, answers) if panel["type"] == "table" else _drawing(panel, series, window)
+
+
+def _drawing(panel: Mapping[str, Any], series: Sequence[Series], window: Window) -> str:
+    """Return what is no table: numbers, bars, and drawings over time."""
+    unit = panel["fieldConfig"]["defaults"]["unit"]
+    width, height = panel["gridPos"]["w"] * CELL_WIDTH, panel["gridPos"]["h"] * CELL_HEIGHT
+    below = 20 * min(len(series), _LEGEND_MAX)
+    drawn: dict[str, Callable[[], str]] = {
+        "stat": lambda: _stat(panel, series[0], unit),
+        "bargauge": lambda: _bars(series, unit),
+        "state-timeline": lambda: chart.bands(series, window, width, colours(panel)),
+        "status-history": lambda: chart.cells(series, unit, window, width),
+        "heatmap": lambda: chart.heat(series, window, (width, height - 60)),
+        "timeseries": lambda: (
+            chart.lines(series, unit, window, (width, max(height - 48 - below, 110))) + _legend(series, unit)
+        ),
+    }
+    return drawn[panel["type"]]()
+
+
+def _stat(panel: Mapping[str, Any], series: Series, unit: str) -> str:
+    if panel["options"].get("textMode") == "name":
+        fill = colours(panel)(series.legend) or "var(--soft)"
+        return f'<p class="stat name" style="background:{fill}">{escape(series.legend)}</p>'
+    colour = _colour(series.last, panel["fieldConfig"]["defaults"].get("thresholds", {}).get("steps", []))
+    return f'<p class="stat" style="color:{colour}">{escape(told(series.last, unit))}</p>'
+
+
+def _bars(series: Sequence[Series], unit: str) -> str:
+    most = max((each.last for each in series), default=1.0) or 1.0
+    return "".join(
+        f'<div class="bar"><span>{escape(each.legend)}</span><i style="width:{max(each.last / most, 0):.1%}"></i>'
+        f"<b>{escape(told(each.last, unit))}</b></div>"
+        for each in series[:_ROWS_MAX]
+    )
+
+
+def _legend(series: Sequence[Series], unit: str) -> str:
+    rows = "".join(
+        f'<tr><td><i class="k c{index % PALETTE}"></i>{escape(each.legend)}</td>'
+        f"<td>{escape(told(each.last, unit))}</td></tr>"
+        for index, each in enumerate(series[:_LEGEND_MAX])
+    )
+    more = len(series) - _LEGEND_MAX
+    rows += f"<tr><td>and {more} more</td><td></td></tr>" if more > 0 else ""
+    return f'<table class="legend">{rows}</table>'
+
+
+def _alerts(answer: Answer) -> str:
+    if answer.error:
+        return f'<p class="bad">{escape(answer.error)}</p>'
+    if not answer.series:
+        return '<p class="none">none fires</p>'
+    rows = []
+    for each in answer.series[:_ROWS_MAX]:
+        labels = each.labels
+        where = " ".join(f"{key}={labels[key]}" for key in ("run", "rank", "hostname", "cause") if labels.get(key))
+        state = f"<td>{escape(labels.get('alertstate', ''))}</td><td>{escape(labels.get('severity', ''))}</td>"
+        rows.append(f"<tr><td>{escape(labels['alertname'])}</td>{state}<td>{escape(where)}</td></tr>")
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _table(panel: Mapping[str, Any], answers: Sequence[Answer]) -> str:
+    """Do what the transformations merge and organize do, and sort as the panel says."""
+    options = panel["transformations"][-1]["options"]
+    many = len(answers) > 1
+    order = sorted(options["indexByName"], key=options["indexByName"].__getitem__)
+    labels = [name for name in order if not name.startswith("Value")]
+    rows: dict[tuple[str, ...], dict[str, Any]] = {}
+    for answer in answers:
+        column = f"Value #{answer.letter}" if many else "Value"
+        for each in answer.series:
+            _row_of(rows, each.labels, labels)[column] = each.last
+    if not rows:
+        return '<p class="none">no data</p>'
+    shown = [name for name in order if name not in options["excludeByName"]]
+    names = options["renameByName"]
+    sort = [item["displayName"] for item in panel["options"].get("sortBy", [])]
+    ordered = list(rows.values())
+    for heading in sort:
+        key = next((column for column, name in names.items() if name == heading), heading)
+        ordered.sort(key=lambda row: -row.get(key, float("-inf")))
+    heads = "".join(f"<th>{escape(names.get(name, name))}</th>" for name in shown)
+    body = "".join(
+        f"<tr>{''.join(_cell(panel, row, name, names) for name in shown)}</tr>" for row in ordered[:_ROWS_MAX]
+    )
+    more = f'<p class="none">and {len(ordered) - _ROWS_MAX} more rows</p>' if len(ordered) > _ROWS_MAX else ""
+    return f"<table><tr>{heads}</tr>{body}</table>{more}"
+
+
+def _row_of(
+    rows: dict[tuple[str, ...], dict[str, Any]], found: Mapping[str, str], labels: Sequence[str]
+) -> dict[str, Any]:
+    """Return the row that a series belongs to: the one with which it shares all labels that both have."""
+    for row in rows.values():
+        if all(row[label] == found[label] for label in labels if label in found and label in row) and any(
+            label in found and label in row for label in labels
+        ):
+            row.update({label: found[label] for label in labels if label in found})
+            return row
+    key = tuple(found.get(label, "") for label in labels)
+    return rows.setdefault(key, {label: found[label] for label in labels if label in found})
+
+
+def _cell(panel: Mapping[str, Any], row: Mapping[str, Any], name: str, names: Mapping[str, str]) -> str:
+    value = row.get(name)
+    if not isinstance(value, float):
+        return f"<td>{escape(str(value or ''))}</td>"
+    heading = names.get(name, name)
+    properties = {
+        item["id"]: item["value"]
+        for override in panel["fieldConfig"].get("overrides", [])
+        if override["matcher"]["options"] == heading
+        for item in override["properties"]
+    }
+    unit = properties.get("unit", panel["fieldConfig"]["defaults"]["unit"])
+    steps = properties.get("thresholds", {}).get("steps", [])
+    colour = _colour(value, steps) if len(steps) > 1 else "inherit"
+    return f'<td class="n" style="color:{colour}">{escape(told(value, unit))}</td>'
+
+
+def _colour(value: float, steps: Sequence[Mapping[str, Any]]) -> str:
+    reached = [step["color"] for step in steps if step.get("value") is None or value >= step["value"]]
+    return _COLOURS.get(reached[-1], reached[-1]) if reached else "inherit"
+
+
+def colours(panel: Mapping[str, Any]) -> Callable[[str], str | None]:
+    """Return what gives a series its colour by its legend, as the panel's overrides say; None where none does."""
+    fixed: list[tuple[dict[str, str], str]] = [
+        (override["matcher"], _COLOURS.get(item["value"]["fixedColor"], item["value"]["fixedColor"]))
+        for override in panel["fieldConfig"].get("overrides", [])
+        for item in override["properties"]
+        if item["id"] == "color"
+    ]
+
+    def colour(legend: str) -> str | None:
+        for matcher, chosen in fixed:
+            if matcher["id"] == "byName" and matcher["options"] == legend:
+                return chosen
+            if matcher["id"] == "byRegexp" and re.search(matcher["options"].strip("/"), legend):
+                return chosen
+        return None
+
+    return colour

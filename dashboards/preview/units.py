@@ -1,0 +1,63 @@
+"""Numbers as Grafana would write them, and colours of series."""
+
+import math
+
+_SECONDS = ((1, "s"), (1e-3, "ms"), (1e-6, "µs"))
+_LONG = ((86400, "d"), (3600, "h"), (60, "min"))
+_THOUSANDS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_SUFFIX = "suffix:"
+_NAMES = {"Bps": "B/s", "bytes": "B", "celsius": "°C", "watt": "W"}
+
+PALETTE = 8
+"""Series colours, `--c0` to `--c7` of the page's style; more series begin again."""
+
+
+def told(value: float, unit: str) -> str:
+    """Return a number with its unit."""
+    if not math.isfinite(value):
+        return {math.inf: "∞", -math.inf: "-∞"}.get(value, "NaN")
+    if unit == "percentunit":
+        return f"{_short(value * 100)} %"
+    if unit == "s":
+        return _seconds(value)
+    if unit.startswith(_SUFFIX):
+        return _scaled(value, unit.removeprefix(_SUFFIX))
+    return _scaled(value, _NAMES.get(unit, ""))
+
+
+def beside_axis(value: float, unit: str) -> str:
+    """Return the same for the mark of an axis, where the name of a suffix would not fit."""
+    return told(value, "none" if unit.startswith(_SUFFIX) else unit)
+
+
+def _seconds(value: float) -> str:
+    size = abs(value)
+    for scale, name in _LONG:
+        if size >= 2 * scale:
+            return f"{_short(value / scale)} {name}"
+    fine, mark = next(((scale, name) for scale, name in _SECONDS if size >= scale), (1e-6, "µs") if value else (1, "s"))
+    return f"{_short(value / fine)} {mark}"
+
+
+def _scaled(value: float, name: str) -> str:
+    for scale, prefix in _THOUSANDS:
+        if abs(value) >= scale:
+            return f"{_short(value / scale)} {prefix}{name}".rstrip()
+    return f"{_short(value)} {name.strip()}".rstrip()
+
+
+def _short(value: float) -> str:
+    if value == int(value) and abs(value) < 1e6:  # noqa: PLR2004  (beyond, the scale is the unit's)
+        return str(int(value))
+    return f"{value:.3g}"
+
+
+def ticks(low: float, high: float, count: int = 4) -> list[float]:
+    """Return round numbers from `low` to `high`, about `count` of them."""
+    if not high > low:
+        return [low]
+    rough = (high - low) / count
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough)
+    first = math.ceil(low / step)
+    return [round(n * step, 12) for n in range(first, math.floor(high / step + 1e-9) + 1)]
