@@ -1,0 +1,72 @@
+"""Pictures for the README, taken from a real run: every dashboard's preview and the coordinator's page.
+
+`make preview` writes them to docs/images. Four gloo ranks train under the whole stack, one turns slow after two
+minutes; Chromium draws what `lockstep preview` makes of Prometheus then. Two cores need five minutes.
+"""
+
+import argparse
+import base64
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lockstep.cli.main import main as lockstep
+from tests.support.browser import chromium
+from tests.support.servers import wait_until
+from tests.support.stack import full_stack
+
+RUN, RANK = "gpt-small", 2
+BOARDS = ("fleet", "run", "domains", "rank", "diagnoses", "itself")
+WIDTH = 1360
+QUALITY = 82
+"""Of the WebP pictures: text stays sharp at half the bytes."""
+_HEALTHY_STEPS = 480
+_FOUND_SECONDS = 300
+_AFTER_SECONDS = 75  # the five-minute windows of recorded series have something to show
+_WINDOW = "4m"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the job, draw, and name each picture."""
+    parser = argparse.ArgumentParser(description="Take the README's pictures from a real run.")
+    parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parents[1] / "docs" / "images")
+    out: Path = parser.parse_args(arguments).out
+    out.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        full_stack(Path(folder)) as stack,
+        stack.job(RUN, "compute", RANK, fault_step=_HEALTHY_STEPS),
+        chromium() as browser,
+    ):
+        stack.wait_step(RUN, _HEALTHY_STEPS, _FOUND_SECONDS)
+        wait_until(lambda: any(each["function"] for each in stack.incidents(RUN)), _FOUND_SECONDS, "a function")
+        time.sleep(_AFTER_SECONDS)
+        for board in BOARDS:
+            page = Path(folder) / f"{board}.html"
+            options = ["--prometheus", stack.prometheus, "--dashboard", board, "--last", _WINDOW]
+            variables = [f"--var=run={RUN}"] if board not in ("fleet", "itself") else []
+            variables += [f"--var=rank={RANK}"] if board == "rank" else []
+            if lockstep(["preview", str(page), *options, *variables]):
+                return 1
+            _take(browser, page.as_uri(), out / f"dashboard-{board}.webp")
+        _take(browser, stack.coordinator, out / "coordinator.webp")
+    return 0
+
+
+def _take(browser: Any, address: str, path: Path) -> None:
+    """Write a picture of a page, however long it is."""
+    browser.call("Emulation.setDeviceMetricsOverride", width=WIDTH, height=900, deviceScaleFactor=1, mobile=False)
+    browser.call("Page.navigate", url=address)
+    browser.wait("Page.loadEventFired")
+    size = browser.call("Page.getLayoutMetrics")["cssContentSize"]
+    clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+    options = {"format": "webp", "quality": QUALITY, "captureBeyondViewport": True, "clip": clip}
+    path.write_bytes(base64.b64decode(browser.call("Page.captureScreenshot", **options)["data"]))
+    print(f"{path.name}: {path.stat().st_size / 1024:.0f} KB")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
