@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SYSTEM_PACKAGES := prometheus prometheus-alertmanager mosquitto chromium
 
 .PHONY: demo test check format generate bench bench-agent bench-detect bench-simulator accuracy accuracy-simulator clean
-.PHONY: bench-trace bench-localisation
+.PHONY: bench-trace bench-localisation bench-intracard
 
 demo: $(VENV)/.demo
 	$(BIN)/lockstep demo
@@ -47,6 +47,10 @@ bench-trace: $(VENV)/.dev
 # Fails where a budget is missed at a million workers.
 bench-localisation: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.localisation_cost
+
+# CSC, ring and gloo between processes of this node; five minutes where two cores are shared with others.
+bench-intracard: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.intracard
 
 bench-simulator: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.simulator_cost

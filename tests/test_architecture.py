@@ -20,11 +20,13 @@ ARROWS = {
     "lockstep.analysis": {"lockstep.contracts", "lockstep.trace", "lockstep.simulator", "lockstep.diagnosis"},
     "lockstep.serving": {"lockstep.contracts"},
     "lockstep.doctor": {"lockstep.contracts"},
+    "lockstep.intracard": {"lockstep.contracts"},
     "exporter": {"lockstep.contracts", "lockstep.serving", "lockstep.trace", "lockstep.analysis"},
     "coordinator": {
         "lockstep.contracts",
         "lockstep.serving",
         "lockstep.trace",
+        "lockstep.simulator",
         "lockstep.diagnosis",
         "lockstep.analysis",
     },
@@ -42,9 +44,10 @@ THIRD_PARTY = {
     "lockstep.simulator": {"numpy"},
     "lockstep.diagnosis": {"numpy"},
     "lockstep.doctor": set(),
-    "lockstep.serving": {"aiomqtt", "paho", "prometheus_client"},
+    "lockstep.intracard": {"numpy"},
+    "lockstep.serving": {"aiohttp", "aiomqtt", "bcrypt", "paho", "prometheus_client", "yaml"},
 }
-FILE_EXCEPTIONS = {"lockstep/contracts/codec.py": {"msgspec"}}
+FILE_EXCEPTIONS = {"lockstep/contracts/codec.py": {"msgspec"}, "lockstep/simulator/spec_yaml.py": {"yaml"}}
 
 
 def room_of(module: str) -> str | None:

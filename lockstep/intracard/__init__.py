@@ -1,0 +1,20 @@
+"""All-gather and reduce-scatter between the processes of one node, over shared memory; numpy and standard library only.
+
+`Group` is the door. `csc` publishes once, synchronises once and reads (SW-IntraCC); `ring` is what it is measured
+against. `mesh` is the only synchronisation, and says why two slots and no polled word suffice; `meeting` is how ranks
+find each other; `shared` is the memory. What it costs, and where it is of use: docs/intracard.md.
+"""
+
+from lockstep.intracard.errors import GroupClosedError, MismatchError, PeerLostError, PeerSilentError
+from lockstep.intracard.group import ALGORITHMS, CSC, RING, Group
+
+__all__ = [
+    "ALGORITHMS",
+    "CSC",
+    "RING",
+    "Group",
+    "GroupClosedError",
+    "MismatchError",
+    "PeerLostError",
+    "PeerSilentError",
+]
