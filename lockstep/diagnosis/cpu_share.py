@@ -47,6 +47,15 @@ def contention_beyond_peers(suspect: TraceSummary, peers: Sequence[TraceSummary]
     return _told(suspect, lost_ns=round(lost * suspect.window_ns)) if lost > 0 else []
 
 
+def captured_excess_ns(suspect: TraceSummary, peers: Sequence[TraceSummary]) -> float:
+    """Return how much longer than its peers' median the suspect stood outside of collectives while captured, ns a step.
+
+    0 or less where it did not, or where there is no peer to compare with.
+    """
+    theirs = [_outside_collectives_ns(peer) for peer in peers if peer.window_ns > 0]
+    return _outside_collectives_ns(suspect) - median(theirs) if theirs else 0.0
+
+
 def contention_from_outside(summary: TraceSummary) -> list[RankFinding]:
     """Return whether a rank meets contention that is not its own job's: for a job that is slower as a whole."""
     host = summary.host
@@ -62,10 +71,18 @@ def _share(summary: TraceSummary) -> _Share | None:
     if host is None or host.span_ns <= 0 or summary.window_ns <= 0 or host.run_queue_wait_ns is None:
         return None
     waiting = min(max(host.run_queue_wait_ns, 0) / host.span_ns, 1.0)
-    standing = sum(node.total_ns for node in summary.tree if node.name == WAIT_NAME) / summary.window_ns
+    standing = _standing_ns(summary) / summary.window_ns
     throttled = min(max(host.throttled_ns or 0, 0) / host.span_ns, 1.0)
     on_cpu = 1.0 - standing - waiting if host.on_cpu_ns is None else host.on_cpu_ns / host.span_ns
     return _Share(on_cpu=min(max(on_cpu, 0.0), 1.0), waiting=waiting, throttled=throttled)
+
+
+def _standing_ns(summary: TraceSummary) -> int:
+    return sum(node.total_ns for node in summary.tree if node.name == WAIT_NAME)
+
+
+def _outside_collectives_ns(summary: TraceSummary) -> float:
+    return (summary.window_ns - _standing_ns(summary)) / max(summary.steps, 1)
 
 
 def _told(summary: TraceSummary, *, lost_ns: int | None) -> list[RankFinding]:

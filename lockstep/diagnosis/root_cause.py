@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from lockstep.contracts.messages import RankFinding, TraceSummary
-from lockstep.diagnosis.cpu_share import contention_beyond_peers, contention_from_outside
+from lockstep.diagnosis.cpu_share import captured_excess_ns, contention_beyond_peers, contention_from_outside
 from lockstep.diagnosis.excess import HOLDING_RATIO
 from lockstep.diagnosis.finding import IO, Finding
 from lockstep.diagnosis.host_causes.contention import CONTENTION
@@ -65,9 +65,12 @@ def causes_beyond_peers(
                 if beyond_ns < least_ns or beyond_ns <= 0:
                     continue
             found[name] = _merged(found.get(name), cost.found, suspect.rank, beyond_ns)
+    captured_ns = max((captured_excess_ns(suspect, peers) for suspect in suspects), default=0.0)
+    # The two are of different steps, and a crowded machine is not crowded evenly: what was not captured cannot be told.
+    held_ns = min((each for each in (excess_ns, captured_ns) if each > 0), default=0.0)
     return sorted(
         found.values(),
-        key=lambda each: (not _is_everywhere(each, excess_ns), not _is_meant(cause, each), -(each.lost_ns or 0)),
+        key=lambda each: (not _is_everywhere(each, held_ns), not _is_meant(cause, each), -(each.lost_ns or 0)),
     )
 
 

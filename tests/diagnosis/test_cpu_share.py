@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lockstep.contracts.messages import HostSpan
-from lockstep.diagnosis.cpu_share import contention_beyond_peers, contention_from_outside
+from lockstep.diagnosis.cpu_share import captured_excess_ns, contention_beyond_peers, contention_from_outside
 from lockstep.diagnosis.root_cause import causes_beyond_peers
 from tests.diagnosis.summaries import STEPS, summary
 
@@ -66,6 +66,16 @@ def test_a_limit_of_the_control_group_counts_beyond_that_of_the_peers():
     suspect = rank(2, standing_ms=10, waiting_ms=0, throttled_ns=600 * 10**6)
     peer = rank(0, standing_ms=50, waiting_ms=0, throttled_ns=100 * 10**6)
     assert cost_ms(suspect, peer) == pytest.approx(25, abs=0.1)
+
+
+def test_the_captured_excess_is_what_the_peers_stand_longer():
+    """Steps are alike on all ranks: who stands 60 ms shorter in collectives worked 60 ms longer; nobody, without peers."""
+    suspect = rank(2, standing_ms=5, waiting_ms=0)
+    peers = [rank(each, standing_ms=standing_ms, waiting_ms=0) for each, standing_ms in ((0, 60), (1, 65), (3, 80))]
+    assert captured_excess_ns(suspect, peers) == pytest.approx(60e6)
+    assert captured_excess_ns(peers[0], [suspect]) == pytest.approx(-55e6)
+    unread = replace(peers[0], window_ns=0, steps=0, tree=[])
+    assert captured_excess_ns(suspect, []) == captured_excess_ns(suspect, [unread]) == 0
 
 
 def test_without_counts_there_is_no_answer():

@@ -96,6 +96,22 @@ def test_a_crowded_cpu_goes_before_what_it_prolongs():
     assert first == {85: "cpu_contention", 50: "data_reading"}
 
 
+def test_a_crowded_cpu_is_held_against_the_excess_of_its_own_capture():
+    """Strangers come and go: where fewer were captured than measured, what was captured is what they must hold."""
+    reading = {2: 50, 0: 10, 1: 10}
+    waiting = {2: (5, 80), 0: (60, 25), 1: (60, 25)}
+    """In collectives and for a CPU, ms of 100: 55 beyond the peers were captured, 100 were measured."""
+    crowded = {
+        number: replace(
+            _crowded(number, cpu_ms, told("data_reading", reading[number], bottleneck="io")),
+            tree=summary(number, ("train", 100 - standing_ms, ("wait for collectives", standing_ms))).tree,
+        )
+        for number, (standing_ms, cpu_ms) in waiting.items()
+    }
+    causes = beyond([crowded[2]], [crowded[0], crowded[1]], cause="data")
+    assert [each.cause for each in causes] == ["cpu_contention", "data_reading"]
+
+
 def test_a_cause_of_unknown_cost_counts_only_where_no_peer_has_it():
     """Nothing can be taken off what nobody measured."""
     suspect = rank(2, told("environment", None))

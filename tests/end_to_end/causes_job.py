@@ -3,7 +3,8 @@
     torchrun ... causes_job.py FOLDER
 
 FOLDER/wanted holds the name of a fault and a rank, as "reading 1", and may change while the job runs; all ranks change
-over in the same step. `messages` is a fault of all ranks whatever rank is named.
+over in the same step. `messages` is a fault of all ranks whatever rank is named. `crowded_core` keeps the rank to
+the last core; who crowds that core comes from outside.
 """
 
 import gc
@@ -162,6 +163,11 @@ def exchange_counters() -> None:
         dist.all_reduce(torch.tensor([float(number)]))
 
 
+def bind(fault: Fault, cores: set[int]) -> None:
+    """Keep this thread to one core, as a launcher does that binds ranks."""
+    os.sched_setaffinity(0, {max(cores)} if fault.active("crowded_core") else cores)
+
+
 def train(folder: Path) -> None:
     """Train until told to stop."""
     rank = int(os.environ["RANK"])
@@ -174,9 +180,11 @@ def train(folder: Path) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     order = range(rank, len(documents), dist.get_world_size())
     batches = iter(DataLoader(documents, batch_size=BATCH, sampler=order))
+    cores = os.sched_getaffinity(0)
     step = 0
     while True:
         fault.begin_step(step)
+        bind(fault, cores)
         letters = next(batches)
         logits = model(letters[:, :-1])
         loss = functional.cross_entropy(logits.flatten(0, 1), letters[:, 1:].flatten())

@@ -1,8 +1,7 @@
 """Every cause on the host that a CPU can show, one after the other in one real job of four ranks: found, and named right.
 
 The parts are all real: trainers, agent, exporter with its host watch, broker, coordinator. A fault lasts until its
-incident says what is behind it; then it goes away, and the next one waits until the job is healthy again. Strangers on
-a rank's cores are missing here: beside other load they cannot be told surely yet (tests/diagnosis/test_cpu_share.py).
+incident says what is behind it; then it goes away, and the next one waits until the job is healthy again.
 """
 
 import contextlib
@@ -17,19 +16,36 @@ import pytest
 from tests.support.servers import running, wait_until
 from tests.support.stack import LOCKSTEP, full_stack
 
-pytestmark = [pytest.mark.torch, pytest.mark.servers, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.torch, pytest.mark.servers, pytest.mark.timeout(400)]
 
 JOB = Path(__file__).parent / "causes_job.py"
 RUN = "causes"
 TOKEN = "causes-token"
 RANKS = 4
-HEALTHY_STEP = 100
-START_SECONDS, DETECT_SECONDS, EXPLAIN_SECONDS, SETTLE_SECONDS = 150, 60, 120, 60
-POLICY = {"profile.cooldown_seconds": 0.0, "profile.per_day": 1000, "profile.per_run": 1000}
+HEALTHY_STEP = 60
+START_SECONDS, DETECT_SECONDS, EXPLAIN_SECONDS, SETTLE_SECONDS = 150, 60, 180, 60
+POLICY = {
+    "profile.cooldown_seconds": 0.0,
+    "profile.per_day": 1000,
+    "profile.per_run": 1000,
+    "profile.expire_seconds": float(EXPLAIN_SECONDS),
+}
 JOB_WIDE = {"run.fluctuation_steps": 10, "run.fluctuation_seconds": 3.0}
 """Thresholds of slower jobs, for the fault of all ranks only: they are long because shared hosts are busy for seconds."""
 SHAPES = {"profile.shapes": True}
 """Sizes of collectives and shapes of operators are recorded only where an operator asks for them."""
+
+STRANGERS, STRANGERS_MAX = 8, 30
+"""On one core, and one more for two tasks that run already: the rank must be worse off than its peers beside those."""
+STRANGER = """
+import os
+os.setsid()
+os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+while True:
+    pass
+"""
+"""Never rests, on the core that the job keeps the rank to; in a session of its own, as Linux shares a core between
+sessions first."""
 
 
 class Job:
@@ -74,7 +90,7 @@ class Job:
             assert reply.status == 200
 
     def explained(self, kind: str, ranks: list[int], before: set[str]) -> dict:
-        """Return the new incident of a kind and ranks, once it is explained."""
+        """Return the new incident of a kind that began with these ranks, once it is explained; others may have joined."""
 
         def found(*, explained: bool):
             return next(
@@ -82,7 +98,7 @@ class Job:
                     each
                     for each in self.incidents()
                     if each["id"] not in before
-                    and (each["kind"], each["ranks"]) == (kind, ranks)
+                    and (each["kind"], each["ranks"][: len(ranks)]) == (kind, ranks)
                     and (each["diagnosed"] or not explained)
                 ),
                 None,
@@ -105,7 +121,27 @@ class Job:
     def cause_of(self, kind: str, rank: int) -> dict:
         """Return the incident of a fault of one rank."""
         with self.fault(kind, rank) as before:
-            return self.explained("slow_rank", [rank], before)
+            incident = self.explained("slow_rank", [rank], before)
+        assert incident["ranks"] == [rank]
+        return incident
+
+
+@contextlib.contextmanager
+def services(directory: Path, settings: dict[str, str]):
+    """Have the stack on all cores but the last, and its services in sessions of their own, as an init system has them.
+
+    Else summaries, at the lowest priority, never end beside strangers or while the rest of the session is busy.
+    """
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores - {max(cores)} or cores)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("tests.support.stack.LOCKSTEP", ["setsid", *LOCKSTEP])
+            with full_stack(directory, settings) as stack:
+                os.sched_setaffinity(0, cores)
+                yield stack
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +152,7 @@ def job(tmp_path_factory):
     token.write_text(TOKEN)
     settings = {"policy_file": str(policy), "api_token_file": str(token)}
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS), str(JOB), str(directory)]
-    with full_stack(directory, settings) as stack:
+    with services(directory, settings) as stack:
         command = [*LOCKSTEP, "run", "--run", RUN, "--root", str(stack.shared), "--", sys.executable, *torchrun]
         with running(command, directory / "job.log", os.environ | {"OMP_NUM_THREADS": "1"}):
             stack.wait_step(RUN, HEALTHY_STEP, START_SECONDS)
@@ -148,6 +184,22 @@ def test_a_fault_of_one_rank_is_named(job, fault, rank, expected):
     assert function in incident["function"]
     assert incident["evidence"]
     assert incident["advice"]
+
+
+def test_strangers_on_the_core_of_a_rank_are_named(job):
+    """A rank waits for its core while strangers have it: that and not its loader, which waits with it, and for whom.
+
+    Its peers may run beside them as well, so one may join the incident.
+    """
+    count = min(STRANGERS + round(os.getloadavg()[0] / 2), STRANGERS_MAX)
+    with contextlib.ExitStack() as stack, job.fault("crowded_core", 2) as before:
+        command, logs = [sys.executable, "-I", "-S", "-c", STRANGER], (f"stranger-{each}.log" for each in range(count))
+        strangers = [stack.enter_context(running(command, job.folder / log)) for log in logs]
+        incident = job.explained("slow_rank", [2], before)
+        for stranger in strangers:  # all before the first is waited for: each has to get its core once more
+            stranger.terminate()
+    assert (incident["root_cause"], incident["bottleneck"]) == ("cpu_contention", "cpu"), incident["evidence"]
+    assert any("python uses" in sentence for sentence in incident["evidence"])
 
 
 def test_shapes_that_change_are_named(job):
