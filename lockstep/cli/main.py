@@ -5,6 +5,7 @@ install.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -12,10 +13,12 @@ import lockstep
 from lockstep.contracts.errors import LockstepError
 
 EXIT_ERROR = 2
+EXIT_PIPE = 141
+"""What a shell says of a program that SIGPIPE ended."""
 EXTRA_PACKAGES = frozenset(
     (
-        *("aiohttp", "aiomqtt", "amqtt", "distributed", "msgspec", "numpy", "paho", "prometheus_client", "pyarrow"),
-        *("rich", "torch", "yaml"),
+        *("aiohttp", "aiomqtt", "amqtt", "bcrypt", "distributed", "msgspec", "numpy", "paho", "prometheus_client"),
+        *("pyarrow", "rich", "torch", "yaml"),
     )
 )
 """What only some commands need; the base install, made for training images, has none of it."""
@@ -28,10 +31,14 @@ def build_parser() -> argparse.ArgumentParser:
         demo_command,
         doctor_command,
         export_command,
+        fuse_command,
+        preview_command,
         profile_command,
         replay_command,
         run_command,
         services_command,
+        simulate_command,
+        whatif_command,
     )
 
     parser = argparse.ArgumentParser(
@@ -44,8 +51,12 @@ def build_parser() -> argparse.ArgumentParser:
     replay_command.add(commands)
     profile_command.add(commands)
     analyze_command.add(commands)
+    simulate_command.add(commands)
+    whatif_command.add(commands)
+    fuse_command.add(commands)
     doctor_command.add(commands)
     export_command.add(commands)
+    preview_command.add(commands)
     demo_command.add(commands)
     return parser
 
@@ -54,7 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status: 2 for a wrong input, named on stderr."""
     parsed = build_parser().parse_args(arguments)
     try:
-        return int(parsed.act(parsed))
+        status = int(parsed.act(parsed))
+        sys.stdout.flush()
+    except BrokenPipeError:  # who reads our output has had enough: `lockstep ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
+        return EXIT_PIPE
     except LockstepError as error:
         print(f"lockstep: {error}", file=sys.stderr)
         return EXIT_ERROR
@@ -66,6 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_ERROR
     except KeyboardInterrupt:
         return 130
+    return status
 
 
 if __name__ == "__main__":

@@ -27,9 +27,11 @@ EXCESS = "excess"
 """The remedy removes the rank's whole excess, or all that the finding costs."""
 REST = "rest"
 """The remedy removes what the named function does not hold; everything where none was named."""
+FUSED = "fused"
+"""The remedy removes what fusing collectives with the operators beside them saves (`neighbour_fusion`)."""
 UNKNOWN = "unknown"
 """How much it removes cannot be told from the capture."""
-_REMOVES = (EXPLAINED, EXCESS, REST, UNKNOWN)
+_REMOVES = (EXPLAINED, EXCESS, REST, FUSED, UNKNOWN)
 _PLACES = {"function", "operator"}
 
 
@@ -143,17 +145,21 @@ def parse_table(text: str, *, where: str = FILE) -> Table:
 def advise_finding(finding: Finding, window_ns: int, *, framework: str = PYTORCH) -> Finding:
     """Return the finding with its advice, largest predicted gain first, and the gain of the best.
 
-    Predicted gain = min(lost, window) / window, for remedies that remove what the finding lost; None for the others and
-    where the loss is not known. A finding of a cause that the table does not know comes back without advice.
+    Predicted gain = min(lost, window) / window, for remedies that remove what the finding lost; what fusing saves for
+    those that fuse, never more; None for the others and where the loss is not known. A finding of a cause that the
+    table does not know comes back without advice.
     """
     subject = finding.subject
     lost_ns = finding.lost_ns or 0
     gain_ratio = min(lost_ns, window_ns) / window_ns if lost_ns > 0 and window_ns > 0 else None
+    gains = {EXPLAINED: gain_ratio, EXCESS: gain_ratio}
+    if gain_ratio is not None and finding.fused_ns is not None:
+        gains[FUSED] = min(gain_ratio, finding.fused_ns / window_ns)
     advice = [
         Advice(
             suggestion=row.suggestion.format(function=subject or "the rank", operator=subject or "the operator"),
             how=row.how_in(framework),
-            predicted_gain_ratio=gain_ratio if row.removes in (EXPLAINED, EXCESS) else None,
+            predicted_gain_ratio=gains.get(row.removes),
             source=row.source,
         )
         for row in table().remedies

@@ -38,19 +38,25 @@ def bandwidth_large(volume_bytes: float, *, link: Link = SUNWAY, entities: int =
     return volume_bytes / (reads * (volume_bytes / (entities * link.bytes_per_second) + link.step_s))
 
 
-def unfused_seconds(share_bytes: float, *, local_bytes_per_second: float, link: Link = SUNWAY) -> float:
+def unfused_seconds(
+    share_bytes: float, *, local_bytes_per_second: float, link: Link = SUNWAY, entities: int = 4
+) -> float:
     """Return equation 9: producer, gather and consumer with their results passed through memory.
 
-    `share_bytes` is what one entity produces, a quarter of what is gathered.
+    `share_bytes` is what one entity produces, of the `entities` parts that are gathered.
     """
-    return 5 * share_bytes / local_bytes_per_second + 4 * share_bytes / link.bytes_per_second + 3 * link.launch_s
+    local_s = (entities + 1) * share_bytes / local_bytes_per_second
+    return local_s + entities * share_bytes / link.bytes_per_second + 3 * link.launch_s
 
 
-def fused_seconds(share_bytes: float, *, local_bytes_per_second: float, link: Link = SUNWAY) -> float:
+def fused_seconds(
+    share_bytes: float, *, local_bytes_per_second: float, link: Link = SUNWAY, entities: int = 4
+) -> float:
     """Return equation 10: the gather fused with its producer and its consumer."""
-    return 4 * share_bytes / link.bytes_per_second + share_bytes / local_bytes_per_second + 2 * link.launch_s
+    moved_s = entities * share_bytes / link.bytes_per_second
+    return moved_s + share_bytes / local_bytes_per_second + 2 * link.launch_s
 
 
-def fusion_gain_ratio(local_bytes_per_second: float, global_bytes_per_second: float) -> float:
+def fusion_gain_ratio(local_bytes_per_second: float, global_bytes_per_second: float, *, entities: int = 4) -> float:
     """Return equation 11: the share of the data movement that fusing saves, whatever the volume."""
-    return 4 / (5 + 4 * local_bytes_per_second / global_bytes_per_second)
+    return entities / (entities + 1 + entities * local_bytes_per_second / global_bytes_per_second)

@@ -146,3 +146,13 @@ def test_a_base_install_says_what_a_service_needs(command, package):
     assert ended.returncode == 2
     assert f"this command needs {package}" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_a_reader_that_has_had_enough_is_no_error():
+    """`lockstep ... | head`: the status that a shell gives for SIGPIPE, and nothing on stderr."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "lockstep.cli.main", "coordinator", "--print-config"]
+    ended = subprocess.run(command, check=False, stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (141, b"")

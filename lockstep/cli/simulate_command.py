@@ -1,0 +1,84 @@
+"""`lockstep simulate SPEC`: what a step of the job should take, where its time goes, and whether it fits."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lockstep.contracts.errors import ConfigError, MalformedError
+
+if TYPE_CHECKING:
+    from lockstep.simulator.spec import JobSpec
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser(
+        "simulate",
+        help="say what a step of a job should take, where its time goes, and whether it fits the memory",
+        description="Simulates one step of the job that SPEC (YAML, see docs/simulator.md) says: step time, tokens/s, "
+        "MFU, communication, bubble, and peak memory of every pipeline stage.",
+    )
+    parser.add_argument("spec", metavar="SPEC", type=Path, help="YAML file of model, strategy, cluster and batch")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--trace", metavar="FILE", type=Path, help="write the timeline as a Chrome trace (Perfetto)")
+    parser.add_argument("--picture", metavar="FILE", type=Path, help="write the timeline as an SVG picture")
+    parser.set_defaults(act=act)
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Simulate, print, and write what is asked for.
+
+    Raises
+    ------
+    LockstepError
+        The specification cannot be used, the job not simulated, or a file not written.
+    """
+    from lockstep.cli.simulation.text import forecast_json, text_of  # noqa: PLC0415  (services only)
+
+    spec = read_spec(arguments.spec)
+    found = spec.forecast()
+    if arguments.trace is not None or arguments.picture is not None:
+        _write_timeline(spec, arguments.trace, arguments.picture)
+    print(json.dumps(forecast_json(found)) if arguments.json else text_of(spec, found))
+    return 0
+
+
+def read_spec(path: Path) -> "JobSpec":
+    """Return the job that a file says; files it names are looked for beside it.
+
+    Raises
+    ------
+    LockstepError
+        It cannot be read or used; the message names line and column.
+    """
+    from lockstep.simulator.spec import load_spec  # noqa: PLC0415  (services only)
+    from lockstep.simulator.spec_yaml import TEXT_BYTES_MAX  # noqa: PLC0415
+
+    try:
+        with path.open("rb") as file:
+            text = file.read(TEXT_BYTES_MAX + 1).decode("utf-8")
+    except OSError as error:
+        raise ConfigError(f"specification {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise MalformedError("text", where=str(path), got=error, expected="UTF-8") from None
+    return load_spec(text, str(path), folder=path.parent)
+
+
+def _write_timeline(spec: "JobSpec", trace: Path | None, picture: Path | None) -> None:
+    from lockstep.cli.simulation.chrome import chrome_trace  # noqa: PLC0415
+    from lockstep.cli.simulation.picture import timeline_picture  # noqa: PLC0415
+    from lockstep.simulator.lanes import timeline_of  # noqa: PLC0415
+
+    rows, step_s = timeline_of(spec)
+    if trace is not None:
+        _write(trace, chrome_trace(rows, spec.name), "--trace")
+    if picture is not None:
+        _write(picture, timeline_picture(rows, step_s, spec.name), "--picture")
+
+
+def _write(path: Path, text: str, option: str) -> None:
+    try:
+        path.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{option} {path}: {error.strerror or error}") from error

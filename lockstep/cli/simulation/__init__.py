@@ -1,0 +1,1 @@
+"""What the commands on the simulator print and draw."""

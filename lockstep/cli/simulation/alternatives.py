@@ -1,0 +1,69 @@
+"""Alternatives for people and as JSON: what each would take, and its gain against now."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from lockstep.analysis.report.units import told_ns, told_rate
+from lockstep.cli.simulation.text import forecast_json, strategy_of
+from lockstep.simulator.forecast import Forecast
+from lockstep.simulator.spec import JobSpec
+from lockstep.simulator.whatif import Alternative
+
+_NS = 1e9
+_GIB = 2**30
+_SHOWN = 20
+_NAME_MOST = 60
+
+
+def alternatives_text(spec: JobSpec, now: Forecast, found: Sequence[Alternative], notes: Sequence[str]) -> str:
+    """Return the table of alternatives below what is now."""
+    possible = [each for each in found if each.forecast is not None]
+    refused = [each for each in found if each.forecast is None]
+    shown = possible[:_SHOWN]
+    width = max([len("now"), *(min(len(each.change.name), _NAME_MOST) for each in shown)])
+    lines = [spec.name, f"  {strategy_of(spec)}", ""]
+    lines.append(f"    {'':<{width}}  {'step':>8}  {'tokens/s':>8}  {'memory':>9}  gain")
+    lines.append(f"    {'now':<{width}}  {_row(now)}")
+    for number, each in enumerate(shown, 1):
+        assert each.forecast is not None
+        assert each.gain_ratio is not None
+        lines.append(f"{number:>3} {each.change.name[:_NAME_MOST]:<{width}}  {_row(each.forecast)}  {_gain(each)}")
+    if len(possible) > _SHOWN:
+        lines.append(f"    ... and {len(possible) - _SHOWN} more (--json has all)")
+    lines += [f"    {each.change.name}: cannot be: {each.refused}" for each in refused]
+    band = now.error_band_ratio
+    trust = (
+        f"forecasts are good to +-{band:.1%}" if band is not None else "not calibrated: trust the order, not the times"
+    )
+    return "\n".join([*lines, "", *notes, trust])
+
+
+def alternatives_json(now: Forecast, found: Sequence[Alternative], *, is_whole: bool) -> dict[str, Any]:
+    """Return the alternatives as JSON takes them."""
+    return {
+        "now": forecast_json(now),
+        "all_tried": is_whole,
+        "alternatives": [
+            {
+                "name": each.change.name,
+                "heal": list(each.change.heal),
+                "set": dict(each.change.values),
+                "gain_ratio": each.gain_ratio,
+                "seconds_per_token": each.seconds_per_token,
+                **forecast_json(each.forecast),
+            }
+            for each in found
+            if each.forecast is not None
+        ],
+        "refused": [{"name": each.change.name, "why": each.refused} for each in found if each.forecast is None],
+    }
+
+
+def _row(found: Forecast) -> str:
+    memory = f"{max(found.peak_memory_bytes) / _GIB:.1f} GiB"
+    return f"{told_ns(found.step_seconds * _NS):>8}  {told_rate(found.tokens_per_second, ''):>8}  {memory:>9}"
+
+
+def _gain(each: Alternative) -> str:
+    assert each.forecast is not None
+    return f"{each.gain_ratio:+.1%}" + ("  OUT OF MEMORY" if each.forecast.out_of_memory else "")

@@ -1,0 +1,42 @@
+"""Ways to send gradients, for people."""
+
+from lockstep.analysis.report.units import told_ns, told_rate
+from lockstep.diagnosis.fusion_plans import Plans
+from lockstep.diagnosis.gradient_fusion import StepGradients
+
+_NS = 1e9
+_NAME = 20
+_BUCKETS_SHOWN = 12
+
+
+def fusion_text(gradients: StepGradients, plans: Plans) -> str:
+    """Return the lines about the plans of `gradients`."""
+    whole = told_rate(sum(gradients.volume_bytes), "B")
+    steps = f", as in {gradients.steps} steps of the trace" if gradients.steps > 1 else ""
+    link = plans.link
+    lines = [
+        f"{plans.count} gradients of {whole} in all, the last ready after {told_ns(plans.ready_s * _NS)}{steps}",
+        f"a sum takes {told_ns(link.latency_s * _NS)} and {told_rate(link.bytes_per_second, 'B')}/s ({link.source})",
+        "",
+        f"{'':<{_NAME}}{'ends after':>10}  {'after the last':>14}  buckets",
+    ]
+    if plans.measured_end_s is not None:
+        lines.append(_line("as measured", plans.measured_end_s, plans.ready_s, plans.count))
+    lines += [_line(plan.name, plan.end_s, plans.ready_s, len(plan.buckets_bytes)) for plan in plans.plans]
+    best = plans.best
+    shown = ", ".join(told_rate(size, "B") for size in best.buckets_bytes[:_BUCKETS_SHOWN])
+    more = f" and {len(best.buckets_bytes) - _BUCKETS_SHOWN} more" if len(best.buckets_bytes) > _BUCKETS_SHOWN else ""
+    cap_end = told_ns(plans.cap_end_s * _NS)
+    lines += [
+        "",
+        f"suggested: buckets of {shown}{more}, in the order of backward",
+        f"with one size for all: DistributedDataParallel(bucket_cap_mb={plans.cap_mib}) ends after {cap_end}",
+    ]
+    if gradients.steps:
+        lines.append("what a framework had put together before the trace saw it cannot be taken apart here")
+    return "\n".join(lines)
+
+
+def _line(name: str, end_s: float, ready_s: float, buckets: int) -> str:
+    tail = told_ns(max(end_s - ready_s, 0.0) * _NS)
+    return f"{name:<{_NAME}}{told_ns(end_s * _NS):>10}  {tail:>14}  {buckets:>7}"

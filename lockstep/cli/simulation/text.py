@@ -1,0 +1,105 @@
+"""A forecast for people: the step, where its time goes, memory against what there is, and how far to trust it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from lockstep.analysis.report.units import told_ns, told_rate, told_share
+from lockstep.simulator.forecast import Forecast
+from lockstep.simulator.spec import JobSpec
+
+_NS = 1e9
+_GIB = 2**30
+_BAR = 30
+_STAGES_SHOWN = 16
+_SICK_SHOWN = 8
+_NAME = 22
+_KEYS = (
+    *("step_seconds", "tokens_per_second", "mfu_ratio", "communication_seconds", "bubble_seconds"),
+    *("peak_memory_bytes", "out_of_memory", "error_band_ratio"),
+)
+
+
+def text_of(spec: JobSpec, found: Forecast) -> str:
+    """Return the lines about a forecast of `spec`."""
+    return "\n".join([*_head(spec, found), "", *_time(found), "", *_memory(spec, found), *_sick(spec)])
+
+
+def strategy_of(spec: JobSpec) -> str:
+    """Return the degrees above one, micro-batches and options, in a line."""
+    degrees = spec.degrees
+    named = [
+        f"{name}={getattr(degrees, name)}" for name in ("tp", "cp", "ep", "dp", "pp") if getattr(degrees, name) > 1
+    ]
+    named += [f"virtual={degrees.virtual}"] * (degrees.virtual > 1) + [f"zero={degrees.zero}"] * (degrees.zero > 0)
+    named += ["sequence parallel"] * degrees.sequence_parallel
+    named += [f"recompute={degrees.recompute}"] * (degrees.recompute != "none")
+    count = spec.schedule.micro_batches
+    micro = f"{count:,} micro-batch{'es' if count > 1 else ''}"
+    return ", ".join([*(named or ["one rank"]), micro])
+
+
+def _head(spec: JobSpec, found: Forecast) -> list[str]:
+    parameters = told_rate(spec.model.parameters, "").replace("G", "B")  # as people count them
+    machine = f"{spec.degrees.ranks:,} x {spec.cluster.device.name} of {spec.cluster.name}"
+    band = found.error_band_ratio
+    trust = f"+-{told_share(band)} (calibrated)" if band is not None else "not calibrated: 30 to 40% off is usual"
+    return [
+        f"{spec.name}",
+        f"  {spec.model.name}, {parameters} parameters, batch {spec.batch:,}, on {machine}",
+        f"  {strategy_of(spec)}",
+        "",
+        f"{'step':<{_NAME}}{told_ns(found.step_seconds * _NS):>10}  {trust}",
+        f"{'throughput':<{_NAME}}{told_rate(found.tokens_per_second, ''):>10}  tokens/s",
+        f"{'MFU':<{_NAME}}{told_share(found.mfu_ratio):>10}  of peak arithmetic",
+    ]
+
+
+def _time(found: Forecast) -> Iterator[str]:
+    step_s, communication = found.step_seconds, found.communication_seconds
+    parts = {
+        "computing": step_s - communication.exposed - found.bubble_seconds,
+        "communicating, exposed": communication.exposed,
+        "idle (bubble)": found.bubble_seconds,
+    }
+    yield "where the mean rank's step goes"
+    for name, seconds in parts.items():
+        share = seconds / step_s
+        yield f"  {name:<{_NAME}}{told_ns(seconds * _NS):>10} {told_share(share):>6}  {_bar(share)}"
+    hidden_s = communication.total - communication.exposed
+    hidden = f", {told_ns(hidden_s * _NS)} of it beside computation" if communication.total else ""
+    yield f"  communication in all {told_ns(communication.total * _NS)}{hidden}"
+    for kind, seconds in sorted(communication.by_kind.items(), key=lambda pair: -pair[1]):
+        told = f"{told_ns(seconds * _NS):>10} {told_share(seconds / step_s):>6}"
+        yield f"    {kind.replace('_', '-'):<{_NAME - 2}}{told}"
+
+
+def _memory(spec: JobSpec, found: Forecast) -> Iterator[str]:
+    capacity = spec.cluster.device.memory_bytes
+    verdict = "  OUT OF MEMORY" if found.out_of_memory else ""
+    yield f"peak memory by stage, of {capacity / _GIB:.1f} GiB{verdict}"
+    peaks = list(enumerate(found.peak_memory_bytes))
+    fullest = sorted(peaks, key=lambda pair: -pair[1])[:_STAGES_SHOWN]
+    for stage, peak in sorted(fullest):
+        share = peak / capacity
+        mark = "  too much" if share > 1 else ""
+        yield f"  {f'stage {stage}':<{_NAME}}{peak / _GIB:>6.1f} GiB {told_share(share):>6}  {_bar(share)}{mark}"
+    if len(peaks) > _STAGES_SHOWN:
+        yield f"  ... the fullest {_STAGES_SHOWN} of {len(peaks)} stages (--json has all)"
+
+
+def _sick(spec: JobSpec) -> list[str]:
+    sick = spec.sick()
+    if not sick:
+        return []
+    named = ", ".join(sick[:_SICK_SHOWN]) + (f" and {len(sick) - _SICK_SHOWN} more" if len(sick) > _SICK_SHOWN else "")
+    return ["", f"not whole: {named}; `lockstep whatif` tells what healing them gives back"]
+
+
+def _bar(ratio: float) -> str:
+    return "#" * round(min(max(ratio, 0.0), 1.0) * _BAR)
+
+
+def forecast_json(found: Forecast) -> dict[str, Any]:
+    """Return a forecast as JSON takes it, by the keys that docs/simulator.md explains."""
+    values = found.as_dict()
+    return {key: values[key] for key in _KEYS}

@@ -1,0 +1,185 @@
+"""`lockstep whatif SPEC`: what a step would take if something were healed, changed, or spread otherwise."""
+
+import argparse
+import json
+import sys
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lockstep.cli.simulate_command import read_spec
+from lockstep.contracts.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lockstep.simulator.spec import JobSpec
+    from lockstep.simulator.whatif import Alternative, Change, OnDone
+
+_DEGREES = ("tp", "cp", "ep", "dp", "pp", "virtual", "zero")
+_CHANGES_MAX = 10_000
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser(
+        "whatif",
+        help="say what healing a link or a rank, or running a job otherwise, would give",
+        description="Simulates the job that SPEC says, and the same job otherwise: alternatives by predicted step "
+        "time (by time for a token where the batch differs), with the gain against now; those that run out of memory "
+        "last. Without options, every sick link and rank is healed alone and all together.",
+        epilog="Options combine: an alternative takes one value of each. Values are separated by commas: "
+        "`--heal rank/5,network/2` are two alternatives, `--heal rank/5 --heal network/2` is one.",
+    )
+    parser.add_argument("spec", metavar="SPEC", type=Path, help="YAML file of model, strategy, cluster and batch")
+    parser.add_argument(
+        "--heal",
+        action="append",
+        default=[],
+        metavar="NAMES",
+        help="links (LEVEL/CHILD) or ranks (rank/NUMBER), or all, or each: one at a time and all together",
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="PATH=VALUES", help="e.g. strategy.micro_batches=8,16,32"
+    )
+    parser.add_argument(
+        "--degrees",
+        action="append",
+        default=[],
+        metavar="DEGREES",
+        help="e.g. tp=4,pp=2; dp takes the rest of the ranks if not named; again for another alternative",
+    )
+    parser.add_argument(
+        "--search", action="store_true", help="try degrees, micro-batches, recomputation and buckets for as many ranks"
+    )
+    parser.add_argument("--limit", type=int, default=1000, metavar="N", help="most spreads of a search (default: 1000)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(act=act)
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Simulate the alternatives and print them.
+
+    Raises
+    ------
+    LockstepError
+        The specification or an option cannot be used.
+    """
+    from lockstep.cli.simulation.alternatives import alternatives_json, alternatives_text  # noqa: PLC0415
+    from lockstep.simulator.whatif import evaluate, ranked, search  # noqa: PLC0415  (services only)
+
+    if not 1 <= arguments.limit <= _CHANGES_MAX:
+        raise ConfigError(f"--limit: got {arguments.limit}, expected 1 to {_CHANGES_MAX}")
+    spec = read_spec(arguments.spec)
+    now = spec.forecast()
+    changes = _changes(spec, arguments)
+    found: list[Alternative] = []
+    is_whole = True
+    with _progress() as on_done:
+        if changes:
+            found = evaluate(spec, changes, now=now, on_done=on_done)
+        if arguments.search:
+            more, is_whole = search(spec, now=now, limit=arguments.limit, on_done=on_done)
+            found = ranked([*found, *more])
+    notes = [] if is_whole else [f"only the first {arguments.limit} spreads were tried: see --limit"]
+    if arguments.json:
+        print(json.dumps(alternatives_json(now, found, is_whole=is_whole)))
+    else:
+        print(alternatives_text(spec, now, found, notes))
+    return 0
+
+
+def _changes(spec: "JobSpec", arguments: argparse.Namespace) -> "list[Change]":
+    """Return the alternatives that the options say."""
+    from lockstep.simulator.whatif import Change, attributions  # noqa: PLC0415
+
+    options: list[Sequence[Change]] = [_heals(spec, names) for names in arguments.heal]
+    options += [_sets(text) for text in arguments.set]
+    if arguments.degrees:
+        options.append([_degrees(spec, text) for text in arguments.degrees])
+    if not options:
+        found = [] if arguments.search else attributions(spec)
+        if not found and not arguments.search:
+            expected = "one of --heal, --set, --degrees, --search"
+            raise ConfigError(f"change of {spec.name}: got none, and nothing is sick, expected {expected}")
+        return found
+    count = 1
+    for option in options:
+        count *= len(option)
+    if count > _CHANGES_MAX:
+        raise ConfigError(f"alternatives: got {count}, expected at most {_CHANGES_MAX}")
+    return [
+        Change(
+            name=", ".join(each.name for each in chosen),
+            heal=tuple(dict.fromkeys(name for each in chosen for name in each.heal)),
+            values={path: value for each in chosen for path, value in each.values.items()},
+        )
+        for chosen in product(*options)
+    ]
+
+
+def _heals(spec: "JobSpec", names: str) -> "list[Change]":
+    from lockstep.simulator.whatif import Change, attributions  # noqa: PLC0415
+
+    if names == "each":
+        return attributions(spec) or [Change(name="nothing is sick")]
+    found = []
+    for name in names.split(","):
+        heal = spec.sick() if name == "all" else (name,)
+        spec.healed(*heal)  # an unknown name is an error of the command, not an alternative
+        found.append(Change(name=f"heal {name}", heal=heal))
+    return found
+
+
+def _sets(text: str) -> "list[Change]":
+    from lockstep.simulator.spec_yaml import parse_value  # noqa: PLC0415
+    from lockstep.simulator.whatif import Change  # noqa: PLC0415
+
+    path, is_said, values = text.partition("=")
+    if not is_said or not path or not values:
+        raise ConfigError(f"--set: got {text!r}, expected PATH=VALUE, e.g. batch=512")
+    return [
+        Change(name=f"{path}={_plain(value)}", values={path: value}) for value in parse_value(f"[{values}]", "--set")
+    ]
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _degrees(spec: "JobSpec", text: str) -> "Change":
+    from lockstep.simulator.whatif import Change  # noqa: PLC0415
+
+    given: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, number = part.partition("=")
+        if name not in _DEGREES or name in given or not number.isascii() or not number.isdecimal():
+            raise ConfigError(f"--degrees {text}: got {part!r}, expected one of {', '.join(_DEGREES)}, each =NUMBER")
+        given[name] = int(number[:9])
+    used = 1
+    for name in ("tp", "cp", "pp"):
+        used *= given.get(name, getattr(spec.degrees, name))
+    ranks = spec.degrees.ranks
+    if "dp" not in given:
+        if not used or ranks % used:
+            raise ConfigError(f"--degrees {text}: got {used} ranks without dp, expected a divisor of {ranks}")
+        given["dp"] = ranks // used
+    if given.get("pp", spec.degrees.pp) == 1:
+        given.setdefault("virtual", 1)
+    return Change(name=text, values={f"strategy.{name}": value for name, value in given.items()})
+
+
+@contextmanager
+def _progress() -> "Iterator[OnDone]":
+    """Yield what hears of the progress: a bar on a terminal, nothing else."""
+    if not sys.stderr.isatty():
+        yield lambda _done, _all: None
+        return
+    from rich.console import Console  # noqa: PLC0415  (drawing only)
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+    columns = (TextColumn("alternatives"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("alternatives", total=None)
+        yield lambda done, count: progress.update(task, completed=done, total=count)

@@ -1,0 +1,96 @@
+"""What fusing collectives with the operators beside them would save (SW-IntraCC, equations 9 to 11).
+
+Unfused, the producer writes its part to memory and the consumer reads the whole from it; fused, both work on what the
+link carries. Sizes and groups are the trace's, the memory's bandwidth the vendor's, the link's the best that the trace
+shows. Launches are left out: what one costs is not in the trace. An all-reduce counts as its two halves.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lockstep.diagnosis.communication_causes.collectives import RankCollectives, bus_factor
+from lockstep.diagnosis.evidence import ms
+from lockstep.diagnosis.finding import Finding, NotJudged
+from lockstep.diagnosis.roofline.devices import memory_bytes_per_second
+from lockstep.simulator.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Link
+from lockstep.simulator.intracard import fused_seconds, unfused_seconds
+
+_HALVES = {ALL_GATHER: 1, REDUCE_SCATTER: 1, ALL_REDUCE: 2}
+_GIGA = 1e9
+_NS = 1e9
+
+Told = tuple[RankCollectives, tuple[int, int], str]
+"""A rank's collectives, its window in ns, and the name of its device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """Of one rank's window: collectives that can be fused, their and their neighbours' data movement before and after.
+
+    Bandwidths are bytes a second: of the device's memory, and of a link in one direction.
+    """
+
+    rank: int
+    count: int
+    unfused_s: float
+    fused_s: float
+    memory_bytes_per_second: float
+    link_bytes_per_second: float
+
+    @property
+    def saved_ns(self) -> int:
+        """What fusing saves."""
+        return round((self.unfused_s - self.fused_s) * _NS)
+
+
+def fusion_saving(collectives: RankCollectives, window_ns: tuple[int, int], device: str) -> Saving | None:
+    """Return what fusing the collectives that begin in the window saves; None without sizes, memory's or link's speed.
+
+    The link's speed is the best bus bandwidth of these collectives: a duration holds waiting, the best one least.
+    """
+    memory = memory_bytes_per_second(device)
+    begin_ns, end_ns = window_ns
+    inside = (collectives.start_ns >= begin_ns) & (collectives.start_ns < end_ns) & (collectives.duration_ns > 0)
+    rows = [
+        (kind, int(collectives.bytes[place]), collectives.group_sizes.get(collectives.groups[place], 0), place)
+        for place in np.flatnonzero(inside & (collectives.bytes > 0)).tolist()
+        if (kind := collectives.kinds[place]) in _HALVES
+    ]
+    rows = [row for row in rows if row[2] > 1]
+    if memory is None or not rows:
+        return None
+    link = max(
+        size * bus_factor(kind, n) / (int(collectives.duration_ns[place]) / _NS) for kind, size, n, place in rows
+    )
+    unfused_s = fused_s = 0.0
+    for kind, size, n, _ in rows:
+        told = {"local_bytes_per_second": memory[0], "link": Link(bytes_per_second=link), "entities": n}
+        unfused_s += _HALVES[kind] * unfused_seconds(size / n, **told)  # type: ignore[arg-type]  # by their names
+        fused_s += _HALVES[kind] * fused_seconds(size / n, **told)  # type: ignore[arg-type]
+    return Saving(
+        rank=collectives.rank,
+        count=len(rows),
+        unfused_s=unfused_s,
+        fused_s=fused_s,
+        memory_bytes_per_second=memory[0],
+        link_bytes_per_second=link,
+    )
+
+
+def with_fusion_gain(found: list[Finding] | NotJudged, ranks: Sequence[Told]) -> list[Finding] | NotJudged:
+    """Return findings about overlap with what fusing would save, on the rank where that is least, and the numbers."""
+    if isinstance(found, NotJudged) or not found:
+        return found
+    savings = [saving for each in ranks if (saving := fusion_saving(*each)) is not None]
+    if not savings:
+        return found
+    least = min(savings, key=lambda each: each.saved_ns)
+    plural = "s" if least.count > 1 else ""
+    sentence = (
+        f"fusing {least.count} collective{plural} of rank {least.rank} with the operators beside them would take "
+        f"{ms(least.saved_ns)} off {ms(least.unfused_s * _NS)} of data movement (memory at "
+        f"{least.memory_bytes_per_second / _GIGA:.0f} GB/s, links at {least.link_bytes_per_second / _GIGA:.1f} GB/s)"
+    )
+    return [replace(each, fused_ns=least.saved_ns, evidence=(*each.evidence, sentence)) for each in found]

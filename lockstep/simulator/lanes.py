@@ -1,0 +1,195 @@
+"""A simulated step as people look at it: for each class of equal ranks, what each of its queues does when.
+
+A class computes, waits for features (collectives that a pass needs), sums gradients beside its work, and sends to its
+neighbours in the pipeline. Passes that the graph holds as one operation are opened here into their computation and
+collectives.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.simulator.executor import Timeline, execute
+from lockstep.simulator.forecast import Job
+from lockstep.simulator.graph import COMPUTE, FEATURE, GRADIENT, SENDING, Inside, RankClass
+from lockstep.simulator.program import Blocking, Compute
+from lockstep.simulator.schedule import FORWARD
+from lockstep.simulator.spec import JobSpec
+
+QUEUES = {COMPUTE: "compute", FEATURE: "feature", GRADIENT: "gradient", SENDING: "send"}
+FORWARD_PASS, BACKWARD_PASS, UPDATE = "forward", "backward", "optimizer"
+_ROUNDING = 1e-6
+_OPENED_MAX = 400_000
+"""Parts of passes that are told one by one; of a job with more, passes stay whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Something that lasts, in seconds: a part of a pass, the optimizer, or a collective of `volume_bytes` on a link.
+
+    `micro_batch` and `chunk` are those of the pass, -1 where there is none.
+    """
+
+    name: str
+    start_s: float
+    end_s: float
+    micro_batch: int = -1
+    chunk: int = -1
+    volume_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One queue of a class; its spans are in order and do not overlap, so that a queue may have several lanes."""
+
+    queue: str
+    spans: list[Span]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A class of equal ranks: how many, the first of them, their stage, their share of a device's speed."""
+
+    number: int
+    stage: int
+    ranks: int
+    first_rank: int
+    speed: float
+    lanes: list[Lane]
+
+
+def timeline_of(spec: JobSpec) -> tuple[list[Row], float]:
+    """Return the rows of a step of `spec`, those of the first stage first, and the step's seconds.
+
+    Raises
+    ------
+    LockstepError
+        The job cannot be simulated.
+    """
+    job = spec.compiled()
+    overlap_factor = job.device.overlap_factor
+    timeline = execute(job.graph, overlap_factor=overlap_factor, sharing=spec.options.sharing)
+    return rows_of(job, timeline), timeline.step_s
+
+
+def rows_of(job: Job, timeline: Timeline) -> list[Row]:
+    """Return the rows of a compiled job and its timeline."""
+    moved = _communication(job, timeline)
+    opens = sum(_parts(rank_class) for rank_class in job.classes) <= _OPENED_MAX
+    rows = []
+    for rank_class in job.classes:
+        number = rank_class.number
+        computing, features = _passes(job, timeline, rank_class, opens=opens)
+        by_queue = {FEATURE: features, GRADIENT: [], SENDING: []}
+        for operation in moved.get(number, ()):
+            by_queue[int(job.graph.queue[operation])].append(_collective(job, timeline, operation))
+        lanes = [Lane(QUEUES[COMPUTE], computing)]
+        for queue, spans in by_queue.items():
+            lanes += [Lane(QUEUES[queue], apart) for apart in _apart(spans)]
+        members = np.flatnonzero(job.partition.ranks == number)
+        rows.append(
+            Row(
+                number=number,
+                stage=rank_class.stage,
+                ranks=rank_class.ranks,
+                first_rank=int(members[0]),
+                speed=rank_class.speed,
+                lanes=lanes,
+            )
+        )
+    return sorted(rows, key=lambda row: (row.stage, row.first_rank))
+
+
+def _communication(job: Job, timeline: Timeline) -> dict[int, list[int]]:
+    """Return by class the communications that it takes part in and that last."""
+    found: dict[int, list[int]] = {}
+    lasting = (job.graph.flow >= 0) & (timeline.end > timeline.start)
+    for operation in np.flatnonzero(lasting).tolist():
+        for member in job.graph.flows[job.graph.flow[operation]].members:
+            found.setdefault(member, []).append(operation)
+    return found
+
+
+def _collective(job: Job, timeline: Timeline, operation: int) -> Span:
+    kind = job.graph.flows[job.graph.flow[operation]].kind
+    volume = float(job.graph.volume_bytes[operation])
+    return Span(kind, float(timeline.start[operation]), float(timeline.end[operation]), volume_bytes=volume)
+
+
+def _parts(rank_class: RankClass) -> int:
+    acts = sum(len(program.forward) + len(program.backward) for program in rank_class.programs)
+    return acts * len(rank_class.passes) // (2 * len(rank_class.programs))
+
+
+def _passes(job: Job, timeline: Timeline, rank_class: RankClass, *, opens: bool) -> tuple[list[Span], list[Span]]:
+    """Return what a class computes, and the collectives inside passes that are one operation."""
+    first, last = job.graph.bounds[rank_class.number]
+    whole = _leading(first == last) if opens else 0
+    acts = _acts_inside(job.graph.inside, rank_class, whole)
+    owned = np.flatnonzero((job.graph.owner == rank_class.number) & (timeline.end > timeline.start))
+    begins, ends = timeline.start[first], timeline.end[last]
+    at = np.searchsorted(begins, timeline.start[owned], side="right") - 1
+    computing: list[Span] = []
+    features: list[Span] = []
+    for operation, index in zip(owned.tolist(), at.tolist(), strict=True):
+        start_s, end_s = float(timeline.start[operation]), float(timeline.end[operation])
+        if start_s >= ends[index]:
+            computing.append(Span(UPDATE, start_s, end_s))
+            continue
+        direction, micro, chunk = (int(value) for value in rank_class.passes[index])
+        name = FORWARD_PASS if direction == FORWARD else BACKWARD_PASS
+        parts = acts.get((direction, chunk)) if index < whole else None
+        total_s = sum(seconds for _, seconds, _ in parts or ())
+        if parts and abs(total_s - (end_s - start_s)) <= _ROUNDING * total_s:
+            for kind, seconds, volume in parts:
+                if kind is None:
+                    computing.append(Span(name, start_s, start_s + seconds, micro, chunk))
+                else:
+                    features.append(Span(kind, start_s, start_s + seconds, micro, chunk, volume))
+                start_s += seconds
+        else:
+            computing.append(Span(name, start_s, end_s, micro, chunk))
+    return computing, features
+
+
+def _leading(same: NDArray[np.bool_]) -> int:
+    """Return how many passes from the first on are one operation each."""
+    return int(np.argmin(same)) if not same.all() else len(same)
+
+
+def _acts_inside(
+    inside: Sequence[Inside], rank_class: RankClass, whole: int
+) -> dict[tuple[int, int], list[tuple[str | None, float, float]]]:
+    """Return by direction and chunk the acts of a pass: kind of collective or None, seconds, bytes on a link.
+
+    The graph lists what is inside such passes for each chunk, forward before backward, all passes together.
+    """
+    rest: Iterator[Inside] = (each for each in inside if each.rank_class == rank_class.number)
+    passes = rank_class.passes[:whole]
+    found: dict[tuple[int, int], list[tuple[str | None, float, float]]] = {}
+    for chunk, program in enumerate(rank_class.programs):
+        for direction, acts in enumerate((program.forward, program.backward)):
+            count = int(((passes[:, 0] == direction) & (passes[:, 2] == chunk)).sum())
+            parts = found.setdefault((direction, chunk), [])
+            for act in acts:
+                if isinstance(act, Compute):
+                    parts.append((None, act.seconds / rank_class.speed, 0.0))
+                elif isinstance(act, Blocking):
+                    each = next(rest, None)
+                    if each is not None and count:
+                        parts.append((each.flow.kind, each.seconds / count, each.volume_bytes / count))
+    return found
+
+
+def _apart(spans: list[Span]) -> list[list[Span]]:
+    """Return spans in as few lists as hold no two that overlap."""
+    lanes: list[list[Span]] = []
+    for span in sorted(spans, key=lambda each: each.start_s):
+        free = next((lane for lane in lanes if lane[-1].end_s <= span.start_s), None)
+        if free is None:
+            lanes.append([span])
+        else:
+            free.append(span)
+    return lanes

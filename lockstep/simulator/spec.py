@@ -1,0 +1,253 @@
+"""A job as a file says it: model, strategy, cluster with its health, batch; and the same job with something changed.
+
+`load_spec(text, name)` reads it; then `spec.forecast()`, `spec.changed("strategy.micro_batches", 16).forecast()`,
+`spec.healed("network/3").forecast()`.
+"""
+
+import json
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path as FilePath
+from typing import Any
+
+from lockstep.contracts.errors import ConfigError
+from lockstep.simulator.calibrate import with_parameters
+from lockstep.simulator.cluster import Cluster
+from lockstep.simulator.forecast import Forecast, Job
+from lockstep.simulator.mesh import Mesh
+from lockstep.simulator.model import ModelSpec
+from lockstep.simulator.preset import Degrees, preset
+from lockstep.simulator.schedule import Schedule
+from lockstep.simulator.simulate import Options, compile_job, simulate
+from lockstep.simulator.spec_check import check, nearest
+from lockstep.simulator.spec_cluster import RANK_LEVEL, build_cluster
+from lockstep.simulator.spec_fields import SPECIFICATION
+from lockstep.simulator.spec_model import apply_overrides, build_model, check_size, schedule_of
+from lockstep.simulator.spec_yaml import Path, Places, read_yaml
+from lockstep.simulator.tree import StrategyTree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrated:
+    """What measured steps have taught: parameters of `calibrate`, and the error on steps held out, None if unknown."""
+
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    error_band_ratio: float | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSpec:
+    """A job. `document` is what the file says, as plain values; `checked` the same with every default filled in.
+
+    `cluster` has the calibrated numbers and the health. Only `load_spec` and the job's own methods make one.
+    """
+
+    name: str
+    document: Mapping[str, Any]
+    checked: Mapping[str, Any]
+    places: Places
+    folder: FilePath | None
+    model: ModelSpec
+    degrees: Degrees
+    schedule: Schedule
+    cluster: Cluster
+    batch: int
+    options: Options
+    calibration: Calibrated | None
+
+    def tree(self) -> StrategyTree:
+        """Return a new strategy tree of the job, overrides told; the caller owns it.
+
+        Raises
+        ------
+        LockstepError
+            The model cannot be spread so, or an override names what is not there.
+        """
+        tree = preset(self.model, self.degrees, self.schedule)
+        overrides = self.checked["strategy"]["overrides"]
+        if overrides:
+            apply_overrides(tree, overrides, self._stages, self.places)
+        return tree
+
+    @cached_property
+    def _stages(self) -> list[Mesh]:
+        """The mesh of each pipeline stage, as `preset` lays them out."""
+        blocks = preset(self.model, self.degrees, self.schedule).root.children.values()
+        meshes = {block.mesh: None for block in blocks if block.mesh is not None}
+        return sorted(meshes, key=lambda mesh: mesh.first)
+
+    def forecast(self) -> Forecast:
+        """Return the forecast of a step, with the calibration's error band.
+
+        Raises
+        ------
+        LockstepError
+            The job cannot be simulated; the message says why.
+        """
+        found = simulate(self.tree(), self.cluster, batch=self.batch, options=self.options)
+        band = self.calibration.error_band_ratio if self.calibration else None
+        return replace(found, error_band_ratio=band)
+
+    def compiled(self) -> Job:
+        """Return the graph of a step, for its timeline. Raises as `forecast`."""
+        return compile_job(self.tree(), self.cluster, batch=self.batch, options=self.options)
+
+    def changed(self, path: str, value: Any) -> "JobSpec":
+        """Return the job with the value at `path` (`strategy.micro_batches`) another. Raises as `changed_by`."""
+        return self.changed_by({path: value})
+
+    def changed_by(self, changes: Mapping[str, Any]) -> "JobSpec":
+        """Return the job with several values changed at once, by path; places in lists are numbers.
+
+        Raises
+        ------
+        LockstepError
+            No such field, or the job cannot be so; the message names the field.
+        """
+        document = deepcopy(dict(self.document))
+        for path, value in changes.items():
+            try:
+                _put(document, path, json.loads(json.dumps(value)))  # as a file would say it: keys are texts
+            except (TypeError, ValueError, RecursionError) as error:
+                raise ConfigError(f"value of {path}: got {value!r:.100}, expected what JSON can say: {error}") from None
+        return _build(document, Places(f"{self.name} as changed"), folder=self.folder, name=self.name, before=self)
+
+    def sick(self) -> tuple[str, ...]:
+        """Return the names of what is not whole: links as LEVEL/CHILD, ranks as rank/NUMBER."""
+        health = self.checked["cluster"]["health"]
+        links = [name for name, share in health["links"].items() if share < 1]
+        return (*links, *(f"{RANK_LEVEL}/{rank}" for rank, share in health["ranks"].items() if share < 1))
+
+    def healed(self, *names: str) -> "JobSpec":
+        """Return the job with the named links and ranks whole, all that is sick without names.
+
+        Raises
+        ------
+        ConfigError
+            Nothing of that name is sick.
+        """
+        known = self.sick()
+        cluster = self.cluster
+        for name in names or known:
+            if name not in known:
+                expected = nearest(name, known) if known else "nothing: all links and ranks are whole"
+                raise ConfigError(f"element to heal in {self.name}: got {name!r}, expected {expected}")
+            level_name, _, number = name.partition("/")
+            if level_name == RANK_LEVEL:
+                cluster = cluster.with_rank(int(number), 1.0)
+            else:
+                level = [level.name for level in cluster.levels].index(level_name)
+                cluster = cluster.with_link(level, int(number), 1.0)
+        whole = {key: share for key, share in cluster.health.items() if share < 1}
+        speed = {rank: share for rank, share in cluster.speed.items() if share < 1}
+        document = deepcopy(dict(self.document))
+        checked = deepcopy(dict(self.checked))
+        for where in (document["cluster"]["health"], checked["cluster"]["health"]) if known else ():
+            _forget(where, names or known)
+        return replace(
+            self,
+            cluster=replace(cluster, health=whole, speed=speed),
+            document=document,
+            checked=checked,
+        )
+
+
+def load_spec(text: str, name: str, *, folder: FilePath | None = None) -> JobSpec:
+    """Return the job that the YAML `text` says; `name` is used in messages, files are looked for in `folder` only.
+
+    Raises
+    ------
+    LockstepError
+        The text cannot be used; the message names line, column, field, got, expected and the nearest known name.
+    """
+    document, places = read_yaml(text, name)
+    return _build(document, places, folder=folder, name=name)
+
+
+def _build(
+    document: Any, places: Places, *, folder: FilePath | None, name: str, before: JobSpec | None = None
+) -> JobSpec:
+    checked = check(document, SPECIFICATION, places)
+    strategy = checked["strategy"]
+    same_model = before is not None and before.checked["model"] == checked["model"]
+    model = before.model if same_model and before else build_model(checked["model"], places, folder)
+    degrees = _degrees(strategy, places)
+    told = [each["schedule"] for each in strategy["overrides"] if each["node"] == "." and each["schedule"] is not None]
+    schedule = schedule_of(told[-1] if told else strategy)
+    cluster = build_cluster(checked["cluster"], places)
+    check_size(model, schedule, len(cluster.health) + len(cluster.speed), places)
+    if degrees.ranks > cluster.size:
+        expected = f"at most the {cluster.size} devices of the cluster"
+        raise places.refuse(("strategy",), got=f"{degrees.ranks} ranks (tp x cp x dp x pp)", expected=expected)
+    parts = schedule.micro_batches * degrees.dp
+    if checked["batch"] % parts:
+        expected = f"a multiple of {parts}: {schedule.micro_batches} micro-batches x dp {degrees.dp}"
+        raise places.refuse(("batch",), got=checked["batch"], expected=expected)
+    calibration = None
+    if checked["calibration"] is not None:
+        given = checked["calibration"]
+        calibration = Calibrated(
+            parameters={key: value for key, value in given["parameters"].items() if value is not None},
+            error_band_ratio=given["error_band_ratio"],
+            source=given["source"],
+        )
+        cluster = with_parameters(cluster, calibration.parameters)
+    algorithms = {kind: chosen for kind, chosen in strategy["algorithms"].items() if chosen is not None}
+    return JobSpec(
+        name=checked["name"] or name,
+        document=document,
+        checked=checked,
+        places=places,
+        folder=folder,
+        model=model,
+        degrees=degrees,
+        schedule=schedule,
+        cluster=cluster,
+        batch=checked["batch"],
+        options=Options(bucket_bytes=strategy["bucket_bytes"], algorithms=algorithms),
+        calibration=calibration,
+    )
+
+
+def _degrees(strategy: Mapping[str, Any], places: Places) -> Degrees:
+    names = ("tp", "cp", "ep", "dp", "pp", "virtual", "zero", "sequence_parallel", "recompute")
+    try:
+        return Degrees(**{name: strategy[name] for name in names})
+    except ConfigError as error:
+        field_name = str(error).partition(":")[0]
+        path: Path = ("strategy", field_name) if field_name in names else ("strategy",)
+        raise ConfigError(f"{places.of(path)}: {error}") from error
+
+
+def _put(document: dict[str, Any], path: str, value: Any) -> None:
+    """Put `value` at `path`; mappings on the way that are not there are made, and checked with the rest later."""
+    *above, last = path.split(".")
+    at: Any = document
+    for part in above:
+        if isinstance(at, list) and part.isdecimal() and int(part) < len(at):
+            at = at[int(part)]
+        elif isinstance(at, dict):
+            if not isinstance(at.get(part), dict | list):
+                at[part] = {}
+            at = at[part]
+        else:
+            raise ConfigError(f"field to change: got {path!r}, of which {part!r} is no mapping and no place in a list")
+    if isinstance(at, list) and last.isdecimal() and int(last) < len(at):
+        at[int(last)] = value
+    elif isinstance(at, dict):
+        at[last] = value
+    else:
+        raise ConfigError(f"field to change: got {path!r}, expected a field of the specification")
+
+
+def _forget(health: dict[str, Any] | None, names: tuple[str, ...]) -> None:
+    """Take the named elements out of a health section."""
+    for name in names:
+        level_name, _, number = name.partition("/")
+        if level_name == RANK_LEVEL:
+            ((health or {}).get("ranks") or {}).pop(number, None)
+        else:
+            ((health or {}).get("links") or {}).pop(name, None)

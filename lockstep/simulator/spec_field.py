@@ -1,0 +1,73 @@
+"""What a field of a specification is: its kind, its limits, its words."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+INTEGER, NUMBER, BOOLEAN, TEXT = "integer", "number", "boolean", "text"
+CHOICE, NAMES = "choice", "names"
+SECTION, VARIANTS, MAP, LIST = "section", "variants", "map", "list"
+
+TYPE = "type"
+"""The key that says which of a model's variants the other keys are of."""
+BLOCKS_MAX = 2048
+ENTRIES_MAX = 1024
+"""Most entries of one list or mapping."""
+DIM_MAX = 10_000_000
+HUGE = 1e24
+
+
+class _Required:
+    """Says that a field has no default."""
+
+    def __repr__(self) -> str:
+        return "required"
+
+
+REQUIRED = _Required()
+_NOTHING: Mapping[str, "Field"] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One field. `low` and `high` are inclusive, `above` is not; `unit` is of the number.
+
+    A section has `fields`, a list or a map `item` (of a map also `keys`, in words), variants their fields by the value
+    of TYPE. `or_name` lets a section be one of some names instead; `nullable` lets a value be null.
+    """
+
+    kind: str
+    help: str
+    default: object = REQUIRED
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    choices: tuple[str, ...] = ()
+    fields: Mapping[str, "Field"] = field(default_factory=lambda: _NOTHING)
+    variants: Mapping[str, Mapping[str, "Field"]] = field(default_factory=lambda: MappingProxyType({}))
+    item: "Field | None" = None
+    keys: str = ""
+    nullable: bool = False
+    or_name: tuple[str, ...] = ()
+
+
+def count(help_: str, high: float = DIM_MAX, default: object = REQUIRED, *, low: int = 1) -> Field:
+    """Return the field of a whole number from `low` to `high`."""
+    return Field(kind=INTEGER, help=help_, low=low, high=high, default=default)
+
+
+def amount(help_: str, unit: str, default: object = REQUIRED, *, above: float | None = 0.0) -> Field:
+    """Return the field of a number above `above`, or of 0 and more."""
+    low = None if above is not None else 0.0
+    return Field(kind=NUMBER, help=help_, unit=unit, above=above, low=low, high=HUGE, default=default)
+
+
+def share(help_: str, default: object = REQUIRED) -> Field:
+    """Return the field of a share in (0, 1]."""
+    return Field(kind=NUMBER, help=help_, above=0.0, high=1.0, default=default)
+
+
+def flag(help_: str, default: object) -> Field:
+    """Return the field of true or false."""
+    return Field(kind=BOOLEAN, help=help_, default=default)

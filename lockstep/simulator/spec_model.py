@@ -1,0 +1,198 @@
+"""Checked values to the simulator's own: the model, the cluster, and the words that a strategy tree is told."""
+
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from math import isfinite
+from pathlib import Path as FilePath
+from typing import Any
+
+from lockstep.contracts.errors import ConfigError, MalformedError
+from lockstep.simulator.mesh import Mesh
+from lockstep.simulator.model import MIXED, ModelSpec, Precision
+from lockstep.simulator.schedule import Schedule
+from lockstep.simulator.spec_check import nearest
+from lockstep.simulator.spec_field import BLOCKS_MAX, ENTRIES_MAX, TYPE
+from lockstep.simulator.spec_fields import OPERATOR, PRECISIONS
+from lockstep.simulator.spec_yaml import Places
+from lockstep.simulator.transformers import gpt, llama, moe
+from lockstep.simulator.tree import Node, StrategyTree
+from lockstep.simulator.vision import from_profile, resnet50, vgg19
+
+_BUILDERS: Mapping[str, Callable[..., ModelSpec]] = {
+    "gpt": gpt,
+    "llama": llama,
+    "moe": moe,
+    "vgg19": vgg19,
+    "resnet50": resnet50,
+}
+_FILE_CHARS_MAX = 4 * 2**20
+_ACTS_MAX = 2_000_000
+"""Most of blocks times micro-batches times kinds of ranks; a trillion parameters in 512 micro-batches is 66,560."""
+
+
+def build_model(values: Mapping[str, Any], places: Places, folder: FilePath | None) -> ModelSpec:
+    """Return the model of the checked section `values`; a file of operators is looked for in `folder`.
+
+    Raises
+    ------
+    MalformedError
+        The operators cannot be used, or heads that do not divide.
+    """
+    kind = values[TYPE]
+    given = {key: value for key, value in values.items() if key != TYPE}
+    given["precision"] = _precision(values["precision"])
+    if kind == "operators":
+        rows = _operators(values, places, folder)
+        model = from_profile(rows, name="operators", precision=given["precision"])
+        return replace(model, tokens=values["tokens"])
+    kv_heads = values.get("kv_heads")
+    if kv_heads is not None and values["heads"] % kv_heads:
+        expected = f"a divisor of the {values['heads']} heads"
+        raise places.refuse(("model", "kv_heads"), got=kv_heads, expected=expected)
+    if kind == "moe" and values["chosen"] > values["experts"]:
+        expected = f"at most the {values['experts']} experts"
+        raise places.refuse(("model", "chosen"), got=values["chosen"], expected=expected)
+    return _BUILDERS[kind](**given)
+
+
+def _precision(value: Any) -> Precision:
+    if isinstance(value, str):
+        return PRECISIONS[value]
+    return replace(MIXED, **{name: each for name, each in value.items() if each is not None})
+
+
+def _operators(
+    values: Mapping[str, Any], places: Places, folder: FilePath | None
+) -> list[tuple[str, float, float, float, float]]:
+    if (values["file"] is None) == (not values["operators"]):
+        raise places.refuse(("model",), got="a file and operators, or none", expected="one of file, operators")
+    rows = values["operators"]
+    if values["file"] is not None:
+        if folder is None:
+            expected = "the operators themselves: files are not read here"
+            raise places.refuse(("model", "file"), got=repr(values["file"]), expected=expected)
+        file = (folder / values["file"]).resolve()
+        if not file.is_relative_to(folder.resolve()):
+            raise places.refuse(("model", "file"), got=repr(values["file"]), expected="a file beside the specification")
+        rows = list(_csv_rows(file, values["file"]))
+    names = [row["name"] for row in rows]
+    twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
+    if twice is not None or not rows:
+        got = "none" if twice is None else f"{twice!r} twice"
+        raise places.refuse(("model",), got=f"operators: {got}", expected="operators, each name once")
+    return [tuple(row[column] for column in OPERATOR) for row in rows]
+
+
+def _csv_rows(file: FilePath, where: str) -> Iterator[dict[str, Any]]:
+    try:
+        with file.open(encoding="utf-8") as stream:
+            text = stream.read(_FILE_CHARS_MAX + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise MalformedError(
+            "operators", where=where, got=getattr(error, "strerror", None) or error, expected="a CSV file"
+        ) from None
+    lines = text.splitlines()
+    if len(text) > _FILE_CHARS_MAX or len(lines) > ENTRIES_MAX + 1:
+        got = f"{len(lines)} lines or more"
+        raise MalformedError("operators", where=where, got=got, expected=f"at most {ENTRIES_MAX} operators")
+    reader = csv.reader(lines)
+    header = next(reader, [])
+    if [name.strip() for name in header] != list(OPERATOR):
+        raise MalformedError("header", where=f"{where}, line 1", got=header, expected=",".join(OPERATOR))
+    for row in reader:
+        at = f"{where}, line {reader.line_num}"
+        if len(row) != len(OPERATOR):
+            raise MalformedError("operator", where=at, got=f"{len(row)} columns", expected=len(OPERATOR))
+        yield {"name": row[0].strip()} | {
+            column: _csv_number(text, column, at) for column, text in zip(list(OPERATOR)[1:], row[1:], strict=True)
+        }
+
+
+def _csv_number(text: str, column: str, where: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not (isfinite(number) and number >= 0):
+        raise MalformedError(column, where=where, got=repr(text), expected="a number of 0 and more")
+    return number
+
+
+def schedule_of(values: Mapping[str, Any]) -> Schedule:
+    """Return the schedule that the checked `values` say."""
+    return Schedule(micro_batches=values["micro_batches"], order=values["schedule"], max_ongoing=values["max_ongoing"])
+
+
+def apply_overrides(
+    tree: StrategyTree, overrides: Sequence[Mapping[str, Any]], stages: Sequence[Mesh], places: Places
+) -> None:
+    """Tell nodes of `tree` what each override says; `stages` are the meshes of the pipeline's stages.
+
+    Raises
+    ------
+    MalformedError
+        No such node, or a word that it cannot be told.
+    """
+    for index, override in enumerate(overrides):
+        path = ("strategy", "overrides", index)
+        pattern = override["node"]
+        nodes = [tree.root] if pattern == "." else list(_matching(tree.root, pattern.split(".")))
+        if not nodes:
+            raise places.refuse((*path, "node"), got=repr(pattern), expected=_near_node(tree.root, pattern))
+        if override["schedule"] is not None and pattern != ".":
+            expected = "the root (node: .): only it has a schedule"
+            raise places.refuse((*path, "schedule"), got=f"a schedule of {pattern}", expected=expected)
+        if override["map"] is not None and override["map"] >= len(stages):
+            raise places.refuse((*path, "map"), got=override["map"], expected=f"a stage below {len(stages)}")
+        if override["map"] is not None and any(node.parent is not tree.root for node in nodes):
+            raise places.refuse((*path, "map"), got=f"a stage for {pattern}", expected="a block of the model")
+        for node in nodes:
+            try:
+                _tell(node, override, stages)
+            except ConfigError as error:
+                raise ConfigError(f"{places.of((*path, 'split'))}: {error}") from error
+
+
+def _tell(node: Node, override: Mapping[str, Any], stages: Sequence[Mesh]) -> None:
+    for dim, axes in override["split"].items():
+        node.split(**{dim: axes})
+    for item, axes in override["keep"].items():
+        if axes is not None:
+            node.split(item, over=axes)
+    if override["map"] is not None:
+        node.map(stages[override["map"]])
+    if override["schedule"] is not None:
+        node.schedule(schedule_of(override["schedule"]))
+    if override["recompute"] is not None:
+        node.recompute(override["recompute"])
+
+
+def _matching(node: Node, patterns: Sequence[str]) -> Iterator[Node]:
+    for name, child in node.children.items():
+        if fnmatchcase(name, patterns[0]):
+            if len(patterns) == 1:
+                yield child
+            else:
+                yield from _matching(child, patterns[1:])
+
+
+def _near_node(root: Node, pattern: str) -> str:
+    """Return in words the nearest name at the first part of `pattern` that nothing is called like."""
+    parts = pattern.split(".")[:16]
+    for length in range(1, len(parts) + 1):
+        if not any(_matching(root, parts[:length])):
+            above = [root] if length == 1 else list(_matching(root, parts[: length - 1]))
+            names = tuple(dict.fromkeys(name for node in above for name in node.children))
+            return f"for {parts[length - 1]!r} {nearest(parts[length - 1], names)}" if names else "a node above"
+    return "a node"
+
+
+def check_size(model: ModelSpec, schedule: Schedule, sick: int, places: Places) -> None:
+    """Refuse what would take minutes and gigabytes to simulate: blocks times micro-batches times different ranks."""
+    blocks = len(model.blocks)
+    acts = blocks * schedule.micro_batches * (1 + sick)
+    if blocks > BLOCKS_MAX + 2 or acts > _ACTS_MAX:
+        got = f"{blocks} blocks x {schedule.micro_batches} micro-batches x {1 + sick} kinds of ranks"
+        raise places.refuse(("strategy", "micro_batches"), got=got, expected=f"a product of at most {_ACTS_MAX}")

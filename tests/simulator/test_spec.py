@@ -1,0 +1,315 @@
+"""Specifications: read, refused by line, changed, healed; each example is run."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lockstep.contracts.errors import LockstepError, MalformedError
+from lockstep.simulator.clusters import hc2
+from lockstep.simulator.model import FULL
+from lockstep.simulator.preset import Degrees, preset
+from lockstep.simulator.schedule import Schedule
+from lockstep.simulator.simulate import Options, simulate
+from lockstep.simulator.spec import load_spec
+from lockstep.simulator.transformers import gpt
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "simulator"
+SPEC = """\
+name: small
+model: {type: gpt, layers: 4, hidden: 1024, heads: 16, sequence: 512, vocabulary: 1024, precision: full}
+batch: 64
+strategy:
+  tp: 4
+  pp: 2
+  dp: 2
+  micro_batches: 4
+cluster:
+  preset: HC2
+  health:
+    links: {network/1: 0.5}
+    ranks: {5: 0.7}
+"""
+
+
+def spec(*changes, text=SPEC, folder=None):
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    return load_spec(text, "spec.yaml", folder=folder)
+
+
+def test_a_specification_is_the_job_it_says():
+    """The forecast is that of the same model, degrees, batch and sick cluster built in code."""
+    model = gpt(layers=4, hidden=1024, heads=16, sequence=512, vocabulary=1024, precision=FULL)
+    tree = preset(model, Degrees(tp=4, pp=2, dp=2), Schedule(micro_batches=4))
+    cluster = hc2(2).with_link(1, 1, 0.5).with_rank(5, 0.7)
+    expected = simulate(tree, cluster, batch=64, options=Options())
+    assert spec().forecast() == expected
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_example_runs_and_fits(path):
+    """The examples can be simulated, fit the memory, and waste nobody's time: MFU is above a third."""
+    found = load_spec(path.read_text(), path.name, folder=path.parent).forecast()
+    assert not found.out_of_memory
+    assert 1 / 3 < found.mfu_ratio < 1
+
+
+def test_there_are_examples():
+    """GPT-2 on 32, 175B, and a mixture of experts."""
+    assert {path.stem for path in EXAMPLES.glob("*.yaml")} >= {"gpt2_32", "gpt3_175b", "moe_64"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("layers: 4", "layer: 4", "line 2, column 20: got the unknown key 'layer', expected 'layers'"),
+        ("tp: 4", "tp: four", "strategy.tp in spec.yaml, line 5, column 7: got 'four', expected a whole number 1 to"),
+        ("tp: 4", "tp: 4.5", "expected a whole number"),
+        ("tp: 4", "tp: .nan", "expected a whole number"),
+        ("tp: 4", "tp: true", "expected a whole number"),
+        ("HC2", "hc2", "line 10, column 11: got 'hc2', expected 'HC2'"),
+        ("type: gpt", "type: gtp", "model.type in spec.yaml, line 2, column 15: got 'gtp', expected 'gpt'"),
+        ("network/1", "netwrk/1", "LEVEL 'network' (nearest of NVLink, network)"),
+        ("network/1", "network/2", "expected network/0 to network/1"),
+        ("network/1", "network/01", "expected network/0 to network/1"),
+        ("5: 0.7", "16: 0.7", "expected a rank below 16"),
+        ("5: 0.7", "5: 0", "above 0 and at most 1"),
+        ("batch: 64", "batch: 60", "line 3, column 8: got 60, expected a multiple of 8"),
+        ("batch: 64\n", "", "batch in spec.yaml, line 1, column 1: got nothing"),
+        ("dp: 2", "dp: 4", "got 32 ranks (tp x cp x dp x pp), expected at most the 16 devices"),
+        ("dp: 2", "dp: 2\n  ep: 3", "line 8, column 7: ep: got 3, expected a divisor of dp=2"),
+        ("dp: 2", "dp: 2\n  dp: 2", "got 'dp' twice, expected each key once"),
+        ("preset: HC2", "preset: HC1\n  nodes: 2", "expected no nodes with HC1"),
+        ("preset: HC2", "levels: [{name: a, fanout: 2, bytes_per_second: 1e9}]", "a preset, or device and levels"),
+        ("layers: 4", "layers: 2000000", "whole number 1 to 2048"),
+        ("micro_batches: 4", "micro_batches: 65536", "expected a multiple of 131072"),
+        ("5: 0.7", "5: &a 0.7, 6: *a", "alias"),
+        ("0.7", "[" * 40, "17 deep"),
+        (SPEC, "", "got null, expected a mapping"),
+        (SPEC, "a: " + "9" * 5000, "at most 1000"),
+        (SPEC, "#" * 300_000, "got 300000 bytes, expected at most 262144"),
+        (SPEC, "a: {b", "expected YAML"),
+        (SPEC, "a: \x00", "expected YAML"),
+    ],
+)
+def test_what_is_wrong_is_named(old, new, said):
+    """A bad field is told with line, column, what it was, what would do, and the nearest known name."""
+    with pytest.raises(LockstepError) as error:
+        spec((old, new))
+    assert said in str(error.value)
+
+
+@given(st.text(max_size=200))
+@settings(max_examples=150, deadline=None)
+def test_any_text_is_read_or_refused(text):
+    """Whatever the text, the answer is a job or an error of ours."""
+    with pytest.raises(LockstepError):
+        load_spec(text, "noise")
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_any_damage_is_read_or_refused(data):
+    """A specification with characters replaced is a job or an error of ours, never anything else."""
+    at = data.draw(st.integers(0, len(SPEC) - 1))
+    text = SPEC[:at] + data.draw(st.text(alphabet="0123456789{}[]:,.-e \n&*!|'", max_size=4)) + SPEC[at + 2 :]
+    with suppress(LockstepError):
+        assert load_spec(text, "damaged").batch > 0
+
+
+def test_numbers_as_people_write_them():
+    """2e9 is a number, though YAML 1.1 wants a dot and a sign; quotes make text of it."""
+    assert spec(("tp: 4", "tp: 4\n  bucket_bytes: 2e7")).options.bucket_bytes == 2e7
+    with pytest.raises(MalformedError, match="bucket_bytes"):
+        spec(("tp: 4", "tp: 4\n  bucket_bytes: '2e7'"))
+    assert spec(("tp: 4", "tp: 4\n  bucket_bytes: null")).options.bucket_bytes is None
+
+
+def test_a_change_is_the_file_with_that_change():
+    """A changed job equals the one read from a file that says so, and leaves the first alone."""
+    first = spec()
+    changed = first.changed_by({"batch": 128, "strategy.micro_batches": 8, "strategy.algorithms.all_reduce": "tree"})
+    text = (("batch: 64", "batch: 128"), ("micro_batches: 4", "micro_batches: 8\n  algorithms: {all_reduce: tree}"))
+    assert changed.forecast() == spec(*text).forecast()
+    assert first.batch == 64
+    assert "algorithms" not in first.document["strategy"]
+
+
+def test_a_change_may_say_ranks_as_numbers():
+    """What a program says is what a file would say: keys become texts, so that healing finds them."""
+    hurt = spec().healed().changed("cluster.health", {"ranks": {3: 0.5}})
+    assert hurt.sick() == ("rank/3",)
+    assert hurt.healed().changed("batch", 64).sick() == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("batch", object(), "what JSON can say"),
+        ("strategy.tpp", 2, "expected 'tp'"),
+        ("batch.x", 2, "batch"),
+        ("batch", 3, "multiple of 8"),
+        ("strategy.overrides.0.node", "head", "got a mapping"),
+    ],
+)
+def test_a_wrong_change_is_named(path, value, said):
+    """A change that no file could say is refused the same way."""
+    with pytest.raises(LockstepError, match=said):
+        spec().changed(path, value)
+
+
+def test_healing_is_leaving_the_sickness_out():
+    """Healed one by one and together, the job is the file without the named elements."""
+    first = spec()
+    assert first.sick() == ("network/1", "rank/5")
+    without_rank = spec(("    ranks: {5: 0.7}\n", ""))
+    assert first.healed("rank/5").forecast() == without_rank.forecast()
+    assert first.healed("rank/5").sick() == ("network/1",)
+    assert first.healed().sick() == ()
+    assert first.healed().forecast().step_seconds < first.forecast().step_seconds
+    assert first.healed("rank/5").changed("batch", 128).forecast() == without_rank.changed("batch", 128).forecast()
+    with pytest.raises(LockstepError, match="'rank/5'"):
+        first.healed("rank/6")
+
+
+def test_calibration_replaces_the_machine_numbers_and_brings_the_band():
+    """Fitted parameters rule the cluster, links as ratios; the band is in every forecast."""
+    section = "calibration:\n  parameters: {launch_s: 1e-3, link_bandwidth_ratio: 0.5}\n  error_band_ratio: 0.06\n"
+    found = spec(text=SPEC + section)
+    assert found.cluster.device.launch_s == 1e-3
+    assert found.cluster.levels[1].link.bytes_per_second == hc2().levels[1].link.bytes_per_second / 2
+    assert found.forecast().error_band_ratio == 0.06
+    assert found.healed().changed("batch", 128).forecast().error_band_ratio == 0.06
+    assert found.forecast().step_seconds > spec().forecast().step_seconds
+    assert spec().forecast().error_band_ratio is None
+
+
+def test_overrides_tell_nodes_of_the_tree():
+    """split, keep, map, schedule and recompute reach the nodes that the pattern names, and nothing else."""
+    words = """\
+  overrides:
+    - {node: "layer*.fc1", split: {replicate: tp}}
+    - {node: layer3, map: 0, recompute: full}
+    - {node: layer2, keep: {optimizer: [dp]}}
+    - {node: ., schedule: {micro_batches: 8}}
+"""
+    found = spec(("  micro_batches: 4\n", "  micro_batches: 4\n" + words))
+    tree = found.tree()
+    assert [tree[f"layer{index}.fc1"].splits for index in range(4)] == [{"tp": None}] * 4
+    assert tree["layer0.fc2"].splits == {"tp": "h"}
+    assert tree["layer3"].mesh == tree["layer0"].mesh != tree["layer2"].mesh
+    assert tree["layer3"].recomputation == "full"
+    assert tree["layer2"].memory == {"optimizer": frozenset({"dp"})}
+    assert tree.root.order == found.schedule == Schedule(micro_batches=8)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("{node: layer*.fc3}", "for 'fc3' 'fc2'"),
+        ("{node: layr0.fc1}", "for 'layr0' 'layer0'"),
+        ("{node: layer0.fc1, split: {q: tp}}", "expected one of ('b', 's', 'h', 'o')"),
+        ("{node: layer0.fc1, map: 0}", "expected a block of the model"),
+        ("{node: layer0, map: 2}", "expected a stage below 2"),
+        ("{node: layer0, schedule: {micro_batches: 2}}", "only it has a schedule"),
+        ("{node: layer0, recompute: everything}", "full"),
+    ],
+)
+def test_a_wrong_override_is_named(override, said):
+    """Nodes that are not there and words that they cannot be told are refused by line."""
+    with pytest.raises(LockstepError) as error:
+        spec(("  tp: 4", f"  overrides: [{override}]\n  tp: 4")).tree()
+    assert said in str(error.value)
+    assert "line 5" in str(error.value)
+
+
+LEVELS = """\
+model: {type: vgg19}
+batch: 64
+strategy: {dp: 4}
+cluster:
+  device: {flops_per_second: 1e13, memory_bytes_per_second: 1e12, memory_bytes: 16e9}
+  levels:
+    - {name: PCIe, fanout: 2, bytes_per_second: 12e9, measured: {2: [{bytes_per_second: 6e9}]}}
+    - {name: network, fanout: 2, bytes_per_second: 1e9, launch_s: 1e-5}
+"""
+
+
+def test_a_machine_by_its_levels():
+    """Levels of links and a device of one's own; a name in place of the device's numbers."""
+    found = spec(text=LEVELS)
+    assert found.cluster.size == 4
+    assert found.cluster.levels[0].measured[2][0].bytes_per_second == 6e9
+    named = spec((LEVELS[LEVELS.index("{flops") : LEVELS.index("\n  levels")], "{name: A100}"), text=LEVELS)
+    assert named.cluster.device.flops_per_second == 312e12
+    assert named.forecast().step_seconds < found.forecast().step_seconds
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("flops_per_second: 1e13, ", "", "flops_per_second in spec.yaml, line 5"),
+        ("name: network", "name: PCIe", "expected another name"),
+        ("name: network", "name: rank", "expected another name"),
+        ("fanout: 2, bytes_per_second: 12e9", "fanout: 1048576, bytes_per_second: 12e9", "devices, expected at most"),
+        ("measured: {2:", "measured: {two:", "the size of a group"),
+    ],
+)
+def test_a_wrong_machine_is_named(old, new, said):
+    """Missing numbers, names that are taken, more devices than a job has."""
+    with pytest.raises(MalformedError, match=said):
+        spec((old, new), text=LEVELS)
+
+
+PROFILE = """\
+model: {type: operators, file: profile.csv, tokens: 1}
+batch: 8
+strategy: {dp: 8}
+cluster: {preset: HC1}
+"""
+HEADER = "name,flops,moved_elements,parameters,stored_bytes\n"
+
+
+def test_operators_come_from_a_file_beside_it(tmp_path):
+    """A profile's CSV, or the same rows in the specification, make the same job."""
+    (tmp_path / "profile.csv").write_text(f"{HEADER}a,1e12,1e6,1e7,1e6\nb,2e12,1e6,2e7,1e6\n")
+    found = spec(text=PROFILE, folder=tmp_path)
+    assert found.model.parameters == 3e7
+    keys = HEADER.strip().split(",")
+    rows = [dict(zip(keys, row, strict=True)) for row in (["a", 1e12, 1e6, 1e7, 1e6], ["b", 2e12, 1e6, 2e7, 1e6])]
+    inline = spec(("file: profile.csv", f"operators: {rows}"), text=PROFILE)
+    assert inline.forecast() == found.forecast()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name,flops\n", "line 1: got"),
+        (HEADER + "a,1,1,1\n", "line 2: got 4 columns, expected 5"),
+        (HEADER + "a,1,1,1,1\nb,1,x,1,1\n", "moved_elements in profile.csv, line 3: got 'x'"),
+        (HEADER + "a,1,1,nan,1\n", "parameters in profile.csv, line 2"),
+        (HEADER + "a,1,1,1,1\na,1,1,1,1\n", "'a' twice"),
+        (HEADER, "none"),
+        (HEADER + "a,1,1,1,1\n" * 1025, "at most 1024 operators"),
+    ],
+)
+def test_a_wrong_profile_is_named(text, said, tmp_path):
+    """What is wrong in the file is told with its line."""
+    (tmp_path / "profile.csv").write_text(text)
+    with pytest.raises(MalformedError, match=said):
+        spec(text=PROFILE, folder=tmp_path)
+
+
+def test_only_files_beside_the_specification_are_read(tmp_path):
+    """A path that leaves the folder is refused, and so is any file where none may be read."""
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "profile.csv").write_text(f"{HEADER}a,1,1,1,1\n")
+    for file in ("../profile.csv", str(tmp_path / "profile.csv")):
+        with pytest.raises(MalformedError, match="beside the specification"):
+            spec(("profile.csv", file), text=PROFILE, folder=tmp_path / "inner")
+    with pytest.raises(MalformedError, match="files are not read here"):
+        spec(text=PROFILE)
