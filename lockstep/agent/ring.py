@@ -7,6 +7,7 @@ not a SIGBUS in training, then renamed: a restarted rank replaces the file of it
 import fcntl
 import mmap
 import os
+import stat
 import struct
 import time
 from pathlib import Path
@@ -43,7 +44,8 @@ def make_directory(path: Path) -> None:
         if not path.is_dir():
             raise
     else:
-        path.chmod(DIRECTORY_MODE)  # whatever the umask took
+        # Whatever the umask took; where a parent hands its group on (setgid), so do we: ranks and exporter meet in it.
+        path.chmod(DIRECTORY_MODE | path.stat().st_mode & stat.S_ISGID)
 
 
 class RingWriter:

@@ -1,4 +1,4 @@
-"""Renders every generated file of the repository: rules, dashboards, docs/{causes,frameworks,metrics,states}.md.
+"""Renders every generated file: rules, dashboards, the chart's part, docs/{causes,frameworks,metrics,states}.md.
 
 `python -m lockstep.cli.generate` writes them, with `--check` it writes nothing and exits 1 naming those that differ.
 """
@@ -12,6 +12,8 @@ from pathlib import Path
 from alerts import rules
 from coordinator import state_diagram
 from dashboards import catalogue
+from lockstep.cli.chart import files as chart
+from lockstep.cli.simulation import pages as simulation_pages
 from lockstep.contracts.metrics import CATALOGUE, Metric
 from lockstep.diagnosis import causes_page
 from tests.agent.frameworks import page as frameworks_page
@@ -41,6 +43,8 @@ def generated_files() -> dict[Path, str]:
     return {
         rules.RENDERED: rules.render(),
         **catalogue.render(),
+        **simulation_pages.render(),
+        **chart.generated_files(),
         ROOT / "docs" / "causes.md": causes_page.render(),
         ROOT / "docs" / "frameworks.md": frameworks_page.render(),
         ROOT / "docs" / "metrics.md": metrics_page(),

@@ -1,0 +1,37 @@
+{{/* The generated rules with a site's own numbers: files/lockstep.rules.yaml has @@name@@ where alerts/policy.py has a value. */}}
+
+{{- define "lockstep.duration" -}}
+{{- $seconds := int64 . -}}
+{{- if and (gt $seconds 0) (eq (mod $seconds 60) 0) -}}{{ div $seconds 60 }}m{{- else -}}{{ $seconds }}s{{- end -}}
+{{- end -}}
+
+{{- define "lockstep.rules" -}}
+{{- $rule := .Values.prometheusRule -}}
+{{- $text := .Files.Get "files/lockstep.rules.yaml" -}}
+{{- range $key, $value := $rule.thresholds -}}
+{{- $text = replace (printf "@@duration.%s@@" $key) (include "lockstep.duration" $value) $text -}}
+{{- $text = replace (printf "@@percent.%s@@" $key) (printf "%.0f%%" (mulf 100.0 $value)) $text -}}
+{{- $text = replace (printf "@@%s@@" $key) (include "lockstep.number" $value) $text -}}
+{{- end -}}
+{{- $site := dict "exporter_job" .Values.monitoring.exporterJob "coordinator_job" .Values.monitoring.coordinatorJob "run_labels" $rule.runLabels "runbooks_url" $rule.runbooksUrl "grafana_url" $rule.grafanaUrl -}}
+{{- range $key, $value := $site -}}
+{{- $text = replace (printf "@@%s@@" $key) $value $text -}}
+{{- end -}}
+{{- $groups := list -}}
+{{- range $group := (fromYaml $text).groups -}}
+{{- if not (has $group.name $rule.disabledGroups) -}}
+{{- $kept := list -}}
+{{- range $one := $group.rules -}}
+{{- if not (has (default "" $one.alert) $rule.disabledAlerts) -}}
+{{- if and $one.alert $rule.additionalRuleLabels -}}
+{{- $_ := set $one "labels" (merge (dict) $one.labels $rule.additionalRuleLabels) -}}
+{{- end -}}
+{{- $kept = append $kept $one -}}
+{{- end -}}
+{{- end -}}
+{{- $_ := set $group "rules" $kept -}}
+{{- $groups = append $groups $group -}}
+{{- end -}}
+{{- end -}}
+{{- dict "groups" $groups | toYaml -}}
+{{- end -}}

@@ -1,0 +1,83 @@
+"""The blocks of values.yaml that repeat what stands in a dataclass: a service's keys, the alerts' thresholds.
+
+A block lies between `# BEGIN <path>, from <file>` and `# END <path>`, its keys with default and docstring.
+"""
+
+import ast
+import inspect
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from textwrap import wrap
+from typing import Any
+
+from alerts.policy import AlertPolicy
+from coordinator.config import CoordinatorConfig
+from exporter.config import ExporterConfig
+from lockstep.serving.broker import BrokerConfig
+
+_WIDTH = 128
+_BROKER = frozenset(field.name for field in fields(BrokerConfig))
+_HTTP = frozenset({"http_host", "http_port", "web_config_file"})
+OWNED = {
+    "exporter.config": _BROKER | _HTTP | {"root", "node", "spool_directory"},
+    "coordinator.config": _BROKER | _HTTP | {"state_directory", "record_directory", "api_token_file", "policy_file"},
+}
+"""Keys that the chart gives itself, from the place where it puts files and ports; values cannot say them."""
+FORMS: dict[str, type] = {
+    "exporter.config": ExporterConfig,
+    "coordinator.config": CoordinatorConfig,
+    "prometheusRule.thresholds": AlertPolicy,
+}
+"""Path in values.yaml to the dataclass that it repeats."""
+
+
+def keys_of(path: str) -> dict[str, Any]:
+    """Return the keys of a block with their defaults, in the order of the dataclass."""
+    return {
+        field.name: field.default for field in fields(FORMS[path]) if field.name not in OWNED.get(path, frozenset())
+    }
+
+
+def blocks() -> dict[str, list[str]]:
+    """Return the lines of each block by its path, not indented."""
+    return {path: list(_lines(path)) for path in FORMS}
+
+
+def fill(text: str, filled: Mapping[str, list[str]]) -> str:
+    """Return values.yaml with every block replaced; all of them must be there."""
+    for path, lines in filled.items():
+        name = re.escape(path)
+        pattern = re.compile(
+            rf"^(?P<indent> *)(?P<begin># BEGIN {name},.*\n)(?s:.*?)(?P<end> *# END {name}\n)", re.MULTILINE
+        )
+        found = pattern.search(text)
+        assert found is not None, f"values.yaml has no block {path}"
+        body = "".join(f"{found['indent']}{line}\n" for line in lines)
+        text = text[: found.start()] + found["indent"] + found["begin"] + body + found["end"] + text[found.end() :]
+    return text
+
+
+def _lines(path: str) -> Iterator[str]:
+    yield f"{path.rpartition('.')[2]}:"
+    notes = attribute_docstrings(FORMS[path])
+    for key, default in keys_of(path).items():
+        for number, line in enumerate(wrap(notes[key], _WIDTH - 8)):
+            yield f"  # {'' if number else '-- '}{line}"
+        yield f"  {key}: {json.dumps(default)}"
+
+
+def attribute_docstrings(form: type) -> dict[str, str]:
+    """Return the docstring under each field of a dataclass; one that has none shares that of the next field."""
+    tree = ast.parse(inspect.getsource(form)).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    found: dict[str, str] = {}
+    waiting: list[str] = []
+    for node in tree.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            waiting.append(node.target.id)
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and waiting:
+            found |= dict.fromkeys(waiting, " ".join(str(node.value.value).split()))
+            waiting = []
+    return found | dict.fromkeys(waiting, "")

@@ -1,0 +1,154 @@
+"""The chart renders, strictly valid, for every file of ci/ and for mixtures of them."""
+
+import json
+import random
+
+import jsonschema
+import pytest
+import yaml
+from helm_python.chart import lint
+
+from tests.helm.charts import CHART, CI, ci_values, clear, join_pod, merged, pick, pod_of, render
+from tests.helm.kubernetes import NEWEST, OLDEST, SIDECARS_SINCE, check
+
+
+def check_all(items, version):
+    """Every object is valid, and its name not too long."""
+    for item in items:
+        check(item, version)
+        assert len(item["metadata"]["name"]) <= 63
+
+
+@pytest.mark.parametrize("path", CI, ids=lambda path: path.stem)
+def test_every_feature_is_valid_on_oldest_and_newest(path):
+    """Objects of each file of ci/, and the training pod that it describes."""
+    items = render(ci_values(path))
+    check_all(items, OLDEST)
+    check_all(items, NEWEST)
+    pod = join_pod(items)
+    check(pod, NEWEST)
+    check(pod, SIDECARS_SINCE)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_features_mix(seed):
+    """Files of ci/ laid over each other at random stay valid."""
+    dice = random.Random(seed)
+    chosen = dice.sample(CI, 3)
+    values = merged(*(ci_values(path) for path in chosen))
+    if not values.get("broker", {}).get("mosquitto", {}).get("enabled", True):
+        values["broker"]["external"] = {"host": "mqtt.example.internal"}
+    for switch in ("exporter", "coordinator", "networkPolicy", "tests"):
+        values = merged(values, {switch: {"enabled": dice.random() < 0.7}})
+    values = merged(values, {"serviceAccount": {"create": dice.random() < 0.5}})
+    check_all(render(values), NEWEST)
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+def test_lint_is_strict_and_silent(version):
+    """Helm finds nothing above information."""
+    report = lint(str(CHART), {}, strict=True, kube_version=f"v{version}.0")
+    assert report["errors"] == []
+    assert [message for message in report["messages"] if message["severity"] > 1] == []
+
+
+def test_an_unknown_field_would_be_found():
+    """The check itself: a misspelt field of Kubernetes or of the operator fails."""
+    items = render({"exporter": {"podMonitor": {"enabled": True}}})
+    pod_of(pick(items, "DaemonSet"))["hostPid"] = True
+    with pytest.raises(jsonschema.ValidationError):
+        check(pick(items, "DaemonSet"), NEWEST)
+    pick(items, "PodMonitor")["spec"]["sampleLimits"] = 1
+    with pytest.raises(jsonschema.ValidationError):
+        check(pick(items, "PodMonitor"), NEWEST)
+
+
+def test_two_releases_in_one_namespace_do_not_clash():
+    """No object of two releases has the same name, and no selector of one finds pods of the other."""
+    features = merged(*(ci_values(path) for path in CI if path.stem in ("monitoring-values", "web-config-values")))
+    first, second = render(features, name="alpha"), render(features, name="beta")
+    identity = {(item["kind"], item["metadata"].get("namespace"), item["metadata"]["name"]) for item in first}
+    assert len(identity) == len(first)
+    assert not identity & {(i["kind"], i["metadata"].get("namespace"), i["metadata"]["name"]) for i in second}
+    pods = [item["spec"]["template"]["metadata"]["labels"] for item in second if "template" in item.get("spec", {})]
+    for item in first:
+        spec = item.get("spec", {})
+        selector = spec.get("selector", spec.get("podSelector"))
+        if selector is not None:
+            wanted = selector.get("matchLabels", selector)
+            assert not any(wanted.items() <= labels.items() for labels in pods), clear(item)
+
+
+def test_names_stay_short_and_can_be_given():
+    """A long release's objects keep names that Kubernetes takes; fullnameOverride and namespaceOverride win."""
+    check_all(render({}, name="a" * 53), NEWEST)
+    items = render({"fullnameOverride": "steps", "namespaceOverride": "elsewhere"})
+    assert {item["metadata"]["namespace"] for item in items} == {"elsewhere"}
+    assert all(item["metadata"]["name"].startswith("steps") for item in items)
+
+
+def test_selectors_hold_no_version():
+    """They cannot change at an upgrade."""
+    for item in render({}):
+        selector = item.get("spec", {}).get("selector", {})
+        text = clear(selector)
+        assert "version" not in text
+        assert "helm.sh/chart" not in text
+
+
+def test_the_dashboards_are_those_that_are_generated():
+    """One ConfigMap each, the file unchanged, with the label that Grafana's sidecar looks for, below a mebibyte."""
+    boards = [item for item in render({"dashboards": {"enabled": True}}) if "-dashboard-" in item["metadata"]["name"]]
+    sources = {path.name: path.read_text() for path in (CHART.parents[1] / "dashboards" / "rendered").glob("*.json")}
+    assert len(boards) == len(sources) > 0
+    for item in boards:
+        ((name, text),) = item["data"].items()
+        assert json.loads(text) == json.loads(sources[name.removeprefix("lockstep-")])
+        assert len(text) < 1 << 20
+        assert item["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert item["metadata"]["annotations"]["grafana_folder"] == "Lockstep"
+
+
+def test_monitors_name_the_jobs_of_the_rules():
+    """The label `job` that rules select is the one that both monitors set."""
+    values = ci_values(CHART / "ci" / "monitoring-values.yaml") | {
+        "monitoring": {"exporterJob": "nodes", "coordinatorJob": "judge"}
+    }
+    items = render(values)
+    jobs = []
+    for kind, key in (("PodMonitor", "podMetricsEndpoints"), ("ServiceMonitor", "endpoints")):
+        (endpoint,) = pick(items, kind)["spec"][key]
+        jobs.append(endpoint["relabelings"][0])
+    assert jobs == [{"targetLabel": "job", "replacement": "nodes"}, {"targetLabel": "job", "replacement": "judge"}]
+    rules = clear(pick(items, "PrometheusRule"))
+    assert 'job=\\"nodes\\"' in rules
+    assert 'job=\\"judge\\"' in rules
+    assert "lockstep-exporter" not in rules
+
+
+def test_both_brokers_at_once_are_refused():
+    """And none at all: said at the install, not by exporters that never connect."""
+    for broker in ({"external": {"host": "mqtt"}}, {"mosquitto": {"enabled": False}}):
+        with pytest.raises(Exception, match=r"broker.*expected"):
+            render({"broker": broker})
+
+
+def test_a_password_reaches_only_who_uses_it():
+    """Trainers' namespaces get the exporter's password and the authority, never the coordinator's or the broker's key."""
+    items = render(ci_values(CHART / "ci" / "sidecar-values.yaml"))
+    elsewhere = [item for item in items if item["metadata"]["namespace"] == "team-a"]
+    assert sorted(item["kind"] for item in elsewhere) == ["ConfigMap", "Secret", "Secret"]
+    secrets = {tuple(item["data"]) for item in elsewhere if item["kind"] == "Secret"}
+    assert secrets == {("exporter-password",), ("ca.crt",)}
+    volumes = {v["name"]: v for v in pod_of(pick(items, "StatefulSet"))["volumes"]}
+    assert [item["key"] for item in volumes["broker-password"]["secret"]["items"]] == ["coordinator-password"]
+
+
+def test_images_by_registry_tag_and_digest():
+    """A digest wins over the tag, the global registry over none."""
+    items = render(ci_values(CHART / "ci" / "extras-values.yaml"))
+    exporter = pod_of(pick(items, "DaemonSet"))["containers"][0]["image"]
+    assert exporter.startswith("registry.example.internal/lockstep/exporter@sha256:")
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+    coordinator = pod_of(pick(items, "StatefulSet"))["containers"][0]["image"]
+    assert coordinator == f"registry.example.internal/lockstep/coordinator:{version}"

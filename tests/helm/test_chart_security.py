@@ -1,0 +1,162 @@
+"""Pod Security, NetworkPolicies and identity: as tight as each mode allows, each exception by name."""
+
+import base64
+import subprocess
+
+import pytest
+
+from tests.helm.charts import CI, WORKLOADS, ci_values, clear, join_pod, merged, pick, pod_of, render
+
+HOST_PATH, HOST_PID, ROOT = "hostPath", "hostPID", "root init container"
+EXCEPTIONS = {
+    ("DaemonSet", "default"): {HOST_PATH},
+    ("DaemonSet", "prepare"): {HOST_PATH, ROOT},
+    ("DaemonSet", "host watch"): {HOST_PATH, HOST_PID},
+}
+"""What the chart's README.md declares; anything else that the restricted profile forbids is a failure."""
+VOLUMES = {"configMap", "secret", "emptyDir", "persistentVolumeClaim", "projected", "downwardAPI", "csi", "ephemeral"}
+
+
+def violations(pod: dict) -> set[str]:
+    """Return what the restricted profile of Pod Security forbids in this pod, and a token or a writable root."""
+    found = {key for key in ("hostPID", "hostIPC", "hostNetwork") if pod.get(key)}
+    found |= {kind for volume in pod.get("volumes", []) for kind in volume if kind != "name" and kind not in VOLUMES}
+    outer = pod.get("securityContext", {})
+    for container in pod.get("initContainers", []) + pod["containers"]:
+        inner = outer | container.get("securityContext", {})
+        is_root = not inner.get("runAsNonRoot") or not inner.get("runAsUser")
+        allowed = {"NET_BIND_SERVICE"}
+        if is_root:
+            found.add(ROOT if container["name"] == "prepare" else f"{container['name']} as root")
+            allowed = {"CHOWN", "FOWNER"} if container["name"] == "prepare" else allowed
+        capabilities = inner.get("capabilities", {})
+        wrong = {
+            "capabilities": capabilities.get("drop") != ["ALL"] or not set(capabilities.get("add", [])) <= allowed,
+            "privileged": bool(inner.get("privileged")),
+            "escalation": inner.get("allowPrivilegeEscalation") is not False,
+            "writable root": inner.get("readOnlyRootFilesystem") is not True,
+            "seccomp": inner.get("seccompProfile", {}).get("type") != "RuntimeDefault",
+            "hostPort": any("hostPort" in port for port in container.get("ports", [])),
+        }
+        found |= {f"{container['name']}: {name}" for name, is_wrong in wrong.items() if is_wrong}
+    return found
+
+
+@pytest.mark.parametrize("path", CI, ids=lambda path: path.stem)
+def test_only_the_exporter_over_a_hostpath_is_an_exception(path):
+    """All else fits the restricted profile, the test hook included, and no pod has a token."""
+    for item in render(ci_values(path)):
+        if item["kind"] in WORKLOADS:
+            pod = pod_of(item)
+            assert pod["automountServiceAccountToken"] is False
+            # Variables of services would be read as unknown keys: LOCKSTEP_COORDINATOR_SERVICE_HOST.
+            assert pod["enableServiceLinks"] is False
+            if item["kind"] != "DaemonSet":
+                assert violations(pod) == set(), item["metadata"]["name"]
+
+
+def test_the_exporters_exceptions_are_the_declared_ones():
+    """Each appears with the value that asks for it, and not without."""
+    settings = {
+        "default": {},
+        "prepare": {"exporter": {"hostPath": {"prepare": {"enabled": True}}}},
+        "host watch": {"exporter": {"hostWatch": {"enabled": True}}},
+    }
+    for name, values in settings.items():
+        assert violations(pod_of(pick(render(values), "DaemonSet"))) == EXCEPTIONS["DaemonSet", name]
+
+
+def test_the_sidecar_fits_the_restricted_profile():
+    """What the chart adds to a training pod breaks nothing there; the trainer itself is the user's."""
+    pod = join_pod(render({"exporter": {"mode": "sidecar"}}))["spec"]
+    added = pod | {"containers": pod["initContainers"], "initContainers": []}
+    assert violations(added) == set()
+    names = {container["name"]: container for container in pod["initContainers"]}
+    assert names["lockstep-exporter"]["restartPolicy"] == "Always"
+
+
+def test_a_spool_on_the_node_needs_who_makes_it():
+    """Only root can; without `prepare` the exporter would never start."""
+    with pytest.raises(Exception, match="prepare"):
+        render({"exporter": {"hostPath": {"spool": "/var/lib/lockstep"}}})
+
+
+def test_nothing_asks_the_api_server():
+    """No role, no binding."""
+    kinds = {item["kind"] for path in CI for item in render(ci_values(path))}
+    assert not {kind for kind in kinds if "Role" in kind}
+
+
+def test_the_network_lets_in_and_out_who_has_business():
+    """Broker: in from exporters and coordinator, nothing out; services: out to names and broker."""
+    items = render({"exporter": {"podMonitor": {"enabled": True}}})
+    broker = pick(items, "NetworkPolicy", "-mosquitto")["spec"]
+    assert broker["egress"] == []
+    (rule,) = broker["ingress"]
+    peers = {peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for peer in rule["from"]}
+    assert peers == {"exporter", "coordinator"}
+    for name in ("exporter", "coordinator"):
+        policy = pick(items, "NetworkPolicy", f"-{name}")["spec"]
+        assert policy["policyTypes"] == ["Ingress", "Egress"]
+        ports = {port["port"] for way in policy["egress"] for port in way["ports"]}
+        assert ports == {53, 8883}
+        assert "from" not in policy["ingress"][0]
+    sidecars = pick(render({"exporter": {"mode": "sidecar"}}), "NetworkPolicy", "-mosquitto")["spec"]["ingress"][0]
+    assert {
+        "namespaceSelector": {},
+        "podSelector": {"matchLabels": {"lockstep-exporter": "demo-lockstep"}},
+    } in sidecars["from"]
+
+
+def test_scrapes_can_be_kept_to_prometheus_and_the_hook_still_passes():
+    """Named peers and nobody else, but for `helm test`."""
+    values = {"networkPolicy": {"allowCoordinatorFrom": [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]}}
+    items = render(values)
+    (rule,) = pick(items, "NetworkPolicy", "-coordinator")["spec"]["ingress"]
+    hook = pick(items, "Pod", "-test")["metadata"]["labels"]
+    assert len(rule["from"]) == 2
+    assert rule["from"][1]["podSelector"]["matchLabels"].items() <= hook.items()
+
+
+def test_promtool_takes_the_web_configuration(tmp_path):
+    """And probes ask by HTTPS, or only connect where a password is needed."""
+    values = ci_values(next(path for path in CI if path.stem == "web-config-values"))
+    items = render(values)
+    text = pick(items, "Secret", "-web-config")["stringData"]["web-config.yml"]
+    file = tmp_path / "web-config.yml"
+    file.write_text(text.replace("/etc/lockstep-web-tls", str(tmp_path)))
+    certificate = pick(items, "Secret", "-broker-tls")["data"]
+    for name in ("tls.crt", "tls.key"):
+        (tmp_path / name).write_bytes(base64.b64decode(certificate[name]))
+    done = subprocess.run(["promtool", "check", "web-config", file], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    container = pod_of(pick(items, "StatefulSet"))["containers"][0]
+    assert "--web.config.file=/etc/lockstep-web/web-config.yml" in container["args"]
+    assert "tcpSocket" in container["livenessProbe"]
+    open_items = render(merged(values, {"webConfig": {"basicAuth": False}}))
+    probe = pod_of(pick(open_items, "StatefulSet"))["containers"][0]["livenessProbe"]
+    assert probe["httpGet"]["scheme"] == "HTTPS"
+    assert "web.config" not in clear({"items": render({})})
+
+
+def test_rollouts_go_by_percent():
+    """A number of nodes would take hours on a large cluster."""
+    assert pick(render({}), "DaemonSet")["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"] == "10%"
+
+
+def test_the_access_rules_are_those_of_the_topics():
+    """Each topic that a service writes or reads is in its part of the ACL, and nothing else is."""
+    from lockstep.contracts import topics  # noqa: PLC0415  (beside its only use)
+
+    acl = pick(render({}), "ConfigMap", "-mosquitto")["data"]["acl"]
+    rules: dict[str, set[str]] = {}
+    for line in acl.splitlines():
+        words = line.split()
+        if words[:1] == ["user"]:
+            rules[words[1]] = current = set()
+        elif words[:1] == ["topic"]:
+            current.add(" ".join(words[1:]))
+    heard = set(topics.coordinator_filters())
+    asked = {f"{topics.PREFIX}/run/+/{topics.REQUEST}/+"}
+    assert rules["lockstep-coordinator"] == {f"read {one}" for one in heard} | {f"write {one}" for one in asked}
+    assert rules["lockstep-exporter"] == {f"write {one}" for one in heard} | {f"read {one}" for one in asked}

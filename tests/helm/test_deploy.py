@@ -1,0 +1,209 @@
+"""Bare metal, Slurm, compose and the example manifests: what can be executed is, the rest is held to the chart and the code."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from alerts.policy import Site
+from coordinator.config import CoordinatorConfig
+from exporter.config import ExporterConfig
+from lockstep.cli.main import build_parser
+from lockstep.contracts.settings import build_config
+from tests.helm.charts import ROOT, join_pod, pick, render
+from tests.helm.kubernetes import NEWEST, SIDECARS_SINCE, check
+
+DEPLOY, EXAMPLES = ROOT / "deploy", ROOT / "examples" / "kubernetes"
+FORMS = {"exporter": ExporterConfig, "coordinator": CoordinatorConfig}
+COMPOSE = yaml.safe_load((DEPLOY / "compose" / "docker-compose.yml").read_text())
+
+
+@pytest.mark.parametrize("service", FORMS)
+@pytest.mark.parametrize("folder", ["systemd", "compose"])
+def test_the_services_take_the_example_configurations(folder, service):
+    """No unknown key, no wrong type, and the ports that scrapers and units expect."""
+    file = yaml.safe_load((DEPLOY / folder / f"{service}.yaml").read_text())
+    config = build_config(FORMS[service], file=file, prefix="NONE_")
+    assert config.http_port == {"exporter": 9855, "coordinator": 9856}[service]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+@pytest.mark.parametrize("service", FORMS)
+def test_systemd_takes_the_units(service, tmp_path):
+    """Verified by systemd itself, with the program at a place that exists here; its command is one of ours."""
+    unit = (DEPLOY / "systemd" / f"lockstep-{service}.service").read_text()
+    command = re.search(r"^ExecStart=(.*)$", unit, re.MULTILINE)[1].split()
+    assert command[0] == "/opt/lockstep/bin/lockstep"
+    assert build_parser().parse_args(command[1:]).config == f"/etc/lockstep/{service}.yaml"
+    path = tmp_path / f"lockstep-{service}.service"
+    path.write_text(unit.replace(command[0], sys.executable))
+    done = subprocess.run(["systemd-analyze", "verify", "--man=no", path], capture_output=True, text=True, check=False)
+    told = [line for line in done.stderr.splitlines() if path.name in line]
+    assert told == [], done.stderr
+
+
+def test_the_brokers_rules_are_the_charts():
+    """One access list, wherever the broker runs."""
+    acl = pick(render({}), "ConfigMap", "-mosquitto")["data"]["acl"]
+    rules = [line for line in (DEPLOY / "systemd" / "mosquitto.acl").read_text().splitlines() if line[:1] != "#"]
+    assert [line for line in acl.splitlines() if line[:1] != "#"] == rules
+
+
+def slurm(script, tmp_path, **environment):
+    """Run a script of deploy/slurm for this test's directory; return its output."""
+    done = subprocess.run(
+        ["sh", DEPLOY / "slurm" / script],
+        env={"PATH": os.environ["PATH"], "LOCKSTEP_ROOT": str(tmp_path / "rings")} | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_the_prolog_makes_the_directory_and_never_fails_a_job(tmp_path):
+    """Owned by the group that is named, handing it on; with a group that is none, the job goes on."""
+    slurm("prolog.sh", tmp_path, LOCKSTEP_GROUP=str(os.getgid()))
+    mode = (tmp_path / "rings").stat().st_mode & 0o7777
+    assert mode == 0o3770
+    slurm("prolog.sh", tmp_path, LOCKSTEP_GROUP="no-such-group")
+
+
+def test_the_task_prolog_says_what_a_rank_needs(tmp_path):
+    """Slurm sets each printed `export`; what a job says itself wins, and its own PYTHONPATH stays."""
+    told = slurm("task_prolog.sh", tmp_path, SLURM_JOB_ID="17", LOCKSTEP_SITE="/site", PYTHONPATH="/mine")
+    assert told.splitlines() == [
+        "export LOCKSTEP_RUN=job-17",
+        f"export LOCKSTEP_DIR={tmp_path}/rings",
+        "export PYTHONPATH=/site:/mine",
+    ]
+    own = slurm(
+        "task_prolog.sh", tmp_path, SLURM_JOB_ID="17", LOCKSTEP_RUN="big", LOCKSTEP_DIR="/d", LOCKSTEP_SITE="/s"
+    )
+    assert own == "export PYTHONPATH=/s\n"
+
+
+def test_the_epilog_removes_that_jobs_rings_and_nothing_else(tmp_path):
+    """A job number that is none removes nothing."""
+    for name in ("job-17", "job-18"):
+        (tmp_path / "rings" / name).mkdir(parents=True)
+    for wrong in ("", "..", "17/../..", "*"):
+        slurm("epilog.sh", tmp_path, SLURM_JOB_ID=wrong)
+    slurm("epilog.sh", tmp_path, SLURM_JOB_ID="17")
+    assert [path.name for path in (tmp_path / "rings").iterdir()] == ["job-18"]
+
+
+def test_the_batch_script_runs_torchrun_under_lockstep(tmp_path):
+    """With programs in Slurm's place: each node gets one `lockstep run` with the job's name."""
+    for name, text in {
+        "scontrol": "echo node-1; echo node-2",
+        "srun": 'printf "%s\\n" "$@"',
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(
+        ["bash", DEPLOY / "slurm" / "train.sbatch"],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "17", "SLURM_JOB_NUM_NODES": "2",
+             "SLURM_JOB_NODELIST": "node-[1-2]"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    words = done.stdout.split()
+    assert words[:1] == ["lockstep"]
+    arguments = build_parser().parse_args(words[1:])
+    assert (arguments.run, arguments.root) == ("job-17", "/dev/shm/lockstep")
+    assert arguments.command[1:3] == ["torchrun", "--nnodes"]
+    assert "node-1:29500" in arguments.command
+
+
+def test_prometheus_and_alertmanager_take_the_composed_files(tmp_path):
+    """With the rules at the place where compose mounts them; jobs are those of the rules."""
+    text = (DEPLOY / "compose" / "prometheus.yml").read_text()
+    (tmp_path / "prometheus.yml").write_text(
+        text.replace("/etc/prometheus/lockstep.rules.yaml", str(ROOT / "alerts" / "rendered" / "lockstep.rules.yaml"))
+    )
+    done = subprocess.run(
+        ["promtool", "check", "config", tmp_path / "prometheus.yml"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    jobs = {job["job_name"] for job in yaml.safe_load(text)["scrape_configs"]}
+    assert jobs == {Site().exporter_job, Site().coordinator_job}
+
+
+def test_what_compose_mounts_exists():
+    """Each file and folder of the repository, each named volume; no port is open beyond loopback."""
+    for name, service in COMPOSE["services"].items():
+        assert service["read_only"]
+        assert service["cap_drop"] == ["ALL"]
+        assert not service["image"].endswith(":latest")
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0]
+            if source.startswith("."):
+                assert (DEPLOY / "compose" / source).exists(), (name, volume)
+            elif not source.startswith("/"):
+                assert source in COMPOSE["volumes"]
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
+        if service["image"].startswith("lockstep/"):
+            assert build_parser().parse_args(service["command"]).act
+            assert (ROOT / service["build"]["dockerfile"]).is_file()
+
+
+def test_grafana_is_told_where_the_dashboards_are():
+    """The provider's path is the mounted folder; the dashboards' data source is a variable that this one fills."""
+    provider = yaml.safe_load((DEPLOY / "compose" / "grafana" / "dashboards" / "lockstep.yaml").read_text())
+    path = provider["providers"][0]["options"]["path"]
+    assert f"../../dashboards/rendered:{path}:ro" in COMPOSE["services"]["grafana"]["volumes"]
+    source = yaml.safe_load((DEPLOY / "compose" / "grafana" / "datasources" / "prometheus.yaml").read_text())
+    types = {one["type"] for one in source["datasources"]}
+    for board in (ROOT / "dashboards" / "rendered").glob("*.json"):
+        variables = json.loads(board.read_text())["templating"]["list"]
+        assert {one["query"] for one in variables if one["type"] == "datasource"} <= types
+
+
+def pods(node) -> list[dict]:
+    """Return every pod specification within a manifest."""
+    if isinstance(node, dict):
+        own = [node] if "containers" in node else []
+        return own + [pod for value in node.values() for pod in pods(value)]
+    return [pod for value in node for pod in pods(value)] if isinstance(node, list) else []
+
+
+def manifests() -> list[tuple[Path, dict]]:
+    """Return (file, object) of every example."""
+    files = [path for path in sorted(EXAMPLES.glob("*.yaml")) if not path.stem.endswith("-values")]
+    return [(path, one) for path in files for one in yaml.safe_load_all(path.read_text())]
+
+
+@pytest.mark.parametrize(("path", "item"), manifests(), ids=lambda value: getattr(value, "stem", ""))
+def test_each_example_joins_as_the_chart_says(path, item):
+    """Kubernetes takes each pod; a trainer has /dev/shm, and the rings at the place, from the source, of the mode."""
+    if item["apiVersion"] in ("v1", "batch/v1"):
+        check(item, NEWEST)
+    mode = "sidecar" if path.stem == "sidecar" else "daemonset"
+    expected = join_pod(render({"exporter": {"mode": mode}}, name="lockstep"))["spec"]
+    wanted = {volume["name"]: volume for volume in expected["volumes"]}
+    for pod in pods(item):
+        check({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": pod}, SIDECARS_SINCE)
+        volumes = {volume["name"]: volume for volume in pod.get("volumes", [])}
+        if not volumes:
+            continue  # Ray's head trains nothing
+        assert volumes["lockstep-rings"] == wanted["lockstep-rings"]
+        assert volumes["dshm"]["emptyDir"]["medium"] == "Memory"
+        trainer = pod["containers"][0]
+        assert {"lockstep-rings", "dshm"} <= {mount["name"] for mount in trainer["volumeMounts"]}
+        assert trainer["resources"]["limits"]["nvidia.com/gpu"]
+        words = " ".join(trainer.get("command", []) + trainer.get("args", []))
+        environment = {one["name"]: one for one in trainer.get("env", [])}
+        joins = "lockstep run --run" in words or "LOCKSTEP_RUN" in environment or item["kind"] == "RayJob"
+        assert joins, path
+        if mode == "sidecar":
+            assert {v: volumes[v] for v in wanted if v != "dshm"} == {v: wanted[v] for v in wanted if v != "dshm"}
+            mine, theirs = pod["initContainers"][1], expected["initContainers"][1]
+            assert mine == {key: value for key, value in theirs.items() if key != "imagePullPolicy"} | {
+                "startupProbe": {"httpGet": {"path": "/-/healthy", "port": "lockstep-http"}}
+            }

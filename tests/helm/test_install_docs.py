@@ -1,0 +1,140 @@
+"""What the installation pages tell people to type: each command that can be is executed or taken by its own parser."""
+
+import contextlib
+import io
+import re
+import shlex
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import yaml
+
+from coordinator.app import make_app
+from lockstep.cli.main import build_parser
+from lockstep.contracts import batch_v1, control, messages, ring, topics
+from tests.helm.charts import CHART, ROOT, chart, merged, render
+
+PAGES = [ROOT / "docs" / f"{name}.md" for name in (
+    "install-kubernetes", "install-slurm", "install-single-node", "upgrading"
+)] + [CHART / "README.md", ROOT / "deploy" / "systemd" / "README.md"]  # fmt: skip
+KINDS = {"configmap": "ConfigMap", "secret": "Secret", "service": "Service"}
+
+
+def commands(page: Path) -> list[list[str]]:
+    """Return the words of every command in the page's code blocks; `a && b` are two."""
+    blocks = re.findall(r"^```(?:sh)?\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines() if line.strip()]
+    return [shlex.split(re.sub(r"\$\([^)]*\)", "1000", part)) for line in lines for part in line.split(" && ")]
+
+
+def program(words: list[str]) -> list[str]:
+    """Return the command without the variables before it."""
+    while words and re.match(r"[A-Z_]+=", words[0]):
+        words = words[1:]
+    return words
+
+
+ALL = [(page, program(words)) for page in PAGES for words in commands(page)]
+
+
+def of(name: str):
+    """Return (page, words) of the commands of one program."""
+    found = [(page, words) for page, words in ALL if Path(words[0]).name == name]
+    assert found, name
+    return found
+
+
+def set_value(assignment: str) -> dict:
+    """Return the values of one `--set`, dots as levels and braces as a list."""
+    path, _, text = assignment.partition("=")
+    value = text[1:-1].split(",") if text.startswith("{") else yaml.safe_load(text)
+    for key in reversed(path.split(".")):
+        value = {key: value if key != "tag" else str(value)}
+    return value
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_file_and_link_exists(page):
+    """Links of the page, and files of the repository that its commands name."""
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), target
+    for words in commands(page):
+        for word in words:
+            if re.match(r"(deploy|docker|examples|helm)/", word):
+                assert (ROOT / word).exists(), word
+
+
+def test_helm_takes_every_install():
+    """Chart, namespace and values are what the schema allows, and render."""
+    installs = [words for _, words in of("helm") if words[1] in ("install", "upgrade")]
+    for words in installs:
+        assert words[2:4] == ["lockstep", "helm/lockstep"]
+        rest = words[4:]
+        values: dict = {}
+        for flag, argument in pairwise(rest):
+            if flag == "--set":
+                values = merged(values, set_value(argument))
+            elif flag == "-f":
+                values = merged(values, yaml.safe_load((ROOT / argument).read_text()))
+        chart().validate_schema(values)
+        assert render(values, name="lockstep")
+    assert all(words[2] == "lockstep" for _, words in of("helm") if words[1] == "test")
+
+
+def test_kubectl_asks_for_what_the_chart_makes():
+    """Each object by its name, each key that is read."""
+    items = render({}, name="lockstep")
+    made = {(item["kind"], item["metadata"]["name"]): item for item in items}
+    seen = 0
+    for _, words in of("kubectl"):
+        text = " ".join(words)
+        for kind, name in re.findall(r"\b(configmap|secret|service)[ /](lockstep\S*)", text):
+            item = made[KINDS[kind], name]
+            path = re.search(r"jsonpath=\{\.data\.(\S+)\}", text)
+            assert path is None or path[1].replace("\\", "") in item["data"]
+            seen += 1
+    assert seen == 3
+
+
+def test_lockstep_takes_every_command_of_its_own():
+    """By its parser; what is run under it is the user's."""
+    for page, words in ALL:
+        names = [Path(word).name for word in words]
+        if names[0] == "lockstep":
+            with contextlib.redirect_stderr(io.StringIO()) as told:
+                assert build_parser().parse_args(words[1:]).act, (page, told)
+
+
+def test_docker_builds_name_a_dockerfile_and_compose_its_file():
+    """From the repository's root."""
+    for _, words in of("docker"):
+        if words[1] == "build":
+            assert words[-1] == "."
+        if "-f" in words:
+            assert (ROOT / words[words.index("-f") + 1]).is_file()
+
+
+def test_paths_of_the_api_are_served():
+    """Each address that curl is given is a route of the coordinator."""
+    routes = {route.resource.canonical for route in make_app(None).router.routes()}
+    for _, words in of("curl"):
+        (address,) = [word for word in words if word.startswith("http")]
+        assert re.sub(r"^https?://[^/]+", "", address).partition("?")[0] in routes
+
+
+def test_the_versions_of_the_upgrade_page_are_those_of_the_code():
+    """A new version needs a line there: who takes it, and who does not."""
+    text = (ROOT / "docs" / "upgrading.md").read_text()
+    rows = {
+        cells[1].strip(): cells[2].strip()
+        for cells in (line.split("|") for line in text.splitlines())
+        if len(cells) > 3
+    }
+    assert rows["step batches"] == str(messages.STEP_BATCH_VERSION)
+    assert rows["trace summaries"] == str(messages.SUMMARY_VERSION)
+    assert rows["announcements, answers, requests, heartbeats"] == str(messages.MESSAGE_VERSION)
+    assert rows["ring"] == str(ring.RING_VERSION)
+    assert rows["control block"] == str(control.CONTROL_VERSION)
+    assert rows["topics"] == f"`{topics.PREFIX}`"
+    assert batch_v1.VERSION == messages.STEP_BATCH_VERSION - 1

@@ -1,0 +1,266 @@
+"""The containers' commands, started for real: broker with TLS, passwords and access rules, coordinator, exporter, a job."""
+
+import asyncio
+import base64
+import json
+import os
+import re
+import ssl
+import subprocess
+import sys
+import textwrap
+import urllib.error
+import urllib.request
+from contextlib import ExitStack, suppress
+
+import aiomqtt
+import bcrypt
+import pytest
+import yaml
+
+from tests.helm.charts import CHART, ROOT, join_pod, merged, pick, pod_of, render
+from tests.helm.containers import LOOPBACK, Node
+from tests.support.servers import free_port, get, get_json, running, wait_until
+
+RUN, RANKS = "my-run", 2
+JOB = """
+import time
+import lockstep
+while True:
+    with lockstep.step():
+        time.sleep(0.02)
+"""
+
+
+def copy_agent(directory):
+    """Copy the agent as the image's entry point does, from a folder that has what the wheel has."""
+    image = directory / "image"
+    image.mkdir()
+    (image / "lockstep").symlink_to(ROOT / "lockstep")
+    text = (ROOT / "docker" / "agent.Dockerfile").read_text()
+    entry = json.loads(re.search(r"^ENTRYPOINT (.*)$", text, re.MULTILINE)[1])
+    shell = [word.replace("/agent/.", f"{image}/lockstep") for word in entry]
+    target = directory / "agent"
+    target.mkdir()
+    subprocess.run([*shell, str(target)], check=True)
+    return target
+
+
+class Release:
+    """What an install brings up, on loopback."""
+
+    def __init__(self, directory, parts):
+        self.ports = {name: free_port() for name in ("exporter", "coordinator", "broker")}
+        host = {"value": LOOPBACK}
+        values = {
+            "exporter": {
+                "port": self.ports["exporter"],
+                "config": {"batch_seconds": 0.2, "announce_seconds": 1},
+                "extraEnv": [{"name": "LOCKSTEP_EXPORTER_HTTP_HOST", **host}],
+            },
+            "coordinator": {
+                "port": self.ports["coordinator"],
+                "extraEnv": [{"name": "LOCKSTEP_COORDINATOR_HTTP_HOST", **host}],
+                "policy": {"run.recover_steps": 7},
+            },
+            "broker": {
+                "tls": {"extraAddresses": [LOOPBACK]},
+                # Where tests run as root, mosquitto would become a user who may not read them.
+                "mosquitto": {"port": self.ports["broker"], "extraConfig": "user root\n"},
+            },
+        }
+        self.items = render(merged(values, yaml.safe_load("coordinator: {persistence: {existingClaim: data}}")))
+        self.directory = directory
+        self.node = Node(directory, self.items)
+        self.parts = parts
+
+    def start_broker(self):
+        """Hash the passwords as the init container does, then run mosquitto."""
+        item = pick(self.items, "Deployment", "-mosquitto")
+        self.broker = item
+        command, environment = self.node.container(item, "passwords", init=True)
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+        command, environment = self.node.container(item)
+        configuration = self.node.folder(item, "config") / "mosquitto.conf"
+        listener = f"listener {self.ports['broker']}"
+        configuration.write_text(configuration.read_text().replace(listener, f"{listener} {LOOPBACK}"))
+        self.parts.enter_context(running(command, self.directory / "mosquitto.log", environment))
+
+    def start_services(self):
+        """Run both services and wait until their start-up probes would pass."""
+        started = {}
+        for kind, name in (("StatefulSet", "coordinator"), ("DaemonSet", "exporter")):
+            command, environment = self.node.container(pick(self.items, kind, f"-{name}"))
+            log = self.directory / f"{name}.log"
+            started[name] = self.parts.enter_context(running(command, log, environment)), log
+        for name, (process, log) in started.items():
+            self.wait_healthy(name, process, log)
+
+    def wait_healthy(self, name, process, log):
+        """Wait as long as the start-up probe would: a busy machine needs many seconds for the imports alone."""
+
+        def healthy():
+            assert process.poll() is None, log.read_text()[-3000:]
+            return get(f"{self.url(name)}/-/healthy")
+
+        wait_until(healthy, 60, f"{name} is healthy")
+
+    def url(self, name):
+        """Return the address of a service."""
+        return f"http://{LOOPBACK}:{self.ports[name]}"
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("release")
+    with ExitStack() as parts:
+        release = Release(directory, parts)
+        release.start_broker()
+        release.start_services()
+        trainer = join_pod(release.items)["spec"]["containers"][0]
+        agent = copy_agent(directory)
+        rings = release.node.folder(pick(release.items, "DaemonSet"), "lockstep-rings")
+        paths = {"/opt/lockstep": agent, "/run/lockstep": rings}
+        joined = {one["name"]: release.node._inside(one["value"], paths) for one in trainer["env"]}
+        (directory / "job.py").write_text(textwrap.dedent(JOB))
+        for rank in range(RANKS):
+            # The interpreter below our environment: it has no lockstep but the copied one.
+            python = os.path.realpath(sys.executable)
+            environment = {"PATH": os.environ["PATH"], "RANK": str(rank), "WORLD_SIZE": str(RANKS), **joined}
+            parts.enter_context(running([python, directory / "job.py"], directory / f"rank-{rank}.log", environment))
+        yield release
+
+
+@pytest.mark.servers
+def test_a_job_is_monitored_through_what_the_chart_starts(release):
+    """Ranks that joined as the notes say are seen by the coordinator, over TLS and the access rules."""
+
+    def seen():
+        found = get_json(f"{release.url('coordinator')}/api/v1/runs/{RUN}")
+        return found is not None and found["step"] > 20 and found
+
+    run = wait_until(seen, 20, "steps of the run")
+    assert [one["rank"] for one in run["ranks"]] == list(range(RANKS))
+    metrics = get(f"{release.url('exporter')}/metrics")
+    for rank in range(RANKS):
+        assert re.search(rf'^lockstep_steps_total\{{(?=[^}}]*run="{RUN}")[^}}]*rank="{rank}"', metrics, re.MULTILINE)
+
+
+@pytest.mark.servers
+def test_the_configuration_of_the_chart_is_in_force(release):
+    """Thresholds of the mounted policy file, and a token that the API asks for."""
+    policy = get_json(f"{release.url('coordinator')}/api/v1/policy")
+    assert "recover_steps" in json.dumps(policy)
+    token = next((release.node.folder(pick(release.items, "StatefulSet"), "api-token")).iterdir()).read_text()
+    address = f"{release.url('coordinator')}/-/reload"
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(urllib.request.Request(address, method="POST"))
+    signed = urllib.request.Request(address, method="POST", headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(signed) as answer:
+        assert answer.status == 200
+
+
+@pytest.mark.servers
+def test_helm_tests_hook_passes(release):
+    """The hook's own command against the coordinator: ready means connected to the broker."""
+    hook = pick(release.items, "Pod", "-test")
+    container = pod_of(hook)["containers"][0]
+    environment = {one["name"]: release.node._inside(one["value"], {"/nowhere": CHART}) for one in container["env"]}
+    command = [sys.executable, *container["command"][1:], *container["args"]]
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "200 ready\n"), done.stderr
+    gone = environment | {"URL": f"http://{LOOPBACK}:{free_port()}/-/ready"}
+    assert subprocess.run(command, env=os.environ | gone, capture_output=True, check=False).returncode == 1
+
+
+@pytest.mark.servers
+async def test_the_broker_lets_nobody_else_in(release):
+    """No name, a wrong password, plain TCP; and an exporter's name hears nothing that only the coordinator may hear."""
+    authority = str(release.node.folder(release.broker, "certs") / "ca.crt")
+    secret = release.node.folder(release.broker, "secret")
+    words = {name: (secret / f"{name}-password").read_text() for name in ("exporter", "coordinator")}
+
+    async def hears(username, password, *, tls=True):
+        """Whether retained heartbeats arrive; raises where the broker refuses the connection."""
+        context = ssl.create_default_context(cafile=authority) if tls else None
+        client = aiomqtt.Client(
+            LOOPBACK, release.ports["broker"], username=username, password=password, tls_context=context, timeout=2
+        )
+        async with client:
+            await client.subscribe("lockstep/v1/node/+/alive", qos=1)
+            try:
+                async with asyncio.timeout(1):
+                    await anext(aiter(client.messages))
+            except TimeoutError:
+                return False
+            return True
+
+    for username, password, tls in (
+        (None, None, True),
+        ("lockstep-exporter", "wrong", True),
+        ("lockstep-exporter", words["exporter"], False),
+    ):
+        with pytest.raises(aiomqtt.MqttError):
+            await hears(username, password, tls=tls)
+    assert not await hears("lockstep-exporter", words["exporter"])
+    assert await hears("lockstep-coordinator", words["coordinator"])
+
+
+@pytest.mark.servers
+def test_https_and_a_password_as_the_web_configuration_says(tmp_path):
+    """The exporter with the rendered file: its metrics for who knows the password, over TLS, and for nobody else."""
+    port = free_port()
+    values = {
+        "exporter": {"port": port, "extraEnv": [{"name": "LOCKSTEP_EXPORTER_HTTP_HOST", "value": LOOPBACK}]},
+        "broker": {"tls": {"extraAddresses": [LOOPBACK]}},
+        "webConfig": {
+            "enabled": True,
+            "tls": True,
+            "basicAuth": True,
+            "certificateSecret": "lockstep-web",
+            "content": {
+                "tls_server_config": {
+                    "cert_file": "/etc/lockstep-web-tls/tls.crt",
+                    "key_file": "/etc/lockstep-web-tls/tls.key",
+                },
+                "basic_auth_users": {"prometheus": bcrypt.hashpw(b"word", bcrypt.gensalt(4)).decode()},
+            },
+        },
+    }
+    items = render(values)
+    made = pick(items, "Secret", "-broker-tls")["data"]  # a certificate for this address
+    items.append({"kind": "Secret", "metadata": {"name": "lockstep-web"}, "data": made})
+    command, environment = Node(tmp_path, items).container(pick(items, "DaemonSet"))
+    log = tmp_path / "exporter.log"
+    trusted = ssl.create_default_context(cadata=base64.b64decode(made["ca.crt"]).decode())
+    basic = {"Authorization": f"Basic {base64.b64encode(b'prometheus:word').decode()}"}
+
+    def ask(headers):
+        request = urllib.request.Request(f"https://{LOOPBACK}:{port}/metrics", headers=headers)
+        with urllib.request.urlopen(request, timeout=5, context=trusted) as answer:
+            return answer.read().decode()
+
+    def up():
+        assert process.poll() is None, log.read_text()
+        with suppress(urllib.error.URLError):
+            return ask(basic)
+        return None
+
+    with running(command, log, environment) as process:
+        assert "lockstep_exporter_build_info" in wait_until(up, 30, "metrics over HTTPS")
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            ask({})
+        assert get(f"http://{LOOPBACK}:{port}/metrics") is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives directories away")
+def test_prepare_makes_the_directories_ready(tmp_path):
+    """The init container that runs as root: the shared directory hands its group on, the spool is the exporter's own."""
+    prepare = {"enabled": True}
+    items = render({"exporter": {"sharedGroup": 2000, "hostPath": {"spool": "/var/lib/lockstep", "prepare": prepare}}})
+    node, item = Node(tmp_path, items), pick(items, "DaemonSet")
+    command, environment = node.container(item, "prepare", init=True)
+    subprocess.run(command, env=environment, check=True)
+    rings, spool = node.folder(item, "lockstep-rings").stat(), (node.folder(item, "spool") / "spool").stat()
+    assert (rings.st_uid, rings.st_gid, rings.st_mode & 0o7777) == (0, 2000, 0o3770)
+    assert (spool.st_uid, spool.st_gid, spool.st_mode & 0o7777) == (65532, 2000, 0o700)
