@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
-START_SECONDS = 30.0
+START_SECONDS = 60.0  # a coordinator on a machine with thirty tasks for two cores needs 30
 
 
 def free_port() -> int:
