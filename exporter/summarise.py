@@ -14,11 +14,11 @@ from exporter.traces import check_trace, trim_traces
 from lockstep.contracts import topics
 from lockstep.contracts.codec import decode_as
 from lockstep.contracts.errors import MalformedError
-from lockstep.contracts.limits import SUMMARY_MAX_BYTES
+from lockstep.contracts.limits import SUMMARY_WIRE_MAX_BYTES
 from lockstep.contracts.messages import TraceSummary
 
 _JOBS_MAX = 256  # 4 runs of 64 ranks, each with one trace
-_OUTPUT_MAX_BYTES = 4 * SUMMARY_MAX_BYTES  # names within the limit, and the numbers beside them
+_OUTPUT_MAX_BYTES = SUMMARY_WIRE_MAX_BYTES
 _COMPLAINT_MAX_BYTES = 64 << 10
 WORKER = (sys.executable, "-P", "-m", "exporter.summarise_worker")  # -P: nothing from the directory we happen to be in
 

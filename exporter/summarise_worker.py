@@ -14,6 +14,7 @@ from lockstep.contracts.errors import LocalError, MalformedError
 from lockstep.contracts.messages import TraceSummary
 
 _LOWEST_PRIORITY = 19
+_ERROR_CHARS = 1024
 # One thread per library: the worker must not spread over cores that training uses.
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -52,7 +53,7 @@ def failed_summary(run: str, node: str, rank: int, request_id: int, error: str) 
         trace_bytes=0,
         event_count=0,
         tree=[],
-        error=error,
+        error=error[:_ERROR_CHARS],
     )
 
 

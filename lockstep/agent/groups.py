@@ -14,9 +14,10 @@ from typing import Any
 from weakref import ref
 
 from lockstep.agent.boundary import say
-from lockstep.agent.kinds import announced_name, configured_domains, named_kind, unnamed_kind
+from lockstep.agent.kinds import announced_name, configured_domains, unnamed_kind
 from lockstep.contracts.domains import Domain, pack_ranks
 from lockstep.contracts.errors import ConfigError, LocalError
+from lockstep.contracts.kinds import named_kind
 from lockstep.contracts.records import DOMAIN_KINDS
 from lockstep.contracts.ring import OTHER_SLOT
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.analysis.cluster import ClusterAnalysis, analyse_cluster
+from lockstep.analysis.group_kinds import Degrees
 from lockstep.analysis.rank import RankAnalysis, renumbered, with_communication
 from lockstep.analysis.sources import Skipped, Sources, find_sources
 from lockstep.analysis.summary import summary_of
@@ -34,12 +35,13 @@ def analyse_paths(
     run: Runner,
     *,
     store: Path | None = None,
+    degrees: Degrees | None = None,
     on_done: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Analysis:
     """Return what all traces under `paths` say; `run` does the work on each.
 
-    With `store` each rank's columns are left in that folder as `<rank>.parquet`. `on_done` hears how many traces of how
-    many are done.
+    With `store` each rank's columns are left in that folder as `<rank>.parquet`. `degrees` are the job's parallel
+    degrees. `on_done` hears how many traces of how many are done.
 
     Raises
     ------
@@ -66,7 +68,12 @@ def analyse_paths(
     _keep_stored(ranks, outcomes)
     analyses = [analysis for analysis, _ in ranks.values()]
     return Analysis(
-        cluster=analyse_cluster(_with_cluster_files(analyses, found, skipped)),
+        cluster=analyse_cluster(
+            _with_cluster_files(analyses, found, skipped),
+            reports=found.reports,
+            paths={rank: job.source.path for rank, (_, job) in ranks.items()},
+            degrees=degrees,
+        ),
         paths={rank: str(job.source.path) for rank, (_, job) in sorted(ranks.items())},
         skipped=tuple(skipped),
     )

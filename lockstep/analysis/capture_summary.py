@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lockstep.analysis.evidence import NOTHING, Evidence
+from lockstep.analysis.fitting import fitted
 from lockstep.analysis.rank import RankAnalysis, analyse_rank
 from lockstep.contracts import limits
 from lockstep.contracts.errors import MalformedError
@@ -13,7 +14,6 @@ from lockstep.diagnosis.finding import Finding
 from lockstep.diagnosis.host_causes import Collection
 from lockstep.trace.load import load_trace
 from lockstep.trace.notes import read_notes
-from lockstep.trace.patterns import encode_patterns
 from lockstep.trace.summarise import empty_summary, summarise_columns
 
 FINDINGS_MAX = 8
@@ -22,9 +22,10 @@ OF_ONE_CAUSE_MAX = 3
 SENTENCES_MAX = 4
 SENTENCE_CHARS = 300
 PATH_MAX = 12
-PATTERNS_BYTES = 4 << 10
-"""Real traces have 0.5 to 5 KB of patterns above 1e-4; with the call tree's 10 KB this is a summary."""
 REASONS_MAX = 16
+NAME_CHARS = 256
+"""Of names on the path and of collectives: kernels of templates have kilobytes."""
+ERROR_CHARS = 1024
 
 
 def summarise(
@@ -51,7 +52,8 @@ def summarise(
     try:
         columns = load_trace(path, max_bytes=max_bytes)
     except MalformedError as error:
-        return empty_summary(run=run, node=node, rank=rank, request_id=request_id, steps=steps, error=str(error))
+        reason = str(error)[:ERROR_CHARS]
+        return empty_summary(run=run, node=node, rank=rank, request_id=request_id, steps=steps, error=reason)
     evidence = _with_notes(evidence, path)
     summary = summarise_columns(columns, run=run, node=node, rank=rank, request_id=request_id, steps=steps)
     return with_analysis(summary, analyse_rank(columns, rank=rank, evidence=evidence))
@@ -81,17 +83,23 @@ def with_analysis(summary: TraceSummary, analysis: RankAnalysis) -> TraceSummary
         )
         for found in _dearest(analysis.findings)
     ]
-    shares = analysis.path.shares[:PATH_MAX] if analysis.path else ()
-    patterns = analysis.patterns
-    reasons = {said.rule: said.reason[:SENTENCE_CHARS] for said in analysis.not_judged}
-    return replace(
+    shares = analysis.path.shares if analysis.path else ()
+    reasons = {said.rule[:NAME_CHARS]: said.reason[:SENTENCE_CHARS] for said in analysis.not_judged}
+    left_out = {
+        "findings": len(analysis.findings) - len(findings),
+        "path": len(shares) - PATH_MAX,
+        "not_judged": len(reasons) - REASONS_MAX,
+    }
+    told = replace(
         summary,
+        collectives={name[:NAME_CHARS]: told for name, told in summary.collectives.items()},
         breakdown={name: value for name, value in _numbers(analysis).items() if isinstance(value, int)},
-        path=[(share.name, share.path_class.value, share.ns) for share in shares],
-        patterns=b"" if patterns is None else encode_patterns(patterns, max_bytes=PATTERNS_BYTES),
+        path=[(share.name[:NAME_CHARS], share.path_class.value, share.ns) for share in shares[:PATH_MAX]],
         findings=findings,
         not_judged=dict(list(reasons.items())[:REASONS_MAX]),
+        omitted={name: count for name, count in left_out.items() if count > 0},
     )
+    return fitted(told, analysis.patterns)
 
 
 def _dearest(findings: tuple[Finding, ...]) -> list[Finding]:

@@ -5,19 +5,25 @@ In Hermes' order (section 4.3): first between components and devices (overlap, R
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.analysis.confirm import confirm
+from lockstep.analysis.device_types import LOCALISATION, device_types, refusals_between
+from lockstep.analysis.doctor_reports import DoctorReport
+from lockstep.analysis.group_kinds import Degrees, GroupKind, group_kinds
 from lockstep.analysis.merge import Refusal, advise, merge_findings, merge_refusals
+from lockstep.analysis.network import NetworkEvidence, judge_network, network_evidence
 from lockstep.analysis.rank import RankAnalysis
 from lockstep.analysis.totals import CollectiveTotal, totals_of_table
 from lockstep.contracts.errors import LockstepError
 from lockstep.diagnosis.communication_causes.bandwidth import judge_bandwidth
+from lockstep.diagnosis.communication_causes.collectives import Group
 from lockstep.diagnosis.communication_causes.contention import find_contention
 from lockstep.diagnosis.communication_causes.matching import CollectiveTable, match_collectives
-from lockstep.diagnosis.communication_causes.settings import find_settings
 from lockstep.diagnosis.communication_causes.waiting import (
     SLOW_RANK,
     GroupWaiting,
@@ -28,38 +34,53 @@ from lockstep.diagnosis.communication_causes.waiting import (
 from lockstep.diagnosis.finding import CPU, IO, Finding, NotJudged
 from lockstep.diagnosis.localisation import NO_GROUP, Localisation, findings_of, gather, localise
 from lockstep.diagnosis.localisation.limits import GROUP_MEMBERS
+from lockstep.diagnosis.neighbour_fusion import with_fusion_gain
 from lockstep.diagnosis.parallelism import find_poor_overlap
 from lockstep.diagnosis.remedies import ASCEND, PYTORCH
+from lockstep.diagnosis.roofline.ascend_rules import find_frequency_drop, slowest_clock
+from lockstep.diagnosis.roofline.devices import rated_mhz
 
 _FAMILIES_MAX = 16
+_SAMPLES_CLOCK = "ascend"
 _LOCATED_MAX = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterAnalysis:
-    """All ranks, in order, and what they say together; `findings` are those of ranks and of the cluster, advised."""
+    """All ranks, in order, and what they say together; `findings` are those of ranks and of the cluster, advised.
+
+    `kinds` is what each of `groups` is for. `localisations` has one entry for each type of device, by its name.
+    """
 
     ranks: tuple[RankAnalysis, ...]
     collectives: tuple[CollectiveTotal, ...]
     groups: tuple[GroupWaiting, ...]
-    localisation: Localisation | None
+    kinds: Mapping[Group, GroupKind]
+    localisations: Mapping[str, Localisation]
     findings: tuple[Finding, ...]
     not_judged: tuple[Refusal, ...]
 
 
 def analyse_cluster(
-    ranks: Sequence[RankAnalysis], *, environments: Mapping[int, Mapping[str, str]] | None = None
+    ranks: Sequence[RankAnalysis],
+    *,
+    reports: Sequence[DoctorReport] = (),
+    paths: Mapping[int, Path] | None = None,
+    degrees: Degrees | None = None,
 ) -> ClusterAnalysis:
     """Return what the ranks of one window say together; one rank alone is a cluster as well.
 
-    Ranks differ from each other; `environments` are the variables of the ranks where they are known.
+    Ranks differ from each other; `reports` are the doctor's that lay beside the traces, `paths` the traces by rank,
+    `degrees` the job's parallel degrees where somebody gave them.
     """
     ranks = tuple(sorted(ranks, key=lambda each: each.rank))
     windows_ns = {each.rank: each.length_ns for each in ranks}
-    together = _Together(ranks, environments or {})
+    together = _Together(ranks)
     together.parallelism()
     together.communication()
-    localisation = together.localise()
+    together.network(network_evidence(ranks, reports, paths or {}))
+    together.frequency()
+    localisations = together.localise()
     findings = merge_findings([*together.findings, *(each for rank in ranks for each in rank.findings)], windows_ns)
     framework = ASCEND if any(each.about.vendor == "ascend" for each in ranks) else PYTORCH
     ranks = tuple(replace(each, findings=tuple(advise(each.findings, windows_ns, framework))) for each in ranks)
@@ -68,28 +89,40 @@ def analyse_cluster(
         ranks=ranks,
         collectives=tuple(together.totals),
         groups=tuple(together.groups),
-        localisation=localisation,
+        kinds=group_kinds(ranks, [each.group for each in together.groups], degrees),
+        localisations=localisations,
         findings=tuple(advise(findings, windows_ns, framework)),
-        not_judged=(*(Refusal(rule=each.rule, reason=each.reason, ranks=()) for each in together.refused), *refusals),
+        not_judged=(*together.refusals(), *refusals),
     )
 
 
 class _Together:
-    """The rules over several ranks; what cannot be judged is left in `refused`."""
+    """The rules over several ranks; what cannot be judged is left in `refused`, and of some ranks only in `noted`."""
 
-    def __init__(self, ranks: tuple[RankAnalysis, ...], environments: Mapping[int, Mapping[str, str]]) -> None:
+    def __init__(self, ranks: tuple[RankAnalysis, ...]) -> None:
         self.findings: list[Finding] = []
         self.refused: list[NotJudged] = []
+        self.noted: list[Refusal] = []
         self.groups: list[GroupWaiting] = []
         self.totals: list[CollectiveTotal] = []
         self._ranks = ranks
-        self._environments = environments
+        self._types = device_types(ranks)
         self._window_ns = max((each.length_ns for each in ranks), default=0)
+
+    def refusals(self) -> list[Refusal]:
+        """Return what could not be judged of all ranks, then of some."""
+        of_all = dict.fromkeys(self.refused)
+        return [*(Refusal(rule=each.rule, reason=each.reason, ranks=()) for each in of_all), *self.noted]
 
     def parallelism(self) -> None:
         """Judge whether components of the ranks work at once."""
         known = {each.rank: each.breakdown for each in self._ranks if each.breakdown is not None and each.length_ns > 0}
-        self._ask(lambda: find_poor_overlap(known))
+        told = [
+            (each.collectives, each.window_ns, next(iter(each.about.devices), ""))
+            for each in self._ranks
+            if each.collectives is not None
+        ]
+        self._ask(lambda: with_fusion_gain(find_poor_overlap(known), told))
 
     def communication(self) -> None:
         """Lay the ranks' collectives side by side and judge them; the vendor's count where it tells transmissions."""
@@ -103,20 +136,46 @@ class _Together:
         self._ask(lambda: judge_transmission(told, self._window_ns))
         self._ask(lambda: judge_bandwidth(table, self._window_ns))
         self._contention(table)
-        self._ask(lambda: find_settings(self._environments))
 
     def _contention(self, table: CollectiveTable) -> None:
         busy = {each.rank: each.computing for each in self._ranks if each.computing is not None}
         self._ask(lambda: find_contention(table, busy, self._window_ns))
 
-    def localise(self) -> Localisation | None:
-        """Judge the patterns of all ranks, and keep what makes the others wait."""
-        summaries = {each.rank: each.patterns for each in self._ranks if each.patterns is not None}
+    def network(self, evidence: NetworkEvidence) -> None:
+        """Judge the network's settings."""
+        findings, refused, noted = judge_network(evidence, self._ranks)
+        self.findings += findings
+        self.refused += refused
+        self.noted += noted
+
+    def frequency(self) -> None:
+        """Compare the clocks of the AI cores, where the device's profiler samples them."""
+        for each in self._types:
+            if each.ranks[0].about.vendor != _SAMPLES_CLOCK:
+                continue
+            windows_ns = {rank.rank: rank.window_ns for rank in each.ranks}
+            found = {rank.rank: slowest_clock(rank.about.clocks, rank.window_ns) for rank in each.ranks}
+            known = {rank: clock for rank, clock in found.items() if clock is not None}
+            rated = rated_mhz(each.name)
+            self._ask(partial(find_frequency_drop, known, windows_ns, rated_mhz=rated))
+
+    def localise(self) -> dict[str, Localisation]:
+        """Judge the patterns of ranks with devices of one type, and keep what makes the others wait."""
+        self.noted += refusals_between(self._types)
+        found = {}
+        for each in self._types:
+            localised = self._localise(each.ranks)
+            if localised is not None:
+                found[each.name] = localised
+        return found
+
+    def _localise(self, ranks: Sequence[RankAnalysis]) -> Localisation | None:
+        summaries = {each.rank: each.patterns for each in ranks if each.patterns is not None}
         try:
             matrix = gather(summaries)
-            found = localise(matrix, groups=families(self._ranks, matrix.rank_W.tolist()))
+            found = localise(matrix, groups=families(ranks, matrix.rank_W.tolist()))
         except LockstepError as error:
-            self.refused.append(NotJudged(rule="localisation", reason=str(error)))
+            self.refused.append(NotJudged(rule=LOCALISATION, reason=str(error)))
             return None
         answer = findings_of(found)
         if isinstance(answer, NotJudged):
@@ -126,8 +185,8 @@ class _Together:
             answer,
             self.groups,
             slow={rank for each in self.findings if each.cause == SLOW_RANK for rank in each.ranks},
-            windows_ns={each.rank: each.length_ns for each in self._ranks},
-            explained={each.subject for rank in self._ranks for each in rank.findings if each.bottleneck in (IO, CPU)},
+            windows_ns={each.rank: each.length_ns for each in ranks},
+            explained={each.subject for rank in ranks for each in rank.findings if each.bottleneck in (IO, CPU)},
         )
         self.findings = [*(_located(each, kept) for each in self.findings), *kept]
         self.refused += refused

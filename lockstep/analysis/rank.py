@@ -95,7 +95,7 @@ def analyse_rank(columns: TraceColumns, *, rank: int, evidence: Evidence = NOTHI
     window_ns = int(account.windows.start_ns[0]), int(account.windows.end_ns[-1])
     found = RankAnalysis(
         rank=rank,
-        about=columns.about,
+        about=_about(columns),
         event_count=columns.event_count,
         dropped_count=columns.dropped_count,
         trace_bytes=columns.trace_bytes,
@@ -121,6 +121,14 @@ def analyse_rank(columns: TraceColumns, *, rank: int, evidence: Evidence = NOTHI
     parts.host()
     found = _with_answers(found, parts.answers)
     return found if evidence.communication is None else with_communication(found, evidence.communication)
+
+
+def _about(columns: TraceColumns) -> TraceAbout:
+    """Return what the trace says of itself, with what its collectives say their groups are for."""
+    told = {
+        said.group: said.description for said in set(columns.collectives.values()) if said.group and said.description
+    }
+    return replace(columns.about, group_descriptions={**told, **columns.about.group_descriptions})
 
 
 def with_communication(analysis: RankAnalysis, communication: Communication) -> RankAnalysis:

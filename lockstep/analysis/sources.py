@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from lockstep.analysis.doctor_reports import DoctorReport, is_doctor_report, read_report
 from lockstep.analysis.evidence import NOTHING, Evidence
 from lockstep.analysis.kernels_only import columns_of_kernels
 from lockstep.contracts.errors import LockstepError, MalformedError
@@ -54,10 +55,14 @@ class Skipped:
 
 @dataclass(slots=True)
 class Sources:
-    """What was found: sources in order of their names' ranks and paths, cluster-wide files, what was passed over."""
+    """What was found: sources in order of their names' ranks and paths, files of the cluster, what was passed over.
+
+    `reports` are what `lockstep doctor` wrote.
+    """
 
     sources: list[Source] = field(default_factory=list)
     cluster_communication: list[Path] = field(default_factory=list)
+    reports: list[DoctorReport] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
 
     def skip(self, path: Path, error: Exception) -> None:
@@ -106,8 +111,10 @@ def _look_into(root: Path, found: Sources) -> None:
             _take_ascend(folder, found)
             folders = [each for each in folders if not _belongs_to_rank(each)]
         for each in entries:
-            if each.is_file() and kind_of(each) is None and _may_be_trace(each) and not is_ascend:
-                _take(each, found)
+            if not each.is_file() or kind_of(each) is not None or not _may_be_trace(each):
+                continue
+            if not is_ascend or is_doctor_report(each):
+                _take_or_skip(each, found)
         if depth < DEPTH_MAX:
             waiting += [(each, depth + 1) for each in folders]
 
@@ -132,10 +139,26 @@ def _may_be_trace(path: Path) -> bool:
     return path.name.endswith(_TRACE_SUFFIXES) and path.name not in _NO_TRACES
 
 
+def _take_or_skip(path: Path, found: Sources) -> None:
+    try:
+        _take(path, found)
+    except LockstepError as error:
+        found.skip(path, error)
+
+
 def _take(path: Path, found: Sources) -> None:
-    """Take one file."""
+    """Take one file.
+
+    Raises
+    ------
+    MalformedError
+        It begins like a report of the doctor and is none.
+    """
     if kind_of(path) is not None:
         _take_ascend(path, found)
+        return
+    if is_doctor_report(path):
+        found.reports.append(read_report(path))
         return
     names = (path.name, path.parent.name)
     matches = [match for name in names if (match := _NAMED_RANK.search(name))]

@@ -9,6 +9,7 @@ from typing import Any
 
 import lockstep
 from lockstep.analysis.cluster import ClusterAnalysis
+from lockstep.analysis.group_kinds import GroupKind
 from lockstep.analysis.merge import Refusal
 from lockstep.analysis.rank import RankAnalysis, RankPath
 from lockstep.analysis.sources import Skipped
@@ -28,22 +29,27 @@ PATTERNS_MAX = 100
 _PATTERNS_LEAST, _PATTERNS_TOGETHER = 10, 20_000
 """Of each of many ranks, and of all of them: 10,000 ranks make 50 MB."""
 REST = "(rest)"
+NO_KIND = GroupKind(None, "not looked at")
 
 
 def summary_of(cluster: ClusterAnalysis, paths: Mapping[int, str], skipped: Iterable[Skipped]) -> dict[str, Any]:
     """Return the summary; `paths` says by rank where its trace came from."""
     rates = {(each.kind, each.group): each.bus_bandwidth for each in cluster.collectives}
     told = {(each.subject, each.lost_ns) for each in cluster.findings}
-    abnormal = () if cluster.localisation is None else cluster.localisation.abnormal
     patterns_max = min(PATTERNS_MAX, max(_PATTERNS_LEAST, _PATTERNS_TOGETHER // max(len(cluster.ranks), 1)))
     return {
         "format": FORMAT,
         "tool": f"lockstep analyze {lockstep.__version__}",
         "ranks": [_rank(each, paths.get(each.rank, ""), rates, patterns_max) for each in cluster.ranks],
         "collectives": [_total(each) for each in cluster.collectives],
-        "groups": [_group(each) for each in cluster.groups],
+        "groups": [_group(each, cluster.kinds.get(each.group, NO_KIND)) for each in cluster.groups],
         "localisation": [
-            _abnormal(each, is_finding=(each.function.name, round(each.lost_s * 1e9)) in told) for each in abnormal
+            {
+                "device_type": device,
+                **_abnormal(each, is_finding=(each.function.name, round(each.lost_s * 1e9)) in told),
+            }
+            for device, localisation in cluster.localisations.items()
+            for each in localisation.abnormal
         ],
         "findings": [_finding(each) for each in cluster.findings],
         "not_judged": [_refusal(each) for each in cluster.not_judged],
@@ -146,11 +152,12 @@ def _roofline(rooflines: Rooflines | None) -> dict[str, Any] | None:
     }
 
 
-def _group(waiting: GroupWaiting) -> dict[str, Any]:
+def _group(waiting: GroupWaiting, kind: GroupKind) -> dict[str, Any]:
     caused = float(waiting.caused_ns.sum())
     shares = (waiting.caused_ns / caused).tolist() if caused > 0 else [0.0] * len(waiting.ranks)
     return {
-        "kind": None,
+        "kind": kind.kind,
+        "kind_source": kind.source,
         "group": waiting.group[0],
         "ranks": list(waiting.ranks),
         "is_whole": waiting.is_whole,

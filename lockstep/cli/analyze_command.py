@@ -10,9 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lockstep.contracts.domains import DEFAULT_ORDER, check_order, parse_degrees
 from lockstep.contracts.errors import ConfigError
 
 if TYPE_CHECKING:
+    from lockstep.analysis.group_kinds import Degrees
     from lockstep.analysis.workers import Runner
 
 _PROCESSES_MAX = 1024
@@ -31,6 +33,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("paths", nargs="+", metavar="PATH", type=Path, help="a trace, or a folder of them")
     parser.add_argument("--out", metavar="DIR", type=Path, help="write summary.json, report.html and <rank>.parquet")
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
+    parser.add_argument(
+        "--domains", default="", metavar="DEGREES", help="the job's parallel degrees, e.g. tp=8,cp=1,ep=1,dp=16,pp=4"
+    )
+    parser.add_argument("--order", default=DEFAULT_ORDER, help="order of the domains, fastest varying first")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--processes", type=int, metavar="N", help="traces read at once (default: one for each CPU)")
     where.add_argument(
@@ -52,7 +58,7 @@ def act(arguments: argparse.Namespace) -> int:
     from lockstep.analysis.analyse import analyse_paths  # noqa: PLC0415  (services only)
     from lockstep.cli.analyze_text import text_of  # noqa: PLC0415
 
-    run = _runner(arguments)
+    run, degrees = _runner(arguments), _degrees(arguments)
     paths = arguments.paths
     if arguments.scheduler is not None:  # workers stand elsewhere
         paths = [each.absolute() for each in paths]
@@ -61,7 +67,7 @@ def act(arguments: argparse.Namespace) -> int:
         _make(arguments.out)
     try:
         with _progress() as on_done:
-            found = analyse_paths(paths, run, store=arguments.out, on_done=on_done)
+            found = analyse_paths(paths, run, store=arguments.out, degrees=degrees, on_done=on_done)
         summary = found.as_json()
         if arguments.out is not None:
             _write(arguments.out, summary)
@@ -71,6 +77,14 @@ def act(arguments: argparse.Namespace) -> int:
         print(f"lockstep: skipped {each['path']}: {each['error']}", file=sys.stderr)
     print(json.dumps(summary) if arguments.json else text_of(summary))
     return 0
+
+
+def _degrees(arguments: argparse.Namespace) -> "Degrees | None":
+    from lockstep.analysis.group_kinds import Degrees  # noqa: PLC0415  (services only)
+
+    check_order(arguments.order, where="--order")
+    by_kind = parse_degrees(arguments.domains, where="--domains")
+    return Degrees(by_kind=by_kind, order=arguments.order) if by_kind else None
 
 
 def _runner(arguments: argparse.Namespace) -> "Runner":

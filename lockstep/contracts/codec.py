@@ -4,6 +4,7 @@ Decoding is where hostile input ends: size before allocation, types by msgspec, 
 columns. What passes is a message that the rest of the program need not doubt.
 """
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import TypeVar
 
@@ -15,6 +16,7 @@ from lockstep.contracts.messages import (
     MESSAGE_VERSION,
     OPERATIONS,
     STEP_BATCH_VERSION,
+    SUMMARY_VERSION,
     HostSpan,
     NodeAlive,
     NodeAnnouncement,
@@ -26,27 +28,36 @@ from lockstep.contracts.messages import (
 )
 from lockstep.contracts.ring import ISSUE_SLOTS
 from lockstep.contracts.rows import RANK, VALUE_BYTES, names_of
+from lockstep.contracts.summary_v2 import Body, PackedSummary, packed_summary, plain_body, unpacked_summary
 
 Message = StepBatch | NodeAnnouncement | NodeAlive | ProfileRequest | ProfileAnswer | TraceSummary
 M = TypeVar("M", bound=Message)
 
-_FORMS: dict[str, type[Message]] = {
+_FORMS: dict[str, type[Message | PackedSummary]] = {
     topics.STEPS: StepBatch,
     topics.ANNOUNCE: NodeAnnouncement,
     topics.ALIVE: NodeAlive,
     topics.REQUEST: ProfileRequest,
     topics.ANSWER: ProfileAnswer,
-    topics.SUMMARY: TraceSummary,
+    topics.SUMMARY: PackedSummary,
 }
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODERS = {channel: msgspec.msgpack.Decoder(form) for channel, form in _FORMS.items()}
-_VERSIONS = dict.fromkeys(_FORMS.values(), MESSAGE_VERSION) | {StepBatch: STEP_BATCH_VERSION}
+_VERSIONS = dict.fromkeys(_FORMS.values(), MESSAGE_VERSION) | {
+    StepBatch: STEP_BATCH_VERSION,
+    PackedSummary: SUMMARY_VERSION,
+    TraceSummary: SUMMARY_VERSION,
+}
 _VERSION = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
+_BODY = msgspec.msgpack.Decoder(Body)
+_PLAIN_SUMMARY = msgspec.msgpack.Decoder(TraceSummary)
+_PLAIN_SUMMARY_VERSION = 1
 _COLUMN_BATCH = msgspec.msgpack.Decoder(batch_v1.ColumnBatch)
 
 _LAYOUT_MAX_BYTES = 4096  # three times the names of all fields
 _LAYOUTS_KEPT = 256  # the nodes of a job send a handful
 _COUNT_MAX = (1 << 63) - 1  # what an array of int64 holds
+_NODE_MAX_NS = 1 << 53  # 104 days; sums over all nodes of a tree stay within int64
 
 
 def encode(message: Message) -> bytes:
@@ -57,15 +68,20 @@ def encode(message: Message) -> bytes:
     MalformedError
         It is larger than a receiver would take.
     """
-    data = _ENCODER.encode(message)
-    if len(data) > limits.MESSAGE_MAX_BYTES:
-        raise MalformedError(
-            "message size",
-            where=type(message).__name__,
-            got=len(data),
-            expected=f"at most {limits.MESSAGE_MAX_BYTES} bytes",
-        )
+    if isinstance(message, TraceSummary):
+        data, limit = packed_bytes(message)[0], limits.SUMMARY_WIRE_MAX_BYTES
+    else:
+        data, limit = _ENCODER.encode(message), limits.MESSAGE_MAX_BYTES
+    if len(data) > limit:
+        where = type(message).__name__
+        raise MalformedError("message size", where=where, got=len(data), expected=f"at most {limit} bytes")
     return data
+
+
+def packed_bytes(summary: TraceSummary) -> tuple[bytes, int]:
+    """Return the bytes of a summary, whatever their number, and the size of its body unpacked."""
+    packed = packed_summary(summary, _ENCODER.encode)
+    return _ENCODER.encode(packed), packed.body_bytes
 
 
 def decode(topic: str, payload: bytes) -> Message:
@@ -97,7 +113,7 @@ def decode_parsed(parsed: topics.Topic, topic: str, payload: bytes) -> Message:
             expected=f"at most {limits.MESSAGE_MAX_BYTES} bytes",
         )
     try:
-        message: Message = _DECODERS[parsed.channel].decode(payload)
+        message: Message | PackedSummary = _DECODERS[parsed.channel].decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         message = _other_version(topic, parsed, payload, error)
     if (
@@ -108,7 +124,9 @@ def decode_parsed(parsed: topics.Topic, topic: str, payload: bytes) -> Message:
     ):
         _check_batch(topic, message)
         return message
-    if message.version != _VERSIONS[type(message)]:
+    if isinstance(message, PackedSummary) and message.version == SUMMARY_VERSION:
+        message = _unpacked(topic, payload, message)
+    if isinstance(message, PackedSummary) or message.version != _VERSIONS[type(message)]:
         raise ContractVersionError("version", where=topic, got=message.version, expected=_VERSIONS[type(message)])
     if message.node != parsed.node:
         raise MalformedError("node", where=topic, got=message.node, expected=parsed.node)
@@ -151,9 +169,30 @@ def _other_version(topic: str, parsed: topics.Topic, payload: bytes, error: Exce
             raise MalformedError("message", where=topic, got=str(old_error), expected=parsed.channel) from old_error
         _at_most("count", topic, batch.count, limits.BATCH_RECORDS_MAX)
         return batch_v1.upgraded(batch, topic)
+    if parsed.channel == topics.SUMMARY and version == _PLAIN_SUMMARY_VERSION:
+        try:
+            return replace(_PLAIN_SUMMARY.decode(payload), version=SUMMARY_VERSION)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as old_error:
+            raise MalformedError("message", where=topic, got=str(old_error), expected=parsed.channel) from old_error
     if version != expected:
         raise ContractVersionError("version", where=topic, got=version, expected=expected) from error
     raise MalformedError("message", where=topic, got=str(error), expected=parsed.channel) from error
+
+
+def _unpacked(topic: str, payload: bytes, packed: PackedSummary) -> TraceSummary:
+    """Return the summary inside its envelope.
+
+    Raises
+    ------
+    MalformedError
+        It is larger than its limits, packed or unpacked, or its body is none.
+    """
+    _at_most("summary size", topic, len(payload), limits.SUMMARY_WIRE_MAX_BYTES)
+    try:
+        body = _BODY.decode(plain_body(packed, topic))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedError("summary", where=topic, got=str(error), expected="the body of a summary") from error
+    return unpacked_summary(packed, body, topic)
 
 
 def _version_of(payload: bytes, default: int) -> int:
@@ -198,6 +237,8 @@ def _check_limits(topic: str, message: Message) -> None:
             for index, node in enumerate(message.tree):
                 if not -1 <= node.parent < index:
                     raise MalformedError("parent", where=topic, got=node.parent, expected=f"-1 to {index - 1}")
+                _at_most("total_ns", topic, node.total_ns, _NODE_MAX_NS)
+                _at_most("self_ns", topic, abs(node.self_ns), _NODE_MAX_NS)
             if message.host is not None:
                 _check_host(topic, message.host)
         case _:

@@ -4,6 +4,7 @@ Every message carries `version`. Names of a run and a node come from the topic (
 says otherwise than its topic is refused. Wall-clock times are `_unix_ns`.
 """
 
+import re
 from dataclasses import dataclass, field
 
 from lockstep.contracts.facts import RankFacts
@@ -11,6 +12,8 @@ from lockstep.contracts.facts import RankFacts
 MESSAGE_VERSION = 1
 STEP_BATCH_VERSION = 2
 """Step batches count their own: version 1 (`batch_v1.py`) had a byte string per column."""
+SUMMARY_VERSION = 2
+"""So do trace summaries: version 1 was the message as it is here, version 2 travels packed (`summary_v2.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,13 +111,22 @@ class NodeAnnouncement:
     version: int = MESSAGE_VERSION
 
 
+ADDRESS = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):[0-9]{1,5}")
+"""Host and port as Prometheus takes a target."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAlive:
-    """Retained heartbeat of an exporter; the broker sends it with `alive` false as its last will."""
+    """Retained heartbeat of an exporter; the broker sends it with `alive` false as its last will.
+
+    `address` is host and port at which Prometheus reaches it; exporters before 0.2 say nothing of it.
+    """
 
     node: str
     alive: bool
     unix_ns: int
+    address: str = ""
+    scheme: str = "http"
     version: int = MESSAGE_VERSION
 
 
@@ -233,5 +245,7 @@ class TraceSummary:
     findings: list[RankFinding] = field(default_factory=list)
     not_judged: dict[str, str] = field(default_factory=dict)
     """Rules that could not answer, and why."""
+    omitted: dict[str, int] = field(default_factory=dict)
+    """How many of a list were left out, by the list's name: the least important ones."""
     host: HostSpan | None = None
-    version: int = MESSAGE_VERSION
+    version: int = SUMMARY_VERSION

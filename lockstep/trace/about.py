@@ -4,7 +4,7 @@ All of it is extra: a part of another form is left out and costs nothing else.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,9 @@ PART_MAX_BYTES = 16 << 20
 GROUPS_MAX = 1 << 16
 TEXT_MAX_CHARS = 256
 DEVICES_MAX = 64
+VARIABLES_MAX = 256
+NETWORK_PREFIXES = ("NCCL_", "RCCL_", "HCCL_", "UCX_", "GLOO_", "TORCH_NCCL_")
+"""Variables of what moves data between ranks; all others are none of a trace's business."""
 
 _NO = msgspec.Raw(b"")
 _THREAD = re.compile(r"thread -?\d+ \((.*)\)")
@@ -41,11 +44,15 @@ class Document(msgspec.Struct):
     cuda: msgspec.Raw = msgspec.field(name="cuda_runtime_version", default=_NO)
     roctracer: msgspec.Raw = msgspec.field(name="roctracer_version", default=_NO)
     hip: msgspec.Raw = msgspec.field(name="hip_runtime_version", default=_NO)
+    environment: msgspec.Raw = _NO
+    env: msgspec.Raw = _NO
+    """Customary names for the variables, where a program gave them to the profiler (`add_metadata_json`)."""
 
 
 class _Group(msgspec.Struct):
     pg_name: str | int
     ranks: list[int] = []
+    pg_desc: Any = ""
 
 
 class _Distributed(msgspec.Struct):
@@ -53,6 +60,7 @@ class _Distributed(msgspec.Struct):
     rank: Any = ABSENT
     world_size: Any = ABSENT
     pg_config: Any = None
+    nccl_version: Any = ""
 
 
 class _Device(msgspec.Struct):
@@ -73,6 +81,9 @@ class Said:
     world_size: int = ABSENT
     host: str = ""
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    descriptions: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
     vendor: str = ""
     thread_names: dict[tuple[object, object], str] = field(default_factory=dict)
 
@@ -88,6 +99,7 @@ class Said:
             or ("nvidia" if document.cupti or document.cuda else "")
             or self.vendor
         )
+        self.environment |= network_variables(_read(document.environment, dict) or _read(document.env, dict) or {})
         if distributed := _read(document.distributed, _Distributed):
             self._note_distributed(distributed)
 
@@ -122,6 +134,9 @@ class Said:
             world_size=self.world_size,
             host=self.host,
             groups=self.groups,
+            group_descriptions=self.descriptions,
+            environment=self.environment,
+            versions=self.versions,
             clock_is_shared=clock_is_shared,
         )
 
@@ -129,9 +144,21 @@ class Said:
         self.backend = said.backend[:TEXT_MAX_CHARS] if isinstance(said.backend, str) else self.backend
         self.rank = _count(said.rank, self.rank)
         self.world_size = _count(said.world_size, self.world_size)
+        if isinstance(said.nccl_version, str) and said.nccl_version:
+            self.versions["NCCL"] = said.nccl_version[:TEXT_MAX_CHARS]
         for group in _groups(said.pg_config):
             if len(self.groups) < GROUPS_MAX and all(0 <= rank < limits.WORLD_SIZE_MAX for rank in group.ranks):
-                self.groups[str(group.pg_name)[:TEXT_MAX_CHARS]] = tuple(group.ranks)
+                name = str(group.pg_name)[:TEXT_MAX_CHARS]
+                self.groups[name] = tuple(group.ranks)
+                if isinstance(group.pg_desc, str) and group.pg_desc:
+                    self.descriptions[name] = group.pg_desc[:TEXT_MAX_CHARS]
+
+
+def network_variables(said: Mapping[Any, Any]) -> dict[str, str]:
+    """Return the variables that steer collectives and the network, values cut; an empty one is known not to be set."""
+    pairs = ((name, value) for name, value in said.items() if isinstance(name, str) and isinstance(value, str))
+    found = [(name, value) for name, value in pairs if name.startswith(NETWORK_PREFIXES)]
+    return {name[:TEXT_MAX_CHARS]: value[:TEXT_MAX_CHARS] for name, value in found[:VARIABLES_MAX]}
 
 
 def _vendor(names: Sequence[str], categories: Sequence[str], *, has_device_work: bool) -> str:

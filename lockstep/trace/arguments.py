@@ -2,12 +2,12 @@
 
 An argument is extra: one of another type or range is ABSENT for its event and never costs the event. Arguments stay
 raw JSON while events are decoded; those of categories that have none of interest (Python frames) are never looked at,
-the others are decoded together, each category as the few fields that it can have.
+the others are decoded together, each category as the few fields that it can have (`argument_forms`).
 
 Shape suffix: E the events of one block.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -16,10 +16,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.trace.argument_forms import OperatorArguments, Read
 from lockstep.trace.categories import Reading
 from lockstep.trace.columns import ABSENT, CollectiveArguments, SyncArguments
 from lockstep.trace.interned import Interned
-from lockstep.trace.rare import RareReader, decode_one, integer
+from lockstep.trace.rare import RareReader, integer
 
 SHAPES_MAX = 1 << 16
 """Distinct shapes; real traces have tens to hundreds, a job that recompiles for every length some thousands."""
@@ -32,46 +33,7 @@ STREAMS_MAX = 1 << 12
 _STREAM_BITS = 32
 _DEVICES_MAX = 1 << 16
 _NO_STREAM = (1 << _STREAM_BITS) - 1  # CUPTI's invalid id, unsigned in some versions
-_ARGS, _DIMS, _TYPES = attrgetter("args"), attrgetter("dims"), attrgetter("types")
-
-
-class _Operator(msgspec.Struct, gc=False):
-    external: Any = msgspec.field(name="External id", default=ABSENT)
-    sequence: Any = msgspec.field(name="Sequence number", default=ABSENT)
-    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b""))
-    types: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw(b""))
-    stack: Any = msgspec.field(name="Call stack", default="")
-    collective: Any = msgspec.field(name="Collective name", default=None)
-
-
-class _Call(msgspec.Struct, gc=False):
-    external: Any = msgspec.field(name="External id", default=ABSENT)
-    former_external: Any = msgspec.field(name="external id", default=ABSENT)
-    correlation: Any = ABSENT
-    bytes: Any = ABSENT
-
-
-class _Kernel(msgspec.Struct, gc=False):
-    external: Any = msgspec.field(name="External id", default=ABSENT)
-    former_external: Any = msgspec.field(name="external id", default=ABSENT)
-    correlation: Any = ABSENT
-    device: Any = ABSENT
-    stream: Any = ABSENT
-    collective: Any = msgspec.field(name="Collective name", default=None)
-
-
-class _Device(_Kernel, gc=False):
-    bytes: Any = ABSENT
-    sync: Any = msgspec.field(name="cuda_sync_kind", default=None)
-
-
-_STRUCTS: dict[Reading, type[msgspec.Struct]] = {
-    Reading.OPERATOR: _Operator,
-    Reading.CALL: _Call,
-    Reading.KERNEL: _Kernel,
-    Reading.DEVICE: _Device,
-}
-_DECODERS = {reading: msgspec.json.Decoder(list[struct]) for reading, struct in _STRUCTS.items()}  # type: ignore[valid-type]
+_DIMS, _TYPES = attrgetter("dims"), attrgetter("types")
 
 
 _COLUMNS: dict[str, type[np.signedinteger[Any]]] = {
@@ -99,41 +61,39 @@ class ArgumentReader:
         self.stacks: Interned[str] = Interned(_stack, STACKS_MAX, STACKS_MAX_BYTES)
         self._rare = RareReader()
 
-    def read(self, events: Sequence[Any], reading: NDArray[np.int8]) -> BlockArguments:
-        """Return what is read of `events`, which have `args`, each as its category's `reading` (shape E)."""
-        block = BlockArguments({name: np.full(len(events), ABSENT, kind) for name, kind in _COLUMNS.items()}, {}, {})
-        for kind in _STRUCTS:
-            at = np.flatnonzero(reading == kind)
-            if len(at):
-                raws = list(map(_ARGS, map(events.__getitem__, at.tolist())))
-                read = _decode(raws, kind)
-                self._fill(block.columns, at, kind, read)
-                self._note_rare(block, at, raws, read)
+    def read(self, count: int, arguments: Mapping[Reading, Read]) -> BlockArguments:
+        """Return what is read of a block of `count` events."""
+        block = BlockArguments({name: np.full(count, ABSENT, kind) for name, kind in _COLUMNS.items()}, {}, {})
+        for reading, read in arguments.items():
+            self._fill(block.columns, reading, read)
+            self._note_rare(block, reading, read)
         return block
 
-    def _fill(self, columns: dict[str, NDArray[Any]], at: NDArray[np.intp], kind: Reading, read: list[Any]) -> None:
-        external = _integers(read, "external")
-        if kind is Reading.OPERATOR:
-            columns["sequence"][at] = _integers(read, "sequence")
-            columns["shapes"][at] = self._shapes(read)
-            columns["stack"][at] = self._stacks(read)
+    def _fill(self, columns: dict[str, NDArray[Any]], reading: Reading, read: Read) -> None:
+        at, fields = read.at, read.fields
+        external = _integers(fields, "external")
+        if reading is Reading.OPERATOR:
+            columns["sequence"][at] = _integers(fields, "sequence")
+            columns["shapes"][at] = self._shapes(fields)
+            columns["stack"][at] = self._stacks(fields)
         else:
-            columns["correlation"][at] = _integers(read, "correlation")
+            columns["correlation"][at] = _integers(fields, "correlation")
             if (external == ABSENT).any():
-                external = np.where(external == ABSENT, _integers(read, "former_external"), external)
+                external = np.where(external == ABSENT, _integers(fields, "former_external"), external)
         columns["external"][at] = external
-        if kind in (Reading.CALL, Reading.DEVICE):
-            columns["bytes"][at] = _integers(read, "bytes")
-        if kind in (Reading.KERNEL, Reading.DEVICE):
-            columns["stream"][at] = self._streams(_integers(read, "device"), _integers(read, "stream"))
+        if reading in (Reading.CALL, Reading.DEVICE):
+            columns["bytes"][at] = _integers(fields, "bytes")
+        if reading in (Reading.KERNEL, Reading.DEVICE):
+            columns["stream"][at] = self._streams(_integers(fields, "device"), _integers(fields, "stream"))
 
-    def _note_rare(self, block: BlockArguments, at: NDArray[np.intp], raws: list[msgspec.Raw], read: list[Any]) -> None:
-        if isinstance(read[0], _Operator | _Kernel):
-            for place in [place for place, each in enumerate(read) if each.collective is not None]:
-                block.collectives[int(at[place])] = self._rare.collective(raws[place])
-        if isinstance(read[0], _Device):
-            for place in [place for place, each in enumerate(read) if each.sync is not None]:
-                block.syncs[int(at[place])] = self._rare.sync(raws[place])
+    def _note_rare(self, block: BlockArguments, reading: Reading, read: Read) -> None:
+        at = read.at.tolist()
+        if reading is not Reading.CALL:
+            found = [(event, each) for event, each in zip(at, read.fields, strict=True) if each.collective is not None]
+            block.collectives.update((event, self._rare.collective(each)) for event, each in found)
+        if reading is Reading.DEVICE:
+            found = [(event, each) for event, each in zip(at, read.fields, strict=True) if each.sync is not None]
+            block.syncs.update((event, self._rare.sync(each)) for event, each in found)
 
     def _streams(self, device: NDArray[np.int64], stream: NDArray[np.int64]) -> NDArray[np.int32]:
         known = (stream >= 0) & (stream < _NO_STREAM)
@@ -143,11 +103,11 @@ class ArgumentReader:
         column[known] = np.array([self.streams[pair] for pair in pairs.tolist()], np.int32)[place]
         return column
 
-    def _shapes(self, read: list[_Operator]) -> NDArray[np.int32]:
+    def _shapes(self, read: Sequence[OperatorArguments]) -> NDArray[np.int32]:
         keys = zip(map(bytes, map(_DIMS, read)), map(bytes, map(_TYPES, read)), strict=True)
         return np.fromiter(map(self.shapes.__getitem__, keys), np.int32, len(read))
 
-    def _stacks(self, read: list[_Operator]) -> list[int]:
+    def _stacks(self, read: Sequence[OperatorArguments]) -> list[int]:
         return [self.stacks[each.stack] if each.stack and isinstance(each.stack, str) else ABSENT for each in read]
 
 
@@ -163,15 +123,6 @@ def _shapes(raw: tuple[bytes, bytes]) -> str:
 
 def _stack(text: str) -> str:
     return text.replace(";", "\n")
-
-
-def _decode(raws: list[msgspec.Raw], kind: Reading) -> list[Any]:
-    """Return the arguments of each event; of those that are no object, no argument."""
-    text = b"".join((b"[", b",".join(raws), b"]"))
-    try:
-        return _DECODERS[kind].decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return [decode_one(raw, _STRUCTS[kind]) for raw in raws]
 
 
 def _integers(read: Sequence[Any], field: str) -> NDArray[np.int64]:

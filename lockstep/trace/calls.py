@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.trace import names
-from lockstep.trace.columns import ANNOTATION, OPERATOR, PYTHON, Mask, TraceColumns
+from lockstep.trace.columns import ANNOTATION, OPERATOR, PYTHON, Mask, TraceColumns, Work
 from lockstep.trace.intervals import Intervals
 from lockstep.trace.tree import Call, CallTree, TreeBuilder
 from lockstep.trace.waiting import WAIT_NAME, waits
@@ -19,9 +19,6 @@ _SCHEDULED = re.compile(r"ProfilerStep#\d+")
 """The steps of a profiler schedule: spans."""
 _OPTIMIZER_PREFIX = "Optimizer.step#"
 _BACKWARD = "run_backward"
-_HOST_COLLECTIVES = ("gloo:", "mpi:", "ucc:")  # their annotation spans the transfer, nccl's only the launch
-_DEVICE_COLLECTIVES = ("nccl", "rccl")
-_KERNEL = "kernel"
 
 
 def build_calls(columns: TraceColumns) -> CallTree:
@@ -39,7 +36,7 @@ def build_calls(columns: TraceColumns) -> CallTree:
     host &= columns.thread == _training_thread(columns, host, marks)
     scheduled = host & columns.named(_matches(_SCHEDULED))
     window_ns, steps = _window(columns, host, marks, scheduled)
-    waiting = waits(columns, host, _host_collectives(columns) & ~host)
+    waiting = waits(columns, host, (columns.work == Work.COMMUNICATION) & ~columns.on_device & ~host)
     builder = TreeBuilder(CallTree(window_ns, steps))
     builder.add(_spans(columns, np.flatnonzero(host & ~marks & ~scheduled), waiting, window_ns))
     return builder.tree
@@ -48,23 +45,15 @@ def build_calls(columns: TraceColumns) -> CallTree:
 def collectives(columns: TraceColumns, window_ns: tuple[int, int]) -> dict[str, list[int]]:
     """Return, per name, count, total ns and shortest ns of the collectives that began in the window.
 
-    Host backends are read from the annotations of their own threads, device backends from their kernels.
+    A collective is what `work` says is communication: on the device its kernel, of host backends the annotation of
+    their own threads.
     """
-    on_host = _host_collectives(columns)
-    on_device = columns.named(lambda name: name.startswith(_DEVICE_COLLECTIVES))
-    on_device &= columns.category == columns.category_code(_KERNEL)
     inside = (columns.start_ns >= window_ns[0]) & (columns.start_ns < window_ns[1])
-    found = np.flatnonzero((on_host | on_device) & inside)
+    found = np.flatnonzero((columns.work == Work.COMMUNICATION) & inside)
     durations_ns: dict[str, list[int]] = {}
     for name, duration_ns in zip(columns.name[found].tolist(), columns.duration_ns[found].tolist(), strict=True):
         durations_ns.setdefault(names.tidy(columns.names[name]), []).append(duration_ns)
     return {name: [len(each), sum(each), min(each)] for name, each in durations_ns.items()}
-
-
-def _host_collectives(columns: TraceColumns) -> Mask:
-    found = columns.named(lambda name: name.startswith(_HOST_COLLECTIVES))
-    found &= columns.category == columns.category_code(ANNOTATION)
-    return found
 
 
 def _matches(pattern: re.Pattern[str]) -> Callable[[str], bool]:

@@ -6,6 +6,7 @@ Shape suffix: E complete events ("ph": "X"), in the order of the file.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +71,18 @@ class SyncArguments:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CoreClock:
+    """The clock of a device's compute cores: from `time_ns[i]`, on the clock of the starts, it was `mhz[i]`.
+
+    In order; only changes are kept. `device` is its number, ABSENT where the trace does not say.
+    """
+
+    device: int
+    time_ns: tuple[int, ...]
+    mhz: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TraceAbout:
     """What a trace says about itself; empty or ABSENT where it does not."""
 
@@ -82,6 +95,14 @@ class TraceAbout:
     host: str = ""
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Process groups by name, where the trace lists their ranks."""
+    group_descriptions: dict[str, str] = field(default_factory=dict)
+    """What process groups are for, by name, in the words of the training's framework."""
+    clocks: tuple[CoreClock, ...] = ()
+    """Of the compute cores, where the profiler samples them."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Variables that the profiler noted."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """Of libraries that move data between ranks, by name."""
     clock_is_shared: bool = False
     """Whether starts are on a wall clock (a base, epoch times): ranks of one host can be laid side by side then."""
 
@@ -133,6 +154,7 @@ class TraceColumns:
     """Events of every kind, flows and metadata included."""
     dropped_count: int
     """Complete events left out because a field of theirs made no sense."""
+    _kept: dict[str, NDArray[Any]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -140,13 +162,19 @@ class TraceColumns:
     @property
     def end_ns(self) -> NDArray[np.int64]:
         """Return the end of every event; the loader has made sure that no sum overflows."""
-        return self.start_ns + self.duration_ns
+        return self.kept("end_ns", lambda: self.start_ns + self.duration_ns)
 
     @property
     def on_device(self) -> Mask:
         """Return which events are work on a device."""
-        mask: Mask = (self.work > Work.HOST) & (self.stream != ABSENT)
-        return mask
+        return self.kept("on_device", lambda: (self.work > Work.HOST) & (self.stream != ABSENT))
+
+    def kept(self, name: str, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+        """Return what follows from the columns alone, made once: every analysis asks for it. Nobody writes to it."""
+        if name not in self._kept:
+            self._kept[name] = make()
+            self._kept[name].flags.writeable = False
+        return self._kept[name]
 
     def category_code(self, category: str) -> int:
         """Return the code of `category`, or -1, which no event has."""

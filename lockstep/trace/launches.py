@@ -15,6 +15,10 @@ def launches_of(columns: TraceColumns) -> NDArray[np.int64]:
     A launch is the call of runtime or driver with the same correlation; of several (a runtime call that calls the
     driver) the first. One call can launch many (a captured graph).
     """
+    return columns.kept("launches", lambda: _launches(columns))
+
+
+def _launches(columns: TraceColumns) -> NDArray[np.int64]:
     launch = np.full(len(columns), ABSENT, np.int64)
     known = columns.correlation > NO_CORRELATION
     calls = [columns.category_code(category) for category in (RUNTIME, DRIVER)]

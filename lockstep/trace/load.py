@@ -1,9 +1,6 @@
 """A trace file to columns."""
 
 import re
-from collections.abc import Iterable
-from functools import lru_cache
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +18,8 @@ from lockstep.trace.source import TraceSource
 from lockstep.trace.work import ON_DEVICE, work_of
 
 _EPOCH_NS = 946_684_800_000_000_000  # the year 2000: a start after it is a time of day, one before it an uptime
-_kind_of = attrgetter("name", "cat", "pid", "tid")
-"""Looked up as one: half the cost of three codes for each event."""
 _COLUMN_FIRST = 1 << 15
+_OF_BLOCKS = ("name", "thread", "category", "start_ns", "duration_ns")
 _DIGITS = re.compile(r"\d{1,9}$")
 
 
@@ -47,27 +43,6 @@ def load_trace(path: Path, *, max_bytes: int = limits.TRACE_MAX_BYTES) -> TraceC
         got = f"{builder.event_count} events, none complete, {builder.dropped_count} of them unusable"
         raise source.malformed("trace", got, 'events with "ph": "X"')
     return builder.build(decoder, source.read_bytes)
-
-
-class _Kinds(Codes):
-    """Codes of (name, category, process, thread), and which arguments are read of events of each."""
-
-    def __init__(self) -> None:
-        self._readings = bytearray()
-
-    def __missing__(self, key: tuple[str, str, object, object]) -> int:
-        self._readings.append(_reading(key[1]))
-        return super().__missing__(key)
-
-    def readings(self, kind: NDArray[np.int32]) -> NDArray[np.int8]:
-        """Return the `categories.Reading` of events of these kinds."""
-        readings: NDArray[np.int8] = np.frombuffer(self._readings, np.int8)[kind]
-        return readings
-
-
-@lru_cache(maxsize=1024)
-def _reading(category: str) -> int:
-    return categories.reading(categories.today(category))
 
 
 class _Column:
@@ -97,7 +72,6 @@ class _Builder:
         self.complete_count = 0
         self.event_count = 0
         self.dropped_count = 0
-        self._kinds = _Kinds()
         self._reader = ArgumentReader()
         self._columns: dict[str, _Column] = {}
         self._collectives: dict[int, CollectiveArguments] = {}
@@ -105,24 +79,24 @@ class _Builder:
 
     def add(self, block: Block) -> None:
         """Take over a block's columns; its events are not kept."""
-        kind = np.fromiter(map(self._kinds.__getitem__, map(_kind_of, block.events)), np.int32, len(block.events))
-        arguments = self._reader.read(block.events, self._kinds.readings(kind))
-        times = {"start_ns": block.start_ns, "duration_ns": block.duration_ns}
-        for name, part in ({"kind": kind} | times | arguments.columns).items():
+        arguments = self._reader.read(len(block.name), block.arguments)
+        own = {name: getattr(block, name) for name in _OF_BLOCKS}
+        for name, part in (own | arguments.columns).items():
             if name not in self._columns:
                 self._columns[name] = _Column(part.dtype)
             self._columns[name].extend(part)
         before = self.complete_count
         self._collectives.update((before + place, said) for place, said in arguments.collectives.items())
         self._syncs.update((before + place, said) for place, said in arguments.syncs.items())
-        self.complete_count += len(block.events)
+        self.complete_count += len(block.name)
         self.event_count += block.event_count
         self.dropped_count += block.dropped_count
 
     def build(self, decoder: TraceDecoder, trace_bytes: int) -> TraceColumns:
         """Return the trace; the builder is empty then."""
-        name, category, thread, names, found, threads = _split(self._taken("kind"), self._kinds)
-        category, category_names = _todays(name, category, names, found)
+        names, threads, found = map(list, (decoder.kinds.names, decoder.kinds.threads, decoder.kinds.categories))
+        name, thread = self._taken("name"), self._taken("thread")
+        category, category_names = _todays(name, self._taken("category"), names, found)
         stream = self._taken("stream")
         work = work_of(
             name,
@@ -170,14 +144,6 @@ class _Builder:
 
     def _taken(self, name: str) -> Any:
         return self._columns.pop(name).taken()
-
-
-def _split(kind: NDArray[np.int32], kinds: Iterable[tuple[str, str, object, object]]) -> tuple[Any, ...]:
-    """Return the codes of names, categories and threads of events of these `kinds`, and what those codes stand for."""
-    names, found, threads = Codes(), Codes(), Codes()
-    parts = [(names[name], found[category], threads[pid, tid]) for name, category, pid, tid in kinds]
-    name, category, thread = np.array(parts, np.int32).T[:, kind]
-    return name, category, thread, list(names), list(found), list(threads)
 
 
 def _todays(

@@ -18,8 +18,10 @@ _RANKS = re.compile(r"\s*\[\s*(\d{1,9}(?:\s*,\s*\d{1,9})*)\s*\]\s*")
 Form = TypeVar("Form", bound=msgspec.Struct)
 
 
-class _Collective(msgspec.Struct):
-    name: Any = msgspec.field(name="Collective name", default=None)
+class CollectiveFields(msgspec.Struct, gc=False):
+    """What an event's arguments say about its collective."""
+
+    collective: Any = msgspec.field(name="Collective name", default=None)
     in_elements: Any = msgspec.field(name="In msg nelems", default=None)
     out_elements: Any = msgspec.field(name="Out msg nelems", default=None)
     group_size: Any = msgspec.field(name="Group size", default=None)
@@ -27,13 +29,15 @@ class _Collective(msgspec.Struct):
     group: Any = msgspec.field(name="Process Group Name", default=None)
     description: Any = msgspec.field(name="Process Group Description", default=None)
     ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
-    sequence: Any = msgspec.field(name="Seq", default=None)
+    number: Any = msgspec.field(name="Seq", default=None)
 
 
-class _Sync(msgspec.Struct):
-    cuda_sync_kind: Any = None
-    wait_on_stream: Any = None
-    wait_on_cuda_event_record_corr_id: Any = None
+class SyncFields(CollectiveFields, gc=False):
+    """The same, and what they say about its wait."""
+
+    sync: Any = msgspec.field(name="cuda_sync_kind", default=None)
+    waits_on_stream: Any = msgspec.field(name="wait_on_stream", default=None)
+    waits_on_correlation: Any = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=None)
 
 
 class RareReader:
@@ -44,11 +48,10 @@ class RareReader:
         self._ranks: dict[str, tuple[int, ...] | None] = {}
         self._ranks_free_chars = RANKS_MAX_CHARS
 
-    def collective(self, arguments: msgspec.Raw) -> CollectiveArguments:
+    def collective(self, read: CollectiveFields) -> CollectiveArguments:
         """Return what an event's arguments say about its collective."""
-        read = decode_one(arguments, _Collective)
         said = CollectiveArguments(
-            name=_text(read.name),
+            name=_text(read.collective),
             group=_text(read.group),
             description=_text(read.description),
             ranks=self._ranks_of(read.ranks),
@@ -56,17 +59,16 @@ class RareReader:
             in_elements=integer(read.in_elements),
             out_elements=integer(read.out_elements),
             dtype=_text(read.dtype),
-            sequence=integer(read.sequence),
+            sequence=integer(read.number),
         )
         return self._said.setdefault(said, said)
 
-    def sync(self, arguments: msgspec.Raw) -> SyncArguments:
+    def sync(self, read: SyncFields) -> SyncArguments:
         """Return what an event's arguments say about its wait."""
-        read = decode_one(arguments, _Sync)
         return SyncArguments(
-            kind=_text(read.cuda_sync_kind),
-            waits_on_stream=integer(read.wait_on_stream),
-            waits_on_correlation=integer(read.wait_on_cuda_event_record_corr_id),
+            kind=_text(read.sync),
+            waits_on_stream=integer(read.waits_on_stream),
+            waits_on_correlation=integer(read.waits_on_correlation),
         )
 
     def _ranks_of(self, text: object) -> tuple[int, ...] | None:

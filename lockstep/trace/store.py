@@ -35,6 +35,9 @@ TABLES_MAX_BYTES = 256 << 20
 _ABOUT_KEY = b"lockstep.trace"
 _TABLES_KEY = b"lockstep.trace.tables"
 _LEVEL = 3
+_SMALL_EVENTS = 1 << 14
+_SMALL_LEVEL = 12
+"""Of a trace with fewer events, where it costs milliseconds; its durations, few of which differ, go by dictionary."""
 _PACKED = ("start_ns", "duration_ns", "correlation", "external", "sequence")
 _CODED = {
     "name": "names",
@@ -117,7 +120,7 @@ def write_columns(columns: TraceColumns, path: Path) -> None:
         "tables_bytes": len(text),
         "about": asdict(columns.about),
     }
-    packed = pa.Codec("zstd", compression_level=_LEVEL).compress(text, asbytes=True)
+    packed = pa.Codec("zstd", compression_level=_level(len(columns))).compress(text, asbytes=True)
     own = {"collective": collective, "sync": sync}
     arrays = [pa.array(own[name] if name in own else getattr(columns, name), kind) for name, kind in _TYPES.items()]
     table = pa.Table.from_arrays(arrays, schema=pa.schema(list(_TYPES.items())))
@@ -126,14 +129,15 @@ def write_columns(columns: TraceColumns, path: Path) -> None:
 
 def _write(table: pa.Table, metadata: dict[bytes, bytes], path: Path) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}")
+    packed = [name for name in _PACKED if name != "duration_ns" or table.num_rows >= _SMALL_EVENTS]
     try:
         with pq.ParquetWriter(
             part,
             table.schema,
             compression="zstd",
-            compression_level=_LEVEL,
-            use_dictionary=[name for name in _TYPES if name not in _PACKED],
-            column_encoding=dict.fromkeys(_PACKED, "DELTA_BINARY_PACKED"),
+            compression_level=_level(table.num_rows),
+            use_dictionary=[name for name in _TYPES if name not in packed],
+            column_encoding=dict.fromkeys(packed, "DELTA_BINARY_PACKED"),
             write_statistics=False,
             store_schema=False,  # it would hold the metadata a second time
         ) as writer:
@@ -142,6 +146,10 @@ def _write(table: pa.Table, metadata: dict[bytes, bytes], path: Path) -> None:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _level(events: int) -> int:
+    return _LEVEL if events >= _SMALL_EVENTS else _SMALL_LEVEL
 
 
 def _coded(found: dict[int, Any], count: int) -> tuple[NDArray[np.int32], list[Any]]:

@@ -1,5 +1,6 @@
 """From a trace file to what travels: the large nodes of the call tree and the collectives."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from lockstep.contracts import limits
@@ -15,12 +16,12 @@ NODE_MIN_RATIO = 0.005
 for a node with most of that; 0.5 % is a tenth of it, and leaves 25 to 125 nodes of every trace at hand."""
 
 AIM_BYTES = 10 << 10
-"""One summary on the wire; 10,240 ranks summarised at once are then 100 MB at the coordinator."""
+"""Of the call tree before it is packed, which makes a third of it."""
 
 NODE_BYTES = 64
-"""MessagePack of a `CallNode` without its name: the keys 38, kind and integers up to 26."""
+"""A `CallNode` without its name: in columns up to 26, and room for a mix of names that packs badly."""
 
-_COLLECTIVES_MAX = 32  # names; more are compute kernels that a prefix mistook
+_COLLECTIVES_MAX = 32  # names; more are names that a generator made
 _LAUNCHERS = (
     "runpy.py",
     "<frozen runpy>",
@@ -124,6 +125,24 @@ def prune(calls: CallTree) -> list[CallNode]:
         if index not in launchers:
             kept.append(index)
     return _renumbered(calls, sorted(kept))
+
+
+def largest_nodes(nodes: list[CallNode], count: int) -> list[CallNode]:
+    """Return the `count` nodes with most time, callers before callees; the time of the others stays in their callers.
+
+    A caller's total is never below its callee's, so a node that is kept has all its callers.
+    """
+    if count >= len(nodes):
+        return nodes
+    chosen = sorted(sorted(range(len(nodes)), key=lambda index: (-nodes[index].total_ns, index))[:count])
+    place = {index: at for at, index in enumerate(chosen)}
+    self_ns = {index: nodes[index].self_ns for index in chosen}
+    for index, node in enumerate(nodes):
+        if index not in place and node.parent in place:
+            self_ns[node.parent] += node.total_ns
+    return [
+        replace(nodes[index], parent=place.get(nodes[index].parent, ROOT), self_ns=self_ns[index]) for index in chosen
+    ]
 
 
 def _launchers(calls: CallTree) -> set[int]:

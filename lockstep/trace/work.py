@@ -87,12 +87,18 @@ def work_of(
     work = by_category[category]
     unknown = np.array([each not in _BY_CATEGORY for each in category_names], np.bool_)[category]
     work[unknown & with_stream] = Work.COMPUTE
-    moves = np.fromiter(map(is_collective_kernel, names), np.bool_, len(names))[name]
-    says = np.zeros(len(work), np.bool_)
-    says[list(collectives)] = True
-    work[(work == Work.COMPUTE) & (moves | says)] = Work.COMMUNICATION
+    work[_moving(name, np.flatnonzero(work == Work.COMPUTE), names)] = Work.COMMUNICATION
+    saying = np.array(list(collectives), np.int64)
+    work[saying[work[saying] == Work.COMPUTE]] = Work.COMMUNICATION
     work[_on_backend_threads(name, category, thread, names, category_names)] = Work.COMMUNICATION
     return work
+
+
+def _moving(name: NDArray[np.int32], events: NDArray[np.intp], names: Sequence[str]) -> NDArray[np.intp]:
+    """Return which of these events have the name of a collective kernel; each of their names is looked at once."""
+    used, place = np.unique(name[events], return_inverse=True)
+    moves = np.array([is_collective_kernel(names[code]) for code in used.tolist()], np.bool_)
+    return events[moves[place]]
 
 
 def _on_backend_threads(

@@ -11,12 +11,11 @@ from lockstep.agent.kinds import (
     ORDER_VARIABLE,
     announced_name,
     configured_domains,
-    covered_kind,
-    named_kind,
     unnamed_kind,
 )
 from lockstep.contracts.domains import Domain
 from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.kinds import covered_kind, named_kind
 from lockstep.contracts.paths import is_name
 
 # Megatron-LM's descriptions (megatron/core/parallel_state.py): the axes that each group spans, in the dense grid of

@@ -5,6 +5,7 @@ from dataclasses import replace
 from lockstep.analysis.capture_summary import FINDINGS_MAX, SENTENCE_CHARS, summarise, with_analysis
 from lockstep.analysis.rank import analyse_rank
 from lockstep.contracts.codec import encode
+from lockstep.contracts.limits import SUMMARY_WIRE_MAX_BYTES
 from lockstep.diagnosis.finding import Finding, NotJudged
 from lockstep.trace.load import load_trace
 from lockstep.trace.patterns import decode_patterns
@@ -14,7 +15,7 @@ NAMES = {"run": "r", "node": "n", "rank": 2, "request_id": 7, "steps": 2}
 
 
 def test_a_recording_becomes_a_summary_of_kilobytes():
-    """The call tree, the classes that sum to the window, the path and the patterns; less than 20 KB of all."""
+    """The call tree, the classes that sum to the window, the path and the patterns; all of it within ten kilobytes."""
     summary = summarise(RECORDING, **NAMES)
     assert summary.error == ""
     assert summary.tree
@@ -24,7 +25,7 @@ def test_a_recording_becomes_a_summary_of_kilobytes():
     assert abs(sum(classes.values()) - summary.window_ns) < 0.01 * summary.window_ns
     assert any("sleep" in name for name, _, _ in summary.path)
     assert decode_patterns(summary.patterns, where="test").patterns
-    assert len(encode(summary)) < 20_000
+    assert len(encode(summary)) < SUMMARY_WIRE_MAX_BYTES
 
 
 def test_a_file_that_is_no_trace_says_so(tmp_path):

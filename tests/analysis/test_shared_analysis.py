@@ -5,7 +5,12 @@ from functools import cache, partial
 import pytest
 
 from lockstep.analysis.analyse import analyse_paths
+from lockstep.analysis.capture_summary import summarise
 from lockstep.analysis.workers import run_here
+from lockstep.contracts import topics
+from lockstep.contracts.codec import decode, encode
+from lockstep.contracts.limits import SUMMARY_WIRE_MAX_BYTES
+from lockstep.trace.patterns import decode_patterns
 from tests.analysis.job import SLEEP
 from tests.trace.ascend.recordings import SHARED as SHARED_ASCEND
 from tests.trace.traces import SHARED, SHARED_TRACES
@@ -110,3 +115,31 @@ def test_two_ranks_of_ascend_with_their_tables_alone():
         assert rank["breakdown"]["host_ns"] == 0
         assert sum(each["ns"] for each in rank["critical_path"]) == rank["window_ns"]
     assert "waiting for transmission" not in {each["rule"] for each in found["not_judged"]}
+
+
+@pytest.mark.parametrize("path", SHARED_TRACES, ids=[f"{each.parent.name}/{each.name}" for each in SHARED_TRACES])
+def test_every_recordings_summary_travels_in_ten_kilobytes(path):
+    """With the functions that take 1 % and more, the causes and the call tree; nothing but small functions is cut."""
+    told = summarise(path, run="run", node="node", rank=0, request_id=1, steps=1)
+    data = encode(told)
+    assert len(data) <= SUMMARY_WIRE_MAX_BYTES
+    assert decode(topics.run_topic("run", topics.SUMMARY, "node"), data) == told
+    assert set(told.omitted) <= {"path", "findings"}  # beyond the first of each cause
+    assert decode_patterns(told.patterns, where=path.name).omitted_beta < 0.02
+
+
+def test_recorded_clocks_are_healthy():
+    """Both Ascend ranks keep 1800 MHz: judged, and nothing found."""
+    found = summary(SHARED_ASCEND / "msinsight" / "level0")
+    assert "frequency_drop" not in {each["cause"] for each in found["findings"]}
+    assert "frequency_drop" not in {each["rule"] for each in found["not_judged"]}
+
+
+def test_recorded_groups_and_settings():
+    """The only group of four is data parallel; Ascend's metadata tells which variables are not set, gloo's nothing."""
+    (group,) = summary(SHARED / "torch_cpu" / "healthy")["groups"]
+    assert group["kind"] == "dp"
+    assert "network_configuration" in {each["rule"] for each in summary(SHARED / "torch_cpu" / "healthy")["not_judged"]}
+    found = summary(SHARED_ASCEND / "msinsight" / "level0")
+    assert "network_configuration" not in {each["rule"] for each in found["not_judged"]}
+    assert "network_configuration" not in {each["cause"] for each in found["findings"]}

@@ -138,3 +138,18 @@ def test_a_dask_cluster_gives_the_same_summary(job, tmp_path, capsys):
     assert theirs == json.loads(capsys.readouterr().out)
     assert len(theirs["ranks"]) == len(RANKS)
     assert (out / "2.parquet").is_file()
+
+
+@pytest.mark.parametrize(("degrees", "kind"), [("tp=4", "tp"), ("dp=4", "dp"), ("tp=2,pp=4", "dp"), ("", "dp")])
+def test_parallel_degrees_say_what_groups_are_for(job, capsys, degrees, kind):
+    """`groups[].kind` by the degrees that are given; those of another job are no source."""
+    assert main(["analyze", "--json", "--processes", "1", "--domains", degrees, str(job)]) == 0
+    (group,) = json.loads(capsys.readouterr().out)["groups"]
+    assert group["kind"] == kind
+
+
+@pytest.mark.parametrize("wrong", [["--domains", "xp=4"], ["--domains", "tp=0"], ["--order", "tp-dp"]])
+def test_degrees_that_are_none_are_refused(job, capsys, wrong):
+    """By the option's name, before any trace is read."""
+    assert main(["analyze", *wrong, str(job)]) == 2
+    assert wrong[0] in capsys.readouterr().err

@@ -112,7 +112,8 @@ def columns_of(
 
 def differences(one: TraceColumns, other: TraceColumns) -> list[str]:
     """Return the fields in which two traces differ, types of arrays included."""
-    return [each.name for each in fields(TraceColumns) if not _same(getattr(one, each.name), getattr(other, each.name))]
+    compared = [each for each in fields(TraceColumns) if each.compare]
+    return [each.name for each in compared if not _same(getattr(one, each.name), getattr(other, each.name))]
 
 
 def _same(one: Any, other: Any) -> bool:

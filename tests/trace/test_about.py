@@ -46,8 +46,19 @@ def test_a_document_says_who_it_is_of(tmp_path, after):
         world_size=4,
         host="node7",
         groups={"0": (0, 1, 2, 3), "7": (1, 3)},
+        group_descriptions={"0": "default_pg"},
+        versions={"NCCL": "2.22.3"},
         clock_is_shared=True,
     )
+
+
+@pytest.mark.parametrize("key", ["env", "environment"])
+def test_variables_that_a_program_gave_the_profiler(tmp_path, key):
+    """Those of the network are kept, set or not; others are none of a trace's business."""
+    said = {"NCCL_IB_DISABLE": "1", "HCCL_RDMA_TC": "", "HOME": "/", "NCCL_X": 7, "GLOO_SOCKET_IFNAME": "e" * 999}
+    found = _about(tmp_path, {key: said}).environment
+    assert found == {"NCCL_IB_DISABLE": "1", "HCCL_RDMA_TC": "", "GLOO_SOCKET_IFNAME": "e" * about.TEXT_MAX_CHARS}
+    assert _about(tmp_path, {key: [1]}).environment == {}
 
 
 def test_a_document_that_says_nothing_leaves_nothing_known(tmp_path):

@@ -106,6 +106,20 @@ def test_collectives_are_counted_by_name(load):
     assert found == {"gloo:all_reduce": [2, 40, 10], "ncclDevKernel_AllReduce": [1, 7, 7]}
 
 
+def test_collectives_are_what_is_communication_not_what_a_name_begins_with(load):
+    """Kernels that a library of its own brings count; a fused kernel that computes does not, nor does a call."""
+    columns = load(
+        [
+            event("void vllm::cross_device_reduce_1stage<half, 4>", 0, 9, tid=20, cat="kernel"),
+            event("triton_poi_fused_nccl_view", 20, 5, tid=20, cat="kernel"),
+            event("gloo:broadcast", 40, 6, tid=1, cat="user_annotation"),
+            event("c10d::broadcast_", 39, 9, tid=1, cat="cpu_op"),
+        ]
+    )
+    found = collectives(columns, (BASE_NS, BASE_NS + 100))
+    assert list(found.values()) == [[1, 9, 9]]
+
+
 def test_recording_has_the_callers_of_its_training_script(recording):
     """Frames, annotations and operators of a real rank stand where its script calls them."""
 

@@ -1,17 +1,18 @@
 """Network settings in the environment of the ranks: what differs between them, and what is known to slow a job.
 
-Only what is given is judged: environments come from the agents or from profiler_metadata.json (ENV_VARIABLES).
+Only what is given is judged: environments come from facts that `lockstep doctor` wrote, or from what a profiler noted
+(ENV_VARIABLES of profiler_metadata.json, metadata of a Kineto trace); so do the versions of the libraries.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from lockstep.diagnosis.finding import COMMUNICATION, Finding, NotJudged
 from lockstep.diagnosis.verdict import HIGH, MEDIUM
+from lockstep.trace.about import NETWORK_PREFIXES
 
 NETWORK = "network_configuration"
-_PREFIXES = ("NCCL_", "RCCL_", "HCCL_", "UCX_", "GLOO_", "TORCH_NCCL_")
 _OWN = ("_HOST", "_SOCKET_IFNAME", "_IB_HCA", "_IF_IP", "_WHITELIST_FILE", "_DEBUG_FILE", "_TOPO_FILE", "_PORT")
 """Names that may rightly differ between nodes end in these."""
 _VALUE_CHARS = 64
@@ -56,49 +57,79 @@ RULES = (
 )
 
 
-def find_settings(environments: Mapping[int, Mapping[str, str]]) -> list[Finding] | NotJudged:
-    """Return findings on the network settings of the ranks, by rank and variable."""
-    mine = {
-        rank: {name: value[:_VALUE_CHARS] for name, value in each.items() if name.startswith(_PREFIXES)}
+def find_settings(
+    environments: Mapping[int, Mapping[str, str]],
+    *,
+    partial: Collection[int] = (),
+    versions: Mapping[int, Mapping[str, str]] | None = None,
+) -> list[Finding] | NotJudged:
+    """Return findings on the network settings of the ranks, by rank and variable; an empty value is not set.
+
+    Of the ranks in `partial` only the variables are known that are given, of all others every one. `versions` are those
+    of the libraries that move data, by rank and name.
+    """
+    differing = _unequal_versions(versions or {})
+    if not environments:
+        reason = "insufficient evidence: no trace and no doctor's facts beside them tell the variables of the ranks"
+        return differing or NotJudged(rule=NETWORK, reason=reason)
+    known = {
+        rank: {name: value.strip()[:_VALUE_CHARS] for name, value in each.items() if name.startswith(NETWORK_PREFIXES)}
         for rank, each in environments.items()
     }
-    if not environments:
-        return NotJudged(rule=NETWORK, reason="the environment of the ranks is not known")
-    return [*_unequal(mine), *_known_wrong(mine)]
+    return [*differing, *_unequal(known, frozenset(partial)), *_known_wrong(known)]
 
 
-def _unequal(environments: Mapping[int, Mapping[str, str]]) -> list[Finding]:
+def _unequal(environments: Mapping[int, Mapping[str, str]], partial: frozenset[int]) -> list[Finding]:
     """Return variables that a minority of the ranks has differently."""
     found = []
     for name in sorted({name for each in environments.values() for name in each}):
-        values: dict[str, list[int]] = defaultdict(list)
-        for rank in sorted(environments):
-            values[environments[rank].get(name, "")].append(rank)
-        if len(values) == 1 or name.endswith(_OWN):
-            continue
-        usual = max(values, key=lambda value: len(values[value]))
-        others = tuple(sorted(rank for value, ranks in values.items() if value != usual for rank in ranks))
-        told = "; ".join(f"{value or 'not set'} on {len(ranks)} ranks" for value, ranks in values.items())
-        found.append(
-            Finding(
-                bottleneck=COMMUNICATION,
-                cause=NETWORK,
-                ranks=others,
-                subject=name,
-                evidence=(f"{name} differs between ranks: {told}",),
-                confidence=MEDIUM,
-            )
-        )
+        told = {
+            rank: each.get(name, "")
+            for rank, each in sorted(environments.items())
+            if name in each or rank not in partial
+        }
+        if not name.endswith(_OWN):
+            found += _differing(name, told)
     return found
+
+
+def _unequal_versions(versions: Mapping[int, Mapping[str, str]]) -> list[Finding]:
+    names = sorted({name for each in versions.values() for name in each})
+    found = []
+    for name in names:
+        told = {rank: each[name][:_VALUE_CHARS] for rank, each in sorted(versions.items()) if each.get(name)}
+        found += _differing(f"{name} version", told)
+    return found
+
+
+def _differing(subject: str, told: Mapping[int, str]) -> list[Finding]:
+    """Return a finding where ranks differ; `told` is by rank, in order, empty for what is not set."""
+    values: dict[str, list[int]] = defaultdict(list)
+    for rank, value in told.items():
+        values[value].append(rank)
+    if len(values) < 2:  # noqa: PLR2004  (all alike, or nobody)
+        return []
+    usual = max(values, key=lambda value: len(values[value]))
+    shown = "; ".join(f"{value or 'not set'} on {len(ranks)} ranks" for value, ranks in values.items())
+    return [
+        Finding(
+            bottleneck=COMMUNICATION,
+            cause=NETWORK,
+            ranks=tuple(rank for rank, value in told.items() if value != usual),
+            subject=subject,
+            evidence=(f"{subject} differs between ranks: {shown}",),
+            confidence=MEDIUM,
+        )
+    ]
 
 
 def _known_wrong(environments: Mapping[int, Mapping[str, str]]) -> list[Finding]:
     found = []
     for rule in RULES:
-        ranks = [rank for rank, each in sorted(environments.items()) if rule.is_wrong(each.get(rule.variable, ""))]
-        ranks = [rank for rank in ranks if rule.variable in environments[rank]]
+        told = {rank: value for rank, each in sorted(environments.items()) if (value := each.get(rule.variable))}
+        ranks = [rank for rank, value in told.items() if rule.is_wrong(value)]
         if ranks:
-            value = environments[ranks[0]][rule.variable]
+            value = told[ranks[0]]
             found.append(
                 Finding(
                     bottleneck=COMMUNICATION,

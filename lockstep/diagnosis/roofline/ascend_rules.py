@@ -1,7 +1,7 @@
 """Small rules on Ascend kernels: AICPU operators, frequency, affinity, private formats (Hermes, 4.2.2 and 4.3)."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,7 @@ from lockstep.diagnosis.roofline.thresholds import (
     TASK_NS,
 )
 from lockstep.diagnosis.verdict import MEDIUM
+from lockstep.trace.columns import CoreClock
 
 AICPU, FREQUENCY, AFFINITY, PRIVATE_FORMAT = ("aicpu", "frequency_drop", "unfriendly_shape", "private_format")
 _CONVERSIONS = ("transdata", "trans_data")
@@ -155,20 +156,23 @@ class FrequencySamples:
 
 
 def find_frequency_drop(
-    samples: Mapping[int, FrequencySamples], window_ns: tuple[int, int], *, rated_mhz: float | None = None
+    samples: Mapping[int, FrequencySamples],
+    windows_ns: Mapping[int, tuple[int, int]],
+    *,
+    rated_mhz: float | None = None,
 ) -> list[Finding] | NotJudged:
     """Return the ranks whose clock is on average more than 5 % below `rated_mhz`, by default the highest seen anywhere.
 
-    Each sample holds until the next one or the window's end; idle clocks do not count.
+    Both are by rank, of ranks with devices of one type. Each sample holds until the next one or the window's end; idle
+    clocks do not count. Where a clock above `rated_mhz` was seen, that one counts.
     """
-    means = {rank: mean for rank, each in samples.items() if (mean := _mean_mhz(each, window_ns)) is not None}
+    means = {rank: mean for rank, each in samples.items() if (mean := mean_mhz(each, windows_ns[rank])) is not None}
     if not means:
         return NotJudged(rule=FREQUENCY, reason="the traces have no samples of the AI cores' frequency in the window")
     highest = max(float(samples[rank].mhz.max()) for rank in means)
-    rated = highest if rated_mhz is None else rated_mhz
+    rated = max(highest, rated_mhz or 0.0)
     slow = {rank: mean for rank, mean in sorted(means.items()) if mean < rated * (1 - FREQUENCY_DROP.value)}
-    told = f"{rated:.0f} MHz ({'given' if rated_mhz is not None else 'the highest seen'})"
-    window = window_ns[1] - window_ns[0]
+    told = f"{rated:.0f} MHz ({'rated' if rated == rated_mhz else 'the highest seen'})"
     return [
         Finding(
             bottleneck=COMPUTE,
@@ -178,7 +182,7 @@ def find_frequency_drop(
                 f"the AI cores of rank {rank} run at {mean:.0f} MHz on average, {1 - mean / rated:.1%} below {told}",
                 f"{len(means) - len(slow)} of {len(means)} ranks keep within {FREQUENCY_DROP.value:.0%}",
             ),
-            lost_ns=round(window * (1 - mean / rated)),
+            lost_ns=round((windows_ns[rank][1] - windows_ns[rank][0]) * (1 - mean / rated)),
         )
         for rank, mean in slow.items()
     ]
@@ -197,7 +201,20 @@ def frequency_of(kernels: KernelCounters) -> NDArray[np.float64]:
     return np.where((divisor > 0) & (cycles > 0), cycles / np.where(divisor > 0, divisor, 1), np.nan)
 
 
-def _mean_mhz(samples: FrequencySamples, window_ns: tuple[int, int]) -> float | None:
+def slowest_clock(clocks: Iterable[CoreClock], window_ns: tuple[int, int]) -> FrequencySamples | None:
+    """Return the clock of a rank that is lowest on average over the window: all dies wait for the slowest.
+
+    None where no clock was above idle in it.
+    """
+    samples = [
+        FrequencySamples(time_ns=np.array(each.time_ns, np.int64), mhz=np.array(each.mhz, np.float64))
+        for each in clocks
+    ]
+    means = [(mean, at) for at, each in enumerate(samples) if (mean := mean_mhz(each, window_ns)) is not None]
+    return samples[min(means)[1]] if means else None
+
+
+def mean_mhz(samples: FrequencySamples, window_ns: tuple[int, int]) -> float | None:
     """Return the clock's mean over the window, idle clocks left out, None if it never was another."""
     begin, end = window_ns
     order = np.argsort(samples.time_ns, kind="stable")

@@ -90,6 +90,11 @@ def cube_flops_per_second(cores: int, mhz: float, number_format: str) -> float |
     return None if per_cycle is None else cores * mhz * 1e6 * per_cycle
 
 
+def rated_mhz(device: str) -> float | None:
+    """Return the clock of the device's cores that the vendor rates it at, None if no figure is known."""
+    return next((row.mhz for row in _CORES if re.search(row.pattern, device)), None)
+
+
 def memory_bytes_per_second(device: str) -> tuple[float, str] | None:
     """Return the peak of the device's memory and its source, None if no vendor's figure is known."""
     for row in _MEMORY:

@@ -4,19 +4,30 @@ Order of rows: tasks, collectives, calls into CANN, torch's rows, collections, m
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.trace.ascend.about import AscendSettings
+from lockstep.trace.ascend.clocks import database_clocks, device_names
 from lockstep.trace.ascend.collective import BYTES_OF, COUNT_MAX, arguments_of, by_suffix
 from lockstep.trace.ascend.database import DATABASE_MAX_BYTES, Database, opened
 from lockstep.trace.ascend.database_rows import TABLES, ApiType, Part, texts_of
 from lockstep.trace.ascend.gathered import SHAPES_MAX, SHAPES_MAX_BYTES, STACKS_MAX, STACKS_MAX_BYTES, shape_text
 from lockstep.trace.ascend.links import Flows, Rows, link
 from lockstep.trace.ascend.load import about_of
-from lockstep.trace.columns import ABSENT, OPERATOR, SYNC, CollectiveArguments, SyncArguments, TraceColumns, Work
+from lockstep.trace.columns import (
+    ABSENT,
+    OPERATOR,
+    SYNC,
+    CollectiveArguments,
+    SyncArguments,
+    TraceAbout,
+    TraceColumns,
+    Work,
+)
 from lockstep.trace.interned import Codes, Interned
 
 _NO_SETTINGS = AscendSettings()
@@ -96,10 +107,17 @@ class _Built:
             stacks=stacks,
             collectives={int(kept[row]): said for row, said in found.items() if keep[row]},
             syncs=self._syncs(category, categories, kept),
-            about=about_of(settings, has_collectives=bool(np.any(work == Work.COMMUNICATION))),
+            about=self._about(settings, work),
             trace_bytes=size,
             event_count=len(keep),
             dropped_count=int((~keep).sum()),
+        )
+
+    def _about(self, settings: AscendSettings, work: NDArray[np.int8]) -> TraceAbout:
+        return replace(
+            about_of(settings, has_collectives=bool(np.any(work == Work.COMMUNICATION))),
+            devices=device_names(self._database, np.unique(self._parts[_TASKS].device)),
+            clocks=database_clocks(self._database),
         )
 
     def _joined(self, field: str) -> NDArray[np.int64]:

@@ -1,13 +1,11 @@
 """trace_view.json to blocks of events with exact times.
 
-The file is one list (or `{"traceEvents": [...]}`), usually in one line. As in `lockstep.trace.decode` it is cut where
-one object ends and the next begins, and whether a cut was right is for the decoder to say. What differs: times are
+The file is one list (or `{"traceEvents": [...]}`), usually in one line. What differs from a trace of Kineto: times are
 text, flows and metadata are needed too, and most of what an event says stands in its arguments.
 """
 
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from operator import attrgetter
 from typing import Annotated, Any
@@ -17,17 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.trace import times
+from lockstep.trace.ascend.clocks import COUNTER_NAME
 from lockstep.trace.ascend.texts import Time, durations_ns, ns_of_times
 from lockstep.trace.columns import ABSENT
+from lockstep.trace.pieces import BLOCK_BYTES, PieceDecoder, as_list
 from lockstep.trace.source import TraceSource
-
-BLOCK_BYTES = 2 << 20
-HEAD_MAX_BYTES = 16 << 20
-PIECE_MAX_BYTES = 64 << 20
-CUT_TRIES = 256
-
-_OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
-_SPACES = b" \t\r\n"
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
@@ -88,8 +80,9 @@ _DOCUMENT = msgspec.json.Decoder(_Document)
 _LOOSE_EVENTS = msgspec.json.Decoder(list[Any], float_hook=Decimal)
 _ARGUMENTS = msgspec.json.Decoder(list[Arguments])
 _LOOSE_ARGUMENTS = msgspec.json.Decoder(Arguments, strict=False)
-_OTHER_PHASES = frozenset("Msf")
-_READ_PHASES = frozenset("XMsf")
+_OTHER_PHASES = frozenset("MsfC")
+_READ_PHASES = frozenset("XMsfC")
+_FLOW_PHASES = frozenset("sf")
 _EXACT_EVENT = msgspec.json.Decoder(_ExactEvent, strict=False)
 _GET_TIME = attrgetter("ts")
 
@@ -113,7 +106,7 @@ def _loose_arguments(raw: msgspec.Raw) -> Arguments:
 class Block:
     """Events of one piece of the file, by what they are.
 
-    Times are int64 arrays of shape (n_complete,) and (n_flows,), ns.
+    Times are int64 arrays of shape (n_complete,), (n_flows,) and (n_clocks,), ns.
     """
 
     complete: list[Event]
@@ -123,90 +116,30 @@ class Block:
     """Begins and ends; those without a time are left out."""
     flow_ns: NDArray[np.int64]
     metadata: list[Event]
+    clocks: list[Event]
+    """Counter rows of the AI cores' clock."""
+    clock_ns: NDArray[np.int64]
     event_count: int
     dropped_count: int
 
 
-class AscendDecoder:
+class AscendDecoder(PieceDecoder[Block]):
     """Decodes one source; iterate once."""
 
     def __init__(self, source: TraceSource, *, block_bytes: int = BLOCK_BYTES) -> None:
-        self._source = source
-        self._chunks = iter(source)
-        self._closing = b""
-        self._block_bytes = block_bytes
+        super().__init__(source, "a whole trace_view.json", block_bytes)
 
-    def __iter__(self) -> Iterator[Block]:
-        """Yield the blocks of the trace.
+    def _note_head(self, document: bytes) -> None:
+        _DOCUMENT.decode(document)
 
-        Raises
-        ------
-        MalformedError
-            Not JSON, not a trace, cut off, nested beyond reason, or a piece of it larger than its limit.
-        """
+    def _decode_piece(self, piece: bytes, end: int) -> Block | None:
         try:
-            yield from self._blocks()
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise self._source.malformed("JSON", error, "a whole trace_view.json") from error
+            return _block_of_whole(as_list(piece, end))
+        except msgspec.DecodeError:
+            return None
 
-    def _blocks(self) -> Iterator[Block]:
-        piece = self._read_head()
-        enough = self._block_bytes
-        for chunk in self._chunks:
-            rest = 0
-            if len(piece) >= enough:
-                end = _last_cut(piece)
-                block = _decode_piece(memoryview(piece)[:end]) if end else None
-                if block is None:
-                    enough = 2 * len(piece)  # doubling keeps the tries' cost linear
-                else:
-                    yield block
-                    rest = piece.index(b",", end) + 1
-                    enough = self._block_bytes
-            piece = b"".join((memoryview(piece)[rest:], chunk))
-            if len(piece) > PIECE_MAX_BYTES:
-                raise self._source.malformed("trace events", f"{len(piece)} bytes", f"a cut every {PIECE_MAX_BYTES}")
-        document = b'{"traceEvents":[' + piece + self._closing
-        events = _DOCUMENT.decode(document)
-        yield _block_of_whole(bytes(events.traceEvents))
-
-    def _read_head(self) -> bytes:
-        """Read up to the first event, and return what was read beyond."""
-        head = b""
-        for chunk in self._chunks:
-            head += chunk
-            start = head.lstrip(_SPACES + b"\xef\xbb\xbf")
-            if start[:1] == b"[":
-                self._closing = b"}"
-                return start[1:]
-            if start[:1] not in (b"{", b""):
-                break
-            if opening := _OPENING.search(head):
-                _DOCUMENT.decode(head[: opening.start()] + b'"traceEvents":[]}')
-                return head[opening.end() :]
-            if len(head) > HEAD_MAX_BYTES:
-                break
-        raise self._source.malformed("traceEvents", f"{len(head)} bytes from {head[:40]!r}", "a list of events")
-
-
-def _last_cut(piece: bytes) -> int:
-    """Return the end of the last object that another object follows, or 0."""
-    end = len(piece)
-    for _ in range(CUT_TRIES):
-        end = piece.rfind(b"},", 0, end)
-        if end < 0:
-            return 0
-        if piece[end + 2 : end + 66].lstrip(_SPACES)[:1] == b"{":
-            return end + 1
-    return 0
-
-
-def _decode_piece(piece: memoryview) -> Block | None:
-    """Return the events of a piece, or None if it is not JSON: cut at the wrong place, or beyond the last event."""
-    try:
-        return _block_of_whole(b"".join((b"[", piece, b"]")))
-    except msgspec.DecodeError:
-        return None
+    def _decode_end(self, document: bytes) -> Block:
+        return _block_of_whole(bytes(_DOCUMENT.decode(document).traceEvents))
 
 
 def _block_of_whole(text: bytes) -> Block:
@@ -226,7 +159,8 @@ def _block_of(events: list[Any], dropped_count: int = 0) -> Block | None:
     """Return the block of these events, or None if some time is a float too coarse for what was written."""
     complete = [event for event in events if event.ph == "X"]
     others = [event for event in events if event.ph in _OTHER_PHASES]
-    flows = [event for event in others if event.ph != "M"]
+    flows = [event for event in others if event.ph in _FLOW_PHASES]
+    clocks = [event for event in others if event.ph == "C" and event.name == COUNTER_NAME]
     metadata = [event for event in others if event.ph == "M"]
     stamps: list[Time] = list(map(_GET_TIME, complete))
     floats = [value for value in stamps if type(value) is float]
@@ -240,7 +174,10 @@ def _block_of(events: list[Any], dropped_count: int = 0) -> Block | None:
         start_ns, duration_ns = start_ns[known], duration_ns[known]
         dropped_count += int((~known).sum())
     flow_ns = ns_of_times(list(map(_GET_TIME, flows)))
-    return Block(complete, start_ns, duration_ns, flows, flow_ns, metadata, len(events), dropped_count)
+    clock_ns = ns_of_times(list(map(_GET_TIME, clocks)))
+    return Block(
+        complete, start_ns, duration_ns, flows, flow_ns, metadata, clocks, clock_ns, len(events), dropped_count
+    )
 
 
 def _block_of_loose(items: list[Any]) -> Block:
@@ -254,14 +191,4 @@ def _block_of_loose(items: list[Any]) -> Block:
         except (msgspec.ValidationError, ArithmeticError, ValueError):
             dropped += 1
     block = _sure(_block_of(events, dropped))
-    others = len(items) - len(events) - dropped
-    return Block(
-        block.complete,
-        block.start_ns,
-        block.duration_ns,
-        block.flows,
-        block.flow_ns,
-        block.metadata,
-        block.event_count + dropped + others,
-        block.dropped_count,
-    )
+    return replace(block, event_count=len(items))

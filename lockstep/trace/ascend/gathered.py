@@ -12,9 +12,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.trace.ascend.clocks import core_clocks, mhz_of
 from lockstep.trace.ascend.decode import NO_ARGUMENTS, NO_RAW, NO_TEXT, Arguments, Block, Event, decode_arguments
 from lockstep.trace.ascend.links import Flows
-from lockstep.trace.columns import ABSENT, PYTHON
+from lockstep.trace.ascend.tracks import device_of
+from lockstep.trace.columns import ABSENT, PYTHON, CoreClock
 from lockstep.trace.interned import Codes, Interned
 
 SHAPES_MAX = 1 << 16
@@ -22,6 +24,9 @@ SHAPES_MAX_BYTES = 16 << 20
 STACKS_MAX = 1 << 16
 STACKS_MAX_BYTES = 32 << 20
 """Distinct ones; recordings have hundreds. What comes beyond is ABSENT."""
+
+CLOCK_ROWS_MAX = 1 << 20
+"""Rows of the AI cores' clock; recordings have two, a row every 20 us of a capture of 20 s is this."""
 
 FLOW_KINDS = {"async_npu": 0, "HostToDevice": 1, "fwdbwd": 2}
 INTEGERS = ("connection", "queued", "sequence", "count", "size_bytes")
@@ -48,6 +53,7 @@ class Gathered:
         self.thread_names: dict[tuple[object, object], str] = {}
         self._parts: dict[str, list[NDArray[Any]]] = {}
         self._flows: list[tuple[NDArray[Any], ...]] = []
+        self._clocks: list[tuple[object, int, float]] = []
 
     def add(self, block: Block) -> None:
         """Take one block over."""
@@ -62,6 +68,9 @@ class Gathered:
         self._add_flows(block)
         for each in block.metadata:
             self._note_metadata(each)
+        for each, time_ns in zip(block.clocks, block.clock_ns.tolist(), strict=True):
+            if len(self._clocks) < CLOCK_ROWS_MAX:
+                self._clocks.append((each.pid, time_ns, mhz_of(each.args)))
 
     def column(self, field: str) -> NDArray[Any]:
         """Return one field of all rows, array of shape (n_rows,)."""
@@ -73,6 +82,14 @@ class Gathered:
         kinds, ids, threads, at_ns, begins = (np.concatenate(each) for each in parts)
         wanted = kinds == FLOW_KINDS[kind]
         return Flows(ids[wanted], threads[wanted], at_ns[wanted], begins[wanted])
+
+    def clocks(self) -> tuple[CoreClock, ...]:
+        """Return the clocks of the AI cores, one for each process that has such rows."""
+        pids = [pid for pid, _, _ in self._clocks]
+        labels = (self.processes.get(pid, {}).get("process_labels", "") for pid in pids)
+        device = np.fromiter((device_of(each, ABSENT) for each in labels), np.int64, len(pids))
+        time_ns = np.array([time_ns for _, time_ns, _ in self._clocks], np.int64)
+        return core_clocks(pids, device, time_ns, np.array([mhz for _, _, mhz in self._clocks], np.float64))
 
     def _note(self, field: str, part: NDArray[Any]) -> None:
         self._parts.setdefault(field, []).append(part)

@@ -3,12 +3,14 @@
 Shape suffix: E rows of the trace.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.contracts import limits
+from lockstep.trace.about import network_variables
 from lockstep.trace.ascend import tracks
 from lockstep.trace.ascend.about import AscendSettings
 from lockstep.trace.ascend.classes import Threads, classes_of, threads_of
@@ -94,7 +96,7 @@ def _columns(gathered: Gathered, settings: AscendSettings, trace_bytes: int) -> 
         stacks=gathered.stacks.values_in_order(),
         collectives=_collectives(gathered, settings, work),
         syncs={row: SyncArguments(kind=names[name[row]]) for row in _rows(category, categories, SYNC)},
-        about=_about(settings, work),
+        about=replace(_about(settings, work), clocks=gathered.clocks()),
         trace_bytes=trace_bytes,
         event_count=gathered.event_count,
         dropped_count=gathered.dropped_count,
@@ -109,6 +111,9 @@ def about_of(settings: AscendSettings, *, has_collectives: bool) -> TraceAbout:
         rank=settings.rank,
         world_size=settings.world_size,
         groups=settings.groups,
+        group_descriptions=settings.group_names,
+        environment=network_variables(settings.environment),
+        versions={"CANN": settings.cann_version} if settings.cann_version else {},
         clock_is_shared=True,
     )
 

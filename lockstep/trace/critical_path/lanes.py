@@ -84,8 +84,11 @@ class Lanes:
     def before(self, op: int) -> int:
         """Return the op before this one in its lane that had ended when it began, ABSENT for none."""
         first = max(self._first[self.lane[op]], op - _OVERLAPPING_MAX)
-        ended = (other for other in range(op - 1, first - 1, -1) if self.end_ns[other] <= self.start_ns[op])
-        return next(ended, ABSENT)
+        start_ns = self.start_ns[op]
+        for other in range(op - 1, first - 1, -1):
+            if self.end_ns[other] <= start_ns:
+                return other
+        return ABSENT
 
     def ended_by(self, time_ns: int, *, on_device: bool = True) -> Iterator[int]:
         """Yield the ops of the device, or of host backends, that had ended by then, the last first."""

@@ -38,6 +38,10 @@ class _Place(NamedTuple):
     thread: int = 0
 
 
+def _when(place: _Place) -> tuple[int, int]:
+    return place.time_ns, _TIES.index(place.why)
+
+
 class _Thread:
     """One host thread's pieces to read one at a time, and those in which it does not wait for another thread."""
 
@@ -65,7 +69,11 @@ class PathFinder:
     """Finds the critical paths of windows of one trace; what all windows need is prepared once."""
 
     def __init__(self, trace: PreparedTrace) -> None:
-        self._columns = trace.columns
+        self._names = trace.columns.names
+        self._name_of = trace.columns.name.data
+        self._start_ns = trace.columns.start_ns.data
+        self._duration_ns = trace.columns.duration_ns.data
+        self._thread = trace.columns.thread.data
         self._lanes = Lanes(trace.columns, trace.launch)
         self._waits = Waits(trace.columns, self._lanes)
         self._threads = [_Thread(thread) for thread in trace.threads]
@@ -117,9 +125,9 @@ class PathFinder:
         call = lanes.launch[op]
         if call != ABSENT and self._threads:
             places.append(self._launched(op, call))
-        others = (other for other in self._waits.waited_for(op) if lanes.start_ns[other] < start_ns)
-        places.extend(_Place(min(lanes.end_ns[other], start_ns), Why.RECORDED_WAIT, other) for other in others)
-        best = max(places, key=lambda place: (place.time_ns, _TIES.index(place.why)), default=None)
+        others = [other for other in self._waits.waited_for(op) if lanes.start_ns[other] < start_ns]
+        places.extend([_Place(min(lanes.end_ns[other], start_ns), Why.RECORDED_WAIT, other) for other in others])
+        best = max(places, key=_when) if len(places) > 1 else places[0] if places else None
         if self._waits.are_recorded or (best and start_ns - best.time_ns <= ALIGNED_NS):
             return best or self._unknown(start_ns)
         aligned = lanes.aligned_with(op)
@@ -132,9 +140,9 @@ class PathFinder:
 
         A call that waits for its own copy began by waiting for what was on the stream: its beginning is all it did.
         """
-        start_ns = int(self._columns.start_ns[call])
-        launched_ns = start_ns if self._waits.is_awaited(op) else start_ns + int(self._columns.duration_ns[call])
-        thread = self._thread_of[int(self._columns.thread[call])]
+        start_ns = self._start_ns[call]
+        launched_ns = start_ns if self._waits.is_awaited(op) else start_ns + self._duration_ns[call]
+        thread = self._thread_of[self._thread[call]]
         return _Place(min(launched_ns, self._lanes.start_ns[op]), Why.LAUNCH, thread=thread)
 
     def _unknown(self, time_ns: int) -> _Place | None:
@@ -185,9 +193,9 @@ class PathFinder:
         return last if last and last.time_ns > since_ns else None
 
     def _name(self, event: int) -> str:
-        code = int(self._columns.name[event])
+        code = self._name_of[event]
         if code not in self._tidied:
-            self._tidied[code] = names.tidy(self._columns.names[code])
+            self._tidied[code] = names.tidy(self._names[code])
         return self._tidied[code]
 
 

@@ -8,7 +8,7 @@ how a summary travels. What is done with the summaries of all ranks: `lockstep.d
 from lockstep.trace.patterns.pattern import FunctionClass, Pattern, PatternSummary
 from lockstep.trace.patterns.samples import Resource, Samples
 from lockstep.trace.patterns.summarise import summarise_patterns
-from lockstep.trace.patterns.wire import decode_patterns, encode_patterns
+from lockstep.trace.patterns.wire import decode_patterns, encode_patterns, plain_patterns
 
 __all__ = [
     "FunctionClass",
@@ -18,5 +18,6 @@ __all__ = [
     "Samples",
     "decode_patterns",
     "encode_patterns",
+    "plain_patterns",
     "summarise_patterns",
 ]

@@ -40,8 +40,12 @@ class Executions(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class CriticalPath:
-    """`exposed_ns` is the time of each function on the path, array of shape (n_functions,)."""
+class FunctionsOnPath:
+    """All functions of a window with their executions.
+
+    `exposed_ns` is the time of each function on the path, array of shape (n_functions,). Which segments the path has,
+    in order of time: `lockstep.trace.critical_path`.
+    """
 
     functions: list[Function]
     exposed_ns: Times
@@ -58,7 +62,7 @@ class CriticalPath:
         return tuple(self._texts[code] for code in self._stacks.stacks.path(node)[-STACK_MAX - 1 : -1])
 
 
-def critical_path(columns: TraceColumns, window_ns: tuple[int, int], thread: int) -> CriticalPath:
+def functions_on_path(columns: TraceColumns, window_ns: tuple[int, int], thread: int) -> FunctionsOnPath:
     """Return every function of the window with its time on the path; `thread` is the code of the training thread.
 
     Raises
@@ -74,7 +78,7 @@ def critical_path(columns: TraceColumns, window_ns: tuple[int, int], thread: int
     own_ns = own_time(nested, window.free_of_device.free(window.start_ns[host_E], nested.end_ns))[ROOT + 1 :]
     named = nested.node != ROOT
     host_functions = [(FunctionClass.HOST, texts[code]) for code in nested.stacks.name[ROOT + 1 :]]
-    return CriticalPath(
+    return FunctionsOnPath(
         [*functions, *host_functions, (FunctionClass.HOST, OUTSIDE)],
         np.concatenate((device_ns, own_ns, [window.outside_ns(own_ns)])),
         Executions(

@@ -12,7 +12,7 @@ from lockstep.contracts.errors import LocalError
 from lockstep.trace.columns import TraceColumns
 from lockstep.trace.patterns.critical_duration import Numerics, critical_durations, uses
 from lockstep.trace.patterns.functions import crosses_nodes, resources_of
-from lockstep.trace.patterns.path import CriticalPath, critical_path
+from lockstep.trace.patterns.path import FunctionsOnPath, functions_on_path
 from lockstep.trace.patterns.pattern import BETA_MIN, FunctionClass, Pattern, PatternSummary
 from lockstep.trace.patterns.samples import Numbers, Resource, Samples, Usage
 
@@ -44,7 +44,7 @@ def summarise_patterns(
     length_ns = window_ns[1] - window_ns[0]
     if length_ns <= 0:
         raise LocalError(f"window of patterns: got {window_ns}, expected a start before its end")
-    path = critical_path(columns, window_ns, thread)
+    path = functions_on_path(columns, window_ns, thread)
     chosen = np.flatnonzero(path.exposed_ns >= BETA_MIN * length_ns)
     chosen = chosen[np.lexsort((chosen, -path.exposed_ns[chosen]))]
     behaviour = _behaviour(columns, path, chosen, window_ns[0], samples=samples or {}, ranks_per_node=ranks_per_node)
@@ -68,7 +68,7 @@ def summarise_patterns(
 
 def _behaviour(
     columns: TraceColumns,
-    path: CriticalPath,
+    path: FunctionsOnPath,
     chosen: Numbers,
     begin_ns: int,
     *,
@@ -114,7 +114,7 @@ def _means(place_E: Numbers, values_E: Numerics, weight_E: Numerics, places: int
 
 def _resource(
     columns: TraceColumns,
-    path: CriticalPath,
+    path: FunctionsOnPath,
     function: int,
     samples: Mapping[Resource, Samples],
     ranks_per_node: int | None,

@@ -1,7 +1,8 @@
 """Pattern summaries as they travel: MessagePack, packed, at most WIRE_MAX_BYTES for a rank.
 
 Call stacks share their beginnings, so they travel as one tree; names travel once; shares are whole numbers of parts
-per million. What does not fit is left out, smallest beta first, and counted.
+per million. What does not fit is left out, smallest beta first, and counted. A capture's summary is packed as a whole:
+there they stand plain (`plain_patterns`), and what they share with the call tree is packed once.
 """
 
 import zlib
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from lockstep.contracts.errors import ContractVersionError, MalformedError
+from lockstep.contracts.limits import SUMMARY_MAX_BYTES
 from lockstep.trace.patterns.pattern import STACK_MAX, FunctionClass, Pattern, PatternSummary
 
 WIRE_VERSION = 1
@@ -18,6 +20,7 @@ WIRE_MAX_BYTES = 10 << 10
 """Of one rank; PerfTracker sends about 30 KB (section 4.2). 10,240 ranks are 100 MB at whoever localises."""
 
 _PLAIN_MAX_BYTES = 1 << 20  # unpacked; real ones are at most 60 KB
+_PACKED_HEAD = b"\x78"  # zlib's; a plain message begins with an array's mark
 _PATTERNS_MAX = 4096
 _NAME_MAX_CHARS = 256
 _LEVEL = 9
@@ -73,19 +76,27 @@ def encode_patterns(summary: PatternSummary, *, max_bytes: int = WIRE_MAX_BYTES)
     return best
 
 
+def plain_patterns(summary: PatternSummary, count: int) -> bytes:
+    """Return the bytes of the `count` functions of largest beta, not packed; the others are counted."""
+    return _ENCODER.encode(_message(summary, count))
+
+
 def decode_patterns(data: bytes, *, where: str) -> PatternSummary:
-    """Return the summary in `data`; `where` says whence it came, for the error.
+    """Return the summary in `data`, packed or plain; `where` says whence it came, for the error.
 
     Raises
     ------
     ContractVersionError
         It is of another version.
     MalformedError
-        It is larger than WIRE_MAX_BYTES or unpacks to more than a megabyte, or a field cannot be.
+        It is larger than WIRE_MAX_BYTES, plain than SUMMARY_MAX_BYTES, unpacks to more than a megabyte, or a field
+        cannot be.
     """
-    if len(data) > WIRE_MAX_BYTES:
-        raise MalformedError("size", where=where, got=len(data), expected=f"at most {WIRE_MAX_BYTES} bytes")
-    plain = _unpacked(data, where)
+    is_packed = data.startswith(_PACKED_HEAD)
+    limit = WIRE_MAX_BYTES if is_packed else SUMMARY_MAX_BYTES
+    if len(data) > limit:
+        raise MalformedError("size", where=where, got=len(data), expected=f"at most {limit} bytes")
+    plain = _unpacked(data, where) if is_packed else data
     try:
         message = _DECODER.decode(plain)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -97,6 +108,10 @@ def decode_patterns(data: bytes, *, where: str) -> PatternSummary:
 
 
 def _packed(summary: PatternSummary, count: int) -> bytes:
+    return zlib.compress(plain_patterns(summary, count), _LEVEL)
+
+
+def _message(summary: PatternSummary, count: int) -> _Message:
     kept, left_out = summary.patterns[:count], summary.patterns[count:]
     tree = _Tree()
     rows = [
@@ -109,7 +124,7 @@ def _packed(summary: PatternSummary, count: int) -> bytes:
         for each in kept
     ]
     omitted_beta = summary.omitted_beta + sum(each.beta for each in left_out)
-    message = _Message(
+    return _Message(
         WIRE_VERSION,
         summary.window_ns,
         list(tree.names),
@@ -119,7 +134,6 @@ def _packed(summary: PatternSummary, count: int) -> bytes:
         summary.omitted_count + len(left_out),
         round(omitted_beta * _PPM),
     )
-    return zlib.compress(_ENCODER.encode(message), _LEVEL)
 
 
 def _ppm(value: float | None) -> int:

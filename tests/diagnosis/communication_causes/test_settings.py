@@ -43,3 +43,22 @@ def test_nothing_given_is_not_judged():
     """Ranks without such variables are well; no environment at all is no evidence."""
     assert find_settings({0: {}, 1: {"HOME": "/"}}) == []
     assert isinstance(find_settings({}), NotJudged)
+
+
+def test_what_is_not_listed_is_not_held_to_be_unset():
+    """Of a rank in `partial` only what is given is known; an empty value is known not to be set, and never wrong."""
+    environments = {0: {"NCCL_ALGO": "Ring"}, 1: {"NCCL_ALGO": "Ring"}, 2: {"HCCL_RDMA_TC": " "}}
+    assert find_settings(environments, partial={2}) == []
+    (finding,) = find_settings(environments)
+    assert (finding.subject, finding.ranks) == ("NCCL_ALGO", (2,))
+    (finding,) = find_settings({**environments, 2: {"NCCL_ALGO": ""}}, partial={2})
+    assert (finding.subject, finding.ranks) == ("NCCL_ALGO", (2,))
+
+
+def test_libraries_of_different_versions():
+    """The minority is named, with or without variables; ranks that do not say are left out."""
+    versions = {0: {"NCCL": "2.21.5"}, 1: {"NCCL": "2.21.5"}, 2: {"NCCL": "2.20.3"}, 3: {}}
+    for environments in ({}, {0: {}}):
+        (finding,) = find_settings(environments, versions=versions)
+        assert (finding.subject, finding.ranks) == ("NCCL version", (2,))
+    assert isinstance(find_settings({}, versions={0: {"NCCL": "2.21.5"}}), NotJudged)

@@ -13,11 +13,13 @@ from lockstep.diagnosis.roofline.ascend_rules import (
     find_frequency_drop,
     find_private_formats,
     frequency_of,
+    slowest_clock,
 )
 from lockstep.diagnosis.roofline.component_rules import judge_components, shares
 from lockstep.diagnosis.roofline.components import Bound, classify
 from lockstep.diagnosis.roofline.kernel_counters import KernelCounters, component_table_of, kernel_counters_of
 from lockstep.trace.ascend.kernels import load_kernels
+from lockstep.trace.columns import CoreClock
 
 # Two rows of a capture with PipeUtilization and two with ArithmeticUtilization, as torch_npu writes them.
 PIPE = """Step Id,Name,Type,Accelerator Core,Start Time(us),Duration(us),Wait Time(us),Block Dim,Input Shapes,Input Formats,\
@@ -158,7 +160,7 @@ def test_a_rank_that_clocks_down():
         2: samples((0, 1710)),
         3: samples((-100, 800), (0, 1800), (1000, 900)),
     }
-    (finding,) = find_frequency_drop(ranks, (0, 1000))
+    (finding,) = find_frequency_drop(ranks, dict.fromkeys(ranks, (0, 1000)))
     assert (finding.cause, finding.ranks, finding.lost_ns) == ("frequency_drop", (1,), 100)
     assert "1620 MHz" in finding.evidence[0]
 
@@ -166,7 +168,39 @@ def test_a_rank_that_clocks_down():
 def test_a_job_that_clocks_down_as_a_whole_needs_the_rated_clock():
     """All ranks alike look healthy to each other; the rated clock tells."""
     ranks = {0: samples((0, 1620)), 1: samples((0, 1620))}
-    assert find_frequency_drop(ranks, (0, 1000)) == []
-    assert [each.ranks for each in find_frequency_drop(ranks, (0, 1000), rated_mhz=1800)] == [(0,), (1,)]
-    assert isinstance(find_frequency_drop({0: samples((0, 800))}, (0, 1000)), NotJudged)
-    assert isinstance(find_frequency_drop({}, (0, 1000)), NotJudged)
+    assert find_frequency_drop(ranks, dict.fromkeys(ranks, (0, 1000))) == []
+    assert [each.ranks for each in find_frequency_drop(ranks, dict.fromkeys(ranks, (0, 1000)), rated_mhz=1800)] == [
+        (0,),
+        (1,),
+    ]
+    assert isinstance(find_frequency_drop({0: samples((0, 800))}, {0: (0, 1000)}), NotJudged)
+    assert isinstance(find_frequency_drop({}, {}), NotJudged)
+
+
+def test_all_dies_wait_for_the_slowest():
+    """Of a device's clocks the lowest in the window counts; one that idles throughout is none."""
+    fast, slow = (CoreClock(device=0, time_ns=(0,), mhz=(mhz,)) for mhz in (1800.0, 1440.0))
+    idle = CoreClock(device=0, time_ns=(0,), mhz=(800.0,))
+    found = slowest_clock((idle, fast, slow), (0, 1000))
+    assert found is not None
+    assert found.mhz.tolist() == [1440.0]
+    assert slowest_clock((idle,), (0, 1000)) is None
+    assert slowest_clock((), (0, 1000)) is None
+
+
+def test_a_clock_above_the_rated_one_counts():
+    """Where a device boosts, what it reached is what the others lack."""
+    ranks = {0: samples((0, 1800)), 1: samples((0, 1980))}
+    windows_ns = dict.fromkeys(ranks, (0, 1000))
+    (finding,) = find_frequency_drop(ranks, windows_ns, rated_mhz=1800)
+    assert (finding.ranks, "1980 MHz (the highest seen)" in finding.evidence[0]) == ((0,), True)
+    (finding,) = find_frequency_drop({0: samples((0, 1440))}, windows_ns, rated_mhz=1800)
+    assert "1800 MHz (rated)" in finding.evidence[0]
+
+
+def test_each_rank_has_a_window_of_its_own():
+    """What a clock did before or after does not count, nor does the loss."""
+    ranks = {0: samples((0, 1440), (1000, 1800)), 1: samples((0, 1800))}
+    assert find_frequency_drop(ranks, {0: (1000, 2000), 1: (0, 1000)}) == []
+    (finding,) = find_frequency_drop(ranks, {0: (500, 1000), 1: (0, 1000)})
+    assert (finding.ranks, finding.lost_ns) == ((0,), 100)

@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.contracts.errors import ContractVersionError, MalformedError
-from lockstep.trace.patterns import FunctionClass, Pattern, PatternSummary, decode_patterns, encode_patterns
+from lockstep.contracts.limits import SUMMARY_MAX_BYTES
+from lockstep.trace.patterns import (
+    FunctionClass,
+    Pattern,
+    PatternSummary,
+    decode_patterns,
+    encode_patterns,
+    plain_patterns,
+)
 from lockstep.trace.patterns.wire import WIRE_MAX_BYTES
 
 _PPM = st.integers(0, 1_000_000).map(lambda ppm: ppm / 1_000_000)
@@ -112,6 +120,21 @@ def test_fields_that_cannot_be_are_refused_by_name(change, what):
     """What, where, got, expected."""
     with pytest.raises(MalformedError, match=f"^{what} in node7"):
         decode_patterns(packed(**change), where="node7")
+
+
+@pytest.mark.parametrize("count", [0, 1, 7])
+def test_plain_ones_come_back_as_well(count):
+    """Inside a message that is packed as a whole: the largest, the others counted."""
+    sent = summary_of(7, depth=3)
+    data = plain_patterns(sent, count)
+    assert zlib.decompress(encode_patterns(sent)) == plain_patterns(sent, 7)
+    got = decode_patterns(data, where="test")
+    assert [each.function for each in got.patterns] == [each.function for each in sent.patterns[:count]]
+    assert got.omitted_count == 3 + 7 - count
+    with pytest.raises(MalformedError):
+        decode_patterns(data[:-1], where="test")
+    with pytest.raises(MalformedError, match="size"):
+        decode_patterns(data + bytes(SUMMARY_MAX_BYTES), where="test")
 
 
 def test_another_version_is_refused_as_one():

@@ -1,0 +1,119 @@
+"""A capture's summary within its size on the wire: the least important parts go first, and what went is counted.
+
+First functions of small beta, then reasons of rules that could not answer, more than two sentences of a finding, the
+smallest nodes of the call tree; only then, for traces that somebody made to be large, what diagnosis works with.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from lockstep.contracts.codec import packed_bytes
+from lockstep.contracts.limits import SUMMARY_MAX_BYTES, SUMMARY_WIRE_MAX_BYTES
+from lockstep.contracts.messages import TraceSummary
+from lockstep.trace.patterns import PatternSummary, plain_patterns
+from lockstep.trace.summarise import largest_nodes
+
+HOST_BYTES = 1 << 10
+"""Left for what the exporter adds: its host watch names three commands, at most 128 bytes each."""
+AIM_BYTES = SUMMARY_WIRE_MAX_BYTES - HOST_BYTES
+_PLAIN_AIM_BYTES = SUMMARY_MAX_BYTES - HOST_BYTES
+PATTERNS_MAX = 512
+
+
+class _Kept(NamedTuple):
+    """How many of each list are kept; `sentences` are of one finding."""
+
+    patterns: int
+    reasons: int
+    sentences: int
+    nodes: int
+    collectives: int
+    path: int
+    findings: int
+
+
+_FLOORS = (
+    *(("patterns", 40), ("reasons", 8), ("sentences", 2), ("nodes", 128), ("collectives", 16), ("patterns", 10)),
+    *(("reasons", 0), ("sentences", 1), ("nodes", 48), ("findings", 4), ("collectives", 4), ("path", 4)),
+    *(("patterns", 0), ("nodes", 8), ("findings", 1), ("sentences", 0), ("collectives", 0), ("path", 0), ("nodes", 0)),
+)
+"""What is cut, in this order, and to how many at least; the next is cut only where that was not enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    summary: TraceSummary
+    patterns: PatternSummary | None
+
+    def whole(self) -> _Kept:
+        summary = self.summary
+        return _Kept(
+            patterns=0 if self.patterns is None else min(len(self.patterns.patterns), PATTERNS_MAX),
+            reasons=len(summary.not_judged),
+            sentences=max((len(each.evidence) for each in summary.findings), default=0),
+            nodes=len(summary.tree),
+            collectives=len(summary.collectives),
+            path=len(summary.path),
+            findings=len(summary.findings),
+        )
+
+    def cut(self, kept: _Kept) -> TraceSummary:
+        summary = self.summary
+        tree = largest_nodes(summary.tree, kept.nodes)
+        findings = [replace(each, evidence=each.evidence[: kept.sentences]) for each in summary.findings]
+        omitted = dict(summary.omitted)
+        for name, count in (
+            ("not_judged", len(summary.not_judged) - kept.reasons),
+            ("collectives", len(summary.collectives) - kept.collectives),
+            ("path", len(summary.path) - kept.path),
+            ("findings", len(summary.findings) - kept.findings),
+            ("sentences", sum(max(len(each.evidence) - kept.sentences, 0) for each in summary.findings)),
+        ):
+            if count > 0:
+                omitted[name] = omitted.get(name, 0) + count
+        return replace(
+            summary,
+            tree=tree,
+            omitted_nodes=summary.omitted_nodes + len(summary.tree) - len(tree),
+            collectives=dict(list(summary.collectives.items())[: kept.collectives]),
+            path=summary.path[: kept.path],
+            patterns=b"" if self.patterns is None else plain_patterns(self.patterns, kept.patterns),
+            findings=findings[: kept.findings],
+            not_judged=dict(list(summary.not_judged.items())[: kept.reasons]),
+            omitted=omitted,
+        )
+
+
+def fitted(summary: TraceSummary, patterns: PatternSummary | None, *, max_bytes: int = AIM_BYTES) -> TraceSummary:
+    """Return the summary with the patterns, cut until it travels in `max_bytes`.
+
+    Its lists come most important first. A summary whose head alone is larger stays so: its texts are the caller's.
+    """
+    parts = _Parts(summary, patterns)
+    kept = parts.whole()
+    found = parts.cut(kept)
+    for name, floor in _FLOORS:
+        if _fits(found, max_bytes):
+            break
+        if getattr(kept, name) > floor:
+            kept = _largest(parts, kept, name, floor, lambda made: _fits(made, max_bytes))
+            found = parts.cut(kept)
+    return found
+
+
+def _largest(parts: _Parts, kept: _Kept, name: str, floor: int, fits: Callable[[TraceSummary], bool]) -> _Kept:
+    """Return the most of one list that fits, at least `floor` of it, given what is kept of the others."""
+    low, high = floor, getattr(kept, name) - 1
+    while low < high:  # the size grows with the number
+        middle = (low + high + 1) // 2
+        if fits(parts.cut(kept._replace(**{name: middle}))):
+            low = middle
+        else:
+            high = middle - 1
+    return kept._replace(**{name: low})
+
+
+def _fits(summary: TraceSummary, max_bytes: int) -> bool:
+    data, plain_bytes = packed_bytes(summary)
+    return len(data) <= max_bytes and plain_bytes <= _PLAIN_AIM_BYTES

@@ -1,0 +1,114 @@
+"""What each process group of a job's traces is for: tensor, data, pipeline, expert or context parallelism.
+
+Sources, the first that answers wins: what the training's framework calls the group, parallel degrees that somebody
+gave, a described group of the same ranks; a job whose only group holds everybody is data parallel. Shapes alone say
+nothing (`lockstep.agent.kinds`), so what is left has no kind, with the reason.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from lockstep.analysis.rank import RankAnalysis
+from lockstep.contracts.domains import DEFAULT_ORDER, domains_of_rank
+from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.kinds import covered_kind, named_kind
+from lockstep.contracts.records import DOMAIN_KINDS
+from lockstep.diagnosis.communication_causes.collectives import Group
+
+_WORLD = "world"
+_UNTOLD = "the traces do not say what it is for, and no parallel degrees were given"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Degrees:
+    """Parallel degrees by kind, and their order, the fastest varying first."""
+
+    by_kind: Mapping[str, int]
+    order: str = DEFAULT_ORDER
+
+    @property
+    def world_size(self) -> int:
+        """Return how many ranks they make; ep is a part of dp."""
+        return prod(degree for kind, degree in self.by_kind.items() if kind != "ep")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKind:
+    """`kind` is one of DOMAIN_KINDS or None; `source` says where it is from, or why there is none."""
+
+    kind: str | None
+    source: str
+
+
+@dataclass(slots=True)
+class _Known:
+    """What the traces say together; described groups by their ranks."""
+
+    descriptions: dict[str, str] = field(default_factory=dict)
+    by_ranks: dict[tuple[int, ...], str] = field(default_factory=dict)
+    whole: set[tuple[int, ...]] = field(default_factory=set)
+    world_size: int = 0
+
+
+def group_kinds(
+    ranks: Sequence[RankAnalysis], groups: Iterable[Group], degrees: Degrees | None = None
+) -> dict[Group, GroupKind]:
+    """Return the kind of each group. Degrees that do not make the job's world size are no source, and it says so."""
+    known = _known(ranks)
+    found = {group: _kind(group, known, degrees) for group in groups}
+    several = {tuple(sorted(members)) for _, members in found if len(members) > 1} | known.whole
+    for group, said in found.items():
+        members = tuple(sorted(group[1]))
+        if said.kind == _WORLD and several == {members}:
+            found[group] = replace(said, kind="dp", source="the only group, and every rank is in it")
+    return found
+
+
+def _known(ranks: Sequence[RankAnalysis]) -> _Known:
+    known = _Known()
+    for each in ranks:
+        known.world_size = max(known.world_size, each.about.world_size)
+        known.descriptions |= each.about.group_descriptions
+        for name, members in each.about.groups.items():
+            kind = named_kind(each.about.group_descriptions.get(name, ""))
+            in_order = tuple(sorted(members))
+            if len(in_order) > 1:
+                known.whole.add(in_order)
+            if kind is not None:
+                known.by_ranks[in_order] = kind
+    return known
+
+
+def _kind(group: Group, known: _Known, degrees: Degrees | None) -> GroupKind:
+    name, ranks = group
+    members = tuple(sorted(ranks))
+    described = known.descriptions.get(name, "")
+    if kind := named_kind(described):
+        return GroupKind(kind, f"described as {described:.80}")
+    if not members:
+        return GroupKind(None, "the traces do not list its ranks")
+    why = _UNTOLD
+    if degrees is not None and len(members) > 1:
+        covered, why = _covered(members, known.world_size, degrees)
+        if covered:
+            return GroupKind(covered, why)
+    if members in known.by_ranks:
+        return GroupKind(known.by_ranks[members], "a described group has the same ranks")
+    if len(members) == known.world_size > 1:
+        return GroupKind(_WORLD, "every rank is in it")
+    return GroupKind(None, why)
+
+
+def _covered(members: tuple[int, ...], world_size: int, degrees: Degrees) -> tuple[str | None, str]:
+    """Return the kind that degrees give the ranks, and from where; or None and why not."""
+    told = ",".join(f"{kind}={degrees.by_kind[kind]}" for kind in DOMAIN_KINDS if kind in degrees.by_kind)
+    if world_size > 0 and degrees.world_size != world_size:
+        return None, f"the degrees {told} make {degrees.world_size} ranks, the job has {world_size}"
+    try:
+        domains = domains_of_rank(degrees.by_kind, members[0], degrees.world_size, order=degrees.order)
+    except ConfigError as error:
+        return None, str(error)
+    if kind := covered_kind(members, domains):
+        return kind, f"by the degrees {told}"
+    return None, f"its ranks are no domain of the degrees {told}"

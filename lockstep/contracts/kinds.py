@@ -1,0 +1,70 @@
+"""What the description of a process group says it is for, and which part of a grid of ranks a group covers.
+
+What is done with it while a job trains, and what else is a source there: `lockstep.agent.kinds`.
+"""
+
+import re
+from collections.abc import Collection, Iterable
+from math import prod
+
+from lockstep.contracts.domains import Domain
+
+PRECEDENCE = ("dp", "ep", "tp", "cp", "pp")
+"""Which kind a group is of that spans several axes of the grid. What replicas or shards of the data take part in moves
+gradients and parameters, whatever else it spans; experts' tokens travel over tensor x expert groups; norms over the
+whole model are gathered in tensor x pipeline groups."""
+
+_WORDS = {
+    "dp": frozenset(("dp", "edp", "ddp", "fsdp", "efsdp", "hsdp", "data", "replicate", "replica", "shard", "zero")),
+    "ep": frozenset(("ep", "expert", "moe")),
+    "tp": frozenset(("tp", "etp", "tensor")),
+    "cp": frozenset(("cp", "sp", "context", "sequence", "ulysses")),
+    "pp": frozenset(("pp", "pipe", "pipeline", "stage")),
+}
+# Descriptions whose words alone would say nothing or mislead.
+_NAMES = {
+    # Megatron-LM, megatron/core/parallel_state.py
+    "embedding_group": "pp",  # first and last pipeline stage share their embedding
+    "position_embedding_group": "pp",
+    "model_parallel_group": "tp",  # tensor x pipeline; carries the gradient's norm
+    "expert_tensor_parallel_group": "tp",
+    "hybrid_dp_cp_group": "cp",  # parts of a dp x cp group that share long sequences
+    # torchtitan, torchtitan/distributed/parallel_dims.py
+    "mesh_batch": "dp",
+    "mesh_loss": "dp",
+    # the customary pair of dimensions `data` and `model`
+    "mesh_model": "tp",
+    "mesh_mp": "tp",
+}
+_SPLIT = re.compile(r"[^a-z]+")
+
+
+def named_kind(description: str) -> str | None:
+    """Return the kind that a group's description tells, None if it tells none.
+
+    Whole words decide, parts of words do not. torch's own descriptions (`default_pg`, `undefined`, `mesh_default`,
+    `mesh_dim_0`) tell none.
+    """
+    words = [word for word in _SPLIT.split(description.lower()) if word]
+    kind = _NAMES.get("_".join(words))
+    if kind is None:
+        kind = first_kind([kind for kind, known in _WORDS.items() if not known.isdisjoint(words)])
+    return kind
+
+
+def covered_kind(ranks: Collection[int], domains: Iterable[Domain]) -> str | None:
+    """Return the kind of a group of `ranks` that is one of `domains` or several of them multiplied, else None.
+
+    `domains` are those of one member, one of each kind. A group that holds a whole data-parallel domain is data
+    parallel.
+    """
+    members = frozenset(ranks)
+    covered = {domain.kind: len(domain.ranks) for domain in domains if members.issuperset(domain.ranks)}
+    if "dp" in covered:
+        return "dp"
+    return first_kind(covered) if prod(covered.values()) == len(members) else None
+
+
+def first_kind(kinds: Collection[str]) -> str | None:
+    """Return the kind that takes precedence, None of none."""
+    return next((kind for kind in PRECEDENCE if kind in kinds), None)
