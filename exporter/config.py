@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.messages import ADDRESS
 from lockstep.contracts.paths import DEFAULT_ROOT, check_name
 from lockstep.serving.broker import BrokerConfig, check_protocol
 
@@ -40,6 +41,10 @@ class ExporterConfig(BrokerConfig):
     """Address that the HTTP server binds."""
     http_port: int = 9855
     """Port of the HTTP server; 0: any free one."""
+    advertise_address: str = ""
+    """Host and port at which Prometheus reaches this exporter, for its discovery; empty: host name and `http_port`."""
+    web_config_file: str = ""
+    """TLS and passwords of the HTTP server, in the form of Prometheus' exporter-toolkit; empty: open and plain."""
     tick_seconds: float = 0.2
     """Time between two rounds over the open rings."""
     scan_seconds: float = 1.0
@@ -96,6 +101,10 @@ class ExporterConfig(BrokerConfig):
         for key in ("broker_host", "http_host"):
             if not getattr(self, key):
                 raise ConfigError(f"{key}: got an empty value, expected a host name or address")
+        if self.advertise_address and ADDRESS.fullmatch(self.advertise_address) is None:
+            raise ConfigError(
+                f"advertise_address: got {self.advertise_address!r}, expected a host and a port, node7:9855"
+            )
 
     def _check_broker(self) -> None:
         check_protocol(self)

@@ -75,6 +75,7 @@ class Publisher:
         self.connected = False
         self._config = config
         self._node = config.node_name
+        self.address, self.scheme = "", "http"  # where HTTP is bound, which `Exporter` knows later
         self._spool = spool
         self._counts = counts
         self._on_request = on_request
@@ -148,7 +149,7 @@ class Publisher:
             _log.info("connected to the broker %s:%d", self._config.broker_host, self._config.broker_port)
             self.connected, self._session_lost = True, False
             self._sessions.put_nowait(client)
-            self._retained[topics.alive_topic(self._node)] = self._alive(True)
+            self._retained[topics.alive_topic(self._node)] = self.alive(True)
             self._changed = set(self._retained)
             while not self._stop.is_set():
                 self._wake.clear()
@@ -223,7 +224,7 @@ class Publisher:
                 await self._send_all(client)
         except TimeoutError:
             _log.warning("%d bytes stay in the spool", self._spool.waiting_bytes)
-        await self._deliver(client, topics.alive_topic(self._node), self._alive(False), retain=True)
+        await self._deliver(client, topics.alive_topic(self._node), self.alive(False), retain=True)
 
     def _client(self) -> _Client:
         is_v5 = self._config.broker_protocol == "5"
@@ -232,14 +233,17 @@ class Publisher:
             identifier=f"lockstep-exporter-{self._node}",
             clean_start=True if is_v5 else paho.MQTT_CLEAN_START_FIRST_ONLY,
             clean_session=None if is_v5 else True,
-            will=aiomqtt.Will(topics.alive_topic(self._node), self._alive(False), qos=1, retain=True),
+            will=aiomqtt.Will(topics.alive_topic(self._node), self.alive(False), qos=1, retain=True),
             keepalive=_KEEPALIVE_S,
             timeout=_ACKNOWLEDGE_S,
             max_queued_incoming_messages=_REQUESTS_WAITING_MAX,
         )
 
-    def _alive(self, alive: bool) -> bytes:  # noqa: FBT001  (the message's own field)
-        return encode(NodeAlive(node=self._node, alive=alive, unix_ns=self._unix_ns()))
+    def alive(self, alive: bool) -> bytes:  # noqa: FBT001  (the message's own field)
+        """Return the heartbeat, or with `alive` false the last will."""
+        return encode(
+            NodeAlive(node=self._node, alive=alive, unix_ns=self._unix_ns(), address=self.address, scheme=self.scheme)
+        )
 
     def _take(self, topic: str, payload: bytes) -> None:
         try:

@@ -7,6 +7,7 @@ well under a millisecond for a node of eight ranks, less than handing it to a th
 import asyncio
 import logging
 import random
+import socket
 import time
 from pathlib import Path
 
@@ -31,7 +32,8 @@ from lockstep.contracts import topics
 from lockstep.contracts.codec import encode
 from lockstep.contracts.control import OrderAnswer, answer_to_json
 from lockstep.contracts.errors import ConfigError
-from lockstep.contracts.messages import NodeAlive, ProfileAnswer, ProfileRequest, StepBatch, TraceSummary
+from lockstep.contracts.messages import ProfileAnswer, ProfileRequest, StepBatch, TraceSummary
+from lockstep.serving.web import Web
 
 _log = logging.getLogger(__name__)
 
@@ -105,17 +107,23 @@ class Exporter:
             self._spool.close()
 
     async def _bind(self) -> web.AppRunner:
-        runner = web.AppRunner(make_app(lambda: self.snapshot), access_log=None, shutdown_timeout=_CLOSE_S)
+        app = make_app(lambda: self.snapshot)
+        guard = Web(self.config.web_config_file)
+        guard.protect(app)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_S)
         await runner.setup()
         where = f"{self.config.http_host}:{self.config.http_port}"
         try:
-            await web.TCPSite(runner, self.config.http_host, self.config.http_port).start()
+            site = web.TCPSite(runner, self.config.http_host, self.config.http_port, ssl_context=guard.context)
+            await site.start()
         except OSError as error:
             await runner.cleanup()
             raise ConfigError(
                 f"http_host, http_port: got {where}, expected an address that is free: {error}"
             ) from error
         self.http_port = runner.addresses[0][1]
+        self._publisher.scheme = guard.scheme
+        self._publisher.address = self.config.advertise_address or f"{socket.gethostname()}:{self.http_port}"
         return runner
 
     async def _serve(self, stop: asyncio.Event, runner: web.AppRunner) -> None:
@@ -165,7 +173,7 @@ class Exporter:
         self._forget_gone()
         for run in self._rings.runs.values():
             watch(run, now_ns)
-        self._announce(unix_ns, periodic=self._is_due("announce", now_ns, self.config.announce_seconds))
+        self._announce(periodic=self._is_due("announce", now_ns, self.config.announce_seconds))
         if self._batcher.is_full or self._is_due("batch", now_ns, self.config.batch_seconds):
             self._flush(unix_ns)
         self.snapshot = take_snapshot(
@@ -209,7 +217,7 @@ class Exporter:
             span_ns = (answer.start_ns, answer.end_ns)
             self._summariser.submit(TraceJob(run.name, run.directory, rank, answer.request_id, answer.steps, span_ns))
 
-    def _announce(self, unix_ns: int, *, periodic: bool) -> None:
+    def _announce(self, *, periodic: bool) -> None:
         """Announce the runs that changed; periodically all of them, ourselves, and that each has a control block."""
         for name, run in self._rings.runs.items():
             is_new = name not in self._announced
@@ -219,8 +227,7 @@ class Exporter:
             if periodic or is_new:
                 self._control.submit(OrderJob(name, run.directory))
         if periodic:
-            alive = NodeAlive(node=self._node, alive=True, unix_ns=unix_ns)
-            self._publisher.state(topics.alive_topic(self._node), encode(alive))
+            self._publisher.state(topics.alive_topic(self._node), self._publisher.alive(True))
 
     def _send_state(self, run: RunTrack, *, last: bool = False) -> None:
         topic = topics.run_topic(run.name, topics.ANNOUNCE, self._node)

@@ -35,6 +35,14 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         )
         parser.add_argument("--print-config", action="store_true", help="print the settings in force and exit")
         parser.set_defaults(act=act)
+        parser.add_argument(
+            "--web.config.file",
+            dest="set",
+            action="append",
+            metavar="FILE",
+            type="web_config_file={}".format,
+            help="TLS and passwords in the form of Prometheus' exporter-toolkit; short for --set web_config_file=FILE",
+        )
         if name == "coordinator":
             parser.add_argument(
                 "--record",

@@ -1,0 +1,186 @@
+"""A service's HTTP behind its web configuration: TLS, who may ask, and rotation while it runs.
+
+One `Web` a service. Nothing here reads a file while a request is answered: a task of the application looks for changed
+files once a second, in a thread.
+"""
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import hashlib
+import hmac
+import logging
+import os
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from lockstep.contracts.errors import ConfigError
+from lockstep.serving.web_config import WebConfig, read_web_config
+
+if TYPE_CHECKING:
+    import ssl
+
+_log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0
+_REMEMBERED = 64  # passwords known to be right; a bcrypt check costs 50 ms and more
+_NOBODY = b"$2b$10$" + b"." * 53  # checked for users that are not there, so that time does not tell who is
+_CHALLENGE = {"WWW-Authenticate": 'Basic realm="lockstep"'}
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Web:
+    """The web configuration in force; without a file everything is open and plain.
+
+    `is_token` says whether a bearer token is right: its holder needs no password beside it, for HTTP has one header
+    for both.
+    """
+
+    def __init__(self, file: str = "", is_token: Callable[[str], bool] = lambda _: False) -> None:
+        self._file = Path(file) if file else None
+        self._is_token = is_token
+        self._config = read_web_config(self._file) if self._file is not None else WebConfig()
+        self.context: ssl.SSLContext | None = None if self._config.tls is None else self._config.tls.context()
+        self._times = self._read_times()
+        self._secret = os.urandom(16)
+        self._known: OrderedDict[bytes, None] = OrderedDict()
+        self._checks = asyncio.Semaphore(1)  # guesses wait for each other, and leave the other core to the service
+        if self._config.hash_of:
+            _import_bcrypt()
+
+    @property
+    def scheme(self) -> str:
+        """Return `http` or `https`."""
+        return "http" if self.context is None else "https"
+
+    def protect(self, app: web.Application) -> None:
+        """Put this configuration before all of an application's handlers."""
+        if self._file is None:
+            return
+
+        @web.middleware
+        async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+            return await self._guard(request, handler)
+
+        app.middlewares.insert(0, guard)
+        app.on_response_prepare.append(self._add_headers)
+        app.cleanup_ctx.append(self._keep_fresh)
+
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        names = self._config.tls.allowed_names if self._config.tls is not None else ()
+        if names and not set(names) & _names_of(request):
+            return web.Response(status=403, text="the certificate has none of the names that may ask\n")
+        if self._config.hash_of and not await self._may_ask(request.headers.get("Authorization", "")):
+            return web.Response(status=401, text="user and password needed\n", headers=_CHALLENGE)
+        return await handler(request)
+
+    async def _may_ask(self, header: str) -> bool:
+        kind, _, value = header.partition(" ")
+        if kind.lower() == "bearer":
+            return self._is_token(value)
+        if kind.lower() != "basic":
+            return False
+        try:
+            user, colon, password = base64.b64decode(value, validate=True).decode().partition(":")
+        except (binascii.Error, ValueError):
+            return False
+        return bool(colon) and await self._is_right(user, password.encode())
+
+    async def _is_right(self, user: str, password: bytes) -> bool:
+        hashed = self._config.hash_of.get(user, _NOBODY)
+        proof = hmac.digest(self._secret, hashlib.sha256(password).digest() + hashed + user.encode(), "sha256")
+        if proof in self._known:
+            self._known.move_to_end(proof)
+            return True
+        async with self._checks:
+            bcrypt = _import_bcrypt()
+            # bcrypt reads 72 bytes; a longer password is cut there by everybody who hashes it.
+            is_right = await asyncio.to_thread(_is_equal, bcrypt.checkpw, password[:72], hashed)
+        if is_right and hashed is not _NOBODY:
+            self._known[proof] = None
+            while len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+            return True
+        return False
+
+    async def _add_headers(self, _: web.Request, response: web.StreamResponse) -> None:
+        response.headers.update(self._config.headers)
+
+    async def _keep_fresh(self, _: web.Application) -> AsyncIterator[None]:
+        task = asyncio.create_task(self._look(), name="web configuration")
+        yield
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            times = await asyncio.to_thread(self._read_times)
+            if times != self._times:
+                self._times = times
+                try:
+                    await asyncio.to_thread(self.reload)
+                except ConfigError as error:
+                    _log.warning("%s; what was in force before stays", error)
+
+    def reload(self) -> None:
+        """Read the file and the certificate again.
+
+        Raises
+        ------
+        ConfigError
+            Something is wrong with them, or TLS would be switched on or off; nothing has changed then.
+        """
+        assert self._file is not None
+        fresh = read_web_config(self._file)
+        if (fresh.tls is None) != (self.context is None):
+            raise ConfigError(f"web configuration {self._file}: TLS is switched on or off by a restart only")
+        if fresh.tls is not None and self.context is not None:
+            fresh.tls.context()  # whether the pair fits, before the one in use is touched
+            fresh.tls.load(self.context)
+        self._config = fresh
+        self._known.clear()
+        _log.info("web configuration %s is in force as it is now", self._file)
+
+    def _read_times(self) -> tuple[int, ...]:
+        """Return when each file changed last; 0 for one that is not there, as in the middle of a rotation."""
+        if self._file is None:
+            return ()
+        files = [self._file]
+        if self._config.tls is not None:
+            files += [self._config.tls.certificate, self._config.tls.key]
+        times = []
+        for file in files:
+            try:
+                times.append(file.stat().st_mtime_ns)
+            except OSError:
+                times.append(0)
+        return tuple(times)
+
+
+def _names_of(request: web.Request) -> set[str]:
+    """Return the names in the certificate of who asks: of hosts, addresses, mail and URIs."""
+    certificate = request.get_extra_info("peercert") or {}
+    return {str(value) for _, value in certificate.get("subjectAltName", ())}
+
+
+def _is_equal(check: Callable[[bytes, bytes], bool], password: bytes, hashed: bytes) -> bool:
+    try:
+        return check(password, hashed)
+    except ValueError:  # a salt that bcrypt does not take, a NUL in the password
+        return False
+
+
+def _import_bcrypt() -> Any:
+    try:
+        import bcrypt  # noqa: PLC0415  (needed for passwords only)
+    except ModuleNotFoundError:
+        raise ConfigError("basic_auth_users needs the package bcrypt: pip install bcrypt") from None
+    return bcrypt
