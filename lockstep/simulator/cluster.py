@@ -46,11 +46,15 @@ class Device:
     launch_s: float = 0.0
     overlap_factor: float = 0.0
 
-    def seconds(self, flops: float, moved_bytes: float) -> float:
-        """Return the time of an operator of `flops` that moves `moved_bytes` through the device's memory."""
-        arithmetic_s = (flops + self.half_flops * (flops > 0)) / (self.flops_per_second * self.matrix_efficiency)
+    def seconds(self, flops: float, moved_bytes: float, launches: float = 1.0) -> float:
+        """Return the time of an operator of `flops` that moves `moved_bytes` through the device's memory.
+
+        One that comes as several products, as the backward pass of a linear layer does, has as many `launches`.
+        """
+        small_flops = self.half_flops * launches * (flops > 0)
+        arithmetic_s = (flops + small_flops) / (self.flops_per_second * self.matrix_efficiency)
         memory_s = moved_bytes / (self.memory_bytes_per_second * self.memory_efficiency)
-        bounds = arithmetic_s**_SHARPNESS + memory_s**_SHARPNESS + self.launch_s**_SHARPNESS
+        bounds = arithmetic_s**_SHARPNESS + memory_s**_SHARPNESS + (self.launch_s * launches) ** _SHARPNESS
         return float(bounds ** (1 / _SHARPNESS))
 
 

@@ -1,9 +1,9 @@
 """Runs an execution graph: one heap of events, links shared fairly, overlap felt by both sides.
 
 First everything is timed as if nobody disturbed anybody, by longest path, which takes numpy no time. That is the
-truth up to the first moment at which two flows meet on a link, or gradients travel while their rank computes; from
-there on events decide (`timeline.settled` holds how many operations were never asked again). Proteus stretches an
-operation as a whole where it overlaps in part; here the overlapped part is stretched.
+truth up to the first moment at which flows want more of a link than it has, or gradients travel while their rank
+computes; from there on events decide (`timeline.settled` holds how many operations were never asked again). Proteus
+stretches an operation as a whole where it overlaps in part; here the overlapped part is stretched.
 """
 
 from dataclasses import dataclass, replace
@@ -19,6 +19,8 @@ from lockstep.simulator.sharing import fair_rates
 _NEVER = float("inf")
 _WAVES_FROM = 20_000
 """Operations from which on numpy's cost for each wave is less than Python's for each operation."""
+_ROUNDING = 1e-9
+"""By which share of its capacity the sum of what a link carries may be wrong."""
 _Times = NDArray[np.float64]
 
 
@@ -54,7 +56,7 @@ def execute(graph: Graph, *, overlap_factor: float = 0.0, sharing: bool = True, 
     disturbed = 0.0
     if not events_only:
         disturbed = min(
-            _first_meeting(graph, start, flow_end) if sharing else _NEVER,
+            _first_crowding(graph, start, flow_end) if sharing else _NEVER,
             _first_overlap(graph, start, end) if overlap_factor else _NEVER,
         )
     if disturbed == _NEVER:
@@ -118,18 +120,21 @@ def _by_wave(graph: Graph, spent: _Times) -> _Times:
     """Take all operations that are ready at once: large graphs are wide."""
     start = np.zeros(len(graph))
     waiting, first, successors = graph.indegree.copy(), graph.first_successor, graph.successors
-    counts = np.diff(first)
+    counts, numbers = np.diff(first), np.arange(len(successors))
+    mark = np.empty(len(graph), dtype=np.int64)
     ready = np.flatnonzero(waiting == 0)
     done = 0
     while len(ready):
         done += len(ready)
         n_edges = counts[ready]
-        ends = np.cumsum(n_edges)
+        ends = n_edges.cumsum()
         # The edges of all ready operations, one after the other.
-        targets = successors[np.repeat(first[ready] - ends + n_edges, n_edges) + np.arange(ends[-1])]
-        np.maximum.at(start, targets, np.repeat(start[ready] + spent[ready], n_edges))
+        targets = successors[(first[ready] - ends + n_edges).repeat(n_edges) + numbers[: ends[-1]]]
+        np.maximum.at(start, targets, (start[ready] + spent[ready]).repeat(n_edges))
         np.subtract.at(waiting, targets, 1)
-        ready = np.unique(targets[waiting[targets] == 0])
+        found = targets[waiting[targets] == 0]
+        mark[found] = numbers[: len(found)]  # of an operation that is there twice, the last stays
+        ready = found[mark[found] == numbers[: len(found)]]
     _check_order(graph, done)
     return start
 
@@ -139,17 +144,34 @@ def _check_order(graph: Graph, done: int) -> None:
         raise ConfigError(f"order of the passes: got {len(graph) - done} operations that wait for each other")
 
 
-def _first_meeting(graph: Graph, start: _Times, flow_end: _Times) -> float:
-    """Return the first moment at which two flows are on one link."""
-    uses = [np.array([link for link, _ in flow.uses], dtype=np.int64) for flow in graph.flows]
-    operations = np.flatnonzero(graph.flow >= 0)
+def _first_crowding(graph: Graph, start: _Times, flow_end: _Times) -> float:
+    """Return the first moment at which flows would pass more through a link than it carries.
+
+    Up to then fair sharing gives each what it has alone: flows that fill a link alone leave nothing for a second, and
+    the others are held back by themselves, not by each other.
+    """
+    operations = np.flatnonzero((graph.flow >= 0) & (flow_end > start))
     if not len(operations):
         return _NEVER
-    counts = np.array([len(links) for links in uses])[graph.flow[operations]]
-    offsets = np.concatenate(([0], np.cumsum([len(links) for links in uses])))
-    shift = np.repeat(offsets[graph.flow[operations]] - np.cumsum(counts) + counts, counts)
-    link = np.concatenate(uses)[shift + np.arange(counts.sum())]
-    return _first_in_common(link, np.repeat(start[operations], counts), np.repeat(flow_end[operations], counts))
+    counts = np.array([len(flow.uses) for flow in graph.flows])
+    offsets = np.concatenate(([0], np.cumsum(counts)))
+    link_of_use = np.array([link for flow in graph.flows for link, _ in flow.uses], dtype=np.int64)
+    share_of_use = np.array(
+        [use * flow.alone / graph.capacity[link] for flow in graph.flows for link, use in flow.uses]
+    )
+    chosen = graph.flow[operations]
+    n = counts[chosen]
+    index = np.repeat(offsets[chosen] - np.cumsum(n) + n, n) + np.arange(n.sum())
+    link, share = np.tile(link_of_use[index], 2), share_of_use[index]
+    change = np.concatenate([-share, share])
+    time = np.concatenate([np.repeat(flow_end[operations], n), np.repeat(start[operations], n)])
+    order = np.argsort(time, kind="stable")  # stable: what leaves at a moment goes before what comes
+    # Small numbers sort by radix.
+    small = np.uint16 if len(graph.capacity) <= np.iinfo(np.uint16).max else np.int64
+    order = order[np.argsort(link[order].astype(small), kind="stable")]
+    # The sum goes on from link to link, each of which begins and ends empty.
+    crowded = np.cumsum(change[order]) > 1 + _ROUNDING
+    return float(time[order][crowded].min(initial=_NEVER))
 
 
 def _first_overlap(graph: Graph, start: _Times, end: _Times) -> float:

@@ -5,13 +5,14 @@ link's class is twice the class of its uplink, plus OUT or IN.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.contracts.errors import ConfigError
-from lockstep.simulator.cluster import BOTH_WAYS, IN, OUT, Cluster, Usage, link_usage
+from lockstep.simulator.cluster import BOTH_WAYS, IN, OUT, Cluster, Device, Level, Usage, link_usage
 from lockstep.simulator.collectives import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -20,17 +21,18 @@ from lockstep.simulator.collectives import (
     HIERARCHICAL,
     REDUCE_SCATTER,
     RING,
-    SEND,
     Link,
     collective_cost,
 )
-from lockstep.simulator.mesh import Mesh
+from lockstep.simulator.mesh import Axis, Mesh
 from lockstep.simulator.placement import Transfer
 from lockstep.simulator.symmetry import Family, Partition
 
 WHOLE = "whole"
 INNER = "inner"
 OUTER = "outer"
+
+_NO_DEVICE = Device(name="", flops_per_second=1.0, memory_bytes_per_second=1.0, memory_bytes=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ class Fabric:
         self._links = cluster.links()
         self._algorithms = algorithms
         self._index: dict[object, int] = {}
+        self._phases: dict[tuple[Transfer, tuple[Axis, ...]], list[Phase]] = {}
 
     @property
     def capacity(self) -> NDArray[np.float64]:
@@ -85,6 +88,12 @@ class Fabric:
 
     def phases(self, transfer: Transfer, mesh: Mesh) -> list[Phase]:
         """Return the collectives that perform `transfer` one after the other, by the algorithm of its kind."""
+        key = (transfer, mesh.axes)
+        if key not in self._phases:
+            self._phases[key] = self._divide(transfer, mesh)
+        return self._phases[key]
+
+    def _divide(self, transfer: Transfer, mesh: Mesh) -> list[Phase]:
         whole = self._family(mesh, transfer.axes, WHOLE)
         if transfer.kind == ALL_REDUCE and self._algorithms.get(ALL_REDUCE) == HIERARCHICAL:
             inner, outer = (self._family(mesh, transfer.axes, part) for part in (INNER, OUTER))
@@ -117,40 +126,17 @@ class Fabric:
                 shared.append({})
             shared[number][sender] = receiver
             found.append(number)
-        for ways in shared:
-            columns = [np.concatenate([mesh.ranks() for mesh in end]) for end in (ways.keys(), ways.values())]
-            self._add(object(), np.stack(columns, axis=1), directed=True)
+        shape = _shape(self.cluster)
+        self.families += [_sending(shape, tuple(ways), tuple(ways.values())) for ways in shared]
         return [number + len(self.families) - len(shared) for number in found]
 
     def _family(self, mesh: Mesh, axes: frozenset[str], part: str) -> int:
         key = (mesh.axes, axes, part)
         if key not in self._index:
-            alike = [other for other in self._meshes if other.axes == mesh.axes]
-            groups = np.concatenate([other.groups(axes) for other in alike])
-            if part != WHOLE:
-                groups = self._divided(groups, part)
-            self._add(key, groups, directed=False)
+            alike = tuple(other for other in self._meshes if other.axes == mesh.axes)
+            self._index[key] = len(self.families)
+            self.families.append(_collective(_shape(self.cluster), alike, axes, part))
         return self._index[key]
-
-    def _divided(self, groups: NDArray[np.int64], part: str) -> NDArray[np.int64]:
-        """Return the groups inside the domains of level 0, or those of counterparts between them."""
-        domain = groups // self.cluster.levels[0].fanout
-        n_outer = int((np.diff(domain, axis=1) > 0).sum(axis=1).max()) + 1
-        n_inner = groups.shape[1] // n_outer
-        shaped = domain.reshape(len(groups), n_outer, -1) if n_inner * n_outer == groups.shape[1] else domain[..., None]
-        if (shaped != shaped[..., :1]).any() or shaped.shape[2] != n_inner:
-            raise ConfigError(f"hierarchical all-reduce of {groups[0].tolist()}: got domains of unequal parts")
-        cut = groups.reshape(len(groups), n_outer, n_inner)
-        return cut.reshape(-1, n_inner) if part == INNER else cut.swapaxes(1, 2).reshape(-1, n_outer)
-
-    def _add(self, key: object, groups: NDArray[np.int64], *, directed: bool) -> None:
-        usage = link_usage(self.cluster, self._links, np.sort(groups, axis=1) if directed else groups)
-        if directed:  # a link below which the sender sits carries outwards, the others inwards
-            sizes = np.array([self.cluster.child_size(index) for index in range(len(self.cluster.levels))])
-            home = groups[usage.group, 0] // sizes[usage.level] + self._links.offsets[usage.level]
-            usage = replace(usage, way=np.where(home == usage.link, OUT, IN))
-        self._index[key] = len(self.families)
-        self.families.append(Family(groups, usage, directed))
 
     def board(self, partition: Partition) -> "Board":
         """Return the classes of `partition` on the links; no family may be added afterwards."""
@@ -182,6 +168,11 @@ class Board:
             _carried(family, classes, partition.links, representative)
             for family, classes in zip(families, partition.groups, strict=True)
         ]
+        self._passed: list[dict[int, set[int]]] = [{} for _ in families]
+        for passed, carried in zip(self._passed, self._carried, strict=True):
+            for group, link, way in carried:
+                ways = (OUT, IN) if way == BOTH_WAYS else (way,)
+                passed.setdefault(group, set()).update(2 * link + direction for direction in ways)
         self._first = [np.unique(classes, return_index=True)[1] for classes in partition.groups]
         self.group_of: list[dict[int, int]] = []
         """By family: class of ranks (in a directed one: of senders) to its class of groups."""
@@ -199,7 +190,7 @@ class Board:
 
     def links_of(self, family: int, group: int) -> set[int]:
         """Return the classes of links that a class of groups passes."""
-        return {link for link, _ in self.flow(family, group, SEND).uses}
+        return self._passed[family].get(group, set())
 
     def flow(self, family: int, group: int, kind: str, volume_bytes: float = 0.0) -> Flow:
         """Return the flow of `kind` in the class `group` of `family` that is through with the volume first."""
@@ -216,8 +207,8 @@ class Board:
         usage = self.families[family].usage
         representative = int(self._first[family][group])
         low, high = np.searchsorted(usage.group, [representative, representative + 1])
-        columns = (getattr(usage, part.name)[low:high] for part in fields(usage))
-        return Usage(*columns)
+        columns = (usage.group, usage.link, usage.level, usage.members, usage.beyond, usage.way)
+        return Usage(*(column[low:high] for column in columns))
 
     def _make(self, family: int, group: int, kind: str, link: Link) -> Flow:
         usage, n = self._usage_of(family, group), self.families[family].groups.shape[1]
@@ -245,6 +236,59 @@ class Board:
         alone = min([cap, *(self.capacity[number] / use for number, use in loaded.items())])
         uses_by_link = tuple(sorted(loaded.items()))
         return Flow(kind, cost.latency_s(link), ratio, cap, alone, uses_by_link, self.members(family, group))
+
+
+def forget() -> None:
+    """Drop the groups that are kept from one forecast to the next, as a new process has none."""
+    _collective.cache_clear()
+    _sending.cache_clear()
+
+
+def _shape(cluster: Cluster) -> tuple[tuple[int, bool], ...]:
+    """Return all that decides which links a group passes, healthy or not."""
+    return tuple((level.fanout, level.through) for level in cluster.levels)
+
+
+def _bare(shape: tuple[tuple[int, bool], ...]) -> Cluster:
+    levels = (Level(name="", fanout=n, link=Link(bytes_per_second=1.0), through=through) for n, through in shape)
+    return Cluster(name="", device=_NO_DEVICE, levels=tuple(levels))
+
+
+# What-ifs ask for the same groups again and again; a family of ten thousand ranks takes about a megabyte.
+@lru_cache(maxsize=32)
+def _collective(
+    shape: tuple[tuple[int, bool], ...], meshes: tuple[Mesh, ...], axes: frozenset[str], part: str
+) -> Family:
+    cluster = _bare(shape)
+    groups = np.concatenate([mesh.groups(axes) for mesh in meshes])
+    if part != WHOLE:
+        groups = _divided(groups, part, cluster.levels[0].fanout)
+    return Family(groups, link_usage(cluster, cluster.links(), groups), directed=False)
+
+
+@lru_cache(maxsize=32)
+def _sending(shape: tuple[tuple[int, bool], ...], senders: tuple[Mesh, ...], receivers: tuple[Mesh, ...]) -> Family:
+    cluster = _bare(shape)
+    links = cluster.links()
+    columns = [np.concatenate([mesh.ranks() for mesh in end]) for end in (senders, receivers)]
+    groups = np.stack(columns, axis=1)
+    usage = link_usage(cluster, links, np.sort(groups, axis=1))
+    # A link below which the sender sits carries outwards, the others inwards.
+    sizes = np.array([cluster.child_size(index) for index in range(len(cluster.levels))])
+    home = groups[usage.group, 0] // sizes[usage.level] + links.offsets[usage.level]
+    return Family(groups, replace(usage, way=np.where(home == usage.link, OUT, IN)), directed=True)
+
+
+def _divided(groups: NDArray[np.int64], part: str, fanout: int) -> NDArray[np.int64]:
+    """Return the groups inside the domains of level 0, or those of counterparts between them."""
+    domain = groups // fanout
+    n_outer = int((np.diff(domain, axis=1) > 0).sum(axis=1).max()) + 1
+    n_inner = groups.shape[1] // n_outer
+    shaped = domain.reshape(len(groups), n_outer, -1) if n_inner * n_outer == groups.shape[1] else domain[..., None]
+    if (shaped != shaped[..., :1]).any() or shaped.shape[2] != n_inner:
+        raise ConfigError(f"hierarchical all-reduce of {groups[0].tolist()}: got domains of unequal parts")
+    cut = groups.reshape(len(groups), n_outer, n_inner)
+    return cut.reshape(-1, n_inner) if part == INNER else cut.swapaxes(1, 2).reshape(-1, n_outer)
 
 
 def _carried(

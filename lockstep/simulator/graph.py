@@ -92,33 +92,38 @@ class Graph:
 
 @dataclass(slots=True)
 class _Builder:
-    """Operations and edges as they are drawn; arrays come at the end."""
+    """Operations and edges as they are drawn; arrays come at the end.
+
+    A row holds operations drawn at once: count, queue, seconds, bytes, flow, owner. Where their times differ, `timed`
+    has them by the first number. `edges` holds source and target in turn.
+    """
 
     board: Board
-    queue: list[int] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-    volume: list[float] = field(default_factory=list)
-    flow: list[int] = field(default_factory=list)
-    owner: list[int] = field(default_factory=list)
-    edges: list[tuple[int, int]] = field(default_factory=list)
+    total: int = 0
+    rows: list[tuple[int, int, float, float, int, int]] = field(default_factory=list)
+    timed: list[tuple[int, NDArray[np.float64]]] = field(default_factory=list)
+    edges: list[int] = field(default_factory=list)
     runs: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=list)
     flows: list[Flow] = field(default_factory=list)
     numbers: dict[int, int] = field(default_factory=dict)
+    seats: dict[tuple[int, int], tuple[int, int, float, float]] = field(default_factory=dict)
     shared: dict[object, int] = field(default_factory=dict)
 
-    def add(self, queue: int, seconds: Iterable[float], volume: float, flow: int, owner: int) -> NDArray[np.int64]:
-        """Draw operations that differ in time only; return their numbers."""
-        begin = len(self.queue)
-        self.seconds += seconds
-        count = len(self.seconds) - begin
-        self.queue += [queue] * count
-        self.volume += [volume] * count
-        self.flow += [flow] * count
-        self.owner += [owner] * count
-        return np.arange(begin, begin + count)
+    def add(self, queue: int, seconds: float, volume: float, flow: int, owner: int, *, count: int = 1) -> int:
+        """Draw `count` equal operations; return the number of the first."""
+        begin = self.total
+        self.total += count
+        self.rows.append((count, queue, seconds, volume, flow, owner))
+        return begin
+
+    def chain(self, first: int, count: int) -> NDArray[np.int64]:
+        """Put operations drawn at once one behind the other; return their numbers."""
+        drawn = np.arange(first, first + count)
+        self.runs.append((drawn[:-1], drawn[1:]))
+        return drawn
 
     def compute(self, seconds: float, owner: int) -> int:
-        return int(self.add(COMPUTE, (seconds,), 0.0, _NOTHING, owner)[0])
+        return self.add(COMPUTE, seconds, 0.0, _NOTHING, owner)
 
     def flow_number(self, family: int, group: int, kind: str, volume_bytes: float) -> int:
         flow = self.board.flow(family, group, kind, volume_bytes)
@@ -129,34 +134,37 @@ class _Builder:
 
     def communicate(self, queue: int, phase: Phase, rank_class: int, key: object) -> int:
         """Return the operation of `phase` for a class's group: drawn by the first of its members to come by."""
-        group = self.board.group_of[phase.family][rank_class]
-        place = (phase.family, group, key)
-        if place not in self.shared:
+        seat = (rank_class, id(phase))  # programs keep their phases
+        if seat not in self.seats:
+            group = self.board.group_of[phase.family][rank_class]
             number = self.flow_number(phase.family, group, phase.kind, phase.volume_bytes)
             flow = self.flows[number]
-            drawn = self.add(queue, (flow.latency_s,), flow.ratio * phase.volume_bytes, number, _NOTHING)
-            self.shared[place] = int(drawn[0])
+            self.seats[seat] = (group, number, flow.latency_s, flow.ratio * phase.volume_bytes)
+        group, number, latency_s, volume_bytes = self.seats[seat]
+        place = (phase.family, group, key)
+        if place not in self.shared:
+            self.shared[place] = self.add(queue, latency_s, volume_bytes, number, _NOTHING)
         return self.shared[place]
-
-    def chain(self, operations: NDArray[np.int64]) -> None:
-        self.runs.append((operations[:-1], operations[1:]))
 
     def finish(self, inside: list[Inside], bounds: list[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> Graph:
         drawn = np.array(self.edges, dtype=np.int64).reshape(-1, 2)
         source = np.concatenate([drawn[:, 0], *(run[0] for run in self.runs)])
         target = np.concatenate([drawn[:, 1], *(run[1] for run in self.runs)])
-        count = len(self.queue)
+        count, queue, seconds, volume, flow, owner = (np.array(column) for column in zip(*self.rows, strict=True))
+        seconds = np.repeat(seconds.astype(np.float64), count)
+        for first, times in self.timed:
+            seconds[first : first + len(times)] = times
         order = np.argsort(source, kind="stable")
         return Graph(
-            queue=np.array(self.queue, dtype=np.int8),
-            seconds=np.array(self.seconds, dtype=np.float64),
-            volume_bytes=np.array(self.volume, dtype=np.float64),
-            flow=np.array(self.flow, dtype=np.int64),
-            owner=np.array(self.owner, dtype=np.int64),
+            queue=np.repeat(queue.astype(np.int8), count),
+            seconds=seconds,
+            volume_bytes=np.repeat(volume.astype(np.float64), count),
+            flow=np.repeat(flow, count),
+            owner=np.repeat(owner, count),
             flows=self.flows,
-            first_successor=np.concatenate(([0], np.cumsum(np.bincount(source, minlength=count)))),
+            first_successor=np.concatenate(([0], np.cumsum(np.bincount(source, minlength=self.total)))),
             successors=target[order],
-            indegree=np.bincount(target, minlength=count),
+            indegree=np.bincount(target, minlength=self.total),
             capacity=self.board.capacity,
             inside=inside,
             bounds=bounds,
@@ -224,10 +232,10 @@ class _Walk:
                         costs[direction, chunk] += spent_s
                         volume_bytes = flow.ratio * act.phase.volume_bytes
                         self.inside.append(Inside(number, flow, spent_s * count, volume_bytes * count))
-        seconds = costs[passes[:, 0], passes[:, 2]].tolist()
-        drawn = self.builder.add(COMPUTE, seconds, 0.0, _NOTHING, number)
-        self.builder.chain(drawn)
-        return drawn
+        seconds = costs[passes[:, 0], passes[:, 2]]
+        first = self.builder.add(COMPUTE, 0.0, 0.0, _NOTHING, number, count=len(seconds))
+        self.builder.timed.append((first, seconds))
+        return self.builder.chain(first, len(seconds))
 
     def _draw_pass(self, acts: Iterable[Act], key: tuple[int, int, int]) -> None:
         self.entered = _NOTHING
@@ -256,8 +264,9 @@ class _Walk:
         """Put `operation` behind the chain and what it waits for."""
         edges = self.builder.edges
         if self.before != _NOTHING:
-            edges.append((self.before, operation))
-        edges += [(wait, operation) for wait in self.waits]
+            edges += (self.before, operation)
+        for wait in self.waits:
+            edges += (wait, operation)
         self.waits.clear()
         self.before = operation
         if self.entered == _NOTHING:
@@ -268,7 +277,7 @@ class _Walk:
             operation = self.builder.communicate(GRADIENT, phase, self.rank_class.number, (*key, index))
             for before in (self.queued, self.before if index == 0 else _NOTHING):
                 if before != _NOTHING:
-                    self.builder.edges.append((before, operation))
+                    self.builder.edges += (before, operation)
             self.queued = operation
         if queued.ticket is not None:
             self.tickets[queued.ticket] = self.queued
@@ -345,8 +354,8 @@ def _draw_sends(
             number = builder.flow_number(family, group, SEND, boundary.message_bytes)
             flow = builder.flows[number]
             count = len(sent)
-            drawn = builder.add(SENDING, [flow.latency_s] * count, boundary.message_bytes, number, _NOTHING)
-            builder.chain(drawn)
+            begin = builder.add(SENDING, flow.latency_s, boundary.message_bytes, number, _NOTHING, count=count)
+            drawn = builder.chain(begin, count)
             builder.runs.append((bounds[sender][1][sent], drawn))
             taken, order = _of_chunk(classes[receiver], direction, target[1])
             first = bounds[receiver][0][taken[np.argsort(order)]]

@@ -27,11 +27,11 @@ class Operator:
     """One layer, forward and backward. Compared by identity: one object stands for all its repetitions.
 
     `flops` are the forward pass's, `moved_elements` the activations that it reads and writes; backward takes
-    `backward_ratio` times both. `dims` maps what can be split to its size, but for the batch; `reads` and `writes`
-    say which dimension lies at which position of the tensors before and after. `weight_dims` are those that also
-    split the weights; `shared_weights` are counted in another operator. `stored_*` are elements kept for backward
-    times their bytes: of the tensor before, and of the operator's own making. `selective` marks what selective
-    recomputation computes again.
+    `backward_ratio` times both, or `backward_moves_ratio` times the latter where that is told. `dims` maps what can be
+    split to its size, but for the batch; `reads` and `writes` say which dimension lies at which position of the tensors
+    before and after. `weight_dims` are those that also split the weights; `shared_weights` are counted in another
+    operator. `stored_*` are elements kept for backward times their bytes: of the tensor before, and of the operator's
+    own making. `selective` marks what selective recomputation computes again.
     """
 
     name: str
@@ -42,6 +42,7 @@ class Operator:
     flops: float = 0.0
     moved_elements: float = 0.0
     backward_ratio: float = 2.0
+    backward_moves_ratio: float | None = None
     weights: float = 0.0
     weight_dims: tuple[str, ...] = ()
     shared_weights: bool = False

@@ -73,17 +73,20 @@ def place_operator(
         stored = stored or {**wanted, **home}
     all_parts = _product(parts.values())
     weights = op.weights / _weight_parts(op, split, mesh)
-    moved_bytes = op.moved_elements * samples * precision.activation / all_parts + weights * precision.weight
-    forward_s = device.seconds(op.flops * samples / all_parts, moved_bytes)
+    moved_bytes = op.moved_elements * samples * precision.activation / all_parts
+    weight_bytes = weights * precision.weight
+    flops, ratio = op.flops * samples / all_parts, op.backward_ratio
+    moves_ratio = ratio if op.backward_moves_ratio is None else op.backward_moves_ratio
+    forward_s = device.seconds(flops, moved_bytes + weight_bytes)
     selective = op.selective and said.recomputation == SELECTIVE
     output = {axis: op.writes.index(dim) if dim in op.writes else PARTIAL for axis, dim in split.items()}
     return Placed(
         before=tuple(before),
         after=tuple(after),
         forward_s=forward_s,
-        backward_s=forward_s * op.backward_ratio,
+        backward_s=device.seconds(flops * ratio, moved_bytes * moves_ratio + weight_bytes * ratio, ratio),
         again_s=forward_s if selective else 0.0,
-        flops=op.flops * (1 + op.backward_ratio) * samples / all_parts,
+        flops=flops * (1 + ratio),
         weights=weights,
         sums=frozenset(axis for axis, dim in split.items() if dim not in op.weight_dims and mesh.degree(axis) > 1),
         memory=said.memory,

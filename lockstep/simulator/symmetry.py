@@ -8,6 +8,7 @@ so simulating the classes is simulating everybody (tests hold it against the par
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +24,9 @@ _PLACES: _Hashes = np.arange(2, dtype=np.uint64)
 """Sender and receiver of a directed group."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Family:
-    """Groups that perform the same collectives: ranks by group, and the links that they pass.
+    """Groups that perform the same collectives: ranks by group, and the links that they pass. Compared by identity.
 
     `groups` has shape (groups, members), each rank at most once. In a `directed` family the first member sends to the
     second, a rank at most once each; in others members are alike.
@@ -56,19 +57,32 @@ def no_collapse(n_ranks: int, families: Sequence[Family], n_links: int) -> Parti
 def collapse(rank_kinds: NDArray[np.int64], families: Sequence[Family], capacity: NDArray[np.float64]) -> Partition:
     """Return the coarsest partition that a step cannot tell from none.
 
-    `rank_kinds` numbers program and speed of each rank; `capacity` is that of each link, in bytes a second.
+    `rank_kinds` numbers program and speed of each rank; `capacity` is that of each link, in bytes a second. The last
+    few answers are kept: what-ifs that change no group, link or speed have the same.
     """
+    kinds = np.ascontiguousarray(rank_kinds, dtype=np.int64)
+    return _collapse(kinds.tobytes(), tuple(families), np.ascontiguousarray(capacity, dtype=np.float64).tobytes())
+
+
+def forget() -> None:
+    """Drop the partitions that are kept from one forecast to the next, as a new process has none."""
+    _collapse.cache_clear()
+
+
+@lru_cache(maxsize=16)
+def _collapse(kinds: bytes, families: tuple[Family, ...], capacities: bytes) -> Partition:
+    rank_kinds, capacity = np.frombuffer(kinds, dtype=np.int64), np.frombuffer(capacities, dtype=np.float64)
     ranks = _mix(rank_kinds.astype(np.uint64))
-    untouched = _mix(np.ascontiguousarray(capacity).view(np.uint64))
+    untouched = _mix(capacity.view(np.uint64))
     if not families:
         return Partition(_numbers(ranks), (), _numbers(untouched))
     uses = _Uses(families)
-    links = untouched[uses.touched]
+    links = untouched[uses.touched]  # mixed, as every hash that meets a factor must be
     classes = (0, 0)
     while True:
         groups = _group_hashes(families, ranks, links, uses)
         ranks = _rank_hashes(families, ranks, groups)
-        links = _mix(links + uses.by_link(_mix(np.concatenate(groups)[uses.group] + uses.shape)))
+        links = _mix(links + uses.by_link(np.concatenate(groups)[uses.group] * uses.factor))
         found = (len(np.unique(ranks)), len(np.unique(links)))
         if found == classes:
             break
@@ -89,7 +103,8 @@ class _Uses:
         is_touched[passed] = True
         self.touched = np.flatnonzero(is_touched)
         self.link = (np.cumsum(is_touched) - 1)[passed]
-        self.shape = _mix(np.concatenate([_shape(family.usage) for family in families]))
+        # Odd factors made of what a group does with a link: as good as mixing both, at a tenth of the cost.
+        self.factor = _mix(np.concatenate([_shape(family.usage) for family in families])) | np.uint64(1)
         self._bounds = np.cumsum(sizes)[:-1]
         self._group_starts = np.flatnonzero(np.diff(self.group, prepend=-1))
 
@@ -107,7 +122,7 @@ class _Uses:
 def _group_hashes(families: Sequence[Family], ranks: _Hashes, links: _Hashes, uses: _Uses) -> list[_Hashes]:
     """Return a hash of each group: of its members' and of its links' with the use it makes of them."""
     mixed = _mix(ranks)
-    loads = uses.by_group(_mix(links[uses.link] + uses.shape))
+    loads = uses.by_group(links[uses.link] * uses.factor)
     found = []
     for index, (family, load) in enumerate(zip(families, loads, strict=True)):
         members = mixed[family.groups]
@@ -143,9 +158,10 @@ def _numbers(hashes: _Hashes) -> NDArray[np.int64]:
 
 def _mix(values: _Hashes) -> _Hashes:
     """Return splitmix64 of each value: equal for equal values, and for others only by an accident of 2**-64."""
-    mixed = values + _GOLDEN
+    mixed = np.asarray(values + _GOLDEN, dtype=np.uint64)
+    shifted = np.empty_like(mixed)
     for shift, factor in zip(_SHIFTS, _FACTORS, strict=False):
-        mixed ^= mixed >> shift
+        mixed ^= np.right_shift(mixed, shift, out=shifted)
         mixed *= factor
-    mixed ^= mixed >> _SHIFTS[2]
-    return np.asarray(mixed, dtype=np.uint64)
+    mixed ^= np.right_shift(mixed, _SHIFTS[2], out=shifted)
+    return mixed

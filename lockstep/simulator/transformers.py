@@ -11,7 +11,17 @@ _TOKENS = ("b", "s", "h")
 _MASK_BYTES = 1.0
 # Scores written, read and written by softmax, read and written by dropout with a mask of half an element, read.
 _UNFUSED_SCORE_MOVES = 6.5
+# Backward reads dropout's output for the values' product, writes and passes gradients through dropout (mask again) and
+# softmax (its output again), and reads them for the queries' and the keys' product.
+_UNFUSED_SCORE_BACKWARD_MOVES = 9.5
+_GELU_BACKWARD_MOVES = 1.5  # reads input and gradient, writes one: 3 elements to 2
+_SWIGLU_BACKWARD_MOVES = 5 / 3  # reads both inputs and the gradient, writes two: 5 elements to 3
 _UNFUSED_SCORE_BYTES = 5.0  # softmax and dropout outputs at 2 bytes, a mask of 1
+_SINGLE_BYTES = 4.0
+# The vocabulary-parallel loss in single precision, kernel by kernel: maximum (read), subtraction, exponential (both in
+# place), sum (read), division (in place); backward: one product in place.
+_LOSS_MOVES = 8.0
+_LOSS_BACKWARD_MOVES = 2.0
 
 
 def norm(name: str, s: float, h: float, *, weights: float, width: float) -> Operator:
@@ -59,14 +69,20 @@ def attention(s: float, h: float, heads: int, kv_heads: int, *, width: float, fu
         output_elements=s * h,
         flops=4 * s * s * h,
         moved_elements=s * h * (2 + kv) + _UNFUSED_SCORE_MOVES * scores,
+        backward_moves_ratio=None if fused else _UNFUSED_SCORE_BACKWARD_MOVES / _UNFUSED_SCORE_MOVES,
         stored_input_bytes=width * s * h * (1 + kv),
         stored_own_bytes=_UNFUSED_SCORE_BYTES * scores,
         selective=not fused,
     )
 
 
-def pointwise(name: str, s: float, f: float, *, inputs: float = 1.0, stored: float, moved: float) -> Operator:
-    """Return an operator on each of s x f elements that reads `inputs` as many; `moved` counts all it touches."""
+def pointwise(
+    name: str, s: float, f: float, *, inputs: float = 1.0, stored: float, moved: float, backward_moves: float = 1.0
+) -> Operator:
+    """Return an operator on each of s x f elements that reads `inputs` as many; `moved` counts all it touches.
+
+    Backward touches `backward_moves` times as many.
+    """
     return Operator(
         name=name,
         dims={"s": s, "f": f},
@@ -75,6 +91,7 @@ def pointwise(name: str, s: float, f: float, *, inputs: float = 1.0, stored: flo
         output_elements=s * f,
         moved_elements=moved * s * f,
         backward_ratio=1.0,
+        backward_moves_ratio=backward_moves,
         stored_input_bytes=stored * inputs * s * f,
     )
 
@@ -110,15 +127,19 @@ def _embedding(s: float, h: float, vocabulary: float, *, positions: bool, dropou
 
 
 def _head(s: float, h: float, vocabulary: float, *, weights: float, width: float, shared: bool) -> Module:
+    cast_bytes = _SINGLE_BYTES + width if width < _SINGLE_BYTES else 0.0
+    forward_bytes, backward_bytes = (
+        moves * _SINGLE_BYTES + cast_bytes for moves in (_LOSS_MOVES, _LOSS_BACKWARD_MOVES)
+    )
     loss = Operator(
         name="loss",
         dims={"s": s, "v": vocabulary},
         reads=(Read(("b", "s", "v")),),
         writes=("b", "s"),
         output_elements=0.0,
-        moved_elements=4 * s * vocabulary,
-        backward_ratio=1.0,
-        stored_own_bytes=4 * s * vocabulary,
+        moved_elements=forward_bytes / width * s * vocabulary,
+        backward_ratio=backward_bytes / forward_bytes,
+        stored_own_bytes=_SINGLE_BYTES * s * vocabulary,
     )
     logits = linear("logits", s, h, vocabulary, width=width, bias=False, shared=shared)
     return Module(name="head", children=(norm("final_norm", s, h, weights=weights, width=width), logits, loss))
@@ -155,7 +176,7 @@ def gpt(
             residual("residual1", s, h, dropout=True),
             norm("norm2", s, h, weights=2 * h, width=width),
             linear("fc1", s, h, 4 * h, width=width),
-            pointwise("gelu", s, 4 * h, stored=width, moved=2),
+            pointwise("gelu", s, 4 * h, stored=width, moved=2, backward_moves=_GELU_BACKWARD_MOVES),
             linear("fc2", s, 4 * h, h, width=width),
             residual("residual2", s, h, dropout=True),
         ),
@@ -192,7 +213,7 @@ def llama(
     s, h, width = float(sequence), float(hidden), precision.activation
     wide = (
         linear("fc1", s, h, 2 * ffn, width=width, bias=False),
-        pointwise("swiglu", s, ffn, inputs=2, stored=width, moved=3),
+        pointwise("swiglu", s, ffn, inputs=2, stored=width, moved=3, backward_moves=_SWIGLU_BACKWARD_MOVES),
         linear("fc2", s, ffn, h, width=width, bias=False),
         residual("residual2", s, h, dropout=False),
     )

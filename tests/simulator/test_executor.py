@@ -133,3 +133,10 @@ def test_an_undisturbed_graph_never_meets_the_heap():
     """A chain is settled by the longest path alone."""
     timeline = execute(graph(computations(1.0, 2.0, 3.0), chain(0, 1, 2)), overlap_factor=0.5)
     assert (timeline.settled, timeline.step_s) == (3, 6.0)
+
+
+@pytest.mark.parametrize(("flows", "settled", "step_s"), [(2, 2, 4.0), (3, 0, 6.0)])
+def test_flows_that_leave_each_other_room_never_meet_the_heap(flows, settled, step_s):
+    """Flows that take half a link each do not disturb each other until a third one comes."""
+    timeline = execute(graph(features(*[(flow(0, cap=0.5), 2.0)] * flows)))
+    assert (timeline.settled, timeline.step_s) == (settled, pytest.approx(step_s))

@@ -1,0 +1,145 @@
+"""Measured steps to hold forecasts against: vTrain's table of one A100 node, and steps that papers have published.
+
+The whole tables lie beside the checkout (`SHARED`), a sample of them in the tests' data (`COMMITTED`). Both readers
+return jobs in the order of the rows.
+"""
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.simulator.calibrate import Observation
+from lockstep.simulator.cluster import Cluster
+from lockstep.simulator.clusters import dgx_a100
+from lockstep.simulator.model import HALF_GRADIENTS
+from lockstep.simulator.preset import Degrees, preset
+from lockstep.simulator.schedule import Schedule
+from lockstep.simulator.simulate import Options, simulate
+from lockstep.simulator.transformers import gpt
+from lockstep.simulator.tree import NONE
+
+_ROOT = Path(__file__).resolve().parents[1]
+COMMITTED = _ROOT / "tests" / "simulator" / "data"
+SHARED = _ROOT.parent / "shared" / "data" / "simulator"
+VTRAIN = Path("vtrain") / "ground_truth_single.csv"
+PUBLISHED = Path("published_steps.csv")
+
+VTRAIN_ROWS = 1440
+VTRAIN_SAMPLE_STEP = 6
+"""The committed sample has every so-manieth row of the whole table."""
+VTRAIN_NODE: Mapping[str, float] = {
+    "matrix_efficiency": 0.637,
+    "memory_efficiency": 0.583,
+    "half_flops": 61.0,
+    "launch_s": 1.055e-4,
+    "link_latency_ratio": 2.83,
+    "link_bandwidth_ratio": 3.66,
+}
+"""What all rows of the fitted half (`halves` with seed 0) together say of vTrain's node, by least absolute error."""
+
+_AT_THE_END = Options(bucket_bytes=None)
+"""Megatron and Megatron-DeepSpeed sum gradients after the last backward."""
+_PUBLISHED_NODES = 384
+"""The largest published job; smaller ones take the first of these nodes."""
+_MEMORY_EFFICIENCY = 0.8
+_LAUNCH_S = 1e-5
+PUBLISHED_EFFICIENCY = 0.725
+"""What every second published row says of an A100's matrix products."""
+
+
+def read_vtrain(path: Path) -> list[Observation]:
+    """Return vTrain's jobs: GPT under Megatron-DeepSpeed, every replica with the whole optimizer.
+
+    What a step takes besides its micro-batches hardly falls with data parallelism there, so ZeRO was off.
+    """
+    found = []
+    for row in csv.DictReader(path.read_text().splitlines()):
+        tp, dp, pp = (int(row[f"{name} parallelism"]) for name in ("tensor", "data", "pipeline"))
+        batch = int(row["global batch"])
+        model = gpt(
+            layers=int(row["# layers"]),
+            hidden=int(row["hidden size"]),
+            heads=int(row["attention heads"]),
+            sequence=int(row["sequence length"]),
+            precision=HALF_GRADIENTS,
+        )
+        schedule = Schedule(micro_batches=batch // int(row["micro batch"]) // dp)
+        tree = preset(model, Degrees(tp=tp, dp=dp, pp=pp), schedule)
+        seconds = float(row["iteration time (ms)"]) / 1e3
+        found.append(Observation(tree=tree, batch=batch, seconds=seconds, options=_AT_THE_END))
+    return found
+
+
+def read_published(path: Path) -> list[Observation]:
+    """Return the published Megatron steps on A100: Narayanan et al. 2021, table 1; Korthikanti et al. 2022, table 5.
+
+    Where a table does not tell the micro-batch, it is one sequence.
+    """
+    found = []
+    for row in csv.DictReader(path.read_text().splitlines()):
+        model = gpt(
+            layers=int(row["layers"]),
+            hidden=int(row["hidden"]),
+            heads=int(row["heads"]),
+            sequence=int(row["seq"]),
+            vocabulary=int(row["vocab"]),
+            name=f"{row['model']}, {row['recompute']}",
+        )
+        degrees = Degrees(
+            tp=int(row["tp"]),
+            dp=int(row["dp"]),
+            pp=int(row["pp"]),
+            virtual=int(row["vp"] or 1),
+            sequence_parallel=row["seq_parallel"] == "1",
+            recompute=row["recompute"] or NONE,
+        )
+        batch = int(row["gbs"])
+        schedule = Schedule(micro_batches=batch // degrees.dp // int(row["mbs"] or 1))
+        tree = preset(model, degrees, schedule)
+        found.append(Observation(tree=tree, batch=batch, seconds=float(row["step_time_s"]), options=_AT_THE_END))
+    return found
+
+
+def published_cluster(nodes: int = _PUBLISHED_NODES) -> Cluster:
+    """Return the DGX A100s of the published steps, but for the efficiency of matrix products, which is to be fitted.
+
+    The rest is fixed before any row is seen: memory gives the share of its peak that a copy gets on A100, and a launch
+    takes what an idle host needs.
+    """
+    return dgx_a100(nodes).with_device(memory_efficiency=_MEMORY_EFFICIENCY, launch_s=_LAUNCH_S)
+
+
+def kendall_tau(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
+    """Return how many more pairs the two orders share than not, as a share of all pairs (tau-a)."""
+    signs = [np.sign(values[:, None] - values[None, :]) for values in (first, second)]
+    return float((signs[0] * signs[1]).sum() / (len(first) * (len(first) - 1)))
+
+
+def halves(rows: Sequence[Observation], seed: int) -> tuple[list[Observation], list[Observation]]:
+    """Return the rows to fit and the rows to hold out: every second of them, shuffled."""
+    order = np.random.default_rng(seed).permutation(len(rows))
+    return [rows[index] for index in order[::2]], [rows[index] for index in order[1::2]]
+
+
+def held_out_of_sample(rows: Sequence[Observation], seed: int) -> list[Observation]:
+    """Return the rows of the committed sample that are in the half of the whole table that is held out."""
+    held_out = set(np.random.default_rng(seed).permutation(VTRAIN_ROWS)[1::2].tolist())
+    return [row for index, row in enumerate(rows) if index * VTRAIN_SAMPLE_STEP in held_out]
+
+
+def in_turn(fitted: Sequence[Observation], held_out: Sequence[Observation], count: int) -> list[Observation]:
+    """Return `count` of each in turn, as `calibrate` takes them."""
+    return [row for pair in zip(fitted[:count], held_out[:count], strict=False) for row in pair]
+
+
+def predict(rows: Sequence[Observation], cluster: Cluster) -> NDArray[np.float64]:
+    """Return the predicted step of each row, in seconds."""
+    return np.array([simulate(r.tree, cluster, batch=r.batch, options=r.options).step_seconds for r in rows])
+
+
+def seconds(rows: Sequence[Observation]) -> NDArray[np.float64]:
+    """Return the measured step of each row, in seconds."""
+    return np.array([row.seconds for row in rows])

@@ -1,0 +1,104 @@
+# ruff: noqa: N815  (names of arrays end in their shape, see the legend below)
+"""What a monitor has measured of a run while it was healthy: the input of `online.py`.
+
+Shapes: W steps, S pipeline stages.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.messages import TraceSummary
+
+STEPS_MIN = 20
+"""Half of them are fitted, and the ninth decile of the error of ten held-out ones is still a step that was."""
+SCATTER_MAX_RATIO = 0.35
+"""Robust standard deviation of a step over its median, beyond which no forecast of one is worth its name."""
+DRIFT_MAX_RATIO = 0.15
+"""By how much the second half's median may differ from the first's; more is no one state that could be fitted."""
+_TO_SIGMA = 1.4826  # a Gaussian's standard deviation over its median absolute deviation
+_MATRIX = ("mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "conv", "attention", "einsum")
+"""Parts of the names of operators whose arithmetic decides; all others move memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Healthy steps, the oldest first; seconds.
+
+    `step_W` is the duration of each step, `compute_SW` the median rank of each stage, `floor_W` what data, host and
+    collections take of the stage where they take longest, `spread_W` by how much the slowest rank's own work is longer
+    than the median rank's: what chance costs a step, which waits for the slowest. `exposed` maps a domain kind to
+    arrays of shape (W,): what the last to arrive in a domain still waits, which is transfer that nothing hides.
+    `members` holds the first and the last rank of one domain of each kind, `degrees` the sizes of the kinds that the
+    run has announced.
+    """
+
+    step_W: NDArray[np.float64]
+    compute_SW: NDArray[np.float64]
+    floor_W: NDArray[np.float64]
+    spread_W: NDArray[np.float64]
+    exposed: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    members: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    world_size: int = 1
+    degrees: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def fitted(self) -> int:
+        """How many steps are fitted: the first half. The others are held out."""
+        return len(self.step_W) // 2
+
+    def check(self) -> None:
+        """Check that there is one healthy state to be fitted.
+
+        Raises
+        ------
+        ConfigError
+            Too few steps, steps that scatter too much, or a second half that is not like the first.
+        """
+        if len(self.step_W) < STEPS_MIN:
+            raise ConfigError(f"healthy window: got {len(self.step_W)} steps, expected at least {STEPS_MIN}")
+        if not (np.isfinite(self.step_W).all() and (self.step_W > 0).all()):
+            raise ConfigError("healthy window: got a step without a duration, expected seconds above 0")
+        first, second = np.median(self.step_W[: self.fitted]), np.median(self.step_W[self.fitted :])
+        scatter = _TO_SIGMA * float(np.median(np.abs(self.step_W - np.median(self.step_W)))) / first
+        if scatter > SCATTER_MAX_RATIO:
+            raise ConfigError(
+                f"healthy window: got steps that scatter by {scatter:.0%}, expected at most {SCATTER_MAX_RATIO:.0%}"
+            )
+        drift = second / first - 1
+        if abs(drift) > DRIFT_MAX_RATIO:
+            raise ConfigError(
+                f"healthy window: got a second half {drift:+.0%} beside the first, expected {DRIFT_MAX_RATIO:.0%}"
+                " at most"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorTimes:
+    """How a healthy rank's computing divides: seconds a step in products of matrices, and in all other operators."""
+
+    matrix_seconds: float
+    other_seconds: float
+
+
+def operator_times(summary: TraceSummary) -> OperatorTimes | None:
+    """Return how the operators of a capture divide; None where the summary holds none.
+
+    Times are those of the training thread, so this says something of devices only where they compute on it (a CPU).
+    """
+    matrix_ns = other_ns = 0
+    for node in summary.tree:
+        if node.kind != "operator":
+            continue
+        name = node.name.rpartition("::")[2].lower()
+        if any(part in name for part in _MATRIX):
+            matrix_ns += node.self_ns
+        else:
+            other_ns += node.self_ns
+    if not matrix_ns or not other_ns or summary.steps < 1:
+        return None
+    scale = 1e-9 / summary.steps
+    return OperatorTimes(matrix_seconds=matrix_ns * scale, other_seconds=other_ns * scale)
