@@ -5,6 +5,7 @@ from dashboards.house import (
     Line,
     Row,
     bars,
+    coloured,
     datasource_variable,
     query,
     stat,
@@ -79,6 +80,42 @@ _WHAT = Row(
                     ),
                     columns=("incident", "rank", "domain_kind"),
                     value="silence",
+                ),
+            ),
+        ),
+    ),
+)
+
+_EXPECTED = f"max(lockstep_run_expected_step_seconds{{{RUN}}})"
+_BAND = f"max(lockstep_run_expected_step_error_ratio{{{RUN}}})"
+
+_SHOULD = Row(
+    title="What should a step take?",
+    lines=(
+        Line(
+            height=6,
+            widths=(16, 8),
+            panels=(
+                timeseries(
+                    "Expected and measured",
+                    "Step time by the model that was fitted to a healthy window of the run, the upper end of its error "
+                    "band, and the recent median. No data for a run that has no specification.",
+                    "s",
+                    query(f"max(lockstep_run_recent_step_duration_seconds{{{RUN}}})", "measured"),
+                    query(_EXPECTED, "expected"),
+                    query(f"{_EXPECTED} * (1 + {_BAND})", "expected, upper end"),
+                ),
+                stat(
+                    "Model",
+                    "Whether there is an expectation: known; fitting or waiting for a healthy window; refused, for a "
+                    "reason that the coordinator tells; unspecified where nobody says what the job is.",
+                    "none",
+                    query(f"max by (state) (lockstep_run_expected_state{{{RUN}}} == 1)", "{{state}}", instant=True),
+                    overrides=[
+                        coloured(state, colour)
+                        for state, colour in (("known", "green"), ("refused", "red"), ("unspecified", "text"))
+                    ],
+                    name=True,
                 ),
             ),
         ),
@@ -176,5 +213,5 @@ BOARD = Board(
         variable("run", "Run", "label_values(lockstep_run_ranks, run)"),
         coordinator_variable(),
     ),
-    rows=(_WHAT, _WHEN),
+    rows=(_WHAT, _SHOULD, _WHEN),
 )

@@ -67,10 +67,11 @@ HEALTH = Row(
                 timeseries(
                     "Step time",
                     "Recent median against the healthy run's; mean and 99th percentile include every step. The gap "
-                    "between recent and baseline is what a slow rank costs.",
+                    "between recent and baseline is what a slow rank costs. Expected needs a specification.",
                     "s",
                     query(_RECENT, "recent median"),
                     query(_BASELINE, "healthy"),
+                    query(f"max(lockstep_run_expected_step_seconds{{{RUN}}})", "expected by the model"),
                     query(f"max(run:lockstep_step_time_seconds_per_step:ratio_rate5m{{{RUN}}})", "mean, by the ranks"),
                     query(
                         f"histogram_quantile(0.99, {rate('lockstep_run_step_duration_seconds_bucket', 'le')})",
