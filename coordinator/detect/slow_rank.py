@@ -134,10 +134,10 @@ class SlowRankTest:
         self.scale_P = np.maximum(np.fmax(reference_P, self._usual_P), _SECONDS_MIN)
         self._compare(own_R, reference_P, excess_N[self.replicas.span])
         if self.stage_groups.count > 1:
-            ratio_P, excess_N[self.stages.span] = self._compare_stages(reference_P)
+            common, excess_N[self.stages.span] = self._compare_stages(reference_P)
         self._test.step(excess_N, step)
         if self.stage_groups.count > 1:
-            self._learn_stages(reference_P, ratio_P)
+            self._learn_stages(common, excess_N[self.stages.span])
 
     def _compare(self, own_R: "Floats", reference_P: "Floats", excess_D: "Floats") -> None:
         """Turn each rank's seconds into its excess over stage and replica, and write that of replicas."""
@@ -224,14 +224,15 @@ class SlowRankTest:
         groups = Groups(places)
         return groups if groups.count > 1 and int(groups.sizes_G.min()) > 1 else None
 
-    def _compare_stages(self, reference_P: "Floats") -> "tuple[NDArray[np.float64], NDArray[np.float64]]":
-        """Return each stage's work over what it used to be, and by how much that is beyond the stages' own."""
+    def _compare_stages(self, reference_P: "Floats") -> "tuple[float, NDArray[np.float64]]":
+        """Return the stages' common work over what it used to be, and by how much each stage's is beyond that."""
         if has_nan(self._past_P):
             self._past_P = np.where(np.isnan(self._past_P), reference_P, self._past_P)
         if (self._usual_P < (1 - self._test.gates.floor_ratio) * self._past_P).all():
             self._follow_improvement()
         ratio_P = reference_P / np.maximum(self._past_P, _SECONDS_MIN)
-        return ratio_P, ratio_P / float(self._all_stages.reference(ratio_P)[0]) - 1
+        common = float(self._all_stages.reference(ratio_P)[0])
+        return common, ratio_P / common - 1
 
     def _follow_improvement(self) -> None:
         """Take the last steps as the stages' past where the whole job has become faster, as it does after its warm-up.
@@ -246,14 +247,19 @@ class SlowRankTest:
         if level < 1 - self._test.gates.floor_ratio:
             self._past_P = self._past_P * level * np.median(ratio_KP / common_K[:, None], axis=0)
 
-    def _learn_stages(self, reference_P: "Floats", ratio_P: "NDArray[np.float64]") -> None:
-        """Let each stage's past follow its work."""
-        learn_P = ~np.isnan(reference_P)
-        learn_P[self.stages.suspicious] = False
+    def _learn_stages(self, common: float, excess_P: "Floats") -> None:
+        """Let the stages' past follow what they do in common, and each stage's own what it does beyond that.
+
+        A stage under suspicion keeps its own and follows the others: else it would fall behind in a batch ramp.
+        """
+        if np.isnan(common):
+            return
         rate = max(self._policy.past_rate, _YOUNG_WEIGHT / (_YOUNG_WEIGHT + self.stages.judged))
         most = max(self._policy.past_step_max, rate)  # one long step of a stage must not become its past
-        change_P = rate * np.minimum(np.maximum(ratio_P - 1, -most), most)
-        self._past_P = np.where(learn_P, self._past_P * (1 + change_P), self._past_P)
+        own_P = np.nan_to_num(excess_P.astype(np.float64))
+        own_P[self.stages.suspicious] = 0.0
+        own_P = rate * np.minimum(np.maximum(own_P, -most), most)
+        self._past_P = self._past_P * ((1 + rate * min(max(common - 1, -most), most)) * (1 + own_P))
 
     @property
     def is_paused(self) -> bool:

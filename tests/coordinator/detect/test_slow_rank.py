@@ -237,3 +237,24 @@ def test_warm_up_is_no_past_of_stages(seed, first, second, steps):
     own = rng.normal(0.4, 0.0016, (120, 8)) * (1 + rng.normal(0, 0.05, (120, 1)))
     own += np.exp(-np.arange(120) / steps)[:, None] * np.repeat([first, second], 4) * 0.4
     assert first_alarms(own, stages=[0] * 4 + [1] * 4, replicas=[0, 1, 2, 3] * 2) == {}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_batch_ramp_leaves_no_stage_behind(seed):
+    """The batch doubles over a hundred steps, of which a longer stage feels a little more: its past follows as theirs do."""
+    rng = np.random.default_rng(seed)
+    ramp = 1 + np.clip((np.arange(220) - 40) / 100, 0, 1)
+    compute = np.repeat([0.9, 1.0, 1.1, 1.45], 8) * ramp[:, None] * rng.normal(1, 0.004, (220, 32))
+    own = 0.4 * (0.074 + compute)
+    assert first_alarms(own, stages=np.repeat(range(4), 8).tolist(), replicas=list(range(8)) * 4) == {}
+
+
+def test_a_stage_is_found_in_the_middle_of_a_batch_ramp():
+    """What all have in common is followed, what one stage has beyond it is not."""
+    rng = np.random.default_rng(4)
+    ramp = 1 + np.clip((np.arange(160) - 40) / 100, 0, 1)
+    own = 0.4 * np.repeat([0.9, 1.0, 1.1, 1.45], 8) * ramp[:, None] * rng.normal(1, 0.004, (160, 32))
+    own[90:, 8:16] *= 1.1
+    found = first_alarms(own, stages=np.repeat(range(4), 8).tolist(), replicas=list(range(8)) * 4)
+    assert found.keys() == set(range(8, 16))
+    assert max(found.values()) <= 100
