@@ -47,7 +47,7 @@ THIRD_PARTY = {
     "lockstep.intracard": {"numpy"},
     "lockstep.serving": {"aiohttp", "aiomqtt", "bcrypt", "paho", "prometheus_client", "yaml"},
 }
-FILE_EXCEPTIONS = {"lockstep/contracts/codec.py": {"msgspec"}, "lockstep/simulator/spec_yaml.py": {"yaml"}}
+FILE_EXCEPTIONS = {"lockstep/contracts/codec.py": {"msgspec"}, "lockstep/simulator/spec/text.py": {"yaml"}}
 
 
 def room_of(module: str) -> str | None:

@@ -53,7 +53,7 @@ def read_spec(path: Path) -> "JobSpec":
         It cannot be read or used; the message names line and column.
     """
     from lockstep.simulator.spec import load_spec  # noqa: PLC0415  (services only)
-    from lockstep.simulator.spec_yaml import TEXT_BYTES_MAX  # noqa: PLC0415
+    from lockstep.simulator.spec.text import TEXT_BYTES_MAX  # noqa: PLC0415
 
     try:
         with path.open("rb") as file:

@@ -133,7 +133,7 @@ def _heals(spec: "JobSpec", names: str) -> "list[Change]":
 
 
 def _sets(text: str) -> "list[Change]":
-    from lockstep.simulator.spec_yaml import parse_value  # noqa: PLC0415
+    from lockstep.simulator.spec.text import parse_value  # noqa: PLC0415
     from lockstep.simulator.whatif import Change  # noqa: PLC0415
 
     path, is_said, values = text.partition("=")

@@ -9,7 +9,7 @@ import yaml
 from lockstep.cli.simulation import pages
 from lockstep.contracts.errors import LockstepError
 from lockstep.simulator.spec import load_spec
-from lockstep.simulator.spec_schema import rows, schema
+from lockstep.simulator.spec.schema import rows, schema
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "simulator"
 TYPES = {"object": dict, "array": (list, tuple), "string": str, "boolean": bool, "null": type(None)}

@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
-from lockstep.simulator.spec_schema import rows, schema
+from lockstep.simulator.spec.schema import rows, schema
 
 ROOT = Path(__file__).resolve().parents[3]
-SCHEMA = ROOT / "lockstep" / "simulator" / "spec.schema.json"
+SCHEMA = ROOT / "lockstep" / "simulator" / "spec" / "schema.json"
 PAGE = ROOT / "docs" / "simulator.md"
-BEGIN = "<!-- fields: written by make generate from lockstep/simulator/spec_fields.py -->\n"
+BEGIN = "<!-- fields: written by make generate from lockstep/simulator/spec/fields.py -->\n"
 END = "<!-- end of fields -->\n"
 
 

@@ -1,7 +1,7 @@
 """Every field of a specification: what it may hold, what it means, and what holds where nothing is said.
 
-This table is the only place that knows the fields; those of the machine are in `spec_machine`. The checker
-(`spec_check`), the JSON schema and the table in docs/simulator.md (`spec_schema`) are made from it.
+This table is the only place that knows the fields; those of the machine are in `machine`. The checker
+(`check`), the JSON schema and the table in docs/simulator.md (`schema`) are made from it.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from lockstep.simulator.collectives import ALGORITHMS, HIERARCHICAL, KINDS, SEND
 from lockstep.simulator.model import FULL, HALF_GRADIENTS, MIXED
 from lockstep.simulator.schedule import ORDERS
 from lockstep.simulator.simulate import DDP_BUCKET_BYTES
-from lockstep.simulator.spec_field import (
+from lockstep.simulator.spec.field import (
     BLOCKS_MAX,
     CHOICE,
     DIM_MAX,
@@ -30,7 +30,7 @@ from lockstep.simulator.spec_field import (
     count,
     flag,
 )
-from lockstep.simulator.spec_machine import CALIBRATION, CLUSTER
+from lockstep.simulator.spec.machine import CALIBRATION, CLUSTER
 from lockstep.simulator.tree import FULL as RECOMPUTE_ALL
 from lockstep.simulator.tree import MEMORY_ITEMS, NONE, SELECTIVE
 

@@ -9,9 +9,9 @@ from lockstep.contracts.limits import WORLD_SIZE_MAX
 from lockstep.simulator.cluster import Cluster, Device, Level
 from lockstep.simulator.clusters import CLUSTERS
 from lockstep.simulator.collectives import Link
-from lockstep.simulator.spec_check import nearest
-from lockstep.simulator.spec_machine import DEVICES, LINK, SIZED
-from lockstep.simulator.spec_yaml import Places
+from lockstep.simulator.spec.check import nearest
+from lockstep.simulator.spec.machine import DEVICES, LINK, SIZED
+from lockstep.simulator.spec.text import Places
 
 RANK_LEVEL = "rank"
 """What comes before the slash in the name of a rank, as a level's name does in that of a link."""

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lockstep.simulator.spec_check import expected_of
-from lockstep.simulator.spec_field import (
+from lockstep.simulator.spec.check import expected_of
+from lockstep.simulator.spec.field import (
     BOOLEAN,
     CHOICE,
     ENTRIES_MAX,
@@ -19,7 +19,7 @@ from lockstep.simulator.spec_field import (
     VARIANTS,
     Field,
 )
-from lockstep.simulator.spec_fields import SPECIFICATION
+from lockstep.simulator.spec.fields import SPECIFICATION
 
 _TYPES = {BOOLEAN: "boolean", INTEGER: "integer", NUMBER: "number"}
 

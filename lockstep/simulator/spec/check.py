@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from math import isfinite
 from typing import Any
 
-from lockstep.simulator.spec_field import (
+from lockstep.simulator.spec.field import (
     BOOLEAN,
     CHOICE,
     ENTRIES_MAX,
@@ -22,7 +22,7 @@ from lockstep.simulator.spec_field import (
     VARIANTS,
     Field,
 )
-from lockstep.simulator.spec_yaml import Path, Places
+from lockstep.simulator.spec.text import Path, Places
 
 _NAMED = 8
 """Keys that a message names; of more, the nearest is the useful one."""

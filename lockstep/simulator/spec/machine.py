@@ -7,7 +7,7 @@ from lockstep.contracts.limits import WORLD_SIZE_MAX
 from lockstep.simulator import clusters
 from lockstep.simulator.calibrate import START
 from lockstep.simulator.cluster import Device
-from lockstep.simulator.spec_field import (
+from lockstep.simulator.spec.field import (
     CHOICE,
     INTEGER,
     LIST,

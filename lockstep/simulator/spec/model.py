@@ -12,10 +12,10 @@ from lockstep.contracts.errors import ConfigError, MalformedError
 from lockstep.simulator.mesh import Mesh
 from lockstep.simulator.model import MIXED, ModelSpec, Precision
 from lockstep.simulator.schedule import Schedule
-from lockstep.simulator.spec_check import nearest
-from lockstep.simulator.spec_field import BLOCKS_MAX, ENTRIES_MAX, TYPE
-from lockstep.simulator.spec_fields import OPERATOR, PRECISIONS
-from lockstep.simulator.spec_yaml import Places
+from lockstep.simulator.spec.check import nearest
+from lockstep.simulator.spec.field import BLOCKS_MAX, ENTRIES_MAX, TYPE
+from lockstep.simulator.spec.fields import OPERATOR, PRECISIONS
+from lockstep.simulator.spec.text import Places
 from lockstep.simulator.transformers import gpt, llama, moe
 from lockstep.simulator.tree import Node, StrategyTree
 from lockstep.simulator.vision import from_profile, resnet50, vgg19

@@ -21,11 +21,11 @@ from lockstep.simulator.model import ModelSpec
 from lockstep.simulator.preset import Degrees, preset
 from lockstep.simulator.schedule import Schedule
 from lockstep.simulator.simulate import Options, compile_job, simulate
-from lockstep.simulator.spec_check import check, nearest
-from lockstep.simulator.spec_cluster import RANK_LEVEL, build_cluster
-from lockstep.simulator.spec_fields import SPECIFICATION
-from lockstep.simulator.spec_model import apply_overrides, build_model, check_size, schedule_of
-from lockstep.simulator.spec_yaml import Path, Places, read_yaml
+from lockstep.simulator.spec.check import check, nearest
+from lockstep.simulator.spec.cluster import RANK_LEVEL, build_cluster
+from lockstep.simulator.spec.fields import SPECIFICATION
+from lockstep.simulator.spec.model import apply_overrides, build_model, check_size, schedule_of
+from lockstep.simulator.spec.text import Path, Places, read_yaml
 from lockstep.simulator.tree import StrategyTree
 
 
