@@ -1,4 +1,4 @@
-"""The coordinator's HTTP: metrics, health, JSON API and one page.
+"""The coordinator's HTTP: metrics, health, JSON API and the pages.
 
 Reads what is known; what changes anything needs the token. Everything shown comes from messages that anybody on the bus
 may have written, so the page escapes all of it.
@@ -9,11 +9,10 @@ from typing import Any
 
 from aiohttp import web
 
-from coordinator.api import incidents, policy, profile, runs
+from coordinator.api import discovery, events, heatmap, incidents, pages, policy, profile, runs, specification
+from coordinator.api.kept import Kept
 from coordinator.api.services import SERVICES, ApiError, Services
 from coordinator.collector import SnapshotCollector
-from coordinator.incidents import CLOSED
-from coordinator.page import CLOSED_MAX, render_page
 from lockstep.serving.exposition import CONTENT_TYPES, choose_form, render
 
 _REQUEST_MAX_BYTES = 16 << 10  # the largest request names 64 ranks, or every threshold
@@ -29,15 +28,23 @@ def make_app(services: Services) -> web.Application:
     app[_SCRAPES] = asyncio.Semaphore(_SCRAPES_MAX)
     app.add_routes(
         [
-            web.get("/", _page),
+            web.get("/", pages.overview),
+            web.get("/runs/{run}", pages.run),
+            web.get("/static/{digest}/{name}", pages.static),
             web.get("/metrics", _metrics),
             web.get("/-/healthy", _healthy),
             web.get("/-/ready", _ready),
             web.post("/-/reload", policy.reload),
             web.get("/api/v1/runs", runs.list_runs),
             web.get("/api/v1/runs/{run}", runs.show_run),
+            web.get("/api/v1/runs/{run}/heatmap", heatmap.show),
             web.get("/api/v1/runs/{run}/profile", profile.show_profiles),
             web.post("/api/v1/runs/{run}/profile", profile.ask_profile),
+            web.get("/api/v1/runs/{run}/spec", specification.show),
+            web.put("/api/v1/runs/{run}/spec", specification.put),
+            web.delete("/api/v1/runs/{run}/spec", specification.reset),
+            web.get("/api/v1/events", events.listen),
+            web.get("/api/v1/targets", discovery.list_targets),
             web.get("/api/v1/incidents", incidents.list_incidents),
             web.get("/api/v1/incidents/{id}", incidents.show_incident),
             web.get("/api/v1/policy", policy.show_policy),
@@ -48,6 +55,8 @@ def make_app(services: Services) -> web.Application:
             web.delete("/api/v1/runs/{run}/policy", policy.reset_policy),
         ]
     )
+    app[heatmap.HEAT_MAPS], app[pages.PAGES] = Kept(heatmap.KEPT_MAX), Kept(pages.KEPT_MAX)
+    events.install(app)
     app.on_response_prepare.append(_harden)
     return app
 
@@ -66,7 +75,7 @@ async def _json_errors(request: web.Request, handler: Any) -> web.StreamResponse
 
 async def _harden(_: web.Request, response: web.StreamResponse) -> None:
     response.headers["X-Content-Type-Options"] = "nosniff"
-    response.headers["Content-Security-Policy"] = "default-src 'none'; style-src 'unsafe-inline'"
+    response.headers["Content-Security-Policy"] = pages.POLICY
 
 
 async def _healthy(_: web.Request) -> web.Response:
@@ -85,10 +94,3 @@ async def _metrics(request: web.Request) -> web.Response:
         collector = SnapshotCollector(request.app[SERVICES].snapshot())
         body = await asyncio.to_thread(render, collector, form)
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPES[form]})
-
-
-async def _page(request: web.Request) -> web.Response:
-    services = request.app[SERVICES]
-    closed = await asyncio.to_thread(services.store.incidents, state=CLOSED, limit=CLOSED_MAX)
-    text = await asyncio.to_thread(render_page, services.snapshot(), closed, services.control.config)
-    return web.Response(text=text, content_type="text/html")

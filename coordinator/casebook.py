@@ -317,4 +317,5 @@ def _refined(incident: Incident, finding: "Finding") -> Incident:
         advice=(),
         diagnosed=False,
         profile_evidence=(),
+        prediction=None,
     )

@@ -10,7 +10,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from coordinator.findings import HANG
 from lockstep.contracts.limits import SUSPECTS_MAX
-from lockstep.contracts.metrics import BY_NAME, CAUSES, PROFILE_STATES, RUN_STATES, STEP_BUCKETS_SECONDS
+from lockstep.contracts.metrics import (
+    BY_NAME,
+    CAUSES,
+    EXPECTED_STATES,
+    PROFILE_STATES,
+    RUN_STATES,
+    STEP_BUCKETS_SECONDS,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,6 +86,8 @@ def _run_rows(runs: "tuple[RunSnapshot, ...]") -> list[tuple[str, list[Row]]]:
         f"{p}last_step_timestamp_seconds": {r.run: r.last_step_unix_s for r in runs},
         f"{p}recent_step_duration_seconds": {r.run: r.recent_step_seconds for r in runs},
         f"{p}baseline_step_duration_seconds": {r.run: r.baseline_step_seconds for r in runs},
+        f"{p}expected_step_seconds": {r.run: r.expected_step_seconds for r in runs},
+        f"{p}expected_step_error_ratio": {r.run: r.expected_error_ratio for r in runs},
         f"{p}fluctuating": {r.run: r.fluctuating for r in runs},
         f"{p}slow_ranks": {r.run: r.slow_ranks for r in runs},
         f"{p}suspects_omitted": {r.run: r.slow_ranks - len(r.suspects) for r in runs},
@@ -90,6 +99,7 @@ def _run_rows(runs: "tuple[RunSnapshot, ...]") -> list[tuple[str, list[Row]]]:
         for name, values in plain.items()
     ]
     states: list[Row] = [((r.run, state), float(state == r.state)) for r in runs for state in RUN_STATES]
+    models: list[Row] = [((r.run, state), float(state == r.expected_state)) for r in runs for state in EXPECTED_STATES]
     incidents: list[Row] = [
         ((r.run, cause), float(sum(i.cause == cause for i in r.incidents))) for r in runs for cause in CAUSES
     ]
@@ -104,6 +114,7 @@ def _run_rows(runs: "tuple[RunSnapshot, ...]") -> list[tuple[str, list[Row]]]:
     return [
         *rows,
         (f"{p}state", states),
+        (f"{p}expected_state", models),
         (f"{p}incidents_open", incidents),
         (f"{p}imbalance_ratio", imbalances),
         (f"{p}profiles_total", profiles),
@@ -126,12 +137,9 @@ def _incident_rows(run: str, incidents: "tuple[Incident, ...]") -> list[Row]:
 
 
 def _gain_rows(run: str, incidents: "tuple[Incident, ...]") -> list[Row]:
-    """One series per incident whose advice has a predicted gain, limited."""
-    gains = (
-        (incident.id, max((item.predicted_gain_ratio or 0.0 for item in incident.advice), default=0.0))
-        for incident in incidents[:SUSPECTS_MAX]
-    )
-    return [((run, incident_id), gain) for incident_id, gain in gains if gain > 0]
+    """One series per incident whose repair has a predicted gain, limited."""
+    gains = ((incident.id, incident.predicted_gain) for incident in incidents[:SUSPECTS_MAX])
+    return [((run, incident_id), gain[0]) for incident_id, gain in gains if gain is not None]
 
 
 def _hang_rows(run: str, incidents: "tuple[Incident, ...]") -> list[Row]:

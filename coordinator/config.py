@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from coordinator.policy import Policy
+from coordinator.specs import read_specs
 from coordinator.thresholds import apply, catalogue, check_order, check_values
 from lockstep.contracts.domains import DEFAULT_ORDER, parse_degrees
 from lockstep.contracts.errors import ConfigError
@@ -39,6 +40,7 @@ LIVE_KEYS = frozenset(
     {
         *_THRESHOLDS,
         "policy_file",
+        "simulation_file",
         "api_token_file",
         "domains",
         "order",
@@ -59,6 +61,8 @@ class CoordinatorConfig(BrokerConfig):
     """Address that the HTTP server binds."""
     http_port: int = 9856
     """Port of the HTTP server; 0: any free one."""
+    web_config_file: str = ""
+    """TLS and passwords of the HTTP server, in the form of Prometheus' exporter-toolkit; empty: open and plain."""
     state_directory: str = ""
     """Directory of incidents and budgets (SQLite); empty: in memory, lost at exit."""
     record_directory: str = ""
@@ -69,6 +73,8 @@ class CoordinatorConfig(BrokerConfig):
     """File that holds the bearer token of API calls that change something; empty: such calls are refused."""
     policy_file: str = ""
     """YAML file of thresholds by dotted name (`excess.floor_ratio: 0.03`), before the keys below; empty: none."""
+    simulation_file: str = ""
+    """YAML file of run names or patterns and the specifications of their jobs (`big-*: gpt.yaml`); empty: none."""
     domains: str = ""
     """Parallel degrees of the jobs, `tp=8,dp=16,pp=4`; empty: what the agents announce."""
     order: str = DEFAULT_ORDER
@@ -124,6 +130,7 @@ class CoordinatorConfig(BrokerConfig):
             raise ConfigError(f"order: got {self.order!r}, expected an order of {DEFAULT_ORDER!r}")
         self.read_token()
         self.policy()
+        read_specs(self.simulation_file)
 
     def _check_names(self) -> None:
         for key in ("broker_password_file", "broker_ca_file", "api_token_file"):

@@ -8,7 +8,7 @@ it has been kept: half a change is never in force.
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from coordinator.config import LIVE_KEYS
@@ -19,6 +19,7 @@ from lockstep.contracts.metrics import POLICY_SOURCES
 
 if TYPE_CHECKING:
     from coordinator.config import CoordinatorConfig
+    from coordinator.specs import SpecText
 
 _log = logging.getLogger(__name__)
 
@@ -62,10 +63,11 @@ class Settings:
     config: "CoordinatorConfig"
     policy: Policy
     token: str
+    specs: "Mapping[str, SpecText]" = field(default_factory=dict)
 
 
 class Control:
-    """`config`, `token` and `policy(run)` are what is in force now; `changes` counts by source since the start.
+    """`config`, `token`, `specs` (of files) and `policy(run)` are in force; `changes` counts by source since the start.
 
     `kept` holds the changes over HTTP from before a restart, by run. What this version does not know of them, or what
     the configuration contradicts by now, is left out with a warning: a coordinator that watches with its configured
@@ -75,6 +77,7 @@ class Control:
     def __init__(self, settings: Settings, kept: Mapping[str, Mapping[str, Any]], now_s: float) -> None:
         self.config = settings.config
         self.token = settings.token
+        self.specs = settings.specs
         self.changes: Counter[str] = Counter(dict.fromkeys(POLICY_SOURCES, 0))
         self.reload_ok = True
         self.reload_unix_s = now_s
@@ -171,7 +174,7 @@ class Control:
         stays = tuple(name for name in other if name not in LIVE_KEYS)
         before = self.policy()
         self.config = replace(new, **{name: getattr(old, name) for name in stays})
-        self.token, self._base = settings.token, settings.policy
+        self.token, self._base, self.specs = settings.token, settings.policy, settings.specs
         self._policies.clear()
         self.reload_ok, self.reload_unix_s = True, now_s
         changes = self._tell(_differences(before, self.policy(), ALL_RUNS), "file", who)

@@ -8,12 +8,13 @@ import logging
 import sqlite3
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import aiomqtt
 
 from coordinator import events as ev
-from coordinator.incidents import AdviceItem, Incident
+from coordinator.fitting import fit_model, predict_gain
+from coordinator.incidents import AdviceItem, Incident, Prediction
 from lockstep.contracts.errors import LockstepError
 from lockstep.contracts.messages import ProfileRequest
 from lockstep.diagnosis import INSUFFICIENT, Diagnosis, explain
@@ -26,10 +27,12 @@ if TYPE_CHECKING:
     from coordinator.store import Store
 
 _log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 LEARNT_STEPS = 50  # judged steps between two writes of what detectors have learnt: baselines take 64 steps to move
 _RETRY_S = 5.0
 _REASON_MAX = 200  # characters of an error in an incident's evidence
+_REASON_LONG_MAX = 500  # of why there is no model: it names file, field, got and expected
 
 
 class Spawn(Protocol):
@@ -54,6 +57,7 @@ class Effects:
         self._remembered: dict[str, Judgement] = {}
         self._learnt_step: dict[str, int] = {}
         self._changed = asyncio.Event()
+        self._simulating = asyncio.Lock()  # a simulation is pure computing: two at once would take twice as long each
 
     def perform(self, orders: "Orders") -> None:
         """Start all that is asked for, in order; returns at once."""
@@ -83,6 +87,10 @@ class Effects:
             case ev.Diagnose():
                 about = instruction.incident_id or f"request {instruction.request_id}"
                 self._spawn(self._diagnose(name, instruction), f"diagnosis of {about}")
+            case ev.FitModel():
+                self._spawn(self._fit(name, instruction), f"fit of {name}")
+            case ev.Predict():
+                self._spawn(self._predict(name, instruction), f"prediction of {instruction.incident_id}")
             case ev.ForgetRun():
                 self._runs.forget(name)
                 self._remembered.pop(name, None)
@@ -204,6 +212,63 @@ class Effects:
         failure = () if error is None else (f"the diagnosis failed: {error!s:.{_REASON_MAX}}",)
         event = _diagnosed(order, result, failure, self._now_s())
         self.perform(self._runs.feed(name, event))
+
+    async def _fit(self, name: str, order: ev.FitModel) -> None:
+        async with self._simulating:
+            model, reason = await self._computed(fit_model, order.spec, order.window, what=f"model of run {name}")
+        if model is not None:
+            _log.info(
+                "run %s: expects steps of %.4g s +- %.0f %%",
+                name,
+                model.expected_step_seconds,
+                100 * model.error_band_ratio,
+            )
+            try:
+                await asyncio.to_thread(self._store.keep_window, name, order.spec.digest, order.window)
+            except sqlite3.Error as error:
+                _log.warning("state store: %s; the healthy window of run %s is not kept", error, name)
+        fitted = ev.FittedEvent(
+            unix_s=self._now_s(),
+            cause_id=order.cause_id,
+            spec=order.spec,
+            window=order.window,
+            model=model,
+            reason=reason,
+        )
+        self.perform(self._runs.take_fitted(name, fitted))
+
+    async def _predict(self, name: str, order: ev.Predict) -> None:
+        async with self._simulating:
+            gain, _ = await self._computed(
+                predict_gain, order.model, order.fault, what=f"repair of {order.incident_id}"
+            )
+        if gain is not None:
+            prediction = Prediction(
+                gain_ratio=gain.gain_ratio,
+                faulty_step_seconds=gain.faulty_step_seconds,
+                repaired_step_seconds=gain.repaired_step_seconds,
+                error_band_ratio=gain.error_band_ratio,
+            )
+            event = ev.PredictedEvent(
+                unix_s=self._now_s(),
+                cause_id=order.cause_id,
+                incident_id=order.incident_id,
+                prediction=prediction,
+            )
+            self.perform(self._runs.feed(name, event))
+
+    async def _computed(self, function: Callable[..., _T], *given: object, what: str) -> tuple[_T | None, str]:
+        """Return what `function` makes of `given` on a thread, or None and why: specifications come from outside."""
+        work = asyncio.ensure_future(asyncio.to_thread(function, *given))
+        await asyncio.wait((work,))
+        error = work.exception()
+        if error is None:
+            return work.result(), ""
+        expected = isinstance(error, LockstepError)
+        _log.log(
+            logging.WARNING if expected else logging.ERROR, "%s: %s", what, error, exc_info=None if expected else error
+        )
+        return None, f"{error!s:.{_REASON_LONG_MAX}}"
 
 
 def _by_node(run: "Run", ranks: tuple[int, ...]) -> dict[str, list[int]]:

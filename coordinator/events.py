@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from coordinator.detect.hang import Hang
     from coordinator.findings import Judgement
-    from coordinator.incidents import AdviceItem, Incident
+    from coordinator.incidents import AdviceItem, Incident, Prediction
     from coordinator.policy import Policy
+    from coordinator.specs import SpecText
     from lockstep.contracts.domains import Topology
     from lockstep.contracts.messages import ProfileAnswer, TraceSummary
     from lockstep.diagnosis import Diagnosis
+    from lockstep.simulator.measured import Window
+    from lockstep.simulator.online import OnlineModel
+    from lockstep.simulator.repair import Fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +128,24 @@ class DiagnosedEvent(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedEvent(Event):
+    """What the run's model says the repair of an incident would give back."""
+
+    incident_id: str
+    prediction: "Prediction"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedEvent(Event):
+    """What came of `FitModel`: the model, or the reason why there is none. Not for a run's machine."""
+
+    spec: "SpecText"
+    window: "Window"
+    model: "OnlineModel | None"
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Instruction:
     """Parent of all instructions."""
 
@@ -184,6 +206,23 @@ class Diagnose(Instruction):
     peers: "tuple[TraceSummary, ...]"
     step_seconds: float
     excess_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitModel(Instruction):
+    """Fit the run's model to a healthy window, and keep the window."""
+
+    spec: "SpecText"
+    window: "Window"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predict(Instruction):
+    """Ask the run's model what the repair of an incident would give back."""
+
+    incident_id: str
+    fault: "Fault"
+    model: "OnlineModel"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,8 @@ from lockstep.contracts.errors import MalformedError
 
 OPEN = "open"
 CLOSED = "closed"
+BY_MODEL, BY_BREAKDOWN = "model", "breakdown"
+"""Where a predicted gain comes from: the run's model, or the advice made from a capture."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +31,19 @@ class ProfileNote:
     first_step: int
     steps: int
     cost_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What the run's model says of the repair: the share of the step that it gives back, and the two steps.
+
+    `error_band_ratio` is that of both steps.
+    """
+
+    gain_ratio: float
+    faulty_step_seconds: float
+    repaired_step_seconds: float
+    error_band_ratio: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +85,18 @@ class Incident:
     state: str = OPEN
     profile: ProfileNote | None = field(default=None)
     explanation: dict[str, Any] = field(default_factory=dict)
+    prediction: Prediction | None = None
+
+    @property
+    def predicted_gain(self) -> tuple[float, str] | None:
+        """Share of the step that the repair gives back, and who says so; None where nobody can.
+
+        The model goes before the advice's breakdown of a capture: it knows what waits for what.
+        """
+        if self.prediction is not None:
+            return self.prediction.gain_ratio, BY_MODEL
+        best = max((item.predicted_gain_ratio or 0.0 for item in self.advice), default=0.0)
+        return (best, BY_BREAKDOWN) if best > 0 else None
 
 
 def to_json(incident: Incident) -> dict[str, Any]:
@@ -81,6 +108,8 @@ def to_json(incident: Incident) -> dict[str, Any]:
     value["measured_evidence_count"] = len(incident.evidence)
     del value["profile_evidence"]
     value["advice"] = [asdict(item) for item in incident.advice]
+    gain = incident.predicted_gain
+    value["predicted_gain"] = None if gain is None else {"ratio": gain[0], "source": gain[1]}
     if incident.profile is not None:
         value["profile"]["ranks"] = list(incident.profile.ranks)
     return value
@@ -96,7 +125,7 @@ def from_json(value: Mapping[str, Any], *, where: str) -> Incident:
     """
     try:
         known = {item.name: value[item.name] for item in fields(Incident) if item.name in value}
-        domain, profile = value["domain"], value["profile"]
+        domain, profile, prediction = value["domain"], value["profile"], value.get("prediction")
         measured = value["measured_evidence_count"]
         known |= {
             "ranks": tuple(value["ranks"]),
@@ -104,6 +133,7 @@ def from_json(value: Mapping[str, Any], *, where: str) -> Incident:
             "evidence": tuple(value["evidence"][:measured]),
             "profile_evidence": tuple(value["evidence"][measured:]),
             "advice": tuple(AdviceItem(**item) for item in value["advice"]),
+            "prediction": None if prediction is None else Prediction(**prediction),
             "profile": None if profile is None else ProfileNote(**{**profile, "ranks": tuple(profile["ranks"])}),
         }
         return Incident(**known)

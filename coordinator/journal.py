@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from coordinator import events as ev
-from coordinator.incidents import AdviceItem, from_json, to_json
+from coordinator.incidents import AdviceItem, Prediction, from_json, to_json
 from coordinator.memory import RunMemory, learnt_from_bytes, memory_from_json
 from coordinator.policy import Policy
 from lockstep.contracts.errors import MalformedError
@@ -64,6 +64,7 @@ _MESSAGES: dict[str, type] = {
 }
 _EVENTS: dict[str, type[ev.Event]] = {
     "diagnosed": ev.DiagnosedEvent,
+    "predicted": ev.PredictedEvent,
     "profile_asked": ev.ProfileAskedEvent,
     "policy": ev.PolicyChangedEvent,
     "profile_failed": ev.ProfileFailedEvent,
@@ -204,6 +205,7 @@ _RESTORE: dict[str, Callable[[Any], Any]] = {
     "advice": lambda items: tuple(AdviceItem(**item) for item in items),
     "evidence": tuple,
     "policy": policy_of,
+    "prediction": lambda value: Prediction(**value),
     "ranks": tuple,
 }
 

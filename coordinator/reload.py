@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from coordinator.control import Control, Reloaded, Settings
+from coordinator.specs import read_specs
 from lockstep.contracts.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ def read_settings(config: "CoordinatorConfig") -> Settings:
         A value or a file that cannot be used.
     """
     config.validate()
-    return Settings(config=config, policy=config.policy(), token=config.read_token())
+    specs = read_specs(config.simulation_file)
+    return Settings(config=config, policy=config.policy(), token=config.read_token(), specs=specs)
 
 
 class Reloader:

@@ -4,6 +4,7 @@ import logging
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from coordinator.expectation import Expectation
 from coordinator.explain import Scene
 from coordinator.findings import SLOW_RANK
 from coordinator.judge import Judge
@@ -43,6 +44,7 @@ class Run:
     progress: ProgressBook = field(default_factory=ProgressBook)
     remembered: Learnt | None = None
     """What an earlier coordinator's judge had learnt, until this one's begins."""
+    expectation: Expectation = field(default_factory=Expectation)
     fingerprint: str = ""
     """Of whom `judge` learns."""
     judged_until: tuple[int, float] = (-1, float("-inf"))
@@ -96,7 +98,7 @@ class Run:
     def snapshot(self) -> RunSnapshot:
         """Return what is known of the run now."""
         machine = self.machine
-        judgement = machine.judgement
+        judgement, model = machine.judgement, self.expectation.model
         is_live = machine.state not in (State.WARMING, State.HUNG, State.LOST, State.FINISHED)
         findings = judgement.findings if judgement and is_live else ()
         slow = sorted((f for f in findings if f.kind == SLOW_RANK), key=lambda finding: -finding.excess_ratio)
@@ -121,6 +123,9 @@ class Run:
             step_counts=tuple(self.histogram.counts),
             step_sum_seconds=self.histogram.sum_seconds,
             imbalance_ratios=judgement.imbalance_ratios if judgement else {},
+            expected_state=self.expectation.state,
+            expected_step_seconds=model.expected_step_seconds if model else None,
+            expected_error_ratio=model.error_band_ratio if model else None,
         )
 
 

@@ -9,13 +9,16 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from coordinator import events as ev
+from coordinator.expectation import Expectation
 from coordinator.explain import explain_told
+from coordinator.healthy import KeptWindow
 from coordinator.memory import RunMemory
 from coordinator.progress import is_going_on
 from coordinator.run import Run
 from coordinator.scope import heard, is_watched
 from coordinator.snapshot import RunSnapshot
 from coordinator.state import RunMachine
+from coordinator.targets import Targets
 from coordinator.timeline import Timeline, rejections
 from coordinator.topology import Membership
 from lockstep.contracts.errors import ConfigError, MalformedError
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 
     from coordinator.config import CoordinatorConfig
     from coordinator.policy import Policy
+    from coordinator.specs import SpecText
     from coordinator.timeline import StepRow
     from lockstep.contracts.codec import Message
     from lockstep.contracts.domains import Topology
@@ -72,12 +76,15 @@ class Runs:
         self._config = config
         self._tap = tap
         self._policy_of: Callable[[str], Policy] = lambda _: policy
+        self._spec_of: Callable[[str], SpecText | None] = lambda _: None
+        self._windows: dict[str, KeptWindow] = {}
         self._memories = dict(memories)
         self._clock = clock
         self.by_name: dict[str, Run] = {}
         self.rejected = rejections()
         self.records_lost = 0
         self.nodes_alive: set[str] = set()
+        self.targets = Targets()
         self.detections = 0
         self.detection_seconds = 0.0
         self.last_detection_unix_s: float | None = None
@@ -100,6 +107,7 @@ class Runs:
                 return self._take_announcement(message, now_s)
             case NodeAlive():
                 (self.nodes_alive.add if message.alive else self.nodes_alive.discard)(message.node)
+                self.targets.hear(message, now_s)
                 return []
             case ProfileAnswer():
                 answered = ev.AnswerEvent(unix_s=now_s, cause_id=f"answer:{message.request_id}", answer=message)
@@ -158,6 +166,22 @@ class Runs:
         explained = explain_told(instructions, run.scene, event) if instructions else ()
         return [(name, instructions), *((name, run.machine.handle(each)) for each in explained)]
 
+    def expect(
+        self, spec_of: "Callable[[str], SpecText | None]", windows: Mapping[str, KeptWindow] | None = None
+    ) -> None:
+        """Take what runs are said to be, those that are under way included; `windows` is what was kept of them."""
+        self._spec_of = spec_of
+        self._windows |= windows or {}
+        for run in self.by_name.values():
+            run.expectation.adopt(spec_of(run.name))
+
+    def take_fitted(self, name: str, fitted: ev.FittedEvent) -> Orders:
+        """Take what came of a fit; return what its model is asked of the incidents that are open."""
+        run = self.by_name.get(name)
+        if run is None or not run.expectation.take(fitted):
+            return []
+        return [(name, run.expectation.repairs(run.machine.casebook.active, fitted.cause_id))]
+
     def configure(self, config: "CoordinatorConfig") -> None:
         """Take another configuration: degrees and order for runs that begin from now on, and how many there may be."""
         self._config = config
@@ -200,6 +224,7 @@ class Runs:
         if run is not None:
             self._memories[name] = run.machine.memory()
         self._lost_of_node.pop(name, None)
+        self._windows.pop(name, None)
 
     def _count_lost(self, batches: "Sequence[StepBatch]") -> None:
         """Count what the nodes of a run have lost since they last said so."""
@@ -216,6 +241,7 @@ class Runs:
         if run.generation != run.timeline.generation:
             run.generation, run.judge = run.timeline.generation, None
             run.remembered, run.judged_until = None, (-1, float("-inf"))
+            run.expectation.begin_attempt()
             event = ev.RestartedEvent(unix_s=now_s, cause_id=f"attempt:{run.generation}")
             orders += self._feed(run.name, event)
         for row in run.timeline.ready(now_s):
@@ -237,7 +263,10 @@ class Runs:
         self.last_detection_unix_s = now_s
         run.histogram.observe(judgement.step_seconds)
         event = ev.StepJudgedEvent(unix_s=now_s, cause_id=f"step:{row.step}", judgement=judgement)
-        return self._feed(run.name, event)
+        due = run.expectation.see(row, judgement, run.topology, event.cause_id)
+        orders = self._feed(run.name, event)
+        due += run.expectation.repairs(run.machine.casebook.active, event.cause_id)
+        return [*orders, (run.name, due)] if due else orders
 
     def _take_announcement(self, announcement: NodeAnnouncement, now_s: float) -> Orders:
         run = self.by_name.get(announcement.run) or self._new_run(announcement, now_s)
@@ -304,6 +333,7 @@ class Runs:
             timeline=Timeline(policy.timeline, self.rejected),
             machine=RunMachine(name, policy, memory),
             remembered=memory.learnt if memory else None,
+            expectation=Expectation(self._spec_of(name), self._windows.get(name)),
         )
 
     def _topology(self, run: Run) -> "Topology":

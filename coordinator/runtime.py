@@ -28,11 +28,13 @@ from coordinator.reload import Reloader, read_settings
 from coordinator.runs import Runs
 from coordinator.scope import is_watched
 from coordinator.snapshot import Snapshot
+from coordinator.specs import Specs
 from coordinator.store import Store
 from lockstep.contracts.codec import Message
 from lockstep.contracts.errors import ConfigError, MalformedError
 from lockstep.contracts.messages import StepBatch
 from lockstep.contracts.metrics import RECORDING_STATES
+from lockstep.serving.web import Web
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +80,8 @@ class Coordinator:
         self._recorder = await asyncio.to_thread(self._make_recorder, memories)
         self._runs = Runs(self.config, self._control.policy(), memories, time.perf_counter, self._recorder)
         self._runs.adopt(self._control.policy, time.time())
+        self._specs = Specs(self._control.specs, await asyncio.to_thread(store.load_specifications))
+        self._runs.expect(self._specs.of, await asyncio.to_thread(store.load_windows))
         self._bus = Bus(self.config, self._on_message)
         self._gathering = Gathering(self._take_batches)
         self._effects = Effects(self._runs, self._bus, store, self._spawn, time.time)
@@ -95,11 +99,15 @@ class Coordinator:
             is_ready=self._bus.connected.is_set,
             reload=self._reloader.reload,
             changing=changing,
+            specs=self._specs,
         )
-        runner = web.AppRunner(make_app(services), access_log=None, shutdown_timeout=_CLOSE_S)
+        app = make_app(services)
+        guard = Web(self.config.web_config_file, is_token=services.is_token)
+        guard.protect(app)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_S)
         await runner.setup()
         try:
-            await self._bind(runner)
+            await self._bind(runner, guard)
             bus_stop = asyncio.Event()
             async with asyncio.TaskGroup() as self._group:
                 self._spawn(self._bus.run(bus_stop), "bus")
@@ -115,15 +123,15 @@ class Coordinator:
             self._group = None
             await runner.cleanup()
 
-    async def _bind(self, runner: web.AppRunner) -> None:
+    async def _bind(self, runner: web.AppRunner, guard: Web) -> None:
         host, port = self.config.http_host, self.config.http_port
-        site = web.TCPSite(runner, host, port)
+        site = web.TCPSite(runner, host, port, ssl_context=guard.context)
         try:
             await site.start()
         except OSError as error:
             raise ConfigError(f"http_port: got {port}, expected a free port on {host}: {error.strerror}") from None
         self.http_port = int(runner.addresses[0][1])
-        _log.info("coordinator on http://%s:%d/", host, self.http_port)
+        _log.info("coordinator on %s://%s:%d/", guard.scheme, host, self.http_port)
 
     async def _shut_down(self, runner: web.AppRunner, bus_stop: asyncio.Event) -> None:
         """Stop accepting, leave the bus, end what is under way, write what has gathered; each within a deadline."""
@@ -198,6 +206,8 @@ class Coordinator:
 
     def _reconfigure(self) -> None:
         self._runs.configure(self._control.config)
+        self._specs.configure(self._control.specs)
+        self._runs.expect(self._specs.of)
         self._effects.perform(self._runs.adopt(self._control.policy, time.time()))
 
     def _snapshot(self) -> Snapshot:

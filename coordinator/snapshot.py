@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coordinator.incidents import Incident
-from lockstep.contracts.metrics import RECORDING_STATES, STEP_BUCKETS_SECONDS
+from lockstep.contracts.metrics import EXPECTED_STATES, RECORDING_STATES, STEP_BUCKETS_SECONDS
 
 
 @dataclass(slots=True)
@@ -60,6 +60,9 @@ class RunSnapshot:
     step_counts: tuple[int, ...]
     step_sum_seconds: float
     imbalance_ratios: Mapping[str, float] = field(default_factory=dict)
+    expected_state: str = EXPECTED_STATES[0]
+    expected_step_seconds: float | None = None
+    expected_error_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,6 +63,7 @@ class RunMachine:
             ev.SummaryEvent: self._on_summary,
             ev.DiagnosedEvent: self._on_diagnosed,
             ev.ExplainedEvent: self._on_explained,
+            ev.PredictedEvent: self._on_predicted,
         }
         self._out: list[ev.Instruction] = []
         self._cause_id = ""
@@ -236,6 +237,11 @@ class RunMachine:
         incident = self.casebook.incidents.get(event.incident_id)
         if incident is not None:
             self._update(replace(incident, explanation=event.explanation))
+
+    def _on_predicted(self, event: ev.PredictedEvent) -> None:
+        incident = self.casebook.incidents.get(event.incident_id)
+        if incident is not None:
+            self._update(replace(incident, prediction=event.prediction))
 
     def _update(self, incident: Incident) -> None:
         self.casebook.incidents[incident.id] = incident

@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coordinator.healthy import KeptWindow, window_from_json, window_to_json
 from coordinator.incidents import CLOSED, OPEN, Incident, from_json, to_json
 from coordinator.memory import LEARNT_MAX_BYTES, Learnt, RunMemory, learnt_from_bytes, memory_from_json
 from lockstep.contracts.errors import ConfigError, MalformedError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from coordinator.thresholds import Value
+    from lockstep.simulator.measured import Window
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +35,8 @@ CREATE TABLE IF NOT EXISTS incidents (
 CREATE INDEX IF NOT EXISTS incidents_by_run ON incidents (run, state, opened_unix_ns);
 CREATE TABLE IF NOT EXISTS runs (run TEXT PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS learnt (run TEXT PRIMARY KEY, body BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS specifications (run TEXT PRIMARY KEY, body TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS windows (run TEXT PRIMARY KEY, digest TEXT NOT NULL, body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS policy (run TEXT PRIMARY KEY, body TEXT NOT NULL);
 """
 
@@ -95,10 +99,11 @@ class Store:
         self.keep([incident], {})
 
     def forget_learnt(self, runs: "Iterable[str]") -> None:
-        """Drop what the detectors of these runs have learnt: they have ended."""
+        """Drop what the detectors of these runs have learnt, and their healthy windows: they have ended."""
         with self._lock, self._transaction():
             for run in runs:
                 self._database.execute("DELETE FROM learnt WHERE run = ?", (run,))
+                self._database.execute("DELETE FROM windows WHERE run = ?", (run,))
 
     @contextlib.contextmanager
     def _transaction(self) -> "Iterator[None]":
@@ -162,6 +167,39 @@ class Store:
             return {run: dict(json.loads(body)) for run, body in rows}
         except (ValueError, TypeError) as error:
             raise MalformedError("policy", where=self._where, got=repr(error), expected="what was kept") from error
+
+    def keep_specification(self, run: str, text: str | None) -> None:
+        """Write what a run was said to be over HTTP; None leaves nothing behind."""
+        with self._lock:
+            if text is None:
+                self._database.execute("DELETE FROM specifications WHERE run = ?", (run,))
+            else:
+                self._database.execute("INSERT OR REPLACE INTO specifications VALUES (?, ?)", (run, text))
+
+    def load_specifications(self) -> dict[str, str]:
+        """Return what `keep_specification` wrote, by run."""
+        with self._lock:
+            return dict(self._database.execute("SELECT run, body FROM specifications").fetchall())
+
+    def keep_window(self, run: str, digest: str, window: "Window") -> None:
+        """Write the healthy window that a run's model was fitted to, by the digest of its specification."""
+        with self._lock:
+            body = json.dumps(window_to_json(window))
+            self._database.execute("INSERT OR REPLACE INTO windows VALUES (?, ?, ?)", (run, digest, body))
+
+    def load_windows(self) -> dict[str, KeptWindow]:
+        """Return what `keep_window` wrote, by run; what is damaged is left out: another healthy window will come."""
+        with self._lock:
+            rows = self._database.execute("SELECT run, digest, body FROM windows").fetchall()
+        windows = {}
+        for run, digest, body in rows:
+            try:
+                window = window_from_json(json.loads(body), where=f"{self._where}, run {run}")
+            except (MalformedError, ValueError) as error:
+                _log.warning("%s; discarded, the run's model waits for another window", error)
+                continue
+            windows[run] = KeptWindow(digest=digest, window=window)
+        return windows
 
     def incidents(self, *, run: str = "", state: str = "", limit: int = LIST_MAX) -> list[Incident]:
         """Return incidents, the youngest first, at most `limit`.

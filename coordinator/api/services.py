@@ -3,12 +3,13 @@
 import asyncio
 import hmac
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
 from coordinator.control import Control, Reloaded
+from coordinator.specs import Specs
 
 if TYPE_CHECKING:
     from coordinator.runs import Orders, Run, Runs
@@ -35,6 +36,12 @@ class Services:
     is_ready: Callable[[], bool]
     reload: Callable[[str], Awaitable[Reloaded]]
     changing: asyncio.Lock
+    specs: Specs = field(default_factory=Specs)
+
+    def is_token(self, given: str) -> bool:
+        """Whether a bearer token is the configured one; none is where none is configured."""
+        token = self.control.token
+        return bool(token) and hmac.compare_digest(given.encode(errors="replace"), token.encode())
 
 
 SERVICES: web.AppKey[Services] = web.AppKey("services", Services)
@@ -57,11 +64,11 @@ def authorise(request: web.Request) -> None:
     ApiError
         No token is configured, or the request has another one.
     """
-    token = request.app[SERVICES].control.token
-    if not token:
+    services = request.app[SERVICES]
+    if not services.control.token:
         raise ApiError(web.HTTPForbidden.status_code, "api_token_file is not set: nothing can be changed over HTTP")
-    given = request.headers.get("Authorization", "").encode(errors="replace")
-    if not hmac.compare_digest(given, f"Bearer {token}".encode()):
+    kind, _, given = request.headers.get("Authorization", "").partition(" ")
+    if kind != "Bearer" or not services.is_token(given):
         raise ApiError(web.HTTPUnauthorized.status_code, "Authorization: expected Bearer and the configured token")
 
 

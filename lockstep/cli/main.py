@@ -38,6 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
         run_command,
         services_command,
         simulate_command,
+        top_command,
         whatif_command,
     )
 
@@ -49,6 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
     run_command.add(commands)
     services_command.add(commands)
     replay_command.add(commands)
+    top_command.add(commands)
     profile_command.add(commands)
     analyze_command.add(commands)
     simulate_command.add(commands)

@@ -18,6 +18,8 @@ IMBALANCES = ("stage", "replica", "work")
 CAUSES = ("compute", "host", "data", "gc", "link", "imbalance", "unknown")
 RUN_STATES = ("warming", "healthy", "suspect", "profiling", "diagnosed", "recovering", "hung", "lost", "finished")
 PROFILE_STATES = ("requested", "done", "refused", "expired")
+EXPECTED_STATES = ("unspecified", "waiting", "fitting", "known", "refused")
+"""How far a run's model is: nobody says what the job is, no healthy window yet, being fitted, fitted, impossible."""
 RECORDING_STATES = ("written", "dropped")
 POLICY_SOURCES = ("api", "file")
 STEP_BUCKETS_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

@@ -10,6 +10,7 @@ are never used.
 from lockstep.contracts.limits import SUSPECTS_MAX
 from lockstep.contracts.metric import (
     CAUSES,
+    EXPECTED_STATES,
     FLAGS,
     IMBALANCES,
     PHASES,
@@ -27,6 +28,7 @@ __all__ = [
     "BY_NAME",
     "CATALOGUE",
     "CAUSES",
+    "EXPECTED_STATES",
     "FLAGS",
     "IMBALANCES",
     "PHASES",
@@ -76,6 +78,26 @@ _JUDGED: tuple[Metric, ...] = (
         "gauge",
         "Step duration of the run when it was healthy.",
         "run",
+    ),
+    _coordinator(
+        "lockstep_run_expected_step_seconds",
+        "gauge",
+        "Step duration that the model of the job expects of a healthy run; absent without a model.",
+        "run",
+    ),
+    _coordinator(
+        "lockstep_run_expected_step_error_ratio",
+        "gauge",
+        "Error of that expectation: nine of ten healthy steps that were not fitted lie inside it.",
+        "run",
+    ),
+    _coordinator(
+        "lockstep_run_expected_state",
+        "gauge",
+        "1 for how far the model of a run is, 0 for the others; only a known one expects anything.",
+        "run",
+        "state",
+        values=EXPECTED_STATES,
     ),
     _coordinator(
         "lockstep_run_fluctuating",
@@ -138,7 +160,8 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_incident_predicted_gain_ratio",
         "gauge",
-        "Share of the step that the best advice for an open incident would give back, as far as that can be predicted.",
+        "Share of the step that the repair of an open incident would give back: by the run's model where there is one, "
+        "else by the best advice.",
         "run",
         "incident",
     ),

@@ -1,5 +1,6 @@
 """The exposition against the catalogue."""
 
+import re
 import subprocess
 from dataclasses import replace
 
@@ -7,10 +8,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator.collector import SnapshotCollector
-from coordinator.incidents import AdviceItem
+from coordinator.incidents import AdviceItem, Prediction
 from coordinator.snapshot import RunSnapshot, Snapshot, StepHistogram, Suspect
 from lockstep.contracts.limits import SUSPECTS_MAX
-from lockstep.contracts.metrics import CATALOGUE, CAUSES, PROFILE_STATES, RUN_STATES
+from lockstep.contracts.metrics import CATALOGUE, CAUSES, EXPECTED_STATES, PROFILE_STATES, RUN_STATES
 from lockstep.serving.exposition import render
 from tests.coordinator.test_store import incident
 
@@ -50,6 +51,9 @@ def run_snapshot(name="job", **more):
         "profiles": {"requested": 2},
         "step_counts": tuple(histogram.counts),
         "step_sum_seconds": histogram.sum_seconds,
+        "expected_state": "known",
+        "expected_step_seconds": 0.25,
+        "expected_error_ratio": 0.05,
         "imbalance_ratios": {"stage": 0.1, "replica": 0.05, "work": 0.0},
     }
     return RunSnapshot(**(values | more))
@@ -103,6 +107,16 @@ def test_the_root_cause_and_the_best_advice_of_an_incident():
     assert gains == [0.25]
 
 
+def test_the_gain_is_the_models_where_there_is_one():
+    """One meaning, one series: a model goes before the advice's breakdown, and what neither can say is left out."""
+    said = Prediction(gain_ratio=0.4, faulty_step_seconds=0.5, repaired_step_seconds=0.3, error_band_ratio=0.05)
+    told = (incident(1, advice=ADVICE, prediction=said), incident(2, advice=ADVICE), incident(3, advice=()))
+    found = samples(rendered(snapshot(run_snapshot(incidents=told)), "text").decode())
+    name = "lockstep_incident_predicted_gain_ratio"
+    gains = {dict(labels)["incident"]: value for (sample, labels), value in found.items() if sample == name}
+    assert gains == {"job-1": 0.4, "job-2": 0.25}
+
+
 def test_enumerated_labels_are_always_there():
     """States, causes and outcomes are exported with 0 before they ever happen."""
     found = samples(rendered(snapshot(run_snapshot()), "text").decode())
@@ -110,6 +124,7 @@ def test_enumerated_labels_are_always_there():
         ("lockstep_run_state", "state", RUN_STATES),
         ("lockstep_run_incidents_open", "cause", CAUSES),
         ("lockstep_run_profiles_total", "state", PROFILE_STATES),
+        ("lockstep_run_expected_state", "state", EXPECTED_STATES),
     ):
         got = {dict(labels)[label]: value for (sample, labels), value in found.items() if sample == name}
         assert got.keys() == set(values)
@@ -119,10 +134,12 @@ def test_enumerated_labels_are_always_there():
 
 def test_what_is_not_known_is_left_out_and_not_zero():
     """A run without a step has no step, and a coordinator without a detection no time of one."""
-    bare = run_snapshot(step=None, last_step_unix_s=None, recent_step_seconds=None, baseline_step_seconds=None)
+    names = ("step", "last_step_unix_s", "recent_step_seconds", "baseline_step_seconds")
+    bare = run_snapshot(**dict.fromkeys((*names, "expected_step_seconds", "expected_error_ratio")))
     text = rendered(snapshot(bare), "text").decode()
     assert "lockstep_run_step{" not in text
     assert "lockstep_run_baseline_step_duration_seconds{" not in text
+    assert "lockstep_run_expected_step" not in re.sub("(?m)^#.*$", "", text)
 
 
 def test_a_hang_is_exported_by_the_ranks_that_have_not_arrived():

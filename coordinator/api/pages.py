@@ -1,0 +1,110 @@
+"""The pages and their files, as a browser asks for them. Rendering is done on a thread, once for all who look."""
+
+import asyncio
+import functools
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from coordinator.api.kept import Kept, Work
+from coordinator.api.services import SERVICES
+from coordinator.incidents import CLOSED
+from coordinator.page import CLOSED_MAX, assets, render_page
+from coordinator.page.heat import slowest
+from coordinator.page.lines import NODE, kinds_of, spans_text
+from coordinator.page.run_page import CAPTURES_SHOWN, RunView, render_run, render_unknown
+from coordinator.page.run_page import CLOSED_MAX as CLOSED_OF_RUN_MAX
+
+if TYPE_CHECKING:
+    from coordinator.api.services import Services
+    from coordinator.explain import Scene
+    from coordinator.incidents import Incident
+    from coordinator.run import Run
+    from coordinator.snapshot import Snapshot
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""What a browser may do with any answer: files and answers of this server. A second fence behind the escaping."""
+PAGES: web.AppKey[Kept] = web.AppKey("pages", Kept)
+KEPT_MAX = 64
+"""Pages kept, of 50 KB each, 300 KB at most."""
+_DOMAINS_MAX = 64  # of a kind, listed on a page; 6 KB each
+
+
+async def overview(request: web.Request) -> web.Response:
+    """Show all runs."""
+    services = request.app[SERVICES]
+    closed = await asyncio.to_thread(services.store.incidents, state=CLOSED, limit=CLOSED_MAX)
+
+    def look() -> Work:
+        snapshot, config = services.snapshot(), services.control.config
+        return Work(
+            (snapshot.runs, *_around(snapshot), closed, config), lambda: _encoded(render_page(snapshot, closed, config))
+        )
+
+    return await request.app[PAGES].answer(request, "", look, content_type="text/html")
+
+
+async def run(request: web.Request) -> web.Response:
+    """Show one run."""
+    services, name = request.app[SERVICES], request.match_info["run"]
+    found = services.runs.by_name.get(name)
+    if found is None:
+        text = render_unknown(name, services.snapshot(), services.control.config)
+        return web.Response(text=text, content_type="text/html", status=web.HTTPNotFound.status_code)
+    closed = await asyncio.to_thread(services.store.incidents, run=name, state=CLOSED, limit=CLOSED_OF_RUN_MAX)
+    look = functools.partial(_look, services, found, closed)
+    return await request.app[PAGES].answer(request, f"run {name}", look, content_type="text/html")
+
+
+def _look(services: "Services", found: "Run", closed: "list[Incident]") -> Work:
+    """Return what the page of a run is made of; what walks over all ranks is left to the thread."""
+    snapshot, config, desk = services.snapshot(), services.control.config, found.machine.captures
+    known = [*([desk.current] if desk.current else []), *reversed(desk.past)][:CAPTURES_SHOWN]
+    values: dict[str, Any] = {
+        "run": services.runs.snapshot_of(found),
+        "captures": [capture.progress() for capture in known],
+        "closed": closed,
+        "profile_steps": found.policy.profile.steps,
+    }
+    scene = found.scene if found.topology is not None else None
+
+    def make() -> bytes:
+        return _encoded(render_run(RunView(**values, **_of_scene(scene)), snapshot, config))
+
+    return Work((values, found.generation, *_around(snapshot), config), make)
+
+
+def _around(snapshot: "Snapshot") -> tuple[bool, int]:
+    """Return what the head of every page shows."""
+    return snapshot.is_connected, snapshot.nodes_alive
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode(errors="replace")
+
+
+async def static(request: web.Request) -> web.Response:
+    """Return a file of the pages."""
+    known = assets.found(request.match_info["digest"], request.match_info["name"])
+    if known is None:
+        raise web.HTTPNotFound
+    body, kind = known
+    headers = {"Cache-Control": "public, max-age=31536000, immutable"}
+    return web.Response(body=body, content_type=kind, charset="utf-8", headers=headers)
+
+
+def _of_scene(scene: "Scene | None") -> dict[str, Any]:
+    """Return what walks over all ranks or domains: milliseconds in a large run, so off the event loop."""
+    if scene is None:
+        return {"slowest": [], "kinds": [NODE], "domains": {}, "domain_counts": {}}
+    domains: dict[str, list[tuple[str, str]]] = {}
+    counts = Counter(domain.kind for domain in scene.topology.domains)
+    for domain in scene.topology.domains:
+        shown = domains.setdefault(domain.kind, [])
+        if len(shown) < _DOMAINS_MAX:
+            shown.append((domain.name, spans_text(domain.ranks)))
+    return {"slowest": slowest(scene), "kinds": kinds_of(scene), "domains": domains, "domain_counts": dict(counts)}

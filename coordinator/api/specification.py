@@ -1,0 +1,76 @@
+"""What a run is said to be, for its model: shown, set with the token, taken back.
+
+A specification is checked whole before it is kept, and kept before it is in force. It comes from the network, so it may
+name no files.
+"""
+
+import asyncio
+import sqlite3
+
+from aiohttp import web
+
+from coordinator.api.services import BAD, SERVICES, ApiError, authorise, known_run
+from coordinator.fitting import read_setup
+from coordinator.specs import API, SpecText
+from lockstep.contracts.errors import ConfigError, LockstepError
+
+
+async def show(request: web.Request) -> web.Response:
+    """Show the specification of a run, and what the model made of it expects."""
+    run = known_run(request)
+    judgement, spec = run.machine.judgement, run.expectation.spec
+    measured = judgement.recent_step_seconds if judgement else None
+    return web.json_response(
+        {
+            "run": run.name,
+            "source": spec.source if spec else None,
+            "name": spec.name if spec else None,
+            "text": spec.text if spec else None,
+            "expected": run.expectation.to_json(measured),
+        }
+    )
+
+
+async def put(request: web.Request) -> web.Response:
+    """Say what a run is: the body is the specification, YAML."""
+    authorise(request)
+    run = known_run(request).name
+    try:
+        text = await request.text()
+    except (UnicodeDecodeError, LookupError) as error:  # no UTF-8, or a charset that nobody knows
+        raise ApiError(BAD, f"body: expected a specification in UTF-8: {error}") from None
+    await _check(run, text)
+    return await _keep(request, run, text)
+
+
+async def reset(request: web.Request) -> web.Response:
+    """Take back what was said over HTTP; a specification from a file is in force again."""
+    authorise(request)
+    return await _keep(request, known_run(request).name, None)
+
+
+async def _check(run: str, text: str) -> None:
+    try:
+        await asyncio.to_thread(read_setup, SpecText(text=text, name=f"specification of run {run}", source=API))
+    except LockstepError as error:
+        raise ApiError(BAD, str(error)) from None
+
+
+async def _keep(request: web.Request, run: str, text: str | None) -> web.Response:
+    services = request.app[SERVICES]
+    async with services.changing:
+        try:
+            if text is not None:
+                services.specs.check_room(run)
+            await asyncio.to_thread(services.store.keep_specification, run, text)
+        except ConfigError as error:
+            raise ApiError(BAD, str(error)) from None
+        except sqlite3.Error as error:
+            raise ApiError(
+                web.HTTPServiceUnavailable.status_code,
+                f"specification: could not be kept, nothing was changed: {error}",
+            ) from None
+        services.specs.put(run, text)
+        services.runs.expect(services.specs.of)
+    now = services.specs.of(run)
+    return web.json_response({"run": run, "source": now.source if now else None})

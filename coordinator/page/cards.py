@@ -1,0 +1,172 @@
+"""One incident as a card: who, why, since when, what it costs, what to do, and where to read on."""
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from coordinator.explain import history
+from coordinator.findings import FLUCTUATION, HANG, KINDS, SCATTERED, SLOW_LINK, SLOW_RANK
+from coordinator.incidents import BY_MODEL, CLOSED
+from coordinator.page.told import link, seconds_told
+from lockstep.analysis.report.markup import Html, code, folded, items, join, soft, tag
+from lockstep.analysis.report.units import told_ranks
+
+if TYPE_CHECKING:
+    from coordinator.config import CoordinatorConfig
+    from coordinator.incidents import Incident
+
+DASHBOARD = "lockstep-run"
+"""The uid of the dashboard of one run (dashboards/run)."""
+TITLES = dict(
+    zip(
+        KINDS,
+        ("Slow rank", "Slow link", "Slower than its own history", "Unsynchronised pauses", "Hang"),
+        strict=True,
+    )
+)
+RUNBOOKS = {
+    SLOW_RANK: "LockstepSlowDeviceFound",
+    SLOW_LINK: "LockstepLinkSlow",
+    FLUCTUATION: "LockstepRunSlow",
+    SCATTERED: "LockstepRunSlow",
+    HANG: "LockstepRunHung",
+}
+"""The alert, and so the page of alerts/runbooks, that is about each kind of incident."""
+_STEPS_MAX = 8  # samples shown of an incident
+_CHANGES_MAX = 8  # of its history
+
+
+def card(incident: "Incident", config: "CoordinatorConfig", *, with_run: bool) -> Html:
+    """Return the card of an incident; `with_run` where cards of several runs stand together."""
+    title = f"{TITLES.get(incident.kind, 'Incident')}: {where_of(incident)}"
+    is_closed = incident.state == CLOSED
+    badge = tag("span", incident.state, class_="badge")
+    return tag(
+        "article",
+        tag("h3", title, " ", badge),
+        _facts(incident, with_run=with_run),
+        _titled("Evidence", (*incident.evidence, *incident.profile_evidence)),
+        _gain(incident),
+        _advice(incident),
+        _why(incident),
+        tag("p", *_links(incident, config), class_="links"),
+        class_="card closed" if is_closed else "card",
+        id=f"incident-{incident.id}",
+        tabindex=-1,
+        aria_label=title,
+    )
+
+
+def where_of(incident: "Incident") -> str:
+    """Return who is meant."""
+    ranks = told_ranks(incident.ranks)
+    if incident.scope == "rank":
+        return f"rank {ranks}"
+    if incident.scope == "node":
+        return f"a node, ranks {ranks}"
+    return " ".join(incident.domain or ()) or "the whole run"
+
+
+def _facts(incident: "Incident", *, with_run: bool) -> Html:
+    run_link = link(f"/runs/{quote(incident.run, safe='')}", incident.run)
+    span = f"began at step {incident.onset_step}, found at step {incident.detected_step}"
+    span += "" if incident.closed_step is None else f", closed at step {incident.closed_step}"
+    confidence = f" ({incident.confidence} confidence)" if incident.confidence else ""
+    rows: list[tuple[str, str]] = [("Run", run_link)] if with_run else []
+    rows.append(("Cause", f"{incident.cause.replace('_', ' ')}{confidence}"))
+    if incident.root_cause:
+        rows.append(("Root cause", incident.root_cause.replace("_", " ")))
+    if incident.function:
+        rows.append(("Function", code(incident.function)))
+    if incident.operator:
+        rows.append(("Operator", code(incident.operator)))
+    rows.append(("Longer by", f"{incident.slowdown_ratio:.0%}, {seconds_told(incident.excess_seconds)} a step"))
+    if incident.lost_device_seconds:
+        rows.append(("Lost so far", f"{seconds_told(incident.lost_device_seconds)} of device time"))
+    rows.append(("Steps", span))
+    return tag("dl", *(join((tag("dt", name), tag("dd", value))) for name, value in rows))
+
+
+def _titled(title: str, lines: tuple[str, ...]) -> Html:
+    return join((tag("h4", title), items(lines))) if lines else Html()
+
+
+def _gain(incident: "Incident") -> Html:
+    gain = incident.predicted_gain
+    if gain is None:
+        return Html()
+    ratio, source = gain
+    told = incident.prediction
+    if source != BY_MODEL or told is None:
+        return tag("p", f"Predicted gain: {ratio:.0%} of a step, by the breakdown of the capture.", class_="gain")
+    return tag(
+        "p",
+        f"The model of the job expects {told.gain_ratio:.0%} of the step back from the repair: "
+        f"{seconds_told(told.faulty_step_seconds)} to {seconds_told(told.repaired_step_seconds)}.",
+        class_="gain",
+    )
+
+
+def _advice(incident: "Incident") -> Html:
+    rows = []
+    for item in incident.advice:
+        gain = f" Predicted gain: {item.predicted_gain_ratio:.0%} of a step." if item.predicted_gain_ratio else ""
+        told = tag("span", f"({item.source})", class_="soft")
+        rows.append(join((tag("strong", item.suggestion), f": {item.how}.{gain} ", told)))
+    return join((tag("h4", "What to do"), items(rows))) if rows else Html()
+
+
+def _why(incident: "Incident") -> Html:
+    """Return what the incident was decided from, folded away."""
+    explanation = incident.explanation
+    if not explanation:
+        return Html()
+    samples: dict[str, list[float | None]] = explanation["samples"]
+    names = list(samples)
+    steps = list(zip(*(samples[name][-_STEPS_MAX:] for name in names), strict=True))
+    heads = tag("tr", *(tag("th", name.replace("_", " "), scope="col", class_="number") for name in names))
+    rows = [tag("tr", *(tag("td", _figure(value), class_="number") for value in row)) for row in steps]
+    noise = explanation.get("noise", {}).get("sigma_ratio")
+    compared = f"Compared with {explanation['reference']['how']}."
+    return tag(
+        "details",
+        tag("summary", f"Why: {explanation['quantity']}"),
+        tag("p", compared + ("" if noise is None else f" Noise is {noise:.2%} a step.")),
+        tag("p", f"Rule: {explanation['rule']}."),
+        tag("div", tag("table", tag("thead", heads), tag("tbody", *rows)), class_="scroll"),
+        folded("What became of it", items(_change_told(each) for each in history(incident)[:_CHANGES_MAX])),
+        id=f"why-{incident.id}",
+    )
+
+
+def _change_told(change: dict[str, Any]) -> str:
+    cause = f": {change['cause'].replace('_', ' ')}" if change.get("cause") else ""
+    ranks = f" on {change['rank_count']} ranks" if change.get("rank_count") else ""
+    return f"step {change['step']}, {change['what']}{cause}{ranks}"
+
+
+def _links(incident: "Incident", config: "CoordinatorConfig") -> list[Html]:
+    run = quote(incident.run, safe="")
+    made = [link(f"/api/v1/incidents/{quote(incident.id, safe='')}", "as JSON")]
+    if config.runbook_base_url and incident.kind in RUNBOOKS:
+        made.append(link(f"{config.runbook_base_url.rstrip('/')}/{RUNBOOKS[incident.kind]}.md", "runbook"))
+    if config.dashboard_base_url:
+        made.append(link(f"{config.dashboard_base_url.rstrip('/')}/d/{DASHBOARD}?var-run={run}", "dashboard"))
+    if incident.profile is not None:
+        made.append(link(f"/api/v1/runs/{run}/profile", f"capture {incident.profile.request_id}"))
+    made.append(soft_id(incident))
+    return made
+
+
+def soft_id(incident: "Incident") -> Html:
+    """Return the name that logs and alerts give it."""
+    return tag("span", incident.id, class_="soft")
+
+
+def cards(incidents: "list[Incident]", config: "CoordinatorConfig", *, with_run: bool) -> Html:
+    """Return the cards of some incidents, or that there is none."""
+    made = [card(each, config, with_run=with_run) for each in incidents]
+    return tag("div", *made, class_="cards") if made else soft("None.")
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"

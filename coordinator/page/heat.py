@@ -1,0 +1,183 @@
+# ruff: noqa: N803, N806, N815  (names of arrays end in their shape, see the legend below)
+"""Rank x step: own work and waiting of the last undisturbed steps, as few bytes as eyes can use.
+
+Pure: the rows that the detectors have judged in, plain values out. Who gets a row of the picture is decided in
+`lines.py`. Nothing is decided about the run here: colours show figures, incidents are the detectors'.
+
+Shapes: K steps, R ranks, L lines of the map.
+"""
+
+import base64
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coordinator.detect.groups import middle
+from coordinator.page.lines import Layout, lay_out
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from coordinator.explain import Scene
+    from coordinator.incidents import Incident
+    from coordinator.timeline import StepRow
+
+    Floats = NDArray[np.floating]
+
+RECENT_STEPS = 10  # of which a rank's figures are medians, as in the API's list of ranks
+WORST_RANKS = 16  # listed one by one
+MARKS_MAX = 64  # incidents marked in the map
+MISSING = 255  # a cell without a measurement
+_LEVELS = 254  # the largest level of a cell; steps of 0.4 % of the scale are below what eyes tell apart
+_LEAST_SPREAD = 0.1  # of the median, to both sides: noise alone must not look like a fault
+_TOP_QUANTILE = 99.5  # per cent of cells below the end of the scale: one odd pause must not flatten the rest
+_NAME_MAX = 64  # characters of a name
+_SAMPLE_CELLS = 1 << 16  # that tell the scale; of more, the same in ten times the time
+_SHORT_S = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFigures:
+    """What each rank did of late: arrays of shape (R,), seconds a step, NaN where not measured.
+
+    `excess_R` is own work over the median of the ranks of the same pipeline stage, minus 1.
+    """
+
+    ranks: "NDArray[np.int64]"
+    self_R: "Floats"
+    wait_R: "Floats"
+    excess_R: "Floats"
+
+
+def figures(scene: "Scene") -> RankFigures | None:
+    """Return the ranks' recent figures; None before the first step."""
+    rows = scene.rows[-RECENT_STEPS:]
+    if not rows:
+        return None
+    self_R = middle(np.stack([row.self_seconds for row in rows]))
+    wait_R = middle(np.stack([_waits(row) for row in rows]))
+    ranks = rows[-1].ranks
+    stage_R = np.asarray(scene.topology.stages)[ranks]
+    excess_R = np.full(len(ranks), np.nan)
+    for stage in np.unique(stage_R):
+        members = stage_R == stage
+        known = self_R[members & ~np.isnan(self_R)]
+        usual = float(np.median(known)) if len(known) else 0.0
+        if usual > _SHORT_S:
+            excess_R[members] = self_R[members] / usual - 1
+    return RankFigures(ranks=ranks, self_R=self_R, wait_R=wait_R, excess_R=excess_R)
+
+
+def worst(found: RankFigures, scene: "Scene") -> list[dict[str, Any]]:
+    """Return the ranks whose own work exceeds their peers' most, the worst first, with their last steps.
+
+    `levels` are own work by step on the scale of the map, 0 to 8, None where not measured.
+    """
+    order = np.argsort(-np.nan_to_num(found.excess_R, nan=-np.inf), kind="stable")[:WORST_RANKS]
+    self_KR = np.stack([row.self_seconds for row in scene.rows])
+    low, high = _scale(self_KR, found.self_R, is_wait=False)
+    levels_RK = quantised(self_KR[:, order].T, low, high)
+    return [
+        {
+            "rank": int(found.ranks[column]),
+            "hostname": scene.hostname(int(found.ranks[column]))[:_NAME_MAX],
+            "self_seconds": _number(found.self_R[column]),
+            "wait_seconds": _number(found.wait_R[column]),
+            "excess_ratio": _number(found.excess_R[column]),
+            "levels": [None if level == MISSING else round(8 * int(level) / _LEVELS) for level in levels_K],
+        }
+        for column, levels_K in zip(order, levels_RK, strict=True)
+    ]
+
+
+def slowest(scene: "Scene") -> list[dict[str, Any]]:
+    """Return the ranks that hold a run back most, as `worst` does."""
+    found = figures(scene)
+    return [] if found is None else worst(found, scene)
+
+
+def heat_map(scene: "Scene", incidents: "Sequence[Incident]", by: str) -> dict[str, Any]:
+    """Return the map of one run as plain values: at most `lines.LINES_MAX` rows and as many steps as are kept.
+
+    `by` is `node` or a kind of the run's domains. Cells are bytes in base64, row by row, of a linear scale from
+    `low_seconds` (0) to `high_seconds` (254, and all that is longer); 255 was not measured.
+    """
+    found = figures(scene)
+    if found is None:
+        return {"steps": [], "ranks": 0, "grouped_by": by}
+    layout = lay_out(scene, found, incidents, by)
+    steps = [row.step for row in scene.rows]
+    self_KR = np.stack([row.self_seconds for row in scene.rows])
+    wait_KR = np.stack([_waits(row) for row in scene.rows])
+    return {
+        "steps": steps,
+        "ranks": len(found.ranks),
+        "grouped_by": by,
+        "quantities": {
+            "self": _cells(self_KR, found.self_R, layout, is_wait=False),
+            "wait": _cells(wait_KR, found.wait_R, layout, is_wait=True),
+        },
+        "rows": layout.rows_json(),
+        "groups": layout.groups_json(),
+        "note": layout.note,
+        "incidents": [_mark(incident, layout, steps) for incident in incidents[:MARKS_MAX]],
+        "worst": worst(found, scene),
+    }
+
+
+def quantised(values: "Floats", low: float, high: float) -> "NDArray[np.uint8]":
+    """Return the level of each value on the scale from `low` to `high`."""
+    span = max(high - low, 1e-12)
+    known = np.nan_to_num(values, nan=low)
+    levels: NDArray[np.uint8] = np.rint(np.clip((known - low) / span, 0, 1) * _LEVELS).astype(np.uint8)
+    levels[np.isnan(values)] = MISSING
+    return levels
+
+
+def _cells(values_KR: "Floats", recent_R: "Floats", layout: Layout, *, is_wait: bool) -> dict[str, Any]:
+    low, high = _scale(values_KR, recent_R, is_wait=is_wait)
+    cells_LK = quantised(layout.lines_of(values_KR), low, high)
+    return {
+        "low_seconds": low,
+        "high_seconds": high,
+        "cells": base64.b64encode(cells_LK.tobytes()).decode(),
+    }
+
+
+def _scale(values_KR: "Floats", recent_R: "Floats", *, is_wait: bool) -> tuple[float, float]:
+    """Return both ends of the colours. The slowest rank of late lies inside, one odd step need not."""
+    some = values_KR[:, :: 1 + values_KR.size // _SAMPLE_CELLS]
+    known = some[~np.isnan(some)]
+    if not len(known):
+        return 0.0, 1.0
+    usual = float(np.median(known))
+    first, top = (float(each) for each in np.percentile(known, (0.5, _TOP_QUANTILE)))
+    recent = recent_R[~np.isnan(recent_R)]
+    high = max(top, float(recent.max(initial=0.0)), (1 + _LEAST_SPREAD) * usual)
+    return (0.0 if is_wait else min(first, (1 - _LEAST_SPREAD) * usual)), high
+
+
+def _mark(incident: "Incident", layout: Layout, steps: list[int]) -> dict[str, Any]:
+    """Return where an incident is in the map; `column` is -1 where it began before the first step shown."""
+    column = next((place for place, step in enumerate(steps) if step >= incident.onset_step), len(steps) - 1)
+    return {
+        "id": incident.id,
+        "kind": incident.kind,
+        "cause": incident.cause,
+        "onset_step": incident.onset_step,
+        "column": -1 if incident.onset_step < steps[0] else column,
+        "rows": layout.spans_of(incident.ranks),
+    }
+
+
+def _waits(row: "StepRow") -> "Floats":
+    """Return what is no own work, array of shape (R,): the account of a step has nothing else."""
+    waits: Floats = np.maximum(row.duration - row.self_seconds, 0)
+    return waits
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,97 @@
+"""The page at `/`: all runs, what is open, and what was closed of late."""
+
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from coordinator.page.cards import cards
+from coordinator.page.told import bar, document, link, live, seconds_told
+from lockstep.analysis.report.markup import Html, code, join, tag
+
+if TYPE_CHECKING:
+    from coordinator.config import CoordinatorConfig
+    from coordinator.incidents import Incident
+    from coordinator.snapshot import RunSnapshot, Snapshot
+
+CLOSED_MAX = 20
+"""Closed incidents shown, the youngest."""
+OPEN_MAX = 50
+"""Open ones shown; the pages of the runs have the others."""
+_NO_RUN = tag("p", "No run yet. Start one with ", code("lockstep run -- torchrun train.py"), class_="soft")
+_SUSPECTS_SHOWN = 8
+_LEAST_TOLD = 0.005  # of the step; less would read as +0 %
+
+
+def render_page(snapshot: "Snapshot", closed: "list[Incident]", config: "CoordinatorConfig") -> str:
+    """Return the document; every text in it is escaped."""
+    found = [incident for run in snapshot.runs for incident in run.incidents]
+    shown = sorted(found, key=lambda incident: -incident.lost_device_seconds)[:OPEN_MAX]
+    left = len(found) - len(shown)
+    more = tag("p", f"{left} more: see the pages of the runs.", class_="soft") if left else Html()
+    return document(
+        f"({len(found)}) Lockstep" if found else "Lockstep",
+        bar(snapshot, config),
+        (
+            live("runs", "Runs", runs_table(snapshot.runs) if snapshot.runs else _NO_RUN),
+            live("open", "Open incidents", cards(shown, config, with_run=True), more),
+            live("closed", "Recently closed", cards(closed[:CLOSED_MAX], config, with_run=True)),
+        ),
+    )
+
+
+def runs_table(runs: "tuple[RunSnapshot, ...]") -> Html:
+    """Return the runs, those with most open first; on a narrow screen a card each."""
+    ordered = sorted(runs, key=lambda run: (-len(run.incidents), run.run))
+    cells = [_cells(run) for run in ordered]
+    heads = [tag("th", name, scope="col") for name, _ in cells[0]]
+    rows = [tag("tr", *(tag("td", value, data_name=name) for name, value in row)) for row in cells]
+    return tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *rows), class_="runs")
+
+
+def _cells(run: "RunSnapshot") -> list[tuple[str, str]]:
+    return [
+        ("run", link(f"/runs/{quote(run.run, safe='')}", run.run)),
+        ("state", tag("span", run.state, class_=f"badge {run.state}")),
+        ("step", "-" if run.step is None else str(run.step)),
+        ("step time", step_time(run)),
+        ("healthy", seconds_told(run.baseline_step_seconds)),
+        ("expected", expected(run)),
+        ("ranks", f"{run.ranks_reporting} of {run.world_size}"),
+        ("slow ranks", suspects(run)),
+        ("devices lost", lost(run)),
+        ("open", str(len(run.incidents)) if run.incidents else "-"),
+    ]
+
+
+def step_time(run: "RunSnapshot") -> Html:
+    """Return the recent step, and how far it is from a healthy one."""
+    recent, healthy = run.recent_step_seconds, run.baseline_step_seconds
+    if not recent or not healthy:
+        return join((seconds_told(recent),))
+    more = recent / healthy - 1
+    if abs(more) < _LEAST_TOLD:
+        return join((seconds_told(recent),))
+    kind = "bad" if more > 0 and (run.fluctuating or run.incidents) else "soft"
+    return join((seconds_told(recent), " ", tag("span", f"{more:+.0%}", class_=kind)))
+
+
+def expected(run: "RunSnapshot") -> str:
+    """Return what the model of the job expects."""
+    if run.expected_step_seconds is None:
+        return "-"
+    return f"{seconds_told(run.expected_step_seconds)} ± {run.expected_error_ratio or 0.0:.0%}"
+
+
+def suspects(run: "RunSnapshot") -> str:
+    """Return the slow ranks."""
+    shown = run.suspects[:_SUSPECTS_SHOWN]
+    more = run.slow_ranks - len(shown)
+    return (", ".join(str(suspect.rank) for suspect in shown) + (f" and {more} more" if more > 0 else "")) or "-"
+
+
+def lost(run: "RunSnapshot") -> str:
+    """Return how many devices' work the run does not do now, by its own healthy step, and what all has cost."""
+    recent, healthy = run.recent_step_seconds, run.baseline_step_seconds
+    now = run.world_size * (1 - healthy / recent) if run.incidents and recent and healthy else 0.0
+    told = f"{now:.1f} of {run.world_size} now" if now > 0 else ""
+    cost = f"{seconds_told(run.lost_device_seconds)} in all" if run.lost_device_seconds else ""
+    return ", ".join(filter(None, (told, cost))) or "-"

@@ -1,0 +1,85 @@
+"""What all pages share: the frame of a document, links, and figures as people read them."""
+
+from typing import TYPE_CHECKING
+
+from coordinator.page.assets import path_of
+from lockstep.analysis.report.markup import Html, join, tag
+from lockstep.analysis.report.units import told_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from coordinator.config import CoordinatorConfig
+    from coordinator.snapshot import Snapshot
+
+_RELOAD_SECONDS = 10  # of a page without JavaScript
+_LONG_NS = 600e9
+_HOUR_S = 3600.0
+_MILLISECOND = 1e-3
+_MILLISECONDS_MAX = 1.0  # seconds; above, a thousandth says nothing
+
+
+def document(title: str, head: "Sequence[str]", content: "Sequence[str]", *, has_map: bool = False) -> Html:
+    """Return a whole page; scripts and styles are files of this server, and work is done without them."""
+    reload = tag("noscript", tag("meta", http_equiv="refresh", content=str(_RELOAD_SECONDS)))
+    made = tag(
+        "html",
+        tag(
+            "head",
+            tag("meta", charset="utf-8"),
+            tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+            tag("title", title),
+            tag("link", rel="icon", type="image/svg+xml", href=path_of("icon.svg")),
+            tag("link", rel="stylesheet", href=path_of("page.css")),
+            tag("script", src=path_of("page.js"), defer=""),
+            tag("script", src=path_of("heat.js"), defer="") if has_map else Html(),
+            reload,
+        ),
+        tag(
+            "body",
+            tag("a", "Skip to the content", href="#content", class_="skip"),
+            tag("header", *head),
+            tag("main", *content, id="content", tabindex=-1),
+        ),
+        lang="en",
+    )
+    return Html(f"<!DOCTYPE html>{made}")
+
+
+def bar(snapshot: "Snapshot", config: "CoordinatorConfig", *, crumb: str = "") -> list[Html]:
+    """Return the head of a page: name, whether it is live, state of the coordinator, ways out."""
+    home = tag("a", "Lockstep", href="/", class_="home")
+    place = join((home, tag("span", " / ", class_="soft"), tag("span", crumb))) if crumb else home
+    broker = "connected to the broker" if snapshot.is_connected else "not connected to the broker"
+    links = [link("/api/v1/runs", "API"), link("/metrics", "metrics")]
+    links += [link(config.dashboard_base_url, "dashboards")] if config.dashboard_base_url else []
+    links += [link(config.runbook_base_url, "runbooks")] if config.runbook_base_url else []
+    return [
+        tag("h1", place),
+        tag("nav", *links, aria_label="elsewhere"),
+        tag(
+            "p",
+            tag("span", "as of this page's loading", id="live", class_="live", role="status"),
+            f" · {broker} · exporters alive: {snapshot.nodes_alive} · coordinator {snapshot.version}",
+            class_="soft bar",
+        ),
+    ]
+
+
+def live(name: str, title: str, *children: str) -> Html:
+    """Return a part of a page that is replaced when something is new."""
+    return tag("section", tag("h2", title), tag("div", *children, id=f"{name}-live", data_live=""), id=name)
+
+
+def link(url: str, text: str) -> Html:
+    """Return a link."""
+    return tag("a", text, href=url)
+
+
+def seconds_told(seconds: float | None) -> str:
+    """Return a time: `433 ms`, `12.5 s`, `2.4 h`."""
+    if seconds is None:
+        return "-"
+    if abs(seconds) * 1e9 >= _LONG_NS:
+        return f"{seconds / _HOUR_S:.1f} h"
+    return f"{seconds * 1e3:.0f} ms" if _MILLISECOND <= abs(seconds) < _MILLISECONDS_MAX else told_ns(seconds * 1e9)

@@ -1,0 +1,168 @@
+"""What `lockstep top` shows, as lines of styled text: the same for a terminal and for a file.
+
+Pure. Names come from messages that anybody on the bus may have written: what could move a cursor or turn the text
+around is replaced, and what has no end is cut.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Line = list[tuple[str, str]]
+"""Pieces of text, each with its style: a name of rich's, or empty."""
+
+RUNS_MAX = 32
+INCIDENTS_MAX = 8
+EVIDENCE_MAX = 3  # lines of an incident
+NAME_MAX = 40  # characters of a name in a column
+_BAR_WIDTH = 24
+_BAR_FULL_RATIO = 0.5  # excess that fills a bar
+_HEALTHY = frozenset({"healthy", "finished"})
+_UNEASY = frozenset({"warming", "recovering"})
+_LEAST_TOLD = 0.005  # of a step; less would read as +0 %
+_MILLISECONDS_MAX = 1.0
+_MINUTES_S, _HOUR_S = 600.0, 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """Answers of the API as they came; `chosen` names the run that is shown in detail, `trouble` why nothing new is."""
+
+    url: str
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    chosen: str = ""
+    slowest: list[dict[str, Any]] = field(default_factory=list)
+    incidents: list[dict[str, Any]] = field(default_factory=list)
+    trouble: str = ""
+
+
+def ordered(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the runs, those with most open incidents first."""
+    return sorted(runs, key=lambda run: (-len(run["incidents_open"]), run["run"]))
+
+
+def lines(view: View, width: int) -> list[Line]:
+    """Return the whole screen, no line longer than `width`."""
+    made: list[Line] = [[("Lockstep", "bold"), (f"  {printable(view.url)}", "dim")]]
+    if view.trouble:
+        made += [[(printable(view.trouble), "bold red")]]
+        if not view.runs:  # nothing is known, which is not the same as no run
+            return [_cut(line, width) for line in made]
+    made += [[], *_runs(view)]
+    if view.chosen:
+        made += [[], [(printable(view.chosen), "bold"), (": own work against peers, worst first", "dim")]]
+        made += _slowest(view.slowest)
+    made += [[], *_incidents([each for each in view.incidents if each["run"] == view.chosen or not view.chosen])]
+    return [_cut(line, width) for line in made]
+
+
+def printable(text: object, most: int = 500) -> str:
+    """Return a text that moves no cursor, of at most so many characters."""
+    whole = str(text)[: most + 1]
+    shown = "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in whole)
+    return shown if len(shown) <= most else shown[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def _runs(view: View) -> list[Line]:
+    if not view.runs:
+        return [[("no run yet", "dim")]]
+    heads = ("", "run", "state", "step", "step time", "healthy", "expected", "ranks", "slow", "open")
+    rows = []
+    for run in view.runs[:RUNS_MAX]:
+        recent, healthy = run["recent_step_seconds"], run["baseline_step_seconds"]
+        excess = recent / healthy - 1 if recent and healthy else 0.0
+        more = f" {excess:+.0%}" if abs(excess) >= _LEAST_TOLD else ""
+        rows.append(
+            [
+                (">" if run["run"] == view.chosen else " ", "bold"),
+                (printable(run["run"], NAME_MAX), "bold"),
+                (printable(run["state"], NAME_MAX), _state_style(run["state"])),
+                ("-" if run["step"] is None else str(run["step"]), ""),
+                (told(recent) + more, "red" if run["incidents_open"] else ""),
+                (told(healthy), ""),
+                (told((run.get("expected") or {}).get("step_seconds")), ""),
+                (f"{run['ranks_reporting']}/{run['world_size']}", ""),
+                (_ranks(run["slow_ranks"]), "red"),
+                (str(len(run["incidents_open"])), "red" if run["incidents_open"] else ""),
+            ]
+        )
+    left = len(view.runs) - RUNS_MAX
+    return _table(heads, rows) + ([[(f"and {left} more", "dim")]] if left > 0 else [])
+
+
+def _slowest(ranks: Sequence[dict[str, Any]]) -> list[Line]:
+    if not ranks:
+        return [[("no undisturbed step yet", "dim")]]
+    rows = []
+    for each in ranks:
+        excess = each["excess_ratio"]
+        filled = round(_BAR_WIDTH * min(max(excess or 0.0, 0.0) / _BAR_FULL_RATIO, 1.0))
+        bar = "#" * filled + "." * (_BAR_WIDTH - filled)
+        rows.append(
+            [
+                (f"rank {each['rank']}", ""),
+                (printable(each["hostname"], NAME_MAX), "dim"),
+                (bar, "blue"),
+                ("-" if excess is None else f"{excess:+.1%}", ""),
+                (told(each["self_seconds"]), ""),
+                (told(each["wait_seconds"]), ""),
+            ]
+        )
+    return _table(("", "host", "", "excess", "own work", "waiting"), rows)
+
+
+def _incidents(incidents: Sequence[dict[str, Any]]) -> list[Line]:
+    if not incidents:
+        return [[("no open incident", "green")]]
+    made: list[Line] = [[(f"open incidents: {len(incidents)}", "bold")]]
+    for each in incidents[:INCIDENTS_MAX]:
+        domain = each["domain"]
+        where = f"rank {_ranks(each['ranks'])}" if each["ranks"] else " ".join((domain or {}).values()) or "the run"
+        root = f", root cause {each['root_cause']}" if each["root_cause"] else ""
+        title = f"{each['kind']} {where}: cause {each['cause']}{root}, {each['slowdown_ratio']:+.0%}"
+        made.append(
+            [("* ", "red"), (printable(title.replace("_", " ")), "bold"), (f"  {printable(each['run'])}", "dim")]
+        )
+        if each["function"]:
+            made.append([("    in ", "dim"), (printable(each["function"]), "")])
+        made += [[(f"    {printable(line)}", "")] for line in each["evidence"][:EVIDENCE_MAX]]
+        gain = each["predicted_gain"]
+        told_gain = f" (predicted gain {gain['ratio']:.0%} of a step)" if gain else ""
+        if each["advice"]:
+            made.append([(f"    do: {printable(each['advice'][0]['suggestion'])}{told_gain}", "green")])
+        elif gain:
+            made.append([(f"    {told_gain.strip(' ()')}", "green")])
+    return made
+
+
+def told(seconds: float | None) -> str:
+    """Return a time in three figures."""
+    if seconds is None:
+        return "-"
+    if seconds < _MILLISECONDS_MAX:
+        return f"{seconds * 1e3:.3g} ms"
+    return f"{seconds:.3g} s" if seconds < _MINUTES_S else f"{seconds / _HOUR_S:.1f} h"
+
+
+def _ranks(ranks: Sequence[int], most: int = 6) -> str:
+    return (", ".join(map(str, ranks[:most])) + (f" and {len(ranks) - most} more" if len(ranks) > most else "")) or "-"
+
+
+def _state_style(state: str) -> str:
+    return "green" if state in _HEALTHY else "yellow" if state in _UNEASY else "red"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Line]) -> list[Line]:
+    widths = [max(len(head), *(len(row[at][0]) for row in rows)) for at, head in enumerate(heads)]
+    head: Line = [(f"{name:<{width}}  ", "dim") for name, width in zip(heads, widths, strict=True)]
+    body = [[(f"{text:<{width}}  ", style) for (text, style), width in zip(row, widths, strict=True)] for row in rows]
+    return [head, *body] if any(heads) else body
+
+
+def _cut(line: Line, width: int) -> Line:
+    left, kept = width, []
+    for text, style in line:
+        if left > 0:
+            kept.append((text[:left], style))
+        left -= len(text)
+    return kept

@@ -1,0 +1,164 @@
+"""`lockstep top` against the coordinator's own application, in a file and in a terminal."""
+
+import asyncio
+import contextlib
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from lockstep.cli.main import main
+from lockstep.cli.top_command import Watch, _client, plain
+from lockstep.cli.top_view import RUNS_MAX, View, lines, told
+from lockstep.contracts.errors import LocalError
+from tests.coordinator.conftest import announce
+from tests.coordinator.test_runs import NOW, play
+from tests.coordinator.web import FAULTY, Site
+
+
+@pytest.fixture
+async def site():
+    async with Site() as made:
+        play(made.runs, FAULTY, 0, 50)
+        made.runs.take(announce(0, run="young"), NOW)
+        made.url = str(made.client.make_url("/")).rstrip("/")
+        yield made
+
+
+def run_row(name="job", **more):
+    values = {
+        "run": name, "state": "healthy", "step": 5, "recent_step_seconds": 0.5, "baseline_step_seconds": 0.4,
+        "expected": {"step_seconds": 0.39}, "ranks_reporting": 4, "world_size": 4, "slow_ranks": [], "incidents_open": [],
+    }  # fmt: skip
+    return values | more
+
+
+def shown(view, width=200):
+    return plain(lines(view, width))
+
+
+async def test_once_prints_runs_ranks_and_incidents(site, capsys):
+    """The run with an incident first and in detail: step time, slowest ranks with bars, cause and evidence."""
+    assert await asyncio.to_thread(main, ["top", "--once", "--coordinator", site.url]) == 0
+    said = capsys.readouterr().out
+    rows = said.splitlines()
+    assert rows[3].startswith("> ")
+    assert [word in rows[3] for word in ("job", "profiling", "4/4", "ms +")] == [True] * 4
+    assert "young" in rows[4]
+    first = next(row for row in rows if row.startswith("rank "))
+    assert first.startswith("rank 2  host-n1")
+    assert "#" * 20 in first
+    assert "slow rank rank 2: cause data" in said
+    assert "\x1b" not in said
+
+
+async def test_a_run_by_name_and_one_that_is_not_there(site, capsys):
+    """Shown in detail as asked; unknown names, wrong addresses and an absent coordinator are one line, status 2."""
+    assert await asyncio.to_thread(main, ["top", "--once", "--coordinator", site.url, "--run", "young"]) == 0
+    assert "no undisturbed step yet" in capsys.readouterr().out
+    for arguments, words in (
+        (["--coordinator", site.url, "--run", "nobody"], "'nobody'"),
+        (["--coordinator", "http://127.0.0.1:9"], "coordinator at http://127.0.0.1:9"),
+        (["--coordinator", "ftp://x"], "--coordinator: got 'ftp://x'"),
+        (["--interval", "0"], "--interval: got 0.0"),
+    ):
+        assert await asyncio.to_thread(main, ["top", "--once", *arguments]) == 2
+        assert words in capsys.readouterr().err
+
+
+async def test_a_coordinator_that_goes_away_is_told_and_asked_again(site):
+    """What was known stays on the screen, with the reason."""
+    watch = Watch(site.url, "", "")
+    async with _client(watch) as client:
+        await watch.look(client)
+    watch.url = "http://127.0.0.1:9"
+    async with _client(watch) as client:
+        with pytest.raises(LocalError) as error:
+            await watch.look(client)
+    watch.trouble(str(error.value))
+    text = shown(watch.view)
+    assert "trying again" in text
+    assert "rank 2  host-n1" in text
+
+
+async def test_up_and_down_choose_the_run(site):
+    """Within the list; a run that ends gives way to the first, unless it was asked for."""
+    watch = Watch(site.url, "", "")
+    async with _client(watch) as client:
+        await watch.look(client)
+        assert watch.chosen == "job"
+        watch.choose(1)
+        watch.choose(1)
+        assert watch.chosen == "young"
+        site.runs.forget("young")
+        await watch.look(client)
+        assert watch.chosen == "job"
+
+
+def test_what_is_hostile_moves_no_cursor():
+    """Control characters and endless names of runs and nodes; no line is longer than the screen."""
+    name = "\x1b[2Jjob\u202e" + "x" * 500
+    slow = {"rank": 1, "hostname": name, "self_seconds": 1.0, "wait_seconds": None, "excess_ratio": None}
+    text = shown(View(url="http://x", runs=[run_row(name)] * 100, chosen=name, slowest=[slow]), 100)
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert max(map(len, text.splitlines())) <= 100
+    assert f"and {100 - RUNS_MAX} more" in text
+
+
+def test_an_empty_coordinator_and_figures():
+    """No run, no incident; times in three figures."""
+    assert "no run yet" in shown(View(url="http://x"))
+    away = shown(replace(View(url="http://x"), trouble="trying"))
+    assert "trying" in away
+    assert "no " not in away
+    assert [told(each) for each in (None, 0.0123, 0.5, 12.34, 7200)] == ["-", "12.3 ms", "500 ms", "12.3 s", "2.0 h"]
+
+
+@contextlib.contextmanager
+def terminal(url):
+    """Run the command in a terminal of its own; yield it and a function that reads until some words came."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "lockstep.cli.main", "top", "--coordinator", url, "--interval", "0.2"]
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    seen = []
+
+    def read_until(words):
+        end = time.monotonic() + 30
+        while words not in "".join(seen):
+            assert time.monotonic() < end, "".join(seen)
+            if select.select([ours], [], [], 0.1)[0]:
+                seen.append(os.read(ours, 1 << 16).decode(errors="replace"))
+
+    try:
+        yield process, read_until, lambda keys: os.write(ours, keys)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        os.close(ours)
+
+
+@pytest.mark.parametrize("way", ["q", "interrupt"])
+async def test_a_terminal_is_drawn_on_and_given_back(site, way):
+    """Runs on the other screen; down chooses; q and Ctrl-C end it with status 0 and the terminal as it was."""
+
+    def use():
+        with terminal(site.url) as (process, read_until, press):
+            read_until("q: end")
+            read_until("host-n1")
+            press(b"\x1b[B")
+            read_until("no undisturbed step yet")
+            press(b"q") if way == "q" else process.send_signal(signal.SIGINT)
+            read_until("\x1b[?1049l")
+            return process.wait(10)
+
+    assert await asyncio.to_thread(use) == 0

@@ -1,0 +1,102 @@
+"""Server-sent events: what is told, to how many, and how it ends."""
+
+import asyncio
+import json
+
+import aiohttp
+import pytest
+
+from coordinator.api import events
+from coordinator.api.events import BROADCAST, LISTENERS_MAX, Broadcast
+from coordinator.api.services import ApiError
+from tests.coordinator.conftest import running, until
+from tests.coordinator.test_runs import play
+from tests.coordinator.web import FAULTY, Site, get
+
+PATH = "/api/v1/events"
+
+
+async def next_event(response):
+    """Return the data of the next event; comments and the retry line are passed over."""
+    while True:
+        text = (await asyncio.wait_for(response.content.readuntil(b"\n\n"), 10)).decode()
+        if text.startswith("event: runs"):
+            return json.loads(text.partition("data: ")[2])["runs"]
+
+
+async def test_a_listener_hears_what_is_new():
+    """At once what is known; then, told again, only what has changed; of one run where one is named."""
+    async with Site() as site:
+        play(site.runs, FAULTY, 0, 30)
+        broadcast = site.app[BROADCAST]
+        async with site.client.get(PATH) as response, site.client.get(f"{PATH}?run=other") as other:
+            assert response.content_type == "text/event-stream"
+            (run,) = await next_event(response)
+            assert (run["run"], run["step"], run["open"]) == ("job", 29, 0)
+            assert await next_event(other) == []
+            play(site.runs, FAULTY, 30, 50)
+            broadcast.tell()
+            (now,) = await next_event(response)
+            assert (now["step"], now["open"], now["revision"] != run["revision"]) == (49, 1, True)
+        await until(lambda: not broadcast.listeners)
+
+
+async def test_listeners_are_bounded():
+    """One more than there may be is refused, and says so; who went away makes room."""
+    known = [{"run": "job", "step": 1}]
+    broadcast = Broadcast(lambda: known)
+    listeners = [broadcast.add("") for _ in range(LISTENERS_MAX)]
+    with pytest.raises(ApiError, match="listen already"):
+        broadcast.add("")
+    broadcast.discard(listeners[0])
+    broadcast.add("")
+
+
+async def test_a_slow_listener_costs_one_event():
+    """Whoever does not read has the newest event only; the same again is not offered."""
+    known = [{"run": "job", "step": 0}]
+    broadcast = Broadcast(lambda: known)
+    listener = broadcast.add("job")
+    for step in range(1, 1000):
+        known[0]["step"] = step
+        broadcast.tell()
+    assert json.loads(listener.newest.partition(b"data: ")[2]) == {"runs": [{"run": "job", "step": 999}]}
+    listener.newest = None
+    broadcast.tell()
+    assert listener.newest is None
+
+
+async def test_silence_is_kept_alive(monkeypatch):
+    """A comment where nothing is new, so that nobody between takes the connection for dead."""
+    monkeypatch.setattr(events, "_KEEPALIVE_S", 0.01)
+    async with Site() as site, site.client.get(PATH) as response:
+        await next_event(response)
+        assert await asyncio.wait_for(response.content.readuntil(b"\n\n"), 10) == b": still here\n\n"
+
+
+async def test_the_end_of_the_coordinator_ends_every_stream():
+    """At once, and nobody new is let in."""
+    async with Site() as site:
+        async with site.client.get(PATH) as response:
+            await next_event(response)
+            await site.app.shutdown()
+            assert await asyncio.wait_for(response.content.read(), 10) == b": still here\n\n"
+        assert "events" in (await get(site, PATH, 503))["error"]
+
+
+async def test_nothing_is_computed_while_nobody_listens():
+    """The look at the runs is taken for listeners only."""
+    looks = []
+    broadcast = Broadcast(lambda: looks.append(1) or [])
+    broadcast.tell()
+    assert looks == []
+
+
+async def test_a_running_coordinator_ends_with_a_page_open():
+    """The stream of a real one ends well when it is told to stop, so that it need not wait for its deadline."""
+    async with aiohttp.ClientSession() as client:
+        async with running() as coordinator:
+            response = await client.get(f"http://127.0.0.1:{coordinator.http_port}{PATH}")
+            assert await next_event(response) == []
+            rest = asyncio.create_task(response.content.read())
+        assert await asyncio.wait_for(rest, 10) == b": still here\n\n"

@@ -1,0 +1,119 @@
+"""Cards, pages and their files: what stands in them, and that nothing hostile does."""
+
+import itertools
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from alerts.rules import RUNBOOKS as RUNBOOK_FOLDER
+from coordinator.config import CoordinatorConfig
+from coordinator.findings import KINDS
+from coordinator.incidents import Prediction
+from coordinator.page import assets, render_page
+from coordinator.page.cards import RUNBOOKS, card
+from coordinator.page.run_page import RunView, render_run
+from tests.analysis.report.test_style import lab, linear
+from tests.coordinator.test_collector import run_snapshot, snapshot
+from tests.coordinator.test_store import incident
+
+
+class Tags(HTMLParser):
+    """What a browser would make of a page: sources of its scripts, names of all attributes."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.scripts, self.attributes = [], set()
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.attributes |= {name for name, _ in attributes}
+        if tag == "script":
+            self.scripts.append(dict(attributes).get("src", "inline"))
+
+
+HOSTILE = '" onclick="x"><script>alert(1)</script>\u202e'
+
+
+def run_page(run=None, **more):
+    values = {"run": run or run_snapshot(), "slowest": [], "kinds": ["node"], "domains": {}, "domain_counts": {}}
+    values |= {"captures": [], "closed": [], "profile_steps": 3}
+    return render_run(RunView(**(values | more)), snapshot(), CoordinatorConfig())
+
+
+def test_a_card_says_what_is_known():
+    """Cause and root cause, function, evidence, gain by the model, advice, why, and the ways on."""
+    gain = Prediction(gain_ratio=0.2, faulty_step_seconds=0.5, repaired_step_seconds=0.4, error_band_ratio=0.02)
+    explanation = {
+        "quantity": "own work", "reference": {"how": "its peers"}, "samples": {"steps": [1, 2], "own_seconds": [0.5, None]},
+        "noise": {"sigma_ratio": 0.0123}, "rule": "too long", "changes": [{"step": 62, "cause": "gc", "rank_count": 2}],
+    }  # fmt: skip
+    config = CoordinatorConfig(runbook_base_url="http://r/", dashboard_base_url="http://g")
+    told = incident(function="train.py(9): f", root_cause="long_sequences", prediction=gain, explanation=explanation)
+    text = card(told, config, with_run=True)
+    for words in (
+        "Slow rank: rank 2-3", "long sequences", "train.py(9): f", "it stays in forward", "expects 20% of the step back",
+        "500 ms to 400 ms", "<strong>a</strong>: b.", "Why: own work", "Noise is 1.23% a step", "step 62, detected: gc on 2",
+        'href="http://r/LockstepSlowDeviceFound.md"', 'href="http://g/d/lockstep-run?var-run=job"',
+        'href="/api/v1/incidents/job-1"', 'href="/runs/job"', "capture 7", "50%, 50 ms a step",
+    ):  # fmt: skip
+        assert words in text, words
+
+
+def test_every_kind_has_a_runbook():
+    """The page of the alert that is about it."""
+    assert set(RUNBOOKS) == set(KINDS)
+    assert all((RUNBOOK_FOLDER / f"{name}.md").is_file() for name in RUNBOOKS.values())
+
+
+def test_nothing_hostile_stands_in_a_page():
+    """Names of runs, nodes, functions, domains and what captures say: text, whatever they hold."""
+    bad = incident(1, **dict.fromkeys(("id", "run", "cause", "function", "operator", "root_cause"), HOSTILE))
+    bad = replace(bad, evidence=(HOSTILE,), domain=(HOSTILE, HOSTILE), scope="group")
+    run = run_snapshot(HOSTILE, incidents=(bad,), state=HOSTILE)
+    slow = {"rank": 1, "hostname": HOSTILE, "self_seconds": 1, "wait_seconds": None, "excess_ratio": 0.1, "levels": [1]}
+    capture = {
+        "request_id": 1, "incident_id": HOSTILE, "first_step": 1, "steps": 2, "ranks": [{"state": HOSTILE}],
+        "ended_unix_seconds": None, "cost_seconds": 0,
+    }  # fmt: skip
+    more = {
+        "slowest": [slow],
+        "domains": {HOSTILE: [(HOSTILE, HOSTILE)]},
+        "domain_counts": {HOSTILE: 2},
+        "captures": [capture],
+        "closed": [bad],
+    }
+    pages = [run_page(run, **more), render_page(replace(snapshot(run)), [bad], CoordinatorConfig())]
+    for page in pages:
+        assert "alert(1)" in page
+        tags = Tags(page)
+        assert all(name.startswith("/static/") for name in tags.scripts)
+        assert not [name for name in tags.attributes if name.startswith("on")]
+        assert "\u202e" not in page
+        assert "style=" not in page
+
+
+def test_pages_name_files_that_are_there():
+    """Each by its content; small scripts; and in the package, where a wheel takes them from."""
+    page = run_page()
+    paths = re.findall(r'(?:src|href)="(/static/[^"]+)"', page)
+    assert [path.rpartition("/")[2] for path in paths] == ["icon.svg", "page.css", "page.js", "heat.js"]
+    for path in paths:
+        _, _, digest, name = path.split("/")
+        assert assets.found(digest, name) is not None
+        assert assets.found("0" * len(digest), name) is None
+    assert sum(len(body) for name, body in assets.BODIES.items() if name.endswith(".js")) < 20_000
+    assert assets.found("", "../page/assets.py") is None
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_scale_is_one_of_lightness(scheme):
+    """Evenly rising or falling, and far from the ground at the long end: for every eye, and on paper."""
+    style = assets.BODIES["page.css"].decode()
+    part = style[style.index("prefers-color-scheme: dark") :] if scheme == "dark" else style
+    found = re.findall(r"--l(\d): (#[0-9a-f]{6})", part)[:9]
+    assert [int(number) for number, _ in found] == list(range(9))
+    light = [lab(linear(colour))[0] for _, colour in found]
+    steps = [other - one for one, other in itertools.pairwise(light)]
+    assert all(4 < (step if scheme == "dark" else -step) < 15 for step in steps), light

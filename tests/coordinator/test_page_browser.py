@@ -1,0 +1,219 @@
+"""The pages in Chromium: the map, both schemes, narrow and wide, by keyboard, live, with and without scripts."""
+
+import asyncio
+import contextlib
+import threading
+import time
+
+import pytest
+
+from lockstep.contracts.messages import ProfileAnswer, TraceSummary
+from tests.coordinator.test_runs import NOW, play
+from tests.coordinator.web import FAULTY, TOKEN, Site
+from tests.support.browser import chromium
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(120)]
+CELLS = """(...cells) => {
+  const box = document.getElementById("heat"), canvas = box.querySelector("canvas"), at = box.dataset;
+  const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  return cells.map(([row, step]) => {
+    const x = Math.round(+at.gutter + (step + 0.5) * at.cellWidth), y = Math.round(+at.head + (row + 0.5) * at.rowHeight);
+    return [0, 1, 2].map(part => data[4 * (y * canvas.width + x) + part]).reduce((one, other) => one + other);
+  });
+}"""
+"""Brightness of cells of the map, 0 to 765; read once, because Chromium complains of many readings."""
+
+
+class Server:
+    """A site in a thread of its own; `do` runs a function there, where its runs live."""
+
+    def __init__(self, token_file):
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self.site = self._wait(self._start(token_file))
+        self.url = str(self.site.client.make_url("/")).rstrip("/")
+
+    async def _start(self, token_file):
+        site = await Site(token_file=token_file).__aenter__()
+        play(site.runs, FAULTY, 0, 50)
+        site.runs.by_name["job"].machine.captures.current = None
+        return site
+
+    def _wait(self, coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
+
+    def do(self, function, *given):
+        async def call():
+            return function(*given)
+
+        return self._wait(call())
+
+    def close(self):
+        self._wait(self.site.__aexit__(None, None, None))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    token = tmp_path_factory.mktemp("token") / "token"
+    token.write_text(TOKEN)
+    with contextlib.closing(Server(str(token))) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as made:
+        yield made
+
+
+@pytest.fixture
+def tab(browser, server):
+    """Give the tab; afterwards neither console nor page has complained, and nothing came from elsewhere."""
+    browser.call("Emulation.setScriptExecutionDisabled", value=False)
+    browser.complaints.clear()
+    yield browser
+    assert [each for each in browser.complaints if not each.startswith(f"fetched {server.url}/")] == []
+
+
+def show(tab, url, *, width=1400, scheme="light"):
+    tab.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
+    features = [
+        {"name": "prefers-color-scheme", "value": scheme},
+        {"name": "prefers-reduced-motion", "value": "reduce"},
+    ]
+    tab.call("Emulation.setEmulatedMedia", features=features)
+    tab.call("Page.navigate", url=url)
+    tab.wait("Page.loadEventFired")
+
+
+def until(tab, expression, seconds=20):
+    """Return the first true value of an expression of the page."""
+    end = time.monotonic() + seconds
+    while not (value := tab.ask(expression)):
+        assert time.monotonic() < end, (expression, tab.ask("document.body.innerText.slice(0, 2000)"))
+        time.sleep(0.05)
+    return value
+
+
+def press(tab, key, times=1):
+    for _ in range(times):
+        for kind in ("rawKeyDown", "keyUp"):
+            code = {"Tab": 9, "Enter": 13}.get(key, 0)
+            tab.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+
+
+def open_map(tab, server, **look):
+    show(tab, f"{server.url}/runs/job", **look)
+    until(tab, "document.getElementById('heat').dataset.last")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1400])
+def test_the_map_shows_who_is_slow(tab, server, width, scheme):
+    """The slow rank's cells stand out from the ground after the onset and not before; nothing is wider than the screen."""
+    open_map(tab, server, width=width, scheme=scheme)
+    steps = int(tab.ask("document.getElementById('heat').dataset.steps"))
+    last = int(tab.ask("document.getElementById('heat').dataset.last"))
+    cells = [2, steps - 3], [2, steps - (last - 39) - 3], [1, steps - 3]
+    after, before, healthy = tab.ask(f"({CELLS})(...{[*cells]})")
+    assert abs(before - healthy) < 90
+    assert (healthy - after if scheme == "light" else after - healthy) > 250
+    assert tab.ask("document.documentElement.scrollWidth") <= width
+    show(tab, f"{server.url}/", width=width, scheme=scheme)
+    assert tab.ask("document.documentElement.scrollWidth") <= width
+    assert "Slow rank: rank 2" in tab.ask("document.getElementById('open').innerText")
+    assert tab.ask("document.querySelector('.runs a').getAttribute('href')") == "/runs/job"
+    assert tab.ask("getComputedStyle(document.querySelector('.live'), '::before').animationName") == "none"
+
+
+def test_the_map_by_keyboard(tab, server):
+    """Tab comes to it, the focus shows, arrows read cells aloud, Enter takes the rank into the form."""
+    open_map(tab, server)
+    for _ in range(40):
+        press(tab, "Tab")
+        if tab.ask("document.activeElement.id") == "heat":
+            break
+    assert tab.ask("document.activeElement.id") == "heat"
+    assert tab.ask("parseFloat(getComputedStyle(document.activeElement).outlineWidth)") >= 2
+    said = "document.getElementById('cell').textContent"
+    assert tab.ask(said).startswith("rank 2, step ")
+    assert "incident: slow rank, cause data, since step 40" in tab.ask(said)
+    press(tab, "ArrowDown")
+    assert tab.ask(said).startswith("rank 3, step ")
+    press(tab, "Home")
+    press(tab, "ArrowRight")
+    press(tab, "PageUp")
+    assert tab.ask(said).startswith("rank 0, step ")
+    assert "own work 4" in tab.ask(said)
+    press(tab, "Enter")
+    assert tab.ask("document.forms.profile.elements.ranks.value") == "2, 0"
+    tab.ask(
+        "document.getElementById('by').value = 'dp', document.getElementById('by').dispatchEvent(new Event('change'))"
+    )
+    until(tab, f"{said}.includes('dp0 is ranks 0-3')")
+
+
+def test_a_step_shows_without_loading_the_page(tab, server):
+    """A new step arrives by events: tile and map follow, what was unfolded stays so, focus too."""
+    open_map(tab, server)
+    until(tab, "document.getElementById('live').textContent === 'live'")
+    tab.ask("window.mark = 1, document.querySelector('.card details').open = true")
+    tab.ask("document.querySelector('.card details summary').focus()")
+    last = server.do(lambda: server.site.runs.by_name["job"].machine.judgement.step)
+    server.do(play, server.site.runs, FAULTY, last + 1, last + 3)
+    until(tab, f"document.getElementById('heat').dataset.last === '{last + 2}'")
+    until(tab, f"document.querySelector('.tiles').innerText.includes('{last + 2}')")
+    assert tab.ask("window.mark") == 1
+    assert tab.ask("document.querySelector('.card details').open")
+    assert tab.ask("document.activeElement.tagName") == "SUMMARY"
+
+
+def ask_profile(tab, token):
+    tab.ask(f"document.forms.profile.elements.token.value = {token!r}")
+    tab.ask("document.forms.profile.elements.ranks.value = '1, 2-3'")
+    tab.ask("document.querySelector('#profile button').click()")
+
+
+def deliver(site, error):
+    capture = site.runs.by_name["job"].machine.captures.current
+    for rank in capture.ranks:
+        about = {"run": "job", "node": "n0", "rank": rank, "request_id": capture.request_id}
+        site.runs.take(ProfileAnswer(**about, state="done", cost_ns=10**9), NOW)
+        told = TraceSummary(**about, window_ns=1, steps=2, trace_bytes=1, event_count=1, tree=[], error=error)
+        site.runs.take(told, NOW)
+
+
+def test_a_profile_with_a_wrong_and_a_right_token(tab, server):
+    """Refused with the reason; accepted, followed to its end rank by rank; the token is kept in the tab only."""
+    open_map(tab, server)
+    said = "document.getElementById('profile-said').textContent"
+    ask_profile(tab, "wrong")
+    until(tab, f"{said}.startsWith('Refused: Authorization')")
+    assert [each for each in tab.complaints if "401" in each]
+    tab.complaints.clear()
+    assert tab.ask("sessionStorage.getItem('token')") is None
+    server.do(lambda: setattr(server.site.runs.by_name["job"].machine.captures, "current", None))
+    ask_profile(tab, TOKEN)
+    until(tab, f"{said}.includes('is accepted')")
+    assert (tab.ask("sessionStorage.getItem('token')"), tab.ask("localStorage.length")) == (TOKEN, 0)
+    until(tab, "document.getElementById('profile-ranks').children.length === 3")
+    server.do(deliver, server.site, "no trace <b>")
+    until(tab, f"{said} === 'No rank delivered a trace.'")
+    assert "rank 2: refused (no trace <b>)" in tab.ask("document.getElementById('profile-ranks').innerText")
+    assert tab.ask("document.querySelector('#profile progress').value") == 3
+
+
+def test_without_scripts_the_page_tells_the_same(tab, server):
+    """Runs, incident, slowest ranks with their last steps as pictures; what needs a script is not there."""
+    tab.call("Emulation.setScriptExecutionDisabled", value=True)
+    show(tab, f"{server.url}/runs/job", width=400)
+    assert "Slow rank: rank 2" in tab.ask("document.body.innerText")
+    assert tab.ask("document.querySelector('#slowest tbody tr td').innerText") == "2"
+    assert tab.ask("document.querySelectorAll('#slowest svg')[0].querySelectorAll('.l8, .l7').length") > 5
+    assert "The map needs JavaScript" in tab.ask("document.body.innerText")
+    assert tab.ask("getComputedStyle(document.getElementById('profile')).display") == "none"
+    assert tab.ask("document.documentElement.scrollWidth") == 400
