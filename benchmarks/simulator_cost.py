@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count, islice
 
-from lockstep.simulator import fabric, symmetry
+from lockstep.simulator import fabric, plan, symmetry
 from lockstep.simulator.cluster import Cluster
 from lockstep.simulator.clusters import dgx_a100, hc2
 from lockstep.simulator.model import FULL, ModelSpec
@@ -101,6 +101,7 @@ CASES = (
 def forecast_ms(case: Case) -> float:
     """Return what one forecast of `case` takes, in ms of processor time, which neighbours do not add to."""
     fabric.forget()
+    plan.forget()
     symmetry.forget()
     begin = time.process_time()
     tree = preset(case.model, case.degrees, Schedule(micro_batches=case.micro_batches))

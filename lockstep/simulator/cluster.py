@@ -106,6 +106,11 @@ class Cluster:
         """The number of devices."""
         return prod(level.fanout for level in self.levels)
 
+    @property
+    def shape(self) -> tuple[tuple[int, bool], ...]:
+        """All that decides which links a group passes, healthy or not."""
+        return tuple((level.fanout, level.through) for level in self.levels)
+
     def child_size(self, level: int) -> int:
         """Return how many devices are below one uplink of `level`."""
         return prod(below.fanout for below in self.levels[:level])

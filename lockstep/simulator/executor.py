@@ -204,7 +204,8 @@ class _Run:
     """The state of an event-driven run.
 
     Rates are shares of undisturbed speed for computation, bytes a second for flows. `left` is the work that an
-    operation had at `since`, in seconds or bytes; an event is void once its operation's `version` has moved on.
+    operation had at `since`, in seconds or bytes; an event is void once its operation's `version` has moved on. `fair`
+    keeps by the numbers of flows that share what each of them gets: the same meet again for every bucket.
     """
 
     def __init__(self, graph: Graph, overlap_factor: float, *, sharing: bool) -> None:
@@ -213,7 +214,8 @@ class _Run:
         self.slow = 1.0 / (1.0 + overlap_factor)
         self.sharing = sharing
         self.queue = graph.queue.tolist()
-        self.flow = [graph.flows[number] if number >= 0 else None for number in graph.flow.tolist()]
+        self.number = graph.flow.tolist()
+        self.flow = [graph.flows[number] if number >= 0 else None for number in self.number]
         self.owner = graph.owner.tolist()
         self.latency = graph.seconds.tolist()
         self.volume = graph.volume_bytes.tolist()
@@ -232,6 +234,7 @@ class _Run:
         self.computing: dict[int, int] = {}
         self.travelling: dict[int, set[int]] = {}
         self.moving: set[int] = set()
+        self.fair: dict[tuple[int, ...], dict[int, float]] = {}
 
     def resume(self, start: _Times, end: _Times, flow_end: _Times, now: float) -> tuple[_Times, _Times]:
         """Take over at `now` operations that may have begun but not ended; return when they did."""
@@ -272,8 +275,13 @@ class _Run:
             member = self.owner[operation]
             self.computing[member] = operation
             self.left[operation], self.base[operation] = left_s, 1.0
+            beside = self.travelling.get(member)
+            if not beside:
+                self.rate[operation] = 1.0
+                heappush(self.events, (now + left_s, operation, self.version[operation], False))
+                return
             self._rerate(operation, now)
-            for other in self.travelling.get(member, ()):
+            for other in beside:
                 self._rerate(other, now)
             return
         self.left[operation], self.base[operation] = left_s * flow.alone, flow.alone
@@ -350,8 +358,15 @@ class _Run:
         return sorted(found)
 
     def _share_among(self, operations: list[int], now: float) -> None:
-        flows = [flow for operation in operations if (flow := self.flow[operation]) is not None]
-        for operation, rate in zip(operations, fair_rates(flows, self.graph.capacity), strict=True):
+        numbers = [self.number[operation] for operation in operations]
+        together = tuple(sorted(numbers))
+        if together not in self.fair:
+            flows = self.graph.flows
+            rates = fair_rates([flows[number] for number in together], self.graph.capacity)
+            self.fair[together] = dict(zip(together, rates, strict=True))
+        fair = self.fair[together]
+        for operation, number in zip(operations, numbers, strict=True):
+            rate = fair[number]
             if rate != self.base[operation]:
                 self.base[operation] = rate
                 self._rerate(operation, now)
@@ -366,6 +381,8 @@ class _Run:
         else:
             disturbed = self.queue[operation] == GRADIENT and any(m in self.computing for m in flow.members)
         rate = self.base[operation] * (self.slow if disturbed else 1.0)
+        if rate == self.rate[operation]:
+            return  # it ends when it was to end
         self.left[operation] = max(0.0, self.left[operation] - self.rate[operation] * (now - self.since[operation]))
         self.since[operation] = now
         self.rate[operation] = rate

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.contracts.errors import ConfigError
-from lockstep.simulator.cluster import BOTH_WAYS, IN, OUT, Cluster, Device, Level, Usage, link_usage
+from lockstep.simulator.cluster import BOTH_WAYS, IN, OUT, Cluster, Device, Level, link_usage
 from lockstep.simulator.collectives import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -81,6 +81,12 @@ class Fabric:
         self._index: dict[object, int] = {}
         self._phases: dict[tuple[Transfer, tuple[Axis, ...]], list[Phase]] = {}
 
+    def on(self, cluster: Cluster) -> "Fabric":
+        """Return the same families on a cluster of the same shape, whose links have other health."""
+        other = Fabric(cluster, self._algorithms, self._meshes)
+        other.families = list(self.families)
+        return other
+
     @property
     def capacity(self) -> NDArray[np.float64]:
         """Capacity of every uplink in either direction, bytes a second."""
@@ -126,7 +132,7 @@ class Fabric:
                 shared.append({})
             shared[number][sender] = receiver
             found.append(number)
-        shape = _shape(self.cluster)
+        shape = self.cluster.shape
         self.families += [_sending(shape, tuple(ways), tuple(ways.values())) for ways in shared]
         return [number + len(self.families) - len(shared) for number in found]
 
@@ -135,7 +141,7 @@ class Fabric:
         if key not in self._index:
             alike = tuple(other for other in self._meshes if other.axes == mesh.axes)
             self._index[key] = len(self.families)
-            self.families.append(_collective(_shape(self.cluster), alike, axes, part))
+            self.families.append(_collective(self.cluster.shape, alike, axes, part))
         return self._index[key]
 
     def board(self, partition: Partition) -> "Board":
@@ -164,6 +170,7 @@ class Board:
         """Bytes a second of one link of each class."""
         self._algorithms = algorithms
         self._flows: dict[tuple[int, int, str], list[Flow]] = {}
+        self._uses: dict[tuple[int, int], list[tuple[int, ...]]] = {}
         self._carried = [
             _carried(family, classes, partition.links, representative)
             for family, classes in zip(families, partition.groups, strict=True)
@@ -196,27 +203,31 @@ class Board:
         """Return the flow of `kind` in the class `group` of `family` that is through with the volume first."""
         key = (family, group, kind)
         if key not in self._flows:
-            level = self.cluster.levels[int(self._usage_of(family, group).level.max(initial=0))]
+            rows = self._uses_of(family, group)
+            level = self.cluster.levels[max((row[1] for row in rows), default=0)]
             links = level.measured.get(self.families[family].groups.shape[1], (level.link,))
-            self._flows[key] = [self._make(family, group, kind, link) for link in links]
+            self._flows[key] = [self._make(family, group, kind, link, rows) for link in links]
         flows = self._flows[key]
         return flows[0] if len(flows) == 1 else min(flows, key=lambda flow: flow.seconds(volume_bytes))
 
-    def _usage_of(self, family: int, group: int) -> Usage:
-        """Return the uses of one group of the class."""
-        usage = self.families[family].usage
-        representative = int(self._first[family][group])
-        low, high = np.searchsorted(usage.group, [representative, representative + 1])
-        columns = (usage.group, usage.link, usage.level, usage.members, usage.beyond, usage.way)
-        return Usage(*(column[low:high] for column in columns))
+    def _uses_of(self, family: int, group: int) -> list[tuple[int, ...]]:
+        """Return class of links, level, members, beyond and way of each use that one group of the class makes.
 
-    def _make(self, family: int, group: int, kind: str, link: Link) -> Flow:
-        usage, n = self._usage_of(family, group), self.families[family].groups.shape[1]
+        Rows that differ in nothing count once: a group of two hundred nodes passes two hundred equal links.
+        """
+        if (family, group) not in self._uses:
+            usage = self.families[family].usage
+            representative = int(self._first[family][group])
+            one = slice(*np.searchsorted(usage.group, [representative, representative + 1]))
+            columns = [each[one].tolist() for each in (usage.level, usage.members, usage.beyond, usage.way)]
+            links = self.partition.links[usage.link[one]].tolist()
+            self._uses[family, group] = list(dict.fromkeys(zip(links, *columns, strict=True)))
+        return self._uses[family, group]
+
+    def _make(self, family: int, group: int, kind: str, link: Link, rows: list[tuple[int, ...]]) -> Flow:
+        n = self.families[family].groups.shape[1]
         algorithm = self._algorithms.get(kind, RING)
         cost = collective_cost(kind, RING if algorithm == HIERARCHICAL else algorithm, n)
-        # Rows that differ in nothing count once: a group of two hundred nodes passes two hundred equal links.
-        columns = (self.partition.links[usage.link], usage.level, usage.members, usage.beyond, usage.way)
-        rows = dict.fromkeys(zip(*(column.tolist() for column in columns), strict=True))
         # Everybody to everybody: links see what crosses them.
         spread = kind == ALL_TO_ALL or algorithm == DIRECT
         level = self.cluster.levels[max((row[1] for row in rows), default=0)]
@@ -244,11 +255,6 @@ def forget() -> None:
     _sending.cache_clear()
 
 
-def _shape(cluster: Cluster) -> tuple[tuple[int, bool], ...]:
-    """Return all that decides which links a group passes, healthy or not."""
-    return tuple((level.fanout, level.through) for level in cluster.levels)
-
-
 def _bare(shape: tuple[tuple[int, bool], ...]) -> Cluster:
     levels = (Level(name="", fanout=n, link=Link(bytes_per_second=1.0), through=through) for n, through in shape)
     return Cluster(name="", device=_NO_DEVICE, levels=tuple(levels))
@@ -268,6 +274,10 @@ def _collective(
 
 @lru_cache(maxsize=32)
 def _sending(shape: tuple[tuple[int, bool], ...], senders: tuple[Mesh, ...], receivers: tuple[Mesh, ...]) -> Family:
+    if senders[0].first > receivers[0].first:  # the way back passes the same links the other way
+        there = _sending(shape, receivers, senders)
+        usage = replace(there.usage, way=np.where(there.usage.way == OUT, IN, OUT))
+        return Family(np.ascontiguousarray(there.groups[:, ::-1]), usage, directed=True)
     cluster = _bare(shape)
     links = cluster.links()
     columns = [np.concatenate([mesh.ranks() for mesh in end]) for end in (senders, receivers)]

@@ -8,9 +8,11 @@ from numpy.typing import NDArray
 
 from lockstep.simulator.chunks import Part
 from lockstep.simulator.cluster import Device
+from lockstep.simulator.coarse import Inside
 from lockstep.simulator.executor import Timeline
-from lockstep.simulator.graph import COMPUTE, Graph, RankClass
+from lockstep.simulator.graph import COMPUTE, Graph
 from lockstep.simulator.memory import peak_bytes
+from lockstep.simulator.program import RankClass
 from lockstep.simulator.symmetry import Partition
 
 
@@ -99,10 +101,13 @@ def _shares(job: Job, timeline: Timeline) -> tuple[Communication, float]:
     ranks = np.array([rank_class.ranks for rank_class in job.classes], dtype=np.float64)
     inside = np.zeros(len(ranks))
     by_kind: dict[str, float] = {}
-    for feature in graph.inside:
-        inside[feature.rank_class] += feature.seconds
-        spent_s = feature.seconds * float(ranks[feature.rank_class])
-        by_kind[feature.flow.kind] = by_kind.get(feature.flow.kind, 0.0) + spent_s
+    shared: dict[int, list[Inside]] = {}
+    for acts in graph.inside:
+        for flow, spent_s in zip(acts.flows, acts.features_s(), strict=True):
+            inside[acts.rank_class] += spent_s
+            by_kind[flow.kind] = by_kind.get(flow.kind, 0.0) + spent_s * float(ranks[acts.rank_class])
+        if acts.is_shared:
+            shared.setdefault(acts.rank_class, []).append(acts)
     total = inside.copy()
     exposed = inside.copy()
     computing = -inside
@@ -114,14 +119,15 @@ def _shares(job: Job, timeline: Timeline) -> tuple[Communication, float]:
         seconds = np.bincount(members[chosen], spent[operations[chosen]], minlength=len(ranks))
         total += seconds
         by_kind[kind] = by_kind.get(kind, 0.0) + float(seconds @ ranks)
-    mine = _by_class(graph.owner, np.flatnonzero(graph.queue == COMPUTE), len(ranks))
+    mine = _by_class(graph.owner, np.flatnonzero((graph.queue == COMPUTE) & (graph.owner < len(ranks))), len(ranks))
     theirs = _by_class(members, np.arange(len(members)), len(ranks))
     for number in range(len(ranks)):
         own, others = mine[number], operations[theirs[number]]
-        computing[number] += spent[own].sum()
-        exposed[number] += _uncovered(
-            timeline.start[others], timeline.end[others], timeline.start[own], timeline.end[own]
-        )
+        busy = [(timeline.start[own], timeline.end[own])]
+        busy += [_stretches(timeline, acts) for acts in shared.get(number, ())]
+        begin, end = (np.concatenate(column) for column in zip(*busy, strict=True))
+        computing[number] += (end - begin).sum()
+        exposed[number] += _uncovered(timeline.start[others], timeline.end[others], begin, end)
     share = ranks / ranks.sum()
     communication = Communication(
         total=float(total @ share),
@@ -129,6 +135,13 @@ def _shares(job: Job, timeline: Timeline) -> tuple[Communication, float]:
         by_kind={kind: seconds / float(ranks.sum()) for kind, seconds in sorted(by_kind.items())},
     )
     return communication, float(computing @ share)
+
+
+def _stretches(timeline: Timeline, acts: Inside) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return when a class is busy, with features too, within operations of a set of classes."""
+    start = timeline.start[acts.operations][:, None]
+    begin, end = (start + offset for offset in acts.busy_s)
+    return begin.ravel(), end.ravel()
 
 
 def _memberships(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -172,7 +185,8 @@ def _link_bytes(graph: Graph) -> dict[int, float]:
         graph.flow[graph.flow >= 0], graph.volume_bytes[graph.flow >= 0], minlength=len(graph.flows)
     ).tolist()
     moved = list(zip(graph.flows, volumes, strict=True))
-    moved += [(feature.flow, feature.volume_bytes) for feature in graph.inside]
+    for acts in graph.inside:
+        moved += zip(acts.flows, acts.carried_bytes(), strict=True)
     carried: dict[int, float] = {}
     for flow, volume_bytes in moved:
         for link, use in flow.uses:

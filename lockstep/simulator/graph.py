@@ -1,19 +1,21 @@
 """The execution graph: every act of every class of ranks as an operation, and what must end before it begins.
 
 An operation lies in a queue of each of its ranks and starts when all that precede it have ended; a queue's order is
-made of edges too, so the executor knows no queues. Passes in which nothing can be disturbed are one operation each
+made of edges too, so the executor knows no queues. Passes in which nothing can be disturbed are few operations each
 (`coarse`); others are drawn act by act.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.simulator.coarse import Inside, Outline, Script, coarse_passes, outline, undisturbed_sets
 from lockstep.simulator.collectives import SEND
 from lockstep.simulator.fabric import Board, Flow, Phase
-from lockstep.simulator.program import Act, Blocking, Compute, Program, Queued
+from lockstep.simulator.program import Act, Blocking, Compute, Queued, RankClass
 from lockstep.simulator.schedule import BACKWARD, FORWARD
 
 COMPUTE = 0
@@ -23,23 +25,8 @@ SENDING = 3
 """Queues. Sends between stages have a channel of their own, as frameworks give them their own communicator."""
 
 _NOTHING = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankClass:
-    """Ranks that behave alike: how many, their stage, their share of a device's speed, and the passes they make.
-
-    `passes` has rows as `schedule.passes` returns; chunks are numbered within the stage.
-    """
-
-    number: int
-    ranks: int
-    stage: int
-    speed: float
-    passes: NDArray[np.int64]
-    programs: Sequence[Program]
-    update_s: float
-    returns: Sequence[Queued]
+_Bounds = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""The first and the last operation of each pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +40,14 @@ class Boundary:
     message_bytes: float
 
 
-@dataclass(frozen=True, slots=True)
-class Inside:
-    """A feature within the coarse passes of a class, all its times together: seconds, and bytes of its flow."""
-
-    rank_class: int
-    flow: Flow
-    seconds: float
-    volume_bytes: float
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
     """Operations as arrays of shape (operations,), their successors in CSR form, and the flows they use.
 
     `seconds` is the work of a computation and the latency of a communication, `volume_bytes` what a flow then moves,
-    `flow` the index in `flows` or -1. `owner` is the class of ranks of a computation, -1 for communication. `inside`
-    are the features within coarse passes. `bounds` gives by class the first and the last operation of each
+    `flow` the index in `flows` or -1. `owner` is the class of ranks of a computation, a number behind those of all
+    classes where several have it together, -1 for communication. `inside` tells the acts within operations that stand
+    for several. `bounds` gives by class the first and the last operation of each
     pass, arrays of shape (passes,).
     """
 
@@ -84,7 +62,7 @@ class Graph:
     indegree: NDArray[np.int64]
     capacity: list[float]
     inside: list[Inside]
-    bounds: list[tuple[NDArray[np.int64], NDArray[np.int64]]]
+    bounds: list[_Bounds]
 
     def __len__(self) -> int:
         return len(self.queue)
@@ -94,20 +72,20 @@ class Graph:
 class _Builder:
     """Operations and edges as they are drawn; arrays come at the end.
 
-    A row holds operations drawn at once: count, queue, seconds, bytes, flow, owner. Where their times differ, `timed`
-    has them by the first number. `edges` holds source and target in turn.
+    A row holds operations drawn at once: count, queue, seconds, bytes, flow, owner. `edges` holds source and target in
+    turn, `runs` arrays of both.
     """
 
     board: Board
     total: int = 0
     rows: list[tuple[int, int, float, float, int, int]] = field(default_factory=list)
-    timed: list[tuple[int, NDArray[np.float64]]] = field(default_factory=list)
     edges: list[int] = field(default_factory=list)
     runs: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=list)
     flows: list[Flow] = field(default_factory=list)
     numbers: dict[int, int] = field(default_factory=dict)
     seats: dict[tuple[int, int], tuple[int, int, float, float]] = field(default_factory=dict)
     shared: dict[object, int] = field(default_factory=dict)
+    scripts: dict[int, Script] = field(default_factory=dict)
 
     def add(self, queue: int, seconds: float, volume: float, flow: int, owner: int, *, count: int = 1) -> int:
         """Draw `count` equal operations; return the number of the first."""
@@ -115,6 +93,12 @@ class _Builder:
         self.total += count
         self.rows.append((count, queue, seconds, volume, flow, owner))
         return begin
+
+    def script(self, acts: Sequence[Act]) -> Script:
+        """Return the script of acts; stages that are alike have one program."""
+        if id(acts) not in self.scripts:
+            self.scripts[id(acts)] = Script.of(acts)
+        return self.scripts[id(acts)]
 
     def chain(self, first: int, count: int) -> NDArray[np.int64]:
         """Put operations drawn at once one behind the other; return their numbers."""
@@ -146,18 +130,15 @@ class _Builder:
             self.shared[place] = self.add(queue, latency_s, volume_bytes, number, _NOTHING)
         return self.shared[place]
 
-    def finish(self, inside: list[Inside], bounds: list[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> Graph:
+    def finish(self, inside: list[Inside], bounds: list[_Bounds]) -> Graph:
         drawn = np.array(self.edges, dtype=np.int64).reshape(-1, 2)
         source = np.concatenate([drawn[:, 0], *(run[0] for run in self.runs)])
         target = np.concatenate([drawn[:, 1], *(run[1] for run in self.runs)])
         count, queue, seconds, volume, flow, owner = (np.array(column) for column in zip(*self.rows, strict=True))
-        seconds = np.repeat(seconds.astype(np.float64), count)
-        for first, times in self.timed:
-            seconds[first : first + len(times)] = times
         order = np.argsort(source, kind="stable")
         return Graph(
             queue=np.repeat(queue.astype(np.int8), count),
-            seconds=seconds,
+            seconds=np.repeat(seconds.astype(np.float64), count),
             volume_bytes=np.repeat(volume.astype(np.float64), count),
             flow=np.repeat(flow, count),
             owner=np.repeat(owner, count),
@@ -171,39 +152,114 @@ class _Builder:
         )
 
 
-def build_graph(classes: Sequence[RankClass], boundaries: Sequence[Boundary], board: Board) -> Graph:
-    """Return the graph of a step of all classes, `classes[i].number` being i."""
+def build_graph(
+    classes: Sequence[RankClass], boundaries: Sequence[Boundary], board: Board, *, coarse: bool = True
+) -> Graph:
+    """Return the graph of a step of all classes, `classes[i].number` being i; without `coarse`, act by act."""
     builder = _Builder(board)
-    private = _private_classes(classes, boundaries, board)
+    sending = {way for each in boundaries for way in (each.forward_family, each.backward_family)}
+    sets = undisturbed_sets(classes, sending, board) if coarse else []
+    begun: dict[int, _Bounds] = {}
     inside: list[Inside] = []
-    bounds = []
-    for rank_class in classes:
-        coarse = _coarse_passes(rank_class, private=rank_class.number in private)
-        bounds.append(_Walk(builder, rank_class, inside).draw(coarse))
+    for index, members in enumerate(sets):
+        together = _Together(builder, [classes[number] for number in members], len(classes) + index)
+        begun.update(zip(members, together.draw(inside), strict=True))
+    bounds = [_Walk(builder, rank_class).draw(begun.get(rank_class.number)) for rank_class in classes]
     for boundary in boundaries:
         _draw_sends(builder, classes, boundary, bounds)
     return builder.finish(inside, bounds)
 
 
+class _Together:
+    """Draws the first passes of a set of classes, in which nothing can disturb them; `owner` is the set's number."""
+
+    def __init__(self, builder: _Builder, members: Sequence[RankClass], owner: int) -> None:
+        self.builder = builder
+        self.members = members
+        self.owner = owner
+        self.passes = members[0].passes[: coarse_passes(members[0])]
+        shape = (len(members), len(self.passes))
+        self.first, self.last = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int64)
+
+    def draw(self, inside: list[Inside]) -> list[_Bounds]:
+        """Draw the passes, tell what is inside them, and return by class the first and last of each."""
+        for chunk, program in enumerate(self.members[0].programs):
+            for direction, acts in ((FORWARD, program.forward), (BACKWARD, program.backward)):
+                of_kind = (self.passes[:, 0] == direction) & (self.passes[:, 2] == chunk)
+                if of_kind.any():
+                    inside += self._draw_kind(acts, np.flatnonzero(of_kind))
+        for first, last in zip(self.first, self.last, strict=True):
+            self.builder.runs.append((last[:-1], first[1:]))
+        return list(zip(self.first, self.last, strict=True))
+
+    def _draw_kind(self, acts: Sequence[Act], passes: NDArray[np.int64]) -> Iterator[Inside]:
+        """Draw all passes of one chunk and direction."""
+        script, board, one = self.builder.script(acts), self.builder.board, self.members[0].number
+        flows = tuple(
+            board.flow(phase.family, board.group_of[phase.family][one], phase.kind, phase.volume_bytes)
+            for phase in script.phases
+        )
+        features_s = [flow.seconds(phase.volume_bytes) for flow, phase in zip(flows, script.phases, strict=True)]
+        drawn = outline(script, [member.speed for member in self.members], features_s)
+        shared = None
+        if drawn.together_s is not None:
+            shared = self._add(drawn.together_s, self.owner, len(passes))
+        for index, member in enumerate(self.members):
+            whole = self._draw_member(drawn, index, passes, shared)
+            if script.phases:
+                yield Inside(
+                    rank_class=member.number,
+                    passes=passes,
+                    operations=whole,
+                    begin_s=drawn.begin_s[index],
+                    seconds=drawn.seconds[index],
+                    feature=script.feature[drawn.first : drawn.behind],
+                    flows=flows,
+                    volumes_bytes=tuple(f.ratio * p.volume_bytes for f, p in zip(flows, script.phases, strict=True)),
+                    busy_s=drawn.busy_s[index],
+                    is_shared=shared is not None,
+                    carries=index == 0,
+                )
+
+    def _draw_member(
+        self, drawn: Outline, index: int, passes: NDArray[np.int64], shared: NDArray[np.int64] | None
+    ) -> NDArray[np.int64]:
+        """Draw what one class does by itself before and after `shared`; return the operations of several acts."""
+        number = self.members[index].number
+        row = [] if shared is None else [shared]
+        if shared is None or drawn.head_s[index]:
+            row.insert(0, self._add(drawn.head_s[index], number, len(passes)))
+        if drawn.tail_s[index]:
+            row.append(self._add(drawn.tail_s[index], number, len(passes)))
+        self.first[index, passes], self.last[index, passes] = row[0], row[-1]
+        self.builder.runs += pairwise(row)
+        return row[0] if shared is None else shared
+
+    def _add(self, seconds: float, owner: int, count: int) -> NDArray[np.int64]:
+        first = self.builder.add(COMPUTE, seconds, 0.0, _NOTHING, owner, count=count)
+        return np.arange(first, first + count)
+
+
 class _Walk:
     """Draws the passes of one class in order."""
 
-    def __init__(self, builder: _Builder, rank_class: RankClass, inside: list[Inside]) -> None:
+    def __init__(self, builder: _Builder, rank_class: RankClass) -> None:
         self.builder = builder
         self.rank_class = rank_class
-        self.inside = inside
         self.before: int = _NOTHING
         self.entered: int = _NOTHING
         self.queued: int = _NOTHING
         self.waits: list[int] = []
         self.tickets: dict[int, int] = {}
 
-    def draw(self, coarse: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Draw `coarse` passes as one operation each, the others act by act; return first and last of each pass."""
+    def draw(self, begun: _Bounds | None) -> _Bounds:
+        """Draw the passes that are not `begun` act by act; return the first and last operation of every pass."""
         passes = self.rank_class.passes
         first, last = np.empty(len(passes), dtype=np.int64), np.empty(len(passes), dtype=np.int64)
-        if coarse:
-            first[:coarse] = last[:coarse] = self._draw_coarse(passes[:coarse])
+        coarse = 0
+        if begun is not None and len(begun[0]):
+            coarse = len(begun[0])
+            first[:coarse], last[:coarse] = begun
             self.before = int(last[coarse - 1])
         final = int(passes[:, 1].max())
         for index in range(coarse, len(passes)):
@@ -214,28 +270,6 @@ class _Walk:
             first[index], last[index] = self.entered, self.before
         self._draw_update()
         return first, last
-
-    def _draw_coarse(self, passes: NDArray[np.int64]) -> NDArray[np.int64]:
-        costs = np.empty((2, len(self.rank_class.programs)))
-        number = self.rank_class.number
-        for chunk, program in enumerate(self.rank_class.programs):
-            for direction, acts in ((FORWARD, program.forward), (BACKWARD, program.backward)):
-                costs[direction, chunk] = 0.0
-                count = int(((passes[:, 0] == direction) & (passes[:, 2] == chunk)).sum())
-                for act in acts:
-                    if isinstance(act, Compute):
-                        costs[direction, chunk] += act.seconds / self.rank_class.speed
-                    elif isinstance(act, Blocking):
-                        group = self.builder.board.group_of[act.phase.family][number]
-                        flow = self.builder.board.flow(act.phase.family, group, act.phase.kind, act.phase.volume_bytes)
-                        spent_s = flow.seconds(act.phase.volume_bytes)
-                        costs[direction, chunk] += spent_s
-                        volume_bytes = flow.ratio * act.phase.volume_bytes
-                        self.inside.append(Inside(number, flow, spent_s * count, volume_bytes * count))
-        seconds = costs[passes[:, 0], passes[:, 2]]
-        first = self.builder.add(COMPUTE, 0.0, 0.0, _NOTHING, number, count=len(seconds))
-        self.builder.timed.append((first, seconds))
-        return self.builder.chain(first, len(seconds))
 
     def _draw_pass(self, acts: Iterable[Act], key: tuple[int, int, int]) -> None:
         self.entered = _NOTHING
@@ -283,62 +317,11 @@ class _Walk:
             self.tickets[queued.ticket] = self.queued
 
 
-def _coarse_passes(rank_class: RankClass, *, private: bool) -> int:
-    """Return how many passes come before anything can disturb one: all up to the first sum of gradients."""
-    if not private or any(program.queues_always for program in rank_class.programs):
-        return 0
-    passes = rank_class.passes
-    final = passes[:, 1].max()
-    for index in np.flatnonzero((passes[:, 0] == BACKWARD) & (passes[:, 1] == final)):
-        if rank_class.programs[passes[index, 2]].queues_last:
-            return int(index)
-    return len(passes)
-
-
-def _private_classes(classes: Sequence[RankClass], boundaries: Sequence[Boundary], board: Board) -> set[int]:
-    """Return the classes whose features pass links that nobody else uses, in groups of their own class."""
-    visitors: dict[int, set[int]] = {}
-    for family in {way for b in boundaries for way in (b.forward_family, b.backward_family)}:
-        for group in set(board.group_of[family].values()):
-            for link in board.links_of(family, group):
-                visitors.setdefault(link, set()).add(_NOTHING)
-    features: dict[int, set[tuple[int, int]]] = {}
-    for rank_class in classes:
-        number = rank_class.number
-        for family, blocking in _families(rank_class):
-            group = board.group_of[family][number]
-            if blocking:
-                features.setdefault(number, set()).add((family, group))
-            for link in board.links_of(family, group):
-                visitors.setdefault(link, set()).add(number)
-    return {
-        rank_class.number
-        for rank_class in classes
-        if all(
-            board.members(family, group) == (rank_class.number,)
-            and all(visitors[link] == {rank_class.number} for link in board.links_of(family, group))
-            for family, group in features.get(rank_class.number, ())
-        )
-    }
-
-
-def _families(rank_class: RankClass) -> set[tuple[int, bool]]:
-    """Return the families that a class takes part in, and whether its passes wait for them."""
-    found: set[tuple[int, bool]] = set()
-    for program in rank_class.programs:
-        for act in (*program.forward, *program.last):
-            if isinstance(act, Blocking):
-                found.add((act.phase.family, True))
-            elif isinstance(act, Queued):
-                found |= {(phase.family, False) for phase in act.phases}
-    return found | {(phase.family, False) for queued in rank_class.returns for phase in queued.phases}
-
-
 def _draw_sends(
     builder: _Builder,
     classes: Sequence[RankClass],
     boundary: Boundary,
-    bounds: list[tuple[NDArray[np.int64], NDArray[np.int64]]],
+    bounds: list[_Bounds],
 ) -> None:
     """Draw the messages of one boundary in both directions, each channel in the order of its sender."""
     ways = (

@@ -1,26 +1,24 @@
 """A simulated step as people look at it: for each class of equal ranks, what each of its queues does when.
 
 A class computes, waits for features (collectives that a pass needs), sums gradients beside its work, and sends to its
-neighbours in the pipeline. Passes that the graph holds as one operation are opened here into their computation and
-collectives.
+neighbours in the pipeline. Operations that stand for several acts are opened here into computation and collectives.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from lockstep.simulator.coarse import Inside
 from lockstep.simulator.executor import Timeline, execute
 from lockstep.simulator.forecast import Job
-from lockstep.simulator.graph import COMPUTE, FEATURE, GRADIENT, SENDING, Inside, RankClass
-from lockstep.simulator.program import Blocking, Compute
+from lockstep.simulator.graph import COMPUTE, FEATURE, GRADIENT, SENDING
+from lockstep.simulator.program import RankClass
 from lockstep.simulator.schedule import FORWARD
 from lockstep.simulator.spec import JobSpec
 
 QUEUES = {COMPUTE: "compute", FEATURE: "feature", GRADIENT: "gradient", SENDING: "send"}
 FORWARD_PASS, BACKWARD_PASS, UPDATE = "forward", "backward", "optimizer"
-_ROUNDING = 1e-6
 _OPENED_MAX = 400_000
 """Parts of passes that are told one by one; of a job with more, passes stay whole."""
 
@@ -124,63 +122,49 @@ def _parts(rank_class: RankClass) -> int:
 
 
 def _passes(job: Job, timeline: Timeline, rank_class: RankClass, *, opens: bool) -> tuple[list[Span], list[Span]]:
-    """Return what a class computes, and the collectives inside passes that are one operation."""
-    first, last = job.graph.bounds[rank_class.number]
-    whole = _leading(first == last) if opens else 0
-    acts = _acts_inside(job.graph.inside, rank_class, whole)
+    """Return what a class computes, and the collectives inside operations that stand for several acts."""
+    inside = [acts for acts in job.graph.inside if acts.rank_class == rank_class.number]
+    told = np.concatenate([np.empty(0, dtype=np.int64), *(acts.operations for acts in inside)])
     owned = np.flatnonzero((job.graph.owner == rank_class.number) & (timeline.end > timeline.start))
+    first, last = job.graph.bounds[rank_class.number]
     begins, ends = timeline.start[first], timeline.end[last]
-    at = np.searchsorted(begins, timeline.start[owned], side="right") - 1
     computing: list[Span] = []
     features: list[Span] = []
-    for operation, index in zip(owned.tolist(), at.tolist(), strict=True):
+    alone = owned[~np.isin(owned, told)]
+    at = np.searchsorted(begins, timeline.start[alone], side="right") - 1
+    for operation, index in zip(alone.tolist(), at.tolist(), strict=True):
         start_s, end_s = float(timeline.start[operation]), float(timeline.end[operation])
         if start_s >= ends[index]:
             computing.append(Span(UPDATE, start_s, end_s))
-            continue
-        direction, micro, chunk = (int(value) for value in rank_class.passes[index])
-        name = FORWARD_PASS if direction == FORWARD else BACKWARD_PASS
-        parts = acts.get((direction, chunk)) if index < whole else None
-        total_s = sum(seconds for _, seconds, _ in parts or ())
-        if parts and abs(total_s - (end_s - start_s)) <= _ROUNDING * total_s:
-            for kind, seconds, volume in parts:
-                if kind is None:
-                    computing.append(Span(name, start_s, start_s + seconds, micro, chunk))
-                else:
-                    features.append(Span(kind, start_s, start_s + seconds, micro, chunk, volume))
-                start_s += seconds
         else:
+            name, micro, chunk = _named(rank_class, index)
             computing.append(Span(name, start_s, end_s, micro, chunk))
-    return computing, features
+    for acts in inside:
+        for operation, index in zip(acts.operations.tolist(), acts.passes.tolist(), strict=True):
+            start_s, end_s = float(timeline.start[operation]), float(timeline.end[operation])
+            name, micro, chunk = _named(rank_class, index)
+            if not opens:
+                computing.append(Span(name, start_s, end_s, micro, chunk))
+                continue
+            for begin_s, seconds, feature in _acts(acts):
+                begun_s = start_s + begin_s
+                if feature < 0:
+                    computing.append(Span(name, begun_s, begun_s + seconds, micro, chunk))
+                else:
+                    kind, volume_bytes = acts.flows[feature].kind, acts.volumes_bytes[feature]
+                    features.append(Span(kind, begun_s, begun_s + seconds, micro, chunk, volume_bytes))
+    return sorted(computing, key=lambda span: span.start_s), features
 
 
-def _leading(same: NDArray[np.bool_]) -> int:
-    """Return how many passes from the first on are one operation each."""
-    return int(np.argmin(same)) if not same.all() else len(same)
+def _named(rank_class: RankClass, index: int) -> tuple[str, int, int]:
+    """Return name, micro-batch and chunk of a pass."""
+    direction, micro, chunk = (int(value) for value in rank_class.passes[index])
+    return (FORWARD_PASS if direction == FORWARD else BACKWARD_PASS), micro, chunk
 
 
-def _acts_inside(
-    inside: Sequence[Inside], rank_class: RankClass, whole: int
-) -> dict[tuple[int, int], list[tuple[str | None, float, float]]]:
-    """Return by direction and chunk the acts of a pass: kind of collective or None, seconds, bytes on a link.
-
-    The graph lists what is inside such passes for each chunk, forward before backward, all passes together.
-    """
-    rest: Iterator[Inside] = (each for each in inside if each.rank_class == rank_class.number)
-    passes = rank_class.passes[:whole]
-    found: dict[tuple[int, int], list[tuple[str | None, float, float]]] = {}
-    for chunk, program in enumerate(rank_class.programs):
-        for direction, acts in enumerate((program.forward, program.backward)):
-            count = int(((passes[:, 0] == direction) & (passes[:, 2] == chunk)).sum())
-            parts = found.setdefault((direction, chunk), [])
-            for act in acts:
-                if isinstance(act, Compute):
-                    parts.append((None, act.seconds / rank_class.speed, 0.0))
-                elif isinstance(act, Blocking):
-                    each = next(rest, None)
-                    if each is not None and count:
-                        parts.append((each.flow.kind, each.seconds / count, each.volume_bytes / count))
-    return found
+def _acts(inside: Inside) -> Iterator[tuple[float, float, int]]:
+    """Yield for each act when it begins after its operation, its seconds, and its number among the features."""
+    return zip(inside.begin_s.tolist(), inside.seconds.tolist(), inside.feature.tolist(), strict=True)
 
 
 def _apart(spans: list[Span]) -> list[list[Span]]:

@@ -1,7 +1,10 @@
 """What one pipeline stage does in a pass, with its transfers as phases on the fabric and its gradients in buckets."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from lockstep.simulator.chunks import Chunk, Feature, Gathered, Segment, Summed, Work
 from lockstep.simulator.fabric import Fabric, Phase
@@ -60,6 +63,23 @@ class Program:
         return any(isinstance(act, Queued) for act in self.last)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankClass:
+    """Ranks that behave alike: how many, their stage, their share of a device's speed, and the passes they make.
+
+    `passes` has rows as `schedule.passes` returns; chunks are numbered within the stage.
+    """
+
+    number: int
+    ranks: int
+    stage: int
+    speed: float
+    passes: NDArray[np.int64]
+    programs: Sequence[Program]
+    update_s: float
+    returns: Sequence[Queued]
+
+
 @dataclass(slots=True)
 class _Buckets:
     """Gradients that wait to be sent together, by how they are summed and kept."""
@@ -83,10 +103,11 @@ class _Buckets:
 def compile_program(chunk: Chunk, fabric: Fabric, *, bucket_bytes: float) -> Program:
     """Return the program of `chunk`, its groups entered in `fabric`; gradients go in buckets of `bucket_bytes`."""
     part = chunk.part
+    made: dict[object, list[Act]] = {}
     return Program(
-        tuple(_acts(part.forward, chunk.mesh, fabric, bucket_bytes, last=False)),
-        tuple(_acts(part.backward, chunk.mesh, fabric, bucket_bytes, last=False)),
-        tuple(_acts(part.backward, chunk.mesh, fabric, bucket_bytes, last=True)),
+        tuple(_acts(part.forward, chunk.mesh, fabric, bucket_bytes, made, last=False)),
+        tuple(_acts(part.backward, chunk.mesh, fabric, bucket_bytes, made, last=False)),
+        tuple(_acts(part.backward, chunk.mesh, fabric, bucket_bytes, made, last=True)),
     )
 
 
@@ -99,21 +120,36 @@ def compile_returns(returns: list[Transfer], mesh: Mesh, fabric: Fabric) -> tupl
     return tuple(Queued(tuple(fabric.phases(Transfer(*key, total), mesh))) for key, total in volume.items())
 
 
-def _acts(segments: list[Segment], mesh: Mesh, fabric: Fabric, bucket_bytes: float, *, last: bool) -> Iterator[Act]:
-    """Yield the acts of a pass; work is one act up to the next segment that it must end for."""
+def _acts(
+    segments: list[Segment],
+    mesh: Mesh,
+    fabric: Fabric,
+    bucket_bytes: float,
+    made: dict[object, list[Act]],
+    *,
+    last: bool,
+) -> Iterator[Act]:
+    """Yield the acts of a pass; work is one act up to the next segment that it must end for.
+
+    `made` keeps acts by segment and by bucket: equal blocks have the same.
+    """
     buckets = _Buckets(bucket_bytes)
     gathers = [segment for segment in segments if isinstance(segment, Gathered)]
     issued = waited = 0
     pending_s = 0.0
     for segment in segments:
-        acts: list[Act] = []
         if isinstance(segment, Work):
             pending_s += segment.seconds
-        elif isinstance(segment, Feature):
-            acts += map(Blocking, fabric.phases(segment.transfer, mesh))
+            continue
+        acts: list[Act] = []
+        if isinstance(segment, Feature):
+            acts = made.get(id(segment)) or made.setdefault(
+                id(segment), [Blocking(phase) for phase in fabric.phases(segment.transfer, mesh)]
+            )
         elif isinstance(segment, Summed):
-            ready = buckets.add(segment) if last or segment.every_pass else ()
-            acts += [_sum(bucket, mesh, fabric) for bucket in ready]
+            if last or segment.every_pass:
+                for bucket in buckets.add(segment):
+                    acts += made.get(bucket) or made.setdefault(bucket, [_sum(bucket, mesh, fabric)])
         else:
             # The next unit's weights are asked for as this unit begins: one unit ahead, as FSDP prefetches.
             for ticket in range(issued, min(waited + 2, len(gathers))):

@@ -107,7 +107,7 @@ class Node:
         """Yield the leaves below whose operator's name matches the shell pattern."""
         for child in self.children.values():
             if isinstance(child.module, Operator):
-                if fnmatchcase(child.name, pattern):
+                if pattern == "*" or fnmatchcase(child.name, pattern):
                     yield child
             else:
                 yield from child.find(pattern)

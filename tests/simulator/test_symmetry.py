@@ -3,7 +3,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from lockstep.simulator.cluster import Cluster
+from lockstep.simulator.cluster import IN, OUT, Cluster
 from lockstep.simulator.clusters import dgx_a100, hc2
 from lockstep.simulator.fabric import Fabric
 from lockstep.simulator.mesh import Mesh
@@ -56,3 +56,17 @@ def test_no_groups_no_ties():
     found = collapse(np.array([0, 0, 1, 1]), [], np.array([1.0, 2.0, 1.0]))
     assert found.ranks.tolist() == [0, 0, 1, 1]
     assert found.links.tolist() == [0, 1, 0]
+
+
+def test_the_way_back_passes_the_links_the_other_way():
+    """Whoever sends back to the stage before passes the links that brought the message, outwards where it came in."""
+    stages = [Mesh.grid({"tp": 2, "dp": 4, "pp": 2}).at("pp", stage) for stage in range(2)]
+    fabric = Fabric(hc2(2), {}, stages)
+    there, back = (fabric.families[fabric.sends([pair])[0]] for pair in (stages, stages[::-1]))
+    assert back.groups.tolist() == there.groups[:, ::-1].tolist()
+    links = hc2(2).links()
+    for family in (there, back):
+        for group, link, way in zip(family.usage.group, family.usage.link, family.usage.way, strict=True):
+            below = link - links.offsets[1]  # only cards are passed: NVLink does not lead out of a node
+            assert way == (OUT if family.groups[group, 0] // 8 == below else IN)
+        assert len(family.usage.link) == 2 * len(family.groups)
