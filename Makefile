@@ -2,7 +2,7 @@
 # Debian packages, which are installed where root or sudo allows and named otherwise.
 VENV := .venv
 BIN := $(VENV)/bin
-SYSTEM_PACKAGES := prometheus prometheus-alertmanager mosquitto chromium
+SYSTEM_PACKAGES := prometheus prometheus-alertmanager mosquitto chromium victoria-metrics
 
 .PHONY: demo test check format generate bench bench-agent bench-detect bench-simulator accuracy accuracy-simulator clean
 .PHONY: bench-trace bench-localisation bench-intracard
@@ -14,6 +14,11 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev system-packages
 	$(BIN)/pytest -m "not torch and not servers" --numprocesses auto --dist loadfile
 	$(BIN)/pytest -m "torch or servers" --durations 15
+
+# From fake nodes to the pager: part of `make test`. On VictoriaMetrics as well where its Debian package is installed.
+.PHONY: test-live
+test-live: $(VENV)/.dev system-packages
+	$(BIN)/pytest tests/end_to_end/test_alert_loop.py tests/end_to_end/test_metrics_live.py
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -43,6 +48,11 @@ bench-detect: $(VENV)/.dev
 # minutes; `python -m benchmarks.trace_bench --large` reads 1 GB too: five minutes more, and 6 GB of memory for the peer.
 bench-trace: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.trace_bench
+
+# Two minutes, and 1.5 GB of memory: the pages of both services, then all panels over 10,240 ranks in a Prometheus.
+.PHONY: bench-metrics
+bench-metrics: $(VENV)/.dev system-packages
+	$(BIN)/python -m benchmarks.metrics_cost
 
 # Fails where a budget is missed at a million workers.
 bench-localisation: $(VENV)/.dev

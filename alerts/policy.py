@@ -47,6 +47,15 @@ class AlertPolicy:
     slow_keep_seconds: int = 600
     """A run at the edge of the threshold would come and go."""
 
+    expected_ratio: float = 0.10
+    """And above the model's own band: a quiet job's band is a percent or two, which is no ticket."""
+
+    expected_for_seconds: int = 1800
+    """Faults that begin at once have alerts that know earlier; this one is for what creeps, and may wait."""
+
+    expected_keep_seconds: int = 600
+    """A run at the edge of the band would come and go."""
+
     slow_device_for_seconds: int = 0
     """The coordinator has confirmed a suspect over several steps, and lets go of it with hysteresis, before this
     series exists; waiting again would only cost device time."""

@@ -151,6 +151,18 @@ def _own_work(site: Site) -> tuple[Recording, ...]:
             ),
             help="The same of the ranks of one host: the host whose own work is long holds the others back.",
         ),
+        *(
+            Recording(
+                record=f"run_rank_hostname:{metric.removesuffix('_total')}_per_step:ratio_rate5m",
+                expr=(
+                    f"{_rate_by_host(metric, f'{run}, rank, hostname', site)}\n/\n"
+                    f"({_rate_by_host(steps, f'{run}, rank, hostname', site)} > 0)"
+                ),
+                help=f"Seconds of a step that one rank {what}, all kinds together. Recorded for each rank, so that a "
+                "matrix of 10,240 ranks is drawn at once.",
+            )
+            for metric, what in ((phase, "works by itself"), ("lockstep_collective_wait_seconds_total", "is blocked"))
+        ),
     )
 
 

@@ -9,7 +9,12 @@ def group(site: Site, policy: AlertPolicy) -> Group:
     """Return the alerts on symptoms."""
     return Group(
         name="lockstep.symptoms",
-        rules=(_run_stalled(site, policy), _ranks_missing(site, policy), _run_slow(site, policy)),
+        rules=(
+            _run_stalled(site, policy),
+            _ranks_missing(site, policy),
+            _run_slow(site, policy),
+            _run_slower_than_expected(site, policy),
+        ),
     )
 
 
@@ -74,4 +79,29 @@ def _run_slow(site: Site, policy: AlertPolicy) -> Alert:
         description="Steps of run {{ $labels.run }} take {{ $value | humanizePercentage }} longer than when it was "
         "healthy. If a rank holds the run back, LockstepSlowDeviceFound names it; if none fires, all ranks are slow "
         "alike.",
+    )
+
+
+def _run_slower_than_expected(site: Site, policy: AlertPolicy) -> Alert:
+    run = site.run_labels
+    # Only a run whose model is known has these series: without one nothing is expected, and nothing alerts.
+    excess = (
+        f"{by_run('max', 'lockstep_run_recent_step_duration_seconds', site)}\n/ on ({run})\n"
+        f"{by_run('max', 'lockstep_run_expected_step_seconds > 0', site)}\n- 1"
+    )
+    band = f"clamp_min({by_run('max', 'lockstep_run_expected_step_error_ratio', site)}, {policy.expected_ratio:g})"
+    return Alert(
+        name="LockstepRunSlowerThanExpected",
+        severity="warning",
+        expr=unfinished(f"({excess}) > on ({run}) {band}", site),
+        for_seconds=policy.expected_for_seconds,
+        keep_seconds=policy.expected_keep_seconds,
+        summary="Steps of a training run take longer than the model of its job expects.",
+        description="Steps of run {{ $labels.run }} take {{ $value | humanizePercentage }} longer than its model "
+        "expects."
+        '{{ with printf `lockstep_run_expected_step_error_ratio{run="%s"}` $labels.run | query }}'
+        " Healthy steps lie within {{ . | first | value | humanizePercentage }} of it.{{ end }}"
+        '{{ with printf `sort_desc(lockstep_incident_predicted_gain_ratio{run="%s"})` $labels.run | query }}'
+        " Mending {{ . | first | label `incident` }} would give back {{ . | first | value | humanizePercentage }} of "
+        "the step.{{ end }}",
     )

@@ -40,7 +40,8 @@ def rate(metric: str, by: str = "", matchers: str = RUN) -> str:
 
 def seconds_per_step(metric: str) -> str:
     """Return seconds per step of single ranks with their hosts, for topk to choose from."""
-    return f"{rate(metric, 'rank')} / {rate('lockstep_steps_total', 'rank')} * on (rank) group_left (hostname) {_HOSTS}"
+    recorded = f"run_rank_hostname:{metric.removesuffix('_total')}_per_step:ratio_rate5m"
+    return f'max by (rank, hostname) ({recorded}{{{RUN},hostname=~"$hostname"}})'
 
 
 def ratio_by_kind(metric: str) -> str:

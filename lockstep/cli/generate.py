@@ -12,6 +12,7 @@ from pathlib import Path
 from alerts import rules
 from coordinator import state_diagram
 from dashboards import catalogue
+from lockstep.cli import series_table
 from lockstep.cli.chart import files as chart
 from lockstep.cli.simulation import pages as simulation_pages
 from lockstep.contracts.metrics import CATALOGUE, Metric
@@ -37,6 +38,11 @@ Counters carry numerators and denominators; rates and ratios are recorded series
 from the start.
 """
 
+_SERIES = """\
+What a scrape holds, counted from the lists above; a test counts it in a real one. What a node does not let be read, or
+a rank does not measure, has no series.
+"""
+
 
 def generated_files() -> dict[Path, str]:
     """Return the text of every generated file by its absolute path."""
@@ -59,6 +65,7 @@ def metrics_page() -> str:
         title, text = _SOURCES[source]
         rows = [(f"`{m.name}`", m.type, _labels(m), m.help) for m in metrics]
         parts.append(f"## {title}\n\n{text}\n\n{_table(('name', 'type', 'labels', 'meaning'), rows)}")
+    parts.append(f"## Series\n\n{_SERIES}\n{_table(('what', 'series at most'), series_table.rows())}")
     recorded = [(f"`{rule.record}`", rule.help) for rule in rules.recordings()]
     parts.append(f"## Recorded series\n\n{_table(('name', 'meaning'), recorded)}")
     alerts = [

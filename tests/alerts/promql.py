@@ -5,6 +5,7 @@ A tokenizer, no grammar: that the expression is valid is for promtool and Promet
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from alerts import rules
 from dashboards import foreign
@@ -101,6 +102,16 @@ def labels_of_recording(expr: str) -> tuple[str, ...]:
     match = re.search(r"by \(([^)]*)\)", expr)
     assert match, f"no grouping in {expr!r}"
     return tuple(label.strip() for label in match[1].split(","))
+
+
+@lru_cache
+def labels_of_series(name: str) -> tuple[str, ...]:
+    """Return the labels that a scraped or recorded series has; fails on one that nobody knows."""
+    metric, recorded = _catalogued(name), _recorded()
+    if name in recorded:
+        return recorded[name]
+    labels = (*metric.labels, *_TARGET) if metric else _OF_PROMETHEUS[name]
+    return (*labels, "le") if name.endswith("_bucket") else labels
 
 
 def problems(text: str) -> list[str]:

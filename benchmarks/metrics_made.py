@@ -1,0 +1,254 @@
+"""Snapshots of services that nobody runs here, and the samples of a large run as Prometheus would have scraped them."""
+
+import math
+import random
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+
+from alerts import rules
+from alerts.policy import Site
+from coordinator.incidents import Incident
+from coordinator.snapshot import RunSnapshot, Snapshot, Suspect
+from dashboards import foreign
+from exporter.host_watch import HostTotals, NodeLoad
+from exporter.snapshot import NodeSnapshot, RankView, RunView
+from lockstep.contracts.facts import RankFacts
+from lockstep.contracts.limits import SUSPECTS_MAX
+from lockstep.contracts.metrics import BY_NAME, CATALOGUE, FLAGS, PROFILE_STATES, STEP_BUCKETS_SECONDS, Metric
+from lockstep.contracts.records import RECORD_FIELDS
+from tests.alerts.promql import labels_of_recording
+
+RUN = "llm"
+RANKS_PER_NODE = 8
+SCRAPE_SECONDS = 30  # what is advised for ten thousand ranks
+KINDS = ("tp", "dp", "pp")
+_FACTS = RankFacts(device="NVIDIA H200", device_kind="cuda", dtype="bf16", peak_flops_per_second=989.5e12)
+_UNIX_S = 1.7e9
+
+
+def exporter_snapshot(runs: int, ranks: int, seed: int) -> NodeSnapshot:
+    """Return a node whose ranks measure every quantity there is."""
+    draw = np.random.default_rng(seed)
+    return NodeSnapshot(
+        unix_ns=int(_UNIX_S * 1e9),
+        runs=tuple(
+            RunView(
+                run=f"run-{run}",
+                ranks=tuple(_rank_view(rank, draw) for rank in range(ranks)),
+                histogram_counts=tuple(draw.integers(0, 10**6, len(STEP_BUCKETS_SECONDS) + 1).tolist()),
+                histogram_sum_ns=float(draw.random() * 1e15),
+                flagged=tuple(range(len(FLAGS))),
+            )
+            for run in range(runs)
+        ),
+        ranks_omitted=0,
+        lost=dict.fromkeys(BY_NAME["lockstep_exporter_records_lost_total"].values, 0),
+        rejected=dict.fromkeys(BY_NAME["lockstep_exporter_inputs_rejected_total"].values, 0),
+        profiles=dict.fromkeys(BY_NAME["lockstep_exporter_profiles_total"].values, 1),
+        profile_cost_ns=10**9,
+        messages_published=10**6,
+        mqtt_connected=True,
+        spool_bytes=12345,
+        tick_duration_ns=2_345_678,
+        load=NodeLoad(pressure_ns=10**9, cost_ns=10**7, load=3.25),
+    )
+
+
+def _rank_view(rank: int, draw: np.random.Generator) -> RankView:
+    return RankView(
+        rank=rank,
+        local_rank=rank % RANKS_PER_NODE,
+        world_size=10_240,
+        hostname=f"node{rank // RANKS_PER_NODE}",
+        attempt=1,
+        state="running",
+        heartbeat_unix_ns=int(_UNIX_S * 1e9),
+        facts=_FACTS,
+        steps=int(draw.integers(1, 10**7)),
+        step_time_ns=float(draw.random() * 1e15),
+        last_step=12345,
+        last_step_unix_ns=int(_UNIX_S * 1e9),
+        sums=draw.random(len(RECORD_FIELDS)) * 1e15,
+        measured=np.ones(len(RECORD_FIELDS), bool),
+        host=HostTotals(run_queue_wait_ns=10**9, throttled_ns=0, cpu_ns=10**12, others_ns=10**10, cores=24),
+    )
+
+
+def coordinator_snapshot(runs: int, ranks: int, seed: int) -> Snapshot:
+    """Return a coordinator that watches runs of `ranks` ranks; each second one has as many suspects as it may."""
+    draw = random.Random(seed)  # noqa: S311  (made figures)
+    received = BY_NAME["lockstep_coordinator_messages_received_total"].values
+    rejected = BY_NAME["lockstep_coordinator_messages_rejected_total"].values
+    return Snapshot(
+        runs=tuple(_run_snapshot(f"run-{run}", ranks, run % 2 == 1, draw) for run in range(runs)),
+        messages_received=dict.fromkeys(received, draw.randrange(10**9)),
+        messages_rejected=dict.fromkeys(rejected, 0),
+        records_rejected=dict.fromkeys(BY_NAME["lockstep_coordinator_records_rejected_total"].values, 0),
+        records_lost=0,
+        is_connected=True,
+        nodes_alive=runs * ranks // RANKS_PER_NODE,
+        detections=10**7,
+        detection_seconds=12345.678,
+        last_detection_unix_s=_UNIX_S,
+        policy_changes={"api": 2, "file": 0},
+        reload_ok=True,
+        reload_unix_s=_UNIX_S,
+        version="0.1.0",
+    )
+
+
+def _run_snapshot(run: str, ranks: int, is_slow: bool, draw: random.Random) -> RunSnapshot:  # noqa: FBT001
+    slow = draw.sample(range(ranks), SUSPECTS_MAX if is_slow else 0)
+    suspects = [
+        Suspect(rank=r, hostname=f"node{r // 8}", domain_kind="dp", cause="compute", excess_ratio=0.5) for r in slow
+    ]
+    return RunSnapshot(
+        run=run,
+        state="diagnosed" if is_slow else "healthy",
+        world_size=ranks,
+        ranks_reporting=ranks,
+        ranks_blind=0,
+        step=draw.randrange(10**6),
+        last_step_unix_s=_UNIX_S,
+        recent_step_seconds=draw.random(),
+        baseline_step_seconds=draw.random(),
+        fluctuating=is_slow,
+        slow_ranks=2 * len(slow),
+        suspects=tuple(suspects),
+        incidents=tuple(_incident(run, number, rank) for number, rank in enumerate(slow)),
+        incidents_total=100,
+        lost_device_seconds=draw.random() * 1e9,
+        profiles=dict.fromkeys(PROFILE_STATES, 3),
+        step_counts=tuple(draw.randrange(10**6) for _ in range(len(STEP_BUCKETS_SECONDS) + 1)),
+        step_sum_seconds=draw.random() * 1e9,
+        imbalance_ratios={"stage": 0.1, "replica": 0.05, "work": 0.0},
+        expected_state="known",
+        expected_step_seconds=draw.random(),
+        expected_error_ratio=0.02,
+    )
+
+
+def _incident(run: str, number: int, rank: int) -> Incident:
+    return Incident(
+        id=f"{run}-{number}",
+        run=run,
+        kind="slow_rank",
+        cause="compute",
+        scope="rank",
+        ranks=(rank,),
+        domain=("dp", "dp0"),
+        onset_step=60,
+        detected_step=63,
+        opened_unix_ns=int(_UNIX_S * 1e9),
+        slowdown_ratio=0.5,
+        excess_seconds=0.05,
+        evidence=(),
+        numbers={},
+        function="model/attention.py(123): forward",
+        root_cause="slow_function",
+    )
+
+
+def openmetrics(names: set[str], ranks: int, start_unix_s: int, span_s: int) -> Iterator[tuple[str, int]]:
+    """Yield (text, samples) of every known series in `names`, from a run of `ranks` ranks."""
+    times = range(start_unix_s, start_unix_s + span_s + 1, SCRAPE_SECONDS)
+    for metric in CATALOGUE:
+        sampled = [metric.name]
+        if metric.type == "histogram":
+            sampled = [f"{metric.name}_{part}" for part in ("bucket", "sum", "count")]
+        if not names.isdisjoint(sampled):
+            rate = 1.0 if metric.type != "gauge" else 0.0
+            labels = list(_of_catalogue(metric, ranks))
+            yield _family(metric.name, metric.type, sampled, labels, rate=rate, times=times)
+    for rule in rules.recordings():
+        if rule.record in names:
+            labels = list(_sets(labels_of_recording(rule.expr), ranks))
+            yield _family(rule.record, "gauge", [rule.record], labels, rate=0.0, times=times)
+    for name, extra in foreign.LABELS.items():
+        if name in names:
+            labels = list(_of_others(name, extra, ranks))
+            rate = 1e9 if name.endswith("_total") else 0.0
+            yield _family(name, "counter" if rate else "gauge", [name], labels, rate=rate, times=times)
+    yield "# EOF\n", 0
+
+
+def _family(
+    name: str, kind: str, sampled: list[str], labels: list[str], *, rate: float, times: range
+) -> tuple[str, int]:
+    """Return a family's text; a series grows by `rate`, a thousandth faster than the one before it, from 1 on."""
+    lines = [f"# TYPE {name.removesuffix('_total') if kind == 'counter' else name} {kind}\n"]
+    count = 0
+    for sample in sampled:
+        bounds = [*map(str, map(float, STEP_BUCKETS_SECONDS)), "+Inf"] if sample.endswith("_bucket") else [""]
+        for (place, text), bound in product(enumerate(labels), bounds):
+            own = 0.0 if bound and float(bound) < 1 else rate * (1 + place % 50 / 1000)
+            head = f'{sample}{{{text},le="{bound}"}}' if bound else f"{sample}{{{text}}}"
+            lines += [f"{head} {1 + own * (at - times.start):.9g} {at}\n" for at in times]
+            count += len(times)
+    return "".join(lines), count
+
+
+def _of_catalogue(metric: Metric, ranks: int) -> Iterator[str]:
+    labels = tuple(label for label in metric.labels if label not in ("local_rank", "hostname"))
+    is_found = metric.source == "coordinator" and "rank" in labels
+    values = tuple(v for v in metric.values if labels[-1] != "domain_kind" or v in KINDS)
+    for text, rank in _ranked(labels, SUSPECTS_MAX if is_found else ranks, values):
+        host = f"node{rank // RANKS_PER_NODE}"
+        own = f'job="{Site().exporter_job}",instance="{host}:9855"'
+        if metric.source == "coordinator":
+            own = f'job="{Site().coordinator_job}",instance="head:9856"'
+        if "hostname" in metric.labels:
+            own += f',hostname="{host}"'
+        if "local_rank" in metric.labels:
+            own += f',local_rank="{rank % RANKS_PER_NODE}"'
+        yield f"{own},{text}" if text else own
+
+
+_VALUES = {
+    "run": (RUN,),
+    "job": (Site().exporter_job,),
+    "phase": BY_NAME["lockstep_phase_time_seconds_total"].values,
+    "flag": FLAGS,
+    "domain_kind": KINDS,
+    "cause": ("compute",),
+    "root_cause": ("slow_function",),
+    "function": ("model.py:forward",),
+    "device": ("NVIDIA H200",),
+    "dtype": ("bf16",),
+    "version": ("0.1.0",),
+}
+
+
+def _ranked(labels: tuple[str, ...], ranks: int, values: tuple[str, ...]) -> Iterator[tuple[str, int]]:
+    of_others = [label for label in labels if label not in ("rank", "incident")]
+    choices = [values if values and label == labels[-1] else _VALUES[label] for label in of_others]
+    for rank in range(ranks if {"rank", "incident"} & set(labels) else 1):
+        own = [
+            (label, f"{RUN}-{rank}" if label == "incident" else str(rank)) for label in labels if label not in of_others
+        ]
+        for chosen in product(*choices):
+            pairs = [*zip(of_others, chosen, strict=True), *own]
+            yield ",".join(f'{label}="{value}"' for label, value in pairs), rank
+
+
+def _sets(labels: tuple[str, ...], ranks: int) -> Iterator[str]:
+    nodes = math.ceil(ranks / RANKS_PER_NODE)
+    by_node = {
+        "hostname": tuple(f"node{node}" for node in range(nodes)),
+        "instance": tuple(f"node{node}:9855" for node in range(nodes)),
+    }
+    for chosen in product(*((by_node | _VALUES)[label] for label in labels)):
+        yield ",".join(f'{label}="{value}"' for label, value in zip(labels, chosen, strict=True))
+
+
+def _of_others(name: str, extra: tuple[str, ...], ranks: int) -> Iterator[str]:
+    of_device = name.startswith(("DCGM", "npu"))
+    for number in range(ranks if of_device else math.ceil(ranks / RANKS_PER_NODE)):
+        host = f"node{number // RANKS_PER_NODE if of_device else number}"
+        known = {"nodename": host, "device": "ib0", "gpu": str(number % 8), "UUID": f"GPU-{number}", "hostname": host}
+        known |= {"Hostname": host, "id": str(number % 8)}
+        shown = ["Hostname" if label == "hostname" else label for label in extra]
+        text = ",".join(f'{label}="{known[label]}"' for label in shown)
+        yield f'job="others",instance="{host}:9100"' + (f",{text}" if text else "")

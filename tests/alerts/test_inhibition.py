@@ -1,0 +1,87 @@
+"""What keeps what to itself, by a live Alertmanager on the example: every pair of alerts, on one run and on two."""
+
+import json
+import re
+import urllib.request
+
+import pytest
+
+from alerts import rules
+from tests.alerts.test_examples import ALERTMANAGER
+from tests.support import servers
+from tests.support.servers import get_json, wait_until
+
+pytestmark = pytest.mark.servers
+
+SLOWNESS = {"LockstepRunSlow", "LockstepRunSlowerThanExpected"}
+SUSPICION = SLOWNESS | {"LockstepSlowDeviceFound", "LockstepLinkSlow"}
+OF_ONE_RUN = {
+    "LockstepRunStalled": SUSPICION,
+    "LockstepRunHung": SUSPICION | {"LockstepRunStalled", "LockstepRunRanksMissing"},
+    "LockstepRunRanksMissing": {"LockstepRunStalled"},
+    "LockstepSlowDeviceFound": SLOWNESS,
+}
+"""What explains, and what it explains about the same run."""
+VERDICTS = SUSPICION | {"LockstepRunStalled", "LockstepRunHung", "LockstepRunRanksMissing", "LockstepRunUnwatched"}
+"""What the coordinator says of a run, or what its silence says: none of it is told without a coordinator."""
+ALERTS = {alert.name: alert for alert in rules.alerts()}
+PER_RUN = sorted(name for name, alert in ALERTS.items() if alert.per_run)
+DEADLINE_S = 20
+
+
+@pytest.fixture
+def api(tmp_path):
+    """Start Alertmanager with the example; nobody listens at its receivers."""
+    text = re.sub(r"https://(\w+)\.example\.invalid", r"http://127.0.0.1:9/\1", ALERTMANAGER.read_text())
+    with servers.alertmanager(tmp_path, text) as address:
+        yield f"{address}/api/v2/alerts"
+
+
+def post(api, *alerts):
+    body = [{"labels": {**labels, "severity": ALERTS[labels["alertname"]].severity}} for labels in alerts]
+    request = urllib.request.Request(api, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=5) as reply:
+        assert reply.status == 200
+
+
+def inhibited(api):
+    """Return (alert, run) of all that is kept back; the run is empty for what has none."""
+    alerts = get_json(api) or []
+    return {(a["labels"]["alertname"], a["labels"].get("run", "")) for a in alerts if a["status"]["inhibitedBy"]}
+
+
+def expect(api, silent):
+    """Wait until exactly these are kept back; tell the difference if that never comes."""
+
+    def reached():
+        return inhibited(api) == silent
+
+    try:
+        wait_until(reached, DEADLINE_S, "inhibitions")
+    except TimeoutError:
+        assert inhibited(api) == silent
+
+
+def test_every_pair_of_alerts(api):
+    """A cause silences what it explains on its run and nothing else; no coordinator silences all verdicts."""
+    pairs = [(source, target) for source in PER_RUN for target in PER_RUN if source != target]
+    post(
+        api,
+        *({"alertname": name, "run": f"{pair[0]}-{pair[1]}"} for pair in pairs for name in pair),
+        *({"alertname": name, "run": f"alone-{name}"} for name in PER_RUN),
+    )
+    silent = {(t, f"{s}-{t}") for s, t in pairs if t in OF_ONE_RUN.get(s, ())}
+    silent |= {(t, f"{t}-{s}") for s, t in pairs if t in OF_ONE_RUN.get(s, ())}
+    expect(api, silent)
+
+    post(api, {"alertname": "LockstepCoordinatorStale"})
+    runs = {(name, f"{a}-{b}") for a, b in pairs for name in (a, b)} | {(name, f"alone-{name}") for name in PER_RUN}
+    silent |= {each for each in runs if each[0] == "LockstepRunUnwatched"}
+    expect(api, silent)
+
+    others = [{"alertname": name} for name, alert in ALERTS.items() if not alert.per_run]
+    post(api, *others)
+    silent |= {each for each in runs if each[0] in VERDICTS} | {("LockstepCoordinatorStale", "")}
+    expect(api, silent)
+    told = set(PER_RUN) - VERDICTS
+    assert told == {"LockstepAgentDown"}, "a new alert: is it a verdict of the coordinator?"

@@ -1,0 +1,170 @@
+"""/metrics of both services as a scraper meets them: real processes, eight ranks that measure everything there is."""
+
+import gzip
+import re
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from lockstep.cli import series_table
+from lockstep.contracts.metrics import CATALOGUE
+from lockstep.contracts.records import DOMAIN_KINDS
+from tests.end_to_end.fake_nodes import FakeNodes
+from tests.support.servers import free_port, get, mosquitto, running, wait_ready, wait_until
+
+pytestmark = pytest.mark.servers
+
+LOCKSTEP = [sys.executable, "-m", "lockstep.cli.main"]
+RUN, RANKS, SCRAPERS = "llm", 8, 40
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+SERVICES = ("exporter", "coordinator")
+AS_THE_NODE_SHOWS = {
+    "lockstep_cpu_wait_time_seconds_total",
+    "lockstep_cpu_throttled_time_seconds_total",
+    "lockstep_process_cpu_time_seconds_total",
+    "lockstep_other_cpu_time_seconds_total",
+    "lockstep_rank_cores",
+    "lockstep_node_cpu_pressure_seconds_total",
+    "lockstep_node_load",
+}
+"""What a container may not let be read."""
+ONCE_KNOWN = {
+    "lockstep_run_expected_step_seconds",
+    "lockstep_run_expected_step_error_ratio",
+    "lockstep_run_imbalance_ratio",
+}
+"""What takes a model of the job, or a window of steps."""
+
+
+@pytest.fixture(scope="module")
+def addresses(tmp_path_factory):
+    """Start both services beside ranks that step; yield their addresses."""
+    folder = tmp_path_factory.mktemp("live")
+    root = folder / "shared"
+    root.mkdir()
+    ports = {service: free_port() for service in SERVICES}
+    with mosquitto(folder) as broker:
+        common = [f"--set=broker_port={broker.port}", "--set=http_host=127.0.0.1"]
+        own = {
+            "exporter": [f"--set=root={root}", f"--set=spool_directory={folder / 'spool'}", "--set=batch_seconds=0.2"],
+            "coordinator": [f"--set=domains=dp={RANKS}"],
+        }
+        commands = {
+            service: [*LOCKSTEP, service, *common, *own[service], f"--set=http_port={ports[service]}"]
+            for service in SERVICES
+        }
+        logs = {service: folder / f"{service}.log" for service in SERVICES}
+        nodes = FakeNodes([root], RUN, RANKS, whole=True)
+        with (
+            running(commands["exporter"], logs["exporter"]) as exporter,
+            running(commands["coordinator"], logs["coordinator"]) as coordinator,
+            nodes.stepping(),
+        ):
+            found = {service: f"http://127.0.0.1:{port}" for service, port in ports.items()}
+            for service, process in (("exporter", exporter), ("coordinator", coordinator)):
+                wait_ready(f"{found[service]}/-/ready", process, logs[service])
+            known = f'lockstep_run_baseline_step_duration_seconds{{run="{RUN}"}}'
+            wait_until(lambda: known in (get(f"{found['coordinator']}/metrics") or ""), 40, "a run with a baseline")
+            yield found
+
+
+def scrape(address, **headers):
+    """Return (content type, text) of a scrape."""
+    request = urllib.request.Request(f"{address}/metrics", headers=headers)
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        body = answer.read()
+        if answer.headers.get("Content-Encoding") == "gzip":
+            body = gzip.decompress(body)
+        return answer.headers["Content-Type"], body.decode()
+
+
+def families(text):
+    """Return the number of series by family of the catalogue."""
+    names = Counter(re.match(r"[a-zA-Z0-9_:]+", line)[0] for line in text.splitlines() if not line.startswith("#"))
+    known = {metric.name for metric in CATALOGUE}
+    found = Counter()
+    for name, count in names.items():
+        found[name if name in known else re.sub(r"_(bucket|sum|count)\Z", "", name)] += count
+    return found
+
+
+def promised(source):
+    """Return what the catalogue says that eight ranks of one run have, findings aside."""
+    of_each = {"kind": RANKS * len(DOMAIN_KINDS), "rank": RANKS, "run": 1, "service": 1}
+    return {
+        metric.name: series_table.series_of(metric) * of_each[scope]
+        for metric in CATALOGUE
+        if metric.source == source and (scope := series_table.scope_of(metric)) in of_each
+    }
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_scrape_has_the_series_that_are_promised(addresses, service):
+    """Family by family what docs/metrics.md counts, for eight ranks in all kinds of domains; and no other."""
+    _, text = scrape(addresses[service])
+    found, expected = families(text), promised(service)
+    optional = AS_THE_NODE_SHOWS | ONCE_KNOWN
+    assert set(found) <= set(expected)
+    differ = {name: (found[name], count) for name, count in expected.items() if found[name] != count}
+    assert {name: pair for name, pair in differ.items() if name not in optional or pair[0]} == {}
+    most = (
+        series_table.of_node(ranks=RANKS, kinds=len(DOMAIN_KINDS))
+        if service == "exporter"
+        else series_table.of_coordinator(runs=1)
+    )
+    assert sum(expected.values()) == most >= found.total() > 0.9 * most
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_promtool_has_nothing_to_say_of_a_live_page(addresses, service):
+    """Prometheus' own linter, on what came over the wire; and no sample has a time of its own."""
+    kind, text = scrape(addresses[service])
+    assert kind == TEXT
+    checked = subprocess.run(["promtool", "check", "metrics"], input=text.encode(), capture_output=True, check=False)
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
+    samples = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert all(re.fullmatch(r'[a-z_]+({([a-z_]+="[^"]*",?)+})? \S+', line) for line in samples)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        (None, TEXT),
+        ("text/plain", TEXT),
+        ("application/openmetrics-text;version=1.0.0,text/plain;q=0.5", OPENMETRICS),
+        ("application/openmetrics-text;version=2.0.0", TEXT),
+    ],
+)
+def test_the_form_is_the_one_asked_for(addresses, service, accept, kind):
+    """Over HTTP as `choose_form` decides, compressed or not."""
+    headers = {} if accept is None else {"Accept": accept}
+    for encoding in ({}, {"Accept-Encoding": "gzip"}):
+        told, text = scrape(addresses[service], **headers, **encoding)
+        assert told == kind
+        assert text.endswith("# EOF\n") == (kind == OPENMETRICS)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_forty_scrapers_at_once_are_all_answered(addresses, service):
+    """Whole pages, all of them, and the service answers its probe afterwards."""
+    with ThreadPoolExecutor(SCRAPERS) as pool:
+        pages = list(pool.map(lambda _: scrape(addresses[service])[1], range(SCRAPERS)))
+    assert {frozenset(families(page).items()) for page in pages} == {frozenset(families(pages[0]).items())}
+    assert get(f"{addresses[service]}/-/healthy") is not None
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_nothing_but_reading(addresses, service):
+    """A scraper's path takes no body."""
+    request = urllib.request.Request(f"{addresses[service]}/metrics", data=b"x", method="POST")
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=5)
+    assert refused.value.code == 405
+    refused.value.close()
