@@ -109,8 +109,7 @@ BROADCAST: web.AppKey[Broadcast] = web.AppKey("broadcast", Broadcast)
 
 def install(app: web.Application) -> None:
     """Give an application its listeners, and let them go before its connections are closed."""
-    runs = app[SERVICES].runs
-    app[BROADCAST] = Broadcast(lambda: [digest(run) for run in runs.by_name.values()])
+    app[BROADCAST] = Broadcast(lambda: [digest(run) for run in app[SERVICES].runs.by_name.values()])
     app.cleanup_ctx.append(_telling)
     app.on_shutdown.append(_close)
 
