@@ -1,4 +1,4 @@
-"""Pictures for the README, taken from a real run: every dashboard's preview and the coordinator's page.
+"""Pictures for the README, taken from a real run: every dashboard's preview and the coordinator's page of a run.
 
 `make preview` writes them to docs/images. Four gloo ranks train under the whole stack, one turns slow after two
 minutes; Chromium draws what `lockstep preview` makes of Prometheus then. Two cores need five minutes.
@@ -27,6 +27,8 @@ _HEALTHY_STEPS = 480
 _FOUND_SECONDS = 300
 _AFTER_SECONDS = 75  # the five-minute windows of recorded series have something to show
 _WINDOW = "4m"
+_DRAWN_SECONDS = 30
+_MAP_IS_DRAWN = "Boolean(document.getElementById('heat')?.dataset.last)"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,15 +54,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if lockstep(["preview", str(page), *options, *variables]):
                 return 1
             _take(browser, page.as_uri(), out / f"dashboard-{board}.webp")
-        _take(browser, stack.coordinator, out / "coordinator.webp")
+        _take(browser, f"{stack.coordinator}/runs/{RUN}", out / "coordinator-run.webp", ready=_MAP_IS_DRAWN)
     return 0
 
 
-def _take(browser: Any, address: str, path: Path) -> None:
-    """Write a picture of a page, however long it is."""
+def _take(browser: Any, address: str, path: Path, ready: str = "true") -> None:
+    """Write a picture of a page, however long it is, once the expression `ready` is true in it."""
     browser.call("Emulation.setDeviceMetricsOverride", width=WIDTH, height=900, deviceScaleFactor=1, mobile=False)
     browser.call("Page.navigate", url=address)
     browser.wait("Page.loadEventFired")
+    wait_until(lambda: browser.ask(ready), _DRAWN_SECONDS, f"{address}: {ready}")
     size = browser.call("Page.getLayoutMetrics")["cssContentSize"]
     clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
     options = {"format": "webp", "quality": QUALITY, "captureBeyondViewport": True, "clip": clip}
