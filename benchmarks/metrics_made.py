@@ -239,6 +239,12 @@ def _sets(labels: tuple[str, ...], ranks: int) -> Iterator[str]:
         "hostname": tuple(f"node{node}" for node in range(nodes)),
         "instance": tuple(f"node{node}:9855" for node in range(nodes)),
     }
+    if {"rank", "hostname"} <= set(labels):  # a rank is on one node: not every pair of the two
+        others = [label for label in labels if label not in ("rank", "hostname")]
+        for rank in range(ranks):
+            own = f'rank="{rank}",hostname="node{rank // RANKS_PER_NODE}"'
+            yield ",".join([own, *(f'{label}="{_VALUES[label][0]}"' for label in others)])
+        return
     for chosen in product(*((by_node | _VALUES)[label] for label in labels)):
         yield ",".join(f'{label}="{value}"' for label, value in zip(labels, chosen, strict=True))
 
