@@ -4,18 +4,17 @@ from dashboards.house import (
     Board,
     Line,
     Row,
-    bars,
     coloured,
     datasource_variable,
     query,
     stat,
     states,
-    table,
     timeseries,
     variable,
 )
 from dashboards.panels import Column, coordinator_variable, grid, to_coordinator
 from dashboards.queries import RUN, TOP
+from dashboards.shared import NOT_ARRIVED, PREDICTED_GAIN, PROFILES, SUSPECTS
 
 _LINKS = (
     to_coordinator("Evidence, peers and thresholds", "/api/v1/incidents/${__value.text}"),
@@ -49,38 +48,9 @@ _WHAT = Row(
         ),
         Line(
             panels=(
-                bars(
-                    "Predicted gain",
-                    "Share of a step that the best advice for an open incident would give back.",
-                    "percentunit",
-                    query(
-                        f"topk({TOP}, max by (incident) (lockstep_incident_predicted_gain_ratio{{{RUN}}}))",
-                        "{{incident}}",
-                        instant=True,
-                    ),
-                ),
-                table(
-                    "Suspects",
-                    "Ranks whose own work takes longer than that of their peers, the worst first, 32 at most.",
-                    "percentunit",
-                    query(
-                        f"max by (rank, hostname, domain_kind, cause) (lockstep_suspect_slowdown_ratio{{{RUN}}})",
-                        table=True,
-                    ),
-                    columns=("rank", "hostname", "cause", "domain_kind"),
-                    value="slowdown",
-                ),
-                table(
-                    "Not arrived",
-                    "Ranks that others wait for in a run that hangs, and for how long. No rank where none is known.",
-                    "s",
-                    query(
-                        f"max by (incident, rank, domain_kind) (lockstep_incident_silence_seconds{{{RUN}}})",
-                        table=True,
-                    ),
-                    columns=("incident", "rank", "domain_kind"),
-                    value="silence",
-                ),
+                PREDICTED_GAIN,
+                SUSPECTS,
+                NOT_ARRIVED,
             ),
         ),
     ),
@@ -179,15 +149,7 @@ _WHEN = Row(
         ),
         Line(
             panels=(
-                timeseries(
-                    "Profiles",
-                    "Profile requests of this run by what became of them, per rank.",
-                    "short",
-                    query(
-                        f"sum by (state) (increase(lockstep_run_profiles_total{{{RUN}}}[$__rate_interval]))",
-                        "{{state}}",
-                    ),
-                ),
+                PROFILES,
                 timeseries(
                     "What profiles take from training",
                     "Training thread time that starting, stopping and writing profiles takes per second, over all "

@@ -2,7 +2,8 @@
 
 from dashboards.house import Board, Line, Row, datasource_variable, query, states, timeseries, variable
 from dashboards.panels import Column, grid, heat, matrix, to_board
-from dashboards.queries import MANY, RUN, TOP, rate, ratio_by_kind, seconds_per_step, wait_of_kind
+from dashboards.queries import MANY, RUN, rate, ratio_by_kind, seconds_per_step, wait_of_kind
+from dashboards.shared import BUS_BANDWIDTH, IMBALANCE, OWN_WORK_BY_HOST
 from lockstep.contracts.records import DOMAIN_KINDS
 
 _RANK_LINKS = (to_board("lockstep-rank", "Rank", rank="rank"),)
@@ -28,13 +29,7 @@ _KINDS = Row(
                     "percentunit",
                     query(ratio_by_kind("lockstep_collective_wait_seconds_per_collective_time"), "{{domain_kind}}"),
                 ),
-                timeseries(
-                    "Bus bandwidth",
-                    "What a ring algorithm moves over the slowest link per second with a collective in flight. It "
-                    "falls when ranks wait for a late one as well as when a link is slow.",
-                    "Bps",
-                    query(ratio_by_kind("lockstep_collective_bus_bytes_per_collective_time"), "{{domain_kind}}"),
-                ),
+                BUS_BANDWIDTH,
                 timeseries(
                     "Bytes",
                     "Bytes per second that all ranks give to collectives of each kind.",
@@ -115,23 +110,8 @@ _FAULTS = Row(
                     ),
                     overrides=(),
                 ),
-                timeseries(
-                    "Imbalance",
-                    "Share of a step in which all wait for the longest stage, the replica with the longest batch, or "
-                    "the rank with the most work: how the training is laid out, information and no fault.",
-                    "percentunit",
-                    query(f"max by (imbalance) (lockstep_run_imbalance_ratio{{{RUN}}})", "{{imbalance}}"),
-                ),
-                timeseries(
-                    "Own work by host",
-                    f"Seconds of a step that the ranks of a host work on average; the {TOP} longest at each moment.",
-                    "s",
-                    query(
-                        f"topk({TOP}, sum by (hostname) (run_hostname_phase:lockstep_phase_time_seconds_per_step:"
-                        f'ratio_rate5m{{{RUN},hostname=~"$hostname"}}))',
-                        "{{hostname}}",
-                    ),
-                ),
+                IMBALANCE,
+                OWN_WORK_BY_HOST,
             ),
         ),
     ),

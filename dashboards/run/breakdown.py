@@ -1,7 +1,8 @@
 """Where does the time go? Own work, waiting, communication, and what is no plain training step."""
 
 from dashboards.house import Line, Row, query, timeseries
-from dashboards.queries import RUN, TOP, ratio_by_kind
+from dashboards.queries import RUN, ratio_by_kind
+from dashboards.shared import BUS_BANDWIDTH, IMBALANCE, OWN_WORK_BY_HOST
 
 BREAKDOWN = Row(
     title="Where does the time go?",
@@ -31,16 +32,7 @@ BREAKDOWN = Row(
         ),
         Line(
             panels=(
-                timeseries(
-                    "Own work by host",
-                    f"Seconds of a step that the ranks of a host work on average; the {TOP} longest at each moment.",
-                    "s",
-                    query(
-                        f"topk({TOP}, sum by (hostname) (run_hostname_phase:lockstep_phase_time_seconds_per_step:"
-                        f'ratio_rate5m{{{RUN},hostname=~"$hostname"}}))',
-                        "{{hostname}}",
-                    ),
-                ),
+                OWN_WORK_BY_HOST,
                 timeseries(
                     "Exposed communication",
                     "Share of the time with a collective in flight in which the training thread is blocked; the rest "
@@ -49,26 +41,12 @@ BREAKDOWN = Row(
                     query(ratio_by_kind("lockstep_collective_wait_seconds_per_collective_time"), "{{domain_kind}}"),
                     query(f"1 - max(run:lockstep_collective_overlap:ratio_rate5m{{{RUN}}})", "all"),
                 ),
-                timeseries(
-                    "Imbalance",
-                    "Share of a step in which all wait for the longest stage, the replica with the longest batch, or "
-                    "the rank with the most work: how the training is laid out, information and no fault. No data "
-                    "where nothing of the kind is known.",
-                    "percentunit",
-                    query(f"max by (imbalance) (lockstep_run_imbalance_ratio{{{RUN}}})", "{{imbalance}}"),
-                ),
+                IMBALANCE,
             ),
         ),
         Line(
             panels=(
-                timeseries(
-                    "Bus bandwidth",
-                    "What a ring algorithm moves over the slowest link per second with a collective in flight: "
-                    "compare it with the link's own. It falls when ranks wait for a late one as well as when a link "
-                    "is slow.",
-                    "Bps",
-                    query(ratio_by_kind("lockstep_collective_bus_bytes_per_collective_time"), "{{domain_kind}}"),
-                ),
+                BUS_BANDWIDTH,
                 timeseries(
                     "Algorithm bandwidth",
                     "Bytes that the training gives to collectives per second with one in flight.",

@@ -2,23 +2,14 @@
 
 from dashboards.house import Line, Row, alerts, bars, query, table, timeseries
 from dashboards.queries import RUN, TOP, seconds_per_step
+from dashboards.shared import NOT_ARRIVED, PREDICTED_GAIN, SUSPECTS
 
 CULPRITS = Row(
     title="Who holds us back?",
     lines=(
         Line(
             panels=(
-                table(
-                    "Suspects",
-                    "Ranks whose own work takes longer than that of their peers, the worst first, 32 at most.",
-                    "percentunit",
-                    query(
-                        f"max by (rank, hostname, domain_kind, cause) (lockstep_suspect_slowdown_ratio{{{RUN}}})",
-                        table=True,
-                    ),
-                    columns=("rank", "hostname", "cause", "domain_kind"),
-                    value="slowdown",
-                ),
+                SUSPECTS,
                 table(
                     "Open incidents",
                     "What is known of each. Root cause and function are empty until a profile has named them.",
@@ -29,17 +20,7 @@ CULPRITS = Row(
                     ),
                     columns=("incident", "rank", "cause", "root_cause", "function"),
                 ),
-                table(
-                    "Not arrived",
-                    "Ranks that others wait for in a run that hangs, and for how long. No rank where none is known.",
-                    "s",
-                    query(
-                        f"max by (incident, rank, domain_kind) (lockstep_incident_silence_seconds{{{RUN}}})",
-                        table=True,
-                    ),
-                    columns=("incident", "rank", "domain_kind"),
-                    value="silence",
-                ),
+                NOT_ARRIVED,
             ),
         ),
         Line(
@@ -90,17 +71,7 @@ CULPRITS = Row(
                     "short",
                     query(f"max(run:lockstep_run_lost_device_seconds:rate5m{{{RUN}}})", "devices"),
                 ),
-                bars(
-                    "Predicted gain",
-                    "Share of a step that the best advice for an open incident would give back, as far as its capture "
-                    "can tell.",
-                    "percentunit",
-                    query(
-                        f"topk({TOP}, max by (incident) (lockstep_incident_predicted_gain_ratio{{{RUN}}}))",
-                        "{{incident}}",
-                        instant=True,
-                    ),
-                ),
+                PREDICTED_GAIN,
                 alerts("Alerts", "Alerts on this run that fire or are about to."),
             ),
         ),

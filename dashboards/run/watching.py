@@ -2,6 +2,7 @@
 
 from dashboards.house import Line, Row, query, timeseries
 from dashboards.queries import RUN, rate
+from dashboards.shared import PROFILES
 
 WATCHING = Row(
     title="What does the watching cost, and does it work?",
@@ -14,15 +15,7 @@ WATCHING = Row(
                     "percentunit",
                     query(f"max(run:lockstep_agent_time_per_step_time:ratio_rate5m{{{RUN}}})", "agent"),
                 ),
-                timeseries(
-                    "Profiles",
-                    "Profile requests of this run by what became of them, per rank.",
-                    "short",
-                    query(
-                        f"sum by (state) (increase(lockstep_run_profiles_total{{{RUN}}}[$__rate_interval]))",
-                        "{{state}}",
-                    ),
-                ),
+                PROFILES,
                 timeseries(
                     "Ranks measured",
                     "Ranks with a working agent, ranks that reported a step to the coordinator, those of them whose "

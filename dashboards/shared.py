@@ -1,0 +1,78 @@
+"""Panels that stand on more than one dashboard, the same on each."""
+
+from dashboards.house import bars, query, table, timeseries
+from dashboards.queries import RUN, TOP, ratio_by_kind
+
+SUSPECTS = table(
+    "Suspects",
+    "Ranks whose own work takes longer than that of their peers, the worst first, 32 at most.",
+    "percentunit",
+    query(
+        f"max by (rank, hostname, domain_kind, cause) (lockstep_suspect_slowdown_ratio{{{RUN}}})",
+        table=True,
+    ),
+    columns=("rank", "hostname", "cause", "domain_kind"),
+    value="slowdown",
+)
+
+NOT_ARRIVED = table(
+    "Not arrived",
+    "Ranks that others wait for in a run that hangs, and for how long. No rank where none is known.",
+    "s",
+    query(
+        f"max by (incident, rank, domain_kind) (lockstep_incident_silence_seconds{{{RUN}}})",
+        table=True,
+    ),
+    columns=("incident", "rank", "domain_kind"),
+    value="silence",
+)
+
+PREDICTED_GAIN = bars(
+    "Predicted gain",
+    "Share of a step that the best advice for an open incident would give back, as far as its capture can tell.",
+    "percentunit",
+    query(
+        f"topk({TOP}, max by (incident) (lockstep_incident_predicted_gain_ratio{{{RUN}}}))",
+        "{{incident}}",
+        instant=True,
+    ),
+)
+
+PROFILES = timeseries(
+    "Profiles",
+    "Profile requests of this run by what became of them, per rank.",
+    "short",
+    query(
+        f"sum by (state) (increase(lockstep_run_profiles_total{{{RUN}}}[$__rate_interval]))",
+        "{{state}}",
+    ),
+)
+
+OWN_WORK_BY_HOST = timeseries(
+    "Own work by host",
+    f"Seconds of a step that the ranks of a host work on average; the {TOP} longest at each moment.",
+    "s",
+    query(
+        f"topk({TOP}, sum by (hostname) (run_hostname_phase:lockstep_phase_time_seconds_per_step:"
+        f'ratio_rate5m{{{RUN},hostname=~"$hostname"}}))',
+        "{{hostname}}",
+    ),
+)
+
+IMBALANCE = timeseries(
+    "Imbalance",
+    "Share of a step in which all wait for the longest stage, the replica with the longest batch, or "
+    "the rank with the most work: how the training is laid out, information and no fault. No data "
+    "where nothing of the kind is known.",
+    "percentunit",
+    query(f"max by (imbalance) (lockstep_run_imbalance_ratio{{{RUN}}})", "{{imbalance}}"),
+)
+
+BUS_BANDWIDTH = timeseries(
+    "Bus bandwidth",
+    "What a ring algorithm moves over the slowest link per second with a collective in flight: "
+    "compare it with the link's own. It falls when ranks wait for a late one as well as when a link "
+    "is slow.",
+    "Bps",
+    query(ratio_by_kind("lockstep_collective_bus_bytes_per_collective_time"), "{{domain_kind}}"),
+)
