@@ -160,12 +160,11 @@ def test_hostile_bytes_are_refused_by_name(payload, what):
     assert caught.value.what == what
 
 
-def test_every_body_cut_or_changed_is_refused_or_a_summary():
-    """No byte of a body can do more than make it malformed."""
+def test_every_body_cut_or_changed_is_refused():
+    """A checksum guards the body: cut anywhere, or with any byte changed, it is malformed and nothing else."""
     fields = msgspec.msgpack.decode(encode(FULL))
-    for at in range(len(fields["body"])):
-        for body in (fields["body"][:at], fields["body"][:at] + b"\xff" + fields["body"][at + 1 :]):
-            try:
-                decode(TOPIC, msgspec.msgpack.encode(fields | {"body": body}))
-            except MalformedError:
-                continue
+    body = fields["body"]
+    for at in range(len(body)):
+        for broken in (body[:at], body[:at] + bytes([body[at] ^ 0xFF]) + body[at + 1 :]):
+            with pytest.raises(MalformedError):
+                decode(TOPIC, msgspec.msgpack.encode(fields | {"body": broken}))
