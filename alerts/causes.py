@@ -52,7 +52,7 @@ def _slow_device_found(site: Site, policy: AlertPolicy) -> Alert:
         " Cause: {{ $labels.cause }}."
         '{{ with printf `lockstep_incident_info{run="%s",rank=~"%s",function!=""} and on (run, rank) '
         'lockstep_suspect_slowdown_ratio{run="%s",hostname="%s",cause="%s"}` '
-        '$labels.run (or $labels.rank ".+") $labels.run $labels.hostname $labels.cause | query }}'
+        '$labels.run (or $labels.rank ".+") $labels.run $labels.hostname $labels.cause | query | sortByLabel "rank" }}'
         " Function: {{ . | first | label `function` }}.{{ end }}"
         '{{ with printf `lockstep_run_suspects_omitted{run="%s"} > 0` $labels.run | query }}'
         " Slow ranks that are not listed: {{ . | first | value }}.{{ end }}",
@@ -69,9 +69,11 @@ def _run_hung(site: Site, policy: AlertPolicy) -> Alert:
         for_seconds=policy.hung_for_seconds,
         summary="A training run hangs: ranks have not arrived where others wait for them.",
         description="Run {{ $labels.run }} has completed no step for {{ $value | humanizeDuration }}."
-        '{{ with printf `topk(5, lockstep_incident_silence_seconds{run="%s",rank!=""})` $labels.run | query }}'
+        '{{ with printf `topk(5, lockstep_incident_silence_seconds{run="%s",rank!=""})` $labels.run | query '
+        '| sortByLabel "rank" }}'
         " Not arrived:{{ range . }} rank {{ .Labels.rank }}"
-        '{{ with printf `lockstep_rank_info{run="%s",rank="%s"}` .Labels.run .Labels.rank | query }}'
+        '{{ with printf `lockstep_rank_info{run="%s",rank="%s"}` .Labels.run .Labels.rank | query '
+        '| sortByLabel "hostname" }}'
         " on {{ . | first | label `hostname` }}{{ end }}"
         "{{ if .Labels.domain_kind }} ({{ .Labels.domain_kind }}){{ end }}{{ end }}.{{ end }}",
     )
@@ -86,7 +88,8 @@ def _link_slow(site: Site, policy: AlertPolicy) -> Alert:
         keep_seconds=policy.link_slow_keep_seconds,
         summary="Communication holds a training run back.",
         description="Open incidents of run {{ $labels.run }} with a slow link as their cause: {{ $value }}. Ranks:"
-        '{{ range printf `topk(5, lockstep_incident_info{run="%s",cause="link"})` $labels.run | query }}'
+        '{{ range printf `topk(5, lockstep_incident_info{run="%s",cause="link"})` $labels.run | query '
+        '| sortByLabel "rank" }}'
         " {{ .Labels.rank }}{{ end }}.",
     )
 
@@ -99,6 +102,6 @@ def _agent_down(site: Site, policy: AlertPolicy) -> Alert:
         for_seconds=policy.agent_down_for_seconds,
         summary="Agents of a training run have taken themselves out; training goes on unwatched there.",
         description="Ranks of run {{ $labels.run }} that are no longer measured: {{ $value }}. The first of them:"
-        '{{ range printf `topk(5, lockstep_agent_up{run="%s"} == 0)` $labels.run | query }}'
+        '{{ range printf `topk(5, lockstep_agent_up{run="%s"} == 0)` $labels.run | query | sortByLabel "rank" }}'
         " {{ .Labels.rank }}{{ end }}.",
     )

@@ -35,7 +35,7 @@ def _exporter_down(site: Site, policy: AlertPolicy) -> Alert:
         for_seconds=policy.exporter_down_for_seconds,
         summary="Exporters cannot be scraped.",
         description="Exporters of job {{ $labels.job }} that cannot be scraped: {{ $value }}, among them"
-        f"{{{{ range query `topk(5, {down})` }}}} {{{{ .Labels.instance }}}}{{{{ end }}}}.",
+        f"{{{{ range query `topk(5, {down})` | sortByLabel `instance` }}}} {{{{ .Labels.instance }}}}{{{{ end }}}}.",
         per_run=False,
     )
 

@@ -55,8 +55,8 @@ def _ranks_missing(site: Site, policy: AlertPolicy) -> Alert:
         for_seconds=policy.ranks_missing_for_seconds,
         summary="Ranks of a training run no longer report steps.",
         description="Ranks of run {{ $labels.run }} that report no steps: {{ $value }}."
-        f'{{{{ with query `up{{job="{site.exporter_job}"}} == 0` }}}} Exporters that cannot be scraped: '
-        "{{ len . }}, the first is {{ . | first | label `instance` }}.{{ end }}",
+        f'{{{{ with query `up{{job="{site.exporter_job}"}} == 0` | sortByLabel `instance` }}}}'
+        " Exporters that cannot be scraped: {{ len . }}, the first is {{ . | first | label `instance` }}.{{ end }}",
     )
 
 

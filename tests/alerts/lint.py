@@ -233,6 +233,22 @@ def template(text, expr):
     return found + [f"{name}: no query here has it" for pair in used for name in pair if name and name not in offered]
 
 
+def order(text):
+    """No list in an annotation stands in the order of a map, for it would change at each evaluation: sorted by a label.
+
+    Rates are told by size instead, the greatest first (`topk`, `sort_desc`), for two are hardly ever equal.
+    """
+    found = []
+    for asked in re.finditer(
+        r"{{ (range|with) ([^}]*(?:\{[^}]*\}[^}]*)*query[^}]*(?:\{[^}]*\}[^}]*)*) }}(.*?){{ end }}", text
+    ):
+        word, query, body = asked.groups()
+        listed = word == "range" or "label `" in body or "{{ range . }}" in body
+        if listed and not re.search(r"sortByLabel|sort_desc\(|topk\(\d+, .*rate\(", query):
+            found.append(f"{query}: in no order")
+    return found
+
+
 def _offered(query):
     labels = labels_of(parse(query.replace("%s", "x")))
     return labels.possible if labels is not None else ()

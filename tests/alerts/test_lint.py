@@ -55,6 +55,7 @@ def test_an_alert_has_a_condition_and_a_text_that_fits_its_result(name):
     assert bool(lint.comparison(alert.expr)) == (name in ALWAYS)
     assert lint.absent(alert.expr, alert.for_seconds, SCRAPE_S) == []
     assert {key: said for key, text in notes.items() if (said := lint.template(text, alert.expr))} == {}
+    assert [said for text in notes.values() for said in lint.order(text)] == []
 
 
 def test_links_lead_somewhere_and_no_rule_is_there_twice():
@@ -102,6 +103,12 @@ UP = 'up{job="x"}'
             "no query",
         ),
         (lint.template, ("{{ with query `up` }}{{ . | first | label `rank` }}{{ end }}", UP), "no query"),
+        (lint.order, ("{{ range query `topk(5, up == 0)` }}{{ .Labels.instance }}{{ end }}",), "in no order"),
+        (
+            lint.order,
+            ('{{ with printf `a{run="%s"}` $labels.run | query }}{{ . | first | label `rank` }}{{ end }}',),
+            "in no order",
+        ),
         (lint.duplicates, ([{"alert": "A", "expr": UP}, {"alert": "A", "expr": "vector(1)"}],), "A: 2 rules"),
         (lint.duplicates, ([{"record": "a", "expr": "sum (up)"}, {"record": "b", "expr": "sum(up)"}],), "recorded 2"),
         (lint.links, ({"runbook_url": "x/Gone.md", "dashboard_url": "x/d/run"}, set(), {"run": set()}), "no such file"),
