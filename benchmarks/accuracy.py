@@ -1,7 +1,7 @@
 """How well slow ranks, links and jobs are named: `python -m benchmarks.accuracy [--ranks 8 128] [--seeds 5]`.
 
 Every scenario of `benchmarks/scenarios` is generated, laid out as a step log in memory and given to the live state
-machine (`coordinator/replay.py`), then to the rules of `baselines.py`. Columns: recall of the things at fault,
+machine (`coordinator/record/replay.py`), then to the rules of `baselines.py`. Columns: recall of the things at fault,
 precision of what was named, pages per 10,000 steps without a fault, wrong ranks, rows from a fault's begin to its
 naming (the first slow step is 1; for a rank that is slow from the start this holds the detector's warm-up), and how
 often the cause was right. A dash: nothing to measure. Seeds begin at `--first-seed`: those that thresholds were tuned
@@ -27,8 +27,8 @@ from benchmarks.scenarios.recipes import SIZES
 from benchmarks.scenarios.report import report
 from benchmarks.scenarios.score import Named, Score, score, told_by
 from benchmarks.scenarios.table import HEADER, OURS, Table, line, rate_bound
-from coordinator.policy import Policy
-from coordinator.replay import replay
+from coordinator.record.replay import replay
+from coordinator.settings.policy import Policy
 
 SEEDS = {8: 10, 128: 10, 1024: 4, 10_240: 1}
 """Runs of each scenario: a default that one core does in minutes. Rates near zero need many more."""

@@ -26,10 +26,10 @@ import numpy as np
 from benchmarks.scenarios.job import Fault, Interruptions, Noise, Scenario
 from benchmarks.scenarios.model import generate
 from benchmarks.scenarios.recording import RANKS_PER_NODE, START_UNIX_S, Recording
-from coordinator.gathering import GATHER_RECORDS
-from coordinator.judge import Judge
-from coordinator.policy import Policy
-from coordinator.timeline import StepRow, Timeline
+from coordinator.detect.judge import Judge
+from coordinator.intake.gathering import GATHER_RECORDS
+from coordinator.intake.timeline import StepRow, Timeline
+from coordinator.settings.policy import Policy
 from lockstep.contracts import topics
 from lockstep.contracts.codec import decode_as, encode
 from lockstep.contracts.messages import StepBatch

@@ -9,7 +9,7 @@ import numpy as np
 
 from alerts import rules
 from alerts.policy import Site
-from coordinator.incidents import Incident
+from coordinator.decide.incidents import Incident
 from coordinator.snapshot import RunSnapshot, Snapshot, Suspect
 from dashboards import foreign
 from exporter.host_watch import HostTotals, NodeLoad

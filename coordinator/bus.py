@@ -19,7 +19,7 @@ from lockstep.contracts.limits import MESSAGE_MAX_BYTES
 from lockstep.serving.broker import backoff_seconds, client_options, heed_cancellation
 
 if TYPE_CHECKING:
-    from coordinator.config import CoordinatorConfig
+    from coordinator.settings.config import CoordinatorConfig
     from lockstep.contracts.messages import ProfileRequest
 
 _log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from coordinator.findings import HANG
+from coordinator.detect.findings import HANG
 from lockstep.contracts.limits import SUSPECTS_MAX
 from lockstep.contracts.metrics import (
     BY_NAME,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric as Family
 
-    from coordinator.incidents import Incident
+    from coordinator.decide.incidents import Incident
     from coordinator.snapshot import RunSnapshot, Snapshot
 
 _LABEL_MAX = 128  # characters of a function's name: label values over 200 are refused by our PodMonitor

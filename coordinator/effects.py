@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import aiomqtt
 
-from coordinator import events as ev
-from coordinator.fitting import fit_model, predict_gain
-from coordinator.incidents import AdviceItem, Incident, Prediction
+from coordinator.decide import events as ev
+from coordinator.decide.incidents import AdviceItem, Incident, Prediction
+from coordinator.expected.fitting import fit_model, predict_gain
 from lockstep.contracts.errors import LockstepError
 from lockstep.contracts.messages import ProfileRequest
 from lockstep.diagnosis import INSUFFICIENT, Diagnosis, explain
 
 if TYPE_CHECKING:
     from coordinator.bus import Bus
-    from coordinator.findings import Judgement
-    from coordinator.memory import RunMemory
+    from coordinator.decide.memory import RunMemory
+    from coordinator.detect.findings import Judgement
     from coordinator.runs import Orders, Run, Runs
     from coordinator.store import Store
 

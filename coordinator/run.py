@@ -4,23 +4,23 @@ import logging
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from coordinator.expectation import Expectation
-from coordinator.explain import Scene
-from coordinator.findings import SLOW_RANK
-from coordinator.judge import Judge
-from coordinator.memory import Learnt, RunMemory, fingerprint_of
-from coordinator.progress import ProgressBook
+from coordinator.decide.explain import Scene
+from coordinator.decide.memory import Learnt, RunMemory, fingerprint_of
+from coordinator.decide.transitions import State
+from coordinator.detect.findings import SLOW_RANK
+from coordinator.detect.hangs.progress import ProgressBook
+from coordinator.detect.judge import Judge
+from coordinator.expected.expectation import Expectation
 from coordinator.snapshot import RunSnapshot, StepHistogram, Suspect
-from coordinator.transitions import State
 from lockstep.contracts.limits import SUSPECTS_MAX
 from lockstep.contracts.metrics import PROFILE_STATES
 
 if TYPE_CHECKING:
-    from coordinator.findings import Finding
-    from coordinator.policy import Policy
-    from coordinator.state import RunMachine
-    from coordinator.timeline import Timeline
-    from coordinator.topology import Membership
+    from coordinator.decide.state import RunMachine
+    from coordinator.detect.findings import Finding
+    from coordinator.intake.timeline import Timeline
+    from coordinator.intake.topology import Membership
+    from coordinator.settings.policy import Policy
     from lockstep.contracts.domains import Topology
 
 _log = logging.getLogger(__name__)

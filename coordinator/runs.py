@@ -8,19 +8,19 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from coordinator import events as ev
-from coordinator.expectation import Expectation
-from coordinator.explain import explain_told
-from coordinator.healthy import KeptWindow
-from coordinator.memory import RunMemory
-from coordinator.progress import is_going_on
+from coordinator.decide import events as ev
+from coordinator.decide.explain import explain_told
+from coordinator.decide.memory import RunMemory
+from coordinator.decide.state import RunMachine
+from coordinator.detect.hangs.progress import is_going_on
+from coordinator.detect.scope import heard, is_watched
+from coordinator.expected.expectation import Expectation
+from coordinator.expected.healthy import KeptWindow
+from coordinator.intake.targets import Targets
+from coordinator.intake.timeline import Timeline, rejections
+from coordinator.intake.topology import Membership
 from coordinator.run import Run
-from coordinator.scope import heard, is_watched
 from coordinator.snapshot import RunSnapshot
-from coordinator.state import RunMachine
-from coordinator.targets import Targets
-from coordinator.timeline import Timeline, rejections
-from coordinator.topology import Membership
 from lockstep.contracts.errors import ConfigError, MalformedError
 from lockstep.contracts.messages import (
     NodeAlive,
@@ -34,10 +34,10 @@ from lockstep.contracts.messages import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from coordinator.config import CoordinatorConfig
-    from coordinator.policy import Policy
-    from coordinator.specs import SpecText
-    from coordinator.timeline import StepRow
+    from coordinator.intake.timeline import StepRow
+    from coordinator.settings.config import CoordinatorConfig
+    from coordinator.settings.policy import Policy
+    from coordinator.settings.specs import SpecText
     from lockstep.contracts.codec import Message
     from lockstep.contracts.domains import Topology
     from lockstep.contracts.messages import RankInfo

@@ -17,18 +17,18 @@ import lockstep
 from coordinator.api.services import Services
 from coordinator.app import make_app
 from coordinator.bus import Bus
-from coordinator.config import CoordinatorConfig
-from coordinator.control import Control
+from coordinator.decide.memory import RunMemory
+from coordinator.detect.scope import is_watched
 from coordinator.effects import Effects
-from coordinator.gathering import Gathering
-from coordinator.journal import Start
-from coordinator.memory import RunMemory
-from coordinator.recorder import Recorder
-from coordinator.reload import Reloader, read_settings
+from coordinator.intake.gathering import Gathering
+from coordinator.record.journal import Start
+from coordinator.record.recorder import Recorder
 from coordinator.runs import Runs
-from coordinator.scope import is_watched
+from coordinator.settings.config import CoordinatorConfig
+from coordinator.settings.control import Control
+from coordinator.settings.reload import Reloader, read_settings
+from coordinator.settings.specs import Specs
 from coordinator.snapshot import Snapshot
-from coordinator.specs import Specs
 from coordinator.store import Store
 from lockstep.contracts.codec import Message
 from lockstep.contracts.errors import ConfigError, MalformedError

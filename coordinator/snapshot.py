@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from coordinator.incidents import Incident
+from coordinator.decide.incidents import Incident
 from lockstep.contracts.metrics import EXPECTED_STATES, RECORDING_STATES, STEP_BUCKETS_SECONDS
 
 

@@ -12,15 +12,15 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coordinator.healthy import KeptWindow, window_from_json, window_to_json
-from coordinator.incidents import CLOSED, OPEN, Incident, from_json, to_json
-from coordinator.memory import LEARNT_MAX_BYTES, Learnt, RunMemory, learnt_from_bytes, memory_from_json
+from coordinator.decide.incidents import CLOSED, OPEN, Incident, from_json, to_json
+from coordinator.decide.memory import LEARNT_MAX_BYTES, Learnt, RunMemory, learnt_from_bytes, memory_from_json
+from coordinator.expected.healthy import KeptWindow, window_from_json, window_to_json
 from lockstep.contracts.errors import ConfigError, MalformedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from coordinator.thresholds import Value
+    from coordinator.settings.thresholds import Value
     from lockstep.simulator.measured import Window
 
 _log = logging.getLogger(__name__)

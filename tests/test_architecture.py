@@ -33,6 +33,19 @@ ARROWS = {
     "dashboards": {"lockstep.contracts"},
     "alerts": {"lockstep.contracts"},
 }
+# The coordinator's own rooms, in the order of a datum's way. `coordinator` itself is the files at its top.
+_WAY = {
+    "coordinator.settings": {"lockstep.contracts", "lockstep.serving", "lockstep.simulator"},
+    "coordinator.intake": {"lockstep.contracts", "coordinator.settings"},
+    "coordinator.detect": {"lockstep.contracts", "coordinator.settings", "coordinator.intake"},
+}
+_WAY["coordinator.decide"] = {"lockstep.contracts", "lockstep.simulator", "lockstep.diagnosis", *_WAY}
+_WAY["coordinator.expected"] = {"lockstep.contracts", "lockstep.simulator", *_WAY}
+_WAY["coordinator.record"] = {*ARROWS["coordinator"], "coordinator", *_WAY}
+_WAY["coordinator.page"] = {*ARROWS["coordinator"], "coordinator", *_WAY}
+_WAY["coordinator.api"] = {*ARROWS["coordinator"], "coordinator", *_WAY}
+ARROWS |= _WAY
+ARROWS["coordinator"] |= set(_WAY)
 ARROWS["lockstep.cli"] = {*ARROWS, "lockstep.cli"} - {"lockstep.cli"}
 
 # Third-party packages by room; agent and contracts get none but these.
@@ -116,6 +129,9 @@ def test_imports_follow_the_arrows(path):
         ("lockstep/simulator/simulate.py", "lockstep.diagnosis"),
         ("lockstep/simulator/simulate.py", "pandas"),
         ("coordinator/app.py", "lockstep.cli.main"),
+        ("coordinator/settings/policy.py", "coordinator.detect.findings"),
+        ("coordinator/detect/judge.py", "coordinator.decide.state"),
+        ("coordinator/decide/state.py", "coordinator.store"),
     ],
 )
 def test_a_wrong_arrow_is_seen(name, target):

@@ -16,9 +16,9 @@ from benchmarks.holdout.cases import CASES, FAULTS, KNOWN_LIMITS, SIZES, names
 from benchmarks.holdout.job import RANKS_PER_NODE, Case, Layout
 from benchmarks.holdout.score import Tally, tally
 from benchmarks.holdout.step_log import log_of, save, steps_of
-from coordinator.policy import Policy
-from coordinator.replay import replay, to_line
-from coordinator.steplog import StepLog
+from coordinator.record.replay import replay, to_line
+from coordinator.record.steplog import StepLog
+from coordinator.settings.policy import Policy
 
 _HEADER = f"{'recall':>7} {'wrong ranks':>11} {'wrong other':>11} {'false/10k':>9} {'p50':>5} {'p95':>5} {'cause':>6}"
 

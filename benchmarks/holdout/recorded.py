@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.findings import SLOW_RANK
-from coordinator.policy import Policy
-from coordinator.replay import replay, topology_of
-from coordinator.steplog import StepLog
+from coordinator.detect.findings import SLOW_RANK
+from coordinator.record.replay import replay, topology_of
+from coordinator.record.steplog import StepLog
+from coordinator.settings.policy import Policy
 from lockstep.trace.load import load_trace
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.holdout.job import COMPUTE, HANG, RANKS_PER_NODE
-from coordinator.steplog import StepLog, write
+from coordinator.record.steplog import StepLog, write
 from lockstep.contracts.records import Flag
 
 if TYPE_CHECKING:

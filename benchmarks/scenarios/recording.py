@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.steplog import StepLog
+from coordinator.record.steplog import StepLog
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

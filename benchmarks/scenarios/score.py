@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from benchmarks.scenarios.job import HANG, LINK
 from benchmarks.scenarios.recording import RANKS_PER_NODE
-from coordinator.findings import FLUCTUATION, SLOW_LINK
-from coordinator.replay import to_line
+from coordinator.detect.findings import FLUCTUATION, SLOW_LINK
+from coordinator.record.replay import to_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from benchmarks.scenarios.job import Fault, Scenario
-    from coordinator.replay import Replayed
+    from coordinator.record.replay import Replayed
     from lockstep.contracts.domains import Topology
 
 Thing = tuple[str, object]

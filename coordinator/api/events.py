@@ -17,8 +17,8 @@ from aiohttp import web
 from coordinator.api.services import SERVICES, ApiError
 
 if TYPE_CHECKING:
-    from coordinator.incidents import Incident
-    from coordinator.profiling import Capture
+    from coordinator.decide.incidents import Incident
+    from coordinator.decide.profiling import Capture
     from coordinator.run import Run
 
 LISTENERS_MAX = 64

@@ -11,8 +11,8 @@ from coordinator.page.heat import heat_map
 from coordinator.page.lines import NODE, kinds_of
 
 if TYPE_CHECKING:
-    from coordinator.explain import Scene
-    from coordinator.incidents import Incident
+    from coordinator.decide.explain import Scene
+    from coordinator.decide.incidents import Incident
     from coordinator.run import Run
 
 KEPT_MAX = 32

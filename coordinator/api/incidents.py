@@ -6,8 +6,8 @@ from typing import Any
 from aiohttp import web
 
 from coordinator.api.services import BAD, SERVICES, ApiError
-from coordinator.explain import history
-from coordinator.incidents import CLOSED, OPEN, Incident, to_json
+from coordinator.decide.explain import history
+from coordinator.decide.incidents import CLOSED, OPEN, Incident, to_json
 
 
 async def list_incidents(request: web.Request) -> web.Response:

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from coordinator.api.kept import Kept, Work
 from coordinator.api.services import SERVICES
-from coordinator.incidents import CLOSED
+from coordinator.decide.incidents import CLOSED
 from coordinator.page import CLOSED_MAX, assets, render_page
 from coordinator.page.heat import slowest
 from coordinator.page.lines import NODE, kinds_of, spans_text
@@ -18,8 +18,8 @@ from coordinator.page.run_page import CLOSED_MAX as CLOSED_OF_RUN_MAX
 
 if TYPE_CHECKING:
     from coordinator.api.services import Services
-    from coordinator.explain import Scene
-    from coordinator.incidents import Incident
+    from coordinator.decide.explain import Scene
+    from coordinator.decide.incidents import Incident
     from coordinator.run import Run
     from coordinator.snapshot import Snapshot
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from coordinator.api.services import BAD, SERVICES, ApiError, asker, authorise, json_object, known_run
-from coordinator.control import ALL_RUNS
+from coordinator.settings.control import ALL_RUNS
 from lockstep.contracts.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from coordinator.control import PolicyChange
+    from coordinator.settings.control import PolicyChange
 
 
 async def show_policy(request: web.Request) -> web.Response:

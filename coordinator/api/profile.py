@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from coordinator import events as ev
 from coordinator.api.services import BAD, SERVICES, ApiError, authorise, json_object, known_run
+from coordinator.decide import events as ev
 from lockstep.contracts.limits import PROFILE_RANKS_MAX, PROFILE_STEPS_MAX
 
 if TYPE_CHECKING:

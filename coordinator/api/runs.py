@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from coordinator.api.services import SERVICES, ApiError, known_run
-from coordinator.detect.components import medians
-from coordinator.scope import is_watched
+from coordinator.detect.ranks.components import medians
+from coordinator.detect.scope import is_watched
 
 if TYPE_CHECKING:
     from coordinator.runs import Run, Runs

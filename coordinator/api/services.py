@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from coordinator.control import Control, Reloaded
-from coordinator.specs import Specs
+from coordinator.settings.control import Control, Reloaded
+from coordinator.settings.specs import Specs
 
 if TYPE_CHECKING:
     from coordinator.runs import Orders, Run, Runs

@@ -10,8 +10,8 @@ import sqlite3
 from aiohttp import web
 
 from coordinator.api.services import BAD, SERVICES, ApiError, authorise, known_run
-from coordinator.fitting import read_setup
-from coordinator.specs import API, SpecText
+from coordinator.expected.fitting import read_setup
+from coordinator.settings.specs import API, SpecText
 from lockstep.contracts.errors import ConfigError, LockstepError
 
 

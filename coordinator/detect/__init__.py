@@ -1,1 +1,1 @@
-"""Detectors: pure functions and tests on arrays; thresholds come from `coordinator.policy`."""
+"""Detectors: pure functions and tests on arrays; thresholds come from `coordinator.settings.policy`."""

@@ -3,16 +3,16 @@
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from coordinator.explain import history
-from coordinator.findings import FLUCTUATION, HANG, KINDS, SCATTERED, SLOW_LINK, SLOW_RANK
-from coordinator.incidents import BY_MODEL, CLOSED
+from coordinator.decide.explain import history
+from coordinator.decide.incidents import BY_MODEL, CLOSED
+from coordinator.detect.findings import FLUCTUATION, HANG, KINDS, SCATTERED, SLOW_LINK, SLOW_RANK
 from coordinator.page.told import link, seconds_told
 from lockstep.analysis.report.markup import Html, code, folded, items, join, soft, tag
 from lockstep.analysis.report.units import told_ranks
 
 if TYPE_CHECKING:
-    from coordinator.config import CoordinatorConfig
-    from coordinator.incidents import Incident
+    from coordinator.decide.incidents import Incident
+    from coordinator.settings.config import CoordinatorConfig
 
 DASHBOARD = "lockstep-run"
 """The uid of the dashboard of one run (dashboards/run)."""

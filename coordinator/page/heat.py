@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coordinator.detect.groups import middle
+from coordinator.detect.ranks.groups import middle
 from coordinator.page.lines import Layout, lay_out
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from coordinator.explain import Scene
-    from coordinator.incidents import Incident
-    from coordinator.timeline import StepRow
+    from coordinator.decide.explain import Scene
+    from coordinator.decide.incidents import Incident
+    from coordinator.intake.timeline import StepRow
 
     Floats = NDArray[np.floating]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coordinator.detect.groups import middle
+from coordinator.detect.ranks.groups import middle
 from lockstep.contracts.domains import pack_ranks
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from coordinator.explain import Scene
-    from coordinator.incidents import Incident
+    from coordinator.decide.explain import Scene
+    from coordinator.decide.incidents import Incident
     from coordinator.page.heat import RankFigures
 
     Floats = NDArray[np.floating]

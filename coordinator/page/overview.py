@@ -8,8 +8,8 @@ from coordinator.page.told import bar, document, link, live, seconds_told
 from lockstep.analysis.report.markup import Html, code, join, tag
 
 if TYPE_CHECKING:
-    from coordinator.config import CoordinatorConfig
-    from coordinator.incidents import Incident
+    from coordinator.decide.incidents import Incident
+    from coordinator.settings.config import CoordinatorConfig
     from coordinator.snapshot import RunSnapshot, Snapshot
 
 CLOSED_MAX = 20

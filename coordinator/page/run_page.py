@@ -12,8 +12,8 @@ from lockstep.analysis.report.units import counted
 from lockstep.contracts.limits import PROFILE_RANKS_MAX, PROFILE_STEPS_MAX
 
 if TYPE_CHECKING:
-    from coordinator.config import CoordinatorConfig
-    from coordinator.incidents import Incident
+    from coordinator.decide.incidents import Incident
+    from coordinator.settings.config import CoordinatorConfig
     from coordinator.snapshot import RunSnapshot, Snapshot
 
 CLOSED_MAX = 10

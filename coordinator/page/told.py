@@ -9,7 +9,7 @@ from lockstep.analysis.report.units import told_ns
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from coordinator.config import CoordinatorConfig
+    from coordinator.settings.config import CoordinatorConfig
     from coordinator.snapshot import Snapshot
 
 _RELOAD_SECONDS = 10  # of a page without JavaScript

@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 from alerts import rules
-from coordinator import state_diagram
+from coordinator.decide import state_diagram
 from dashboards import catalogue
 from lockstep.cli import series_table
 from lockstep.cli.chart import files as chart

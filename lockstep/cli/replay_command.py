@@ -53,7 +53,7 @@ def act(arguments: argparse.Namespace) -> int:
     LockstepError
         The log or the domains cannot be used; nothing was printed then.
     """
-    from coordinator.recording import parts_of  # noqa: PLC0415  (needs the coordinator's packages)
+    from coordinator.record.recording import parts_of  # noqa: PLC0415  (needs the coordinator's packages)
 
     if arguments.ranks_per_node < 1:
         raise ConfigError(f"--ranks-per-node: got {arguments.ranks_per_node}, expected at least 1")
@@ -69,9 +69,9 @@ def act(arguments: argparse.Namespace) -> int:
 
 
 def _of_recording(parts: list[Path], arguments: argparse.Namespace, groups: list[Domain]) -> list[dict[str, Any]]:
-    from coordinator.recording import read_parts  # noqa: PLC0415
-    from coordinator.replay import to_line, topology_of  # noqa: PLC0415
-    from coordinator.rerun import rerun  # noqa: PLC0415
+    from coordinator.record.recording import read_parts  # noqa: PLC0415
+    from coordinator.record.replay import to_line, topology_of  # noqa: PLC0415
+    from coordinator.record.rerun import rerun  # noqa: PLC0415
 
     def shape(world_size: int) -> Topology:
         return topology_of(world_size, arguments.domains, order=arguments.order, groups=groups)
@@ -82,9 +82,9 @@ def _of_recording(parts: list[Path], arguments: argparse.Namespace, groups: list
 
 
 def _of_step_log(arguments: argparse.Namespace, groups: list[Domain]) -> list[dict[str, Any]]:
-    from coordinator import steplog  # noqa: PLC0415
-    from coordinator.policy import Policy  # noqa: PLC0415
-    from coordinator.replay import replay, to_line, topology_of, world_size_of  # noqa: PLC0415
+    from coordinator.record import steplog  # noqa: PLC0415
+    from coordinator.record.replay import replay, to_line, topology_of, world_size_of  # noqa: PLC0415
+    from coordinator.settings.policy import Policy  # noqa: PLC0415
 
     lines = []
     skipped: Counter[str] | None = Counter() if arguments.lenient else None

@@ -106,8 +106,8 @@ def _exporter(arguments: argparse.Namespace) -> int:
 
 
 def _coordinator(arguments: argparse.Namespace) -> int:
-    from coordinator.config import CoordinatorConfig  # noqa: PLC0415  (needs the extra)
     from coordinator.runtime import Coordinator  # noqa: PLC0415
+    from coordinator.settings.config import CoordinatorConfig  # noqa: PLC0415  (needs the extra)
 
     def read() -> CoordinatorConfig:
         return read_config(CoordinatorConfig, arguments, "LOCKSTEP_COORDINATOR_")

@@ -12,8 +12,8 @@ from typing import Any
 from amqtt.broker import Broker
 from amqtt.errors import BrokerError
 
-from coordinator.config import CoordinatorConfig
 from coordinator.runtime import Coordinator
+from coordinator.settings.config import CoordinatorConfig
 from exporter.config import ExporterConfig
 from exporter.runtime import Exporter
 from lockstep.contracts.errors import ConfigError

@@ -13,7 +13,7 @@ from benchmarks.scenarios.job import Fault, Interruptions, Scenario
 from benchmarks.scenarios.model import generate
 from benchmarks.scenarios.score import JOB, Named, Score, score
 from benchmarks.scenarios.table import OURS, Table, line, rate_bound
-from coordinator.replay import Replayed
+from coordinator.record.replay import Replayed
 from lockstep.contracts.domains import from_degrees
 
 TOPOLOGY = from_degrees({"tp": 2, "dp": 8}, 16)

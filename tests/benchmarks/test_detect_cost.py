@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks import detect_cost
 from benchmarks.detect_cost import Spent, array_bytes, batches_of, measure, recorded, report, taken
-from coordinator.policy import Policy
-from coordinator.timeline import Timeline
+from coordinator.intake.timeline import Timeline
+from coordinator.settings.policy import Policy
 
 
 @pytest.mark.parametrize("all_columns", [False, True])

@@ -12,7 +12,7 @@ from benchmarks.holdout.cases import CASES, FAULTS, names
 from benchmarks.holdout.job import Case, Disorder, Layout, Nature, Truth
 from benchmarks.holdout.score import tally
 from benchmarks.holdout.step_log import log_of, steps_of
-from coordinator.steplog import read
+from coordinator.record.steplog import read
 
 CALM = Disorder(checkpoint_every=0, missing=0, late=0, skew_seconds=0)
 STILL = Nature(noise=0, spread=0, common=0, stall_rate=0, jitter=0)

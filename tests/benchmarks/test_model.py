@@ -9,8 +9,8 @@ from benchmarks.scenarios.catalogue import SCENARIOS, names
 from benchmarks.scenarios.job import Fault, Imbalance, Interruptions, Noise, Scenario
 from benchmarks.scenarios.model import generate, world_size
 from benchmarks.scenarios.recipes import SHAPES, SIZES
-from coordinator.policy import Policy
-from coordinator.replay import replay
+from coordinator.record.replay import replay
+from coordinator.settings.policy import Policy
 
 STILL = Noise(step=0, spread=0, common=0, jitter=0, stall_rate=0, hiccup_rate=0)
 UNDISTURBED = Interruptions(checkpoint_every=0, evaluation_every=0, warm_up_ratio=0, missing=0, late=0, skew_seconds=0)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from coordinator.config import CoordinatorConfig
+from coordinator.settings.config import CoordinatorConfig
 from exporter.config import ExporterConfig
 from lockstep.cli.main import main
 from lockstep.contracts.settings import build_config

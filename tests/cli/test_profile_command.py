@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from coordinator import events as ev
+from coordinator.decide import events as ev
 from lockstep.cli.main import main
 from lockstep.cli.profile_command import parse_ranks
 from lockstep.contracts.errors import ConfigError

@@ -10,10 +10,10 @@ import pytest
 
 from benchmarks.scenarios.job import Fault, Scenario
 from benchmarks.scenarios.model import generate
-from coordinator import steplog
-from coordinator.journal import Start
-from coordinator.policy import Policy
-from coordinator.recorder import Recorder
+from coordinator.record import steplog
+from coordinator.record.journal import Start
+from coordinator.record.recorder import Recorder
+from coordinator.settings.policy import Policy
 from lockstep.cli.main import main
 from tests.coordinator.live import Live
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.config import CoordinatorConfig
-from coordinator.findings import SLOW_RANK, Finding, Judgement
+from coordinator.detect.findings import SLOW_RANK, Finding, Judgement
 from coordinator.runtime import Coordinator
+from coordinator.settings.config import CoordinatorConfig
 from lockstep.contracts.messages import GroupInfo, NodeAnnouncement, RankInfo
 from tests.coordinator.scenarios import START_UNIX_S
 from tests.support.servers import free_port

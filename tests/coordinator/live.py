@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from coordinator import events as ev
-from coordinator.config import CoordinatorConfig
+from coordinator.decide import events as ev
 from coordinator.effects import Effects
-from coordinator.policy import Policy
-from coordinator.replay import to_line
+from coordinator.record.replay import to_line
 from coordinator.runs import Runs
+from coordinator.settings.config import CoordinatorConfig
+from coordinator.settings.policy import Policy
 from lockstep.contracts.domains import pack_ranks
 from lockstep.contracts.messages import (
     GroupInfo,

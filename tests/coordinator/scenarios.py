@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from coordinator.timeline import StepRow
+from coordinator.intake.timeline import StepRow
 from lockstep.contracts import domains
 from lockstep.contracts.records import MISSING, Flag
 from tests.support.batches import batch_of_columns

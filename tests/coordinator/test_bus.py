@@ -6,7 +6,7 @@ import aiomqtt
 import pytest
 
 from coordinator.bus import Bus, BusCounts, take_payload
-from coordinator.config import CoordinatorConfig
+from coordinator.settings.config import CoordinatorConfig
 from lockstep.contracts import topics
 from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.errors import MalformedError

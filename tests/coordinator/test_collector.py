@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator.collector import SnapshotCollector
-from coordinator.incidents import AdviceItem, Prediction
+from coordinator.decide.incidents import AdviceItem, Prediction
 from coordinator.snapshot import RunSnapshot, Snapshot, StepHistogram, Suspect
 from lockstep.contracts.limits import SUSPECTS_MAX
 from lockstep.contracts.metrics import CATALOGUE, CAUSES, EXPECTED_STATES, PROFILE_STATES, RUN_STATES

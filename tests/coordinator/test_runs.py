@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from coordinator import events as ev
-from coordinator.config import CoordinatorConfig
-from coordinator.policy import Policy
+from coordinator.decide import events as ev
 from coordinator.runs import Runs
+from coordinator.settings.config import CoordinatorConfig
+from coordinator.settings.policy import Policy
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import GroupInfo, NodeAlive
 from lockstep.contracts.records import MISSING

@@ -1,10 +1,10 @@
 """Other thresholds for runs that are there and for runs that come: what a recording has to hear of it."""
 
-from coordinator import events as ev
-from coordinator.config import CoordinatorConfig
-from coordinator.policy import Policy
+from coordinator.decide import events as ev
 from coordinator.runs import Runs
-from coordinator.thresholds import apply
+from coordinator.settings.config import CoordinatorConfig
+from coordinator.settings.policy import Policy
+from coordinator.settings.thresholds import apply
 from tests.coordinator.conftest import announce
 from tests.coordinator.test_runs import NOW, play, two_nodes
 from tests.coordinator.web import FAULTY

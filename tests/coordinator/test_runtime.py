@@ -7,7 +7,7 @@ import aiohttp
 import aiomqtt
 import pytest
 
-from coordinator import gathering
+from coordinator.intake import gathering
 from lockstep.contracts import topics
 from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.errors import ConfigError

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coordinator.incidents import CLOSED, AdviceItem, Incident, ProfileNote, from_json, to_json
-from coordinator.memory import Learnt, RunMemory
+from coordinator.decide.incidents import CLOSED, AdviceItem, Incident, ProfileNote, from_json, to_json
+from coordinator.decide.memory import Learnt, RunMemory
 from coordinator.store import FILE_NAME, Store
 from lockstep.contracts.errors import ConfigError, MalformedError
 

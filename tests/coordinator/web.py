@@ -6,10 +6,10 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from coordinator.api.services import Services
 from coordinator.app import make_app
-from coordinator.config import CoordinatorConfig
-from coordinator.control import Control
-from coordinator.reload import Reloader, read_settings
 from coordinator.runs import Runs
+from coordinator.settings.config import CoordinatorConfig
+from coordinator.settings.control import Control
+from coordinator.settings.reload import Reloader, read_settings
 from coordinator.store import Store
 from tests.coordinator.scenarios import Scenario, generate
 from tests.coordinator.test_collector import snapshot

@@ -9,8 +9,8 @@ import yaml
 from helm_python.errors import HelmValuesError
 
 from alerts.policy import AlertPolicy
-from coordinator.config import CoordinatorConfig
-from coordinator.thresholds import catalogue, check_values
+from coordinator.settings.config import CoordinatorConfig
+from coordinator.settings.thresholds import catalogue, check_values
 from exporter.config import ExporterConfig
 from lockstep.cli.chart.blocks import FORMS, OWNED, keys_of
 from lockstep.cli.chart.files import generated_files

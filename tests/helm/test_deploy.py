@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from alerts.policy import Site
-from coordinator.config import CoordinatorConfig
+from coordinator.settings.config import CoordinatorConfig
 from exporter.config import ExporterConfig
 from lockstep.cli.main import build_parser
 from lockstep.contracts.settings import build_config

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from coordinator.config import CoordinatorConfig
+from coordinator.settings.config import CoordinatorConfig
 from exporter.config import ExporterConfig
 from lockstep.contracts.errors import ConfigError
 from lockstep.serving.broker import backoff_seconds, check_protocol, client_options, heed_cancellation

@@ -13,7 +13,7 @@ from textwrap import wrap
 from typing import Any
 
 from alerts.policy import AlertPolicy
-from coordinator.config import CoordinatorConfig
+from coordinator.settings.config import CoordinatorConfig
 from exporter.config import ExporterConfig
 from lockstep.serving.broker import BrokerConfig
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from coordinator import config as coordinator_config
-from coordinator.thresholds import Threshold, catalogue
+from coordinator.settings import config as coordinator_config
+from coordinator.settings.thresholds import Threshold, catalogue
 from exporter import config as exporter_config
 from lockstep.cli.chart.values import Value, read_values
 

@@ -2,7 +2,7 @@
 
 import json
 
-from coordinator import events as ev
+from coordinator.decide import events as ev
 from coordinator.store import Store
 from tests.coordinator.test_runs import NOW, play
 from tests.coordinator.test_store import incident

@@ -5,8 +5,8 @@ import sqlite3
 
 import pytest
 
-from coordinator.config import CoordinatorConfig
-from coordinator.policy import Policy
+from coordinator.settings.config import CoordinatorConfig
+from coordinator.settings.policy import Policy
 from coordinator.store import Store
 from lockstep.contracts.errors import ConfigError
 from tests.coordinator.scenarios import Scenario, generate

@@ -8,12 +8,12 @@ from html.parser import HTMLParser
 import pytest
 
 from alerts.rules import RUNBOOKS as RUNBOOK_FOLDER
-from coordinator.config import CoordinatorConfig
-from coordinator.findings import KINDS
-from coordinator.incidents import Prediction
+from coordinator.decide.incidents import Prediction
+from coordinator.detect.findings import KINDS
 from coordinator.page import assets, render_page
 from coordinator.page.cards import RUNBOOKS, card
 from coordinator.page.run_page import RunView, render_run
+from coordinator.settings.config import CoordinatorConfig
 from tests.analysis.report.test_style import lab, linear
 from tests.coordinator.test_collector import run_snapshot, snapshot
 from tests.coordinator.test_store import incident

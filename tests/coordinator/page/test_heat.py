@@ -5,10 +5,10 @@ import base64
 import numpy as np
 import pytest
 
-from coordinator.explain import Scene
+from coordinator.decide.explain import Scene
 from coordinator.page.heat import MISSING, figures, heat_map, quantised, slowest
 from coordinator.page.lines import LINES_MAX, kinds_of, spans_text
-from coordinator.policy import Policy
+from coordinator.settings.policy import Policy
 from tests.coordinator.scenarios import Scenario, generate
 from tests.coordinator.test_store import incident
 

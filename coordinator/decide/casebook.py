@@ -1,0 +1,321 @@
+"""The open incidents of one run, and which findings belong to which of them.
+
+Pure: part of the run's state machine, changed through it only. A finding is kept by its key (a rank, a domain, the
+run), so that an incident goes on while its finding does, whatever else is found; an incident closes after enough
+judged steps without any of its findings.
+"""
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from coordinator.decide.incidents import CLOSED, Incident
+from coordinator.decide.memory import RunMemory
+from coordinator.detect.findings import FLUCTUATION, HANG, SCATTERED, SLOW_LINK, SLOW_RANK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from coordinator.detect.findings import Finding, Judgement
+    from coordinator.settings.policy import RunPolicy
+
+Key = tuple[str, str]
+
+
+class Casebook:
+    """Invariant: a key is assigned to one open incident at most; an incident with an assigned key is active.
+
+    `policy` may be replaced.
+    """
+
+    def __init__(self, run: str, policy: "RunPolicy", memory: RunMemory | None) -> None:
+        memory = memory or RunMemory()
+        self._run = run
+        self.policy = policy
+        self.incidents = {incident.id: incident for incident in memory.incidents}
+        self.incidents_total = memory.incidents_total
+        self.lost_device_seconds = memory.lost_device_seconds
+        book = memory.book
+        self._assigned: dict[Key, str] = {
+            (kind, name): iid for kind, name, iid in book.get("assigned", ()) if iid in self.incidents
+        }
+        self._quiet_steps: Counter[str] = Counter(book.get("quiet_steps", {}))
+        self._other_cause: dict[str, tuple[str, int]] = {
+            iid: (cause, steps) for iid, (cause, steps) in book.get("other_cause", {}).items()
+        }
+        began = book.get("fluctuating")
+        self._fluctuating: tuple[int, float] | None = None if began is None else (began[0], began[1])
+        self._culprit_step: int | None = book.get("culprit_step")
+        self._node_of: dict[int, str] = {}
+        self._ranks_of_node: Mapping[str, int] = {}
+        self._judged = int(book.get("judged", 0))
+        self._step = int(book.get("step", 0))
+
+    def position(self) -> dict[str, Any]:
+        """Return where the book stands, as JSON, for `RunMemory.book`."""
+        return {
+            "assigned": [[kind, name, iid] for (kind, name), iid in self._assigned.items()],
+            "quiet_steps": dict(self._quiet_steps),
+            "other_cause": {iid: list(other) for iid, other in self._other_cause.items()},
+            "fluctuating": self._fluctuating,
+            "culprit_step": self._culprit_step,
+            "judged": self._judged,
+            "step": self._step,
+        }
+
+    @property
+    def active(self) -> list[Incident]:
+        """Open incidents that the last judged step confirmed, oldest first."""
+        confirmed = set(self._assigned.values())
+        return [incident for incident in self.incidents.values() if incident.id in confirmed]
+
+    @property
+    def has_active(self) -> bool:
+        """Whether anything holds the run back now."""
+        return bool(self._assigned)
+
+    @property
+    def slow_ranks(self) -> "list[int]":
+        """Ranks that hold the run back now, ascending."""
+        return sorted(int(name) for kind, name in self._assigned if kind == SLOW_RANK)
+
+    def incident_of(self, rank: int) -> Incident | None:
+        """Return the incident that a slow rank belongs to now."""
+        incident_id = self._assigned.get((SLOW_RANK, str(rank)))
+        return None if incident_id is None else self.incidents[incident_id]
+
+    def take(
+        self, judgement: "Judgement", now_s: float, busy: set[str]
+    ) -> tuple[list[Incident], list[Incident], list[Incident]]:
+        """Take the findings of one undisturbed step; return incidents opened, changed and closed.
+
+        Incidents in `busy` (a capture or a diagnosis of them is under way) stay open.
+        """
+        self._judged += 1
+        self._step = judgement.step
+        findings = self._relevant(judgement, now_s)
+        self._ranks_of_node = judgement.ranks_of_node
+        self._node_of |= {finding.ranks[0]: finding.node for finding in findings.values() if finding.node}
+        self._assigned = {key: iid for key, iid in self._assigned.items() if key in findings}
+        opened: list[Incident] = []
+        changed: set[str] = set()
+        for key, finding in findings.items():
+            if key not in self._assigned:
+                incident = self._home_of(finding)
+                if incident is None:
+                    incident = self.open(finding, judgement.step, now_s)
+                    opened.append(incident)
+                self._assigned[key] = incident.id
+        for incident_id in dict.fromkeys(self._assigned.values()):
+            own = [findings[key] for key, iid in self._assigned.items() if iid == incident_id]
+            if self._refresh(incident_id, own):
+                changed.add(incident_id)
+        self._add_losses(findings, judgement, {incident.id for incident in opened})
+        if self._judged % self.policy.store_steps == 0:
+            changed |= {incident.id for incident in self.active}
+        closed = self._close_quiet(judgement.step, now_s, busy)
+        new = [self.incidents[incident.id] for incident in opened]
+        fresh = changed - {incident.id for incident in opened}
+        return new, [self.incidents[iid] for iid in sorted(fresh) if iid in self.incidents], closed
+
+    def close_all(self, now_s: float) -> list[Incident]:
+        """Close what is open: the run has ended."""
+        self._assigned.clear()
+        return [self.close(incident_id, self._step, now_s) for incident_id in list(self.incidents)]
+
+    def forget_steps(self) -> None:
+        """Begin findings anew for a new attempt; incidents stay open until it has been judged."""
+        self._assigned.clear()
+        # The detectors need some steps of the new attempt before their silence says anything.
+        self._quiet_steps = Counter(dict.fromkeys(self.incidents, -self.policy.restart_steps))
+        self._fluctuating = None
+
+    def _relevant(self, judgement: "Judgement", now_s: float) -> "dict[Key, Finding]":
+        """Return the findings that stand for themselves.
+
+        Victims' waiting is not told beside its culprit: a slow rank inside a domain explains the domain, and any
+        culprit explains the run's step time.
+        """
+        ranks = {(SLOW_RANK, str(f.ranks[0])): f for f in judgement.findings if f.kind == SLOW_RANK}
+        links = {
+            (SLOW_LINK, "/".join(f.domain or (f.scope, f.node))): f
+            for f in judgement.findings
+            if f.kind == SLOW_LINK and not self._is_victim(f, ranks.values())
+        }
+        found = ranks | links
+        runs = {(f.kind, f.cause): f for f in judgement.findings if f.kind == SCATTERED}
+        fluctuation = next((f for f in judgement.findings if f.kind == FLUCTUATION), None)
+        if found or runs:
+            self._culprit_step = judgement.step
+        if fluctuation is None or found or runs:
+            self._fluctuating = None
+        elif self._fluctuating is None:
+            self._fluctuating = (self._judged, now_s)
+        if fluctuation is not None and self._fluctuating is not None and self._has_lasted(fluctuation, now_s):
+            found[FLUCTUATION, ""] = fluctuation
+        return found | runs
+
+    def _is_victim(self, link: "Finding", slow: "Iterable[Finding]") -> bool:
+        """Whether a group's transfers grew when one of its ranks turned slow."""
+        if link.scope != "group":
+            return False
+        steps = self.policy.join_steps
+        return any(f.ranks[0] in link.ranks and abs(f.onset_step - link.onset_step) <= steps for f in slow)
+
+    def _has_lasted(self, fluctuation: "Finding", now_s: float) -> bool:
+        """Whether a slower run without a culprit is told now: at once in a quiet job, later where noise has tails.
+
+        What began while a culprit was there is its echo, which ends a few steps after it.
+        """
+        assert self._fluctuating is not None
+        begin, begin_s = self._fluctuating
+        policy = self.policy
+        is_echo = self._culprit_step is not None and fluctuation.onset_step <= self._culprit_step
+        if fluctuation.is_sure and not is_echo:
+            return True
+        return self._judged - begin >= policy.fluctuation_steps and now_s - begin_s >= policy.fluctuation_seconds
+
+    def _home_of(self, finding: "Finding") -> Incident | None:
+        """Return the open incident that a finding without one belongs to."""
+        alike = [incident for incident in self.incidents.values() if incident.kind == finding.kind]
+        for incident in alike:
+            if finding.kind == SLOW_RANK:
+                if finding.ranks[0] in incident.ranks or (
+                    incident.cause == finding.cause and self._began_together(incident, finding)
+                ):
+                    return incident
+            elif (incident.domain, incident.scope) == (finding.domain, finding.scope) and (
+                finding.scope != "node" or incident.ranks == finding.ranks
+            ):
+                return incident
+        if finding.kind == FLUCTUATION:
+            return None
+        # The run was slower for a step or two before its culprit was clear: the same incident, understood better.
+        vague = (incident for incident in self.incidents.values() if incident.kind == FLUCTUATION)
+        return next((incident for incident in vague if self._began_together(incident, finding)), None)
+
+    def _began_together(self, incident: Incident, finding: "Finding") -> bool:
+        steps = self.policy.join_steps
+        is_young = self._step - incident.detected_step <= steps
+        return is_young and abs(finding.onset_step - incident.onset_step) <= steps
+
+    def open(self, finding: "Finding", step: int, now_s: float) -> Incident:
+        """Open an incident of a finding at a step; without a key, whoever opened it closes it."""
+        self.incidents_total += 1
+        incident = Incident(
+            id=f"{self._run}-{int(now_s)}-{self.incidents_total}",
+            run=self._run,
+            kind=finding.kind,
+            cause=finding.cause,
+            scope=finding.scope,
+            ranks=finding.ranks,
+            domain=finding.domain,
+            onset_step=finding.onset_step,
+            detected_step=step,
+            opened_unix_ns=int(now_s * 1e9),
+            slowdown_ratio=finding.excess_ratio,
+            excess_seconds=finding.excess_seconds,
+            evidence=finding.evidence,
+            numbers=finding.numbers,
+            confidence=finding.confidence,
+        )
+        self.incidents[incident.id] = incident
+        return incident
+
+    def _scope_of(self, finding: "Finding", ranks: tuple[int, ...]) -> str:
+        """Return the scope of an incident of several findings: slow ranks that are all of their nodes are nodes."""
+        if finding.kind != SLOW_RANK:
+            return finding.scope
+        slow = Counter(self._node_of.get(rank, "") for rank in ranks)
+        whole = all(node and 1 < self._ranks_of_node.get(node, 0) == count for node, count in slow.items())
+        return "node" if whole else "rank"
+
+    def _refresh(self, incident_id: str, findings: "list[Finding]") -> bool:
+        """Bring an incident up to its present findings; return whether an operator would want to know."""
+        before = self.incidents[incident_id]
+        if before.kind != findings[0].kind:
+            before = _refined(before, findings[0])
+        worst = max(findings, key=lambda finding: (finding.acts, finding.excess_ratio))
+        ranks = tuple(dict.fromkeys((*before.ranks, *(rank for finding in findings for rank in finding.ranks))))
+        cause = before.cause
+        if worst.cause == cause:
+            self._other_cause.pop(incident_id, None)
+        else:
+            other, steps = self._other_cause.get(incident_id, (worst.cause, 0))
+            steps = steps + 1 if other == worst.cause else 1
+            self._other_cause[incident_id] = (worst.cause, steps)
+            if steps >= self.policy.cause_steps and not before.diagnosed:
+                cause = worst.cause
+        # Evidence stands as first measured: what follows mixes with captures, cures and other faults.
+        after = replace(
+            before,
+            ranks=ranks,
+            scope=self._scope_of(worst, ranks),
+            domain=before.domain if all(f.domain == before.domain for f in findings) else None,
+            cause=cause,
+            slowdown_ratio=worst.excess_ratio,
+            excess_seconds=worst.excess_seconds,
+            numbers=worst.numbers,
+            evidence=before.evidence if cause == before.cause else worst.evidence,
+            confidence=before.confidence if cause == before.cause else worst.confidence,
+        )
+        told = self.incidents[incident_id]
+        self.incidents[incident_id] = after
+        return (after.kind, after.ranks, after.cause, after.scope) != (told.kind, told.ranks, told.cause, told.scope)
+
+    def _add_losses(self, findings: "dict[Key, Finding]", judgement: "Judgement", opened: set[str]) -> None:
+        """Book what each incident's worst finding cost, on every rank of the job, since its onset when it is new.
+
+        The run lost what the worst of all cost: others would have been waited for meanwhile.
+        """
+        costs: dict[str, float] = {}
+        for key, finding in findings.items():
+            if finding.acts:
+                incident_id = self._assigned[key]
+                is_new = incident_id in opened
+                steps = max(1, judgement.step - finding.onset_step + 1) if is_new else 1
+                cost = _lost_seconds(finding) * judgement.ranks_reporting * steps
+                costs[incident_id] = max(costs.get(incident_id, 0.0), cost)
+        for incident_id, cost in costs.items():
+            incident = self.incidents[incident_id]
+            self.incidents[incident_id] = replace(incident, lost_device_seconds=incident.lost_device_seconds + cost)
+        self.lost_device_seconds += max(costs.values(), default=0.0)
+
+    def _close_quiet(self, step: int, now_s: float, busy: set[str]) -> list[Incident]:
+        active = set(self._assigned.values())
+        closed = []
+        for incident_id in [iid for iid, incident in self.incidents.items() if incident.kind != HANG]:
+            self._quiet_steps[incident_id] = 0 if incident_id in active else self._quiet_steps[incident_id] + 1
+            if self._quiet_steps[incident_id] >= self.policy.recover_steps and incident_id not in busy:
+                closed.append(self.close(incident_id, step, now_s))
+        return closed
+
+    def close(self, incident_id: str, step: int, now_s: float) -> Incident:
+        """Close an open incident; return its last form."""
+        incident = self.incidents.pop(incident_id)
+        self._quiet_steps.pop(incident_id, None)
+        self._other_cause.pop(incident_id, None)
+        return replace(incident, state=CLOSED, closed_step=step, closed_unix_ns=int(now_s * 1e9))
+
+
+def _lost_seconds(finding: "Finding") -> float:
+    return finding.excess_seconds if finding.lost_seconds is None else finding.lost_seconds
+
+
+def _refined(incident: Incident, finding: "Finding") -> Incident:
+    """Return an incident of a slower run as one of its culprit; what was found out about the run is no longer true."""
+    return replace(
+        incident,
+        kind=finding.kind,
+        cause=finding.cause,
+        scope=finding.scope,
+        ranks=(),
+        domain=finding.domain,
+        onset_step=finding.onset_step,
+        evidence=finding.evidence,
+        confidence=finding.confidence,
+        advice=(),
+        diagnosed=False,
+        profile_evidence=(),
+        prediction=None,
+    )

@@ -1,0 +1,230 @@
+"""What a run's state machine takes in and gives out. Values only.
+
+Every event carries the time it happened (unix seconds; the machine has no clock) and the id of what caused it, which
+every instruction that follows carries on: one cause can be traced from a message to a page.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coordinator.decide.incidents import AdviceItem, Incident, Prediction
+    from coordinator.detect.findings import Judgement
+    from coordinator.detect.hangs.hang import Hang
+    from coordinator.settings.policy import Policy
+    from coordinator.settings.specs import SpecText
+    from lockstep.contracts.domains import Topology
+    from lockstep.contracts.messages import ProfileAnswer, TraceSummary
+    from lockstep.diagnosis import Diagnosis
+    from lockstep.simulator.measured import Window
+    from lockstep.simulator.online import OnlineModel
+    from lockstep.simulator.repair import Fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Parent of all events."""
+
+    unix_s: float
+    cause_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnounceEvent(Event):
+    """Which ranks there are, how they communicate, and whether all of them have ended well."""
+
+    topology: "Topology"
+    ranks: tuple[int, ...]
+    is_finished: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepJudgedEvent(Event):
+    """A step is complete and judged."""
+
+    judgement: "Judgement"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartedEvent(Event):
+    """The run began another attempt; step indices begin anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TickEvent(Event):
+    """Time has passed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandstillEvent(Event):
+    """The run makes no step, and this is known of who has not arrived, if anything; follows from what came before."""
+
+    hang: "Hang | None"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyChangedEvent(Event):
+    """Other thresholds are in force from now on; what was learnt and opened under the old ones stays."""
+
+    policy: "Policy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedEvent(Event):
+    """What an incident was decided from (`explain.py`)."""
+
+    incident_id: str
+    explanation: "dict[str, Any]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileAskedEvent(Event):
+    """An operator asks for a capture of `ranks`, which exist."""
+
+    ranks: tuple[int, ...]
+    steps: int
+    shapes: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileFailedEvent(Event):
+    """A request could not be sent."""
+
+    request_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerEvent(Event):
+    """A rank says what became of a request."""
+
+    answer: "ProfileAnswer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryEvent(Event):
+    """What is left of a rank's trace."""
+
+    summary: "TraceSummary"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiagnosedEvent(Event):
+    """The diagnosis of an incident; `function` is empty where the evidence does not name one.
+
+    Of a capture that an operator asked for `incident_id` is empty and `asked` the whole answer.
+    """
+
+    incident_id: str
+    request_id: int = 0
+    asked: "Diagnosis | None" = None
+    function: str
+    operator: str
+    evidence: tuple[str, ...]
+    advice: "tuple[AdviceItem, ...]"
+    confidence: str
+    root_cause: str = ""
+    bottleneck: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedEvent(Event):
+    """What the run's model says the repair of an incident would give back."""
+
+    incident_id: str
+    prediction: "Prediction"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedEvent(Event):
+    """What came of `FitModel`: the model, or the reason why there is none. Not for a run's machine."""
+
+    spec: "SpecText"
+    window: "Window"
+    model: "OnlineModel | None"
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instruction:
+    """Parent of all instructions."""
+
+    cause_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenIncident(Instruction):
+    """Tell and keep a new incident."""
+
+    incident: "Incident"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateIncident(Instruction):
+    """Keep what has become of an open incident."""
+
+    incident: "Incident"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseIncident(Instruction):
+    """Keep the end of an incident."""
+
+    incident: "Incident"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestProfile(Instruction):
+    """Ask the nodes of `ranks` for a capture."""
+
+    request_id: int
+    ranks: tuple[int, ...]
+    first_step: int
+    steps: int
+    shapes: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefuseProfile(Instruction):
+    """Tell the operator why no capture is made."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnose(Instruction):
+    """Find function and advice of an incident; without summaries only advice for its cause.
+
+    `incident_id` is empty for a capture that an operator asked for.
+    """
+
+    incident_id: str
+    request_id: int
+    cause: str
+    scope: str
+    suspects: "tuple[TraceSummary, ...]"
+    peers: "tuple[TraceSummary, ...]"
+    step_seconds: float
+    excess_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitModel(Instruction):
+    """Fit the run's model to a healthy window, and keep the window."""
+
+    spec: "SpecText"
+    window: "Window"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predict(Instruction):
+    """Ask the run's model what the repair of an incident would give back."""
+
+    incident_id: str
+    fault: "Fault"
+    model: "OnlineModel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetRun(Instruction):
+    """The run ended long ago; drop it."""

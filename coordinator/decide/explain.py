@@ -1,0 +1,230 @@
+# ruff: noqa: N806  (names of arrays end in their shape: K steps, R ranks)
+"""What an incident was decided from, written down when it opens: plain values of a few kilobytes, kept with it.
+
+Pure. It is made from the rows that the detectors have just judged, so that it can be read when the run has moved on
+and after a restart of the coordinator. Nothing is decided here: `numbers` are the detector's own, `samples` show them
+step by step, and `noise` is measured on the samples themselves.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coordinator.decide import events as ev
+from coordinator.decide import samples as of
+from coordinator.detect.findings import FLUCTUATION, SLOW_LINK, SLOW_RANK
+from coordinator.detect.ranks.components import medians
+from coordinator.detect.ranks.groups import REFERENCE_QUANTILE
+from coordinator.intake.topology import replica_members
+
+if TYPE_CHECKING:
+    from coordinator.decide.incidents import Incident
+    from coordinator.intake.timeline import StepRow
+    from coordinator.settings.policy import Policy
+    from lockstep.contracts.domains import Topology
+
+STEPS_MAX = 32  # samples shown
+PEERS_MAX = 8  # peers shown by name
+CHANGES_MAX = 16  # of an incident's ranks and causes, the first and the last ones
+_CELLS_MAX = 1 << 20  # steps x ranks looked at; at 102,400 ranks 10 steps, 80 ms once an incident
+_PARTS_STEPS = 3  # the median of three is quick
+_TEXT_MAX = 64  # characters of a name
+_RULE_MAX = 500  # characters
+_SECTIONS = {  # of the policy, by kind of incident; others: what decides over runs
+    SLOW_RANK: ("excess", "rank", "cause"),
+    SLOW_LINK: ("excess", "link"),
+    FLUCTUATION: ("excess", "fluctuation", "cause"),
+}
+_RULES = {FLUCTUATION: "steps longer by more than noise and more work explain, and than the least that counts: "}
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What there is to explain with. `rows` are the last undisturbed steps, the youngest last; none is allowed."""
+
+    rows: "Sequence[StepRow]"
+    topology: "Topology"
+    policy: "Policy"
+    hostname: Callable[[int], str]
+
+
+def explain_told(instructions: "Sequence[ev.Instruction]", scene: Scene, event: ev.Event) -> list[ev.ExplainedEvent]:
+    """Return what is to be written down of the incidents that `event` opened, or whose ranks or cause it changed."""
+    told = []
+    for instruction in instructions:
+        if not isinstance(instruction, ev.OpenIncident | ev.UpdateIncident):
+            continue
+        incident = instruction.incident
+        if isinstance(instruction, ev.UpdateIncident) and not incident.explanation:
+            continue  # kept by a version that wrote none, perhaps of another shape of the run
+        before = incident.explanation or explanation(incident, scene)
+        changes = list(before.get("changes", ()))
+        if changes and not _is_other(changes[-1], incident):
+            continue
+        changes.append(_change(incident, scene.rows[-1].step if scene.rows else incident.detected_step))
+        values = before | {"changes": changes[:1] + changes[1:][1 - CHANGES_MAX :]}
+        told.append(
+            ev.ExplainedEvent(unix_s=event.unix_s, cause_id=event.cause_id, incident_id=incident.id, explanation=values)
+        )
+    return told
+
+
+def explanation(incident: "Incident", scene: Scene) -> Values:
+    """Return what an incident was decided from: quantity, reference, samples, noise, thresholds, rule, numbers.
+
+    Seconds are per step; None stands for what is not known.
+    """
+    rows = list(scene.rows)[-STEPS_MAX:]
+    if rows:
+        rows = rows[-max(1, _CELLS_MAX // max(1, len(rows[-1].ranks))) :]
+    common: Values = {
+        "numbers": {name: of.number(value) for name, value in incident.numbers.items()},
+        "thresholds": _thresholds(scene.policy, (incident.kind, *_SECTIONS.get(incident.kind, ("run",)))),
+    }
+    if rows and incident.kind == SLOW_RANK and incident.ranks:
+        return common | _of_rank(incident, rows, scene)
+    if rows and incident.kind == SLOW_LINK and incident.domain is not None:
+        return common | _of_domain(incident, incident.domain, rows, scene)
+    return common | _of_job(incident, rows)
+
+
+def history(incident: "Incident") -> list[Values]:
+    """Return what became of an incident, step by step."""
+    changes = incident.explanation.get("changes", [])
+    told: list[Values] = [{"step": incident.onset_step, "what": "began"}]
+    told.append({**(changes[0] if changes else {}), "step": incident.detected_step, "what": "detected"})
+    told += [{**each, "what": "changed"} for each in changes[1:]]
+    if incident.closed_step is not None:
+        told.append({"step": incident.closed_step, "what": "closed"})
+    return told
+
+
+def _of_rank(incident: "Incident", rows: "list[StepRow]", scene: Scene) -> Values:
+    rank, ranks = incident.ranks[0], rows[-1].ranks
+    stage_R, stage = np.asarray(scene.topology.stages)[ranks], scene.topology.stages[rank]
+    members = np.flatnonzero(stage_R == stage)
+    own_K = of.own_work(rows, int(np.searchsorted(ranks, rank)))
+    reference_K = of.references(rows, members)
+    replica = of.columns_of(rows, list(replica_members(scene.topology, rank)))
+    shared_K = of.replica_excess(rows, replica, stage_R)
+    steps = [row.step for row in rows]
+    told: Values = {"steps": steps, "own_seconds": of.numbers(own_K)}
+    is_alone = len(members) == 1
+    if is_alone:
+        how = f"no other rank works on pipeline stage {stage}: its own past, by what the step did to other stages"
+    else:
+        how = f"the {REFERENCE_QUANTILE:.0%} lower quantile of the ranks of pipeline stage {stage}, step by step"
+        told["reference_seconds"] = of.numbers(reference_K)
+    if shared_K is not None:
+        how += ", plus what all ranks of its replica have longer"
+        told["replica_seconds"] = of.numbers(shared_K)
+    excess_K = (own_K - reference_K - (0.0 if shared_K is None else shared_K)) / reference_K
+    return {
+        "quantity": "own work of the rank: its step minus its waits in every domain, seconds",
+        "reference": {
+            "how": how,
+            "stage": stage,
+            "members": len(members),
+            "quantile": None if is_alone else REFERENCE_QUANTILE,
+            "peers": _peers(incident, rows, [int(column) for column in members], scene),
+        },
+        "samples": told,
+        "noise": {} if is_alone else of.noise(excess_K, _healthy(incident, steps)),
+        "rule": _rule(scene.policy, scene.policy.excess.floor_ratio, "own work longer than the reference"),
+    }
+
+
+def _peers(incident: "Incident", rows: "list[StepRow]", members: list[int], scene: Scene) -> list[Values]:
+    slow, ranks = set(incident.ranks), rows[-1].ranks
+    shown = [column for column in members if int(ranks[column]) not in slow][:PEERS_MAX]
+    return [
+        {
+            "rank": int(ranks[column]),
+            "hostname": scene.hostname(int(ranks[column]))[:_TEXT_MAX],
+            "median_seconds": of.median(of.own_work(rows, column)),
+        }
+        for column in shown
+    ]
+
+
+def _of_domain(incident: "Incident", domain: tuple[str, str], rows: "list[StepRow]", scene: Scene) -> Values:
+    kind, name = domain
+    steps = [row.step for row in rows]
+    own_K = of.transfers(rows, kind, of.columns_of(rows, incident.ranks))
+    healthy = _healthy(incident, steps)
+    past = of.median(own_K[: max(1, healthy)])
+    others = [other for other in scene.topology.domains if other.kind == kind and other.name != name]
+    peers = [
+        {
+            "domain": other.name[:_TEXT_MAX],
+            "median_seconds": of.median(of.transfers(rows, kind, of.columns_of(rows, other.ranks))),
+        }
+        for other in others[:PEERS_MAX]
+    ]
+    return {
+        "quantity": "transfers of the domain: the least time that any of its members was blocked in it, seconds",
+        "reference": {
+            "how": f"per byte, its own past and the other domains of kind {kind}",
+            "members": len(others),
+            "past_seconds": past,
+            "peers": peers,
+        },
+        "samples": {"steps": steps, "own_seconds": of.numbers(own_K)},
+        "noise": of.noise(own_K / past - 1, healthy) if past else {},
+        "rule": _rule(scene.policy, scene.policy.link.effect_ratio, "transfers longer than the reference"),
+    }
+
+
+def _of_job(incident: "Incident", rows: "list[StepRow]") -> Values:
+    told: Values = {"steps": [row.step for row in rows], "step_seconds": [of.median(row.duration) for row in rows]}
+    if incident.cause == "gc":
+        collecting = [np.nan_to_num(row.components["gc"]) for row in rows]
+        told["longest_gc_seconds"] = [of.number(float(gc_R.max(initial=0))) for gc_R in collecting]
+        told["ranks_collecting"] = [int((gc_R > 0).sum()) for gc_R in collecting]
+    baseline = incident.numbers.get("baseline_step_seconds")
+    parts = medians(rows[-_PARTS_STEPS:]) if rows else {}
+    return {
+        "quantity": "duration of the run's steps, which all ranks end together, seconds",
+        "reference": {
+            "how": "the run's own history",
+            "step_seconds": None if baseline is None else of.number(baseline),
+        },
+        "samples": told,
+        "parts_seconds": {name: of.median(value) for name, value in parts.items()},
+        "rule": (_RULES.get(incident.kind, "") + "; ".join(incident.evidence))[:_RULE_MAX],
+    }
+
+
+def _healthy(incident: "Incident", steps: list[int]) -> int:
+    return sum(step < incident.onset_step for step in steps)
+
+
+def _rule(policy: "Policy", floor_ratio: float, what: str) -> str:
+    own = policy.excess
+    return (
+        f"{what} by {floor_ratio:.1%} or more that noise does not explain, for so long that the sum over steps of the "
+        f"excess in sigmas (at most {own.clip_sigmas:g} a step, less {own.slack_sigmas:g}) is beyond "
+        f"{own.alarm_sigmas:g}; or three steps of more than {own.gross_ratio:.0%}"
+    )
+
+
+def _thresholds(policy: "Policy", sections: Sequence[str]) -> Values:
+    own = {item.name: getattr(policy, item.name) for item in fields(policy) if item.name in sections}
+    return {f"{name}.{item.name}": getattr(group, item.name) for name, group in own.items() for item in fields(group)}
+
+
+def _is_other(last: Values, incident: "Incident") -> bool:
+    return bool((last["cause"], last["rank_count"]) != (incident.cause, len(incident.ranks)))
+
+
+def _change(incident: "Incident", step: int) -> Values:
+    return {
+        "step": step,
+        "cause": incident.cause,
+        "ranks": list(incident.ranks[:PEERS_MAX]),
+        "rank_count": len(incident.ranks),
+    }

@@ -1,0 +1,152 @@
+"""What outlives a restart of the coordinator, as values and in the forms that are kept.
+
+Pure. Two parts: what the run's machine knows (`RunMemory`, JSON, incidents apart) and what its detectors have learnt
+(`Learnt`, arrays). Without the second a restart takes whatever is there, faults included, for normal. Arrays are taken
+back by a judge of the very same ranks, groups, nodes and attempts only.
+"""
+
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coordinator.decide.incidents import Incident
+from lockstep.contracts.errors import MalformedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from lockstep.contracts.domains import Topology
+
+LEARNT_VERSION = 1
+"""Of the form and of the meaning of arrays: raise it when a detector gives a kept name another meaning."""
+LEARNT_MAX_BYTES = 256 << 20  # of arrays: a million ranks at 64 bytes are a quarter of it
+_MAGIC = b"lockstep-learnt\n"
+_HEADER_MAX_BYTES = 1 << 20
+_DTYPE_KINDS = "biuf"  # numbers; objects would be code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learnt:
+    """What the detectors of one run remember after a step; `fingerprint` says of whom (`fingerprint_of`)."""
+
+    fingerprint: str
+    step: int
+    end_unix_s: float
+    arrays: "Mapping[str, NDArray[np.generic]]"
+
+    def to_bytes(self) -> bytes:
+        """Return the form that is kept."""
+        arrays = {name: np.asarray(array) for name, array in self.arrays.items()}
+        header = {
+            "version": LEARNT_VERSION,
+            "fingerprint": self.fingerprint,
+            "step": self.step,
+            "end_unix_s": self.end_unix_s,
+            "arrays": [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()],
+        }
+        body = zlib.compress(b"".join(array.tobytes() for array in arrays.values()), 1)
+        return _MAGIC + json.dumps(header).encode() + b"\n" + body
+
+
+def learnt_from_bytes(data: bytes, *, where: str) -> Learnt:
+    """Return what `Learnt.to_bytes` gave.
+
+    Raises
+    ------
+    MalformedError
+        It is of another version, larger than a coordinator keeps, or damaged.
+    """
+    line, _, body = data[:_HEADER_MAX_BYTES].removeprefix(_MAGIC).partition(b"\n")
+    body = data[len(_MAGIC) + len(line) + 1 :]
+    try:
+        header = json.loads(line) if data.startswith(_MAGIC) else {}
+        if header.get("version") != LEARNT_VERSION:
+            raise MalformedError("learnt state", where=where, got=header.get("version"), expected=f"{LEARNT_VERSION}")
+        forms = [(str(name), np.dtype(kind), tuple(map(int, shape))) for name, kind, shape in header["arrays"]]
+        sizes = [dtype.itemsize * prod(shape) for _, dtype, shape in forms]
+        if any(dtype.kind not in _DTYPE_KINDS or min(shape, default=0) < 0 for _, dtype, shape in forms):
+            raise MalformedError("learnt state", where=where, got="other arrays", expected="arrays of numbers")
+        if sum(sizes) > LEARNT_MAX_BYTES:
+            raise MalformedError(
+                "learnt state", where=where, got=sum(sizes), expected=f"up to {LEARNT_MAX_BYTES} bytes"
+            )
+        unpacker = zlib.decompressobj()
+        plain = unpacker.decompress(body, sum(sizes) + 1)
+        if len(plain) != sum(sizes) or not unpacker.eof:
+            raise MalformedError("learnt state", where=where, got=f"{len(plain)} bytes", expected=f"{sum(sizes)}")
+        begins = np.cumsum([0, *sizes]).tolist()
+        arrays = {
+            name: np.frombuffer(plain, dtype=dtype, count=prod(shape), offset=begin).reshape(shape).copy()
+            for (name, dtype, shape), begin in zip(forms, begins[:-1], strict=True)
+        }
+        return Learnt(
+            fingerprint=str(header["fingerprint"]),
+            step=int(header["step"]),
+            end_unix_s=float(header["end_unix_s"]),
+            arrays=arrays,
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, zlib.error) as error:
+        raise MalformedError("learnt state", where=where, got=repr(error), expected="what was kept") from None
+
+
+def fingerprint_of(
+    topology: "Topology", ranks: "Sequence[int]", hosts: "Sequence[str]", attempts: "Sequence[int]"
+) -> str:
+    """Return a digest of what arrays of a judge are about: who, in which groups, on which nodes, in which attempt."""
+    digest = hashlib.sha256()
+    for part in (LEARNT_VERSION, topology, tuple(ranks), tuple(hosts), tuple(attempts)):
+        digest.update(repr(part).encode(errors="replace"))
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunMemory:
+    """What a run's machine knows, and what its detectors have learnt.
+
+    `book` is where the casebook stands (`Casebook.position`), `capture` the request under way, both as JSON; empty
+    where there is none.
+    """
+
+    incidents: tuple[Incident, ...] = ()
+    incidents_total: int = 0
+    lost_device_seconds: float = 0.0
+    capture_times_s: tuple[float, ...] = ()
+    capture_counts: Mapping[str, int] = field(default_factory=dict)
+    book: Mapping[str, Any] = field(default_factory=dict)
+    capture: Mapping[str, Any] = field(default_factory=dict)
+    learnt: Learnt | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form, without the incidents and what was learnt: they are kept by themselves."""
+        return {
+            "incidents_total": self.incidents_total,
+            "lost_device_seconds": self.lost_device_seconds,
+            "capture_times_s": list(self.capture_times_s),
+            "capture_counts": dict(self.capture_counts),
+            "book": dict(self.book),
+            "capture": dict(self.capture),
+        }
+
+
+def memory_from_json(
+    value: Mapping[str, Any], incidents: tuple[Incident, ...], learnt: Learnt | None = None
+) -> RunMemory:
+    """Return the memory that a store kept; what an earlier version did not keep is empty."""
+    return RunMemory(
+        incidents=incidents,
+        incidents_total=int(value["incidents_total"]),
+        lost_device_seconds=float(value["lost_device_seconds"]),
+        capture_times_s=tuple(float(time) for time in value["capture_times_s"]),
+        capture_counts={str(state): int(count) for state, count in value["capture_counts"].items()},
+        book=dict(value.get("book", {})),
+        capture=dict(value.get("capture", {})),
+        learnt=learnt,
+    )

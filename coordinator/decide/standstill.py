@@ -1,0 +1,177 @@
+"""A run that makes no steps: since when, after how long that is a hang, and the incident of it.
+
+Pure: part of the run's state machine, changed through it only; who has not arrived is `detect/hang.py`'s matter.
+"""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from coordinator.detect.findings import HANG, LINK, Finding
+
+if TYPE_CHECKING:
+    from coordinator.decide.casebook import Casebook
+    from coordinator.decide.incidents import Incident
+    from coordinator.detect.findings import Judgement
+    from coordinator.detect.hangs.hang import Hang
+    from coordinator.settings.policy import RunPolicy
+
+
+class Standstill:
+    """Invariant: at most one incident of kind hang is open in `casebook`. `policy` may be replaced.
+
+    `last_sign_s` is when the run last made a step, or began; 0 before the first event.
+    """
+
+    def __init__(self, casebook: "Casebook", policy: "RunPolicy") -> None:
+        self.policy = policy
+        self.last_sign_s = 0.0
+        self._casebook = casebook
+        self._judgement: Judgement | None = None
+        self._is_warm = False
+        self._reporting = 0
+        self._lacking = self._dropped = self._steps = 0
+        self._longest_s = {False: 0.0, True: 0.0}  # step of a run that is warm, or not yet
+        self._told_s = 0.0
+
+    @property
+    def incident(self) -> "Incident | None":
+        """The open incident."""
+        return next((i for i in self._casebook.incidents.values() if i.kind == HANG), None)
+
+    def begin(self, now_s: float) -> None:
+        """Begin a run, or another attempt of it: nothing tells a long set-up or a compilation from a hang yet."""
+        self.last_sign_s = now_s
+        self._is_warm = False
+        self._judgement = None
+        self._reporting = 0
+
+    def take_step(self, judgement: "Judgement", now_s: float) -> bool:
+        """Take a judged step; return whether it shows that the run goes on.
+
+        One that lacks ranks which the step before had does not: it was judged because its records did not come, and
+        the next one shows whether ranks go on without them.
+        """
+        dropped = self._reporting - judgement.ranks_reporting
+        self._reporting = judgement.ranks_reporting
+        if dropped > 0:
+            self._dropped += dropped
+            return False
+        self._lacking, self._dropped = self._lacking + self._dropped, 0
+        self._steps += 1
+        step_s = judgement.step_seconds
+        if self.incident is not None and not judgement.is_disturbed:
+            step_s = min(step_s, self.policy.lost_seconds)  # a hang is no pause to get used to
+        self._longest_s[self._is_warm] = max(self._longest_s[self._is_warm], step_s)
+        self._judgement, self._is_warm = judgement, judgement.is_warm
+        self.last_sign_s = now_s
+        return True
+
+    @property
+    def _usual_s(self) -> float:
+        judgement = self._judgement
+        return 0.0 if judgement is None else judgement.recent_step_seconds or judgement.step_seconds
+
+    @property
+    def blocked_after_s(self) -> float:
+        """Silence after which the run hangs; pauses as long as those that it has made are none."""
+        policy = self.policy
+        pause_s = policy.hang_pause_factor * self._longest_s[self._is_warm]
+        if not self._is_warm:
+            return max(policy.lost_seconds, pause_s)
+        return max(policy.hang_steps * self._usual_s, policy.hang_seconds, pause_s)
+
+    def is_blocked(self, now_s: float) -> bool:
+        """Whether the run is silent for so long that somebody should look who has not arrived."""
+        return self.incident is not None or (self.last_sign_s > 0 and now_s - self.last_sign_s > self.blocked_after_s)
+
+    def take(self, hang: "Hang | None", now_s: float, rank_count: int) -> "tuple[Incident | None, bool]":
+        """Take a verdict; return the incident if there is something to tell of it, and whether it is a new one."""
+        before = self.incident
+        if before is None:
+            if hang is None or not self._is_ripe(hang, now_s):
+                return None, False
+            self._told_s = now_s
+            incident = self._casebook.open(self._finding(hang, now_s), self._step, now_s)
+            return self._grow(incident, now_s, rank_count), True
+        after = self._named(before, hang, now_s)
+        after = self._grow(after, now_s, rank_count)
+        is_news = (after.ranks, after.domain, after.cause) != (before.ranks, before.domain, before.cause)
+        if not is_news and now_s - self._told_s < self.policy.hang_store_seconds:
+            return None, False
+        self._told_s = now_s
+        return after, False
+
+    def close(self, now_s: float) -> "Incident | None":
+        """Close the incident, if one is open: steps come again, or none are to be expected any more."""
+        incident = self.incident
+        if incident is None:
+            return None
+        step = incident.onset_step if self._judgement is None else max(incident.onset_step, self._judgement.step)
+        return self._casebook.close(incident.id, step, now_s)
+
+    @property
+    def _step(self) -> int:
+        """The step that is under way."""
+        return 0 if self._judgement is None else self._judgement.step + 1
+
+    def _is_ripe(self, hang: "Hang", now_s: float) -> bool:
+        """Whether a verdict may open an incident."""
+        is_long = now_s - self.last_sign_s > self.policy.lost_seconds
+        if not hang.is_measured:
+            # One more may be lacking by chance: few steps without a lost record prove nothing.
+            return self._is_warm and self._lacking + 1 <= self.policy.hang_lacking_max * self._steps
+        if not hang.ranks and hang.cause != LINK:  # nobody waits for anybody: all may be busy with something long
+            return self._is_warm and is_long
+        return is_long or not hang.is_pause
+
+    def _finding(self, hang: "Hang", now_s: float) -> Finding:
+        silence_s, usual_s = now_s - self.last_sign_s, self._usual_s
+        return Finding(
+            kind=HANG,
+            cause=hang.cause,
+            scope=hang.scope,
+            ranks=hang.ranks,
+            domain=hang.domain,
+            onset_step=self._step,
+            excess_ratio=silence_s / usual_s if usual_s else 0.0,
+            excess_seconds=silence_s,
+            evidence=(*hang.evidence, self._silence()),
+            numbers={**hang.numbers, "last_step_unix_seconds": self.last_sign_s, "usual_step_seconds": usual_s},
+        )
+
+    def _silence(self) -> str:
+        since = f"no step since {datetime.fromtimestamp(self.last_sign_s, UTC):%H:%M:%S} UTC"
+        return f"{since}; one usually takes {self._usual_s:.3g} s" if self._usual_s else since
+
+    def _named(self, before: "Incident", hang: "Hang | None", now_s: float) -> "Incident":
+        """Return the incident by the latest verdict; one that knows less than the last one changes nothing."""
+        if hang is None or (not hang.ranks and hang.cause != LINK and (before.ranks or before.cause == LINK)):
+            return before
+        if (hang.ranks, hang.domain, hang.cause) == (before.ranks, before.domain, before.cause):
+            return before
+        found = self._finding(hang, now_s)
+        return replace(
+            before,
+            cause=found.cause,
+            scope=found.scope,
+            ranks=found.ranks,
+            domain=found.domain,
+            evidence=(*hang.evidence, before.evidence[-1]),
+            numbers=before.numbers | hang.numbers,
+        )
+
+    def _grow(self, incident: "Incident", now_s: float, rank_count: int) -> "Incident":
+        """Return the incident with what it costs up to now: all ranks stand still, those that are late too."""
+        silence_s = now_s - incident.numbers.get("last_step_unix_seconds", now_s)
+        usual_s = incident.numbers.get("usual_step_seconds", 0.0)
+        grown = replace(
+            incident,
+            excess_seconds=silence_s,
+            slowdown_ratio=silence_s / usual_s if usual_s else 0.0,
+            numbers=incident.numbers | {"silence_seconds": silence_s},
+            lost_device_seconds=rank_count * silence_s,
+        )
+        self._casebook.lost_device_seconds += max(0.0, grown.lost_device_seconds - incident.lost_device_seconds)
+        self._casebook.incidents[incident.id] = grown
+        return grown

@@ -1,0 +1,1 @@
+"""Who has not arrived, and who waits for whom."""

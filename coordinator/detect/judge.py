@@ -1,0 +1,227 @@
+# ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
+"""All detectors of one run behind one call per step.
+
+Pure: a row in, a judgement out. Rank tests run on every undisturbed step, never after a step-time trigger: a rank that
+computes 5 % longer lengthens the step by 3 to 4 %, which a trigger misses.
+"""
+
+import math
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from coordinator.detect.findings import Finding, Judgement
+from coordinator.detect.keeping import joined, part_of
+from coordinator.detect.links.slow_link import SlowLinkTest
+from coordinator.detect.ranks.groups import has_nan, median_of
+from coordinator.detect.ranks.imbalance import Imbalance
+from coordinator.detect.ranks.rank_findings import RankFindings
+from coordinator.detect.ranks.slow_rank import SlowRankTest
+from coordinator.detect.run_findings import scattered_gc, slow_link, slower_run, without_scattered
+from coordinator.detect.runs.fluctuation import FluctuationTest, RunSample
+from coordinator.detect.runs.scattered import ScatteredGcTest
+from coordinator.intake.topology import places_of, replicas_of
+from lockstep.contracts.records import Flag
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from coordinator.intake.timeline import StepRow
+    from coordinator.settings.policy import Policy
+    from lockstep.contracts.domains import Topology
+
+_ROWS_MIN, _ROWS_MAX = 5, 32  # kept for causes, which need 3, and for explanations
+_CELLS_MAX = 1 << 18  # rows x ranks of them: 50 MB
+_RESIZED_RATIO = 0.25  # of the ranks, gone or come from one step to the next: more than a node's lost records
+_SHARE_FORGOTTEN = 1e-3  # of flagged steps, below which a rank is as one that never flagged any
+_SAMPLE_RANKS = 1024  # all ranks of a synchronous job end a step together: so many tell how long it took
+
+
+class _Learns(Protocol):
+    """What outlives a restart of the coordinator by its memory."""
+
+    def memory(self) -> "dict[str, NDArray[np.generic]]":
+        """Return what was learnt."""
+
+    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Take it back."""
+
+
+class Judge:
+    """Memory of one generation of one run over the ranks `ranks` (ascending; rows must have the same columns).
+
+    `hosts` names the node of each of them; without it no node can be named.
+    """
+
+    def __init__(
+        self, ranks: "NDArray[np.int64]", topology: "Topology", policy: "Policy", *, hosts: "Sequence[str]" = ()
+    ) -> None:
+        replicas = replicas_of(topology)
+        self._policy = policy
+        self._topology = topology
+        self._hosts = tuple(hosts)
+        self.ranks = ranks
+        self._slow_rank = SlowRankTest(
+            [topology.stages[rank] for rank in ranks],
+            [replicas[rank] for rank in ranks],
+            policy.excess,
+            rank_policy=policy.rank,
+            work_policy=policy.work,
+            place_R=places_of(topology, ranks),
+        )
+        self._rank_findings = RankFindings(topology, ranks, self._slow_rank, self._hosts)
+        self._links = SlowLinkTest(topology.domains, ranks, policy.link, policy.excess, hosts=self._hosts)
+        self._fluctuation = FluctuationTest(policy.fluctuation)
+        self._scattered = ScatteredGcTest(len(ranks), policy.gc)
+        self._imbalance = Imbalance()
+        self._ranks_of_node = dict(Counter(self._hosts))
+        self._flag_share_R: NDArray[np.float32] | None = None  # of all ranks, while any flags steps
+        self._after_capture = False
+        self._present: int | None = None
+        self._findings: tuple[Finding, ...] = ()
+        self.recent_rows: deque[StepRow] = deque(
+            maxlen=max(_ROWS_MIN, min(_ROWS_MAX, _CELLS_MAX // max(len(ranks), 1)))
+        )
+        """The last undisturbed steps, the youngest last."""
+
+    def judge(self, row: "StepRow") -> Judgement:
+        """Judge one completed step; rows must come in ascending order."""
+        step_seconds = median_of(_known(row.duration[:: 1 + len(row.duration) // _SAMPLE_RANKS]))
+        present = int(np.count_nonzero(row.present))
+        self._watch_size(present)
+        disturbed = self._is_disturbed(row)
+        if not disturbed:
+            self.recent_rows.append(row)
+            self._slow_rank.step(row.self_seconds, row.step, compute_R=row.components["compute"], work_R=row.work)
+            self._links.step(row, row.step)
+            self._fluctuation.step(self._sample(row, step_seconds), row.step)
+            self._scattered.step(row.components["gc"], step_seconds, row.step)
+            self._learn(row, step_seconds)
+            self._findings = self._find(step_seconds)
+        return Judgement(
+            step=row.step,
+            unix_s=row.end_unix_s,
+            step_seconds=step_seconds,
+            is_disturbed=disturbed,
+            is_warm=self._slow_rank.is_warm,
+            findings=self._findings,
+            fluctuating=self._fluctuation.fluctuating,
+            recent_step_seconds=self._fluctuation.recent_seconds,
+            baseline_step_seconds=self._fluctuation.baseline_seconds,
+            mean_over_best_ratio=self._fluctuation.mean_over_best_ratio,
+            ranks_reporting=present,
+            ranks_blind=_blind(row),
+            ranks_of_node=self._ranks_of_node,
+            imbalance_ratios=dict(self._imbalance.ratios),
+        )
+
+    def _watch_size(self, present: int) -> None:
+        """Take a job that lost or gained many ranks at once for one that starts again, as elastic jobs do."""
+        before = present if self._present is None else self._present
+        if abs(present - before) > _RESIZED_RATIO * len(self.ranks):
+            self._fluctuation.begin_attempt()
+        self._present = present
+
+    def _learn(self, row: "StepRow", step_seconds: float) -> None:
+        """Remember what usual steps consist of; a pause that nobody flagged is none."""
+        policy, recent = self._policy, self._fluctuation.recent_seconds or step_seconds
+        if self._slow_rank.is_paused or step_seconds > (1 + policy.rank.pause_ratio) * recent:
+            return
+        self._imbalance.step(self._slow_rank, step_seconds)
+        if self._slow_rank.ranks.judged % policy.cause.typical_every == 1 and not self._fluctuation.fluctuating:
+            self._rank_findings.learn(row, policy.cause)
+
+    def _sample(self, row: "StepRow", step_seconds: float) -> RunSample:
+        """Return what the run's own history is compared with: the step, and what of it only work explains."""
+        test = self._slow_rank
+        tokens = 0.0 if test.shift_R is None else float(np.maximum.reduce(test.shift_R))
+        known = _known(row.work[:: 1 + len(row.work) // _SAMPLE_RANKS])
+        return RunSample(
+            step_seconds=step_seconds,
+            imbalance_seconds=test.imbalance_seconds + max(tokens, 0.0),
+            work=float(known.mean()) if len(known) else math.nan,
+        )
+
+    def adopt(self, policy: "Policy") -> None:
+        """Judge by other thresholds from the next step on; what has been learnt stays."""
+        self._policy = policy
+        self._slow_rank.adopt(policy.excess, policy.rank, policy.work)
+        self._links.adopt(policy.link, policy.excess)
+        self._fluctuation.policy, self._scattered.policy = policy.fluctuation, policy.gc
+
+    def memory(self) -> "dict[str, NDArray[np.generic]]":
+        """Return what has been learnt, arrays by name: what a restart of the coordinator must not lose."""
+        own: dict[str, NDArray[np.generic]] = {"flag_share": self._shares()}
+        own["after_capture"] = np.array([self._after_capture])
+        return own | joined({name: part.memory() for name, part in self._parts().items()})
+
+    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Take back what `memory` gave; arrays that do not fit this shape are left alone."""
+        for name, part in self._parts().items():
+            part.recall(part_of(memory, name))
+        share_R = memory.get("flag_share")
+        if share_R is not None and share_R.shape == self.ranks.shape:
+            self._flag_share_R = share_R.astype(np.float32) if share_R.any() else None
+            self._after_capture = bool(memory.get("after_capture", np.zeros(1)).any())
+
+    def _parts(self) -> "dict[str, _Learns]":
+        return {
+            "slow_rank": self._slow_rank,
+            "rank_findings": self._rank_findings,
+            "links": self._links,
+            "fluctuation": self._fluctuation,
+            "scattered": self._scattered,
+            "imbalance": self._imbalance,
+        }
+
+    def _is_disturbed(self, row: "StepRow") -> bool:
+        """Whether a flag of any rank excuses this step; a rank that flags most of its steps excuses nobody."""
+        policy = self._policy.timeline
+        if self._flag_share_R is None and not np.bitwise_or.reduce(row.flags):
+            disturbed, self._after_capture = self._after_capture, False
+            return disturbed
+        share_R = self._shares()
+        flagged_R = row.flags != 0
+        trusted_R = share_R <= policy.flag_share_max
+        warm_up_R = (row.flags & Flag.WARM_UP) != 0  # a run of warm-up flags is how every attempt begins
+        if warm_up_R.any():
+            self._fluctuation.begin_attempt()
+        learn_R = flagged_R & ~warm_up_R
+        share_R += np.float32(policy.flag_share_rate) * (learn_R - share_R)
+        share_R[share_R < _SHARE_FORGOTTEN] = 0
+        self._flag_share_R = share_R if share_R.any() else None
+        excused_R = flagged_R & trusted_R
+        capture = bool((excused_R & ((row.flags & Flag.PROFILED) != 0)).any())
+        disturbed = bool(excused_R.any()) or self._after_capture
+        self._after_capture = capture
+        return disturbed
+
+    def _shares(self) -> "NDArray[np.float32]":
+        """Return the share of recent steps that each rank flagged, array of shape (R,)."""
+        return np.zeros(len(self.ranks), dtype=np.float32) if self._flag_share_R is None else self._flag_share_R
+
+    def _find(self, step_seconds: float) -> tuple[Finding, ...]:
+        policy = self._policy.cause
+        found = self._rank_findings.find(self.recent_rows, policy)
+        if self._scattered.found is not None:
+            collecting = [int(self.ranks[column]) for column in self._scattered.found.ranks]
+            found = [*without_scattered(found), scattered_gc(self._scattered.found, collecting)]
+        found += [slow_link(slow) for slow in self._links.found(step_seconds)]
+        if self._fluctuation.fluctuating:
+            before, now = self._rank_findings.before_and_now(list(self.recent_rows)[-policy.steps :])
+            found.append(slower_run(self._fluctuation, before, now, found, policy))
+        return tuple(found)
+
+
+def _known(values: "NDArray[np.floating]") -> "NDArray[np.floating]":
+    return values[~np.isnan(values)] if has_nan(values) else values
+
+
+def _blind(row: "StepRow") -> int:
+    """Return how many ranks report without a figure of their own work."""
+    if not has_nan(row.self_seconds):
+        return 0
+    return int(np.count_nonzero(row.present & np.isnan(row.self_seconds)))

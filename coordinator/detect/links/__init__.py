@@ -1,0 +1,1 @@
+"""Slow links, groups and nodes."""

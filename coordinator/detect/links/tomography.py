@@ -1,0 +1,209 @@
+# ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
+"""What slow groups have in common: a node, the whole network, or nothing.
+
+Pure: groups in alarm in, verdicts out. A slow network card slows every group that leaves its node through it: among
+groups of two kinds (replicas and pipelines, say) their node is the only one that all of them cross. Groups that stay
+inside a node say nothing of its card. With one kind alone most nodes stay candidates, for parallel groups cross the
+same nodes; such groups are then one thing, for there is one cause among these nodes.
+
+Shapes: G groups, K kinds, N nodes, M members.
+"""
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from numpy.typing import NDArray
+
+    from coordinator.settings.policy import LinkPolicy
+    from lockstep.contracts.domains import Domain
+
+JOB, NODE, GROUP = "job", "node", "group"
+_TWO = 2
+_UNKNOWN = -1
+_NODES_MAX = 64  # named at once; a job with more slow cards has a slow network
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Groups (by index) that are slow for one reason.
+
+    `node` is set for the scope node alone; `rank` beside it where all groups meet in one rank of it: its own card.
+    """
+
+    scope: str
+    groups: tuple[int, ...]
+    node: str = ""
+    rank: int | None = None
+
+    def within(self, groups: "AbstractSet[int]") -> "Verdict":
+        """Return the verdict over those of its groups that are among `groups`."""
+        return replace(self, groups=tuple(group for group in self.groups if group in groups))
+
+
+class Tomography:
+    """Which nodes the groups of a run cross. `hosts[i]` names the node of `ranks[i]`; without it no node is known."""
+
+    def __init__(
+        self,
+        domains: "Sequence[Domain]",
+        kind_G: "NDArray[np.uint8]",
+        ranks: "NDArray[np.int64]",
+        hosts: "Sequence[str]",
+    ) -> None:
+        self._domains = domains
+        self._kind_G = kind_G
+        self._ranks = ranks
+        self._sizes_K = np.bincount(kind_G)
+        # Numbers follow names, so that unknown nodes, the last column below, are -1.
+        self._names = sorted(set(hosts))
+        number = {name: place for place, name in enumerate(self._names)}
+        self._node_R = np.array([*(number[name] for name in hosts), _UNKNOWN], dtype=np.int32)
+        self._crossings_KN = np.zeros((len(self._sizes_K), len(self._names)), dtype=np.int32)
+        self.spans_G = np.zeros(len(domains), dtype=np.int32)
+        """How many known nodes each group crosses."""
+        if len(self._names) > 1:
+            sizes_G = np.array([len(domain.ranks) for domain in domains])
+            for size in np.unique(sizes_G).tolist():
+                self._count_crossings(np.flatnonzero(sizes_G == size))
+
+    def _count_crossings(self, groups: "NDArray[np.intp]") -> None:
+        """Count the nodes of groups of one size, and the groups of each kind that cross a node."""
+        members_GM = np.array([self._domains[group].ranks for group in groups.tolist()])
+        nodes_GM = np.sort(self._nodes_of(members_GM), axis=1)
+        is_new_GM = nodes_GM != _UNKNOWN
+        is_new_GM[:, 1:] &= nodes_GM[:, 1:] != nodes_GM[:, :-1]
+        self.spans_G[groups] = is_new_GM.sum(axis=1)
+        is_new_GM &= self.spans_G[groups, None] > 1
+        kinds_GM = np.broadcast_to(self._kind_G[groups, None], nodes_GM.shape)
+        np.add.at(self._crossings_KN, (kinds_GM[is_new_GM], nodes_GM[is_new_GM]), 1)
+
+    def _nodes_of(self, members: "NDArray[np.int64]") -> "NDArray[np.int32]":
+        """Return the nodes of ranks, by number, in an array of the same shape."""
+        place = np.minimum(np.searchsorted(self._ranks, members), len(self._ranks) - 1)
+        nodes: NDArray[np.int32] = self._node_R[np.where(self._ranks[place] == members, place, len(self._ranks))]
+        return nodes
+
+    def nodes(self, group: int) -> frozenset[int]:
+        """Return the known nodes of a group, by number."""
+        if not self._names:
+            return frozenset()
+        nodes = self._nodes_of(np.array(self._domains[group].ranks))
+        return frozenset(np.unique(nodes).tolist()) - {_UNKNOWN}
+
+    def count(self, kind: int, node: str = "") -> int:
+        """Return the number of groups of a kind, with `node` that of those that cross it."""
+        return int(self._crossings_KN[kind, self._names.index(node)] if node else self._sizes_K[kind])
+
+    def ranks_of(self, node: str) -> tuple[int, ...]:
+        """Return the ranks of a node, ascending."""
+        return tuple(self._ranks[self._node_R[:-1] == self._names.index(node)].tolist())
+
+    def explain(self, alarmed: "Iterable[int]", known: "Sequence[Verdict]", policy: "LinkPolicy") -> list[Verdict]:
+        """Return verdicts that hold each of the groups in alarm once.
+
+        Nodes and jobs among `known`, the verdicts of before, keep what is theirs: as alarms end one by one, what is
+        left of them would look like something else.
+        """
+        rest = sorted(alarmed)
+        verdicts = []
+        job = self._whole_job(rest, known, policy)
+        if job:
+            verdicts.append(Verdict(JOB, tuple(job)))
+            rest = _without(rest, job)
+        crossed = {group: nodes for group in rest if len(nodes := self.nodes(group)) > 1}
+        for old in known:
+            if old.scope == NODE and old.rank is None:
+                verdicts += self._claim(self._names.index(old.node), crossed)
+        while len(verdicts) < _NODES_MAX:
+            node = self._common_node(crossed, policy)
+            if node is None:
+                break
+            verdicts += self._claim(node, crossed)
+        taken = [group for verdict in verdicts for group in verdict.groups]
+        rest = _without(rest, taken)
+        card = self._card(crossed)
+        if card is not None:
+            verdicts.append(card)
+            rest = _without(rest, card.groups)
+        return verdicts + self._merged(rest, crossed)
+
+    def _whole_job(self, alarmed: "Sequence[int]", known: "Sequence[Verdict]", policy: "LinkPolicy") -> list[int]:
+        """Return the groups of kinds of which most are slow, with no node that could be the reason."""
+        by_kind = self._by_kind(alarmed)
+        whole = {int(self._kind_G[group]) for old in known if old.scope == JOB for group in old.groups}
+        for kind, groups in by_kind.items():
+            if len(groups) >= _TWO and len(groups) > policy.job_share * self._sizes_K[kind]:
+                common = set(self.nodes(groups[0]))
+                crosses = len(common) > 1
+                for group in groups[1:]:
+                    common &= self.nodes(group)
+                    if not common:
+                        break
+                if not (crosses and common):
+                    whole.add(kind)
+        return [group for kind in sorted(whole) for group in by_kind.get(kind, ())]
+
+    def _common_node(self, crossed: "Mapping[int, frozenset[int]]", policy: "LinkPolicy") -> int | None:
+        """Return the node whose card explains most of these groups; None where there is none, or no single one."""
+        slow: Counter[tuple[int, int]] = Counter()
+        for group, nodes in crossed.items():
+            kind = int(self._kind_G[group])
+            slow.update((kind, node) for node in nodes)
+        explained: Counter[int] = Counter()
+        kinds: defaultdict[int, int] = defaultdict(int)
+        for (kind, node), count in slow.items():
+            if count >= policy.node_share * self._crossings_KN[kind, node]:
+                explained[node] += count
+                kinds[node] += 1
+        if len(self._by_kind(crossed)) >= _TWO:
+            named = {node: count for node, count in explained.items() if kinds[node] >= _TWO}
+        else:  # of one kind: they must have nothing else in common
+            named = {node: count for node, count in explained.items() if count == len(crossed) >= _TWO}
+        most = [node for node, count in named.items() if count == max(named.values())]
+        return most[0] if len(most) == 1 else None
+
+    def _claim(self, node: int, crossed: "dict[int, frozenset[int]]") -> list[Verdict]:
+        """Take the groups that cross a node out of `crossed`; return the verdict of its card, if there are any."""
+        groups = tuple(group for group, nodes in crossed.items() if node in nodes)
+        for group in groups:
+            del crossed[group]
+        return [Verdict(NODE, groups, self._names[node])] if groups else []
+
+    def _card(self, crossed: "Mapping[int, frozenset[int]]") -> Verdict | None:
+        """Return the verdict of one rank's own card: the only rank that all groups, of two kinds, have in common."""
+        if len(self._by_kind(crossed)) < _TWO:
+            return None
+        common = set.intersection(*(set(self._domains[group].ranks) for group in crossed))
+        if len(common) != 1:
+            return None
+        rank = common.pop()
+        place = int(np.searchsorted(self._ranks, rank))
+        if place == len(self._ranks) or self._ranks[place] != rank:
+            return None
+        return Verdict(NODE, tuple(crossed), self._names[self._node_R[place]], rank)
+
+    def _merged(self, rest: "Sequence[int]", crossed: "Mapping[int, frozenset[int]]") -> list[Verdict]:
+        """Return a verdict for each group; groups of one kind that cross the same nodes share theirs."""
+        parallel: dict[tuple[int, frozenset[int]], list[int]] = {}
+        for group in rest:
+            key = (int(self._kind_G[group]), crossed.get(group, frozenset({~group})))
+            parallel.setdefault(key, []).append(group)
+        return [Verdict(GROUP, tuple(groups)) for groups in parallel.values()]
+
+    def _by_kind(self, groups: "Iterable[int]") -> dict[int, list[int]]:
+        by_kind: dict[int, list[int]] = {}
+        for group in groups:
+            by_kind.setdefault(int(self._kind_G[group]), []).append(group)
+        return by_kind
+
+
+def _without(groups: "Iterable[int]", taken: "Iterable[int]") -> list[int]:
+    gone = set(taken)
+    return [group for group in groups if group not in gone]

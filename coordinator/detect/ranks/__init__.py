@@ -1,0 +1,1 @@
+"""Slow ranks, replicas and stages among peers."""

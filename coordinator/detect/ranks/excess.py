@@ -1,0 +1,397 @@
+# ruff: noqa: N802, N803, N806, N815  (names of arrays end in their shape, see the legend below)
+"""When is an excess an alarm? One test for ranks, replicas, stages and links.
+
+Pure: numbers in, numbers out; no clock, no I/O, no knowledge of what a series stands for.
+
+A series is the relative excess of one rank (replica, stage, domain) over its reference, one value a step, 0 when
+healthy. A clipped one-sided sum says that something lasts: a step adds at most 4, so one or two stalled steps never
+reach the 11 of an alarm and the third one does. A gate says that it matters: the mean since the sum left zero must
+exceed both a floor and what noise makes of a mean of so many steps in so many series. Pools that are very noisy (ranks
+that share cores) have heavier tails than any such figure knows: there only large effects count.
+
+Healthy series cost a few passes over arrays, and 24 bytes each: sums are kept only where they are above zero
+(`sums.py`), what is known of an alarm only while there is one (`alarms.py`), and the gate (`gates.py`) is computed for
+the few whose sum is high. What a step costs is the number of calls rather than of series, hence families
+(`families.py`): series of several kinds are judged together.
+
+Shapes: N series, P pools of series that share their noise figures, F families, C chosen series.
+"""
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coordinator.detect.keeping import joined, part_of
+from coordinator.detect.ranks.alarms import Alarms
+from coordinator.detect.ranks.families import Family, side_by_side
+from coordinator.detect.ranks.gates import LONG_STEPS, SHORT_STEPS, Candidates, Gates
+from coordinator.detect.ranks.groups import median_of_three
+from coordinator.detect.ranks.pools import Pools
+from coordinator.detect.ranks.sums import Sums
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from coordinator.detect.ranks.noise import PooledNoise
+    from coordinator.settings.policy import ExcessPolicy
+
+    Floats = NDArray[np.float32]
+    Figures = NDArray[np.float64]
+    Marks = NDArray[np.bool_]
+    Places = NDArray[np.intp]
+
+_LONG_RATE_STEPS = 8
+_STEPS_KEPT = 1024  # indices of the last steps, from which an onset is read
+_GROWN_SHARE = 0.5  # of its present size that an excess had in the mean since it began, drifts included
+_WILD_RATIO = np.float32(3.0)  # four times the peers' work is no noise: how it scatters says nothing of the others
+
+
+@dataclass(slots=True)
+class _Excess:
+    """One step's values, over the baselines, and how far they reach; `seen_N` is None where all were given."""
+
+    raw_N: "Floats"
+    reach_P: "Floats"
+    highest: float
+    seen_N: "Marks | None"
+
+
+class ExcessTest:
+    """The test's memory for N series; steps must be given in ascending order.
+
+    `families` holds, family by family, the pool of each series, numbered from 0 in each family. `alarm_N` is the
+    verdict, `level_N` the excess it rests on (ratio, smoothed), `onset_N` the step at which it began (-1 where there is
+    none); each is laid out when it is asked for. What a family says of itself is `families[k]`.
+    """
+
+    def __init__(
+        self, families: "Sequence[NDArray[np.integer]]", policy: "ExcessPolicy", *, floor_ratio: float | None = None
+    ) -> None:
+        series_F, counts_F = [len(own) for own in families], [int(own.max(initial=0)) + 1 for own in families]
+        spans_F, pools_F = side_by_side(series_F), side_by_side(counts_F)
+        numbered = [own.astype(np.intp) + its.start for own, its in zip(families, pools_F, strict=True)]
+        pools = Pools(np.concatenate(numbered))
+        self.count = sum(series_F)
+        self._pools = pools
+        self.gates = Gates(pools, np.repeat(range(len(families)), counts_F), series_F)
+        self.families = tuple(Family(self, span, its) for span, its in zip(spans_F, pools_F, strict=True))
+        self._may_be_early_P = np.ones(pools.count, dtype=bool)
+        count = self.count
+        self._recent = [np.zeros(count, dtype=np.float32) for _ in range(SHORT_STEPS - 1)]
+        self._recent_highest = [0.0] * (SHORT_STEPS - 1)
+        self._median_N = np.zeros(count, dtype=np.float32)  # some steps ago
+        self._mean_N = np.zeros(count, dtype=np.float32)
+        self._mean_before_N = np.zeros(count, dtype=np.float32)  # a window ago
+        self._baseline_N = np.zeros(count, dtype=np.float32)
+        self.sums = Sums(pools)
+        self.alarms = Alarms()
+        self.adopt(policy, floor_ratio=floor_ratio)
+        self._steps: deque[int] = deque(maxlen=_STEPS_KEPT)
+        self.judged = 0
+
+    def adopt(
+        self,
+        policy: "ExcessPolicy",
+        *,
+        floor_ratio: float | None = None,
+        alarm_sigmas: "Sequence[tuple[Family, float]]" = (),
+    ) -> None:
+        """Judge by other thresholds from the next step on; `alarm_sigmas` are those of families that have their own."""
+        self.policy = policy
+        self.gates.adopt(policy, policy.floor_ratio if floor_ratio is None else floor_ratio)
+        self._find_high()
+        for family, sigmas in alarm_sigmas:
+            self.gates.alarm_sigmas_P[family.pools] = sigmas
+
+    def forbid_early(self, families: "Sequence[Family]") -> None:
+        """Let these families, and no others, not be judged before `warm_up_steps`, however quiet the job.
+
+        One that is compared with its own past must not: how a job warms up is no past.
+        """
+        self._may_be_early_P[:] = True
+        for family in families:
+            self._may_be_early_P[family.pools] = False
+
+    @property
+    def noise(self) -> "PooledNoise":
+        """How single steps scatter."""
+        return self.gates.single
+
+    @property
+    def alarm_N(self) -> "Marks":
+        """Which series are in alarm, array of shape (N,)."""
+        alarm_N = np.zeros(self.count, dtype=bool)
+        alarm_N[self.alarms.series_A] = True
+        return alarm_N
+
+    @property
+    def level_N(self) -> "Floats":
+        """The excess that alarms rest on, array of shape (N,), ratio, 0 where there is none."""
+        level_N = np.zeros(self.count, dtype=np.float32)
+        level_N[self.alarms.series_A] = self.alarms.level_A
+        return level_N
+
+    @property
+    def onset_N(self) -> "NDArray[np.int64]":
+        """The step at which alarms began, array of shape (N,), -1 where there is none."""
+        onset_N = np.full(self.count, -1)
+        onset_N[self.alarms.series_A] = self.alarms.onset_A
+        return onset_N
+
+    @property
+    def suspicious(self) -> "Places":
+        """Where a reference or a baseline must not learn now, more than one bad step: series, some of them twice."""
+        return np.concatenate((self.alarms.series_A, self._high)) if len(self.alarms) else self._high
+
+    def _find_high(self) -> None:
+        """Note whose sum is beyond what one bad step makes of it."""
+        self._high = self.sums.above(self.policy.clip_sigmas - self.policy.slack_sigmas)
+
+    def warm_P(self) -> "Marks | None":
+        """Return the pools whose noise is known well enough to judge by, None where all are.
+
+        In quiet ones that is early, in others after `warm_up_steps`.
+        """
+        policy, noise = self.policy, self.noise
+        if self.judged > policy.warm_up_steps:
+            return None
+        warm_P: Marks = self._may_be_early_P & (noise.cautious_P < policy.early_sigma)
+        warm_P &= noise.samples_P >= policy.early_samples
+        return warm_P
+
+    def step(self, excess_N: "NDArray[np.floating]", step: int) -> None:
+        """Judge one step.
+
+        Parameters
+        ----------
+        excess_N
+            Array of shape (N,), ratio; NaN where the series has no value in this step, which changes nothing there.
+        step
+            Its index.
+        """
+        self.judged += 1
+        self._steps.append(step)
+        values = self._over_baseline(excess_N)
+        self._learn(values)
+        sigma_P = self.gates.sigma_P()
+        warm_P = self.warm_P()
+        if warm_P is None or warm_P.any():
+            self._add(values, sigma_P, warm_P)
+        self._decide(values)
+        self._find_high()
+        if self.judged > 1:
+            self._follow(values, sigma_P)
+        self._recent = [*self._recent[1:], values.raw_N]
+        self._recent_highest = [*self._recent_highest[1:], values.highest]
+
+    def _over_baseline(self, excess_N: "NDArray[np.floating]") -> _Excess:
+        raw_N: Floats = np.subtract(excess_N, self._baseline_N, dtype=np.float32, casting="same_kind")
+        highest_P = self._pools.highest(raw_N)
+        highest = float(np.maximum.reduce(highest_P))
+        seen_N: Marks | None = None
+        if math.isnan(highest):
+            seen_N = ~np.isnan(raw_N)
+            np.copyto(raw_N, self._recent[-1], where=~seen_N)
+            highest_P = self._pools.highest(raw_N)
+            highest = float(np.maximum.reduce(highest_P))
+        return _Excess(raw_N, self._pools.reach(raw_N, highest_P), highest, seen_N)
+
+    def _learn(self, values: _Excess) -> None:
+        """Learn the noise of single steps, of medians of three and of long means."""
+        policy, raw_N = self.policy, values.raw_N
+        scratch_N = np.empty_like(raw_N)
+        if self.judged > 1:
+            np.subtract(*self._tamed(values), out=scratch_N)
+            # What is in alarm scatters as it likes: it must not make its peers look noisy.
+            self.noise.learn(np.abs(scratch_N, out=scratch_N), self._unsteady(values), policy)
+        if self.judged % SHORT_STEPS == 0:
+            median_N = median_of_three(self._recent[0], self._recent[1], raw_N)
+            if self.judged >= policy.settle_steps + 2 * SHORT_STEPS:
+                np.subtract(median_N, self._median_N, out=scratch_N)
+                self.gates.short.learn(np.abs(scratch_N, out=scratch_N), None, policy)
+            self._median_N = median_N
+        if self.judged > 1:
+            self._learn_mean(values, scratch_N)
+
+    def _tamed(self, values: _Excess) -> "tuple[Floats, Floats]":
+        """Return this step and the one before, without what is wild in families that are now."""
+        now_N, before_N = values.raw_N, self._recent[-1]
+        if values.highest > _WILD_RATIO:
+            now_N, before_N = now_N.copy(), before_N.copy()
+            for family in self.families:
+                if now_N[family.span].max(initial=0) > _WILD_RATIO:
+                    for each_N in (now_N, before_N):
+                        np.minimum(each_N[family.span], _WILD_RATIO, out=each_N[family.span])
+        return now_N, before_N
+
+    def _unsteady(self, values: _Excess) -> "Places | None":
+        """Return the series without a value or in alarm; None where there are none."""
+        if values.seen_N is None:
+            return self.alarms.series_A if len(self.alarms) else None
+        left_out_N = ~values.seen_N
+        left_out_N[self.alarms.series_A] = True
+        return left_out_N.nonzero()[0]
+
+    def _learn_mean(self, values: _Excess, scratch_N: "Floats") -> None:
+        clipped_N = self._pools.clip(values.raw_N, self.gates.widest_P(), values.reach_P)
+        np.subtract(clipped_N, self._mean_N, out=scratch_N)
+        scratch_N *= np.float32(1 / min(self.judged - 1, _LONG_RATE_STEPS))
+        self._mean_N += scratch_N
+        if self.judged % LONG_STEPS == 0:
+            if self.judged > LONG_STEPS:
+                # A fault's onset is no walk: in a pool of two it would be half of all there is to learn from.
+                change_N = np.abs(self._mean_N - self._mean_before_N)
+                self.gates.long.learn(change_N, np.unique(self.suspicious), self.policy)
+            self._mean_before_N = self._mean_N.copy()
+
+    def _add(self, values: _Excess, sigma_P: "Figures", warm_P: "Marks | None") -> None:
+        """Move the sum of each series on, and count how long it has been above zero."""
+        floor_ratio = self.gates.floor_ratio
+        self.sums.move(values.raw_N, values.seen_N, sigma_P, warm_P, floor_ratio=floor_ratio, policy=self.policy)
+        if self.judged % _STEPS_KEPT == 0:  # what lasts so long need not be counted further
+            self.sums.bound_runs(_STEPS_KEPT)
+
+    def _decide(self, values: _Excess) -> None:
+        """Raise, keep and clear alarms."""
+        candidates = self._candidates(values)
+        if len(candidates):
+            those = self._as_candidates(candidates, values)
+            passed_C = self.gates.passed(those)
+            if passed_C.any():
+                self._raise(candidates[passed_C], those.median[passed_C])
+        if len(self.alarms):
+            self._keep(values)
+
+    def _candidates(self, values: _Excess) -> "Places":
+        """Return the series, in no alarm yet, whose sum is an alarm's or whose last three steps are gross."""
+        policy, sums = self.policy, self.sums
+        candidates = sums.series[:0]
+        if len(sums.above(self.gates.least_alarm_sigmas())):
+            candidates = sums.series[sums.sum_C > self.gates.alarm_P().astype(np.float32)[sums.pool_C]]
+        highest = sorted((*self._recent_highest, values.highest))
+        if self.judged > policy.warm_up_steps and highest[1] > policy.gross_ratio:  # else no median of three is
+            gross_N = self._median_of(slice(None), values) > policy.gross_ratio
+            candidates = np.union1d(candidates, gross_N.nonzero()[0])
+        if values.seen_N is not None:
+            candidates = candidates[values.seen_N[candidates]]
+        if not len(candidates):
+            return candidates
+        candidates = self.alarms.without(candidates)
+        return candidates[self._median_of(candidates, values) > self.gates.least_median()]
+
+    def _median_of(self, series: "Places | slice", values: _Excess) -> "Floats":
+        """Return the medians of the last three steps of some series."""
+        older_N, old_N = self._recent
+        median_C: Floats = median_of_three(older_N[series], old_N[series], values.raw_N[series])
+        return median_C
+
+    def _as_candidates(self, series: "Places", values: _Excess) -> Candidates:
+        before_C, last_C, now_C = (each_N[series] for each_N in (*self._recent, values.raw_N))
+        sum_C, run_C, excess_C = self.sums.of(series)
+        return Candidates(
+            pool=self._pools.of(series),
+            sum=sum_C,
+            run=run_C,
+            excess=excess_C,
+            median=median_of_three(before_C, last_C, now_C),
+            least=np.minimum(np.minimum(before_C, last_C), now_C),
+            mean=self._mean_N[series],
+        )
+
+    def noise_of(self, series: int) -> tuple[float, float]:
+        """Return the standard deviation of one step of a series, and the mean of three that noise explains."""
+        return self.gates.explained(self.judged)[int(self._pools.of(np.array([series]))[0])]
+
+    def _raise(self, raised: "Places", median_C: "Floats") -> None:
+        _, run_C, excess_C = self.sums.of(raised)
+        known = len(self._steps)
+        last = [
+            min(_length(*figures), known)
+            for figures in zip(run_C.astype(int).tolist(), excess_C.tolist(), median_C.tolist(), strict=True)
+        ]
+        self.alarms.add(raised, median_C, np.array([self._steps[-steps] for steps in last], dtype=np.int64))
+
+    def _keep(self, values: _Excess) -> None:
+        """Follow what is in alarm, and end an alarm after enough quiet steps."""
+        policy, alarms = self.policy, self.alarms
+        chosen = slice(None) if values.seen_N is None else values.seen_N[alarms.series_A]
+        series = alarms.series_A[chosen]
+        gate_C = self.gates.short_gate(self._pools.of(series))
+        quiet_C = values.raw_N[series] < policy.clear_share * gate_C
+        alarms.keep(chosen, quiet_C, self._median_of(series, values))
+        ended = alarms.clear(policy.clear_steps)
+        if len(ended):
+            self.sums.drop(ended)
+
+    def _follow(self, values: _Excess, sigma_P: "Figures") -> None:
+        """Let baselines follow what is healthy, and silicon: what stays below every effect that is reported."""
+        policy = self.policy
+        limit_P = np.minimum(policy.clip_sigmas * sigma_P, 1.0)
+        drift_N = self._pools.clip(values.raw_N, limit_P, values.reach_P) * np.float32(policy.baseline_rate)
+        drift_N[self._rising(values, sigma_P)] = 0
+        if values.seen_N is not None:
+            drift_N *= values.seen_N
+        self._baseline_N += drift_N
+        bound = np.float32(policy.baseline_max_ratio)
+        if np.maximum.reduce(self._baseline_N) > bound or np.minimum.reduce(self._baseline_N) < -bound:
+            np.clip(self._baseline_N, -bound, bound, out=self._baseline_N)
+
+    def _rising(self, values: _Excess, sigma_P: "Figures") -> "Places":
+        """Return the series whose excess may be a fault: no baseline may follow it."""
+        policy, high = self.policy, self._high
+        floor = policy.static_share * self.gates.floor_ratio
+        rising = [self.alarms.series_A, high[values.raw_N[high] >= np.float32(floor)]]
+        most_P = np.minimum(floor + sigma_P * policy.static_sigmas, 1.0)
+        rising.append(self._pools.above(self._mean_N, most_P, self._pools.highest(self._mean_N)))
+        return np.concatenate(rising)
+
+    def rescale(self, ratio_N: "NDArray[np.floating]") -> None:
+        """Express what alarms rest on in other units: multiply each series' level."""
+        self.alarms.level_A *= ratio_N[self.alarms.series_A].astype(np.float32)
+
+    def _arrays(self) -> "dict[str, NDArray[np.generic]]":
+        own: dict[str, NDArray[np.generic]] = {name: getattr(self, name) for name in _KEPT}
+        recent = {f"recent.{place}": values_N for place, values_N in enumerate(self._recent)}
+        return own | recent | self.gates.memory()
+
+    def memory(self) -> "dict[str, NDArray[np.generic]]":
+        """Return what was learnt and what is in alarm, arrays by name."""
+        tables = joined({"sums": self.sums.memory(), "alarms": self.alarms.memory()})
+        steps = {"judged": np.array([self.judged]), "steps": np.array(self._steps, dtype=np.int64)}
+        return self._arrays() | tables | steps
+
+    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> bool:
+        """Take back what `memory` gave; return False, and take nothing, if it is another shape's."""
+        present = self._arrays() | {"judged": np.zeros(1, dtype=np.int64)}
+        if any(name not in memory or memory[name].shape != value.shape for name, value in present.items()):
+            return False
+        for name, value in present.items():
+            np.copyto(value, memory[name].astype(value.dtype))
+        self.sums.recall(part_of(memory, "sums"), self.count)
+        self._find_high()
+        self.alarms.recall(part_of(memory, "alarms"), self.count)
+        self._recent_highest = [float(np.maximum.reduce(values_N)) for values_N in self._recent]
+        self.judged = int(memory["judged"][0])
+        self._steps.clear()
+        self._steps.extend(memory.get("steps", np.zeros(0)).astype(np.int64).tolist())
+        return True
+
+
+def _length(run: int, excess: float, level: float) -> int:
+    """Return how many steps an excess has lasted.
+
+    The sum may have left zero long before, for what is silicon or chance: then its steps are counted by how many of
+    the present size they make.
+    """
+    run = max(run, 1)
+    if excess < _GROWN_SHARE * level * run:
+        run = max(math.ceil(excess / level), SHORT_STEPS)
+    return run
+
+
+_KEPT = ("_median_N", "_mean_N", "_mean_before_N", "_baseline_N")

@@ -1,0 +1,86 @@
+# ruff: noqa: N802, N806  (names of arrays end in their shape, see the legend below)
+"""Series of one kind that are judged together with others, and what the test says of them alone.
+
+A family's series lie side by side in the test, its pools too; what its noise tells, it tells of its own series only.
+
+Shapes: N series of the family, P pools of it.
+"""
+
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from coordinator.detect.ranks.excess import ExcessTest
+
+
+def side_by_side(lengths: "Sequence[int]") -> list[slice]:
+    """Return where parts of these lengths lie."""
+    return [slice(end - length, end) for end, length in zip(accumulate(lengths), lengths, strict=True)]
+
+
+class Family:
+    """A view: series and pools are numbered from 0 in each family."""
+
+    def __init__(self, test: "ExcessTest", span: slice, pools: slice) -> None:
+        self._test = test
+        self.span = span
+        self.pools = pools
+
+    @property
+    def judged(self) -> int:
+        """How many steps have been judged."""
+        return self._test.judged
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether noise is known well enough to judge by."""
+        warm_P = self._test.warm_P()
+        return warm_P is None or (self.judged > 0 and bool(warm_P[self.pools].all()))
+
+    @property
+    def sigma_P(self) -> "NDArray[np.float64]":
+        """Standard deviation of one step, array of shape (P,); NaN while unknown."""
+        return self._test.noise.sigma_P[self.pools]
+
+    @property
+    def alarm_N(self) -> "NDArray[np.bool_]":
+        """Which series are in alarm, array of shape (N,)."""
+        alarm_N: NDArray[np.bool_] = self._test.alarm_N[self.span]
+        return alarm_N
+
+    @property
+    def suspicious(self) -> "NDArray[np.intp]":
+        """Where a reference or a baseline must not learn now: series, some of them twice."""
+        return self._own(self._test.suspicious)
+
+    @property
+    def is_alarmed(self) -> bool:
+        """Whether any series is in alarm."""
+        return len(self._test.alarms) > 0 and len(self._own(self._test.alarms.series_A)) > 0
+
+    def _own(self, series: "NDArray[np.intp]") -> "NDArray[np.intp]":
+        if not len(series):
+            return series
+        own: NDArray[np.intp] = series[(series >= self.span.start) & (series < self.span.stop)] - self.span.start
+        return own
+
+    def __contains__(self, series: int) -> bool:
+        """Whether a series is in alarm."""
+        return self.span.start + series in self._test.alarms
+
+    def is_quiet(self, series: int) -> bool:
+        """Whether a series in alarm had no excess in the last step."""
+        return self._test.alarms.is_quiet(self.span.start + series)
+
+    def level_and_onset(self, series: int) -> tuple[float, int]:
+        """Return the excess that an alarm rests on and the step at which it began, 0 and -1 where there is none."""
+        return self._test.alarms.of(self.span.start + series)
+
+    def noise_of(self, series: int) -> tuple[float, float]:
+        """Return the standard deviation of one step of a series, and the mean of three that noise explains."""
+        return self._test.noise_of(self.span.start + series)

@@ -1,0 +1,187 @@
+# ruff: noqa: N802, N803, N806  (names of arrays end in their shape, see the legend below)
+"""Does an excess matter? What noise explains of it, and how far beyond that a candidate for an alarm must be.
+
+Pure. Three figures are learnt in each pool, of single steps, of medians of three and of long means: where noise is
+white the first tells the others, on shared cores it does not.
+
+Shapes: F families of series, P pools of series that share their noise figures, C candidates.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coordinator.detect.keeping import joined
+from coordinator.detect.ranks.groups import has_nan
+from coordinator.detect.ranks.noise import PooledNoise
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from coordinator.detect.ranks.pools import Pools
+    from coordinator.settings.policy import ExcessPolicy
+
+    Floats = NDArray[np.float32]
+    Figures = NDArray[np.float64]
+    Marks = NDArray[np.bool_]
+    Places = NDArray[np.intp]
+
+SHORT_STEPS = 3  # `median_of_three` is written for it
+LONG_STEPS = 16  # reference: window of the long mean; an average of memory 8 scatters just as much
+FULL_FLOORS = 2.0  # smallest effects, that a single step counts for in a mean: a stall must not make one by itself
+_SIGMA_MIN = 1e-6  # a noiseless generated series must not divide by zero; real clocks are 1,000 times coarser
+_SAFE_SHARE = 1 - 1e-6  # of a bound that rounding must not make a gate of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """Series that may alarm, arrays of shape (C,): sum, steps since it left zero and their excess; what they show now.
+
+    `median` and `least` are of the last three steps, `mean` is the long one.
+    """
+
+    pool: "Places"
+    sum: "Floats"
+    run: "Floats"
+    excess: "Floats"
+    median: "Floats"
+    least: "Floats"
+    mean: "Floats"
+
+
+class Gates:
+    """Noise of series in pools and what it explains; `family_P` says which family's the series of a pool are.
+
+    A family is as large as `series_F` says: the more series, the further out the largest of them lies by chance.
+    """
+
+    def __init__(self, pools: "Pools", family_P: "Places", series_F: "Sequence[int]") -> None:
+        self._family_P = family_P
+        self._first_F = np.searchsorted(family_P, range(len(series_F)))
+        self._chance_P = np.sqrt(2 * np.log(50 * np.maximum(series_F, 1)))[family_P]
+        self._explained: list[tuple[float, float]] = []
+        self._explained_step = 0
+        self.single = PooledNoise(pools)
+        self.short = PooledNoise(pools)
+        self.long = PooledNoise(pools)
+
+    def adopt(self, policy: "ExcessPolicy", floor_ratio: float) -> None:
+        """Judge by these thresholds from now on; `floor_ratio` is the smallest effect."""
+        self.policy = policy
+        self.floor_ratio = floor_ratio
+        self.alarm_sigmas_P = np.full(len(self._family_P), policy.alarm_sigmas)
+        self._factor_P = np.maximum(self._chance_P, policy.chance_sigmas_min)
+
+    def sigma_P(self) -> "Figures":
+        """Return the standard deviation of single steps to judge by, array of shape (P,); infinite while unknown."""
+        sigma_P = np.maximum(self.single.cautious_P, _SIGMA_MIN)
+        if has_nan(sigma_P):
+            sigma_P[np.isnan(sigma_P)] = np.inf
+        return sigma_P
+
+    def widest_P(self) -> "Figures":
+        """Return how far a single step may reach to count in full in a long mean, array of shape (P,)."""
+        widest_F = self.policy.clip_sigmas * np.fmax.reduceat(self.single.sigma_P, self._first_F)
+        widest_P: Figures = np.fmax(widest_F, FULL_FLOORS * self.floor_ratio)[self._family_P]
+        return widest_P
+
+    def alarm_P(self) -> "Figures":
+        """Return the sum that alarms, array of shape (P,): more where noise comes in bursts that last."""
+        often_P = np.maximum(self.single.beyond_P - self.policy.burst_share, 0)
+        alarm_P: Figures = self.alarm_sigmas_P * (1 + self.policy.burst_caution * often_P)
+        return alarm_P
+
+    def gate(self, pool_C: "Places", run_C: "Figures", floor_C: "Figures | None" = None) -> "Figures":
+        """Return the mean of `run_C` steps that noise explains: its white part shrinks with them, its walk does not."""
+        variance_P = (self.sigma_P() * self._skew_P()) ** 2
+        walk_P = np.maximum(self.long.cautious_P**2 - variance_P / LONG_STEPS, 0)
+        walk_P = np.where(np.isnan(self.long.sigma_P), self.policy.walk_prior_ratio**2, walk_P)
+        spread_C = np.sqrt(walk_P[pool_C] + variance_P[pool_C] / run_C)
+        floor_C = np.full(len(run_C), self.floor_ratio) if floor_C is None else floor_C
+        gate_C: Figures = np.maximum((self.policy.gate_factor * self._factor_P)[pool_C] * spread_C, floor_C)
+        return gate_C
+
+    def _skew_P(self) -> "Figures":
+        """Return how much more a series scatters while it is above its reference than all do, array of shape (P,).
+
+        Whoever is the reference itself, one of two in a replica of two, stands still at 0: its half of the scatter is
+        missing then, and whoever is above for long shows all of it.
+        """
+        policy = self.policy
+        skew_P: Figures = 1 + policy.still_caution * np.maximum(self.single.still_P - policy.still_share, 0)
+        return skew_P
+
+    def short_gate(self, pool_C: "Places", floor_C: "Figures | None" = None) -> "Figures":
+        """Return the mean of three steps that noise explains."""
+        return self.gate(pool_C, np.full(len(pool_C), float(SHORT_STEPS)), floor_C)
+
+    def explained(self, judged: int) -> list[tuple[float, float]]:
+        """Return of each pool, after so many steps, the deviation of one step, and the mean of three that it explains.
+
+        Worked out once a step: of many series in alarm, each asks for the same few figures.
+        """
+        if self._explained_step != judged:
+            sigma_P = self.single.sigma_P
+            gate_P = self.short_gate(np.arange(len(sigma_P)))
+            self._explained = list(zip(sigma_P.tolist(), gate_P.tolist(), strict=True))
+            self._explained_step = judged
+        return self._explained
+
+    def _noisy_gate(self, noise: PooledNoise) -> "Figures":
+        """Return what noise as learnt explains, array of shape (P,); infinite while unknown."""
+        gate_P = np.maximum(self.policy.tail_factor * self._factor_P * noise.cautious_P, self.floor_ratio)
+        return np.where(np.isnan(gate_P), np.inf, gate_P)
+
+    def passed(self, those: Candidates) -> "Marks":
+        """Return which candidates have an effect that noise does not explain, array of shape (C,).
+
+        No gate is below the floor: `least_median` spares most of them this.
+        """
+        policy, floor, pool_C = self.policy, self.floor_ratio, those.pool
+        gate_C = self.gate(pool_C, np.clip(those.run, 1, LONG_STEPS).astype(np.float64))
+        mean_C = those.excess / np.maximum(those.run, 1)
+        # A drift's mean since its onset lags behind it: the long mean and the last steps may speak for it too.
+        long_C = those.mean > self.gate(pool_C, np.full(len(pool_C), float(LONG_STEPS)))
+        # What has grown clear over many steps may be a little smaller: so a drift is told before it is large.
+        clear_C = those.sum > policy.clear_factor * self.alarm_sigmas_P[pool_C]
+        least_C = np.where(clear_C, policy.clear_floor_share, 1.0) * floor
+        last_C = those.median > self.short_gate(pool_C, least_C)
+        last_C &= mean_C > policy.run_share * gate_C
+        summed_C = (
+            ((mean_C > gate_C) & (those.median > policy.median_share * gate_C))
+            | (long_C & (those.median > floor))
+            | last_C
+        )
+        summed_C &= those.least > policy.least_share * np.minimum(gate_C, self._noisy_gate(self.short)[pool_C])
+        noisy_C = self.single.sigma_P[pool_C] > policy.noisy_sigma
+        return np.where(noisy_C, self._passed_in_noise(those), summed_C) if noisy_C.any() else summed_C
+
+    def least_alarm_sigmas(self) -> float:
+        """Return what a sum must exceed in any pool to alarm."""
+        return float(np.minimum.reduce(self.alarm_sigmas_P))
+
+    def least_median(self) -> float:
+        """Return what a candidate's median of three steps must exceed whatever the noise, to pass."""
+        return _SAFE_SHARE * min(self.policy.median_share, self.policy.clear_floor_share, 1.0) * self.floor_ratio
+
+    def _passed_in_noise(self, those: Candidates) -> "Marks":
+        """Return the same for pools that are very noisy."""
+        policy, pool_C = self.policy, those.pool
+        sigma_C = self.single.sigma_P[pool_C]
+        short_C = np.maximum(self._noisy_gate(self.short)[pool_C], policy.gross_ratio)
+        short_C = np.maximum(short_C, policy.noisy_short_sigmas * sigma_C)
+        long_C = policy.noisy_long_factor * self._noisy_gate(self.long)[pool_C]
+        long_C = np.maximum(long_C, policy.noisy_long_sigmas * sigma_C)
+        large_C = (those.median > short_C) & (those.least > policy.least_share * short_C)
+        lasting_C = (those.mean > long_C) & (those.median > self.floor_ratio)
+        lasting_C &= those.sum > self.alarm_sigmas_P[pool_C]
+        passed_C: Marks = large_C | lasting_C
+        return passed_C
+
+    def memory(self) -> "dict[str, NDArray[np.generic]]":
+        """Return what was learnt."""
+        noises = {"noise": self.single, "short": self.short, "long": self.long}
+        return joined({name: noise.memory() for name, noise in noises.items()})

@@ -1,0 +1,218 @@
+# ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
+"""From slow ranks in alarm to findings: cause, evidence and the numbers behind it.
+
+Pure. What a rank's steps consist of is looked at while an alarm is young and now and then afterwards, for it costs
+more than the alarm itself; in between a finding stands as it was.
+
+Shapes: R ranks, P stages.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coordinator.detect.findings import SLOW_RANK, Finding
+from coordinator.detect.ranks.components import (
+    SELF,
+    WAIT,
+    Explainer,
+    Explanation,
+    less_work,
+    medians,
+    middling,
+    parts_of,
+)
+from coordinator.intake.columns import COMPONENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from coordinator.detect.ranks.components import Parts
+    from coordinator.detect.ranks.slow_rank import SlowRankTest
+    from coordinator.intake.timeline import StepRow
+    from coordinator.settings.policy import CausePolicy
+    from lockstep.contracts.domains import Domain, Topology
+
+_FORGOTTEN_SAMPLES = 2  # of the first steps, in which a job warms up
+_YOUNG_STEPS = 5  # of an alarm: until then each step may change the cause
+_FILL_SHARE = (
+    1 / 16
+)  # of an excess in a stage that does not set the pace: a pipeline fills with one micro-batch of many
+_TELLING_SHARE = 0.1  # of the component that grew most; smaller ones only distract
+
+
+class RankFindings:
+    """Memory of what was found of which rank, and of what each stage's steps usually consist of."""
+
+    def __init__(
+        self, topology: "Topology", ranks: "NDArray[np.int64]", test: "SlowRankTest", hosts: "Sequence[str]"
+    ) -> None:
+        self._ranks = ranks
+        self._hosts = hosts
+        self._test = test
+        self._explainer = Explainer(test.stage_groups, test.replica_groups if test.has_replicas else None)
+        self._domains = topology.domains
+        self._domains_of: dict[int, list[Domain]] = {}  # of ranks that were named
+        self._found: dict[int, Finding] = {}
+        self._age: dict[int, int] = {}
+        self._samples = 0
+        self.typical: Parts = {}
+        """Seconds of each part in a healthy step, array of shape (P,) by part."""
+
+    def learn(self, row: "StepRow", policy: "CausePolicy") -> None:
+        """Remember what steps consist of while nothing is wrong, stage by stage."""
+        self._samples += 1
+        rate = max(policy.typical_rate, 1 / max(self._samples - _FORGOTTEN_SAMPLES, 1))
+        test = self._test
+        suspicious = test.ranks.suspicious
+        for name, value_R in less_work(parts_of(row), test.shift_R).items():
+            healthy_R = value_R
+            if len(suspicious):
+                healthy_R = value_R.copy()
+                healthy_R[suspicious] = np.nan
+            now_P = test.stage_groups.median(healthy_R)
+            now_P[test.stages.suspicious] = np.nan
+            before_P = self.typical.get(name, now_P)
+            moved_P = np.where(np.isnan(before_P), now_P, before_P + rate * (now_P - before_P))
+            self.typical[name] = np.where(np.isnan(moved_P), before_P, moved_P)
+
+    def before_and_now(self, rows: "Sequence[StepRow]") -> tuple[dict[str, float], dict[str, float]]:
+        """Return the seconds of each part in the middle stage's usual step, and in the last ones (`rows`)."""
+        now = less_work(medians(rows), self._test.shift_R)
+        return middling(self.typical), middling({k: self._test.stage_groups.median(v) for k, v in now.items()})
+
+    def find(self, rows: "Sequence[StepRow]", policy: "CausePolicy") -> list[Finding]:
+        """Return a finding for each rank in alarm; `rows` are the last steps, the youngest last."""
+        if not self._test.is_alarmed:
+            self._found.clear()
+            self._age.clear()
+            return []
+        slow_R = self._test.slow_R
+        columns = np.flatnonzero(slow_R).tolist()
+        self._age = {column: self._age.get(column, -1) + 1 for column in columns}
+        self._found = {column: self._found[column] for column in columns if column in self._found}
+        if any(age < _YOUNG_STEPS or age % policy.typical_every == 0 for age in self._age.values()):
+            self._look(list(rows)[-policy.steps :], slow_R, policy)
+        if not self._test.has_quiet:
+            return [each if each.acts else replace(each, acts=True) for each in self._found.values()]
+        return [self._as_of_now(column, finding) for column, finding in self._found.items()]
+
+    def _as_of_now(self, column: int, finding: Finding) -> Finding:
+        """Return the finding, marked where the rank works as its peers again and its alarm is only not over yet."""
+        test, series = self._test.verdict_of(column)
+        acts = not test.is_quiet(series)
+        return finding if finding.acts == acts else replace(finding, acts=acts)
+
+    def _look(self, rows: "Sequence[StepRow]", slow_R: "NDArray[np.bool_]", policy: "CausePolicy") -> None:
+        own = less_work(medians(rows), self._test.shift_R)
+        waits = _mean_waits(rows[-1])
+        explained = self._explainer.explain(own, slow_R, self._test.ranks.alarm_N, self.typical, policy)
+        lost_R = _lost_seconds(rows, slow_R)
+        self._note_domains(self._ranks[list(explained)].tolist())
+        for column, explanation in explained.items():
+            age = self._age[column]
+            if age < _YOUNG_STEPS or age % policy.typical_every == 0:
+                found = self._finding(column, explanation, waits)
+                lost = None if lost_R is None else max(float(lost_R[column]), _FILL_SHARE * found.excess_seconds)
+                self._found[column] = replace(found, lost_seconds=lost)
+
+    def _note_domains(self, ranks: "Sequence[int]") -> None:
+        """Find the domains of ranks named for the first time: a pass over all of them, and no memory for the others."""
+        new = set(ranks).difference(self._domains_of)
+        if not new:
+            return
+        self._domains_of |= {rank: [] for rank in new}
+        for domain in self._domains:
+            for rank in new.intersection(domain.ranks):
+                self._domains_of[rank].append(domain)
+
+    def _finding(self, column: int, explanation: Explanation, waits: "Mapping[str, float]") -> Finding:
+        rank = int(self._ranks[column])
+        test, series = self._test.verdict_of(column)
+        ratio, onset = test.level_and_onset(series)
+        sigma_ratio, gate_ratio = test.noise_of(series)
+        # It holds back the domain whose kind is waited in most.
+        domain = max(self._domains_of.get(rank, ()), key=lambda d: waits.get(d.kind, 0.0), default=None)
+        return Finding(
+            kind=SLOW_RANK,
+            cause=explanation.cause,
+            confidence=explanation.confidence,
+            scope="rank",
+            ranks=(rank,),
+            node=self._hosts[column] if self._hosts else "",
+            domain=None if domain is None else (domain.kind, domain.name),
+            onset_step=onset,
+            excess_ratio=ratio,
+            excess_seconds=_excess_seconds(explanation, ratio * self._test.scale_seconds(column)),
+            evidence=tuple(_evidence(rank, explanation)),
+            numbers={
+                "excess_ratio": ratio,
+                "sigma_ratio": sigma_ratio,
+                "gate_ratio": gate_ratio,
+                **{f"{name}_seconds": value for name, value in explanation.own.items()},
+                **{f"peers_{name}_seconds": value for name, value in explanation.peers.items()},
+            },
+        )
+
+    def memory(self) -> "dict[str, NDArray[np.generic]]":
+        """Return what was learnt, arrays by name."""
+        return {**self.typical, "samples": np.array([self._samples])}
+
+    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Take back what `memory` gave; what does not fit is left alone."""
+        count = self._test.stage_groups.count
+        known = {name: value for name, value in memory.items() if name in (*COMPONENTS, SELF, WAIT)}
+        self.typical |= {name: value.astype(np.float64) for name, value in known.items() if value.shape == (count,)}
+        if "samples" in memory and memory["samples"].shape == (1,):
+            self._samples = int(memory["samples"][0])
+
+
+def _lost_seconds(rows: "Sequence[StepRow]", slow_R: "NDArray[np.bool_]") -> "NDArray[np.floating] | None":
+    """Return what a step would be shorter without each rank: its work beyond the slowest healthy rank's, mean of steps.
+
+    None where no rank is healthy.
+    """
+    beyond = []
+    for row in rows:
+        highest = np.fmax.reduce(row.self_seconds[~slow_R], initial=-np.inf)
+        if np.isfinite(highest):
+            beyond.append(np.maximum(np.nan_to_num(row.self_seconds - highest), 0.0))
+    return np.mean(beyond, axis=0) if beyond else None
+
+
+def _mean_waits(row: "StepRow") -> dict[str, float]:
+    """Return the mean wait of a step by domain kind, seconds."""
+    waits = {kind: value[~np.isnan(value)] for kind, value in row.waits.items()}
+    return {kind: float(value.mean()) for kind, value in waits.items() if len(value)}
+
+
+def _excess_seconds(explanation: Explanation, otherwise: float) -> float:
+    """Return what the rank works longer than its peers, as the evidence has it: a median over steps.
+
+    The scale of a single step would do only in a quiet job: right after a capture it can be four times the usual.
+    """
+    own, peers = explanation.own, explanation.peers
+    return max(own[SELF] - peers[SELF], 0.0) if SELF in own and SELF in peers else otherwise
+
+
+def _evidence(rank: int, explanation: Explanation) -> list[str]:
+    own, peers = explanation.own, explanation.peers
+    lines = []
+    if SELF in own:
+        lines.append(f"rank {rank} works {_ms(own[SELF])} a step by itself, its peers {_ms(peers[SELF])}")
+    if WAIT in own:
+        lines.append(f"it waits {_ms(own[WAIT])} a step for others, its peers {_ms(peers[WAIT])}")
+    grown = {name: own[name] - peers[name] for name in COMPONENTS if name in own}
+    telling = [name for name, seconds in grown.items() if seconds > _TELLING_SHARE * max(grown.values())]
+    lines += [
+        f"{name}: {_ms(own[name])} a step, peers {_ms(peers[name])}"
+        for name in sorted(telling, key=lambda name: -grown[name])
+    ]
+    return lines
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms"

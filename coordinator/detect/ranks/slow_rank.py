@@ -1,0 +1,330 @@
+# ruff: noqa: N802, N803, N806  (names of arrays end in their shape, see the legend below)
+"""Which ranks hold the others back: their own work, compared with peers that do the same.
+
+Pure: arrays in, alarms out. The quantity is self time, step minus waits in every domain; step time is equal on all
+ranks of a synchronous job, and the wait in one domain points at a whole replica. What more work explains is taken off
+first. A rank is then compared with its pipeline stage (a longer last stage is no fault), after what its whole replica
+shares has been taken off in seconds (longer sequences are no fault either). What a replica shares, and what a stage's
+work is among the stages', are tested as series of their own: a node may be the whole of either.
+
+Shapes: R ranks, P stages, D replicas.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coordinator.detect.keeping import joined, part_of
+from coordinator.detect.ranks.absence import Absence
+from coordinator.detect.ranks.excess import ExcessTest
+from coordinator.detect.ranks.families import Family
+from coordinator.detect.ranks.groups import Groups, has_nan, median_of, middle
+from coordinator.detect.ranks.work import WorkCorrection
+from coordinator.settings.policy import RankPolicy, WorkPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from coordinator.settings.policy import ExcessPolicy
+
+    Floats = NDArray[np.float32]
+    Places = NDArray[np.intp]
+
+_REFERENCE_STEPS = 8
+_YOUNG_WEIGHT = 2.0  # a young past follows the last steps: the first ones are warm-up
+_SECONDS_MIN = 1e-9  # resolution of a record; keeps work of 0 from dividing
+
+
+class SlowRankTest:
+    """Memory of the slow-rank test of one run.
+
+    `stage_R` and `replica_R` give the group of each rank; ranks of one replica work on the same data. `place_R` is the
+    place of each in its expert domain: what all ranks of a place share, beyond what a work figure explains, is their
+    expert's load and no fault.
+    """
+
+    def __init__(
+        self,
+        stage_R: "Sequence[int]",
+        replica_R: "Sequence[int]",
+        policy: "ExcessPolicy",
+        *,
+        rank_policy: RankPolicy | None = None,
+        work_policy: WorkPolicy | None = None,
+        place_R: "Sequence[int] | None" = None,
+    ) -> None:
+        self._count = len(stage_R)
+        self.stage_groups = Groups(stage_R)
+        self.replica_groups = Groups(replica_R)
+        self.has_replicas = 1 < self.replica_groups.count < len(stage_R)
+        self._places = self._places_of(place_R)
+        self._all_stages = Groups(np.zeros(self.stage_groups.count, dtype=np.intp))
+        self._past_P = np.full(self.stage_groups.count, np.nan)
+        self._references_KP = np.full((_REFERENCE_STEPS, self.stage_groups.count), np.nan)
+        self._usual_P = middle(self._references_KP)
+        self._pauses = 0
+        self._absence = Absence()
+        self._policy = rank_policy or RankPolicy()
+        self.work = WorkCorrection(self.stage_groups, work_policy or WorkPolicy())
+        self._lay_out(policy)
+        self.scale_P = np.full(self.stage_groups.count, np.nan)
+        """Seconds that a ratio of 1 stands for: the stage's reference, or its recent median if that is longer."""
+        self.shift_R: Floats | None = None
+        """Seconds that each rank's work explained in the last step, None where all had the same to do."""
+        self.imbalance_seconds = 0.0
+        """What the replica with the most to do had longer than the others in the last step."""
+
+    def _lay_out(self, policy: "ExcessPolicy") -> None:
+        """Make one test of ranks, replicas and stages, as far as there are peers to compare."""
+        counts = {
+            "ranks": self._count,
+            "replicas": self.replica_groups.count if self.has_replicas else 0,
+            "stages": self.stage_groups.count if self.stage_groups.count > 1 else 0,
+        }
+        pools = {name: np.zeros(count, dtype=np.intp) for name, count in counts.items() if count}
+        pools["ranks"] = self.stage_groups.group_R
+        self._test = ExcessTest(list(pools.values()), policy)
+        family_of = dict(zip(pools, self._test.families, strict=True))
+        nobody = Family(self._test, slice(self._test.count, self._test.count), slice(0, 0))
+        self.ranks, self.replicas = family_of["ranks"], family_of.get("replicas", nobody)
+        self.stages = family_of.get("stages", nobody)
+        self.adopt(policy, self._policy, self.work.policy)
+
+    def adopt(self, policy: "ExcessPolicy", rank_policy: RankPolicy, work_policy: WorkPolicy) -> None:
+        """Judge by other thresholds from the next step on."""
+        self._policy, self.work.policy = rank_policy, work_policy
+        self._test.adopt(policy, alarm_sigmas=[(self.stages, rank_policy.stage_alarm_sigmas)])
+
+    def step(
+        self,
+        self_R: "NDArray[np.floating]",
+        step: int,
+        *,
+        compute_R: "NDArray[np.floating] | None" = None,
+        work_R: "NDArray[np.floating] | None" = None,
+    ) -> None:
+        """Judge one step.
+
+        `self_R` holds self time in seconds, NaN where a rank has none that counts; `compute_R` the part of it that
+        follows `work_R`, the work figure of any unit.
+        """
+        if np.isnan(np.fmax.reduce(self_R)):
+            return
+        excess_N = np.empty(self._test.count, dtype=np.float32)
+        own_R = excess_N[self.ranks.span]
+        own_R[:] = self_R
+        self.shift_R = None
+        if compute_R is not None and work_R is not None:
+            self.shift_R = self.work.seconds(compute_R, work_R, lambda: self.ranks.suspicious)
+        if self.shift_R is not None:
+            own_R -= self.shift_R
+        if not self.ranks.is_warm:
+            # How much of compute follows the work is not known in the first steps, in which a job warms up besides.
+            self._test.forbid_early([self.stages] if self.shift_R is None else self._test.families)
+        reference_P = self.stage_groups.reference(own_R)
+        if self._is_pause(reference_P):
+            return
+        if self._leave_out_idle(own_R, reference_P):
+            reference_P = self.stage_groups.reference(own_R)
+        self._references_KP[:-1] = self._references_KP[1:]
+        self._references_KP[-1] = reference_P
+        self._usual_P = middle(self._references_KP)
+        self.scale_P = np.maximum(np.fmax(reference_P, self._usual_P), _SECONDS_MIN)
+        self._compare(own_R, reference_P, excess_N[self.replicas.span])
+        if self.stage_groups.count > 1:
+            common, excess_N[self.stages.span] = self._compare_stages(reference_P)
+        self._test.step(excess_N, step)
+        if self.stage_groups.count > 1:
+            self._learn_stages(common, excess_N[self.stages.span])
+
+    def _compare(self, own_R: "Floats", reference_P: "Floats", excess_D: "Floats") -> None:
+        """Turn each rank's seconds into its excess over stage and replica, and write that of replicas."""
+        rest, reference = self.stage_groups.beside(own_R, reference_P)
+        rest -= reference
+        if self.has_replicas:
+            own_D, shared_D = self._shared(own_R)
+            np.divide(own_D, np.float32(_mean(reference_P)), out=excess_D)
+            rest, shared = self.replica_groups.beside(own_R, shared_D)
+            rest -= shared
+        elif self._places is not None:
+            rest, shared = self._places.beside(own_R, self._places.reference(own_R))
+            rest -= shared
+        rest, scale = self.stage_groups.beside(own_R, self.scale_P.astype(np.float32))
+        rest /= scale
+
+    def _leave_out_idle(self, own_R: "Floats", reference_P: "Floats") -> bool:
+        """Take out who does next to nothing: it lies, or has nothing to do in this job, and is no measure of others."""
+        least = np.float32(self._policy.idle_ratio) * reference_P.astype(np.float32)
+        if not (self.stage_groups.least(own_R) < least).any():
+            return False
+        own, limit = self.stage_groups.beside(own_R, least)
+        own[own < limit] = np.nan
+        return True
+
+    def _is_pause(self, reference_P: "NDArray[np.floating]") -> bool:
+        """Whether everybody's own work is suddenly so long that the job, and no rank, must be doing something else."""
+        policy, usual_P = self._policy, self._usual_P
+        # A stage without a past or a reference compares as not known, which excuses it.
+        is_longer_P = reference_P > (1 + policy.pause_ratio) * usual_P
+        longer = False
+        if is_longer_P.any():
+            known_P = ~np.isnan(usual_P) & ~np.isnan(reference_P)
+            longer = bool(is_longer_P[known_P].all())
+        is_quiet = longer and float(np.nanmax(self.ranks.sigma_P, initial=0)) < policy.pause_sigma
+        paused = is_quiet and self._pauses < policy.pause_steps
+        self._pauses = self._pauses + 1 if paused else 0
+        return paused
+
+    def _shared(self, rest_R: "Floats") -> "tuple[Floats, Floats]":
+        """Return what each replica shares, arrays of shape (D,): to judge it by, and to take off its ranks.
+
+        NaN where too few of one are known.
+        """
+        groups = self.replica_groups
+        shared_D = groups.reference(rest_R)
+        absent = self._absence.take(rest_R)
+        alone_D = self._miss(absent, shared_D) if absent is not None else None
+        known_D = shared_D[~np.isnan(shared_D)] if absent is not None else shared_D
+        self.imbalance_seconds = 0.0
+        if len(known_D):
+            self.imbalance_seconds = float(np.maximum.reduce(known_D, initial=0) - np.float32(median_of(known_D)))
+        own_D = shared_D
+        if self._places is not None:
+            own_D = shared_D - self._places.spread(self._places.reference(shared_D))
+        if alone_D is not None and alone_D.any():
+            own_D = np.where(alone_D, np.float32(np.nan), own_D)
+            is_quiet = float(np.fmax.reduce(self.replicas.sigma_P)) < self._policy.pause_sigma
+            shared_D = np.where(alone_D, np.float32(0.0 if is_quiet else np.nan), shared_D)
+        return own_D, shared_D
+
+    def _miss(self, absent: "Places", shared_D: "Floats") -> "NDArray[np.bool_]":
+        """Forget what replicas with a member missing share, and return those of which only one rank is left.
+
+        What a small replica shares is not known in a step in which a member has just gone missing. Who stays away is
+        forgotten, and who is left alone shares with nobody: it is compared with its stage, where batches are even.
+        """
+        groups, policy = self.replica_groups, self._policy
+        is_new_D = groups.counts(self._absence.since(policy.absent_steps)) > 0
+        shared_D[is_new_D & (groups.sizes_G <= policy.whole_max)] = np.nan
+        present_D = groups.sizes_G - groups.counts(absent)
+        alone_D: NDArray[np.bool_] = (present_D == 1) & (groups.sizes_G > 1) & ~is_new_D
+        return alone_D
+
+    def _places_of(self, place_R: "Sequence[int] | None") -> Groups | None:
+        """Return the places of the replicas, of the ranks where there are none; None where a place is one of them."""
+        if place_R is None:
+            return None
+        places = np.asarray(place_R, dtype=np.intp)
+        if self.has_replicas:
+            place_D = np.zeros(self.replica_groups.count, dtype=np.intp)
+            place_D[self.replica_groups.group_R] = places
+            places = place_D
+        groups = Groups(places)
+        return groups if groups.count > 1 and int(groups.sizes_G.min()) > 1 else None
+
+    def _compare_stages(self, reference_P: "Floats") -> "tuple[float, NDArray[np.float64]]":
+        """Return the stages' common work over what it used to be, and by how much each stage's is beyond that."""
+        if has_nan(self._past_P):
+            self._past_P = np.where(np.isnan(self._past_P), reference_P, self._past_P)
+        if (self._usual_P < (1 - self._test.gates.floor_ratio) * self._past_P).all():
+            self._follow_improvement()
+        ratio_P = reference_P / np.maximum(self._past_P, _SECONDS_MIN)
+        common = float(self._all_stages.reference(ratio_P)[0])
+        return common, ratio_P / common - 1
+
+    def _follow_improvement(self) -> None:
+        """Take the last steps as the stages' past where the whole job has become faster, as it does after its warm-up.
+
+        What single steps have to do is the same for all stages and cancels; what is left of each stage is its own.
+        """
+        ratio_KP = self._references_KP / np.maximum(self._past_P, _SECONDS_MIN)
+        if has_nan(ratio_KP):
+            return
+        common_K = np.median(ratio_KP, axis=1)
+        level = float(np.median(common_K))
+        if level < 1 - self._test.gates.floor_ratio:
+            self._past_P = self._past_P * level * np.median(ratio_KP / common_K[:, None], axis=0)
+
+    def _learn_stages(self, common: float, excess_P: "Floats") -> None:
+        """Let the stages' past follow what they do in common, and each stage's own what it does beyond that.
+
+        A stage under suspicion keeps its own and follows the others: else it would fall behind in a batch ramp.
+        """
+        if np.isnan(common):
+            return
+        rate = max(self._policy.past_rate, _YOUNG_WEIGHT / (_YOUNG_WEIGHT + self.stages.judged))
+        most = max(self._policy.past_step_max, rate)  # one long step of a stage must not become its past
+        own_P = np.nan_to_num(excess_P.astype(np.float64))
+        own_P[self.stages.suspicious] = 0.0
+        own_P = rate * np.minimum(np.maximum(own_P, -most), most)
+        self._past_P = self._past_P * ((1 + rate * min(max(common - 1, -most), most)) * (1 + own_P))
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the last step was a pause of the whole job, from which nothing is learnt."""
+        return self._pauses > 0
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether noise is known well enough to name ranks."""
+        return self.ranks.is_warm
+
+    @property
+    def is_alarmed(self) -> bool:
+        """Whether any rank is named."""
+        return len(self._test.alarms) > 0
+
+    @property
+    def has_quiet(self) -> bool:
+        """Whether anybody named works as its peers again, and its alarm is only not over yet."""
+        return self._test.alarms.has_quiet
+
+    @property
+    def slow_R(self) -> "NDArray[np.bool_]":
+        """Ranks in alarm, those of a slow replica or stage included."""
+        slow_R: NDArray[np.bool_] = self.ranks.alarm_N
+        if self.replicas.is_alarmed:
+            slow_R |= self.replicas.alarm_N[self.replica_groups.group_R]
+        if self.stages.is_alarmed:
+            slow_R |= self.stages.alarm_N[self.stage_groups.group_R]
+        return slow_R
+
+    def verdict_of(self, column: int) -> tuple[Family, int]:
+        """Return who names a slow rank and the series there: it itself, else its replica or stage."""
+        if column in self.ranks:
+            return self.ranks, column
+        replica = self.replica_groups.group_of(column)
+        if replica in self.replicas:
+            return self.replicas, replica
+        return self.stages, self.stage_groups.group_of(column)
+
+    def scale_seconds(self, column: int) -> float:
+        """Return the seconds that a ratio of 1 stands for, for one rank."""
+        return float(self.scale_P[self.stage_groups.group_of(column)])
+
+    def memory(self) -> "dict[str, NDArray[np.generic]]":
+        """Return what was learnt, arrays by name."""
+        own: dict[str, NDArray[np.generic]] = {"past": self._past_P, "references": self._references_KP}
+        return own | joined({name: part.memory() for name, part in self._parts().items()})
+
+    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Take back what `memory` gave; what does not fit is left alone."""
+        for name, part in self._parts().items():
+            part.recall(part_of(memory, name))
+        own = {"past": self._past_P, "references": self._references_KP}
+        for name, present in own.items():
+            if name in memory and memory[name].shape == present.shape:
+                np.copyto(present, memory[name].astype(present.dtype))
+        self._usual_P = middle(self._references_KP)
+
+    def _parts(self) -> "dict[str, ExcessTest | WorkCorrection]":
+        return {"test": self._test, "work": self.work}
+
+
+def _mean(values: "NDArray[np.floating]") -> float:
+    """Return the mean of the known values, of which there are some."""
+    if has_nan(values):
+        values = values[~np.isnan(values)]
+    return float(np.add.reduce(values) / values.dtype.type(len(values)))

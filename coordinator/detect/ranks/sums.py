@@ -1,0 +1,134 @@
+# ruff: noqa: N802, N803, N806  (names of arrays end in their shape, see the legend below)
+"""The clipped one-sided sums of many series, kept only where they are above zero.
+
+Pure. A healthy series is at zero in all but a few percent of its steps, so memory and time go to those that are not:
+one comparison says who might leave zero.
+
+Shapes: N series, P pools, C series above zero.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coordinator.detect.ranks.gates import FULL_FLOORS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from coordinator.detect.ranks.pools import Pools
+    from coordinator.settings.policy import ExcessPolicy
+
+    Floats = NDArray[np.float32]
+    Figures = NDArray[np.floating]
+    Marks = NDArray[np.bool_]
+    Places = NDArray[np.intp]
+
+_SAFE_SHARE = 1 - 1e-6  # of the bound below which nothing can leave zero: ten times what float32 rounds
+_SLACK_MIN = 1e-6  # sigmas; keeps a slack of 0 from meeting a noise that is not known, infinity
+
+
+class Sums:
+    """`series` (in no order) are above zero; of each its sum, the steps since it left zero, and their excess."""
+
+    def __init__(self, pools: "Pools") -> None:
+        self._pools = pools
+        self.series = np.zeros(0, dtype=np.intp)
+        self.pool_C = np.zeros(0, dtype=np.intp)
+        self._figures_C3 = np.zeros((0, 3), dtype=np.float32)
+
+    @property
+    def sum_C(self) -> "Floats":
+        """The sum of each of `series`."""
+        return self._figures_C3[:, 0]
+
+    def move(
+        self,
+        raw_N: "Floats",
+        seen_N: "Marks | None",
+        sigma_P: "Figures",
+        warm_P: "Marks | None",
+        *,
+        floor_ratio: float,
+        policy: "ExcessPolicy",
+    ) -> None:
+        """Add one step: scores in sigmas less the slack, and the excess itself, of which six sigmas count at most.
+
+        Pools that `warm_P` (None: all) does not mark add no score, series that `seen_N` does not mark add nothing.
+        """
+        bound_P = sigma_P * (max(policy.slack_sigmas, _SLACK_MIN) * _SAFE_SHARE)
+        if warm_P is not None:
+            bound_P[~warm_P] = np.inf
+        self._admit(self._pools.above_but(raw_N, bound_P, self.series))
+        if not len(self.series):
+            return
+        pool_C = self.pool_C
+        excess_C = raw_N[self.series]
+        score_C = excess_C / sigma_P.astype(np.float32)[pool_C]
+        np.minimum(score_C, np.float32(policy.clip_sigmas), out=score_C)
+        score_C -= np.float32(policy.slack_sigmas)
+        if warm_P is not None:
+            score_C *= warm_P[pool_C]
+        most_P = np.maximum(policy.clip_sigmas * sigma_P, FULL_FLOORS * floor_ratio).astype(np.float32)
+        np.minimum(excess_C, most_P[pool_C], out=excess_C)
+        seen: Marks | int = 1
+        if seen_N is not None:
+            seen = seen_N[self.series]
+            score_C *= seen
+            excess_C *= seen
+        sum_C, run_C, total_C = self._figures_C3.T
+        sum_C += score_C
+        run_C += seen
+        total_C += excess_C
+        self._keep((sum_C > 0).nonzero()[0])
+
+    def _admit(self, series: "Places") -> None:
+        """Begin to sum some more series."""
+        if not len(series):
+            return
+        known = len(self.series)
+        figures_C3 = np.zeros((known + len(series), 3), dtype=np.float32)
+        figures_C3[:known] = self._figures_C3
+        self._figures_C3 = figures_C3
+        self.series = np.concatenate((self.series, series))
+        self.pool_C = np.concatenate((self.pool_C, self._pools.of(series)))
+
+    def _keep(self, places: "Places") -> None:
+        if len(places) < len(self.series):
+            self.series, self.pool_C = self.series[places], self.pool_C[places]
+            self._figures_C3 = self._figures_C3[places]
+
+    def above(self, limit: float) -> "Places":
+        """Return the series whose sum is above a limit."""
+        return self.series[(self._figures_C3[:, 0] > limit).nonzero()[0]]
+
+    def of(self, series: "Places") -> "Floats":
+        """Return sum, steps since it left zero, and their excess, of some series; array of shape (3, C), 0 at zero."""
+        if not len(self.series):
+            return np.zeros((3, len(series)), dtype=np.float32)
+        order = self.series.argsort()
+        place = order[np.minimum(self.series.searchsorted(series, sorter=order), len(order) - 1)]
+        figures_3C: Floats = self._figures_C3[place].T * (self.series[place] == series)
+        return figures_3C
+
+    def drop(self, series: "Places") -> None:
+        """Set some series to zero."""
+        self._keep(np.isin(self.series, series, invert=True).nonzero()[0])
+
+    def bound_runs(self, steps: int) -> None:
+        """Let no series count more than so many steps."""
+        self._figures_C3[:, 1] = np.minimum(self._figures_C3[:, 1], steps)
+
+    def memory(self) -> "dict[str, NDArray[np.generic]]":
+        """Return all of it."""
+        return {"series": self.series, "figures": self._figures_C3}
+
+    def recall(self, memory: "dict[str, NDArray[np.generic]]", count: int) -> None:
+        """Take back what `memory` gave; what is not of `count` series is left alone."""
+        series = memory.get("series", np.zeros(0)).astype(np.intp)
+        figures_C3 = memory.get("figures", np.zeros(0))
+        if figures_C3.shape != (*series.shape, 3):
+            return
+        if not ((series < 0) | (series >= count)).any():
+            self.series, self.pool_C = series, self._pools.of(series)
+            self._figures_C3 = figures_C3.astype(np.float32)

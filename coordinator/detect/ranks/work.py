@@ -1,0 +1,93 @@
+# ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
+"""What a rank computes longer because it has more to do: hot experts, accumulation, uneven batches.
+
+Pure. Inside a pipeline stage compute is laid against the work figure of the record (else tokens), and the common slope
+is taken off. Compute and not self time: a checkpoint would bend the slope. The slope is a share, 1 where compute
+follows the work entirely and 0 where not at all; what is remembered are seconds per unit of work, which neither a
+batch ramp nor the warm-up of an attempt changes, weighted by how much each step tells. Each stage has its own: tokens
+routed to experts cost the same seconds everywhere, accumulated batches cost more in a longer stage.
+
+Shapes: R ranks, P stages.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from coordinator.detect.ranks.groups import Groups
+    from coordinator.settings.policy import WorkPolicy
+
+_SECONDS_MIN = 1e-9  # resolution of a record
+_SQUARE_MIN = 1e-30  # of work: keeps a stage where all have the same to do from dividing by nothing
+
+
+class WorkCorrection:
+    """Memory of one slope a stage; `policy` may be replaced."""
+
+    def __init__(self, stages: "Groups", policy: "WorkPolicy") -> None:
+        self.policy = policy
+        self._stages = stages
+        self._products_2P = np.zeros((2, stages.count))  # sums of more work squared, and of it times longer compute
+
+    def seconds(
+        self,
+        compute_R: "NDArray[np.floating]",
+        work_R: "NDArray[np.floating]",
+        suspicious: "Callable[[], NDArray[np.intp]]",
+    ) -> "NDArray[np.float32] | None":
+        """Return what each rank computes longer (less: shorter) for its work, None where all have the same to do.
+
+        Ranks that `suspicious` returns teach no slope; a rank whose work is not known is not corrected.
+        """
+        policy = self.policy
+        low, high = float(np.fmin.reduce(work_R)), float(np.fmax.reduce(work_R))
+        if not high > low:  # all the same, or none known
+            return None
+        stages = self._stages
+        usual_P = np.maximum(self._stages.median(work_R), _SECONDS_MIN)
+        compute_P = np.maximum(self._stages.median(compute_R), _SECONDS_MIN)
+        limit_R = stages.spread((1 + policy.spread_max) * usual_P)
+        known_R = ~np.isnan(work_R)
+        most_R = np.minimum(np.where(known_R, work_R, 0.0), limit_R)
+        # Tokens are dealt out: what one expert gets another one does not, so their mean stays where their median moves.
+        mean_P = self._stages.sums(most_R) / np.maximum(self._stages.sums(known_R.astype(np.float64)), 1)
+        more_R = (most_R - stages.spread(mean_P)) * known_R
+        if not np.abs(more_R).max() > policy.spread_min * np.nanmax(usual_P):
+            return None
+        longer_R = compute_R - stages.spread(compute_P)
+        teaches_R = (np.abs(longer_R) < stages.spread(policy.longer_max * compute_P)) & known_R & (most_R < limit_R)
+        teaches_R[suspicious()] = False
+        self._learn(more_R, np.nan_to_num(longer_R), teaches_R)
+        square_P, product_P = self._products_2P
+        most_P = np.nan_to_num(policy.slope_max * compute_P / usual_P)
+        slope_P = np.clip(product_P / np.maximum(square_P, _SQUARE_MIN), 0.0, most_P)
+        shift_R: NDArray[np.float32] = (stages.spread(slope_P) * more_R).astype(np.float32)
+        return shift_R
+
+    def _learn(
+        self, more_R: "NDArray[np.floating]", longer_R: "NDArray[np.floating]", teaches_R: "NDArray[np.bool_]"
+    ) -> None:
+        """Add one step's products; NaN is never among the teaching ranks."""
+        weight_R = teaches_R.astype(np.float64)
+        known_P = np.maximum(self._stages.sums(weight_R), 1)
+        centred = []
+        for value_R in (more_R, longer_R):
+            mean_P = self._stages.sums(value_R * weight_R) / known_P
+            centred.append((value_R - self._stages.spread(mean_P)) * weight_R)
+        more_R, longer_R = centred
+        self._products_2P *= 1 - self.policy.rate
+        self._products_2P += [self._stages.sums(more_R * other_R) for other_R in (more_R, longer_R)]
+
+    def memory(self) -> "dict[str, NDArray[np.generic]]":
+        """Return what was learnt."""
+        return {"products": self._products_2P}
+
+    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Take back what `memory` gave."""
+        if "products" in memory and memory["products"].shape == self._products_2P.shape:
+            self._products_2P = memory["products"].astype(np.float64)

@@ -1,0 +1,109 @@
+"""From what holds back a whole run, a link or a node to findings.
+
+Pure: values of the detectors in, findings out.
+"""
+
+from typing import TYPE_CHECKING
+
+from coordinator.detect.findings import FLUCTUATION, LINK, SCATTERED, SLOW_LINK, SLOW_RANK, Finding
+from coordinator.detect.runs.run_cause import explain_run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from coordinator.detect.links.link_evidence import SlowLink
+    from coordinator.detect.runs.fluctuation import FluctuationTest
+    from coordinator.detect.runs.scattered import ScatteredGc
+    from coordinator.settings.policy import CausePolicy
+
+_GC = "gc"
+_RANKS_TOLD = 16
+
+
+def slower_run(
+    test: "FluctuationTest",
+    before: "Mapping[str, float]",
+    now: "Mapping[str, float]",
+    beside: "Sequence[Finding]",
+    policy: "CausePolicy",
+) -> Finding:
+    """Describe a run that is slower than its history; `beside` is what else was found in the same step."""
+    ratio, baseline = test.level_ratio, test.baseline_seconds or 0.0
+    few = [finding.excess_seconds for finding in beside if finding.kind == SLOW_RANK]
+    scattered = [finding.excess_seconds for finding in beside if finding.kind == SCATTERED]
+    why = explain_run(
+        before,
+        now,
+        policy,
+        few_ranks_seconds=max(few, default=0.0),
+        scattered_gc_seconds=max(scattered, default=0.0),
+    )
+    return Finding(
+        kind=FLUCTUATION,
+        cause=why.cause,
+        # Waiting alone tells no link: ranks that nobody can compare make others wait just as well.
+        confidence="low" if why.cause == LINK else why.confidence,
+        scope="job",
+        ranks=(),
+        domain=None,
+        is_sure=test.is_sure,
+        acts=not test.is_quiet,
+        onset_step=test.onset_step,
+        excess_ratio=ratio,
+        excess_seconds=test.excess_seconds,
+        evidence=(
+            f"steps take {_ms(baseline + test.excess_seconds)}, {ratio:+.0%} over the run's own {_ms(baseline)}",
+            f"began at step {test.onset_step}",
+            *why.evidence,
+        ),
+        numbers={
+            "baseline_step_seconds": baseline,
+            "excess_ratio": ratio,
+            **{f"{name}_seconds": value for name, value in now.items()},
+            **{f"usual_{name}_seconds": value for name, value in before.items()},
+            **why.numbers,
+        },
+    )
+
+
+def scattered_gc(found: "ScatteredGc", ranks: "Sequence[int]") -> Finding:
+    """Describe collections out of step; `ranks` are those concerned, or some of them."""
+    return Finding(
+        kind=SCATTERED,
+        cause=_GC,
+        confidence="high",
+        scope="job",
+        ranks=(),
+        domain=None,
+        onset_step=found.onset_step,
+        excess_ratio=found.lost_ratio,
+        excess_seconds=found.lost_seconds,
+        evidence=(*found.evidence, f"ranks {', '.join(map(str, ranks[:_RANKS_TOLD]))}"),
+        numbers={**found.numbers, "excess_ratio": found.lost_ratio},
+    )
+
+
+def without_scattered(found: "Sequence[Finding]") -> list[Finding]:
+    """Return slow ranks without those that only collect: by chance one rank's turn comes in three steps running."""
+    return [finding for finding in found if finding.cause != _GC]
+
+
+def slow_link(slow: "SlowLink") -> Finding:
+    """Describe a slow link, node or network."""
+    return Finding(
+        kind=SLOW_LINK,
+        cause=LINK,
+        scope=slow.scope,
+        node=slow.node,
+        ranks=slow.ranks,
+        domain=None if slow.domain is None else (slow.domain.kind, slow.domain.name),
+        onset_step=slow.onset_step,
+        excess_ratio=slow.excess_ratio,
+        excess_seconds=slow.excess_seconds,
+        evidence=slow.evidence,
+        numbers=slow.numbers,
+    )
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms"

@@ -1,0 +1,321 @@
+"""Tells whether a run is slower than its own history explains.
+
+Pure, and a few additions a step whatever the number of ranks. Only undisturbed steps may be given: what flagged
+checkpoints, evaluations, warm-up and captures last says nothing. What is judged is the logarithm of the step time
+without what the step's longest batch adds to it (`imbalance_seconds`) and without what the run's work explains
+(`run_work.py`), over a level of the run that follows improvements at once and slowdowns hardly.
+
+A clipped sum says that something lasts, the mean of its steps that it matters; how much a mean scatters by itself
+depends on how long the series remembers (`run_noise.py`). One or two very long steps are a pause (a checkpoint nobody
+flagged) and are forgotten. Where long steps are common more of them in a row are needed (`run_outliers.py`).
+"""
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import TYPE_CHECKING
+
+from coordinator.detect.keeping import joined, keep, part_of, take_back
+from coordinator.detect.runs.run_noise import FAR_STEPS, SeriesNoise
+from coordinator.detect.runs.run_outliers import Outliers
+from coordinator.detect.runs.run_window import RunWindow
+from coordinator.detect.runs.run_work import RunWork
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from coordinator.settings.policy import FluctuationPolicy
+
+_NONE = -1
+_WINDOWS = (3, 6, 16, 50)
+_SHORT, _LONG, _PUBLISHED = 3, 16, 50  # the last is PerfTracker's
+_FIRST_STEPS_MIN = 3  # of which the first level is the median
+_NET_SHARE_MIN = 0.1  # of a step: an imbalance that claims more of it than this leaves is none
+_LEVEL_RATE = 1 / 8  # smoothing of what is shown, in steps
+_SUM_MAX_FACTOR = 3.0  # times the alarm's: a sum that grows for ever never comes back
+_FIGURES = (
+    *("_level", "_imbalance_seconds", "_judged", "_settled", "_excess", "_sum", "_run", "_quiet", "_young_steps"),
+    *("_sum_before", "_run_before", "fluctuating", "onset_step"),
+)
+_WINDOWS_KEPT = ("_raw", "_first")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSample:
+    """One step of a run: seconds, of it those that only the longest batch explains (0 where unknown), and mean work.
+
+    `work` is the mean over ranks of the record's work figure or tokens, NaN where nobody measured one.
+    """
+
+    step_seconds: float
+    imbalance_seconds: float = 0.0
+    work: float = math.nan
+
+
+class FluctuationTest:
+    """Memory of one run's step time; `policy` may be replaced while it runs. Steps must come in ascending order."""
+
+    def __init__(self, policy: "FluctuationPolicy") -> None:
+        self.policy = policy
+        self._raw: deque[float] = deque(maxlen=_PUBLISHED)
+        self._first: deque[float] = deque(maxlen=FAR_STEPS)
+        self._last = RunWindow(_WINDOWS[-1])
+        self._noise = SeriesNoise()
+        self._work = RunWork()
+        self._outliers = Outliers()
+        self._level = math.nan
+        self._imbalance_seconds = 0.0
+        self._judged = 0
+        self._settled = 0  # steps that the level was learnt from
+        self._excess = 0.0
+        self._sum = self._sum_before = 0.0  # the latter from before a pause
+        self._run = self._run_before = 0  # steps since the sum left zero
+        self._quiet = 0
+        self._young_steps = 0  # to come, in which the run is still warming up
+        self.fluctuating = False
+        """Whether steps are longer now than history explains."""
+        self.onset_step = _NONE
+        """Step at which it began; -1 while not fluctuating."""
+
+    def step(self, sample: RunSample, step: int) -> None:
+        """Take one undisturbed step."""
+        self._raw.append(sample.step_seconds)
+        self._judged += 1
+        imbalance = min(max(sample.imbalance_seconds, 0.0), (1 - _NET_SHARE_MIN) * sample.step_seconds)
+        self._imbalance_seconds += (imbalance - self._imbalance_seconds) / min(self._judged, _LONG)
+        if not sample.step_seconds - imbalance > 0:
+            return
+        value = math.log(sample.step_seconds - imbalance)
+        value -= self._work.take(sample.work, value, self.policy)
+        if math.isnan(self._level):
+            self._begin(value)
+        else:
+            self._judge(value, step)
+
+    def begin_attempt(self) -> None:
+        """Note that the run starts again: its steps are longer for a while, after its flagged warm-up as well."""
+        if not math.isnan(self._level):
+            self._young_steps = self.policy.young_steps
+
+    def _begin(self, value: float) -> None:
+        """Collect the first steps; the middle of the last of them is the run's first level."""
+        policy = self.policy
+        if self._judged > min(policy.settle_steps, policy.warm_up_steps - _FIRST_STEPS_MIN):
+            self._first.append(value)
+        if self._judged >= policy.warm_up_steps and self._first:
+            self._level = median(self._first)
+            self._settled = len(self._first)
+            for first in self._first:
+                self._noise.learn(first - self._level, policy)
+
+    def _judge(self, value: float, step: int) -> None:
+        """Judge the logarithm of one step's time."""
+        policy, work, outliers = self.policy, self._work, self._outliers
+        allowed = work.rise + work.passing
+        excess = value - self._level - allowed
+        if self._young_steps:
+            self._young_steps -= 1
+            if not self.fluctuating:
+                return
+        usual = self._excess if self.fluctuating else 0.0
+        outliers.take(excess - usual, self._noise.sigma, policy, learns=self.is_warm and not self.fluctuating)
+        if outliers.ended_pause:
+            self._last.drop(outliers.ended_pause)
+            self._sum, self._run = self._sum_before, self._run_before
+        self._last.append(step, excess, allowed)
+        if outliers.pause_steps == 1:
+            self._sum_before, self._run_before = self._sum, self._run
+        self._add(excess)
+        if work.has_changed:
+            self._noise.begin_era(policy)
+        if not 0 < outliers.pause_steps < outliers.row_steps(policy):
+            self._decide(excess, allowed)
+
+    def _add(self, excess: float) -> None:
+        """Move the sum on."""
+        policy = self.policy
+        most = (policy.alarm_sum + 1) / self._outliers.row_steps(policy)
+        score = min(excess / self._noise.sigma - policy.slack_sigmas, most)
+        self._sum = min(max(self._sum + score, 0.0), _SUM_MAX_FACTOR * policy.alarm_sum)
+        self._run = self._run + 1 if self._sum > 0 else 0
+
+    def _decide(self, excess: float, allowed: float) -> None:
+        """Raise, keep or end an alarm, and learn."""
+        self._noise.learn(excess + allowed, self.policy)
+        if self.fluctuating:
+            self._keep(excess)
+        elif self._matters() or self._is_published():
+            self._raise()
+        if self._work.is_changing:
+            if self._work.settle():
+                self._settle()
+        elif not self.fluctuating:
+            self._follow(excess)
+
+    def _gate(self, steps: int) -> float:
+        """Return the mean excess of so many steps that noise explains, the level's own uncertainty included."""
+        policy, noise = self.policy, self._noise
+        factor = policy.noisy_gate_sigmas if self._is_noisy else policy.gate_sigmas
+        learnt = min(self._settled, round(2 / policy.baseline_rate))
+        scatter = math.hypot(noise.sigma_of_mean(steps), noise.sigma_of_mean(learnt))
+        floor = policy.floor_ratio * (policy.short_floor_factor if steps == _SHORT else 1.0)
+        return max(math.log1p(floor), factor * scatter)
+
+    @property
+    def _is_noisy(self) -> bool:
+        return self._noise.sigma > self.policy.noisy_sigma
+
+    def _clipped(self, steps: int) -> list[float]:
+        """Return the last excesses, none beyond what one of several should decide."""
+        return self._last.values(steps, max(self.policy.clip_sigmas * self._noise.sigma, 2 * self._gate(_SHORT)))
+
+    def _matters(self) -> bool:
+        """Whether the sum is an alarm's and the mean of some window beyond what noise explains."""
+        policy = self.policy
+        if self._sum <= policy.alarm_sum or not self.is_warm:
+            return False
+        last = self._clipped(_WINDOWS[-1])
+        if min(last[-_SHORT:]) <= policy.least_share * self._gate(_SHORT):
+            return False
+        longest = min(self._run, len(last), self._settled / policy.windows_min)
+        return any(self._exceeds(last[-steps:]) for steps in _WINDOWS if steps <= longest)
+
+    def _exceeds(self, window: list[float]) -> bool:
+        """Whether the mean of some steps is beyond what noise explains, and not because of a few of them."""
+        gate = self._gate(len(window))
+        return fmean(window) > gate and median(window) > self.policy.median_share * gate
+
+    def _is_published(self) -> bool:
+        """Whether PerfTracker's trigger holds now, and not because of what is over."""
+        if self.mean_over_best_ratio is None:
+            return False
+        floor = math.log1p(self.policy.floor_ratio)
+        return self._last.median(_SHORT) > floor and fmean(self._clipped(_LONG)) > floor
+
+    def _raise(self) -> None:
+        self._excess = self._last.median(_SHORT)
+        self.fluctuating = True
+        self.onset_step, steps = self._last.onset(self._excess)
+        self._quiet = 0
+        self._outliers.forget_row()
+        self._noise.begin_era(self.policy, steps)
+
+    def _keep(self, excess: float) -> None:
+        """Follow an alarm, and end it after enough quiet steps."""
+        policy = self.policy
+        self._quiet = self._quiet + 1 if excess < policy.clear_share * self._gate(_SHORT) else 0
+        if not self._quiet:
+            self._excess += _LEVEL_RATE * (self._last.median(_SHORT) - self._excess)
+        if self._quiet >= policy.clear_steps:
+            self.fluctuating, self.onset_step = False, _NONE
+            self._sum, self._run, self._excess = 0.0, 0, 0.0
+            self._noise.begin_era(policy, self._quiet)
+            self._last.keep_only(self._quiet)
+
+    def _follow(self, excess: float) -> None:
+        """Let the level follow what is healthy: an improvement once it lasts, everything else by a step's noise."""
+        policy, sigma = self.policy, self._noise.sigma
+        is_known = self._settled * policy.baseline_rate >= 1
+        if is_known and self._sum > policy.alarm_sum / 2 and self._run <= _WINDOWS[-1]:
+            return  # what may be a slowdown teaches nothing, until it is too old to become one
+        self._settled += 1
+        self._level += max(1 / self._settled, policy.baseline_rate) * min(max(excess, -sigma), sigma)
+        if len(self._last) < _LONG or not self.is_warm:
+            return
+        mean = fmean(self._clipped(_LONG))
+        if mean < -self._gate(_LONG):
+            self._level += mean
+            self._last.move(mean)
+            self._learn_anew(_LONG)
+
+    def _settle(self) -> None:
+        """Take the level at which a run settled after a change of its work, as far as the change explains it."""
+        work = self._work
+        moved = self._last.median(self.policy.work_settle_steps, granted=True)
+        moved -= self._excess if self.fluctuating else 0.0
+        moved = min(max(moved, -work.fall), work.rise)
+        self._level += moved
+        self._last.keep_only(self.policy.work_settle_steps)
+        self._last.move(moved)
+        work.forget_change()
+        self._learn_anew(len(self._last))
+
+    def _learn_anew(self, steps: int) -> None:
+        """Take the level as known from so many steps only."""
+        self._settled = max(steps, 1)
+        self._noise.begin_era(self.policy)
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether a verdict may be told at once: the job is quiet, or the effect far beyond its noise.
+
+        Elsewhere it must last, since how long a series remembers is known only roughly, and noise of ranks that share
+        cores has no known tail at all.
+        """
+        if not self.fluctuating or self._is_noisy:
+            return False
+        policy = self.policy
+        return self._noise.sigma <= policy.quiet_sigma or self._excess > policy.sure_factor * self._gate(_SHORT)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the last step was as history explains; an alarm ends after some of these."""
+        return self._quiet > 0
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether the run's level and its noise are known well enough to judge by."""
+        return self._noise.samples >= self.policy.noise_samples
+
+    @property
+    def level_ratio(self) -> float:
+        """How much longer steps are, 0 while not fluctuating."""
+        return math.expm1(self._excess)
+
+    @property
+    def excess_seconds(self) -> float:
+        """Seconds that a step is longer than history explains, 0 while not fluctuating."""
+        return 0.0 if math.isnan(self._level) else self.level_ratio * math.exp(self._level)
+
+    @property
+    def baseline_seconds(self) -> float | None:
+        """What a step takes by the run's history, its usual imbalance included; None until that is known."""
+        return None if math.isnan(self._level) else math.exp(self._level) + self._imbalance_seconds
+
+    @property
+    def recent_seconds(self) -> float | None:
+        """Median of the last steps."""
+        return median(list(self._raw)[-self.policy.recent_steps :]) if self._raw else None
+
+    @property
+    def mean_over_best_ratio(self) -> float | None:
+        """PerfTracker's figure, mean of the last 50 steps over the shortest of them minus 1; None if noise explains it.
+
+        On a noisy healthy job the printed rule (5 %) holds for ever, hence the second condition. Pauses are left out.
+        """
+        policy, last = self.policy, self._last
+        if len(last) < _PUBLISHED:
+            return None
+        values = last.whole()
+        excess = fmean(values) - min(values)
+        beats = excess > max(math.log1p(policy.mean_ratio), policy.mean_sigmas * self._noise.sigma)
+        return math.expm1(excess) if beats else None
+
+    def memory(self) -> "dict[str, NDArray[np.generic]]":
+        """Return what has been learnt, arrays by name."""
+        own = keep(self, _FIGURES, _WINDOWS_KEPT) | {"last": self._last.keep()}
+        return own | joined({name: part.keep() for name, part in self._parts().items()})
+
+    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Take back what `memory` gave; what does not fit is left alone."""
+        take_back(self, memory, _FIGURES, _WINDOWS_KEPT)
+        self._last.take_back(memory)
+        for name, part in self._parts().items():
+            part.take_back(part_of(memory, name))
+
+    def _parts(self) -> dict[str, SeriesNoise | RunWork | Outliers]:
+        return {"noise": self._noise, "work": self._work, "outliers": self._outliers}

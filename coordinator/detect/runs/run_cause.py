@@ -1,0 +1,111 @@
+"""Why a whole run is slower: its own work (data, compute, host, gc), communication, or unknown.
+
+Pure. Seconds a step by part, as they used to be and as they are now, each the middle over the ranks of the stage that
+sets the pace. What all ranks do longer they do on the critical path, so a part's growth is compared with that of the
+step. Waiting grows with whatever grows on a few ranks: communication is the answer only where no own work explains a
+share of it, and neither do the few.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from coordinator.detect.findings import LINK, UNKNOWN
+from coordinator.detect.ranks.components import SELF, WAIT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from coordinator.settings.policy import CausePolicy
+
+GC = "gc"
+HIGH, MEDIUM, LOW = "high", "medium", "low"
+_HIGH_SHARE, _MEDIUM_SHARE = 0.6, 0.4  # of the step's growth; a pipeline's bubble grows with its stages, up to as much
+_HIGH_SECOND, _MEDIUM_SECOND = 0.5, 0.8  # of the largest growth, what the second may reach
+_TELLING_SHARE = 0.05  # of the step's growth; smaller ones only distract
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCause:
+    """Cause of a slower run: confidence is high, medium or low; `growth` in seconds a step by part, largest first.
+
+    `share` is the part of the step's growth (`step_growth_seconds`) that the cause explains. `evidence` says in words
+    what `numbers` holds.
+    """
+
+    cause: str
+    confidence: str
+    share: float
+    step_growth_seconds: float
+    growth: dict[str, float]
+    evidence: tuple[str, ...]
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The growth of the step and of each part, seconds, and the share explained."""
+        parts = {f"{name}_growth_seconds": value for name, value in self.growth.items()}
+        return {"step_growth_seconds": self.step_growth_seconds, "explained_share": self.share, **parts}
+
+
+def explain_run(
+    before: "Mapping[str, float]",
+    now: "Mapping[str, float]",
+    policy: "CausePolicy",
+    *,
+    few_ranks_seconds: float = 0.0,
+    scattered_gc_seconds: float = 0.0,
+) -> RunCause:
+    """Return why steps are longer now than before.
+
+    `before` and `now` hold seconds by part (components, `self`, `wait`); parts that either lacks are left out.
+    `few_ranks_seconds` is what the slowest ranks work longer than their peers, `scattered_gc_seconds` what collections
+    of garbage on some rank or other hold up a step: both are waiting to everybody else, and no fault of a link.
+    """
+    growth = {name: now[name] - before[name] for name in now if name in before}
+    total = _step_growth(growth)
+    own = {name: value for name, value in growth.items() if name not in (SELF, WAIT)}
+    if scattered_gc_seconds > 0:
+        own[GC] = own.get(GC, 0.0) + scattered_gc_seconds
+    own = dict(sorted(own.items(), key=lambda item: -item[1]))
+    waiting = growth.get(WAIT, 0.0) - max(few_ranks_seconds, 0.0) - max(scattered_gc_seconds, 0.0)
+    cause, explained, rest = UNKNOWN, 0.0, total
+    largest = next(iter(own), UNKNOWN)
+    if total > 0 and own and own[largest] >= policy.run_share_min * total:
+        cause, explained = largest, own[largest]
+        rest = max((value for name, value in own.items() if name != largest), default=0.0)
+    elif total > 0 and waiting >= policy.run_share_min * total:
+        cause, explained, rest = LINK, waiting, max(own.values(), default=0.0)
+    share = min(explained / total, 1.0) if total > 0 else 0.0
+    parts = own | ({WAIT: growth[WAIT]} if WAIT in growth else {})
+    return RunCause(
+        cause=cause,
+        confidence=_confidence(share, max(rest, 0.0) / explained) if cause != UNKNOWN else LOW,
+        share=share,
+        step_growth_seconds=total,
+        growth=parts,
+        evidence=tuple(_lines(parts, before, now, total)),
+    )
+
+
+def _step_growth(growth: "Mapping[str, float]") -> float:
+    """Return by how much a step grew: own work and waiting are all of it, where both were measured."""
+    if SELF in growth and WAIT in growth:
+        return growth[SELF] + growth[WAIT]
+    return sum(max(0.0, value) for name, value in growth.items() if name != SELF)
+
+
+def _confidence(share: float, second: float) -> str:
+    if share >= _HIGH_SHARE and second <= _HIGH_SECOND:
+        return HIGH
+    return MEDIUM if share >= _MEDIUM_SHARE and second <= _MEDIUM_SECOND else LOW
+
+
+def _lines(
+    parts: "Mapping[str, float]", before: "Mapping[str, float]", now: "Mapping[str, float]", total: float
+) -> list[str]:
+    telling = {name: seconds for name, seconds in parts.items() if total > 0 and seconds > _TELLING_SHARE * total}
+    return [
+        f"{name}: {before[name] * 1e3:.1f} ms a step before, {now[name] * 1e3:.1f} ms now, "
+        f"{min(seconds / total, 1.0):.0%} of what the step grew by"
+        for name, seconds in sorted(telling.items(), key=lambda item: -item[1])
+        if name in now and name in before
+    ]

@@ -1,0 +1,83 @@
+"""Steps far longer than noise explains: how common they are in a run, and how many in a row are more than chance.
+
+Pure. In a job of thousands of ranks some rank stalls in every tenth step; checkpoints come every so many steps but
+hardly ever twice in a row. Both are learnt, so that neither is taken for a slowdown, and three long steps still are one
+in a job that has none.
+"""
+
+import math
+from typing import TYPE_CHECKING
+
+from coordinator.detect.keeping import keep, take_back
+
+if TYPE_CHECKING:
+    from coordinator.detect.keeping import Memory
+    from coordinator.settings.policy import FluctuationPolicy
+
+_RATE = 1 / 256  # memory of how common outliers are, in steps; shorter at first, ...
+_FIRST_STEPS = 64  # ... where what is taken for granted weighs as so many
+_AGAIN_RATE = 1 / 32  # memory of how often one follows another, in outliers
+_SHARE = 1 / 400  # reference: the whole job stumbles for a step so often
+_AGAIN_SHARE = 0.015
+_ROW_STEPS_MAX = 20
+_KEPT = ("_steps", "_share", "_again_share", "_row", "_pause")
+
+
+class Outliers:
+    """Memory of one run's outliers, and of the very long ones among them that may be a pause."""
+
+    def __init__(self) -> None:
+        self._steps = _FIRST_STEPS
+        self._share = _SHARE
+        self._again_share = _AGAIN_SHARE
+        self._row = 0
+        self._pause = 0
+        self.ended_pause = 0
+        """Steps of the pause that the last step ended, 0 for none."""
+
+    def take(self, excess: float, sigma: float, policy: "FluctuationPolicy", *, learns: bool) -> None:
+        """Take one step's excess over what steps last now; whether it is far out is judged by `sigma`."""
+        self.ended_pause = 0
+        if excess > max(math.log1p(policy.pause_ratio), policy.clip_sigmas * sigma):
+            self._pause += 1
+        elif self._pause:
+            self.ended_pause = self._pause if self._pause < self.row_steps(policy) else 0
+            self._pause = 0
+        if not learns:
+            return
+        if excess > policy.outlier_sigmas * sigma:
+            self._row += 1
+            return
+        self._learn_row(self._row)
+        self._row = 0
+
+    def _learn_row(self, steps: int) -> None:
+        self._steps += 1
+        rate = max(1 / self._steps, _RATE)
+        self._share *= 1 - rate
+        for place in range(min(steps, _ROW_STEPS_MAX)):
+            self._share += rate * (1 - self._share)
+            self._again_share += _AGAIN_RATE * ((place + 1 < steps) - self._again_share)
+
+    def forget_row(self) -> None:
+        """Learn nothing from the present row: it was no chance."""
+        self._row = 0
+
+    def row_steps(self, policy: "FluctuationPolicy") -> int:
+        """Return how many in a row chance does not bring."""
+        again = min(max(self._again_share, self._share / 2, 1e-3), 1 - 1e-3)
+        more = math.log(policy.chance_rate / max(self._share, policy.chance_rate)) / math.log(again)
+        return min(max(1 + math.ceil(more), policy.row_min_steps), _ROW_STEPS_MAX)
+
+    @property
+    def pause_steps(self) -> int:
+        """Steps of the pause under way, the last one included."""
+        return self._pause
+
+    def keep(self) -> "Memory":
+        """Return what has been learnt."""
+        return keep(self, _KEPT)
+
+    def take_back(self, memory: "Memory") -> None:
+        """Take back what `keep` gave."""
+        take_back(self, memory, _KEPT)

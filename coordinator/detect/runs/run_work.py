@@ -1,0 +1,123 @@
+"""What a run's work explains of its step time: batch ramps, and batches that differ from step to step.
+
+Pure. Nobody knows beforehand how much longer a step takes for more work: between not at all and a little more than in
+proportion. So a change of the work's level leaves the step time a band, and where in it the run settles within a few
+steps becomes its new level; what lies beyond the band is a slowdown. Jitter around a level is taken off by the slope
+that the run itself showed. Without a work figure nothing is explained, and a ramp cannot be told from a slowdown.
+"""
+
+import math
+from collections import deque
+from statistics import median
+from typing import TYPE_CHECKING
+
+from coordinator.detect.keeping import joined, keep, part_of, take_back
+from coordinator.detect.runs.run_noise import SeriesNoise
+
+if TYPE_CHECKING:
+    from coordinator.detect.keeping import Memory
+    from coordinator.settings.policy import FluctuationPolicy
+
+_FIRST_STEPS = 16  # whose mean is the first level; a run is not judged so early
+_CHANGE_STEPS = 3  # work that differs in the median of so many steps has changed
+_JITTER_SIGMAS = 3.0
+_JITTER_MIN_RATIO = 0.005  # work that differs less teaches no slope: the step's noise is larger
+_SLOPE_RATE = 1 / 64
+_SLOPE_PRIOR = 0.5
+_SLOPE_DOUBT = 0.003  # squared changes of work, summed over the memory, from which the slope is half believed
+
+_KEPT = ("_level", "_steps", "_squares", "_products", "_settling", "rise", "fall")
+
+
+class RunWork:
+    """Memory of one run's work, in logarithms."""
+
+    def __init__(self) -> None:
+        self._level = 0.0
+        self._steps = 0
+        self._jitter = SeriesNoise()
+        self._offsets: deque[float] = deque(maxlen=_CHANGE_STEPS)
+        self._before: tuple[float, float] | None = None
+        self._squares = 0.0
+        self._products = 0.0
+        self._settling = 0
+        self.has_changed = False
+        """Whether the last step showed that the work's level has changed."""
+        self.rise = 0.0
+        """How much longer the step may be for the change under way, at most."""
+        self.fall = 0.0
+        """How much shorter."""
+        self.passing = 0.0
+        """How much longer still this one step may be, for work that is not known to last."""
+
+    def take(self, work: float, value: float, policy: "FluctuationPolicy") -> float:
+        """Take one step's work and the logarithm of its time; return what of it jitter of the work explains."""
+        self.passing = 0.0
+        self.has_changed = False
+        if not (math.isfinite(work) and work > 0):
+            self._before = None
+            return 0.0
+        work_log = math.log(work)
+        self._steps += 1
+        if self._steps <= _FIRST_STEPS:
+            self._level += (work_log - self._level) / self._steps
+        self._learn_slope(work_log, value, policy)
+        self._jitter.learn(work_log, policy)
+        self._offsets.append(work_log - self._level)
+        band = max(math.log1p(policy.work_change_ratio), _JITTER_SIGMAS * self._jitter.near_sigma)
+        is_known = self._steps > _FIRST_STEPS and len(self._offsets) == _CHANGE_STEPS
+        changed = median(self._offsets) if is_known else 0.0
+        if abs(changed) > band:
+            self._change(changed, policy)
+        offset = work_log - self._level
+        explained = self.slope * offset
+        if abs(offset) > band or self.is_changing:
+            self.passing = max(policy.elasticity_max * offset, 0.0) - explained
+        return explained
+
+    @property
+    def slope(self) -> float:
+        """How much longer a step is, as a share of how much more its work is."""
+        slope = (self._products + _SLOPE_PRIOR * _SLOPE_DOUBT) / (self._squares + _SLOPE_DOUBT)
+        return min(max(slope, 0.0), 1.0)
+
+    def _learn_slope(self, work_log: float, value: float, policy: "FluctuationPolicy") -> None:
+        before, self._before = self._before, (work_log, value)
+        if before is None or abs(work_log - before[0]) < _JITTER_MIN_RATIO:
+            return
+        more = work_log - before[0]
+        most = policy.elasticity_max * abs(more)  # a stall in the same step teaches no more than that
+        longer = min(max(value - before[1], -most), most)
+        self._squares += more * more - _SLOPE_RATE * self._squares
+        self._products += more * longer - _SLOPE_RATE * self._products
+
+    def _change(self, by: float, policy: "FluctuationPolicy") -> None:
+        self._level += by
+        self.has_changed = True
+        self._offsets.clear()
+        self._settling = policy.work_settle_steps
+        self.rise += policy.elasticity_max * max(by, 0.0)
+        self.fall += policy.elasticity_max * max(-by, 0.0)
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether the run has not yet settled at the level of its new work."""
+        return self._settling > 0
+
+    def settle(self) -> bool:
+        """Count one step towards settling; return whether it was the last one."""
+        self._settling -= 1
+        return self._settling == 0
+
+    def forget_change(self) -> None:
+        """Leave no more allowance: the run has settled."""
+        self.rise = self.fall = 0.0
+
+    def keep(self) -> "Memory":
+        """Return what has been learnt."""
+        return keep(self, _KEPT, ("_offsets",)) | joined({"jitter": self._jitter.keep()})
+
+    def take_back(self, memory: "Memory") -> None:
+        """Take back what `keep` gave."""
+        take_back(self, memory, _KEPT, ("_offsets",))
+        self._jitter.take_back(part_of(memory, "jitter"))

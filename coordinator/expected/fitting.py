@@ -1,0 +1,41 @@
+"""A specification and a healthy window in, the run's model out: what `effects.py` runs off the event loop. Pure."""
+
+from typing import TYPE_CHECKING
+
+from lockstep.simulator.online import OnlineModel, Setup, fit
+from lockstep.simulator.repair import Fault, Gain
+from lockstep.simulator.repair import predict_gain as predict
+from lockstep.simulator.spec import load_spec
+
+if TYPE_CHECKING:
+    from coordinator.settings.specs import SpecText
+    from lockstep.simulator.measured import Window
+
+
+def read_setup(spec: "SpecText") -> Setup:
+    """Return the job of a specification; one over HTTP may name no files.
+
+    Raises
+    ------
+    LockstepError
+        It cannot be used; the message names line, field, got and expected.
+    """
+    return Setup.of(load_spec(spec.text, spec.name, folder=spec.folder))
+
+
+def fit_model(spec: "SpecText", window: "Window") -> OnlineModel:
+    """Return the run's model. Takes some tens of simulated steps.
+
+    Raises
+    ------
+    LockstepError
+        The specification cannot be used, or is not of this run; the message says why.
+    """
+    model = fit(read_setup(spec), window)
+    assert model.forecast is not None  # simulated here once, so that nobody simulates on the event loop
+    return model
+
+
+def predict_gain(model: OnlineModel, fault: Fault) -> Gain | None:
+    """Return what a repair gives back, None where the model does not know. Takes one simulated step."""
+    return predict(model, fault)

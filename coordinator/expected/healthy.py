@@ -1,0 +1,185 @@
+# ruff: noqa: N803, N806, N815  (names of arrays end in their shape, see the legend below)
+"""Healthy steps of one run, reduced as they come: what its model is fitted to.
+
+Pure. Of each step a few numbers stay, whatever the number of ranks, so that a window is some kilobytes and can be kept.
+
+Shapes: W steps, S stages, R ranks (columns of the rows), M members of all domains of a kind, one after the other.
+"""
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from lockstep.contracts.errors import MalformedError
+from lockstep.simulator.measured import Window
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from coordinator.intake.timeline import StepRow
+    from lockstep.contracts.domains import Topology
+
+WINDOW_STEPS = 40
+"""Twice what a fit needs: 20 fitted, 20 held out."""
+SPACING_SECONDS = 0.25
+"""Between steps that are taken, so that a window lasts ten seconds at least: shared hosts change their pace every few
+seconds, and held-out steps that all fall into one pace know nothing of the others (recorded jobs on two cores)."""
+_ALL = "world"
+_FLOOR = ("data", "host", "gc")
+_CHECKED = ("tp", "cp", "ep", "pp")
+"""Kinds whose size a specification must have; data parallel groups may or may not hold context parallel ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptWindow:
+    """The healthy window that an earlier coordinator has fitted, and the digest of the specification that it fitted."""
+
+    digest: str
+    window: Window
+
+
+class _Step(NamedTuple):
+    """What is left of one step, seconds."""
+
+    seconds: float
+    compute_S: list[float]
+    floor: float
+    spread: float
+    exposed: dict[str, float]
+
+
+class HealthySteps:
+    """The last `WINDOW_STEPS` healthy steps of one shape of a run; `ranks` are the columns of the rows to come."""
+
+    def __init__(self, topology: "Topology", ranks: "NDArray[np.int64]") -> None:
+        self._topology = topology
+        stage_R = np.asarray(topology.stages)[ranks]
+        self._columns_S = [np.flatnonzero(stage_R == stage) for stage in np.unique(stage_R)]
+        self._last_unix_s = float("-inf")
+        self._steps: deque[_Step] = deque(maxlen=WINDOW_STEPS)
+        self._places: dict[str, tuple[NDArray[np.intp], NDArray[np.intp]]] = {}
+        self._members: dict[str, tuple[int, ...]] = {}
+        self._sizes: dict[str, Counter[int]] = {}
+        by_kind: dict[str, list[NDArray[np.intp]]] = {}
+        for domain in topology.domains:
+            if len(domain.ranks) <= 1:
+                continue
+            members = np.asarray(domain.ranks, dtype=np.int64)
+            columns = np.minimum(np.searchsorted(ranks, members), len(ranks) - 1)
+            if (ranks[columns] == members).all():
+                by_kind.setdefault(domain.kind, []).append(columns)
+                self._members.setdefault(domain.kind, (domain.ranks[0], domain.ranks[-1]))  # the farthest apart
+                self._sizes.setdefault(domain.kind, Counter())[len(domain.ranks)] += 1
+        if len(ranks) > 1 and _ALL not in by_kind:  # a job whose only group is everybody's calls it dp, records do not
+            by_kind[_ALL], self._members[_ALL] = [np.arange(len(ranks))], (int(ranks[0]), int(ranks[-1]))
+        for kind, groups in by_kind.items():
+            begins = np.cumsum([0, *(len(group) for group in groups)])[:-1]
+            self._places[kind] = (np.concatenate(groups), begins)
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are as many as a window has."""
+        return len(self._steps) == WINDOW_STEPS
+
+    def add(self, row: "StepRow", step_seconds: float) -> None:
+        """Take one step, unless it comes too soon after the last one taken."""
+        if abs(row.end_unix_s - self._last_unix_s) < SPACING_SECONDS:
+            return
+        self._last_unix_s = row.end_unix_s
+        compute_S = [_median(row.components["compute"][columns]) for columns in self._columns_S]
+        spread = max(_spread(row.self_seconds[columns]) for columns in self._columns_S)
+        floor = max(sum(_median(row.components[name][columns]) for name in _FLOOR) for columns in self._columns_S)
+        exposed = {kind: self._exposed(kind, row.transfers[kind]) for kind in self._places if kind in row.transfers}
+        self._steps.append(_Step(step_seconds, compute_S, floor, spread, exposed))
+
+    def _exposed(self, kind: str, wait_R: "NDArray[np.floating]") -> float:
+        """Return what the last to arrive waits, the median over the kind's domains; NaN where nothing is known."""
+        column_M, begins = self._places[kind]
+        least = np.minimum.reduceat(np.nan_to_num(wait_R[column_M], nan=np.inf), begins)
+        known = least[np.isfinite(least)]
+        return float(np.median(known)) if len(known) else float("nan")
+
+    def forget_half(self) -> None:
+        """Drop the older half: what came since may be one state."""
+        for _ in range(len(self._steps) // 2):
+            self._steps.popleft()
+
+    def window(self) -> Window:
+        """Return what there is."""
+        kinds = [kind for kind in self._places if all(kind in step.exposed for step in self._steps)]
+        return Window(
+            step_W=np.array([step.seconds for step in self._steps]),
+            compute_SW=np.array([step.compute_S for step in self._steps]).T,
+            floor_W=np.array([step.floor for step in self._steps]),
+            spread_W=np.array([step.spread for step in self._steps]),
+            exposed={kind: np.array([step.exposed[kind] for step in self._steps]) for kind in kinds},
+            members=self._members,
+            world_size=self._topology.world_size,
+            degrees={kind: sizes.most_common(1)[0][0] for kind, sizes in self._sizes.items() if kind in _CHECKED},
+        )
+
+
+def window_to_json(window: Window) -> dict[str, Any]:
+    """Return the form that is kept."""
+    return {
+        "step": window.step_W.tolist(),
+        "compute": window.compute_SW.tolist(),
+        "floor": window.floor_W.tolist(),
+        "spread": window.spread_W.tolist(),
+        "exposed": {
+            kind: [None if np.isnan(s) else float(s) for s in seconds_W] for kind, seconds_W in window.exposed.items()
+        },
+        "members": {kind: list(ranks) for kind, ranks in window.members.items()},
+        "world_size": window.world_size,
+        "degrees": dict(window.degrees),
+    }
+
+
+def window_from_json(value: Mapping[str, Any], *, where: str) -> Window:
+    """Return the window of a kept form.
+
+    Raises
+    ------
+    MalformedError
+        It is none.
+    """
+    try:
+        window = Window(
+            step_W=np.array(value["step"], dtype=np.float64),
+            compute_SW=np.array(value["compute"], dtype=np.float64),
+            floor_W=np.array(value["floor"], dtype=np.float64),
+            spread_W=np.array(value["spread"], dtype=np.float64),
+            exposed={str(kind): np.array(seconds, dtype=np.float64) for kind, seconds in value["exposed"].items()},
+            members={str(kind): tuple(map(int, ranks)) for kind, ranks in value["members"].items()},
+            world_size=int(value["world_size"]),
+            degrees={str(kind): int(size) for kind, size in value["degrees"].items()},
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise MalformedError("healthy window", where=where, got=repr(error), expected="what was kept") from None
+    steps = window.step_W.shape
+    shapes = {
+        window.floor_W.shape,
+        window.spread_W.shape,
+        *(each.shape for each in window.exposed.values()),
+        window.compute_SW.shape[1:],
+    }
+    if len(steps) != 1 or shapes != {steps}:
+        raise MalformedError("healthy window", where=where, got=shapes, expected=f"{steps} steps of everything")
+    return window
+
+
+def _median(values: "NDArray[np.floating]") -> float:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else 0.0
+
+
+def _spread(own_R: "NDArray[np.floating]") -> float:
+    """Return by how much the slowest of some ranks works longer than their median."""
+    known = own_R[~np.isnan(own_R)]
+    return float(known.max() - np.median(known)) if len(known) else 0.0

@@ -1,0 +1,232 @@
+# ruff: noqa: N802, N803, N806, N815  (names of arrays end in their shape, see the legend below)
+"""The steps of one attempt that are not judged yet.
+
+No clock and no judgement of records: `attempts.py` decides what belongs here. A step's records lie as they came until
+it is complete, so that a step costs memory only for what has arrived of it.
+
+Shapes: R ranks (columns), V values, N records taken together, G x K values in runs.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from coordinator.intake.columns import Records
+    from coordinator.settings.policy import TimelinePolicy
+
+NOTHING = -1
+_RUN = 8  # ranks of a node; what lies together is moved together (measured: in half the time)
+_PARTS_MAX = 64  # records that came one by one are joined to parts worth their handling
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Values of some ranks as they came."""
+
+    column: "NDArray[np.intp]"
+    fields: tuple[str, ...]
+    values_VN: "NDArray[np.float32]"
+
+    def of(self, name: str) -> "NDArray[np.float32]":
+        """Return one value, NaN where it was not sent."""
+        if name in self.fields:
+            values: NDArray[np.float32] = self.values_VN[self.fields.index(name)]
+            return values
+        return np.full(len(self.column), np.nan, dtype=np.float32)
+
+
+class HeldStep:
+    """What has arrived of one step; cells of `end_ns_R` that `seen_R` does not name hold anything."""
+
+    __slots__ = ("_arrivals", "_parts", "end_ns_R", "flags_R", "seen_R", "step")
+
+    def __init__(self, step: int, rank_count: int) -> None:
+        self.step = step
+        self.seen_R = np.zeros(rank_count, dtype=bool)
+        self.flags_R = np.zeros(rank_count, dtype=np.int64)
+        self.end_ns_R = np.empty(rank_count, dtype=np.int64)
+        self._parts: list[_Part] = []
+        self._arrivals: dict[float, int] = {}
+
+    def put(self, records: "Records", now_s: float) -> None:
+        """Store records of this step, of ranks not seen in it yet."""
+        column = records.column
+        self._arrivals[now_s] = self._arrivals.get(now_s, 0) + len(column)
+        self.seen_R[column] = True
+        self.end_ns_R[column] = records.end_ns
+        if records.flags.any():
+            self.flags_R[column] = records.flags
+        self._parts.append(_Part(column, records.fields, records.values_VN))
+
+    def arrived_s(self, rank_count: int) -> float:
+        """Return when so many ranks had reported the step; infinity where they have not."""
+        arrived = 0
+        for now_s, count in self._arrivals.items():
+            arrived += count
+            if arrived >= rank_count:
+                return now_s
+        return float("inf")
+
+    def value_of(self) -> "dict[str, NDArray[np.float32]]":
+        """Return the values by field, arrays of shape (R,), NaN where there is none.
+
+        Only now are they laid out, field by field: one field of all ranks fits into the processor's cache, all do not.
+        """
+        fields = list(dict.fromkeys(name for part in self._parts for name in part.fields))
+        parts = _joined(self._parts)
+        column_N = np.concatenate([part.column for part in parts])
+        place_R = np.zeros(len(self.seen_R), dtype=np.intp)
+        place_R[column_N] = np.arange(len(column_N))
+        run = _run_of(place_R, len(column_N))
+        place_R, unit = place_R[::run] // run, np.dtype(f"V{run * np.dtype(np.float32).itemsize}")
+        values_VR = np.empty((len(fields), len(self.seen_R)), dtype=np.float32)
+        joined_N = np.empty(len(column_N), dtype=np.float32)
+        for name, row_R in zip(fields, values_VR, strict=True):
+            np.concatenate([part.of(name) for part in parts], out=joined_N)
+            np.take(joined_N.view(unit), place_R, out=row_R.view(unit), mode="clip")
+        if not self.seen_R.all():
+            values_VR[:, ~self.seen_R] = np.nan
+        return dict(zip(fields, values_VR, strict=True))
+
+    def widened(self, columns: "NDArray[np.intp]", rank_count: int) -> "HeldStep":
+        """Return the step with `rank_count` ranks; the present ones move to `columns`."""
+        wide = HeldStep(self.step, rank_count)
+        wide._arrivals = dict(self._arrivals)
+        wide.seen_R[columns] = self.seen_R
+        wide.flags_R[columns] = self.flags_R
+        wide.end_ns_R[columns] = self.end_ns_R
+        wide._parts = [_Part(columns[part.column], part.fields, part.values_VN) for part in self._parts]
+        return wide
+
+
+def _run_of(place_R: "NDArray[np.intp]", count: int) -> int:
+    """Return how many values always lie side by side, here and there: those of a node's ranks, which come together."""
+    if len(place_R) % _RUN or count % _RUN:
+        return 1
+    place_GK = place_R.reshape(-1, _RUN)
+    whole = (place_GK == place_GK[:, :1] + np.arange(_RUN)).all() and not (place_GK[:, 0] % _RUN).any()
+    return _RUN if whole else 1
+
+
+def _joined(parts: list[_Part]) -> list[_Part]:
+    """Return many small parts as few large ones."""
+    if len(parts) <= _PARTS_MAX:
+        return parts
+    by_fields: dict[tuple[str, ...], list[_Part]] = {}
+    for part in parts:
+        by_fields.setdefault(part.fields, []).append(part)
+    return [
+        _Part(
+            np.concatenate([part.column for part in alike]),
+            fields,
+            np.concatenate([part.values_VN for part in alike], axis=1),
+        )
+        for fields, alike in by_fields.items()
+    ]
+
+
+class Window:
+    """At most `length` steps from `base` on, the oldest not judged yet; `base` is None until the first record.
+
+    Until a step is judged, the window still opens towards older steps: who reports first does not say where it begins.
+    Invariant: all steps held lie inside.
+    """
+
+    def __init__(self, rank_count: int, policy: "TimelinePolicy") -> None:
+        cells = policy.window_cells // max(rank_count, 1)
+        self.length = max(policy.window_steps_min, min(policy.window_steps_max, cells))
+        self.base: int | None = None
+        self.last_step_R = np.full(rank_count, NOTHING, dtype=np.int64)
+        self.steps: dict[int, HeldStep] = {}
+        self._is_open = True
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may still begin with an older step."""
+        return self._is_open
+
+    @property
+    def reported_R(self) -> "NDArray[np.bool_]":
+        """Ranks that have a record here, array of shape (R,)."""
+        reported: NDArray[np.bool_] = self.last_step_R != NOTHING
+        return reported
+
+    def open_for(self, step_N: "NDArray[np.int64]") -> None:
+        """Let the window begin with the oldest of these steps that all fit together with what is held."""
+        if not self._is_open or not len(step_N):
+            return
+        base = int(step_N[0]) if self.base is None else self.base
+        low = int(step_N.min(initial=base, where=step_N > base - self.length))
+        top = max(int(step_N.max(initial=low, where=step_N < low + self.length)), max(self.steps, default=low))
+        self.base = low if top < low + self.length else base
+
+    def fits(self, step_N: "NDArray[np.int64]") -> "NDArray[np.bool_]":
+        """Return which steps lie inside, array of shape (N,)."""
+        return self._within(step_N, 0)
+
+    def is_short_of(self, step_N: "NDArray[np.int64]") -> "NDArray[np.bool_]":
+        """Return which steps lie less than a window's length before it, array of shape (N,)."""
+        return self._within(step_N, -self.length)
+
+    def is_past(self, step_N: "NDArray[np.int64]") -> "NDArray[np.bool_]":
+        """Return which steps lie before what can still be stored, array of shape (N,)."""
+        if self.base is None or self._is_open:
+            return np.zeros(len(step_N), dtype=bool)
+        past: NDArray[np.bool_] = step_N < self.base
+        return past
+
+    def _within(self, step_N: "NDArray[np.int64]", offset: int) -> "NDArray[np.bool_]":
+        if self.base is None:
+            return np.zeros(len(step_N), dtype=bool)
+        first = self.base + offset
+        inside: NDArray[np.bool_] = (step_N >= first) & (step_N < first + self.length)
+        return inside
+
+    def put(self, records: "Records", now_s: float, *, go_on: bool = False) -> None:
+        """Store records of one step that fits, of ranks not seen in it yet, nor in a later one where they `go_on`."""
+        step = int(records.step[0])
+        held = self.steps.get(step)
+        if held is None:
+            held = self.steps[step] = HeldStep(step, len(self.last_step_R))
+        held.put(records, now_s)
+        column = records.column
+        self.last_step_R[column] = step if go_on else np.maximum(self.last_step_R[column], step)
+
+    def held(self, records: "Records") -> "NDArray[np.bool_]":
+        """Return which records fall on cells that are taken, array of shape (N,)."""
+        taken = np.zeros(records.count, dtype=bool)
+        for step in self.steps.keys() & np.unique(records.step).tolist():
+            of_step = np.flatnonzero(records.step == step)
+            taken[of_step] = self.steps[step].seen_R[records.column[of_step]]
+        return taken
+
+    def holds(self, step: int, column: int) -> bool:
+        """Whether one cell is taken."""
+        held = self.steps.get(step)
+        return held is not None and bool(held.seen_R[column])
+
+    def arrived_s(self, rank_count: int) -> float:
+        """Return when so many ranks had gone past all steps that are handed out; infinity where they have not."""
+        return min((held.arrived_s(rank_count) for held in self.steps.values()), default=float("inf"))
+
+    def hand_out(self) -> HeldStep | None:
+        """Give the oldest step away and go on to the next; None where nobody reported it."""
+        assert self.base is not None
+        held = self.steps.pop(self.base, None)
+        self.base += 1
+        self._is_open = False
+        return held
+
+    def widened(self, columns: "NDArray[np.intp]", rank_count: int, policy: "TimelinePolicy") -> "Window":
+        """Return a window of `rank_count` ranks; the present ones move to `columns`."""
+        wide = Window(rank_count, policy)
+        wide.base, wide._is_open = self.base, self._is_open
+        wide.last_step_R[columns] = self.last_step_R
+        if self.base is not None:
+            last = self.base + wide.length
+            wide.steps = {n: held.widened(columns, rank_count) for n, held in self.steps.items() if n < last}
+        return wide

@@ -1,0 +1,1 @@
+"""What was seen, written down and read again: step logs, recordings, replays."""

@@ -1,0 +1,223 @@
+"""What came in at the coordinator's door beside step records, as JSON and back: what of a recording is no table.
+
+Pure. Together with the step records (`recording.py`) it holds all that decides what a coordinator tells: the same
+again, in the same order and at the same times, gives the same incidents. Call trees of captures are left out: what a
+diagnosis made of them is an event of its own.
+"""
+
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+import msgspec
+
+from coordinator.decide import events as ev
+from coordinator.decide.incidents import AdviceItem, Prediction, from_json, to_json
+from coordinator.decide.memory import RunMemory, learnt_from_bytes, memory_from_json
+from coordinator.settings.policy import Policy
+from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.messages import NodeAlive, NodeAnnouncement, ProfileAnswer, StepBatch, TraceSummary
+
+NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """A coordinator began: its thresholds, the degrees that it was told, and what an earlier one left behind."""
+
+    policy: Policy
+    domains: str
+    order: str
+    memories: Mapping[str, RunMemory] = field(default_factory=dict)
+
+
+Heard = Start | NodeAnnouncement | NodeAlive | ProfileAnswer | TraceSummary | ev.Event | tuple[StepBatch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing that came in. `serial` orders the entries of one coordinator; `run` is set for events only."""
+
+    serial: int
+    time_ns: int
+    what: Heard
+    run: str = ""
+
+    @property
+    def unix_s(self) -> float:
+        """The time exactly as it was heard: a division of integers is rounded once."""
+        return self.time_ns / NS
+
+
+def time_ns_of(unix_s: float) -> int:
+    """Return a time in whole ns that `Entry.unix_s` gives back exactly; unix_s * 1e9 would lose 7 bits."""
+    whole = int(unix_s)
+    return whole * NS + round((unix_s - whole) * NS)
+
+
+_MESSAGES: dict[str, type] = {
+    "announcement": NodeAnnouncement,
+    "alive": NodeAlive,
+    "answer": ProfileAnswer,
+    "summary": TraceSummary,
+}
+_EVENTS: dict[str, type[ev.Event]] = {
+    "diagnosed": ev.DiagnosedEvent,
+    "predicted": ev.PredictedEvent,
+    "profile_asked": ev.ProfileAskedEvent,
+    "policy": ev.PolicyChangedEvent,
+    "profile_failed": ev.ProfileFailedEvent,
+    "tick": ev.TickEvent,
+}
+_KINDS: dict[type, str] = {form: kind for kind, form in (_MESSAGES | _EVENTS).items()} | {Start: "start"}
+AGAIN = "again"
+"""Kind of an announcement that differs from the node's last one in its heartbeats only, which it holds."""
+
+
+def is_kept(what: object) -> bool:
+    """Whether a journal has a form for this."""
+    return type(what) in _KINDS
+
+
+class JournalWriter:
+    """Turns entries into JSON, in order; remembers what each node announced last, so that only changes are written."""
+
+    def __init__(self) -> None:
+        self._start: Start | None = None
+        self._announced: dict[tuple[str, str], Entry] = {}
+
+    def copy(self) -> "JournalWriter":
+        """Return a writer that knows the same."""
+        twin = JournalWriter()
+        twin._start, twin._announced = self._start, dict(self._announced)
+        return twin
+
+    def known(self) -> list[Any]:
+        """Return the JSON form of what a reader must know who begins here: the start and each node's announcement."""
+        start = [] if self._start is None else [Entry(-1, 0, replace(self._start, memories={}))]
+        return [_row(entry) for entry in (*start, *self._announced.values())]
+
+    def write(self, entry: Entry) -> list[Any]:
+        """Return the JSON form of an entry."""
+        what = entry.what
+        if isinstance(what, Start):
+            self._start, self._announced = what, {}
+        if isinstance(what, NodeAnnouncement):
+            before = self._announced.get((what.run, what.node))
+            self._announced[what.run, what.node] = entry
+            if before is not None and _beaten(before.what, _heartbeats(what)) == what:
+                return [entry.serial, entry.time_ns, AGAIN, "", [what.run, what.node, _heartbeats(what)]]
+        return _row(entry)
+
+
+class JournalReader:
+    """Turns JSON back into entries, in order."""
+
+    def __init__(self) -> None:
+        self._announced: dict[tuple[str, str], Heard] = {}
+
+    def read(self, row: Any, *, where: str) -> Entry | None:
+        """Return the entry of a JSON form; None for an announcement again whose first form was lost.
+
+        Raises
+        ------
+        MalformedError
+            It is no entry.
+        """
+        try:
+            serial, time_ns, kind, run, body = row
+            if kind == AGAIN:
+                of_run, node, beats = body
+                before = self._announced.get((of_run, node))
+                if before is None:
+                    return None
+                what: Heard = _beaten(before, beats)
+            else:
+                what = _what_of(kind, body, where)
+            if isinstance(what, NodeAnnouncement):
+                self._announced[what.run, what.node] = what
+            return Entry(int(serial), int(time_ns), what, str(run))
+        except (ValueError, TypeError, KeyError, AttributeError, msgspec.ValidationError) as error:
+            raise MalformedError("journal", where=where, got=repr(error), expected="what a recorder wrote") from None
+
+
+def _row(entry: Entry) -> list[Any]:
+    what: Any = entry.what
+    kind = _KINDS[type(what)]
+    if kind == "start":
+        memories = {
+            run: {
+                "memory": memory.to_json(),
+                "incidents": [to_json(each) for each in memory.incidents],
+                "learnt": b64encode(memory.learnt.to_bytes()).decode() if memory.learnt else None,
+            }
+            for run, memory in what.memories.items()
+        }
+        body = {"policy": asdict(what.policy), "domains": what.domains, "order": what.order, "memories": memories}
+    elif kind == "tick":
+        body = None
+    elif kind == "summary":
+        body = msgspec.to_builtins(replace(what, tree=[], collectives={}))
+    else:
+        body = asdict(what)
+    return [entry.serial, entry.time_ns, kind, entry.run, body]
+
+
+def _what_of(kind: str, body: Any, where: str) -> Heard:
+    if kind == "start":
+        memories = {run: _memory_of(value, where) for run, value in body["memories"].items()}
+        return Start(policy=policy_of(body["policy"]), domains=body["domains"], order=body["order"], memories=memories)
+    if kind in _MESSAGES:
+        message: Heard = msgspec.convert(body, type=_MESSAGES[kind])
+        return message
+    if kind == "tick":
+        return ev.TickEvent(unix_s=0.0, cause_id="tick")  # its time is the entry's
+    return _EVENTS[kind](**{name: _RESTORE.get(name, _as_is)(value) for name, value in body.items()})
+
+
+def _memory_of(value: Mapping[str, Any], where: str) -> RunMemory:
+    incidents = tuple(from_json(each, where=where) for each in value["incidents"])
+    form = value["learnt"]
+    learnt = None if form is None else learnt_from_bytes(b64decode(form), where=where)
+    return memory_from_json(value["memory"], incidents, learnt)
+
+
+def _as_is(value: Any) -> Any:
+    return value
+
+
+def policy_of(value: Mapping[str, Mapping[str, Any]]) -> Policy:
+    """Return the thresholds of a JSON form; those that this version does not have are left out, others are defaults."""
+    base = Policy()
+    sections = {}
+    for section in fields(Policy):
+        default = getattr(base, section.name)
+        names = {each.name for each in fields(default)}
+        given = value.get(section.name, {})
+        sections[section.name] = replace(
+            default, **{name: tuple(v) if isinstance(v, list) else v for name, v in given.items() if name in names}
+        )
+    return Policy(**sections)
+
+
+_RESTORE: dict[str, Callable[[Any], Any]] = {
+    "advice": lambda items: tuple(AdviceItem(**item) for item in items),
+    "evidence": tuple,
+    "policy": policy_of,
+    "prediction": lambda value: Prediction(**value),
+    "ranks": tuple,
+}
+
+
+def _heartbeats(announcement: NodeAnnouncement) -> list[int]:
+    return [info.heartbeat_unix_ns for info in announcement.ranks]
+
+
+def _beaten(before: Heard, heartbeats: Sequence[int]) -> NodeAnnouncement:
+    """Return an earlier announcement with new heartbeats."""
+    assert isinstance(before, NodeAnnouncement)
+    if len(heartbeats) != len(before.ranks):
+        return before
+    ranks = [replace(info, heartbeat_unix_ns=beat) for info, beat in zip(before.ranks, heartbeats, strict=True)]
+    return replace(before, ranks=ranks)

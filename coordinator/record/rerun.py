@@ -1,0 +1,93 @@
+"""A recording through the coordinator's own runs: the incidents that were told live, told again.
+
+Pure: entries in, incidents out. All that came in is given in the order and at the times at which it came, diagnoses and
+the answers to captures included, so that nothing is left that could make a difference. What the coordinator ordered
+is only noted. Records that cannot be are counted and skipped, as they were live.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from coordinator.decide import events as ev
+from coordinator.record.journal import Entry, Start
+from coordinator.record.replay import Replayed
+from coordinator.runs import Runs
+from coordinator.settings.config import CoordinatorConfig
+from coordinator.settings.policy import Policy
+from lockstep.contracts.domains import DEFAULT_ORDER, Topology, pack_ranks
+from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.messages import GroupInfo, NodeAnnouncement
+
+if TYPE_CHECKING:
+    from coordinator.runs import Orders
+    from lockstep.contracts.codec import Message
+    from lockstep.contracts.messages import StepBatch
+
+Shape = Callable[[int], Topology]
+"""Gives the topology of a world of so many ranks; raises ConfigError where it has none."""
+
+
+def rerun(entries: Iterable[Entry], shape: Shape | None = None) -> Replayed:
+    """Return what a recorded coordinator told, of all its runs; `shape` replaces the announced groups.
+
+    Raises
+    ------
+    MalformedError
+        The recording cannot be read.
+    ConfigError
+        `shape` has no topology for a run of the recording.
+    """
+    told = Replayed()
+    runs: Runs | None = None
+    for entry in entries:
+        if isinstance(entry.what, Start) or runs is None:
+            _end(runs, told)
+            runs = _begin(entry.what, shape)
+        if not isinstance(entry.what, Start):
+            orders = _give(runs, entry.what, entry, shape)
+            for run, instruction in [(run, each) for run, given in orders for each in given]:
+                if isinstance(instruction, ev.ForgetRun):
+                    runs.forget(run)
+            told.note(orders)
+    _end(runs, told)
+    return told
+
+
+def _begin(what: object, shape: Shape | None) -> Runs:
+    start = what if isinstance(what, Start) else Start(policy=Policy(), domains="", order=DEFAULT_ORDER)
+    config = CoordinatorConfig(domains=start.domains if shape is None else "", order=start.order)
+    return Runs(config, start.policy, start.memories, clock=lambda: 0.0)
+
+
+def _end(runs: Runs | None, told: Replayed) -> None:
+    if runs is not None:
+        told.note_open(runs)
+        told.rejected += Counter(runs.rejected)
+        told.judged += runs.detections
+
+
+def _give(
+    runs: Runs, what: "tuple[StepBatch, ...] | Message | ev.Event", entry: Entry, shape: Shape | None
+) -> "Orders":
+    if isinstance(what, tuple):
+        return runs.take_batches(what, entry.unix_s)
+    if isinstance(what, ev.TickEvent):
+        return runs.tick(entry.unix_s)
+    if isinstance(what, ev.Event):
+        return runs.feed(entry.run, what)
+    if shape is not None and isinstance(what, NodeAnnouncement):
+        what = _shaped(what, shape)
+    try:
+        return runs.take(what, entry.unix_s)
+    except MalformedError:  # refused live too
+        return []
+
+
+def _shaped(announcement: NodeAnnouncement, shape: Shape) -> NodeAnnouncement:
+    """Return an announcement with the groups of a topology in the place of its own: all of them where rank 0 is."""
+    world = next((info.world_size for info in announcement.ranks if info.rank == 0), 0)
+    domains = shape(world).domains if world else ()
+    groups = [GroupInfo(kind=domain.kind, name=domain.name, ranks=pack_ranks(domain.ranks)) for domain in domains]
+    return replace(announcement, groups=groups)

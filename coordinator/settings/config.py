@@ -1,0 +1,195 @@
+"""What a coordinator can be told, checked once before anything starts."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from coordinator.settings.policy import Policy
+from coordinator.settings.specs import read_specs
+from coordinator.settings.thresholds import apply, catalogue, check_order, check_values
+from lockstep.contracts.domains import DEFAULT_ORDER, parse_degrees
+from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.records import DOMAIN_KINDS
+from lockstep.serving.broker import BrokerConfig, check_protocol
+
+_PORT_MAX = 65535
+_RANGES: dict[str, tuple[float, float]] = {
+    "broker_port": (1, _PORT_MAX),
+    "http_port": (0, _PORT_MAX),
+    "record_quota_bytes": (1 << 20, 1 << 50),
+    "runs_max": (1, 10_000),
+}
+_THRESHOLDS: dict[str, tuple[str, ...]] = {
+    "slow_floor_ratio": ("excess.floor_ratio",),
+    "warm_up_steps": ("excess.warm_up_steps", "fluctuation.warm_up_steps"),
+    "grace_seconds": ("timeline.grace_seconds",),
+    "recover_steps": ("run.recover_steps",),
+    "lost_seconds": ("run.lost_seconds",),
+    "keep_seconds": ("run.keep_seconds",),
+    "profiling_enabled": ("profile.enabled",),
+    "profile_steps": ("profile.steps",),
+    "profile_cooldown_seconds": ("profile.cooldown_seconds",),
+    "profiles_per_day": ("profile.per_day",),
+    "profiles_per_run": ("profile.per_run",),
+}
+"""Keys that say a threshold, with its names in `policy.py`."""
+
+LIVE_KEYS = frozenset(
+    {
+        *_THRESHOLDS,
+        "policy_file",
+        "simulation_file",
+        "api_token_file",
+        "domains",
+        "order",
+        "runs_max",
+        "runbook_base_url",
+        "dashboard_base_url",
+    }
+)
+"""Keys that a reload applies; the others hold what is open since the start: ports, connections, files."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinatorConfig(BrokerConfig):
+    """Everything one coordinator can be told; `validate` before use. Plain types only: files and flags can say them."""
+
+    # All interfaces: a Prometheus on another machine is the purpose, and changes over HTTP need a token.
+    http_host: str = "0.0.0.0"  # noqa: S104
+    """Address that the HTTP server binds."""
+    http_port: int = 9856
+    """Port of the HTTP server; 0: any free one."""
+    web_config_file: str = ""
+    """TLS and passwords of the HTTP server, in the form of Prometheus' exporter-toolkit; empty: open and plain."""
+    state_directory: str = ""
+    """Directory of incidents and budgets (SQLite); empty: in memory, lost at exit."""
+    record_directory: str = ""
+    """Directory in which all that comes in is recorded, for `lockstep replay`; empty: nothing is."""
+    record_quota_bytes: int = 1 << 30
+    """Most that the recording may take there; its oldest parts go first."""
+    api_token_file: str = ""
+    """File that holds the bearer token of API calls that change something; empty: such calls are refused."""
+    policy_file: str = ""
+    """YAML file of thresholds by dotted name (`excess.floor_ratio: 0.03`), before the keys below; empty: none."""
+    simulation_file: str = ""
+    """YAML file of run names or patterns and the specifications of their jobs (`big-*: gpt.yaml`); empty: none."""
+    domains: str = ""
+    """Parallel degrees of the jobs, `tp=8,dp=16,pp=4`; empty: what the agents announce."""
+    order: str = DEFAULT_ORDER
+    """Order of the degrees, fastest varying first."""
+    runbook_base_url: str = ""
+    """Where the runbooks are served, linked from the page; empty: no links."""
+    dashboard_base_url: str = ""
+    """Where Grafana's dashboards are served, linked from the page; empty: no links."""
+    profiling_enabled: bool = True
+    """Whether ranks may be profiled at all, on suspicion or on request."""
+    runs_max: int = 256
+    """Runs watched at the same time; more are refused and counted."""
+    slow_floor_ratio: float = Policy().excess.floor_ratio
+    """Smallest excess over its peers at which a rank is called slow."""
+    warm_up_steps: int = Policy().excess.warm_up_steps
+    """Undisturbed steps of an attempt that noise is learnt from before anything is said."""
+    grace_seconds: float = Policy().timeline.grace_seconds
+    """Longest wait for a rank's record of a step that others have reported."""
+    recover_steps: int = Policy().run.recover_steps
+    """Steps without a finding after which an incident closes."""
+    lost_seconds: float = Policy().run.lost_seconds
+    """Silence after which a run is lost."""
+    keep_seconds: float = Policy().run.keep_seconds
+    """How long a run that ended stays visible."""
+    profile_steps: int = Policy().profile.steps
+    """Steps of one capture."""
+    profile_cooldown_seconds: float = Policy().profile.cooldown_seconds
+    """Least time between two captures of a run."""
+    profiles_per_day: int = Policy().profile.per_day
+    """Captures of a run in 24 hours."""
+    profiles_per_run: int = Policy().profile.per_run
+    """Captures of a run in all."""
+
+    def validate(self) -> None:
+        """Check every value that can be checked without opening anything but the token.
+
+        Raises
+        ------
+        ConfigError
+            A value that cannot be used; the message names its key.
+        """
+        for key, (low, high) in (_RANGES | _threshold_ranges()).items():
+            value = getattr(self, key)
+            if not low <= value <= high:
+                raise ConfigError(f"{key}: got {value}, expected {low:g} to {high:g}")
+        for key in ("broker_host", "http_host"):
+            if not getattr(self, key):
+                raise ConfigError(f"{key}: got '', expected a host name or address")
+        check_protocol(self)
+        self._check_names()
+        parse_degrees(self.domains, where="domains")
+        if sorted(self.order.split("-")) != sorted(DOMAIN_KINDS[:-1]):
+            raise ConfigError(f"order: got {self.order!r}, expected an order of {DEFAULT_ORDER!r}")
+        self.read_token()
+        self.policy()
+        read_specs(self.simulation_file)
+
+    def _check_names(self) -> None:
+        for key in ("broker_password_file", "broker_ca_file", "api_token_file"):
+            name = getattr(self, key)
+            if name and not Path(name).is_file():
+                raise ConfigError(f"{key}: got {name!r}, expected a file")
+        for key in ("runbook_base_url", "dashboard_base_url"):
+            url = getattr(self, key)
+            if url and not url.startswith(("http://", "https://")):
+                raise ConfigError(f"{key}: got {url!r}, expected an http or https address")
+
+    def read_token(self) -> str:
+        """Return the API token, empty where there is none.
+
+        Raises
+        ------
+        ConfigError
+            The file cannot be read, is empty or holds what no header can carry.
+        """
+        if not self.api_token_file:
+            return ""
+        try:
+            token = Path(self.api_token_file).read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"api_token_file: got {self.api_token_file!r}, expected a token in ASCII: {error}"
+            ) from None
+        if not token or not token.isprintable():
+            raise ConfigError(f"api_token_file: got an empty or unprintable token in {self.api_token_file!r}")
+        return token
+
+    def policy(self) -> Policy:
+        """Return the thresholds: those given here in their places, those of the policy file before them.
+
+        Raises
+        ------
+        ConfigError
+            The policy file cannot be used, or a threshold in it; the message names it.
+        """
+        given: dict[str, Any] = {name: getattr(self, key) for key, names in _THRESHOLDS.items() for name in names}
+        where = f"policy_file {self.policy_file}" if self.policy_file else "thresholds"
+        policy = apply(Policy(), given | check_values(self._read_policy_file(), where=where))
+        check_order(policy, where=where)
+        return policy
+
+    def _read_policy_file(self) -> dict[str, Any]:
+        if not self.policy_file:
+            return {}
+        try:
+            value = yaml.safe_load(Path(self.policy_file).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise ConfigError(f"policy_file: got {self.policy_file!r}, expected YAML: {error}") from None
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise ConfigError(f"policy_file {self.policy_file}: got {type(value).__name__}, expected names and values")
+        return value
+
+
+def _threshold_ranges() -> dict[str, tuple[float, float]]:
+    known = {key: catalogue()[names[0]] for key, names in _THRESHOLDS.items()}
+    return {key: (of.low, of.high) for key, of in known.items() if of.low is not None and of.high is not None}

@@ -1,0 +1,161 @@
+"""What is written down of an incident: enough to follow the decision, little enough to keep."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from coordinator.decide import events as ev
+from coordinator.decide.explain import CHANGES_MAX, Scene, explain_told, explanation, history
+from coordinator.detect.findings import FLUCTUATION, HANG, SLOW_LINK
+from coordinator.settings.policy import Policy
+from lockstep.contracts.domains import from_degrees
+from tests.coordinator.scenarios import Scenario, generate
+from tests.coordinator.test_store import incident
+
+BYTES_MAX = 8 << 10
+EVENT = ev.TickEvent(unix_s=1.0, cause_id="step:69")
+
+
+def scene(scenario, *, until=70, steps=32, **more):
+    recording = generate(scenario)
+    rows = list(recording.rows())[until - steps : until]
+    values = {"rows": rows, "topology": recording.topology, "policy": Policy(), "hostname": lambda r: f"host{r}"}
+    return Scene(**(values | more))
+
+
+def opened(**more):
+    values = {"explanation": {}, "onset_step": 60, "detected_step": 62, "ranks": (3,)}
+    return incident(**(values | more))
+
+
+def size(values):
+    return len(json.dumps(values, allow_nan=False))
+
+
+def test_a_slow_rank_is_explained_by_its_samples_and_its_peers():
+    """Own work and reference step by step, peers by name, noise from before, thresholds in force, the rule in words."""
+    told = explanation(opened(), scene(Scenario(degrees="dp=16").with_fault("compute", 3, seconds=0.06, begin=60)))
+    samples = told["samples"]
+    assert samples["steps"] == list(range(38, 70))
+    own, reference = np.array(samples["own_seconds"]), np.array(samples["reference_seconds"])
+    assert own[-10:] - reference[-10:] == pytest.approx(np.full(10, 0.06), abs=0.012)
+    assert own[:22] == pytest.approx(reference[:22], rel=0.04)
+    assert (told["reference"]["members"], told["reference"]["quantile"], told["reference"]["stage"]) == (16, 0.3, 0)
+    peers = told["reference"]["peers"]
+    assert [peer["rank"] for peer in peers] == [0, 1, 2, 4, 5, 6, 7, 8]
+    assert (peers[0]["hostname"], peers[0]["median_seconds"]) == ("host0", pytest.approx(0.432, rel=0.02))
+    assert 0.001 < told["noise"]["sigma_ratio"] < 0.01
+    assert told["noise"]["median_excess_ratio"] == pytest.approx(0.06 / 0.432, rel=0.1)
+    assert told["thresholds"]["excess.floor_ratio"] == Policy().excess.floor_ratio
+    assert "2.5%" in told["rule"]
+    assert size(told) < BYTES_MAX
+
+
+def test_what_a_replica_shares_is_shown_apart():
+    """Under uneven batches, the reference alone would not show why a rank was named."""
+    scenario = Scenario(degrees="tp=4,dp=4", sequence_sigma=0.12).with_fault("compute", 3, seconds=0.06, begin=60)
+    samples = explanation(opened(), scene(scenario))["samples"]
+    own, reference, shared = (np.array(samples[f"{name}_seconds"]) for name in ("own", "reference", "replica"))
+    assert (own - reference - shared)[-10:] == pytest.approx(np.full(10, 0.06), abs=0.02)
+    assert np.abs((own - reference)[:20]).max() > 0.02
+
+
+def test_a_rank_without_peers_is_explained_by_its_past():
+    """No reference is made up where nobody does the same work."""
+    told = explanation(opened(), scene(Scenario(degrees="pp=4").with_fault("compute", 3, seconds=0.06, begin=60)))
+    assert "its own past" in told["reference"]["how"]
+    assert "reference_seconds" not in told["samples"]
+    assert (told["reference"]["peers"], told["noise"]) == ([], {})
+
+
+def test_a_slow_link_is_explained_in_transfers():
+    """Its transfers step by step, its past, and the other domains of its kind."""
+    scenario = Scenario(degrees="tp=2,dp=4").with_fault("tp", 2, 3, seconds=0.03, begin=60)
+    told = explanation(
+        opened(kind=SLOW_LINK, cause="link", scope="group", domain=("tp", "tp1"), ranks=(2, 3)), scene(scenario)
+    )
+    assert told["reference"]["past_seconds"] == pytest.approx(0.05, rel=0.1)
+    assert told["samples"]["own_seconds"][-1] == pytest.approx(0.08, rel=0.1)
+    assert [peer["domain"] for peer in told["reference"]["peers"]] == ["tp0", "tp2", "tp3"]
+    assert "link.effect_ratio" in told["thresholds"]
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"kind": FLUCTUATION, "cause": "data", "numbers": {"baseline_step_seconds": 0.5}}, "fluctuation.floor_ratio"),
+        ({"kind": SLOW_LINK, "cause": "link", "scope": "node"}, "link.job_share"),
+        ({"kind": HANG, "cause": "unknown"}, "run.hang_steps"),
+        ({"kind": "scattered_gc", "cause": "gc"}, "run.recover_steps"),
+    ],
+)
+def test_what_concerns_more_than_one_rank_or_domain_is_explained_by_the_steps(values, named):
+    """Step durations, what they consist of, and the thresholds of its detector."""
+    told = explanation(opened(domain=None, ranks=(), **values), scene(Scenario(degrees="dp=4")))
+    assert told["samples"]["step_seconds"][0] == pytest.approx(0.48, rel=0.1)
+    assert told["parts_seconds"]["compute"] == pytest.approx(0.4, rel=0.05)
+    assert named in told["thresholds"]
+    assert ("longest_gc_seconds" in told["samples"]) == (values["cause"] == "gc")
+    assert told["reference"]["step_seconds"] == values.get("numbers", {}).get("baseline_step_seconds")
+
+
+def test_without_a_step_nothing_is_made_up():
+    """A run that hangs before its first judged step has no samples."""
+    told = explanation(opened(kind=HANG, domain=None), replace(scene(Scenario()), rows=()))
+    assert told["samples"] == {"steps": [], "step_seconds": []}
+
+
+def test_ten_thousand_ranks_make_no_longer_explanation():
+    """Neither do long names, and what was not measured is null."""
+    many = 10_240
+    topology = from_degrees({"tp": 8, "pp": 8, "dp": 160}, many)
+    rows = [
+        replace(row, ranks=np.arange(many), **{name: np.tile(getattr(row, name), many // 8) for name in ARRAYS})
+        for row in scene(Scenario(degrees="dp=8")).rows
+    ]
+    rows[5].self_seconds[3] = np.nan
+    wide = Scene(rows=rows, topology=topology, policy=Policy(), hostname=lambda r: f"{r}" * 100)
+    told = explanation(opened(ranks=tuple(range(3, 2000))), wide)
+    assert told["samples"]["own_seconds"][5] is None
+    assert size(told | {"changes": CHANGES_MAX * [change(62)]}) < BYTES_MAX
+
+
+ARRAYS = ("present", "flags", "duration", "self_seconds")
+
+
+def change(step):
+    return {"step": step, "cause": "compute", "ranks": list(range(10_000, 10_008)), "rank_count": 2000}
+
+
+def test_what_becomes_of_an_incident_is_written_down():
+    """Another cause and more ranks are changes, growing figures are none; the list is bounded, its first entry stays."""
+    stage = scene(Scenario(degrees="dp=8"))
+    now = opened()
+    (told,) = explain_told([ev.OpenIncident(cause_id="c", incident=now)], stage, EVENT)
+    now = replace(now, explanation=told.explanation)
+    assert (
+        explain_told([ev.UpdateIncident(cause_id="c", incident=replace(now, slowdown_ratio=2.0))], stage, EVENT) == []
+    )
+    for ranks in range(2, 40):
+        update = ev.UpdateIncident(cause_id="c", incident=replace(now, ranks=tuple(range(ranks)), cause="host"))
+        (told,) = explain_told([update], stage, EVENT)
+        now = replace(update.incident, explanation=told.explanation)
+    changes = now.explanation["changes"]
+    assert (len(changes), changes[0]["cause"], changes[-1]["rank_count"]) == (CHANGES_MAX, "compute", 39)
+    story = history(replace(now, closed_step=90))
+    assert [each["what"] for each in story[:3]] == ["began", "detected", "changed"]
+    assert (story[0]["step"], story[1]["step"], story[1]["ranks"], story[-1]) == (
+        60,
+        62,
+        [3],
+        {"step": 90, "what": "closed"},
+    )
+
+
+def test_an_incident_of_an_earlier_version_is_left_alone():
+    """It has no explanation, and the rows at hand are not those that it was decided from."""
+    update = ev.UpdateIncident(cause_id="c", incident=opened(ranks=(700,)))
+    assert explain_told([update], scene(Scenario()), EVENT) == []
+    assert [each["what"] for each in history(update.incident)] == ["began", "detected"]

@@ -1,0 +1,269 @@
+"""Runs that make no steps, as event lists: what is told of them, when, and what is not."""
+
+from dataclasses import replace
+
+import pytest
+
+from coordinator.decide import events as ev
+from coordinator.decide.casebook import RunMemory
+from coordinator.decide.state import RunMachine
+from coordinator.detect.hangs.hang import Hang
+from coordinator.settings.policy import Policy
+from lockstep.contracts.domains import from_degrees
+from tests.coordinator.conftest import finding, judged
+
+T = 1_000_000.0
+POLICY = Policy()
+RUN = POLICY.run
+LATE = Hang(cause="unknown", scope="rank", ranks=(2,), domain=("dp", "dp0"), evidence=("rank 2 is late",))
+NOBODY = Hang(cause="unknown", scope="job", ranks=(), domain=None, evidence=("all stand still",))
+LINK = Hang(cause="link", scope="group", ranks=(0, 1), domain=("dp", "dp0"), evidence=("the link",))
+SHAPE = {"topology": from_degrees({"dp": 4}, 4), "ranks": (0, 1, 2, 3)}
+
+
+class Story:
+    """A machine that is asked at each tick, as runs do, and told `hang` when it wants to know."""
+
+    def __init__(self, policy=POLICY, memory=None):
+        self.machine = RunMachine("job", policy, memory)
+        self.now = T
+        self.hang = LATE
+        self.told = []
+        self.feed(ev.AnnounceEvent, **SHAPE, is_finished=False)
+
+    def feed(self, form, **values):
+        given = self.machine.handle(form(unix_s=self.now, cause_id=form.__name__, **values))
+        self.told += [(type(i).__name__, self.now - T) for i in given]
+        return given
+
+    def judge(self, step, *findings, after=1.0, **more):
+        self.now += after
+        return self.feed(ev.StepJudgedEvent, judgement=judged(step, *findings, **({"step_seconds": 1.0} | more)))
+
+    def wait(self, seconds):
+        """Let whole seconds pass."""
+        given = []
+        for _ in range(round(seconds)):
+            self.now += 1.0
+            if self.machine.is_blocked(self.now):
+                given += self.feed(ev.StandstillEvent, hang=self.hang)
+            given += self.feed(ev.TickEvent)
+        return given
+
+    @property
+    def state(self):
+        return str(self.machine.state)
+
+    @property
+    def incident(self):
+        return self.machine.standstill.incident
+
+
+def stepping(policy=POLICY, steps=10, **more):
+    """Return a warm run of steps of 1 s; the last one ends at T + steps."""
+    story = Story(policy)
+    for step in range(60, 60 + steps):
+        story.judge(step, **more)
+    return story
+
+
+def test_from_silence_to_the_late_rank_and_back():
+    """Five usual steps of silence open one incident, which grows, is lost but not closed, and ends with the steps."""
+    story = stepping()
+    assert story.wait(5) == []
+    (opened,) = story.wait(1)
+    assert story.state == "hung"
+    incident = opened.incident
+    assert (incident.kind, incident.cause, incident.scope, incident.ranks) == ("hang", "unknown", "rank", (2,))
+    assert (incident.domain, incident.onset_step, incident.detected_step) == (("dp", "dp0"), 70, 70)
+    assert incident.lost_device_seconds == 4 * 6
+    assert incident.slowdown_ratio == 6.0
+    assert incident.evidence == ("rank 2 is late", "no step since 13:46:50 UTC; one usually takes 1 s")
+    assert incident.numbers["silence_seconds"] == 6.0
+    story.wait(60)
+    assert story.state == "lost"
+    closed = story.judge(70)
+    assert [type(i).__name__ for i in closed] == ["CloseIncident"]
+    assert (closed[0].incident.closed_step, closed[0].incident.state) == (70, "closed")
+    assert closed[0].incident.lost_device_seconds == 4 * 66
+    assert story.state == "healthy"
+    updates = [("UpdateIncident", 16.0 + 10 * n) for n in range(1, 7)]
+    assert story.told == [("OpenIncident", 16.0), *updates, ("CloseIncident", 77.0)]
+    assert story.machine.casebook.lost_device_seconds == 4 * 66
+
+
+@pytest.mark.parametrize(("step_seconds", "after"), [(0.1, 5.0), (2.0, 10.0)])
+def test_the_wait_is_five_steps_and_some_seconds_at_least(step_seconds, after):
+    """Short steps are given the seconds that records need to travel."""
+    story = stepping(step_seconds=step_seconds)
+    assert story.wait(after) == []
+    assert [type(i).__name__ for i in story.wait(1)] == ["OpenIncident"]
+
+
+def test_pauses_seen_before_are_no_hang():
+    """After a checkpoint of 20 s, flagged or not, silence counts from one and a half times that."""
+    story = stepping()
+    story.judge(70, after=20.0, step_seconds=20.0, disturbed=True)
+    story.judge(71)
+    assert story.wait(30) == []
+    assert [type(i).__name__ for i in story.wait(1)] == ["OpenIncident"]
+
+
+def test_a_hang_is_no_pause_to_get_used_to():
+    """After ten minutes of hanging, the next hang is told when a run may be lost, not after fifteen minutes."""
+    story = stepping()
+    story.wait(600)
+    story.judge(70, step_seconds=600.0)
+    story.judge(71)
+    assert story.told[-1][0] == "CloseIncident"
+    assert story.wait(RUN.hang_pause_factor * RUN.lost_seconds) == []
+    assert [type(i).__name__ for i in story.wait(1)] == ["OpenIncident"]
+
+
+def test_ranks_that_say_they_save_have_more_time():
+    """Who is late because it writes a checkpoint is told only when a run would be lost."""
+    story = stepping()
+    story.hang = replace(LATE, is_pause=True)
+    assert story.wait(RUN.lost_seconds) == []
+    opened = story.wait(1)
+    assert [type(i).__name__ for i in opened] == ["OpenIncident"]
+
+
+def test_a_verdict_that_names_nobody_waits_for_a_better_one():
+    """Without any news the run is lost and no more; when all are busy with something of their own, a minute is given."""
+    story = stepping()
+    story.hang = None
+    assert story.wait(70) == []
+    assert story.state == "lost"
+    story.hang = LATE
+    assert story.wait(1)[0].incident.ranks == (2,)
+    story = stepping()
+    story.hang = NOBODY
+    assert story.wait(RUN.lost_seconds) == []
+    assert story.wait(1)[0].incident.scope == "job"
+    story.hang = LINK
+    (updated,) = story.wait(1)
+    assert (updated.incident.cause, updated.incident.evidence[0]) == ("link", "the link")
+    story.hang = NOBODY  # the nodes say nothing any more: what was known is not forgotten
+    assert story.wait(5) == []
+    assert story.incident.ranks == (0, 1)
+
+
+def test_a_run_that_has_not_stepped_yet_has_a_minute_and_needs_a_name():
+    """Loading and compiling are silent: without a step only ranks that wait for others tell of a hang."""
+    story = Story()
+    story.hang = NOBODY
+    assert story.wait(600) == []
+    story = Story()
+    assert story.wait(RUN.lost_seconds) == []
+    (opened,) = story.wait(1)
+    assert (opened.incident.onset_step, opened.incident.evidence[-1]) == (0, "no step since 13:46:40 UTC")
+
+
+@pytest.mark.parametrize(("steps", "lost_records", "is_told"), [(3000, 0, True), (3000, 1, False), (100, 0, False)])
+def test_a_record_that_lacks_names_nobody_where_records_are_lost(steps, lost_records, is_told):
+    """By steps alone a late rank looks like a lost record: it is believed in runs that have long lost none."""
+    story = stepping(steps=steps)
+    for step in range(3060, 3060 + lost_records):
+        story.judge(step, reporting=3)
+    story.judge(3070)
+    story.hang = replace(LATE, is_measured=False)
+    assert [type(i).__name__ for i in story.wait(6)] == ["OpenIncident"] * is_told
+
+
+def test_a_run_that_warms_up_has_a_minute():
+    """Graphs are compiled in the first steps; the longest of them is no measure later."""
+    story = Story()
+    story.judge(0, step_seconds=50.0, warm=False)
+    assert story.wait(75) == []
+    story.judge(1, warm=False)
+    story.judge(2)
+    assert story.wait(5) == []
+    assert [type(i).__name__ for i in story.wait(1)] == ["OpenIncident"]
+
+
+def test_a_step_that_lacks_the_late_rank_is_no_sign_of_life():
+    """The others' records of the step are judged without it after the grace time; the hang goes on. The next one ends it."""
+    story = stepping()
+    assert story.wait(4) == []
+    story.judge(70, reporting=3)
+    assert [type(i).__name__ for i in story.wait(1)] == ["OpenIncident"]
+    assert story.incident.onset_step == 70
+    story.judge(70, reporting=3, after=0.0)
+    assert story.incident is None
+    assert story.state == "healthy"
+
+
+def test_a_rank_without_an_agent_does_not_make_a_hang():
+    """Once steps lack a rank for good they are steps like others."""
+    story = stepping()
+    for step in range(70, 120):
+        story.judge(step, reporting=3)
+    assert story.told == []
+
+
+def test_the_end_of_a_run_and_a_new_attempt_close_it():
+    """Neither of them leaves a hang open, and a run that ended well is never told to hang."""
+    story = stepping()
+    story.wait(6)
+    story.feed(ev.RestartedEvent)
+    assert (story.told[-1][0], story.incident, story.state) == ("CloseIncident", None, "warming")
+    story = stepping()
+    story.wait(6)
+    story.feed(ev.AnnounceEvent, **SHAPE, is_finished=True)
+    assert (story.told[-1][0], story.incident, story.state) == ("CloseIncident", None, "finished")
+    assert story.wait(100) == []
+
+
+def test_a_run_that_is_forgotten_leaves_nothing_open():
+    """A lost run keeps its incident until nobody expects it back."""
+    story = stepping()
+    story.wait(RUN.lost_keep_seconds)
+    assert story.incident is not None
+    assert [type(i).__name__ for i in story.wait(1)] == ["CloseIncident", "ForgetRun"]
+
+
+def test_a_hang_ends_a_capture_and_keeps_the_other_incidents():
+    """The steps that were to be captured do not come; the slow rank's incident stays open beside the hang."""
+    story = Story()
+    story.judge(60)
+    story.judge(62, finding())
+    assert story.state == "profiling"
+    story.wait(6)
+    assert (story.state, story.machine.captures.current) == ("hung", None)
+    assert sorted(i.kind for i in story.machine.casebook.incidents.values()) == ["hang", "slow_rank"]
+    story.judge(63, finding())
+    assert [i.kind for i in story.machine.casebook.incidents.values()] == ["slow_rank"]
+
+
+def test_a_restart_of_the_coordinator_goes_on_with_the_hang():
+    """The incident is kept, grows from its own beginning, is not told again, and closes with the next step."""
+    before = stepping()
+    before.wait(20)
+    memory = before.machine.memory()
+    story = Story(memory=RunMemory(**{name: getattr(memory, name) for name in memory.__dataclass_fields__}))
+    story.now = before.now
+    story.wait(10)
+    assert {name for name, _ in story.told} == {"UpdateIncident"}
+    assert (story.state, story.incident.id) == ("hung", before.incident.id)
+    assert story.incident.lost_device_seconds == 4 * 30
+    story.judge(70)
+    assert story.told[-1][0] == "CloseIncident"
+
+
+def test_a_verdict_that_nobody_asked_for_is_ignored():
+    """A run that steps does not hang, whatever is said of it."""
+    story = stepping()
+    assert story.feed(ev.StandstillEvent, hang=LATE) == []
+    assert story.state == "healthy"
+
+
+def test_same_events_give_the_same_instructions():
+    """No clock and no chance."""
+
+    def tell():
+        story = stepping()
+        given = story.wait(30)
+        return given, story.judge(70), story.machine.memory()
+
+    assert tell() == tell()

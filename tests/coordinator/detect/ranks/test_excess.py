@@ -1,0 +1,165 @@
+"""The test for one series: what raises an alarm, what never does."""
+
+import numpy as np
+import pytest
+
+from coordinator.detect.ranks.excess import ExcessTest
+from coordinator.settings.policy import ExcessPolicy
+
+POLICY = ExcessPolicy()
+
+
+def run(values, *, pools=None):
+    """Feed rows of shape (steps, series); return the test and the first alarmed step of each series."""
+    values = np.asarray(values, dtype=float)
+    test = ExcessTest([np.zeros(values.shape[1], dtype=np.intp) if pools is None else np.asarray(pools)], POLICY)
+    first = [None] * values.shape[1]
+    for step, row in enumerate(values):
+        test.step(row, step)
+        for series in np.flatnonzero(test.alarm_N):
+            first[series] = step if first[series] is None else first[series]
+    return test, first
+
+
+def noise(steps=120, series=8, sigma=0.004, seed=0):
+    return np.random.default_rng(seed).normal(0, sigma, (steps, series))
+
+
+def test_a_lasting_excess_alarms_on_its_third_step():
+    """Five percent above twelve sigma of noise is told at the third step, with its onset and size."""
+    values = noise()
+    values[60:, 3] += 0.05
+    test, first = run(values)
+    assert first == [None, None, None, 62, None, None, None, None]
+    assert test.onset_N[3] == 60
+    assert test.level_N[3] == pytest.approx(0.05, abs=0.005)
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_a_stall_of_one_or_two_steps_never_alarms(length):
+    """However long a rank stalls in one or two steps, it is no fault."""
+    values = noise()
+    values[60 : 60 + length, 3] += 50.0
+    assert run(values)[1] == [None] * 8
+
+
+def test_half_of_the_series_may_be_slow():
+    """Noise learnt from differences holds when half the series are faulty."""
+    values = noise()
+    values[60:, :4] += 0.05
+    assert run(values)[1] == [62, 62, 62, 62, None, None, None, None]
+
+
+def test_a_static_spread_of_silicon_is_absorbed_and_more_is_not():
+    """One percent from the first step is silicon, five percent from the first step is a fault."""
+    values = noise()
+    values[:, 1] += 0.01
+    values[:, 2] += 0.05
+    _, first = run(values)
+    assert first[1] is None
+    assert first[2] <= 5
+
+
+def test_an_alarm_ends_after_quiet_steps_and_not_before():
+    """Five quiet steps clear an alarm; a missing value is not a quiet step."""
+    values = noise()
+    values[60:80, 0] += 0.05
+    values[80:84, 0] = np.nan
+    test, _ = run(values[:88])
+    assert test.alarm_N[0]
+    test, _ = run(values[:90])
+    assert not test.alarm_N[0]
+    assert test.onset_N[0] == -1
+
+
+def test_missing_values_change_nothing():
+    """A series without values keeps its memory and alarms when its values are back and high."""
+    values = noise()
+    values[60:, 0] += 0.05
+    values[61:64, 0] = np.nan
+    assert run(values)[1][0] == 65
+
+
+def test_pools_keep_their_own_noise():
+    """A noisy pool does not hide a fault in a quiet one, nor does the quiet one make the noisy one alarm."""
+    values = np.hstack([noise(series=4), noise(series=4, sigma=0.03, seed=1)])
+    values[60:, 0] += 0.05
+    _, first = run(values, pools=[0] * 4 + [1] * 4)
+    assert first == [62] + [None] * 7
+
+
+def test_nothing_is_said_before_noise_is_known():
+    """In a noisy job, where few differences say little, there is no alarm inside the warm-up, whatever happens."""
+    values = noise(steps=POLICY.warm_up_steps, sigma=0.1)
+    values[:, 0] += 5.0
+    assert run(values)[1] == [None] * 8
+
+
+def test_a_quiet_job_is_judged_from_its_first_steps():
+    """Five percent from the very first step is told in five steps, as soon as differences show how quiet the job is."""
+    values = noise(seed=4)
+    values[:, 3] += 0.05
+    _, first = run(values)
+    assert first[:3] + first[4:] == [None] * 7
+    assert first[3] <= 5
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_healthy_noise_never_alarms(seed):
+    """Gaussian noise of any size raises nothing in 1,000 steps of 32 series."""
+    for sigma in (0.001, 0.004, 0.02, 0.2):
+        assert run(noise(steps=1000, series=32, sigma=sigma, seed=seed))[1] == [None] * 32
+
+
+@pytest.mark.parametrize("at", [5, 30, 59, 61, 70])
+def test_a_memory_taken_back_goes_on_as_if_nothing_had_been(at):
+    """Before, inside and after a fault's first steps: the test that recalls gives the same verdicts as the one before."""
+    values = noise(steps=110, series=12)
+    values[60:90, 3] += 0.05
+    pools = np.repeat(range(2), 6)
+    whole, first = ExcessTest([pools], POLICY), ExcessTest([pools], POLICY)
+    for step, row in enumerate(values[:at]):
+        whole.step(row, step)
+        first.step(row, step)
+    second = ExcessTest([pools], POLICY)
+    assert second.recall({name: value.copy() for name, value in first.memory().items()})
+    for step, row in enumerate(values[at:], start=at):
+        whole.step(row, step)
+        second.step(row, step)
+        assert second.alarm_N.tolist() == whole.alarm_N.tolist()
+        assert second.onset_N.tolist() == whole.onset_N.tolist()
+    assert second.level_N == pytest.approx(whole.level_N)
+
+
+def test_a_memory_of_another_shape_is_refused_whole():
+    """Nothing of it is taken."""
+    small, large = ExcessTest([np.zeros(4, dtype=np.intp)], POLICY), ExcessTest([np.zeros(8, dtype=np.intp)], POLICY)
+    for step, row in enumerate(noise(series=4)):
+        small.step(row, step)
+    assert not large.recall(small.memory())
+    assert large.judged == 0
+
+
+def test_a_threshold_can_be_changed_while_the_test_runs():
+    """What was learnt stays: a higher floor ends nothing that is learnt, and silences what lies below it."""
+    values = noise()
+    values[60:, 3] += 0.05
+    strict = ExcessTest([np.zeros(8, dtype=np.intp)], POLICY)
+    for step, row in enumerate(values):
+        if step == 50:
+            strict.adopt(ExcessPolicy(floor_ratio=0.08))
+        strict.step(row, step)
+        assert not strict.alarm_N.any()
+    strict.adopt(POLICY)
+    strict.step(values[-1], len(values))
+    assert np.flatnonzero(strict.alarm_N).tolist() == [3]
+
+
+def test_what_was_silicon_before_is_no_part_of_the_onset():
+    """A series that has lain a percent high for long, and then turns slow, began when it turned slow."""
+    values = noise(seed=2)
+    values[:, 3] += 0.011
+    values[80:, 3] += 0.05
+    test, first = run(values)
+    assert first[3] == 82
+    assert 76 <= test.onset_N[3] <= 80

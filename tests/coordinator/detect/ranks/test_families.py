@@ -1,0 +1,69 @@
+"""Series of several kinds in one test."""
+
+import numpy as np
+
+from coordinator.detect.ranks.excess import ExcessTest
+from coordinator.settings.policy import ExcessPolicy
+
+POLICY = ExcessPolicy()
+POOLS = (np.repeat([0, 1], 8), np.zeros(4, dtype=np.intp), np.zeros(3, dtype=np.intp))
+SIGMAS = (0.004, 0.001, 0.02)
+
+
+def rows(steps=120):
+    """Noise of three kinds, a fault of each, a wild step, and values that are missing; arrays of shape (steps, N)."""
+    rng = np.random.default_rng(6)
+    parts = [rng.normal(0, sigma, (steps, len(own))) for own, sigma in zip(POOLS, SIGMAS, strict=True)]
+    parts[0][60:90, 3] += 0.05
+    parts[1][40:70, 2] += 0.04
+    parts[2][50, 1] += 9.0
+    parts[2][80:, 0] += 1.0
+    parts[0][rng.random(parts[0].shape) < 0.02] = np.nan
+    return parts
+
+
+def test_families_are_judged_as_they_would_be_alone():
+    """Alarms, levels, onsets, noise and what is suspicious are those of a test of their own, to the last bit."""
+    together = ExcessTest(POOLS, POLICY)
+    alone = [ExcessTest([own], POLICY) for own in POOLS]
+    parts, seen = rows(), set()
+    for step, row in enumerate(zip(*parts, strict=True)):
+        together.step(np.concatenate(row), step)
+        for family, test, own in zip(together.families, alone, row, strict=True):
+            test.step(own, step)
+            assert family.alarm_N.tolist() == test.alarm_N.tolist()
+            assert np.array_equal(family.sigma_P, test.noise.sigma_P, equal_nan=True)
+            assert sorted(family.suspicious.tolist()) == sorted(test.suspicious.tolist())
+            assert family.is_alarmed == bool(test.alarm_N.any())
+            for series in np.flatnonzero(test.alarm_N).tolist():
+                assert series in family
+                assert family.level_and_onset(series) == test.alarms.of(series)
+                assert family.noise_of(series) == test.noise_of(series)
+                seen.add((family, series))
+    assert len(seen) == 3
+
+
+def test_a_family_may_have_a_threshold_of_its_own():
+    """Three clear steps alarm in one, the other waits for a fourth."""
+    test = ExcessTest([np.zeros(8, dtype=np.intp)] * 2, POLICY)
+    test.adopt(POLICY, alarm_sigmas=[(test.families[1], 15.0)])
+    values = np.random.default_rng(0).normal(0, 0.004, (70, 16))
+    values[60:, [3, 11]] += 0.1
+    first = {}
+    for step, row in enumerate(values):
+        test.step(row, step)
+        for series in test.alarms.series_A.tolist():
+            first.setdefault(series, step)
+    assert first == {3: 62, 11: 63}
+
+
+def test_a_family_that_is_compared_with_its_past_is_not_judged_early():
+    """In the first steps of a quiet job only the other one is."""
+    test = ExcessTest([np.zeros(8, dtype=np.intp)] * 2, POLICY)
+    test.forbid_early([test.families[1]])
+    values = np.random.default_rng(4).normal(0, 0.004, (18, 16))
+    values[:, [3, 11]] += 0.05
+    for step, row in enumerate(values):
+        test.step(row, step)
+    assert test.alarms.series_A.tolist() == [3]
+    assert (test.families[0].is_warm, test.families[1].is_warm) == (True, False)

@@ -1,0 +1,100 @@
+"""How much healthy series scatter."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from coordinator.detect.ranks.noise import PooledNoise
+from coordinator.detect.ranks.pools import Pools
+from coordinator.settings.policy import ExcessPolicy
+
+POLICY = ExcessPolicy()
+
+
+def learnt(values, pools=None, left_out=None):
+    """Feed differences of rows of shape (steps, series); return the noise."""
+    count = values.shape[1]
+    noise = PooledNoise(Pools(np.zeros(count, dtype=np.intp) if pools is None else np.asarray(pools)))
+    for before, after in itertools.pairwise(values):
+        noise.learn(np.abs(after - before).astype(np.float32), left_out, POLICY)
+    return noise
+
+
+def gaussian(sigma=0.004, steps=300, series=16, seed=0):
+    return np.random.default_rng(seed).normal(0, sigma, (steps, series))
+
+
+@pytest.mark.parametrize("sigma", [1e-4, 0.004, 0.2])
+def test_gaussian_noise_is_measured(sigma):
+    """Whatever its size, the standard deviation is right to a few percent after a few hundred steps."""
+    assert learnt(gaussian(sigma)).sigma_P[0] == pytest.approx(sigma, rel=0.06)
+
+
+def test_a_lasting_fault_of_half_the_series_changes_nothing():
+    """Differences know nothing of what lasts: here a median absolute deviation would be ten times too large."""
+    values = gaussian()
+    values[150:, :8] += 0.05
+    assert learnt(values).sigma_P[0] == pytest.approx(0.004, rel=0.1)
+
+
+def test_rare_stalls_hardly_count():
+    """One stall of 100 % in a thousand differences moves the figure by no more than a tenth."""
+    values = gaussian(steps=500)
+    values[100::125, 3] += 1.0
+    assert learnt(values).sigma_P[0] < 0.0044
+
+
+def test_bursts_that_are_common_are_learnt_for_what_they_are():
+    """Where a tenth of the steps are bursts, they are this pool's noise, not its outliers."""
+    rng = np.random.default_rng(1)
+    values = gaussian(steps=400) + (rng.random((400, 16)) < 0.1) * rng.uniform(0.1, 0.9, (400, 16))
+    assert learnt(values).sigma_P[0] > 0.05
+
+
+@pytest.mark.parametrize("pools", [[0] * 8 + [1] * 8, [0, 1] * 8, [0] * 5 + [1] * 11])
+def test_pools_do_not_mix(pools):
+    """Side by side, interleaved or of different sizes: each pool has the noise of its own series."""
+    quiet, loud = gaussian(0.004), gaussian(0.1, seed=1)
+    values = np.where(np.array(pools) == 0, quiet, loud)
+    assert learnt(values, pools).sigma_P == pytest.approx([0.004, 0.1], rel=0.1)
+
+
+def test_what_was_not_seen_does_not_count():
+    """A pool without a value in a step keeps its figure, and its samples are those that were seen."""
+    noise = learnt(gaussian(), [0] * 8 + [1] * 8, np.arange(8, 16))
+    assert noise.sigma_P[0] == pytest.approx(0.004, rel=0.1)
+    assert np.isnan(noise.sigma_P[1])
+    assert noise.samples_P.tolist() == [299 * 8, 0]
+
+
+def test_few_samples_are_taken_with_caution():
+    """The margin is wide at first and gone after a thousand samples."""
+    assert learnt(gaussian(steps=2)).cautious_P[0] > 1.3 * learnt(gaussian(steps=2)).sigma_P[0]
+    noise = learnt(gaussian(steps=300))
+    assert noise.cautious_P[0] == pytest.approx(noise.sigma_P[0], rel=0.05)
+
+
+def test_equal_figures_at_first_do_not_stick():
+    """A clock too coarse for the first steps leaves no noise of zero behind, to which everything would be a burst."""
+    values = gaussian(steps=200)
+    values[:3] = 0.0
+    assert learnt(values).sigma_P[0] == pytest.approx(0.004, rel=0.1)
+
+
+def test_one_wild_series_does_not_set_the_first_figure():
+    """The middle difference does: the others are not taken for as wild as it is."""
+    values = gaussian(steps=3)
+    values[:, 5] *= 1e5
+    assert learnt(values).sigma_P[0] < 0.1
+
+
+def test_series_that_are_the_reference_stand_still():
+    """Of two ranks the lower one is the reference: a quarter of all steps show no move, and noise reads as half."""
+    pairs = gaussian(series=16)
+    excess = np.maximum(pairs, 0)
+    assert learnt(pairs).still_P[0] == pytest.approx(0.056, abs=0.03)
+    halved = learnt(excess)
+    assert halved.still_P[0] > 0.25
+    assert halved.sigma_P[0] < 0.6 * 0.004
+    assert learnt(excess, left_out=np.arange(8)).still_P[0] == pytest.approx(halved.still_P[0], abs=0.06)

@@ -1,0 +1,260 @@
+"""Which rank is slow, on recorded and generated jobs."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coordinator.detect.ranks.slow_rank import SlowRankTest
+from coordinator.settings.policy import ExcessPolicy
+from tests.coordinator.scenarios import SHARED_CORES, Scenario, generate
+
+DATA = Path(__file__).parents[2] / "data"
+"""Four processes on two shared cores: own work and step, recorded, in microseconds.
+
+With a barrier, or (`gloo`) training the demonstration's model, once beside a stranger that takes a core for seconds.
+"""
+POLICY = ExcessPolicy()
+
+
+def recorded(path):
+    """Return (own work, step) of a recording, seconds, of shapes (steps, 4) and (steps,)."""
+    table = np.loadtxt(path, delimiter=",", skiprows=1) / 1e6
+    return table[:, 1:], table[:, 0]
+
+
+def first_alarms(own, stages=None, replicas=None):
+    """Return {rank: first step in alarm}."""
+    ranks = own.shape[1]
+    test = SlowRankTest(stages or [0] * ranks, replicas or list(range(ranks)), POLICY)
+    first = {}
+    for step, row in enumerate(own):
+        test.step(row, step)
+        for rank in np.flatnonzero(test.slow_R):
+            first.setdefault(int(rank), step)
+    return first
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("healthy-*.csv")), ids=lambda path: path.stem)
+def test_recorded_healthy_jobs_are_silent(path):
+    """A job of 4 processes on 2 busy cores accuses nobody, though ranks are descheduled for steps on end."""
+    assert first_alarms(recorded(path)[0]) == {}
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("healthy-*-gloo*.csv")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("rank", range(4))
+@pytest.mark.parametrize("begin", [80, 300])
+def test_twice_a_step_more_work_is_found_on_its_third_step(path, rank, begin):
+    """In a recorded DistributedDataParallel job, stranger on a core or not, a rank that turns slow is named by then."""
+    own, step_s = recorded(path)
+    own = own[: begin + 40].copy()
+    own[begin:, rank] += 2 * np.median(step_s)
+    found = first_alarms(own)
+    assert found.keys() == {rank}
+    assert found[rank] <= begin + 2
+
+
+def test_a_recorded_fault_is_found_on_its_third_step():
+    """A rank that sleeps three steps' length from step 120 on is named alone, on its third slow step."""
+    assert first_alarms(recorded(DATA / "sleep-3x-rank2-from-120.csv")[0]) == {2: 122}
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("*-rank2-from-100*.csv")), ids=lambda path: path.stem)
+def test_recorded_faults_of_one_step_length_accuse_nobody_else(path):
+    """On shared cores one step's length is what a stranger on a core costs: named late or not in 30 steps, never wrong."""
+    found = first_alarms(recorded(path)[0])
+    assert found.keys() <= {2}
+    assert all(step >= 102 for step in found.values())
+
+
+def test_step_time_names_nobody():
+    """The same fault is invisible in step time: it is the quantity that finds it, not the test."""
+    recording = generate(Scenario(degrees="dp=8").with_fault("compute", 3, seconds=0.2, begin=60))
+    assert first_alarms(recording.duration) == {}
+    assert first_alarms(recording.self_seconds) == {3: 62}
+
+
+def test_waiting_in_one_domain_points_at_a_whole_replica():
+    """Ranks of the culprit's tensor group wait as little as it does in data parallelism; own work tells them apart."""
+    recording = generate(Scenario(degrees="tp=4,dp=4").with_fault("compute", 5, seconds=0.04, begin=60))
+    least = recording.waits["dp"][70:].mean(axis=0)
+    assert set(np.argsort(least)[:4].tolist()) == {4, 5, 6, 7}
+    assert first_alarms(recording.self_seconds).keys() == {5}
+
+
+def test_a_slow_replica_is_named_as_a_whole():
+    """A node that is a replica slows all its ranks: what the replica shares is tested too."""
+    recording = generate(Scenario(degrees="tp=4,dp=4").with_fault("compute", 4, 5, 6, 7, seconds=0.04, begin=60))
+    replicas = [rank // 4 for rank in range(16)]
+    assert first_alarms(recording.self_seconds, replicas=replicas) == dict.fromkeys((4, 5, 6, 7), 62)
+
+
+def test_sequence_imbalance_is_no_fault_and_hides_none():
+    """Uneven batches of 12 % accuse nobody; +10 % under them is found, because replicas move together in seconds."""
+    scenario = Scenario(degrees="tp=4,dp=8", sequence_sigma=0.12, steps=200)
+    replicas = [rank // 4 for rank in range(32)]
+    assert first_alarms(generate(scenario).self_seconds, replicas=replicas) == {}
+    slow = generate(scenario.with_fault("compute", 9, seconds=0.043, begin=60))
+    found = first_alarms(slow.self_seconds, replicas=replicas)
+    assert found.keys() == {9}
+    assert found[9] <= 64
+    assert first_alarms(slow.self_seconds) == {}
+
+
+def test_a_rank_without_peers_is_judged_by_its_past():
+    """In a pure pipeline nobody does the same work: a stage that turns slow is found, the others are not."""
+    recording = generate(
+        Scenario(degrees="pp=4", last_stage_factor=1.3).with_fault("compute", 1, seconds=0.03, begin=60)
+    )
+    found = first_alarms(recording.self_seconds, stages=[0, 1, 2, 3])
+    assert found.keys() == {1}
+    assert found[1] <= 63
+
+
+def test_blind_ranks_are_not_judged():
+    """A rank without measured waits has no own work to compare; the others are judged without it."""
+    own = generate(Scenario(degrees="dp=8").with_fault("compute", 3, seconds=0.03, begin=60)).self_seconds.copy()
+    own[:, 0] = np.nan
+    assert first_alarms(own) == {3: 62}
+    assert first_alarms(np.full((60, 4), np.nan)) == {}
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 1000), scale=st.floats(1e-3, 1e3), order=st.permutations(range(8)))
+def test_verdicts_do_not_depend_on_rank_order_or_time_scale(seed, scale, order):
+    """Renumbering ranks renumbers the verdict, and a job a thousand times slower gives the same one."""
+    scenario = Scenario(degrees="dp=8", steps=80, seed=seed).with_fault("compute", 2, seconds=0.02, begin=50)
+    own = generate(scenario).self_seconds
+    expected = {order.index(rank): step for rank, step in first_alarms(own).items()}
+    assert first_alarms(own[:, order] * scale) == expected
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_generated_noise_of_shared_cores(seed):
+    """300 healthy steps of the noisy profile are silent; work three times as long is found on its third step."""
+    noisy = Scenario(
+        degrees="dp=4", steps=300, seed=seed, noise=SHARED_CORES, compute=0.04, data=0.002, host=0.003, gc=0.001
+    )
+    assert first_alarms(generate(noisy).self_seconds) == {}
+    found = first_alarms(generate(noisy.with_fault("compute", 1, seconds=0.12, begin=100)).self_seconds)
+    assert found.keys() == {1}
+    assert found[1] <= 102
+
+
+@pytest.mark.parametrize(("degrees", "ranks"), [("dp=8", 8), ("tp=8,dp=16", 128), ("tp=8,pp=4,dp=32", 1024)])
+def test_five_percent_is_found_in_six_steps_at_any_size(degrees, ranks):
+    """On a quiet job of 8 to 1,024 ranks, +5 % is found on the right rank in 3 to 6 steps, and nothing else is."""
+    scenario = Scenario(degrees=degrees, steps=90, missing=0.001).with_fault("compute", 5, seconds=0.022, begin=60)
+    recording = generate(scenario)
+    own = np.where(recording.present, recording.self_seconds, np.nan)
+    replicas = [(rank // 8) % (ranks // 8) for rank in range(ranks)] if ranks > 8 else None
+    found = first_alarms(own, stages=list(recording.topology.stages), replicas=replicas)
+    assert found.keys() == {5}
+    assert 62 <= found[5] <= 65
+
+
+@pytest.mark.parametrize("tokens_known", [False, True])
+def test_hot_experts_are_no_fault_with_tokens_or_without(tokens_known):
+    """Ranks of one place share their expert's load: it accuses nobody, and a slow rank among them is still found."""
+    rng = np.random.default_rng(3)
+    ranks, experts, steps = 32, 4, 160
+    place = [rank // 2 % experts for rank in range(ranks)]  # tensor groups of two, then experts, then replicas
+    load = np.exp(np.cumsum(rng.normal(0, 0.02, (steps, experts)), axis=0))[:, place]
+    compute = 0.4 * (1 + 0.5 * (load - 1)) * rng.normal(1, 0.004, (steps, ranks))
+    replicas = [rank // 2 for rank in range(ranks)]
+
+    def alarms(compute):
+        test = SlowRankTest([0] * ranks, replicas, POLICY, place_R=place)
+        first = {}
+        for step, row in enumerate(compute):
+            work = 8192 * load[step] if tokens_known else np.full(ranks, np.nan)
+            test.step(row + 0.03, step, compute_R=row, work_R=work)
+            for rank in np.flatnonzero(test.slow_R):
+                first.setdefault(int(rank), step)
+        return first
+
+    assert alarms(compute) == {}
+    compute[90:, 5] += 0.03
+    found = alarms(compute)
+    assert found.keys() == {5}
+    assert found[5] <= 94
+
+
+def test_a_whole_stage_that_turns_slow_is_found_by_its_past():
+    """A node that is a pipeline stage has no peers: its work among the stages' was shorter before."""
+    recording = generate(Scenario(degrees="tp=4,pp=2").with_fault("compute", 4, 5, 6, 7, seconds=0.04, begin=60))
+    found = first_alarms(recording.self_seconds, stages=[0] * 4 + [1] * 4, replicas=[0] * 8)
+    assert found.keys() == {4, 5, 6, 7}
+    assert max(found.values()) <= 65
+
+
+def test_a_missing_member_says_nothing_of_its_replica():
+    """Of two ranks that share a batch one is silent now and then: the other is not taken for what both share."""
+    scenario = Scenario(degrees="tp=2,dp=8", sequence_sigma=0.12, steps=200, missing=0.02)
+    recording = generate(scenario)
+    own = np.where(recording.present, recording.self_seconds, np.nan)
+    assert first_alarms(own, replicas=[rank // 2 for rank in range(16)]) == {}
+
+
+def test_who_is_left_alone_is_judged_and_names_nobody_else():
+    """A slow rank's partner falls silent for good: the slow one is named, and the silent one is not named with it."""
+    recording = generate(Scenario(degrees="tp=2,dp=4", steps=140).with_fault("compute", 2, seconds=0.04, begin=70))
+    own = recording.self_seconds.copy()
+    own[60:, 3] = np.nan
+    found = first_alarms(own, replicas=[rank // 2 for rank in range(8)])
+    assert found.keys() == {2}
+    assert found[2] <= 73
+    own[90:100, 3] = recording.self_seconds[90:100, 3]
+    assert first_alarms(own, replicas=[rank // 2 for rank in range(8)]).keys() == {2}
+
+
+def test_one_long_step_of_a_stage_does_not_become_its_past():
+    """A replica that writes alone stalls its stage for seconds: the other stage is not slow among the stages then."""
+    own = generate(Scenario(degrees="tp=2,pp=2,dp=2", steps=160)).self_seconds.copy()
+    own[90, :4] += 3.0
+    assert first_alarms(own, stages=[0] * 4 + [1] * 4, replicas=[0, 0, 1, 1] * 2) == {}
+
+
+@pytest.mark.parametrize("lie", ["nothing", "hours"])
+def test_a_rank_that_lies_about_its_work_hides_nobody(lie):
+    """Of two ranks that share a batch one tells nonsense from the first step on: a slow rank elsewhere is still found."""
+    recording = generate(Scenario(degrees="tp=2,dp=4", steps=140).with_fault("compute", 5, seconds=0.03, begin=80))
+    own = recording.self_seconds.copy()
+    own[:, 2] = 1e-9 if lie == "nothing" else 1e4
+    found = first_alarms(own, replicas=[rank // 2 for rank in range(8)])
+    assert found.keys() - {2} == {5}
+    assert found[5] <= 86
+
+
+@pytest.mark.parametrize(
+    ("seed", "first", "second", "steps"), [(0, 1.0, 0.3, 3), (2, 1.0, 0.3, 3), (1, 0.5, 0.2, 4), (3, 0.6, 0.2, 6)]
+)
+def test_warm_up_is_no_past_of_stages(seed, first, second, steps):
+    """Stages that warm up differently and then go on alike: none of them was ever faster than it is."""
+    rng = np.random.default_rng(seed)
+    own = rng.normal(0.4, 0.0016, (120, 8)) * (1 + rng.normal(0, 0.05, (120, 1)))
+    own += np.exp(-np.arange(120) / steps)[:, None] * np.repeat([first, second], 4) * 0.4
+    assert first_alarms(own, stages=[0] * 4 + [1] * 4, replicas=[0, 1, 2, 3] * 2) == {}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_batch_ramp_leaves_no_stage_behind(seed):
+    """The batch doubles over a hundred steps, of which a longer stage feels a little more: its past follows as theirs do."""
+    rng = np.random.default_rng(seed)
+    ramp = 1 + np.clip((np.arange(220) - 40) / 100, 0, 1)
+    compute = np.repeat([0.9, 1.0, 1.1, 1.45], 8) * ramp[:, None] * rng.normal(1, 0.004, (220, 32))
+    own = 0.4 * (0.074 + compute)
+    assert first_alarms(own, stages=np.repeat(range(4), 8).tolist(), replicas=list(range(8)) * 4) == {}
+
+
+def test_a_stage_is_found_in_the_middle_of_a_batch_ramp():
+    """What all have in common is followed, what one stage has beyond it is not."""
+    rng = np.random.default_rng(4)
+    ramp = 1 + np.clip((np.arange(160) - 40) / 100, 0, 1)
+    own = 0.4 * np.repeat([0.9, 1.0, 1.1, 1.45], 8) * ramp[:, None] * rng.normal(1, 0.004, (160, 32))
+    own[90:, 8:16] *= 1.1
+    found = first_alarms(own, stages=np.repeat(range(4), 8).tolist(), replicas=list(range(8)) * 4)
+    assert found.keys() == set(range(8, 16))
+    assert max(found.values()) <= 100

@@ -1,0 +1,285 @@
+"""The run against its own history."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coordinator.detect.runs.fluctuation import FluctuationTest, RunSample
+from coordinator.settings.policy import FluctuationPolicy
+
+DATA = Path(__file__).parents[2] / "data"
+POLICY = FluctuationPolicy()
+TOKENS = 8192.0
+
+
+def steps(count=200, *, noise=0.007, memory=0.5, seed=0, hiccups=0.0):
+    """Return step times around half a second with noise of standard deviation `noise`."""
+    rng = np.random.default_rng(seed)
+    shock = rng.normal(0, noise * np.sqrt(1 - memory**2), count)
+    values = np.zeros(count)
+    for step in range(1, count):
+        values[step] = memory * values[step - 1] + shock[step]
+    return 0.5 * np.exp(values) * (1 + (rng.random(count) < hiccups) * rng.uniform(0.2, 1.0, count))
+
+
+def feed(values, *, work=None, imbalance=None, test=None):
+    """Return the test and (step, onset, level, sure) of each alarm as it was raised."""
+    test = test or FluctuationTest(POLICY)
+    alarms, before = [], test.fluctuating
+    for step, value in enumerate(values):
+        more = {} if work is None else {"work": float(work[step])}
+        more |= {} if imbalance is None else {"imbalance_seconds": float(imbalance[step])}
+        test.step(RunSample(step_seconds=float(value), **more), step)
+        if test.fluctuating and not before:
+            alarms.append((step, test.onset_step, test.level_ratio, test.is_sure))
+        before = test.fluctuating
+    return test, alarms
+
+
+@pytest.mark.parametrize(("ratio", "latest_p50", "latest_p95"), [(0.05, 3, 5), (0.08, 3, 4), (0.2, 3, 3), (1.0, 3, 3)])
+def test_a_slower_run_is_told_at_its_third_step(ratio, latest_p50, latest_p95):
+    """From +5 % up the verdict comes at the third step, mostly, with the step where it began and its size."""
+    latencies, onsets = [], []
+    for seed in range(20):
+        values = steps(seed=seed)
+        values[100:] *= 1 + ratio
+        test, alarms = feed(values)
+        ((first, onset, _, _),) = alarms
+        latencies.append(first - 99)
+        onsets.append(onset)
+        assert test.level_ratio == pytest.approx(ratio, rel=0.3)
+        assert test.baseline_seconds == pytest.approx(0.5, rel=0.02)
+    assert np.percentile(latencies, 50) <= latest_p50
+    assert np.percentile(latencies, 95) <= latest_p95
+    assert np.abs(np.array(onsets) - 100).max() <= 1
+
+
+def test_nothing_is_told_of_healthy_runs():
+    """Warm-up, hiccups of the whole job and its noise raise nothing in 20 runs."""
+    for seed in range(20):
+        values = steps(400, seed=1000 + seed, hiccups=1 / 400) * (1 + 0.8 * np.exp(-np.arange(400) / 3))
+        assert feed(values)[1] == [], seed
+
+
+@pytest.mark.parametrize(("noise", "memory"), [(0.015, 0.5), (0.03, 0.0), (0.03, 0.8)])
+def test_a_noisier_run_is_told_nothing_at_once_and_later_of_more(noise, memory):
+    """Noise that is larger or remembers longer: healthy, nothing is sure nor lasts; slower by 12 sigma, it is found."""
+    for seed in range(8):
+        values = steps(300, noise=noise, memory=memory, seed=seed)
+        test, lasts, longest = FluctuationTest(POLICY), 0, 0
+        for step, value in enumerate(values):
+            test.step(RunSample(step_seconds=float(value)), step)
+            lasts = lasts + 1 if test.fluctuating else 0
+            longest = max(longest, lasts)
+            assert not test.is_sure, seed
+        assert longest < 40
+        values[150:] *= 1 + 12 * noise
+        assert feed(values[:175])[0].fluctuating
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("healthy-*.csv")), ids=lambda path: path.stem)
+def test_recordings_of_shared_cores_are_never_sure(path):
+    """Four processes on two cores stumble for seconds: never told at once, and nothing lasts for half a minute."""
+    values = np.genfromtxt(path, delimiter=",", skip_header=1)[:, 0] / 1e6
+    test, longest, since = FluctuationTest(POLICY), 0.0, 0.0
+    for step, value in enumerate(values):
+        test.step(RunSample(step_seconds=float(value)), step)
+        assert not test.is_sure
+        since = since + value if test.fluctuating else 0.0
+        longest = max(longest, since)
+    assert longest < 15
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_a_short_pause_is_no_fluctuation(length):
+    """A checkpoint of one or two steps that nobody flagged is not told, nor learnt."""
+    values = steps(400)
+    for begin in range(40, 390, 30):
+        values[begin : begin + length] += 3.0
+    test, alarms = feed(values)
+    assert alarms == []
+    assert test.baseline_seconds == pytest.approx(0.5, rel=0.02)
+
+
+def test_where_long_steps_are_common_more_of_them_are_needed():
+    """One step in ten stalls, as where one of thousands of ranks always does: three in a row are chance there."""
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        values = steps(600, seed=seed) + 0.3 * (rng.random(600) < 0.1)
+        values[400:403] = 0.8
+        assert feed(values)[1] == [], seed
+        values[500:] += 0.3
+        assert 503 <= feed(values)[1][0][0] <= 510
+
+
+def test_a_slow_drift_of_the_data_is_followed():
+    """Five percent over 1,000 steps is a longer sequence, not a fault."""
+    assert feed(steps(1200) * np.linspace(1.0, 1.05, 1200))[1] == []
+
+
+def test_a_drift_is_told_before_it_is_large():
+    """0 to 15 % within 120 steps: the level does not follow it, and it is named at about 3.5 %."""
+    at = []
+    for seed in range(10):
+        values = steps(300, seed=seed) * (1 + 0.15 * np.clip((np.arange(300) - 99) / 120, 0, 1))
+        test, alarms = feed(values)
+        assert len(alarms) == 1
+        assert test.level_ratio == pytest.approx(0.15, abs=0.025)
+        at.append(0.15 * (alarms[0][0] - 99) / 120)
+    assert np.median(at) < 0.035
+    assert max(at) < 0.05
+
+
+def test_what_comes_and_goes_is_told_each_time():
+    """15 steps slow, 25 not, as under heat: five episodes, each told and ended, from the level of before."""
+    since = np.arange(300) - 100
+    test, alarms = feed(steps(300) * (1 + 0.08 * ((since >= 0) & (since % 40 < 15))))
+    assert [alarm[1] for alarm in alarms] == [100, 140, 180, 220, 260]
+    assert all(alarm[0] - alarm[1] <= 3 for alarm in alarms)
+    assert not test.fluctuating
+    assert test.baseline_seconds == pytest.approx(0.5, rel=0.02)
+
+
+def test_it_ends_when_the_run_is_fast_again():
+    """Five quiet steps end a fluctuation, and the baseline is the one from before."""
+    values = steps()
+    values[100:130] *= 1.2
+    test, alarms = feed(values[:134])
+    assert [alarm[0] for alarm in alarms] == [102]
+    assert test.fluctuating
+    test.step(RunSample(step_seconds=float(values[134])), 134)
+    assert not test.fluctuating
+    assert (test.onset_step, test.level_ratio, test.excess_seconds) == (-1, 0.0, 0.0)
+
+
+def test_an_improvement_becomes_the_level():
+    """Ten percent faster from one step on is the new normal: what then is 8 % slower is told, though it is no record."""
+    values = steps(300)
+    values[100:] *= 0.9
+    values[200:] *= 1.08
+    assert [alarm[1] for alarm in feed(values)[1]] == [200]
+
+
+@pytest.mark.parametrize("elasticity", [0.0, 0.5, 0.8, 1.05])
+def test_a_batch_ramp_is_no_slowdown(elasticity):
+    """A quarter more tokens at three steps, or 1 % more every few steps: the step may grow with the work, and less."""
+    for seed in range(3):
+        sudden = np.full(200, TOKENS)
+        for begin in (50, 100, 150):
+            sudden[begin:] *= 1.25
+        gradual = TOKENS * 1.01 ** np.clip((np.arange(300) - 50) // 3, 0, 40)
+        for work in (sudden, gradual):
+            values = steps(len(work), seed=seed) * (work / TOKENS) ** elasticity
+            assert feed(values, work=work)[1] == []
+
+
+def test_what_a_ramp_does_not_explain_is_a_slowdown():
+    """Beyond the band at the ramp's own step, and as ever some steps after it; without tokens a ramp is a slowdown."""
+    work = np.full(200, TOKENS)
+    work[80:] *= 1.25
+    values = steps() * (work / TOKENS) ** 0.8
+    assert [alarm[1] for alarm in feed(values)[1]] == [80]
+    beyond = np.where(np.arange(200) >= 80, values * 1.18, values)
+    assert [alarm[1] for alarm in feed(beyond, work=work)[1]] == [80]
+    later = np.where(np.arange(200) >= 120, values * 1.08, values)
+    assert [alarm[1] for alarm in feed(later, work=work)[1]] == [120]
+
+
+def test_batches_that_differ_each_step_do_not_hide_a_slowdown():
+    """Work with a spread of 15 % a step is taken off by the slope that the run showed: +8 % is told as ever."""
+    rng = np.random.default_rng(5)
+    work = TOKENS * np.exp(0.15 * rng.normal(size=300))
+    values = steps(300) * (work / TOKENS) ** 0.8
+    values[200:] *= 1.08
+    assert [alarm[1] for alarm in feed(values, work=work)[1]] == [200]
+    assert feed(values)[1] == []
+
+
+def test_what_the_longest_batch_adds_is_taken_off():
+    """Sequence lengths that stretch each step by another tenth are no noise where they are known."""
+    rng = np.random.default_rng(6)
+    imbalance = 0.1 * np.abs(rng.normal(size=200))
+    values = steps()
+    values[100:] *= 1.06
+    ((first, onset, _, sure),) = feed(values + imbalance, imbalance=imbalance)[1]
+    assert (first <= 105, onset, sure) == (True, 100, True)
+
+
+def test_the_published_trigger_is_reported_only_beyond_noise():
+    """Mean of 50 over the shortest exceeds 5 % on any noisy job; only what noise cannot explain is a figure."""
+    noisy = steps(noise=0.15, memory=0.0)
+    assert np.mean(noisy[-50:]) > 1.05 * noisy[-50:].min()
+    assert feed(noisy)[0].mean_over_best_ratio is None
+    grown = steps()
+    grown[-40:] *= 1.3
+    assert feed(grown)[0].mean_over_best_ratio == pytest.approx(0.25, abs=0.06)
+
+
+def test_the_published_trigger_is_a_floor_that_is_always_on():
+    """What the test itself would need more for, by a policy that hears nothing else, is told by the published rule."""
+    values = steps()
+    values[100:] *= 1.15
+    deaf = FluctuationTest(FluctuationPolicy(gate_sigmas=100.0))
+    ((step, *_),) = feed(values, test=deaf)[1]
+    assert 105 <= step <= 140
+
+
+@pytest.mark.parametrize("at", [10, 60, 99, 101, 104, 120])
+def test_a_restart_of_the_coordinator_changes_nothing(at):
+    """Taken down before, in and after a fault's first steps, it says what it would have said."""
+    work = np.where(np.arange(160) >= 70, 1.2, 1.0) * TOKENS
+    values = steps(160) * (work / TOKENS)
+    values[100:] *= 1.08
+    whole, alarms = feed(values, work=work)
+    first, before = feed(values[:at], work=work)
+    again = FluctuationTest(POLICY)
+    again.recall(first.memory())
+    for step in range(at, 160):
+        again.step(RunSample(step_seconds=float(values[step]), work=float(work[step])), step)
+    assert (again.fluctuating, again.onset_step, again.level_ratio) == (True, whole.onset_step, whole.level_ratio)
+    assert len(alarms) == 1
+    assert len(before) == (at > alarms[0][0])
+
+
+def test_a_memory_that_does_not_fit_is_left_alone():
+    """Wrong shapes and missing parts change nothing and raise nothing."""
+    test, _ = feed(steps(60))
+    level = test.baseline_seconds
+    test.recall({})
+    test.recall({"figures": np.zeros(3), "last": np.zeros(5), "noise.figures": np.zeros((2, 2))})
+    assert test.baseline_seconds == level
+
+
+def test_thresholds_may_change_while_it_runs():
+    """A higher floor from the next step on; what was learnt stays."""
+    values = steps()
+    values[100:] *= 1.06
+    test, alarms = feed(values[:90])
+    test.policy = FluctuationPolicy(floor_ratio=0.1)
+    for step in range(90, 200):
+        test.step(RunSample(step_seconds=float(values[step])), step)
+    assert (alarms, test.fluctuating) == ([], False)
+
+
+def test_steps_of_no_length_are_left_out():
+    """A record of nought, or one that is all imbalance, breaks nothing."""
+    values = steps()
+    values[60] = 0.0
+    imbalance = np.zeros(200)
+    imbalance[90] = 9.0
+    assert feed(values, imbalance=imbalance)[1] == []
+
+
+def test_a_run_that_starts_again_may_be_slower_for_a_while():
+    """Ten steps after a restart say nothing, and a slowdown that outlives them is told three steps later."""
+    values = steps()
+    values[100:108] *= 1.08
+    test, _ = feed(values[:100])
+    test.begin_attempt()
+    assert feed(values[100:], test=test)[1] == []
+    values[100:] *= 1.08
+    test, _ = feed(values[:100])
+    test.begin_attempt()
+    ((first, _, _, _),) = feed(values[100:], test=test)[1]
+    assert POLICY.young_steps < first + 1 <= POLICY.young_steps + 5

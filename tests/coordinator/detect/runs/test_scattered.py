@@ -1,0 +1,124 @@
+"""Collections of garbage out of step."""
+
+import numpy as np
+import pytest
+
+from coordinator.detect.runs.scattered import ScatteredGcTest
+from coordinator.settings.policy import GcPolicy
+
+STEP_SECONDS = 0.5
+
+
+def collections(ranks, steps=200, *, rate=0.0, begin=60, end=None, seconds=0.13, seed=0):
+    """Return what ranks collect, array of shape (steps, ranks): a little always, and much by chance from `begin` on."""
+    rng = np.random.default_rng(seed)
+    gc = 0.002 * (1 + 0.1 * rng.standard_normal((steps, ranks)))
+    hit = rng.random((steps, ranks)) < rate
+    hit[:begin] = False
+    hit[steps if end is None else end :] = False
+    return (gc + seconds * hit).astype(np.float32)
+
+
+def feed(gc, test=None):
+    """Return the test and the steps in which it had found something."""
+    test = test or ScatteredGcTest(gc.shape[1], GcPolicy())
+    found = []
+    for step, row in enumerate(gc):
+        test.step(row, STEP_SECONDS, step)
+        if test.found is not None:
+            found.append(step)
+    return test, found
+
+
+@pytest.mark.parametrize(("ranks", "rate", "latest"), [(128, 0.02, 10), (1024, 8 / 1024, 3)])
+def test_collections_out_of_step_are_told_within_steps(ranks, rate, latest):
+    """Three events on three ranks are enough; where many ranks collect, that is three steps."""
+    for seed in range(10):
+        test, found = feed(collections(ranks, rate=rate, seed=seed))
+        assert 60 <= found[0] < 60 + latest
+        assert found == list(range(found[0], 200))
+        assert test.found.onset_step <= found[0]
+
+
+def test_a_small_job_is_told_at_its_third_event():
+    """At eight ranks events are rare: the verdict comes with the third of them, on a third rank, and not before."""
+    gc = collections(8)
+    for step, rank in ((70, 0), (90, 3), (100, 3), (120, 6)):
+        gc[step, rank] += 0.3
+    test, found = feed(gc)
+    assert found[0] == 120
+    assert (test.found, found[-1] < 199) == (None, True)
+    gc[100, 3] -= 0.3
+    gc[101, 5] += 0.3
+    test, found = feed(gc[:150])
+    assert (found[0], test.found.onset_step, test.found.ranks) == (101, 70, (0, 3, 5, 6))
+
+
+def test_the_figures_say_what_the_job_pays_and_would_save():
+    """The longest collection of a step holds everybody; together, each rank's own would be all."""
+    gc = np.zeros((40, 4), dtype=np.float32)
+    for step in range(40):
+        gc[step, step % 4] = 0.1
+    test, _ = feed(gc)
+    assert test.found.lost_seconds == pytest.approx(0.075, rel=0.01)
+    assert test.found.saving_seconds == pytest.approx(0.75 * 0.075, rel=0.05)
+    assert test.found.lost_ratio == pytest.approx(0.15, rel=0.01)
+    assert test.found.numbers["ranks"] == 4
+
+
+@pytest.mark.parametrize("name", ["together", "one rank", "little always", "short", "rare", "most of them"])
+def test_what_is_no_fault_is_not_told(name):
+    """Synchronised collections, one rank's, a little in every step, short ones and a few in hundreds of steps."""
+    gc = collections(16, steps=400)
+    if name == "together":
+        gc[50::20] += 0.3
+    elif name == "one rank":
+        gc[50:, 5] += 0.2
+        gc[100, 1] += 0.2
+        gc[110, 2] += 0.2
+    elif name == "little always":
+        gc = gc * 8  # 3 % of a step on every rank, 10 % of that more or less
+    elif name == "short":
+        gc = collections(16, steps=400, rate=0.05, seconds=0.005)
+    elif name == "rare":
+        gc[np.arange(60, 400, 60), np.arange(6) * 2] += 0.3
+    else:
+        gc[50::20, :12] += 0.3
+    assert feed(gc)[1] == []
+
+
+def test_it_ends_when_collections_are_synchronised():
+    """Cured, it is over within a few of the usual distances between events."""
+    test, found = feed(collections(128, rate=0.02, end=120))
+    assert test.found is None
+    assert 120 <= found[-1] <= 135
+
+
+def test_missing_ranks_are_no_events():
+    """A rank without a record changes nothing, and its neighbours are still seen."""
+    gc = collections(64, rate=0.02)
+    gc[np.random.default_rng(1).random(gc.shape) < 0.05] = np.nan
+    gc[70] = np.nan
+    _, found = feed(gc)
+    assert 60 <= found[0] < 75
+    healthy = collections(64)
+    healthy[:, ::2] = np.nan
+    assert feed(healthy)[1] == []
+
+
+def test_what_was_seen_outlives_a_restart():
+    """The third event counts with the first two, though a new process sees it."""
+    gc = collections(8)
+    for step, rank in ((70, 0), (80, 3), (95, 6)):
+        gc[step, rank] += 0.3
+    whole, found = feed(gc[:96])
+    first, _ = feed(gc[:90])
+    again = ScatteredGcTest(8, GcPolicy())
+    again.recall(first.memory())
+    for step in range(90, 96):
+        again.step(gc[step], STEP_SECONDS, step)
+    assert again.found == whole.found
+    assert found[-1] == 95
+    again.recall({"events": np.zeros(3)})
+    again.recall({})
+    assert again.found == whole.found

@@ -1,0 +1,144 @@
+"""All detectors together, on whole jobs."""
+
+import numpy as np
+import pytest
+
+from coordinator.detect.findings import SLOW_RANK
+from coordinator.detect.judge import Judge
+from coordinator.settings.policy import Policy
+from tests.coordinator.scenarios import Scenario, generate
+
+POLICY = Policy()
+
+
+def judge_all(scenario, *, change=None):
+    """Return every judgement of a generated job."""
+    recording = generate(scenario)
+    if change is not None:
+        change(recording)
+    judge = Judge(np.arange(recording.topology.world_size), recording.topology, POLICY)
+    return [judge.judge(row) for row in recording.rows()]
+
+
+def first_finding(judgements, kind="slow_rank"):
+    return next((j.step, f) for j in judgements for f in j.findings if f.kind == kind)
+
+
+def named(judgements, kind="slow_rank"):
+    return {rank for j in judgements for f in j.findings if f.kind == kind for rank in f.ranks}
+
+
+@pytest.mark.parametrize("part", ["compute", "data", "gc", "host"])
+def test_the_third_slow_step_names_rank_cause_and_onset(part):
+    """A fault of any part is told at its third step, with rank, cause, onset, domain and the numbers behind it."""
+    judgements = judge_all(Scenario(degrees="dp=8").with_fault(part, 3, seconds=0.06, begin=60))
+    step, finding = first_finding(judgements)
+    assert (step, finding.ranks, finding.cause, finding.onset_step) == (62, (3,), part, 60)
+    assert finding.domain == ("dp", "dp0")
+    assert finding.excess_seconds == pytest.approx(0.06, rel=0.15)
+    assert f"peers_{part}_seconds" in finding.numbers
+    assert any("rank 3 works" in line for line in finding.evidence)
+    assert named(judgements) == {3}
+
+
+def test_two_slow_ranks_with_their_own_causes():
+    """Each is named with its own cause."""
+    scenario = Scenario(degrees="dp=8").with_fault("compute", 1, seconds=0.06, begin=60)
+    judgements = judge_all(scenario.with_fault("data", 6, seconds=0.08, begin=60))
+    assert {(f.ranks, f.cause) for f in judgements[-1].findings if f.kind == "slow_rank"} == {
+        ((1,), "compute"),
+        ((6,), "data"),
+    }
+
+
+@pytest.mark.parametrize(("degrees", "slow"), [("dp=8", (0, 2, 4, 6)), ("dp=2", (1,))])
+def test_half_of_a_domain_and_a_domain_of_two(degrees, slow):
+    """Half of the peers may be slow, and two ranks are enough to tell which one is."""
+    judgements = judge_all(Scenario(degrees=degrees).with_fault("compute", *slow, seconds=0.05, begin=60))
+    assert named(judgements) == set(slow)
+
+
+def test_a_rank_slow_from_the_first_step_is_found_in_the_first_steps():
+    """No healthy past is needed where there are peers."""
+    step, finding = first_finding(judge_all(Scenario(degrees="dp=8").with_fault("compute", 5, seconds=0.04)))
+    assert finding.ranks == (5,)
+    assert step <= 6
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        Scenario(degrees="dp=8", steps=600, missing=0.001),
+        Scenario(degrees="tp=4,pp=2,dp=2", steps=300, last_stage_factor=1.25),
+        Scenario(degrees="tp=4,dp=4", steps=300, sequence_sigma=0.12),
+        Scenario(degrees="dp=8", steps=300, checkpoint_every=25),
+        Scenario(degrees="dp=8", steps=300, checkpoint_every=25, checkpoint_flagged=False),
+        Scenario(degrees="dp=8", steps=120, profiled=(40, 41, 42, 80, 81, 82), profiled_ranks=(1, 3)),
+    ],
+    ids=["long", "last-stage", "sequences", "checkpoints", "unflagged-checkpoints", "profiled"],
+)
+def test_what_is_no_fault_is_not_told(scenario):
+    """Noise, legitimate imbalance, checkpoints and captures raise nothing."""
+    judgements = judge_all(scenario)
+    assert [f for j in judgements for f in j.findings] == []
+    assert not any(j.fluctuating for j in judgements)
+
+
+def test_profiled_steps_and_the_one_after_are_not_judged():
+    """A capture disturbs its steps and the step in which the trace is written."""
+    judgements = judge_all(Scenario(degrees="dp=4", profiled=(50, 51, 52)))
+    assert [j.step for j in judgements if j.is_disturbed] == [50, 51, 52, 53]
+
+
+def test_a_rank_that_flags_every_step_does_not_stop_the_others():
+    """After half of its recent steps were flagged, a rank's flags excuse nobody any more."""
+
+    def flag_all(recording):
+        recording.flags[:, 0] = 2
+
+    judgements = judge_all(
+        Scenario(degrees="dp=8", steps=160).with_fault("compute", 3, seconds=0.06, begin=100), change=flag_all
+    )
+    assert named(judgements) == {3}
+
+
+def test_a_slow_tensor_group_is_a_group_finding():
+    """Nobody's own work grew: the cause is communication and the scope the group."""
+    judgements = judge_all(Scenario(degrees="tp=2,dp=4").with_fault("tp", 2, 3, seconds=0.03, begin=60))
+    _, finding = first_finding(judgements, "slow_link")
+    assert (finding.ranks, finding.cause, finding.scope, finding.domain[0]) == ((2, 3), "link", "group", "tp")
+    assert named(judgements) == set()
+
+
+def test_a_fault_on_every_rank_is_the_runs():
+    """When all ranks wait for data, the run is slower than its history and data is why."""
+    judgements = judge_all(Scenario(degrees="dp=8").with_fault("data", *range(8), seconds=0.05, begin=60))
+    step, finding = first_finding(judgements, "fluctuation")
+    assert 62 <= step <= 64
+    assert (finding.cause, finding.scope, finding.ranks) == ("data", "job", ())
+    assert named(judgements) == set()
+
+
+def test_one_strange_step_does_not_change_what_is_lost():
+    """Seconds lost are a median: a step in which the peers stumble, as after a capture, leaves them as they were."""
+    recording = generate(Scenario(degrees="dp=4", steps=75).with_fault("gc", 3, seconds=0.2, begin=60))
+    judge, found = Judge(np.arange(4), recording.topology, POLICY), {}
+    for step, row in enumerate(recording.rows()):
+        if step == 70:
+            row.self_seconds[:3] += 1.0
+        found[step] = judge.judge(row).findings
+    for step in (69, 70, 71):
+        (finding,) = (each for each in found[step] if each.kind == SLOW_RANK)
+        assert finding.excess_seconds == pytest.approx(0.2, rel=0.1)
+
+
+def test_blind_ranks_are_counted():
+    """A job whose agent measured no wait cannot be judged by own work, and says how many ranks that concerns."""
+    recording = generate(Scenario(degrees="dp=4", steps=40))
+    rows = list(recording.rows())
+    judge = Judge(np.arange(4), recording.topology, POLICY)
+    for row in rows:
+        row.self_seconds[:] = np.nan
+        judgement = judge.judge(row)
+    assert judgement.ranks_blind == 4
+    assert judgement.findings == ()

@@ -1,0 +1,92 @@
+"""Ideas that the detector must not lose: each is taken away in turn, and the claim that rests on it must fall.
+
+Each claim is a test of its own and holds with the detector as it is. The test after it changes what the detector is
+given, or how it learns, and shows that the answer becomes another one: with that idea lost the claim's test fails.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from coordinator.detect import judge as judge_module
+from coordinator.detect.judge import Judge
+from coordinator.detect.ranks.excess import ExcessTest
+from coordinator.settings.policy import Policy
+from tests.coordinator.scenarios import Scenario, generate
+
+GRID = Scenario(degrees="tp=2,pp=2,dp=4", steps=90, seed=5).with_fault("compute", 3, seconds=0.04, begin=60)
+"""Rank 3, of the first stage, is 10 % slow: everybody's step is longer, its tensor peer 2 and its replica wait less."""
+HALF = Scenario(degrees="dp=8", steps=90, seed=5).with_fault("compute", 0, 2, 4, 6, seconds=0.03, begin=60)
+UNEVEN = Scenario(degrees="tp=2,pp=2,dp=8", steps=160, seed=5, sequence_sigma=0.12)
+UNEVEN = UNEVEN.with_fault("compute", 5, seconds=0.04, begin=60)
+
+
+def as_measured(row):
+    return row
+
+
+def step_time(row):
+    """Compare what synchronisation makes equal."""
+    return replace(row, self_seconds=row.duration)
+
+
+def waits_of(*kinds):
+    """Take off only the waits of some kinds of domain."""
+
+    def seen(row):
+        return replace(row, self_seconds=row.duration - sum(row.waits[kind] for kind in kinds))
+
+    return seen
+
+
+def named(scenario, seen=as_measured):
+    """Return the ranks that are named in a job, given what the detector sees of each step."""
+    recording = generate(scenario)
+    judge = Judge(np.arange(recording.topology.world_size), recording.topology, Policy())
+    judgements = [judge.judge(seen(row)) for row in recording.rows()]
+    return {rank for each in judgements for f in each.findings if f.kind == "slow_rank" for rank in f.ranks}
+
+
+def test_own_work_names_the_culprit_alone():
+    """Step minus the waits of all domains names the slow rank, and none of those that wait for it."""
+    assert named(GRID) == {3}
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [step_time, waits_of("tp"), waits_of("pp"), waits_of("dp"), waits_of("pp", "dp"), waits_of("tp", "dp")],
+    ids=["step time", "tp wait only", "pp wait only", "dp wait only", "all but tp", "all but pp"],
+)
+def test_own_work_needs_the_waits_of_all_domains(seen):
+    """Step time names nobody; with a wait left in it, those who wait for the culprit are named too, or nobody is."""
+    assert named(GRID, seen) != {3}
+
+
+def test_half_a_domain_is_named():
+    """Four of eight ranks 7 % slow are named, all of them and nobody else."""
+    assert named(HALF) == {0, 2, 4, 6}
+
+
+def test_half_a_domain_needs_noise_from_differences(monkeypatch):
+    """A median absolute deviation over the ranks takes half of them, slow together, for the noise of all."""
+    step = ExcessTest.step
+
+    def step_by_spread(self, excess, step_index):
+        step(self, excess, step_index)
+        deviation = np.abs(excess - np.nanmedian(excess))
+        self.noise.sigma_P[:] = 1.4826 * np.nanmedian(deviation)
+
+    monkeypatch.setattr(ExcessTest, "step", step_by_spread)
+    assert named(HALF) == set()
+
+
+def test_uneven_sequences_hide_nobody():
+    """A rank 10 % slow is named while sequences make replicas differ by 12 % in every step, and no replica is."""
+    assert named(UNEVEN) == {5}
+
+
+def test_uneven_sequences_need_the_replica_effect(monkeypatch):
+    """Without what a replica's ranks share taken off, the sequences are each rank's own noise, and hide the culprit."""
+    monkeypatch.setattr(judge_module, "replicas_of", lambda topology: list(range(topology.world_size)))
+    assert named(UNEVEN) == set()

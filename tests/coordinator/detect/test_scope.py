@@ -1,0 +1,43 @@
+"""What is told and what is left out."""
+
+from dataclasses import replace
+
+import pytest
+
+from coordinator.detect.findings import FLUCTUATION, SLOW_LINK
+from coordinator.detect.scope import heard, is_watched
+from coordinator.settings.policy import Policy
+from coordinator.settings.thresholds import apply
+from tests.coordinator.conftest import finding, judged
+
+RANK = finding(2)
+LINK = finding(kind=SLOW_LINK, scope="group", domain=("tp", "tp0"), cause="link")
+NODE = finding(kind=SLOW_LINK, scope="node", domain=None, cause="link")
+RUN = finding(kind=FLUCTUATION, scope="job", ranks=(), domain=None)
+JUDGED = replace(judged(60, RANK, LINK, NODE, RUN), fluctuating=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({}, (RANK, LINK, NODE, RUN)),
+        ({"detectors.slow_rank": False}, (LINK, NODE, RUN)),
+        ({"detectors.slow_link": False}, (RANK, RUN)),
+        ({"detectors.fluctuation": False}, (RANK, LINK, NODE)),
+        ({"scope.domain_kinds": ("dp",)}, (RANK, NODE, RUN)),
+        ({"scope.runs": ("other", "j?b")}, (RANK, LINK, NODE, RUN)),
+        ({"scope.runs": ("prod-*",)}, ()),
+    ],
+)
+def test_only_what_is_switched_on_and_in_scope_is_told(values, told):
+    """The rest of the judgement stays; a slow run is no metric either where its detector is off."""
+    left = heard(JUDGED, apply(Policy(), values), "job")
+    assert left.findings == told
+    assert left.fluctuating == (RUN in told)
+    assert replace(left, findings=JUDGED.findings, fluctuating=True) == JUDGED
+
+
+def test_patterns_are_the_shells():
+    """Case counts, and any one is enough."""
+    assert is_watched("prod-7", ["dev", "prod-*"])
+    assert not is_watched("Prod-7", ["prod-*"])

@@ -1,0 +1,94 @@
+"""Batches become columns, and a record that cannot be true is told from one that was not measured."""
+
+import numpy as np
+import pytest
+
+from coordinator.intake.columns import COMPONENTS, Columns, account
+from coordinator.settings.policy import TimelinePolicy
+from lockstep.contracts.records import MISSING
+from tests.support.batches import batch_of_columns
+
+POLICY = TimelinePolicy()
+MS = 10**6
+STEP = {"step": 7, "start_ns": 10**18, "end_ns": 10**18 + 100 * MS, "dp_wait_ns": 20 * MS}
+STEP |= {"compute_ns": 60 * MS, "data_ns": 10 * MS, "host_ns": 8 * MS, "gc_ns": 2 * MS}
+
+
+def batch(*ranks, **changed):
+    """Return one record of each rank, values changed for all of them; None leaves a column out."""
+    values = {name: value for name, value in (STEP | changed).items() if value is not None}
+    return batch_of_columns(ranks, {name: np.full(len(ranks), value) for name, value in values.items()})
+
+
+def accounted(*batches):
+    """Return the records of batches, each in the column of its rank, and which can be true."""
+    columns = Columns(batches)
+    return account(columns, columns.rank.astype(np.intp), POLICY)
+
+
+def test_batches_are_joined_in_their_order():
+    """Ranks and values of the joined columns follow the batches."""
+    columns = Columns([batch(3, 1), batch(2, step=8)])
+    assert columns.count == 3
+    assert columns.rank.tolist() == [3, 1, 2]
+    assert columns.of("step").tolist() == [7, 7, 8]
+
+
+def test_what_was_left_out_is_missing():
+    """A column that no sender has is MISSING throughout, not 0."""
+    columns = Columns([batch(0), batch(1)])
+    assert "tp_wait_ns" not in columns.fields
+    assert columns.of("tp_wait_ns").tolist() == [MISSING, MISSING]
+
+
+def test_own_work_is_the_step_without_its_waits():
+    """Seconds by field, waits subtracted, and only what was sent among the values."""
+    records, possible = accounted(batch(0), batch(1, dp_wait_ns=0, compute_ns=80 * MS))
+    assert possible.all()
+    assert records.of("self") == pytest.approx([0.08, 0.1])
+    assert records.of("dp_wait") == pytest.approx([0.02, 0.0])
+    assert records.of("duration") == pytest.approx([0.1, 0.1])
+    assert set(records.fields) == {*COMPONENTS, "dp_wait", "duration", "self"}
+
+
+def test_the_parts_must_sum_to_the_step():
+    """Within a thousandth and a microsecond; where a part is missing they must not exceed it."""
+    tenth = 100 * MS // 1000
+    for off, expected in ((tenth, True), (-tenth, True), (3 * tenth, False), (-3 * tenth, False)):
+        _, possible = accounted(batch(0, compute_ns=60 * MS + off))
+        assert possible.tolist() == [expected], off
+    assert accounted(batch(0, compute_ns=MISSING))[1].all()
+    assert not accounted(batch(0, compute_ns=MISSING, data_ns=90 * MS))[1].any()
+
+
+@pytest.mark.parametrize("changed", [{"dp_bytes": -1}, {"flags": 1 << 30}, {"gc_ns": -1}, {"dp_wait_ns": 10**15}])
+def test_values_out_of_range_condemn_their_record_only(changed):
+    """One lie makes a record impossible; its neighbour in the same columns is not touched."""
+    honest = dict.fromkeys(changed, 0) | {"gc_ns": 2 * MS, "dp_wait_ns": 20 * MS}
+    _, possible = accounted(batch(0, **(honest | changed)), batch(1, **honest))
+    assert possible.tolist() == [False, True]
+
+
+@pytest.mark.parametrize(("name", "limit"), [("dp_bytes", 1 << 60), ("tokens", 1 << 62), ("flags", 1 << 20)])
+def test_a_limit_is_kept_to_the_last_unit(name, limit):
+    """Single precision rounds both to the same number; what was sent decides."""
+    _, possible = accounted(batch(0, **{name: limit}), batch(1, **{name: limit + 1}))
+    assert possible.tolist() == [True, False]
+
+
+def test_senders_of_other_fields_stand_in_their_places():
+    """Batches of two layouts in turn, one with its fields in another order: each record keeps its place and values."""
+    swapped = {"tokens": 3, "dp_bytes": 4}
+    columns = Columns(
+        [batch(0, dp_bytes=1, tokens=2), batch(1, 2, **swapped), batch(3, dp_bytes=5), batch(4, dp_bytes=6)]
+    )
+    assert columns.rank.tolist() == [0, 1, 2, 3, 4]
+    assert columns.of("dp_bytes").tolist() == [1, 4, 4, 5, 6]
+    assert columns.of("tokens").tolist() == [2, 3, 3, MISSING, MISSING]
+
+
+def test_a_pipelines_floor_is_count_times_shortest():
+    """The bound without waiting; NaN where either was not measured."""
+    told = {"pp_wait_ns": 0, "pp_shortest_ns": 2 * MS, "pp_count": 5}
+    records, _ = accounted(batch(0, **told), batch(1, **(told | {"pp_count": MISSING})))
+    assert records.of("pp_floor") == pytest.approx([0.01, np.nan], nan_ok=True)

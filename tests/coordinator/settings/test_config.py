@@ -1,0 +1,58 @@
+"""What can be configured, and what is refused by name."""
+
+from dataclasses import fields
+
+import pytest
+
+from coordinator.settings.config import CoordinatorConfig
+from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.settings import build_config
+
+
+def test_the_defaults_are_valid_and_plain():
+    """No file, no flag: it starts; every field is a plain value and the thresholds are the policy's."""
+    config = CoordinatorConfig()
+    config.validate()
+    assert {field.type for field in fields(config)} <= {str, int, float, bool}
+    assert config.policy() == type(config.policy())()
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"http_port": 70_000}, "http_port: got 70000"),
+        ({"broker_port": 0}, "broker_port"),
+        ({"broker_host": ""}, "broker_host"),
+        ({"domains": "tp=8,xp=2"}, "xp=2"),
+        ({"order": "tp-dp"}, "order"),
+        ({"api_token_file": "/nowhere"}, "api_token_file"),
+        ({"broker_ca_file": "/nowhere"}, "broker_ca_file"),
+        ({"runbook_base_url": "ftp://x"}, "runbook_base_url"),
+        ({"warm_up_steps": 1}, "warm_up_steps"),
+        ({"slow_floor_ratio": 0.0}, "slow_floor_ratio"),
+        ({"profile_steps": 1000}, "profile_steps"),
+    ],
+)
+def test_bad_values_are_refused_by_name(values, named):
+    """The message names the key."""
+    with pytest.raises(ConfigError, match=named):
+        CoordinatorConfig(**values).validate()
+
+
+def test_overridden_thresholds_reach_the_policy():
+    """From the environment to the detector."""
+    environment = {"LOCKSTEP_COORDINATOR_SLOW_FLOOR_RATIO": "0.1", "LOCKSTEP_COORDINATOR_PROFILING_ENABLED": "off"}
+    config = build_config(CoordinatorConfig, environment=environment, prefix="LOCKSTEP_COORDINATOR_")
+    assert config.policy().excess.floor_ratio == 0.1
+    assert not config.policy().profile.enabled
+
+
+def test_a_token_file_must_hold_a_token(tmp_path):
+    """Empty and binary files are refused; the end of the line is no part of a token."""
+    file = tmp_path / "token"
+    file.write_text("secret\n")
+    assert CoordinatorConfig(api_token_file=str(file)).read_token() == "secret"
+    for content in (b"", b"\n", b"a\x01b", b"\xff"):
+        file.write_bytes(content)
+        with pytest.raises(ConfigError, match="api_token_file"):
+            CoordinatorConfig(api_token_file=str(file)).validate()
