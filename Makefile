@@ -10,10 +10,13 @@ SYSTEM_PACKAGES := prometheus prometheus-alertmanager mosquitto chromium victori
 demo: $(VENV)/.demo
 	$(BIN)/lockstep demo
 
-# What starts real ranks or servers runs alone, so that tests do not slow each other's jobs; all else on every core.
+# In three parts: what computes or waits for servers, what starts real ranks, and what judges real seconds, which has
+# the machine to itself. One process more than cores: servers are waited for.
+WORKERS := $(shell expr $$(nproc) + 1)
 test: $(VENV)/.dev system-packages
-	$(BIN)/pytest -m "not torch and not servers" --numprocesses auto --dist loadfile
-	$(BIN)/pytest -m "torch or servers" --durations 15
+	$(BIN)/pytest -m "not torch and not alone" --numprocesses $(WORKERS) --dist loadfile --durations 15
+	$(BIN)/pytest -m "torch and not alone" --numprocesses auto --dist loadfile --durations 15
+	$(BIN)/pytest -m alone --durations 15
 
 # From fake nodes to the pager: part of `make test`. On VictoriaMetrics as well where its Debian package is installed.
 .PHONY: test-live

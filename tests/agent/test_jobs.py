@@ -14,7 +14,7 @@ from lockstep.contracts.ring import STATE_FINISHED
 from tests.agent import group_job
 from tests.agent.rings import read_ring, self_ns, unaccounted_ns, wait_ns
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.alone, pytest.mark.torch]
 
 HERE = Path(__file__).parent
 STEPS = 25

@@ -16,7 +16,7 @@ import pytest
 from tests.support.servers import running, wait_until
 from tests.support.stack import LOCKSTEP, full_stack
 
-pytestmark = [pytest.mark.torch, pytest.mark.servers, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.alone, pytest.mark.torch, pytest.mark.servers, pytest.mark.timeout(400)]
 
 JOB = Path(__file__).parent / "causes_job.py"
 RUN = "causes"

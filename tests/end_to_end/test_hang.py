@@ -16,7 +16,7 @@ from tests.exporter.conftest import make_config
 from tests.exporter.conftest import running as exporter_running
 from tests.support.servers import mosquitto
 
-pytestmark = [pytest.mark.torch, pytest.mark.servers]
+pytestmark = [pytest.mark.alone, pytest.mark.torch, pytest.mark.servers]
 
 SLEEP_S = 12.0
 

@@ -5,7 +5,7 @@ import pytest
 from tests.support.servers import get, wait_until
 from tests.support.stack import fault_begin, full_stack
 
-pytestmark = [pytest.mark.torch, pytest.mark.servers, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.alone, pytest.mark.torch, pytest.mark.servers, pytest.mark.timeout(300)]
 
 FUNCTIONS = {"compute": "redundant_attention", "data": "read_document", "gc": "sweep_cache"}
 

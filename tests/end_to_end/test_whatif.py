@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.whatif_roundtrip import job, round_trip, table
 
-pytestmark = [pytest.mark.torch, pytest.mark.servers, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.alone, pytest.mark.torch, pytest.mark.servers, pytest.mark.timeout(600)]
 
 GAIN_TOLERANCE = 0.2
 """Shares of a step. Four ranks on two cores that others use too: their healthy step alone moves by a quarter."""
