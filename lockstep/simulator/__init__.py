@@ -1,9 +1,5 @@
-"""Expected performance: a model, a strategy and a cluster in, the forecast of a step out. `simulate` is the door."""
+"""Expected performance: a model, a strategy and a cluster in, the forecast of a step out.
 
-from lockstep.simulator.forecast import Communication, Forecast
-from lockstep.simulator.preset import Degrees, preset
-from lockstep.simulator.schedule import Schedule
-from lockstep.simulator.simulate import Options, simulate
-from lockstep.simulator.tree import StrategyTree
-
-__all__ = ["Communication", "Degrees", "Forecast", "Options", "Schedule", "StrategyTree", "preset", "simulate"]
+`simulate.simulate` is the door for programs, `spec.load_spec` that for a job in YAML. Nothing is imported here: a
+coordinator that reads step records alone needs none of it.
+"""

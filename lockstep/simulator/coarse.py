@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.simulator.fabric import Board, Flow, Phase
-from lockstep.simulator.program import Act, Blocking, Compute, Queued, RankClass
+from lockstep.simulator.acts import Script
+from lockstep.simulator.board import Board, Flow
+from lockstep.simulator.program import RankClass
 from lockstep.simulator.schedule import BACKWARD
 
 _Group = tuple[int, int]
 """A family and a class of its groups."""
-_COMPUTES = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,8 @@ class Inside:
     """The acts of a class within operations that stand for several, one operation for each of `passes`.
 
     Acts begin `begin_s` after their operation and last `seconds`, arrays of shape (acts,). Each computes, where
-    `feature` is -1, or is a feature: `flows[feature]`, which moves `volumes_bytes[feature]`. The class is busy from
+    `feature` is -1, or is a feature: `flows[feature]`, which moves `volumes_bytes[feature]`, and of which there are
+    `counts[feature]` in a pass. The class is busy from
     `busy_s[0]` to `busy_s[1]`, arrays of shape (stretches,), and waits for its set in between. Of an operation that
     `is_shared` no class is the owner, and one of its classes `carries` the bytes.
     """
@@ -39,46 +40,21 @@ class Inside:
     feature: NDArray[np.int64]
     flows: tuple[Flow, ...]
     volumes_bytes: tuple[float, ...]
+    counts: tuple[int, ...]
     busy_s: tuple[NDArray[np.float64], NDArray[np.float64]]
     is_shared: bool
     carries: bool
 
     def features_s(self) -> list[float]:
         """Return by flow the seconds of all its acts in all passes."""
-        moving = self.feature >= 0
-        spent = np.bincount(self.feature[moving], self.seconds[moving], minlength=len(self.flows))
-        return [float(seconds) for seconds in spent * len(self.operations)]
+        n = len(self.operations)
+        told = zip(self.flows, self.volumes_bytes, self.counts, strict=True)
+        return [n * count * (flow.latency_s + volume / flow.alone) for flow, volume, count in told]
 
     def carried_bytes(self) -> list[float]:
         """Return by flow the bytes that its acts move in all passes."""
-        acts = np.bincount(self.feature[self.feature >= 0], minlength=len(self.flows)) * len(self.operations)
-        return [float(volume) for volume in acts * np.array(self.volumes_bytes) * self.carries]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
-    """The acts of a pass: seconds at full speed, 0 of a feature, and number in `phases`, -1 where it computes.
-
-    Arrays of shape (acts,).
-    """
-
-    work_s: NDArray[np.float64]
-    feature: NDArray[np.int64]
-    phases: tuple[Phase, ...]
-
-    @classmethod
-    def of(cls, acts: Sequence[Act]) -> "Script":
-        """Return the script of acts of which none is queued."""
-        numbers: dict[Phase, int] = {}
-        feature, work = [], []
-        for act in acts:
-            feature.append(numbers.setdefault(act.phase, len(numbers)) if isinstance(act, Blocking) else _COMPUTES)
-            work.append(act.seconds if isinstance(act, Compute) else 0.0)
-        return cls(
-            work_s=np.array(work, dtype=np.float64),
-            feature=np.array(feature, dtype=np.int64),
-            phases=tuple(numbers),
-        )
+        n = len(self.operations) * self.carries
+        return [n * count * volume for volume, count in zip(self.volumes_bytes, self.counts, strict=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +139,7 @@ def coarse_passes(rank_class: RankClass) -> int:
     passes = rank_class.passes
     final = passes[:, 1].max()
     for index in np.flatnonzero((passes[:, 0] == BACKWARD) & (passes[:, 1] == final)):
-        if rank_class.programs[passes[index, 2]].queues_last:
+        if rank_class.programs[passes[index, 2]].last.is_queuing:
             return int(index)
     return len(passes)
 
@@ -210,11 +186,6 @@ def undisturbed_sets(classes: Sequence[RankClass], sending: Iterable[int], board
 
 def _families(rank_class: RankClass) -> set[tuple[int, bool]]:
     """Return the families that a class takes part in, and whether its passes wait for them."""
-    found: set[tuple[int, bool]] = set()
-    for program in rank_class.programs:
-        for act in (*program.forward, *program.last):
-            if isinstance(act, Blocking):
-                found.add((act.phase.family, True))
-            elif isinstance(act, Queued):
-                found |= {(phase.family, False) for phase in act.phases}
-    return found | {(phase.family, False) for queued in rank_class.returns for phase in queued.phases}
+    passes = (each for program in rank_class.programs for each in (program.forward, program.last))
+    returns = {(phase.family, False) for queued in rank_class.returns for phase in queued.phases}
+    return returns.union(*(each.families for each in passes))

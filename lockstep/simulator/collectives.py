@@ -7,6 +7,7 @@ local buffer of an all-to-all; the message of a send. The link's bandwidth is on
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, log2
 
 from lockstep.contracts.errors import ConfigError
@@ -106,6 +107,7 @@ def algorithms(kind: str) -> tuple[str, ...]:
     return (*names, HIERARCHICAL) if kind == ALL_REDUCE else names
 
 
+@lru_cache(maxsize=256)
 def collective_cost(kind: str, algorithm: str, n: int) -> Cost:
     """Return the cost of `kind` among `n` ranks; one rank costs nothing.
 

@@ -5,24 +5,21 @@ link's class is twice the class of its uplink, plus OUT or IN.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.contracts.errors import ConfigError
-from lockstep.simulator.cluster import BOTH_WAYS, IN, OUT, Cluster, Device, Level, link_usage
+from lockstep.simulator.board import Board, Phase
+from lockstep.simulator.cluster import IN, OUT, Cluster, Device, Level, link_usage
 from lockstep.simulator.collectives import (
     ALL_GATHER,
     ALL_REDUCE,
-    ALL_TO_ALL,
-    DIRECT,
     HIERARCHICAL,
     REDUCE_SCATTER,
-    RING,
     Link,
-    collective_cost,
 )
 from lockstep.simulator.mesh import Axis, Mesh
 from lockstep.simulator.placement import Transfer
@@ -33,37 +30,6 @@ INNER = "inner"
 OUTER = "outer"
 
 _NO_DEVICE = Device(name="", flops_per_second=1.0, memory_bytes_per_second=1.0, memory_bytes=1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """A collective in the groups of one family (an index of `Fabric.families`); `volume_bytes` as in `collectives`."""
-
-    kind: str
-    family: int
-    volume_bytes: float
-
-
-@dataclass(frozen=True, slots=True)
-class Flow:
-    """What one class of groups does on the links while it performs a collective.
-
-    A collective of V bytes takes `latency_s` and then moves `ratio * V` bytes at no more than `cap` bytes a second, and
-    at `alone` where no other flow is on its links. `uses` holds link classes and the bytes that pass each link of the
-    class for every byte of the flow, all groups of the class together. `members` are the classes of its ranks.
-    """
-
-    kind: str
-    latency_s: float
-    ratio: float
-    cap: float
-    alone: float
-    uses: tuple[tuple[int, float], ...]
-    members: tuple[int, ...]
-
-    def seconds(self, volume_bytes: float) -> float:
-        """Return the time of the collective with the links to itself."""
-        return self.latency_s + self.ratio * volume_bytes / self.alone
 
 
 class Fabric:
@@ -144,109 +110,9 @@ class Fabric:
             self.families.append(_collective(self.cluster.shape, alike, axes, part))
         return self._index[key]
 
-    def board(self, partition: Partition) -> "Board":
+    def board(self, partition: Partition) -> Board:
         """Return the classes of `partition` on the links; no family may be added afterwards."""
         return Board(self.cluster, self._algorithms, self.families, partition, self.capacity)
-
-
-class Board:
-    """Flows by family, class of groups and kind of collective, made once each."""
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        algorithms: Mapping[str, str],
-        families: list[Family],
-        partition: Partition,
-        capacity: NDArray[np.float64],
-    ) -> None:
-        self.cluster = cluster
-        self.families = families
-        self.partition = partition
-        n_classes = int(partition.links.max()) + 1
-        representative = np.full(n_classes, -1)
-        representative[partition.links[::-1]] = np.arange(len(capacity))[::-1]
-        self.capacity: list[float] = np.repeat(capacity[representative], 2).tolist()
-        """Bytes a second of one link of each class."""
-        self._algorithms = algorithms
-        self._flows: dict[tuple[int, int, str], list[Flow]] = {}
-        self._uses: dict[tuple[int, int], list[tuple[int, ...]]] = {}
-        self._carried = [
-            _carried(family, classes, partition.links, representative)
-            for family, classes in zip(families, partition.groups, strict=True)
-        ]
-        self._passed: list[dict[int, set[int]]] = [{} for _ in families]
-        for passed, carried in zip(self._passed, self._carried, strict=True):
-            for group, link, way in carried:
-                ways = (OUT, IN) if way == BOTH_WAYS else (way,)
-                passed.setdefault(group, set()).update(2 * link + direction for direction in ways)
-        self._first = [np.unique(classes, return_index=True)[1] for classes in partition.groups]
-        self.group_of: list[dict[int, int]] = []
-        """By family: class of ranks (in a directed one: of senders) to its class of groups."""
-        for family, first in zip(families, self._first, strict=True):
-            seats = partition.ranks[family.groups[first]]
-            if family.directed:
-                seats = seats[:, :1]
-            self.group_of.append({int(rank): group for group, row in enumerate(seats) for rank in row})
-
-    def members(self, family: int, group: int) -> tuple[int, ...]:
-        """Return the classes of a group's ranks, in a directed family sender and receiver."""
-        groups = self.families[family].groups[self._first[family][group]]
-        classes = self.partition.ranks[groups].tolist()
-        return tuple(classes) if self.families[family].directed else tuple(sorted(set(classes)))
-
-    def links_of(self, family: int, group: int) -> set[int]:
-        """Return the classes of links that a class of groups passes."""
-        return self._passed[family].get(group, set())
-
-    def flow(self, family: int, group: int, kind: str, volume_bytes: float = 0.0) -> Flow:
-        """Return the flow of `kind` in the class `group` of `family` that is through with the volume first."""
-        key = (family, group, kind)
-        if key not in self._flows:
-            rows = self._uses_of(family, group)
-            level = self.cluster.levels[max((row[1] for row in rows), default=0)]
-            links = level.measured.get(self.families[family].groups.shape[1], (level.link,))
-            self._flows[key] = [self._make(family, group, kind, link, rows) for link in links]
-        flows = self._flows[key]
-        return flows[0] if len(flows) == 1 else min(flows, key=lambda flow: flow.seconds(volume_bytes))
-
-    def _uses_of(self, family: int, group: int) -> list[tuple[int, ...]]:
-        """Return class of links, level, members, beyond and way of each use that one group of the class makes.
-
-        Rows that differ in nothing count once: a group of two hundred nodes passes two hundred equal links.
-        """
-        if (family, group) not in self._uses:
-            usage = self.families[family].usage
-            representative = int(self._first[family][group])
-            one = slice(*np.searchsorted(usage.group, [representative, representative + 1]))
-            columns = [each[one].tolist() for each in (usage.level, usage.members, usage.beyond, usage.way)]
-            links = self.partition.links[usage.link[one]].tolist()
-            self._uses[family, group] = list(dict.fromkeys(zip(links, *columns, strict=True)))
-        return self._uses[family, group]
-
-    def _make(self, family: int, group: int, kind: str, link: Link, rows: list[tuple[int, ...]]) -> Flow:
-        n = self.families[family].groups.shape[1]
-        algorithm = self._algorithms.get(kind, RING)
-        cost = collective_cost(kind, RING if algorithm == HIERARCHICAL else algorithm, n)
-        # Everybody to everybody: links see what crosses them.
-        spread = kind == ALL_TO_ALL or algorithm == DIRECT
-        level = self.cluster.levels[max((row[1] for row in rows), default=0)]
-        loads = [cost.ratio * (members * beyond / (n - 1) if spread else 1.0) for _, _, members, beyond, _ in rows]
-        ratio = max(loads, default=0.0)
-        carried = self._carried[family]
-        loaded: dict[int, float] = {}
-        caps = []
-        for (number, height, members, _, way), load in zip(rows, loads, strict=True):
-            at, share, capacity = self.cluster.levels[height], load / ratio, self.capacity[2 * number]
-            caps.append(capacity * min(1.0, members / at.lanes) / share)
-            if at is level and link is not level.link:
-                caps.append(capacity / at.link.bytes_per_second * link.bytes_per_second)
-            for direction in (OUT, IN) if way == BOTH_WAYS else (way,):
-                loaded[2 * number + direction] = share * carried[group, number, way]
-        cap = min(caps, default=float("inf"))
-        alone = min([cap, *(self.capacity[number] / use for number, use in loaded.items())])
-        uses_by_link = tuple(sorted(loaded.items()))
-        return Flow(kind, cost.latency_s(link), ratio, cap, alone, uses_by_link, self.members(family, group))
 
 
 def forget() -> None:
@@ -299,17 +165,3 @@ def _divided(groups: NDArray[np.int64], part: str, fanout: int) -> NDArray[np.in
         raise ConfigError(f"hierarchical all-reduce of {groups[0].tolist()}: got domains of unequal parts")
     cut = groups.reshape(len(groups), n_outer, n_inner)
     return cut.reshape(-1, n_inner) if part == INNER else cut.swapaxes(1, 2).reshape(-1, n_outer)
-
-
-def _carried(
-    family: Family, groups: NDArray[np.int64], links: NDArray[np.int64], representative: NDArray[np.int64]
-) -> dict[tuple[int, int, int], int]:
-    """Return how many groups of a class one uplink of a class carries, by (class of groups, class of links, way)."""
-    usage = family.usage
-    classes = links[usage.link]
-    chosen = representative[classes] == usage.link
-    shape = (int(groups.max()) + 1, len(representative), BOTH_WAYS + 1)
-    flat = np.ravel_multi_index((groups[usage.group[chosen]], classes[chosen], usage.way[chosen]), shape)
-    found, counts = np.unique(flat, return_counts=True)
-    keys = zip(*(column.tolist() for column in np.unravel_index(found, shape)), strict=True)
-    return dict(zip(keys, counts.tolist(), strict=True))

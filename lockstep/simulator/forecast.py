@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +68,7 @@ class Forecast:
 def forecast(job: Job, timeline: Timeline) -> Forecast:
     """Return what `timeline` means for `job`."""
     step_s = timeline.step_s
-    peaks = _peaks(job, timeline)
+    peaks = _peaks(job)
     communication, computing_s = _shares(job, timeline)
     return Forecast(
         step_seconds=step_s,
@@ -83,15 +84,12 @@ def forecast(job: Job, timeline: Timeline) -> Forecast:
     )
 
 
-def _peaks(job: Job, timeline: Timeline) -> tuple[float, ...]:
-    peaks = [0.0] * len(job.parts)
-    for rank_class, (first, last) in zip(job.classes, job.graph.bounds, strict=True):
-        parts = job.parts[rank_class.stage]
+def _peaks(job: Job) -> tuple[float, ...]:
+    passes = {rank_class.stage: rank_class.passes for rank_class in job.classes}
+    peaks = []
+    for stage, parts in enumerate(job.parts):
         static_bytes = sum(part.static_bytes for part in parts) + max(part.transient_bytes for part in parts)
-        active_bytes = peak_bytes(
-            rank_class.passes, timeline.start[first], timeline.end[last], [part.stored_bytes for part in parts]
-        )
-        peaks[rank_class.stage] = max(peaks[rank_class.stage], static_bytes + active_bytes)
+        peaks.append(static_bytes + peak_bytes(passes[stage], [part.stored_bytes for part in parts]))
     return tuple(peaks)
 
 
@@ -101,13 +99,10 @@ def _shares(job: Job, timeline: Timeline) -> tuple[Communication, float]:
     ranks = np.array([rank_class.ranks for rank_class in job.classes], dtype=np.float64)
     inside = np.zeros(len(ranks))
     by_kind: dict[str, float] = {}
-    shared: dict[int, list[Inside]] = {}
     for acts in graph.inside:
         for flow, spent_s in zip(acts.flows, acts.features_s(), strict=True):
             inside[acts.rank_class] += spent_s
             by_kind[flow.kind] = by_kind.get(flow.kind, 0.0) + spent_s * float(ranks[acts.rank_class])
-        if acts.is_shared:
-            shared.setdefault(acts.rank_class, []).append(acts)
     total = inside.copy()
     exposed = inside.copy()
     computing = -inside
@@ -119,15 +114,10 @@ def _shares(job: Job, timeline: Timeline) -> tuple[Communication, float]:
         seconds = np.bincount(members[chosen], spent[operations[chosen]], minlength=len(ranks))
         total += seconds
         by_kind[kind] = by_kind.get(kind, 0.0) + float(seconds @ ranks)
-    mine = _by_class(graph.owner, np.flatnonzero((graph.queue == COMPUTE) & (graph.owner < len(ranks))), len(ranks))
-    theirs = _by_class(members, np.arange(len(members)), len(ranks))
-    for number in range(len(ranks)):
-        own, others = mine[number], operations[theirs[number]]
-        busy = [(timeline.start[own], timeline.end[own])]
-        busy += [_stretches(timeline, acts) for acts in shared.get(number, ())]
-        begin, end = (np.concatenate(column) for column in zip(*busy, strict=True))
-        computing[number] += (end - begin).sum()
-        exposed[number] += _uncovered(timeline.start[others], timeline.end[others], begin, end)
+    busy = _busy(timeline, graph, [acts for acts in graph.inside if acts.is_shared], len(ranks))
+    computing += np.bincount(busy.place, busy.end - busy.start, minlength=len(ranks))
+    moving = _Intervals(timeline.start[operations], timeline.end[operations], members)
+    exposed += _uncovered(moving, busy, len(ranks))
     share = ranks / ranks.sum()
     communication = Communication(
         total=float(total @ share),
@@ -137,11 +127,23 @@ def _shares(job: Job, timeline: Timeline) -> tuple[Communication, float]:
     return communication, float(computing @ share)
 
 
-def _stretches(timeline: Timeline, acts: Inside) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return when a class is busy, with features too, within operations of a set of classes."""
-    start = timeline.start[acts.operations][:, None]
-    begin, end = (start + offset for offset in acts.busy_s)
-    return begin.ravel(), end.ravel()
+class _Intervals(NamedTuple):
+    """When something lasts, in seconds, and the class of ranks that it concerns: arrays of shape (intervals,)."""
+
+    start: NDArray[np.float64]
+    end: NDArray[np.float64]
+    place: NDArray[np.int64]
+
+
+def _busy(timeline: Timeline, graph: Graph, shared: Sequence[Inside], count: int) -> _Intervals:
+    """Return when each of `count` classes is busy, with features too within operations of a set of classes."""
+    owned = np.flatnonzero((graph.queue == COMPUTE) & (graph.owner < count))
+    found = [_Intervals(timeline.start[owned], timeline.end[owned], graph.owner[owned])]
+    for acts in shared:
+        start = timeline.start[acts.operations][:, None]
+        begin, end = ((start + offset).ravel() for offset in acts.busy_s)
+        found.append(_Intervals(begin, end, np.full(len(begin), acts.rank_class)))
+    return _Intervals(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
 
 def _memberships(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -158,37 +160,42 @@ def _memberships(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return np.repeat(operations, n), np.concatenate(members)[shift + np.arange(int(n.sum()))]
 
 
-def _by_class(classes: NDArray[np.int64], chosen: NDArray[np.int64], count: int) -> list[NDArray[np.int64]]:
-    """Return `chosen` positions by class."""
-    order = chosen[np.argsort(classes[chosen], kind="stable")]
-    return np.split(order, np.searchsorted(classes[order], np.arange(1, count)))
+def _uncovered(moving: _Intervals, busy: _Intervals, count: int) -> NDArray[np.float64]:
+    """Return for each of `count` classes how long any of `moving` lasts while none of `busy` does.
 
-
-def _uncovered(
-    start: NDArray[np.float64], end: NDArray[np.float64], own_start: NDArray[np.float64], own_end: NDArray[np.float64]
-) -> float:
-    """Return how long any of the intervals lasts while none of the own does, which do not overlap each other."""
-    if not len(start):
-        return 0.0
+    The busy intervals of a class do not overlap each other. Classes are laid one behind the other on one axis.
+    """
+    if not len(moving.start):
+        return np.zeros(count)
+    apart = 2 * max(float(moving.end.max()), float(busy.end.max(initial=0.0)))
+    offset = moving.place * apart
+    start, end = moving.start + offset, moving.end + offset
     order = np.argsort(start)
     start, end = start[order], np.maximum.accumulate(end[order])
     first = np.concatenate(([True], start[1:] > end[:-1]))
     begin, finish = start[first], end[np.concatenate((first[1:], [True]))]
-    edges = np.stack([own_start, own_end], axis=1)[np.argsort(own_start)].ravel()
-    done = np.cumsum(np.stack([np.zeros(len(own_start)), np.sort(own_end) - np.sort(own_start)], axis=1).ravel())
+    offset = busy.place * apart
+    own_start, own_end = np.sort(busy.start + offset), np.sort(busy.end + offset)
+    edges = np.stack([own_start, own_end], axis=1).ravel()
+    done = np.cumsum(np.stack([np.zeros(len(own_start)), own_end - own_start], axis=1).ravel())
     covered = np.interp(finish, edges, done) - np.interp(begin, edges, done)
-    return float((finish - begin - covered).sum())
+    alone = np.bincount(moving.place[order][first], finish - begin - covered, minlength=count)
+    return np.asarray(alone, dtype=np.float64)
 
 
 def _link_bytes(graph: Graph) -> dict[int, float]:
     volumes = np.bincount(
         graph.flow[graph.flow >= 0], graph.volume_bytes[graph.flow >= 0], minlength=len(graph.flows)
     ).tolist()
-    moved = list(zip(graph.flows, volumes, strict=True))
+    moved = {id(flow): volume for flow, volume in zip(graph.flows, volumes, strict=True)}
+    flows = {id(flow): flow for flow in graph.flows}
     for acts in graph.inside:
-        moved += zip(acts.flows, acts.carried_bytes(), strict=True)
+        if acts.carries:
+            for flow, volume in zip(acts.flows, acts.carried_bytes(), strict=True):
+                flows[id(flow)] = flow
+                moved[id(flow)] = moved.get(id(flow), 0.0) + volume
     carried: dict[int, float] = {}
-    for flow, volume_bytes in moved:
+    for number, flow in flows.items():
         for link, use in flow.uses:
-            carried[link] = carried.get(link, 0.0) + volume_bytes * use
+            carried[link] = carried.get(link, 0.0) + moved[number] * use
     return carried

@@ -117,7 +117,7 @@ def _collective(job: Job, timeline: Timeline, operation: int) -> Span:
 
 
 def _parts(rank_class: RankClass) -> int:
-    acts = sum(len(program.forward) + len(program.backward) for program in rank_class.programs)
+    acts = sum(len(program.forward.acts) + len(program.backward.acts) for program in rank_class.programs)
     return acts * len(rank_class.passes) // (2 * len(rank_class.programs))
 
 

@@ -4,14 +4,17 @@
 Shapes: W steps, S pipeline stages.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.errors import ConfigError, MalformedError
 from lockstep.contracts.messages import TraceSummary
+from lockstep.trace.patterns import FunctionClass, decode_patterns
 
 STEPS_MIN = 20
 """Half of them are fitted, and the ninth decile of the error of ten held-out ones is still a step that was."""
@@ -20,8 +23,13 @@ SCATTER_MAX_RATIO = 0.35
 DRIFT_MAX_RATIO = 0.15
 """By how much the second half's median may differ from the first's; more is no one state that could be fitted."""
 _TO_SIGMA = 1.4826  # a Gaussian's standard deviation over its median absolute deviation
-_MATRIX = ("mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "conv", "attention", "einsum")
-"""Parts of the names of operators whose arithmetic decides; all others move memory."""
+_MATRIX = re.compile(
+    r"(?<![a-z])(add|b|badd)?mm(?![a-z])|gemm|gemv|mma|matmul|(?<![a-z])linear|conv(?!ert)|winograd|scudnn|[dw]grad|fprop"
+    r"|attention|flash|fmha|einsum|cutlass|nvjet|cijk"
+)
+"""Parts of the names of operators and kernels whose arithmetic decides; all others move memory."""
+RATIO_MAX = 1e3
+"""Of products to all else or the other way; a capture beyond it has seen no step of a model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,27 +86,57 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorTimes:
-    """How a healthy rank's computing divides: seconds a step in products of matrices, and in all other operators."""
+    """How a healthy rank's computing divides: seconds a step in products of matrices, and in all other operators.
+
+    The mean of `ranks`, of all if none are named.
+    """
 
     matrix_seconds: float
     other_seconds: float
+    ranks: tuple[int, ...] = ()
 
 
 def operator_times(summary: TraceSummary) -> OperatorTimes | None:
-    """Return how the operators of a capture divide; None where the summary holds none.
+    """Return how the operators of a capture divide; None where the summary holds none, or none of one sort.
 
-    Times are those of the training thread, so this says something of devices only where they compute on it (a CPU).
+    Where kernels of a device were recorded they count, as far as they were on the critical path, which every kernel
+    that computes is (`FunctionClass`); elsewhere the training thread's operators, without what they call.
     """
-    matrix_ns = other_ns = 0
-    for node in summary.tree:
-        if node.kind != "operator":
-            continue
-        name = node.name.rpartition("::")[2].lower()
-        if any(part in name for part in _MATRIX):
-            matrix_ns += node.self_ns
-        else:
-            other_ns += node.self_ns
-    if not matrix_ns or not other_ns or summary.steps < 1:
+    if summary.error or summary.steps < 1:
+        return None
+    times_ns = _device_ns(summary) or _thread_ns(summary)
+    matrix_ns = sum(ns for name, ns in times_ns if _is_matrix(name))
+    other_ns = sum(ns for name, ns in times_ns if not _is_matrix(name))
+    if matrix_ns <= 0 or other_ns <= 0 or not 1 / RATIO_MAX <= matrix_ns / other_ns <= RATIO_MAX:
         return None
     scale = 1e-9 / summary.steps
-    return OperatorTimes(matrix_seconds=matrix_ns * scale, other_seconds=other_ns * scale)
+    return OperatorTimes(matrix_seconds=matrix_ns * scale, other_seconds=other_ns * scale, ranks=(summary.rank,))
+
+
+def mean_times(times: Sequence[OperatorTimes]) -> OperatorTimes:
+    """Return the mean of captures of several ranks, at least one."""
+    return OperatorTimes(
+        matrix_seconds=fmean(each.matrix_seconds for each in times),
+        other_seconds=fmean(each.other_seconds for each in times),
+        ranks=tuple(rank for each in times for rank in each.ranks),
+    )
+
+
+def _device_ns(summary: TraceSummary) -> list[tuple[str, float]]:
+    """Return the kernels that compute; none where the patterns cannot be read, or hold none."""
+    if not summary.patterns:
+        return []
+    try:
+        found = decode_patterns(summary.patterns, where=f"summary of rank {summary.rank}")
+    except MalformedError:
+        return []
+    kernels = (each for each in found.patterns if each.kind is FunctionClass.COMPUTE)
+    return [(each.function, each.beta * found.window_ns) for each in kernels]
+
+
+def _thread_ns(summary: TraceSummary) -> list[tuple[str, float]]:
+    return [(node.name, node.self_ns) for node in summary.tree if node.kind == "operator"]
+
+
+def _is_matrix(name: str) -> bool:
+    return _MATRIX.search(name.lower()) is not None

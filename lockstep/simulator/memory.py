@@ -8,22 +8,15 @@ from numpy.typing import NDArray
 from lockstep.simulator.schedule import FORWARD
 
 
-def peak_bytes(
-    passes: NDArray[np.int64],
-    begin: NDArray[np.float64],
-    end: NDArray[np.float64],
-    stored_bytes: Sequence[float],
-) -> float:
+def peak_bytes(passes: NDArray[np.int64], stored_bytes: Sequence[float]) -> float:
     """Return the most that activations take at once.
 
-    `passes` are rows of `schedule.passes`, `begin` and `end` their times in seconds, `stored_bytes` what one forward
-    pass of each chunk leaves. A reference to it is held from the beginning of the forward to the end of the backward.
+    `passes` are rows of `schedule.passes`, `stored_bytes` what one forward pass of each chunk leaves. A reference to it
+    is held from the beginning of the forward to the end of the backward. Passes follow each other, so that their order
+    tells all, whatever time they take.
     """
-    forward = passes[:, 0] == FORWARD
-    time = np.where(forward, begin, end)
-    change = np.where(forward, 1.0, -1.0) * np.asarray(stored_bytes)[passes[:, 2]]
-    order = np.lexsort((change, time))  # what is released at a moment goes before what is taken
-    return float(np.cumsum(change[order]).max(initial=0.0))
+    change = np.where(passes[:, 0] == FORWARD, 1.0, -1.0) * np.asarray(stored_bytes)[passes[:, 2]]
+    return float(np.cumsum(change).max(initial=0.0))
 
 
 def in_flight(passes: NDArray[np.int64]) -> int:

@@ -6,6 +6,7 @@ linear layer, which is in its input and not in its output, leaves partial sums b
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 BATCH = "b"
 """The dimension that every operator has: samples, whose number is the strategy's to say."""
@@ -84,7 +85,7 @@ HALF_GRADIENTS = Precision(gradient=2, sent_gradient=2)
 FULL = Precision(activation=4, weight=4, gradient=4, sent_gradient=4, optimizer=8)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ModelSpec:
     """A model: its modules, the tokens in a sample, and its number formats.
 
@@ -106,7 +107,7 @@ class ModelSpec:
         """The number of parameters, shared ones once."""
         return sum(op.weights for op in self.operators() if not op.shared_weights)
 
-    @property
+    @cached_property
     def flops_per_sample(self) -> float:
         """Forward and backward of one sample, without recomputation: the numerator of MFU."""
         return sum(op.flops * (1 + op.backward_ratio) for op in self.operators())

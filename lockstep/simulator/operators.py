@@ -117,7 +117,9 @@ def _parts(op: Operator, dim: str, split: Mapping[str, str], mesh: Mesh, samples
         parts *= mesh.degree(axis) if split_dim == dim else 1
     size = samples if dim == BATCH else op.dims[dim]
     if size % parts:
-        raise ConfigError(f"split of {dim!r} in {op.name}: got {parts} parts of {size:g}, expected a divisor")
+        axes = " x ".join(axis for axis, split_dim in split.items() if split_dim == dim and mesh.degree(axis) > 1)
+        got = f"{parts} parts of {size:g}"
+        raise ConfigError(f"split of {dim!r} in {op.name}: got {got}, expected a divisor (it is split over {axes})")
     return parts
 
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from lockstep.contracts.errors import ConfigError
+from lockstep.simulator.acts import Queued
 from lockstep.simulator.chunks import Chunk, compile_chunks
 from lockstep.simulator.cluster import Cluster, Device
 from lockstep.simulator.fabric import Fabric
@@ -18,7 +19,7 @@ from lockstep.simulator.graph import Boundary
 from lockstep.simulator.mesh import Mesh
 from lockstep.simulator.model import Precision
 from lockstep.simulator.placement import Transfer
-from lockstep.simulator.program import Program, Queued, compile_program, compile_returns
+from lockstep.simulator.program import Program, compile_program, compile_returns
 from lockstep.simulator.tree import StrategyTree
 
 
@@ -94,7 +95,7 @@ def forget() -> None:
     _compiled.cache_clear()
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=64)
 def _compiled(asked: _Asked) -> Plan:
     chunks = compile_chunks(asked.tree, asked.device, samples=asked.samples)
     stages = _stages(chunks, asked.cluster)

@@ -6,61 +6,25 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.simulator.acts import Act, Await, Blocking, Compute, Pass, Queued
 from lockstep.simulator.chunks import Chunk, Feature, Gathered, Segment, Summed, Work
-from lockstep.simulator.fabric import Fabric, Phase
+from lockstep.simulator.fabric import Fabric
 from lockstep.simulator.mesh import Mesh
 from lockstep.simulator.placement import PARTIAL, Placement, Transfer, transfers
 
 
 @dataclass(frozen=True, slots=True)
-class Compute:
-    """Work of `seconds` at full speed."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Blocking:
-    """A phase that the pass waits for."""
-
-    phase: Phase
-
-
-@dataclass(frozen=True, slots=True)
-class Queued:
-    """Phases in the gradient queue, one after the other. Those with a `ticket` are waited for."""
-
-    phases: tuple[Phase, ...]
-    ticket: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Await:
-    """What follows needs the queued phases with this ticket."""
-
-    ticket: int
-
-
-Act = Compute | Blocking | Queued | Await
-
-
-@dataclass(frozen=True, slots=True)
 class Program:
-    """The acts of one chunk: forward, backward, and backward of the step's last micro-batch, which sums gradients."""
+    """The passes of one chunk: forward, backward, and backward of the step's last micro-batch, which sums gradients."""
 
-    forward: tuple[Act, ...]
-    backward: tuple[Act, ...]
-    last: tuple[Act, ...]
+    forward: Pass
+    backward: Pass
+    last: Pass
 
     @property
     def queues_always(self) -> bool:
         """Whether every pass has something in the gradient queue."""
-        return any(isinstance(act, Queued) for act in (*self.forward, *self.backward))
-
-    @property
-    def queues_last(self) -> bool:
-        """Whether the last pass has."""
-        return any(isinstance(act, Queued) for act in self.last)
+        return self.forward.is_queuing or self.backward.is_queuing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +69,9 @@ def compile_program(chunk: Chunk, fabric: Fabric, *, bucket_bytes: float) -> Pro
     part = chunk.part
     made: dict[object, list[Act]] = {}
     return Program(
-        tuple(_acts(part.forward, chunk.mesh, fabric, bucket_bytes, made, last=False)),
-        tuple(_acts(part.backward, chunk.mesh, fabric, bucket_bytes, made, last=False)),
-        tuple(_acts(part.backward, chunk.mesh, fabric, bucket_bytes, made, last=True)),
+        Pass(tuple(_acts(part.forward, chunk.mesh, fabric, bucket_bytes, made, last=False))),
+        Pass(tuple(_acts(part.backward, chunk.mesh, fabric, bucket_bytes, made, last=False))),
+        Pass(tuple(_acts(part.backward, chunk.mesh, fabric, bucket_bytes, made, last=True))),
     )
 
 

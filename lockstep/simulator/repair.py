@@ -2,7 +2,8 @@
 
 The fault is put into the calibrated model of a healthy run, so what-ifs do not depend on when the model was fitted: a
 slow rank computes at the speed that its measured excess implies, a slow link carries the share that its measured
-transfers imply.
+transfers imply. So do all ranks of a job that computes more slowly as a whole; what all of them wait for beside
+computing (data, host, collections) is the step's floor, longer by what was measured.
 """
 
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from lockstep.simulator.online import OnlineModel, level_of
 
 RANK = "rank"
 LINK = "link"
+COMPUTING = "computing"
+FLOOR = "floor"
 SLOWDOWN_MAX = 1e4
 """Of a rank or a link; more is no slowdown but a standstill, which no step is predicted of."""
 
@@ -23,11 +26,12 @@ class Fault:
 
     A rank: `excess_seconds` is what each of `ranks` does longer in a step. A link: `slowdown_ratio` is how much longer
     transfers take, minus 1, among `ranks`; `is_uplink` says that the way out of the domain that holds all of them is
-    meant (a node's), not the links among them.
+    meant (a node's), not the links among them. Computing and floor are those of all ranks, `ranks` is empty:
+    `excess_seconds` is what each of them computes longer in a step, or stands beside computing.
     """
 
     kind: str
-    ranks: tuple[int, ...]
+    ranks: tuple[int, ...] = ()
     excess_seconds: float = 0.0
     slowdown_ratio: float = 0.0
     is_uplink: bool = False
@@ -49,12 +53,17 @@ class Gain:
 def predict_gain(model: OnlineModel, fault: Fault) -> Gain | None:
     """Return what the repair of `fault` gives back; None where the model knows no such rank or link.
 
-    One simulation, of twice as many classes as the healthy job has.
+    One simulation, of twice as many classes as the healthy job has at most.
     """
-    sick = _with_fault(model, fault)
-    if sick is None:
+    repaired_s = model.expected_step_seconds
+    if fault.kind in (COMPUTING, FLOOR):
+        grown_s = _growth(model, fault)
+        faulty_s = None if grown_s is None else repaired_s + grown_s
+    else:
+        sick = _with_fault(model, fault)
+        faulty_s = None if sick is None else model.step_seconds(sick)
+    if faulty_s is None:
         return None
-    faulty_s, repaired_s = model.step_seconds(sick), model.expected_step_seconds
     return Gain(
         gain_ratio=max(0.0, 1 - repaired_s / faulty_s),
         faulty_step_seconds=faulty_s,
@@ -78,6 +87,21 @@ def _with_fault(model: OnlineModel, fault: Fault) -> Cluster | None:
     links = _links(cluster, fault.ranks, is_uplink=fault.is_uplink)
     health = {**cluster.health, **dict.fromkeys(links, 1 / (1 + fault.slowdown_ratio))}
     return replace(cluster, health=health) if links else None
+
+
+def _growth(model: OnlineModel, fault: Fault) -> float | None:
+    """Return by how much a step is longer where all ranks are slower; chance spreads them as before."""
+    if not 0 < fault.excess_seconds <= SLOWDOWN_MAX * model.expected_step_seconds:
+        return None
+    if fault.kind == FLOOR:
+        return fault.excess_seconds
+    slowdown = fault.excess_seconds / model.compute_seconds
+    if slowdown > SLOWDOWN_MAX:
+        return None
+    cluster = model.setup.cluster
+    speed = {rank: cluster.speed.get(rank, 1.0) / (1 + slowdown) for rank in range(model.setup.ranks)}
+    sick_s = model.setup.forecast(replace(cluster, speed=speed)).step_seconds
+    return sick_s - model.forecast.step_seconds
 
 
 def _in_step(model: OnlineModel, ranks: Sequence[int]) -> list[int]:

@@ -45,9 +45,18 @@ def passes(schedule: Schedule, stages: int, stage: int, chunks: int) -> NDArray[
     ConfigError
         Interleaving needs micro-batches in multiples of the stages, and enough of them in flight.
     """
+    return _interwoven(*_sequence(schedule, stages, chunks), _ahead(schedule, stages, stage, chunks))
+
+
+def passes_by_stage(schedule: Schedule, stages: int, chunks: int) -> list[NDArray[np.int64]]:
+    """Return the `passes` of each stage."""
     forward, backward = _sequence(schedule, stages, chunks)
+    return [_interwoven(forward, backward, _ahead(schedule, stages, stage, chunks)) for stage in range(stages)]
+
+
+def _interwoven(forward: NDArray[np.int64], backward: NDArray[np.int64], ahead: int) -> NDArray[np.int64]:
     total = len(forward)
-    ahead = min(total, _ahead(schedule, stages, stage, chunks))
+    ahead = min(total, ahead)
     # `ahead` forwards, then backward and forward in turn, then the backwards that are left.
     rows = np.empty((2 * total, 3), dtype=np.int64)
     rows[:ahead] = forward[:ahead]

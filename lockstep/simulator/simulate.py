@@ -1,7 +1,7 @@
 """The door: from a strategy tree on a cluster to a forecast of one step.
 
 The way: chunks of the model and their programs on the fabric (`plan`), classes of equal ranks (`symmetry`), the graph
-of all classes (`graph`), its timeline (`executor`), and what the timeline means (`forecast`).
+of all classes (`drawing`), its timeline (`executor`), and what the timeline means (`forecast`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.cluster import Cluster, Device
+from lockstep.simulator.drawing import build_graph
 from lockstep.simulator.executor import execute
 from lockstep.simulator.forecast import Forecast, Job, forecast
-from lockstep.simulator.graph import build_graph
 from lockstep.simulator.mesh import Mesh
 from lockstep.simulator.plan import Plan, plan_of
 from lockstep.simulator.program import RankClass
-from lockstep.simulator.schedule import Schedule, passes
+from lockstep.simulator.schedule import Schedule, passes_by_stage
 from lockstep.simulator.symmetry import Partition, collapse, no_collapse
 from lockstep.simulator.tree import StrategyTree
 
@@ -122,7 +122,7 @@ def _classes(
 ) -> list[RankClass]:
     _, first, counts = np.unique(partition.ranks, return_index=True, return_counts=True)
     meshes, owned = list(plan.stages), list(plan.stages.values())
-    rows = [passes(schedule, len(owned), stage, len(own)) for stage, own in enumerate(owned)]
+    rows = passes_by_stage(schedule, len(owned), len(owned[0]))  # stages have as many chunks each
     found = []
     for number, (rank, count) in enumerate(zip(first, counts, strict=True)):
         stage = int(kinds[rank]) % len(owned)

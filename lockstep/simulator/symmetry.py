@@ -20,8 +20,8 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # increment and factors of splitmix64 (
 _FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
 
-_PLACES: _Hashes = np.arange(2, dtype=np.uint64)
-"""Sender and receiver of a directed group."""
+_RECEIVES = np.uint64(1)
+"""What tells the receiver of a directed group from its sender."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,6 +67,7 @@ def collapse(rank_kinds: NDArray[np.int64], families: Sequence[Family], capacity
 def forget() -> None:
     """Drop the partitions that are kept from one forecast to the next, as a new process has none."""
     _collapse.cache_clear()
+    _uses.cache_clear()
 
 
 @lru_cache(maxsize=16)
@@ -76,14 +77,14 @@ def _collapse(kinds: bytes, families: tuple[Family, ...], capacities: bytes) -> 
     untouched = _mix(capacity.view(np.uint64))
     if not families:
         return Partition(_numbers(ranks), (), _numbers(untouched))
-    uses = _Uses(families)
+    uses = _uses(families)
     links = untouched[uses.touched]  # mixed, as every hash that meets a factor must be
     classes = (0, 0)
     while True:
         groups = _group_hashes(families, ranks, links, uses)
         ranks = _rank_hashes(families, ranks, groups)
         links = _mix(links + uses.by_link(np.concatenate(groups)[uses.group] * uses.factor))
-        found = (len(np.unique(ranks)), len(np.unique(links)))
+        found = (len(_distinct(ranks)), len(_distinct(links)))
         if found == classes:
             break
         classes = found
@@ -106,7 +107,7 @@ class _Uses:
         # Odd factors made of what a group does with a link: as good as mixing both, at a tenth of the cost.
         self.factor = _mix(np.concatenate([_shape(family.usage) for family in families])) | np.uint64(1)
         self._bounds = np.cumsum(sizes)[:-1]
-        self._group_starts = np.flatnonzero(np.diff(self.group, prepend=-1))
+        self._group_starts = np.flatnonzero(_is_new(self.group))
 
     def by_group(self, values: _Hashes) -> list[_Hashes]:
         """Return the sums of the uses of each group, by family; every group passes a link."""
@@ -119,16 +120,24 @@ class _Uses:
         return total
 
 
+@lru_cache(maxsize=16)
+def _uses(families: tuple[Family, ...]) -> _Uses:
+    """Return the uses of links, which health does not change."""
+    return _Uses(families)
+
+
 def _group_hashes(families: Sequence[Family], ranks: _Hashes, links: _Hashes, uses: _Uses) -> list[_Hashes]:
     """Return a hash of each group: of its members' and of its links' with the use it makes of them."""
     mixed = _mix(ranks)
     loads = uses.by_group(links[uses.link] * uses.factor)
     found = []
     for index, (family, load) in enumerate(zip(families, loads, strict=True)):
-        members = mixed[family.groups]
         if family.directed:
-            members = _mix(members + _PLACES)
-        found.append(_mix(members.sum(axis=1, dtype=np.uint64) + load + np.uint64(index)))
+            sender, receiver = family.groups.T
+            members = _mix(mixed)[sender] + _mix(mixed + _RECEIVES)[receiver]
+        else:
+            members = mixed[family.groups].sum(axis=1, dtype=np.uint64)
+        found.append(_mix(members + load + np.uint64(index)))
     return found
 
 
@@ -137,8 +146,9 @@ def _rank_hashes(families: Sequence[Family], ranks: _Hashes, groups: list[_Hashe
     ranks = ranks.copy()
     for family, hashes in zip(families, groups, strict=True):
         if family.directed:
-            for place in range(2):
-                ranks[family.groups[:, place]] += _mix(hashes + np.uint64(place))
+            sender, receiver = family.groups.T
+            ranks[sender] += _mix(hashes)
+            ranks[receiver] += _mix(hashes + _RECEIVES)
         else:
             ranks[family.groups.ravel()] += np.repeat(hashes, family.groups.shape[1])
     return _mix(ranks)
@@ -149,11 +159,27 @@ def _shape(usage: Usage) -> _Hashes:
     return ((usage.way << 60) + (usage.members << 30) + usage.beyond).astype(np.uint64)
 
 
+def _distinct(hashes: _Hashes) -> _Hashes:
+    """Return the values that there are, in order; a tenth of the cost of `np.unique`, which hashes them once more."""
+    ordered = np.sort(hashes)
+    return ordered[_is_new(ordered)]
+
+
+def _is_new(ordered: NDArray[np.generic]) -> NDArray[np.bool_]:
+    """Return where a value differs from the one before."""
+    new = np.ones(len(ordered), dtype=bool)
+    new[1:] = ordered[1:] != ordered[:-1]
+    return new
+
+
 def _numbers(hashes: _Hashes) -> NDArray[np.int64]:
     """Return class numbers in the order in which classes first appear."""
-    _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
-    order = np.argsort(np.argsort(first))
-    return np.asarray(order[inverse], dtype=np.int64)
+    place = np.searchsorted(_distinct(hashes), hashes)
+    first = np.empty(int(place.max()) + 1, dtype=np.int64)
+    first[place[::-1]] = np.arange(len(hashes))[::-1]
+    number = np.empty_like(first)
+    number[np.argsort(first)] = np.arange(len(first))
+    return number[place]
 
 
 def _mix(values: _Hashes) -> _Hashes:

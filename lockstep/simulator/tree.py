@@ -121,8 +121,9 @@ class Node:
 
     def said(self) -> object:
         """Return what was said below and at the node, as a value: equal for nodes that compile to the same."""
-        mine = (tuple(self.splits.items()), tuple(self.memory.items()), self.recomputation)
-        return (mine, tuple(child.said() for child in self.children.values())) if self.children else mine
+        splits, memory = self.splits, self.memory
+        mine = (tuple(splits.items()) if splits else (), tuple(memory.items()) if memory else (), self.recomputation)
+        return (mine, *map(Node.said, self.children.values())) if self.children else mine
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,9 +4,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from lockstep.simulator.board import Flow
 from lockstep.simulator.cluster import Cluster, Device, Level
 from lockstep.simulator.collectives import Link
-from lockstep.simulator.fabric import Flow
 from lockstep.simulator.graph import COMPUTE, FEATURE, Graph
 from lockstep.simulator.mesh import Mesh
 from lockstep.simulator.model import FULL, ModelSpec, Module, Operator, Read
@@ -72,6 +72,7 @@ def graph(operations, edges=(), capacity=(1.0,)):
         capacity=list(capacity),
         inside=[],
         bounds=[],
+        rows=np.arange(count),
     )
 
 

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lockstep.simulator.acts import Blocking, Compute, Script
+from lockstep.simulator.board import Phase
 from lockstep.simulator.clusters import dgx_a100, hc1, hc2
-from lockstep.simulator.coarse import Script, outline
-from lockstep.simulator.fabric import Phase
+from lockstep.simulator.coarse import outline
 from lockstep.simulator.preset import Degrees, preset
-from lockstep.simulator.program import Blocking, Compute
 from lockstep.simulator.schedule import Schedule
 from lockstep.simulator.simulate import Options, simulate
 from lockstep.simulator.transformers import gpt, moe

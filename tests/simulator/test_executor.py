@@ -4,9 +4,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.contracts.errors import ConfigError
-from lockstep.simulator import executor
-from lockstep.simulator.executor import execute, longest_path
+from lockstep.simulator.executor import execute
 from lockstep.simulator.graph import FEATURE, GRADIENT
+from lockstep.simulator.undisturbed import longest_path
+from lockstep.simulator.waves import start_by_wave
 from tests.simulator.jobs import chain, computations, features, flow, graph
 
 
@@ -108,7 +109,7 @@ def test_t5_undisturbed_is_the_longest_path(drawn):
     for events_only in (False, True):
         assert execute(of, sharing=False, events_only=events_only).end == pytest.approx(expected)
     spent = of.seconds + of.volume_bytes
-    assert executor._by_wave(of, spent) + spent == pytest.approx(expected)
+    assert start_by_wave(of, spent) + spent == pytest.approx(expected)
     assert longest_path(of)[1] == pytest.approx(expected)
 
 

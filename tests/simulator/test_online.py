@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from lockstep.contracts.errors import ConfigError
-from lockstep.contracts.messages import CallNode, TraceSummary
-from lockstep.simulator.measured import OperatorTimes, Window, operator_times
+from lockstep.simulator.measured import Window
 from lockstep.simulator.online import Setup, computing, fit, level_of, with_links
-from lockstep.simulator.repair import LINK, RANK, Fault, predict_gain
+from lockstep.simulator.repair import COMPUTING, LINK, RANK, Fault, predict_gain
+from lockstep.simulator.repair import FLOOR as FLOOR_FAULT
 from lockstep.simulator.spec import load_spec
 
 SPEC = """
@@ -72,18 +72,6 @@ def test_the_numbers_that_made_the_steps_are_found(model):
     assert fit(DECLARED, measure(real)).expected_step_seconds == model.expected_step_seconds
 
 
-def test_operator_times_part_arithmetic_from_memory():
-    """Shares measured in a capture decide how efficiency divides; the sum of computing stays what was measured."""
-    window = measure(truth())
-    found = []
-    for matrix_s, other_s in ((3.0, 1.0), (1.0, 1.0)):
-        model = fit(DECLARED, window, operators=OperatorTimes(matrix_seconds=matrix_s, other_seconds=other_s))
-        assert model.compute_seconds == pytest.approx(computing(truth().forecast()), rel=0.01)
-        found.append(model.parameters["matrix_efficiency"] / model.parameters["memory_efficiency"])
-    # Three times as much of the time in products: products are about three times as slow beside the rest.
-    assert found[1] / found[0] == pytest.approx(3.0, rel=0.35)
-
-
 def test_the_band_is_that_of_steps_that_were_not_fitted():
     """Noise in the second half alone widens the band; in the first half alone it does not."""
     quiet = measure(truth())
@@ -122,6 +110,32 @@ def test_the_gain_of_mending_a_rank_is_that_of_the_real_job(model, rank, share):
     assert gain.error_band_ratio == model.error_band_ratio
 
 
+@pytest.mark.parametrize("share", [0.9, 0.5])
+def test_the_gain_of_mending_all_ranks_is_that_of_the_real_job(model, share):
+    """Everybody computes at a share of the speed: a pipeline loses more than each rank does, and the model knows it."""
+    real = truth()
+    slow = real.cluster
+    for rank in range(16):
+        slow = slow.with_rank(rank, share)
+    healthy_s, sick_s = real.forecast().step_seconds, real.forecast(slow).step_seconds
+    excess_s = computing(real.forecast()) * (1 / share - 1)
+    assert sick_s - healthy_s > 1.1 * excess_s
+    gain = predict_gain(model, Fault(kind=COMPUTING, excess_seconds=excess_s))
+    assert gain.gain_ratio == pytest.approx(1 - (healthy_s + FLOOR + REST) / (sick_s + FLOOR + REST), abs=0.02)
+    assert gain.repaired_step_seconds == model.expected_step_seconds
+
+
+def test_what_steps_stand_beside_computing_is_given_back_whole():
+    """A loader that takes 10 ms longer on every rank costs 10 ms, however ranks are spread by chance."""
+    model = fit(DECLARED, measure(truth(), spread=0.02))
+    healthy_s = model.expected_step_seconds
+    gain = predict_gain(model, Fault(kind=FLOOR_FAULT, excess_seconds=0.01))
+    assert gain.faulty_step_seconds == pytest.approx(healthy_s + 0.01)
+    assert gain.gain_ratio == pytest.approx(0.01 / (healthy_s + 0.01))
+    slow = predict_gain(model, Fault(kind=COMPUTING, excess_seconds=0.005))
+    assert slow.faulty_step_seconds > healthy_s + 0.005  # who is slow by chance still is
+
+
 def test_the_gain_of_mending_a_link_is_that_of_the_real_job():
     """A node's way out at a fifth: told as the node's uplink and as the group that crosses it."""
     real = truth(links=(1.0, 0.05))
@@ -142,6 +156,9 @@ def test_the_gain_of_mending_a_link_is_that_of_the_real_job():
         Fault(kind=RANK, ranks=(16,), excess_seconds=1.0),
         Fault(kind=RANK, ranks=(1,), excess_seconds=0.0),
         Fault(kind=RANK, ranks=(1,), excess_seconds=float("inf")),
+        Fault(kind=COMPUTING, excess_seconds=0.0),
+        Fault(kind=COMPUTING, excess_seconds=float("inf")),
+        Fault(kind=FLOOR_FAULT, excess_seconds=float("nan")),
         Fault(kind=LINK, ranks=(1,), slowdown_ratio=1.0),
         Fault(kind=LINK, ranks=(0, 1), slowdown_ratio=-0.5),
         Fault(kind=LINK, ranks=tuple(range(16)), slowdown_ratio=1.0, is_uplink=True),
@@ -188,19 +205,3 @@ def test_the_level_of_a_group_is_the_highest_that_parts_it():
     assert [level_of(cluster, ranks) for ranks in ((0, 1), (0, 8), (7, 8), (3,), (), (0, 99))] == [
         0, 1, 1, None, None, None,
     ]  # fmt: skip
-
-
-def test_operator_times_of_a_capture():
-    """Products of matrices and the rest, seconds a step; a summary without operators says nothing."""
-    nodes = [
-        CallNode(parent=-1, name=name, kind=kind, total_ns=ns, self_ns=ns, count=1)
-        for name, kind, ns in (
-            ("forward", "python", 10**9), ("aten::addmm", "operator", 6 * 10**8), ("aten::add_", "operator", 2 * 10**8),
-        )
-    ]  # fmt: skip
-    summary = TraceSummary(
-        run="r", node="n", rank=0, request_id=1, window_ns=10**9, steps=2, trace_bytes=1, event_count=3, tree=nodes
-    )
-    found = operator_times(summary)
-    assert (found.matrix_seconds, found.other_seconds) == pytest.approx((0.3, 0.1))
-    assert operator_times(replace(summary, tree=nodes[:1])) is None

@@ -103,6 +103,23 @@ def test_what_is_wrong_is_named(old, new, said):
     assert said in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ((("heads: 16", "heads: 6"),), "'a' in attention: got 4 parts of 6, expected a divisor (it is split over tp)"),
+        ((("layers: 4", "layers: 1"),), "stages: got 2 chunks, expected at most"),
+    ],
+)
+def test_a_job_that_cannot_be_spread_so_names_its_strategy(changes, said):
+    """What only the simulation finds out is told with the place in the text too."""
+    with pytest.raises(LockstepError) as error:
+        spec(*changes).forecast()
+    assert str(error.value).startswith("strategy in spec.yaml, line 5, column 3: ")
+    assert said in str(error.value)
+    with pytest.raises(LockstepError, match=r"strategy in spec\.yaml, line 5"):
+        spec(*changes).compiled()
+
+
 @given(st.text(max_size=200))
 @settings(max_examples=150, deadline=None)
 def test_any_text_is_read_or_refused(text):

@@ -87,13 +87,24 @@ class JobSpec:
         LockstepError
             The job cannot be simulated; the message says why.
         """
-        found = simulate(self.tree(), self.cluster, batch=self.batch, options=self.options)
+        try:
+            found = simulate(self.tree(), self.cluster, batch=self.batch, options=self.options)
+        except ConfigError as error:
+            raise self._at_strategy(error) from error
         band = self.calibration.error_band_ratio if self.calibration else None
         return replace(found, error_band_ratio=band)
 
     def compiled(self) -> Job:
         """Return the graph of a step, for its timeline. Raises as `forecast`."""
-        return compile_job(self.tree(), self.cluster, batch=self.batch, options=self.options)
+        try:
+            return compile_job(self.tree(), self.cluster, batch=self.batch, options=self.options)
+        except ConfigError as error:
+            raise self._at_strategy(error) from error
+
+    def _at_strategy(self, error: ConfigError) -> ConfigError:
+        """Return an error of a job that cannot be spread so, with the place of the strategy where a text said it."""
+        is_placed = not self.places.values or str(error).startswith(self.places.name)
+        return error if is_placed else ConfigError(f"strategy in {self.places.of(('strategy',))}: {error}")
 
     def changed(self, path: str, value: Any) -> "JobSpec":
         """Return the job with the value at `path` (`strategy.micro_batches`) another. Raises as `changed_by`."""

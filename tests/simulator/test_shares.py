@@ -1,0 +1,44 @@
+"""Rates kept by the set of flows that meet are those of fair sharing among all that are there."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lockstep.simulator.sharing import Shares, fair_rates
+from tests.simulator.jobs import flow
+
+CAPACITY = (1.0, 2.0, 0.5, 4.0, 1.0)
+
+
+@st.composite
+def flows_and_moves(draw):
+    """Return flows on some of five links, and who comes and goes."""
+    flows = []
+    for _ in range(draw(st.integers(1, 6))):
+        links = sorted(draw(st.sets(st.integers(0, len(CAPACITY) - 1), min_size=1, max_size=3)))
+        use, cap = draw(st.sampled_from([0.5, 1.0])), draw(st.sampled_from([0.3, 1.0, 1e30]))
+        flows.append(flow(*links, cap=cap, alone=min(CAPACITY[link] / use for link in links), use=use))
+    moves = draw(st.lists(st.tuples(st.integers(0, len(flows) - 1), st.booleans()), max_size=30))
+    return flows, moves
+
+
+@settings(deadline=None)
+@given(flows_and_moves())
+def test_rates_are_those_of_all_that_are_there(drawn):
+    """Whoever comes or goes, one several times: every flow on the links has its fair rate, and changes are all told."""
+    flows, moves = drawn
+    shares, here = Shares(flows, CAPACITY), []
+    for number, comes in moves:
+        before = list(shares.rates)
+        if comes:
+            changed = shares.enter(number)
+            here.append(number)
+        elif number in here:
+            changed = shares.leave(number)
+            here.remove(number)
+        else:
+            continue
+        fair = fair_rates([flows[each] for each in here], CAPACITY)
+        assert [shares.rates[each] for each in here] == pytest.approx(fair)
+        told = {each for each in here if shares.rates[each] != before[each]}
+        assert told - {number} <= set(changed)
