@@ -15,6 +15,7 @@ import aiomqtt
 from coordinator.decide import events as ev
 from coordinator.decide.incidents import AdviceItem, Incident, Prediction
 from coordinator.expected.fitting import fit_model, predict_gain
+from coordinator.expected.healthy import KeptWindow
 from lockstep.contracts.errors import LockstepError
 from lockstep.contracts.messages import ProfileRequest
 from lockstep.diagnosis import INSUFFICIENT, Diagnosis, explain
@@ -91,6 +92,8 @@ class Effects:
                 self._spawn(self._fit(name, instruction), f"fit of {name}")
             case ev.Predict():
                 self._spawn(self._predict(name, instruction), f"prediction of {instruction.incident_id}")
+            case ev.TellGain():
+                self._tell_gain(name, instruction, instruction.prediction)
             case ev.ForgetRun():
                 self._runs.forget(name)
                 self._remembered.pop(name, None)
@@ -215,7 +218,8 @@ class Effects:
 
     async def _fit(self, name: str, order: ev.FitModel) -> None:
         async with self._simulating:
-            model, reason = await self._computed(fit_model, order.spec, order.window, what=f"model of run {name}")
+            given = (order.spec, order.window, order.operators)
+            model, reason = await self._computed(fit_model, *given, what=f"model of run {name}")
         if model is not None:
             _log.info(
                 "run %s: expects steps of %.4g s +- %.0f %%",
@@ -224,7 +228,8 @@ class Effects:
                 100 * model.error_band_ratio,
             )
             try:
-                await asyncio.to_thread(self._store.keep_window, name, order.spec.digest, order.window)
+                kept = KeptWindow(digest=order.spec.digest, window=order.window, operators=order.operators)
+                await asyncio.to_thread(self._store.keep_window, name, kept)
             except sqlite3.Error as error:
                 _log.warning("state store: %s; the healthy window of run %s is not kept", error, name)
         fitted = ev.FittedEvent(
@@ -232,6 +237,7 @@ class Effects:
             cause_id=order.cause_id,
             spec=order.spec,
             window=order.window,
+            operators=order.operators,
             model=model,
             reason=reason,
         )
@@ -249,13 +255,16 @@ class Effects:
                 repaired_step_seconds=gain.repaired_step_seconds,
                 error_band_ratio=gain.error_band_ratio,
             )
-            event = ev.PredictedEvent(
-                unix_s=self._now_s(),
-                cause_id=order.cause_id,
-                incident_id=order.incident_id,
-                prediction=prediction,
-            )
-            self.perform(self._runs.feed(name, event))
+            self._tell_gain(name, order, prediction)
+
+    def _tell_gain(self, name: str, order: ev.Predict | ev.TellGain, prediction: Prediction) -> None:
+        event = ev.PredictedEvent(
+            unix_s=self._now_s(),
+            cause_id=order.cause_id,
+            incident_id=order.incident_id,
+            prediction=prediction,
+        )
+        self.perform(self._runs.feed(name, event))
 
     async def _computed(self, function: Callable[..., _T], *given: object, what: str) -> tuple[_T | None, str]:
         """Return what `function` makes of `given` on a thread, or None and why: specifications come from outside."""

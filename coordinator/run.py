@@ -10,12 +10,16 @@ from coordinator.decide.transitions import State
 from coordinator.detect.findings import SLOW_RANK
 from coordinator.detect.hangs.progress import ProgressBook
 from coordinator.detect.judge import Judge
+from coordinator.expected.captures import HealthyCaptures
 from coordinator.expected.expectation import Expectation
 from coordinator.snapshot import RunSnapshot, StepHistogram, Suspect
 from lockstep.contracts.limits import SUSPECTS_MAX
 from lockstep.contracts.metrics import PROFILE_STATES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from coordinator.decide.events import Instruction
     from coordinator.decide.state import RunMachine
     from coordinator.detect.findings import Finding
     from coordinator.intake.timeline import Timeline
@@ -45,6 +49,7 @@ class Run:
     remembered: Learnt | None = None
     """What an earlier coordinator's judge had learnt, until this one's begins."""
     expectation: Expectation = field(default_factory=Expectation)
+    captures: HealthyCaptures = field(default_factory=HealthyCaptures)
     fingerprint: str = ""
     """Of whom `judge` learns."""
     judged_until: tuple[int, float] = (-1, float("-inf"))
@@ -56,6 +61,20 @@ class Run:
         assert self.topology is not None
         rows = tuple(self.judge.recent_rows) if self.judge else ()
         return Scene(rows=rows, topology=self.topology, policy=self.policy, hostname=self.hostname)
+
+    def repairs(self, cause_id: str) -> "list[Instruction]":
+        """Return the predictions to be made for what holds the run back now."""
+        judgement = self.machine.judgement
+        baseline_s = judgement.baseline_step_seconds if judgement else None
+        return self.expectation.repairs(self.machine.casebook.active, cause_id, baseline_s)
+
+    def learn_operators(self, instructions: "Sequence[Instruction]", cause_id: str) -> "list[Instruction]":
+        """Take what a capture of healthy ranks tells, if `instructions` end one; return the fit that is due."""
+        told = self.captures.heed(instructions, self.machine)
+        if told is None:
+            return []
+        self.expectation.hear(told)
+        return self.expectation.refit(cause_id)
 
     def adopt(self, policy: "Policy") -> None:
         """Lay out and judge by other thresholds from now on; the machine is told by its event."""

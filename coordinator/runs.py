@@ -163,8 +163,12 @@ class Runs:
         if isinstance(event, ev.PolicyChangedEvent):
             run.adopt(event.policy)
         instructions = run.machine.handle(event)
-        explained = explain_told(instructions, run.scene, event) if instructions else ()
-        return [(name, instructions), *((name, run.machine.handle(each)) for each in explained)]
+        if not instructions:
+            return [(name, instructions)]
+        explained = explain_told(instructions, run.scene, event)
+        due = run.learn_operators(instructions, event.cause_id)
+        told = [(name, instructions), *((name, run.machine.handle(each)) for each in explained)]
+        return [*told, (name, due)] if due else told
 
     def expect(
         self, spec_of: "Callable[[str], SpecText | None]", windows: Mapping[str, KeptWindow] | None = None
@@ -180,7 +184,8 @@ class Runs:
         run = self.by_name.get(name)
         if run is None or not run.expectation.take(fitted):
             return []
-        return [(name, run.expectation.repairs(run.machine.casebook.active, fitted.cause_id))]
+        due = run.repairs(fitted.cause_id)
+        return [(name, [*due, *run.expectation.refit(fitted.cause_id)])]
 
     def configure(self, config: "CoordinatorConfig") -> None:
         """Take another configuration: degrees and order for runs that begin from now on, and how many there may be."""
@@ -265,7 +270,7 @@ class Runs:
         event = ev.StepJudgedEvent(unix_s=now_s, cause_id=f"step:{row.step}", judgement=judgement)
         due = run.expectation.see(row, judgement, run.topology, event.cause_id)
         orders = self._feed(run.name, event)
-        due += run.expectation.repairs(run.machine.casebook.active, event.cause_id)
+        due += run.repairs(event.cause_id)
         return [*orders, (run.name, due)] if due else orders
 
     def _take_announcement(self, announcement: NodeAnnouncement, now_s: float) -> Orders:

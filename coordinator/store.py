@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.decide.incidents import CLOSED, OPEN, Incident, from_json, to_json
 from coordinator.decide.memory import LEARNT_MAX_BYTES, Learnt, RunMemory, learnt_from_bytes, memory_from_json
-from coordinator.expected.healthy import KeptWindow, window_from_json, window_to_json
+from coordinator.expected.healthy import KeptWindow, kept_from_json, kept_to_json
 from lockstep.contracts.errors import ConfigError, MalformedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from coordinator.settings.thresholds import Value
-    from lockstep.simulator.measured import Window
 
 _log = logging.getLogger(__name__)
 
@@ -181,11 +180,11 @@ class Store:
         with self._lock:
             return dict(self._database.execute("SELECT run, body FROM specifications").fetchall())
 
-    def keep_window(self, run: str, digest: str, window: "Window") -> None:
-        """Write the healthy window that a run's model was fitted to, by the digest of its specification."""
+    def keep_window(self, run: str, kept: KeptWindow) -> None:
+        """Write the healthy window that a run's model was fitted to, with what captures told."""
         with self._lock:
-            body = json.dumps(window_to_json(window))
-            self._database.execute("INSERT OR REPLACE INTO windows VALUES (?, ?, ?)", (run, digest, body))
+            row = (run, kept.digest, json.dumps(kept_to_json(kept)))
+            self._database.execute("INSERT OR REPLACE INTO windows VALUES (?, ?, ?)", row)
 
     def load_windows(self) -> dict[str, KeptWindow]:
         """Return what `keep_window` wrote, by run; what is damaged is left out: another healthy window will come."""
@@ -194,11 +193,9 @@ class Store:
         windows = {}
         for run, digest, body in rows:
             try:
-                window = window_from_json(json.loads(body), where=f"{self._where}, run {run}")
+                windows[run] = kept_from_json(json.loads(body), digest=digest, where=f"{self._where}, run {run}")
             except (MalformedError, ValueError) as error:
                 _log.warning("%s; discarded, the run's model waits for another window", error)
-                continue
-            windows[run] = KeptWindow(digest=digest, window=window)
         return windows
 
     def incidents(self, *, run: str = "", state: str = "", limit: int = LIST_MAX) -> list[Incident]:

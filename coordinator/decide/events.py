@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lockstep.contracts.domains import Topology
     from lockstep.contracts.messages import ProfileAnswer, TraceSummary
     from lockstep.diagnosis import Diagnosis
-    from lockstep.simulator.measured import Window
+    from lockstep.simulator.measured import OperatorTimes, Window
     from lockstep.simulator.online import OnlineModel
     from lockstep.simulator.repair import Fault
 
@@ -129,7 +129,7 @@ class DiagnosedEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedEvent(Event):
-    """What the run's model says the repair of an incident would give back."""
+    """What the run's model, or its records, say the repair of an incident would give back."""
 
     incident_id: str
     prediction: "Prediction"
@@ -143,6 +143,7 @@ class FittedEvent(Event):
     window: "Window"
     model: "OnlineModel | None"
     reason: str = ""
+    operators: "OperatorTimes | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,10 +211,11 @@ class Diagnose(Instruction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitModel(Instruction):
-    """Fit the run's model to a healthy window, and keep the window."""
+    """Fit the run's model to a healthy window, and keep the window; `operators` are of healthy ranks, if captured."""
 
     spec: "SpecText"
     window: "Window"
+    operators: "OperatorTimes | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +225,14 @@ class Predict(Instruction):
     incident_id: str
     fault: "Fault"
     model: "OnlineModel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellGain(Instruction):
+    """Tell the run's machine what the records say the repair of an incident would give back (`PredictedEvent`)."""
+
+    incident_id: str
+    prediction: "Prediction"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,8 @@ from lockstep.contracts.errors import MalformedError
 
 OPEN = "open"
 CLOSED = "closed"
-BY_MODEL, BY_BREAKDOWN = "model", "breakdown"
-"""Where a predicted gain comes from: the run's model, or the advice made from a capture."""
+BY_MODEL, BY_BREAKDOWN, BY_RECORDS = "model", "breakdown", "records"
+"""Where a predicted gain comes from: the run's model, the advice made from a capture, or the step records alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,15 +35,16 @@ class ProfileNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What the run's model says of the repair: the share of the step that it gives back, and the two steps.
+    """What the run's model, or its records, say of the repair: the share of the step that it gives back, both steps.
 
-    `error_band_ratio` is that of both steps.
+    `error_band_ratio` is that of both steps, which records do not know.
     """
 
     gain_ratio: float
     faulty_step_seconds: float
     repaired_step_seconds: float
-    error_band_ratio: float
+    error_band_ratio: float | None
+    source: str = BY_MODEL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +92,11 @@ class Incident:
     def predicted_gain(self) -> tuple[float, str] | None:
         """Share of the step that the repair gives back, and who says so; None where nobody can.
 
-        The model goes before the advice's breakdown of a capture: it knows what waits for what.
+        The model goes before the advice's breakdown of a capture: it knows what waits for what. So do records, which
+        are of all ranks and of all steps.
         """
         if self.prediction is not None:
-            return self.prediction.gain_ratio, BY_MODEL
+            return self.prediction.gain_ratio, self.prediction.source
         best = max((item.predicted_gain_ratio or 0.0 for item in self.advice), default=0.0)
         return (best, BY_BREAKDOWN) if best > 0 else None
 

@@ -2,8 +2,9 @@
 
 Pure: steps and what came of a fit in, instructions out; whoever performs them simulates off the event loop. A model is
 fitted once, as soon as there is a healthy window of steps, and again when the run's layout or specification changes;
-a restart of the run keeps it, for a job that begins with a fault must not teach what is expected. Without a
-specification, a healthy window or a fit there is no number, but a state and its reason.
+to the same window once more when a capture of healthy ranks tells their operators. A restart of the run keeps it, for
+a job that begins with a fault must not teach what is expected. Without a specification, a healthy window or a fit there
+is no number, but a state and its reason.
 """
 
 from collections import deque
@@ -12,11 +13,12 @@ from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
 from coordinator.decide import events as ev
-from coordinator.detect.findings import SLOW_LINK, SLOW_RANK
+from coordinator.detect.findings import FLUCTUATION, SLOW_LINK, SLOW_RANK
 from coordinator.expected.healthy import WINDOW_STEPS, HealthySteps, KeptWindow
+from coordinator.expected.regained import loss_of
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.metrics import EXPECTED_STATES
-from lockstep.simulator.repair import LINK, RANK, Fault
+from lockstep.simulator.repair import COMPUTING, FLOOR, LINK, RANK, Fault
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,53 +28,45 @@ if TYPE_CHECKING:
     from coordinator.intake.timeline import StepRow
     from coordinator.settings.specs import SpecText
     from lockstep.contracts.domains import Topology
-    from lockstep.simulator.measured import Window
+    from lockstep.simulator.measured import OperatorTimes, Window
     from lockstep.simulator.online import OnlineModel
 
 UNSPECIFIED, WAITING, FITTING, KNOWN, REFUSED = EXPECTED_STATES
 _NEWS_RATIO = 0.1  # by which what an incident costs must have moved for its repair to be predicted again
 _EVERY_STEPS = 8  # judged steps between two predictions of one incident
+_OF_ALL = {"compute": COMPUTING, "data": FLOOR, "host": FLOOR, "gc": FLOOR}
 _SIZES = 16  # judged steps whose median is what an incident costs: single ones are noise
 
 
 @dataclass(slots=True)
 class _Watched:
-    """An incident whose repair is predicted: how large it was lately, and when last asked."""
+    """An incident whose repair is predicted: how large it was lately, and of what and which size last asked."""
 
     sizes: deque[float] = field(default_factory=lambda: deque(maxlen=_SIZES))
-    asked: Fault | None = None
+    asked: tuple[object, float] | None = None
     since: int = 0
 
-    def look(self, fault: Fault) -> Fault | None:
-        """Take the fault of a step; return it with its usual size if it is to be predicted now."""
+    def look(self, what: object, size: float) -> float | None:
+        """Take the size of a step's fault; return its usual size if the repair is to be predicted now."""
         self.since += 1
-        if self.asked is not None and _without_size(self.asked) != _without_size(fault):
+        if self.asked is not None and self.asked[0] != what:
             self.asked = None
             self.sizes.clear()
-        self.sizes.append(_size(fault))
+        self.sizes.append(size)
         usual = median_low(self.sizes)
         if self.asked is not None:
-            is_news = abs(usual - _size(self.asked)) > _NEWS_RATIO * _size(self.asked)
+            is_news = abs(usual - self.asked[1]) > _NEWS_RATIO * self.asked[1]
             if self.since < _EVERY_STEPS or not is_news:
                 return None
-        is_rank = fault.kind == RANK
-        self.asked = replace(fault, excess_seconds=usual) if is_rank else replace(fault, slowdown_ratio=usual)
+        self.asked = (what, usual)
         self.since = 0
-        return self.asked
-
-
-def _size(fault: Fault) -> float:
-    return fault.excess_seconds if fault.kind == RANK else fault.slowdown_ratio
-
-
-def _without_size(fault: Fault) -> Fault:
-    return replace(fault, excess_seconds=0.0, slowdown_ratio=0.0)
+        return usual
 
 
 class Expectation:
     """Of one run. `state` is one of EXPECTED_STATES, `reason` why there is no number, `model` the fitted one.
 
-    Invariants: `model` is set exactly in state KNOWN; a fit is under way exactly in state FITTING.
+    Invariants: `model` is set exactly in state KNOWN; the first fit is under way exactly in state FITTING.
     """
 
     def __init__(self, spec: "SpecText | None" = None, kept: KeptWindow | None = None) -> None:
@@ -80,6 +74,9 @@ class Expectation:
         self.model: OnlineModel | None = None
         self._kept = kept
         self._window: Window | None
+        self._operators: OperatorTimes | None = None
+        self._tried: OperatorTimes | None = None
+        """What the last fit was given of `_operators`."""
         self._steps: HealthySteps | None = None
         self._shape: tuple[Topology, int] | None = None
         self._sizes: dict[str, int] = {}
@@ -111,6 +108,7 @@ class Expectation:
             return []
         kept, self._kept = self._kept, None
         if kept is not None and kept.digest == self.spec.digest and kept.window.world_size == topology.world_size:
+            self._operators = self._operators or kept.operators
             return self._fit(kept.window, cause_id)
         return self._gather(row, judgement, topology, cause_id)
 
@@ -121,7 +119,7 @@ class Expectation:
             sizes[domain.kind] = max(sizes.get(domain.kind, 0), len(domain.ranks))
         if any(self._sizes.get(kind, size) != size for kind, size in sizes.items()):
             self._begin_anew(self.spec)
-            self._sizes = {}
+            self._sizes, self._operators = {}, None
         self._sizes |= sizes
 
     def _gather(
@@ -144,10 +142,25 @@ class Expectation:
         return self._fit(window, cause_id)
 
     def _fit(self, window: "Window", cause_id: str) -> list[ev.Instruction]:
-        assert self.spec is not None
         self.state, self.reason = FITTING, "the model is being fitted"
         self._steps, self._window = None, window
-        return [ev.FitModel(cause_id=cause_id, spec=self.spec, window=window)]
+        return [self._order(window, cause_id)]
+
+    def _order(self, window: "Window", cause_id: str) -> ev.FitModel:
+        assert self.spec is not None
+        self._tried = self._operators
+        return ev.FitModel(cause_id=cause_id, spec=self.spec, window=window, operators=self._operators)
+
+    def hear(self, operators: "OperatorTimes") -> None:
+        """Take what captures of healthy ranks tell of operators; the first that come are kept, as the window is."""
+        if self.spec is not None:  # without one nobody notices that the run has another shape
+            self._operators = self._operators or operators
+
+    def refit(self, cause_id: str) -> list[ev.Instruction]:
+        """Return the fit to be made to the same window with operator times that came later; the model holds on."""
+        if self.state != KNOWN or self._window is None or self._operators is self._tried:
+            return []
+        return [self._order(self._window, cause_id)]
 
     def begin_attempt(self) -> None:
         """Follow another attempt of the run: what was fitted stays, a window that was gathering does not."""
@@ -155,30 +168,43 @@ class Expectation:
 
     def take(self, fitted: ev.FittedEvent) -> bool:
         """Take what came of a fit; return whether it is this run's present one, and has given a model."""
-        if self.state != FITTING or fitted.spec != self.spec or fitted.window is not self._window:
+        is_ours = fitted.spec == self.spec and fitted.window is self._window and fitted.operators is self._tried
+        if self.state not in (FITTING, KNOWN) or not is_ours:
             return False  # the run's size or what it is said to be has changed meanwhile
-        self._window = None
         if fitted.model is None:
-            self.state, self.reason = REFUSED, fitted.reason
+            if self.state == FITTING:
+                self.state, self.reason, self._window = REFUSED, fitted.reason, None
             return False
         self.state, self.reason, self.model = KNOWN, "", fitted.model
+        for watched in self._watched.values():
+            watched.asked = None  # another model may say otherwise
         return True
 
-    def repairs(self, incidents: "Sequence[Incident]", cause_id: str) -> list[ev.Instruction]:
+    def repairs(
+        self, incidents: "Sequence[Incident]", cause_id: str, baseline_seconds: float | None = None
+    ) -> list[ev.Instruction]:
         """Return the predictions to be made for what holds the run back now; to be asked after each judged step.
 
-        An incident is asked about when it opens, when it becomes another one, and when what it costs has moved.
+        An incident is asked about when it opens, when it becomes another one, and when what it costs has moved. What
+        the model does not know the records may; `baseline_seconds` is a step by the run's history.
         """
-        if self.model is None:
-            return []
-        faults = {incident.id: fault for incident in incidents if (fault := fault_of(incident)) is not None}
-        self._watched = {incident_id: self._watched.get(incident_id, _Watched()) for incident_id in faults}
-        due = [(incident_id, self._watched[incident_id].look(fault)) for incident_id, fault in faults.items()]
-        return [
-            ev.Predict(cause_id=cause_id, incident_id=incident_id, fault=fault, model=self.model)
-            for incident_id, fault in due
-            if fault is not None
-        ]
+        self._watched = {each.id: self._watched.get(each.id, _Watched()) for each in incidents}
+        due: list[ev.Instruction] = []
+        for incident in incidents:
+            fault = None if self.model is None else fault_of(incident)
+            watched = self._watched[incident.id]
+            if self.model is not None and fault is not None:
+                usual = watched.look(_without_size(fault), _size(fault))
+                if usual is not None:
+                    sized = _with_size(fault, usual)
+                    order = ev.Predict(cause_id=cause_id, incident_id=incident.id, fault=sized, model=self.model)
+                    due.append(order)
+            elif (loss := loss_of(incident, baseline_seconds)) is not None:
+                usual = watched.look(incident.cause, loss.lost_seconds)
+                if usual is not None:
+                    gain = loss.prediction(usual)
+                    due.append(ev.TellGain(cause_id=cause_id, incident_id=incident.id, prediction=gain))
+        return due
 
     def to_json(self, measured_seconds: float | None) -> dict[str, Any]:
         """Return what is expected, beside what was measured lately; None for what is not known."""
@@ -197,12 +223,16 @@ class Expectation:
             "spread_seconds": model.spread_seconds if model else None,
             "unexplained_ratio": model.unexplained_ratio if model else None,
             "fitted_steps": model.steps if model else None,
+            "captured_ranks": list(model.captured_ranks) if model else [],
             "parameters": dict(model.parameters) if model else {},
         }
 
 
 def fault_of(incident: "Incident") -> Fault | None:
-    """Return what a model can mend of an incident: its slow ranks, or its slow links; None where it is neither."""
+    """Return what a model can mend of an incident: its slow ranks, its slow links, or what all ranks do longer.
+
+    None where it is none of them: of a whole network waiting alone tells no link.
+    """
     if incident.kind == SLOW_RANK and incident.ranks:
         return Fault(kind=RANK, ranks=incident.ranks, excess_seconds=incident.excess_seconds)
     if incident.kind == SLOW_LINK and incident.scope in ("group", "node") and incident.ranks:
@@ -212,7 +242,22 @@ def fault_of(incident: "Incident") -> Fault | None:
             slowdown_ratio=incident.slowdown_ratio,
             is_uplink=incident.scope == "node",
         )
-    return None
+    loss = loss_of(incident) if incident.kind == FLUCTUATION else None
+    if loss is None or incident.cause not in _OF_ALL:
+        return None
+    return Fault(kind=_OF_ALL[incident.cause], excess_seconds=loss.lost_seconds)
+
+
+def _size(fault: Fault) -> float:
+    return fault.slowdown_ratio if fault.kind == LINK else fault.excess_seconds
+
+
+def _with_size(fault: Fault, size: float) -> Fault:
+    return replace(fault, slowdown_ratio=size) if fault.kind == LINK else replace(fault, excess_seconds=size)
+
+
+def _without_size(fault: Fault) -> Fault:
+    return replace(fault, excess_seconds=0.0, slowdown_ratio=0.0)
 
 
 def _is_healthy(judgement: "Judgement", topology: "Topology") -> bool:

@@ -1,7 +1,9 @@
 """A specification and a healthy window in, the run's model out: what `effects.py` runs off the event loop. Pure."""
 
+import logging
 from typing import TYPE_CHECKING
 
+from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.online import OnlineModel, Setup, fit
 from lockstep.simulator.repair import Fault, Gain
 from lockstep.simulator.repair import predict_gain as predict
@@ -9,7 +11,9 @@ from lockstep.simulator.spec import load_spec
 
 if TYPE_CHECKING:
     from coordinator.settings.specs import SpecText
-    from lockstep.simulator.measured import Window
+    from lockstep.simulator.measured import OperatorTimes, Window
+
+_log = logging.getLogger(__name__)
 
 
 def read_setup(spec: "SpecText") -> Setup:
@@ -23,15 +27,25 @@ def read_setup(spec: "SpecText") -> Setup:
     return Setup.of(load_spec(spec.text, spec.name, folder=spec.folder))
 
 
-def fit_model(spec: "SpecText", window: "Window") -> OnlineModel:
+def fit_model(spec: "SpecText", window: "Window", operators: "OperatorTimes | None" = None) -> OnlineModel:
     """Return the run's model. Takes some tens of simulated steps.
+
+    `operators` are those of healthy ranks that were captured. Where the specification cannot be what they are of, they
+    count as absent: a window alone is enough.
 
     Raises
     ------
     LockstepError
         The specification cannot be used, or is not of this run; the message says why.
     """
-    model = fit(read_setup(spec), window)
+    setup = read_setup(spec)
+    model = None
+    if operators is not None:
+        try:
+            model = fit(setup, window, operators=operators)
+        except ConfigError as error:
+            _log.info("specification %s: operator times of ranks %s not used: %s", spec.name, operators.ranks, error)
+    model = model or fit(setup, window)
     assert model.forecast is not None  # simulated here once, so that nobody simulates on the event loop
     return model
 

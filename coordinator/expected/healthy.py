@@ -8,13 +8,13 @@ Shapes: W steps, S stages, R ranks (columns of the rows), M members of all domai
 
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from lockstep.contracts.errors import MalformedError
-from lockstep.simulator.measured import Window
+from lockstep.simulator.measured import OperatorTimes, Window
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,10 +35,14 @@ _CHECKED = ("tp", "cp", "ep", "pp")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptWindow:
-    """The healthy window that an earlier coordinator has fitted, and the digest of the specification that it fitted."""
+    """The healthy window that an earlier coordinator has fitted, and the digest of the specification that it fitted.
+
+    `operators` are the operator times of captured healthy ranks that it was given.
+    """
 
     digest: str
     window: Window
+    operators: OperatorTimes | None = None
 
 
 class _Step(NamedTuple):
@@ -123,6 +127,36 @@ class HealthySteps:
             world_size=self._topology.world_size,
             degrees={kind: sizes.most_common(1)[0][0] for kind, sizes in self._sizes.items() if kind in _CHECKED},
         )
+
+
+def kept_to_json(kept: KeptWindow) -> dict[str, Any]:
+    """Return the form that is kept, without the digest, which is beside it."""
+    return window_to_json(kept.window) | {"operators": None if kept.operators is None else asdict(kept.operators)}
+
+
+def kept_from_json(value: Mapping[str, Any], *, digest: str, where: str) -> KeptWindow:
+    """Return what `kept_to_json` gave; an earlier version kept no operator times.
+
+    Raises
+    ------
+    MalformedError
+        It is none.
+    """
+    window = window_from_json(value, where=where)
+    told = value.get("operators")
+    if told is None:
+        return KeptWindow(digest=digest, window=window)
+    try:
+        operators = OperatorTimes(
+            matrix_seconds=float(told["matrix_seconds"]),
+            other_seconds=float(told["other_seconds"]),
+            ranks=tuple(map(int, told["ranks"])),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise MalformedError("operator times", where=where, got=repr(error), expected="what was kept") from None
+    if not (operators.matrix_seconds > 0 and operators.other_seconds > 0):
+        raise MalformedError("operator times", where=where, got=told, expected="seconds above 0")
+    return KeptWindow(digest=digest, window=window, operators=operators)
 
 
 def window_to_json(window: Window) -> dict[str, Any]:

@@ -161,7 +161,7 @@ _JUDGED: tuple[Metric, ...] = (
         "lockstep_incident_predicted_gain_ratio",
         "gauge",
         "Share of the step that the repair of an open incident would give back: by the run's model where there is one, "
-        "else by the best advice.",
+        "else by the step records or the best advice.",
         "run",
         "incident",
     ),

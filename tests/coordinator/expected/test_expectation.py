@@ -87,9 +87,10 @@ class Watch:
 
 def answer(order):
     """Return what a coordinator's effects make of a fit."""
-    common = {"unix_s": 0.0, "cause_id": "", "spec": order.spec, "window": order.window}
+    common = {name: getattr(order, name) for name in ("spec", "window", "operators")}
+    common |= {"unix_s": 0.0, "cause_id": ""}
     try:
-        return ev.FittedEvent(**common, model=fit_model(order.spec, order.window))
+        return ev.FittedEvent(**common, model=fit_model(order.spec, order.window, order.operators))
     except ConfigError as error:
         return ev.FittedEvent(**common, model=None, reason=str(error))
 

@@ -1,0 +1,56 @@
+"""What the records alone say that a repair gives back, of a job that is slower as a whole.
+
+Pure. A slower run's step has grown by what `run_cause` measured, and its cause explains a share of that: what all ranks
+do longer they do on the critical path, so a step would be shorter by as much without it. Transfers of a whole network
+count as far as nothing hides them. That is no model: a growth without a cause gives nothing.
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from coordinator.decide.incidents import BY_RECORDS, Prediction
+from coordinator.decide.selection import JOB
+from coordinator.detect.findings import FLUCTUATION, SCATTERED, SLOW_LINK, UNKNOWN
+
+if TYPE_CHECKING:
+    from coordinator.decide.incidents import Incident
+
+
+class Loss(NamedTuple):
+    """Seconds of a step that the cause takes, and the step as it is now."""
+
+    lost_seconds: float
+    step_seconds: float
+
+    def prediction(self, usual_seconds: float) -> Prediction:
+        """Return what is regained where the cause has lately cost `usual_seconds` a step."""
+        repaired_s = self.step_seconds - self.lost_seconds
+        faulty_s = repaired_s + usual_seconds
+        return Prediction(
+            gain_ratio=usual_seconds / faulty_s,
+            faulty_step_seconds=faulty_s,
+            repaired_step_seconds=repaired_s,
+            error_band_ratio=None,
+            source=BY_RECORDS,
+        )
+
+
+def loss_of(incident: "Incident", baseline_seconds: float | None = None) -> Loss | None:
+    """Return what the cause of a slower run costs a step beyond the run's healthy past; None where nothing says so.
+
+    `baseline_seconds` is a step by the run's history, which incidents of a whole network do not hold.
+    """
+    told = incident.numbers
+    if incident.kind == FLUCTUATION and incident.cause != UNKNOWN:
+        grown_s, share = told.get("step_growth_seconds", 0.0), told.get("explained_share", 0.0)
+        # Parts and steps are compared with two pasts; the step's own knows best by how much it is longer.
+        lost_s, step_s = min(share * grown_s, incident.excess_seconds), told.get("baseline_step_seconds", 0.0)
+        step_s += incident.excess_seconds
+    elif incident.kind == SCATTERED:
+        all_s, ratio = told.get("lost_seconds", 0.0), told.get("lost_ratio", 0.0)
+        lost_s = min(told.get("saving_seconds", 0.0), all_s)
+        step_s = all_s / ratio + all_s if ratio > 0 else 0.0
+    elif incident.kind == SLOW_LINK and incident.scope == JOB and baseline_seconds is not None:
+        lost_s, step_s = incident.excess_seconds, baseline_seconds + incident.excess_seconds
+    else:
+        return None
+    return Loss(lost_s, step_s) if 0 < lost_s < step_s else None
