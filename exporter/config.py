@@ -1,5 +1,6 @@
 """What an exporter can be told, checked once before anything starts."""
 
+import ipaddress
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from lockstep.contracts.paths import DEFAULT_ROOT, check_name
 from lockstep.serving.broker import BrokerConfig, check_protocol
 
 _PORT_MAX = 65535
+_IPV6 = 6
 _RANGES: dict[str, tuple[float, float]] = {
     "broker_port": (1, _PORT_MAX),
     "http_port": (0, _PORT_MAX),
@@ -42,7 +44,8 @@ class ExporterConfig(BrokerConfig):
     http_port: int = 9855
     """Port of the HTTP server; 0: any free one."""
     advertise_address: str = ""
-    """Host and port at which Prometheus reaches this exporter, for its discovery; empty: host name and `http_port`."""
+    """Where Prometheus reaches this exporter, for its discovery: host and port, or a host alone, then with `http_port`.
+    Empty: the host name; in the chart, the pod's address."""
     web_config_file: str = ""
     """TLS and passwords of the HTTP server, in the form of Prometheus' exporter-toolkit; empty: open and plain."""
     tick_seconds: float = 0.2
@@ -75,6 +78,17 @@ class ExporterConfig(BrokerConfig):
         """Name of this node."""
         return self.node or socket.gethostname()
 
+    def address(self, port: int) -> str:
+        """Return host and port as Prometheus takes a target; `port` is the server's, for where none is said."""
+        said = self.advertise_address or socket.gethostname()
+        if ADDRESS.fullmatch(said) is not None:
+            return said
+        try:
+            is_bracketed = ipaddress.ip_address(said).version == _IPV6
+        except ValueError:  # a name
+            is_bracketed = False
+        return f"[{said}]:{port}" if is_bracketed else f"{said}:{port}"
+
     def validate(self) -> None:
         """Check every value.
 
@@ -101,9 +115,9 @@ class ExporterConfig(BrokerConfig):
         for key in ("broker_host", "http_host"):
             if not getattr(self, key):
                 raise ConfigError(f"{key}: got an empty value, expected a host name or address")
-        if self.advertise_address and ADDRESS.fullmatch(self.advertise_address) is None:
+        if self.advertise_address and ADDRESS.fullmatch(self.address(self.http_port)) is None:
             raise ConfigError(
-                f"advertise_address: got {self.advertise_address!r}, expected a host and a port, node7:9855"
+                f"advertise_address: got {self.advertise_address!r}, expected a host, or a host and a port, node7:9855"
             )
 
     def _check_broker(self) -> None:

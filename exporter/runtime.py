@@ -7,7 +7,6 @@ well under a millisecond for a node of eight ranks, less than handing it to a th
 import asyncio
 import logging
 import random
-import socket
 import time
 from pathlib import Path
 
@@ -123,7 +122,7 @@ class Exporter:
             ) from error
         self.http_port = runner.addresses[0][1]
         self._publisher.scheme = guard.scheme
-        self._publisher.address = self.config.advertise_address or f"{socket.gethostname()}:{self.http_port}"
+        self._publisher.address = self.config.address(self.http_port)
         return runner
 
     async def _serve(self, stop: asyncio.Event, runner: web.AppRunner) -> None:
@@ -276,6 +275,7 @@ class Exporter:
             job = OrderJob(run.name, run.directory, verdict.order)
             if not self._control.submit(job):
                 self._order_failed(job, "too many orders wait to be written")
+            self._summariser.prepare()
             self._host_watch.note_capture()
 
     def _refuse(self, run: str, rank: int, request_id: int, reason: str) -> None:

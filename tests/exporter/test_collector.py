@@ -198,15 +198,21 @@ def test_flagged_steps_are_counted_by_flag(node: Node, make_ring):
 
 
 def test_device_and_peak_are_exported_as_far_as_they_are_known(node: Node, make_ring):
-    """A rank that told what it runs on has its series; one whose peak nobody knows has no peak, and silence none."""
+    """A rank that told what it runs on has its series; what nobody knows of it has none, nor an empty UUID."""
     known, unknown, _silent = (make_ring(rank=rank) for rank in range(3))
-    known.facts(facts_to_json(RankFacts(device="NVIDIA H200", dtype="bf16", peak_flops_per_second=989.5e12)))
+    known.facts(
+        facts_to_json(
+            RankFacts(device="NVIDIA H200", dtype="bf16", peak_flops_per_second=989.5e12, device_uuid="GPU-5")
+        )
+    )
     unknown.facts(facts_to_json(RankFacts(device="cpu")))
     samples = node.samples()
     told = {name: value for name, value in samples.items() if name[0].startswith("lockstep_rank_")}
     told = {name: value for name, value in told.items() if name[0] != "lockstep_rank_info"}
     assert told == {
-        key("lockstep_rank_device_info", run="run-a", rank="0", device="NVIDIA H200", dtype="bf16"): 1,
+        key(
+            "lockstep_rank_device_info", run="run-a", rank="0", device="NVIDIA H200", dtype="bf16", device_uuid="GPU-5"
+        ): 1,
         key("lockstep_rank_device_info", run="run-a", rank="1", device="cpu", dtype=""): 1,
         key("lockstep_rank_peak_flops_per_second", run="run-a", rank="0"): 989.5e12,
     }

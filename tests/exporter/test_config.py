@@ -1,3 +1,4 @@
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,12 +42,33 @@ def test_a_file_and_the_environment_build_a_configuration():
         ("broker_protocol", "4"),
         ("broker_ca_file", "/nowhere/ca.pem"),
         ("rank_stale_seconds", -1.0),
+        ("advertise_address", "node7:"),
+        ("advertise_address", "http://node7:9855"),
+        ("advertise_address", "fe80::1%eth0"),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_key(key: str, value: object):
     """A value that cannot work is named with what was got and what is expected."""
     with pytest.raises(ConfigError, match=rf"{key}: got .*expected|{key}"):
         replace(ExporterConfig(), **{key: value}).validate()
+
+
+@pytest.mark.parametrize(
+    ("said", "address"),
+    [
+        ("node7:9000", "node7:9000"),
+        ("node7.cluster", "node7.cluster:9855"),
+        ("10.0.0.7", "10.0.0.7:9855"),
+        ("fd00::7", "[fd00::7]:9855"),
+        ("[fd00::7]:9000", "[fd00::7]:9000"),
+        ("", f"{socket.gethostname()}:9855"),
+    ],
+)
+def test_where_prometheus_finds_it(said: str, address: str):
+    """A pod knows its address alone, of either family; the port is then the server's."""
+    config = ExporterConfig(advertise_address=said)
+    config.validate()
+    assert config.address(9855) == address
 
 
 def test_a_password_needs_a_user(tmp_path: Path):

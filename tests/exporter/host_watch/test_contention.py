@@ -17,6 +17,7 @@ from exporter.host_watch.targets import find_targets
 from exporter.host_watch.watch import HostWatch, look_at
 from exporter.rings import Rings
 from exporter.runtime import Exporter
+from exporter.standing_worker import StandingWorker
 from lockstep.contracts.messages import HostSpan, TraceSummary
 from lockstep.serving.exposition import render
 from tests.exporter.conftest import listening, running, until
@@ -127,7 +128,7 @@ async def test_a_capture_brings_what_its_rank_met(
 ):
     """From the answer of a real process to the summary on the bus: looks before and after it bracket the capture."""
     exporter = Exporter(replace(config, broker_port=mosquitto.port))
-    exporter._summariser._worker = ("/bin/false",)  # at the lowest priority, the real one would wait for the hog
+    exporter._summariser._worker = StandingWorker(("/bin/false",), 1)  # the real one would wait for the hog
     hog = started("-c", HOG, str(core))
     try:
         async with listening(mosquitto.port) as listener, running(exporter):

@@ -1,0 +1,122 @@
+"""A worker process that stays: started when first asked, asked one job at a time, killed when it errs or is late.
+
+What it answers is input like any other: lengths are limited before anything is read. The protocol is that of
+`summarise_worker`.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from lockstep.contracts.errors import MalformedError
+
+_COMPLAINT_MAX_BYTES = 4 << 10
+_HEAD_PARTS = 3
+_WHERE = "summaries"
+
+
+class Answer(NamedTuple):
+    """Exit status of the process that did the job, its output, and the last line of its complaints."""
+
+    code: int
+    output: bytes
+    complaint: str
+
+
+class StandingWorker:
+    """Belongs to the event loop. `command` starts the process, which leads a process group of its own."""
+
+    def __init__(self, command: tuple[str, ...], output_max_bytes: int) -> None:
+        self._command = command
+        self._output_max_bytes = output_max_bytes
+        self._process: asyncio.subprocess.Process | None = None
+        self._complaints: int | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a process that can be asked."""
+        return self._process is not None and self._process.returncode is None
+
+    async def ask(self, job: Sequence[Any]) -> Answer:
+        """Return what comes of a job, whose parts JSON must have; whoever cancels this ends the process.
+
+        Raises
+        ------
+        MalformedError
+            The process cannot be started, died, or answered what no worker does.
+        """
+        is_answered = False
+        try:
+            try:
+                await self._start()
+            except OSError as error:
+                raise MalformedError("worker", where=_WHERE, got=repr(error), expected="a process") from error
+            answer = await self._asked(json.dumps(list(job)).encode() + b"\n")
+            is_answered = True
+        finally:
+            if not is_answered:
+                await self.end()
+        return answer
+
+    async def end(self) -> None:
+        """Kill the process with all that it started; the next job starts another."""
+        process, self._process = self._process, None
+        if process is not None:
+            if process.returncode is None:  # else its number may be another's by now
+                with contextlib.suppress(ProcessLookupError):  # reaped this very moment
+                    os.killpg(process.pid, signal.SIGKILL)
+            assert process.stdin is not None
+            process.stdin.close()
+            await process.communicate()  # asyncio closes pipes only at their end
+            with contextlib.suppress(ConnectionError):
+                await process.stdin.wait_closed()
+        if self._complaints is not None:
+            os.close(self._complaints)
+            self._complaints = None
+
+    async def _start(self) -> None:
+        if self.is_running:
+            return
+        await self.end()
+        pipe = asyncio.subprocess.PIPE
+        self._complaints = os.memfd_create("complaints")
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command, stdin=pipe, stdout=pipe, stderr=self._complaints, process_group=0
+        )
+
+    async def _asked(self, line: bytes) -> Answer:
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(ConnectionError):  # it has died: what it says last tells why
+            process.stdin.write(line)
+            await process.stdin.drain()
+        try:
+            head = await process.stdout.readline()
+            if head:
+                code, size, complaint = self._head(head)
+                return Answer(code, await process.stdout.readexactly(size), complaint)
+        except (ConnectionError, asyncio.IncompleteReadError, ValueError) as error:
+            raise MalformedError("worker", where=_WHERE, got=repr(error), expected="an answer") from error
+        got = f"ended with {await process.wait()}: {self._last_complaint()}"
+        raise MalformedError("worker", where=_WHERE, got=got, expected="an answer")
+
+    def _head(self, head: bytes) -> tuple[int, int, str]:
+        told = json.loads(head)
+        if not isinstance(told, list) or len(told) != _HEAD_PARTS:
+            raise ValueError(f"an answer that begins with {head[:64]!r}")
+        code, size, complaint = told
+        if not (isinstance(code, int) and isinstance(size, int) and 0 <= size <= self._output_max_bytes + 1):
+            raise ValueError(f"an answer that begins with {head[:64]!r}")
+        return code, size, str(complaint)
+
+    def _last_complaint(self) -> str:
+        assert self._complaints is not None
+        size = os.fstat(self._complaints).st_size
+        tail = os.pread(self._complaints, _COMPLAINT_MAX_BYTES, max(0, size - _COMPLAINT_MAX_BYTES))
+        return tail.decode(errors="replace").strip().rpartition("\n")[2]
