@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.decide.incidents import CLOSED, Incident
 from coordinator.decide.memory import RunMemory
-from coordinator.detect.findings import FLUCTUATION, HANG, SCATTERED, SLOW_LINK, SLOW_RANK
+from coordinator.detect.findings import FLUCTUATION, HANG, SCATTERED, SLOW_LINK, SLOW_RANK, UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -102,6 +102,8 @@ class Casebook:
         for key, finding in findings.items():
             if key not in self._assigned:
                 incident = self._home_of(finding)
+                if incident is None and not finding.acts:
+                    continue  # it was told as something else, which has ended: what fades is no news
                 if incident is None:
                     incident = self.open(finding, judgement.step, now_s)
                     opened.append(incident)
@@ -184,12 +186,14 @@ class Casebook:
                     incident.cause == finding.cause and self._began_together(incident, finding)
                 ):
                     return incident
-            elif (incident.domain, incident.scope) == (finding.domain, finding.scope) and (
-                finding.scope != "node" or incident.ranks == finding.ranks
-            ):
+            elif _are_of_one_place(incident, finding):
                 return incident
         if finding.kind == FLUCTUATION:
             return None
+        for incident in alike:  # groups were slow before it was clear that a node, or the network, is the reason
+            is_quiet = incident.id not in self._assigned.values()
+            if is_quiet and _is_reason_of(finding, incident) and self._began_together(incident, finding):
+                return incident
         # The run was slower for a step or two before its culprit was clear: the same incident, understood better.
         vague = (incident for incident in self.incidents.values() if incident.kind == FLUCTUATION)
         return next((incident for incident in vague if self._began_together(incident, finding)), None)
@@ -233,31 +237,36 @@ class Casebook:
     def _refresh(self, incident_id: str, findings: "list[Finding]") -> bool:
         """Bring an incident up to its present findings; return whether an operator would want to know."""
         before = self.incidents[incident_id]
-        if before.kind != findings[0].kind:
+        if before.kind != findings[0].kind or _is_reason_of(findings[0], before):
             before = _refined(before, findings[0])
         worst = max(findings, key=lambda finding: (finding.acts, finding.excess_ratio))
         ranks = tuple(dict.fromkeys((*before.ranks, *(rank for finding in findings for rank in finding.ranks))))
         cause = before.cause
         if worst.cause == cause:
             self._other_cause.pop(incident_id, None)
-        else:
+        elif worst.acts and worst.cause != UNKNOWN:  # what only fades has no cause any more
             other, steps = self._other_cause.get(incident_id, (worst.cause, 0))
             steps = steps + 1 if other == worst.cause else 1
             self._other_cause[incident_id] = (worst.cause, steps)
-            if steps >= self.policy.cause_steps and not before.diagnosed:
+            is_settled = before.diagnosed and (before.function or before.root_cause)
+            if steps >= self.policy.cause_steps and not is_settled:
                 cause = worst.cause
+        # The kind that a rank holds back most, and the slowest of parallel groups, are others from step to step.
+        holds = ranks == before.ranks or all(finding.domain == before.domain for finding in findings)
         # Evidence stands as first measured: what follows mixes with captures, cures and other faults.
         after = replace(
             before,
             ranks=ranks,
             scope=self._scope_of(worst, ranks),
-            domain=before.domain if all(f.domain == before.domain for f in findings) else None,
+            domain=before.domain if holds or before.scope == "group" else None,
             cause=cause,
             slowdown_ratio=worst.excess_ratio,
             excess_seconds=worst.excess_seconds,
             numbers=worst.numbers,
             evidence=before.evidence if cause == before.cause else worst.evidence,
             confidence=before.confidence if cause == before.cause else worst.confidence,
+            # What a slower run gives back is by its cause; what slow ranks and links do, is by how slow they are.
+            prediction=None if cause != before.cause and worst.kind == FLUCTUATION else before.prediction,
         )
         told = self.incidents[incident_id]
         self.incidents[incident_id] = after
@@ -296,6 +305,22 @@ class Casebook:
         self._quiet_steps.pop(incident_id, None)
         self._other_cause.pop(incident_id, None)
         return replace(incident, state=CLOSED, closed_step=step, closed_unix_ns=int(now_s * 1e9))
+
+
+def _are_of_one_place(incident: Incident, finding: "Finding") -> bool:
+    """Whether both speak of the same job, node, card, or groups; of groups that share an incident, any is named."""
+    if incident.scope != finding.scope:
+        return False
+    if finding.scope == "group" and incident.domain and finding.domain:
+        return incident.domain[0] == finding.domain[0] and not set(incident.ranks).isdisjoint(finding.ranks)
+    return incident.domain == finding.domain and (finding.scope != "node" or incident.ranks == finding.ranks)
+
+
+def _is_reason_of(finding: "Finding", incident: Incident) -> bool:
+    """Whether a finding says of a node, or of the network, what an incident says of groups that cross it."""
+    if (finding.kind, incident.kind, incident.scope) != (SLOW_LINK, SLOW_LINK, "group"):
+        return False
+    return finding.scope == "job" or (finding.scope == "node" and not set(finding.ranks).isdisjoint(incident.ranks))
 
 
 def _lost_seconds(finding: "Finding") -> float:

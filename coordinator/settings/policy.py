@@ -158,7 +158,7 @@ class GcPolicy:
     one_rank_share: float = 0.6  # of the events; beyond, it is that rank which is slow
     lost_share: float = 0.005  # of the window's time; three collections of a third of a step are twice that
     quiet_steps: int = 10  # without a collection end it, ...
-    quiet_factor: float = 5.0  # ... or so many times the usual distance between two
+    quiet_factor: float = 8.0  # ... or so many times the usual distance between two: chance leaves 5 every 150 events
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -282,6 +282,8 @@ class ExcessTest:
         if not len(candidates):
             return candidates
         candidates = self.alarms.without(candidates)
+        if not len(candidates):
+            return candidates
         return candidates[self._median_of(candidates, values) > self.gates.least_median()]
 
     def _median_of(self, series: "Places | slice", values: _Excess) -> "Floats":

@@ -54,6 +54,11 @@ class Family:
         return alarm_N
 
     @property
+    def alarms(self) -> "NDArray[np.intp]":
+        """Which series are in alarm, ascending."""
+        return self._own(self._test.alarms.series_A)
+
+    @property
     def suspicious(self) -> "NDArray[np.intp]":
         """Where a reference or a baseline must not learn now: series, some of them twice."""
         return self._own(self._test.suspicious)
@@ -61,7 +66,7 @@ class Family:
     @property
     def is_alarmed(self) -> bool:
         """Whether any series is in alarm."""
-        return len(self._test.alarms) > 0 and len(self._own(self._test.alarms.series_A)) > 0
+        return len(self._test.alarms) > 0 and len(self.alarms) > 0
 
     def _own(self, series: "NDArray[np.intp]") -> "NDArray[np.intp]":
         if not len(series):

@@ -83,9 +83,11 @@ class Pools:
         if not np.logical_or.reduce(reach_P > limit_P):
             return values_N
         clipped_N = values_N.copy()
-        high, low = self.above(values_N, limit_P, reach_P), self.above(-values_N, limit_P, reach_P)
+        high = self.above(values_N, limit_P, reach_P)
         clipped_N[high] = limit_P[self.of(high)]
-        clipped_N[low] = -limit_P[self.of(low)]
+        if np.minimum.reduce(values_N) < -np.fmin.reduce(limit_P):
+            low = self.above(-values_N, limit_P, reach_P)
+            clipped_N[low] = -limit_P[self.of(low)]
         return clipped_N
 
     def of(self, series: "Places") -> "Places":

@@ -57,7 +57,9 @@ class RankFindings:
         self._domains = topology.domains
         self._domains_of: dict[int, list[Domain]] = {}  # of ranks that were named
         self._found: dict[int, Finding] = {}
-        self._age: dict[int, int] = {}
+        self._step = 0
+        self._since: dict[int, int] = {}  # step in which each rank in alarm was first seen in it
+        self._has_looked = False  # in the last step, which may have found more
         self._samples = 0
         self.typical: Parts = {}
         """Seconds of each part in a healthy step, array of shape (P,) by part."""
@@ -88,17 +90,24 @@ class RankFindings:
         """Return a finding for each rank in alarm; `rows` are the last steps, the youngest last."""
         if not self._test.is_alarmed:
             self._found.clear()
-            self._age.clear()
+            self._since.clear()
             return []
-        slow_R = self._test.slow_R
-        columns = np.flatnonzero(slow_R).tolist()
-        self._age = {column: self._age.get(column, -1) + 1 for column in columns}
-        self._found = {column: self._found[column] for column in columns if column in self._found}
-        if any(age < _YOUNG_STEPS or age % policy.typical_every == 0 for age in self._age.values()):
-            self._look(list(rows)[-policy.steps :], slow_R, policy)
+        self._step += 1
+        columns = self._test.slow_columns.tolist()
+        if self._has_looked or columns != list(self._since):
+            self._since = {column: self._since.get(column, self._step) for column in columns}
+            self._found = {column: self._found[column] for column in columns if column in self._found}
+        self._has_looked = any(self._is_due(since, policy) for since in set(self._since.values()))
+        if self._has_looked:
+            self._look(list(rows)[-policy.steps :], self._test.slow_R, policy)
         if not self._test.has_quiet:
             return [each if each.acts else replace(each, acts=True) for each in self._found.values()]
         return [self._as_of_now(column, finding) for column, finding in self._found.items()]
+
+    def _is_due(self, since: int, policy: "CausePolicy") -> bool:
+        """Whether to look at a rank that has been in alarm since this step."""
+        age = self._step - since
+        return age < _YOUNG_STEPS or age % policy.typical_every == 0
 
     def _as_of_now(self, column: int, finding: Finding) -> Finding:
         """Return the finding, marked where the rank works as its peers again and its alarm is only not over yet."""
@@ -113,8 +122,7 @@ class RankFindings:
         lost_R = _lost_seconds(rows, slow_R)
         self._note_domains(self._ranks[list(explained)].tolist())
         for column, explanation in explained.items():
-            age = self._age[column]
-            if age < _YOUNG_STEPS or age % policy.typical_every == 0:
+            if self._is_due(self._since[column], policy):
                 found = self._finding(column, explanation, waits)
                 lost = None if lost_R is None else max(float(lost_R[column]), _FILL_SHARE * found.excess_seconds)
                 self._found[column] = replace(found, lost_seconds=lost)

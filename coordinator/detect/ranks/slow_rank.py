@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _REFERENCE_STEPS = 8
 _YOUNG_WEIGHT = 2.0  # a young past follows the last steps: the first ones are warm-up
+_MOVING_SHARE = 1 / 8  # of a stage's ranks: so many, when slow, move its 30 % quantile by what is told of a stage
 _SECONDS_MIN = 1e-9  # resolution of a record; keeps work of 0 from dividing
 
 
@@ -288,8 +289,26 @@ class SlowRankTest:
         if self.replicas.is_alarmed:
             slow_R |= self.replicas.alarm_N[self.replica_groups.group_R]
         if self.stages.is_alarmed:
-            slow_R |= self.stages.alarm_N[self.stage_groups.group_R]
+            slow_R |= self._slow_stage_P()[self.stage_groups.group_R]
         return slow_R
+
+    def _slow_stage_P(self) -> "NDArray[np.bool_]":
+        """Stages in alarm but those that a rank of theirs explains: of few ranks, one moves the reference itself.
+
+        Where batches are uneven the reference is whose batch is short; a slow rank is that less often.
+        """
+        slow_P: NDArray[np.bool_] = self.stages.alarm_N
+        if self.has_replicas:  # a rank is suspicious some steps before it is named
+            share_P = self.stage_groups.counts(np.unique(self.ranks.suspicious)) / self.stage_groups.sizes_G
+            slow_P &= share_P < _MOVING_SHARE
+        return slow_P
+
+    @property
+    def slow_columns(self) -> "Places":
+        """The ranks that `slow_R` marks, ascending."""
+        if self.replicas.is_alarmed or self.stages.is_alarmed:
+            return np.flatnonzero(self.slow_R)
+        return self.ranks.alarms
 
     def verdict_of(self, column: int) -> tuple[Family, int]:
         """Return who names a slow rank and the series there: it itself, else its replica or stage."""

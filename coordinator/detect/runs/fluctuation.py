@@ -122,7 +122,7 @@ class FluctuationTest:
             if not self.fluctuating:
                 return
         usual = self._excess if self.fluctuating else 0.0
-        outliers.take(excess - usual, self._noise.sigma, policy, learns=self.is_warm and not self.fluctuating)
+        outliers.take(excess - usual, self._noise.sigma, policy, learns=not self.fluctuating)
         if outliers.ended_pause:
             self._last.drop(outliers.ended_pause)
             self._sum, self._run = self._sum_before, self._run_before
@@ -179,7 +179,9 @@ class FluctuationTest:
         if self._sum <= policy.alarm_sum or not self.is_warm:
             return False
         last = self._clipped(_WINDOWS[-1])
-        if min(last[-_SHORT:]) <= policy.least_share * self._gate(_SHORT):
+        # Where long steps are common, two of three are no rare chance: then the third must matter by itself.
+        is_common = self._outliers.row_steps(policy) > policy.row_min_steps
+        if min(last[-_SHORT:]) <= (1.0 if is_common else policy.least_share) * self._gate(_SHORT):
             return False
         longest = min(self._run, len(last), self._settled / policy.windows_min)
         return any(self._exceeds(last[-steps:]) for steps in _WINDOWS if steps <= longest)

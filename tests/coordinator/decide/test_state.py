@@ -167,6 +167,28 @@ def test_a_cause_changes_only_when_another_one_holds():
     assert story.incident.cause == "data"
 
 
+@pytest.mark.parametrize(("function", "cause"), [("", "data"), ("read", "compute")])
+def test_only_a_diagnosis_that_says_something_settles_the_cause(function, cause):
+    """Without a capture, as in the replay of a log, there is no function: then what holds later is believed."""
+    story = Story(replace(POLICY, profile=ProfilePolicy(enabled=False)))
+    story.judge(60, finding())
+    told = {"operator": "", "evidence": (), "advice": (), "confidence": ""}
+    story.feed(ev.DiagnosedEvent, incident_id=story.incident.id, function=function, **told)
+    for step in range(61, 61 + POLICY.run.cause_steps):
+        story.judge(step, finding(cause="data"))
+    assert story.incident.cause == cause
+
+
+@pytest.mark.parametrize(("cause", "acts"), [("host", False), ("unknown", True)])
+def test_an_incident_keeps_its_cause_unless_another_one_is_known(cause, acts):
+    """In the steps before it closes nothing is longer any more; and that no part explains it is no other cause."""
+    story = Story(replace(POLICY, profile=ProfilePolicy(enabled=False)))
+    story.judge(60, finding())
+    for step in range(61, 62 + POLICY.run.cause_steps):
+        story.judge(step, finding(cause=cause, acts=acts))
+    assert story.incident.cause == "compute"
+
+
 def test_disturbed_steps_and_steps_before_noise_is_known_change_nothing():
     """A finding of a step that is not judged opens nothing, and quiet ones close nothing."""
     story = Story()
@@ -380,6 +402,16 @@ def test_an_alarm_that_is_only_not_over_yet_costs_nothing_more():
     assert story.incident.lost_device_seconds == pytest.approx(8 * 0.03)
 
 
+def test_what_only_fades_opens_nothing():
+    """An alarm that was told as something else, and is only not over yet when that has ended, is no incident."""
+    story = Story(replace(POLICY, profile=ProfilePolicy(enabled=False)))
+    story.judge(60, replace(finding(), acts=False))
+    assert not story.machine.casebook.incidents
+    assert not story.machine.casebook.has_active
+    story.judge(61, finding())
+    assert story.incident.detected_step == 61
+
+
 def test_ranks_of_several_domains_have_none_in_common():
     """An incident of ranks that hold back different domains names no domain."""
     story = Story(replace(POLICY, profile=ProfilePolicy(enabled=False)))
@@ -387,6 +419,51 @@ def test_ranks_of_several_domains_have_none_in_common():
     assert story.incident.domain == ("dp", "dp0")
     story.judge(61, finding(ranks=(0,)), finding(ranks=(2,), domain=("dp", "dp1")))
     assert story.incident.domain is None
+
+
+def test_a_rank_keeps_the_domain_that_it_was_told_in():
+    """Which of its domains waits most changes from step to step; what was told does not."""
+    story = Story(replace(POLICY, profile=ProfilePolicy(enabled=False)))
+    story.judge(60, finding(ranks=(0,)))
+    story.judge(61, finding(ranks=(0,), domain=("pp", "pp0")))
+    assert story.incident.domain == ("dp", "dp0")
+
+
+def test_parallel_groups_are_one_incident_whichever_of_them_is_slowest():
+    """Behind one slow card the slowest group is another one each step: one incident goes on, and keeps its name."""
+    story = Story(replace(POLICY, profile=ProfilePolicy(enabled=False)))
+    card = finding(kind=SLOW_LINK, scope="group", ranks=(0, 1, 2), cause="link")
+    for step in range(60, 80):
+        story.judge(step, replace(card, domain=("dp", f"dp{step % 2}"), ranks=(0, 1, 2, 3)[: 3 + step % 2]))
+    assert len(story.machine.casebook.incidents) == 1
+    assert story.incident.domain == ("dp", "dp0")
+    assert story.incident.ranks == (0, 1, 2, 3)
+    other = replace(card, domain=("tp", "tp0"), ranks=(0, 1))
+    story.judge(80, card, other)
+    assert len(story.machine.casebook.incidents) == 2  # groups of another kind are another link
+
+
+@pytest.mark.parametrize(("scope", "ranks"), [("node", (2, 3)), ("job", ())])
+def test_slow_groups_become_the_node_or_network_that_makes_them_slow(scope, ranks):
+    """A second kind of group in alarm tells the card a few steps after the first: one incident, understood better."""
+    story = Story(replace(POLICY, profile=ProfilePolicy(enabled=False)))
+    groups = finding(kind=SLOW_LINK, scope="group", ranks=(0, 1, 2, 3), cause="link")
+    story.judge(60, groups)
+    reason = replace(groups, scope=scope, ranks=ranks, domain=None, evidence=("the card",))
+    story.judge(63, reason)
+    story.judge(64, reason)
+    told = story.incident
+    assert (told.scope, told.ranks, told.domain, told.evidence) == (scope, ranks, None, ("the card",))
+    assert len(story.machine.casebook.incidents) == 1
+
+
+def test_groups_that_are_still_slow_by_themselves_are_not_the_nodes():
+    """A node explains what it has taken over; a group that is found beside it stays an incident of its own."""
+    story = Story(replace(POLICY, profile=ProfilePolicy(enabled=False)))
+    group = finding(kind=SLOW_LINK, scope="group", ranks=(0, 1, 2, 3), cause="link")
+    story.judge(60, group)
+    story.judge(61, group, replace(group, scope="node", ranks=(2, 3), domain=None, node="n1"))
+    assert {told.scope for told in story.machine.casebook.incidents.values()} == {"group", "node"}
 
 
 def test_slow_ranks_that_are_all_of_their_node_are_one_slow_node():

@@ -190,6 +190,20 @@ def test_a_whole_stage_that_turns_slow_is_found_by_its_past():
     assert max(found.values()) <= 65
 
 
+def test_a_slow_rank_of_a_small_stage_does_not_accuse_its_stage():
+    """Of four ranks with uneven batches one that is slow moves the stage's reference: its peers are not slow for that."""
+    accused = set()
+    for seed in (4, 6, 7, 9):  # those in which the stage itself came into alarm
+        rng = np.random.default_rng(seed)
+        batch = np.clip(1 + 0.12 * rng.standard_normal((200, 4)), 0.6, 1.5)
+        own = np.tile(0.05 * batch, 4) * (1 + 0.004 * rng.standard_normal((200, 16)))
+        own[110:, 9] += 0.015
+        accused |= set(
+            first_alarms(own, stages=[rank // 4 for rank in range(16)], replicas=[rank % 4 for rank in range(16)])
+        )
+    assert accused == {9}
+
+
 def test_a_missing_member_says_nothing_of_its_replica():
     """Of two ranks that share a batch one is silent now and then: the other is not taken for what both share."""
     scenario = Scenario(degrees="tp=2,dp=8", sequence_sigma=0.12, steps=200, missing=0.02)

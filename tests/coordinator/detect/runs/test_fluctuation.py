@@ -113,6 +113,15 @@ def test_where_long_steps_are_common_more_of_them_are_needed():
         assert 503 <= feed(values)[1][0][0] <= 510
 
 
+def test_two_stalls_and_a_step_that_is_a_little_longer_are_chance_where_stalls_are_common():
+    """In a job of thousands of ranks, one of which stalls in every sixth step, from before it could be judged."""
+    for seed in range(10):
+        values = steps(90, noise=0.004, seed=seed)
+        values[64:] *= 1.014
+        values[[25, 33, 35, 43, 52, 56, 59, 61, 63, 71, 72, 74, 79]] *= 1.15
+        assert feed(values)[1] == [], seed
+
+
 def test_a_slow_drift_of_the_data_is_followed():
     """Five percent over 1,000 steps is a longer sequence, not a fault."""
     assert feed(steps(1200) * np.linspace(1.0, 1.05, 1200))[1] == []

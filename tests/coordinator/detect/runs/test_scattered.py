@@ -1,5 +1,7 @@
 """Collections of garbage out of step."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -52,6 +54,35 @@ def test_a_small_job_is_told_at_its_third_event():
     gc[101, 5] += 0.3
     test, found = feed(gc[:150])
     assert (found[0], test.found.onset_step, test.found.ranks) == (101, 70, (0, 3, 5, 6))
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.03])
+def test_rare_collections_are_one_finding_while_they_go_on(rate):
+    """At eight ranks the distance between two varies: chance alone neither ends a finding nor begins it again."""
+    ends = 0
+    for seed in range(12):
+        _, found = feed(collections(8, 400, rate=rate, seed=seed))
+        ends += sum(later - earlier > 1 for earlier, later in itertools.pairwise(found))
+    assert ends <= 3  # of 12 runs; 20 when five distances were enough
+
+
+@pytest.mark.parametrize(("ranks", "slow"), [(16, [4, 12, 15]), (128, list(range(8, 16)))])
+def test_ranks_that_collect_in_every_step_are_slow_by_themselves(ranks, slow):
+    """The same ranks in step after step take no turns: they are slow ranks, however many, and not the job's fault."""
+    gc = collections(ranks)
+    gc[60:, slow] += np.random.default_rng(1).normal(0.05, 0.003, (140, len(slow)))
+    _, found = feed(gc)
+    assert found == []
+
+
+def test_collections_are_counted_since_they_are_a_fault():
+    """What was seen before a finding that has ended is not told again with the next one."""
+    gc = np.zeros((80, 8), dtype=np.float32)
+    for step in (*range(10, 16), 60, 62, 64):
+        gc[step, step % 8] = 0.3
+    test, found = feed(gc)
+    assert (found[0], 40 in found, found[-1]) == (12, False, 79)
+    assert test.found.evidence[0].startswith("3 collections")
 
 
 def test_the_figures_say_what_the_job_pays_and_would_save():
