@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from coordinator.intake.seats import Seats
 from coordinator.intake.window import NOTHING, Window
 
 if TYPE_CHECKING:
@@ -101,10 +102,10 @@ class Attempts:
 
     def _go_on(self, records: "Records") -> bool:
         """Whether all records are plain because each goes on from its rank's last one: as nearly always, soon seen."""
-        column, step = records.column, records.step
-        if self._strayed_R.any() or not (step > self.present.last_step_R[column]).all():
+        seats, step = records.seats, records.step
+        if self._strayed_R.any() or not (step > seats.of(self.present.last_step_R)).all():
             return False
-        if not (records.end_ns > self._last_end_ns_R[column]).all() or not _is_unique(column, len(self.silent_R)):
+        if not (records.end_ns > seats.of(self._last_end_ns_R)).all() or not seats.are_unique(len(self.silent_R)):
             return False
         if self.present.is_open:
             return False
@@ -129,7 +130,7 @@ class Attempts:
         if not is_next.all():
             held[~is_next] = window.held(records.at(~is_next))
         wrong = ~(agrees & fits) | held
-        if not wrong.any() and not self._strayed_R.any() and _is_unique(column, len(self.silent_R)):
+        if not wrong.any() and not self._strayed_R.any() and records.seats.are_unique(len(self.silent_R)):
             return ~wrong, wrong, wrong
         settled = wrong & ~later & (held | window.is_past(step))
         odd_R = self._strayed_R.copy()
@@ -166,8 +167,8 @@ class Attempts:
             self._store(self.present, records, now_s, go_on=go_on)
             for marked_R in (self._strayed_R, self.silent_R):
                 if marked_R.any():
-                    marked_R[records.column] = False
-            self.heard_s_R[records.column] = now_s
+                    records.seats.put(marked_R, False)
+            records.seats.put(self.heard_s_R, now_s)
 
     def _hold(self, records: "Records", now_s: float) -> None:
         """Keep records of another attempt, too few to win a vote, until enough ranks agree."""
@@ -180,8 +181,8 @@ class Attempts:
         """Store records of any steps; they `go_on` where each is beyond all that is known of its rank."""
         for part in records.by_step():
             window.put(part, now_s, go_on=go_on)
-            end_ns = part.end_ns if go_on else np.maximum(self._last_end_ns_R[part.column], part.end_ns)
-            self._last_end_ns_R[part.column] = end_ns
+            end_ns = part.end_ns if go_on else np.maximum(part.seats.of(self._last_end_ns_R), part.end_ns)
+            part.seats.put(self._last_end_ns_R, end_ns)
 
     def _count_settled(self, records: "Records") -> None:
         if records.count:
@@ -273,18 +274,11 @@ def _moved(old_R: "NDArray[T]", columns: "NDArray[np.intp]", rank_count: int) ->
     return new_R
 
 
-def _is_unique(column: "NDArray[np.intp]", rank_count: int) -> bool:
-    """Whether no rank has more than one of these records."""
-    seen_R = np.zeros(rank_count, dtype=bool)
-    seen_R[column] = True
-    return bool(np.count_nonzero(seen_R) == len(column))
-
-
 def _mark_twisted(
     odd_R: "NDArray[np.bool_]", column: "NDArray[np.intp]", step: "NDArray[np.int64]", end_ns: "NDArray[np.int64]"
 ) -> None:
     """Mark ranks with two records whose order by index is not that of their ends, or of one index."""
-    if _is_unique(column, len(odd_R)):
+    if Seats(column).are_unique(len(odd_R)):
         return
     order = np.lexsort((step, column))
     column, step, end_ns = column[order], step[order], end_ns[order]

@@ -18,6 +18,8 @@ import numpy as np
 
 from coordinator.intake.attempts import Attempts
 from coordinator.intake.columns import COMPONENTS, Columns, account
+from coordinator.intake.joined import apart
+from coordinator.intake.seats import seats_of
 from lockstep.contracts.records import DOMAIN_KINDS
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from coordinator.intake.joined import Sent
     from coordinator.intake.window import HeldStep
     from coordinator.settings.policy import TimelinePolicy
     from lockstep.contracts.messages import StepBatch
@@ -128,7 +131,7 @@ class Timeline:
         for block in _blocks(batches):
             columns = Columns(block)
             place, known = self._columns_of(columns.rank)
-            records, possible = account(columns, place, self.policy)
+            records, possible = account(columns, seats_of(place, len(self.ranks)), self.policy)
             good = known & possible
             if good.all():
                 self._attempts.place(records, now_s)
@@ -144,7 +147,7 @@ class Timeline:
             return np.zeros(len(rank), dtype=np.intp), np.zeros(len(rank), dtype=bool)
         if self.ranks[-1] == count - 1:  # ranks 0 to R - 1, as in nearly every job: nothing to search
             known = rank.view(np.uint64) < count
-            return np.where(known, rank, 0), known
+            return rank.copy() if known.all() else np.where(known, rank, 0), known
         place = np.minimum(np.searchsorted(self.ranks, rank), count - 1)
         return place, self.ranks[place] == rank
 
@@ -207,29 +210,26 @@ def _row(held: "HeldStep", ranks: "NDArray[np.int64]") -> StepRow:
     )
 
 
-def _blocks(batches: "Iterable[StepBatch]") -> "Iterator[list[StepBatch]]":
+def _blocks(batches: "Iterable[StepBatch]") -> "Iterator[Sent]":
     """Yield batches that hold records, so many together as are worth it."""
-    full = list(batches)
-    count_B = [batch.count for batch in full]
-    if 0 in count_B:
-        full = [batch for batch in full if batch.count]
-        count_B = [batch.count for batch in full]
-    if sum(count_B) <= _BLOCK_RECORDS:
-        if full:
-            yield full
+    sent = apart(batches)
+    if sum(sent.count_B) <= _BLOCK_RECORDS:
+        if sent.count_B:
+            yield sent
         return
-    before_B = np.cumsum([0, *count_B])
+    before_B = np.cumsum([0, *sent.count_B])
     first = 0
-    while first < len(full):
+    while first < len(sent.count_B):
         last = max(first + 1, int(np.searchsorted(before_B, before_B[first] + _BLOCK_RECORDS, side="right")) - 1)
-        yield full[first:last]
+        yield sent.at(slice(first, last))
         first = last
 
 
 def _end_unix_s(held: "HeldStep") -> float:
     """Return when the step ended by the median of some clocks, so that asking is cheap."""
-    seen = np.flatnonzero(held.seen_R)
-    return float(np.median(held.end_ns_R[seen[:: 1 + len(seen) // _SAMPLE_RANKS]]) * _NS)
+    seen_R = held.seen_R
+    end_ns_R = held.end_ns_R if seen_R.all() else held.end_ns_R[seen_R]
+    return float(np.median(end_ns_R[:: 1 + len(end_ns_R) // _SAMPLE_RANKS]) * _NS)
 
 
 def _first_known(work: "Floats | None", tokens: "Floats") -> "Floats":

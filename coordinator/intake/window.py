@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coordinator.intake.seats import Seats, as_nodes, joined, nodes_of, seats_of
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from coordinator.settings.policy import TimelinePolicy
 
 NOTHING = -1
-_RUN = 8  # ranks of a node; what lies together is moved together (measured: in half the time)
 _PARTS_MAX = 64  # records that came one by one are joined to parts worth their handling
 
 
@@ -27,7 +28,7 @@ _PARTS_MAX = 64  # records that came one by one are joined to parts worth their 
 class _Part:
     """Values of some ranks as they came."""
 
-    column: "NDArray[np.intp]"
+    seats: Seats
     fields: tuple[str, ...]
     values_VN: "NDArray[np.float32]"
 
@@ -36,7 +37,7 @@ class _Part:
         if name in self.fields:
             values: NDArray[np.float32] = self.values_VN[self.fields.index(name)]
             return values
-        return np.full(len(self.column), np.nan, dtype=np.float32)
+        return np.full(len(self.seats.column), np.nan, dtype=np.float32)
 
 
 class HeldStep:
@@ -54,13 +55,13 @@ class HeldStep:
 
     def put(self, records: "Records", now_s: float) -> None:
         """Store records of this step, of ranks not seen in it yet."""
-        column = records.column
-        self._arrivals[now_s] = self._arrivals.get(now_s, 0) + len(column)
-        self.seen_R[column] = True
-        self.end_ns_R[column] = records.end_ns
+        seats = records.seats
+        self._arrivals[now_s] = self._arrivals.get(now_s, 0) + records.count
+        seats.put(self.seen_R, True)
+        seats.put(self.end_ns_R, records.end_ns)
         if records.flags.any():
-            self.flags_R[column] = records.flags
-        self._parts.append(_Part(column, records.fields, records.values_VN))
+            seats.put(self.flags_R, records.flags)
+        self._parts.append(_Part(seats, records.fields, records.values_VN))
 
     def arrived_s(self, rank_count: int) -> float:
         """Return when so many ranks had reported the step; infinity where they have not."""
@@ -78,16 +79,19 @@ class HeldStep:
         """
         fields = list(dict.fromkeys(name for part in self._parts for name in part.fields))
         parts = _joined(self._parts)
-        column_N = np.concatenate([part.column for part in parts])
-        place_R = np.zeros(len(self.seen_R), dtype=np.intp)
-        place_R[column_N] = np.arange(len(column_N))
-        run = _run_of(place_R, len(column_N))
-        place_R, unit = place_R[::run] // run, np.dtype(f"V{run * np.dtype(np.float32).itemsize}")
+        node_G = nodes_of([part.seats for part in parts])
+        come = np.concatenate([part.seats.column for part in parts]) if node_G is None else node_G
+
+        def lies(values: "NDArray[np.float32]") -> "NDArray[np.generic]":
+            return values if node_G is None else as_nodes(values)
+
         values_VR = np.empty((len(fields), len(self.seen_R)), dtype=np.float32)
-        joined_N = np.empty(len(column_N), dtype=np.float32)
+        joined_N = np.empty(sum(part.values_VN.shape[1] for part in parts), dtype=np.float32)
+        place = np.zeros(len(lies(values_VR[0])), dtype=np.intp)
+        place[come] = np.arange(len(come))
         for name, row_R in zip(fields, values_VR, strict=True):
             np.concatenate([part.of(name) for part in parts], out=joined_N)
-            np.take(joined_N.view(unit), place_R, out=row_R.view(unit), mode="clip")
+            np.take(lies(joined_N), place, out=lies(row_R), mode="clip")
         if not self.seen_R.all():
             values_VR[:, ~self.seen_R] = np.nan
         return dict(zip(fields, values_VR, strict=True))
@@ -99,17 +103,10 @@ class HeldStep:
         wide.seen_R[columns] = self.seen_R
         wide.flags_R[columns] = self.flags_R
         wide.end_ns_R[columns] = self.end_ns_R
-        wide._parts = [_Part(columns[part.column], part.fields, part.values_VN) for part in self._parts]
+        wide._parts = [
+            _Part(seats_of(columns[part.seats.column], rank_count), part.fields, part.values_VN) for part in self._parts
+        ]
         return wide
-
-
-def _run_of(place_R: "NDArray[np.intp]", count: int) -> int:
-    """Return how many values always lie side by side, here and there: those of a node's ranks, which come together."""
-    if len(place_R) % _RUN or count % _RUN:
-        return 1
-    place_GK = place_R.reshape(-1, _RUN)
-    whole = (place_GK == place_GK[:, :1] + np.arange(_RUN)).all() and not (place_GK[:, 0] % _RUN).any()
-    return _RUN if whole else 1
 
 
 def _joined(parts: list[_Part]) -> list[_Part]:
@@ -121,7 +118,7 @@ def _joined(parts: list[_Part]) -> list[_Part]:
         by_fields.setdefault(part.fields, []).append(part)
     return [
         _Part(
-            np.concatenate([part.column for part in alike]),
+            joined([part.seats for part in alike]),
             fields,
             np.concatenate([part.values_VN for part in alike], axis=1),
         )
@@ -193,8 +190,8 @@ class Window:
         if held is None:
             held = self.steps[step] = HeldStep(step, len(self.last_step_R))
         held.put(records, now_s)
-        column = records.column
-        self.last_step_R[column] = step if go_on else np.maximum(self.last_step_R[column], step)
+        seats = records.seats
+        seats.put(self.last_step_R, step if go_on else np.maximum(seats.of(self.last_step_R), step))
 
     def held(self, records: "Records") -> "NDArray[np.bool_]":
         """Return which records fall on cells that are taken, array of shape (N,)."""

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from coordinator.intake.columns import COMPONENTS, Columns, account
+from coordinator.intake.joined import apart
+from coordinator.intake.seats import Seats
 from coordinator.settings.policy import TimelinePolicy
 from lockstep.contracts.records import MISSING
 from tests.support.batches import batch_of_columns
@@ -22,13 +24,13 @@ def batch(*ranks, **changed):
 
 def accounted(*batches):
     """Return the records of batches, each in the column of its rank, and which can be true."""
-    columns = Columns(batches)
-    return account(columns, columns.rank.astype(np.intp), POLICY)
+    columns = Columns(apart(batches))
+    return account(columns, Seats(columns.rank.astype(np.intp)), POLICY)
 
 
 def test_batches_are_joined_in_their_order():
     """Ranks and values of the joined columns follow the batches."""
-    columns = Columns([batch(3, 1), batch(2, step=8)])
+    columns = Columns(apart([batch(3, 1), batch(2, step=8)]))
     assert columns.count == 3
     assert columns.rank.tolist() == [3, 1, 2]
     assert columns.of("step").tolist() == [7, 7, 8]
@@ -36,7 +38,7 @@ def test_batches_are_joined_in_their_order():
 
 def test_what_was_left_out_is_missing():
     """A column that no sender has is MISSING throughout, not 0."""
-    columns = Columns([batch(0), batch(1)])
+    columns = Columns(apart([batch(0), batch(1)]))
     assert "tp_wait_ns" not in columns.fields
     assert columns.of("tp_wait_ns").tolist() == [MISSING, MISSING]
 
@@ -80,7 +82,7 @@ def test_senders_of_other_fields_stand_in_their_places():
     """Batches of two layouts in turn, one with its fields in another order: each record keeps its place and values."""
     swapped = {"tokens": 3, "dp_bytes": 4}
     columns = Columns(
-        [batch(0, dp_bytes=1, tokens=2), batch(1, 2, **swapped), batch(3, dp_bytes=5), batch(4, dp_bytes=6)]
+        apart([batch(0, dp_bytes=1, tokens=2), batch(1, 2, **swapped), batch(3, dp_bytes=5), batch(4, dp_bytes=6)])
     )
     assert columns.rank.tolist() == [0, 1, 2, 3, 4]
     assert columns.of("dp_bytes").tolist() == [1, 4, 4, 5, 6]
@@ -92,3 +94,14 @@ def test_a_pipelines_floor_is_count_times_shortest():
     told = {"pp_wait_ns": 0, "pp_shortest_ns": 2 * MS, "pp_count": 5}
     records, _ = accounted(batch(0, **told), batch(1, **(told | {"pp_count": MISSING})))
     assert records.of("pp_floor") == pytest.approx([0.01, np.nan], nan_ok=True)
+
+
+def test_the_order_of_the_fields_does_not_matter():
+    """Rows of the table follow the sender's order; what is made of them does not."""
+    told = {"tp_wait_ns": 0, "tokens": 7, "pp_wait_ns": 0, "pp_shortest_ns": 2 * MS, "pp_count": 5, "dp_bytes": 9}
+    plain, _ = accounted(batch(0, **told))
+    turned = dict(reversed((STEP | told).items()))
+    other, possible = accounted(batch_of_columns([0], {name: [value] for name, value in turned.items()}))
+    assert possible.all()
+    assert set(other.fields) == set(plain.fields)
+    assert {name: other.of(name)[0] for name in plain.fields} == {name: plain.of(name)[0] for name in plain.fields}
