@@ -4,40 +4,42 @@ Reads what is known; what changes anything needs the token. Everything shown com
 may have written, so the page escapes all of it.
 """
 
-import asyncio
 from typing import Any
 
 from aiohttp import web
 
-from coordinator.api import discovery, events, heatmap, incidents, pages, policy, profile, runs, specification
-from coordinator.api.kept import Kept
+from coordinator.api import discovery, events, heatmap, incidents, pages, policy, profile, runs, specification, trace
+from coordinator.api.kept import Kept, Work
 from coordinator.api.services import SERVICES, ApiError, Services
 from coordinator.collector import SnapshotCollector
+from lockstep.serving.compression import Compression
 from lockstep.serving.exposition import CONTENT_TYPES, choose_form, render
 
 _REQUEST_MAX_BYTES = 16 << 10  # the largest request names 64 ranks, or every threshold
-_SCRAPES_MAX = 8  # renderings at once; more scrapers wait
 
-_SCRAPES: web.AppKey[asyncio.Semaphore] = web.AppKey("scrapes", asyncio.Semaphore)
+EXPOSITIONS: web.AppKey[Kept] = web.AppKey("expositions", Kept)
+EXPOSITIONS_MAX = 2
+"""Texts of /metrics that are kept: one a form, 200 KB at 20 runs."""
 
 
 def make_app(services: Services) -> web.Application:
     """Return the application."""
     app = web.Application(client_max_size=_REQUEST_MAX_BYTES, middlewares=[_json_errors])
     app[SERVICES] = services
-    app[_SCRAPES] = asyncio.Semaphore(_SCRAPES_MAX)
     app.add_routes(
         [
             web.get("/", pages.overview),
             web.get("/runs/{run}", pages.run),
+            web.get("/incidents/{id}", incidents.report),
             web.get("/static/{digest}/{name}", pages.static),
-            web.get("/metrics", _metrics),
+            web.get("/metrics", metrics),
             web.get("/-/healthy", _healthy),
             web.get("/-/ready", _ready),
             web.post("/-/reload", policy.reload),
             web.get("/api/v1/runs", runs.list_runs),
             web.get("/api/v1/runs/{run}", runs.show_run),
             web.get("/api/v1/runs/{run}/heatmap", heatmap.show),
+            web.get("/api/v1/runs/{run}/trace", trace.show),
             web.get("/api/v1/runs/{run}/profile", profile.show_profiles),
             web.post("/api/v1/runs/{run}/profile", profile.ask_profile),
             web.get("/api/v1/runs/{run}/spec", specification.show),
@@ -56,6 +58,8 @@ def make_app(services: Services) -> web.Application:
         ]
     )
     app[heatmap.HEAT_MAPS], app[pages.PAGES] = Kept(heatmap.KEPT_MAX), Kept(pages.KEPT_MAX)
+    app[EXPOSITIONS], app[trace.TRACES] = Kept(EXPOSITIONS_MAX), Kept(trace.KEPT_MAX)
+    Compression().protect(app)
     events.install(app)
     app.on_response_prepare.append(_harden)
     return app
@@ -75,7 +79,7 @@ async def _json_errors(request: web.Request, handler: Any) -> web.StreamResponse
 
 async def _harden(_: web.Request, response: web.StreamResponse) -> None:
     response.headers["X-Content-Type-Options"] = "nosniff"
-    response.headers["Content-Security-Policy"] = pages.POLICY
+    response.headers.setdefault("Content-Security-Policy", pages.POLICY)
 
 
 async def _healthy(_: web.Request) -> web.Response:
@@ -88,9 +92,13 @@ async def _ready(request: web.Request) -> web.Response:
     return web.Response(text="not connected to the broker\n", status=web.HTTPServiceUnavailable.status_code)
 
 
-async def _metrics(request: web.Request) -> web.Response:
-    form = choose_form(request.headers.get("Accept", ""))
-    async with request.app[_SCRAPES]:
-        collector = SnapshotCollector(request.app[SERVICES].snapshot())
-        body = await asyncio.to_thread(render, collector, form)
-    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPES[form]})
+async def metrics(request: web.Request) -> web.Response:
+    """Answer a scrape: scrapers of one moment share one text, which is rendered and compressed on a thread."""
+    form = choose_form(",".join(request.headers.getall("Accept", [])))
+    kind, _, _ = CONTENT_TYPES[form].rpartition("; charset=")
+
+    def look() -> Work:
+        snapshot = request.app[SERVICES].snapshot()
+        return Work(snapshot, lambda: render(SnapshotCollector(snapshot), form))
+
+    return await request.app[EXPOSITIONS].answer(request, form, look, content_type=kind)

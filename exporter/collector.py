@@ -143,7 +143,9 @@ def _fill_rank(family: Family, name: str, labels: list[str], rank: RankView) -> 
         family.add_metric([*labels, str(rank.local_rank), rank.hostname], 1)
     elif name == "lockstep_rank_device_info":
         if rank.facts is not None:
-            family.add_metric([*labels, rank.facts.device, rank.facts.dtype], 1)
+            # The last label of all, so that one that is not known can be left out.
+            uuid = [rank.facts.device_uuid] if rank.facts.device_uuid else []
+            family.add_metric([*labels, rank.facts.device, rank.facts.dtype, *uuid], 1)
     elif name in _OF_RANK:
         value = _OF_RANK[name](rank)
         if value is not None:

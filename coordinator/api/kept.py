@@ -5,15 +5,13 @@ queue; one after the other it stands for one of them at most.
 """
 
 import asyncio
-import gzip
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
 from aiohttp import web
 
-_ZIP_LEVEL = 4  # half the time of the usual 6, for 5 % more bytes
-_ZIPPED_MIN_BYTES = 2048
+from lockstep.serving.compression import squeeze, takes_gzip
 
 
 class Work(NamedTuple):
@@ -56,7 +54,7 @@ class Kept:
                 self._made.popitem(last=False)
         headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
         body = made.body
-        if made.zipped and "gzip" in request.headers.get("Accept-Encoding", ""):
+        if made.zipped and takes_gzip(request.headers.get("Accept-Encoding", "")):
             body = made.zipped
             headers["Content-Encoding"] = "gzip"
         return web.Response(body=body, content_type=content_type, charset="utf-8", headers=headers)
@@ -64,5 +62,4 @@ class Kept:
 
 def _make(work: Work) -> _Made:
     body = work.make()
-    zipped = gzip.compress(body, _ZIP_LEVEL, mtime=0) if len(body) >= _ZIPPED_MIN_BYTES else b""
-    return _Made(work.inputs, body, zipped)
+    return _Made(work.inputs, body, squeeze(body))

@@ -14,7 +14,8 @@ _PARAMETERS_MAX = 1 << 62
 class RankFacts:
     """What does not change while a rank trains; None and the empty text are not known.
 
-    `device` is the name the framework reports, `device_kind` cpu, cuda, rocm or npu, `dtype` the number format of the
+    `device` is the name the framework reports, `device_uuid` its UUID in the form of DCGM's and nvidia-smi's
+    ("GPU-" and 8-4-4-4-12 hexadecimal digits), `device_kind` cpu, cuda, rocm or npu, `dtype` the number format of the
     model's matrix products (`peaks.DTYPES`), `parameters` those of this rank's share of the work, `flops_source` where
     the model FLOPs of a step come from: configured, parameters, measured or none.
     """
@@ -27,6 +28,7 @@ class RankFacts:
     flops_source: str = ""
     torch_version: str = ""
     backend: str = ""
+    device_uuid: str = ""
 
 
 def facts_to_json(facts: RankFacts) -> dict[str, Any]:

@@ -119,11 +119,13 @@ MEASURED: tuple[Metric, ...] = (
     _exporter(
         "lockstep_rank_device_info",
         "gauge",
-        "What a rank computes on; always 1. The number format is empty until a matrix product was seen.",
+        "What a rank computes on; always 1. The number format is empty until a matrix product was seen. The UUID is "
+        "the one that DCGM exporter has as UUID; without the label it is not known.",
         "run",
         "rank",
         "device",
         "dtype",
+        "device_uuid",
     ),
     _exporter(
         "lockstep_device_step_time_seconds_total",

@@ -2,6 +2,7 @@
 
 import contextlib
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ FACTS = RankFacts(
     flops_source="parameters",
     torch_version="2.13.0",
     backend="nccl",
+    device_uuid="GPU-576ef18e-b48f-c787-e91d-f93658b27b8e",
 )
 
 
@@ -39,6 +41,8 @@ def test_another_version_of_the_agent_is_understood():
         ({"device": 5}, "device"),
         ({"device": "x" * 129}, "device"),
         ({"dtype": 'bf16"\n'}, "dtype"),
+        ({"device_uuid": "GPU-" + "0" * 125}, "device_uuid"),
+        ({"device_uuid": None}, "device_uuid"),
         ({"parameters": -1}, "parameters"),
         ({"parameters": True}, "parameters"),
         ({"parameters": 7e9}, "parameters"),
@@ -65,6 +69,16 @@ def test_noise_is_malformed_and_nothing_else(value):
     """Whatever JSON stands there, it is read or refused; never another error."""
     with contextlib.suppress(MalformedError):
         facts_from_json(value, where="0.ring")
+
+
+def test_a_coordinator_from_before_a_field_reads_the_rest():
+    """What is new in the facts of an announcement does not cost an older reader the message."""
+    told = {"device": "cpu", "colour": "red"}
+    rank = {"rank": 0, "local_rank": 0, "world_size": 1, "hostname": "h", "attempt": 1, "state": "running"}
+    rank |= {"heartbeat_unix_ns": 1, "facts": told}
+    payload = msgspec.msgpack.encode({"run": "r", "node": "n", "ranks": [rank], "groups": [], "version": 1})
+    message = codec.decode(topics.run_topic("r", topics.ANNOUNCE, "n"), payload)
+    assert message.ranks[0].facts == RankFacts(device="cpu")
 
 
 def test_facts_travel_in_the_announcement():

@@ -1,8 +1,15 @@
 """HTTP as a client sees it."""
 
+import asyncio
+import gzip
+import re
+import threading
+
 import aiohttp
 import pytest
 
+from coordinator import app
+from lockstep.serving.exposition import render
 from tests.coordinator.conftest import announce
 from tests.coordinator.test_runs import NOW, play
 from tests.coordinator.test_store import incident
@@ -131,3 +138,37 @@ async def test_scrapers_get_the_format_they_ask_for(site):
         assert response.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
         assert (await response.text()).endswith("# EOF\n")
     assert isinstance(site.client.session, aiohttp.ClientSession)
+
+
+async def test_answers_are_compressed_when_asked(site):
+    """Scrape, JSON, pages and their files: the same content in fewer bytes for who takes gzip, plain for who does not."""
+    asset = re.search(r'"(/static/[^"]+[.]js)"', await get(site, "/"))[1]
+    (found,) = (await get(site, "/api/v1/incidents"))["incidents"]
+    for path in ("/metrics", f"/api/v1/incidents/{found['id']}", "/api/v1/policy", "/", "/runs/job", asset):
+        answers = {}
+        for accept in ("gzip", "identity", "gzip;q=0"):
+            headers = {"Accept-Encoding": accept}
+            async with site.client.get(path, headers=headers, auto_decompress=False) as response:
+                answers[accept] = response.headers.get("Content-Encoding"), await response.read()
+                assert response.headers["Vary"] == "Accept-Encoding", path
+        assert answers["identity"] == answers["gzip;q=0"]
+        assert (answers["gzip"][0], answers["identity"][0]) == ("gzip", None), path
+        assert gzip.decompress(answers["gzip"][1]) == answers["identity"][1]
+        assert len(answers["gzip"][1]) < len(answers["identity"][1]) / 2
+
+
+async def test_scrapers_of_one_moment_share_a_text_made_off_the_event_loop(site, monkeypatch):
+    """Forty at once cost one rendering and one compression; what has changed since is rendered anew."""
+    threads = []
+
+    def record(*given):
+        threads.append(threading.current_thread())
+        return render(*given)
+
+    monkeypatch.setattr(app, "render", record)
+    texts = await asyncio.gather(*(get(site, "/metrics") for _ in range(40)))
+    assert (len(set(texts)), len(threads)) == (1, 1)
+    play(site.runs, FAULTY, 50, 51)
+    assert 'lockstep_run_step{run="job"} 50.0' in await get(site, "/metrics")
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads

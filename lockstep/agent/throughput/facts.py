@@ -1,6 +1,10 @@
-"""What this rank runs on, told once, after its first step: the device, its peak, the model's size and format."""
+"""What this rank runs on, told once, after its first step: the device, its peak, the model's size and format.
+
+No UUID was ever read from a device here: what torch says was read in the sources of torch 2.13 (csrc/cuda/Module.cpp).
+"""
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +18,10 @@ from lockstep.contracts.peaks import peak_flops_per_second
 
 HOST = ("cpu", "cpu")
 """Device and kind of a process that has touched none. A host has no peak here: what it can do is not published so."""
+
+
+_UUID = re.compile(r"(?!0{8}-)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_SLICE = re.compile(r"\bMIG\b")
 
 
 def collect(flops: Callable[[int, int], int]) -> dict[str, Any]:
@@ -36,6 +44,7 @@ def collect(flops: Callable[[int, int], int]) -> dict[str, Any]:
             flops_source="none" if model is None else model.source,
             torch_version="" if torch is None else _label(str(torch.__version__)),
             backend=_backend(),
+            device_uuid=_uuid(torch, name) if kind == "cuda" else "",
         )
     )
 
@@ -49,6 +58,23 @@ def _device(torch: Any) -> tuple[str, str]:
         kind = "rocm" if torch.version.hip else "cuda"
         return str(torch.cuda.get_device_name(torch.cuda.current_device())), kind
     return HOST
+
+
+def _uuid(torch: Any, name: str) -> str:
+    """Return the UUID of the NVIDIA device that this process trains on as DCGM writes it, empty where nobody tells it.
+
+    Others stay without: ROCm's are characters of a serial number, which torch prints as if they were digits; those of
+    Ascend are 16 bytes of its runtime, of which npu-exporter's `vdie_id`, 20 bytes of the chip, cannot be told; and
+    DCGM counts a MIG slice under the UUID of its whole device, which a process in the slice does not see.
+    """
+    if _SLICE.search(name):
+        return ""
+    try:
+        text = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid).lower()
+    except (AttributeError, RuntimeError):  # an older torch does not tell it
+        return ""
+    text = text.removeprefix("gpu-")
+    return f"GPU-{text}" if _UUID.fullmatch(text) else ""
 
 
 def _dtype(torch: Any, seen: str, kind: str, options: Options) -> str:

@@ -10,19 +10,41 @@ from lockstep.agent.throughput.flops import ModelFlops
 from lockstep.agent.throughput.options import read_options
 from lockstep.contracts.facts import facts_from_json
 
+UUID = "576ef18e-b48f-c787-e91d-f93658b27b8e"
 
-def make_torch(*, cuda="", hip=None, npu="", precision="ieee"):
-    """Return a stand-in with the parts of torch's interface that are asked, for a process on such a device."""
+
+class Told:
+    """What torch gives for a UUID: an object whose text is one, without the GPU of other tools before it."""
+
+    def __init__(self, text):
+        self._text = text
+
+    def __str__(self):
+        return self._text
+
+
+def make_torch(*, cuda="", hip=None, npu="", precision="ieee", uuid=UUID):
+    """Return a stand-in with the parts of torch's interface that are asked, for a process on such a device.
+
+    `uuid` is what the properties of the current device say; None where this torch does not tell it.
+    """
     matmul = SimpleNamespace(fp32_precision=precision)
+    properties = SimpleNamespace() if uuid is None else SimpleNamespace(uuid=Told(uuid))
     return SimpleNamespace(
         __version__="2.13.0",
         version=SimpleNamespace(cuda=None if hip else "13.0", hip=hip),
         backends=SimpleNamespace(cuda=SimpleNamespace(matmul=matmul)),
         cuda=SimpleNamespace(
-            is_initialized=lambda: bool(cuda), current_device=lambda: 3, get_device_name=lambda index: {3: cuda}[index]
+            is_initialized=lambda: bool(cuda),
+            current_device=lambda: 3,
+            get_device_name=lambda index: {3: cuda}[index],
+            get_device_properties=lambda index: {3: properties}[index],
         ),
         npu=SimpleNamespace(
-            is_initialized=lambda: bool(npu), current_device=lambda: 1, get_device_name=lambda index: {1: npu}[index]
+            is_initialized=lambda: bool(npu),
+            current_device=lambda: 1,
+            get_device_name=lambda index: {1: npu}[index],
+            get_device_properties=lambda index: {1: properties}[index],
         ),
     )
 
@@ -75,3 +97,47 @@ def test_a_name_that_no_label_can_hold_is_made_fit(collected):
     facts = collected(make_torch(cuda="NVIDIA\tX\n" + "é" * 200), make_flops("bf16"))
     assert facts.device.startswith("NVIDIA X é")
     assert len(facts.device.encode()) <= 128
+
+
+@pytest.mark.parametrize(
+    ("torch", "expected"),
+    [
+        ({"cuda": "NVIDIA H200"}, f"GPU-{UUID}"),
+        ({"cuda": "NVIDIA H200", "uuid": f"GPU-{UUID.upper()}"}, f"GPU-{UUID}"),
+        ({"cuda": "NVIDIA H200", "uuid": None}, ""),
+        ({"cuda": "NVIDIA H200", "uuid": "None"}, ""),
+        ({"cuda": "NVIDIA H200", "uuid": "00000000-0000-0000-0000-000000000000"}, ""),
+        ({"cuda": "NVIDIA H200", "uuid": f"{UUID}\n"}, ""),
+        ({"cuda": "NVIDIA A100-SXM4-40GB MIG 1g.5gb"}, ""),
+        ({"cuda": "AMD Instinct MI300X", "hip": "7"}, ""),
+        ({"npu": "Ascend910B2C"}, ""),
+        ({}, ""),
+    ],
+)
+def test_uuid(collected, torch, expected):
+    """The current device's UUID as DCGM exporter writes it; nothing where it would be another's, or none at all."""
+    assert collected(make_torch(**torch), make_flops("bf16")).device_uuid == expected
+
+
+def test_a_device_that_is_lost_has_no_uuid_and_harms_nothing(collected):
+    """A driver's error while the properties are asked for leaves the other facts as they are."""
+
+    def fail(_index):
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    torch = make_torch(cuda="NVIDIA H200")
+    torch.cuda.get_device_properties = fail
+    facts = collected(torch, make_flops("bf16"))
+    assert (facts.device, facts.device_uuid) == ("NVIDIA H200", "")
+
+
+@pytest.mark.parametrize("kind", ["cuda", "npu"])
+def test_a_device_that_training_has_not_started_is_not_asked(collected, kind):
+    """Where nothing is initialised, no function that would initialise it is called."""
+    torch = make_torch()
+    module = getattr(torch, kind)
+    asked = []
+    for name in ("current_device", "get_device_name", "get_device_properties"):
+        setattr(module, name, lambda *_, name=name: asked.append(name))
+    assert collected(torch, make_flops("bf16")).device == "cpu"
+    assert asked == []
