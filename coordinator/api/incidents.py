@@ -8,6 +8,7 @@ from aiohttp import web
 from coordinator.api.services import BAD, SERVICES, ApiError
 from coordinator.decide.explain import history
 from coordinator.decide.incidents import CLOSED, OPEN, Incident, to_json
+from coordinator.page.incident_report import POLICY, render_report
 
 
 async def list_incidents(request: web.Request) -> web.Response:
@@ -29,23 +30,32 @@ async def list_incidents(request: web.Request) -> web.Response:
 
 async def show_incident(request: web.Request) -> web.Response:
     """Show one incident with its explanation and what became of it."""
+    incident = await _known(request)
+    return web.json_response(to_json(incident) | {"timeline": history(incident)})
+
+
+async def report(request: web.Request) -> web.Response:
+    """Show one incident as a document that can be sent and kept."""
+    incident, config = await _known(request), request.app[SERVICES].control.config
+    text = await asyncio.to_thread(render_report, incident, config)
+    headers = {"Content-Security-Policy": POLICY}
+    return web.Response(body=text.encode(errors="replace"), content_type="text/html", charset="utf-8", headers=headers)
+
+
+async def _known(request: web.Request) -> Incident:
     services, wanted = request.app[SERVICES], request.match_info["id"]
     for run in services.runs.by_name.values():
         if wanted in run.machine.casebook.incidents:
-            return _whole(run.machine.casebook.incidents[wanted])
+            return run.machine.casebook.incidents[wanted]
     incident = await asyncio.to_thread(services.store.incident, wanted)
     if incident is None:
         raise ApiError(
             web.HTTPNotFound.status_code, f"incident: got {wanted!r:.200}, expected one of /api/v1/incidents"
         )
-    return _whole(incident)
+    return incident
 
 
 def _brief(incident: Incident) -> dict[str, Any]:
     value = to_json(incident)
     del value["explanation"]
     return value
-
-
-def _whole(incident: Incident) -> web.Response:
-    return web.json_response(to_json(incident) | {"timeline": history(incident)})

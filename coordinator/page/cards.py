@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from coordinator.decide.explain import history
-from coordinator.decide.incidents import BY_MODEL, CLOSED
+from coordinator.decide.incidents import BY_MODEL, BY_RECORDS, CLOSED
 from coordinator.detect.findings import FLUCTUATION, HANG, KINDS, SCATTERED, SLOW_LINK, SLOW_RANK
 from coordinator.page.told import link, seconds_told
 from lockstep.analysis.report.markup import Html, code, folded, items, join, soft, tag
@@ -43,7 +43,7 @@ def card(incident: "Incident", config: "CoordinatorConfig", *, with_run: bool) -
     return tag(
         "article",
         tag("h3", title, " ", badge),
-        _facts(incident, with_run=with_run),
+        facts(incident, with_run=with_run),
         _titled("Evidence", (*incident.evidence, *incident.profile_evidence)),
         _gain(incident),
         _advice(incident),
@@ -66,7 +66,19 @@ def where_of(incident: "Incident") -> str:
     return " ".join(incident.domain or ()) or "the whole run"
 
 
-def _facts(incident: "Incident", *, with_run: bool) -> Html:
+def told_of(incident: "Incident") -> Html:
+    """Return all that is told of an incident for a page that is read without this server: nothing folded, no links."""
+    parts = (
+        _titled("Evidence", (*incident.evidence, *incident.profile_evidence)),
+        _gain(incident),
+        _advice(incident),
+        _titled("What became of it", tuple(_change_told(each) for each in history(incident))),
+    )
+    return join(parts)
+
+
+def facts(incident: "Incident", *, with_run: bool) -> Html:
+    """Return who, why, since when and what it costs, as a list of terms."""
     run_link = link(f"/runs/{quote(incident.run, safe='')}", incident.run)
     span = f"began at step {incident.onset_step}, found at step {incident.detected_step}"
     span += "" if incident.closed_step is None else f", closed at step {incident.closed_step}"
@@ -97,7 +109,8 @@ def _gain(incident: "Incident") -> Html:
     ratio, source = gain
     told = incident.prediction
     if source != BY_MODEL or told is None:
-        return tag("p", f"Predicted gain: {ratio:.0%} of a step, by the breakdown of the capture.", class_="gain")
+        by = "the step records" if source == BY_RECORDS else "the breakdown of the capture"
+        return tag("p", f"Predicted gain: {ratio:.0%} of a step, by {by}.", class_="gain")
     return tag(
         "p",
         f"The model of the job expects {told.gain_ratio:.0%} of the step back from the repair: "
@@ -146,7 +159,11 @@ def _change_told(change: dict[str, Any]) -> str:
 
 def _links(incident: "Incident", config: "CoordinatorConfig") -> list[Html]:
     run = quote(incident.run, safe="")
-    made = [link(f"/api/v1/incidents/{quote(incident.id, safe='')}", "as JSON")]
+    name = quote(incident.id, safe="")
+    made = [link(f"/incidents/{name}", "report")]
+    if incident.state != CLOSED:  # steps of the time of a closed one are gone
+        made.append(link(f"/api/v1/runs/{run}/trace?incident={name}", "steps as a trace (Perfetto)"))
+    made.append(link(f"/api/v1/incidents/{name}", "as JSON"))
     if config.runbook_base_url and incident.kind in RUNBOOKS:
         made.append(link(f"{config.runbook_base_url.rstrip('/')}/{RUNBOOKS[incident.kind]}.md", "runbook"))
     if config.dashboard_base_url:

@@ -82,10 +82,13 @@ def expected(run: "RunSnapshot") -> str:
 
 
 def suspects(run: "RunSnapshot") -> str:
-    """Return the slow ranks."""
+    """Return the slow ranks, called ranks: a bare number would read as how many there are."""
     shown = run.suspects[:_SUSPECTS_SHOWN]
-    more = run.slow_ranks - len(shown)
-    return (", ".join(str(suspect.rank) for suspect in shown) + (f" and {more} more" if more > 0 else "")) or "-"
+    more = max(run.slow_ranks - len(shown), 0)
+    if not shown:
+        return f"{more}" if more else "-"
+    named = ", ".join(str(suspect.rank) for suspect in shown)
+    return f"{'rank' if len(shown) + more == 1 else 'ranks'} {named}{f' and {more} more' if more else ''}"
 
 
 def lost(run: "RunSnapshot") -> str:

@@ -1,6 +1,9 @@
 """Incidents as an operator reads them: with what each was decided from, now and after a restart."""
 
 import json
+import re
+from base64 import b64encode
+from hashlib import sha256
 
 from coordinator.decide import events as ev
 from coordinator.store import Store
@@ -63,3 +66,36 @@ async def test_what_messages_say_is_escaped_in_the_explanation_too():
         page = await get(site, "/")
     assert "<script>" not in page
     assert page.count("&lt;script&gt;") == 2
+
+
+async def test_a_report_can_be_kept_and_read_without_the_coordinator(tmp_path):
+    """Everything unfolded in one file, with its style, nothing fetched; of a closed incident after a restart too."""
+    async with Site(store=Store(str(tmp_path)), runbook_base_url="http://r") as site:
+        play(site.runs, FAULTY, 0, 60)
+        machine = site.runs.by_name["job"].machine
+        (incident,) = machine.casebook.incidents.values()
+        assert f'href="/incidents/{incident.id}"' in await get(site, "/runs/job")
+        async with site.client.get(f"/incidents/{incident.id}") as response:
+            policy, text = response.headers["Content-Security-Policy"], await response.text()
+        site.store.keep(machine.casebook.close_all(NOW), {})
+    for words in ("Slow rank: rank 2", "What it was decided from", "Peers", "host-n0", "excess.floor_ratio", "Run job",
+                  'href="http://r/LockstepSlowDeviceFound.md"'):  # fmt: skip
+        assert words in text, words
+    style = re.search("<style>(.*)</style>", text, re.DOTALL)[1]
+    assert f"'sha256-{b64encode(sha256(style.encode()).digest()).decode()}'" in policy
+    assert not re.search(r"<script|<link|<details|src=|url\(", text)
+    async with Site(store=Store(str(tmp_path))) as site:
+        kept = await get(site, f"/incidents/{incident.id}")
+        await get(site, "/incidents/nothing", 404)
+    assert "closed" in kept
+    assert "What it was decided from" in kept
+
+
+async def test_nothing_hostile_stands_in_a_report():
+    """Whatever the bus said of a run."""
+    async with Site() as site:
+        bad = "<script>alert(1)</script>"
+        site.store.keep([incident(1, state="closed", closed_step=9, function=bad, evidence=(bad,), root_cause=bad)], {})
+        text = await get(site, "/incidents/job-1")
+    assert "<script" not in text
+    assert "&lt;script&gt;" in text

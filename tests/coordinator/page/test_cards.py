@@ -61,6 +61,15 @@ def test_a_card_says_what_is_known():
         assert words in text, words
 
 
+def test_a_gain_says_who_promises_it():
+    """The step records, where the job has no model."""
+    told = Prediction(
+        gain_ratio=0.2, faulty_step_seconds=0.5, repaired_step_seconds=0.4, error_band_ratio=None, source="records"
+    )
+    text = card(incident(prediction=told), CoordinatorConfig(), with_run=True)
+    assert "20% of a step, by the step records" in text
+
+
 def test_every_kind_has_a_runbook():
     """The page of the alert that is about it."""
     assert set(RUNBOOKS) == set(KINDS)

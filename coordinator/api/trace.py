@@ -1,0 +1,48 @@
+"""The last steps of a run as a trace to open in Perfetto, made once for all who look at the same step."""
+
+import json
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from coordinator.api.kept import Kept, Work
+from coordinator.api.services import ApiError, known_run
+from coordinator.page.steps_trace import ranks_drawn, steps_trace
+
+if TYPE_CHECKING:
+    from coordinator.decide.explain import Scene
+    from coordinator.decide.incidents import Incident
+
+KEPT_MAX = 8
+"""Traces kept, of 2 MB each at most."""
+TRACES: web.AppKey[Kept] = web.AppKey("traces", Kept)
+
+
+async def show(request: web.Request) -> web.Response:
+    """Show the steps that are kept: of an open incident's ranks and peers with `incident`, else of the slowest."""
+    run, wanted = known_run(request), request.query.get("incident", "")
+    found = run.machine.casebook.incidents
+    if wanted and wanted not in found:
+        raise ApiError(
+            web.HTTPNotFound.status_code,
+            f"incident: got {wanted!r:.200}, expected one of run {run.name} that is open; steps of others are gone",
+        )
+
+    def look() -> Work:
+        scene = run.scene if run.topology is not None else None
+        one = found.get(wanted)
+        shown = tuple(found.values()) if one is None else (one,)
+        drawn = [(each.id, each.cause, each.onset_step, each.ranks) for each in shown]
+        inputs = (run.generation, scene.rows[-1].step if scene and scene.rows else None, drawn)
+        return Work(inputs, lambda: _made(run.name, scene, shown, one))
+
+    answer = await request.app[TRACES].answer(request, f"{wanted} {run.name}", look, content_type="application/json")
+    answer.headers["Content-Disposition"] = 'attachment; filename="lockstep-steps.json"'
+    return answer
+
+
+def _made(name: str, scene: "Scene | None", shown: "tuple[Incident, ...]", one: "Incident | None") -> bytes:
+    told: dict[str, object] = {"traceName": name, "traceEvents": []}
+    if scene is not None and scene.rows:
+        told = steps_trace(scene, shown, ranks_drawn(scene, one), name)
+    return json.dumps(told, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(errors="replace")

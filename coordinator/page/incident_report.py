@@ -1,0 +1,105 @@
+"""The report of one incident: one file to send or to keep, whole without this server; open, closed, of any age.
+
+Pure: an incident in, a document out. Its style stands in it, and there is no script.
+"""
+
+from base64 import b64encode
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from coordinator.page.assets import BODIES
+from coordinator.page.cards import RUNBOOKS, TITLES, facts, told_of, where_of
+from coordinator.page.told import link, seconds_told
+from lockstep.analysis.report.markup import Html, code, join, soft, table, tag
+
+if TYPE_CHECKING:
+    from coordinator.decide.incidents import Incident
+    from coordinator.settings.config import CoordinatorConfig
+
+STYLE = BODIES["page.css"].decode()
+_DIGEST = b64encode(sha256(STYLE.encode()).digest()).decode()
+POLICY = (
+    f"default-src 'none'; style-src 'sha256-{_DIGEST}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""What a browser may do with the document: use this style, and nothing else."""
+_NS = 1e9
+
+
+def render_report(incident: "Incident", config: "CoordinatorConfig") -> str:
+    """Return the document; every text in it is escaped."""
+    title = f"{TITLES.get(incident.kind, 'Incident')}: {where_of(incident)}"
+    body = (
+        tag("header", tag("h1", title, " ", tag("span", incident.state, class_="badge"))),
+        tag(
+            "main",
+            _when(incident),
+            facts(incident, with_run=False),
+            told_of(incident),
+            _why(incident),
+            _ways(incident, config),
+        ),
+    )
+    head = (
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", f"{title} - {incident.run} - Lockstep"),
+        Html(f"<style>{STYLE}</style>"),
+    )
+    return f"<!DOCTYPE html>{tag('html', tag('head', *head), tag('body', *body), lang='en')}"
+
+
+def _when(incident: "Incident") -> Html:
+    opened = f"Run {incident.run}, incident {incident.id}, opened {_time(incident.opened_unix_ns)}"
+    return soft(opened if incident.closed_unix_ns is None else f"{opened}, closed {_time(incident.closed_unix_ns)}")
+
+
+def _why(incident: "Incident") -> Html:
+    """Return what it was decided from: samples, peers, thresholds, the detector's own numbers."""
+    told = incident.explanation
+    if not told:
+        return Html()
+    noise = told.get("noise", {}).get("sigma_ratio")
+    compared = f"Compared with {told['reference']['how']}." + (
+        "" if noise is None else f" Noise is {noise:.2%} a step."
+    )
+    samples: dict[str, list[float | None]] = told["samples"]
+    heads = [name.replace("_", " ") for name in samples]
+    rows = [[_cell(value) for value in row] for row in zip(*samples.values(), strict=True)]
+    peers = told["reference"].get("peers", [])
+    parts = [
+        tag("h2", "What it was decided from"),
+        tag("p", f"{told['quantity']}. {compared}"),
+        tag("p", f"Rule: {told['rule']}."),
+        tag("h4", "Step by step"),
+        table(heads, rows),
+    ]
+    if peers:
+        who = [[_cell(each.get("rank", each.get("domain"))), _cell(each.get("hostname", "")),
+                seconds_told(each["median_seconds"])] for each in peers]  # fmt: skip
+        parts += [tag("h4", "Peers, median of these steps"), table(("peer", "host", "takes"), who)]
+    for name in ("numbers", "thresholds"):
+        if told.get(name):
+            parts += [tag("h4", name.capitalize()), table((name[:-1], "value"), _listed(told[name]))]
+    return join(parts)
+
+
+def _listed(values: dict[str, Any]) -> list[list[str]]:
+    return [[code(key), _cell(value)] for key, value in values.items()]
+
+
+def _ways(incident: "Incident", config: "CoordinatorConfig") -> Html:
+    if not config.runbook_base_url or incident.kind not in RUNBOOKS:
+        return Html()
+    return tag("p", link(f"{config.runbook_base_url.rstrip('/')}/{RUNBOOKS[incident.kind]}.md", "Runbook"))
+
+
+def _cell(value: float | str | None) -> str:
+    if value is None:
+        return "-"
+    is_figure = isinstance(value, int | float) and not isinstance(value, bool)
+    return tag("span", f"{value:.6g}" if is_figure else str(value))
+
+
+def _time(unix_ns: int) -> str:
+    return f"{datetime.fromtimestamp(unix_ns / _NS, UTC):%Y-%m-%d %H:%M:%S} UTC"
