@@ -5,20 +5,16 @@ A link has a ticket of its own. Imbalance is how a training is laid out and nobo
 
 from alerts.expressions import by_run, unfinished
 from alerts.policy import AlertPolicy, Site
-from alerts.rule import Alert, Group
+from alerts.rule import Alert
 
 
-def group(site: Site, policy: AlertPolicy) -> Group:
-    """Return the alerts on causes. Series of suspects are capped by the coordinator, and by the group's limit."""
-    return Group(
-        name="lockstep.causes",
-        limit=policy.verdicts_max,
-        rules=(
-            _slow_device_found(site, policy),
-            _run_hung(site, policy),
-            _link_slow(site, policy),
-            _agent_down(site, policy),
-        ),
+def alerts(site: Site, policy: AlertPolicy) -> tuple[Alert, ...]:
+    """Return the alerts on causes. Series of suspects are capped by the coordinator, and by their group's limit."""
+    return (
+        _slow_device_found(site, policy),
+        _run_hung(site, policy),
+        _link_slow(site, policy),
+        _agent_down(site, policy),
     )
 
 

@@ -45,7 +45,7 @@ class AlertPolicy:
     """A ticket may wait for ten minutes; shorter slowdowns are not worth a person."""
 
     slow_keep_seconds: int = 600
-    """A run at the edge of the threshold would come and go."""
+    """A run at the edge of the threshold would come and go. For as long a slow device that is gone explains its run."""
 
     expected_ratio: float = 0.10
     """And above the model's own band: a quiet job's band is a percent or two, which is no ticket."""
@@ -54,7 +54,8 @@ class AlertPolicy:
     """Faults that begin at once have alerts that know earlier; this one is for what creeps, and may wait."""
 
     expected_keep_seconds: int = 600
-    """A run at the edge of the band would come and go."""
+    """A run at the edge of the band would come and go. No longer than `slow_keep_seconds`, or what a slow device has
+    explained is told after it."""
 
     slow_device_for_seconds: int = 0
     """The coordinator has confirmed a suspect over several steps, and lets go of it with hysteresis, before this

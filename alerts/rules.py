@@ -1,12 +1,12 @@
 """The rule file: which groups there are, in which order, and how it is rendered.
 
-A new alert is a function in the group of its kind, its numbers in `policy.py`, a runbook in `runbooks/` and a scenario
-in `tests/alerts/scenarios/`; a new kind is a module with a `group` function, named here.
+A new alert is a function in the module of its kind, its numbers in `policy.py`, a runbook in `runbooks/` and a scenario
+in `tests/alerts/scenarios/`; a new group is a module with a `group` function, named here.
 """
 
 from pathlib import Path
 
-from alerts import causes, monitor, recording, symptoms
+from alerts import monitor, recording, verdicts
 from alerts.policy import AlertPolicy, Site
 from alerts.rule import Alert, Group, Recording, dump
 
@@ -29,8 +29,7 @@ def groups(site: Site | None = None, policy: AlertPolicy | None = None) -> tuple
     site, policy = site or Site(), policy or AlertPolicy()
     return (
         recording.group(site),
-        symptoms.group(site, policy),
-        causes.group(site, policy),
+        verdicts.group(site, policy),
         monitor.group(site, policy),
     )
 

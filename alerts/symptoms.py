@@ -2,19 +2,16 @@
 
 from alerts.expressions import by_run, is_in_state, last_step_age, rank_step_age, unfinished
 from alerts.policy import AlertPolicy, Site
-from alerts.rule import Alert, Group
+from alerts.rule import Alert
 
 
-def group(site: Site, policy: AlertPolicy) -> Group:
+def alerts(site: Site, policy: AlertPolicy) -> tuple[Alert, ...]:
     """Return the alerts on symptoms."""
-    return Group(
-        name="lockstep.symptoms",
-        rules=(
-            _run_stalled(site, policy),
-            _ranks_missing(site, policy),
-            _run_slow(site, policy),
-            _run_slower_than_expected(site, policy),
-        ),
+    return (
+        _run_stalled(site, policy),
+        _ranks_missing(site, policy),
+        _run_slow(site, policy),
+        _run_slower_than_expected(site, policy),
     )
 
 

@@ -130,7 +130,7 @@ class Job:
 def services(directory: Path, settings: dict[str, str]):
     """Have the stack on all cores but the last, and its services in sessions of their own, as an init system has them.
 
-    Else summaries, at the lowest priority, never end beside strangers or while the rest of the session is busy.
+    Else summaries, at a low priority, hardly end beside strangers or while the rest of the session is busy.
     """
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores - {max(cores)} or cores)

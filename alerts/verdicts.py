@@ -1,0 +1,67 @@
+"""The group of all that is said about a run, and the two silent alerts that keep old news from being told.
+
+A coordinator that goes takes its series along: with the next evaluation every verdict has ended, and whatever it kept
+back is kept back no longer. A ticket that is kept firing for a while outlives the page that answers it, and would be
+told as news once the page has ended. Both silent alerts are sources of inhibitions and have no receiver.
+
+One group, so that a silent alert is told to Alertmanager before the alerts that end in the same evaluation.
+"""
+
+from alerts import causes, symptoms
+from alerts.policy import AlertPolicy, Site
+from alerts.recording import WINDOW
+from alerts.rule import Alert, Group
+
+_BACK = "30s"
+"""A coordinator that is back has connected and knows its runs within seconds; the scrape after that shows it."""
+
+
+def group(site: Site, policy: AlertPolicy) -> Group:
+    """Return the group; its limit is one for each of its alerts."""
+    return Group(
+        name="lockstep.verdicts",
+        limit=policy.verdicts_max,
+        rules=(
+            _coordinator_unreachable(site),
+            _run_explained(site, policy),
+            *symptoms.alerts(site, policy),
+            *causes.alerts(site, policy),
+        ),
+    )
+
+
+def _coordinator_unreachable(site: Site) -> Alert:
+    up = f'up{{job="{site.coordinator_job}"}}'
+    return Alert(
+        name="LockstepCoordinatorUnreachable",
+        severity="none",
+        # A target that discovery has taken away has no series that is 0: it is one that was known of late, until
+        # LockstepCoordinatorDown knows. A window without a scrape says nothing against a coordinator that is up.
+        expr=f"""
+count(last_over_time({up}[{WINDOW}])) > 0
+unless on ()
+(
+  {up} == 1
+  unless
+  min_over_time({up}[{_BACK}]) == 0
+)""",
+        for_seconds=0,
+        summary="No verdict on any run is known at the moment, or was a moment ago.",
+        description="No coordinator could be scraped, or it is back only now. What it had said of runs is neither true "
+        "nor false; alerts on it are kept back. This alert itself is told to nobody.",
+        per_run=False,
+    )
+
+
+def _run_explained(site: Site, policy: AlertPolicy) -> Alert:
+    answer = 'ALERTS{alertname="LockstepSlowDeviceFound",alertstate="firing"}'
+    return Alert(
+        name="LockstepRunExplained",
+        severity="none",
+        expr=f"count by ({site.run_labels}) ({answer}) > 0",
+        for_seconds=0,
+        keep_seconds=policy.slow_keep_seconds,  # as long as those that it keeps back
+        summary="Why a training run is slow is known, or was of late.",
+        description="Of run {{ $labels.run }} a slow device is known, or was a moment ago: that the run is slow need "
+        "not be told as well. This alert itself is told to nobody.",
+    )

@@ -1,0 +1,150 @@
+"""A coordinator that dies and comes back, and a page that ends: nobody is told what is not so.
+
+First which alerts fire when, by Prometheus' rule engine; then what Alertmanager makes of it. Each is done without the
+silent alert as well, and must fail then.
+"""
+
+import json
+import re
+import urllib.request
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from alerts import rules
+from tests.alerts.test_examples import ALERTMANAGER
+from tests.alerts.test_scenarios import run_promtool
+from tests.support import servers
+from tests.support.servers import wait_until
+
+PAGE, TICKET = "LockstepSlowDeviceFound", "LockstepRunSlow"
+SILENT, EXPLAINED = "LockstepCoordinatorUnreachable", "LockstepRunExplained"
+SEVERITIES = {alert.name: alert.severity for alert in rules.alerts()}
+SUSPECT = 'lockstep_suspect_slowdown_ratio{run="a",rank="3",hostname="n1",domain_kind="dp",cause="compute"}'
+RECENT, HEALTHY = (
+    f'lockstep_run_{what}_step_duration_seconds{{run="a",job="lockstep-coordinator",instance="head:9856"}}'
+    for what in ("recent", "baseline")
+)
+UP = 'up{job="lockstep-coordinator",instance="head:9856"}'
+# Each 15 s. A suspect from 5 min on; gone from 20 to 28 min, and a scrape longer until it knows its runs again.
+OUTAGE = {
+    UP: "1x79 0x31 1x80",
+    RECENT: "1.5x79 stale _x32 1.5x80",
+    HEALTHY: "1x79 stale _x32 1x80",
+    SUSPECT: "_x20 0.5x59 stale _x32 0.5x80",
+}
+# The same fault, mended after 20 min.
+MENDED = {
+    UP: "1x200",
+    RECENT: "1.5x79 1x121",
+    HEALTHY: "1x200",
+    SUSPECT: "_x20 0.5x59 stale _x120",
+}
+
+
+def firing(*names):
+    return f'ALERTS{{alertname=~"{"|".join(names)}",alertstate="firing"}}'
+
+
+def told_ticket(*silent):
+    """Return when the ticket fires and nothing keeps it back."""
+    keeping = firing(PAGE, *silent)
+    return f"{firing(TICKET)} unless on () {firing('LockstepCoordinatorDown')} unless on () {keeping}"
+
+
+def told_end(*silent):
+    """Return when the page does not fire, and nothing keeps that back."""
+    return f"vector(1) unless on () {firing(PAGE)} unless on () {firing('LockstepCoordinatorDown', *silent)}"
+
+
+def times(told, from_min, until_min, count):
+    """Expect that `told` is so at `count` evaluations between two minutes; more than 0 is at least so many."""
+    number = f"count_over_time(({told})[{until_min - from_min}m:15s])"
+    expected = [] if count == 0 else [{"labels": "{}", "value": 1}]
+    expr = number if count == 0 else f"count({number} >= {count})"
+    return {"expr": expr, "eval_time": f"{until_min}m", "exp_samples": expected}
+
+
+def case(series, *checks):
+    inputs = [{"series": name, "values": values} for name, values in series.items()]
+    return {"interval": "15s", "input_series": inputs, "promql_expr_test": list(checks)}
+
+
+def test_nothing_is_told_that_is_not_so(tmp_path):
+    """At no evaluation is an alert untrue and free to be told; without the silent alerts there are such."""
+    outage = case(
+        OUTAGE,
+        times(told_ticket(SILENT, EXPLAINED), 0, 40, 0),
+        times(told_end(SILENT), 6, 40, 0),
+        times(told_ticket(), 0, 40, 20),  # from the death on for five minutes, until the coordinator's own page
+        times(told_end(), 6, 40, 20),
+    )
+    mended = case(MENDED, times(told_ticket(SILENT, EXPLAINED), 0, 50, 0), times(told_ticket(SILENT), 0, 50, 39))
+    done = run_promtool({"evaluation_interval": "15s", "tests": [outage, mended]}, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+class Judge:
+    """Prometheus' side of Alertmanager's API: alerts that begin and end."""
+
+    def __init__(self, url, pager):
+        self._url = f"{url}/api/v2/alerts"
+        self.pager = pager
+        self._begun = {}
+
+    def say(self, *names, ended=False):
+        now = datetime.now(UTC)
+        ends = now if ended else now + timedelta(hours=1)
+        alerts = [
+            {
+                "labels": {"alertname": name, "severity": SEVERITIES[name], "run": "a"},
+                "startsAt": self._begun.setdefault(name, now).isoformat(),
+                "endsAt": ends.isoformat(),
+            }
+            for name in names
+        ]
+        request = urllib.request.Request(self._url, json.dumps(alerts).encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=5) as reply:
+            assert reply.status == 200
+
+    def told(self, name):
+        """Return the states in which an alert was told, in their order."""
+        return [alert["status"] for _, alert in self.pager.alerts(alertname=name)]
+
+    def let_all_groups_be_told(self):
+        """Wait until one of them was told twice: in the interval between, each other had its turn."""
+        for _ in range(2):
+            told = len(self.told("LockstepExporterDown"))
+            self.say("LockstepExporterDown", ended=told % 2 == 1)
+            wait_until(lambda told=told: len(self.told("LockstepExporterDown")) > told, 20, "a change that is told")
+
+
+@pytest.fixture
+def judge(tmp_path):
+    """Give an Alertmanager with the example's routes and inhibitions, told each second."""
+    with servers.webhook() as pager:
+        text = re.sub(r"https://(\w+)\.example\.invalid/alerts", rf"{pager.url}/\1", ALERTMANAGER.read_text())
+        text = re.sub(r"(group_wait|group_interval): \w+", r"\1: 1s", text)
+        with servers.alertmanager(tmp_path, text) as url:
+            yield Judge(url, pager)
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize(
+    ("silent", "told"), [((SILENT,), ["firing"]), ((), ["firing", "resolved", "firing"])], ids=["kept back", "without"]
+)
+def test_a_page_outlives_the_restart_of_the_coordinator(judge, silent, told):
+    """The page ends and comes again with the coordinator, and whoever has it hears of neither; nor of its ticket."""
+    judge.say(PAGE, TICKET)
+    wait_until(lambda: judge.told(PAGE) == ["firing"], 20, "the page")
+    if silent:
+        judge.say(*silent)
+    judge.say(PAGE, ended=True)
+    judge.let_all_groups_be_told()
+    judge.say(PAGE)
+    if silent:
+        judge.say(*silent, ended=True)
+    judge.let_all_groups_be_told()
+    assert judge.told(PAGE) == told
+    assert judge.told(TICKET) == ([] if silent else ["firing"])
+    assert judge.told(SILENT) == []
