@@ -17,13 +17,15 @@ from exporter.snapshot import NodeSnapshot, RankView, RunView
 from lockstep.contracts.facts import RankFacts
 from lockstep.contracts.limits import SUSPECTS_MAX
 from lockstep.contracts.metrics import BY_NAME, CATALOGUE, FLAGS, PROFILE_STATES, STEP_BUCKETS_SECONDS, Metric
-from lockstep.contracts.records import RECORD_FIELDS
+from lockstep.contracts.records import DOMAIN_KINDS, RECORD_FIELDS
 from tests.alerts.promql import labels_of_recording
 
 RUN = "llm"
 RANKS_PER_NODE = 8
 SCRAPE_SECONDS = 30  # what is advised for ten thousand ranks
-KINDS = ("tp", "dp", "pp")
+ASKED_RANK, UNNAMED_RANK = 29, 31  # whom the Rank dashboard is asked about; the second knows no UUID of its device
+DOWN = ("lockstep_agent_up", "lockstep_exporter_mqtt_connected")  # the last one of each is not
+assert ASKED_RANK < SUSPECTS_MAX  # the first ranks are the suspects
 _FACTS = RankFacts(device="NVIDIA H200", device_kind="cuda", dtype="bf16", peak_flops_per_second=989.5e12)
 _UNIX_S = 1.7e9
 
@@ -184,17 +186,19 @@ def _family(
         bounds = [*map(str, map(float, STEP_BUCKETS_SECONDS)), "+Inf"] if sample.endswith("_bucket") else [""]
         for (place, text), bound in product(enumerate(labels), bounds):
             own = 0.0 if bound and float(bound) < 1 else rate * (1 + place % 50 / 1000)
+            begin = int(sample not in DOWN or place < len(labels) - 1)
             head = f'{sample}{{{text},le="{bound}"}}' if bound else f"{sample}{{{text}}}"
-            lines += [f"{head} {1 + own * (at - times.start):.9g} {at}\n" for at in times]
+            lines += [f"{head} {begin + own * (at - times.start):.9g} {at}\n" for at in times]
             count += len(times)
     return "".join(lines), count
 
 
 def _of_catalogue(metric: Metric, ranks: int) -> Iterator[str]:
-    labels = tuple(label for label in metric.labels if label not in ("local_rank", "hostname"))
+    labels = tuple(label for label in metric.labels if label not in ("local_rank", "hostname", "device_uuid"))
     is_found = metric.source == "coordinator" and "rank" in labels
-    values = tuple(v for v in metric.values if labels[-1] != "domain_kind" or v in KINDS)
-    for text, rank in _ranked(labels, SUSPECTS_MAX if is_found else ranks, values):
+    is_of_node = metric.source == "exporter" and "rank" not in labels
+    one_of_each = range(0, ranks, RANKS_PER_NODE) if is_of_node else range(SUSPECTS_MAX if is_found else ranks)
+    for text, rank in _ranked(labels, one_of_each, metric.values, is_of_node=is_of_node):
         host = f"node{rank // RANKS_PER_NODE}"
         own = f'job="{Site().exporter_job}",instance="{host}:9855"'
         if metric.source == "coordinator":
@@ -203,6 +207,8 @@ def _of_catalogue(metric: Metric, ranks: int) -> Iterator[str]:
             own += f',hostname="{host}"'
         if "local_rank" in metric.labels:
             own += f',local_rank="{rank % RANKS_PER_NODE}"'
+        if "device_uuid" in metric.labels and rank % RANKS_PER_NODE != UNNAMED_RANK % RANKS_PER_NODE:
+            own += f',device_uuid="GPU-{rank}"'
         yield f"{own},{text}" if text else own
 
 
@@ -211,7 +217,7 @@ _VALUES = {
     "job": (Site().exporter_job,),
     "phase": BY_NAME["lockstep_phase_time_seconds_total"].values,
     "flag": FLAGS,
-    "domain_kind": KINDS,
+    "domain_kind": DOMAIN_KINDS,
     "cause": ("compute",),
     "root_cause": ("slow_function",),
     "function": ("model.py:forward",),
@@ -221,10 +227,13 @@ _VALUES = {
 }
 
 
-def _ranked(labels: tuple[str, ...], ranks: int, values: tuple[str, ...]) -> Iterator[tuple[str, int]]:
+def _ranked(
+    labels: tuple[str, ...], ranks: range, values: tuple[str, ...], *, is_of_node: bool
+) -> Iterator[tuple[str, int]]:
+    """Yield the text of each series' labels and a rank that tells its node; series of no rank once, or once a node."""
     of_others = [label for label in labels if label not in ("rank", "incident")]
     choices = [values if values and label == labels[-1] else _VALUES[label] for label in of_others]
-    for rank in range(ranks if {"rank", "incident"} & set(labels) else 1):
+    for rank in ranks if is_of_node or {"rank", "incident"} & set(labels) else (0,):
         own = [
             (label, f"{RUN}-{rank}" if label == "incident" else str(rank)) for label in labels if label not in of_others
         ]
@@ -255,6 +264,6 @@ def _of_others(name: str, extra: tuple[str, ...], ranks: int) -> Iterator[str]:
         host = f"node{number // RANKS_PER_NODE if of_device else number}"
         known = {"nodename": host, "device": "ib0", "gpu": str(number % 8), "UUID": f"GPU-{number}", "hostname": host}
         known |= {"Hostname": host, "id": str(number % 8)}
-        shown = ["Hostname" if label == "hostname" else label for label in extra]
+        shown = [label for label in extra if label != "hostname"]
         text = ",".join(f'{label}="{known[label]}"' for label in shown)
         yield f'job="others",instance="{host}:9100"' + (f",{text}" if text else "")

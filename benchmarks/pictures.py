@@ -65,7 +65,7 @@ def _take(browser: Any, address: str, path: Path, ready: str = "true") -> None:
     browser.wait("Page.loadEventFired")
     wait_until(lambda: browser.ask(ready), _DRAWN_SECONDS, f"{address}: {ready}")
     size = browser.call("Page.getLayoutMetrics")["cssContentSize"]
-    clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+    clip = {"x": 0, "y": 0, "width": WIDTH, "height": size["height"], "scale": 1}
     options = {"format": "webp", "quality": QUALITY, "captureBeyondViewport": True, "clip": clip}
     path.write_bytes(base64.b64decode(browser.call("Page.captureScreenshot", **options)["data"]))
     print(f"{path.name}: {path.stat().st_size / 1024:.0f} KB")

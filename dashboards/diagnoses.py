@@ -1,10 +1,12 @@
 """The Diagnoses dashboard: what is wrong in a run, why, what its repair would give back, and what looking cost."""
 
+from dashboards.finish import COUNT
 from dashboards.house import (
     Board,
     Line,
     Row,
     coloured,
+    coloured_like,
     datasource_variable,
     query,
     stat,
@@ -12,9 +14,9 @@ from dashboards.house import (
     timeseries,
     variable,
 )
-from dashboards.panels import Column, coordinator_variable, grid, to_coordinator
-from dashboards.queries import RUN, TOP
-from dashboards.shared import NOT_ARRIVED, PREDICTED_GAIN, PROFILES, SUSPECTS
+from dashboards.panels import AT_RUN, Column, coordinator_variable, grid, to_coordinator
+from dashboards.queries import CAUSE_COLOURS, RUN, TOP
+from dashboards.shared import MARKS, NOT_ARRIVED, OPEN_BY_CAUSE, PREDICTED_GAIN, PROFILES, SUSPECTS
 
 _LINKS = (
     to_coordinator("Evidence, peers and thresholds", "/api/v1/incidents/${__value.text}"),
@@ -104,14 +106,9 @@ _WHEN = Row(
                         f"max by (incident, cause, root_cause) (lockstep_incident_info{{{RUN}}})",
                         "{{incident}}: {{cause}} {{root_cause}}",
                     ),
-                    overrides=(),
+                    overrides=[coloured_like(f": {cause} ", colour) for cause, colour in CAUSE_COLOURS.items()],
                 ),
-                timeseries(
-                    "Open incidents by cause",
-                    "How many are open at a time.",
-                    "short",
-                    query(f"sum by (cause) (max by (run, cause) (lockstep_run_incidents_open{{{RUN}}}))", "{{cause}}"),
-                ),
+                OPEN_BY_CAUSE,
             ),
         ),
         Line(
@@ -120,8 +117,8 @@ _WHEN = Row(
                 stat(
                     "Incidents opened",
                     "In the chosen time.",
-                    "short",
-                    query(f"max(increase(lockstep_run_incidents_total{{{RUN}}}[$__range]))", instant=True),
+                    COUNT,
+                    query(f"round(max(increase(lockstep_run_incidents_total{{{RUN}}}[$__range])))", instant=True),
                 ),
                 stat(
                     "Device time lost",
@@ -133,15 +130,19 @@ _WHEN = Row(
                 stat(
                     "Ranks profiled",
                     "Profiles that ranks of this run delivered in the chosen time.",
-                    "short",
-                    query(f'max(increase(lockstep_run_profiles_total{{{RUN},state="done"}}[$__range]))', instant=True),
+                    COUNT,
+                    query(
+                        f'round(max(increase(lockstep_run_profiles_total{{{RUN},state="done"}}[$__range])))',
+                        instant=True,
+                    ),
                 ),
                 stat(
                     "Profiles refused or late",
                     "Requests that a rank refused, or that nobody answered in time.",
-                    "short",
+                    COUNT,
                     query(
-                        f'sum(increase(lockstep_run_profiles_total{{{RUN},state=~"refused|expired"}}[$__range]))',
+                        "round(sum(increase(lockstep_run_profiles_total"
+                        f'{{{RUN},state=~"refused|expired"}}[$__range])))',
                         instant=True,
                     ),
                 ),
@@ -152,9 +153,9 @@ _WHEN = Row(
                 PROFILES,
                 timeseries(
                     "What profiles take from training",
-                    "Training thread time that starting, stopping and writing profiles takes per second, over all "
-                    f"ranks of a node and all runs; the {TOP} largest.",
-                    "s",
+                    "Share of the time of a training thread that starting, stopping and writing profiles takes, summed "
+                    f"over all ranks of a node and all runs; the {TOP} largest.",
+                    "percentunit",
                     query(
                         f"topk({TOP}, sum by (instance) "
                         "(rate(lockstep_exporter_profile_cost_seconds_total[$__rate_interval])))",
@@ -175,5 +176,7 @@ BOARD = Board(
         variable("run", "Run", "label_values(lockstep_run_ranks, run)"),
         coordinator_variable(),
     ),
+    annotations=MARKS,
+    at_coordinator=AT_RUN,
     rows=(_WHAT, _SHOULD, _WHEN),
 )

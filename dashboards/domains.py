@@ -1,9 +1,9 @@
 """The Domains dashboard: in which communication domains ranks wait, and for whom."""
 
-from dashboards.house import Board, Line, Row, datasource_variable, query, states, timeseries, variable
-from dashboards.panels import Column, grid, heat, matrix, to_board
-from dashboards.queries import MANY, RUN, rate, ratio_by_kind, seconds_per_step, wait_of_kind
-from dashboards.shared import BUS_BANDWIDTH, IMBALANCE, OWN_WORK_BY_HOST
+from dashboards.house import Board, Line, Row, coloured_like, datasource_variable, query, states, timeseries, variable
+from dashboards.panels import AT_RUN, Column, coordinator_variable, grid, heat, matrix, to_board
+from dashboards.queries import CAUSE_COLOURS, MANY, RUN, rate, ratio_by_kind, seconds_per_step, wait_of_kind
+from dashboards.shared import BUS_BANDWIDTH, IMBALANCE, MARKS, OWN_WORK_BY_HOST
 from lockstep.contracts.records import DOMAIN_KINDS
 
 _RANK_LINKS = (to_board("lockstep-rank", "Rank", rank="rank"),)
@@ -31,8 +31,8 @@ _KINDS = Row(
                 ),
                 BUS_BANDWIDTH,
                 timeseries(
-                    "Bytes",
-                    "Bytes per second that all ranks give to collectives of each kind.",
+                    "Bytes a second",
+                    "What all ranks give to collectives of each kind.",
                     "Bps",
                     query(
                         f"max by (domain_kind) (run_domain_kind:lockstep_collective_bytes:rate5m{{{RUN}}})",
@@ -54,7 +54,7 @@ _RANKS = Row(
                     "Wait matrix",
                     "Seconds of a step that a rank of the chosen hosts is blocked in each kind of domain, and its own "
                     f"work; the {MANY} longest of each column. In a domain all wait for the one that works "
-                    "longest and waits least.",
+                    "longest and waits least. A group without a name, such as the default one of DDP, counts as world.",
                     ("rank", "hostname"),
                     (
                         *(Column(heading=kind, unit="s", expr=wait_of_kind(kind)) for kind in DOMAIN_KINDS),
@@ -103,12 +103,14 @@ _FAULTS = Row(
             panels=(
                 states(
                     "Suspects",
-                    "One band for each suspect and the kind of domain that it holds back, while it is one, 32 at most.",
+                    "One band for each suspect and the kind of domain that it holds back, while it is one, 32 at most. "
+                    "The domain is named by how the run is laid out.",
                     query(
-                        f"max by (rank, hostname, domain_kind, cause) (lockstep_suspect_slowdown_ratio{{{RUN}}})",
+                        "max by (rank, hostname, domain_kind, cause) "
+                        f"(lockstep_suspect_slowdown_ratio{{{RUN}}} > bool 0)",
                         "rank {{rank}} on {{hostname}}, {{domain_kind}}: {{cause}}",
                     ),
-                    overrides=(),
+                    overrides=[coloured_like(f": {cause}$", colour) for cause, colour in CAUSE_COLOURS.items()],
                 ),
                 IMBALANCE,
                 OWN_WORK_BY_HOST,
@@ -125,6 +127,9 @@ BOARD = Board(
         datasource_variable(),
         variable("run", "Run", "label_values(lockstep_run_ranks, run)"),
         variable("hostname", "Host", f"label_values(lockstep_rank_info{{{RUN}}}, hostname)", multi=True),
+        coordinator_variable(),
     ),
+    annotations=MARKS,
+    at_coordinator=AT_RUN,
     rows=(_KINDS, _RANKS, _FAULTS),
 )

@@ -1,10 +1,12 @@
 """The Fleet dashboard: which of all runs needs somebody, and what the slow ones cost."""
 
+from dashboards.finish import COUNT
 from dashboards.house import (
     Board,
     Line,
     Row,
     alerts,
+    coloured,
     coloured_like,
     datasource_variable,
     query,
@@ -13,12 +15,15 @@ from dashboards.house import (
     timeseries,
 )
 from dashboards.panels import Column, coordinator_variable, grid, to_board
-from dashboards.queries import STATE_COLOURS, TOP
+from dashboards.queries import CAUSE_COLOURS, STATE_COLOURS, TOP
 
-_LIVE = 'lockstep_run_state{state!~"finished|lost"} == 1'
-_BAD = 'lockstep_run_state{state=~"suspect|profiling|diagnosed|hung|lost"} == 1'
+_LIVE = 'lockstep_run_state{state!~"finished|lost"}'
+_BAD = 'lockstep_run_state{state=~"suspect|profiling|diagnosed|hung|lost"}'
+_LOST = "max by (run) (run:lockstep_run_lost_device_seconds:rate5m)"
+_REPORTING = "max by (run) (lockstep_run_ranks_reporting)"
 _GOOD_BAD = ((None, "green"), (1, "red"))
 _SLOWER = ((None, "green"), (0.05, "yellow"), (0.1, "red"))
+_LOST_SHARE = ((None, "green"), (0.01, "yellow"), (0.05, "red"))
 
 _NOW = Row(
     title="Which run needs somebody?",
@@ -27,32 +32,36 @@ _NOW = Row(
             height=4,
             panels=(
                 stat(
-                    "Runs", "Runs that neither ended nor went silent.", "short", query(f"count({_LIVE})", instant=True)
+                    "Runs",
+                    "Runs that neither ended nor went silent.",
+                    COUNT,
+                    query(f"sum(max by (run, state) ({_LIVE}))", instant=True),
                 ),
                 stat(
                     "Runs held back",
-                    "Runs with a suspect or an open diagnosis, that hang, or that went silent. No data where none is.",
-                    "short",
-                    query(f"count({_BAD})", instant=True),
+                    "Runs with a suspect or an open diagnosis, that hang, or that went silent.",
+                    COUNT,
+                    query(f"sum(max by (run, state) ({_BAD}))", instant=True),
                     steps=_GOOD_BAD,
                 ),
                 stat(
                     "Devices",
                     "Ranks that report steps, over all runs.",
-                    "short",
-                    query("sum(max by (run) (lockstep_run_ranks_reporting))", instant=True),
+                    COUNT,
+                    query(f"sum({_REPORTING})", instant=True),
                 ),
                 stat(
-                    "Devices lost",
-                    "Device seconds lost per second over all runs: devices the cluster might as well not have.",
-                    "short",
-                    query("sum(max by (run) (run:lockstep_run_lost_device_seconds:rate5m))", instant=True),
-                    steps=((None, "green"), (1, "yellow"), (8, "red")),
+                    "Share of devices lost",
+                    "Device seconds lost per second, over the devices that report: the part of the cluster that it "
+                    "might as well not have. Mean of the last five minutes.",
+                    "percentunit",
+                    query(f"sum({_LOST}) / (sum({_REPORTING}) > 0)", instant=True),
+                    steps=_LOST_SHARE,
                 ),
                 stat(
                     "Open incidents",
                     "Incidents open in all runs.",
-                    "short",
+                    COUNT,
                     query("sum(max by (run, cause) (lockstep_run_incidents_open))", instant=True),
                     steps=_GOOD_BAD,
                 ),
@@ -83,23 +92,23 @@ _NOW = Row(
                             unit="percentunit",
                             expr="max by (run) (run:lockstep_model_flops_per_peak_flops:ratio_rate5m)",
                         ),
-                        Column(heading="ranks", unit="short", expr="max by (run) (lockstep_run_ranks)"),
+                        Column(heading="ranks", unit=COUNT, expr="max by (run) (lockstep_run_ranks)"),
                         Column(
                             heading="slow ranks",
-                            unit="short",
+                            unit=COUNT,
                             expr="max by (run) (lockstep_run_slow_ranks)",
                             steps=_GOOD_BAD,
                         ),
                         Column(
                             heading="incidents",
-                            unit="short",
+                            unit=COUNT,
                             expr="sum by (run) (max by (run, cause) (lockstep_run_incidents_open))",
                             steps=_GOOD_BAD,
                         ),
                         Column(
                             heading="devices lost",
                             unit="short",
-                            expr="max by (run) (run:lockstep_run_lost_device_seconds:rate5m)",
+                            expr=_LOST,
                         ),
                     ),
                     names="max by (run, state) (lockstep_run_state == 1)",
@@ -115,13 +124,13 @@ _NOW = Row(
                 states(
                     "Runs held back over time",
                     "One band for each run and state that is not healthy, drawn while it lasts.",
-                    query(f"max by (run, state) ({_BAD})", "{{run}}: {{state}}"),
+                    query(f"max by (run, state) ({_BAD} == 1)", "{{run}}: {{state}}"),
                     overrides=[coloured_like(f": {state}$", colour) for state, colour in STATE_COLOURS.items()],
                 ),
                 alerts(
                     "Alerts",
                     "Alerts of Lockstep that fire or are about to, over all runs.",
-                    labels='{alertname=~"Lockstep.+"}',
+                    labels='{alertname=~"Lockstep.+",severity!="none"}',
                 ),
             ),
         ),
@@ -141,15 +150,17 @@ _OVER_TIME = Row(
                 ),
                 timeseries(
                     "Devices lost",
-                    f"Device seconds lost per second; the {TOP} runs that lose most at each moment.",
+                    "Device seconds lost per second, which is how many devices a run might as well not have: the mean "
+                    f"of five minutes; the {TOP} runs that lose most at each moment.",
                     "short",
-                    query(f"topk({TOP}, max by (run) (run:lockstep_run_lost_device_seconds:rate5m))", "{{run}}"),
+                    query(f"topk({TOP}, {_LOST})", "{{run}}"),
                 ),
                 timeseries(
                     "Open incidents by cause",
                     "Over all runs.",
-                    "short",
+                    COUNT,
                     query("sum by (cause) (max by (run, cause) (lockstep_run_incidents_open))", "{{cause}}"),
+                    overrides=[coloured(cause, colour) for cause, colour in CAUSE_COLOURS.items()],
                 ),
             ),
         ),

@@ -1,9 +1,7 @@
 """The house layer over grafanalib: panels that cannot be forgotten a description, and JSON that Grafana reads as it is.
 
-grafanalib's defaults come from Grafana 6. What leaves `render` has no nulls and no keys that Grafana dropped, a
-data source object on every panel, query and variable, and sorted keys, so that the same source gives the same bytes.
-
-No panel stacks, connects over missing data or puts a 0 where nothing was measured.
+No panel stacks, connects over missing data or puts a 0 where nothing was measured. What counts things has the unit
+`finish.COUNT` and no decimals. `finish.py` makes what today's Grafana reads of grafanalib's output.
 """
 
 import json
@@ -14,31 +12,15 @@ from typing import Any
 import grafanalib.core as G  # noqa: N812  (grafanalib's own idiom)
 from grafanalib._gen import DashboardEncoder
 
+from dashboards.finish import DATASOURCE, MIN_INTERVAL, finished
+
 SCHEMA_VERSION = 41  # what current Grafana releases write; older ones ignore what they do not know
-MIN_INTERVAL = "15s"  # the scrape interval of the example configuration: finer points would be invented
-DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 COLUMNS = 24
 NO_VALUE = "no data"
 
 _SHARED_CROSSHAIR = 1
 _ON_TIME_RANGE_CHANGE = 2
-_ALL_BOARDS = {
-    "asDropdown": True,
-    "icon": "external link",
-    "includeVars": True,
-    "keepTime": True,
-    "tags": ["lockstep"],
-    "targetBlank": False,
-    "title": "Lockstep",
-    "tooltip": "Other dashboards of Lockstep, with the same run and time",
-    "type": "dashboards",
-    "url": "",
-}
-_LEGACY_DASHBOARD = ("__inputs", "gnetId", "hideControls", "rows", "sharedCrosshair", "style")
-_LEGACY_PANEL = ("cacheTimeout", "columns", "editable", "error", "fontSize", "height", "hideTimeOverride", "mappings")
-_LEGACY_PANEL_SIZES = ("color", "minSpan", "span", "timeFrom", "timeShift")
-_LEGACY_TARGET = ("intervalFactor", "metric", "query", "step", "target", "interval", "hide")
-_LEGACY_VARIABLE = ("auto", "auto_count", "auto_min", "useTags", "tagsQuery", "tagValuesQuery")
+_HEADINGS = {"hostname": "host", "domain_kind": "domain", "device_uuid": "device UUID"}
 
 
 class BarGauge(G.Panel):  # type: ignore[misc]  # grafanalib carries no types
@@ -103,6 +85,8 @@ class Board:
     rows: tuple[Row, ...]
     variables: tuple[Any, ...]
     annotations: tuple[dict[str, Any], ...] = ()
+    at_coordinator: str = "/"
+    """The page of the coordinator that the menu leads to."""
     tags: tuple[str, ...] = ("lockstep",)
     window: str = "now-1h"
     refresh: str = "30s"
@@ -115,15 +99,15 @@ def query(expr: str, legend: str = "", *, instant: bool = False, table: bool = F
     )
 
 
-def timeseries(title: str, description: str, unit: str, *queries: Any, soft_max: int | None = None) -> Any:
+def timeseries(title: str, description: str, unit: str, *queries: Any, overrides: Sequence[Any] = ()) -> Any:
     """Return lines over time, from 0 up."""
     return G.TimeSeries(
         title=title,
         description=description,
         unit=unit,
         targets=list(queries),
+        overrides=list(overrides),
         axisSoftMin=0,
-        axisSoftMax=soft_max,
         showPoints="auto",
         spanNulls=False,
         tooltipMode="multi",
@@ -143,6 +127,7 @@ def stat(
     steps: Sequence[tuple[float | None, str]] = ((None, "text"),),
     overrides: Sequence[Any] = (),
     name: bool = False,
+    words: Sequence[dict[str, Any]] = (),
 ) -> Any:
     """Return one number, or with `name` the label of the one series there is. `steps` are (from, colour)."""
     return G.Stat(
@@ -157,8 +142,16 @@ def stat(
         textMode="name" if name else "auto",
         overrides=list(overrides),
         color={"mode": "thresholds"},
+        mappings=list(words),
         thresholds=thresholds(*steps),
     )
+
+
+def flag(title: str, description: str, target: Any, *, well: str, ill: str) -> Any:
+    """Return what a 1 (`well`, green) or a 0 (`ill`, red) means, in a word."""
+    options = {"0": {"index": 0, "text": ill}, "1": {"index": 1, "text": well}}
+    words = ({"type": "value", "options": options},)
+    return stat(title, description, "none", target, steps=((None, "red"), (1, "green")), words=words)
 
 
 def bars(title: str, description: str, unit: str, target: Any) -> Any:
@@ -188,20 +181,24 @@ def table(
     if not value:
         excluded["Value"] = True
     order = {label: place for place, label in enumerate([*columns, "Value"])}
-    organize = {
-        "id": "organize",
-        "options": {"excludeByName": excluded, "indexByName": order, "renameByName": {"Value": value} if value else {}},
-    }
+    names = headings(columns) | ({"Value": value} if value else {})
+    organize = {"excludeByName": excluded, "indexByName": order, "renameByName": names}
     return G.Table(
         title=title,
         description=description,
         unit=unit,
         targets=[target],
-        transformations=[organize],
+        transformations=[{"id": "organize", "options": organize}],
         sortBy=[G.TableSortByField(displayName=value, desc=True)] if value else [],
         thresholds=thresholds((None, "text")),
         extraJson={"fieldConfig": {"defaults": {"noValue": NO_VALUE}}},
     )
+
+
+def headings(labels: Sequence[str]) -> dict[str, str]:
+    """Return the headings of those labels whose own name is none, in words."""
+    named = {label: _HEADINGS.get(label, label.replace("_", " ")) for label in labels}
+    return {label: heading for label, heading in named.items() if heading != label}
 
 
 def states(title: str, description: str, *queries: Any, overrides: Sequence[Any]) -> Any:
@@ -217,8 +214,8 @@ def states(title: str, description: str, *queries: Any, overrides: Sequence[Any]
     )
 
 
-def alerts(title: str, description: str, labels: str = '{run="$run"}') -> Any:
-    """Return the list of alerts that fire or are about to."""
+def alerts(title: str, description: str, labels: str = '{run="$run",severity!="none"}') -> Any:
+    """Return the list of alerts that fire or are about to, without those that nobody is told."""
     panel = AlertList(title=title, description=description)
     panel.labels = labels
     return panel
@@ -240,6 +237,13 @@ def coloured_like(pattern: str, colour: str) -> dict[str, Any]:
     override = coloured(f"/{pattern}/", colour)
     override["matcher"]["id"] = "byRegexp"
     return override
+
+
+def dashed(pattern: str) -> dict[str, Any]:
+    """Return the override that dashes all lines whose name matches a regular expression: what one is compared with."""
+    style = {"fill": "dash", "dash": [8, 6]}
+    properties = [{"id": "custom.lineStyle", "value": style}]
+    return {"matcher": {"id": "byRegexp", "options": f"/{pattern}/"}, "properties": properties}
 
 
 def datasource_variable() -> Any:
@@ -294,7 +298,7 @@ def render(board: Board) -> str:
         annotations=G.Annotations(list=list(board.annotations)),
         panels=_placed(board.rows),
     )
-    return json.dumps(_finish(_plain(dashboard)), indent=2, sort_keys=True) + "\n"
+    return json.dumps(finished(_plain(dashboard), board.at_coordinator), indent=2, sort_keys=True) + "\n"
 
 
 def _plain(part: Any) -> dict[str, Any]:
@@ -322,46 +326,3 @@ def _placed(rows: Sequence[Row]) -> list[dict[str, Any]]:
                 left += width
             top += line.height
     return panels
-
-
-def _finish(data: dict[str, Any]) -> dict[str, Any]:
-    for panel in data["panels"]:
-        _drop(panel, (*_LEGACY_PANEL, *_LEGACY_PANEL_SIZES))
-        if panel["type"] == "row":
-            _drop(panel, ("fieldConfig", "maxDataPoints", "targets", "transformations", "links", "transparent"))
-            continue
-        _drop(panel, ("maxDataPoints",))
-        _drop(panel.get("fieldConfig", {}).get("defaults", {}).get("custom", {}), ("displayMode",))
-        panel.update(datasource=DATASOURCE, interval=MIN_INTERVAL)
-        for index, target in enumerate(panel["targets"]):
-            _drop(target, _LEGACY_TARGET)
-            target.update(datasource=DATASOURCE, refId=chr(ord("A") + index), editorMode="code")
-            target["range"] = not target["instant"]
-    for item in data["templating"]["list"]:
-        _drop(item, _LEGACY_VARIABLE)
-        if item["type"] == "textbox":
-            _drop(item, ("datasource", "definition", "refresh", "regex", "sort", "includeAll", "allValue", "options"))
-            item["current"] = {"selected": True, "text": item["query"], "value": item["query"]}
-            continue
-        if item["type"] == "query":
-            item["definition"] = item["query"]
-            item["query"] = {"query": item["definition"], "refId": "StandardVariableQuery"}
-        item["current"] = {"selected": True, "text": "All", "value": "$__all"} if item["multi"] else {}
-    _drop(data, _LEGACY_DASHBOARD)
-    data["links"] = [_ALL_BOARDS]
-    _drop(data["timepicker"], ("time_options",))
-    finished: dict[str, Any] = _without_nulls(data)
-    return finished
-
-
-def _drop(data: dict[str, Any], keys: Sequence[str]) -> None:
-    for key in keys:
-        data.pop(key, None)
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list):
-        return [_without_nulls(item) for item in value]
-    return value

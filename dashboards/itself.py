@@ -1,10 +1,11 @@
 """The dashboard about Lockstep itself: does the watching work, is it complete, what does it cost."""
 
-from dashboards.house import Board, Line, Row, alerts, datasource_variable, query, stat, table, timeseries
+from dashboards.finish import COUNT
+from dashboards.house import Board, Line, Row, alerts, datasource_variable, flag, query, stat, timeseries
+from dashboards.panels import Column, coordinator_variable, grid
 from dashboards.queries import TOP, rate
 
 _GOOD_BAD = ((None, "green"), (1, "red"))
-_BAD_GOOD = ((None, "red"), (1, "green"))
 
 
 def _worst(expr: str) -> str:
@@ -28,22 +29,22 @@ _WORKS = Row(
                 stat(
                     "Exporters",
                     "Exporters with a heartbeat at the broker.",
-                    "short",
+                    COUNT,
                     query("max(lockstep_coordinator_nodes_alive)", instant=True),
                 ),
                 stat(
                     "Exporters without broker",
-                    "Their batches wait on disk. No data where every exporter is connected.",
-                    "short",
-                    query("count(lockstep_exporter_mqtt_connected == 0)", instant=True),
+                    "Their batches wait on disk.",
+                    COUNT,
+                    query("sum(lockstep_exporter_mqtt_connected == bool 0)", instant=True),
                     steps=_GOOD_BAD,
                 ),
-                stat(
+                flag(
                     "Coordinator at the broker",
-                    "Whether it is connected: 1 while it is.",
-                    "none",
+                    "Whether it is connected: without a broker no step reaches it.",
                     query("min(lockstep_coordinator_mqtt_connected)", instant=True),
-                    steps=_BAD_GOOD,
+                    well="connected",
+                    ill="away",
                 ),
                 stat(
                     "Since the last verdict",
@@ -53,30 +54,32 @@ _WORKS = Row(
                 ),
                 stat(
                     "Agents down",
-                    "Ranks whose agent took itself out; their training goes on. No data where none did.",
-                    "short",
-                    query("count(lockstep_agent_up == 0)", instant=True),
+                    "Ranks whose agent took itself out; their training goes on.",
+                    COUNT,
+                    query("sum(lockstep_agent_up == bool 0)", instant=True),
                     steps=_GOOD_BAD,
                 ),
-                stat(
+                flag(
                     "Configuration",
-                    "Whether the coordinator could read its configuration the last time it was asked: 0 while the one "
-                    "from before is still in force.",
-                    "none",
+                    "Whether the coordinator could read its configuration the last time it was asked; while it is "
+                    "refused, the one from before is still in force.",
                     query("min(lockstep_coordinator_config_last_reload_successful)", instant=True),
-                    steps=_BAD_GOOD,
+                    well="loaded",
+                    ill="refused",
                 ),
             ),
         ),
         Line(
             panels=(
-                table(
+                grid(
                     "Versions",
-                    "Exporters by version: more than one while an upgrade is under way.",
-                    "short",
-                    query("count by (job, version) (lockstep_exporter_build_info)", table=True),
-                    columns=("job", "version"),
-                    value="instances",
+                    "How many exporters and coordinators run each version: more than one row while an upgrade is under "
+                    "way.",
+                    ("version",),
+                    tuple(
+                        Column(heading=f"{part}s", unit=COUNT, expr=f"count by (version) (lockstep_{part}_build_info)")
+                        for part in ("exporter", "coordinator")
+                    ),
                 ),
                 alerts(
                     "Alerts about Lockstep",
@@ -86,7 +89,7 @@ _WORKS = Row(
                 timeseries(
                     "Ranks left out",
                     "Ranks found on a node beyond the limits of an exporter.",
-                    "short",
+                    COUNT,
                     query(_worst("max by (instance) (lockstep_exporter_ranks_omitted)"), "{{instance}}"),
                 ),
             ),
@@ -123,7 +126,7 @@ _COMPLETE = Row(
                 timeseries(
                     "Spool",
                     f"Bytes that wait on disk for the broker; the {TOP} largest. The limit is the exporter's own.",
-                    "bytes",
+                    "decbytes",
                     query(_worst("max by (instance) (lockstep_exporter_spool_bytes)"), "{{instance}}"),
                 ),
             ),
@@ -189,17 +192,21 @@ _COST = Row(
                 timeseries(
                     "Changes while running",
                     "Thresholds, detectors and scopes changed, by where the change came from.",
-                    "short",
+                    COUNT,
                     query(
-                        "sum by (source) (increase(lockstep_coordinator_policy_changes_total[$__rate_interval]))",
+                        "round(sum by (source) "
+                        "(increase(lockstep_coordinator_policy_changes_total[$__rate_interval])))",
                         "{{source}}",
                     ),
                 ),
                 timeseries(
                     "Profiles on nodes",
                     "Profile requests by what became of them on the nodes, per rank.",
-                    "short",
-                    query("sum by (state) (increase(lockstep_exporter_profiles_total[$__rate_interval]))", "{{state}}"),
+                    COUNT,
+                    query(
+                        "round(sum by (state) (increase(lockstep_exporter_profiles_total[$__rate_interval])))",
+                        "{{state}}",
+                    ),
                 ),
             ),
         ),
@@ -210,6 +217,6 @@ BOARD = Board(
     uid="lockstep-itself",
     title="Lockstep / Itself",
     description="Agents, exporters and coordinator: do they work, is what they say complete, and what do they cost.",
-    variables=(datasource_variable(),),
+    variables=(datasource_variable(), coordinator_variable()),
     rows=(_WORKS, _COMPLETE, _COST),
 )

@@ -6,7 +6,10 @@ from typing import Any
 
 import grafanalib.core as G  # noqa: N812  (grafanalib's own idiom)
 
-from dashboards.house import NO_VALUE, query, thresholds
+from dashboards.house import NO_VALUE, headings, query, thresholds
+
+AT_RUN = "/runs/${run:percentencode}"
+"""The coordinator's page about the chosen run."""
 
 _SCHEME = "continuous-GrYlRd"
 
@@ -93,7 +96,8 @@ def grid(
     organize = {
         "excludeByName": hidden,
         "indexByName": {name: place for place, name in enumerate([*labels, *values])},
-        "renameByName": {value: column.heading for value, column in zip(values, columns, strict=True)},
+        "renameByName": headings(labels)
+        | {value: column.heading for value, column in zip(values, columns, strict=True)},
     }
     merge = [{"id": "merge", "options": {}}] if len(targets) > 1 else []
     return G.Table(

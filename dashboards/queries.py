@@ -29,6 +29,17 @@ STATE_COLOURS = {
 }
 """The colour of each state of a run."""
 
+CAUSE_COLOURS = {
+    "compute": "red",
+    "host": "orange",
+    "data": "blue",
+    "gc": "purple",
+    "link": "yellow",
+    "imbalance": "light-blue",
+    "unknown": "text",
+}
+"""The colour of each cause of an incident, wherever one is drawn."""
+
 _HOSTS = f'max by (rank, hostname) (lockstep_rank_info{{{RUN},hostname=~"$hostname"}})'
 
 

@@ -1,9 +1,11 @@
 """The Rank dashboard: what one rank does, beside its run, on its host and on its device."""
 
 from dashboards import foreign
-from dashboards.house import Board, Line, Row, datasource_variable, query, stat, timeseries, variable
-from dashboards.panels import Column, grid
+from dashboards.finish import COUNT
+from dashboards.house import Board, Line, Row, dashed, datasource_variable, flag, query, stat, timeseries, variable
+from dashboards.panels import AT_RUN, Column, coordinator_variable, grid
 from dashboards.queries import RANK, RUN, rate
+from dashboards.shared import MARKS
 
 _STEPS = f"sum(rate(lockstep_steps_total{{{RANK}}}[$__rate_interval]))"
 
@@ -27,11 +29,11 @@ _WHERE = Row(
                 grid(
                     "Rank",
                     "Where the rank runs and what it computes on; the number format is empty until a matrix product "
-                    "was seen.",
-                    ("rank", "hostname", "local_rank", "device", "dtype"),
-                    (Column(heading="cores", unit="short", expr=f"max by (rank) (lockstep_rank_cores{{{RANK}}})"),),
+                    "was seen, the UUID where the framework does not tell it.",
+                    ("rank", "hostname", "local_rank", "device", "dtype", "device_uuid"),
+                    (Column(heading="cores", unit=COUNT, expr=f"max by (rank) (lockstep_rank_cores{{{RANK}}})"),),
                     names=(
-                        "max by (rank, hostname, local_rank, device, dtype) (lockstep_rank_device_info"
+                        "max by (rank, hostname, local_rank, device, dtype, device_uuid) (lockstep_rank_device_info"
                         f"{{{RANK}}} * on (run, rank) group_left (hostname, local_rank) lockstep_rank_info{{{RANK}}})"
                     ),
                 ),
@@ -48,12 +50,12 @@ _WHERE = Row(
                     query(f"max(lockstep_suspect_slowdown_ratio{{{RANK}}})", instant=True),
                     steps=((None, "yellow"), (0.1, "red")),
                 ),
-                stat(
+                flag(
                     "Agent",
-                    "Whether it works in the rank's process: 1 while it does, 0 after it took itself out.",
-                    "none",
+                    "Whether it works in the rank's process, or took itself out; the training goes on either way.",
                     query(f"min(lockstep_agent_up{{{RANK}}})", instant=True),
-                    steps=((None, "red"), (1, "green")),
+                    well="works",
+                    ill="took itself out",
                 ),
             ),
         ),
@@ -66,35 +68,29 @@ _STEP = Row(
         Line(
             panels=(
                 timeseries(
-                    "Own work of this rank",
-                    "Seconds of a step in each phase of its own work.",
+                    "Own work, beside the average rank's",
+                    "Seconds of a step in each phase of its own work; dashed, the same of all ranks of the run: what "
+                    "differs is this rank's.",
                     "s",
                     query(_per_step("lockstep_phase_time_seconds_total", "phase"), "{{phase}}"),
-                ),
-                timeseries(
-                    "Own work of the average rank",
-                    "The same of all ranks of the run: what differs is this rank's.",
-                    "s",
                     query(
                         f"max by (phase) (run_phase:lockstep_phase_time_seconds_per_step:ratio_rate5m{{{RUN}}})",
-                        "{{phase}}",
+                        "{{phase}}, average rank",
                     ),
+                    overrides=[dashed(", average rank$")],
                 ),
                 timeseries(
-                    "Waits of this rank",
-                    "Seconds of a step in which it is blocked in collectives. Who waits least is waited for.",
+                    "Waits, beside the average rank's",
+                    "Seconds of a step in which it is blocked in collectives; dashed, the same of all ranks. Who waits "
+                    "least is waited for.",
                     "s",
                     query(_per_step("lockstep_collective_wait_seconds_total", "domain_kind"), "{{domain_kind}}"),
-                ),
-                timeseries(
-                    "Waits of the average rank",
-                    "The same of all ranks of the run.",
-                    "s",
                     query(
                         "max by (domain_kind) "
                         f"(run_domain_kind:lockstep_collective_wait_seconds_per_step:ratio_rate5m{{{RUN}}})",
-                        "{{domain_kind}}",
+                        "{{domain_kind}}, average rank",
                     ),
+                    overrides=[dashed(", average rank$")],
                 ),
             ),
         ),
@@ -215,10 +211,14 @@ _HOST = Row(
 def _device(title: str, description: str, unit: str, gpu: str, npu: str) -> object:
     return timeseries(
         title,
-        f"{description} Every device of the rank's host; its own is that of its local rank, unless a variable such as "
-        "CUDA_VISIBLE_DEVICES says otherwise. No data where neither DCGM exporter nor npu-exporter is scraped.",
+        f"{description} The rank's own device beside every device of its host. Its own is found by UUID; where the "
+        "rank tells none, the one with the number of its local rank is shown, which is another if a variable such as "
+        "CUDA_VISIBLE_DEVICES says so. No data where neither DCGM exporter nor npu-exporter is scraped.",
         unit,
+        query(foreign.own_gpu(gpu), "its own: GPU {{gpu}}"),
+        query(foreign.gpu_by_place(gpu), "its local rank's: GPU {{gpu}}"),
         query(foreign.of_gpus(gpu), "GPU {{gpu}}"),
+        query(foreign.npu_by_place(npu), "its local rank's: NPU {{id}}"),
         query(foreign.of_npus(npu), "NPU {{id}}"),
     )
 
@@ -263,6 +263,9 @@ BOARD = Board(
         datasource_variable(),
         variable("run", "Run", "label_values(lockstep_run_ranks, run)"),
         variable("rank", "Rank", f"label_values(lockstep_rank_info{{{RUN}}}, rank)"),
+        coordinator_variable(),
     ),
+    annotations=MARKS,
+    at_coordinator=AT_RUN,
     rows=(_WHERE, _STEP, _HOST, _DEVICES),
 )

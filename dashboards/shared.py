@@ -1,11 +1,38 @@
-"""Panels that stand on more than one dashboard, the same on each."""
+"""Panels, and marks on panels, that stand on more than one dashboard, the same on each."""
 
-from dashboards.house import bars, query, table, timeseries
-from dashboards.queries import RUN, TOP, ratio_by_kind
+from dashboards.finish import COUNT
+from dashboards.house import annotation, bars, coloured, query, table, timeseries
+from dashboards.queries import CAUSE_COLOURS, RUN, TOP, ratio_by_kind
+
+MARKS = (
+    annotation(
+        "Incidents",
+        f"max by (incident, rank, cause) (lockstep_incident_info{{{RUN}}})",
+        "Incident {{incident}}",
+        "rank {{rank}}: {{cause}}",
+        "red",
+    ),
+    annotation(
+        "Alerts",
+        f'max by (alertname, severity) (ALERTS{{alertstate="firing",severity!="none",{RUN}}})',
+        "{{alertname}}",
+        "{{severity}}",
+        "orange",
+    ),
+    annotation(
+        "Starts and restarts",
+        f'max by (run) (lockstep_run_state{{{RUN},state="warming"}} == 1)',
+        "Start or restart",
+        "{{run}} warms up: its noise is learnt, nobody is judged",
+        "blue",
+    ),
+)
+"""On every dashboard of one run: when it began anew, what was found, who was told."""
 
 SUSPECTS = table(
     "Suspects",
-    "Ranks whose own work takes longer than that of their peers, the worst first, 32 at most.",
+    "Ranks whose own work takes longer than that of their peers, the worst first, 32 at most. The domain is named by "
+    "how the run is laid out; the waits in a group without a name, such as the default one of DDP, count as world.",
     "percentunit",
     query(
         f"max by (rank, hostname, domain_kind, cause) (lockstep_suspect_slowdown_ratio{{{RUN}}})",
@@ -27,6 +54,14 @@ NOT_ARRIVED = table(
     value="silence",
 )
 
+OPEN_BY_CAUSE = timeseries(
+    "Open incidents by cause",
+    "How many are open at a time.",
+    COUNT,
+    query(f"sum by (cause) (max by (run, cause) (lockstep_run_incidents_open{{{RUN}}}))", "{{cause}}"),
+    overrides=[coloured(cause, colour) for cause, colour in CAUSE_COLOURS.items()],
+)
+
 PREDICTED_GAIN = bars(
     "Predicted gain",
     "Share of a step that the best advice for an open incident would give back, as far as its capture can tell.",
@@ -41,9 +76,9 @@ PREDICTED_GAIN = bars(
 PROFILES = timeseries(
     "Profiles",
     "Profile requests of this run by what became of them, per rank.",
-    "short",
+    COUNT,
     query(
-        f"sum by (state) (increase(lockstep_run_profiles_total{{{RUN}}}[$__rate_interval]))",
+        f"round(sum by (state) (increase(lockstep_run_profiles_total{{{RUN}}}[$__rate_interval])))",
         "{{state}}",
     ),
 )

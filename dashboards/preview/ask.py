@@ -9,12 +9,15 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 POINTS = 240
 _ANSWER_MAX_BYTES = 64 << 20
 _TIMEOUT_S = 30
+_LEAST_SPAN_S = 60.0
+_OF_A_RUN = 'count(lockstep_run_ranks{run="$run"})'
+_OF_ANY = 'count({__name__=~"lockstep_(run_ranks|exporter_build_info|coordinator_build_info)"})'
 _LOOKUP = re.compile(r"label_values\((.*), (\w+)\)")
 _NAME = re.compile(r"\$(?:\{(\w+)(?::\w+)?\}|(\w+))")
 
@@ -79,6 +82,23 @@ def fill(board: dict[str, Any], window: Window, chosen: Mapping[str, str]) -> di
             found = _lookup(item["definition"], window, values)
             values[name] = found[0] if found else ""
     return values
+
+
+def narrowed(window: Window, values: Mapping[str, str]) -> Window:
+    """Return the part of the window that begins with the first data of the chosen run, or of anything without one.
+
+    Raises
+    ------
+    OSError
+        Prometheus does not answer.
+    ValueError
+        It answers with an error.
+    """
+    expr = replaced(_OF_A_RUN if values.get("run") else _OF_ANY, values, window)
+    span = {"start": window.begin_s, "end": window.end_s, "step": window.step_s}
+    found = _get(window.url, "/api/v1/query_range", {"query": expr, **span})["result"]
+    first_s = min((float(each["values"][0][0]) for each in found), default=window.begin_s)
+    return replace(window, begin_s=max(window.begin_s, min(first_s, window.end_s - _LEAST_SPAN_S)))
 
 
 def ask(panel: Mapping[str, Any], window: Window, values: Mapping[str, str]) -> list[Answer]:

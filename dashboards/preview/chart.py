@@ -3,24 +3,36 @@
 import time
 from collections.abc import Callable, Sequence
 from html import escape
+from typing import NamedTuple
 
 from dashboards.preview.ask import Series, Window
 from dashboards.preview.units import PALETTE, beside_axis, ticks, told
+
+Colours = Callable[[str], str | None]
+"""Gives a series its colour by its legend; None: the next one of the page's."""
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 8, 8, 20
 _ROW = 22
 _NAME = 190
 _GAP_STEPS = 1.6  # points further apart than this many steps are not connected: nothing was measured between them
-_CELLS = 120
+_OVERLAP = 1.0  # of a cell and the next, which covers it: rounding would let the background shine through
+_SHARE = 0.9  # of its row that a band or a cell fills, as in the dashboards
 
 
-def lines(series: Sequence[Series], unit: str, window: Window, size: tuple[int, int]) -> str:
+class Look(NamedTuple):
+    """How a series is drawn, by its legend."""
+
+    colours: Colours
+    is_dashed: Callable[[str], bool]
+
+
+def lines(series: Sequence[Series], unit: str, window: Window, size: tuple[int, int], look: Look) -> str:
     """Return lines from 0 up; a gap in the data is a gap in the line."""
     width, height = size
     top = max((value for each in series for _, value in each.points if value == value), default=1.0)  # noqa: PLR0124
     low = min(0.0, min((value for each in series for _, value in each.points), default=0.0))
     top = top if top > low else low + 1
-    marks = ticks(low, top)
+    marks = ticks(low, top, unit)
     high = max(top, marks[-1])
 
     def place(value: float) -> float:
@@ -29,47 +41,56 @@ def lines(series: Sequence[Series], unit: str, window: Window, size: tuple[int, 
     parts = [_grid(marks, place, unit, width), _clock(window, width, height)]
     for index, each in enumerate(series):
         paths = [" ".join(f"{_x(t, window, width):.1f},{place(v):.1f}" for t, v in run) for run in _runs(each, window)]
-        parts += [f'<polyline class="l c{index % PALETTE}" points="{path}"/>' for path in paths if " " in path]
-        parts += [_dot(path, index) for path in paths if " " not in path]
+        ink = look.colours(each.legend) or f"var(--c{index % PALETTE})"
+        kind = "l dash" if look.is_dashed(each.legend) else "l"
+        parts += [f'<polyline class="{kind}" stroke="{ink}" points="{path}"/>' for path in paths if " " in path]
+        parts += [_dot(path, ink) for path in paths if " " not in path]
     return _svg("".join(parts), width, height)
 
 
-def bands(series: Sequence[Series], window: Window, width: int, colours: Callable[[str], str | None]) -> str:
-    """Return a band for each series, drawn while it has data."""
-    height = _ROW * len(series) + _BOTTOM
+def bands(series: Sequence[Series], window: Window, size: tuple[int, int], colours: Colours) -> str:
+    """Return a band for each series, drawn while it has data; together they fill the height."""
+    width, height = size
+    tall = max((height - _BOTTOM) / len(series), _ROW)
+    height = round(tall * len(series)) + _BOTTOM
     parts = [_clock(window, width, height, left=_NAME)]
     for index, each in enumerate(series):
-        y = index * _ROW
-        parts.append(f'<text x="4" y="{y + 15}">{escape(_cut(each.legend))}<title>{escape(each.legend)}</title></text>')
+        y = index * tall
+        name = f"{escape(_cut(each.legend))}<title>{escape(each.legend)}</title>"
+        parts.append(f'<text x="4" y="{y + tall / 2 + 4:.1f}">{name}</text>')
         fill = colours(each.legend) or f"var(--c{index % PALETTE})"
         for run in _runs(each, window):
             begin, end = _x(run[0][0], window, width, _NAME), _x(run[-1][0] + window.step_s, window, width, _NAME)
             wide = max(min(end, width - _RIGHT) - begin, 1)
-            parts.append(f'<rect x="{begin:.1f}" y="{y + 3}" width="{wide:.1f}" height="{_ROW - 6}" fill="{fill}"/>')
+            parts.append(
+                f'<rect x="{begin:.1f}" y="{y + tall * (1 - _SHARE) / 2:.1f}" width="{wide:.1f}" '
+                f'height="{tall * _SHARE:.1f}" fill="{fill}"/>'
+            )
     return _svg("".join(parts), width, height)
 
 
-def cells(series: Sequence[Series], unit: str, window: Window, width: int) -> str:
-    """Return a row of cells for each series, green where values are least and red where they are most."""
+def cells(series: Sequence[Series], unit: str, window: Window, size: tuple[int, int]) -> str:
+    """Return a row of cells for each series, a cell as wide as the time to the next, green at least and red at most."""
+    width, height = size
     values = [value for each in series for _, value in each.points]
     low, high = min(values), max(values)
     rows = sorted(series, key=lambda each: (len(each.legend), each.legend))
-    tall = max(4, min(_ROW, 420 // max(len(rows), 1)))
-    height = tall * len(rows) + _BOTTOM
+    tall = max((height - _BOTTOM) / len(rows), 4.0)
+    height = round(tall * len(rows)) + _BOTTOM
     parts = [_clock(window, width, height)]
-    wide = (width - _LEFT - _RIGHT) / _CELLS
     for index, each in enumerate(rows):
         if tall > 9 or index % 4 == 0:  # noqa: PLR2004  (names of thinner rows would cover each other)
             parts.append(
-                f'<text x="{_LEFT - 6}" y="{index * tall + tall / 2 + 4}" class="e">{escape(each.legend)}</text>'
+                f'<text x="{_LEFT - 6}" y="{index * tall + tall / 2 + 4:.1f}" class="e">{escape(each.legend)}</text>'
             )
-        chosen = {int((t - window.begin_s) / (window.end_s - window.begin_s) * (_CELLS - 1)): v for t, v in each.points}
-        for cell, value in chosen.items():
+        for t, value in each.points:
+            begin, end = _x(t, window, width), min(_x(t + window.step_s, window, width), width - _RIGHT)
+            wide = max(end - begin, 0) + _OVERLAP
             share = (value - low) / (high - low) if high > low else 0.0
             title = f"<title>{escape(each.legend)}: {escape(told(value, unit))}</title>"
             parts.append(
-                f'<rect x="{_LEFT + cell * wide:.1f}" y="{index * tall}" width="{wide:.2f}" height="{tall - 0.6:.1f}" '
-                f'fill="hsl({120 * (1 - share):.0f} 55% 48%)">{title}</rect>'
+                f'<rect x="{begin:.1f}" y="{index * tall:.1f}" width="{wide:.1f}" '
+                f'height="{tall * _SHARE:.1f}" fill="hsl({120 * (1 - share):.0f} 55% 48%)">{title}</rect>'
             )
     return _svg("".join(parts), width, height)
 
@@ -85,7 +106,6 @@ def heat(series: Sequence[Series], window: Window, size: tuple[int, int]) -> str
         counts |= {(t, row): value - below.get(t, 0.0) for t, value in each.points}
     most = max(counts.values(), default=0.0) or 1.0
     tall = (height - _BOTTOM) / max(len(rows), 1)
-    wide = (width - _LEFT - _RIGHT) / max((window.end_s - window.begin_s) / window.step_s, 1)
     parts = [_clock(window, width, height)]
     for row, each in enumerate(rows):
         y = height - _BOTTOM - (row + 1) * tall
@@ -93,10 +113,11 @@ def heat(series: Sequence[Series], window: Window, size: tuple[int, int]) -> str
     for (t, row), count in counts.items():
         if count > most * 1e-3:
             y = height - _BOTTOM - (row + 1) * tall
-            x = _x(t, window, width)
+            x, end = _x(t, window, width), min(_x(t + window.step_s, window, width), width - _RIGHT)
+            ink = f"color-mix(in srgb, var(--c1) {(count / most) ** 0.5:.0%}, var(--panel))"
             parts.append(
-                f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide + 0.3:.2f}" height="{tall - 1:.1f}" class="h" '
-                f'fill-opacity="{(count / most) ** 0.5:.2f}"/>'
+                f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(end - x, 0) + _OVERLAP:.1f}" height="{tall - 1:.1f}" '
+                f'style="fill:{ink}"/>'
             )
     return _svg("".join(parts), width, height)
 
@@ -105,9 +126,9 @@ def _bound(le: str) -> str:
     return "∞" if le == "+Inf" else told(float(le), "s")
 
 
-def _dot(point: str, index: int) -> str:
+def _dot(point: str, ink: str) -> str:
     x, y = point.split(",")
-    return f'<circle class="d c{index % PALETTE}" cx="{x}" cy="{y}" r="2"/>'
+    return f'<circle fill="{ink}" cx="{x}" cy="{y}" r="2"/>'
 
 
 def _runs(series: Series, window: Window) -> list[list[tuple[float, float]]]:
@@ -135,13 +156,16 @@ def _grid(marks: Sequence[float], place: Callable[[float], float], unit: str, wi
 
 def _clock(window: Window, width: int, height: int, left: int = _LEFT) -> str:
     span = window.end_s - window.begin_s
-    step = next((s for s in (60, 300, 600, 1800, 3600, 7200, 21600, 86400) if span / s <= (width - left) / 60), 604800)
+    step = next(
+        (s for s in (15, 30, 60, 300, 600, 1800, 3600, 7200, 21600, 86400) if span / s <= (width - left) / 60), 604800
+    )
     first = int(window.begin_s // step + 1) * step
+    form, half = ("%H:%M", 16) if step >= 60 else ("%H:%M:%S", 26)  # noqa: PLR2004  (a minute)
     return "".join(
         f'<text class="m" x="{_x(t, window, width, left):.1f}" y="{height - 5}">'
-        f"{time.strftime('%H:%M', time.gmtime(t))}</text>"
+        f"{time.strftime(form, time.gmtime(t))}</text>"
         for t in range(first, int(window.end_s) + 1, step)
-        if _x(t, window, width, left) < width - 16
+        if _x(t, window, width, left) < width - half
     )
 
 

@@ -1,5 +1,6 @@
 """One panel as HTML: its title and what it shows, or why it shows nothing."""
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
@@ -9,10 +10,15 @@ from dashboards.preview import chart
 from dashboards.preview.ask import Answer, Series, Window, alerts, ask
 from dashboards.preview.units import PALETTE, told
 
-CELL_WIDTH, CELL_HEIGHT = 58, 32
+_CELL_WIDTH, _CELL_HEIGHT = 58, 32
 """A cell of the grid in units of drawings."""
-_LEGEND_MAX = 8
+_LEGEND_MAX = 12
+_LEGEND_CELLS = 6  # of the grid's 24 that a column of a legend needs
 _ROWS_MAX = 12
+_SHORT_CHARS = 26
+"""Cells of tables up to here stay on one line: broken names of ranks, causes and headings cannot be read."""
+_HEADING_PX = 48
+"""What the panel's title and its frame take."""
 _COLOURS = {
     "green": "#3d9a50",
     "light-green": "#8bc48a",
@@ -20,16 +26,21 @@ _COLOURS = {
     "red": "#d0342c",
     "dark-red": "#8f1d17",
     "dark-orange": "#c8640f",
+    "orange": "#e08a3c",
     "blue": "#3a76c4",
+    "light-blue": "#7ab2f0",
     "purple": "#8256b8",
     "text": "var(--ink)",
 }
 
+_GREY = "#66717c"
 
-def draw(panel: Mapping[str, Any], window: Window, values: Mapping[str, str]) -> str:
-    """Return the panel's HTML."""
+
+def draw(panel: Mapping[str, Any], window: Window, values: Mapping[str, str], tops: Sequence[int]) -> str:
+    """Return the panel's HTML; `tops` are all rows of the grid at which panels begin: a line is as high as it needs."""
     place = panel["gridPos"]
-    style = f"grid-column:{place['x'] + 1}/span {place['w']};grid-row:{place['y'] + 1}/span {place['h']}"
+    lines = sum(place["y"] <= top < place["y"] + place["h"] for top in tops)
+    style = f"grid-column:{place['x'] + 1}/span {place['w']};grid-row:{tops.index(place['y']) + 1}/span {lines}"
     if panel["type"] == "row":
         return f'<h2 style="{style}">{escape(panel["title"])}</h2>'
     title = f'<h3 title="{escape(panel["description"])}">{escape(panel["title"])}</h3>'
@@ -52,16 +63,21 @@ def _body(panel: Mapping[str, Any], window: Window, values: Mapping[str, str]) -
 def _drawing(panel: Mapping[str, Any], series: Sequence[Series], window: Window) -> str:
     """Return what is no table: numbers, bars, and drawings over time."""
     unit = panel["fieldConfig"]["defaults"]["unit"]
-    width, height = panel["gridPos"]["w"] * CELL_WIDTH, panel["gridPos"]["h"] * CELL_HEIGHT
-    below = 20 * min(len(series), _LEGEND_MAX)
+    width, height = panel["gridPos"]["w"] * _CELL_WIDTH, panel["gridPos"]["h"] * _CELL_HEIGHT
+    size = (width, height - _HEADING_PX)
+    columns = max(min(panel["gridPos"]["w"] // _LEGEND_CELLS, len(series)), 1)
+    below = 20 * math.ceil(min(len(series), _LEGEND_MAX) / columns)
+    style = _overridden(panel, "custom.lineStyle")
+    look = chart.Look(colours(panel), lambda legend: style(legend) is not None)
     drawn: dict[str, Callable[[], str]] = {
         "stat": lambda: _stat(panel, series[0], unit),
         "bargauge": lambda: _bars(series, unit),
-        "state-timeline": lambda: chart.bands(series, window, width, colours(panel)),
-        "status-history": lambda: chart.cells(series, unit, window, width),
-        "heatmap": lambda: chart.heat(series, window, (width, height - 60)),
+        "state-timeline": lambda: chart.bands(series, window, size, look.colours),
+        "status-history": lambda: chart.cells(series, unit, window, size),
+        "heatmap": lambda: chart.heat(series, window, size),
         "timeseries": lambda: (
-            chart.lines(series, unit, window, (width, max(height - 48 - below, 110))) + _legend(series, unit)
+            chart.lines(series, unit, window, (width, max(height - _HEADING_PX - below, 110)), look)
+            + _legend(series, unit, look.colours, columns)
         ),
     }
     return drawn[panel["type"]]()
@@ -69,10 +85,14 @@ def _drawing(panel: Mapping[str, Any], series: Sequence[Series], window: Window)
 
 def _stat(panel: Mapping[str, Any], series: Series, unit: str) -> str:
     if panel["options"].get("textMode") == "name":
-        fill = colours(panel)(series.legend) or "var(--soft)"
+        fill = colours(panel)(series.legend) or _COLOURS["text"]
+        fill = _GREY if fill == _COLOURS["text"] else fill  # white is written on it, in either scheme
         return f'<p class="stat name" style="background:{fill}">{escape(series.legend)}</p>'
-    colour = _colour(series.last, panel["fieldConfig"]["defaults"].get("thresholds", {}).get("steps", []))
-    return f'<p class="stat" style="color:{colour}">{escape(told(series.last, unit))}</p>'
+    defaults = panel["fieldConfig"]["defaults"]
+    colour = _colour(series.last, defaults.get("thresholds", {}).get("steps", []))
+    words = {text: said["text"] for item in defaults.get("mappings", []) for text, said in item["options"].items()}
+    text = words.get(f"{series.last:g}", told(series.last, unit))
+    return f'<p class="stat" style="color:{colour}">{escape(text)}</p>'
 
 
 def _bars(series: Sequence[Series], unit: str) -> str:
@@ -84,15 +104,16 @@ def _bars(series: Sequence[Series], unit: str) -> str:
     )
 
 
-def _legend(series: Sequence[Series], unit: str) -> str:
-    rows = "".join(
-        f'<tr><td><i class="k c{index % PALETTE}"></i>{escape(each.legend)}</td>'
-        f"<td>{escape(told(each.last, unit))}</td></tr>"
+def _legend(series: Sequence[Series], unit: str, colour: Callable[[str], str | None], columns: int = 1) -> str:
+    rows = [
+        f'<span><i class="k" style="background:{colour(each.legend) or f"var(--c{index % PALETTE})"}"></i>'
+        f"{escape(each.legend)}</span><b>{escape(told(each.last, unit))}</b>"
         for index, each in enumerate(series[:_LEGEND_MAX])
-    )
+    ]
     more = len(series) - _LEGEND_MAX
-    rows += f"<tr><td>and {more} more</td><td></td></tr>" if more > 0 else ""
-    return f'<table class="legend">{rows}</table>'
+    rows += [f"<span>and {more} more</span><b></b>"] if more > 0 else []
+    style = f"grid-template-columns:repeat({columns}, 1fr)"
+    return f'<div class="legend" style="{style}">{"".join(f"<p>{row}</p>" for row in rows)}</div>'
 
 
 def _alerts(answer: Answer) -> str:
@@ -104,8 +125,10 @@ def _alerts(answer: Answer) -> str:
     for each in answer.series[:_ROWS_MAX]:
         labels = each.labels
         where = " ".join(f"{key}={labels[key]}" for key in ("run", "rank", "hostname", "cause") if labels.get(key))
-        state = f"<td>{escape(labels.get('alertstate', ''))}</td><td>{escape(labels.get('severity', ''))}</td>"
-        rows.append(f"<tr><td>{escape(labels['alertname'])}</td>{state}<td>{escape(where)}</td></tr>")
+        state = f"{escape(labels.get('alertstate', ''))}<br>{escape(labels.get('severity', ''))}"
+        rows.append(
+            f"<tr><td>{escape(labels['alertname'])}<br><small>{escape(where)}</small></td><td>{state}</td></tr>"
+        )
     return f"<table>{''.join(rows)}</table>"
 
 
@@ -154,7 +177,7 @@ def _row_of(
 def _cell(panel: Mapping[str, Any], row: Mapping[str, Any], name: str, names: Mapping[str, str]) -> str:
     value = row.get(name)
     if not isinstance(value, float):
-        return f"<td>{escape(str(value or ''))}</td>"
+        return _text(str(value or ""))
     heading = names.get(name, name)
     properties = {
         item["id"]: item["value"]
@@ -168,6 +191,12 @@ def _cell(panel: Mapping[str, Any], row: Mapping[str, Any], name: str, names: Ma
     return f'<td class="n" style="color:{colour}">{escape(told(value, unit))}</td>'
 
 
+def _text(text: str) -> str:
+    """Return a cell; one that is long may be broken."""
+    mark = ' class="w"' if len(text) > _SHORT_CHARS else ""
+    return f"<td{mark}>{escape(text)}</td>"
+
+
 def _colour(value: float, steps: Sequence[Mapping[str, Any]]) -> str:
     reached = [step["color"] for step in steps if step.get("value") is None or value >= step["value"]]
     return _COLOURS.get(reached[-1], reached[-1]) if reached else "inherit"
@@ -175,19 +204,30 @@ def _colour(value: float, steps: Sequence[Mapping[str, Any]]) -> str:
 
 def colours(panel: Mapping[str, Any]) -> Callable[[str], str | None]:
     """Return what gives a series its colour by its legend, as the panel's overrides say; None where none does."""
-    fixed: list[tuple[dict[str, str], str]] = [
-        (override["matcher"], _COLOURS.get(item["value"]["fixedColor"], item["value"]["fixedColor"]))
-        for override in panel["fieldConfig"].get("overrides", [])
-        for item in override["properties"]
-        if item["id"] == "color"
-    ]
+    chosen = _overridden(panel, "color")
 
     def colour(legend: str) -> str | None:
-        for matcher, chosen in fixed:
+        fixed = chosen(legend)
+        return _COLOURS.get(fixed["fixedColor"], fixed["fixedColor"]) if fixed else None
+
+    return colour
+
+
+def _overridden(panel: Mapping[str, Any], key: str) -> Callable[[str], Any]:
+    """Return what gives a series one of its properties by its legend; None where no override does."""
+    found = [
+        (override["matcher"], item["value"])
+        for override in panel["fieldConfig"].get("overrides", [])
+        for item in override["properties"]
+        if item["id"] == key
+    ]
+
+    def value(legend: str) -> Any:
+        for matcher, chosen in found:
             if matcher["id"] == "byName" and matcher["options"] == legend:
                 return chosen
             if matcher["id"] == "byRegexp" and re.search(matcher["options"].strip("/"), legend):
                 return chosen
         return None
 
-    return colour
+    return value

@@ -2,11 +2,13 @@
 
 import math
 
+from dashboards.finish import COUNT
+
 _SECONDS = ((1, "s"), (1e-3, "ms"), (1e-6, "µs"))
 _LONG = ((86400, "d"), (3600, "h"), (60, "min"))
 _THOUSANDS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SUFFIX = "suffix:"
-_NAMES = {"Bps": "B/s", "bytes": "B", "celsius": "°C", "watt": "W"}
+_NAMES = {"Bps": "B/s", "decbytes": "B", "celsius": "°C", "watt": "W"}
 
 PALETTE = 8
 """Series colours, `--c0` to `--c7` of the page's style; more series begin again."""
@@ -20,6 +22,8 @@ def told(value: float, unit: str) -> str:
         return f"{_short(value * 100)} %"
     if unit == "s":
         return _seconds(value)
+    if unit == COUNT:
+        return f"{round(value):,}"
     if unit.startswith(_SUFFIX):
         return _scaled(value, unit.removeprefix(_SUFFIX))
     return _scaled(value, _NAMES.get(unit, ""))
@@ -52,12 +56,15 @@ def _short(value: float) -> str:
     return f"{value:.3g}"
 
 
-def ticks(low: float, high: float, count: int = 4) -> list[float]:
-    """Return round numbers from `low` to `high`, about `count` of them."""
+def ticks(low: float, high: float, unit: str = "none", count: int = 4) -> list[float]:
+    """Return round numbers from `low` to `high`, about `count` of them; whole ones where the unit counts."""
     if not high > low:
         return [low]
     rough = (high - low) / count
+    if unit == COUNT:
+        rough = max(math.ceil(rough), 1.0)
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough)
+    factors = (1, 2, 5, 10) if unit == COUNT else (1, 2, 2.5, 5, 10)
+    step = next(power * factor for factor in factors if power * factor >= rough)
     first = math.ceil(low / step)
     return [round(n * step, 12) for n in range(first, math.floor(high / step + 1e-9) + 1)]

@@ -2,12 +2,13 @@
 
 from dashboards.house import Line, Row, alerts, bars, query, table, timeseries
 from dashboards.queries import RUN, TOP, seconds_per_step
-from dashboards.shared import NOT_ARRIVED, PREDICTED_GAIN, SUSPECTS
+from dashboards.shared import NOT_ARRIVED, OPEN_BY_CAUSE, PREDICTED_GAIN, SUSPECTS
 
 CULPRITS = Row(
     title="Who holds us back?",
     lines=(
         Line(
+            widths=(8, 10, 6),
             panels=(
                 SUSPECTS,
                 table(
@@ -58,16 +59,13 @@ CULPRITS = Row(
             ),
         ),
         Line(
+            widths=(5, 5, 6, 8),
             panels=(
-                timeseries(
-                    "Open incidents by cause",
-                    "How many are open at a time.",
-                    "short",
-                    query(f"sum by (cause) (lockstep_run_incidents_open{{{RUN}}})", "{{cause}}"),
-                ),
+                OPEN_BY_CAUSE,
                 timeseries(
                     "Devices lost",
-                    "Device seconds lost per second: how many devices the run might as well not have.",
+                    "Device seconds lost per second: how many devices the run might as well not have. Mean of the "
+                    "last five minutes.",
                     "short",
                     query(f"max(run:lockstep_run_lost_device_seconds:rate5m{{{RUN}}})", "devices"),
                 ),

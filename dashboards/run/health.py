@@ -1,5 +1,6 @@
 """Is the run well? Its state, its step time and what it gets done."""
 
+from dashboards.finish import COUNT
 from dashboards.house import Line, Row, coloured, query, stat, states, timeseries
 from dashboards.queries import RUN, STATE_COLOURS, rate
 from lockstep.contracts.metrics import RUN_STATES
@@ -47,7 +48,7 @@ HEALTH = Row(
                 stat(
                     "Ranks not reporting",
                     "World size minus the ranks that reported one of the last steps.",
-                    "short",
+                    COUNT,
                     query(
                         f"max(lockstep_run_ranks{{{RUN}}}) - max(lockstep_run_ranks_reporting{{{RUN}}})", instant=True
                     ),
@@ -56,7 +57,7 @@ HEALTH = Row(
                 stat(
                     "Slow ranks",
                     "Ranks that hold their communication domains back.",
-                    "short",
+                    COUNT,
                     query(f"max(lockstep_run_slow_ranks{{{RUN}}})", instant=True),
                     steps=_GOOD_BAD,
                 ),

@@ -1,5 +1,6 @@
 """What does the watching cost, and does it work? The agents, the profiles, and records on their way."""
 
+from dashboards.finish import COUNT
 from dashboards.house import Line, Row, query, timeseries
 from dashboards.queries import RUN, rate
 from dashboards.shared import PROFILES
@@ -21,7 +22,7 @@ WATCHING = Row(
                     "Ranks with a working agent, ranks that reported a step to the coordinator, those of them whose "
                     "waits are measured so that they can be judged, and the world size. All lines should lie on each "
                     "other.",
-                    "short",
+                    COUNT,
                     query(f"sum(lockstep_agent_up{{{RUN}}})", "agents up"),
                     query(f"max(lockstep_run_ranks_reporting{{{RUN}}})", "reporting"),
                     query(

@@ -5,17 +5,22 @@ in a real run: the slow rank works longer and waits less, the others wait for it
 """
 
 import math
+from itertools import groupby
+from operator import itemgetter
 
 from lockstep.contracts.metrics import BY_NAME, CATALOGUE, STEP_BUCKETS_SECONDS, Metric
 
 RUN = "train"
 RANKS = 8
 SLOW_RANK = 2
+UNNAMED_RANK = 3
+"""The one whose agent was told no UUID of its device."""
 SPAN_S = 3600
 SCRAPE_S = 15
 FAULT_S = 2400
 HEALTHY_STEP_S, SLOW_STEP_S = 1.0, 1.5
 FUNCTION = "model.py:spin"
+SLOW_CLOCK_MHZ = 1410
 
 _OWN_S = {"data": 0.05, "compute": 0.7, "host": 0.04, "gc": 0.01}
 _PER_STEP = {
@@ -49,29 +54,46 @@ def openmetrics(start_unix_s: int) -> str:
                 number = value(second)
                 if number is not None:
                     lines.append(f"{name}{{{text}}} {number} {start_unix_s + second}\n")
-    for name, labels, rate, level in _foreign():
-        text = ",".join(f'{key}="{item}"' for key, item in labels.items())
-        lines.append(f"# TYPE {name.removesuffix('_total')} {'counter' if rate else 'gauge'}\n")
-        samples = range(0, SPAN_S + 1, SCRAPE_S)
-        lines += [f"{name}{{{text}}} {level + rate * second} {start_unix_s + second}\n" for second in samples]
+    for name, group in groupby(_foreign(), key=itemgetter(0)):
+        for place, (_, labels, rate, level) in enumerate(group):
+            if place == 0:
+                lines.append(f"# TYPE {name.removesuffix('_total')} {'counter' if rate else 'gauge'}\n")
+            text = ",".join(f'{key}="{item}"' for key, item in labels.items())
+            samples = range(0, SPAN_S + 1, SCRAPE_S)
+            lines += [f"{name}{{{text}}} {level + rate * second} {start_unix_s + second}\n" for second in samples]
     return "".join([*lines, "# EOF\n"])
 
 
 def _foreign():
-    """Yield (name, labels, growth a second, value) of what others export about the slow rank's host."""
+    """Yield (name, labels, growth a second, value) of what others export: all of the slow rank's host, GPUs of both."""
     host = _host(SLOW_RANK)
     node = {"job": "node", "instance": f"{host}:9100"}
-    dcgm = {"job": "dcgm", "instance": f"{host}:9400", "Hostname": host, "UUID": "GPU-0", "gpu": "0"}
-    npu = {"job": "npu", "instance": f"{host}:8082", "id": "0"}
     yield "node_uname_info", {**node, "nodename": host}, 0, 1
     yield "node_memory_MemAvailable_bytes", node, 0, 3e11
     yield "node_memory_MemTotal_bytes", node, 0, 1e12
     yield "node_network_receive_bytes_total", {**node, "device": "ib0"}, 1e9, 0
     yield "node_network_transmit_bytes_total", {**node, "device": "ib0"}, 1e9, 0
-    for name, value in (("SM_CLOCK", 1410), ("GPU_TEMP", 84), ("POWER_USAGE", 690)):
-        yield f"DCGM_FI_DEV_{name}", dcgm, 0, value
+    for name, value in (("SM_CLOCK", 1980), ("GPU_TEMP", 84), ("POWER_USAGE", 690)):
+        for gpu, labels in _gpus():
+            is_slow = labels.get("UUID") == uuid_of(SLOW_RANK)
+            yield f"DCGM_FI_DEV_{name}", labels, 0, SLOW_CLOCK_MHZ if is_slow and name == "SM_CLOCK" else value + gpu
     for name, value in (("aicore_current_freq", 800), ("temperature", 62), ("power", 310)):
-        yield f"npu_chip_info_{name}", npu, 0, value
+        for place in range(RANKS // 2):
+            yield f"npu_chip_info_{name}", {"job": "npu", "instance": f"{host}:8082", "id": place}, 0, value + place
+
+
+def _gpus():
+    """Yield (number, labels) of every GPU; the last stands in a machine of nobody's, and its exporter has no UUID."""
+    for host in ("node1", "node2"):
+        for gpu in range(RANKS // 2):
+            own = {"job": "dcgm", "instance": f"{host}:9400", "Hostname": host, "gpu": gpu, "UUID": f"GPU-{host}-{gpu}"}
+            yield gpu, own
+    yield 9, {"job": "dcgm", "instance": "node3:9400", "Hostname": "node3", "gpu": 9}
+
+
+def uuid_of(rank):
+    """Return the UUID of a rank's device: the devices of a host were handed out from the last to the first."""
+    return f"GPU-{_host(rank)}-{RANKS // 2 - 1 - int(rank) % (RANKS // 2)}"
 
 
 def step_s(second):
@@ -127,7 +149,8 @@ def _label_sets(metric: Metric):
     if metric.name == "lockstep_rank_info":
         sets = [{**s, "local_rank": s["rank"] % (RANKS // 2), "hostname": _host(s["rank"])} for s in sets]
     if metric.name == "lockstep_rank_device_info":
-        sets = [{**s, "device": "NVIDIA H100 80GB HBM3", "dtype": "bf16"} for s in sets]
+        told = {"device": "NVIDIA H100 80GB HBM3", "dtype": "bf16"}
+        sets = [{**s, **told, "device_uuid": "" if s["rank"] == UNNAMED_RANK else uuid_of(s["rank"])} for s in sets]
     if "version" in metric.labels:
         sets = [{"version": "0.1.0"}]
     return sets

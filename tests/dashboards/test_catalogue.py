@@ -14,7 +14,7 @@ from tests.alerts.promql import parse, problems
 BOARDS = {path.stem: json.loads(text) for path, text in catalogue.render().items()}
 PANELS = [(name, panel) for name, board in BOARDS.items() for panel in board["panels"] if panel["type"] != "row"]
 TARGETS = [(name, panel, target) for name, panel in PANELS for target in panel["targets"]]
-UNITS = {"none", "short", "s", "percentunit", "Bps", "bytes", "celsius", "watt"}
+UNITS = {"none", "short", "locale", "s", "percentunit", "Bps", "decbytes", "celsius", "watt"}
 BOUNDED = ("lockstep_suspect_slowdown_ratio", "lockstep_incident_info", "lockstep_incident_silence_seconds")
 
 each_board = pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
@@ -133,9 +133,9 @@ def test_a_panel_explains_itself(name, panel):
     if panel["type"] == "alertlist":
         chosen = panel["options"]["alertInstanceLabelFilter"]
         if "run" in variables(name):
-            assert chosen == '{run="$run"}'
+            assert chosen == '{run="$run",severity!="none"}'
         else:
-            pattern = re.fullmatch(r'\{alertname=~"(.+)"\}', chosen)[1]
+            pattern = re.fullmatch(r'\{alertname=~"([^"]+)"(,severity!="none")?\}', chosen)[1]
             assert [alert.name for alert in rules.alerts() if re.fullmatch(pattern, alert.name)]
         return
     assert panel["targets"]
@@ -245,7 +245,7 @@ def test_links_lead_to_boards_and_give_them_variables_they_have():
 @each_board
 def test_every_board_leads_to_the_others(board):
     """One menu on each dashboard has all others, and takes time and variables along."""
-    (menu,) = board["links"]
+    menu, *_ = board["links"]
     assert menu["tags"] == board["tags"]
     assert menu["keepTime"]
     assert menu["includeVars"]

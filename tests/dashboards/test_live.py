@@ -7,6 +7,7 @@ import time
 import urllib.parse
 import urllib.request
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,7 @@ PANELS = [p for board in BOARDS.values() for p in board["panels"] if p["type"] !
 TARGETS = [(panel, target) for panel in PANELS for target in panel["targets"]]
 # Each query once: dashboards share some of their panels.
 DISTINCT = {(target["expr"], target["instant"]): (panel, target) for panel, target in TARGETS}
+DOCS = Path(__file__).parents[2] / "docs" / "dashboards.md"
 DEADLINE_S = 60
 SERIES_MAX = 1000
 
@@ -43,18 +45,18 @@ class Prometheus:
         assert not answer.get("warnings")
         return answer["data"]
 
-    def ask(self, target, run):
+    def ask(self, target, run, rank=synthetic.SLOW_RANK):
         """Return the series that a panel's query has for `run`."""
-        expr = fill(target["expr"], run)
+        expr = fill(target["expr"], run, rank)
         if target["instant"]:
             return self.get("/api/v1/query", query=expr, time=self.end)["result"]
         window = {"start": self.end - synthetic.SPAN_S, "end": self.end, "step": 60}
         return self.get("/api/v1/query_range", query=expr, **window)["result"]
 
 
-def fill(expr, run):
+def fill(expr, run, rank=synthetic.SLOW_RANK):
     """Return an expression with the values that Grafana would put in for its variables."""
-    values = {"$__rate_interval": "1m", "$__range": "1h", "$hostname": ".+", "$rank": str(synthetic.SLOW_RANK)}
+    values = {"$__rate_interval": "1m", "$__range": "1h", "$hostname": ".+", "$rank": str(rank)}
     for name, value in values.items():
         expr = expr.replace(name, value)
     return expr.replace("$run", run)
@@ -98,7 +100,9 @@ def server(tmp_path_factory):
 )
 def test_a_panel_shows_a_run_and_nothing_of_another(server, panel, target):
     """Each query has data of the run, not too much of it, numbers only; and none of a run that does not exist."""
-    series = server.ask(target, synthetic.RUN)
+    # Where a device is found by its place, it is because the rank told no UUID.
+    rank = synthetic.UNNAMED_RANK if target["legendFormat"].startswith("its local rank's") else synthetic.SLOW_RANK
+    series = server.ask(target, synthetic.RUN, rank)
     assert 1 <= len(series) <= SERIES_MAX
     points = [point for each in series for point in each.get("values") or [each["value"]]]
     assert all(re.fullmatch(r"-?[0-9.e+-]+", number) for _, number in points)
@@ -120,11 +124,58 @@ def test_variables_find_the_run_and_its_hosts(server):
     assert found == {"run": [synthetic.RUN], "hostname": ["node1", "node2"], "rank": ranks}
 
 
+@pytest.mark.parametrize(
+    ("rank", "shown"),
+    [
+        (synthetic.SLOW_RANK, {"its own: GPU 1": synthetic.SLOW_CLOCK_MHZ}),
+        (synthetic.UNNAMED_RANK, {"its local rank's: GPU 3": 1983, "its local rank's: NPU 3": 803}),
+        (5, {"its own: GPU 2": 1982}),
+    ],
+)
+def test_a_ranks_own_device_is_met(server, rank, shown):
+    """By UUID whatever its number, else by the number of its local rank, never by both; nobody's GPU is met at all.
+
+    On both hosts the devices were handed out from the last to the first, so the number of a local rank misleads.
+    """
+    (panel,) = [panel for panel in BOARDS["rank"]["panels"] if panel["title"] == "Clock"]
+    found = {}
+    for target in panel["targets"]:
+        for series in server.ask(target, synthetic.RUN, rank):
+            name = re.sub(r"{{(\w+)}}", lambda match, labels=series["metric"]: labels[match[1]], target["legendFormat"])
+            found[name] = float(series["values"][-1][1])
+    assert {name: clock for name, clock in found.items() if name.startswith("its ")} == shown
+    assert {name for name in found if name.startswith("GPU")} == {f"GPU {number}" for number in range(4)}
+
+
+def test_the_join_that_the_page_teaches(server):
+    """The query of docs/dashboards.md has the suspect's device, with its rank."""
+    (expr,) = [part for part in DOCS.read_text().split("```") if "group_left (run, rank)" in part]
+    (series,) = server.ask({"expr": expr, "instant": True}, synthetic.RUN)
+    assert (series["metric"]["run"], series["metric"]["rank"], series["metric"]["gpu"]) == ("train", "2", "1")
+
+
+def test_a_coloured_number_is_there_while_all_is_well(server):
+    """A minute before the fault each has its one value, and that of what should not be is 0."""
+    moment = server.end - synthetic.SPAN_S + synthetic.FAULT_S - 60
+    values = {}
+    for panel in PANELS:
+        steps = panel["fieldConfig"]["defaults"].get("thresholds", {}).get("steps", [])
+        if panel["type"] == "stat" and len(steps) > 1:
+            (target,) = panel["targets"]
+            found = server.get("/api/v1/query", query=fill(target["expr"], synthetic.RUN), time=moment)["result"]
+            values[panel["title"]] = [float(each["value"][1]) for each in found]
+    # Of a rank that is no suspect nobody measures by how much it is slower.
+    assert values.pop("Slower than its peers") == []
+    assert {title: len(found) for title, found in values.items() if len(found) != 1} == {}
+    assert [values[title] for title in ("Runs held back", "Exporters without broker", "Slow ranks")] == [[0], [0], [0]]
+    assert values["Agents down"] == [1]  # the one of the synthetic run
+
+
 def test_annotations_mark_the_incident(server):
-    """The incident marks the panels from the fault to the end."""
-    marks = BOARDS["run"]["annotations"]["list"]
-    incidents, _ = [server.ask({"expr": mark["expr"], "instant": False}, synthetic.RUN) for mark in marks]
-    (incident,) = incidents
+    """The incident marks the panels from the fault to the end; nothing is marked as begun that began before."""
+    marks = {mark["name"]: mark["expr"] for mark in BOARDS["run"]["annotations"]["list"]}
+    (incident,) = server.ask({"expr": marks["Incidents"], "instant": False}, synthetic.RUN)
+    assert server.ask({"expr": marks["Starts and restarts"], "instant": False}, synthetic.RUN) == []
     assert incident["metric"] == {"incident": "train-1", "rank": "2", "cause": "compute"}
     assert abs(incident["values"][0][0] - (server.end - synthetic.SPAN_S + synthetic.FAULT_S)) <= 60
 
@@ -206,5 +257,17 @@ def test_the_preview_shows_all_dashboards(server, tmp_path, capsys):
             shown = browser.ask("[...document.querySelectorAll('section')].filter(e => e.checkVisibility()).length")
             assert shown == len([panel for panel in PANELS if panel["type"] != "row"])
             assert browser.ask("document.documentElement.scrollWidth <= innerWidth")
+            # No word of a table is broken, and no panel is wider than its place.
+            assert browser.ask(
+                "[...document.querySelectorAll('td:not(.w), th')].every("
+                "e => getComputedStyle(e).whiteSpace === 'nowrap')"
+            )
+            assert (
+                browser.ask(
+                    "[...document.querySelectorAll('section')].filter(e => e.scrollWidth > e.clientWidth)"
+                    ".map(e => e.innerText)"
+                )
+                == []
+            )
         assert browser.complaints == []
     capsys.readouterr()

@@ -1,10 +1,11 @@
 """The preview's own arithmetic: variables, units, rows of a table, colours; pictures are for `test_live.py`."""
 
 import math
+import re
 
 import pytest
 
-from dashboards.preview import chart, panel
+from dashboards.preview import ask, chart, panel
 from dashboards.preview.ask import Answer, Series, Window, replaced
 from dashboards.preview.units import beside_axis, ticks, told
 from lockstep.cli.main import main
@@ -29,6 +30,7 @@ def series(legend="a", points=((0.0, 1.0),), **labels):
         (3e8, "Bps", "300 MB/s"),
         (84, "celsius", "84 °C"),
         (8, "short", "8"),
+        (10240.2, "locale", "10,240"),
         (math.nan, "s", "NaN"),
         (math.inf, "s", "∞"),
     ],
@@ -51,6 +53,13 @@ def test_marks_are_round_and_inside():
     assert ticks(3, 3) == [3]
 
 
+def test_marks_of_what_is_counted_are_whole():
+    """No axis has half an incident."""
+    assert ticks(0, 1, "locale") == [0, 1]
+    assert ticks(0, 9, "locale") == [0, 5]
+    assert ticks(0, 20, "locale") == [0, 5, 10, 15, 20]
+
+
 def test_variables_are_filled_in_as_grafana_does():
     """Both spellings; what is no variable stays, and a rate has a window of some scrapes."""
     values = {"run": "r1", "rank": "2", "hostname": ".+"}
@@ -61,8 +70,27 @@ def test_variables_are_filled_in_as_grafana_does():
 def test_a_line_is_broken_where_nothing_was_measured():
     """Two pieces for two stretches, a point for a single sample, nothing for NaN."""
     points = ((0.0, 1.0), (15.0, 1.0), (600.0, 2.0), (615.0, 2.0), (1200.0, 3.0), (2400.0, math.nan))
-    drawn = chart.lines([series(points=points)], "s", WINDOW, (800, 200))
+    drawn = chart.lines([series(points=points)], "s", WINDOW, (800, 200), chart.Look(lambda _: None, lambda _: False))
     assert (drawn.count("<polyline"), drawn.count("<circle")) == (2, 1)
+
+
+def test_a_line_looks_as_the_panel_says():
+    """Its colour and whether it is dashed are found by its legend, by the whole name or by a pattern."""
+    colour = {"id": "color", "value": {"mode": "fixed", "fixedColor": "red"}}
+    dash = {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [8, 6]}}
+    overrides = [
+        {"matcher": {"id": "byName", "options": "compute"}, "properties": [colour]},
+        {"matcher": {"id": "byRegexp", "options": "/, average rank$/"}, "properties": [dash]},
+    ]
+    shown = {
+        "type": "timeseries",
+        "gridPos": {"w": 12, "h": 8},
+        "fieldConfig": {"defaults": {"unit": "s"}, "overrides": overrides},
+    }
+    points = ((0.0, 1.0), (15.0, 1.0))
+    drawn = panel._drawing(shown, [series("compute", points), series("compute, average rank", points)], WINDOW)
+    found = re.findall(r'<polyline class="([^"]+)" stroke="([^"]+)"', drawn)
+    assert found == [("l", panel._COLOURS["red"]), ("l dash", "var(--c1)")]
 
 
 def test_a_heat_map_counts_between_bounds():
@@ -75,12 +103,104 @@ def test_text_from_labels_is_escaped():
     """A label is text, whatever it holds."""
     hostile = series("<script>alert(1)</script>")
     for drawn in (
-        chart.bands([hostile], WINDOW, 800, lambda _: None),
-        chart.cells([hostile], "s", WINDOW, 800),
-        panel._legend([hostile], "s"),
+        chart.bands([hostile], WINDOW, (800, 200), lambda _: None),
+        chart.cells([hostile], "s", WINDOW, (800, 200)),
+        panel._legend([hostile], "s", lambda _: None),
+        panel._text("<script>alert(1)</script>"),
         panel._bars([hostile], "s"),
     ):
         assert "<script>" not in drawn
+
+
+def rectangles(drawn):
+    """Return (x, y, width, height) of each."""
+    found = re.findall(r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)"', drawn)
+    return [tuple(map(float, each)) for each in found]
+
+
+def test_cells_fill_the_time_and_the_panel():
+    """A cell is as wide as the time to the next, a hole stays one, and the rows share the panel's height."""
+    points = ((0.0, 1.0), (15.0, 2.0), (45.0, 1.0))
+    first, second, third, other = rectangles(
+        chart.cells([series("0", points), series("1", ((0.0, 1.0),))], "s", WINDOW, (3672, 220))
+    )
+    assert first[0] + first[2] == pytest.approx(second[0] + 1, abs=0.2)
+    assert second[0] + second[2] == pytest.approx(third[0] - first[2] + 2, abs=0.2)
+    assert (other[1], first[3]) == (100.0, 90.0)
+
+
+def test_bands_fill_the_panel():
+    """One band is as high as the panel; many are no thinner than their names, and the panel grows."""
+    (band,) = rectangles(chart.bands([series()], WINDOW, (800, 220), lambda _: None))
+    assert band[3] == 180
+    many = [series(str(number)) for number in range(100)]
+    assert 'viewBox="0 0 800 2220"' in chart.bands(many, WINDOW, (800, 220), lambda _: None)
+
+
+def test_the_axis_begins_with_the_data(monkeypatch):
+    """A window that is longer than the run is cut to it, to no less than a minute; without data it stays."""
+    asked = []
+
+    def answer(_url, _path, parameters):
+        asked.append(parameters["query"])
+        return {"result": [{"metric": {}, "values": [[first_s, "1"]]}] if first_s else []}
+
+    monkeypatch.setattr(ask, "_get", answer)
+    first_s = 1200.0
+    assert ask.narrowed(WINDOW, {"run": "r1"}).begin_s == 1200.0
+    first_s = 3590.0
+    assert ask.narrowed(WINDOW, {"run": "r1"}).begin_s == 3540.0
+    first_s = 0.0
+    assert ask.narrowed(WINDOW, {}) == WINDOW
+    assert 'run="r1"' in asked[0]
+    assert "run=" not in asked[-1]
+
+
+def test_a_line_of_panels_is_as_high_as_it_needs():
+    """Panels are placed by lines, not by units of height: a table with one row leaves no white below it."""
+    row = {"type": "row", "title": "Row", "gridPos": {"x": 0, "y": 11, "w": 24, "h": 1}}
+    assert 'style="grid-column:1/span 24;grid-row:3/span 1"' in panel.draw(row, WINDOW, {}, [0, 1, 11, 12])
+
+
+def test_short_cells_are_not_broken():
+    """Names of causes and alerts stay whole; only what is longer may be broken."""
+    assert panel._text("LockstepSlowDeviceFound") == "<td>LockstepSlowDeviceFound</td>"
+    assert panel._text("x" * 40).startswith('<td class="w">')
+
+
+def test_a_stat_says_the_word_for_its_value():
+    """What is mapped is said as the panel says it, in its colour; what is not is a number."""
+    steps = [{"value": None, "color": "red"}, {"value": 1, "color": "green"}]
+    options = {"0": {"text": "away"}, "1": {"text": "connected"}}
+    defaults = {"thresholds": {"steps": steps}, "mappings": [{"type": "value", "options": options}]}
+    said = [
+        panel._stat({"options": {}, "fieldConfig": {"defaults": defaults}}, series(points=((0.0, value),)), "none")
+        for value in (0.0, 1.0, 2.0)
+    ]
+    assert [re.search(r">([^<]+)<", text)[1] for text in said] == ["away", "connected", "2"]
+    assert [panel._COLOURS[colour] in text for colour, text in zip(("red", "green"), said, strict=False)] == [
+        True,
+        True,
+    ]
+
+
+def test_a_state_without_a_colour_can_be_read():
+    """White on grey: the colour of text as a background would be white on white in the dark scheme."""
+    colour = {"id": "color", "value": {"mode": "fixed", "fixedColor": "text"}}
+    overrides = [{"matcher": {"id": "byName", "options": "finished"}, "properties": [colour]}]
+    shown = {"options": {"textMode": "name"}, "fieldConfig": {"defaults": {}, "overrides": overrides}}
+    for state in ("finished", "of no override"):
+        assert f"background:{panel._GREY}" in panel._stat(shown, series(state), "none")
+
+
+@pytest.mark.parametrize(("minutes", "half"), [(4, 26), (60, 16)])
+def test_no_moment_of_the_axis_is_cut(minutes, half):
+    """A label ends before the drawing does; seconds are said where minutes would repeat."""
+    window = Window(url=WINDOW.url, begin_s=0.0, end_s=minutes * 60.0)
+    drawn = chart.bands([series()], window, (800, 200), lambda _: None)
+    labels = re.findall(r'<text class="m" x="([\d.]+)" y="\d+">([\d:]+)<', drawn)
+    assert len({text for _, text in labels}) == len(labels) > 3
+    assert max(float(x) for x, _ in labels) < 800 - half
 
 
 def grid_panel(*columns, names=("A",)):
