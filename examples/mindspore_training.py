@@ -1,6 +1,6 @@
 """MindSpore under Lockstep: a small network trained on the CPU, with the callback that says where steps end.
 
-    pip install lockstep mindspore
+    pip install . mindspore    # in a checkout of Lockstep
     RANK=0 LOCKSTEP_DIR=/dev/shm/lockstep python examples/mindspore_training.py
 
 Under MindSpore's launcher the callback finds the rank by itself. The steps are then in the ring of rank 0, where the

@@ -1,6 +1,7 @@
 """`lockstep demo`: a real job with a real fault, watched live, and the verdict; exit 0 only if the verdict is right."""
 
 import argparse
+import importlib.util
 
 from lockstep.contracts.errors import ConfigError
 
@@ -31,11 +32,15 @@ def act(arguments: argparse.Namespace) -> int:
     ------
     ConfigError
         The rank is none of the job's.
+    ModuleNotFoundError
+        There is no torch to train with; the ranks would only fail one by one.
     """
     if not 0 <= arguments.rank < RANKS:
         raise ConfigError(f"--rank: got {arguments.rank}, expected 0 to {RANKS - 1}")
     from lockstep.cli.demo.session import run_demo  # noqa: PLC0415  (needs the extras)
 
+    if importlib.util.find_spec("torch") is None:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
     return run_demo(
         fault=arguments.fault,
         rank=arguments.rank,

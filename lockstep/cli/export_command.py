@@ -123,7 +123,9 @@ def _example(name: str) -> Callable[[argparse.Namespace], dict[str, str]]:
         import alerts  # noqa: PLC0415
 
         file = f"{name}.example.yml"
-        return {file: (Path(alerts.__file__).parent / file).read_text()}
+        text = (Path(alerts.__file__).parent / file).read_text()
+        # Rules are exported beside the example, not into a folder.
+        return {file: text.replace("rendered/lockstep.rules.yaml", "lockstep.rules.yaml")}
 
     return read
 

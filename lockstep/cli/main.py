@@ -76,9 +76,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"lockstep: {error}", file=sys.stderr)
         return EXIT_ERROR
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in EXTRA_PACKAGES:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRA_PACKAGES:
             raise
-        needed = f"this command needs {error.name}: install the extras with pip install 'lockstep[all]'"
+        extra = {"distributed": "cluster", "torch": "demo"}.get(package, "all")
+        needed = f"this command needs {package}: pip install '.[{extra}]' in a checkout of Lockstep"
         print(f"lockstep: {needed}", file=sys.stderr)
         return EXIT_ERROR
     except KeyboardInterrupt:

@@ -34,7 +34,14 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument(
         "--shapes", action="store_true", help="record operators' input shapes: for rooflines; costs training more"
     )
-    parser.add_argument("--url", default=DEFAULT_URL, help=f"the coordinator (default: {DEFAULT_URL})")
+    parser.add_argument(
+        "--coordinator",
+        "--url",  # as it was called before `lockstep top` had the same
+        dest="url",
+        metavar="URL",
+        default=DEFAULT_URL,
+        help=f"default: {DEFAULT_URL}",
+    )
     parser.add_argument("--token-file", metavar="FILE", help="file with the coordinator's API token")
     parser.add_argument("--no-wait", action="store_true", help="end when the request is accepted")
     parser.add_argument("--json", action="store_true", help="print the end as one JSON object, and no progress")

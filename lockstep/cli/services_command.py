@@ -53,11 +53,16 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
                 help="record what comes in, for `lockstep replay DIR`; short for --set record_directory=DIR",
             )
     up = commands.add_parser("up", help="exporter, coordinator and a broker in one process, on loopback")
-    up.add_argument("--root", help="directory shared with the training processes")
+    up.add_argument("--root", help="directory shared with the training processes (default: /dev/shm/lockstep)")
     up.add_argument("--state-directory", help="where incidents are kept (default: in memory only)")
     up.add_argument("--record", metavar="DIR", help="record what comes in, for `lockstep replay DIR`")
-    up.add_argument("--exporter-port", type=int, help="port of the exporter's /metrics")
-    up.add_argument("--coordinator-port", type=int, help="port of the coordinator's /metrics, API and page")
+    up.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="file with a token, which captures and changes need (default: none)",
+    )
+    up.add_argument("--exporter-port", type=int, help="port of the exporter's /metrics (default: 9855)")
+    up.add_argument("--coordinator-port", type=int, help="port of the coordinator's metrics, API, page (default: 9856)")
     up.add_argument("--broker-port", type=int, default=0, help="port of the embedded broker (default: a free one)")
     up.set_defaults(act=_up)
 
@@ -130,6 +135,7 @@ def _up(arguments: argparse.Namespace) -> int:
         coordinator_port=arguments.coordinator_port,
         broker_port=arguments.broker_port,
         record_directory=arguments.record,
+        api_token_file=arguments.token_file,
     )
 
     async def announce_and_run(stop: asyncio.Event) -> None:

@@ -38,6 +38,7 @@ class Up:
         broker_port: int = 0,
         batch_seconds: float = 0.2,
         record_directory: str | None = None,
+        api_token_file: str | None = None,
     ) -> None:
         self.root = Path(root or DEFAULT_ROOT)
         self.broker_port = broker_port or free_port()
@@ -62,7 +63,10 @@ class Up:
             CoordinatorConfig(
                 **bus,
                 **_given(
-                    http_port=coordinator_port, state_directory=state_directory, record_directory=record_directory
+                    http_port=coordinator_port,
+                    state_directory=state_directory,
+                    record_directory=record_directory,
+                    api_token_file=api_token_file,
                 ),
             )
         )

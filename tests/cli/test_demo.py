@@ -102,7 +102,7 @@ def test_the_view_says_who_waits_for_whom(terminal):
     )
     view.close()
     assert "250 ms" in output.getvalue()
-    assert "ranks 0 wait for rank 1" in output.getvalue()
+    assert "rank 0 waits for rank 1" in output.getvalue()
     assert ("compute fault since step 60" in output.getvalue()) is terminal
 
 

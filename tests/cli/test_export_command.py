@@ -57,6 +57,16 @@ def test_exported_rules_pass_promtool(tmp_path):
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+@pytest.mark.servers
+def test_the_examples_take_what_is_exported_beside_them(tmp_path):
+    """In the folder of `export all` Prometheus finds its rules, and Alertmanager takes its routes."""
+    assert export("all", tmp_path) == 0
+    for tool, file in (("promtool", "prometheus.example.yml"), ("amtool", "alertmanager.example.yml")):
+        word = ["check", "config"] if tool == "promtool" else ["check-config"]
+        checked = subprocess.run([tool, *word, str(tmp_path / file)], check=False, capture_output=True, text=True)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

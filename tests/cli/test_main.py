@@ -138,13 +138,16 @@ def test_run_needs_no_extra():
     assert not loaded & {"msgspec", "numpy", "aiohttp", "aiomqtt", "yaml", "rich", "torch", "prometheus_client"}
 
 
-@pytest.mark.parametrize(("command", "package"), [("up", "amqtt"), ("demo", "rich"), ("exporter", "aiohttp")])
-def test_a_base_install_says_what_a_service_needs(command, package):
+@pytest.mark.parametrize(
+    ("command", "package", "extra"),
+    [("up", "amqtt", "all"), ("demo", "rich", "all"), ("exporter", "aiohttp", "all"), ("demo", "torch", "demo")],
+)
+def test_a_base_install_says_what_a_service_needs(command, package, extra):
     """In a training image a command that needs an extra says so in one line."""
     code = f"import sys; sys.modules['{package}'] = None; from lockstep.cli.main import main; sys.exit(main(['{command}']))"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2
-    assert f"this command needs {package}" in ended.stderr
+    assert f"this command needs {package}: pip install '.[{extra}]'" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

@@ -16,7 +16,7 @@ from tests.helm.charts import pod_of
 from tests.support.servers import program
 
 LOOPBACK = "127.0.0.1"
-FIELDS = {"spec.nodeName": "node-a", "metadata.name": "pod-a"}
+FIELDS = {"spec.nodeName": "node-a", "metadata.name": "pod-a", "status.podIP": LOOPBACK}
 
 
 @dataclass

@@ -126,6 +126,15 @@ def test_monitors_name_the_jobs_of_the_rules():
     assert "lockstep-exporter" not in rules
 
 
+@pytest.mark.parametrize(("service", "monitor"), [("exporter", "podMonitor"), ("coordinator", "serviceMonitor")])
+def test_a_timeout_beyond_the_interval_is_refused(service, monitor):
+    """The operator would drop such a monitor with a line in its own log, and nobody would be scraped."""
+    with pytest.raises(Exception, match="scrapeTimeout: got 10s, expected at most the interval, 5s"):
+        render({service: {monitor: {"enabled": True, "interval": "5s"}}})
+    for interval, timeout in (("5s", "5s"), ("1m", "10s"), ("", "10s"), ("5s", "")):
+        assert render({service: {monitor: {"enabled": True, "interval": interval, "scrapeTimeout": timeout}}})
+
+
 def test_both_brokers_at_once_are_refused():
     """And none at all: said at the install, not by exporters that never connect."""
     for broker in ({"external": {"host": "mqtt"}}, {"mosquitto": {"enabled": False}}):
@@ -152,3 +161,47 @@ def test_images_by_registry_tag_and_digest():
     version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
     coordinator = pod_of(pick(items, "StatefulSet"))["containers"][0]["image"]
     assert coordinator == f"registry.example.internal/lockstep/coordinator:{version}"
+
+
+@pytest.mark.parametrize("mode", ["daemonset", "sidecar"])
+def test_an_exporter_tells_discovery_the_address_of_its_pod(mode):
+    """Its host name is unknown outside the pod; an address that is said in the values wins over the pod's."""
+
+    def advertised(values):
+        items = render(merged({"exporter": {"mode": mode}}, values))
+        pod = (
+            join_pod(items)["spec"]["initContainers"]
+            if mode == "sidecar"
+            else pod_of(pick(items, "DaemonSet"))["containers"]
+        )
+        (found,) = [one["env"] for one in pod if one["name"].endswith("exporter")]
+        return [one["valueFrom"] for one in found if one["name"] == "LOCKSTEP_EXPORTER_ADVERTISE_ADDRESS"]
+
+    assert advertised({}) == [{"fieldRef": {"fieldPath": "status.podIP"}}]
+    assert advertised({"exporter": {"config": {"advertise_address": "gate.example:9855"}}}) == []
+
+
+CHANGES = [
+    {"broker": {"protocol": "3.1.1"}},
+    {"broker": {"auth": {"coordinatorUsername": "judge"}}},
+    {"broker": {"auth": {"exporterUsername": "node"}}},
+    {"broker": {"mosquitto": {"port": 2883}}},
+    {"broker": {"mosquitto": {"maxPacketBytes": 1 << 24}}},
+    {"broker": {"mosquitto": {"extraConfig": "max_connections 20000"}}},
+    {"coordinator": {"apiToken": {"enabled": False}}},
+    {"coordinator": {"config": {"runs_max": 7}}},
+    {"exporter": {"config": {"batch_seconds": 2}}},
+    {"coordinator": {"policy": {"excess.floor_ratio": 0.03}}},
+]
+
+
+@pytest.mark.parametrize("values", CHANGES, ids=lambda values: "-".join(clear(values).split('"')[1::2]))
+def test_a_changed_configuration_is_a_new_pod(values):
+    """Of each workload whose files differ, and of no other; thresholds are read again without one."""
+    for owner, files in (("DaemonSet", "-exporter"), ("StatefulSet", "-coordinator"), ("Deployment", "-mosquitto")):
+        texts, notes = [], []
+        for release in ({}, values):
+            items = render(release)
+            texts.append(pick(items, "ConfigMap", files)["data"] | {"policy.yaml": ""})
+            notes.append(pick(items, owner)["spec"]["template"]["metadata"]["annotations"])
+        assert (texts[0] != texts[1]) == (notes[0] != notes[1]), owner

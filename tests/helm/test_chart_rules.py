@@ -66,13 +66,13 @@ def test_groups_and_alerts_can_be_left_out_and_labelled():
     """And nothing else goes with them; recorded series get no label, which would make others of them."""
     whole = {rule.get("alert", rule.get("record")) for group in rendered()["groups"] for rule in group["rules"]}
     spec = rendered(
-        disabledGroups=["lockstep.symptoms"],
-        disabledAlerts=["LockstepWatchdog"],
+        disabledGroups=["lockstep.monitor"],
+        disabledAlerts=["LockstepRunSlow"],
         additionalRuleLabels={"team": "ml", "severity": "info"},
     )
     left = {rule.get("alert", rule.get("record")): rule for group in spec["groups"] for rule in group["rules"]}
-    symptoms = {rule.name for group in rules.groups() if group.name == "lockstep.symptoms" for rule in group.rules}
-    assert whole - left.keys() == symptoms | {"LockstepWatchdog"}
+    monitor = {rule.name for group in rules.groups() if group.name == "lockstep.monitor" for rule in group.rules}
+    assert whole - left.keys() == monitor | {"LockstepRunSlow"}
     for rule in left.values():
         assert ("labels" in rule) == ("alert" in rule)
     assert left["LockstepSlowDeviceFound"]["labels"] == {"severity": "critical", "team": "ml"}

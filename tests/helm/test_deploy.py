@@ -1,13 +1,18 @@
 """Bare metal, Slurm, compose and the example manifests: what can be executed is, the rest is held to the chart and the code."""
 
+import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
+import socket
+import ssl
 import subprocess
 import sys
 from pathlib import Path
 
+import aiomqtt
 import pytest
 import yaml
 
@@ -18,6 +23,7 @@ from lockstep.cli.main import build_parser
 from lockstep.contracts.settings import build_config
 from tests.helm.charts import ROOT, join_pod, pick, render
 from tests.helm.kubernetes import NEWEST, SIDECARS_SINCE, check
+from tests.support.servers import free_port, program, running, wait_until
 
 DEPLOY, EXAMPLES = ROOT / "deploy", ROOT / "examples" / "kubernetes"
 FORMS = {"exporter": ExporterConfig, "coordinator": CoordinatorConfig}
@@ -53,6 +59,48 @@ def test_the_brokers_rules_are_the_charts():
     acl = pick(render({}), "ConfigMap", "-mosquitto")["data"]["acl"]
     rules = [line for line in (DEPLOY / "systemd" / "mosquitto.acl").read_text().splitlines() if line[:1] != "#"]
     assert [line for line in acl.splitlines() if line[:1] != "#"] == rules
+
+
+def installed_broker(folder):
+    """Run the commands of the page, in a folder for /etc/mosquitto; return the certificate that clients trust."""
+    (folder / "conf.d").mkdir()
+    page = ROOT / "docs" / "install-slurm.md"
+    block = re.search(r"^## 1\..*?^```\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)[1]
+    for line in block.replace("/etc/mosquitto", str(folder)).replace(" -g mosquitto", "").splitlines():
+        words = shlex.split(line)
+        if words[0] == "mosquitto_passwd":
+            words = [words[0], "-b", *words[1:], "word"]
+        if words[0] not in ("apt-get", "systemctl", "chgrp"):
+            subprocess.run([program(words[0]), *words[1:]], check=True, capture_output=True, cwd=ROOT)
+    return folder / "certs" / "ca.crt"
+
+
+@pytest.mark.servers
+async def test_the_broker_of_the_slurm_page(tmp_path):
+    """A certificate for the broker's name, two names that get in with their password, and nobody without."""
+    trusted = ssl.create_default_context(cafile=installed_broker(tmp_path))
+    trusted.verify_flags |= ssl.VERIFY_X509_STRICT  # as Python 3.13 asks
+    port, configuration = free_port(), tmp_path / "conf.d" / "lockstep.conf"
+    text = configuration.read_text().replace("/etc/mosquitto", str(tmp_path)).replace("8883", f"{port} 127.0.0.1")
+    configuration.write_text(text + ("user root\n" if os.geteuid() == 0 else ""))
+
+    def answers():
+        with (
+            contextlib.suppress(ConnectionRefusedError),
+            socket.create_connection(("127.0.0.1", port)) as plain,
+            trusted.wrap_socket(plain, server_hostname="broker.example.internal") as secure,
+        ):
+            return secure.version()
+
+    with running([program("mosquitto"), "-c", str(configuration)], tmp_path / "mosquitto.log"):
+        assert wait_until(answers, 20, "the broker's certificate, for the broker's name") in ("TLSv1.2", "TLSv1.3")
+        trusted.check_hostname = False  # held above
+        about = {"port": port, "tls_context": trusted}
+        for name in ("lockstep-exporter", "lockstep-coordinator"):
+            async with aiomqtt.Client("127.0.0.1", username=name, password="word", **about):
+                pass
+        with pytest.raises(aiomqtt.MqttError):
+            await aiomqtt.Client("127.0.0.1", username=name, password="other", **about).__aenter__()
 
 
 def slurm(script, tmp_path, **environment):

@@ -4,13 +4,17 @@ import contextlib
 import io
 import re
 import shlex
+import urllib.parse
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import yaml
 
-from coordinator.app import make_app
+import coordinator.app
+import exporter.app
+from coordinator.settings.config import CoordinatorConfig
+from exporter.config import ExporterConfig
 from lockstep.cli.main import build_parser
 from lockstep.contracts import batch_v1, control, messages, ring, topics
 from tests.helm.charts import CHART, ROOT, chart, merged, render
@@ -22,10 +26,11 @@ KINDS = {"configmap": "ConfigMap", "secret": "Secret", "service": "Service"}
 
 
 def commands(page: Path) -> list[list[str]]:
-    """Return the words of every command in the page's code blocks; `a && b` are two."""
+    """Return the words of every command in the page's code blocks; `a && b` are two, `a | b > file &` is a."""
     blocks = re.findall(r"^```(?:sh)?\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines() if line.strip()]
-    return [shlex.split(re.sub(r"\$\([^)]*\)", "1000", part)) for line in lines for part in line.split(" && ")]
+    parts = [re.sub(r"\$\([^)]*\)", "1000", part) for line in lines for part in line.split(" && ")]
+    return [shlex.split(re.split(r" (?:[|>] |&$)", part)[0]) for part in parts]
 
 
 def program(words: list[str]) -> list[str]:
@@ -50,7 +55,7 @@ def set_value(assignment: str) -> dict:
     path, _, text = assignment.partition("=")
     value = text[1:-1].split(",") if text.startswith("{") else yaml.safe_load(text)
     for key in reversed(path.split(".")):
-        value = {key: value if key != "tag" else str(value)}
+        value = {key: value if key != "tag" else text}
     return value
 
 
@@ -116,11 +121,12 @@ def test_docker_builds_name_a_dockerfile_and_compose_its_file():
 
 
 def test_paths_of_the_api_are_served():
-    """Each address that curl is given is a route of the coordinator."""
-    routes = {route.resource.canonical for route in make_app(None).router.routes()}
+    """Each address that curl is given is a route of the service that has this port."""
+    apps = {9855: exporter.app.make_app(lambda: None), 9856: coordinator.app.make_app(None)}
     for _, words in of("curl"):
         (address,) = [word for word in words if word.startswith("http")]
-        assert re.sub(r"^https?://[^/]+", "", address).partition("?")[0] in routes
+        where = urllib.parse.urlsplit(address)
+        assert where.path in {route.resource.canonical for route in apps[where.port].router.routes()}
 
 
 def test_the_versions_of_the_upgrade_page_are_those_of_the_code():
@@ -138,3 +144,16 @@ def test_the_versions_of_the_upgrade_page_are_those_of_the_code():
     assert rows["control block"] == str(control.CONTROL_VERSION)
     assert rows["topics"] == f"`{topics.PREFIX}`"
     assert batch_v1.VERSION == messages.STEP_BATCH_VERSION - 1
+
+
+def test_the_ports_are_the_same_everywhere():
+    """Code, chart, Prometheus's example, compose and the pages of the README: whoever learnt one knows all."""
+    for service, form in (("exporter", ExporterConfig), ("coordinator", CoordinatorConfig)):
+        port = form().http_port
+        assert yaml.safe_load((CHART / "values.yaml").read_text())[service]["port"] == port
+        jobs = yaml.safe_load((ROOT / "alerts" / "prometheus.example.yml").read_text())["scrape_configs"]
+        (job,) = [job for job in jobs if job["job_name"] == f"lockstep-{service}"]
+        assert job["static_configs"] == [{"targets": [f"localhost:{port}"]}]
+        compose = yaml.safe_load((ROOT / "deploy" / "compose" / "docker-compose.yml").read_text())["services"]
+        assert compose[service]["ports"] == [f"127.0.0.1:{port}:{port}"]
+    assert f"http://127.0.0.1:{port}/" in (ROOT / "README.md").read_text()

@@ -147,6 +147,15 @@ def test_a_job_is_monitored_through_what_the_chart_starts(release):
 
 
 @pytest.mark.servers
+def test_discovery_names_the_address_of_the_pod(release):
+    """Prometheus reaches what the coordinator tells it: the pod's address, where a host name would lead nowhere."""
+    targets = wait_until(
+        lambda: get_json(f"{release.url('coordinator')}/api/v1/targets"), 20, "an exporter's heartbeat"
+    )
+    assert [one["targets"] for one in targets] == [[f"{LOOPBACK}:{release.ports['exporter']}"]]
+
+
+@pytest.mark.servers
 def test_the_configuration_of_the_chart_is_in_force(release):
     """Thresholds of the mounted policy file, and a token that the API asks for."""
     policy = get_json(f"{release.url('coordinator')}/api/v1/policy")
@@ -162,14 +171,15 @@ def test_the_configuration_of_the_chart_is_in_force(release):
 
 @pytest.mark.servers
 def test_helm_tests_hook_passes(release):
-    """The hook's own command against the coordinator: ready means connected to the broker."""
+    """The hook's own command against the coordinator: connected to the broker, and with metrics for Prometheus."""
     hook = pick(release.items, "Pod", "-test")
     container = pod_of(hook)["containers"][0]
     environment = {one["name"]: release.node._inside(one["value"], {"/nowhere": CHART}) for one in container["env"]}
     command = [sys.executable, *container["command"][1:], *container["args"]]
     done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "200 ready\n"), done.stderr
-    gone = environment | {"URL": f"http://{LOOPBACK}:{free_port()}/-/ready"}
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.fullmatch(r"/-/ready 200 6 bytes\n/metrics 200 \d{4,} bytes\n", done.stdout)
+    gone = environment | {"URL": f"http://{LOOPBACK}:{free_port()}"}
     assert subprocess.run(command, env=os.environ | gone, capture_output=True, check=False).returncode == 1
 
 
@@ -255,12 +265,22 @@ def test_https_and_a_password_as_the_web_configuration_says(tmp_path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives directories away")
 def test_prepare_makes_the_directories_ready(tmp_path):
-    """The init container that runs as root: the shared directory hands its group on, the spool is the exporter's own."""
+    """The init container that runs as root: the shared directory hands its group on, the spool is the exporter's own.
+
+    With the capabilities that it asks for and no more, as a kubelet starts it: without a group of the pod in common the
+    kernel would clear the bit that hands the group on.
+    """
     prepare = {"enabled": True}
     items = render({"exporter": {"sharedGroup": 2000, "hostPath": {"spool": "/var/lib/lockstep", "prepare": prepare}}})
     node, item = Node(tmp_path, items), pick(items, "DaemonSet")
     command, environment = node.container(item, "prepare", init=True)
-    subprocess.run(command, env=environment, check=True)
+    pod = pod_of(item)
+    context = pod["initContainers"][0]["securityContext"]
+    bounds = ",".join(["-all", *(f"+{name.lower()}" for name in context["capabilities"]["add"])])
+    user = [f"--reuid={context['runAsUser']}", f"--regid={context['runAsGroup']}"]
+    groups = f"--groups={pod['securityContext']['fsGroup']}"
+    as_said = ["setpriv", *user, groups, f"--bounding-set={bounds}", "--inh-caps=-all", "--no-new-privs"]
+    subprocess.run([*as_said, *command], env=environment, check=True)
     rings, spool = node.folder(item, "lockstep-rings").stat(), (node.folder(item, "spool") / "spool").stat()
     assert (rings.st_uid, rings.st_gid, rings.st_mode & 0o7777) == (0, 2000, 0o3770)
     assert (spool.st_uid, spool.st_gid, spool.st_mode & 0o7777) == (65532, 2000, 0o700)

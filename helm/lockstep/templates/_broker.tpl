@@ -61,3 +61,43 @@
 {{- end -}}
 {{- dict "all" $all | toJson -}}
 {{- end -}}
+
+{{/* What mosquitto reads: a change of either is a new pod. */}}
+{{- define "lockstep.mosquitto.config" -}}
+listener {{ include "lockstep.broker.port" . }}
+allow_anonymous false
+password_file /mosquitto/auth/passwd
+acl_file /mosquitto/config/acl
+{{- if .Values.broker.tls.enabled }}
+cafile /mosquitto/certs/ca.crt
+certfile /mosquitto/certs/tls.crt
+keyfile /mosquitto/certs/tls.key
+tls_version tlsv1.2
+{{- end }}
+persistence false
+log_dest stdout
+connection_messages {{ .Values.broker.mosquitto.logConnections }}
+# Beyond the largest message of ours; a batch of a full node is far below.
+max_packet_size {{ int64 .Values.broker.mosquitto.maxPacketBytes }}
+{{- with .Values.broker.mosquitto.extraConfig }}
+{{ . }}
+{{- end }}
+{{- end -}}
+
+{{- define "lockstep.mosquitto.rules" -}}
+user {{ .Values.broker.auth.exporterUsername }}
+topic write lockstep/v1/run/+/steps/+
+topic write lockstep/v1/run/+/announce/+
+topic write lockstep/v1/run/+/answer/+
+topic write lockstep/v1/run/+/summary/+
+topic write lockstep/v1/node/+/alive
+topic read lockstep/v1/run/+/request/+
+
+user {{ .Values.broker.auth.coordinatorUsername }}
+topic read lockstep/v1/run/+/steps/+
+topic read lockstep/v1/run/+/announce/+
+topic read lockstep/v1/run/+/answer/+
+topic read lockstep/v1/run/+/summary/+
+topic read lockstep/v1/node/+/alive
+topic write lockstep/v1/run/+/request/+
+{{- end -}}

@@ -23,6 +23,13 @@ env:
       fieldRef:
         {{- /* A sidecar is one of several on its node, so it is named by its pod. */}}
         fieldPath: {{ ternary "metadata.name" "spec.nodeName" (eq .Values.exporter.mode "sidecar") }}
+  {{- /* A pod's host name means nothing outside it, and discovery hands this on to Prometheus. */}}
+  {{- if not .Values.exporter.config.advertise_address }}
+  - name: LOCKSTEP_EXPORTER_ADVERTISE_ADDRESS
+    valueFrom:
+      fieldRef:
+        fieldPath: status.podIP
+  {{- end }}
   {{- with .Values.exporter.extraEnv }}
   {{- toYaml . | nindent 2 }}
   {{- end }}

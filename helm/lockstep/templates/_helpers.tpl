@@ -296,6 +296,10 @@ from:
 {{- end -}}
 
 {{- define "lockstep.scrape" -}}
+{{- $seconds := "^[0-9]+s$" -}}
+{{- if and (regexMatch $seconds .interval) (regexMatch $seconds .scrapeTimeout) (gt (trimSuffix "s" .scrapeTimeout | int) (trimSuffix "s" .interval | int)) -}}
+{{- fail (printf "scrapeTimeout: got %s, expected at most the interval, %s: the operator would leave the monitor out" .scrapeTimeout .interval) -}}
+{{- end -}}
 {{- with .interval }}
 interval: {{ . }}
 {{- end }}

@@ -84,7 +84,8 @@ def _headline(run: dict[str, Any]) -> str:
     slow = [str(rank) for rank in run["slow_ranks"]]
     if slow:
         others = [str(rank["rank"]) for rank in run["ranks"] if rank["rank"] not in run["slow_ranks"]]
-        text += f"  ranks {', '.join(others)} wait for rank {', '.join(slow)}"
+        who = f"rank {others[0]} waits" if len(others) == 1 else f"ranks {', '.join(others)} wait"
+        text += f"  {who} for rank {', '.join(slow)}"
     return text
 
 
@@ -129,7 +130,16 @@ def print_verdict(console: Console, verdict: Verdict) -> None:
     injected = "no fault"
     if verdict.faulty_rank is not None:
         injected = f"{verdict.fault} on rank {verdict.faulty_rank} from step {verdict.fault_step}"
-    console.print(f"Injected: {injected}. The verdict is {'right' if verdict.correct else 'WRONG'}.")
+    console.print(f"Injected: {injected}. The verdict is {_judgement(verdict)}.")
+
+
+def _judgement(verdict: Verdict) -> str:
+    if verdict.correct:
+        return "right"
+    is_as_injected = (verdict.rank, verdict.cause) == (verdict.faulty_rank, verdict.fault) and verdict.incidents == 1
+    if is_as_injected and verdict.function is None:
+        return "INCOMPLETE: rank and cause are right, no function was captured in time, as happens on a busy machine"
+    return "WRONG"
 
 
 def draw_verdict(file: Path, verdict: Verdict) -> None:

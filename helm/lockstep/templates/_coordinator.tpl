@@ -1,0 +1,16 @@
+{{/* The file of the service; what is in it needs a new pod when it changes, what is in policy.yaml does not. */}}
+{{- define "lockstep.coordinator.config" -}}
+{{- $coordinator := .Values.coordinator -}}
+{{- include "lockstep.brokerConfig" (dict "root" . "service" "coordinator") }}
+http_host: 0.0.0.0
+http_port: {{ int64 $coordinator.port }}
+state_directory: /var/lib/lockstep/state
+{{- if $coordinator.recording.enabled }}
+record_directory: /var/lib/lockstep/recording
+{{- end }}
+{{- if $coordinator.apiToken.enabled }}
+api_token_file: /etc/lockstep-token/token
+{{- end }}
+policy_file: /etc/lockstep/policy.yaml
+{{- include "lockstep.ownConfig" $coordinator.config }}
+{{- end -}}

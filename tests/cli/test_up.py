@@ -1,0 +1,42 @@
+"""`lockstep up`: the services of one machine, told by flags."""
+
+import json
+import sys
+import urllib.error
+import urllib.request
+
+import pytest
+
+from lockstep.cli.main import build_parser
+from tests.support.servers import free_port, get, running, wait_until
+
+UP = [sys.executable, "-m", "lockstep.cli.main", "up"]
+
+
+@pytest.mark.servers
+def test_with_a_token_file_things_can_be_changed(tmp_path):
+    """Who has the token may change a threshold; nobody else may."""
+    (tmp_path / "token").write_text("word-of-many-letters\n")
+    port = free_port()
+    ports = [f"--coordinator-port={port}", "--exporter-port=0"]
+    command = [*UP, f"--root={tmp_path}", f"--token-file={tmp_path / 'token'}", *ports]
+
+    def change(headers):
+        body = json.dumps({"excess.floor_ratio": 0.03}).encode()
+        url = f"http://127.0.0.1:{port}/api/v1/policy"
+        with urllib.request.urlopen(urllib.request.Request(url, body, headers, method="PATCH")) as answer:
+            return answer.status
+
+    with running(command, tmp_path / "up.log"):
+        wait_until(lambda: get(f"http://127.0.0.1:{port}/-/healthy"), 60, "lockstep up is healthy")
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            change({})
+        assert change({"Authorization": "Bearer word-of-many-letters"}) == 200
+
+
+@pytest.mark.parametrize("words", [["up"], ["top"], ["profile", "job", "--ranks", "0"]], ids=lambda words: words[0])
+def test_one_name_for_one_thing(words):
+    """The token's file, and the coordinator's address where one is asked, are said alike everywhere."""
+    assert build_parser().parse_args([*words, "--token-file", "token"]).token_file == "token"
+    if words != ["up"]:
+        build_parser().parse_args([*words, "--coordinator", "http://127.0.0.1:9856"])
