@@ -25,6 +25,7 @@ from lockstep.trace.intervals import merged
 
 SLOW_RANK, SLOW_LINK = ("waiting_for_straggler", "slow_link")
 RULE = "waiting in collectives"
+_BLAME_RANKS = 4  # of the recordings that the share to blame is from
 
 Times = NDArray[np.float64]
 
@@ -187,6 +188,15 @@ def judge_waiting(table: CollectiveTable, window_ns: int) -> list[Finding] | Not
     return sorted(found, key=lambda each: -(each.lost_ns or 0))
 
 
+def blame_limit(rank_count: int) -> float:
+    """Return the share of all waiting from which one of so many ranks is named.
+
+    `BLAME_SHARE` is of 4 ranks and more. Of fewer each causes more by chance: pairs of the healthy recording's ranks
+    have up to 0.73, three of them up to 0.55.
+    """
+    return max(BLAME_SHARE.value, 1 - (1 - BLAME_SHARE.value) * rank_count / _BLAME_RANKS)
+
+
 def _judged(waiting: GroupWaiting, window_ns: int) -> Finding | None:
     total = float(waiting.caused_ns.sum())
     at = int(waiting.caused_ns.argmax())
@@ -195,7 +205,7 @@ def _judged(waiting: GroupWaiting, window_ns: int) -> Finding | None:
     if ratio < WAIT_RATIO.value or total <= 0 or lost_ns < WORTH_RATIO.value * window_ns:
         return None
     share = waiting.caused_ns[at] / total
-    if share < BLAME_SHARE.value:
+    if share < blame_limit(len(waiting.ranks)):
         return None
     rank = waiting.ranks[at]
     others = np.delete(waiting.waited_ns, at)

@@ -115,10 +115,15 @@ def operator_rooflines(
 
 
 def by_operator(points: Iterable[OperatorPoint]) -> list[OperatorPoint]:
-    """Return one point for each operator, format and verdict, longest first; `shapes` are those of the longest part."""
-    parts: dict[tuple[str, str, str], list[OperatorPoint]] = defaultdict(list)
+    """Return one point for each operator, format, roof and verdict, longest first.
+
+    `shapes` are those of the longest part. Products of fp32 that only tensor cores can reach are held against another
+    roof than the slower ones, and are not added to them.
+    """
+    parts: dict[tuple[str, str, str, str], list[OperatorPoint]] = defaultdict(list)
     for point in points:
-        parts[point.operator, point.number_format, point.verdict].append(point)
+        roof = "" if point.roof is None else point.roof.number_format
+        parts[point.operator, point.number_format, roof, point.verdict].append(point)
     joined = [
         replace(
             max(part, key=lambda each: each.device_ns),

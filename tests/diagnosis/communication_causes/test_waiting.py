@@ -7,6 +7,7 @@ import pytest
 
 from lockstep.diagnosis.communication_causes.matching import match_collectives
 from lockstep.diagnosis.communication_causes.waiting import (
+    blame_limit,
     computed_before_ns,
     group_waiting,
     judge_transmission,
@@ -58,6 +59,18 @@ def test_waits_are_the_same_with_and_without_a_common_clock(shared):
     assert table.clock_is_shared == shared
     assert waited_ns(table) / MS == pytest.approx(np.tile([20, 17, 0, 15], (5, 1)))
     assert transmission_ns(table) / MS == pytest.approx(4)
+
+
+@pytest.mark.parametrize(
+    ("delays_ms", "named"),
+    [([[0, 40], [0, 40], [0, 40], [12, 0]], [1]), ([[0, 40], [0, 40], [16, 0], [16, 0]], [])],
+)
+def test_one_of_two_ranks_must_cause_nearly_all_waiting(delays_ms, named):
+    """Of two ranks one causes 0.7 of the waiting by chance easily, of the healthy recording's: 0.9 names it, 0.7 not."""
+    arrivals = [[(at * 100 + delay) * MS for delay in delays] for at, delays in enumerate(delays_ms, 1)]
+    told = judge_waiting(match_collectives(job(arrivals, 4 * MS)), WINDOW_NS // 10)
+    assert [finding.ranks for finding in told] == [(rank,) for rank in named]
+    assert (blame_limit(2), blame_limit(3), blame_limit(4), blame_limit(8)) == pytest.approx((0.8, 0.7, 0.6, 0.6))
 
 
 def test_clocks_that_are_not_shared_do_not_matter():
