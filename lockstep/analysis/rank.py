@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+import numpy.ma  # noqa: F401 - `np.unique` imports it when first called, which would be in the middle of a trace
+
 from lockstep.analysis.answers import Answers
 from lockstep.analysis.evidence import NOTHING, Evidence
 from lockstep.diagnosis.communication_causes.collectives import RankCollectives, collectives_of

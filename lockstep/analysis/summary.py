@@ -28,6 +28,8 @@ PATTERNS_MAX = 100
 """Of one rank, with stacks 500 bytes each; PerfTracker meets at most 20 functions that matter."""
 _PATTERNS_LEAST, _PATTERNS_TOGETHER = 10, 20_000
 """Of each of many ranks, and of all of them: 10,000 ranks make 50 MB."""
+_NAMED_MAX = 64
+"""Ranks of a finding that each of them repeats; what more ranks share is told once, for all."""
 REST = "(rest)"
 NO_KIND = GroupKind(None, "not looked at")
 
@@ -40,7 +42,7 @@ def summary_of(cluster: ClusterAnalysis, paths: Mapping[int, str], skipped: Iter
     return {
         "format": FORMAT,
         "tool": f"lockstep analyze {lockstep.__version__}",
-        "ranks": [_rank(each, paths.get(each.rank, ""), rates, patterns_max) for each in cluster.ranks],
+        "ranks": [_rank(each, cluster, paths.get(each.rank, ""), rates, patterns_max) for each in cluster.ranks],
         "collectives": [_total(each) for each in cluster.collectives],
         "groups": [_group(each, cluster.kinds.get(each.group, NO_KIND)) for each in cluster.groups],
         "localisation": [
@@ -57,7 +59,13 @@ def summary_of(cluster: ClusterAnalysis, paths: Mapping[int, str], skipped: Iter
     }
 
 
-def _rank(analysis: RankAnalysis, path: str, rates: Mapping[Any, float | None], patterns_max: int) -> dict[str, Any]:
+def _rank(
+    analysis: RankAnalysis,
+    cluster: ClusterAnalysis,
+    path: str,
+    rates: Mapping[Any, float | None],
+    patterns_max: int,
+) -> dict[str, Any]:
     about = analysis.about
     totals = [] if analysis.collectives is None else totals_of_rank(analysis.collectives)
     patterns = [] if analysis.patterns is None else analysis.patterns.patterns[:patterns_max]
@@ -81,9 +89,22 @@ def _rank(analysis: RankAnalysis, path: str, rates: Mapping[Any, float | None], 
         "patterns": [_pattern(each) for each in patterns],
         "roofline": _roofline(analysis.rooflines),
         "components": None if held is None else [{"bound": name, "share": _real(held[name])} for name in held],
-        "findings": [_finding(each) for each in analysis.findings],
+        "findings": [_finding(each) for each in _findings_of(analysis, cluster)],
         "not_judged": [_not_judged(each) for each in analysis.not_judged],
     }
+
+
+def _findings_of(analysis: RankAnalysis, cluster: ClusterAnalysis) -> list[Finding]:
+    """Return what a rank shows by itself, and what only a look at all ranks finds on it."""
+    own = {(each.bottleneck, each.cause, each.subject) for each in analysis.findings}
+    shared = [
+        each
+        for each in cluster.findings
+        if len(each.ranks) <= _NAMED_MAX
+        and analysis.rank in each.ranks
+        and (each.bottleneck, each.cause, each.subject) not in own
+    ]
+    return [*analysis.findings, *shared]
 
 
 def _steps(steps: Steps) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def build_calls(columns: TraceColumns) -> CallTree:
     schedule; else from the thread's first event to its last. Spans are cut to it. A trace without host events gives no
     nodes and an empty window. Events of no length are left out: the clock did not separate them from their neighbours.
     """
-    host = np.isin(columns.category, [columns.category_code(category) for category in _CATEGORIES])
+    host = columns.of_categories(*_CATEGORIES)
     marks = host & columns.named(_matches(_MARK))
     host &= columns.duration_ns > 0
     if not host.any():

@@ -182,5 +182,10 @@ class TraceColumns:
 
     def named(self, accept: Callable[[str], bool]) -> Mask:
         """Return which events have an accepted name; each name is looked at once."""
-        accepted: Mask = np.fromiter(map(accept, self.names), np.bool_, len(self.names))[self.name]
-        return accepted
+        accepted: Mask = np.fromiter(map(accept, self.names), np.bool_, len(self.names))
+        return accepted.take(self.name) if accepted.any() else np.zeros(len(self), np.bool_)
+
+    def of_categories(self, *categories: str) -> Mask:
+        """Return which events are of these categories."""
+        accepted: Mask = np.array([each in categories for each in self.categories], np.bool_)
+        return accepted.take(self.category)

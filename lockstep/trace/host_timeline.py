@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from lockstep.trace import names
 from lockstep.trace.columns import ABSENT, ANNOTATION, COPY, DRIVER, OPERATOR, PYTHON, RUNTIME, TraceColumns
 from lockstep.trace.intervals import Intervals, merged
-from lockstep.trace.spans import flatten
+from lockstep.trace.spans import flatten, in_order
 from lockstep.trace.waiting import SHORTEST_WAIT_NS
 
 _ENGINE_PREFIX = "autograd::engine::"
@@ -94,7 +94,7 @@ class _Reader:
         self._columns = columns
         self._training = training
         loader = columns.named(lambda name: names.kind_of(name, ANNOTATION) == names.DATA_KIND)
-        call = np.isin(columns.category, [columns.category_code(each) for each in (RUNTIME, DRIVER)])
+        call = columns.of_categories(RUNTIME, DRIVER)
         operator = columns.category == columns.category_code(OPERATOR)
         frame = columns.category == columns.category_code(PYTHON)
         in_training = columns.thread == training
@@ -115,7 +115,7 @@ class _Reader:
         columns = self._columns
         events = np.flatnonzero(self._nests & (columns.thread == thread))
         rank = np.array([_RANK.get(category, 0) for category in columns.categories], np.int8)[columns.category[events]]
-        events = events[np.lexsort((rank, -columns.duration_ns[events], columns.start_ns[events]))]
+        events = events[in_order(columns.start_ns[events], rank, -columns.duration_ns[events])]
         flat = flatten(columns.start_ns[events], columns.end_ns[events])
         start_ns, end_ns, event = flat.start_ns, flat.end_ns, events[flat.place]
         owner = events[self._owners(events, flat.caller)[flat.place]]

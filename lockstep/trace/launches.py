@@ -21,8 +21,7 @@ def launches_of(columns: TraceColumns) -> NDArray[np.int64]:
 def _launches(columns: TraceColumns) -> NDArray[np.int64]:
     launch = np.full(len(columns), ABSENT, np.int64)
     known = columns.correlation > NO_CORRELATION
-    calls = [columns.category_code(category) for category in (RUNTIME, DRIVER)]
-    callers = np.flatnonzero(known & np.isin(columns.category, calls))
+    callers = np.flatnonzero(known & columns.of_categories(RUNTIME, DRIVER))
     launched = np.flatnonzero(known & columns.on_device)
     if not len(callers) or not len(launched):
         return launch

@@ -4,6 +4,7 @@ Frames are `file(line): function`, modules `nn.Module: Class_3`, annotations wha
 """
 
 import re
+from functools import lru_cache
 
 from lockstep.trace.columns import OPERATOR
 
@@ -46,7 +47,12 @@ def tidy(name: str) -> str:
     Addresses and instance numbers go; installed files keep the path below their library, other absolute paths their
     last two parts; relative ones (torch strips what stands in sys.path) stay.
     """
-    name = _ADDRESS.sub("", name[:_LOOKED_AT_CHARS])
+    return _tidied(name[:_LOOKED_AT_CHARS])
+
+
+@lru_cache(maxsize=8192)
+def _tidied(name: str) -> str:
+    name = _ADDRESS.sub("", name)
     name = _INSTANCE.sub(r"\1", name)
     name = _INSTALLED.sub("", name)
     name = _ABSOLUTE.sub(r"\1", name)

@@ -1,6 +1,6 @@
 """Spans of one thread that nest in time: which is innermost when, which is called by which, how deep."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,21 @@ class Flat(NamedTuple):
 
 _NONE = np.zeros(0, np.int64)
 _NOTHING = Flat(*[_NONE] * len(Flat._fields))
+
+
+def in_order(start_ns: NDArray[np.int64], *ties: NDArray[Any]) -> NDArray[np.intp]:
+    """Return the order by start, of those that start together by `ties`, the last one first: that of `np.lexsort`.
+
+    Profilers write a thread's spans nearly in order, and few start together: so it takes a tenth of the time.
+    """
+    order = np.argsort(start_ns, kind="stable")
+    sorted_ns = start_ns[order]
+    alike = sorted_ns[1:] == sorted_ns[:-1]
+    if alike.any():
+        places = np.flatnonzero(np.append(alike, [False]) | np.concatenate(([False], alike)))
+        tied = order[places]
+        order[places] = tied[np.lexsort((*(each[tied] for each in ties), start_ns[tied]))]
+    return order
 
 
 def flatten(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Flat:

@@ -156,7 +156,7 @@ def _is_boundary(name: str) -> bool:
 
 
 def _host(columns: TraceColumns) -> Mask:
-    host: Mask = np.isin(columns.category, [columns.category_code(each) for each in (PYTHON, OPERATOR, ANNOTATION)])
+    host: Mask = columns.of_categories(PYTHON, OPERATOR, ANNOTATION)
     return host
 
 

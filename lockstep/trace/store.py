@@ -1,8 +1,9 @@
 """Trace columns as one Parquet file, for later drill-down; what is read is what was written, to the last field.
 
-One row per event. Times and ids are packed as differences, codes as dictionaries, all with zstd. What the codes stand
-for, and what the trace says about itself, is JSON in the file's metadata: `lockstep.trace` in plain text, and
-`lockstep.trace.tables` packed with zstd as base64, for footers are not compressed.
+One row per event. Times and ids are packed as differences, durations as a dictionary where that is smaller, codes byte
+by byte: their upper bytes are alike. All of it goes through zstd. What the codes stand for, and what the trace says
+about itself, is JSON in the file's metadata: `lockstep.trace` in plain text, and `lockstep.trace.tables` packed with
+zstd as base64, for footers are not compressed.
 """
 
 import base64
@@ -36,9 +37,9 @@ _ABOUT_KEY = b"lockstep.trace"
 _TABLES_KEY = b"lockstep.trace.tables"
 _LEVEL = 3
 _SMALL_EVENTS = 1 << 14
-_SMALL_LEVEL = 12
-"""Of a trace with fewer events, where it costs milliseconds; its durations, few of which differ, go by dictionary."""
-_PACKED = ("start_ns", "duration_ns", "correlation", "external", "sequence")
+_SMALL_LEVEL, _SMALL_TABLES_LEVEL = 12, 19
+"""Of a trace with fewer events, where it costs milliseconds."""
+_IDS = ("correlation", "external", "sequence")
 _CODED = {
     "name": "names",
     "category": "categories",
@@ -52,11 +53,19 @@ _CODED = {
 """Columns of codes, and the tables that they point into."""
 _ALWAYS = ("name", "category", "thread")
 _TYPES = {
-    **dict.fromkeys((*_PACKED, "bytes"), pa.int64()),
+    **dict.fromkeys(("start_ns", "duration_ns", *_IDS, "bytes"), pa.int64()),
     **dict.fromkeys(_CODED, pa.int32()),
     "work": pa.int8(),
 }
-
+_DIFFERENCES, _BYTE_BY_BYTE = "DELTA_BINARY_PACKED", "BYTE_STREAM_SPLIT"
+_ENCODINGS = {
+    **dict.fromkeys(("start_ns", "correlation", "external"), _DIFFERENCES),
+    **dict.fromkeys(("work", *(name for name in _CODED if name != "stream")), _BYTE_BY_BYTE),
+    "sequence": "PLAIN",
+}
+"""Of columns without a dictionary, the smallest on the recordings at hand; that of durations depends on the trace."""
+_TRIED_EVENTS = 1 << 16
+"""So many durations are packed in either way to see which is smaller."""
 
 _START_MAX_NS = int(times.START_MAX_US) * 1000 + times.BASE_MAX_NS
 _DURATION_MAX_NS = int(times.DURATION_MAX_US) * 1000
@@ -120,7 +129,8 @@ def write_columns(columns: TraceColumns, path: Path) -> None:
         "tables_bytes": len(text),
         "about": asdict(columns.about),
     }
-    packed = pa.Codec("zstd", compression_level=_level(len(columns))).compress(text, asbytes=True)
+    tables_level = _LEVEL if len(columns) >= _SMALL_EVENTS else _SMALL_TABLES_LEVEL
+    packed = pa.Codec("zstd", compression_level=tables_level).compress(text, asbytes=True)
     own = {"collective": collective, "sync": sync}
     arrays = [pa.array(own[name] if name in own else getattr(columns, name), kind) for name, kind in _TYPES.items()]
     table = pa.Table.from_arrays(arrays, schema=pa.schema(list(_TYPES.items())))
@@ -129,23 +139,42 @@ def write_columns(columns: TraceColumns, path: Path) -> None:
 
 def _write(table: pa.Table, metadata: dict[bytes, bytes], path: Path) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}")
-    packed = [name for name in _PACKED if name != "duration_ns" or table.num_rows >= _SMALL_EVENTS]
     try:
-        with pq.ParquetWriter(
-            part,
-            table.schema,
-            compression="zstd",
-            compression_level=_level(table.num_rows),
-            use_dictionary=[name for name in _TYPES if name not in packed],
-            column_encoding=dict.fromkeys(packed, "DELTA_BINARY_PACKED"),
-            write_statistics=False,
-            store_schema=False,  # it would hold the metadata a second time
-        ) as writer:
+        with _writer(part, table) as writer:
             writer.write_table(table)
             writer.add_key_value_metadata(metadata)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _writer(sink: Path | pa.NativeFile, table: pa.Table, *, durations_differ: bool | None = None) -> pq.ParquetWriter:
+    """Return a writer for a table; whether durations are packed as differences is tried out if it is not given."""
+    if durations_differ is None:
+        durations_differ = _durations_differ(table)
+    encodings = _ENCODINGS | ({"duration_ns": _DIFFERENCES} if durations_differ else {})
+    return pq.ParquetWriter(
+        sink,
+        table.schema,
+        compression="zstd",
+        compression_level=_level(table.num_rows),
+        use_dictionary=[name for name in table.column_names if name not in encodings],
+        column_encoding={name: encoding for name, encoding in encodings.items() if name in table.column_names},
+        write_statistics=False,
+        store_schema=False,  # it would hold the metadata a second time
+    )
+
+
+def _durations_differ(table: pa.Table) -> bool:
+    """Whether durations take less as differences than as a dictionary: few of them differ in most traces."""
+    tried = table.select(["duration_ns"]).slice(0, _TRIED_EVENTS)
+    size_bytes = {}
+    for differ in (False, True):
+        with pa.BufferOutputStream() as sink:
+            with _writer(sink, tried, durations_differ=differ) as writer:
+                writer.write_table(tried)
+            size_bytes[differ] = int(sink.tell())
+    return size_bytes[True] < size_bytes[False]
 
 
 def _level(events: int) -> int:

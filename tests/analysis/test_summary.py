@@ -75,6 +75,14 @@ def test_findings_groups_and_localisation_agree(summary):
     assert told[SLEEP]["ranks"] == [2]
 
 
+def test_a_rank_has_what_was_found_on_it(summary):
+    """Who reads the entry of one rank finds there what only a look at all ranks could tell too, each cause once."""
+    told = {(each["cause"], each["subject"], rank) for each in summary["findings"] for rank in each["ranks"]}
+    by_rank = [(each["cause"], each["subject"], rank["rank"]) for rank in summary["ranks"] for each in rank["findings"]]
+    assert sorted(by_rank) == sorted(told)
+    assert {("waiting_for_straggler", 2), ("slow_function", 2)} <= {(cause, rank) for cause, _, rank in told}
+
+
 def test_long_lists_are_cut_and_still_sum():
     """A hundred operators and steps: 50 and the rest, 64 steps."""
     events = []

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lockstep.trace.columns import ABSENT
-from lockstep.trace.spans import flatten
+from lockstep.trace.spans import flatten, in_order
 
 
 def _of(*spans):
@@ -65,3 +65,16 @@ def test_spans_are_flattened_as_a_plain_reading_says(seed):
         assert (found[start:end] == ABSENT).all()
         found[start:end] = place
     assert found.tolist() == innermost
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_order_is_that_of_a_sort_by_all_keys(seed):
+    """Nearly in order or not at all, with many ties, few, or none; equal spans keep the order of the file."""
+    random = np.random.default_rng(seed)
+    count, starts = int(random.integers(0, 60)), int(random.choice([2, 40, 1 << 60]))
+    start_ns = random.integers(-starts, starts, count)
+    if seed % 2:
+        start_ns.sort()
+    rank, length_ns = random.integers(0, 2, count).astype(np.int8), random.integers(0, 3, count)
+    expected = np.lexsort((rank, -length_ns, start_ns))
+    assert in_order(start_ns, rank, -length_ns).tolist() == expected.tolist()

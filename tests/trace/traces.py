@@ -43,13 +43,13 @@ def document(events, *, base_ns: int | None = BASE_NS, layout="torch") -> bytes:
 
 
 def _numbers(text: str) -> str:
+    """Unquote the event's own times, which come before its arguments: those may have keys of the same names."""
     for key in ("ts", "dur"):
-        start = 0
-        while (start := text.find(f'"{key}": "', start)) >= 0:
-            value = start + len(key) + 4
+        at = text.find(f'"{key}": "')
+        if at >= 0:
+            value = at + len(key) + 4
             end = text.index('"', value + 1)
             text = text[:value] + text[value + 1 : end] + text[end + 1 :]
-            start = value
     return text
 
 

@@ -35,7 +35,10 @@ class Why(StrEnum):
     @property
     def is_guess(self) -> bool:
         """Whether time alone says so, and no record of the profiler."""
-        return self in {Why.ALIGNMENT, Why.RAN_LAST}
+        return self in _GUESSES
+
+
+_GUESSES = frozenset({Why.ALIGNMENT, Why.RAN_LAST})
 
 
 class Segment(NamedTuple):
@@ -78,15 +81,15 @@ class CriticalPath:
 
     def guessed_ns(self) -> int:
         """Return the time of the segments to which time alone led, and no record of the profiler."""
-        return sum(each.end_ns - each.start_ns for each in self.segments if each.why.is_guess)
+        return sum(end_ns - start_ns for _, _, start_ns, end_ns, _, why in self.segments if why in _GUESSES)
 
 
 def ranked(path: CriticalPath) -> list[PathShare]:
     """Return what lies on a path, most time first; the ns sum to the window."""
     found: defaultdict[tuple[str, PathClass], list[int]] = defaultdict(lambda: [0, 0])
-    for segment in path.segments:
-        share = found[segment.name, segment.path_class]
-        share[0] += segment.end_ns - segment.start_ns
+    for name, path_class, start_ns, end_ns, _, _ in path.segments:
+        share = found[name, path_class]
+        share[0] += end_ns - start_ns
         share[1] += 1
     shares = (PathShare(*key, ns, count) for key, (ns, count) in found.items())
     return sorted(shares, key=lambda share: (-share.ns, share.name, share.path_class))

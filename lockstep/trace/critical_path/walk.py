@@ -25,8 +25,13 @@ HANDED_OVER_NS = 100_000
 (once 153), and more than 2 ms where the thread was itself waiting for one."""
 
 _LONG_AGO = -(1 << 63)
-_TIES = (Why.LAUNCH, Why.STREAM, Why.RECORDED_WAIT)
-"""Of what allowed work to begin at one and the same time the later one here goes first."""
+_END, _STREAM, _LAUNCH, _RECORDED_WAIT = Why.END, Why.STREAM, Why.LAUNCH, Why.RECORDED_WAIT
+_THREAD, _ALIGNMENT, _RAN_LAST = Why.THREAD, Why.ALIGNMENT, Why.RAN_LAST
+_COMPUTE, _HOST, _GAP, _IDLE = PathClass.COMPUTE, PathClass.HOST, PathClass.GAP, PathClass.IDLE
+"""Members of enums cost ten times a global to look up, and every step of the walk needs some."""
+_COMPUTES, _WAITS_FOR_DEVICE, _WAITS_FOR_THREAD = (
+    int(each) for each in (Activity.COMPUTE, Activity.WAITS_FOR_DEVICE, Activity.WAITS_FOR_THREAD)
+)
 
 
 class _Place(NamedTuple):
@@ -36,10 +41,6 @@ class _Place(NamedTuple):
     why: Why
     op: int = ABSENT
     thread: int = 0
-
-
-def _when(place: _Place) -> tuple[int, int]:
-    return place.time_ns, _TIES.index(place.why)
 
 
 class _Thread:
@@ -96,11 +97,11 @@ class PathFinder:
         until_ns = [thread.ran_last(time_ns) for thread in self._threads]
         for op in under_way:
             if self._lanes.end_ns[op] == time_ns:
-                return _Place(time_ns, Why.END, op)
+                return _Place(time_ns, _END, op)
         if time_ns in until_ns:
-            return _Place(time_ns, Why.END, thread=until_ns.index(time_ns))
+            return _Place(time_ns, _END, thread=until_ns.index(time_ns))
         if under_way:
-            return _Place(time_ns, Why.END, max(under_way, key=lambda op: self._lanes.start_ns[op]))
+            return _Place(time_ns, _END, max(under_way, key=lambda op: self._lanes.start_ns[op]))
         return self._stood_still(told, ABSENT, _LONG_AGO)
 
     def _on_lane(self, place: _Place, told: "_Told") -> _Place | None:
@@ -109,30 +110,37 @@ class PathFinder:
         told.tell(start_ns, self._name(event), self._lanes.path_class(op), event, place.why)
         allowed = self._allowed(op)
         if allowed is None:
-            told.tell(told.start_ns, self._name(event), PathClass.GAP, event, Why.STREAM)
+            told.tell(told.start_ns, self._name(event), _GAP, event, _STREAM)
         elif allowed.time_ns < start_ns:
-            told.tell(allowed.time_ns, self._name(event), PathClass.GAP, event, allowed.why)
+            told.tell(allowed.time_ns, self._name(event), _GAP, event, allowed.why)
         return allowed
 
     def _allowed(self, op: int) -> _Place | None:
-        """Return what allowed an op to begin last, and when; None if nothing in the trace can have."""
+        """Return what allowed an op to begin last, and when; None if nothing in the trace can have.
+
+        Of what allowed it at one and the same time a recorded wait goes first, then the stream, then the launch.
+        """
         lanes, start_ns = self._lanes, self._lanes.start_ns[op]
         before = lanes.before(op)
-        places = [_Place(lanes.end_ns[before], Why.STREAM, before)] if before != ABSENT else []
+        best = _Place(lanes.end_ns[before], _STREAM, before) if before != ABSENT else None
         if not lanes.is_device(op):
-            handed_over = places and start_ns - places[0].time_ns <= HANDED_OVER_NS
-            return places[0] if handed_over else self._unknown(start_ns)
+            return best if best and start_ns - best.time_ns <= HANDED_OVER_NS else self._unknown(start_ns)
         call = lanes.launch[op]
         if call != ABSENT and self._threads:
-            places.append(self._launched(op, call))
-        others = [other for other in self._waits.waited_for(op) if lanes.start_ns[other] < start_ns]
-        places.extend([_Place(min(lanes.end_ns[other], start_ns), Why.RECORDED_WAIT, other) for other in others])
-        best = max(places, key=_when) if len(places) > 1 else places[0] if places else None
+            launched = self._launched(op, call)
+            best = launched if best is None or launched.time_ns > best.time_ns else best
+        for other in self._waits.waited_for(op):
+            until_ns = min(lanes.end_ns[other], start_ns)
+            is_first = (
+                best is None or until_ns > best.time_ns or (until_ns == best.time_ns and best.why != _RECORDED_WAIT)
+            )
+            if lanes.start_ns[other] < start_ns and is_first:
+                best = _Place(until_ns, _RECORDED_WAIT, other)
         if self._waits.are_recorded or (best and start_ns - best.time_ns <= ALIGNED_NS):
             return best or self._unknown(start_ns)
         aligned = lanes.aligned_with(op)
         if aligned != ABSENT and (best is None or lanes.end_ns[aligned] > best.time_ns):
-            return _Place(lanes.end_ns[aligned], Why.ALIGNMENT, aligned)
+            return _Place(lanes.end_ns[aligned], _ALIGNMENT, aligned)
         return best or self._unknown(start_ns)
 
     def _launched(self, op: int, call: int) -> _Place:
@@ -143,14 +151,14 @@ class PathFinder:
         start_ns = self._start_ns[call]
         launched_ns = start_ns if self._waits.is_awaited(op) else start_ns + self._duration_ns[call]
         thread = self._thread_of[self._thread[call]]
-        return _Place(min(launched_ns, self._lanes.start_ns[op]), Why.LAUNCH, thread=thread)
+        return _Place(min(launched_ns, self._lanes.start_ns[op]), _LAUNCH, thread=thread)
 
     def _unknown(self, time_ns: int) -> _Place | None:
         """Return where to go from work of which no record says what allowed it to begin."""
         if self._threads:
-            return _Place(time_ns, Why.RAN_LAST)
+            return _Place(time_ns, _RAN_LAST)
         last = next(self._lanes.ended_by(time_ns), ABSENT)
-        return None if last == ABSENT else _Place(self._lanes.end_ns[last], Why.ALIGNMENT, last)
+        return None if last == ABSENT else _Place(self._lanes.end_ns[last], _ALIGNMENT, last)
 
     def _on_host(self, place: _Place, told: "_Told") -> _Place | None:
         thread, time_ns = self._threads[place.thread], told.reached_ns
@@ -160,43 +168,44 @@ class PathFinder:
         start_ns, event, activity = thread.start_ns[at], thread.event[at], thread.activity[at]
         name = self._name(thread.owner[at])
         found: _Place | None = None
-        if activity == Activity.WAITS_FOR_DEVICE:
+        if activity == _WAITS_FOR_DEVICE:
             op, why = self._waits.awaited(event, start_ns, time_ns)
             found = None if op == ABSENT else _Place(self._lanes.end_ns[op], why, op)
-        elif activity == Activity.WAITS_FOR_THREAD:
+        elif activity == _WAITS_FOR_THREAD:
             found = self._ran_last(place.thread, start_ns, time_ns)
-        path_class = PathClass.COMPUTE if activity == Activity.COMPUTE else PathClass.HOST
+        path_class = _COMPUTE if activity == _COMPUTES else _HOST
         told.tell(found.time_ns if found else start_ns, name, path_class, event, place.why)
-        return found or _Place(start_ns, Why.THREAD, thread=place.thread)
+        return found or _Place(start_ns, _THREAD, thread=place.thread)
 
     def _stood_still(self, told: "_Told", thread: int, since_ns: int) -> _Place | None:
         """Go from a thread of which the trace says nothing to what ran last meanwhile, else to what it did before."""
         found = self._ran_last(thread, since_ns, told.reached_ns)
         if found is None and since_ns != _LONG_AGO:
-            found = _Place(since_ns, Why.THREAD, thread=thread)
-        told.tell(found.time_ns if found else told.start_ns, IDLE_NAME, PathClass.IDLE, ABSENT, Why.THREAD)
+            found = _Place(since_ns, _THREAD, thread=thread)
+        told.tell(found.time_ns if found else told.start_ns, IDLE_NAME, _IDLE, ABSENT, _THREAD)
         return found
 
     def _ran_last(self, thread: int, since_ns: int, time_ns: int) -> _Place | None:
         """Return which other thread, or collective of a host backend, was the last to run in a time; None for none."""
         others = [place for place in range(len(self._threads)) if place != thread]
-        places = [_Place(self._threads[other].ran_last(time_ns), Why.RAN_LAST, thread=other) for other in others]
+        places = [_Place(self._threads[other].ran_last(time_ns), _RAN_LAST, thread=other) for other in others]
         if time_ns - since_ns >= SHORTEST_WAIT_NS:
             ended = next(self._lanes.ended_by(time_ns, on_device=False), ABSENT)
             if ended != ABSENT:
-                places.append(_Place(self._lanes.end_ns[ended], Why.RAN_LAST, ended))
+                places.append(_Place(self._lanes.end_ns[ended], _RAN_LAST, ended))
         if not self._threads or thread == ABSENT:
             ended = next(self._lanes.ended_by(time_ns), ABSENT)
             if ended != ABSENT:
-                places.append(_Place(self._lanes.end_ns[ended], Why.RAN_LAST, ended))
+                places.append(_Place(self._lanes.end_ns[ended], _RAN_LAST, ended))
         last = max(places, key=lambda place: place.time_ns, default=None)
         return last if last and last.time_ns > since_ns else None
 
     def _name(self, event: int) -> str:
         code = self._name_of[event]
-        if code not in self._tidied:
-            self._tidied[code] = names.tidy(self._names[code])
-        return self._tidied[code]
+        tidied = self._tidied.get(code)
+        if tidied is None:
+            tidied = self._tidied[code] = names.tidy(self._names[code])
+        return tidied
 
 
 class _Told:
@@ -210,6 +219,7 @@ class _Told:
     def tell(self, since_ns: int, name: str, path_class: PathClass, event: int, why: Why) -> None:
         """Hand what lies between `since_ns` and what has been told to one segment; nothing if nothing does."""
         since_ns = max(since_ns, self.start_ns)
-        if since_ns < self.reached_ns:
-            self.segments.append(Segment(name, path_class, since_ns, self.reached_ns, event, why))
+        reached_ns = self.reached_ns
+        if since_ns < reached_ns:
+            self.segments.append(Segment(name, path_class, since_ns, reached_ns, event, why))
             self.reached_ns = since_ns

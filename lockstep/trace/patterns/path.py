@@ -21,6 +21,7 @@ from lockstep.trace.patterns.functions import Function, device_functions, short
 from lockstep.trace.patterns.pattern import OUTSIDE, STACK_MAX, FunctionClass
 from lockstep.trace.patterns.samples import Numbers
 from lockstep.trace.patterns.stacks import ROOT, Nested, nest, own_time
+from lockstep.trace.spans import in_order
 from lockstep.trace.waiting import waits
 
 _CALLS_BY_ANNOTATION = (names.DATA_KIND, names.GC_KIND)
@@ -137,7 +138,7 @@ class _Window:
     def nested(self) -> tuple[Numbers, Nested, list[str]]:
         """Return the training thread's calls in order, their stacks, and the texts of the stacks' names."""
         host_E = np.flatnonzero(self._host)
-        host_E = host_E[np.lexsort((-self.end_ns[host_E], self.start_ns[host_E]))]
+        host_E = host_E[in_order(self.start_ns[host_E], -self.end_ns[host_E])]
         used, name_E = np.unique(self._columns.name[host_E], return_inverse=True)
         codes: dict[str, int] = {}  # names that are alike once tidy are one call
         text_of_used = [codes.setdefault(short(self._columns.names[name]), len(codes)) for name in used.tolist()]

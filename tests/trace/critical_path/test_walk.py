@@ -122,6 +122,29 @@ def test_recorded_waits_go_before_guesses():
     ]
 
 
+def test_of_what_ends_together_a_recorded_wait_goes_first_then_the_stream():
+    """An op begins when its stream, the stream it waited for and its launch are all done: the record says most."""
+    other = made("nccl", KERNEL, 9, 20 * US, 80 * US, Work.COMMUNICATION, 20, correlation=3)
+    events = [
+        _launch(1, 0),
+        _launch(3, 6),
+        _kernel("a", 40, 60, 1),
+        other,
+        _launch(5, 95),
+        _kernel("b", 100, 10, 5),
+    ]
+    assert _path(events, 50, 110)[-2:] == [
+        (50, 100, "compute", "a", Why.STREAM),
+        (100, 110, "compute", "b", Why.END),
+    ]
+    record = made("cudaEventRecord", RUNTIME, 1, 12 * US, 1 * US, correlation=4)
+    waited = [*events, record, _stream_wait(4, 4, 18)]
+    assert _path(waited, 50, 110)[-2:] == [
+        (50, 100, "communication", "nccl", Why.RECORDED_WAIT),
+        (100, 110, "compute", "b", Why.END),
+    ]
+
+
 def test_nothing_is_guessed_where_waits_are_recorded():
     """A trace that records waits and has none here knows that there was none: the gap stays a gap."""
     recorded = _stream_wait(3, 9, 30)

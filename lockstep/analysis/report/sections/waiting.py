@@ -8,7 +8,8 @@ from lockstep.analysis.report.bars import Bar, ranking
 from lockstep.analysis.report.markup import Html, cell, code, folded, join, section, soft, table, tag
 from lockstep.analysis.report.units import counted, told_ns, told_ranks, told_rate, told_share
 from lockstep.analysis.report.view import View
-from lockstep.diagnosis.communication_causes.thresholds import BLAME_SHARE, WAIT_RATIO
+from lockstep.diagnosis.communication_causes.thresholds import WAIT_RATIO
+from lockstep.diagnosis.communication_causes.waiting import blame_limit
 
 NAME, TITLE = "waiting", "Waiting by group (R_wait)"
 GROUPS_MAX = 40
@@ -66,7 +67,7 @@ def _straggler(told: dict[str, Any]) -> str:
     blame.sort(key=lambda pair: (-pair[0], pair[1]))
     slowest = reading.rank(told.get("slowest_rank"))
     shares = {rank: share for share, rank in blame}
-    if slowest is not None and shares.get(slowest, 1.0) >= BLAME_SHARE.value:
+    if slowest is not None and shares.get(slowest, 1.0) >= blame_limit(len(shares)):
         part = f" ({told_share(shares[slowest])} of the waiting)" if slowest in shares else ""
         return f"waits for rank {slowest}{part}"
     if blame:
