@@ -36,6 +36,9 @@ POLICY = {
     "stale_age_seconds": 10,
 }
 SLOW, DOWN = "LockstepSlowDeviceFound", "LockstepCoordinatorDown"
+TICKET = ("/chat", "LockstepRunSlow")
+"""May be told for a moment when the coordinator goes: with intervals of a second, on busy cores, what keeps it back can come
+later than the end of the page (tests/alerts/test_outage.py holds the order with the intervals of the example)."""
 SERVERS = {"prometheus": ("prometheus",), "victoria-metrics": ("victoria-metrics", "vmalert")}
 
 
@@ -218,5 +221,5 @@ def test_a_fault_pages_a_recovery_resolves_and_a_dead_coordinator_says_so_itself
         down, *_ = wait_until(lambda: loop.told(DOWN, "firing"), 30, "the coordinator's own page")
         assert down["annotations"]["runbook_url"] == f"{RUNBOOKS}/{DOWN}.md"
         wait_until(lambda: "LockstepRunUnwatched" in loop.inhibited(), 40, "a verdict that is kept back")
-        assert loop.routes() == {("/pager", SLOW), ("/pager", DOWN)}
+        assert loop.routes() - {TICKET} == {("/pager", SLOW), ("/pager", DOWN)}
     capsys.readouterr()
