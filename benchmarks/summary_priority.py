@@ -18,7 +18,7 @@ from pathlib import Path
 _BUSY = "while True: pass"
 _SERVE = (
     "import sys, exporter.summarise_worker as w;"
-    " w.PRIORITY, w.BUSY_RATIO = int(sys.argv[2]), float(sys.argv[3]); sys.exit(w.main(sys.argv[1:2]))"
+    " w.niceness_of = lambda _: int(sys.argv[2]); sys.exit(w.main([sys.argv[1], sys.argv[3]]))"
 )
 _MEMORY = str(4 << 30)
 _WAYS = (

@@ -26,6 +26,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "capture_seconds": (0.1, 86400.0),
     "summarise_seconds": (0.1, 3600.0),
     "summarise_memory_bytes": (256 << 20, 1 << 40),
+    "summarise_busy_ratio": (0.005, 1.0),
 }
 
 
@@ -72,6 +73,8 @@ class ExporterConfig(BrokerConfig):
     """Longest time for summarising one trace."""
     summarise_memory_bytes: int = 4 << 30
     """Address space of the process that summarises a trace."""
+    summarise_busy_ratio: float = 0.02  # detectors find a rank that is slower by 2.5 %
+    """Share of a core that summaries take where training wants all cores; of cores that nobody wants they take all."""
 
     @property
     def node_name(self) -> str:

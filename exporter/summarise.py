@@ -60,7 +60,8 @@ class Summariser:
         self._on_summary = on_summary
         self._running_id = running_id
         self._host_watch = host_watch
-        self._worker = StandingWorker((*worker, str(config.summarise_memory_bytes)), SUMMARY_WIRE_MAX_BYTES)
+        limits = (str(config.summarise_memory_bytes), str(config.summarise_busy_ratio))
+        self._worker = StandingWorker((*worker, *limits), SUMMARY_WIRE_MAX_BYTES)
         self._idle_s = idle_s
         self._jobs: asyncio.Queue[TraceJob | None] = asyncio.Queue(_JOBS_MAX)
         """None: no trace yet, but there will be."""

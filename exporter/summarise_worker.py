@@ -1,11 +1,12 @@
-"""The process that reads traces: `python -P -m exporter.summarise_worker MEMORY`, one job a line on standard input.
+"""The process that reads traces: `python -P -m exporter.summarise_worker MEMORY BUSY_RATIO`.
 
 It stands at a low priority beside the training it describes, within MEMORY bytes of address space. What summaries
 import takes most of the processor time of a small one, so it is imported once, and each trace is read by a fork, whose
-death costs one summary. A job is a JSON list (`Job`). Its answer is a JSON list, exit status, number of bytes and last
-complaint, and behind it the summary as on the bus. A trace that is none gives one with the error.
+death costs one summary. A job is a line of standard input, a JSON list (`Job`). Its answer is a JSON list, exit status,
+number of bytes and last complaint, and behind it the summary as on the bus. A trace that is none gives one with the
+error.
 
-On a host whose cores are all busy it takes a fiftieth of one; what nobody wants it takes whole. A priority alone
+On a host whose cores are all busy it takes BUSY_RATIO of one; what nobody wants it takes whole. A priority alone
 does that beside a rank of the worker's own control group and session only: another group gets half a core and more,
 however low its processes stand. There the worker looks, every few milliseconds of its own, whether it had to wait for a
 processor, and then pauses until it has had no more than its share.
@@ -13,6 +14,7 @@ processor, and then pauses until it has had no more than its share.
 
 import atexit
 import json
+import math
 import os
 import resource
 import signal
@@ -28,14 +30,13 @@ from lockstep.contracts.errors import LocalError, MalformedError
 from lockstep.contracts.limits import SUMMARY_WIRE_MAX_BYTES
 from lockstep.contracts.messages import TraceSummary
 
-PRIORITY = 17
-"""A niceness: 2.2 % of a core that processes of its group keep busy."""
 BUSY_RATIO = 0.02
 """Of a core that others want: ranks that are slower by 2.5 % and more are what detectors look for."""
 SLICE_CPU_SECONDS = 0.008
 """Of the worker's own, between two looks: what one step of a rank may lose at once. Two ticks of a kernel's clock."""
 _WAITED_RATIO = 0.1  # of a slice's time: less is a wake-up or an interrupt, not somebody who wants the core
 _PAUSE_MAX_S = 5.0
+_NICENESS_MAX, _NICENESS_FACTOR, _RATIO_MIN = 19, 1.25, 1e-3
 _NS = 1e9
 _ERROR_CHARS = 1024
 _COMPLAINT_MAX_BYTES = 4 << 10
@@ -59,9 +60,10 @@ class Job(NamedTuple):
 
 def main(arguments: list[str]) -> int:
     """Summarise traces until standard input ends."""
-    memory_bytes = int(arguments[0])
+    memory_bytes, busy_ratio = int(arguments[0]), float(arguments[1])
     os.environ.update(_ONE_THREAD)
-    os.setpriority(os.PRIO_PROCESS, 0, max(PRIORITY, os.getpriority(os.PRIO_PROCESS, 0)))  # it may never rise
+    niceness = max(niceness_of(busy_ratio), os.getpriority(os.PRIO_PROCESS, 0))  # a priority may never rise
+    os.setpriority(os.PRIO_PROCESS, 0, niceness)
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
 
     def prepare() -> None:
@@ -80,22 +82,30 @@ def main(arguments: list[str]) -> int:
             reason = f"trace {job.path}: got more than {memory_bytes} bytes to work on, expected less"
         return encode(failed_summary(job, reason))
 
-    return serve(work, prepare)
+    return serve(work, prepare, busy_ratio)
 
 
-def serve(work: Callable[[Job], bytes], prepare: Callable[[], None] = lambda: None) -> int:
+def niceness_of(busy_ratio: float) -> int:
+    """Return the niceness that leaves so much of a core beside one busy process: a fifth less for each 1 (kernel)."""
+    least = max(busy_ratio, _RATIO_MIN)
+    return min(_NICENESS_MAX, max(0, round(math.log((1 - least) / least, _NICENESS_FACTOR)))) if least < 1 else 0
+
+
+def serve(
+    work: Callable[[Job], bytes], prepare: Callable[[], None] = lambda: None, busy_ratio: float = BUSY_RATIO
+) -> int:
     """Answer jobs from standard input one after the other, each in a process of its own; `prepare` before the first."""
     atexit.register(signal.setitimer, signal.ITIMER_PROF, 0.0)  # handlers end before the interpreter does
     for line in sys.stdin.buffer:
         job = Job(*json.loads(line))
-        pause_where_wanted(is_on=not shares_group(job.pid))
+        pause_where_wanted(busy_ratio, is_on=not shares_group(job.pid))
         prepare()  # at the pace of the first trace
         output, complaints = os.memfd_create("summary"), os.memfd_create("complaints")
         child = os.fork()
         if child == 0:
             os.dup2(output, sys.stdout.fileno())
             os.dup2(complaints, sys.stderr.fileno())
-            pause_where_wanted(is_on=not shares_group(job.pid))  # timers are not inherited
+            pause_where_wanted(busy_ratio, is_on=not shares_group(job.pid))  # timers are not inherited
             sys.stdout.buffer.write(work(job) if job.path else b"")
             sys.stdout.flush()
             os._exit(0)
@@ -130,18 +140,24 @@ def shares_group(pid: int, root: Path = Path("/proc")) -> bool:
         return False
 
 
-def pause_where_wanted(*, is_on: bool) -> None:
+def pause_where_wanted(busy_ratio: float, *, is_on: bool) -> None:
     """Look after each slice from now on whether somebody wants the processor, or no longer."""
-    governor = Governor()
+    governor = Governor(busy_ratio)
     signal.signal(signal.SIGPROF, lambda *_: governor.look())
     slice_s = SLICE_CPU_SECONDS if is_on else 0.0
     signal.setitimer(signal.ITIMER_PROF, slice_s, slice_s)
 
 
 class Governor:
-    """Pauses a process that others wait for until it has had BUSY_RATIO of the time since it last looked."""
+    """Pauses a process that others wait for until it has had `busy_ratio` of the time since it last looked."""
 
-    def __init__(self, sleep: Callable[[float], None] = time.sleep, clock: Callable[[], "Spent"] | None = None) -> None:
+    def __init__(
+        self,
+        busy_ratio: float = BUSY_RATIO,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], "Spent"] | None = None,
+    ) -> None:
+        self._busy_ratio = busy_ratio
         self._sleep = sleep
         self._clock = clock or spent
         self._last = self._clock()
@@ -151,7 +167,7 @@ class Governor:
         now = self._clock()
         cpu_s, waited_s, wall_s = (after - before for after, before in zip(now, self._last, strict=True))
         if waited_s > _WAITED_RATIO * wall_s:
-            pause_s = cpu_s / BUSY_RATIO - wall_s
+            pause_s = cpu_s / self._busy_ratio - wall_s
             if pause_s > 0:
                 self._sleep(min(pause_s, _PAUSE_MAX_S))
         self._last = self._clock()

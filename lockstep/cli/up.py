@@ -39,6 +39,7 @@ class Up:
         batch_seconds: float = 0.2,
         record_directory: str | None = None,
         api_token_file: str | None = None,
+        summarise_busy_ratio: float | None = None,
     ) -> None:
         self.root = Path(root or DEFAULT_ROOT)
         self.broker_port = broker_port or free_port()
@@ -56,7 +57,7 @@ class Up:
                 batch_seconds=batch_seconds,
                 spool_directory=str(self.root / ".spool"),  # this broker is never away: it holds a batch at most
                 **bus,
-                **_given(http_port=exporter_port),
+                **_given(http_port=exporter_port, summarise_busy_ratio=summarise_busy_ratio),
             )
         )
         self._coordinator = Coordinator(

@@ -12,6 +12,7 @@ from exporter.summarise_worker import (
     SLICE_CPU_SECONDS,
     Governor,
     Spent,
+    niceness_of,
     pause_where_wanted,
     shares_group,
     spent,
@@ -24,7 +25,7 @@ class Core:
     def __init__(self, share: float) -> None:
         self.share = share
         self.now = Spent(0.0, 0.0, 100.0)
-        self.governor = Governor(self.pause, lambda: self.now)
+        self.governor = Governor(BUSY_RATIO, self.pause, lambda: self.now)
 
     def compute(self, cpu_s: float, *, blocked_s: float = 0.0) -> None:
         wall_s = cpu_s / self.share
@@ -45,6 +46,14 @@ def test_a_core_that_others_want_gives_no_more_than_its_share(share):
         core.compute(SLICE_CPU_SECONDS)
     found = core.now.cpu_s / (core.now.clock_s - 100.0)
     assert found == pytest.approx(share if share > 0.9 else min(share, BUSY_RATIO), rel=1e-6)
+
+
+@pytest.mark.parametrize(("ratio", "niceness"), [(0.02, 17), (0.25, 5), (0.5, 0), (1.0, 0), (0.005, 19)])
+def test_the_niceness_leaves_the_ratio_beside_a_busy_process(ratio, niceness):
+    """Weights fall by a factor of 1.25 for each 1, as the kernel has them; within what it takes."""
+    assert niceness_of(ratio) == niceness
+    weight = 1.25**-niceness
+    assert weight / (1 + weight) == pytest.approx(min(ratio, 0.5), rel=0.2) or niceness == 19
 
 
 def test_time_that_nobody_wants_is_taken_whole():
@@ -119,7 +128,7 @@ def test_pauses_are_switched_on_and_off():
     if child == 0:
         found = []
         for is_on in (True, False):
-            pause_where_wanted(is_on=is_on)
+            pause_where_wanted(BUSY_RATIO, is_on=is_on)
             found.append(signal.getitimer(signal.ITIMER_PROF)[1] > 0)
         os._exit(found != [True, False])
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

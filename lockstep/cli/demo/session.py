@@ -27,6 +27,8 @@ DEADLINE_SECONDS = 140.0
 """Of the whole session; a healthy machine with 2 cores needs a third of it."""
 FUNCTION_WAIT_SECONDS = 75.0  # a capture is summarised in 5 s; where others use the cores too, 30 s were too few
 """How long an incident may wait for its function before the verdict is given without."""
+SUMMARISE_BUSY_RATIO = 0.25
+"""Of a core, where the ranks want all of them: somebody waits for the verdict, and nobody for the training."""
 ROOM_BYTES = 512 << 20
 """What two ranks' captures may ask for at most (`messages.ProfileRequest.trace_max_bytes`)."""
 _POLL_SECONDS = 0.25
@@ -64,7 +66,13 @@ class _Session:
     async def run(self) -> Verdict:
         root = Path(tempfile.mkdtemp(prefix="lockstep-demo-", dir=_roomy_directory(Path(DEFAULT_ROOT).parent)))
         stop = asyncio.Event()
-        up = Up(root=str(root), exporter_port=0, coordinator_port=0, record_directory=self.record)
+        up = Up(
+            root=str(root),
+            exporter_port=0,
+            coordinator_port=0,
+            record_directory=self.record,
+            summarise_busy_ratio=SUMMARISE_BUSY_RATIO,
+        )
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(up.run(stop), name="up")
