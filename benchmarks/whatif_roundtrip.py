@@ -39,6 +39,7 @@ _TOKEN = "round-trip"  # noqa: S105  (of a coordinator that lives as long as thi
 _START_SECONDS, _FIT_SECONDS, _FIND_SECONDS, _STEPS_SECONDS = 150, 120, 90, 90
 _SETTLE_STEPS = 5  # after a change: records on their way, and a step that is half of each
 _STEPS = 15  # whose median is taken
+_POINTS = 4  # of the run's state: records come in batches, of many short steps at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +111,7 @@ class Job:
             state = self.state()
             if state["step"] >= first:
                 seen[state["step"]] = state["last_step_unix_seconds"]
-            return bool(state["step"] >= first + _STEPS)
+            return bool(state["step"] >= first + _STEPS and len(seen) >= _POINTS)
 
         wait_until(is_done, _STEPS_SECONDS, f"{_STEPS} steps")
         points = sorted(seen.items())
