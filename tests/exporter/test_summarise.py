@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from exporter.config import ExporterConfig
 from exporter.counts import Counts
 from exporter.host_watch import HostWatch
 from exporter.host_watch.reading import Target
@@ -238,7 +239,8 @@ async def test_the_worker_stands_behind_training(root: Path, tmp_path: Path):
         "sys.exit(main(sys.argv[1:]))\n"
     )
     job = write_trace(root / "run", b"x")
-    (summary,) = await summarise(root, [job], Counts(), worker=worker(script), summarise_memory_bytes=1 << 30)
+    limits = {"summarise_memory_bytes": 1 << 30, "summarise_busy_ratio": ExporterConfig().summarise_busy_ratio}
+    (summary,) = await summarise(root, [job], Counts(), worker=worker(script), **limits)
     assert summary.error == f"17 {1 << 30} 0.008"
 
 
