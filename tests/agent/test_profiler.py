@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from lockstep.agent import profiler as module
+from lockstep.agent.capture import budget
 from lockstep.agent.capture.recording import STEP_MARK
 from lockstep.contracts.control import ANSWER_STATES, answer_from_json, order_to_json
 from lockstep.contracts.records import Flag
@@ -59,7 +60,9 @@ class Training:
 
 
 @pytest.fixture
-def training(watched):
+def training(watched, monkeypatch):
+    # Steps of microseconds; starting a profiler beside other tests takes a second now and then.
+    monkeypatch.setattr(budget, "SLOWDOWN_FLOOR_NS", 60_000_000_000)
     made = Training(watched)
     made.steps(1)
     made.block = ControlBlock(watched.directory)
