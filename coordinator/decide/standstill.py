@@ -1,6 +1,6 @@
 """A run that makes no steps: since when, after how long that is a hang, and the incident of it.
 
-Pure: part of the run's state machine, changed through it only; who has not arrived is `detect/hang.py`'s matter.
+Pure: part of the run's state machine, changed through it only; who has not arrived is `detect/hangs/hang.py`'s matter.
 """
 
 from dataclasses import replace

@@ -37,7 +37,7 @@ _CHANGES_MAX = 8  # of its history
 
 def card(incident: "Incident", config: "CoordinatorConfig", *, with_run: bool) -> Html:
     """Return the card of an incident; `with_run` where cards of several runs stand together."""
-    title = f"{TITLES.get(incident.kind, 'Incident')}: {where_of(incident)}"
+    title = title_of(incident)
     is_closed = incident.state == CLOSED
     badge = tag("span", incident.state, class_="badge")
     return tag(
@@ -128,6 +128,14 @@ def _advice(incident: "Incident") -> Html:
     return join((tag("h4", "What to do"), items(rows))) if rows else Html()
 
 
+def basis(explanation: dict[str, Any]) -> Html:
+    """Return what an incident's series was compared with, its noise, and the rule."""
+    noise = explanation.get("noise", {}).get("sigma_ratio")
+    compared = f"Compared with {explanation['reference']['how']}."
+    told = compared + ("" if noise is None else f" Noise is {noise:.2%} a step.")
+    return join((tag("p", told), tag("p", f"Rule: {explanation['rule']}.")))
+
+
 def _why(incident: "Incident") -> Html:
     """Return what the incident was decided from, folded away."""
     explanation = incident.explanation
@@ -138,13 +146,10 @@ def _why(incident: "Incident") -> Html:
     steps = list(zip(*(samples[name][-_STEPS_MAX:] for name in names), strict=True))
     heads = tag("tr", *(tag("th", name.replace("_", " "), scope="col", class_="number") for name in names))
     rows = [tag("tr", *(tag("td", _figure(value), class_="number") for value in row)) for row in steps]
-    noise = explanation.get("noise", {}).get("sigma_ratio")
-    compared = f"Compared with {explanation['reference']['how']}."
     return tag(
         "details",
         tag("summary", f"Why: {explanation['quantity']}"),
-        tag("p", compared + ("" if noise is None else f" Noise is {noise:.2%} a step.")),
-        tag("p", f"Rule: {explanation['rule']}."),
+        basis(explanation),
         tag("div", tag("table", tag("thead", heads), tag("tbody", *rows)), class_="scroll"),
         folded("What became of it", items(_change_told(each) for each in history(incident)[:_CHANGES_MAX])),
         id=f"why-{incident.id}",
@@ -164,14 +169,25 @@ def _links(incident: "Incident", config: "CoordinatorConfig") -> list[Html]:
     if incident.state != CLOSED:  # steps of the time of a closed one are gone
         made.append(link(f"/api/v1/runs/{run}/trace?incident={name}", "steps as a trace (Perfetto)"))
     made.append(link(f"/api/v1/incidents/{name}", "as JSON"))
-    if config.runbook_base_url and incident.kind in RUNBOOKS:
-        made.append(link(f"{config.runbook_base_url.rstrip('/')}/{RUNBOOKS[incident.kind]}.md", "runbook"))
+    made += runbook(incident, config)
     if config.dashboard_base_url:
         made.append(link(f"{config.dashboard_base_url.rstrip('/')}/d/{DASHBOARD}?var-run={run}", "dashboard"))
     if incident.profile is not None:
         made.append(link(f"/api/v1/runs/{run}/profile", f"capture {incident.profile.request_id}"))
     made.append(soft_id(incident))
     return made
+
+
+def runbook(incident: "Incident", config: "CoordinatorConfig") -> list[Html]:
+    """Return the link to an incident's runbook, nothing where none is known."""
+    if not config.runbook_base_url or incident.kind not in RUNBOOKS:
+        return []
+    return [link(f"{config.runbook_base_url.rstrip('/')}/{RUNBOOKS[incident.kind]}.md", "runbook")]
+
+
+def title_of(incident: "Incident") -> str:
+    """Return what happened, and to whom."""
+    return f"{TITLES.get(incident.kind, 'Incident')}: {where_of(incident)}"
 
 
 def soft_id(incident: "Incident") -> Html:

@@ -9,8 +9,8 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from coordinator.page.assets import BODIES
-from coordinator.page.cards import RUNBOOKS, TITLES, facts, told_of, where_of
-from coordinator.page.told import link, seconds_told
+from coordinator.page.cards import basis, facts, runbook, title_of, told_of
+from coordinator.page.told import seconds_told
 from lockstep.analysis.report.markup import Html, code, join, soft, table, tag
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _NS = 1e9
 
 def render_report(incident: "Incident", config: "CoordinatorConfig") -> str:
     """Return the document; every text in it is escaped."""
-    title = f"{TITLES.get(incident.kind, 'Incident')}: {where_of(incident)}"
+    title = title_of(incident)
     body = (
         tag("header", tag("h1", title, " ", tag("span", incident.state, class_="badge"))),
         tag(
@@ -37,7 +37,7 @@ def render_report(incident: "Incident", config: "CoordinatorConfig") -> str:
             facts(incident, with_run=False),
             told_of(incident),
             _why(incident),
-            _ways(incident, config),
+            tag("p", *runbook(incident, config)),
         ),
     )
     head = (
@@ -59,18 +59,14 @@ def _why(incident: "Incident") -> Html:
     told = incident.explanation
     if not told:
         return Html()
-    noise = told.get("noise", {}).get("sigma_ratio")
-    compared = f"Compared with {told['reference']['how']}." + (
-        "" if noise is None else f" Noise is {noise:.2%} a step."
-    )
     samples: dict[str, list[float | None]] = told["samples"]
     heads = [name.replace("_", " ") for name in samples]
     rows = [[_cell(value) for value in row] for row in zip(*samples.values(), strict=True)]
     peers = told["reference"].get("peers", [])
     parts = [
         tag("h2", "What it was decided from"),
-        tag("p", f"{told['quantity']}. {compared}"),
-        tag("p", f"Rule: {told['rule']}."),
+        tag("p", f"{told['quantity']}."),
+        basis(told),
         tag("h4", "Step by step"),
         table(heads, rows),
     ]
@@ -86,12 +82,6 @@ def _why(incident: "Incident") -> Html:
 
 def _listed(values: dict[str, Any]) -> list[list[str]]:
     return [[code(key), _cell(value)] for key, value in values.items()]
-
-
-def _ways(incident: "Incident", config: "CoordinatorConfig") -> Html:
-    if not config.runbook_base_url or incident.kind not in RUNBOOKS:
-        return Html()
-    return tag("p", link(f"{config.runbook_base_url.rstrip('/')}/{RUNBOOKS[incident.kind]}.md", "Runbook"))
 
 
 def _cell(value: float | str | None) -> str:

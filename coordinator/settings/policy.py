@@ -26,7 +26,7 @@ class TimelinePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExcessPolicy:
-    """When the excess of a series over its reference is an alarm (`detect/excess.py`)."""
+    """When the excess of a series over its reference is an alarm (`detect/ranks/excess.py`)."""
 
     warm_up_steps: int = 20  # undisturbed steps from which noise is learnt before anything is said, ...
     early_sigma: float = 0.02  # ... fewer in a quiet job: here 5 times the noise of reference jobs, ...
@@ -79,7 +79,7 @@ class WorkPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPolicy:
-    """What ranks are compared with (`detect/slow_rank.py`)."""
+    """What ranks are compared with (`detect/ranks/slow_rank.py`)."""
 
     stage_alarm_sigmas: float = 15.0  # whole stages are held up together, by a stall in one of their ranks: four steps
     past_rate: float = 1 / 64  # memory of how long a stage's work is among the stages
@@ -94,7 +94,7 @@ class RankPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FluctuationPolicy:
-    """When a run is slower than its own history (`detect/fluctuation.py`)."""
+    """When a run is slower than its own history (`detect/runs/fluctuation.py`)."""
 
     floor_ratio: float = 0.025  # smallest change that is reported: a drift must be named before it reaches 3.5 %; ...
     short_floor_factor: float = 1.2  # ... reference: 3 %, where three steps alone decide
@@ -163,7 +163,7 @@ class GcPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CausePolicy:
-    """How the excess is given to a component (`detect/components.py`)."""
+    """How the excess is given to a component (`detect/ranks/components.py`)."""
 
     steps: int = 3  # median over these: the third slow step must already name the cause
     share_min: float = 0.4  # below this share of the excess no single component is the cause
