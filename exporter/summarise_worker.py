@@ -128,16 +128,26 @@ def shares_group(pid: int, root: Path = Path("/proc")) -> bool:
 
     Groups are those of control groups, and of sessions where the kernel makes groups of them.
     """
+    pair = (root / "self", root / str(pid))
     try:
-        told = [(root / str(each) / "cgroup").read_bytes() for each in ("self", pid)]
-        if told[0] != told[1]:
+        ours, theirs = ((folder / "cgroup").read_bytes() for folder in pair)
+        if ours != theirs:
             return False
-        sessions = [root / str(each) / "autogroup" for each in ("self", pid)]
-        if not sessions[0].exists():
+        if not groups_by_sessions(root):
             return True
-        return len({path.read_bytes().split()[0] for path in sessions}) == 1
-    except (OSError, IndexError):
+        # The name comes before the niceness; sessions older than the grouping have none, and one group in common.
+        ours, theirs = ((folder / "autogroup").read_bytes().partition(b" ")[0] for folder in pair)
+    except OSError:
         return False
+    return ours == theirs
+
+
+def groups_by_sessions(root: Path = Path("/proc")) -> bool:
+    """Whether the kernel shares processors between sessions first (sched(7), autogroup)."""
+    try:
+        return (root / "sys/kernel/sched_autogroup_enabled").read_bytes().strip() != b"0"
+    except OSError:
+        return False  # a kernel without it
 
 
 def pause_where_wanted(busy_ratio: float, *, is_on: bool) -> None:

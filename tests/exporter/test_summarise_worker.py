@@ -12,6 +12,7 @@ from exporter.summarise_worker import (
     SLICE_CPU_SECONDS,
     Governor,
     Spent,
+    groups_by_sessions,
     niceness_of,
     pause_where_wanted,
     shares_group,
@@ -81,45 +82,51 @@ def test_what_a_process_has_spent_grows():
     assert after.waited_s >= before.waited_s
 
 
-def make_proc(root: Path, **told: tuple[str, str]) -> Path:
-    """Return a /proc of processes with their control group and session; an empty session is a kernel without them."""
+def make_proc(root: Path, *, is_grouping: str = "1\n", **told: tuple[str, str]) -> Path:
+    """Return a /proc of processes with their control group and session, and what it says of grouping by sessions."""
     for pid, (cgroup, session) in told.items():
         folder = root / pid.removeprefix("p")
         folder.mkdir()
         (folder / "cgroup").write_text(cgroup)
-        if session:
-            (folder / "autogroup").write_text(session)
+        (folder / "autogroup").write_text(session)
+    if is_grouping:
+        (root / "sys/kernel").mkdir(parents=True)
+        (root / "sys/kernel/sched_autogroup_enabled").write_text(is_grouping)
     return root
 
 
+@pytest.mark.parametrize("is_grouping", ["1\n", "0\n", ""])
 @pytest.mark.parametrize(
     ("rank", "shares"),
     [
         (("0::/a\n", "/autogroup-7 nice 0\n"), True),
         (("0::/a\n", "/autogroup-7 nice 5\n"), True),
         (("0::/a\n", "/autogroup-8 nice 0\n"), False),
-        (("0::/b\n", "/autogroup-7 nice 0\n"), False),
         (("0::/a\n", ""), False),
+        (("0::/b\n", "/autogroup-7 nice 0\n"), False),
     ],
 )
-def test_a_priority_counts_within_a_group_only(tmp_path, rank, shares):
-    """The same control group, and the same session where the kernel groups by them; what is not known shares nothing."""
-    proc = make_proc(tmp_path, self=("0::/a\n", "/autogroup-7 nice 0\n"), p12=rank)
-    assert shares_group(12, proc) == shares
+def test_a_priority_counts_within_a_group_only(tmp_path, rank, shares, is_grouping):
+    """The same control group, and the same session where the kernel groups by them; who is not there shares nothing."""
+    ours = ("0::/a\n", "/autogroup-7 nice 0\n")
+    proc = make_proc(tmp_path, is_grouping=is_grouping, self=ours, p12=rank)
+    assert shares_group(12, proc) == (shares if is_grouping == "1\n" else rank[0] == ours[0])
     assert not shares_group(13, proc)
-    (tmp_path / "self" / "autogroup").unlink()
-    assert shares_group(12, proc) == (rank[0] == "0::/a\n")
+
+
+def test_processes_of_no_session_of_their_own_share_one_group(tmp_path):
+    """The kernel tells nothing of those that have been there since it began."""
+    assert shares_group(12, make_proc(tmp_path, self=("0::/a\n", ""), p12=("0::/a\n", "")))
 
 
 def test_a_process_of_a_session_of_its_own_is_another_group_here():
     """On this kernel, if it groups by sessions; ourselves are our own group anywhere."""
     assert shares_group(os.getpid())
-    if Path("/proc/self/autogroup").exists():
-        child = os.fork()
-        if child == 0:
-            os.setsid()
-            os._exit(shares_group(os.getppid()))
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        os._exit(shares_group(os.getppid()))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == (not groups_by_sessions())
 
 
 def test_pauses_are_switched_on_and_off():
