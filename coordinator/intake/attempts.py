@@ -70,14 +70,14 @@ class Attempts:
         for _ in range(_ROUNDS):
             if not records.count:
                 return
+            if self._go_on(records):
+                self._accept(records, now_s, go_on=True)
+                return
             records = self._place_whole(records, now_s)
         self._place_each(records, now_s)
 
     def _place_whole(self, records: "Records", now_s: float) -> "Records":
         """Place records at once as far as no vote can move the window before them; return the others."""
-        if self._go_on(records):
-            self._accept(records, now_s, go_on=True)
-            return records.at(slice(0, 0))
         begin = self.present.base
         plain, settled, astray = self._sort_out(records)
         if plain.all():
@@ -102,14 +102,14 @@ class Attempts:
 
     def _go_on(self, records: "Records") -> bool:
         """Whether all records are plain because each goes on from its rank's last one: as nearly always, soon seen."""
-        seats, step = records.seats, records.step
-        if self._strayed_R.any() or not (step > seats.of(self.present.last_step_R)).all():
+        seats, step, count = records.seats, records.step, records.count
+        if self.present.is_open or np.count_nonzero(self._strayed_R):
             return False
-        if not (records.end_ns > seats.of(self._last_end_ns_R)).all() or not seats.are_unique(len(self.silent_R)):
+        if np.count_nonzero(step > seats.of(self.present.last_step_R)) < count:
             return False
-        if self.present.is_open:
+        if np.count_nonzero(records.end_ns > seats.of(self._last_end_ns_R)) < count:
             return False
-        return bool(self.present.fits(step).all())
+        return bool(np.count_nonzero(self.present.fits(step)) == count) and seats.are_unique(len(self.silent_R))
 
     def _sort_out(self, records: "Records") -> "tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]":
         """Return which records are plain, which are settled, and which begin another attempt, arrays of shape (N,).
@@ -166,7 +166,7 @@ class Attempts:
         if records.count:
             self._store(self.present, records, now_s, go_on=go_on)
             for marked_R in (self._strayed_R, self.silent_R):
-                if marked_R.any():
+                if np.count_nonzero(marked_R):
                     records.seats.put(marked_R, False)
             records.seats.put(self.heard_s_R, now_s)
 

@@ -112,7 +112,7 @@ class Columns:
         self.whole_FN = np.empty((len(_WHOLE), self.count), dtype=np.int64)
         self.table_FN = np.empty((len(self.fields) + 2, self.count), dtype=np.float32)
         self._parts = []
-        for part in parts_of(batches):
+        for part in parts_of(batches, layouts):
             part.write(self.whole_FN, _WHOLE)
             part.write(self.table_FN, self.fields)
             self._parts.append(part)
@@ -182,7 +182,7 @@ class Records:
 
     def by_step(self) -> "Iterator[Records]":
         """Yield the records of one step after another, ascending."""
-        if not self.count or (self.step == self.step[0]).all():
+        if not self.count or np.count_nonzero(self.step == self.step[0]) == self.count:
             yield self
             return
         ordered = self.at(np.argsort(self.step, kind="stable"))
@@ -202,14 +202,15 @@ def account(columns: Columns, seats: Seats, policy: "TimelinePolicy") -> "tuple[
     possible, known_of = _check(columns, limit_ns)
     _, step, start, end, flags = columns.whole_FN
     duration = end - start
-    if int(duration.view(np.uint64).max(initial=0)) > limit_ns or not duration.all():
+    if np.maximum.reduce(duration.view(np.uint64), initial=0) > limit_ns or np.count_nonzero(duration) < len(duration):
         possible &= (duration > 0) & (duration <= limit_ns)
         duration[~possible] = 1
     form, duration_N, self_N = columns.form, columns.table_FN[-2], columns.table_FN[-1]
     duration_N[:] = duration
-    self_N[:] = duration_N
     if form.waits:
-        self_N -= _sum([columns.row(name) for name in form.waits])
+        np.subtract(duration_N, _sum([columns.row(name) for name in form.waits]), out=self_N)
+    else:
+        self_N[:] = duration_N
     rest = self_N - _sum([columns.row(name) for name in _TIMES])
     tolerance = policy.sum_tolerance_ratio * duration_N + _ROUNDING_NS
     partial = [known_of[name] for name in _TIMES if name in known_of]
@@ -244,10 +245,10 @@ def _check(columns: Columns, limit_ns: int) -> "tuple[NDArray[np.bool_], dict[st
     # One look for both ends: as unsigned, negative numbers are the largest. What single precision rounds up to a limit
     # is looked at closely as well.
     fields = columns.fields
-    highest_F = columns.table_FN[: len(fields)].view(np.uint32).max(axis=1, initial=0)
+    highest_F = np.maximum.reduce(columns.table_FN[: len(fields)].view(np.uint32), axis=1, initial=0)
     beyond = (highest_F >= _limit_of(fields, limit_ns)).nonzero()[0].tolist()
     doubtful = [(fields[row], columns.table_FN[row]) for row in beyond]
-    highest_F = columns.whole_FN.view(np.uint64).max(axis=1, initial=0)
+    highest_F = np.maximum.reduce(columns.whole_FN.view(np.uint64), axis=1, initial=0)
     doubtful += [
         (name, row)
         for name, row, highest in zip(_WHOLE, columns.whole_FN, highest_F.tolist(), strict=True)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from lockstep.contracts.messages import StepBatch
 
 GATHER_S = 0.05  # half of what a verdict may be late; a job of 102,400 ranks sends hundreds of batches in this time
-GATHER_RECORDS = 16_384  # no more than the timeline takes at once
+GATHER_RECORDS = 32_768  # no more than the timeline takes at once
 
 
 class Gathering:

@@ -74,10 +74,11 @@ def table_of(
     out.
     """
     sent = apart(batches)
-    known = set().union(*(names_of(layout) for layout in sent.layouts()))
+    layouts = sent.layouts()
+    known = set().union(*(names_of(layout) for layout in layouts))
     names = (*always, *(name for name in wanted if name in known))
     table_FN = np.empty((len(names), sum(sent.count_B)), dtype=np.int64)
-    for part in parts_of(sent):
+    for part in parts_of(sent, layouts):
         part.write(table_FN, names)
     return list(names), table_FN
 
@@ -118,9 +119,8 @@ def _copies(layout: str, names: tuple[str, ...]) -> list[tuple[int, int, int | N
     return copies
 
 
-def parts_of(sent: Sent) -> "Iterator[Part]":
-    """Yield the records of batches, so many together as stay in the processor's cache."""
-    layouts = sent.layouts()
+def parts_of(sent: Sent, layouts: Sequence[str]) -> "Iterator[Part]":
+    """Yield the records of batches of these layouts, so many together as stay in the processor's cache."""
     if len(layouts) == 1:
         yield from _alike(sent, None)
     elif layouts:

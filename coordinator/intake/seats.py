@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     Places = NDArray[np.intp]
 
 NODE = 8
+_NODE_TYPES = {size: np.dtype(f"V{NODE * size}") for size in (1, 2, 4, 8)}  # by the bytes of a value
 T = TypeVar("T", bound=np.generic)
 
 
@@ -61,7 +62,8 @@ def seats_of(column: "Places", rank_count: int) -> Seats:
     first_G = column[::NODE]
     next_by = np.subtract(column[1:], column[:-1])
     next_by[NODE - 1 :: NODE] = 1
-    is_whole = next_by.min() == 1 == next_by.max() and not (first_G % NODE).any()
+    is_whole = np.minimum.reduce(next_by) == 1 == np.maximum.reduce(next_by)
+    is_whole = is_whole and np.bitwise_or.reduce(first_G) % NODE == 0
     return Seats(column, first_G // NODE if is_whole else None)
 
 
@@ -79,5 +81,5 @@ def nodes_of(seats: "Sequence[Seats]") -> "Places | None":
 
 def as_nodes(values: "NDArray[np.generic]") -> "NDArray[np.void]":
     """Return values of whole nodes, one item a node; they share their memory."""
-    nodes: NDArray[np.void] = values.view(f"V{NODE * values.itemsize}")
+    nodes: NDArray[np.void] = values.view(_NODE_TYPES[values.itemsize])
     return nodes

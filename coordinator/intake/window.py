@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from coordinator.settings.policy import TimelinePolicy
 
 NOTHING = -1
+_VALUES_AT_ONCE = 1 << 16  # laid out together: 256 KiB as they came, and as many as they are put
 _PARTS_MAX = 64  # records that came one by one are joined to parts worth their handling
 
 
@@ -32,12 +33,16 @@ class _Part:
     fields: tuple[str, ...]
     values_VN: "NDArray[np.float32]"
 
-    def of(self, name: str) -> "NDArray[np.float32]":
-        """Return one value, NaN where it was not sent."""
-        if name in self.fields:
-            values: NDArray[np.float32] = self.values_VN[self.fields.index(name)]
-            return values
-        return np.full(len(self.seats.column), np.nan, dtype=np.float32)
+    def of(self, names: tuple[str, ...]) -> "NDArray[np.float32]":
+        """Return some values, array of shape (len(names), N), NaN where one was not sent."""
+        first = self.fields.index(names[0]) if names[0] in self.fields else 0
+        if self.fields[first : first + len(names)] == names:
+            return self.values_VN[first : first + len(names)]
+        own_VN = np.full((len(names), self.values_VN.shape[1]), np.nan, dtype=np.float32)
+        for own_N, name in zip(own_VN, names, strict=True):
+            if name in self.fields:
+                own_N[:] = self.values_VN[self.fields.index(name)]
+        return own_VN
 
 
 class HeldStep:
@@ -59,7 +64,7 @@ class HeldStep:
         self._arrivals[now_s] = self._arrivals.get(now_s, 0) + records.count
         seats.put(self.seen_R, True)
         seats.put(self.end_ns_R, records.end_ns)
-        if records.flags.any():
+        if np.count_nonzero(records.flags):
             seats.put(self.flags_R, records.flags)
         self._parts.append(_Part(seats, records.fields, records.values_VN))
 
@@ -75,9 +80,9 @@ class HeldStep:
     def value_of(self) -> "dict[str, NDArray[np.float32]]":
         """Return the values by field, arrays of shape (R,), NaN where there is none.
 
-        Only now are they laid out, field by field: one field of all ranks fits into the processor's cache, all do not.
+        Only now are they laid out, so many fields at once as fit into the processor's cache: all of many ranks do not.
         """
-        fields = list(dict.fromkeys(name for part in self._parts for name in part.fields))
+        fields = tuple(dict.fromkeys(name for part in self._parts for name in part.fields))
         parts = _joined(self._parts)
         node_G = nodes_of([part.seats for part in parts])
         come = np.concatenate([part.seats.column for part in parts]) if node_G is None else node_G
@@ -86,13 +91,15 @@ class HeldStep:
             return values if node_G is None else as_nodes(values)
 
         values_VR = np.empty((len(fields), len(self.seen_R)), dtype=np.float32)
-        joined_N = np.empty(sum(part.values_VN.shape[1] for part in parts), dtype=np.float32)
         place = np.zeros(len(lies(values_VR[0])), dtype=np.intp)
         place[come] = np.arange(len(come))
-        for name, row_R in zip(fields, values_VR, strict=True):
-            np.concatenate([part.of(name) for part in parts], out=joined_N)
-            np.take(lies(joined_N), place, out=lies(row_R), mode="clip")
-        if not self.seen_R.all():
+        at_once = min(max(1, _VALUES_AT_ONCE // len(self.seen_R)), len(fields))
+        joined_VN = np.empty((at_once, sum(part.values_VN.shape[1] for part in parts)), dtype=np.float32)
+        for first in range(0, len(fields), at_once):
+            names = fields[first : first + at_once]
+            came_VN = np.concatenate([part.of(names) for part in parts], axis=1, out=joined_VN[: len(names)])
+            np.take(lies(came_VN), place, axis=1, out=lies(values_VR[first : first + at_once]), mode="clip")
+        if np.count_nonzero(self.seen_R) < len(self.seen_R):
             values_VR[:, ~self.seen_R] = np.nan
         return dict(zip(fields, values_VR, strict=True))
 

@@ -82,11 +82,13 @@ class SlowLinkTest:
         self._learn_step(row, step)
         taken = self._transfers.take(row, hidden_share=self.policy.hidden_share)
         beyond_G, excess_G = self._compare(taken)
-        is_dear = np.fmax.reduce(excess_G, initial=0) > self.policy.effect_ratio
+        highest = float(np.fmax.reduce(excess_G, initial=0))
+        is_dear = highest > self.policy.effect_ratio
         if is_dear and self._transfers.take_bytes(row):  # more seconds for more bytes?
             beyond_G, excess_G = self._compare(replace(taken, bytes_G=self._transfers.bytes_G))
+            highest = float(np.fmax.reduce(excess_G, initial=0))
         self._test.step(excess_G, step)
-        self._learn(beyond_G, excess_G)
+        self._learn(beyond_G, excess_G, highest)
         if self._test.judged == self._test.policy.warm_up_steps:
             self._compare_with_peers()
         if is_dear or self._dear:
@@ -99,7 +101,7 @@ class SlowLinkTest:
         if taken.bytes_G is not self._bytes_G:
             self._past_G[(self._bytes_G == 1) & (taken.bytes_G != 1)] = np.nan  # it was per group, not per byte
             self._bytes_G = taken.bytes_G
-        cost_G: Floats = (taken.seconds_G / taken.bytes_G).astype(np.float32)
+        cost_G: Floats = (taken.seconds_G / taken.bytes_G).astype(np.float32, copy=False)
         if has_nan(self._past_G):
             np.copyto(self._past_G, cost_G, where=np.isnan(self._past_G))
         beyond_G: Floats = cost_G - self._past_G
@@ -134,8 +136,8 @@ class SlowLinkTest:
         np.maximum(scale_G, np.float32(_COST_MIN), out=scale_G)
         return scale_G
 
-    def _learn(self, beyond_G: "Floats", excess_G: "Floats") -> None:
-        """Let each group's past follow what is healthy."""
+    def _learn(self, beyond_G: "Floats", excess_G: "Floats", highest: float) -> None:
+        """Let each group's past follow what is healthy; no known excess is beyond `highest`."""
         test, policy = self._test, self.policy
         is_young = test.judged < test.policy.warm_up_steps
         rate = max(1 / test.judged, policy.warm_up_rate) if is_young else policy.baseline_rate
@@ -143,7 +145,7 @@ class SlowLinkTest:
         np.maximum(beyond_G, change_G, out=change_G)
         np.minimum(change_G, self._past_G, out=change_G)
         change_G[test.suspicious] = 0
-        if not np.fmax.reduce(excess_G) <= policy.effect_ratio and not is_young:
+        if not highest <= policy.effect_ratio and not is_young:
             change_G[excess_G > policy.effect_ratio] = 0
         if has_nan(excess_G):
             change_G[np.isnan(excess_G)] = 0

@@ -82,7 +82,8 @@ class Transfers:
     def take(self, row: "StepRow", *, hidden_share: float) -> Taken:
         """Read a row; a group of which more than `hidden_share` are missing has an upper bound only."""
         absent, again = self._absent(row)
-        seconds_G = np.full(len(self.domains), np.nan, dtype=np.float32)
+        seconds_G = np.empty(len(self.domains), dtype=np.float32)
+        seconds_G.fill(np.nan)
         is_bound_G: Marks | None = None
         for kind, span, block in self._blocks:
             values_R = row.transfers.get(kind)
@@ -144,7 +145,7 @@ class Transfers:
             if moved_R is not None:
                 moved = moved_R[block.sample.columns]
                 differs = moved != self.bytes_G[span][block.sample.groups]
-                if np.logical_or.reduce(differs) and (moved[differs] > 0).any():
+                if np.count_nonzero(differs) and (moved[differs] > 0).any():
                     return True
         return False
 

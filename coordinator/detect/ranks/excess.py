@@ -30,7 +30,7 @@ from coordinator.detect.ranks.families import Family, side_by_side
 from coordinator.detect.ranks.gates import LONG_STEPS, SHORT_STEPS, Candidates, Gates
 from coordinator.detect.ranks.groups import median_of_three
 from coordinator.detect.ranks.pools import Pools
-from coordinator.detect.ranks.sums import Sums
+from coordinator.detect.ranks.sums import Sums, steps_lasted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 _LONG_RATE_STEPS = 8
 _STEPS_KEPT = 1024  # indices of the last steps, from which an onset is read
-_GROWN_SHARE = 0.5  # of its present size that an excess had in the mean since it began, drifts included
 _WILD_RATIO = np.float32(3.0)  # four times the peers' work is no noise: how it scatters says nothing of the others
 
 
@@ -57,6 +56,7 @@ class _Excess:
 
     raw_N: "Floats"
     reach_P: "Floats"
+    reach: float
     highest: float
     seen_N: "Marks | None"
 
@@ -103,10 +103,9 @@ class ExcessTest:
     ) -> None:
         """Judge by other thresholds from the next step on; `alarm_sigmas` are those of families that have their own."""
         self.policy = policy
-        self.gates.adopt(policy, policy.floor_ratio if floor_ratio is None else floor_ratio)
+        own = [(family.pools, sigmas) for family, sigmas in alarm_sigmas]
+        self.gates.adopt(policy, policy.floor_ratio if floor_ratio is None else floor_ratio, own)
         self._find_high()
-        for family, sigmas in alarm_sigmas:
-            self.gates.alarm_sigmas_P[family.pools] = sigmas
 
     def forbid_early(self, families: "Sequence[Family]") -> None:
         """Let these families, and no others, not be judged before `warm_up_steps`, however quiet the job.
@@ -199,7 +198,8 @@ class ExcessTest:
             np.copyto(raw_N, self._recent[-1], where=~seen_N)
             highest_P = self._pools.highest(raw_N)
             highest = float(np.maximum.reduce(highest_P))
-        return _Excess(raw_N, self._pools.reach(raw_N, highest_P), highest, seen_N)
+        reach_P = self._pools.reach(raw_N, highest_P)
+        return _Excess(raw_N, reach_P, float(np.maximum.reduce(reach_P)), highest, seen_N)
 
     def _learn(self, values: _Excess) -> None:
         """Learn the noise of single steps, of medians of three and of long means."""
@@ -238,7 +238,9 @@ class ExcessTest:
         return left_out_N.nonzero()[0]
 
     def _learn_mean(self, values: _Excess, scratch_N: "Floats") -> None:
-        clipped_N = self._pools.clip(values.raw_N, self.gates.widest_P(), values.reach_P)
+        clipped_N = values.raw_N
+        if not values.reach <= self.gates.least_wide:  # else there is no limit to look for
+            clipped_N = self._pools.clip(values.raw_N, self.gates.widest_P(), values.reach_P)
         np.subtract(clipped_N, self._mean_N, out=scratch_N)
         scratch_N *= np.float32(1 / min(self.judged - 1, _LONG_RATE_STEPS))
         self._mean_N += scratch_N
@@ -271,7 +273,7 @@ class ExcessTest:
         """Return the series, in no alarm yet, whose sum is an alarm's or whose last three steps are gross."""
         policy, sums = self.policy, self.sums
         candidates = sums.series[:0]
-        if len(sums.above(self.gates.least_alarm_sigmas())):
+        if len(sums.above(self.gates.least_alarm_sigmas)):
             candidates = sums.series[sums.sum_C > self.gates.alarm_P().astype(np.float32)[sums.pool_C]]
         highest = sorted((*self._recent_highest, values.highest))
         if self.judged > policy.warm_up_steps and highest[1] > policy.gross_ratio:  # else no median of three is
@@ -313,7 +315,7 @@ class ExcessTest:
         _, run_C, excess_C = self.sums.of(raised)
         known = len(self._steps)
         last = [
-            min(_length(*figures), known)
+            min(steps_lasted(*figures), known)
             for figures in zip(run_C.astype(int).tolist(), excess_C.tolist(), median_C.tolist(), strict=True)
         ]
         self.alarms.add(raised, median_C, np.array([self._steps[-steps] for steps in last], dtype=np.int64))
@@ -347,10 +349,13 @@ class ExcessTest:
         """Return the series whose excess may be a fault: no baseline may follow it."""
         policy, high = self.policy, self._high
         floor = policy.static_share * self.gates.floor_ratio
-        rising = [self.alarms.series_A, high[values.raw_N[high] >= np.float32(floor)]]
-        most_P = np.minimum(floor + sigma_P * policy.static_sigmas, 1.0)
-        rising.append(self._pools.above(self._mean_N, most_P, self._pools.highest(self._mean_N)))
-        return np.concatenate(rising)
+        rising = high[:0]
+        if not np.maximum.reduce(self._mean_N) <= np.float32(min(floor, 1.0)):
+            most_P = np.minimum(floor + sigma_P * policy.static_sigmas, 1.0)
+            rising = self._pools.above(self._mean_N, most_P, self._pools.highest(self._mean_N))
+        if not len(high) and not len(self.alarms):
+            return rising
+        return np.concatenate((self.alarms.series_A, high[values.raw_N[high] >= np.float32(floor)], rising))
 
     def rescale(self, ratio_N: "NDArray[np.floating]") -> None:
         """Express what alarms rest on in other units: multiply each series' level."""
@@ -382,18 +387,6 @@ class ExcessTest:
         self._steps.clear()
         self._steps.extend(memory.get("steps", np.zeros(0)).astype(np.int64).tolist())
         return True
-
-
-def _length(run: int, excess: float, level: float) -> int:
-    """Return how many steps an excess has lasted.
-
-    The sum may have left zero long before, for what is silicon or chance: then its steps are counted by how many of
-    the present size they make.
-    """
-    run = max(run, 1)
-    if excess < _GROWN_SHARE * level * run:
-        run = max(math.ceil(excess / level), SHORT_STEPS)
-    return run
 
 
 _KEPT = ("_median_N", "_mean_N", "_mean_before_N", "_baseline_N")

@@ -68,11 +68,22 @@ class Gates:
         self.short = PooledNoise(pools)
         self.long = PooledNoise(pools)
 
-    def adopt(self, policy: "ExcessPolicy", floor_ratio: float) -> None:
-        """Judge by these thresholds from now on; `floor_ratio` is the smallest effect."""
+    def adopt(
+        self, policy: "ExcessPolicy", floor_ratio: float, alarm_sigmas: "Sequence[tuple[slice, float]]" = ()
+    ) -> None:
+        """Judge by these thresholds from now on; `floor_ratio` is the smallest effect.
+
+        `alarm_sigmas` are those of pools that have their own.
+        """
         self.policy = policy
         self.floor_ratio = floor_ratio
-        self.alarm_sigmas_P = np.full(len(self._family_P), policy.alarm_sigmas)
+        self._alarm_sigmas_P = np.full(len(self._family_P), policy.alarm_sigmas)
+        for pools, sigmas in alarm_sigmas:
+            self._alarm_sigmas_P[pools] = sigmas
+        self.least_alarm_sigmas = float(self._alarm_sigmas_P.min())
+        """What a sum must exceed in any pool to alarm."""
+        self.least_wide = float(np.float32(FULL_FLOORS * floor_ratio))
+        """How far a single step may reach in any pool to count in full in a long mean."""
         self._factor_P = np.maximum(self._chance_P, policy.chance_sigmas_min)
 
     def sigma_P(self) -> "Figures":
@@ -91,7 +102,7 @@ class Gates:
     def alarm_P(self) -> "Figures":
         """Return the sum that alarms, array of shape (P,): more where noise comes in bursts that last."""
         often_P = np.maximum(self.single.beyond_P - self.policy.burst_share, 0)
-        alarm_P: Figures = self.alarm_sigmas_P * (1 + self.policy.burst_caution * often_P)
+        alarm_P: Figures = self._alarm_sigmas_P * (1 + self.policy.burst_caution * often_P)
         return alarm_P
 
     def gate(self, pool_C: "Places", run_C: "Figures", floor_C: "Figures | None" = None) -> "Figures":
@@ -146,7 +157,7 @@ class Gates:
         # A drift's mean since its onset lags behind it: the long mean and the last steps may speak for it too.
         long_C = those.mean > self.gate(pool_C, np.full(len(pool_C), float(LONG_STEPS)))
         # What has grown clear over many steps may be a little smaller: so a drift is told before it is large.
-        clear_C = those.sum > policy.clear_factor * self.alarm_sigmas_P[pool_C]
+        clear_C = those.sum > policy.clear_factor * self._alarm_sigmas_P[pool_C]
         least_C = np.where(clear_C, policy.clear_floor_share, 1.0) * floor
         last_C = those.median > self.short_gate(pool_C, least_C)
         last_C &= mean_C > policy.run_share * gate_C
@@ -158,10 +169,6 @@ class Gates:
         summed_C &= those.least > policy.least_share * np.minimum(gate_C, self._noisy_gate(self.short)[pool_C])
         noisy_C = self.single.sigma_P[pool_C] > policy.noisy_sigma
         return np.where(noisy_C, self._passed_in_noise(those), summed_C) if noisy_C.any() else summed_C
-
-    def least_alarm_sigmas(self) -> float:
-        """Return what a sum must exceed in any pool to alarm."""
-        return float(np.minimum.reduce(self.alarm_sigmas_P))
 
     def least_median(self) -> float:
         """Return what a candidate's median of three steps must exceed whatever the noise, to pass."""
@@ -177,7 +184,7 @@ class Gates:
         long_C = np.maximum(long_C, policy.noisy_long_sigmas * sigma_C)
         large_C = (those.median > short_C) & (those.least > policy.least_share * short_C)
         lasting_C = (those.mean > long_C) & (those.median > self.floor_ratio)
-        lasting_C &= those.sum > self.alarm_sigmas_P[pool_C]
+        lasting_C &= those.sum > self._alarm_sigmas_P[pool_C]
         passed_C: Marks = large_C | lasting_C
         return passed_C
 

@@ -69,6 +69,15 @@ def median_of(values: "Floats") -> float:
     return float(ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2)
 
 
+def mean_of(values: "Floats") -> float:
+    """Return what `numpy.nanmean` does of some values in a tenth of the time; NaN of none."""
+    if not len(values):
+        return math.nan
+    if has_nan(values):
+        values = values[~np.isnan(values)]
+    return float(np.add.reduce(values) / values.dtype.type(len(values))) if len(values) else math.nan
+
+
 class Groups:
     """A partition of R ranks into G groups; `sizes_G` says how many each holds."""
 

@@ -7,11 +7,10 @@ when half the ranks are slow and in domains of two, where a median absolute devi
 Shapes: N series, P pools.
 """
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from coordinator.detect.ranks.groups import has_nan
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,25 +62,31 @@ class PooledNoise:
         if left_out is not None and len(left_out):
             difference_N[left_out] = 0
             count_P = count_P - pools.counts(left_out)
-        seen_P = count_P > 0
-        self.updates_P += seen_P
-        self.samples_P += count_P
-        count_P = np.maximum(count_P, 1)
-        rate_P = np.maximum(self.updates_P, 1)
-        np.divide(1, rate_P, out=rate_P)
-        np.maximum(rate_P, policy.noise_rate, out=rate_P)
-        rate_P *= seen_P
+        count_P, rate_P = self._count(count_P, policy)
         if int(np.maximum.reduce(self.updates_P)) % _STILL_EVERY == 0:
             self._count_still(difference_N, left_out, rate_P, count_P)
-        self._clip(difference_N, rate_P, count_P, policy)
+        least = float(np.minimum.reduce(self.sigma_P))
+        self._clip(difference_N, rate_P, count_P, policy, has_limits=least > _SIGMA_MIN)
         mean_P = pools.sums(difference_N)
         mean_P *= policy.difference_to_sigma
         mean_P /= count_P
-        rate_P *= mean_P - self.sigma_P
-        if has_nan(self.sigma_P):
-            self._begin(difference_N, left_out, np.where(seen_P, mean_P, np.nan))
-            rate_P[np.isnan(rate_P)] = 0
-        self.sigma_P += rate_P
+        change_P = mean_P - self.sigma_P
+        change_P *= rate_P
+        if math.isnan(least):
+            self._begin(difference_N, left_out, np.where(rate_P > 0, mean_P, np.nan))
+            change_P[np.isnan(change_P)] = 0
+        self.sigma_P += change_P
+
+    def _count(self, count_P: "Figures", policy: "ExcessPolicy") -> "tuple[Figures, Figures]":
+        """Count so many samples of each pool; return 1 instead of none, and how fast a pool learns from them."""
+        self.samples_P += count_P
+        if np.count_nonzero(count_P) == len(count_P):  # nearly always
+            self.updates_P += 1
+            return count_P, np.maximum(1 / self.updates_P, policy.noise_rate)
+        seen_P = count_P > 0
+        self.updates_P += seen_P
+        rate_P = np.maximum(1 / np.maximum(self.updates_P, 1), policy.noise_rate)
+        return np.maximum(count_P, 1), rate_P * seen_P
 
     def _count_still(
         self, difference_N: "Floats", left_out: "Places | None", rate_P: "Figures", count_P: "Figures"
@@ -93,11 +98,13 @@ class PooledNoise:
         share_P = np.maximum(still_P, 0) / count_P
         self.still_P += np.minimum(_STILL_EVERY * rate_P, 1) * (share_P - self.still_P)
 
-    def _clip(self, difference_N: "Floats", rate_P: "Figures", count_P: "Figures", policy: "ExcessPolicy") -> None:
-        """Cut what is far beyond its pool's noise, and learn how common that is."""
+    def _clip(
+        self, difference_N: "Floats", rate_P: "Figures", count_P: "Figures", policy: "ExcessPolicy", *, has_limits: bool
+    ) -> None:
+        """Cut what is far beyond its pool's noise, and learn how common that is; `has_limits` where all have noise."""
         pools = self._pools
         limit_P = policy.clip_sigmas * self.sigma_P
-        if not np.minimum.reduce(self.sigma_P) > _SIGMA_MIN:
+        if not has_limits:
             # Not known, or nothing seen yet but equal figures: a limit of 0 would never let go of 0.
             limit_P[~(self.sigma_P > _SIGMA_MIN)] = np.inf
         beyond = pools.above(difference_N, limit_P, pools.highest(difference_N))

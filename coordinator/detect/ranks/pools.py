@@ -73,14 +73,15 @@ class Pools:
     def above_but(self, values_N: "Floats", limit_P: "Figures", those: "Places") -> "Places":
         """Return the series above the limit of their pool, without `those`, ascending."""
         above_N = values_N > self._beside(limit_P.astype(np.float32))
-        above_N[those] = False
+        if len(those):
+            above_N[those] = False
         places: Places = above_N.nonzero()[0]
         return places
 
     def clip(self, values_N: "Floats", limit_P: "Figures", reach_P: "Floats") -> "Floats":
         """Return the values, none beyond its pool's limit in either direction; they themselves if `reach_P` is not."""
         limit_P = limit_P.astype(np.float32)
-        if not np.logical_or.reduce(reach_P > limit_P):
+        if not np.count_nonzero(reach_P > limit_P):
             return values_N
         clipped_N = values_N.copy()
         high = self.above(values_N, limit_P, reach_P)

@@ -18,7 +18,7 @@ from coordinator.detect.keeping import joined, part_of
 from coordinator.detect.ranks.absence import Absence
 from coordinator.detect.ranks.excess import ExcessTest
 from coordinator.detect.ranks.families import Family
-from coordinator.detect.ranks.groups import Groups, has_nan, median_of, middle
+from coordinator.detect.ranks.groups import Groups, has_nan, mean_of, median_of, middle
 from coordinator.detect.ranks.work import WorkCorrection
 from coordinator.settings.policy import RankPolicy, WorkPolicy
 
@@ -146,7 +146,7 @@ class SlowRankTest:
         rest -= reference
         if self.has_replicas:
             own_D, shared_D = self._shared(own_R)
-            np.divide(own_D, np.float32(_mean(reference_P)), out=excess_D)
+            np.divide(own_D, np.float32(mean_of(reference_P)), out=excess_D)
             rest, shared = self.replica_groups.beside(own_R, shared_D)
             rest -= shared
         elif self._places is not None:
@@ -158,7 +158,7 @@ class SlowRankTest:
     def _leave_out_idle(self, own_R: "Floats", reference_P: "Floats") -> bool:
         """Take out who does next to nothing: it lies, or has nothing to do in this job, and is no measure of others."""
         least = np.float32(self._policy.idle_ratio) * reference_P.astype(np.float32)
-        if not (self.stage_groups.least(own_R) < least).any():
+        if not np.count_nonzero(self.stage_groups.least(own_R) < least):
             return False
         own, limit = self.stage_groups.beside(own_R, least)
         own[own < limit] = np.nan
@@ -170,7 +170,7 @@ class SlowRankTest:
         # A stage without a past or a reference compares as not known, which excuses it.
         is_longer_P = reference_P > (1 + policy.pause_ratio) * usual_P
         longer = False
-        if is_longer_P.any():
+        if np.count_nonzero(is_longer_P):
             known_P = ~np.isnan(usual_P) & ~np.isnan(reference_P)
             longer = bool(is_longer_P[known_P].all())
         is_quiet = longer and float(np.nanmax(self.ranks.sigma_P, initial=0)) < policy.pause_sigma
@@ -229,7 +229,8 @@ class SlowRankTest:
         """Return the stages' common work over what it used to be, and by how much each stage's is beyond that."""
         if has_nan(self._past_P):
             self._past_P = np.where(np.isnan(self._past_P), reference_P, self._past_P)
-        if (self._usual_P < (1 - self._test.gates.floor_ratio) * self._past_P).all():
+        is_faster_P = self._usual_P < (1 - self._test.gates.floor_ratio) * self._past_P
+        if np.count_nonzero(is_faster_P) == len(is_faster_P):
             self._follow_improvement()
         ratio_P = reference_P / np.maximum(self._past_P, _SECONDS_MIN)
         common = float(self._all_stages.reference(ratio_P)[0])
@@ -257,7 +258,8 @@ class SlowRankTest:
             return
         rate = max(self._policy.past_rate, _YOUNG_WEIGHT / (_YOUNG_WEIGHT + self.stages.judged))
         most = max(self._policy.past_step_max, rate)  # one long step of a stage must not become its past
-        own_P = np.nan_to_num(excess_P.astype(np.float64))
+        own_P = excess_P.astype(np.float64)
+        own_P[np.isnan(own_P)] = 0.0
         own_P[self.stages.suspicious] = 0.0
         own_P = rate * np.minimum(np.maximum(own_P, -most), most)
         self._past_P = self._past_P * ((1 + rate * min(max(common - 1, -most), most)) * (1 + own_P))
@@ -340,10 +342,3 @@ class SlowRankTest:
 
     def _parts(self) -> "dict[str, ExcessTest | WorkCorrection]":
         return {"test": self._test, "work": self.work}
-
-
-def _mean(values: "NDArray[np.floating]") -> float:
-    """Return the mean of the known values, of which there are some."""
-    if has_nan(values):
-        values = values[~np.isnan(values)]
-    return float(np.add.reduce(values) / values.dtype.type(len(values)))

@@ -7,11 +7,12 @@ one comparison says who might leave zero.
 Shapes: N series, P pools, C series above zero.
 """
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.detect.ranks.gates import FULL_FLOORS
+from coordinator.detect.ranks.gates import FULL_FLOORS, SHORT_STEPS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     Places = NDArray[np.intp]
 
 _SAFE_SHARE = 1 - 1e-6  # of the bound below which nothing can leave zero: ten times what float32 rounds
+_GROWN_SHARE = 0.5  # of its present size that an excess had in the mean since it began, drifts included
 _SLACK_MIN = 1e-6  # sigmas; keeps a slack of 0 from meeting a noise that is not known, infinity
 
 
@@ -100,6 +102,8 @@ class Sums:
 
     def above(self, limit: float) -> "Places":
         """Return the series whose sum is above a limit."""
+        if not len(self.series):
+            return self.series
         return self.series[(self._figures_C3[:, 0] > limit).nonzero()[0]]
 
     def of(self, series: "Places") -> "Floats":
@@ -132,3 +136,15 @@ class Sums:
         if not ((series < 0) | (series >= count)).any():
             self.series, self.pool_C = series, self._pools.of(series)
             self._figures_C3 = figures_C3.astype(np.float32)
+
+
+def steps_lasted(run: int, excess: float, level: float) -> int:
+    """Return how many steps an excess of the size `level` has lasted, by those since its sum left zero.
+
+    The sum may have left zero long before, for what is silicon or chance: then its steps are counted by how many of
+    the present size they make.
+    """
+    run = max(run, 1)
+    if excess < _GROWN_SHARE * level * run:
+        run = max(math.ceil(excess / level), SHORT_STEPS)
+    return run

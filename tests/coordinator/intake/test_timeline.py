@@ -48,6 +48,17 @@ def test_a_step_is_complete_when_every_rank_has_reported_it():
     assert sum(made.rejected.values()) == 0
 
 
+def test_a_step_ended_at_the_median_of_the_clocks():
+    """Also where two of the latest ends that can be would not fit into 64 bits together."""
+    made, batch = timeline(), RECORDING.batch(0, 1)
+    came = columns_of(batch)
+    end_ns = [(1 << 62) - 7, (1 << 62) - 1, 1 << 62, 1 << 62]
+    start_ns = [end - (e - s) for end, e, s in zip(end_ns, came["end_ns"], came["start_ns"], strict=True)]
+    made.ingest(changed(batch, end_ns=end_ns, start_ns=start_ns), 0.0)
+    (row,) = made.ready(0.0)
+    assert row.end_unix_s == pytest.approx(2**62 * 1e-9)
+
+
 def test_a_rank_that_went_past_a_step_is_not_waited_for():
     """A lost record is missing for good once the rank's next one is there."""
     made = timeline()

@@ -43,6 +43,22 @@ def test_a_stall_of_one_or_two_steps_never_alarms(length):
     assert run(values)[1] == [None] * 8
 
 
+def test_a_family_may_have_a_threshold_of_its_own():
+    """It counts for that family's series alone, until others are adopted; the least of all says who is looked at."""
+    test = ExcessTest([np.zeros(8, dtype=np.intp), np.zeros(8, dtype=np.intp)], POLICY)
+    test.adopt(POLICY, alarm_sigmas=[(test.families[1], 15.0)])
+    values = noise(series=16)
+    values[60:, [3, 11]] += 0.05
+    alarmed = []
+    for step, row in enumerate(values[:64]):
+        test.step(row, step)
+        alarmed.append(np.flatnonzero(test.alarm_N).tolist())
+    assert alarmed[61:] == [[], [3], [3, 11]]
+    for sigmas, least in ((15.0, POLICY.alarm_sigmas), (5.0, 5.0)):
+        test.adopt(POLICY, alarm_sigmas=[(test.families[1], sigmas)])
+        assert test.gates.least_alarm_sigmas == least
+
+
 def test_half_of_the_series_may_be_slow():
     """Noise learnt from differences holds when half the series are faulty."""
     values = noise()

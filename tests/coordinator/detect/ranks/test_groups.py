@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coordinator.detect.ranks.groups import Groups, median_of, middle
+from coordinator.detect.ranks.groups import Groups, mean_of, median_of, middle
 
 
 def test_reference_is_a_low_member_of_each_group():
@@ -24,6 +24,16 @@ def test_median_and_middle_leave_missing_values_out():
     assert Groups([0] * 4).median(np.array([4.0, 1.0, 2.0, 3.0])).tolist() == [2.0]
     assert middle(np.array([[1.0, np.nan], [9.0, np.nan], [5.0, 3.0]])).tolist() == [5.0, 3.0]
     assert np.isnan(middle(np.full((3, 1), np.nan)))[0]
+
+
+def test_mean_is_of_what_is_known():
+    """As numpy has it, to the last bit; of nothing it is not known."""
+    values = np.random.default_rng(1).random(1001).astype(np.float32)
+    assert mean_of(values) == float(values.mean())
+    assert mean_of(values[::3]) == float(values[::3].mean())
+    values[5:9] = np.nan
+    assert mean_of(values) == float(values[~np.isnan(values)].mean())
+    assert np.isnan([mean_of(values[5:9]), mean_of(values[:0])]).all()
 
 
 def test_members_may_stand_in_any_order():
