@@ -18,6 +18,7 @@ from benchmarks.scenarios.recipes import (
     Make,
     hang,
     healthy,
+    rank_and_job,
     rank_and_link,
     scattered_gc,
     slow,
@@ -85,7 +86,9 @@ FAULTS: dict[str, Make] = {
     **_named(whole_job, name="network of all", cause=LINK, ratio=_HALF_BANDWIDTH),
     **_named(scattered_gc, name="scattered gc"),
     **_named(rank_and_link, name="slow rank and link"),
+    **_named(rank_and_job, name="slow rank and job"),
     **_named(hang, name="hang"),
+    **_named(hang, name="hang, two records", records=2),
 }
 
 HEALTHY: dict[str, Make] = {

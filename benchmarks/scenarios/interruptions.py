@@ -77,7 +77,7 @@ def present(scenario: "Scenario", rng: np.random.Generator) -> "NDArray[np.bool_
         here[:first, shape[1] - plan.joining_ranks :] = False
     for fault in scenario.faults:
         if fault.cause == HANG:
-            here[fault.begin, list(fault.ranks)] = False
+            here[fault.begin : fault.end, list(fault.ranks)] = False
     return here
 
 

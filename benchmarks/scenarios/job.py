@@ -12,7 +12,7 @@ from lockstep.contracts.domains import parse_degrees
 COMPONENTS = ("compute", "data", "host", "gc")
 LINK = "link"
 HANG = "hang"
-"""Cause of a fault whose ranks have not arrived: they lack the record of row `begin`, after which nothing comes."""
+"""Cause of a fault whose ranks have not arrived: they lack the records from row `begin` on, and at `end` all stop."""
 LIE_ROW = 50
 
 

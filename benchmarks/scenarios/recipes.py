@@ -179,9 +179,21 @@ def rank_and_link(ranks: int, seed: int, *, name: str) -> Scenario:
     return replace(scenario, faults=(rank, link))
 
 
-def hang(ranks: int, seed: int, *, name: str) -> Scenario:
-    """Return a job in which one rank does not arrive any more, until somebody restarts it minutes later."""
+def rank_and_job(ranks: int, seed: int, *, name: str) -> Scenario:
+    """Return a job with a slow rank that, 40 steps later, waits longer for its data on all ranks besides."""
     scenario, rng = _scenario(name, ranks, seed, SHAPES)
     begin = _begin(rng)
-    fault = Fault(cause=HANG, ranks=_pick(rng, ranks, 1), ratio=0.0, begin=begin)
-    return replace(scenario, faults=(fault,), interruptions=Interruptions(restart_at=begin + 1))
+    rank = Fault(cause="compute", ranks=_pick(rng, ranks, 1), ratio=0.06, begin=begin)
+    job = Fault(cause="data", ranks=tuple(range(ranks)), ratio=0.10, wanted="job", begin=begin + 40)
+    return replace(scenario, faults=(rank, job))
+
+
+def hang(ranks: int, seed: int, *, name: str, records: int = 1) -> Scenario:
+    """Return a job in which one rank does not arrive any more, until somebody restarts it minutes later.
+
+    The others end so many steps more: what is not waited for in every step, hosts run ahead of.
+    """
+    scenario, rng = _scenario(name, ranks, seed, SHAPES)
+    begin = _begin(rng)
+    fault = Fault(cause=HANG, ranks=_pick(rng, ranks, 1), ratio=0.0, begin=begin, end=begin + records)
+    return replace(scenario, faults=(fault,), interruptions=Interruptions(restart_at=begin + records))

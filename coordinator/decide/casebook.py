@@ -9,12 +9,13 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from coordinator.decide.beside import growth_beside
 from coordinator.decide.incidents import CLOSED, Incident
 from coordinator.decide.memory import RunMemory
 from coordinator.detect.findings import FLUCTUATION, HANG, SCATTERED, SLOW_LINK, SLOW_RANK, UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from coordinator.detect.findings import Finding, Judgement
     from coordinator.settings.policy import RunPolicy
@@ -46,6 +47,7 @@ class Casebook:
         began = book.get("fluctuating")
         self._fluctuating: tuple[int, float] | None = None if began is None else (began[0], began[1])
         self._culprit_step: int | None = book.get("culprit_step")
+        self._beside_step: int | None = book.get("beside_step")  # since when all ranks have grown beside a culprit
         self._node_of: dict[int, str] = {}
         self._ranks_of_node: Mapping[str, int] = {}
         self._judged = int(book.get("judged", 0))
@@ -59,6 +61,7 @@ class Casebook:
             "other_cause": {iid: list(other) for iid, other in self._other_cause.items()},
             "fluctuating": self._fluctuating,
             "culprit_step": self._culprit_step,
+            "beside_step": self._beside_step,
             "judged": self._judged,
             "step": self._step,
         }
@@ -99,14 +102,16 @@ class Casebook:
         self._assigned = {key: iid for key, iid in self._assigned.items() if key in findings}
         opened: list[Incident] = []
         changed: set[str] = set()
-        for key, finding in findings.items():
-            if key not in self._assigned:
+        for key, finding in list(findings.items()):
+            if key in findings and key not in self._assigned:
                 incident = self._home_of(finding)
                 if incident is None and not finding.acts:
                     continue  # it was told as something else, which has ended: what fades is no news
                 if incident is None:
                     incident = self.open(finding, judgement.step, now_s)
                     opened.append(incident)
+                elif incident.kind == FLUCTUATION != finding.kind:  # the run's incident becomes its culprit's
+                    self._forget_fluctuation(findings)
                 self._assigned[key] = incident.id
         for incident_id in dict.fromkeys(self._assigned.values()):
             own = [findings[key] for key, iid in self._assigned.items() if iid == incident_id]
@@ -130,7 +135,7 @@ class Casebook:
         self._assigned.clear()
         # The detectors need some steps of the new attempt before their silence says anything.
         self._quiet_steps = Counter(dict.fromkeys(self.incidents, -self.policy.restart_steps))
-        self._fluctuating = None
+        self._fluctuating = self._beside_step = None
 
     def _relevant(self, judgement: "Judgement", now_s: float) -> "dict[Key, Finding]":
         """Return the findings that stand for themselves.
@@ -149,13 +154,37 @@ class Casebook:
         fluctuation = next((f for f in judgement.findings if f.kind == FLUCTUATION), None)
         if found or runs:
             self._culprit_step = judgement.step
-        if fluctuation is None or found or runs:
+            fluctuation = None if runs else self._beside(fluctuation, found.values(), judgement.ranks_reporting)
+        else:
+            self._beside_step = None
+        if fluctuation is None:
             self._fluctuating = None
         elif self._fluctuating is None:
             self._fluctuating = (self._judged, now_s)
-        if fluctuation is not None and self._fluctuating is not None and self._has_lasted(fluctuation, now_s):
+        if fluctuation is not None and self._has_lasted(fluctuation, now_s):
             found[FLUCTUATION, ""] = fluctuation
         return found | runs
+
+    def _beside(
+        self, fluctuation: "Finding | None", culprits: "Collection[Finding]", ranks_reporting: int
+    ) -> "Finding | None":
+        """Return what stands for itself beside culprits: what began with one of them is taken for theirs."""
+        grown = None if fluctuation is None else growth_beside(fluctuation, culprits, ranks_reporting)
+        if grown is None:
+            self._beside_step = None
+            return None
+        if self._beside_step is None:
+            self._beside_step = self._step
+        for onset_step in (grown.onset_step, self._beside_step):
+            if all(abs(onset_step - culprit.onset_step) > self.policy.join_steps for culprit in culprits):
+                return replace(grown, onset_step=onset_step)
+        return None
+
+    def _forget_fluctuation(self, findings: "dict[Key, Finding]") -> None:
+        """Leave a slower run to the culprit that its incident is now told of."""
+        findings.pop((FLUCTUATION, ""), None)
+        self._assigned.pop((FLUCTUATION, ""), None)
+        self._fluctuating = self._beside_step = None
 
     def _is_victim(self, link: "Finding", slow: "Iterable[Finding]") -> bool:
         """Whether a group's transfers grew when one of its ranks turned slow."""
@@ -172,6 +201,8 @@ class Casebook:
         assert self._fluctuating is not None
         begin, begin_s = self._fluctuating
         policy = self.policy
+        if self._beside_step is not None and any(i.kind == FLUCTUATION for i in self.incidents.values()):
+            return True  # it was told before its culprits were
         is_echo = self._culprit_step is not None and fluctuation.onset_step <= self._culprit_step
         if fluctuation.is_sure and not is_echo:
             return True

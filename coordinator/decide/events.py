@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coordinator.decide.incidents import AdviceItem, Incident, Prediction
+    from coordinator.decide.losses import Losses
     from coordinator.detect.findings import Judgement
     from coordinator.detect.hangs.hang import Hang
     from coordinator.settings.policy import Policy
@@ -60,6 +61,13 @@ class StandstillEvent(Event):
     """The run makes no step, and this is known of who has not arrived, if anything; follows from what came before."""
 
     hang: "Hang | None"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossesEvent(Event):
+    """The run is a log, of which the losses are known as a whole."""
+
+    losses: "Losses"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from coordinator.detect.findings import HANG, LINK, Finding
 if TYPE_CHECKING:
     from coordinator.decide.casebook import Casebook
     from coordinator.decide.incidents import Incident
+    from coordinator.decide.losses import Losses
     from coordinator.detect.findings import Judgement
     from coordinator.detect.hangs.hang import Hang
     from coordinator.settings.policy import RunPolicy
@@ -20,11 +21,13 @@ if TYPE_CHECKING:
 class Standstill:
     """Invariant: at most one incident of kind hang is open in `casebook`. `policy` may be replaced.
 
-    `last_sign_s` is when the run last made a step, or began; 0 before the first event.
+    `last_sign_s` is when the run last made a step, or began; 0 before the first event. `losses` is what a step log says
+    of its own as a whole, None in a living run.
     """
 
     def __init__(self, casebook: "Casebook", policy: "RunPolicy") -> None:
         self.policy = policy
+        self.losses: Losses | None = None
         self.last_sign_s = 0.0
         self._casebook = casebook
         self._judgement: Judgement | None = None
@@ -33,6 +36,7 @@ class Standstill:
         self._lacking = self._dropped = self._steps = 0
         self._longest_s = {False: 0.0, True: 0.0}  # step of a run that is warm, or not yet
         self._told_s = 0.0
+        self._heard: tuple[Hang | None, float] = None, 0.0  # the last verdict, and since when it has been the same
 
     @property
     def incident(self) -> "Incident | None":
@@ -64,6 +68,7 @@ class Standstill:
             step_s = min(step_s, self.policy.lost_seconds)  # a hang is no pause to get used to
         self._longest_s[self._is_warm] = max(self._longest_s[self._is_warm], step_s)
         self._judgement, self._is_warm = judgement, judgement.is_warm
+        self._heard = None, now_s
         self.last_sign_s = now_s
         return True
 
@@ -88,11 +93,14 @@ class Standstill:
     def take(self, hang: "Hang | None", now_s: float, rank_count: int) -> "tuple[Incident | None, bool]":
         """Take a verdict; return the incident if there is something to tell of it, and whether it is a new one."""
         before = self.incident
+        if hang != self._heard[0]:
+            self._heard = hang, now_s
         if before is None:
-            if hang is None or not self._is_ripe(hang, now_s):
+            if hang is None or not self._is_ripe(hang, now_s, rank_count):
                 return None, False
             self._told_s = now_s
-            incident = self._casebook.open(self._finding(hang, now_s), self._step, now_s)
+            found = self._finding(hang, now_s)
+            incident = self._casebook.open(found, max(found.onset_step, self._step), now_s)
             return self._grow(incident, now_s, rank_count), True
         after = self._named(before, hang, now_s)
         after = self._grow(after, now_s, rank_count)
@@ -107,7 +115,7 @@ class Standstill:
         incident = self.incident
         if incident is None:
             return None
-        step = incident.onset_step if self._judgement is None else max(incident.onset_step, self._judgement.step)
+        step = incident.detected_step if self._judgement is None else max(incident.detected_step, self._judgement.step)
         return self._casebook.close(incident.id, step, now_s)
 
     @property
@@ -115,12 +123,18 @@ class Standstill:
         """The step that is under way."""
         return 0 if self._judgement is None else self._judgement.step + 1
 
-    def _is_ripe(self, hang: "Hang", now_s: float) -> bool:
+    def _is_ripe(self, hang: "Hang", now_s: float, rank_count: int) -> bool:
         """Whether a verdict may open an incident."""
         is_long = now_s - self.last_sign_s > self.policy.lost_seconds
         if not hang.is_measured:
             # One more may be lacking by chance: few steps without a lost record prove nothing.
-            return self._is_warm and self._lacking + 1 <= self.policy.hang_lacking_max * self._steps
+            chance = (self._lacking + 1) / max(self._steps, 1)
+            if self.losses is not None:
+                chance = min(chance, self.losses.chance_of(hang, rank_count))
+            # Records that still come in change the verdict: ranks that are only behind are not late.
+            stood_s = max(self.policy.hang_steps * self._usual_s, self.policy.hang_seconds)
+            is_silent = now_s - self._heard[1] >= stood_s
+            return self._is_warm and is_silent and chance <= self.policy.hang_lacking_max
         if not hang.ranks and hang.cause != LINK:  # nobody waits for anybody: all may be busy with something long
             return self._is_warm and is_long
         return is_long or not hang.is_pause
@@ -133,7 +147,7 @@ class Standstill:
             scope=hang.scope,
             ranks=hang.ranks,
             domain=hang.domain,
-            onset_step=self._step,
+            onset_step=self._step if hang.onset_step is None else hang.onset_step,
             excess_ratio=silence_s / usual_s if usual_s else 0.0,
             excess_seconds=silence_s,
             evidence=(*hang.evidence, self._silence()),

@@ -56,6 +56,7 @@ class RunMachine:
             ev.RestartedEvent: self._on_restarted,
             ev.TickEvent: self._on_tick,
             ev.StandstillEvent: self._on_standstill,
+            ev.LossesEvent: self._on_losses,
             ev.PolicyChangedEvent: self._on_policy,
             ev.ProfileAskedEvent: self._on_asked,
             ev.ProfileFailedEvent: self._on_failed,
@@ -182,6 +183,9 @@ class RunMachine:
         if self.standstill.incident is not None and self.state not in (State.HUNG, State.LOST):
             self.captures.put_away(event.unix_s)
             self._move(Trigger.BLOCKED)
+
+    def _on_losses(self, event: ev.LossesEvent) -> None:
+        self.standstill.losses = event.losses
 
     def _close_hang(self, now_s: float) -> None:
         incident = self.standstill.close(now_s)

@@ -5,16 +5,15 @@ Pure: a row in, a judgement out. Rank tests run on every undisturbed step, never
 computes 5 % longer lengthens the step by 3 to 4 %, which a trigger misses.
 """
 
-import math
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from coordinator.detect.findings import Finding, Judgement
+from coordinator.detect.findings import SLOW_LINK, SLOW_RANK, Finding, Judgement
 from coordinator.detect.keeping import joined, part_of
 from coordinator.detect.links.slow_link import SlowLinkTest
-from coordinator.detect.ranks.groups import has_nan, median_of
+from coordinator.detect.ranks.groups import has_nan, mean_of, median_of
 from coordinator.detect.ranks.imbalance import Imbalance
 from coordinator.detect.ranks.rank_findings import RankFindings
 from coordinator.detect.ranks.slow_rank import SlowRankTest
@@ -138,11 +137,11 @@ class Judge:
         """Return what the run's own history is compared with: the step, and what of it only work explains."""
         test = self._slow_rank
         tokens = 0.0 if test.shift_R is None else float(np.maximum.reduce(test.shift_R))
-        known = _known(row.work[:: 1 + len(row.work) // _SAMPLE_RANKS])
         return RunSample(
             step_seconds=step_seconds,
             imbalance_seconds=test.imbalance_seconds + max(tokens, 0.0),
-            work=float(known.mean()) if len(known) else math.nan,
+            work=mean_of(row.work[:: 1 + len(row.work) // _SAMPLE_RANKS]),
+            is_held_back=any(each.acts and each.kind in (SLOW_RANK, SLOW_LINK) for each in self._findings),
         )
 
     def adopt(self, policy: "Policy") -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coordinator.decide import events as ev
+from coordinator.record.holes import losses_of
 from coordinator.runs import Runs
 from coordinator.settings.config import CoordinatorConfig
 from lockstep.contracts.domains import (
@@ -151,6 +152,9 @@ def replay(
     runs = Runs(CoordinatorConfig(), policy, {}, clock=lambda: 0.0)
     arrival_ns = log.arrival_ns
     runs.take(_announcement(log.run, topology, int(arrival_ns[0]), ranks_per_node), arrival_ns[0] / _NS)
+    losses = losses_of(log)
+    if losses is not None:
+        runs.feed(log.run, ev.LossesEvent(unix_s=arrival_ns[0] / _NS, cause_id="log", losses=losses))
     waiting: dict[str, int] = {}
     now_s = float(arrival_ns[0]) / _NS
     for cut in _cuts(arrival_ns, topology.world_size):

@@ -136,15 +136,16 @@ def test_collections_of_all_at_once_come_in_the_same_step():
     assert (gc[0] < 0.01).all()
 
 
-def test_a_hang_ends_the_records_until_the_restart():
-    """The culprit lacks the step that the others have just left; the next record comes minutes later, steps back."""
-    log = generate(replace(SCENARIOS["hang"](8, 1), noise=STILL)).log().columns
-    begin = SCENARIOS["hang"](8, 1).faults[0].begin
-    (culprit,) = SCENARIOS["hang"](8, 1).faults[0].ranks
+@pytest.mark.parametrize(("name", "records"), [("hang", 1), ("hang, two records", 2)])
+def test_a_hang_ends_the_records_until_the_restart(name, records):
+    """The culprit lacks the steps that the others have just left; the next record comes minutes later, steps back."""
+    made = replace(SCENARIOS[name](8, 1), noise=STILL)
+    log, begin, (culprit,) = generate(made).log().columns, made.faults[0].begin, made.faults[0].ranks
     before = log["start_ns"] < log["start_ns"].min() + 170 * 10**9
-    assert culprit not in log["rank"][before & (log["step"] == begin)]
-    assert len(set(log["rank"][before & (log["step"] == begin)])) >= 6
-    assert log["step"][before].max() == begin
+    for step in range(begin, begin + records):
+        assert culprit not in log["rank"][before & (log["step"] == step)]
+        assert len(set(log["rank"][before & (log["step"] == step)])) >= 6
+    assert log["step"][before].max() == begin + records - 1
 
 
 def test_ranks_lie_as_they_are_told():

@@ -43,7 +43,9 @@ class Hang:
     """What is known of a standstill. `scope` is rank (the `ranks` have not arrived), group or job (nobody is named).
 
     `domain` is (kind, name) of where it is waited. `is_pause`: the ranks say themselves that they save or evaluate.
-    `is_measured`: by what ranks have issued; otherwise by whose records are lacking.
+    `is_measured`: by what ranks have issued; otherwise by whose records are lacking, `lacking_records` of them in
+    `numbers`, the first of them of `onset_step`. `is_of_hosts`: the ranks are all of their hosts, so that one lost
+    batch explains as much.
     """
 
     cause: str
@@ -54,6 +56,8 @@ class Hang:
     numbers: dict[str, float] = field(default_factory=dict)
     is_pause: bool = False
     is_measured: bool = True
+    is_of_hosts: bool = False
+    onset_step: int | None = None
 
 
 def who_is_late(progress: Progress | None, topology: "Topology", last_step_W: "NDArray[np.int64]") -> Hang | None:
@@ -211,17 +215,26 @@ def _by_steps(topology: "Topology", last_step_W: "NDArray[np.int64]") -> Hang | 
     late = np.flatnonzero(late_W)
     if not 0 < 2 * len(late) <= int((last_step_W >= 0).sum()):  # a single rank that is far ahead is no measure
         return None
-    # A domain is named only when no other one could be meant.
-    around = [d for d in topology.domains if set(late.tolist()) < set(d.ranks)]
-    steps = sorted(set(last_step_W[late].tolist()))
+    # Ranks that went on further and are still behind wait for those that did not, or lost a record.
+    late = late[last_step_W[late] == last_step_W[late].min()]
+    # A domain is named only when no other one could be meant: it is late as a whole, or the only one around.
+    ranks = set(late.tolist())
+    whole = [d for d in topology.domains if ranks == set(d.ranks) and len(ranks) > 1]
+    around = whole or [d for d in topology.domains if ranks < set(d.ranks)]
+    last = int(last_step_W[late[0]])
     return Hang(
         cause=UNKNOWN,
         scope="rank",
         ranks=tuple(late.tolist()),
         domain=(around[0].kind, around[0].name) if len(around) == 1 else None,
-        evidence=(f"the last step of {_ranks(late)} is {steps[0]}, others have ended step {highest}",),
-        numbers={"late_ranks": float(len(late))},
+        evidence=(f"the last step of {_ranks(late)} is {last}, others have ended step {highest}",),
+        numbers={
+            "late_ranks": float(len(late)),
+            "lacking_records": float(len(late) * (highest - last)),
+        },
         is_measured=False,
+        is_of_hosts=True,
+        onset_step=last + 1,
     )
 
 

@@ -3,7 +3,8 @@
 Pure. A verdict is made anew only when something new is known: it is asked for at every tick of a standstill.
 """
 
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -53,9 +54,11 @@ class ProgressBook:
     _nodes: dict[str, _NodeProgress] = field(default_factory=dict)
     _domains: dict[_Name, int] = field(default_factory=dict)
     _unpacked: list[Domain] = field(default_factory=list)
+    _host_of: dict[int, str] = field(default_factory=dict)
 
     def take(self, announcement: "NodeAnnouncement") -> None:
         """Take what one node says; a node whose ranks make steps says nothing, and what it said before is forgotten."""
+        self._host_of |= {info.rank: info.hostname for info in announcement.ranks}
         told = [i for i in announcement.ranks if i.progress is not None and i.state != _FAILED]
         if not told:
             if self._nodes.pop(announcement.node, None) is not None:
@@ -106,8 +109,18 @@ class ProgressBook:
         if self._verdict is None or self._verdict[0] != known:
             last_step_of_world = np.full(topology.world_size, -1, dtype=np.int64)
             last_step_of_world[timeline.ranks[inside]] = last_steps
-            self._verdict = known, who_is_late(self.gathered(), topology, last_step_of_world)
+            hang = who_is_late(self.gathered(), topology, last_step_of_world)
+            if hang is not None and not hang.is_measured:
+                hang = replace(hang, is_of_hosts=self._are_hosts(hang, last_step_of_world))
+            self._verdict = known, hang
         return self._verdict[1]
+
+    def _are_hosts(self, hang: "Hang", last_step_of_world: "NDArray[np.int64]") -> bool:
+        """Whether the late ranks are all of their hosts that made steps lately; where a host is unknown they may be."""
+        lately = np.flatnonzero(last_step_of_world >= (hang.onset_step or 0) - 1)
+        size_of = Counter(self._host_of.get(rank, "") for rank in lately.tolist())
+        hosts = Counter(self._host_of.get(rank, "") for rank in hang.ranks)
+        return all(not host or size_of[host] == count for host, count in hosts.items())
 
     def _domain(self, group: "GroupInfo") -> int:
         name = (group.kind, group.name, tuple(map(tuple, group.ranks)))

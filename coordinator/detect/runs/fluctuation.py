@@ -48,12 +48,14 @@ _WINDOWS_KEPT = ("_raw", "_first")
 class RunSample:
     """One step of a run: seconds, of it those that only the longest batch explains (0 where unknown), and mean work.
 
-    `work` is the mean over ranks of the record's work figure or tokens, NaN where nobody measured one.
+    `work` is the mean over ranks of the record's work figure or tokens, NaN where nobody measured one. `is_held_back`:
+    a slow rank or link is known to make the step longer.
     """
 
     step_seconds: float
     imbalance_seconds: float = 0.0
     work: float = math.nan
+    is_held_back: bool = False
 
 
 class FluctuationTest:
@@ -75,6 +77,7 @@ class FluctuationTest:
         self._sum = self._sum_before = 0.0  # the latter from before a pause
         self._run = self._run_before = 0  # steps since the sum left zero
         self._quiet = 0
+        self._is_held_back = False
         self._young_steps = 0  # to come, in which the run is still warming up
         self.fluctuating = False
         """Whether steps are longer now than history explains."""
@@ -85,6 +88,7 @@ class FluctuationTest:
         """Take one undisturbed step."""
         self._raw.append(sample.step_seconds)
         self._judged += 1
+        self._is_held_back = sample.is_held_back
         imbalance = min(max(sample.imbalance_seconds, 0.0), (1 - _NET_SHARE_MIN) * sample.step_seconds)
         self._imbalance_seconds += (imbalance - self._imbalance_seconds) / min(self._judged, _LONG)
         if not sample.step_seconds - imbalance > 0:
@@ -224,8 +228,9 @@ class FluctuationTest:
         is_known = self._settled * policy.baseline_rate >= 1
         if is_known and self._sum > policy.alarm_sum / 2 and self._run <= _WINDOWS[-1]:
             return  # what may be a slowdown teaches nothing, until it is too old to become one
-        self._settled += 1
-        self._level += max(1 / self._settled, policy.baseline_rate) * min(max(excess, -sigma), sigma)
+        if not self._is_held_back:  # else a fault that nobody mends would become what is usual, soonest in a young run
+            self._settled += 1
+            self._level += max(1 / self._settled, policy.baseline_rate) * min(max(excess, -sigma), sigma)
         if len(self._last) < _LONG or not self.is_warm:
             return
         mean = fmean(self._clipped(_LONG))

@@ -6,6 +6,7 @@ import pytest
 
 from coordinator.decide import events as ev
 from coordinator.decide.casebook import RunMemory
+from coordinator.decide.losses import Losses
 from coordinator.decide.state import RunMachine
 from coordinator.detect.hangs.hang import Hang
 from coordinator.settings.policy import Policy
@@ -168,7 +169,29 @@ def test_a_record_that_lacks_names_nobody_where_records_are_lost(steps, lost_rec
         story.judge(step, reporting=3)
     story.judge(3070)
     story.hang = replace(LATE, is_measured=False)
-    assert [type(i).__name__ for i in story.wait(6)] == ["OpenIncident"] * is_told
+    assert story.wait(10) == []
+    assert [type(i).__name__ for i in story.wait(1)] == ["OpenIncident"] * is_told
+
+
+def test_records_that_still_come_in_are_no_hang():
+    """While the verdict by lacking records changes, ranks are only behind; five seconds after its last change it stands."""
+    story = stepping(steps=3000)
+    for lacking in range(20, 0, -1):
+        story.hang = replace(LATE, is_measured=False, numbers={"lacking_records": float(lacking)})
+        assert story.wait(1) == []
+    assert story.wait(4) == []
+    assert [type(i).__name__ for i in story.wait(1)] == ["OpenIncident"]
+
+
+def test_what_a_log_says_of_its_losses_is_believed():
+    """After 100 steps two lacking records are no chance in a log without any loss; onset is the first of them."""
+    hang = replace(LATE, is_measured=False, numbers={"late_ranks": 1.0, "lacking_records": 2.0}, onset_step=158)
+    for lost, is_told in ((0, True), (50, False)):
+        story = stepping(steps=100)
+        story.feed(ev.LossesEvent, losses=Losses(lost=lost, records=400, longest_steps=1, most_ranks=1))
+        story.hang = hang
+        assert [type(i).__name__ for i in story.wait(11)] == ["OpenIncident"] * is_told
+        assert not is_told or (story.incident.onset_step, story.incident.detected_step) == (158, 160)
 
 
 def test_a_run_that_warms_up_has_a_minute():

@@ -18,8 +18,8 @@ TRUSTING = Policy(run=RunPolicy(hang_lacking_max=0.02))
 """Believes a lacking record after 50 steps without a lost one; by default thousands are asked for."""
 
 
-def log_of(*, steps=80, **more):
-    return generate(Job(name="job", degrees="dp=8", seed=4, steps=steps, interruptions=replace(CALM, **more))).log()
+def log_of(*, steps=80, degrees="dp=8", **more):
+    return generate(Job(name="job", degrees=degrees, seed=4, steps=steps, interruptions=replace(CALM, **more))).log()
 
 
 def rows(log, kept):
@@ -34,8 +34,8 @@ def silent(log, *, after, seconds, lacking=()):
     return rows(log, ~((step == after) & np.isin(rank, lacking)))
 
 
-def told(log, policy=TRUSTING):
-    lines = [to_line(incident) for incident in replay(log, topology_of(8, "dp=8"), policy).incidents.values()]
+def told(log, policy=TRUSTING, *, degrees="dp=8", **more):
+    lines = [to_line(incident) for incident in replay(log, topology_of(8, degrees), policy, **more).incidents.values()]
     return [line for line in lines if line["kind"] == "hang"]
 
 
@@ -73,3 +73,65 @@ def test_lost_records_are_no_late_ranks():
     lost = (log.columns["step"] == 30) & (log.columns["rank"] == 2)
     assert told(silent(rows(log, ~lost), after=50, seconds=60, lacking=(5,))) == []
     assert told(silent(log_of(), after=50, seconds=60, lacking=(5,)), Policy()) == []
+
+
+def hung(*, ranks, records, at=70, **more):
+    """Return a log that is restarted minutes after step `at`, whose last records of that attempt `ranks` never wrote."""
+    log = log_of(steps=110, restart_at=at + 1, **more)
+    first = log.columns["start_ns"] < log.columns["start_ns"].min() + 60 * S
+    late = np.isin(log.columns["rank"], ranks) & (log.columns["step"] > at - records)
+    return rows(log, ~(first & late))
+
+
+def test_a_rank_that_lacks_its_last_two_records_before_a_restart_has_not_arrived():
+    """In a log of 70 steps that lost none in its midst, two that lack together are no chance: by default thresholds."""
+    (line,) = told(hung(ranks=[5], records=2), Policy())
+    assert {name: line[name] for name in ("scope", "ranks", "domain", "onset_step")} == {
+        "scope": "rank",
+        "ranks": [5],
+        "domain": {"kind": "dp", "id": "dp0"},
+        "onset_step": 69,
+    }
+    assert line["detected_step"] in (71, 72)
+    assert line["closed_step"] >= line["detected_step"]
+    assert line["lost_device_seconds"] > 8 * 100
+
+
+def test_a_group_that_lacks_the_last_record_is_named_with_its_domain():
+    """Ranks on both hosts lack one record each: the domain that they are is the one where they are waited for."""
+    log = hung(ranks=[1, 3, 5, 7], records=1, degrees="tp=2,dp=4")
+    (line,) = told(log, Policy(), degrees="tp=2,dp=4", ranks_per_node=4)
+    assert (line["ranks"], line["domain"], line["onset_step"]) == ([1, 3, 5, 7], {"kind": "dp", "id": "dp1"}, 70)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "records", "per_node"),
+    [([5], 1, 8), ([5], 2, 1), ([3, 4, 5], 2, 3), ([3, 4, 5, 6, 7], 2, 8)],
+    ids=["a single record", "the batch of a host", "the batch of another", "most ranks"],
+)
+def test_what_a_loss_explains_as_well_is_no_hang(ranks, records, per_node):
+    """Restarts come without hangs, and one record, or one batch, gets lost."""
+    log = hung(ranks=ranks, records=records)
+    assert told(log, Policy(), degrees="dp=8", ranks_per_node=per_node) == []
+
+
+def test_what_was_lost_at_once_before_may_be_lost_so_again():
+    """Two records in a row that a rank lacks in the midst of the log excuse two at its end."""
+    log = hung(ranks=[5], records=2)
+    burst = (log.columns["rank"] == 2) & np.isin(log.columns["step"], [90, 91])
+    assert told(rows(log, ~burst), Policy()) == []
+
+
+def test_single_losses_excuse_no_two_records_in_a_row():
+    """One record in a thousand gets lost, each by itself, as in most logs."""
+    (line,) = told(hung(ranks=[5], records=2, missing=0.001), Policy())
+    assert line["ranks"] == [5]
+
+
+@pytest.mark.parametrize(("order", "share"), [("step", 0.645), ("step", 0.7), ("rank", 0.95), ("rank", 0.45)])
+def test_a_log_that_was_cut_is_no_hang(order, share):
+    """Wherever the rows end, in whatever order they were: what is not there any more has not stopped."""
+    log = log_of(steps=110, restart_at=71)
+    kept = np.argsort(log.columns["rank"], kind="stable") if order == "rank" else np.arange(log.count)
+    kept = np.sort(kept[: round(share * log.count)])
+    assert told(rows(log, kept), Policy(), lenient=True) == []

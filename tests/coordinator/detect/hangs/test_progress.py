@@ -1,6 +1,7 @@
 """From announcements of silent nodes to the incident, through the door of all runs."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -159,3 +160,25 @@ def test_progress_of_many_nodes_is_put_together_quickly():
     timeline.know(list(range(8192)))
     assert book.locate(from_degrees({"dp": 8192}, 8192), timeline).ranks == tuple(range(616, 624))
     assert np.array_equal(np.sort(book.gathered().rank), np.arange(8192))
+
+
+@pytest.mark.parametrize(
+    ("last_steps", "ranks", "is_of_hosts"),
+    [
+        ((40, 40, 38, 40), (2,), False),
+        ((40, 40, 40, 38), (3,), False),
+        ((38, 40, 40, 40), (0,), True),
+        ((5, 38, 40, 40), (1,), True),
+        ((40, 40, 39, 37), (3,), False),
+    ],
+    ids=["of two", "the other", "alone", "beside one that counts no steps", "beside one that waits for it"],
+)
+def test_a_verdict_by_steps_says_whether_a_host_is_late_as_a_whole(last_steps, ranks, is_of_hosts):
+    """Its ranks' records come in one batch, those of a rank that stands still since long are none."""
+    book = ProgressBook()
+    hosts = ((0,), (1,), (2, 3)) if last_steps[0] > 5 else ((0, 1), (2, 3))
+    for host, own in enumerate(hosts):
+        book.take(announce(*own, node=f"n{host}"))
+    timeline = SimpleNamespace(ranks=np.arange(4), last_steps=np.array(last_steps))
+    hang = book.locate(from_degrees({"dp": 4}, 4), timeline)
+    assert (hang.ranks, hang.is_of_hosts, hang.onset_step) == (ranks, is_of_hosts, last_steps[ranks[0]] + 1)

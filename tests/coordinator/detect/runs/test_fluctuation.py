@@ -292,3 +292,31 @@ def test_a_run_that_starts_again_may_be_slower_for_a_while():
     test.begin_attempt()
     ((first, _, _, _),) = feed(values[100:], test=test)[1]
     assert POLICY.young_steps < first + 1 <= POLICY.young_steps + 5
+
+
+@pytest.mark.parametrize("begin", [22, 60])
+def test_what_a_culprit_costs_does_not_become_usual(begin):
+    """While a slow rank or link acts the level stands, however young the run is; an end of it is seen for what it is."""
+    values = steps(300, seed=5)
+    values[begin:250] *= 1.05
+    healthy, held, followed = FluctuationTest(POLICY), FluctuationTest(POLICY), FluctuationTest(POLICY)
+    for step, value in enumerate(values):
+        slow = begin + 2 < step < 250
+        held.step(RunSample(step_seconds=float(value), is_held_back=slow), step)
+        followed.step(RunSample(step_seconds=float(value)), step)
+        healthy.step(RunSample(step_seconds=float(steps(300, seed=5)[step])), step)
+        if step == 249:
+            assert held.baseline_seconds == pytest.approx(0.5, rel=0.015)
+            assert begin > 22 or followed.baseline_seconds > 0.52
+    assert held.baseline_seconds == pytest.approx(healthy.baseline_seconds, rel=0.01)
+    assert not held.fluctuating
+
+
+def test_a_run_that_gets_faster_beside_a_culprit_is_followed():
+    """What lasts and is better is no fault of anybody: a slow rank from the first step, cured by half."""
+    values = steps(200, seed=6)
+    values[:100] *= 1.2
+    test = FluctuationTest(POLICY)
+    for step, value in enumerate(values):
+        test.step(RunSample(step_seconds=float(value), is_held_back=step > 8), step)
+    assert test.baseline_seconds == pytest.approx(0.5, rel=0.015)

@@ -1,0 +1,41 @@
+"""How likely lost records alone leave the gap that a hang is told from, where nothing but records is known.
+
+Pure. Nobody knows how records get lost, and the first loss ever may come now: after n steps that is one in n, whatever
+gets lost. Only a log as a whole shows how: where records have been lost one by one, and seldom, several together that
+lack at the very end are no chance.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from coordinator.detect.hangs.hang import Hang
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Losses:
+    """Which records a log lacks between others of the same rank: those are lost, whatever its end means.
+
+    `lost` of them beside `records`; at most `longest_steps` of one rank in a row, and of `most_ranks` in one step.
+    `gone` ranks are not in the log any more while others go on: it was cut, or goes on without them.
+    """
+
+    lost: int
+    records: int
+    longest_steps: int
+    most_ranks: int
+    gone: frozenset[int] = frozenset()
+
+    def chance_of(self, hang: "Hang", rank_count: int) -> float:
+        """Return how likely they leave what `hang` rests on; 1 where that tells nothing.
+
+        A host's ranks may lack for one lost batch, and what was lost at once before may be lost so again.
+        """
+        ranks, records = hang.numbers.get("late_ranks", 1.0), hang.numbers.get("lacking_records", 1.0)
+        steps = records / ranks
+        is_new = steps > max(self.longest_steps, 1) or ranks > max(self.most_ranks, 1)
+        if hang.is_of_hosts or not is_new or not self.gone.isdisjoint(hang.ranks):
+            return 1.0
+        of_record = (self.lost + 1) / (self.records + 1)
+        chance: float = rank_count**ranks * of_record**records
+        return chance

@@ -1,0 +1,111 @@
+"""A run that is slower as a whole while one of its ranks is slow: both are told, and each costs its own."""
+
+from dataclasses import replace
+
+import pytest
+
+from coordinator.decide.beside import growth_beside
+from coordinator.decide.casebook import Casebook
+from coordinator.decide.memory import RunMemory
+from coordinator.detect.findings import FLUCTUATION, SLOW_RANK
+from coordinator.settings.policy import RunPolicy
+from tests.coordinator.conftest import finding, judged
+
+POLICY = RunPolicy()
+RANK = finding(onset=60, seconds=0.08, lost_seconds=0.08)
+
+
+def slower(growth_seconds, *, cause="data", onset=60):
+    """Return a run whose step of 1 s is longer by more than its slow rank, and whose middle rank's work grew."""
+    return finding(
+        kind=FLUCTUATION,
+        cause=cause,
+        scope="job",
+        ranks=(),
+        domain=None,
+        onset=onset,
+        seconds=0.2,
+        numbers={"baseline_step_seconds": 1.0, f"{cause}_growth_seconds": growth_seconds},
+    )
+
+
+class Book:
+    """A casebook given one step a second."""
+
+    def __init__(self, memory=None):
+        self.casebook = Casebook("job", POLICY, memory)
+        self.opened = []
+
+    def take(self, steps, *findings):
+        for step in steps:
+            opened, _, _ = self.casebook.take(judged(step, *findings, reporting=8), 1000.0 + 2 * step, set())
+            self.opened += [(incident.kind, step) for incident in opened]
+
+    def incident(self, kind):
+        return next(each for each in self.casebook.incidents.values() if each.kind == kind)
+
+
+@pytest.mark.parametrize(
+    ("growth_seconds", "is_told"),
+    [(0.03 + 0.4 * 0.08 + 0.001, True), (0.03 + 0.4 * 0.08 - 0.001, False), (0.0, False)],
+)
+def test_the_middle_rank_must_have_grown_beyond_what_a_culprit_explains(growth_seconds, is_told):
+    """Ranks that wait for a slow one look slower themselves, by a share of what it costs."""
+    grown = growth_beside(slower(growth_seconds), [RANK], 8)
+    assert (grown is not None) == is_told
+    if grown is not None:
+        assert (grown.excess_seconds, grown.excess_ratio) == (growth_seconds, growth_seconds)
+        assert any("all ranks" in line for line in grown.evidence)
+
+
+def test_waiting_and_many_slow_ranks_tell_nothing_of_the_others():
+    """All wait for a slow rank; and where a third is slow, the middle rank may be one of them."""
+    assert growth_beside(slower(0.3, cause="link"), [RANK], 8) is None
+    assert growth_beside(slower(0.3, cause="unknown"), [RANK], 8) is None
+    many = [finding(rank, seconds=0.08) for rank in range(3)]
+    assert growth_beside(slower(0.3), many, 9) is not None
+    assert growth_beside(slower(0.3), many, 8) is None
+
+
+def test_a_job_that_turns_slow_beside_a_slow_rank_is_told():
+    """After the steps that a run without a culprit is given too, with its own onset and its own cost."""
+    book = Book()
+    book.take(range(62, 110), RANK, slower(0.0))
+    book.take(range(110, 160), RANK, slower(0.09))
+    assert book.opened == [(SLOW_RANK, 62), (FLUCTUATION, 110 + POLICY.fluctuation_steps)]
+    run = book.incident(FLUCTUATION)
+    assert (run.onset_step, run.cause, run.scope) == (110, "data", "job")
+    assert run.lost_device_seconds == pytest.approx(8 * 0.09 * 50)
+    book.take(range(160, 170), RANK, slower(0.0))
+    assert [each.kind for each in book.casebook.incidents.values()] == [SLOW_RANK]
+
+
+def test_a_slow_rank_does_not_end_the_incident_of_its_job():
+    """A job slower since long goes on being told when one of its ranks turns slow besides."""
+    book = Book()
+    book.take(range(62, 90), slower(0.09))
+    book.take(range(90, 130), slower(0.09), replace(RANK, onset_step=89))
+    assert book.opened == [(FLUCTUATION, 62), (SLOW_RANK, 90)]
+    assert set(book.casebook.incidents) == {"job-1124-1", "job-1180-2"}
+
+
+def test_what_begins_with_a_culprit_is_taken_for_its():
+    """A slow rank found ten steps after its run takes the run's incident over, and nothing stays of it."""
+    book = Book()
+    book.take(range(62, 66), slower(0.09))
+    book.take(range(66, 120), slower(0.09), RANK)
+    assert book.opened == [(FLUCTUATION, 62)]
+    assert [each.kind for each in book.casebook.incidents.values()] == [SLOW_RANK]
+
+
+def test_a_restart_of_the_coordinator_goes_on_counting():
+    """Since when all ranks have grown beside a culprit is kept, and told as the onset."""
+    book = Book()
+    book.take(range(62, 110), RANK, slower(0.0))
+    book.take(range(110, 120), RANK, slower(0.09))
+    casebook = book.casebook
+    memory = RunMemory(incidents=tuple(casebook.incidents.values()), incidents_total=1, book=casebook.position())
+    again = Book(memory)
+    again.take(range(120, 140), RANK, slower(0.09))
+    assert again.opened == [(FLUCTUATION, 130)]
+    assert again.incident(FLUCTUATION).onset_step == 110
