@@ -4,16 +4,19 @@ The whole tables lie beside the checkout (`SHARED`), a sample of them in the tes
 return jobs in the order of the rows.
 """
 
-import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.simulator_tables import Row, Table, read_table
+from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.peaks import peak_flops_per_second
 from lockstep.simulator.calibrate import Observation
 from lockstep.simulator.cluster import Cluster
-from lockstep.simulator.clusters import dgx_a100
+from lockstep.simulator.clusters import dgx_a100, dgx_h100, dgx_v100
 from lockstep.simulator.model import HALF_GRADIENTS
 from lockstep.simulator.preset import Degrees, preset
 from lockstep.simulator.schedule import Schedule
@@ -42,6 +45,15 @@ VTRAIN_NODE: Mapping[str, float] = {
 
 _AT_THE_END = Options(bucket_bytes=None)
 """Megatron and Megatron-DeepSpeed sum gradients after the last backward."""
+PUBLISHED_NODES: Mapping[str, Callable[[int], Cluster]] = {"V100": dgx_v100, "A100": dgx_a100, "H100": dgx_h100}
+"""Nodes of the published steps by what the name of their GPU holds."""
+_HALF_FLOPS = {"V100": peak_flops_per_second("V100-SXM", "fp16") or 0.0}
+"""Peaks where the preset's is of single precision: Megatron trains at half."""
+_VTRAIN_COLUMNS = (
+    *("global batch", "micro batch", "hidden size", "attention heads", "# layers", "sequence length"),
+    *("tensor parallelism", "data parallelism", "pipeline parallelism"),
+)
+_PUBLISHED_COLUMNS = ("model", "layers", "hidden", "heads", "seq", "vocab", "gpu", "tp", "pp", "dp", "gbs")
 _PUBLISHED_NODES = 384
 """The largest published job; smaller ones take the first of these nodes."""
 _MEMORY_EFFICIENCY = 0.8
@@ -50,70 +62,102 @@ PUBLISHED_EFFICIENCY = 0.725
 """What every second published row says of an A100's matrix products."""
 
 
-def read_vtrain(path: Path) -> list[Observation]:
+def read_vtrain(path: Path) -> Table[Observation]:
     """Return vTrain's jobs: GPT under Megatron-DeepSpeed, every replica with the whole optimizer.
 
     What a step takes besides its micro-batches hardly falls with data parallelism there, so ZeRO was off.
+
+    Raises
+    ------
+    MalformedError
+        As `read_table`.
     """
-    found = []
-    for row in csv.DictReader(path.read_text().splitlines()):
-        tp, dp, pp = (int(row[f"{name} parallelism"]) for name in ("tensor", "data", "pipeline"))
-        batch = int(row["global batch"])
-        model = gpt(
-            layers=int(row["# layers"]),
-            hidden=int(row["hidden size"]),
-            heads=int(row["attention heads"]),
-            sequence=int(row["sequence length"]),
-            precision=HALF_GRADIENTS,
-        )
-        schedule = Schedule(micro_batches=batch // int(row["micro batch"]) // dp)
-        tree = preset(model, Degrees(tp=tp, dp=dp, pp=pp), schedule)
-        seconds = float(row["iteration time (ms)"]) / 1e3
-        found.append(Observation(tree=tree, batch=batch, seconds=seconds, options=_AT_THE_END))
-    return found
+    return read_table(path, _VTRAIN_COLUMNS, "iteration time ({})", _vtrain_job, optional=())
 
 
-def read_published(path: Path) -> list[Observation]:
-    """Return the published Megatron steps on A100: Narayanan et al. 2021, table 1; Korthikanti et al. 2022, table 5.
+def _vtrain_job(row: Row, seconds: float) -> Observation:
+    tp, dp, pp = (int(row[f"{name} parallelism"]) for name in ("tensor", "data", "pipeline"))
+    batch = int(row["global batch"])
+    model = gpt(
+        layers=int(row["# layers"]),
+        hidden=int(row["hidden size"]),
+        heads=int(row["attention heads"]),
+        sequence=int(row["sequence length"]),
+        precision=HALF_GRADIENTS,
+    )
+    schedule = Schedule(micro_batches=batch // int(row["micro batch"]) // dp)
+    tree = preset(model, Degrees(tp=tp, dp=dp, pp=pp), schedule)
+    return Observation(tree=tree, batch=batch, seconds=seconds, options=_AT_THE_END)
 
-    Where a table does not tell the micro-batch, it is one sequence.
+
+def read_published(path: Path) -> Mapping[str, Table[Observation]]:
+    """Return the published Megatron steps by device (`PUBLISHED_NODES`).
+
+    Those of A100 are Narayanan et al. 2021, table 1, and Korthikanti et al. 2022, table 5. Where a table does not tell
+    the micro-batch, it is one sequence.
+
+    Raises
+    ------
+    MalformedError
+        As `read_table`.
     """
-    found = []
-    for row in csv.DictReader(path.read_text().splitlines()):
-        model = gpt(
-            layers=int(row["layers"]),
-            hidden=int(row["hidden"]),
-            heads=int(row["heads"]),
-            sequence=int(row["seq"]),
-            vocabulary=int(row["vocab"]),
-            name=f"{row['model']}, {row['recompute']}",
-        )
-        degrees = Degrees(
-            tp=int(row["tp"]),
-            dp=int(row["dp"]),
-            pp=int(row["pp"]),
-            virtual=int(row["vp"] or 1),
-            sequence_parallel=row["seq_parallel"] == "1",
-            recompute=row["recompute"] or NONE,
-        )
-        batch = int(row["gbs"])
-        schedule = Schedule(micro_batches=batch // degrees.dp // int(row["mbs"] or 1))
-        tree = preset(model, degrees, schedule)
-        found.append(Observation(tree=tree, batch=batch, seconds=float(row["step_time_s"]), options=_AT_THE_END))
-    return found
+    optional = ("vp", "cp", "zero_fsdp", "mbs", "recompute", "seq_parallel")
+    found = read_table(path, _PUBLISHED_COLUMNS, "step_time_{}", _published_job, optional=optional)
+    devices = dict.fromkeys(device for device, _ in found.rows)
+    return {
+        name: replace(found, rows=[job for device, job in found.rows if device == name])  # type: ignore[misc]
+        for name in devices
+    }
 
 
-def published_cluster(nodes: int = _PUBLISHED_NODES) -> Cluster:
-    """Return the DGX A100s of the published steps, but for the efficiency of matrix products, which is to be fitted.
+def _published_job(row: Row, seconds: float) -> tuple[str, Observation]:
+    device = next((name for name in PUBLISHED_NODES if name in row["gpu"].upper()), None)
+    if device is None:
+        raise ConfigError(f"gpu: got {row['gpu']!r}, expected one of {', '.join(PUBLISHED_NODES)}")
+    recompute = row.get("recompute") or NONE
+    model = gpt(
+        layers=int(row["layers"]),
+        hidden=int(row["hidden"]),
+        heads=int(row["heads"]),
+        sequence=int(row["seq"]),
+        vocabulary=int(row["vocab"]),
+        name=f"{row['model']}, {recompute}",
+    )
+    degrees = Degrees(
+        tp=int(row["tp"]),
+        cp=int(row.get("cp") or 1),
+        dp=int(row["dp"]),
+        pp=int(row["pp"]),
+        virtual=int(row.get("vp") or 1),
+        zero=int(row.get("zero_fsdp") or 0),
+        sequence_parallel=row.get("seq_parallel") == "1",
+        recompute=recompute,
+    )
+    batch = int(row["gbs"])
+    schedule = Schedule(micro_batches=batch // degrees.dp // int(row.get("mbs") or 1))
+    tree = preset(model, degrees, schedule)
+    return device, Observation(tree=tree, batch=batch, seconds=seconds, options=_AT_THE_END)
+
+
+def published_cluster(nodes: int = _PUBLISHED_NODES, device: str = "A100") -> Cluster:
+    """Return the nodes of the published steps, but for the efficiency of matrix products, which is to be fitted.
 
     The rest is fixed before any row is seen: memory gives the share of its peak that a copy gets on A100, and a launch
     takes what an idle host needs.
     """
-    return dgx_a100(nodes).with_device(memory_efficiency=_MEMORY_EFFICIENCY, launch_s=_LAUNCH_S)
+    cluster = PUBLISHED_NODES[device](nodes)
+    return cluster.with_device(
+        flops_per_second=_HALF_FLOPS.get(device, cluster.device.flops_per_second),
+        matrix_efficiency=1.0,
+        memory_efficiency=_MEMORY_EFFICIENCY,
+        launch_s=_LAUNCH_S,
+    )
 
 
 def kendall_tau(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
-    """Return how many more pairs the two orders share than not, as a share of all pairs (tau-a)."""
+    """Return how many more pairs the two orders share than not, as a share of all pairs (tau-a); 1 without pairs."""
+    if len(first) == 1:
+        return 1.0
     signs = [np.sign(values[:, None] - values[None, :]) for values in (first, second)]
     return float((signs[0] * signs[1]).sum() / (len(first) * (len(first) - 1)))
 

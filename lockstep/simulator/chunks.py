@@ -5,6 +5,7 @@ Blocks next to each other on one mesh make a chunk. Equal blocks with equal word
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.cluster import Device
@@ -12,7 +13,7 @@ from lockstep.simulator.mesh import Mesh
 from lockstep.simulator.model import Operator, Precision
 from lockstep.simulator.operators import Flow, Placed, place_operator
 from lockstep.simulator.placement import PARTIAL, Placement, Transfer, shards, transfers
-from lockstep.simulator.tree import GRADIENT, OPTIMIZER, PARAMETER, Node, StrategyTree, resolve
+from lockstep.simulator.tree import FULL, GRADIENT, OPTIMIZER, PARAMETER, Node, StrategyTree, resolve
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,18 +157,18 @@ def _block(
     alone: bool,
 ) -> Part:
     part = Part(output=arriving)
-    unit: list[Placed] = []
-    for leaf in _leaves(block):
-        assert isinstance(leaf.module, Operator)
-        placed = place_operator(
-            leaf.module, resolve(leaf), part.output, mesh, device, samples=samples, precision=precision
-        )
-        owned = alone or not leaf.module.shared_weights
-        part.append(_operator(placed, placed.weights * owned, mesh, precision))
-        if placed.recomputed:
+    said = [(op, resolve(leaf)) for leaf in _leaves(block) if isinstance(op := leaf.module, Operator)]
+    # Operators that are recomputed one after the other are a unit; between two units something is kept.
+    for recomputed, neighbours in groupby(said, key=lambda each: each[1].recomputation == FULL):
+        run, unit = Part(output=part.output), []
+        for op, words in neighbours:
+            placed = place_operator(op, words, run.output, mesh, device, samples=samples, precision=precision)
+            owned = alone or not op.shared_weights
+            run.append(_operator(placed, placed.weights * owned, mesh, precision))
             unit.append(placed)
-    if unit:
-        _recompute(part, unit)
+        if recomputed:
+            _recompute(run, unit)
+        part.append(run)
     part.forward = _tidied(part.forward)
     part.backward = _tidied(part.backward)
     return part
@@ -212,7 +213,7 @@ def _fetch(total_bytes: float, axes: frozenset[str], mesh: Mesh) -> list[Gathere
 
 def _recompute(part: Part, unit: list[Placed]) -> None:
     """Keep the unit's input only; backward begins with its forward again."""
-    kept_bytes = unit[0].stored_input_bytes
+    kept_bytes = unit[0].input_bytes
     unit_bytes = sum(placed.stored_input_bytes + placed.stored_own_bytes for placed in unit)
     part.stored_bytes += kept_bytes - unit_bytes
     part.transient_bytes = unit_bytes - kept_bytes

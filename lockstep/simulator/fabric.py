@@ -66,17 +66,17 @@ class Fabric:
         return self._phases[key]
 
     def _divide(self, transfer: Transfer, mesh: Mesh) -> list[Phase]:
-        whole = self._family(mesh, transfer.axes, WHOLE)
         if transfer.kind == ALL_REDUCE and self._algorithms.get(ALL_REDUCE) == HIERARCHICAL:
-            inner, outer = (self._family(mesh, transfer.axes, part) for part in (INNER, OUTER))
-            n_inner = self.families[inner].groups.shape[1]
-            if n_inner > 1 and self.families[outer].groups.shape[1] > 1:
+            # Groups of one rank pass no link, and none of those may be entered.
+            n_inner, n_outer = (self._made(mesh, transfer.axes, part).groups.shape[1] for part in (INNER, OUTER))
+            if n_inner > 1 and n_outer > 1:
+                inner, outer = (self._family(mesh, transfer.axes, part) for part in (INNER, OUTER))
                 return [
                     Phase(REDUCE_SCATTER, inner, transfer.volume_bytes),
                     Phase(ALL_REDUCE, outer, transfer.volume_bytes / n_inner),
                     Phase(ALL_GATHER, inner, transfer.volume_bytes),
                 ]
-        return [Phase(transfer.kind, whole, transfer.volume_bytes)]
+        return [Phase(transfer.kind, self._family(mesh, transfer.axes, WHOLE), transfer.volume_bytes)]
 
     def sends(self, pairs: Sequence[tuple[Mesh, Mesh]]) -> list[int]:
         """Return for each pair of meshes the family in which ranks of the first send to counterparts in the second.
@@ -103,12 +103,17 @@ class Fabric:
         return [number + len(self.families) - len(shared) for number in found]
 
     def _family(self, mesh: Mesh, axes: frozenset[str], part: str) -> int:
+        """Return the number of a family, entered where it is not yet."""
         key = (mesh.axes, axes, part)
         if key not in self._index:
-            alike = tuple(other for other in self._meshes if other.axes == mesh.axes)
             self._index[key] = len(self.families)
-            self.families.append(_collective(self.cluster.shape, alike, axes, part))
+            self.families.append(self._made(mesh, axes, part))
         return self._index[key]
+
+    def _made(self, mesh: Mesh, axes: frozenset[str], part: str) -> Family:
+        """Return a family, not entered."""
+        alike = tuple(other for other in self._meshes if other.axes == mesh.axes)
+        return _collective(self.cluster.shape, alike, axes, part)
 
     def board(self, partition: Partition) -> Board:
         """Return the classes of `partition` on the links; no family may be added afterwards."""
@@ -160,8 +165,11 @@ def _divided(groups: NDArray[np.int64], part: str, fanout: int) -> NDArray[np.in
     domain = groups // fanout
     n_outer = int((np.diff(domain, axis=1) > 0).sum(axis=1).max()) + 1
     n_inner = groups.shape[1] // n_outer
-    shaped = domain.reshape(len(groups), n_outer, -1) if n_inner * n_outer == groups.shape[1] else domain[..., None]
-    if (shaped != shaped[..., :1]).any() or shaped.shape[2] != n_inner:
+    is_even = n_inner * n_outer == groups.shape[1]
+    if is_even:
+        shaped = domain.reshape(len(groups), n_outer, n_inner)
+        is_even = bool((shaped == shaped[..., :1]).all())
+    if not is_even:
         raise ConfigError(f"hierarchical all-reduce of {groups[0].tolist()}: got domains of unequal parts")
     cut = groups.reshape(len(groups), n_outer, n_inner)
     return cut.reshape(-1, n_inner) if part == INNER else cut.swapaxes(1, 2).reshape(-1, n_outer)

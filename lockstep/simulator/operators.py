@@ -30,7 +30,8 @@ class Placed:
 
     `before` are the transfers of its inputs, `after` those of their gradients. `weights` is the number of parameters
     held where nothing is kept in parts; their gradients are partial sums along `sums`, and `memory` says what is kept
-    in parts. `again` is forward work that backward repeats by selective recomputation.
+    in parts. `again` is forward work that backward repeats by selective recomputation; `input_bytes` is what has to be
+    kept to compute forward again.
     """
 
     before: tuple[Transfer, ...]
@@ -44,6 +45,7 @@ class Placed:
     memory: Mapping[str, frozenset[str]]
     stored_input_bytes: float
     stored_own_bytes: float
+    input_bytes: float
     recomputed: bool
     output: Flow
 
@@ -92,6 +94,7 @@ def place_operator(
         memory=said.memory,
         stored_input_bytes=op.stored_input_bytes * samples / shards(stored, mesh),
         stored_own_bytes=0.0 if selective else op.stored_own_bytes * samples / all_parts,
+        input_bytes=max(op.stored_input_bytes * samples, arriving.total_bytes) / shards(stored, mesh),
         recomputed=said.recomputation == FULL,
         output=Flow(total_bytes=op.output_elements * samples * precision.activation, placement=output),
     )
@@ -118,7 +121,7 @@ def _parts(op: Operator, dim: str, split: Mapping[str, str], mesh: Mesh, samples
     size = samples if dim == BATCH else op.dims[dim]
     if size % parts:
         axes = " x ".join(axis for axis, split_dim in split.items() if split_dim == dim and mesh.degree(axis) > 1)
-        got = f"{parts} parts of {size:g}"
+        got = f"{parts} parts of {size:.12g}"
         raise ConfigError(f"split of {dim!r} in {op.name}: got {got}, expected a divisor (it is split over {axes})")
     return parts
 

@@ -8,6 +8,8 @@ from lockstep.simulator.model import ModelSpec, Operator
 from lockstep.simulator.schedule import Schedule
 from lockstep.simulator.tree import MEMORY_ITEMS, NONE, StrategyTree
 
+STAGE_AXES = ("tp", "cp", "ep", "dp")
+"""Axes of the mesh of a pipeline stage, from the fastest varying on."""
 _COLUMNS = ("qkv", "fc1", "logits", "expert1")
 """Operators whose outputs are split over tp; what follows them inherits the split until a row operator sums it."""
 _ROWS = ("proj", "fc2", "expert2")

@@ -24,6 +24,8 @@ MEMORY_ITEMS = (OPTIMIZER, GRADIENT, PARAMETER)
 FULL = "full"
 SELECTIVE = "selective"
 NONE = "none"
+REPLICATE = "replicate"
+"""In place of a dimension: axes that shall not split."""
 _RECOMPUTE = (NONE, SELECTIVE, FULL)
 
 
@@ -62,12 +64,12 @@ class Node:
         if item != "computation":
             raise ConfigError(f"item to split in {self.name}: got {item!r}, expected one of {MEMORY_ITEMS}")
         for dim, axes in dims.items():
-            if isinstance(self.module, Operator) and dim not in (BATCH, "replicate", *self.module.dims):
+            if isinstance(self.module, Operator) and dim not in (BATCH, REPLICATE, *self.module.dims):
                 raise ConfigError(
                     f"dimension to split in {self.name}: got {dim!r}, expected one of {(BATCH, *self.module.dims)}"
                 )
             for axis in _names(axes):
-                self.splits[axis] = None if dim == "replicate" else dim
+                self.splits[axis] = None if dim == REPLICATE else dim
         return self
 
     def map(self, mesh: Mesh) -> "Node":

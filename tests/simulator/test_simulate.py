@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.chunks import compile_chunks
-from lockstep.simulator.clusters import A100, dgx_a100, hc1, hc2
+from lockstep.simulator.clusters import A100, dgx_a100, hc1, hc2, hermes
 from lockstep.simulator.collectives import ALL_REDUCE, HIERARCHICAL
 from lockstep.simulator.executor import execute
 from lockstep.simulator.memory import in_flight
@@ -236,6 +236,21 @@ def test_algorithms_can_be_chosen():
     assert card == pytest.approx(SMALL.parameters * 4, rel=1e-9)
     assert set(levels.communication_seconds.by_kind) == {"all_reduce", "all_gather", "reduce_scatter"}
     assert levels.step_seconds < ring.step_seconds
+
+
+@pytest.mark.parametrize(("degrees", "nodes"), [(Degrees(tp=4), 1), (Degrees(tp=4, pp=2, dp=2), 2), (Degrees(dp=8), 1)])
+def test_levels_are_a_ring_where_a_group_has_one(degrees, nodes):
+    """By levels, groups inside one domain, or of one rank in each, are rings: there is nothing to divide."""
+    ring, levels = (
+        forecast(SMALL, degrees, hc2(nodes), algorithms={ALL_REDUCE: name}) for name in ("ring", HIERARCHICAL)
+    )
+    assert levels == ring
+
+
+def test_levels_need_equal_parts():
+    """A group with two ranks in one domain and one in the next cannot be divided, and is told."""
+    with pytest.raises(ConfigError, match=r"hierarchical all-reduce of .*domains of unequal parts"):
+        forecast(SMALL, Degrees(tp=2, dp=3), hermes(1), batch=12, algorithms={ALL_REDUCE: HIERARCHICAL})
 
 
 def test_twelve_thousand_ranks_cost_eight():

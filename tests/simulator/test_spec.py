@@ -72,6 +72,12 @@ def test_there_are_examples():
         ("tp: 4", "tp: .nan", "expected a whole number"),
         ("tp: 4", "tp: true", "expected a whole number"),
         ("HC2", "hc2", "line 10, column 11: got 'hc2', expected 'HC2'"),
+        (
+            "type: gpt",
+            "typ: gpt",
+            "model.typ in spec.yaml, line 2, column 9: got the unknown key 'typ', expected 'type'",
+        ),
+        ("precision: full", "precision: {activation: 0}", "a number above 0 (bytes an element)"),
         ("type: gpt", "type: gtp", "model.type in spec.yaml, line 2, column 15: got 'gtp', expected 'gpt'"),
         ("network/1", "netwrk/1", "LEVEL 'network' (nearest of NVLink, network)"),
         ("network/1", "network/2", "expected network/0 to network/1"),
@@ -205,6 +211,15 @@ def test_calibration_replaces_the_machine_numbers_and_brings_the_band():
     assert spec().forecast().error_band_ratio is None
 
 
+@pytest.mark.parametrize("name", ["matrix_efficiency", "memory_efficiency", "link_bandwidth_ratio"])
+def test_a_calibration_that_divides_by_nothing_is_refused(name):
+    """A device or a link that gives nothing has no step; latencies, gamma and half of the efficiency may be 0."""
+    with pytest.raises(MalformedError, match=rf"calibration\.parameters\.{name} .*got 0, expected a number above 0"):
+        spec(text=SPEC + f"calibration: {{parameters: {{{name}: 0}}}}\n")
+    nothing = "{half_flops: 0, launch_s: 0, link_latency_ratio: 0, overlap_factor: 0}"
+    assert spec(text=SPEC + f"calibration: {{parameters: {nothing}}}\n").forecast().step_seconds > 0
+
+
 def test_overrides_tell_nodes_of_the_tree():
     """split, keep, map, schedule and recompute reach the nodes that the pattern names, and nothing else."""
     words = """\
@@ -229,11 +244,15 @@ def test_overrides_tell_nodes_of_the_tree():
     [
         ("{node: layer*.fc3}", "for 'fc3' 'fc2'"),
         ("{node: layr0.fc1}", "for 'layr0' 'layer0'"),
-        ("{node: layer0.fc1, split: {q: tp}}", "expected one of ('b', 's', 'h', 'o')"),
+        ("{node: layer0.fc1, split: {q: tp}}", "got the unknown dimension 'q', expected one of b, h, o, s, replicate"),
         ("{node: layer0.fc1, map: 0}", "expected a block of the model"),
         ("{node: layer0, map: 2}", "expected a stage below 2"),
         ("{node: layer0, schedule: {micro_batches: 2}}", "only it has a schedule"),
         ("{node: layer0, recompute: everything}", "full"),
+        ("{node: head, split: {replicat: tp}}", "got the unknown dimension 'replicat', expected 'replicate'"),
+        ("{node: layer0, split: {e: tp}}", "got the unknown dimension 'e'"),
+        ("{node: ., split: {o: tpp}}", "got the unknown axis 'tpp', expected 'tp' (nearest of tp, cp, ep, dp)"),
+        ("{node: layer0, keep: {optimizer: [dp, pd]}}", "overrides.0.keep.optimizer"),
     ],
 )
 def test_a_wrong_override_is_named(override, said):
@@ -274,6 +293,7 @@ def test_a_machine_by_its_levels():
         ("name: network", "name: rank", "expected another name"),
         ("fanout: 2, bytes_per_second: 12e9", "fanout: 1048576, bytes_per_second: 12e9", "devices, expected at most"),
         ("measured: {2:", "measured: {two:", "the size of a group"),
+        ("flops_per_second: 1e13", "flops_per_second: 1e-300", r"got 1e-300, expected a number above 0 \(FLOP/s\)"),
     ],
 )
 def test_a_wrong_machine_is_named(old, new, said):

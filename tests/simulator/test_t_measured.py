@@ -41,7 +41,7 @@ def test_t13_measured_steps_are_predicted():
 
     The whole half is held to 6 % below; the mean of this sixth of it is known to 0.6 % only.
     """
-    rows = held_out_of_sample(read_vtrain(COMMITTED / VTRAIN), seed=0)
+    rows = held_out_of_sample(read_vtrain(COMMITTED / VTRAIN).rows, seed=0)
     assert len(rows) >= 100
     within(rows, with_parameters(dgx_a100(), VTRAIN_NODE), 0.065)
 
@@ -50,7 +50,7 @@ def test_t13_measured_steps_are_predicted():
 @pytest.mark.skipif(not SHARED.is_dir(), reason="no tables beside the checkout")
 def test_t13_half_of_the_whole_table_is_predicted():
     """All of vTrain's steps that no fit has seen are met to 6 % on average, and ranked; the benchmark fits anew."""
-    _, held_out = halves(read_vtrain(SHARED / VTRAIN), seed=0)
+    _, held_out = halves(read_vtrain(SHARED / VTRAIN).rows, seed=0)
     within(held_out, with_parameters(dgx_a100(), VTRAIN_NODE), 0.06)
 
 
@@ -59,7 +59,7 @@ def test_t16_published_steps_need_one_efficiency():
 
     The benchmark fits it to half of the rows, those to 1T included, which takes a minute.
     """
-    rows = [row for row in read_published(COMMITTED / PUBLISHED) if len(row.tree.root.children) <= 98]
+    rows = [row for row in read_published(COMMITTED / PUBLISHED)["A100"].rows if len(row.tree.root.children) <= 98]
     assert len(rows) == 12
     cluster = published_cluster(240).with_device(matrix_efficiency=PUBLISHED_EFFICIENCY)
     errors = np.abs(predict(rows, cluster) / seconds(rows) - 1)
@@ -91,7 +91,7 @@ def test_t14_memory_and_overflow_of_published_runs(shape, plain_gib, spared_gib)
 
 def test_t14_published_runs_that_ran_fit():
     """None of the published runs is said to be out of memory: they ran."""
-    for row in read_published(COMMITTED / PUBLISHED):
+    for row in read_published(COMMITTED / PUBLISHED)["A100"].rows:
         if len(row.tree.root.children) <= 64:
             found = simulate(row.tree, published_cluster(), batch=row.batch, options=row.options)
             assert not found.out_of_memory, row.tree.model.name

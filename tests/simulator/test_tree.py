@@ -118,6 +118,45 @@ def test_recomputation_repeats_forward_with_its_transfers():
     assert again.stored_bytes < plain.stored_bytes / 5
 
 
+SBH = 8 * 32 * 64
+SCORES = 8 * 8 * 32 * 32
+
+
+@pytest.mark.parametrize(
+    ("names", "saved", "transient"),
+    [
+        (("attention",), 5 * SCORES, 5 * SCORES),
+        (("fc1", "gelu", "fc2"), 16 * SBH, 16 * SBH),
+        (("attention", "fc1", "gelu", "fc2"), 5 * SCORES + 16 * SBH, max(5 * SCORES, 16 * SBH)),
+        (("attention", "fc1"), 5 * SCORES, 5 * SCORES),
+        (("residual1", "norm2"), SBH, SBH),
+    ],
+    ids=str,
+)
+def test_operators_recomputed_apart_keep_an_input_each(names, saved, transient):
+    """Of a layer's sbh(34 + 5as/h) bytes neighbours that are recomputed keep their first input, and return in turn."""
+    tree = preset(MODEL, Degrees())
+    plain = chunks_of(None, tree=tree)[0].part
+    for name in names:
+        tree[f"layer1.{name}"].recompute()
+    part = chunks_of(None, tree=tree)[0].part
+    assert plain.stored_bytes - part.stored_bytes == saved
+    assert part.transient_bytes == transient
+
+
+@pytest.mark.parametrize(("node", "sums"), [("layer3", 1), ("layer3.attention", 5)])
+def test_what_is_recomputed_comes_before_its_own_backward(node, sums):
+    """A layer that recomputes attention only has sent the gradients of what lies behind it when it gathers keys anew."""
+    tree = preset(MODEL, Degrees(cp=2))
+    tree[node].recompute()
+    segments = chunks_of(None, tree=tree)[0].part.backward
+    gathers = [s for s in segments if isinstance(s, Feature) and s.transfer.kind == "all_gather"]
+    assert len(gathers) == 1
+    before = segments[: segments.index(gathers[0])]
+    # final_norm; then of the layer fc2, fc1, norm2 and proj
+    assert sum(isinstance(segment, Summed) for segment in before) == sums
+
+
 def test_a_word_on_a_leaf_goes_before_its_parents():
     """What a leaf says holds against the block, the block against the root; what nobody says comes with the data."""
     tree = preset(MODEL, Degrees(tp=2, dp=2))

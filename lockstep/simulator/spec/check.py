@@ -5,6 +5,7 @@ from difflib import get_close_matches
 from math import isfinite
 from typing import Any
 
+from lockstep.contracts.errors import MalformedError
 from lockstep.simulator.spec.field import (
     BOOLEAN,
     CHOICE,
@@ -18,14 +19,19 @@ from lockstep.simulator.spec.field import (
     REQUIRED,
     SECTION,
     TEXT,
+    TINY,
     TYPE,
     VARIANTS,
     Field,
 )
-from lockstep.simulator.spec.text import Path, Places
+from lockstep.simulator.spec.text import Path, Places, dotted
 
 _NAMED = 8
 """Keys that a message names; of more, the nearest is the useful one."""
+
+
+class UnknownKeyError(MalformedError):
+    """A key that no value could mend."""
 
 
 def check(value: Any, field: Field, places: Places, path: Path = ()) -> Any:
@@ -34,7 +40,8 @@ def check(value: Any, field: Field, places: Places, path: Path = ()) -> Any:
     Raises
     ------
     MalformedError
-        A key is unknown or missing, or a value is not what its field holds; names place, got, expected, nearest.
+        A key is unknown (UnknownKeyError) or missing, or a value is not what its field holds; names place, got,
+        expected, nearest.
     """
     if value is None and field.nullable:
         return None
@@ -60,11 +67,19 @@ def _variants(value: Any, field: Field, places: Places, path: Path) -> dict[str,
         raise places.refuse(path, got=_told(value), expected=f"a mapping with {TYPE}: {kinds[0]}")
     kind = value.get(TYPE)
     if kind is None:
+        _check_misspelt(value, field, places, path)
         raise places.refuse((*path, TYPE), got="nothing", expected=f"one of {', '.join(kinds)}")
     if kind not in kinds:
         raise places.refuse((*path, TYPE), got=repr(kind), expected=nearest(str(kind), kinds))
     rest = {key: each for key, each in value.items() if key != TYPE}
     return {TYPE: kind, **_keys(rest, field.variants[kind], places, path, beside=f" with {TYPE}: {kind}")}
+
+
+def _check_misspelt(value: Mapping[str, Any], field: Field, places: Places, path: Path) -> None:
+    """Refuse a key that was meant to be TYPE."""
+    known = {key for fields in field.variants.values() for key in fields}
+    for key in get_close_matches(TYPE, [key for key in value if key not in known], n=1):
+        raise places.refuse((*path, key), got=f"the unknown key {key!r}", expected=repr(TYPE), key=True)
 
 
 def _keys(
@@ -82,7 +97,12 @@ def _keys(
     for key in value:
         if key not in fields:
             expected = nearest(key, tuple(fields)) + beside
-            raise places.refuse((*path, key), got=f"the unknown key {key!r}", expected=expected, key=True)
+            raise UnknownKeyError(
+                dotted((*path, key)),
+                where=places.of((*path, key), key=True),
+                got=f"the unknown key {key!r}",
+                expected=expected,
+            )
     found = {}
     for key, field in fields.items():
         if key in value:
@@ -137,7 +157,7 @@ def _bounded(value: Any, field: Field, places: Places, path: Path) -> float:
         not is_number
         or (isinstance(value, float) and not isfinite(value))
         or (field.low is not None and value < field.low)
-        or (field.above is not None and value <= field.above)
+        or (field.above is not None and value < field.above + TINY)
         or (field.high is not None and value > field.high)
     ):
         raise places.refuse(path, got=_told(value), expected=expected_of(field))

@@ -15,6 +15,8 @@ ENTRIES_MAX = 1024
 """Most entries of one list or mapping."""
 DIM_MAX = 10_000_000
 HUGE = 1e24
+TINY = 1 / HUGE
+"""What is smaller counts as 0: quotients of numbers from here to HUGE stay finite, and so do their cubes."""
 
 
 class _Required:

@@ -38,7 +38,7 @@ _MICRO_BATCHES_MAX = 65_536
 
 PRECISIONS = {"mixed": MIXED, "half_gradients": HALF_GRADIENTS, "full": FULL}
 _BYTES = {
-    name: amount(help_, "bytes an element", None, above=None)
+    name: amount(help_, "bytes an element", None, above=0.0 if name == "activation" else None)
     for name, help_ in {
         "activation": "activations",
         "weight": "weights",

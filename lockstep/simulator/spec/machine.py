@@ -126,12 +126,18 @@ _PARAMETERS = {
     "link_latency_ratio": "real over declared latency of links",
     "link_bandwidth_ratio": "real over declared bandwidth of links",
 }
+_DIVISORS = ("matrix_efficiency", "memory_efficiency", "link_bandwidth_ratio")
 CALIBRATION = {
     "parameters": Field(
         kind=SECTION,
         help="numbers fitted to measured steps; they replace the cluster's",
         fields={
-            name: amount(_PARAMETERS.get(name, "see lockstep.simulator.calibrate"), "", None, above=None)
+            name: amount(
+                _PARAMETERS.get(name, "see lockstep.simulator.calibrate"),
+                "",
+                None,
+                above=0.0 if name in _DIVISORS else None,
+            )
             for name in dict.fromkeys((*START, *_PARAMETERS))
         },
         default=MappingProxyType({}),

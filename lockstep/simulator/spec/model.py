@@ -10,14 +10,15 @@ from typing import Any
 
 from lockstep.contracts.errors import ConfigError, MalformedError
 from lockstep.simulator.mesh import Mesh
-from lockstep.simulator.model import MIXED, ModelSpec, Precision
+from lockstep.simulator.model import BATCH, MIXED, ModelSpec, Operator, Precision
+from lockstep.simulator.preset import STAGE_AXES
 from lockstep.simulator.schedule import Schedule
 from lockstep.simulator.spec.check import nearest
 from lockstep.simulator.spec.field import BLOCKS_MAX, ENTRIES_MAX, TYPE
 from lockstep.simulator.spec.fields import OPERATOR, PRECISIONS
-from lockstep.simulator.spec.text import Places
+from lockstep.simulator.spec.text import Path, Places
 from lockstep.simulator.transformers import gpt, llama, moe
-from lockstep.simulator.tree import Node, StrategyTree
+from lockstep.simulator.tree import REPLICATE, Node, StrategyTree
 from lockstep.simulator.vision import from_profile, resnet50, vgg19
 
 _BUILDERS: Mapping[str, Callable[..., ModelSpec]] = {
@@ -148,11 +149,31 @@ def apply_overrides(
             raise places.refuse((*path, "map"), got=override["map"], expected=f"a stage below {len(stages)}")
         if override["map"] is not None and any(node.parent is not tree.root for node in nodes):
             raise places.refuse((*path, "map"), got=f"a stage for {pattern}", expected="a block of the model")
+        _check_words(override, nodes, places, path)
         for node in nodes:
             try:
                 _tell(node, override, stages)
             except ConfigError as error:
                 raise ConfigError(f"{places.of((*path, 'split'))}: {error}") from error
+
+
+def _check_words(override: Mapping[str, Any], nodes: Sequence[Node], places: Places, path: Path) -> None:
+    """Refuse dimensions that no operator at or below `nodes` has, and axes that no mesh has: both would say nothing."""
+    modules = (leaf.module for node in nodes for leaf in (node, *node.find("*")))
+    dims = {dim for module in modules if isinstance(module, Operator) for dim in module.dims}
+    known = (BATCH, *sorted(dims), REPLICATE)
+    for dim in override["split"]:
+        if dim not in known:
+            expected = nearest(dim, known)
+            raise places.refuse(
+                (*path, "split", dim), got=f"the unknown dimension {dim!r}", expected=expected, key=True
+            )
+    for word in ("split", "keep"):
+        for name, axes in override[word].items():
+            unknown = next((axis for axis in axes or () if axis not in STAGE_AXES), None)
+            if unknown is not None:
+                expected = nearest(unknown, STAGE_AXES)
+                raise places.refuse((*path, word, name), got=f"the unknown axis {unknown!r}", expected=expected)
 
 
 def _tell(node: Node, override: Mapping[str, Any], stages: Sequence[Mesh]) -> None:
