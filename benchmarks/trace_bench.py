@@ -1,12 +1,14 @@
 """Lockstep and HolisticTraceAnalysis side by side on the same traces: `make bench-trace`.
 
-    python -m benchmarks.trace_bench [--megabytes 50] [--large] [--gz] [--venv FOLDER] [--alone]
+    python -m benchmarks.trace_bench [--megabytes 50] [--large] [--peer-limit 600] [--gz] [--venv FOLDER] [--alone]
 
 The MI300 recording beside the checkout, or a small one of the tests, is repeated up to a size (`traces_made`): 50 MB,
-with --large 1 GB too. Both sides read it by turns in processes of their own, the fastest run of each counting. CPU
-seconds are user and system; those of the imports, which a worker pays once, stand apart. Lockstep is measured twice
-(`trace_ours`): doing the peer's work, and with every analysis that it has, patterns and findings among them; both are
-held to the targets. The peer gets a virtual environment of its own.
+with --large 1 GB too. Both sides read it by turns in processes of their own, the fastest run of each counting. A peer
+that has spent --peer-limit CPU seconds is ended: what it cost is then a lower bound, printed with a ">", and so are the
+ratios, which are held to the targets as they are. CPU seconds are user and system; those of the imports, which a
+worker pays once, stand apart. Lockstep is measured twice (`trace_ours`): doing the peer's work, and with every analysis
+that it has, patterns and findings among them; both are held to the targets. The peer gets a virtual environment of its
+own.
 
 What loading and storing costs (`trace_cost`) and localising a million workers (`localisation_cost`) follow, unless
 --alone. Exit status: 1 where a ratio to the peer is missed, or `trace_cost` failed; 2 where the peer could not be
@@ -16,7 +18,9 @@ installed or failed to load the trace. Seconds are shown beside their budgets an
 import argparse
 import gzip
 import os
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -38,7 +42,9 @@ _MB = 1e6
 _LOAD_MB_PER_S = 150  # in pure Python and numpy
 _WIDTH = 30
 _RUNS = {SMALL_MB: 3}  # more noise than in a long run
-IMPORTS = "imports"
+PEER_LIMIT_S = 600
+"""Twice what 25 times faster than all analyses of a GB asks for; reading one takes the peer 8 minutes or more."""
+IMPORTS, UNFINISHED = "imports", "not finished"
 PEER_WORK, ALL_WORK = "the peer's work", "all analyses"
 
 
@@ -57,6 +63,8 @@ class Cost(NamedTuple):
 
     parts: list[Part]
     failure: str = ""
+    is_bound: bool = False
+    """Whether it was ended at its limit: it would have cost more."""
 
     @property
     def cpu_s(self) -> float:
@@ -74,12 +82,27 @@ class Cost(NamedTuple):
         return len(self.parts) > 2
 
 
-def measured(command: Sequence[str]) -> Cost:
-    """Run a process that tells its parts, and return them; those that it did not reach cost nothing."""
+def measured(command: Sequence[str], limit_s: int | None = None) -> Cost:
+    """Run a process that tells its parts, and return them; those that it did not reach cost nothing.
+
+    One that has spent `limit_s` CPU seconds is ended, and what it has spent on its last part is a part as well.
+    """
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
-    said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-    return Cost(parts_of(done.stdout), said[-1] if done.returncode else "")
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(command, stdout=out, stderr=errors, cwd=ROOT, env=environment)
+        if limit_s is not None:
+            resource.prlimit(process.pid, resource.RLIMIT_CPU, (limit_s, resource.RLIM_INFINITY))
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        errors.seek(0)
+        parts, said = parts_of(out.read()), errors.read().strip().splitlines()
+    if process.returncode == -signal.SIGXCPU:
+        spent_s = usage.ru_utime + usage.ru_stime - sum(each.cpu_s for each in parts)
+        parts.append(Part(UNFINISHED, spent_s, usage.ru_maxrss * 1024 / _MB))
+        return Cost(parts, f"ended at its limit of {limit_s} s", is_bound=True)
+    failure = said[-1] if said else f"exit status {process.returncode}"
+    return Cost(parts, failure if process.returncode else "")
 
 
 def best(costs: Sequence[Cost]) -> Cost:
@@ -110,15 +133,19 @@ def _run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([str(each) for each in arguments], capture_output=True, text=True, check=False)
 
 
-def compare(path: Path, python: Path, runs: int) -> dict[str, Cost]:
-    """Return the best of a number of runs of the peer, of its work done here, and of all analyses here."""
+def compare(path: Path, python: Path, runs: int, limit_s: int) -> dict[str, Cost]:
+    """Return the best of a number of runs of the peer, of its work done here, and of all analyses here.
+
+    `limit_s` is the peer's alone.
+    """
     ours = [sys.executable, "-m", "benchmarks.trace_ours"]
     commands = {
         PEER: [str(python), "-m", "benchmarks.trace_hta", str(path)],
         PEER_WORK: [*ours, "peer", str(path)],
         ALL_WORK: [*ours, "all", str(path)],
     }
-    costs = [{name: measured(command) for name, command in commands.items()} for _ in range(runs)]
+    limits_s = {PEER: limit_s}
+    costs = [{name: measured(each, limits_s.get(name)) for name, each in commands.items()} for _ in range(runs)]
     return {name: best([each[name] for each in costs]) for name in commands}
 
 
@@ -128,27 +155,31 @@ def report(costs: dict[str, Cost], raw_bytes: int, targets: Targets) -> bool:
     for name, cost in costs.items():
         imports_s = sum(each.cpu_s for each in cost.parts if each.part == IMPORTS)
         parts = ", ".join(f"{each.part} {each.cpu_s:.2f}" for each in cost.parts if each.part != IMPORTS)
-        print(f"{name:{_WIDTH}}{cost.cpu_s:>8.2f}{imports_s:>9.2f}{cost.peak_mb:>9.0f}   {parts}")
+        more = ">" if cost.is_bound else ""
+        cpu_s, peak_mb = f"{more}{cost.cpu_s:.2f}", f"{more}{cost.peak_mb:.0f}"
+        print(f"{name:{_WIDTH}}{cpu_s:>8}{imports_s:>9.2f}{peak_mb:>9}   {parts}")
         if cost.failure:
             print(f"{'':{_WIDTH}}did not finish: {cost.failure}")
     peer = costs[PEER]
     print(f"{'':{_WIDTH}}{'target':>8}{'measured':>10}")
     met = []
     for work in (PEER_WORK, ALL_WORK):
-        met.append(_ratio(f"times faster, {work}", targets.cpu, peer.cpu_s / costs[work].cpu_s))
-        met.append(_ratio(f"times smaller, {work}", targets.memory, peer.peak_mb / costs[work].peak_mb))
+        cpu, memory = peer.cpu_s / costs[work].cpu_s, peer.peak_mb / costs[work].peak_mb
+        met.append(_ratio(f"times faster, {work}", targets.cpu, cpu, is_bound=peer.is_bound))
+        met.append(_ratio(f"times smaller, {work}", targets.memory, memory, is_bound=peer.is_bound))
     load_s = next(each.cpu_s for each in costs[PEER_WORK].parts if each.part == "load")
     print(f"{'loading, MB/s of a core':{_WIDTH}}{_LOAD_MB_PER_S:>8}{raw_bytes / _MB / load_s:>10.0f}", flush=True)
     return all(met)
 
 
-def _ratio(what: str, target: float | None, ratio: float) -> bool:
+def _ratio(what: str, target: float | None, ratio: float, *, is_bound: bool) -> bool:
     is_met = target is None or ratio >= target
-    print(f"{what:{_WIDTH}}{'' if target is None else f'{target:g}':>8}{ratio:>10.1f}{'' if is_met else '   MISSED'}")
+    asked, told = "" if target is None else f"{target:g}", f"{'>' if is_bound else ''}{ratio:.1f}"
+    print(f"{what:{_WIDTH}}{asked:>8}{told:>10}{'' if is_met else '   MISSED'}")
     return is_met
 
 
-def side_by_side(recording: Path, megabytes: int, folder: Path, python: Path, *, packed: bool) -> int:
+def side_by_side(recording: Path, megabytes: int, folder: Path, python: Path, *, packed: bool, limit_s: int) -> int:
     """Make a trace, compare on it, remove it; return the exit status."""
     path = folder / "trace.json"
     copies = write_repeated(recording, path, int(megabytes * _MB))
@@ -156,10 +187,10 @@ def side_by_side(recording: Path, megabytes: int, folder: Path, python: Path, *,
     if packed:
         path = _packed(path)
     print(f"\n{recording.name}, {copies} times: {raw_bytes / _MB:.1f} MB of JSON{', in gzip' if packed else ''}")
-    costs = compare(path, python, _RUNS.get(megabytes, 1))
+    costs = compare(path, python, _RUNS.get(megabytes, 1), limit_s)
     path.unlink()
-    if not all(cost.has_loaded for cost in costs.values()):
-        failures = [f"{name}: {cost.failure}" for name, cost in costs.items() if not cost.has_loaded]
+    failures = [f"{name}: {cost.failure}" for name, cost in costs.items() if not (cost.has_loaded or cost.is_bound)]
+    if failures:
         print(f"no comparison: {'; '.join(failures)}", file=sys.stderr)
         return 2
     return int(not report(costs, raw_bytes, TARGETS.get(megabytes, Targets(None, None))))
@@ -192,7 +223,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print everything; return the exit status."""
     parser = argparse.ArgumentParser(description="Trace analysis beside its peer.")
     parser.add_argument("--megabytes", type=int, default=SMALL_MB, help="targets are known of 50 and 1000")
-    parser.add_argument("--large", action="store_true", help="1 GB too: 5 minutes and 6 GB of memory for the peer")
+    parser.add_argument(
+        "--large", action="store_true", help="1 GB too: up to the peer's limit, and 6 GB of memory for it"
+    )
+    parser.add_argument("--peer-limit", type=int, default=PEER_LIMIT_S, help="CPU seconds after which it is ended")
     parser.add_argument("--gz", action="store_true", help="let both read gzip")
     parser.add_argument("--venv", type=Path, default=DEFAULT_VENV, help="the peer's environment")
     parser.add_argument("--alone", action="store_true", help="the comparison only")
@@ -205,7 +239,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = int(str(failed.code))
     else:
         with tempfile.TemporaryDirectory() as name:
-            status = max(side_by_side(recording, size, Path(name), python, packed=parsed.gz) for size in sizes)
+            asked = {"packed": parsed.gz, "limit_s": parsed.peer_limit}
+            status = max(side_by_side(recording, size, Path(name), python, **asked) for size in sizes)
     return status if parsed.alone else max(status, others())
 
 

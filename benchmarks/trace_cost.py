@@ -4,7 +4,7 @@ Repeats a recording with shifted times and ids up to a size (`traces_made.py`), 
 fastest of three counting, and prints each number beside its budget; then stores every recording at hand as it is.
 The recording is the largest beside the checkout, else the tests' own. Exit status 1: slower than half the budget,
 which no noise of a shared machine explains, more memory than its budget, or a summary above 5 % or columns above 3 %
-of the JSON, tiny recordings left out.
+of the JSON.
 
     python benchmarks/trace_cost.py [megabytes] [recording.json.gz]
 """
@@ -31,7 +31,6 @@ PEAK_BUDGET_MB = 150.0  # interpreter and imports are half of it
 PEAK_BUDGET_BYTES_PER_EVENT = 160.0  # twice the columns
 SUMMARY_BUDGET_RATIO = 0.05
 STORED_BUDGET_RATIO = 0.03
-_SMALL_BYTES = 1_000_000  # of JSON: below it names and shapes that come once outweigh the events
 _MAX_BYTES = 4 << 30
 _RUNS = 3
 _MB = 1e6
@@ -106,7 +105,7 @@ def print_stored(recording: Path, folder: Path) -> bool:
         end="",
     )
     print(f"   write {1e3 * (written_s - began_s):4.0f} ms, read {1e3 * (read_s - written_s):3.0f} ms")
-    return ratio <= STORED_BUDGET_RATIO or columns.trace_bytes < _SMALL_BYTES
+    return ratio <= STORED_BUDGET_RATIO
 
 
 def main() -> int:

@@ -9,7 +9,6 @@ Shape suffix: E the events of one block.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -33,7 +32,6 @@ STREAMS_MAX = 1 << 12
 _STREAM_BITS = 32
 _DEVICES_MAX = 1 << 16
 _NO_STREAM = (1 << _STREAM_BITS) - 1  # CUPTI's invalid id, unsigned in some versions
-_DIMS, _TYPES = attrgetter("dims"), attrgetter("types")
 
 
 _COLUMNS: dict[str, type[np.signedinteger[Any]]] = {
@@ -71,28 +69,31 @@ class ArgumentReader:
 
     def _fill(self, columns: dict[str, NDArray[Any]], reading: Reading, read: Read) -> None:
         at, fields = read.at, read.fields
-        external = _integers(fields, "external")
+        external = _integers([each.external for each in fields])
         if reading is Reading.OPERATOR:
-            columns["sequence"][at] = _integers(fields, "sequence")
+            columns["sequence"][at] = _integers([each.sequence for each in fields])
             columns["shapes"][at] = self._shapes(fields)
-            columns["stack"][at] = self._stacks(fields)
+            stacks = [each.stack for each in fields]
+            if stacks.count("") < len(stacks):
+                columns["stack"][at] = list(map(self._stack, stacks))
         else:
-            columns["correlation"][at] = _integers(fields, "correlation")
+            columns["correlation"][at] = _integers([each.correlation for each in fields])
             if (external == ABSENT).any():
-                external = np.where(external == ABSENT, _integers(fields, "former_external"), external)
+                former = _integers([each.former_external for each in fields])
+                external = np.where(external == ABSENT, former, external)
         columns["external"][at] = external
         if reading in (Reading.CALL, Reading.DEVICE):
-            columns["bytes"][at] = _integers(fields, "bytes")
+            columns["bytes"][at] = _integers([each.bytes for each in fields])
         if reading in (Reading.KERNEL, Reading.DEVICE):
-            columns["stream"][at] = self._streams(_integers(fields, "device"), _integers(fields, "stream"))
+            device = _integers([each.device for each in fields])
+            columns["stream"][at] = self._streams(device, _integers([each.stream for each in fields]))
 
     def _note_rare(self, block: BlockArguments, reading: Reading, read: Read) -> None:
-        at = read.at.tolist()
         if reading is not Reading.CALL:
-            found = [(event, each) for event, each in zip(at, read.fields, strict=True) if each.collective is not None]
+            found = _saying(read, [each.collective for each in read.fields])
             block.collectives.update((event, self._rare.collective(each)) for event, each in found)
         if reading is Reading.DEVICE:
-            found = [(event, each) for event, each in zip(at, read.fields, strict=True) if each.sync is not None]
+            found = _saying(read, [each.sync for each in read.fields])
             block.syncs.update((event, self._rare.sync(each)) for event, each in found)
 
     def _streams(self, device: NDArray[np.int64], stream: NDArray[np.int64]) -> NDArray[np.int32]:
@@ -104,11 +105,19 @@ class ArgumentReader:
         return column
 
     def _shapes(self, read: Sequence[OperatorArguments]) -> NDArray[np.int32]:
-        keys = zip(map(bytes, map(_DIMS, read)), map(bytes, map(_TYPES, read)), strict=True)
+        keys = zip([bytes(each.dims) for each in read], [bytes(each.types) for each in read], strict=True)
         return np.fromiter(map(self.shapes.__getitem__, keys), np.int32, len(read))
 
-    def _stacks(self, read: Sequence[OperatorArguments]) -> list[int]:
-        return [self.stacks[each.stack] if each.stack and isinstance(each.stack, str) else ABSENT for each in read]
+    def _stack(self, text: object) -> int:
+        return self.stacks[text] if text and isinstance(text, str) else ABSENT
+
+
+def _saying(read: Read, said: list[Any]) -> list[tuple[int, Any]]:
+    """Return the places and arguments of the events of which something is said: of most blocks, none."""
+    if said.count(None) == len(said):
+        return []
+    at = read.at.tolist()
+    return [(at[place], read.fields[place]) for place, each in enumerate(said) if each is not None]
 
 
 def _stream(pair: int) -> tuple[int, int]:
@@ -125,9 +134,9 @@ def _stack(text: str) -> str:
     return text.replace(";", "\n")
 
 
-def _integers(read: Sequence[Any], field: str) -> NDArray[np.int64]:
-    """Return one field as int64, array of shape (n_events,); decimal digits in text count, all else is ABSENT."""
+def _integers(values: Sequence[Any]) -> NDArray[np.int64]:
+    """Return values as int64, array of shape (n_events,); decimal digits in text count, all else is ABSENT."""
     try:
-        return np.fromiter(map(attrgetter(field), read), np.int64, len(read))
+        return np.fromiter(values, np.int64, len(values))
     except (TypeError, ValueError, OverflowError):
-        return np.array([integer(getattr(each, field)) for each in read], np.int64)
+        return np.array(list(map(integer, values)), np.int64)

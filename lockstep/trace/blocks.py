@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 from itertools import compress
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -16,7 +15,6 @@ from lockstep.trace.events import Complete, ExactComplete, ExactEvent, Metadata,
 from lockstep.trace.kinds import Kinds
 
 _LOOSE_EVENT = msgspec.json.Decoder(ExactEvent, strict=False)  # ids that are text stay text
-_START, _DURATION, _ARGUMENTS = attrgetter("ts"), attrgetter("dur"), attrgetter("args")
 _PHASE = msgspec.json.Decoder(Phase)
 
 
@@ -66,10 +64,10 @@ def block_of(events: list[Any], kinds: Kinds) -> Block | None:
 
 def _timed(complete: list[Any]) -> tuple[list[Any], NDArray[np.int64], NDArray[np.int64]] | None:
     """Return the events that are kept with their starts and durations, None if floats are too coarse for these."""
-    start_us = np.fromiter(map(_START, complete), np.float64, len(complete))
+    start_us = np.fromiter([event.ts for event in complete], np.float64, len(complete))
     if times.needs_decimals(start_us):
         return None
-    duration_us = np.fromiter(map(_DURATION, complete), np.float64, len(complete))
+    duration_us = _durations_us(complete)
     keep = times.usable(start_us, duration_us)
     if not keep.all():
         complete, start_us, duration_us = list(compress(complete, keep)), start_us[keep], duration_us[keep]
@@ -77,10 +75,14 @@ def _timed(complete: list[Any]) -> tuple[list[Any], NDArray[np.int64], NDArray[n
 
 
 def _timed_by_text(complete: list[Any]) -> tuple[list[Any], NDArray[np.int64], NDArray[np.int64]]:
-    start_ns, known = times.ns_of_texts(list(map(bytes, map(_START, complete))))
-    duration_us = np.fromiter(map(_DURATION, complete), np.float64, len(complete))
+    start_ns, known = times.ns_of_texts([event.ts for event in complete])
+    duration_us = _durations_us(complete)
     keep = known & times.usable(np.zeros(len(complete)), duration_us)
     return list(compress(complete, keep)), start_ns[keep], times.ns_of_us(duration_us[keep])
+
+
+def _durations_us(complete: list[Any]) -> NDArray[np.float64]:
+    return np.fromiter([event.dur for event in complete], np.float64, len(complete))
 
 
 def _exact_block_of(events: list[Any], kinds: Kinds) -> Block:
@@ -106,7 +108,7 @@ def _arguments(events: list[Any], readings: NDArray[np.int8]) -> dict[Reading, R
     for reading in FORMS:
         at = np.flatnonzero(readings == reading)
         if len(at):
-            raws = list(map(_ARGUMENTS, map(events.__getitem__, at.tolist())))
+            raws = [events[place].args for place in at.tolist()]
             found[reading] = Read(at, decode_raws(raws, reading))
     return found
 

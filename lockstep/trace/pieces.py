@@ -14,9 +14,9 @@ import msgspec
 
 from lockstep.trace.source import TraceSource
 
-BLOCK_BYTES = 2 << 20
+BLOCK_BYTES = 1 << 20  # of `source.CHUNK_BYTES`
 HEAD_MAX_BYTES = 16 << 20  # devices, process groups, settings: kilobytes in every trace seen
-PIECE_MAX_BYTES = 64 << 20  # what a piece without a cut, or the logs after the events, may take; 30 times a block
+PIECE_MAX_BYTES = 64 << 20  # what a piece without a cut, or the logs after the events, may take; 60 times a block
 CUT_TRIES = 256  # "}," that no "{" follows, from the end of a block backwards, before giving up until the next chunk
 
 Block = TypeVar("Block")

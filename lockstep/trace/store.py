@@ -1,9 +1,10 @@
 """Trace columns as one Parquet file, for later drill-down; what is read is what was written, to the last field.
 
-One row per event. Times and ids are packed as differences, durations as a dictionary where that is smaller, codes byte
-by byte: their upper bytes are alike. All of it goes through zstd. What the codes stand for, and what the trace says
-about itself, is JSON in the file's metadata: `lockstep.trace` in plain text, and `lockstep.trace.tables` packed with
-zstd as base64, for footers are not compressed.
+One row per event. Ids are packed as differences, durations and codes byte by byte, for their upper bytes are alike;
+starts the smaller way. All of it goes through zstd. Times that are all whole microseconds, as older profilers wrote
+them, are stored as such: version 2, with columns named `start_us` and `duration_us`. What the codes stand for,
+and what the trace says about itself, is JSON in the file's metadata: `lockstep.trace` in plain text, and
+`lockstep.trace.tables` packed with zstd as base64, for footers are not compressed.
 """
 
 import base64
@@ -25,7 +26,7 @@ from lockstep.contracts.errors import ContractVersionError, MalformedError
 from lockstep.trace import times
 from lockstep.trace.columns import ABSENT, CollectiveArguments, SyncArguments, TraceAbout, TraceColumns, Work
 
-VERSION = 1
+VERSION, VERSION_US = 1, 2
 STORED_MAX_BYTES = 512 << 20
 """Of a file: 20 times what a trace of the largest size accepted takes."""
 EVENTS_MAX = 1 << 25
@@ -57,18 +58,29 @@ _TYPES = {
     **dict.fromkeys(_CODED, pa.int32()),
     "work": pa.int8(),
 }
+_NS_PER_US = 1000
+_NAMES_US = {"start_ns": "start_us", "duration_ns": "duration_us"}
+"""Of the columns of version 2 whose unit is another."""
 _DIFFERENCES, _BYTE_BY_BYTE = "DELTA_BINARY_PACKED", "BYTE_STREAM_SPLIT"
 _ENCODINGS = {
-    **dict.fromkeys(("start_ns", "correlation", "external"), _DIFFERENCES),
-    **dict.fromkeys(("work", *(name for name in _CODED if name != "stream")), _BYTE_BY_BYTE),
+    **dict.fromkeys(("correlation", "external"), _DIFFERENCES),
+    **dict.fromkeys(("duration_ns", "duration_us", "work"), _BYTE_BY_BYTE),
+    **dict.fromkeys((name for name in _CODED if name != "stream"), _BYTE_BY_BYTE),
     "sequence": "PLAIN",
 }
-"""Of columns without a dictionary, the smallest on the recordings at hand; that of durations depends on the trace."""
+"""Of columns without a dictionary, the smallest on the recordings at hand; that of starts depends on the trace."""
 _TRIED_EVENTS = 1 << 16
-"""So many durations are packed in either way to see which is smaller."""
+"""So many starts are packed in either way to see which is smaller."""
 
-_START_MAX_NS = int(times.START_MAX_US) * 1000 + times.BASE_MAX_NS
-_DURATION_MAX_NS = int(times.DURATION_MAX_US) * 1000
+_START_MAX_NS = int(times.START_MAX_US) * _NS_PER_US + times.BASE_MAX_NS
+_START_MAX_US, _DURATION_MAX_US = _START_MAX_NS // _NS_PER_US, int(times.DURATION_MAX_US)
+_BOUNDS = {
+    "start_ns": (-_START_MAX_NS, _START_MAX_NS),
+    "start_us": (-_START_MAX_US, _START_MAX_US),
+    "duration_ns": (0, _DURATION_MAX_US * _NS_PER_US),
+    "duration_us": (0, _DURATION_MAX_US),
+    "work": (0, len(Work) - 1),
+}
 _EVENT_BYTES = 128  # of one event in all columns, encodings included
 _SLACK_BYTES = 1 << 20
 _PARTS_MAX = 1 << 16  # row groups and columns of a footer
@@ -121,8 +133,10 @@ def write_columns(columns: TraceColumns, path: Path) -> None:
         "syncs": [asdict(each) for each in syncs],
     }
     text = json.dumps(tables).encode()
+    own = {"collective": collective, "sync": sync}
+    table = _table({name: own[name] if name in own else getattr(columns, name) for name in _TYPES})
     about = {
-        "version": VERSION,
+        "version": VERSION if table.column_names == list(_TYPES) else VERSION_US,
         "trace_bytes": columns.trace_bytes,
         "event_count": columns.event_count,
         "dropped_count": columns.dropped_count,
@@ -131,10 +145,20 @@ def write_columns(columns: TraceColumns, path: Path) -> None:
     }
     tables_level = _LEVEL if len(columns) >= _SMALL_EVENTS else _SMALL_TABLES_LEVEL
     packed = pa.Codec("zstd", compression_level=tables_level).compress(text, asbytes=True)
-    own = {"collective": collective, "sync": sync}
-    arrays = [pa.array(own[name] if name in own else getattr(columns, name), kind) for name, kind in _TYPES.items()]
-    table = pa.Table.from_arrays(arrays, schema=pa.schema(list(_TYPES.items())))
     _write(table, {_ABOUT_KEY: json.dumps(about).encode(), _TABLES_KEY: base64.b64encode(packed)}, path)
+
+
+def _table(arrays: dict[str, NDArray[Any]]) -> pa.Table:
+    types = _TYPES
+    if not any((arrays[name] % _NS_PER_US).any() for name in _NAMES_US):
+        types = _types_us()
+        arrays |= {name: arrays[name] // _NS_PER_US for name in _NAMES_US}
+    parts = [pa.array(array, kind) for array, kind in zip(arrays.values(), types.values(), strict=True)]
+    return pa.Table.from_arrays(parts, schema=pa.schema(list(types.items())))
+
+
+def _types_us() -> dict[str, pa.DataType]:
+    return {_NAMES_US.get(name, name): kind for name, kind in _TYPES.items()}
 
 
 def _write(table: pa.Table, metadata: dict[bytes, bytes], path: Path) -> None:
@@ -148,33 +172,32 @@ def _write(table: pa.Table, metadata: dict[bytes, bytes], path: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def _writer(sink: Path | pa.NativeFile, table: pa.Table, *, durations_differ: bool | None = None) -> pq.ParquetWriter:
-    """Return a writer for a table; whether durations are packed as differences is tried out if it is not given."""
-    if durations_differ is None:
-        durations_differ = _durations_differ(table)
-    encodings = _ENCODINGS | ({"duration_ns": _DIFFERENCES} if durations_differ else {})
+def _writer(sink: Path | pa.NativeFile, table: pa.Table, *, starts: str = "") -> pq.ParquetWriter:
+    """Return a writer for a table; how starts are packed is tried out if it is not given."""
+    encodings = {name: encoding for name, encoding in _ENCODINGS.items() if name in table.column_names}
+    encodings[table.column_names[0]] = starts or _packing_of_starts(table)
     return pq.ParquetWriter(
         sink,
         table.schema,
         compression="zstd",
         compression_level=_level(table.num_rows),
         use_dictionary=[name for name in table.column_names if name not in encodings],
-        column_encoding={name: encoding for name, encoding in encodings.items() if name in table.column_names},
+        column_encoding=encodings,
         write_statistics=False,
         store_schema=False,  # it would hold the metadata a second time
     )
 
 
-def _durations_differ(table: pa.Table) -> bool:
-    """Whether durations take less as differences than as a dictionary: few of them differ in most traces."""
-    tried = table.select(["duration_ns"]).slice(0, _TRIED_EVENTS)
+def _packing_of_starts(table: pa.Table) -> str:
+    """Return the encoding in which starts take less: that of small and of unordered ones is byte by byte."""
+    tried = table.select([0]).slice(0, _TRIED_EVENTS)
     size_bytes = {}
-    for differ in (False, True):
+    for encoding in (_DIFFERENCES, _BYTE_BY_BYTE):
         with pa.BufferOutputStream() as sink:
-            with _writer(sink, tried, durations_differ=differ) as writer:
+            with _writer(sink, tried, starts=encoding) as writer:
                 writer.write_table(tried)
-            size_bytes[differ] = int(sink.tell())
-    return size_bytes[True] < size_bytes[False]
+            size_bytes[encoding] = int(sink.tell())
+    return min(size_bytes, key=size_bytes.__getitem__)
 
 
 def _level(events: int) -> int:
@@ -221,8 +244,10 @@ def _read(path: Path) -> TraceColumns:
         about = _check_head(path, file)
         tables = _read_tables(path, file.metadata.metadata.get(_TABLES_KEY, b""), about.tables_bytes)
         table = file.read(use_threads=False)
-    arrays: dict[str, Any] = {name: _array(path, name, table.column(name)) for name in _TYPES}
+    arrays: dict[str, Any] = {name: _array(path, name, table.column(name)) for name in table.column_names}
     _check(path, arrays, tables)
+    if about.version == VERSION_US:
+        arrays |= {name: arrays.pop(stored) * _NS_PER_US for name, stored in _NAMES_US.items()}
     collective, sync = arrays.pop("collective"), arrays.pop("sync")
     shown = {name: getattr(tables, name) for name in _Tables.__struct_fields__ if name not in ("collectives", "syncs")}
     return TraceColumns(
@@ -244,12 +269,13 @@ def _check_head(path: Path, file: pq.ParquetFile) -> _About:
     if text is None:
         raise _malformed(path, "stored trace", "another Parquet file", f"metadata {_ABOUT_KEY.decode()}")
     version = msgspec.json.decode(text, type=_Version).version
-    if version != VERSION:
-        raise ContractVersionError("stored trace version", where=str(path), got=version, expected=VERSION)
+    if version not in (VERSION, VERSION_US):
+        expected = f"{VERSION} or {VERSION_US}"
+        raise ContractVersionError("stored trace version", where=str(path), got=version, expected=expected)
     about = msgspec.json.decode(text, type=_About)
-    schema = {each.name: each.type for each in file.schema_arrow}
-    if schema != _TYPES:
-        raise _malformed(path, "columns of a stored trace", sorted(schema), sorted(_TYPES))
+    types = _types_us() if version == VERSION_US else _TYPES
+    if [(each.name, each.type) for each in file.schema_arrow] != list(types.items()):
+        raise _malformed(path, "columns of a stored trace", file.schema_arrow.names, list(types))
     if not 0 < found.num_rows <= EVENTS_MAX or not 0 <= about.tables_bytes <= TABLES_MAX_BYTES:
         got = f"{found.num_rows} events, {about.tables_bytes} bytes of tables"
         raise _malformed(path, "stored trace", got, f"1 to {EVENTS_MAX} events, at most {TABLES_MAX_BYTES} bytes")
@@ -277,11 +303,7 @@ def _array(path: Path, name: str, column: pa.ChunkedArray) -> NDArray[Any]:
 
 def _check(path: Path, arrays: dict[str, NDArray[Any]], tables: _Tables) -> None:
     """Check that every code points into its table and that no end overflows."""
-    bounds = {
-        "work": (0, len(Work) - 1),
-        "start_ns": (-_START_MAX_NS, _START_MAX_NS),
-        "duration_ns": (0, _DURATION_MAX_NS),
-    }
+    bounds = {name: _BOUNDS[name] for name in arrays if name in _BOUNDS}
     for name, table in _CODED.items():
         bounds[name] = (0 if name in _ALWAYS else ABSENT, len(getattr(tables, table)) - 1)
     for name, (low, high) in bounds.items():

@@ -34,43 +34,47 @@ def ns_of_us(us: NDArray[np.float64]) -> NDArray[np.int64]:
 
 def needs_decimals(us: NDArray[np.float64]) -> bool:
     """Whether some value was written with more digits than a float64 carries."""
-    far = us[np.isfinite(us) & (np.abs(us) >= EXACT_MAX_US)]
-    return bool(np.any(far != np.floor(far)))
+    far = np.abs(us) >= EXACT_MAX_US
+    if not far.any():
+        return False
+    far_us = us[far & np.isfinite(us)]
+    return bool(np.any(far_us != np.floor(far_us)))
 
 
 def usable(start_us: NDArray[np.float64], duration_us: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return which events have a start and a duration that make sense."""
-    known = np.isfinite(start_us) & np.isfinite(duration_us)
-    known &= np.abs(np.where(known, start_us, 0)) <= START_MAX_US
-    duration_us = np.where(known, duration_us, 0)
-    return known & (duration_us >= 0) & (duration_us <= DURATION_MAX_US)
+    """Return which events have a start and a duration that make sense; NaN and infinity are beyond every limit."""
+    return (np.abs(start_us) <= START_MAX_US) & (duration_us >= 0) & (duration_us <= DURATION_MAX_US)
 
 
 def ns_of_texts(texts: Sequence[bytes]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return starts written as text in ns, and which of them are known; arrays of shape (n_texts,).
 
-    All at once where all are as profilers write them, three decimals without a quote; else one by one.
+    All at once where all are as profilers write them, of one length, three decimals, no quote; else one by one.
     """
-    joined = b",".join(texts)
-    if len(texts) and (alike := _ns_of_alike(joined, len(texts))) is not None:
-        return alike, alike <= _START_MAX_NS
-    starts = [ns_of_text(text) for text in texts]
+    if len(texts) and (alike := _ns_of_alike(b",".join(texts) + b",", len(texts))) is not None:
+        return alike.astype(np.int64), alike <= _START_MAX_NS
+    starts = [ns_of_text(bytes(text)) for text in texts]
     known = np.array([start is not None for start in starts], np.bool_)
     return np.array([start or 0 for start in starts], np.int64), known
 
 
-def _ns_of_alike(joined: bytes, count: int) -> NDArray[np.int64] | None:
-    """Return the starts of texts that are digits, a point and three digits each; None if one is not."""
-    text = np.frombuffer(joined, np.uint8)
-    commas = np.concatenate((np.flatnonzero(text == _COMMA), [len(text)]))
-    points = np.flatnonzero(text == _POINT)
-    digits = np.count_nonzero((text >= _ZERO) & (text <= _NINE))
-    lengths = np.diff(commas, prepend=-1) - 1
-    if len(commas) != count or len(points) != count or digits != len(text) - 2 * count + 1:
+def _ns_of_alike(joined: bytes, count: int) -> NDArray[np.uint64] | None:
+    """Return the starts of texts of one length, each with a comma behind it: digits, a point and three digits."""
+    length, rest = divmod(len(joined), count)
+    if rest or not _DECIMALS + 3 <= length <= _TEXT_MAX + 1:
         return None
-    if not ((commas - points == _DECIMALS + 1) & (lengths > _DECIMALS + 1) & (lengths <= _TEXT_MAX)).all():
+    text = np.frombuffer(joined, np.uint8).reshape(count, length)
+    point = length - _DECIMALS - 2
+    if (text[:, -1] != _COMMA).any() or (text[:, point] != _POINT).any():
         return None
-    return np.fromstring(joined.replace(b".", b""), np.int64, sep=",")
+    digits = np.delete(text, (point, -1), axis=1) - np.uint8(_ZERO)  # what is below the zero wraps around
+    if (digits > _NINE - _ZERO).any():
+        return None
+    start_ns = np.zeros(count, np.uint64)  # holds all that fits the longest text
+    for digit in digits.T:
+        start_ns *= 10
+        start_ns += digit
+    return start_ns
 
 
 def ns_of_text(us: bytes) -> int | None:

@@ -105,9 +105,39 @@ def test_a_peer_that_cannot_load_is_no_comparison(tmp_path, monkeypatch, capsys)
     failed = _cost(1.0, 90.0, failure="KeyError: 'stream'")
     costs = {PEER: failed, PEER_WORK: _finished(1.0, 1.0), ALL_WORK: _finished(1.0, 1.0)}
     monkeypatch.setattr(trace_bench, "compare", lambda *_: costs)
-    assert side_by_side(CARRIED, 0, tmp_path, tmp_path, packed=True) == 2
+    assert side_by_side(CARRIED, 0, tmp_path, tmp_path, packed=True, limit_s=1) == 2
     assert "KeyError: 'stream'" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_at_its_limit_is_ended_and_has_cost_at_least_that():
+    """What it had told is kept, the rest of its CPU time is a part without an end; memory is counted as well."""
+    line = '{"part": "imports", "cpu_s": 0.01, "peak_mb": 1.0}'
+    program = f"print({line!r}, flush=True); held = bytearray(60_000_000)\nwhile True: pass"
+    cost = measured([sys.executable, "-c", program], limit_s=1)
+    assert [each.part for each in cost.parts] == ["imports", "not finished"]
+    assert (cost.is_bound, cost.failure) == (True, "ended at its limit of 1 s")
+    assert 0.9 < cost.cpu_s < 3
+    assert cost.peak_mb > 60
+
+
+def test_a_process_within_its_limit_is_measured_as_without():
+    """Failures stay failures."""
+    cost = measured([sys.executable, "-c", "raise ValueError('no step')"], limit_s=60)
+    assert (cost.parts, cost.failure, cost.is_bound) == ([], "ValueError: no step", False)
+
+
+@pytest.mark.parametrize(("load_s", "status"), [(5.0, 0), (4.9, 1)])
+def test_a_peer_that_was_ended_is_compared_by_what_it_had_cost(load_s, status, tmp_path, monkeypatch, capsys):
+    """Its figures and ratios are told as lower bounds and held to the targets as they are."""
+    peer = Cost([Part("imports", 1.0, 40.0), Part("not finished", load_s, 320.0)], "ended", is_bound=True)
+    costs = {PEER: peer, PEER_WORK: _finished(0.1, 10.0), ALL_WORK: _finished(0.5, 80.0)}
+    monkeypatch.setattr(trace_bench, "compare", lambda *_: costs)
+    monkeypatch.setitem(trace_bench.TARGETS, 0, Targets(10, 4))
+    assert side_by_side(CARRIED, 0, tmp_path, tmp_path, packed=False, limit_s=1) == status
+    printed = capsys.readouterr().out
+    for told in (f">{load_s:.2f}", ">320", f">{load_s / 0.5:.1f}", ">4.0", "did not finish: ended"):
+        assert told in printed
 
 
 def test_a_peer_that_cannot_be_installed_is_status_2(tmp_path, capsys):

@@ -35,10 +35,20 @@ def test_many_texts_are_what_each_of_them_is(values, other):
 
 
 def test_times_beyond_the_limit_are_unknown_at_once():
-    """What overflows or lies beyond the year 2112 is unknown among times that are not."""
-    start_ns, known = times.ns_of_texts([b"1.000", b"9999999999999999.999", b"4503599627370496.000"])
-    assert known.tolist() == [True, False, True]
-    assert start_ns[[0, 2]].tolist() == [1000, 4503599627370496000]
+    """What overflows or lies beyond the year 2112 is unknown among times that are not, of one length or several."""
+    for first, first_ns in ((b"1.000", 1000), (b"1000000000000000.001", 10**18 + 1)):
+        start_ns, known = times.ns_of_texts([first, b"9999999999999999.999", b"4503599627370496.000"])
+        assert known.tolist() == [True, False, True]
+        assert start_ns[[0, 2]].tolist() == [first_ns, 4503599627370496000]
+
+
+@pytest.mark.parametrize("other", [b"[5,6].000", b"1,3.4,.56", b"12345,789", b"1234/.789", b"12:45.789", b"+2345.789"])
+def test_texts_of_one_length_that_are_no_times_are_unknown(other):
+    """Commas, characters beside the digits and signs in the place of digits are seen among times of the same length."""
+    texts = [b"12345.001", other, b"99999.999"]
+    start_ns, known = times.ns_of_texts(texts)
+    expected = [times.ns_of_text(text) for text in texts]
+    assert [start if told else None for start, told in zip(start_ns.tolist(), known, strict=True)] == expected
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lockstep.trace.columns import Work
 from lockstep.trace.load import load_trace
-from lockstep.trace.work import is_collective_kernel
+from lockstep.trace.work import _COLLECTIVE_KERNEL, is_collective_kernel
 from tests.trace.traces import document, event, write
 
 COLLECTIVE_KERNELS = [
@@ -49,6 +51,13 @@ COMPUTE_KERNELS = [
 def test_kernels_that_move_data_between_ranks_are_known(name):
     """Libraries' kernels and hand-written ones are collectives by their names."""
     assert is_collective_kernel(name)
+
+
+@given(st.from_regex(_COLLECTIVE_KERNEL))
+@settings(max_examples=300)
+def test_every_name_of_the_rule_is_looked_for(name):
+    """What is left out before the search has no name that it would find, in capitals or not."""
+    assert is_collective_kernel(f"_{name}") is (_COLLECTIVE_KERNEL.search(f"_{name}") is not None)
 
 
 @pytest.mark.parametrize("name", COMPUTE_KERNELS)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lockstep.contracts.errors import MalformedError
-from lockstep.trace.ascend.communication import load_communication
+from lockstep.trace.ascend.communication import bytes_of_mb, load_communication, ns_of_ms
 from lockstep.trace.ascend.matrix import load_matrix
 from lockstep.trace.ascend.operators import load_operators
 from lockstep.trace.columns import ABSENT
@@ -85,6 +85,12 @@ def test_matrices_of_ranks_and_clusters():
 def _entry(**links):
     times = {"Start Timestamp(us)": 1.5, "Elapse Time(ms)": 1, "Transit Time(ms)": 0}
     return {"Communication Time Info": times, "Communication Bandwidth Info": links}
+
+
+def test_numbers_beyond_all_measure_are_unknown():
+    """A damaged file's: no time, no size, and no warning."""
+    assert ns_of_ms([1e308, -1.0, 2.5]).tolist() == [ABSENT, ABSENT, 2_500_000]
+    assert bytes_of_mb([1e308, -1.0, 2.5]).tolist() == [ABSENT, ABSENT, 2_500_000]
 
 
 def test_bad_entries_are_dropped_and_counted(tmp_path):
