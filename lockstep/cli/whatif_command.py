@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockstep.cli.simulate_command import read_spec
-from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.errors import ConfigError, LockstepError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -74,6 +74,7 @@ def act(arguments: argparse.Namespace) -> int:
     spec = read_spec(arguments.spec)
     now = spec.forecast()
     changes = _changes(spec, arguments)
+    _check_fields(spec, changes)
     found: list[Alternative] = []
     is_whole = True
     with _progress() as on_done:
@@ -130,6 +131,24 @@ def _heals(spec: "JobSpec", names: str) -> "list[Change]":
         spec.healed(*heal)  # an unknown name is an error of the command, not an alternative
         found.append(Change(name=f"heal {name}", heal=heal))
     return found
+
+
+def _check_fields(spec: "JobSpec", changes: "Sequence[Change]") -> None:
+    """Refuse changes that all name a field that is none: that is an error of the command, not of an alternative."""
+    from lockstep.simulator.spec.check import UnknownKeyError  # noqa: PLC0415
+
+    unknown = None
+    for change in changes:
+        try:
+            change.of(spec)
+        except UnknownKeyError as error:
+            unknown = unknown or error
+            continue
+        except LockstepError:
+            pass  # the alternative says it
+        return
+    if unknown is not None:
+        raise unknown
 
 
 def _sets(text: str) -> "list[Change]":

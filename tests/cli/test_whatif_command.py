@@ -83,6 +83,14 @@ def test_degrees_take_the_ranks_that_are_left(path, capsys):
     assert "cannot be: strategy" in capsys.readouterr().out
 
 
+def test_a_field_of_another_model_needs_that_model(path, capsys):
+    """What is no field of the job's model may be one of the model that another option names."""
+    options = ("--set", "model.type=gpt,llama", "--set", "model.ffn=256")
+    found = told(capsys, path, *options)
+    assert [each["name"] for each in found["alternatives"]] == ["model.type=llama, model.ffn=256"]
+    assert [each["name"] for each in found["refused"]] == ["model.type=gpt, model.ffn=256"]
+
+
 def test_a_search_lists_spreads(path, capsys):
     """It finds spreads of the same ranks, and says when it did not try all."""
     found = told(capsys, path, "--search")
@@ -107,6 +115,7 @@ def test_a_terminal_sees_a_bar(path, capsys, monkeypatch):
         (["--heal", "NVLink/9"], "expected 'NVLink/0'"),
         (["--set", "batch"], "expected PATH=VALUE"),
         (["--set", "batch=[1"], "--set"),
+        (["--set", "strategy.micro_batchs=2,4"], "got the unknown key 'micro_batchs', expected 'micro_batches'"),
         (["--degrees", "dq=2"], "got 'dq=2', expected one of tp, cp"),
         (["--degrees", "tp=3"], "without dp, expected a divisor of 4"),
         (["--degrees", "tp=0"], "without dp"),
