@@ -82,6 +82,8 @@ def test_two_releases_in_one_namespace_do_not_clash():
 def test_names_stay_short_and_can_be_given():
     """A long release's objects keep names that Kubernetes takes; fullnameOverride and namespaceOverride win."""
     check_all(render({}, name="a" * 53), NEWEST)
+    # A release's name may have dots, which a Service's may not.
+    assert all(item["metadata"]["name"].startswith("team-a-lockstep") for item in render({}, name="team.a"))
     items = render({"fullnameOverride": "steps", "namespaceOverride": "elsewhere"})
     assert {item["metadata"]["namespace"] for item in items} == {"elsewhere"}
     assert all(item["metadata"]["name"].startswith("steps") for item in items)
@@ -140,6 +142,15 @@ def test_both_brokers_at_once_are_refused():
     for broker in ({"external": {"host": "mqtt"}}, {"mosquitto": {"enabled": False}}):
         with pytest.raises(Exception, match=r"broker.*expected"):
             render({"broker": broker})
+
+
+def test_a_broker_elsewhere_with_tls_needs_its_authority():
+    """Without the secret's name every pod would wait for one that nobody makes."""
+    elsewhere = {"mosquitto": {"enabled": False}, "external": {"host": "mqtt"}}
+    with pytest.raises(Exception, match="existingAuthoritySecret: got '', expected"):
+        render({"broker": elsewhere})
+    for tls in ({"enabled": False}, {"existingAuthoritySecret": "ours"}, {"existingSecret": "ours"}):
+        assert render({"broker": elsewhere | {"tls": tls}})
 
 
 def test_a_password_reaches_only_who_uses_it():

@@ -55,6 +55,31 @@ def test_only_the_exporter_over_a_hostpath_is_an_exception(path):
                 assert violations(pod) == set(), item["metadata"]["name"]
 
 
+def test_who_writes_a_temporary_file_has_where_to():
+    """The root is read-only: `mosquitto_passwd` gave up there, and no broker came up."""
+    items = render({})
+    for kind, part, name in (
+        ("Deployment", "initContainers", "passwords"),
+        ("StatefulSet", "containers", "coordinator"),
+        ("DaemonSet", "containers", "exporter"),
+    ):
+        container = next(one for one in pod_of(pick(items, kind))[part] if one["name"] == name)
+        assert "/tmp" in {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
+
+
+def test_a_quota_and_a_private_registry_are_met_by_every_container():
+    """Each says what it takes and comes from the registry, with the secret for it, in training pods too."""
+    items = render(ci_values(next(path for path in CI if path.stem == "hardened-values")))
+    pods = [pod_of(item) for item in items if item["kind"] in WORKLOADS]
+    pods.append(pod_of(join_pod(items)))
+    for pod in pods:
+        assert pod["imagePullSecrets"] == [{"name": "own-pull"}]
+        for container in pod.get("initContainers", []) + pod["containers"]:
+            if container["name"] != "trainer":
+                assert container["resources"]["requests"].keys() == {"cpu", "memory"}, container["name"]
+                assert container["image"].startswith("registry.example.internal/")
+
+
 def test_the_exporters_exceptions_are_the_declared_ones():
     """Each appears with the value that asks for it, and not without."""
     settings = {
@@ -101,6 +126,9 @@ def test_the_network_lets_in_and_out_who_has_business():
         ports = {port["port"] for way in policy["egress"] for port in way["ports"]}
         assert ports == {53, 8883}
         assert "from" not in policy["ingress"][0]
+    hook = pick(items, "NetworkPolicy", "-test")["spec"]
+    assert hook["podSelector"]["matchLabels"].items() <= pick(items, "Pod", "-test")["metadata"]["labels"].items()
+    assert {port["port"] for way in hook["egress"] for port in way["ports"]} == {53, 9856}
     sidecars = pick(render({"exporter": {"mode": "sidecar"}}), "NetworkPolicy", "-mosquitto")["spec"]["ingress"][0]
     assert {
         "namespaceSelector": {},

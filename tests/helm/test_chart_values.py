@@ -114,7 +114,7 @@ def test_the_services_take_what_is_rendered(path):
         for item in found:
             config = build_config(form, file=yaml.safe_load(item["data"][f"{name}.yaml"]), prefix="NONE_")
             assert config.broker_port in (1883, 8883)
-            assert config.http_host == "0.0.0.0"
+            assert config.http_host == ("::" if ci_values(path).get("ipv6") else "0.0.0.0")
     policy = yaml.safe_load(pick(items, "ConfigMap", "-coordinator")["data"]["policy.yaml"]) or {}
     check_values(policy, where="policy.yaml")
     for item in items:

@@ -201,6 +201,14 @@ def test_what_compose_mounts_exists():
             assert (ROOT / service["build"]["dockerfile"]).is_file()
 
 
+def test_the_composed_exporter_owns_its_spool():
+    """By uid and gid: runc gives a tmpfs the mode that the image's directory has, so that mode alone opens nothing."""
+    service = COMPOSE["services"]["exporter"]
+    (options,) = [one.partition(":")[2] for one in service["tmpfs"] if one.startswith("/var/lib/lockstep:")]
+    given = dict(option.split("=", 1) for option in options.split(","))
+    assert f"{given['uid']}:{given['gid']}" == service["user"]
+
+
 def test_grafana_is_told_where_the_dashboards_are():
     """The provider's path is the mounted folder; the dashboards' data source is a variable that this one fills."""
     provider = yaml.safe_load((DEPLOY / "compose" / "grafana" / "dashboards" / "lockstep.yaml").read_text())

@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import tomllib
+from fnmatch import fnmatch
 
 import pytest
 import yaml
@@ -37,6 +38,23 @@ def test_an_image_is_not_root_and_has_no_moving_base(name):
             assert rest.startswith("${")
         if word == "COPY" and "--from" not in rest:
             assert all((ROOT / source).exists() for source in rest.split()[:-1]), rest
+
+
+def test_only_what_is_copied_is_sent_to_the_builder():
+    """Each source of a COPY is let through; an environment beside it is not."""
+    lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] not in ("", "#")]
+    assert lines[0] == "*"
+    through = [line[1:] for line in lines if line.startswith("!")]
+    sources = {
+        source
+        for name in (*SERVICES, "agent")
+        for word, rest in instructions(name)
+        if word == "COPY" and "--from" not in rest
+        for source in rest.split()[:-1]
+    }
+    for source in sources:
+        assert any(fnmatch(source, pattern) for pattern in through), source
+    assert {pattern for pattern in through if "*" not in pattern} == {one for one in sources if "/" not in one}
 
 
 @pytest.mark.parametrize("name", SERVICES)

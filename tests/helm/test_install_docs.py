@@ -70,6 +70,17 @@ def test_every_file_and_link_exists(page):
                 assert (ROOT / word).exists(), word
 
 
+def test_each_installed_file_has_its_folder():
+    """By a package that is there, by a command before, or by -D: a fresh Debian 12 has no /etc/sysusers.d."""
+    for page in PAGES:
+        there = {"/etc/systemd/system", "/etc/mosquitto", "/etc/mosquitto/conf.d"}
+        for words in map(program, commands(page)):
+            if words[0] == "install" and "-d" in words:
+                there.add(words[-1])
+            elif words[0] == "install" and "-D" not in words:
+                assert {words[-1].rstrip("/"), str(Path(words[-1]).parent)} & there, (page, words)
+
+
 def test_helm_takes_every_install():
     """Chart, namespace and values are what the schema allows, and render."""
     installs = [words for _, words in of("helm") if words[1] in ("install", "upgrade")]

@@ -7,6 +7,9 @@
 {{- if and (not .Values.broker.mosquitto.enabled) (not .Values.broker.external.host) -}}
 {{- fail "broker.external.host: got '', expected a host name where broker.mosquitto.enabled is false" -}}
 {{- end -}}
+{{- if and (not .Values.broker.mosquitto.enabled) .Values.broker.tls.enabled (not (or .Values.broker.tls.existingAuthoritySecret .Values.broker.tls.existingSecret)) -}}
+{{- fail "broker.tls.existingAuthoritySecret: got '', expected a secret with the authority of broker.external.host, or broker.tls.enabled false" -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "lockstep.broker.host" -}}

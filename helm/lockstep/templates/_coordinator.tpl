@@ -2,7 +2,7 @@
 {{- define "lockstep.coordinator.config" -}}
 {{- $coordinator := .Values.coordinator -}}
 {{- include "lockstep.brokerConfig" (dict "root" . "service" "coordinator") }}
-http_host: 0.0.0.0
+http_host: {{ include "lockstep.listenAddress" . | quote }}
 http_port: {{ int64 $coordinator.port }}
 state_directory: /var/lib/lockstep/state
 {{- if $coordinator.recording.enabled }}

@@ -3,7 +3,7 @@
 {{- define "lockstep.exporter.config" -}}
 {{- include "lockstep.brokerConfig" (dict "root" . "service" "exporter") }}
 root: {{ .Values.exporter.mountPath }}
-http_host: 0.0.0.0
+http_host: {{ include "lockstep.listenAddress" . | quote }}
 http_port: {{ int64 .Values.exporter.port }}
 spool_directory: /var/lib/lockstep/spool
 {{- include "lockstep.ownConfig" .Values.exporter.config }}
@@ -66,6 +66,10 @@ securityContext:
   {{- include "lockstep.containerSecurityContext" . | nindent 2 }}
   seccompProfile:
     type: RuntimeDefault
+{{- with .Values.agent.resources }}
+resources:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 volumeMounts:
   - {name: lockstep-agent, mountPath: /opt/lockstep}
 {{- end -}}

@@ -6,11 +6,11 @@
 
 {{- define "lockstep.fullname" -}}
 {{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- .Values.fullnameOverride | replace "." "-" | trunc 40 | trimSuffix "-" -}}
 {{- else if contains (include "lockstep.name" .) .Release.Name -}}
-{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- .Release.Name | replace "." "-" | trunc 40 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name (include "lockstep.name" .) | trunc 40 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name (include "lockstep.name" .) | replace "." "-" | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 
@@ -270,6 +270,11 @@ broker_ca_file: /etc/lockstep-broker-ca/ca.crt
 {{- end -}}
 {{- end -}}
 
+{{/* The kubelet asks a pod at its first address; at `::` the services hear no IPv4. */}}
+{{- define "lockstep.listenAddress" -}}
+{{- ternary "::" "0.0.0.0" .Values.ipv6 -}}
+{{- end -}}
+
 {{- define "lockstep.metricsFrom" -}}
 {{- with .from }}
 from:
@@ -280,11 +285,15 @@ from:
 {{- end }}
 {{- end -}}
 
-{{/* Way out of both services: names and the broker, nothing else. */}}
-{{- define "lockstep.egress" -}}
+{{- define "lockstep.egressNames" -}}
 - ports:
     - {port: 53, protocol: UDP}
     - {port: 53, protocol: TCP}
+{{- end -}}
+
+{{/* Way out of both services: names and the broker, nothing else. */}}
+{{- define "lockstep.egress" -}}
+{{ include "lockstep.egressNames" . }}
 - ports:
     - {port: {{ include "lockstep.broker.port" . }}, protocol: TCP}
   {{- if .Values.broker.mosquitto.enabled }}
