@@ -18,6 +18,7 @@ from lockstep.contracts.facts import RankFacts
 from lockstep.contracts.limits import SUSPECTS_MAX
 from lockstep.contracts.metrics import BY_NAME, CATALOGUE, FLAGS, PROFILE_STATES, STEP_BUCKETS_SECONDS, Metric
 from lockstep.contracts.records import DOMAIN_KINDS, RECORD_FIELDS
+from lockstep.serving.process import OwnProcess
 from tests.alerts.promql import labels_of_recording
 
 RUN = "llm"
@@ -55,6 +56,7 @@ def exporter_snapshot(runs: int, ranks: int, seed: int) -> NodeSnapshot:
         spool_bytes=12345,
         tick_duration_ns=2_345_678,
         load=NodeLoad(pressure_ns=10**9, cost_ns=10**7, load=3.25),
+        process=OwnProcess().read(),
     )
 
 
@@ -98,6 +100,7 @@ def coordinator_snapshot(runs: int, ranks: int, seed: int) -> Snapshot:
         reload_ok=True,
         reload_unix_s=_UNIX_S,
         version="0.1.0",
+        process=OwnProcess().read(),
     )
 
 
@@ -196,8 +199,10 @@ def _family(
 def _of_catalogue(metric: Metric, ranks: int) -> Iterator[str]:
     labels = tuple(label for label in metric.labels if label not in ("local_rank", "hostname", "device_uuid"))
     is_found = metric.source == "coordinator" and "rank" in labels
-    is_of_node = metric.source == "exporter" and "rank" not in labels
+    is_of_node = metric.source != "coordinator" and "rank" not in labels
     one_of_each = range(0, ranks, RANKS_PER_NODE) if is_of_node else range(SUSPECTS_MAX if is_found else ranks)
+    if metric.source == "both":
+        yield f'job="{Site().coordinator_job}",instance="head:9856"'
     for text, rank in _ranked(labels, one_of_each, metric.values, is_of_node=is_of_node):
         host = f"node{rank // RANKS_PER_NODE}"
         own = f'job="{Site().exporter_job}",instance="{host}:9855"'

@@ -44,6 +44,7 @@ class SnapshotCollector:
         for name, rows in _run_rows(self._snapshot.runs):
             yield _family(name, rows)
         yield _step_histogram(self._snapshot.runs)
+        yield from self._snapshot.process
 
 
 def _family(name: str, rows: list[Row]) -> "Family":

@@ -34,6 +34,7 @@ from lockstep.contracts.codec import Message
 from lockstep.contracts.errors import ConfigError, MalformedError
 from lockstep.contracts.messages import StepBatch
 from lockstep.contracts.metrics import RECORDING_STATES
+from lockstep.serving.process import OwnProcess, ProcessFamilies
 from lockstep.serving.web import Web
 
 _log = logging.getLogger(__name__)
@@ -58,6 +59,8 @@ class Coordinator:
         self.http_port = config.http_port
         self._tasks: set[asyncio.Task[None]] = set()
         self._group: asyncio.TaskGroup | None = None
+        self._process = OwnProcess()
+        self._process_families: ProcessFamilies = ()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then shut down in order.
@@ -116,6 +119,7 @@ class Coordinator:
                 self._spawn(self._effects.keep_writing(), "store writer")
                 if self._recorder is not None:
                     self._spawn(self._recorder.keep_writing(), "recorder")
+                self._process_families = self._process.read()
                 self.started.set()
                 await stop.wait()
                 await self._shut_down(runner, bus_stop)
@@ -198,6 +202,7 @@ class Coordinator:
         self._gathering.take()
         self._effects.perform(self._runs.tick(now_s))
         self._effects.remember()
+        self._process_families = self._process.read()
 
     def request_reload(self) -> None:
         """Read the configuration again soon; while starting or ending there is nothing to apply it to."""
@@ -230,4 +235,5 @@ class Coordinator:
             reload_ok=self._control.reload_ok,
             reload_unix_s=self._control.reload_unix_s,
             version=lockstep.__version__,
+            process=self._process_families,
         )

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from coordinator.decide.incidents import Incident
 from lockstep.contracts.metrics import EXPECTED_STATES, RECORDING_STATES, STEP_BUCKETS_SECONDS
+from lockstep.serving.process import ProcessFamilies
 
 
 @dataclass(slots=True)
@@ -84,3 +85,4 @@ class Snapshot:
     reload_unix_s: float
     version: str
     records_recorded: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(RECORDING_STATES, 0))
+    process: ProcessFamilies = ()

@@ -16,6 +16,18 @@ def _rate_by_instance(metric: str) -> str:
     return rate(metric, "instance", "").replace("{}", "")
 
 
+def _of_processes(expr: str) -> list[object]:
+    """Return what processes take, of exporters and coordinators: others have series of the same names."""
+    exporters, coordinators = (
+        f"max by (instance) ({expr} and on (job, instance) lockstep_{part}_build_info)"
+        for part in ("exporter", "coordinator")
+    )
+    return [
+        query(_worst(exporters), "exporter {{instance}}"),
+        query(coordinators, "coordinator {{instance}}"),
+    ]
+
+
 def _rates(metric: str, label: str) -> object:
     return query(rate(metric, label, "").replace("{}", ""), f"{{{{{label}}}}}")
 
@@ -168,11 +180,28 @@ _COST = Row(
                     query(_worst("max by (run) (run:lockstep_agent_time_per_step_time:ratio_rate5m)"), "{{run}}"),
                 ),
                 timeseries(
+                    "CPU of the services",
+                    f"CPU seconds per second of the coordinator and of the {TOP} busiest exporters; 100 % is one core. "
+                    "What an exporter starts to summarise traces is not in it.",
+                    "percentunit",
+                    *_of_processes("rate(process_cpu_seconds_total[$__rate_interval])"),
+                ),
+                timeseries(
+                    "Memory of the services",
+                    f"Resident memory of the coordinator and of the {TOP} largest exporters.",
+                    "decbytes",
+                    *_of_processes("process_resident_memory_bytes"),
+                ),
+                timeseries(
                     "Rounds of exporters",
                     f"Duration of the last round over all rings; the {TOP} longest.",
                     "s",
                     query(_worst("max by (instance) (lockstep_exporter_tick_duration_seconds)"), "{{instance}}"),
                 ),
+            ),
+        ),
+        Line(
+            panels=(
                 timeseries(
                     "Watching the host",
                     f"CPU seconds per second that watching the host takes; the {TOP} largest.",

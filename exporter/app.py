@@ -29,11 +29,11 @@ _LATEST: web.AppKey[Latest] = web.AppKey("latest")
 _PAGE: web.AppKey[Page] = web.AppKey("page", Page)
 
 
-def make_app(latest: Latest) -> web.Application:
-    """Return the application over a source of snapshots."""
+def make_app(latest: Latest, *, details: bool = True) -> web.Application:
+    """Return the application over a source of snapshots; without `details` its metrics are those of level minimal."""
     app = web.Application(client_max_size=_REQUEST_MAX_BYTES)
     app[_LATEST] = latest
-    app[_PAGE] = Page()
+    app[_PAGE] = Page(details=details)
     app.add_routes(
         [
             web.get("/", _landing),

@@ -78,18 +78,20 @@ _OF_NODE: dict[str, Callable[[NodeSnapshot], float | Mapping[str, int] | None]] 
 
 
 class SnapshotCollector:
-    """What prometheus_client renders: `collect` over one snapshot, without any reading."""
+    """What prometheus_client renders: `collect` over one snapshot, without any reading; `details` as config says."""
 
-    def __init__(self, snapshot: NodeSnapshot) -> None:
+    def __init__(self, snapshot: NodeSnapshot, *, details: bool = True) -> None:
         self._snapshot = snapshot
+        self._details = details
 
     def collect(self) -> Iterator[Family]:
-        """Yield every family of the exporter in the catalogue's order."""
+        """Yield every family of the exporter in the catalogue's order, those that are details only where asked for."""
         for metric in CATALOGUE:
-            if metric.source == "exporter":
+            if metric.source == "exporter" and (self._details or not metric.detail):
                 family = _empty(metric.name)
                 _fill(family, metric.name, self._snapshot)
                 yield family
+        yield from self._snapshot.process
 
 
 def _empty(name: str) -> Family:

@@ -32,6 +32,7 @@ from lockstep.contracts.codec import encode
 from lockstep.contracts.control import OrderAnswer, answer_to_json
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.messages import ProfileAnswer, ProfileRequest, StepBatch, TraceSummary
+from lockstep.serving.process import OwnProcess, ProcessFamilies
 from lockstep.serving.web import Web
 
 _log = logging.getLogger(__name__)
@@ -63,6 +64,8 @@ class Exporter:
         self._announced: dict[str, int] = {}  # run -> revision of its track that was announced last
         self._seen_requests: dict[tuple[str, int], int] = {}
         self._due_ns = {"scan": 0, "batch": 0, "announce": 0}
+        self._process = OwnProcess()
+        self._process_families: ProcessFamilies = ()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._publisher = Publisher(
             config,
@@ -106,7 +109,7 @@ class Exporter:
             self._spool.close()
 
     async def _bind(self) -> web.AppRunner:
-        app = make_app(lambda: self.snapshot)
+        app = make_app(lambda: self.snapshot, details=self.config.metrics_level != "minimal")
         guard = Web(self.config.web_config_file)
         guard.protect(app)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_S)
@@ -167,6 +170,7 @@ class Exporter:
         unix_ns = time.time_ns()
         if self._is_due("scan", now_ns, self.config.scan_seconds):
             self._rings.scan(now_ns)
+            self._process_families = self._process.read()
         for reading in self._rings.read():
             self._take_reading(reading)
         self._forget_gone()
@@ -186,6 +190,7 @@ class Exporter:
             tick_duration_ns=time.monotonic_ns() - begin_ns,
             load=self._host_watch.node,
             hosts=self._host_watch.totals(),
+            process=self._process_families,
         )
 
     def _is_due(self, what: str, now_ns: int, every_seconds: float) -> bool:

@@ -12,6 +12,7 @@ from exporter.host_watch import HostTotals, NodeLoad
 from exporter.rings import Rings
 from exporter.tracks import RankTrack, RunTrack
 from lockstep.contracts.facts import RankFacts
+from lockstep.serving.process import ProcessFamilies
 
 _UNKNOWN = NodeLoad()
 _NO_HOSTS: Mapping[tuple[str, int], HostTotals] = MappingProxyType({})
@@ -65,6 +66,7 @@ class NodeSnapshot:
     spool_bytes: int
     tick_duration_ns: int
     load: NodeLoad
+    process: ProcessFamilies = ()
 
 
 def take_snapshot(
@@ -79,6 +81,7 @@ def take_snapshot(
     tick_duration_ns: int,
     load: NodeLoad = _UNKNOWN,
     hosts: Mapping[tuple[str, int], HostTotals] = _NO_HOSTS,
+    process: ProcessFamilies = (),
 ) -> NodeSnapshot:
     """Return the node as it is at `now_ns` (CLOCK_MONOTONIC); `hosts` by run and rank."""
     runs = (_view_run(run, run.shown(now_ns, stale_ns), hosts) for run in rings.runs.values())
@@ -95,6 +98,7 @@ def take_snapshot(
         spool_bytes=spool_bytes,
         tick_duration_ns=tick_duration_ns,
         load=load,
+        process=process,
     )
 
 

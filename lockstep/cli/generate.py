@@ -12,10 +12,10 @@ from pathlib import Path
 from alerts import rules
 from coordinator.decide import state_diagram
 from dashboards import catalogue
-from lockstep.cli import series_table
+from lockstep.cli import level_table, series_table
 from lockstep.cli.chart import files as chart
 from lockstep.cli.simulation import pages as simulation_pages
-from lockstep.contracts.metrics import CATALOGUE, Metric
+from lockstep.contracts.metrics import CATALOGUE, STEP_BUCKETS_SECONDS, Metric
 from lockstep.diagnosis import causes_page
 from tests.agent.frameworks import page as frameworks_page
 
@@ -26,6 +26,14 @@ _SOURCES = {
     "coordinator": (
         "Judged over the cluster",
         "Exported by the coordinator; their number does not grow with the ranks.",
+    ),
+    "both": (
+        "The process itself",
+        (
+            "Exported by each service of its own process, named as by every client library of Prometheus. What an "
+            "exporter starts to summarise traces is not part of it. Exporters are told from other processes by "
+            "`and on (job, instance) lockstep_exporter_build_info`."
+        ),
     ),
 }
 
@@ -41,6 +49,22 @@ from the start.
 _SERIES = """\
 What a scrape holds, counted from the lists above; a test counts it in a real one. What a node does not let be read, or
 a rank does not measure, has no series.
+
+An exporter whose `metrics_level` is `minimal` leaves out what no alert and no recorded series reads. All alerts and
+recorded series stay as they are, and so does all that the coordinator finds, which has its records from the broker.
+"""
+
+_MISSED = """\
+What level minimal leaves out, and who misses it: panels of the dashboards that then have no data (or lack a line, where
+"in part" stands), and runbooks that ask for it. Who needs one of them stays at the default level and drops others by
+`metric_relabel_configs`.
+"""
+
+_HISTOGRAMS = """\
+Both histograms are classic ones of {buckets} buckets. Prometheus 3 with native histograms can store each as one series
+with the same buckets (`convert_classic_histograms_to_nhcb` of a scrape configuration, `convertClassicHistogramsToNHCB`
+of a PodMonitor or ServiceMonitor); it was not tried here. The dashboards read series that end in `_bucket`: keep these
+beside it by `always_scrape_classic_histograms` (`scrapeClassicHistograms`), or their heat maps have no data.
 """
 
 
@@ -65,7 +89,11 @@ def metrics_page() -> str:
         title, text = _SOURCES[source]
         rows = [(f"`{m.name}`", m.type, _labels(m), m.help) for m in metrics]
         parts.append(f"## {title}\n\n{text}\n\n{_table(('name', 'type', 'labels', 'meaning'), rows)}")
-    parts.append(f"## Series\n\n{_SERIES}\n{_table(('what', 'series at most'), series_table.rows())}")
+    heads = ("what", "series at most", "at level minimal")
+    parts.append(f"## Series\n\n{_SERIES}\n{_table(heads, series_table.rows())}")
+    heads = ("left out", "panels", "runbooks")
+    parts.append(f"{_MISSED}\n{_table(heads, level_table.rows())}")
+    parts.append(_HISTOGRAMS.format(buckets=len(STEP_BUCKETS_SECONDS)))
     recorded = [(f"`{rule.record}`", rule.help) for rule in rules.recordings()]
     parts.append(f"## Recorded series\n\n{_table(('name', 'meaning'), recorded)}")
     alerts = [

@@ -1,6 +1,6 @@
 """How many series a scrape has, by the catalogue: what docs/metrics.md promises and a test counts in a real scrape."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from lockstep.contracts.limits import RANKS_PER_NODE_MAX, RUNS_PER_NODE_MAX, SUSPECTS_MAX
@@ -13,6 +13,7 @@ Scope = Literal["kind", "rank", "run", "finding", "service"]
 
 _BESIDE_BUCKETS = 3  # +Inf, sum and count
 _RANKS = 8
+_NODES = (1_250, 12_500)
 _RUNS = 20
 
 
@@ -34,15 +35,18 @@ def series_of(metric: Metric) -> int:
     return 1 if scope_of(metric) == "kind" else len(metric.values) or 1
 
 
-def count(source: Source, scope: Scope) -> int:
-    """Return the series that one of `scope` has at most."""
-    return sum(series_of(metric) for metric in CATALOGUE if metric.source == source and scope_of(metric) == scope)
+def count(source: Source, scope: Scope, *, details: bool = True) -> int:
+    """Return the series that one of `scope` has at most; without `details`, at level minimal."""
+    exported = (m for m in CATALOGUE if m.source in (source, "both") and (details or not m.detail))
+    return sum(series_of(metric) for metric in exported if scope_of(metric) == scope)
 
 
-def of_node(*, ranks: int, kinds: int, runs: int = 1) -> int:
+def of_node(*, ranks: int, kinds: int, runs: int = 1, details: bool = True) -> int:
     """Return the most series of a node with `ranks` ranks, each in `kinds` kinds of domains, of `runs` runs."""
-    per_rank = count("exporter", "rank") + kinds * count("exporter", "kind")
-    return ranks * per_rank + runs * count("exporter", "run") + count("exporter", "service")
+    rank, kind, run, service = (
+        count("exporter", scope, details=details) for scope in ("rank", "kind", "run", "service")
+    )
+    return ranks * (rank + kinds * kind) + runs * run + service
 
 
 def of_coordinator(*, runs: int) -> int:
@@ -50,20 +54,42 @@ def of_coordinator(*, runs: int) -> int:
     return runs * count("coordinator", "run") + count("coordinator", "service")
 
 
-def rows() -> Sequence[tuple[str, str]]:
-    """Return (what, series) for the page."""
+def rows() -> Sequence[tuple[str, str, str]]:
+    """Return (what, series, series at level minimal) for the page."""
+    return (*_exporter_rows(), *_coordinator_rows())
+
+
+def _exporter_rows() -> Iterator[tuple[str, str, str]]:
     all_kinds = len(DOMAIN_KINDS)
-    worst = of_node(ranks=RANKS_PER_NODE_MAX, kinds=all_kinds, runs=RUNS_PER_NODE_MAX)
-    return (
-        ("exporter: each rank", str(count("exporter", "rank"))),
-        ("exporter: each rank and kind of domain it communicates in", str(count("exporter", "kind"))),
-        ("exporter: each run on the node", str(count("exporter", "run"))),
-        ("exporter: itself and its node", str(count("exporter", "service"))),
-        (f"**a node with {_RANKS} ranks of one run, data parallel**", str(of_node(ranks=_RANKS, kinds=1))),
-        (f"**the same, all {all_kinds} kinds of domains**", str(of_node(ranks=_RANKS, kinds=all_kinds))),
-        (f"{RANKS_PER_NODE_MAX} ranks of {RUNS_PER_NODE_MAX} runs together, all kinds", str(worst)),
+
+    def row(what: str, of: Callable[[bool], int]) -> tuple[str, str, str]:
+        return what, f"{of(True):,}", f"{of(False):,}"
+
+    def scope(name: Scope) -> Callable[[bool], int]:
+        return lambda details: count("exporter", name, details=details)
+
+    def node(kinds: int, nodes: int = 1) -> Callable[[bool], int]:
+        return lambda details: nodes * of_node(ranks=_RANKS, kinds=kinds, details=details)
+
+    def worst(details: bool) -> int:  # noqa: FBT001  (as the others)
+        return of_node(ranks=RANKS_PER_NODE_MAX, kinds=all_kinds, runs=RUNS_PER_NODE_MAX, details=details)
+
+    yield row("exporter: each rank", scope("rank"))
+    yield row("exporter: each rank and kind of domain it communicates in", scope("kind"))
+    yield row("exporter: each run on the node", scope("run"))
+    yield row("exporter: itself and its node", scope("service"))
+    yield row(f"**a node with {_RANKS} ranks of one run, data parallel**", node(1))
+    yield row(f"**the same, all {all_kinds} kinds of domains**", node(all_kinds))
+    yield row(f"{RANKS_PER_NODE_MAX} ranks of {RUNS_PER_NODE_MAX} runs together, all kinds", worst)
+    for nodes in _NODES:
+        yield row(f"**{nodes * _RANKS:,} ranks, data parallel, on {nodes:,} nodes**", node(1, nodes))
+
+
+def _coordinator_rows() -> Iterator[tuple[str, str, str]]:
+    for what, series in (
         ("coordinator: each run, whatever its size", str(count("coordinator", "run"))),
         (f"coordinator: each run's suspects and incidents, {SUSPECTS_MAX} ranks at most by name", "1 to 4 each"),
         ("coordinator: itself", str(count("coordinator", "service"))),
-        (f"**a coordinator with {_RUNS} healthy runs**", str(of_coordinator(runs=_RUNS))),
-    )
+        (f"**a coordinator with {_RUNS} healthy runs**", f"{of_coordinator(runs=_RUNS):,}"),
+    ):
+        yield what, series, series

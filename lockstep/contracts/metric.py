@@ -7,6 +7,9 @@ from lockstep.contracts.records import Flag
 
 Type = Literal["counter", "gauge", "histogram"]
 
+LEVELS = ("minimal", "default")
+"""What an exporter says of runs and ranks: what alerts and recorded series read, or all of it."""
+
 PHASES = ("data", "compute", "host", "gc")
 """Own work of a training thread: with the waits, they sum to the step time."""
 
@@ -28,11 +31,16 @@ STEP_BUCKETS_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One family. `values` lists the values of an enumerated label; each is exported from the start."""
+    """One family. `values` lists the values of an enumerated label; each is exported from the start.
+
+    What both services export speaks of each one's own process. A `detail` is of runs or ranks, and read by no alert and
+    no recorded series: an exporter at level minimal leaves it out.
+    """
 
     name: str
     type: Type
     help: str
-    source: Literal["exporter", "coordinator"]
+    source: Literal["exporter", "coordinator", "both"]
     labels: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
+    detail: bool = False

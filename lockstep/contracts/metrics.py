@@ -2,9 +2,9 @@
 
 `lockstep_*` with labels run and rank, and `lockstep_node_*`, are measured by the exporter; `lockstep_run_*`,
 `lockstep_suspect_*` and `lockstep_incident_*` are judged by the coordinator, independent of the number of ranks;
-`lockstep_exporter_*` and `lockstep_coordinator_*` speak of Lockstep itself. Counters carry numerators and denominators;
-rates and ratios are made in recording rules. Labels that a scrape configuration owns (job, instance, node, pod, ...)
-are never used.
+`lockstep_exporter_*` and `lockstep_coordinator_*` speak of Lockstep itself, `process_*` of the process that is scraped.
+Counters carry numerators and denominators; rates and ratios are made in recording rules. Labels that a scrape
+configuration owns (job, instance, node, pod, ...) are never used.
 """
 
 from lockstep.contracts.limits import SUSPECTS_MAX
@@ -13,6 +13,7 @@ from lockstep.contracts.metric import (
     EXPECTED_STATES,
     FLAGS,
     IMBALANCES,
+    LEVELS,
     PHASES,
     POLICY_SOURCES,
     PROFILE_STATES,
@@ -31,6 +32,7 @@ __all__ = [
     "EXPECTED_STATES",
     "FLAGS",
     "IMBALANCES",
+    "LEVELS",
     "PHASES",
     "POLICY_SOURCES",
     "PROFILE_STATES",
@@ -234,5 +236,19 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator("lockstep_coordinator_build_info", "gauge", "Version of the coordinator; always 1.", "version"),
 )
 
-CATALOGUE: tuple[Metric, ...] = (*MEASURED, *_JUDGED)
+
+def _process(name: str, type_: Type, help_: str) -> Metric:
+    return Metric(name=f"process_{name}", type=type_, help=help_, source="both")
+
+
+_PROCESS: tuple[Metric, ...] = (  # texts as in every client library: Prometheus shows one for all its targets
+    _process("virtual_memory_bytes", "gauge", "Virtual memory size in bytes."),
+    _process("resident_memory_bytes", "gauge", "Resident memory size in bytes."),
+    _process("start_time_seconds", "gauge", "Start time of the process since unix epoch in seconds."),
+    _process("cpu_seconds_total", "counter", "Total user and system CPU time spent in seconds."),
+    _process("max_fds", "gauge", "Maximum number of open file descriptors."),
+    _process("open_fds", "gauge", "Number of open file descriptors."),
+)
+
+CATALOGUE: tuple[Metric, ...] = (*MEASURED, *_JUDGED, *_PROCESS)
 BY_NAME = {metric.name: metric for metric in CATALOGUE}

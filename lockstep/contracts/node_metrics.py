@@ -4,8 +4,10 @@ from lockstep.contracts.metric import FLAGS, PHASES, Metric, Type
 from lockstep.contracts.records import DOMAIN_KINDS
 
 
-def _exporter(name: str, type_: Type, help_: str, *labels: str, values: tuple[str, ...] = ()) -> Metric:
-    return Metric(name=name, type=type_, help=help_, source="exporter", labels=labels, values=values)
+def _exporter(
+    name: str, type_: Type, help_: str, *labels: str, values: tuple[str, ...] = (), detail: bool = False
+) -> Metric:
+    return Metric(name=name, type=type_, help=help_, source="exporter", labels=labels, values=values, detail=detail)
 
 
 MEASURED: tuple[Metric, ...] = (
@@ -16,6 +18,7 @@ MEASURED: tuple[Metric, ...] = (
         "histogram",
         "Duration of training steps of this node's ranks.",
         "run",
+        detail=True,
     ),
     _exporter(
         "lockstep_steps_flagged_total",
@@ -78,6 +81,7 @@ MEASURED: tuple[Metric, ...] = (
         "rank",
         "domain_kind",
         values=DOMAIN_KINDS,
+        detail=True,
     ),
     _exporter(
         "lockstep_gc_collections_total",
@@ -85,6 +89,7 @@ MEASURED: tuple[Metric, ...] = (
         "Garbage collections of the training process.",
         "run",
         "rank",
+        detail=True,
     ),
     _exporter(
         "lockstep_gc_full_collections_total",
@@ -92,6 +97,7 @@ MEASURED: tuple[Metric, ...] = (
         "Garbage collections of the oldest generation, the long ones.",
         "run",
         "rank",
+        detail=True,
     ),
     _exporter(
         "lockstep_recompilations_total",
@@ -126,6 +132,7 @@ MEASURED: tuple[Metric, ...] = (
         "device",
         "dtype",
         "device_uuid",
+        detail=True,
     ),
     _exporter(
         "lockstep_device_step_time_seconds_total",
@@ -149,7 +156,9 @@ MEASURED: tuple[Metric, ...] = (
         "run",
         "rank",
     ),
-    _exporter("lockstep_cpu_time_seconds_total", "counter", "CPU time of the training thread.", "run", "rank"),
+    _exporter(
+        "lockstep_cpu_time_seconds_total", "counter", "CPU time of the training thread.", "run", "rank", detail=True
+    ),
     _exporter(
         "lockstep_agent_time_seconds_total",
         "counter",
@@ -157,7 +166,9 @@ MEASURED: tuple[Metric, ...] = (
         "run",
         "rank",
     ),
-    _exporter("lockstep_step", "gauge", "Index of the last completed step of this attempt.", "run", "rank"),
+    _exporter(
+        "lockstep_step", "gauge", "Index of the last completed step of this attempt.", "run", "rank", detail=True
+    ),
     _exporter(
         "lockstep_last_step_timestamp_seconds",
         "gauge",
@@ -180,6 +191,7 @@ MEASURED: tuple[Metric, ...] = (
         "Time the training thread was ready to run and waited for a CPU.",
         "run",
         "rank",
+        detail=True,
     ),
     _exporter(
         "lockstep_cpu_throttled_time_seconds_total",
@@ -187,6 +199,7 @@ MEASURED: tuple[Metric, ...] = (
         "Time for which a control group of the rank's process was throttled.",
         "run",
         "rank",
+        detail=True,
     ),
     _exporter(
         "lockstep_process_cpu_time_seconds_total",
@@ -194,6 +207,7 @@ MEASURED: tuple[Metric, ...] = (
         "CPU time of the rank's process and the processes it started.",
         "run",
         "rank",
+        detail=True,
     ),
     _exporter(
         "lockstep_other_cpu_time_seconds_total",
@@ -201,8 +215,9 @@ MEASURED: tuple[Metric, ...] = (
         "CPU time on the rank's cores that is none of its run's.",
         "run",
         "rank",
+        detail=True,
     ),
-    _exporter("lockstep_rank_cores", "gauge", "Cores that the rank's process may use.", "run", "rank"),
+    _exporter("lockstep_rank_cores", "gauge", "Cores that the rank's process may use.", "run", "rank", detail=True),
     _exporter(
         "lockstep_node_cpu_pressure_seconds_total",
         "counter",

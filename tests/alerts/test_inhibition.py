@@ -75,6 +75,9 @@ def test_every_pair_of_alerts(api):
     silent |= {(t, f"{t}-{s}") for s, t in pairs if t in OF_ONE_RUN.get(s, ())}
     expect(api, silent)
 
+    post(api, {"alertname": "LockstepExporterDown"}, {"alertname": "LockstepExporterAbsent"})
+    expect(api, silent)  # a node that died: its exporter is lost as well, and its ranks are a page all the same
+
     post(api, {"alertname": "LockstepCoordinatorStale"})
     runs = {(name, f"{a}-{b}") for a, b in pairs for name in (a, b)} | {(name, f"alone-{name}") for name in PER_RUN}
     silent |= {each for each in runs if each[0] == "LockstepRunUnwatched"}
@@ -89,3 +92,23 @@ def test_every_pair_of_alerts(api):
     expect(api, silent)
     told = {name for name in PER_RUN if ALERTS[name].severity != "none"} - VERDICTS
     assert told == {"LockstepAgentDown"}, "a new alert: is it a verdict of the coordinator?"
+
+
+def test_another_cluster_is_another_matter(api):
+    """A run of the same name there is told, and so is all that its own coordinator says."""
+    slow = [{"alertname": "LockstepRunSlow", "run": "a", "cluster": cluster} for cluster in ("east", "west")]
+    post(api, *slow, {"alertname": "LockstepSlowDeviceFound", "run": "a", "cluster": "east"})
+    expect(api, {("LockstepRunSlow", "a")})
+    links = [{"alertname": "LockstepLinkSlow", "run": "b", "cluster": cluster} for cluster in ("east", "west")]
+    unwatched = [{"alertname": "LockstepRunUnwatched", "run": "c", "cluster": cluster} for cluster in ("east", "west")]
+    judges = [{"alertname": f"LockstepCoordinator{what}", "cluster": "east"} for what in ("Stale", "Down")]
+    post(api, *links, *unwatched, *judges)
+
+    def silent():
+        return sorted(
+            (a["labels"]["alertname"], a["labels"]["cluster"]) for a in get_json(api) if a["status"]["inhibitedBy"]
+        )
+
+    names = ("CoordinatorStale", "LinkSlow", "RunSlow", "RunUnwatched", "SlowDeviceFound")
+    expected = [(f"Lockstep{name}", "east") for name in names]
+    wait_until(lambda: silent() == expected, DEADLINE_S, f"east alone to be silent: {expected}")

@@ -5,13 +5,14 @@ from lockstep.contracts.metrics import BY_NAME, CATALOGUE
 
 
 def test_every_family_is_counted_once():
-    """Each family of the catalogue belongs to one thing, of which there is one set of series."""
+    """Each family of the catalogue belongs to one thing, of which there is one set of series; a process to either."""
     of_each = {
         (source, scope): series_table.count(source, scope)
         for source in ("exporter", "coordinator")
         for scope in ("kind", "rank", "run", "finding", "service")
     }
-    assert sum(of_each.values()) == sum(map(series_table.series_of, CATALOGUE))
+    twice = [metric for metric in CATALOGUE if metric.source == "both"]
+    assert sum(of_each.values()) == sum(map(series_table.series_of, [*CATALOGUE, *twice]))
     assert of_each["exporter", "finding"] == of_each["coordinator", "kind"] == of_each["coordinator", "rank"] == 0
 
 
@@ -39,3 +40,13 @@ def test_a_nodes_series_grow_with_ranks_kinds_and_runs():
     assert series_table.of_node(ranks=8, kinds=1, runs=2) - few == series_table.count("exporter", "run")
     growth = series_table.of_coordinator(runs=20) - series_table.of_coordinator(runs=0)
     assert growth == 20 * series_table.count("coordinator", "run")
+
+
+def test_level_minimal_is_less_of_ranks_and_runs_only():
+    """What a service says of itself does not depend on the level; the page shows both."""
+    for source, scope in (("exporter", "service"), ("coordinator", "run"), ("coordinator", "service")):
+        assert series_table.count(source, scope) == series_table.count(source, scope, details=False)
+    left_out = sum(map(series_table.series_of, [metric for metric in CATALOGUE if metric.detail]))
+    most, least = (series_table.of_node(ranks=1, kinds=1, details=details) for details in (True, False))
+    assert most - least == left_out > 0
+    assert all(len(row) == 3 for row in series_table.rows())

@@ -25,14 +25,18 @@ RESERVED = {
 }
 # A gauge ends in its unit, or is a plain count or state of what the name says.
 UNITLESS = re.compile(
-    r"_(info|up|step|ranks|cores|load|blind|reporting|omitted|state|fluctuating|connected|successful|alive|open|seconds|bytes|ratio|slow_ranks|flops_per_second)$"
+    r"_(info|up|step|fds|ranks|cores|load|blind|reporting|omitted|state|fluctuating|connected|successful|alive|open|seconds|bytes|ratio|slow_ranks|flops_per_second)$"
 )
 
 
 @pytest.mark.parametrize("metric", CATALOGUE, ids=lambda m: m.name)
 def test_naming(metric):
-    """Prefix, snake case, _total on counters only, base units, help as a sentence, no label that others own."""
-    assert re.fullmatch(r"lockstep(_[a-z0-9]+)+", metric.name)
+    """Prefix, snake case, _total on counters only, base units, help as a sentence, no label that others own.
+
+    What every service of Prometheus says of its process has the name that it has everywhere.
+    """
+    prefix = "process" if metric.source == "both" else "lockstep"
+    assert re.fullmatch(rf"{prefix}(_[a-z0-9]+)+", metric.name)
     assert metric.name.endswith("_total") == (metric.type == "counter")
     assert not re.search(r"_(ms|us|ns|mb|gb|kb|percent|milliseconds|minutes)(_|$)", metric.name)
     if metric.type == "gauge":

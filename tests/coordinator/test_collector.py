@@ -13,14 +13,16 @@ from coordinator.snapshot import RunSnapshot, Snapshot, StepHistogram, Suspect
 from lockstep.contracts.limits import SUSPECTS_MAX
 from lockstep.contracts.metrics import CATALOGUE, CAUSES, EXPECTED_STATES, PROFILE_STATES, RUN_STATES
 from lockstep.serving.exposition import render
+from lockstep.serving.process import OwnProcess
 from tests.coordinator.test_store import incident
 
 HANG = incident(2, kind="hang", cause="unknown", ranks=(2, 3), domain=("tp", "tp0"), excess_seconds=9.5)
 NAME = "lockstep_incident_silence_seconds"
+PROCESS = OwnProcess().read()
 ADVICE = tuple(
     AdviceItem(suggestion="a", how="b", predicted_gain_ratio=gain, source="c") for gain in (None, 0.125, 0.25)
 )
-OURS = [metric for metric in CATALOGUE if metric.source == "coordinator"]
+OURS = [metric for metric in CATALOGUE if metric.source != "exporter"]
 
 
 def rendered(snapshot, form):
@@ -75,6 +77,7 @@ def snapshot(*runs):
         reload_ok=False,
         reload_unix_s=1.4e9,
         version="0.1.0",
+        process=PROCESS,
     )
 
 

@@ -38,6 +38,7 @@ _PER_STEP = {
     "lockstep_device_step_time_seconds_total": 1.0,
     "lockstep_device_collective_time_seconds_total": 0.3,
     "lockstep_host_lead_seconds_total": 0.02,
+    "process_cpu_seconds_total": 0.02,
 }
 _LOW_RATE = 0.001
 
@@ -49,11 +50,12 @@ def openmetrics(start_unix_s: int) -> str:
         kind = metric.type
         lines.append(f"# TYPE {metric.name.removesuffix('_total') if kind == 'counter' else metric.name} {kind}\n")
         for name, labels, value in _series(metric, start_unix_s):
-            text = ",".join(f'{key}="{item}"' for key, item in {**labels, **_target(metric, labels)}.items())
-            for second in range(0, SPAN_S + 1, SCRAPE_S):
-                number = value(second)
-                if number is not None:
-                    lines.append(f"{name}{{{text}}} {number} {start_unix_s + second}\n")
+            for target in _targets(metric, labels):
+                text = ",".join(f'{key}="{item}"' for key, item in {**labels, **target}.items())
+                for second in range(0, SPAN_S + 1, SCRAPE_S):
+                    number = value(second)
+                    if number is not None:
+                        lines.append(f"{name}{{{text}}} {number} {start_unix_s + second}\n")
     for name, group in groupby(_foreign(), key=itemgetter(0)):
         for place, (_, labels, rate, level) in enumerate(group):
             if place == 0:
@@ -114,10 +116,12 @@ def _host(rank):
     return f"node{int(rank) * 2 // RANKS + 1}"
 
 
-def _target(metric: Metric, labels):
-    if metric.source == "coordinator":
-        return {"job": "lockstep-coordinator", "instance": "head:9856"}
-    return {"job": "lockstep-exporter", "instance": f"{_host(labels.get('rank', 0))}:9855"}
+def _targets(metric: Metric, labels):
+    """Return the targets that have a series; of what every process says, one of somebody else's as well."""
+    judged = {"job": "lockstep-coordinator", "instance": "head:9856"}
+    measured = {"job": "lockstep-exporter", "instance": f"{_host(labels.get('rank', 0))}:9855"}
+    others = {"job": "node", "instance": "node1:9100"}
+    return {"coordinator": [judged], "exporter": [measured], "both": [measured, judged, others]}[metric.source]
 
 
 def _series(metric: Metric, start):
@@ -171,6 +175,7 @@ def _value(metric: Metric, labels, start):
             0.0 if labels.get("domain_kind") != "dp" else 0.5 * steps(t) + excess_s(t)
         ),
         "lockstep_rank_peak_flops_per_second": lambda _: 989.5e12,
+        "process_resident_memory_bytes": lambda _: 9e7,
         "lockstep_step": lambda t: math.floor(steps(t)),
         "lockstep_run_step": lambda t: math.floor(steps(t)),
         "lockstep_last_step_timestamp_seconds": lambda t: start + t,

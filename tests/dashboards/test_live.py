@@ -171,6 +171,14 @@ def test_a_coloured_number_is_there_while_all_is_well(server):
     assert values["Agents down"] == [1]  # the one of the synthetic run
 
 
+def test_processes_are_those_of_the_services(server):
+    """Every exporter of Prometheus has series of these names; shown are ours."""
+    for title in ("CPU of the services", "Memory of the services"):
+        (panel,) = [panel for panel in PANELS if panel["title"] == title]
+        found = [{series["metric"]["instance"] for series in server.ask(t, synthetic.RUN)} for t in panel["targets"]]
+        assert found == [{"node1:9855"}, {"head:9856"}]
+
+
 def test_annotations_mark_the_incident(server):
     """The incident marks the panels from the fault to the end; nothing is marked as begun that began before."""
     marks = {mark["name"]: mark["expr"] for mark in BOARDS["run"]["annotations"]["list"]}

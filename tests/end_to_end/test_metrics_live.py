@@ -100,7 +100,7 @@ def promised(source):
     return {
         metric.name: series_table.series_of(metric) * of_each[scope]
         for metric in CATALOGUE
-        if metric.source == source and (scope := series_table.scope_of(metric)) in of_each
+        if metric.source in (source, "both") and (scope := series_table.scope_of(metric)) in of_each
     }
 
 

@@ -4,6 +4,7 @@ import threading
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
+from exporter import app as app_module
 from exporter import exposition
 from exporter.app import make_app
 from tests.exporter.conftest import record
@@ -72,6 +73,17 @@ async def test_a_snapshot_is_rendered_once_and_off_the_event_loop(client, monkey
     await (await client.get("/metrics")).read()
     assert len(threads) == 2
     assert threading.main_thread() not in threads
+
+
+async def test_details_are_left_out_where_they_are_not_wanted(client):
+    """Both forms without them; what rules read is there."""
+    client.publish()
+    latest = client.app[app_module._LATEST]
+    async with TestClient(TestServer(make_app(latest, details=False))) as terse:
+        for headers in ({}, {"Accept": "application/openmetrics-text;version=1.0.0"}):
+            texts = [await (await each.get("/metrics", headers=headers)).text() for each in (client, terse)]
+            assert ["lockstep_gc_collections" in text for text in texts] == [True, False]
+            assert ["lockstep_last_step_timestamp_seconds" in text for text in texts] == [True, True]
 
 
 async def test_ranks_are_listed_as_json(client):

@@ -17,10 +17,11 @@ from lockstep.contracts.facts import RankFacts, facts_to_json
 from lockstep.contracts.metrics import BY_NAME, CATALOGUE, FLAGS, PHASES
 from lockstep.contracts.records import MISSING, Flag
 from lockstep.serving.exposition import render
+from lockstep.serving.process import OwnProcess
 from tests.exporter.conftest import OFFSET_NS, record
 
 STALE_NS = 10**12
-OURS = {metric.name for metric in CATALOGUE if metric.source == "exporter"}
+OURS = {metric.name for metric in CATALOGUE if metric.source != "coordinator"}
 
 
 class Node:
@@ -42,6 +43,7 @@ class Node:
             mqtt_connected=True,
             spool_bytes=5,
             tick_duration_ns=2_000_000,
+            process=OwnProcess().read(),
             **values,
         )
 
@@ -81,6 +83,21 @@ def test_every_family_of_the_catalogue_and_no_other(node: Node, make_ring):
         for sample in family.samples:
             assert set(sample.labels) - {"le"} == set(metric.labels)
             assert not sample.name.endswith("_created")
+
+
+def test_level_minimal_is_the_default_without_details(node: Node, make_ring):
+    """The same series with the same values, but for the families that no rule reads; their names are gone as well."""
+    make_ring().write(record(0, tokens=1))
+    snapshot = node.snapshot(hosts={("run-a", 0): HostTotals(cores=4)})
+    details = {metric.name for metric in CATALOGUE if metric.detail}
+    text = render(SnapshotCollector(snapshot, details=False), "text").decode()
+    families = {f.name + "_total" * (f.type == "counter"): f for f in parse_text(text)}
+    assert set(families) == OURS - details
+    histograms = {f"{name}_{part}" for name in details for part in ("bucket", "sum", "count")}
+    whole = samples_of(snapshot)
+    found = {(s.name, *sorted(s.labels.items())): s.value for f in families.values() for s in f.samples}
+    assert found == {name: value for name, value in whole.items() if name[0] not in details | histograms}
+    assert len(found) < len(whole)
 
 
 def test_values_are_in_base_units(node: Node, make_ring):
@@ -127,7 +144,7 @@ def test_what_the_host_watch_knows_is_shown_and_nothing_else(node: Node, make_ri
     }
     load = NodeLoad(pressure_ns=1_500_000_000, cost_ns=3_000_000)
     samples = samples_of(node.snapshot(load=load, hosts=hosts))
-    names = ("cpu_wait", "cpu_throttled", "process_cpu", "other_cpu", "rank_cores", "node_", "host_watch")
+    names = ("cpu_wait", "cpu_throttled", "lockstep_process_cpu", "other_cpu", "rank_cores", "node_", "host_watch")
     found = {name: value for name, value in samples.items() if any(each in name[0] for each in names)}
     rank = {"run": "run-a", "rank": "0"}
     assert found == {

@@ -42,6 +42,8 @@ def test_a_file_and_the_environment_build_a_configuration():
         ("broker_protocol", "4"),
         ("broker_ca_file", "/nowhere/ca.pem"),
         ("rank_stale_seconds", -1.0),
+        ("metrics_level", "debug"),
+        ("metrics_level", ""),
         ("advertise_address", "node7:"),
         ("advertise_address", "http://node7:9855"),
         ("advertise_address", "fe80::1%eth0"),

@@ -1,6 +1,7 @@
 import asyncio
 import json
 import os
+import re
 import shutil
 import socket
 import time
@@ -103,6 +104,17 @@ async def test_it_starts_serves_and_ends(config: ExporterConfig, make_ring):
             assert {t.get_name() for t in asyncio.all_tasks()} >= {"publish", "receive", "summarise"}
     assert open_descriptors() <= descriptors + 1  # asyncio may keep a pipe for child processes
     assert not {t.get_name() for t in asyncio.all_tasks()} & {"publish", "receive", "summarise"}
+
+
+async def test_its_page_has_what_its_level_says(config: ExporterConfig, make_ring):
+    """Details of ranks where it is the default; what rules read, and what its own process takes, at either."""
+    make_ring().write(record(0))
+    for level, expected in (("default", True), ("minimal", False)):
+        async with running(Exporter(replace(config, metrics_level=level))) as exporter:
+            await until_page(exporter, 'lockstep_last_step_timestamp_seconds{rank="0",run="run-a"}')
+            page = await get(exporter, "/metrics")
+        assert ('lockstep_step{rank="0",run="run-a"} 0.0\n' in page) == expected
+        assert re.search(r"^process_resident_memory_bytes [0-9.e+]+$", page, re.MULTILINE)
 
 
 async def test_a_port_in_use_is_named(config: ExporterConfig):

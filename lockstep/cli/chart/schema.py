@@ -12,6 +12,7 @@ from coordinator.settings import config as coordinator_config
 from coordinator.settings.thresholds import Threshold, catalogue
 from exporter import config as exporter_config
 from lockstep.cli.chart.values import Value, read_values
+from lockstep.contracts.metrics import LEVELS
 
 Schema = dict[str, Any]
 
@@ -36,6 +37,7 @@ _AWAY: Schema = {
 }
 
 _BY_PATH: dict[str, Schema] = {
+    "exporter.config.metrics_level": {"enum": list(LEVELS)},
     "exporter.mode": {"enum": ["daemonset", "sidecar"]},
     "exporter.sharedGroup": {"type": "integer", "minimum": 0, "maximum": 2147483647},
     "exporter.mountPath": _PATH,
