@@ -5,7 +5,7 @@ from typing import Any
 
 from aiohttp import web
 
-from coordinator.api.services import BAD, SERVICES, ApiError
+from coordinator.api.services import BAD, SERVICES, ApiError, hosts_of
 from coordinator.decide.explain import history
 from coordinator.decide.incidents import CLOSED, OPEN, Incident, to_json
 from coordinator.page.incident_report import POLICY, render_report
@@ -36,8 +36,9 @@ async def show_incident(request: web.Request) -> web.Response:
 
 async def report(request: web.Request) -> web.Response:
     """Show one incident as a document that can be sent and kept."""
-    incident, config = await _known(request), request.app[SERVICES].control.config
-    text = await asyncio.to_thread(render_report, incident, config)
+    services, incident = request.app[SERVICES], await _known(request)
+    host = hosts_of(services.runs.by_name.values()).get(incident.id, "")
+    text = await asyncio.to_thread(render_report, incident, services.control.config, host)
     headers = {"Content-Security-Policy": POLICY}
     return web.Response(body=text.encode(errors="replace"), content_type="text/html", charset="utf-8", headers=headers)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from coordinator.api.kept import Kept, Work
-from coordinator.api.services import SERVICES
+from coordinator.api.services import SERVICES, hosts_of
 from coordinator.decide.incidents import CLOSED
 from coordinator.page import CLOSED_MAX, assets, render_page
 from coordinator.page.heat import slowest
@@ -31,6 +31,7 @@ POLICY = (
 PAGES: web.AppKey[Kept] = web.AppKey("pages", Kept)
 KEPT_MAX = 64
 """Pages kept, of 50 KB each, 300 KB at most."""
+_NOT_FOUND = web.HTTPNotFound.status_code
 _DOMAINS_MAX = 64  # of a kind, listed on a page; 6 KB each
 
 
@@ -41,8 +42,10 @@ async def overview(request: web.Request) -> web.Response:
 
     def look() -> Work:
         snapshot, config = services.snapshot(), services.control.config
+        hosts = hosts_of(services.runs.by_name.values())
         return Work(
-            (snapshot.runs, *_around(snapshot), closed, config), lambda: _encoded(render_page(snapshot, closed, config))
+            (snapshot.runs, *_around(snapshot), closed, config, hosts),
+            lambda: _encoded(render_page(snapshot, closed, config, hosts)),
         )
 
     return await request.app[PAGES].answer(request, "", look, content_type="text/html")
@@ -52,10 +55,10 @@ async def run(request: web.Request) -> web.Response:
     """Show one run."""
     services, name = request.app[SERVICES], request.match_info["run"]
     found = services.runs.by_name.get(name)
-    if found is None:
-        text = render_unknown(name, services.snapshot(), services.control.config)
-        return web.Response(text=text, content_type="text/html", status=web.HTTPNotFound.status_code)
     closed = await asyncio.to_thread(services.store.incidents, run=name, state=CLOSED, limit=CLOSED_OF_RUN_MAX)
+    if found is None:
+        text = render_unknown(name, closed, services.snapshot(), services.control.config)
+        return web.Response(body=_encoded(text), content_type="text/html", charset="utf-8", status=_NOT_FOUND)
     look = functools.partial(_look, services, found, closed)
     return await request.app[PAGES].answer(request, f"run {name}", look, content_type="text/html")
 
@@ -69,6 +72,7 @@ def _look(services: "Services", found: "Run", closed: "list[Incident]") -> Work:
         "captures": [capture.progress() for capture in known],
         "closed": closed,
         "profile_steps": found.policy.profile.steps,
+        "hosts": hosts_of((found,)),
     }
     scene = found.scene if found.topology is not None else None
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +12,14 @@ from coordinator.settings.control import Control, Reloaded
 from coordinator.settings.specs import Specs
 
 if TYPE_CHECKING:
+    from coordinator.decide.incidents import Incident
     from coordinator.runs import Orders, Run, Runs
     from coordinator.snapshot import Snapshot
     from coordinator.store import Store
 
 BAD = web.HTTPBadRequest.status_code
+_PLACED = frozenset({"rank", "node"})  # scopes of which a host says something
+_RANKS_PLACED, _HOSTS_TOLD, _HOST_MAX = 64, 4, 64  # ranks looked up, hosts and characters of one told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +57,25 @@ class ApiError(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
+
+
+def hosts_of(runs: "Iterable[Run]") -> dict[str, str]:
+    """Return where the ranks of open incidents run now, by the incident's id; groups are everywhere, and left out."""
+    told = ((incident.id, _host_of(run, incident)) for run in runs for incident in _open(run))
+    return {name: host for name, host in told if host}
+
+
+def _open(run: "Run") -> "Iterable[Incident]":
+    return run.machine.casebook.incidents.values()
+
+
+def _host_of(run: "Run", incident: "Incident") -> str:
+    if incident.scope not in _PLACED:
+        return ""
+    found = (run.hostname(rank)[:_HOST_MAX] for rank in incident.ranks[:_RANKS_PLACED])
+    names = list(dict.fromkeys(filter(None, found)))
+    more = len(names) > _HOSTS_TOLD or len(incident.ranks) > _RANKS_PLACED
+    return ", ".join(names[:_HOSTS_TOLD]) + (" and others" if names and more else "")
 
 
 def authorise(request: web.Request) -> None:

@@ -1,16 +1,19 @@
 """One incident as a card: who, why, since when, what it costs, what to do, and where to read on."""
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from coordinator.decide.explain import history
 from coordinator.decide.incidents import BY_MODEL, BY_RECORDS, CLOSED
 from coordinator.detect.findings import FLUCTUATION, HANG, KINDS, SCATTERED, SLOW_LINK, SLOW_RANK
-from coordinator.page.told import link, seconds_told
+from coordinator.page.told import link, moment_ns, seconds_told
 from lockstep.analysis.report.markup import Html, code, folded, items, join, soft, tag
-from lockstep.analysis.report.units import told_ranks
+from lockstep.analysis.report.units import counted, told_ranks
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from coordinator.decide.incidents import Incident
     from coordinator.settings.config import CoordinatorConfig
 
@@ -31,23 +34,32 @@ RUNBOOKS = {
     HANG: "LockstepRunHung",
 }
 """The alert, and so the page of alerts/runbooks, that is about each kind of incident."""
+_NOWHERE: "Mapping[str, str]" = MappingProxyType({})
 _STEPS_MAX = 8  # samples shown of an incident
 _CHANGES_MAX = 8  # of its history
 
 
-def card(incident: "Incident", config: "CoordinatorConfig", *, with_run: bool) -> Html:
-    """Return the card of an incident; `with_run` where cards of several runs stand together."""
+def card(incident: "Incident", config: "CoordinatorConfig", *, with_run: bool, host: str = "") -> Html:
+    """Return the card of an incident; `with_run` where cards of several runs stand together.
+
+    `host` is where its ranks run now, empty where that is not known. Of a closed one, what nobody acts on is folded.
+    """
     title = title_of(incident)
     is_closed = incident.state == CLOSED
     badge = tag("span", incident.state, class_="badge")
-    return tag(
-        "article",
-        tag("h3", title, " ", badge),
-        facts(incident, with_run=with_run),
+    details: tuple[Html, ...] = (
         _titled("Evidence", (*incident.evidence, *incident.profile_evidence)),
         _gain(incident),
         _advice(incident),
         _why(incident),
+    )
+    if is_closed:
+        details = (tag("details", tag("summary", "Evidence and advice"), *details, id=f"told-{incident.id}"),)
+    return tag(
+        "article",
+        tag("h3", title, " ", badge),
+        facts(incident, with_run=with_run, host=host),
+        *details,
         tag("p", *_links(incident, config), class_="links"),
         class_="card closed" if is_closed else "card",
         id=f"incident-{incident.id}",
@@ -77,13 +89,13 @@ def told_of(incident: "Incident") -> Html:
     return join(parts)
 
 
-def facts(incident: "Incident", *, with_run: bool) -> Html:
-    """Return who, why, since when and what it costs, as a list of terms."""
+def facts(incident: "Incident", *, with_run: bool, host: str) -> Html:
+    """Return who, where, why, since when and what it costs, as a list of terms."""
     run_link = link(f"/runs/{quote(incident.run, safe='')}", incident.run)
-    span = f"began at step {incident.onset_step}, found at step {incident.detected_step}"
-    span += "" if incident.closed_step is None else f", closed at step {incident.closed_step}"
     confidence = f" ({incident.confidence} confidence)" if incident.confidence else ""
     rows: list[tuple[str, str]] = [("Run", run_link)] if with_run else []
+    if host:
+        rows.append(("Host", host))
     rows.append(("Cause", f"{incident.cause.replace('_', ' ')}{confidence}"))
     if incident.root_cause:
         rows.append(("Root cause", incident.root_cause.replace("_", " ")))
@@ -91,11 +103,30 @@ def facts(incident: "Incident", *, with_run: bool) -> Html:
         rows.append(("Function", code(incident.function)))
     if incident.operator:
         rows.append(("Operator", code(incident.operator)))
-    rows.append(("Longer by", f"{incident.slowdown_ratio:.0%}, {seconds_told(incident.excess_seconds)} a step"))
+    rows.append(("When", _span(incident)))
+    rows.append(_extent(incident))
     if incident.lost_device_seconds:
-        rows.append(("Lost so far", f"{seconds_told(incident.lost_device_seconds)} of device time"))
-    rows.append(("Steps", span))
+        lost = "Lost" if incident.state == CLOSED else "Lost so far"
+        rows.append((lost, f"{seconds_told(incident.lost_device_seconds)} of device time"))
     return tag("dl", *(join((tag("dt", name), tag("dd", value))) for name, value in rows))
+
+
+def _span(incident: "Incident") -> Html:
+    """Return the steps of its beginning, finding and end, and the clock's times of those that have one."""
+    began = f"began at step {incident.onset_step}, found at step {incident.detected_step} ("
+    told = [began, moment_ns(incident.opened_unix_ns), ")"]
+    if incident.closed_step is not None:
+        told.append(f", closed at step {incident.closed_step}")
+        told += [" (", moment_ns(incident.closed_unix_ns), ")"] if incident.closed_unix_ns is not None else []
+    return join(told)
+
+
+def _extent(incident: "Incident") -> tuple[str, str]:
+    """Return how bad it is: a hang has no longer step, but none."""
+    if incident.kind != HANG:
+        return "Longer by", f"{incident.slowdown_ratio:.0%}, {seconds_told(incident.excess_seconds)} a step"
+    usual = f", as long as {incident.slowdown_ratio:,.0f} steps" if incident.slowdown_ratio else ""
+    return "No step for", f"{seconds_told(incident.excess_seconds)}{usual}"
 
 
 def _titled(title: str, lines: tuple[str, ...]) -> Html:
@@ -158,7 +189,7 @@ def _why(incident: "Incident") -> Html:
 
 def _change_told(change: dict[str, Any]) -> str:
     cause = f": {change['cause'].replace('_', ' ')}" if change.get("cause") else ""
-    ranks = f" on {change['rank_count']} ranks" if change.get("rank_count") else ""
+    ranks = f" on {counted(change['rank_count'], 'rank')}" if change.get("rank_count") else ""
     return f"step {change['step']}, {change['what']}{cause}{ranks}"
 
 
@@ -195,9 +226,11 @@ def soft_id(incident: "Incident") -> Html:
     return tag("span", incident.id, class_="soft")
 
 
-def cards(incidents: "list[Incident]", config: "CoordinatorConfig", *, with_run: bool) -> Html:
-    """Return the cards of some incidents, or that there is none."""
-    made = [card(each, config, with_run=with_run) for each in incidents]
+def cards(
+    incidents: "list[Incident]", config: "CoordinatorConfig", *, with_run: bool, hosts: "Mapping[str, str]" = _NOWHERE
+) -> Html:
+    """Return the cards of some incidents, or that there is none; `hosts` by the incident's id."""
+    made = [card(each, config, with_run=with_run, host=hosts.get(each.id, "")) for each in incidents]
     return tag("div", *made, class_="cards") if made else soft("None.")
 
 

@@ -4,13 +4,12 @@ Pure: an incident in, a document out. Its style stands in it, and there is no sc
 """
 
 from base64 import b64encode
-from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from coordinator.page.assets import BODIES
 from coordinator.page.cards import basis, facts, runbook, title_of, told_of
-from coordinator.page.told import seconds_told
+from coordinator.page.told import moment_ns, seconds_told
 from lockstep.analysis.report.markup import Html, code, join, soft, table, tag
 
 if TYPE_CHECKING:
@@ -23,18 +22,17 @@ POLICY = (
     f"default-src 'none'; style-src 'sha256-{_DIGEST}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 """What a browser may do with the document: use this style, and nothing else."""
-_NS = 1e9
 
 
-def render_report(incident: "Incident", config: "CoordinatorConfig") -> str:
-    """Return the document; every text in it is escaped."""
+def render_report(incident: "Incident", config: "CoordinatorConfig", host: str = "") -> str:
+    """Return the document; every text in it is escaped. `host` is where its ranks run, empty where unknown."""
     title = title_of(incident)
     body = (
         tag("header", tag("h1", title, " ", tag("span", incident.state, class_="badge"))),
         tag(
             "main",
             _when(incident),
-            facts(incident, with_run=False),
+            facts(incident, with_run=False, host=host),
             told_of(incident),
             _why(incident),
             tag("p", *runbook(incident, config)),
@@ -50,8 +48,8 @@ def render_report(incident: "Incident", config: "CoordinatorConfig") -> str:
 
 
 def _when(incident: "Incident") -> Html:
-    opened = f"Run {incident.run}, incident {incident.id}, opened {_time(incident.opened_unix_ns)}"
-    return soft(opened if incident.closed_unix_ns is None else f"{opened}, closed {_time(incident.closed_unix_ns)}")
+    told = [f"Run {incident.run}, incident {incident.id}, opened ", moment_ns(incident.opened_unix_ns)]
+    return soft(*told, *(() if incident.closed_unix_ns is None else (", closed ", moment_ns(incident.closed_unix_ns))))
 
 
 def _why(incident: "Incident") -> Html:
@@ -89,7 +87,3 @@ def _cell(value: float | str | None) -> str:
         return "-"
     is_figure = isinstance(value, int | float) and not isinstance(value, bool)
     return tag("span", f"{value:.6g}" if is_figure else str(value))
-
-
-def _time(unix_ns: int) -> str:
-    return f"{datetime.fromtimestamp(unix_ns / _NS, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -3,11 +3,14 @@
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from coordinator.decide.transitions import State
 from coordinator.page.cards import cards
 from coordinator.page.told import bar, document, link, live, seconds_told
 from lockstep.analysis.report.markup import Html, code, join, tag
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from coordinator.decide.incidents import Incident
     from coordinator.settings.config import CoordinatorConfig
     from coordinator.snapshot import RunSnapshot, Snapshot
@@ -18,11 +21,14 @@ OPEN_MAX = 50
 """Open ones shown; the pages of the runs have the others."""
 _NO_RUN = tag("p", "No run yet. Start one with ", code("lockstep run -- torchrun train.py"), class_="soft")
 _SUSPECTS_SHOWN = 8
+_STILL = (State.HUNG, State.LOST)
 _LEAST_TOLD = 0.005  # of the step; less would read as +0 %
 
 
-def render_page(snapshot: "Snapshot", closed: "list[Incident]", config: "CoordinatorConfig") -> str:
-    """Return the document; every text in it is escaped."""
+def render_page(
+    snapshot: "Snapshot", closed: "list[Incident]", config: "CoordinatorConfig", hosts: "Mapping[str, str]"
+) -> str:
+    """Return the document; every text in it is escaped. `hosts` are by open incident, where its ranks run."""
     found = [incident for run in snapshot.runs for incident in run.incidents]
     shown = sorted(found, key=lambda incident: -incident.lost_device_seconds)[:OPEN_MAX]
     left = len(found) - len(shown)
@@ -31,16 +37,17 @@ def render_page(snapshot: "Snapshot", closed: "list[Incident]", config: "Coordin
         f"({len(found)}) Lockstep" if found else "Lockstep",
         bar(snapshot, config),
         (
+            # Before the runs: who was paged must not pass twenty healthy ones first.
+            live("open", "Open incidents", cards(shown, config, with_run=True, hosts=hosts), more),
             live("runs", "Runs", runs_table(snapshot.runs) if snapshot.runs else _NO_RUN),
-            live("open", "Open incidents", cards(shown, config, with_run=True), more),
             live("closed", "Recently closed", cards(closed[:CLOSED_MAX], config, with_run=True)),
         ),
     )
 
 
 def runs_table(runs: "tuple[RunSnapshot, ...]") -> Html:
-    """Return the runs, those with most open first; on a narrow screen a card each."""
-    ordered = sorted(runs, key=lambda run: (-len(run.incidents), run.run))
+    """Return the runs, those with most open first, then those that stand still; on a narrow screen a card each."""
+    ordered = sorted(runs, key=lambda run: (-len(run.incidents), run.state not in _STILL, run.run))
     cells = [_cells(run) for run in ordered]
     heads = [tag("th", name, scope="col") for name, _ in cells[0]]
     rows = [tag("tr", *(tag("td", value, data_name=name) for name, value in row)) for row in cells]

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from coordinator.decide.transitions import State
 from coordinator.page.cards import DASHBOARD, cards
 from coordinator.page.overview import expected, lost, step_time, suspects
-from coordinator.page.told import bar, document, link, live, seconds_told
+from coordinator.page.told import bar, document, link, live, moment, seconds_told
 from lockstep.analysis.report.markup import Html, join, soft, tag
 from lockstep.analysis.report.units import counted
 from lockstep.contracts.limits import PROFILE_RANKS_MAX, PROFILE_STEPS_MAX
@@ -21,6 +22,7 @@ CLOSED_MAX = 10
 OPEN_MAX = 50
 CAPTURES_SHOWN = 4
 _SUSPECTS_ASKED = 4  # slow ranks that the profile form begins with
+_STILL = (State.HUNG, State.LOST, State.FINISHED)
 _STRIP_STEP = 6  # pixels
 _STRIP_HEIGHT = 14
 
@@ -30,7 +32,7 @@ class RunView:
     """What the page of one run shows: plain values, made on the event loop or from rows that never change.
 
     `slowest` are those of `heat.worst`, `domains` name and ranks as text by kind, `domain_counts` how many there are,
-    `captures` as the API shows them.
+    `captures` as the API shows them, `hosts` by open incident where its ranks run.
     """
 
     run: "RunSnapshot"
@@ -41,6 +43,7 @@ class RunView:
     captures: list[dict[str, Any]]
     closed: "list[Incident]"
     profile_steps: int
+    hosts: dict[str, str]
 
 
 def render_run(view: RunView, snapshot: "Snapshot", config: "CoordinatorConfig") -> str:
@@ -54,7 +57,7 @@ def render_run(view: RunView, snapshot: "Snapshot", config: "CoordinatorConfig")
         bar(snapshot, config, crumb=run.run),
         (
             live("now", "Now", _now(run, config)),
-            live("open", "Open incidents", cards(found[:OPEN_MAX], config, with_run=False), more),
+            live("open", "Open incidents", cards(found[:OPEN_MAX], config, with_run=False, hosts=view.hosts), more),
             _map(view.kinds),
             live("slowest", "Slowest ranks", _slowest(view.slowest)),
             _profile_form(view),
@@ -66,10 +69,11 @@ def render_run(view: RunView, snapshot: "Snapshot", config: "CoordinatorConfig")
     )
 
 
-def render_unknown(name: str, snapshot: "Snapshot", config: "CoordinatorConfig") -> str:
-    """Return the page of a run that is not watched, or not any more."""
-    told = tag("p", f"No run {name!r:.200} is watched now. ", link("/", "All runs"))
-    return document("No such run - Lockstep", bar(snapshot, config, crumb=name), (told,))
+def render_unknown(name: str, closed: "list[Incident]", snapshot: "Snapshot", config: "CoordinatorConfig") -> str:
+    """Return the page of a run that is not watched, or not any more, with what is kept of it."""
+    told = live("now", "Now", tag("p", f"No run {name!r:.200} is watched now. ", link("/", "All runs")))
+    past = [live("closed", "Recently closed", cards(closed, config, with_run=False))] if closed else []
+    return document("No such run - Lockstep", bar(snapshot, config, crumb=name), (told, *past))
 
 
 def _now(run: "RunSnapshot", config: "CoordinatorConfig") -> Html:
@@ -90,7 +94,16 @@ def _now(run: "RunSnapshot", config: "CoordinatorConfig") -> Html:
     if config.dashboard_base_url:
         links.append(link(f"{config.dashboard_base_url.rstrip('/')}/d/{DASHBOARD}?var-run={name}", "dashboard"))
     tiles = (tag("div", tag("dt", title), tag("dd", value)) for title, value in facts)
-    return join((tag("dl", *tiles, class_="tiles"), tag("p", *links, class_="links")))
+    return join((_stillness(run), tag("dl", *tiles, class_="tiles"), tag("p", *links, class_="links")))
+
+
+def _stillness(run: "RunSnapshot") -> Html:
+    """Return since when a run makes no step; nothing where steps come, for then the last one is no news."""
+    if run.state not in _STILL or run.last_step_unix_s is None:
+        return Html()
+    is_over = run.state == State.FINISHED
+    told = ("Last step at " if is_over else "No step since ", moment(run.last_step_unix_s), ".")
+    return tag("p", *told, class_="soft" if is_over else "bad")
 
 
 def _map(kinds: list[str]) -> Html:
@@ -131,6 +144,7 @@ def _map(kinds: list[str]) -> Html:
                 tag("span", "", id="high"),
                 tag("span", "not measured", class_="missing"),
                 tag("span", "incident, from its first step", class_="marked"),
+                id="legend",
                 class_="legend",
             ),
             id="map-live",
@@ -204,11 +218,11 @@ def _captures(view: RunView) -> Html:
     rows = []
     for each in view.captures[:CAPTURES_SHOWN]:
         states = [rank["state"] for rank in each["ranks"]]
-        told = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+        told = ", ".join(f"{counted(states.count(state), 'rank')} {state}" for state in dict.fromkeys(states))
         end = "under way" if each["ended_unix_seconds"] is None else f"cost {seconds_told(each['cost_seconds'])}"
         reason = f" for {each['incident_id']}" if each["incident_id"] else ""
         what = f"request {each['request_id']}{reason}: steps {each['first_step']} to "
-        rows.append(tag("li", f"{what}{each['first_step'] + each['steps'] - 1}, ranks {told}; {end}"))
+        rows.append(tag("li", f"{what}{each['first_step'] + each['steps'] - 1}, {told}; {end}"))
     more = link(f"/api/v1/runs/{quote(view.run.run, safe='')}/profile", "all of them, as JSON")
     return join((tag("ul", *rows), tag("p", more)))
 

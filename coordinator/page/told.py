@@ -1,5 +1,6 @@
 """What all pages share: the frame of a document, links, and figures as people read them."""
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from coordinator.page.assets import path_of
@@ -13,8 +14,10 @@ if TYPE_CHECKING:
     from coordinator.snapshot import Snapshot
 
 _RELOAD_SECONDS = 10  # of a page without JavaScript
-_LONG_NS = 600e9
-_HOUR_S = 3600.0
+_NS = 1e9
+_LONG_S = 600.0
+_MINUTES_MAX_S = 7200.0
+_MINUTE_S, _HOUR_S = 60.0, 3600.0
 _MILLISECOND = 1e-3
 _MILLISECONDS_MAX = 1.0  # seconds; above, a thousandth says nothing
 
@@ -50,7 +53,6 @@ def bar(snapshot: "Snapshot", config: "CoordinatorConfig", *, crumb: str = "") -
     """Return the head of a page: name, whether it is live, state of the coordinator, ways out."""
     home = tag("a", "Lockstep", href="/", class_="home")
     place = join((home, tag("span", " / ", class_="soft"), tag("span", crumb))) if crumb else home
-    broker = "connected to the broker" if snapshot.is_connected else "not connected to the broker"
     links = [link("/api/v1/runs", "API"), link("/metrics", "metrics")]
     links += [link(config.dashboard_base_url, "dashboards")] if config.dashboard_base_url else []
     links += [link(config.runbook_base_url, "runbooks")] if config.runbook_base_url else []
@@ -60,10 +62,21 @@ def bar(snapshot: "Snapshot", config: "CoordinatorConfig", *, crumb: str = "") -
         tag(
             "p",
             tag("span", "as of this page's loading", id="live", class_="live", role="status"),
-            f" · {broker} · exporters alive: {snapshot.nodes_alive} · coordinator {snapshot.version}",
+            tag("span", *_sources(snapshot), id="sources-live", data_live=""),
+            f" · coordinator {snapshot.version}",
             class_="soft bar",
         ),
     ]
+
+
+def _sources(snapshot: "Snapshot") -> list[str]:
+    """Return where news come from; without it the page stands still, however live it is."""
+    broker = (
+        "connected to the broker" if snapshot.is_connected else tag("span", "not connected to the broker", class_="bad")
+    )
+    alive = f"exporters alive: {snapshot.nodes_alive}"
+    is_deaf = bool(snapshot.runs) and not snapshot.nodes_alive
+    return [" · ", broker, " · ", tag("span", alive, class_="bad") if is_deaf else alive]
 
 
 def live(name: str, title: str, *children: str) -> Html:
@@ -77,9 +90,21 @@ def link(url: str, text: str) -> Html:
 
 
 def seconds_told(seconds: float | None) -> str:
-    """Return a time: `433 ms`, `12.5 s`, `2.4 h`."""
+    """Return a time: `433 ms`, `12.5 s`, `34 min`, `2.4 h`."""
     if seconds is None:
         return "-"
-    if abs(seconds) * 1e9 >= _LONG_NS:
-        return f"{seconds / _HOUR_S:.1f} h"
-    return f"{seconds * 1e3:.0f} ms" if _MILLISECOND <= abs(seconds) < _MILLISECONDS_MAX else told_ns(seconds * 1e9)
+    if abs(seconds) >= _LONG_S:
+        is_minutes = abs(seconds) < _MINUTES_MAX_S
+        return f"{seconds / _MINUTE_S:.0f} min" if is_minutes else f"{seconds / _HOUR_S:.1f} h"
+    return f"{seconds * 1e3:.0f} ms" if _MILLISECOND <= abs(seconds) < _MILLISECONDS_MAX else told_ns(seconds * _NS)
+
+
+def moment(unix_s: float) -> Html:
+    """Return when something was, in UTC; `page.js` adds the reader's own clock, and how long ago that is."""
+    at = datetime.fromtimestamp(unix_s, UTC)
+    return tag("time", f"{at:%Y-%m-%d %H:%M:%S} UTC", datetime=f"{at:%Y-%m-%dT%H:%M:%SZ}")
+
+
+def moment_ns(unix_ns: int) -> Html:
+    """Return the same of nanoseconds."""
+    return moment(unix_ns / _NS)

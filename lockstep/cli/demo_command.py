@@ -2,6 +2,8 @@
 
 import argparse
 import importlib.util
+import os
+from pathlib import Path
 
 from lockstep.contracts.errors import ConfigError
 
@@ -31,12 +33,14 @@ def act(arguments: argparse.Namespace) -> int:
     Raises
     ------
     ConfigError
-        The rank is none of the job's.
+        The rank is none of the job's, or a file cannot be written.
     ModuleNotFoundError
         There is no torch to train with; the ranks would only fail one by one.
     """
     if not 0 <= arguments.rank < RANKS:
         raise ConfigError(f"--rank: got {arguments.rank}, expected 0 to {RANKS - 1}")
+    if arguments.picture is not None:
+        _check_picture(Path(arguments.picture))
     from lockstep.cli.demo.session import run_demo  # noqa: PLC0415  (needs the extras)
 
     if importlib.util.find_spec("torch") is None:
@@ -49,3 +53,9 @@ def act(arguments: argparse.Namespace) -> int:
         picture=arguments.picture,
         record=arguments.record,
     )
+
+
+def _check_picture(file: Path) -> None:
+    """Refuse a file that could not be written, before a minute is spent on what would be in it."""
+    if file.is_dir() or not os.access(file.absolute().parent, os.W_OK):
+        raise ConfigError(f"--picture: got {str(file)!r:.200}, expected a file in a folder that can be written")

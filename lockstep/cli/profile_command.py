@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from lockstep.contracts.errors import ConfigError, LocalError
 from lockstep.contracts.limits import PROFILE_RANKS_MAX
@@ -56,6 +56,7 @@ def act(arguments: argparse.Namespace) -> int:
     LockstepError
         An argument is wrong, the coordinator cannot be reached, or it refuses.
     """
+    check_url(arguments.url)
     ranks = parse_ranks(arguments.ranks)
     token = read_token(arguments.token_file)
     return asyncio.run(_profile(arguments, ranks, token))
@@ -100,6 +101,31 @@ def read_token(path: str | None) -> str:
         raise ConfigError(f"--token-file {path}: {error}") from None
 
 
+def check_url(url: str) -> None:
+    """Raise where an address of a coordinator is none.
+
+    Raises
+    ------
+    ConfigError
+        It has no host, or is not of HTTP.
+    """
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:  # a bracket that is not closed
+        is_url = False
+    if not is_url:
+        raise ConfigError(f"--coordinator: got {url!r:.100}, expected a URL like {DEFAULT_URL}")
+
+
+def unanswered(url: str, error: Exception) -> LocalError:
+    """Return what to say of a request without an answer: of a connection that was refused, where to look."""
+    reason = getattr(error, "os_error", None)
+    if isinstance(reason, ConnectionRefusedError):
+        return LocalError(f"coordinator at {url}: connection refused: none runs there; --coordinator says where else")
+    return LocalError(f"coordinator at {url}: {error or type(error).__name__}")
+
+
 async def _profile(arguments: argparse.Namespace, ranks: list[int], token: str) -> int:
     import aiohttp  # noqa: PLC0415  (services only)
 
@@ -121,7 +147,7 @@ async def _profile(arguments: argparse.Namespace, ranks: list[int], token: str) 
                 print(_asked_text(asked), flush=True)
             end = await _wait(client, path, asked["request_id"], quiet=arguments.json)
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        raise LocalError(f"coordinator at {arguments.url}: {error or type(error).__name__}") from error
+        raise unanswered(arguments.url, error) from error
     print(json.dumps(end) if arguments.json else _end_text(end))
     return 0 if _delivered(end) else _FAILED
 

@@ -59,7 +59,10 @@ def act(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--ranks-per-node: got {arguments.ranks_per_node}, expected at least 1")
     check_order(arguments.order, where="--order")
     groups = read_groups(Path(arguments.groups)) if arguments.groups else []
-    parts = parts_of(Path(arguments.steplog))
+    log = Path(arguments.steplog)
+    if not log.exists():
+        raise ConfigError(f"step log {log}: No such file or directory")
+    parts = parts_of(log)
     lines = _of_recording(parts, arguments, groups) if parts else _of_step_log(arguments, groups)
     for line in lines:
         print(json.dumps(line) if arguments.json else _text(line))
@@ -147,9 +150,11 @@ def _text(line: dict[str, Any]) -> str:
     named = ",".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")  # noqa: PLR2004
     where = f" in {line['domain']['kind']} domain {line['domain']['id']}" if line["domain"] else ""
     until = "open" if line["closed_step"] is None else f"closed at step {line['closed_step']}"
+    ratio = line["slowdown_ratio"]  # of a hang: its silence over a step
+    extent = f"no step for as long as {ratio:,.0f} steps" if line["kind"] == "hang" else f"{ratio:+.1%}"
     head = (
         f"{line['run']}: {line['kind']} by {line['cause']}, {line['scope']} {named}{where}: "
-        f"{line['slowdown_ratio']:+.1%}, from step {line['onset_step']}, told at step {line['detected_step']}, "
+        f"{extent}, from step {line['onset_step']}, told at step {line['detected_step']}, "
         f"{until}, {line['lost_device_seconds']:.1f} device seconds lost"
     )
     return "\n".join((head, *(f"    {each}" for each in line["evidence"])))

@@ -15,6 +15,7 @@ from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.settings import build_config
 
 C = TypeVar("C")
+_PORT_MAX, _PORT_DIGITS = 65535, 5
 _Service = Callable[[asyncio.Event], Awaitable[None]]
 
 
@@ -24,7 +25,8 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         ("exporter", "run the exporter of this node", _exporter),
         ("coordinator", "run the coordinator of a cluster", _coordinator),
     ):
-        parser = commands.add_parser(name, help=help_)
+        keys = f"Every setting has a default; `lockstep {name} --print-config` lists them."
+        parser = commands.add_parser(name, help=help_, description=f"{help_.capitalize()}. {keys}")
         parser.add_argument("--config", metavar="FILE", help="YAML file of settings")
         parser.add_argument(
             "--set",
@@ -52,19 +54,41 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
                 type="record_directory={}".format,
                 help="record what comes in, for `lockstep replay DIR`; short for --set record_directory=DIR",
             )
-    up = commands.add_parser("up", help="exporter, coordinator and a broker in one process, on loopback")
-    up.add_argument("--root", help="directory shared with the training processes (default: /dev/shm/lockstep)")
-    up.add_argument("--state-directory", help="where incidents are kept (default: in memory only)")
+    up = commands.add_parser(
+        "up",
+        help="exporter, coordinator and a broker in one process, on loopback",
+        description="Runs all services of one machine until SIGINT or SIGTERM; `lockstep run` has training watched.",
+    )
+    up.add_argument(
+        "--root", metavar="DIR", help="directory shared with the training processes (default: /dev/shm/lockstep)"
+    )
+    up.add_argument("--state-directory", metavar="DIR", help="where incidents are kept (default: in memory only)")
     up.add_argument("--record", metavar="DIR", help="record what comes in, for `lockstep replay DIR`")
     up.add_argument(
         "--token-file",
         metavar="FILE",
         help="file with a token, which captures and changes need (default: none)",
     )
-    up.add_argument("--exporter-port", type=int, help="port of the exporter's /metrics (default: 9855)")
-    up.add_argument("--coordinator-port", type=int, help="port of the coordinator's metrics, API, page (default: 9856)")
-    up.add_argument("--broker-port", type=int, default=0, help="port of the embedded broker (default: a free one)")
+    up.add_argument(
+        "--exporter-port", type=_port, metavar="PORT", help="port of the exporter's /metrics (default: 9855)"
+    )
+    up.add_argument(
+        "--coordinator-port",
+        type=_port,
+        metavar="PORT",
+        help="port of the coordinator's metrics, API, page (default: 9856)",
+    )
+    up.add_argument(
+        "--broker-port", type=_port, default=0, metavar="PORT", help="port of the embedded broker (default: a free one)"
+    )
     up.set_defaults(act=_up)
+
+
+def _port(text: str) -> int:
+    """Return a port; named here, because a service's own message says `http_port` of either of two."""
+    if not text.isascii() or not text.isdecimal() or len(text) > _PORT_DIGITS or int(text) > _PORT_MAX:
+        raise argparse.ArgumentTypeError(f"got {text!r:.50}, expected 0 (any) to {_PORT_MAX}")
+    return int(text)
 
 
 def read_config(form: type[C], arguments: argparse.Namespace, prefix: str) -> C:

@@ -10,9 +10,9 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
-from lockstep.cli.profile_command import DEFAULT_URL, read_token
+from lockstep.cli.profile_command import DEFAULT_URL, check_url, read_token, unanswered
 from lockstep.cli.top_view import Line, View, lines, ordered
 from lockstep.contracts.errors import ConfigError, LocalError
 
@@ -51,8 +51,7 @@ def act(arguments: argparse.Namespace) -> int:
         An argument is wrong; with `--once`, the coordinator cannot be reached or has no such run.
     """
     url = arguments.coordinator.rstrip("/")
-    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-        raise ConfigError(f"--coordinator: got {url!r:.100}, expected a URL like {DEFAULT_URL}")
+    check_url(url)
     least, most = _INTERVALS_S
     if not least <= arguments.interval <= most:
         raise ConfigError(f"--interval: got {arguments.interval}, expected {least} to {most:.0f} seconds")
@@ -95,8 +94,8 @@ class Watch:
             view = View(url=self.url, runs=runs, chosen=self.chosen, slowest=slowest, incidents=incidents)
             lines(view, _PLAIN_WIDTH)  # so that an answer of another form is named here
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            raise LocalError(f"coordinator at {self.url}: {error or type(error).__name__}") from error
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
+            raise unanswered(self.url, error) from error
+        except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
             raise LocalError(f"coordinator at {self.url}: got an answer of another form: {error!r}") from error
         self.view = view
 

@@ -6,6 +6,7 @@ around is replaced, and what has no end is cut.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 Line = list[tuple[str, str]]
@@ -19,9 +20,14 @@ _BAR_WIDTH = 24
 _BAR_FULL_RATIO = 0.5  # excess that fills a bar
 _HEALTHY = frozenset({"healthy", "finished"})
 _UNEASY = frozenset({"warming", "recovering"})
+_STILL = frozenset({"hung", "lost"})
 _LEAST_TOLD = 0.005  # of a step; less would read as +0 %
 _MILLISECONDS_MAX = 1.0
-_MINUTES_S, _HOUR_S = 600.0, 3600.0
+_LONG_S, _MINUTES_MAX_S = 600.0, 7200.0
+_MINUTE_S, _HOUR_S = 60.0, 3600.0
+_NS = 1e9
+_HANG = "hang"
+_OF_RANKS = frozenset({"rank", "node"})  # scopes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +43,8 @@ class View:
 
 
 def ordered(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the runs, those with most open incidents first."""
-    return sorted(runs, key=lambda run: (-len(run["incidents_open"]), run["run"]))
+    """Return the runs, those with most open incidents first, then those that stand still."""
+    return sorted(runs, key=lambda run: (-len(run["incidents_open"]), run["state"] not in _STILL, run["run"]))
 
 
 def lines(view: View, width: int) -> list[Line]:
@@ -116,23 +122,38 @@ def _incidents(incidents: Sequence[dict[str, Any]]) -> list[Line]:
         return [[("no open incident", "green")]]
     made: list[Line] = [[(f"open incidents: {len(incidents)}", "bold")]]
     for each in incidents[:INCIDENTS_MAX]:
-        domain = each["domain"]
-        where = f"rank {_ranks(each['ranks'])}" if each["ranks"] else " ".join((domain or {}).values()) or "the run"
-        root = f", root cause {each['root_cause']}" if each["root_cause"] else ""
-        title = f"{each['kind']} {where}: cause {each['cause']}{root}, {each['slowdown_ratio']:+.0%}"
-        made.append(
-            [("* ", "red"), (printable(title.replace("_", " ")), "bold"), (f"  {printable(each['run'])}", "dim")]
-        )
-        if each["function"]:
-            made.append([("    in ", "dim"), (printable(each["function"]), "")])
-        made += [[(f"    {printable(line)}", "")] for line in each["evidence"][:EVIDENCE_MAX]]
-        gain = each["predicted_gain"]
-        told_gain = f" (predicted gain {gain['ratio']:.0%} of a step)" if gain else ""
-        if each["advice"]:
-            made.append([(f"    do: {printable(each['advice'][0]['suggestion'])}{told_gain}", "green")])
-        elif gain:
-            made.append([(f"    {told_gain.strip(' ()')}", "green")])
+        made += _incident(each)
     return made
+
+
+def _incident(each: dict[str, Any]) -> list[Line]:
+    root = f", root cause {each['root_cause']}" if each["root_cause"] else ""
+    is_hang = each["kind"] == _HANG  # no step is longer, for there is none
+    extent = f"no step for {told(each['excess_seconds'])}" if is_hang else f"{each['slowdown_ratio']:+.0%}"
+    title = f"{each['kind']}: {_where(each)}, cause {each['cause']}{root}, {extent}".replace("_", " ")
+    found_at = datetime.fromtimestamp(each["opened_unix_ns"] / _NS, UTC)
+    when = f"since step {each['onset_step']}, found at step {each['detected_step']}"
+    made: list[Line] = [[("* ", "red"), (printable(title), "bold"), (f"  {printable(each['run'])}", "dim")]]
+    made.append([(f"    {printable(when)}, {found_at:%Y-%m-%d %H:%M:%S} UTC", "dim")])
+    if each["function"]:
+        made.append([("    in ", "dim"), (printable(each["function"]), "")])
+    made += [[(f"    {printable(line)}", "")] for line in each["evidence"][:EVIDENCE_MAX]]
+    gain = each["predicted_gain"]
+    told_gain = f" (predicted gain {gain['ratio']:.0%} of a step)" if gain else ""
+    if each["advice"]:
+        made.append([(f"    do: {printable(each['advice'][0]['suggestion'])}{told_gain}", "green")])
+    elif gain:
+        made.append([(f"    {told_gain.strip(' ()')}", "green")])
+    return made
+
+
+def _where(incident: dict[str, Any]) -> str:
+    """Return who is meant: of a group its name, for its members are not at fault one by one."""
+    scope, ranks = incident["scope"], incident["ranks"]
+    if scope in _OF_RANKS:
+        named = f"{'rank' if len(ranks) == 1 else 'ranks'} {_ranks(ranks)}"
+        return f"a node, {named}" if scope == "node" else named
+    return " ".join((incident["domain"] or {}).values()) or "the whole run"
 
 
 def told(seconds: float | None) -> str:
@@ -141,7 +162,9 @@ def told(seconds: float | None) -> str:
         return "-"
     if seconds < _MILLISECONDS_MAX:
         return f"{seconds * 1e3:.3g} ms"
-    return f"{seconds:.3g} s" if seconds < _MINUTES_S else f"{seconds / _HOUR_S:.1f} h"
+    if seconds < _LONG_S:
+        return f"{seconds:.3g} s"
+    return f"{seconds / _MINUTE_S:.0f} min" if seconds < _MINUTES_MAX_S else f"{seconds / _HOUR_S:.1f} h"
 
 
 def _ranks(ranks: Sequence[int], most: int = 6) -> str:

@@ -29,6 +29,10 @@ ROOT = Path(__file__).resolve().parents[2]
         (["run", "--degrees", "tp=2,qp=3", "--", "true"], "--degrees: got 'qp=3'"),
         (["run", "--order", "tp-dp", "--", "true"], "--order: got 'tp-dp'"),
         (["demo", "--rank", "4"], "--rank: got 4, expected 0 to 3"),
+        (["demo", "--picture", "/nonexistent/verdict.svg"], "--picture: got '/nonexistent/verdict.svg'"),
+        (["demo", "--record", "/proc/nonexistent"], "record_directory: got '/proc/nonexistent'"),
+        (["replay", "/nonexistent"], "step log /nonexistent: No such file or directory"),
+        (["profile", "job", "--ranks", "0", "--coordinator", "localhost:9856"], "--coordinator: got 'localhost:9856'"),
         (["exporter", "--set", "batch_second=1"], "the nearest known key is 'batch_seconds'"),
         (["exporter", "--set", "http_port=high"], "--set http_port: got 'high', expected int"),
         (["exporter", "--set", "http_port"], "expected KEY=VALUE"),
@@ -39,6 +43,16 @@ def test_mistakes_are_named(capsys, arguments, words):
     """A wrong argument is named on stderr and ends with status 2."""
     assert main(arguments) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--exporter-port", "--coordinator-port", "--broker-port"])
+@pytest.mark.parametrize("port", ["99999", "-1", "high"])
+def test_a_port_that_is_none_is_named_by_its_option(capsys, flag, port):
+    """Two services have an `http_port`: the option says which is meant."""
+    with pytest.raises(SystemExit) as ended:
+        main(["up", f"{flag}={port}"])
+    assert ended.value.code == 2
+    assert f"argument {flag}: got '{port}', expected 0 (any) to 65535" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", ["- a list", "key: [unclosed", "batch_seconds: fast"])

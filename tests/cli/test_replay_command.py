@@ -15,6 +15,7 @@ from coordinator.record.journal import Start
 from coordinator.record.recorder import Recorder
 from coordinator.settings.policy import Policy
 from lockstep.cli.main import main
+from lockstep.cli.replay_command import _text
 from tests.coordinator.live import Live
 
 
@@ -43,6 +44,14 @@ def test_text_names_rank_cause_and_evidence(file, capsys):
     out = capsys.readouterr().out
     assert "night: slow_rank by compute, rank 3 in dp domain dp1" in out
     assert "rank 3 works" in out
+
+
+def test_a_hang_is_told_by_its_silence():
+    """Its ratio is of a step that never came: no share by which anything was longer."""
+    values = {"slowdown_ratio": 1260.4, "onset_step": 61, "detected_step": 61, "closed_step": None}
+    line = {"run": "night", "kind": "hang", "cause": "unknown", "scope": "rank", "ranks": [3], "domain": None, **values}
+    told = _text(line | {"lost_device_seconds": 1.0, "evidence": []})
+    assert told.startswith("night: hang by unknown, rank 3: no step for as long as 1,260 steps, from step 61")
 
 
 def test_groups_come_from_a_file(file, tmp_path, capsys):

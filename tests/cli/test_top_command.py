@@ -13,12 +13,14 @@ from dataclasses import replace
 
 import pytest
 
+from coordinator.decide.incidents import to_json
 from lockstep.cli.main import main
 from lockstep.cli.top_command import Watch, _client, plain
-from lockstep.cli.top_view import RUNS_MAX, View, lines, told
+from lockstep.cli.top_view import RUNS_MAX, View, lines, ordered, told
 from lockstep.contracts.errors import LocalError
 from tests.coordinator.conftest import announce
 from tests.coordinator.test_runs import NOW, play
+from tests.coordinator.test_store import incident
 from tests.coordinator.web import FAULTY, Site
 
 
@@ -54,7 +56,8 @@ async def test_once_prints_runs_ranks_and_incidents(site, capsys):
     first = next(row for row in rows if row.startswith("rank "))
     assert first.startswith("rank 2  host-n1")
     assert "#" * 20 in first
-    assert "slow rank rank 2: cause data" in said
+    assert "* slow rank: rank 2, cause data, +4" in said
+    assert "    since step 40, found at step 42, 2026-09-21 " in said
     assert "\x1b" not in said
 
 
@@ -64,8 +67,9 @@ async def test_a_run_by_name_and_one_that_is_not_there(site, capsys):
     assert "no undisturbed step yet" in capsys.readouterr().out
     for arguments, words in (
         (["--coordinator", site.url, "--run", "nobody"], "'nobody'"),
-        (["--coordinator", "http://127.0.0.1:9"], "coordinator at http://127.0.0.1:9"),
+        (["--coordinator", "http://127.0.0.1:9"], "coordinator at http://127.0.0.1:9: connection refused: none runs"),
         (["--coordinator", "ftp://x"], "--coordinator: got 'ftp://x'"),
+        (["--coordinator", "http://["], "--coordinator: got 'http://['"),
         (["--interval", "0"], "--interval: got 0.0"),
     ):
         assert await asyncio.to_thread(main, ["top", "--once", *arguments]) == 2
@@ -101,6 +105,12 @@ async def test_up_and_down_choose_the_run(site):
         assert watch.chosen == "job"
 
 
+def test_runs_that_need_somebody_come_first():
+    """Open incidents, then a run that stands still, then the others by name."""
+    rows = [run_row("a"), run_row("b", state="hung"), run_row("z", incidents_open=["z-1"])]
+    assert [row["run"] for row in ordered(rows)] == ["z", "b", "a"]
+
+
 def test_what_is_hostile_moves_no_cursor():
     """Control characters and endless names of runs and nodes; no line is longer than the screen."""
     name = "\x1b[2Jjob\u202e" + "x" * 500
@@ -112,13 +122,34 @@ def test_what_is_hostile_moves_no_cursor():
     assert f"and {100 - RUNS_MAX} more" in text
 
 
+@pytest.mark.parametrize(
+    ("values", "title"),
+    [
+        ({"scope": "rank"}, "* slow rank: ranks 2, 3, cause compute, +50%"),
+        ({"scope": "node"}, "* slow rank: a node, ranks 2, 3, cause compute, +50%"),
+        ({"kind": "slow_link", "scope": "group", "cause": "link"}, "* slow link: dp dp0, cause link, +50%"),
+        ({"kind": "fluctuation", "scope": "job", "domain": None}, "* fluctuation: the whole run, cause compute, +50%"),
+        (
+            {"kind": "hang", "cause": "unknown", "ranks": (3,), "slowdown_ratio": 1260.0, "excess_seconds": 605.0},
+            "* hang: rank 3, cause unknown, no step for 10 min",
+        ),
+    ],
+)
+def test_an_incident_names_who_is_meant(values, title):
+    """Ranks where ranks are at fault, a group by its name, and of a hang its silence instead of a share of it."""
+    opened = to_json(incident(opened_unix_ns=1_790_000_000 * 10**9, **values))
+    text = shown(View(url="http://x", runs=[run_row()], incidents=[opened]))
+    assert f"{title}  job\n    since step 60, found at step 62, 2026-09-21 14:13:20 UTC\n" in text
+
+
 def test_an_empty_coordinator_and_figures():
     """No run, no incident; times in three figures."""
     assert "no run yet" in shown(View(url="http://x"))
     away = shown(replace(View(url="http://x"), trouble="trying"))
     assert "trying" in away
     assert "no " not in away
-    assert [told(each) for each in (None, 0.0123, 0.5, 12.34, 7200)] == ["-", "12.3 ms", "500 ms", "12.3 s", "2.0 h"]
+    assert [told(each) for each in (None, 0.0123, 0.5, 12.34)] == ["-", "12.3 ms", "500 ms", "12.3 s"]
+    assert [told(each) for each in (599, 600, 7199, 7200)] == ["599 s", "10 min", "120 min", "2.0 h"]
 
 
 @contextlib.contextmanager

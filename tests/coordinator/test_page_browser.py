@@ -4,10 +4,12 @@ import asyncio
 import contextlib
 import threading
 import time
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
 from lockstep.contracts.messages import ProfileAnswer, TraceSummary
+from tests.coordinator.conftest import announce
 from tests.coordinator.test_runs import NOW, play
 from tests.coordinator.web import FAULTY, TOKEN, Site
 from tests.support.browser import chromium
@@ -170,6 +172,86 @@ def test_a_step_shows_without_loading_the_page(tab, server):
     assert tab.ask("window.mark") == 1
     assert tab.ask("document.querySelector('.card details').open")
     assert tab.ask("document.activeElement.tagName") == "SUMMARY"
+
+
+def next_step(tab, server):
+    """Let the job make a step, and wait until the page tells it."""
+    step = server.do(lambda: server.site.runs.by_name["job"].machine.judgement.step) + 1
+    server.do(play, server.site.runs, FAULTY, step, step + 1)
+    until(tab, f"document.querySelector('.tiles').innerText.includes('{step}')")
+
+
+def test_what_somebody_copies_or_clicks_is_not_replaced(tab, server):
+    """A selection and a press of the mouse outlast a step, a forgotten selection does not; then what is new shows."""
+    open_map(tab, server)
+    until(tab, "document.getElementById('live').textContent === 'live'")
+    lost = "[...document.querySelectorAll('#open dt')].find(each => each.textContent === 'Lost so far').nextSibling"
+    before = tab.ask(f"{lost}.textContent")
+    tab.ask(f"getSelection().selectAllChildren({lost})")
+    next_step(tab, server)
+    assert tab.ask("getSelection().toString()").strip() == before
+    tab.ask("getSelection().removeAllRanges()")
+    next_step(tab, server)
+    until(tab, f"{lost}.textContent !== {before!r}")
+    edge = tab.ask(
+        "(({x, y}) => ({x: x + 9, y: y + 9}))(document.querySelector('#open summary').getBoundingClientRect())"
+    )
+    mouse = {"button": "left", "clickCount": 1, **edge}
+    tab.call("Input.dispatchMouseEvent", type="mousePressed", **mouse)
+    next_step(tab, server)
+    tab.call("Input.dispatchMouseEvent", type="mouseReleased", **mouse)
+    assert tab.ask("document.querySelector('#open details').open")
+    before = tab.ask(f"getSelection().selectAllChildren({lost}), {lost}.textContent")
+    tab.ask("(now => { performance.now = () => now() + 61000; })(performance.now.bind(performance)), 0")
+    next_step(tab, server)
+    until(tab, f"{lost}.textContent !== {before!r}")
+
+
+def test_times_are_utc_and_the_readers_own(tab, server):
+    """Beside UTC stand the reader's clock and how long ago it was; both survive a refreshment, once."""
+    opened = server.do(lambda: next(iter(server.site.runs.by_name["job"].machine.casebook.incidents.values())))
+    tab.call("Emulation.setTimezoneOverride", timezoneId="Asia/Kolkata")
+    try:
+        open_map(tab, server)
+        at = datetime.fromtimestamp(opened.opened_unix_ns / 1e9, UTC)
+        here = at.astimezone(timezone(timedelta(hours=5, minutes=30)))
+        said = "document.querySelector('.card time').textContent"
+        expected = f"{at:%Y-%m-%d %H:%M:%S} UTC, {here:%H:%M:%S} here"
+        assert tab.ask(said).startswith(expected)
+        until(tab, "document.getElementById('live').textContent === 'live'")
+        last = server.do(lambda: server.site.runs.by_name["job"].machine.judgement.step)
+        server.do(play, server.site.runs, FAULTY, last + 1, last + 2)
+        until(tab, f"document.querySelector('.tiles').innerText.includes('{last + 1}')")
+        assert tab.ask(said).count("here") == 1
+    finally:
+        tab.call("Emulation.setTimezoneOverride", timezoneId="")
+
+
+def test_a_page_that_waits_for_its_run(tab, server):
+    """A run that is not there yet appears without loading by hand; before its first step there is no empty map."""
+    show(tab, f"{server.url}/runs/later")
+    until(tab, "document.getElementById('live').textContent === 'this run is not watched any more'")
+    server.do(server.site.runs.take, announce(0, 1, run="later"), NOW)
+    tab.wait("Page.loadEventFired")
+    until(tab, "document.getElementById('cell')?.textContent === 'No undisturbed step yet.'")
+    assert tab.ask("document.getElementById('heat').offsetHeight") == 0
+    assert tab.ask("document.getElementById('legend').offsetHeight") == 0
+    tab.call("Page.navigate", url="about:blank")
+    tab.wait("Page.loadEventFired")
+    server.do(server.site.runs.forget, "later")
+    tab.complaints[:] = [each for each in tab.complaints if "404" not in each]
+
+
+def test_a_long_name_breaks_no_other_column(tab, server):
+    """States are one word, on one line."""
+    name = "a-name-that-somebody-made-very-long-" + "x" * 80
+    server.do(server.site.runs.take, announce(0, 1, run=name), NOW)
+    for width in (400, 900, 1400):
+        show(tab, f"{server.url}/", width=width)
+        heights = tab.ask("[...document.querySelectorAll('.runs .badge')].map(each => each.offsetHeight)")
+        assert max(heights) < 30, width
+        assert tab.ask("document.documentElement.scrollWidth") <= width
+    server.do(server.site.runs.forget, name)
 
 
 def ask_profile(tab, token):

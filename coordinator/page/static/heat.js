@@ -23,7 +23,7 @@
     };
     const name = key => style.getPropertyValue(key).trim();
     return { scale: [...Array(LEVELS + 1).keys()].map(of), missing: name("--missing"), ink: name("--ink"),
-      soft: name("--soft"), bad: name("--bad"), line: name("--line") };
+      soft: name("--soft"), bad: name("--bad"), back: name("--back"), line: name("--line") };
   }
 
   function measure() {
@@ -93,7 +93,9 @@
         if (tall < 8) {
           paint.beginPath(); paint.moveTo(size.gutter - 9, y - 5); paint.lineTo(size.gutter - 9, y + 5); paint.lineTo(size.gutter - 1, y);
           paint.fill();
-          paint.textAlign = "right"; paint.fillText(map.rows.ranks[first], size.gutter - 12, y, 40);
+          const name = map.rows.ranks[first], wide = Math.min(40, paint.measureText(name).width);
+          paint.fillStyle = colour.back; paint.fillRect(size.gutter - 14 - wide, y - 7, wide + 3, 14); // over a group's name
+          paint.fillStyle = colour.bad; paint.textAlign = "right"; paint.fillText(name, size.gutter - 12, y, 40);
           continue;
         }
         paint.strokeRect(x, HEAD + first * size.height, size.full - x - 2, (last - first + 1) * size.height - 1);
@@ -166,7 +168,8 @@
     if (isAsking) { isStale = true; return; }
     isAsking = true;
     try {
-      const answer = await fetch(`/api/v1/runs/${encodeURIComponent(lockstep.run)}/heatmap?by=${encodeURIComponent(by.value)}`);
+      const url = `/api/v1/runs/${encodeURIComponent(lockstep.run)}/heatmap?by=${encodeURIComponent(by.value)}`;
+      const answer = await fetch(url, { signal: AbortSignal.timeout(30000) });
       if (answer.ok) take_map(await answer.json());
     } catch { /* page.js says that nobody answers */ }
     isAsking = false;
@@ -175,7 +178,8 @@
 
   function take_map(fresh) {
     find("map-live").hidden = false;
-    if (!fresh.steps.length) { cell.textContent = "No undisturbed step yet."; return; }
+    box.hidden = find("legend").hidden = !fresh.steps.length;
+    if (box.hidden) { cell.textContent = "No undisturbed step yet."; return; }
     for (const each of Object.values(fresh.quantities)) each.bytes = Uint8Array.from(atob(each.cells), sign => sign.charCodeAt(0));
     const before = map && place ? map.rows.ranks[place.row] : null;
     map = fresh;

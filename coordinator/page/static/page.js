@@ -10,15 +10,39 @@ const lockstep = {
 (() => {
   const status = document.getElementById("live");
   const GAP_MS = 1500; // between two refreshments
+  const TICK_MS = 20000, COPYING_MS = 60000;
+  const ANSWER_MS = 30000; // an answer that a lost network swallowed would stop the page for ever
   const AWAY_MS = 10000; // between two attempts while nothing is told
   const known = new Map();
-  let waiting = null, last = 0, isBusy = false, isStale = false;
+  let waiting = null, last = 0, chosenAt = 0, isBusy = false, isStale = false;
 
   for (const part of document.querySelectorAll("[data-live]")) known.set(part.id, part.innerHTML);
 
   function say(text, isLive) {
     if (status.textContent !== text) status.textContent = text;
     status.classList.toggle("on", isLive);
+  }
+
+  // Adds to times, which are UTC, the reader's own clock and how long ago they were.
+  function clocks(part) {
+    for (const each of part.querySelectorAll("time")) {
+      const at = new Date(each.dateTime), minutes = Math.floor((Date.now() - at) / 60000);
+      const here = at.getTimezoneOffset() ? `, ${at.toTimeString().slice(0, 8)} here` : "";
+      const ago = minutes < 0 ? "" : minutes < 120 ? `, ${minutes} min ago`
+        : minutes < 2880 ? `, ${Math.floor(minutes / 60)} h ago` : `, ${Math.floor(minutes / 1440)} days ago`;
+      each.dataset.utc ??= each.textContent;
+      const text = each.dataset.utc + here + ago;
+      if (each.textContent !== text) each.textContent = text;
+    }
+  }
+
+  const parts = page => [...page.querySelectorAll("[data-live]")].map(each => each.id).join();
+
+  // Whether somebody copies from a part or is about to click in it: both would be lost with what is replaced. What is
+  // only left selected must not keep a page old.
+  function isHeld(part) {
+    const chosen = getSelection(), isFresh = performance.now() - chosenAt < COPYING_MS;
+    return part.matches(":active") || (isFresh && !chosen.isCollapsed && part.contains(chosen.anchorNode));
   }
 
   // Replaces one part; what was unfolded and what had the focus stay so.
@@ -28,6 +52,7 @@ const lockstep = {
     const key = held && (held.id || held.getAttribute("href"));
     const index = held && [...part.querySelectorAll("summary")].indexOf(held);
     part.replaceChildren(...fresh.childNodes);
+    clocks(part);
     for (const id of open) { const each = document.getElementById(id); if (each) each.open = true; }
     if (!held) return;
     const same = [...part.querySelectorAll("[id],[href]")].find(each => (each.id || each.getAttribute("href")) === key);
@@ -38,14 +63,15 @@ const lockstep = {
     if (isBusy) { isStale = true; return; }
     isBusy = true;
     try {
-      const answer = await fetch(location.pathname, { cache: "no-store" });
+      const answer = await fetch(location.pathname, { cache: "no-store", signal: AbortSignal.timeout(ANSWER_MS) });
       if (answer.status === 404) { say("this run is not watched any more", false); isBusy = false; return; }
       if (!answer.ok) throw new Error(answer.statusText);
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+      if (parts(fresh) !== parts(document)) { location.reload(); return; } // a run that was not there, or another version
       document.title = fresh.title;
       for (const part of document.querySelectorAll("[data-live]")) {
         const other = fresh.getElementById(part.id);
-        if (!other || known.get(part.id) === other.innerHTML) continue;
+        if (known.get(part.id) === other.innerHTML || isHeld(part)) continue;
         known.set(part.id, other.innerHTML);
         replace(part, other);
       }
@@ -74,6 +100,9 @@ const lockstep = {
   }
 
   last = performance.now();
+  clocks(document);
   document.addEventListener("visibilitychange", soon);
+  document.addEventListener("selectionchange", () => { chosenAt = performance.now(); });
+  setInterval(() => { clocks(document); soon(); }, TICK_MS); // of a hang, and of a lost broker, no event tells
   listen();
 })();

@@ -16,7 +16,9 @@ from rich.console import Console
 from lockstep.agent.bootstrap import loader_environment
 from lockstep.cli.demo.verdict import Verdict, judge
 from lockstep.cli.demo.view import View, draw_verdict, print_verdict
+from lockstep.cli.services_command import first_leaf
 from lockstep.cli.up import LOOPBACK, Up
+from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, RUN_VARIABLE
 
 RUN = "demo"
@@ -41,9 +43,17 @@ def run_demo(
     """Run the demonstration and return its exit status.
 
     `picture` is a file for the verdict as SVG, `record` a directory for what the coordinator hears.
+
+    Raises
+    ------
+    ConfigError
+        `record` cannot be written.
     """
     console = Console()
-    verdict = asyncio.run(_Session(fault, rank, ranks, console, record).run())
+    try:
+        verdict = asyncio.run(_Session(fault, rank, ranks, console, record).run())
+    except* ConfigError as group:  # raised inside task groups: a directory that cannot be written
+        raise first_leaf(group) from None
     print_verdict(console, verdict)
     if picture is not None:
         draw_verdict(Path(picture), verdict)

@@ -3,11 +3,13 @@
 import asyncio
 import gzip
 import re
+from dataclasses import replace
 
 import pytest
 
 from coordinator.api import pages
 from coordinator.api.pages import PAGES
+from coordinator.decide.incidents import CLOSED
 from coordinator.page.overview import render_page
 from tests.coordinator.conftest import announce
 from tests.coordinator.test_runs import NOW, play
@@ -43,6 +45,29 @@ async def test_runs_that_are_not_there_or_have_not_begun(site):
     assert "No run &#x27;&lt;b&gt;&#x27; is watched now" in page
     site.runs.take(announce(0, run="young"), NOW)
     assert "No undisturbed step yet" in await get(site, "/runs/young")
+
+
+async def test_open_incidents_say_where_their_ranks_run(site):
+    """On all pages and in the report; a group's ranks are everywhere, and a rank without a host is nowhere."""
+    book = site.runs.by_name["job"].machine.casebook
+    (found,) = book.incidents.values()
+    for path in ("/", "/runs/job", f"/incidents/{found.id}"):
+        assert "<dt>Host</dt><dd>host-n1</dd>" in await get(site, path), path
+    book.incidents[found.id] = replace(found, scope="node", ranks=(0, 2, 3))
+    assert "<dd>host-n0, host-n1</dd>" in await get(site, "/runs/job")
+    for change in ({"scope": "group"}, {"ranks": (77,)}):
+        book.incidents[found.id] = replace(found, **change)
+        assert "<dt>Host</dt>" not in await get(site, "/runs/job"), change
+
+
+async def test_a_run_that_is_gone_leaves_its_incidents(site):
+    """Whoever was paged at night finds them in the morning."""
+    (found,) = site.runs.by_name["job"].machine.casebook.incidents.values()
+    site.store.keep_incident(replace(found, run="gone", id="gone-1", state=CLOSED, closed_step=50, closed_unix_ns=1))
+    page = await get(site, "/runs/gone", 404)
+    assert "No run &#x27;gone&#x27; is watched now" in page
+    assert 'href="/incidents/gone-1"' in page
+    assert "Recently closed" not in await get(site, "/runs/never", 404)
 
 
 async def test_a_page_is_made_once_for_all_who_look(site, monkeypatch):

@@ -38,7 +38,7 @@ HOSTILE = '" onclick="x"><script>alert(1)</script>\u202e'
 
 def run_page(run=None, **more):
     values = {"run": run or run_snapshot(), "slowest": [], "kinds": ["node"], "domains": {}, "domain_counts": {}}
-    values |= {"captures": [], "closed": [], "profile_steps": 3}
+    values |= {"captures": [], "closed": [], "profile_steps": 3, "hosts": {}}
     return render_run(RunView(**(values | more)), snapshot(), CoordinatorConfig())
 
 
@@ -54,11 +54,74 @@ def test_a_card_says_what_is_known():
     text = card(told, config, with_run=True)
     for words in (
         "Slow rank: rank 2-3", "long sequences", "train.py(9): f", "it stays in forward", "expects 20% of the step back",
-        "500 ms to 400 ms", "<strong>a</strong>: b.", "Why: own work", "Noise is 1.23% a step", "step 62, detected: gc on 2",
+        "500 ms to 400 ms", "<strong>a</strong>: b.", "Why: own work", "Noise is 1.23% a step", "step 62, detected: gc on 2 ranks",
         'href="http://r/LockstepSlowDeviceFound.md"', 'href="http://g/d/lockstep-run?var-run=job"',
         'href="/api/v1/incidents/job-1"', 'href="/runs/job"', "capture 7", "50%, 50 ms a step",
     ):  # fmt: skip
         assert words in text, words
+
+
+def test_a_card_says_where_and_when():
+    """The host, and the clock's time of what steps alone would not tell; no host where none is known."""
+    told = incident(opened_unix_ns=1_790_000_000 * 10**9)
+    text = card(told, CoordinatorConfig(), with_run=False, host="node-17")
+    assert "<dt>Host</dt><dd>node-17</dd>" in text
+    moment = '<time datetime="2026-09-21T14:13:20Z">2026-09-21 14:13:20 UTC</time>'
+    assert f"began at step 60, found at step 62 ({moment})</dd>" in text
+    closed = replace(told, state="closed", closed_step=80, closed_unix_ns=1_790_000_060 * 10**9)
+    text = card(closed, CoordinatorConfig(), with_run=False)
+    assert "Host" not in text
+    assert 'closed at step 80 (<time datetime="2026-09-21T14:14:20Z">' in text
+
+
+def test_a_closed_card_folds_what_nobody_acts_on():
+    """Who, when and what it has cost stay in sight; evidence, gain and advice are one click away."""
+    shown, mark, folded = card(
+        incident(state="closed", closed_step=80, lost_device_seconds=1.0), CoordinatorConfig(), with_run=False
+    ).partition("<details")
+    assert mark
+    assert "<dt>Lost</dt>" in shown
+    assert "rank 2 is slow" not in shown
+    assert "rank 2 is slow" in folded
+    assert 'id="told-job-1"' in folded
+    assert "rank 2 is slow" in card(incident(), CoordinatorConfig(), with_run=False).partition("<details")[0]
+
+
+def test_a_hang_is_told_by_its_silence():
+    """Nothing is longer in a run that makes no step: no share of it, and no time a step."""
+    told = incident(kind="hang", slowdown_ratio=1260.4, excess_seconds=605.0)
+    text = card(told, CoordinatorConfig(), with_run=False)
+    assert "<dt>No step for</dt><dd>10 min, as long as 1,260 steps</dd>" in text
+    assert "Longer by" not in text
+    silent = card(replace(told, slowdown_ratio=0.0, excess_seconds=61.0), CoordinatorConfig(), with_run=False)
+    assert "<dd>61 s</dd>" in silent
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [("hung", '"bad">No step since'), ("lost", '"bad">No step since'), ("finished", '"soft">Last step at')],
+)
+def test_a_run_that_stands_still_says_since_when(state, words):
+    """Where steps come, the last one is no news."""
+    moment = '<time datetime="2026-09-21T14:13:20Z">2026-09-21 14:13:20 UTC</time>'
+    assert f"{words} {moment}." in run_page(run_snapshot(state=state, last_step_unix_s=1_790_000_000.0))
+    for other in (
+        {"state": "healthy", "last_step_unix_s": 1_790_000_000.0},
+        {"state": state, "last_step_unix_s": None},
+    ):
+        page = run_page(run_snapshot(**other))
+        assert "No step since" not in page, other
+        assert "Last step at" not in page, other
+
+
+def test_captures_count_ranks():
+    """Three ranks are not rank 3."""
+    ranks = [{"state": "asked"}] * 2 + [{"state": "refused"}]
+    capture = {
+        "request_id": 1, "incident_id": "", "first_step": 4, "steps": 2, "ranks": ranks,
+        "ended_unix_seconds": None, "cost_seconds": 0,
+    }  # fmt: skip
+    assert "steps 4 to 5, 2 ranks asked, 1 rank refused; under way" in run_page(captures=[capture])
 
 
 def test_a_gain_says_who_promises_it():
@@ -92,8 +155,9 @@ def test_nothing_hostile_stands_in_a_page():
         "domain_counts": {HOSTILE: 2},
         "captures": [capture],
         "closed": [bad],
+        "hosts": {bad.id: HOSTILE},
     }
-    pages = [run_page(run, **more), render_page(replace(snapshot(run)), [bad], CoordinatorConfig())]
+    pages = [run_page(run, **more), render_page(replace(snapshot(run)), [bad], CoordinatorConfig(), {bad.id: HOSTILE})]
     for page in pages:
         assert "alert(1)" in page
         tags = Tags(page)

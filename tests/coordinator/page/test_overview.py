@@ -1,10 +1,16 @@
 """Short texts of the pages."""
 
+import re
+from dataclasses import replace
+
 import pytest
 
-from coordinator.page.overview import suspects
+from coordinator.page.overview import render_page, runs_table, suspects
+from coordinator.page.told import seconds_told
+from coordinator.settings.config import CoordinatorConfig
 from coordinator.snapshot import Suspect
-from tests.coordinator.test_collector import run_snapshot
+from tests.coordinator.test_collector import run_snapshot, snapshot
+from tests.coordinator.test_store import incident
 
 
 @pytest.mark.parametrize(
@@ -23,3 +29,52 @@ def test_slow_ranks_are_not_read_as_their_number(ranks, slow, text):
         Suspect(rank=rank, hostname="a", domain_kind="dp", cause="compute", excess_ratio=0.1) for rank in ranks
     )
     assert suspects(run_snapshot(suspects=worst, slow_ranks=slow)) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "-"),
+        (0.0, "0 ns"),
+        (0.433, "433 ms"),
+        (12.5, "12.5 s"),
+        (599.0, "599 s"),
+        (600.0, "10 min"),
+        (7199.0, "120 min"),
+        (7200.0, "2.0 h"),
+    ],
+)
+def test_times_are_told_in_the_unit_that_people_say(seconds, text):
+    """Ten minutes are not 0.2 h."""
+    assert seconds_told(seconds) == text
+
+
+def test_runs_that_need_somebody_come_first():
+    """Open incidents, then a run that stands still, then the others by name."""
+    slow = run_snapshot("z-slow", incidents=(incident(),))
+    others = [run_snapshot(name, incidents=(), state=state) for name, state in (("a", "healthy"), ("b", "lost"))]
+    page = runs_table((*others, slow))
+    assert re.findall(r'href="/runs/([^"]+)"', page) == ["z-slow", "b", "a"]
+
+
+def test_a_page_that_hears_nothing_says_so():
+    """No broker, or no exporter while runs are watched: in words that stand out, in a part that is kept fresh."""
+    live = '<span id="sources-live" data-live="">'
+    well = render_page(snapshot(run_snapshot()), [], CoordinatorConfig(), {})
+    assert f"{live} · connected to the broker · exporters alive: {snapshot().nodes_alive}</span>" in well
+    deaf = replace(snapshot(run_snapshot()), is_connected=False, nodes_alive=0)
+    told = render_page(deaf, [], CoordinatorConfig(), {})
+    assert '<span class="bad">not connected to the broker</span> · <span class="bad">exporters alive: 0</span>' in told
+    young = render_page(replace(snapshot(), nodes_alive=0), [], CoordinatorConfig(), {})
+    assert " · exporters alive: 0</span>" in young
+
+
+def test_what_is_open_stands_before_the_runs():
+    """Who was paged does not pass twenty healthy runs first."""
+    quiet = [run_snapshot(f"quiet-{number}") for number in range(20)]
+    slow = incident()
+    page = render_page(
+        snapshot(run_snapshot("job", incidents=(slow,)), *quiet), [], CoordinatorConfig(), {slow.id: "n7"}
+    )
+    assert page.index("Slow rank: rank 2-3") < page.index("quiet-0")
+    assert "<dt>Host</dt><dd>n7</dd>" in page
