@@ -3,6 +3,7 @@
 In Hermes' order (section 4.3): first between components and devices (overlap, R_wait), then inside the component.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,19 +12,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.analysis.confirm import confirm
+from lockstep.analysis.confirm import LOCAL, confirm
 from lockstep.analysis.device_types import LOCALISATION, device_types, refusals_between
 from lockstep.analysis.doctor_reports import DoctorReport
+from lockstep.analysis.exposed import bounded, exposed_ns
 from lockstep.analysis.group_kinds import Degrees, GroupKind, group_kinds
 from lockstep.analysis.merge import Refusal, advise, merge_findings, merge_refusals
 from lockstep.analysis.network import NetworkEvidence, judge_network, network_evidence
 from lockstep.analysis.rank import RankAnalysis
+from lockstep.analysis.told_already import without_told
 from lockstep.analysis.totals import CollectiveTotal, totals_of_table
 from lockstep.contracts.errors import LockstepError
 from lockstep.diagnosis.communication_causes.bandwidth import judge_bandwidth
 from lockstep.diagnosis.communication_causes.collectives import Group
 from lockstep.diagnosis.communication_causes.contention import find_contention
-from lockstep.diagnosis.communication_causes.matching import CollectiveTable, match_collectives
+from lockstep.diagnosis.communication_causes.matching import match_collectives
 from lockstep.diagnosis.communication_causes.waiting import (
     SLOW_RANK,
     GroupWaiting,
@@ -81,7 +84,9 @@ def analyse_cluster(
     together.network(network_evidence(ranks, reports, paths or {}))
     together.frequency()
     localisations = together.localise()
-    findings = merge_findings([*together.findings, *(each for rank in ranks for each in rank.findings)], windows_ns)
+    exposed = {each.rank: exposed_ns(each.about, each.breakdown) for each in ranks}
+    shared = bounded(together.findings, exposed)
+    findings = merge_findings([*shared, *(each for rank in ranks for each in rank.findings)], windows_ns)
     framework = ASCEND if any(each.about.vendor == "ascend" for each in ranks) else PYTORCH
     ranks = tuple(replace(each, findings=tuple(advise(each.findings, windows_ns, framework))) for each in ranks)
     refusals = merge_refusals((rank.rank, rank.not_judged) for rank in ranks)
@@ -130,15 +135,12 @@ class _Together:
         vendor = [each.vendor_collectives for each in self._ranks if each.vendor_collectives is not None]
         table = match_collectives(own)
         told = match_collectives(vendor) if vendor else table
-        self.groups = group_waiting(told)
+        busy = {each.rank: each.computing for each in self._ranks if each.computing is not None}
+        self.groups = group_waiting(told, busy)
         self.totals = totals_of_table(table)
-        self._ask(lambda: judge_waiting(told, self._window_ns))
+        self._ask(lambda: judge_waiting(told, self._window_ns, busy))
         self._ask(lambda: judge_transmission(told, self._window_ns))
         self._ask(lambda: judge_bandwidth(table, self._window_ns))
-        self._contention(table)
-
-    def _contention(self, table: CollectiveTable) -> None:
-        busy = {each.rank: each.computing for each in self._ranks if each.computing is not None}
         self._ask(lambda: find_contention(table, busy, self._window_ns))
 
     def network(self, evidence: NetworkEvidence) -> None:
@@ -177,7 +179,8 @@ class _Together:
         except LockstepError as error:
             self.refused.append(NotJudged(rule=LOCALISATION, reason=str(error)))
             return None
-        answer = findings_of(found)
+        own = [each for rank in ranks for each in rank.findings]
+        answer = findings_of(without_told(found, own))
         if isinstance(answer, NotJudged):
             self.refused.append(answer)
             return found
@@ -186,9 +189,10 @@ class _Together:
             self.groups,
             slow={rank for each in self.findings if each.cause == SLOW_RANK for rank in each.ranks},
             windows_ns={each.rank: each.length_ns for each in ranks},
-            explained={each.subject for rank in ranks for each in rank.findings if each.bottleneck in (IO, CPU)},
+            explained={each.subject for each in own if each.bottleneck in (IO, CPU)},
         )
-        self.findings = [*(_located(each, kept) for each in self.findings), *kept]
+        inside = [*kept, *_of_few(own, len(ranks))]
+        self.findings = [*(_located(each, inside) for each in self.findings), *kept]
         self.refused += refused
         return found
 
@@ -201,12 +205,25 @@ class _Together:
 
 
 def _located(finding: Finding, inside: Sequence[Finding]) -> Finding:
-    """Return a rank that others wait for with what localisation says it does meanwhile: inside the component next."""
+    """Return a rank that others wait for with what it does meanwhile: inside the component next."""
     if finding.cause != SLOW_RANK:
         return finding
     same = [each for each in inside if set(each.ranks) <= set(finding.ranks)]
-    told = (f"there {each.subject} is not as on the peers: {'; '.join(each.evidence)}" for each in same[:_LOCATED_MAX])
-    return replace(finding, evidence=(*finding.evidence, *told))
+    same.sort(key=lambda each: -(each.lost_ns or 0))
+    return replace(finding, evidence=(*finding.evidence, *map(_inside, same[:_LOCATED_MAX])))
+
+
+def _inside(finding: Finding) -> str:
+    if finding.cause in LOCAL or finding.bottleneck not in (IO, CPU):
+        return f"there {finding.subject} is not as on the peers: {'; '.join(finding.evidence)}"
+    return f"there alone {finding.cause}: {finding.evidence[0]}"
+
+
+def _of_few(findings: Sequence[Finding], rank_count: int) -> list[Finding]:
+    """Return what the host's rules say of less than half of the ranks: what all have makes none of them slower."""
+    host = [each for each in findings if each.bottleneck in (IO, CPU) and each.evidence]
+    ranks = Counter(cause for cause, _ in {(each.cause, each.ranks) for each in host})
+    return [each for each in host if 2 * ranks[each.cause] < rank_count]
 
 
 def families(ranks: Sequence[RankAnalysis], workers: Sequence[int]) -> dict[str, NDArray[np.int64]]:

@@ -22,7 +22,7 @@ from lockstep.diagnosis.localisation.findings import (
 )
 from lockstep.trace.patterns.pattern import OUTSIDE
 
-_LOCAL = (SLOW_DEVICE, SLOW_COPY, SLOW_FUNCTION, LATE_ARRIVAL)
+LOCAL = (SLOW_DEVICE, SLOW_COPY, SLOW_FUNCTION, LATE_ARRIVAL)
 """Causes on a rank itself. Collectives that are slow on some ranks are judged by themselves."""
 _NAMED_RANKS = 8
 
@@ -62,7 +62,7 @@ def _against(
     """Return why a finding does not hold, empty if it does."""
     if finding.cause == SLOW_COLLECTIVE and (awaited := _awaited(finding, groups, slow)):
         return f"{finding.subject} takes longer where it waits for rank {_told(awaited)}"
-    if finding.cause not in _LOCAL:
+    if finding.cause not in LOCAL:
         return ""
     if (finding.lost_ns or 0) < WORTH_RATIO.value * window_of(finding, windows_ns):
         return "some functions differ by less than 1 % of the window"

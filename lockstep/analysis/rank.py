@@ -6,6 +6,7 @@ import numpy.ma  # noqa: F401 - `np.unique` imports it when first called, which 
 
 from lockstep.analysis.answers import Answers
 from lockstep.analysis.evidence import NOTHING, Evidence
+from lockstep.analysis.exposed import bounded, exposed_ns
 from lockstep.diagnosis.communication_causes.collectives import RankCollectives, collectives_of
 from lockstep.diagnosis.communication_causes.contention import computing
 from lockstep.diagnosis.communication_causes.links import (
@@ -137,7 +138,8 @@ def with_communication(analysis: RankAnalysis, communication: Communication) -> 
     """Return the analysis with the vendor's account of the rank's links and collectives judged as well."""
     answers = Answers(analysis.rank)
     length_ns, rank, host = analysis.length_ns, analysis.rank, analysis.about.host
-    transfers = answers.of("links", lambda: link_transfers_of(communication, rank))
+    computing = analysis.computing
+    transfers = answers.of("links", lambda: link_transfers_of(communication, rank, computing))
     if transfers is not None and len(transfers.operators):
         _judge_links(answers, transfers, length_ns)
     vendor = answers.of("vendor's collectives", lambda: collectives_of_communication(communication, rank, host=host))
@@ -162,9 +164,10 @@ def renumbered(analysis: RankAnalysis, rank: int) -> RankAnalysis:
 
 
 def _with_answers(analysis: RankAnalysis, answers: Answers) -> RankAnalysis:
+    found = bounded(answers.findings, {analysis.rank: exposed_ns(analysis.about, analysis.breakdown)})
     return replace(
         analysis,
-        findings=tuple(sorted((*analysis.findings, *answers.findings), key=lambda each: -(each.lost_ns or 0))),
+        findings=tuple(sorted((*analysis.findings, *found), key=lambda each: -(each.lost_ns or 0))),
         not_judged=tuple(dict.fromkeys((*analysis.not_judged, *answers.not_judged))),
     )
 
@@ -173,7 +176,7 @@ def _judge_links(answers: Answers, transfers: LinkTransfers, length_ns: int) -> 
     answers.ask("links", lambda: judge_links(transfers, length_ns))
     answers.ask("small packets", lambda: find_small_packets(transfers, length_ns))
     answers.ask("retransmission", lambda: find_retransmission(transfers))
-    answers.ask("link contention", lambda: find_link_contention(transfers))
+    answers.ask("link contention", lambda: find_link_contention(transfers, length_ns))
     answers.ask("alignment of packets", lambda: find_misaligned_packets(transfers, length_ns))
 
 

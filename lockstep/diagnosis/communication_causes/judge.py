@@ -52,7 +52,7 @@ def judge_communication(
     told = match_collectives(vendor_collectives) if vendor_collectives else table
     compute = {rank: computing(columns) for rank, columns in traces.items()}
     answers: list[list[Finding] | NotJudged] = [
-        judge_waiting(told, window_ns),
+        judge_waiting(told, window_ns, compute),
         judge_transmission(told, window_ns),
         judge_bandwidth(table, window_ns, expected),
         find_contention(table, compute, window_ns),
@@ -78,6 +78,6 @@ def _of_links(transfers: LinkTransfers, window_ns: int) -> list[list[Finding] | 
         judge_links(transfers, window_ns),
         find_small_packets(transfers, window_ns),
         find_retransmission(transfers),
-        find_link_contention(transfers),
+        find_link_contention(transfers, window_ns),
         find_misaligned_packets(transfers, window_ns),
     ]

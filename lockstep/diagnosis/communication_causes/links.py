@@ -18,6 +18,8 @@ from lockstep.diagnosis.communication_causes.messages import SMALL_PACKETS, UNAL
 from lockstep.diagnosis.communication_causes.thresholds import (
     ALIGNMENT_BYTES,
     BANDWIDTH_RATIO,
+    COLLECTIVES,
+    CONTENTION_OVERLAP,
     LINK_BYTES_PER_SECOND,
     RETRANSMISSION_NS,
     SMALL_BYTES,
@@ -27,8 +29,11 @@ from lockstep.diagnosis.communication_causes.thresholds import (
 from lockstep.diagnosis.finding import COMMUNICATION, Finding, NotJudged
 from lockstep.trace.ascend.communication import Communication
 from lockstep.trace.columns import ABSENT
+from lockstep.trace.intervals import Intervals
+from lockstep.trace.patterns.exposure import Covered
 
 RETRANSMISSION = "retransmission"
+RDMA, SUM_OF_LINKS = "RDMA", "SDMA"
 _ALIGNED_LINKS = ("HCCS", "SDMA")
 _NAMED = 3
 
@@ -57,13 +62,29 @@ class LinkTransfers:
         mine = np.fromiter((each == link for each in self.links), np.bool_, len(self.links))
         return np.flatnonzero(mine & (self.bytes > 0) & (self.transit_ns > 0))
 
+    def undisturbed(self, link: str) -> NDArray[np.int64]:
+        """Return the transfers that show what `link` does by itself.
+
+        Neither one that was tried again nor those beside computation, unless there are no others: these have causes of
+        their own.
+        """
+        at = self.of(link)
+        retried = (self.transit_ns[at] >= RETRANSMISSION_NS.value) & (link == RDMA)
+        at = at if retried.all() else at[~retried]
+        if self.beside_compute is None or self.beside_compute[at].all():
+            return at
+        return at[~self.beside_compute[at]]
+
     def gigabytes_per_second(self, at: NDArray[np.int64]) -> float:
         """Return what the transfers `at` moved over the time they took."""
         return float(self.bytes[at].sum() / self.transit_ns[at].sum())  # bytes a ns are GB/s
 
 
-def link_transfers_of(communication: Communication, rank: int) -> LinkTransfers:
-    """Return one rank's transfers of cluster_communication.json, or of a communication.json, which names no rank."""
+def link_transfers_of(communication: Communication, rank: int, computing: Intervals | None = None) -> LinkTransfers:
+    """Return one rank's transfers of cluster_communication.json, or of a communication.json, which names no rank.
+
+    `computing` is when the rank's device computes, on the clock of the file's starts; None where nothing says.
+    """
     mine = np.array([each.rank in (rank, ABSENT) for each in communication.named], np.bool_)
     at = np.flatnonzero(mine[communication.link_operator])
     place = np.full(len(communication.link_operator), ABSENT, np.int64)
@@ -78,20 +99,37 @@ def link_transfers_of(communication: Communication, rank: int) -> LinkTransfers:
         packet_transfer=place[communication.packet_link[packets]],
         packet_bytes=communication.packet_bytes[packets],
         packet_count=communication.packet_count[packets],
+        beside_compute=None if computing is None else _beside(communication, computing)[at],
     )
+
+
+def _beside(communication: Communication, computing: Intervals) -> NDArray[np.bool_]:
+    """Return which transfers run beside computation for the most part: waiting comes first, so they end with theirs.
+
+    Those of collectives of unknown times count as running alone.
+    """
+    operator = communication.link_operator
+    start_ns, elapse_ns = communication.start_ns[operator], communication.elapse_ns[operator]
+    known = (start_ns != ABSENT) & (elapse_ns > 0)
+    end_ns = np.where(known, start_ns + elapse_ns, 0)
+    length_ns = np.where(known, np.minimum(communication.link_ns, elapse_ns), 0)
+    beside_ns = length_ns - Covered(computing).free(end_ns - length_ns, end_ns)
+    beside: NDArray[np.bool_] = (length_ns > 0) & (beside_ns >= CONTENTION_OVERLAP.value * length_ns)
+    return beside
 
 
 def judge_links(transfers: LinkTransfers, window_ns: int) -> list[Finding] | NotJudged:
     """Return the links on which this rank moves less than 80 % of what the vendor expects of them.
 
-    What costs less than 1 % of the window is not told. SDMA is the sum of HCCS, PCIE and SIO: it is judged only where
+    What was tried again and what computation may have slowed down is left out where there is more (`undisturbed`), and
+    what costs less than 1 % of the window is not told. SDMA is the sum of HCCS, PCIE and SIO: it is judged only where
     none of them stands beside it.
     """
     found, reached = [], 0
     has_parts = any(link in {"HCCS", "PCIE", "SIO"} for link in transfers.links)
     for link, expected in LINK_BYTES_PER_SECOND.items():
-        at = transfers.of(link)
-        if not len(at) or (link == "SDMA" and has_parts):
+        at = transfers.undisturbed(link)
+        if not len(at) or (link == SUM_OF_LINKS and has_parts):
             continue
         reached += 1
         rate, wanted = transfers.gigabytes_per_second(at), expected.value / 1e9
@@ -138,7 +176,7 @@ def find_small_packets(transfers: LinkTransfers, window_ns: int) -> list[Finding
                 link,
                 f"{small} of {int(count_P.sum())} packets over {link} are below {limit.value / 1e6:g} MB "
                 f"({limit.source}); {_small_told(transfers, link)}",
-                f"the link moves {transfers.gigabytes_per_second(transfers.of(link)):.2f} GB/s",
+                f"the link moves {transfers.gigabytes_per_second(transfers.undisturbed(link)):.2f} GB/s",
             )
         )
     return found
@@ -146,7 +184,7 @@ def find_small_packets(transfers: LinkTransfers, window_ns: int) -> list[Finding
 
 def find_retransmission(transfers: LinkTransfers) -> list[Finding] | NotJudged:
     """Return the collectives whose RDMA transfer took 4 s or more: a timeout and another try."""
-    at = transfers.of("RDMA")
+    at = transfers.of(RDMA)
     if not len(at):
         return NotJudged(rule=RETRANSMISSION, reason="no transfer over RDMA was recorded")
     long = at[transfers.transit_ns[at] >= RETRANSMISSION_NS.value]
@@ -165,30 +203,40 @@ def find_retransmission(transfers: LinkTransfers) -> list[Finding] | NotJudged:
     ]
 
 
-def find_link_contention(transfers: LinkTransfers) -> list[Finding] | NotJudged:
-    """Return the SDMA transfers beside computation that move less than 80 % of the link (vendor: 0.8 x 18 GB/s)."""
-    at = transfers.of("SDMA")
+def find_link_contention(transfers: LinkTransfers, window_ns: int) -> list[Finding] | NotJudged:
+    """Return the SDMA transfers beside computation that move less than 80 % of the link (vendor: 0.8 x 18 GB/s).
+
+    Not if they cost less than 1 % of the window, or if those without computation beside them are as slow: that is the
+    link, not contention.
+    """
+    at = transfers.of(SUM_OF_LINKS)
     if transfers.beside_compute is None or not len(at):
         return NotJudged(
             rule=CONTENTION, reason="no SDMA transfer of which it is known whether it runs beside computation"
         )
-    wanted = LINK_BYTES_PER_SECOND["SDMA"].value / 1e9
-    beside = at[transfers.beside_compute[at]]
-    rate_T = transfers.bytes[beside] / transfers.transit_ns[beside]
-    slow = beside[rate_T < BANDWIDTH_RATIO.value * wanted]
+    wanted = LINK_BYTES_PER_SECOND[SUM_OF_LINKS].value / 1e9
+    beside, alone = at[transfers.beside_compute[at]], at[~transfers.beside_compute[at]]
+    slow = beside[transfers.bytes[beside] < BANDWIDTH_RATIO.value * wanted * transfers.transit_ns[beside]]
     if not len(slow):
         return []
     rate = transfers.gigabytes_per_second(slow)
+    lost_ns = int(transfers.transit_ns[slow].sum() * (1 - rate / wanted))
+    is_known = len(alone) >= COLLECTIVES.value
+    if lost_ns < WORTH_RATIO.value * window_ns or (
+        is_known and rate >= BANDWIDTH_RATIO.value * transfers.gigabytes_per_second(alone)
+    ):
+        return []
     named = ", ".join(dict.fromkeys(transfers.operators[place] for place in slow[:_NAMED].tolist()))
+    told = f", {transfers.gigabytes_per_second(alone):.2f} GB/s in {len(alone)} without" if is_known else ""
     return [
         _finding(
             CONTENTION,
             transfers,
-            "SDMA",
+            SUM_OF_LINKS,
             f"{len(slow)} of {len(beside)} SDMA transfers beside computation move {rate:.2f} GB/s, below "
-            f"{BANDWIDTH_RATIO.value:.0%} of {wanted:g} GB/s",
+            f"{BANDWIDTH_RATIO.value:.0%} of {wanted:g} GB/s{told}",
             f"first: {named}",
-            lost_ns=int(transfers.transit_ns[slow].sum() * (1 - rate / wanted)),
+            lost_ns=lost_ns,
         )
     ]
 
@@ -217,7 +265,7 @@ def find_misaligned_packets(transfers: LinkTransfers, window_ns: int) -> list[Fi
 
 def _is_slow(transfers: LinkTransfers, link: str, window_ns: int) -> bool:
     """Whether the link moves less than is expected of it, for a worthwhile part of the window."""
-    at = transfers.of(link)
+    at = transfers.undisturbed(link)
     if not len(at) or transfers.transit_ns[at].sum() < WORTH_RATIO.value * window_ns:
         return False
     expected = LINK_BYTES_PER_SECOND[link].value / 1e9

@@ -10,7 +10,9 @@ shortest one. With one clock for all ranks, that is the rank that starts last, a
 Shape suffixes: S collectives of one group, R ranks.
 """
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +23,19 @@ from lockstep.diagnosis.communication_causes.thresholds import BLAME_SHARE, COLL
 from lockstep.diagnosis.finding import COMMUNICATION, Finding, NotJudged
 from lockstep.diagnosis.verdict import HIGH, MEDIUM
 from lockstep.trace.columns import ABSENT
-from lockstep.trace.intervals import merged
+from lockstep.trace.intervals import Intervals, merged, without
+from lockstep.trace.patterns.exposure import Covered
 
 SLOW_RANK, SLOW_LINK = ("waiting_for_straggler", "slow_link")
 RULE = "waiting in collectives"
 _BLAME_RANKS = 4  # of the recordings that the share to blame is from
 
 Times = NDArray[np.float64]
+Computing = Mapping[int, Intervals]
+"""When the device of each rank computes, on the rank's own clock."""
+
+_NOWHERE: Computing = MappingProxyType({})
+_NEVER = Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 def wait_ratio(time_SR: Times) -> float:
@@ -86,27 +94,49 @@ def _least(values_SR: Times) -> Times:
     return np.asarray(np.fmin.reduce(values_SR, axis=1, initial=np.nan))
 
 
-def computed_before_ns(table: CollectiveTable, rows: NDArray[np.int64]) -> Times:
+def computed_before_ns(
+    table: CollectiveTable, rows: NDArray[np.int64], elsewhere: Sequence[Covered] | None = None
+) -> Times:
     """Return the time between a rank's end of the group's last collective and its start of this one.
 
     Of shape (n_rows - 1, n_ranks), NaN where a rank lacks one of the two; needs no common clock, for all ranks leave a
-    collective together.
+    collective together. `elsewhere`, one for each rank, is what does not count: when it stood in collectives of other
+    groups. Who comes late because of those is no slow rank.
     """
     end_ns = table.start_ns[rows] + table.duration_ns[rows]
-    between_ns = np.maximum(table.start_ns[rows][1:] - end_ns[:-1], 0)
+    begin_ns, until_ns = end_ns[:-1], np.maximum(table.start_ns[rows][1:], end_ns[:-1])
+    between_ns = until_ns - begin_ns
+    for column, each in enumerate(elsewhere or ()):
+        between_ns[:, column] = each.free(begin_ns[:, column], until_ns[:, column])
     present = table.present[rows]
     return np.where(present[1:] & present[:-1], between_ns, np.nan)
+
+
+def _elsewhere(table: CollectiveTable, rows: NDArray[np.int64], computing: Computing) -> list[Covered]:
+    """Return for each rank when it stood in a collective of another group and its device had nothing to compute."""
+    of_others: NDArray[np.bool_] = np.ones(len(table), np.bool_)
+    of_others[rows] = False
+    present = table.present
+    is_member: NDArray[np.bool_] = np.asarray(present[rows].any(axis=0))
+    found = []
+    for column, rank in enumerate(table.ranks):
+        at = np.flatnonzero(of_others & present[:, column]) if is_member[column] else rows[:0]
+        start_ns = table.start_ns[at, column]
+        stood = merged(start_ns, start_ns + table.duration_ns[at, column])
+        found.append(Covered(without(stood, computing[rank]) if len(at) and rank in computing else stood))
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupWaiting:
     """What waiting a group of ranks has, over its matched collectives; arrays of shape (n_ranks,).
 
-    `compute_ratio`, `elapsed_ratio` and `transit_ratio` are R_wait on the compute before the sync, on the collectives'
-    durations and on the vendor's transmission times (NaN where it gives none). `last` is how often a rank was the one
-    that all others waited for, `caused_ns` what they waited then, summed over ranks and collectives. `waited_ns` is the
-    time in which a rank waited, `lost_ns` the time in which every other rank waited for this one: collectives that run
-    side by side count once.
+    `compute_ratio`, `elapsed_ratio` and `transit_ratio` are R_wait on the compute before the sync (what a rank spent in
+    other groups' collectives is none), on the collectives' durations and on the vendor's transmission times (NaN where
+    it gives none). `last` is how often a rank was the one that all others waited for, `caused_ns` what they waited
+    then, summed over ranks and collectives. `waited_ns` is the time in which a rank waited, `lost_ns` the time that
+    every other rank lost to this one: in which it waited for it and its device had nothing to compute. Collectives that
+    run side by side count once in both.
     """
 
     group: Group
@@ -123,33 +153,45 @@ class GroupWaiting:
     is_whole: bool
 
 
-def group_waiting(table: CollectiveTable) -> list[GroupWaiting]:
-    """Return the waiting of every group with at least two ranks in the table, the one with most waiting first."""
-    found = [_group_waiting(table, group) for group in dict.fromkeys(table.groups)]
+def group_waiting(table: CollectiveTable, computing: Computing = _NOWHERE) -> list[GroupWaiting]:
+    """Return the waiting of every group with at least two ranks in the table, the one with most waiting first.
+
+    Ranks that are not in `computing` are taken to compute nothing beside their collectives.
+    """
+    busy = [Covered(computing.get(rank, _NEVER)) for rank in table.ranks]
+    waited = waited_ns(table)
+    found = []
+    for group in dict.fromkeys(table.groups):
+        rows = table.rows_of(group)
+        computed_before = computed_before_ns(table, rows, _elsewhere(table, rows, computing))
+        found.append(_group_waiting(table, rows, waited[rows], computed_before, busy))
     return sorted(found, key=lambda each: -float(np.nansum(each.waited_ns)))
 
 
-def _group_waiting(table: CollectiveTable, group: Group) -> GroupWaiting:
-    rows = table.rows_of(group)
+def _group_waiting(
+    table: CollectiveTable, rows: NDArray[np.int64], waited: Times, computed_before: Times, busy: Sequence[Covered]
+) -> GroupWaiting:
+    """Return the waiting of the group whose collectives are `rows`; times are of these rows and all ranks."""
     present = table.present[rows]
     members = np.flatnonzero(present.any(axis=0))
-    waited = waited_ns(table)[rows][:, members]
+    waited = waited[:, members]
     start_ns = table.start_ns[rows][:, members]
     last = np.where(np.isnan(waited), np.inf, waited).argmin(axis=1)
     caused = np.zeros(len(members))
     np.add.at(caused, last, np.nansum(waited, axis=1))
-    lost = [_waited_for(start_ns[last == at], waited[last == at], at) for at in range(len(members))]
+    mine = [busy[member] for member in members.tolist()]
+    lost = [_lost_to(start_ns[last == at], waited[last == at], at, mine) for at in range(len(members))]
     duration = np.where(present, table.duration_ns[rows], np.nan)[:, members]
     transit = np.where(table.transit_ns[rows] > 0, table.transit_ns[rows], np.nan)[:, members]
     size = int(table.size[rows[0]])
     return GroupWaiting(
-        group=group,
+        group=table.groups[int(rows[0])],
         ranks=tuple(table.ranks[member] for member in members.tolist()),
         collectives=len(rows),
-        compute_ratio=wait_ratio(computed_before_ns(table, rows)[:, members]),
+        compute_ratio=wait_ratio(computed_before[:, members]),
         elapsed_ratio=wait_ratio(duration),
         transit_ratio=wait_ratio(transit) if not np.isnan(transit).all() else float("nan"),
-        waited_ns=_covered_ns(start_ns, waited),
+        waited_ns=np.array([each.measure_ns() for each in _waits(start_ns, waited)], np.float64),
         caused_ns=caused,
         lost_ns=np.array(lost),
         last=np.bincount(last, minlength=len(members)),
@@ -158,33 +200,38 @@ def _group_waiting(table: CollectiveTable, group: Group) -> GroupWaiting:
     )
 
 
-def _waited_for(start_ns: NDArray[np.int64], waited: Times, rank: int) -> float:
-    """Return the time that every rank but `rank` spent waiting in these collectives: the shortest of theirs."""
+def _lost_to(start_ns: NDArray[np.int64], waited: Times, rank: int, busy: Sequence[Covered]) -> float:
+    """Return the time that every rank but `rank` lost waiting in these collectives: the shortest of theirs."""
     others: NDArray[np.bool_] = np.asarray((~np.isnan(waited)).any(axis=0))
     others[rank] = False
-    return float(_covered_ns(start_ns, waited)[others].min()) if len(waited) and others.any() else 0.0
+    if not others.any():
+        return 0.0
+    idle_ns = [float(busy[at].free(*each).sum()) for at, each in enumerate(_waits(start_ns, waited)) if others[at]]
+    return min(idle_ns)
 
 
-def _covered_ns(start_ns: NDArray[np.int64], waited: Times) -> Times:
-    """Return for each rank the time in which it waits in any of the collectives, of shape (n_ranks,)."""
+def _waits(start_ns: NDArray[np.int64], waited: Times) -> Iterator[Intervals]:
+    """Yield for each rank when it waits in any of the collectives."""
     wait_ns = np.nan_to_num(waited).astype(np.int64)
     ends_ns = start_ns + wait_ns
-    measured = (merged(start_ns[:, at], ends_ns[:, at]).measure_ns() for at in range(start_ns.shape[1]))
-    return np.fromiter(measured, np.float64, start_ns.shape[1])
+    for at in range(start_ns.shape[1]):
+        yield merged(start_ns[:, at], ends_ns[:, at])
 
 
-def judge_waiting(table: CollectiveTable, window_ns: int) -> list[Finding] | NotJudged:
+def judge_waiting(table: CollectiveTable, window_ns: int, computing: Computing = _NOWHERE) -> list[Finding] | NotJudged:
     """Return the ranks that others wait for in collectives, those that cost most first.
 
-    `lost_ns` is the time in which all others waited for the named rank. A group of which only some ranks were captured
-    is judged with less confidence: the one that all wait for may be among the others.
+    `lost_ns` is the time in which all others waited for the named rank and had nothing to compute (`computing`): what
+    they wait beside their own computation costs nobody anything. A group of which only some ranks were captured is
+    judged with less confidence: the one that all wait for may be among the others.
     """
     if not len(table):
         return NotJudged(rule=RULE, reason="no two traces share a collective")
-    groups = [each for each in group_waiting(table) if each.collectives >= COLLECTIVES.value]
+    groups = [each for each in group_waiting(table, computing) if each.collectives >= COLLECTIVES.value]
     if not groups:
         return NotJudged(rule=RULE, reason=f"no group has {COLLECTIVES.value:.0f} collectives that its ranks share")
-    found = [finding for each in groups if (finding := _judged(each, window_ns)) is not None]
+    hides = any(len(each.start_ns) for each in computing.values())
+    found = [finding for each in groups if (finding := _judged(each, window_ns, hides=hides)) is not None]
     return sorted(found, key=lambda each: -(each.lost_ns or 0))
 
 
@@ -197,7 +244,7 @@ def blame_limit(rank_count: int) -> float:
     return max(BLAME_SHARE.value, 1 - (1 - BLAME_SHARE.value) * rank_count / _BLAME_RANKS)
 
 
-def _judged(waiting: GroupWaiting, window_ns: int) -> Finding | None:
+def _judged(waiting: GroupWaiting, window_ns: int, *, hides: bool) -> Finding | None:
     total = float(waiting.caused_ns.sum())
     at = int(waiting.caused_ns.argmax())
     lost_ns = int(waiting.lost_ns[at])
@@ -210,6 +257,7 @@ def _judged(waiting: GroupWaiting, window_ns: int) -> Finding | None:
     rank = waiting.ranks[at]
     others = np.delete(waiting.waited_ns, at)
     name = waiting.group[0] or "unnamed"
+    idle = [f"for it every other rank waits {lost_ns / 1e6:.3f} ms with nothing to compute meanwhile"] if hides else []
     doubts = [] if waiting.is_whole else [f"only {len(waiting.ranks)} ranks of the group were captured"]
     if not any(waiting.group):
         doubts.append("the traces do not name the group: collectives are matched by their order")
@@ -229,6 +277,7 @@ def _judged(waiting: GroupWaiting, window_ns: int) -> Finding | None:
                 f"others' {np.delete(waiting.duration_ns, at).mean() / 1e6:.3f} ms on average"
             ),
             f"the others wait {others.mean() / 1e6:.3f} ms each, rank {rank} {waiting.waited_ns[at] / 1e6:.3f} ms",
+            *idle,
             *doubts,
         ),
         lost_ns=lost_ns,

@@ -18,6 +18,11 @@ _COLLECT = "<built-in function collect>"
 _SUBJECT = "automatic garbage collection"
 
 
+def is_collection(name: str) -> bool:
+    """Whether an event of this name is a collection."""
+    return name in (_EVENT, _COLLECT)
+
+
 @dataclass(frozen=True, slots=True)
 class Collection:
     """One collection as the agent noted it, `start_ns` on the trace's clock; generation None if not noted."""
@@ -33,8 +38,7 @@ def judge_collections(view: HostView, *, noted: Sequence[Collection] | None = No
     `noted` are the agent's collections of the training thread; None says that nobody noted them, an empty sequence that
     there were none. Without notes and without recorded events a long silence of the host is a guess of low confidence.
     """
-    names = (_EVENT, _COLLECT)
-    recorded = view.named(lambda name: name in names, view.host)
+    recorded = view.named(is_collection, view.host)
     columns = view.columns
     starts_ns = np.concatenate((columns.start_ns[recorded], _array(noted, "start_ns")))
     ends_ns = starts_ns + np.concatenate((columns.duration_ns[recorded], _array(noted, "duration_ns")))

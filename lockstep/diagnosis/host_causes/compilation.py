@@ -34,6 +34,11 @@ _ENGINE_PREFIX = "autograd::"
 _SHOWN = 3
 
 
+def is_compiling(name: str) -> bool:
+    """Whether an event of this name is a compiler at work."""
+    return _COMPILES.fullmatch(name) is not None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangingShapes:
     """An operator whose input shapes of a step were seen in no step before, in `new_steps` of `steps` steps."""
@@ -50,7 +55,7 @@ def judge_compilation(view: HostView) -> list[Finding] | NotJudged:
     """Return what compiling costs in the window, and whether changing shapes cause it."""
     if not (view.host | view.calls).any():
         return NotJudged(rule=COMPILATION, reason="no host events in the window")
-    compiles = view.named(lambda name: _COMPILES.fullmatch(name) is not None, view.host | view.calls)
+    compiles = view.named(is_compiling, view.host | view.calls)
     spans = view.spans(compiles)
     lost_ns = view.exposed(spans).measure_ns()
     cann_calls = np.count_nonzero(view.named(lambda name: _CANN_COMPILES in name, compiles))

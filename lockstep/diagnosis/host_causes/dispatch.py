@@ -80,7 +80,7 @@ def judge_dispatch(view: HostView) -> list[Finding] | NotJudged:
             cause=DISPATCH,
             ranks=view.ranks,
             evidence=(*told, *(_told(view, sequence) for sequence in sequences)),
-            subject=" + ".join(map(tidy, sequences[0].kernels)) if sequences else "small kernels",
+            subject=_names(sequences[0]) if sequences else "small kernels",
             lost_ns=max(lost_ns, fused_ns) if starved else fused_ns,
             confidence=HIGH if sequences and starved else MEDIUM,
         )
@@ -89,8 +89,12 @@ def judge_dispatch(view: HostView) -> list[Finding] | NotJudged:
 
 def _told(view: HostView, sequence: FusibleSequence) -> str:
     share = 100 * sequence.kernel_ns / sequence.wall_ns
-    names = " + ".join(map(tidy, sequence.kernels))
+    again = ", over and over" if len(sequence.unit) < len(sequence.kernels) else ""
     return (
         f"{len(sequence.kernels)} kernels {sequence.count} times, {sequence.idle_ns / 1e6:.1f} ms idle inside, "
-        f"{share:.0f} % of the time in kernels, {view.per_step(sequence.wall_ns)}: {names}"
+        f"{share:.0f} % of the time in kernels, {view.per_step(sequence.wall_ns)}: {_names(sequence)}{again}"
     )
+
+
+def _names(sequence: FusibleSequence) -> str:
+    return " + ".join(map(tidy, sequence.unit))

@@ -38,6 +38,13 @@ class FusibleSequence:
     kernel_ns: int
     idle_ns: int
 
+    @property
+    def unit(self) -> tuple[str, ...]:
+        """Return what comes again and again in it: the sequence itself, or the two or more kernels that it repeats."""
+        count = len(self.kernels)
+        periods = (each for each in range(2, count // 2 + 1) if self.kernels[each:] == self.kernels[: count - each])
+        return self.kernels[: next(periods, count)]
+
 
 @dataclass(frozen=True, slots=True)
 class _Line:

@@ -63,17 +63,18 @@ def own_ns_by_name(view: HostView, among: Mask) -> dict[str, int]:
 def places(view: HostView, calls: Events) -> list[Place]:
     """Return where each call was made.
 
-    Code is the stack that the call or an operator around it brings itself, else the frames around it on its thread.
+    Code is the stack that the call or an operator around it brings itself, else the frames around it on its thread:
+    the operating system's, for Ascend's profiler has Python's and CANN's rows of one thread in processes of their own.
     The user's frames go before all others.
     """
     columns = view.columns
     found = [Place()] * len(calls)
     shown = _Frames()
+    of_host = view.host & np.isin(columns.category, _codes(view, (PYTHON, OPERATOR)))
     for thread in np.unique(columns.thread[calls]).tolist():
         wanted = np.flatnonzero(columns.thread[calls] == thread)
-        callers = np.flatnonzero(
-            view.host & (columns.thread == thread) & np.isin(columns.category, _codes(view, (PYTHON, OPERATOR)))
-        )
+        alike = [code for code, (_, tid) in enumerate(columns.threads) if tid == columns.threads[thread][1]]
+        callers = np.flatnonzero(of_host & np.isin(columns.thread, alike))
         for at, around in _around(view, callers, calls[wanted]):
             found[wanted[at]] = _place(view, int(calls[wanted[at]]), around, shown)
     return found

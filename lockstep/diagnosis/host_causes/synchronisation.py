@@ -20,10 +20,11 @@ from lockstep.diagnosis.host_causes import thresholds as limits
 from lockstep.diagnosis.host_causes.nesting import Events, Place, places
 from lockstep.diagnosis.host_causes.view import HostView, measured_before
 from lockstep.diagnosis.verdict import HIGH, MEDIUM
-from lockstep.trace.columns import ABSENT, OPERATOR, Mask
+from lockstep.trace.columns import ABSENT, OPERATOR, Mask, Work
 from lockstep.trace.intervals import Intervals
 from lockstep.trace.launches import launches_of
 from lockstep.trace.names import tidy
+from lockstep.trace.waiting import SHORTEST_WAIT_NS
 
 SYNCHRONISATION = "synchronisation"
 _Key = TypeVar("_Key")
@@ -31,14 +32,24 @@ _Key = TypeVar("_Key")
 _WAITS = re.compile(r"(?:.*@)?(?:cu|cuda|hip|acl|aclrt)\w*Synchronize\w*")
 _COPIES = re.compile(r"(?:.*@)?(?:cu|cuda|hip|aclrt)Memcpy\w*")
 _LAUNCHES = re.compile(r"(?:.*@)?(?:cu|cuda|hip)\w*Launch\w*|(?:.*@)?launch|(?:.*@)?rtKernelLaunch\w*")
+_GRAPH_LAUNCHES = re.compile(r"(?:.*@)?(?:cu|cuda|hip)Graph(?:Exec)?Launch\w*")
+"""One call for all work of a graph."""
 _READS_BACK = re.compile(
     r"aten::(?:item|_local_scalar_dense|nonzero|is_nonzero|equal|masked_select|_unique2|unique_dim)"
     r"|<built-in method (?:item|tolist|numpy|cpu|nonzero|__bool__) of (?:Tensor|Parameter) object.*>"
 )
+_WAITING_OPERATORS = ("aten::_local_scalar_dense", "aten::nonzero")
+"""What reading back ends in: operators that wait, in traces of Ascend that hold no calls into its runtime (level 0)."""
 _BATCH_NORM = re.compile(r"SyncBatchNorm|sync_batch_norm|.*SyncBatchNorm\.forward")
+_SPARSE_VENDOR = "ascend"
 _PROFILERS = ("torch/profiler/", "torch/autograd/profiler.py")
 """The profiler waits for the device when it starts and ends: no call of the training."""
 _FINDINGS_MAX = 5
+
+
+def is_synchronising(name: str) -> bool:
+    """Whether an event of this name reads back, or is a call that waits for the device."""
+    return (_READS_BACK.fullmatch(name) or _WAITS.fullmatch(name)) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +67,9 @@ def judge_synchronisation(view: HostView) -> list[Finding] | NotJudged:
     """Return the calls that make the device run dry, those that cost most first, with the code that makes them."""
     if not view.has_device:
         return _judge_without_device(view)
-    if not view.calls.any():
-        return NotJudged(rule=SYNCHRONISATION, reason="the trace holds no calls into the device's runtime")
     calls = np.flatnonzero(_waits(view))
+    if not len(calls) and not view.calls.any():
+        return NotJudged(rule=SYNCHRONISATION, reason="the trace holds no calls into the device's runtime")
     if found := [*_launches_block(view, calls)]:
         return [*found, *_batch_norms(view)]
     groups = [group for group in _groups(view, calls) if view.share(group.lost_ns) >= limits.SYNC_RATIO.value]
@@ -74,7 +85,16 @@ def _waits(view: HostView) -> Mask:
     inside = launched[columns.end_ns[launched] <= columns.end_ns[launch[launched]]]
     done = np.zeros(len(columns), np.bool_)
     done[launch[inside]] = True
-    return waits | view.named(lambda name: _COPIES.fullmatch(name) is not None, view.calls & done)
+    waits |= view.named(lambda name: _COPIES.fullmatch(name) is not None, view.calls & done)
+    return waits if waits.any() or columns.about.vendor != _SPARSE_VENDOR else _waiting_operators(view)
+
+
+def _waiting_operators(view: HostView) -> Mask:
+    """Return the operators that read back and take longer than any does by itself."""
+    columns = view.columns
+    operators = view.host & (columns.category == columns.category_code(OPERATOR))
+    operators &= columns.duration_ns >= SHORTEST_WAIT_NS
+    return view.named(lambda name: name in _WAITING_OPERATORS, operators)
 
 
 def _groups(view: HostView, calls: Events) -> list[_Group]:
@@ -141,19 +161,49 @@ def _finding(view: HostView, group: _Group) -> Finding:
 
 
 def _launches_block(view: HostView, calls: Events) -> Iterator[Finding]:
-    """Tell launches that wait each for its kernel: CUDA_LAUNCH_BLOCKING or ASCEND_LAUNCH_BLOCKING is set."""
-    launches = np.count_nonzero(view.named(lambda name: _LAUNCHES.fullmatch(name) is not None, view.calls))
-    if not launches or len(calls) <= limits.SYNC_LAUNCH_RATIO.value * launches:
+    """Tell launches that wait each for its kernel: CUDA_LAUNCH_BLOCKING or ASCEND_LAUNCH_BLOCKING is set.
+
+    CUDA's own launches return late then, Ascend's are followed by a call that waits. Short kernels do not count for the
+    first: they end while a launch returns in any trace.
+    """
+    launches = np.flatnonzero(view.named(lambda name: _LAUNCHES.fullmatch(name) is not None, view.calls))
+    awaited, lasting = _own_kernels(view, launches)
+    limit = limits.SYNC_LAUNCH_RATIO.value
+    if lasting and len(awaited) > limit * lasting:
+        calls = awaited
+        told = f"{len(awaited)} of {lasting} launches of kernels above 10 us return when their kernel has ended"
+    elif len(launches) and len(calls) > limit * _launched(view, launches):
+        told = f"{len(calls)} waiting calls for {len(launches)} launches"
+    else:
         return
     yield Finding(
         bottleneck=CPU,
         cause=SYNCHRONISATION,
         ranks=view.ranks,
-        evidence=(f"{len(calls)} waiting calls for {launches} launches: blocking launches are switched on",),
+        evidence=(f"{told}: blocking launches are switched on",),
         subject="blocking launches",
         lost_ns=_sum(_idle_ns(view, _charged(view, calls))),
         confidence=MEDIUM,
     )
+
+
+def _own_kernels(view: HostView, launches: Events) -> tuple[Events, int]:
+    """Return the launches of one kernel above 10 us that return after it has ended, and how many such launches are."""
+    columns = view.columns
+    works = np.flatnonzero(view.device & (columns.work == Work.COMPUTE))
+    launch = launches_of(columns)[works]
+    count = np.bincount(launch[launch != ABSENT], minlength=len(columns))
+    lasts = np.isin(launch, launches) & (columns.duration_ns[works] >= limits.SMALL_KERNEL_NS.value)
+    lasts &= count[launch] == 1
+    works, launch = works[lasts], launch[lasts]
+    return np.sort(launch[columns.end_ns[works] <= columns.end_ns[launch]]), len(launch)
+
+
+def _launched(view: HostView, launches: Events) -> int:
+    """Return how many launches there would be if graphs launched their work one by one."""
+    graphs = view.named(lambda name: _GRAPH_LAUNCHES.fullmatch(name) is not None, view.calls)
+    launch = launches_of(view.columns)[view.device]
+    return len(launches) + int(np.count_nonzero(graphs[launch[launch != ABSENT]]))
 
 
 def _batch_norms(view: HostView) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.diagnosis.finding import COMPUTE, Finding, NotJudged
-from lockstep.diagnosis.roofline.kernel_counters import BLOCKS, KernelCounters
+from lockstep.diagnosis.roofline.kernel_counters import BLOCKS, KernelCounters, is_aicpu
 from lockstep.diagnosis.roofline.operands import ascend_operands
 from lockstep.diagnosis.roofline.thresholds import (
     ATTENTION_AXIS,
@@ -31,7 +31,7 @@ def find_aicpu(kernels: KernelCounters, rank: int) -> list[Finding] | NotJudged:
     """Return the operators that ran on the AICPU because the AI cores do not know their format, above 20 us each."""
     if not len(kernels):
         return NotJudged(rule=AICPU, reason="there is no kernel")
-    at = [place for place, core in enumerate(kernels.cores) if core.replace("_", "") == "AICPU"]
+    at = [place for place, core in enumerate(kernels.cores) if is_aicpu(core)]
     at = [place for place in at if kernels.duration_ns[place] > TASK_NS.value]
     if not at:
         return []

@@ -6,6 +6,7 @@ the vendors' figure of one device. What no vendor says is not here: an operator 
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from lockstep.contracts.peaks import peak_flops_per_second
 
@@ -103,6 +104,7 @@ def memory_bytes_per_second(device: str) -> tuple[float, str] | None:
     return None
 
 
+@lru_cache(maxsize=256)  # asked for each set of shapes; names come from traces, so not all of them are kept
 def roof_of(device: str, number_format: str) -> Roof | None:
     """Return the roof of a device as the framework names it, None if one of its two lines is unknown.
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.diagnosis.roofline.components import COMPONENTS, CUBE, VECTOR, ComponentTable, Ratios
+from lockstep.diagnosis.roofline.thresholds import PLAUSIBLE
 from lockstep.trace.ascend.kernels import Kernels
 
 _TIME_RATIOS = {
@@ -91,6 +92,11 @@ def kernel_counters_of(kernels: Kernels) -> KernelCounters:
     )
 
 
+def is_aicpu(core: str) -> bool:
+    """Return whether a task of this core ran on the AICPU, which has none of the components."""
+    return core.replace("_", "") == "AICPU"
+
+
 def component_table_of(kernels: KernelCounters, peaks_gb_per_s: Mapping[str, float] | None = None) -> ComponentTable:
     """Return R and U of the kernels, NaN for what this capture's group of counters does not hold.
 
@@ -99,6 +105,9 @@ def component_table_of(kernels: KernelCounters, peaks_gb_per_s: Mapping[str, flo
     time_ratio = [_greatest(kernels, _TIME_RATIOS[each.name]) for each in COMPONENTS]
     used = [_used(kernels, each.name, peaks_gb_per_s or {}) for each in COMPONENTS]
     ratio_NC, used_NC = np.stack(time_ratio, axis=1), np.stack(used, axis=1)
+    elsewhere_N = np.array([is_aicpu(each) for each in kernels.cores], np.bool_)
+    ratio_NC[elsewhere_N | (np.nan_to_num(ratio_NC) == 0).all(axis=1)] = np.nan  # no queue at all is no measurement
+    used_NC[elsewhere_N] = np.nan
     cube = COMPONENTS.index(CUBE)
     named = np.array([any(part in each.lower() for part in _MATRIX_TYPES) for each in kernels.types], np.bool_)
     uses_cube = named | (ratio_NC[:, cube] > 0) | (used_NC[:, cube] > 0)
@@ -108,7 +117,9 @@ def component_table_of(kernels: KernelCounters, peaks_gb_per_s: Mapping[str, flo
 def _used(kernels: KernelCounters, component: str, peaks: Mapping[str, float]) -> Ratios:
     if component in _WORK_RATIOS:
         parts = [each for name in _WORK_RATIOS[component] if (each := _of_duration(kernels, name)) is not None]
-        return np.nansum(parts, axis=0) if parts else np.full(len(kernels), np.nan)
+        if not parts:
+            return np.full(len(kernels), np.nan)
+        return np.where(np.isnan(parts).all(axis=0), np.nan, np.nansum(parts, axis=0))
     if component in peaks:
         found = [kernels.counters[name] for name in _BANDWIDTHS.get(component, ()) if name in kernels.counters]
         if found:
@@ -125,13 +136,16 @@ def _greatest(kernels: KernelCounters, names: tuple[str, ...]) -> Ratios:
 def _of_duration(kernels: KernelCounters, name: str) -> Ratios | None:
     """Return a ratio of the core's time as one of the task's duration.
 
-    A core's time above the duration is that of another unit (older files sum over blocks): the ratio is taken as it is.
+    One that is none (negative, above 1 by more than rounding) was not measured. A core's time above the duration is
+    that of another unit (older files sum over blocks): the ratio is taken as it is.
     """
     if name not in kernels.counters:
         return None
     core_us = kernels.counters.get("aiv_time(us)" if name.startswith("aiv_") else "aicore_time(us)")
     ratio = kernels.counters[name]
+    ratio = np.where((ratio >= 0) & (ratio <= PLAUSIBLE.value), ratio, np.nan)
     if core_us is None:
         return ratio
-    part = core_us * 1e3 / np.maximum(kernels.duration_ns, 1)
-    return np.where((part > 0) & (part <= 1), ratio * part, ratio)
+    with np.errstate(over="ignore"):  # a damaged file's time is infinite then, so not of the duration
+        part = core_us * 1e3 / np.maximum(kernels.duration_ns, 1)
+    return np.asarray(ratio * np.where((part > 0) & (part <= 1), part, 1.0), np.float64)

@@ -185,12 +185,14 @@ def _of_ranks(where: Named, raw: msgspec.Raw, form: Any, *, of_rank: bool) -> It
 
 def ns_of_ms(values: list[float]) -> NDArray[np.int64]:
     """Return ms as int64 ns, ABSENT where unknown or no time of a capture."""
-    return durations_ns(np.array(values, np.float64) * _US_PER_MS)
+    with np.errstate(over="ignore"):  # what is infinite then is no duration
+        return durations_ns(np.array(values, np.float64) * _US_PER_MS)
 
 
 def bytes_of_mb(values: list[float]) -> NDArray[np.int64]:
     """Return MB as bytes, ABSENT where unknown."""
-    moved = np.array(values, np.float64) * _BYTES_PER_MB
+    with np.errstate(over="ignore"):  # what is infinite then is not known
+        moved = np.array(values, np.float64) * _BYTES_PER_MB
     known = np.isfinite(moved) & (moved >= 0) & (moved < 2.0**62)
     found: NDArray[np.int64] = np.where(known, np.rint(np.where(known, moved, 0)).astype(np.int64), ABSENT)
     return found

@@ -19,6 +19,7 @@ from lockstep.diagnosis.communication_causes.vendor_collectives import collectiv
 from lockstep.diagnosis.communication_causes.waiting import group_waiting, transmission_ns
 from lockstep.diagnosis.finding import NotJudged
 from lockstep.trace.ascend.communication import load_communication
+from lockstep.trace.intervals import Intervals
 
 MS = 1_000_000
 WINDOW_NS = 100 * MS
@@ -96,11 +97,29 @@ def test_retransmission_takes_four_seconds(taken_ns, found):
 def test_contention_of_sdma_with_computation():
     """Below 14.4 GB/s beside computation; the same alone, or unknown, is none."""
     rows = [("SDMA", 100 * MS, 10 * MS), ("SDMA", 180 * MS, 10 * MS), ("SDMA", 50 * MS, 10 * MS)]
-    (finding,) = find_link_contention(transfers(*rows, beside=[True, True, False]))
+    (finding,) = find_link_contention(transfers(*rows, beside=[True, True, False]), WINDOW_NS)
     assert finding.cause == "communication_contention"
     assert "1 of 2 SDMA transfers" in finding.evidence[0]
-    assert find_link_contention(transfers(*rows, beside=[False, True, False])) == []
-    assert isinstance(find_link_contention(transfers(*rows)), NotJudged)
+    assert find_link_contention(transfers(*rows, beside=[False, True, False]), WINDOW_NS) == []
+    assert find_link_contention(transfers(*rows, beside=[True, True, False]), 1000 * WINDOW_NS) == []
+    assert isinstance(find_link_contention(transfers(*rows), WINDOW_NS), NotJudged)
+
+
+@pytest.mark.parametrize(("alone_gb_per_s", "causes"), [(18, ["communication_contention"]), (9, ["slow_link"])])
+def test_a_link_that_is_slow_alone_as_well_is_no_contention(alone_gb_per_s, causes):
+    """9 GB/s beside computation: contention where transfers alone have 18 GB/s, the link where they have 9 as well."""
+    rows = [("SDMA", 90 * MS, 10 * MS)] * 3 + [("SDMA", alone_gb_per_s * 10 * MS, 10 * MS)] * 3
+    moved = transfers(*rows, packets=[(0, 1000, 90)], beside=[True] * 3 + [False] * 3)
+    found = [*judge_links(moved, WINDOW_NS), *find_link_contention(moved, WINDOW_NS)]
+    assert [each.cause for each in found] == causes
+    assert bool(find_small_packets(moved, WINDOW_NS)) == (causes == ["slow_link"])
+
+
+def test_a_transfer_that_was_tried_again_does_not_make_the_link_slow():
+    """One of 4 s among transfers at full speed is retransmission; where all take as long the link is slow as well."""
+    long, usual = ("RDMA", 64 * MS, 4_500 * MS), ("RDMA", 64 * MS, 5 * MS)
+    assert judge_links(transfers(long, *[usual] * 8), 5_000 * MS) == []
+    assert [each.cause for each in judge_links(transfers(long), 5_000 * MS)] == ["slow_link"]
 
 
 def test_misaligned_packets_on_a_slow_link():
@@ -120,6 +139,18 @@ def operator(elapse_ms, transit_ms, size_mb) -> dict:
     }
     times = {"Start Timestamp(us)": 1695115378810042.5, "Elapse Time(ms)": elapse_ms, "Transit Time(ms)": 0}
     return {"Communication Time Info": times, "Communication Bandwidth Info": {"HCCS": link}}
+
+
+@pytest.mark.parametrize(("computed_ms", "beside"), [((0, 80), False), ((0, 105), True), ((90, 200), True)])
+def test_transfers_end_with_their_collectives(tmp_path, computed_ms, beside):
+    """121 ms of which the last 32.6 move data: what computes while the collective waits is not beside the transfer."""
+    path = tmp_path / "communication.json"
+    path.write_text(json.dumps({"step1": {"collective": {"hcom_allReduce__170_1_1@42": operator(121.0, 32.6, 622)}}}))
+    communication = load_communication(path)
+    begin_ns, end_ns = (int(communication.start_ns[0]) + ms * MS for ms in computed_ms)
+    computing = Intervals(np.array([begin_ns]), np.array([end_ns]))
+    assert link_transfers_of(communication, 0, computing).beside_compute.tolist() == [beside]
+    assert link_transfers_of(communication, 0).beside_compute is None
 
 
 def test_a_vendors_file_as_transfers_and_collectives(tmp_path):

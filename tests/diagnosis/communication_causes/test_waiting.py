@@ -17,6 +17,7 @@ from lockstep.diagnosis.communication_causes.waiting import (
     waited_ns,
 )
 from lockstep.diagnosis.finding import NotJudged
+from lockstep.trace.intervals import Intervals
 from tests.diagnosis.communication_causes.made import DP, MS, job, rank_of
 
 NAN = float("nan")
@@ -193,3 +194,58 @@ def test_even_transmissions_are_no_finding():
     table = match_collectives(job(steps([0, 0, 0, 0]), 9 * MS, transit=[8 * MS] * 5))
     assert judge_transmission(table, WINDOW_NS) == []
     assert table.groups[0] == DP
+
+
+@pytest.mark.parametrize(("computed_ms", "lost_ms"), [(0, 60), (40, 20), (60, None)])
+def test_waiting_beside_computation_costs_nothing(computed_ms, lost_ms):
+    """Who waits in a collective and computes meanwhile loses the rest only; ranks of unknown computation all of it."""
+    table = match_collectives(job(steps([0, 0, 60, 0]), 4 * MS))
+    start_ns = table.start_ns[:, 0]
+    busy = Intervals(start_ns, start_ns + computed_ms * MS)
+    told = judge_waiting(table, WINDOW_NS, dict.fromkeys((0, 1, 3), busy))
+    assert [finding.lost_ns for finding in told] == ([] if lost_ms is None else [5 * lost_ms * MS])
+    assert group_waiting(table, {0: busy})[0].lost_ns[2] == 5 * (60 - computed_ms) * MS
+
+
+def _two_by_two(compute_ms, *, tensor_ms=(4, 4)):
+    """Return four ranks that compute, meet in pairs (0, 1) and (2, 3), and then in pairs (0, 2) and (1, 3)."""
+    tensor, data = (("tp0", (0, 1)), ("tp1", (2, 3))), (("dp0", (0, 2)), ("dp1", (1, 3)))
+    spans, groups, numbers = ([[] for _ in range(4)] for _ in range(3))
+    at_ms = [0] * 4
+    for step in range(5):
+        at_ms = [at + compute for at, compute in zip(at_ms, compute_ms, strict=True)]
+        for pairs, lasting_ms in ((tensor, tensor_ms), (data, (4, 4))):
+            for group, lasts in zip(pairs, lasting_ms, strict=True):
+                end = max(at_ms[rank] for rank in group[1]) + lasts
+                for rank in group[1]:
+                    spans[rank].append((at_ms[rank] * MS, (end - at_ms[rank]) * MS))
+                    groups[rank].append(group)
+                    numbers[rank].append(step)
+                    at_ms[rank] = end + 1
+    return match_collectives(
+        [rank_of(rank, spans[rank], groups=groups[rank], numbers=numbers[rank]) for rank in range(4)]
+    )
+
+
+def test_who_waits_elsewhere_first_is_no_slow_rank():
+    """Rank 2 comes late to rank 0 because it waited for rank 3: only rank 3 is named, in both of its groups."""
+    table = _two_by_two([40, 40, 40, 60])
+    found = judge_waiting(table, 400 * MS)
+    assert {(finding.ranks, finding.subject) for finding in found} == {((3,), "tp1"), ((3,), "dp1")}
+    ratios = {each.group[0]: each.compute_ratio for each in group_waiting(table)}
+    assert ratios["dp0"] == pytest.approx(0)
+    assert ratios["dp1"] == pytest.approx(1 - 52 / 62)
+
+
+def test_a_slow_link_of_one_group_makes_no_slow_rank_in_another():
+    """Ranks 2 and 3 come late to the others from transmitting to each other: nobody computes longer."""
+    assert judge_waiting(_two_by_two([40] * 4, tensor_ms=(4, 30)), 400 * MS) == []
+
+
+def test_other_groups_collectives_beside_computation_are_computing():
+    """Who computes while a collective of another group runs has computed."""
+    table = _two_by_two([40, 40, 40, 60])
+    rows = table.rows_of(("tp1", (2, 3)))
+    busy = Intervals(table.start_ns[rows, 2], table.start_ns[rows, 2] + table.duration_ns[rows, 2])
+    ratios = {each.group[0]: each.compute_ratio for each in group_waiting(table, {2: busy})}
+    assert ratios["dp0"] == pytest.approx(1 - (42 + 66) / 2 / 66)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.diagnosis.host_causes.fusible import _candidates, _line, fusible_sequences
+from lockstep.diagnosis.host_causes.fusible import FusibleSequence, _candidates, _line, fusible_sequences
 from tests.diagnosis.host_causes.scenes import copy, kernel, view
 
 SLOT_US = 10
@@ -29,6 +29,15 @@ def test_the_longest_sequence_holds_most_and_its_parts_are_not_told_again():
     """A kernel counts in one sequence only."""
     (found,) = fusible_sequences(_line_of("abcdXabcdYabcdZabcdVabcdW"))
     assert (found.kernels, found.count) == (("a", "b", "c", "d"), 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "unit"),
+    [("ab", "ab"), ("abcabcabca", "abc"), ("abab", "ab"), ("aaaaa", "aa"), ("aab", "aab"), ("abcab", "abcab")],
+)
+def test_what_a_sequence_repeats_is_its_unit(text, unit):
+    """Ten kernels of a loop over three are told as those three; a sequence that comes back once is no loop."""
+    assert FusibleSequence(tuple(text), 5, 1, 1, 1).unit == tuple(unit)
 
 
 def test_what_remains_of_a_shared_part_is_told_apart():

@@ -49,6 +49,17 @@ def test_frames_that_have_ended_are_no_callers():
     assert _place(events) == [Place()]
 
 
+def test_callers_in_another_process_of_the_same_thread_count():
+    """Ascend's profiler has Python's and CANN's rows of one thread of the system in processes of their own."""
+    events = [
+        frame(TRAIN, 0, 100, thread=(100, 437)),
+        span("aten::item", 10, 50, thread=(100, 437)),
+        call("AscendCL@aclrtSynchronizeStream", 20, 10, thread=(200, 437)),
+        call("AscendCL@aclrtSynchronizeStream", 20, 10, thread=(200, 438)),
+    ]
+    assert _place(events) == [Place("aten::item", TRAIN), Place()]
+
+
 @pytest.mark.parametrize(
     "stack", ["lib/x.py(1): g;\r\n/home/u/train.py(12): step", "lib/x.py(1): g\ntrain.py(12): step"]
 )

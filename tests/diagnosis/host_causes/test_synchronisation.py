@@ -3,6 +3,7 @@ import pytest
 from lockstep.diagnosis.finding import NotJudged
 from lockstep.diagnosis.host_causes.synchronisation import SYNCHRONISATION, judge_synchronisation
 from lockstep.diagnosis.verdict import HIGH, MEDIUM
+from lockstep.trace.columns import TraceAbout
 from tests.diagnosis.host_causes.scenes import call, copy, frame, kernel, span, view
 
 TRAIN = "train.py(12): step"
@@ -28,6 +29,27 @@ def test_a_call_is_charged_with_the_idle_time_that_follows_from_it():
     assert finding.lost_ns == 30_000 + 3000
     assert finding.subject == f"aten::item in {TRAIN}"
     assert any("1 calls of cudaStreamSynchronize hold the host" in each for each in finding.evidence)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "wait_us", "found"), [("ascend", 120, True), ("ascend", 90, False), ("", 120, False)]
+)
+def test_operators_wait_where_no_calls_are_recorded(vendor, wait_us, found):
+    """Ascend's level 0 has operators and kernels alone: reading back that lasts waits for the device."""
+    events = [
+        frame(TRAIN, 0, wait_us + 20),
+        span("aten::item", 5, wait_us + 10),
+        span("aten::_local_scalar_dense", 10, wait_us),
+        kernel("gemm", 0, wait_us),
+        kernel("next", wait_us + 40, 500),
+    ]
+    answer = judge_synchronisation(view(events, wait_us + 540, about=TraceAbout(vendor=vendor)))
+    if found:
+        (finding,) = answer
+        assert finding.subject == f"aten::item in {TRAIN}"
+        assert finding.lost_ns == 40_000
+    else:
+        assert isinstance(answer, NotJudged)
 
 
 def test_calls_from_one_place_are_one_finding():
@@ -103,6 +125,37 @@ def test_blocking_launches_are_one_finding():
     (finding,) = judge_synchronisation(view(events, 200))
     assert finding.subject == "blocking launches"
     assert finding.lost_ns == 9 * 15_000 + 10_000
+
+
+@pytest.mark.parametrize(
+    ("kernel_us", "returned_us", "found"), [(30, 40, True), (30, 5, False), (3, 12, False), (10, 18, True)]
+)
+def test_launches_that_return_after_their_kernel_block(kernel_us, returned_us, found):
+    """CUDA_LAUNCH_BLOCKING has no call of its own: each launch lasts as long as its kernel, if that lasts at all."""
+    events = []
+    for at in range(10):
+        begin = at * 50
+        events += [
+            call("cudaLaunchKernel", begin, returned_us, correlation=at + 1),
+            kernel("k", begin + 6, kernel_us, correlation=at + 1),
+        ]
+    findings = judge_synchronisation(view(events, 500))
+    assert [finding.subject for finding in findings] == ["blocking launches"] * found
+    if found:
+        assert findings[0].evidence[0].startswith("10 of 10 launches")
+        assert findings[0].lost_ns == 10 * (50 - kernel_us) * 1000
+
+
+def test_a_graphs_launch_stands_for_all_its_kernels():
+    """One wait a step beside one launch of a graph of 20 kernels: no launch blocks."""
+    events = []
+    for at in range(5):
+        begin = at * 300
+        events.append(call("cudaGraphLaunch", begin, 5, correlation=at + 1))
+        events += [kernel("k", begin + 10 + each * 11, 10, correlation=at + 1) for each in range(20)]
+        events.append(call("cudaStreamSynchronize", begin + 5, 226))
+    (finding,) = judge_synchronisation(view(events, 1500))
+    assert finding.subject == "cudaStreamSynchronize"
 
 
 @pytest.mark.parametrize(("count", "named"), [(20, False), (21, True)])

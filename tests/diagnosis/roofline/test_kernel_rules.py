@@ -74,6 +74,30 @@ def test_ratios_are_of_the_core_and_the_operator_lasts_longer():
     assert np.nanmax(component_table_of(made(("MatMul", "AI_CORE", 100), counters=counters)).time_ratio) == 0.9
 
 
+def test_what_ran_on_no_core_has_no_components():
+    """The AICPU has no queues, and one of a core's is always active: zeros in its place are no measurement."""
+    queues = ("aic_mac", "aiv_vec", "aic_scalar", "aic_mte1", "aic_mte2", "aiv_mte3", "aic_fixpipe")
+    counters = {f"{name}_ratio": [0, 0, 0.3] for name in queues}
+    kernels = made(("Unique2", "AI_CPU", 900), ("Lost", "AI_CORE", 50), ("MatMulV3", "AI_CORE", 50), counters=counters)
+    table = component_table_of(kernels)
+    assert np.isnan(table.time_ratio[:2]).all()
+    assert classify(table).bound.tolist() == [
+        Bound.UNDECIDED,
+        Bound.UNDECIDED,
+        Bound.INSUFFICIENT_PARALLELISM,
+    ]
+
+
+@pytest.mark.parametrize("damaged", [-0.1, 1.06, 1e308, np.inf])
+def test_what_is_no_ratio_was_not_measured(damaged):
+    """A damaged cell costs its kernel the component, never a utilisation above 100 %."""
+    counters = {"aic_mac_fp16_ratio": [damaged, 1.04], "aic_mac_ratio": [damaged, 1.04], "aicore_time(us)": [1e308, 40]}
+    table = component_table_of(made(("MatMul", "AI_CORE", 50), ("MatMul", "AI_CORE", 50), counters=counters))
+    assert np.isnan(table.time_ratio[0]).all()
+    assert np.isnan(table.utilisation[0]).all()
+    assert table.utilisation[1, 0] == pytest.approx(1.04 * 40 / 50)
+
+
 def test_counted_work_decides_a_bound(kernels):
     """mac_fp16_ratio 0.893 of 1456.97 us in a task of 1478.18 us is a cube at 88 %: compute bound."""
     counters = {
