@@ -48,7 +48,8 @@ bench-detect: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.detect_cost
 
 # Beside HolisticTraceAnalysis, which is installed into build/hta; with what loading, storing and localising cost. Three
-# minutes; `python -m benchmarks.trace_bench --large` reads 1 GB too: five minutes more, and 6 GB of memory for the peer.
+# minutes; `python -m benchmarks.trace_bench --large` reads 1 GB too: up to ten minutes of CPU for the peer (`--peer-limit`),
+# and 6 GB of memory.
 bench-trace: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.trace_bench
 

@@ -20,13 +20,13 @@ from typing import Any
 from benchmarks.exporter_cost import make_record, open_rings
 from benchmarks.intracard_fit import Point, error_ratio, fit, predict_s
 from benchmarks.intracard_rank import GATHER, GLOO, SCATTER
-from exporter.ring_file import RingFile
+from exporter.reading.ring_file import RingFile
 from lockstep.contracts.records import RECORD_STRUCT
 from lockstep.intracard import CSC, RING
 from lockstep.intracard.group import SLOT_BYTES
 from lockstep.intracard.mesh import LOOKS
-from lockstep.simulator.collectives import Link
-from lockstep.simulator.intracard import (
+from lockstep.simulator.hardware.collectives import Link
+from lockstep.simulator.hardware.intracard import (
     SUNWAY,
     bandwidth_large,
     csc_bandwidth,

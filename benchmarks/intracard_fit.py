@@ -14,8 +14,8 @@ from itertools import combinations
 import numpy as np
 
 from lockstep.intracard import CSC, RING
-from lockstep.simulator.collectives import Link
-from lockstep.simulator.intracard import csc_bandwidth, ring_bandwidth
+from lockstep.simulator.hardware.collectives import Link
+from lockstep.simulator.hardware.intracard import csc_bandwidth, ring_bandwidth
 
 BANDWIDTH = {CSC: csc_bandwidth, RING: ring_bandwidth}
 

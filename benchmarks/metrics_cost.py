@@ -46,8 +46,8 @@ from coordinator.app import EXPOSITIONS, EXPOSITIONS_MAX, metrics
 from coordinator.collector import SnapshotCollector as CoordinatorCollector
 from coordinator.snapshot import Snapshot
 from dashboards import catalogue
-from exporter.app import make_app
-from exporter.collector import SnapshotCollector as ExporterCollector
+from exporter.exposing.app import make_app
+from exporter.exposing.collector import SnapshotCollector as ExporterCollector
 from lockstep.serving.exposition import render
 from tests.support import servers
 

@@ -12,8 +12,8 @@ from alerts.policy import Site
 from coordinator.decide.incidents import Incident
 from coordinator.snapshot import RunSnapshot, Snapshot, Suspect
 from dashboards import foreign
+from exporter.exposing.snapshot import NodeSnapshot, RankView, RunView
 from exporter.host_watch import HostTotals, NodeLoad
-from exporter.snapshot import NodeSnapshot, RankView, RunView
 from lockstep.contracts.facts import RankFacts
 from lockstep.contracts.limits import SUSPECTS_MAX
 from lockstep.contracts.metrics import BY_NAME, CATALOGUE, FLAGS, PROFILE_STATES, STEP_BUCKETS_SECONDS, Metric

@@ -30,9 +30,9 @@ from benchmarks.simulator_measured import (
     seconds,
 )
 from lockstep.contracts.errors import LockstepError
-from lockstep.simulator.calibrate import Observation, calibrate
-from lockstep.simulator.cluster import Cluster
-from lockstep.simulator.clusters import dgx_a100
+from lockstep.simulator.calibration.calibrate import Observation, calibrate
+from lockstep.simulator.hardware.cluster import Cluster
+from lockstep.simulator.hardware.clusters import dgx_a100
 
 VTRAIN_BUDGET_RATIO = 0.06
 PUBLISHED_BUDGET_RATIO = 0.10

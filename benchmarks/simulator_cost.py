@@ -14,16 +14,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count, islice
 
-from lockstep.simulator import fabric, plan, symmetry
-from lockstep.simulator.cluster import Cluster
-from lockstep.simulator.clusters import dgx_a100, hc2
-from lockstep.simulator.model import FULL, ModelSpec
-from lockstep.simulator.preset import Degrees, preset
-from lockstep.simulator.schedule import Schedule
+from lockstep.simulator.hardware import symmetry
+from lockstep.simulator.hardware.cluster import Cluster
+from lockstep.simulator.hardware.clusters import dgx_a100, hc2
+from lockstep.simulator.lowering import fabric, plan
+from lockstep.simulator.models.model import FULL, ModelSpec
+from lockstep.simulator.models.transformers import gpt
+from lockstep.simulator.models.vision import vgg19
 from lockstep.simulator.simulate import Options, simulate
-from lockstep.simulator.transformers import gpt
-from lockstep.simulator.tree import StrategyTree
-from lockstep.simulator.vision import vgg19
+from lockstep.simulator.strategy.preset import Degrees, preset
+from lockstep.simulator.strategy.schedule import Schedule
+from lockstep.simulator.strategy.tree import StrategyTree
 
 ROUNDS = 7
 WHAT_IFS = 1000

@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from benchmarks.simulator_tables import Row, Table, read_table
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.peaks import peak_flops_per_second
-from lockstep.simulator.calibrate import Observation
-from lockstep.simulator.cluster import Cluster
-from lockstep.simulator.clusters import dgx_a100, dgx_h100, dgx_v100
-from lockstep.simulator.model import HALF_GRADIENTS
-from lockstep.simulator.preset import Degrees, preset
-from lockstep.simulator.schedule import Schedule
+from lockstep.simulator.calibration.calibrate import Observation
+from lockstep.simulator.hardware.cluster import Cluster
+from lockstep.simulator.hardware.clusters import dgx_a100, dgx_h100, dgx_v100
+from lockstep.simulator.models.model import HALF_GRADIENTS
+from lockstep.simulator.models.transformers import gpt
 from lockstep.simulator.simulate import Options, simulate
-from lockstep.simulator.transformers import gpt
-from lockstep.simulator.tree import NONE
+from lockstep.simulator.strategy.preset import Degrees, preset
+from lockstep.simulator.strategy.schedule import Schedule
+from lockstep.simulator.strategy.tree import NONE
 
 _ROOT = Path(__file__).resolve().parents[1]
 COMMITTED = _ROOT / "tests" / "simulator" / "data"

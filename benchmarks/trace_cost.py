@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.traces_made import write_repeated
 from lockstep.contracts.codec import encode
 from lockstep.trace.calls import build_calls
-from lockstep.trace.load import load_trace
+from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.store import read_columns, write_columns
 from lockstep.trace.summarise import summarise_trace
 

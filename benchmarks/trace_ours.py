@@ -14,7 +14,7 @@ from lockstep.trace.columns import TraceColumns
 from lockstep.trace.critical_path.path import ranked
 from lockstep.trace.critical_path.walk import PathFinder
 from lockstep.trace.hta_view import view_device
-from lockstep.trace.load import load_trace
+from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.prepared import prepare
 from lockstep.trace.step_breakdown import break_down_steps
 

@@ -12,21 +12,21 @@ from pathlib import Path
 
 from aiohttp import web
 
-from exporter.app import make_app
-from exporter.batches import Batcher
-from exporter.captures import Captures
+from exporter.capturing.captures import Captures
+from exporter.capturing.control import ControlWriter, OrderJob
+from exporter.capturing.summarise import Summariser, TraceJob
 from exporter.config import ExporterConfig
-from exporter.control import ControlWriter, OrderJob
 from exporter.counts import Counts
+from exporter.exposing.app import make_app
+from exporter.exposing.snapshot import NodeSnapshot, take_snapshot
 from exporter.host_watch import HostWatch, find_targets
-from exporter.positions import Positions, load_positions, save_positions
-from exporter.publisher import Publisher
-from exporter.rings import Reading, Rings
-from exporter.silence import announcement, watch
-from exporter.snapshot import NodeSnapshot, take_snapshot
-from exporter.spool import Spool
-from exporter.summarise import Summariser, TraceJob
-from exporter.tracks import RunTrack
+from exporter.reading.positions import Positions, load_positions, save_positions
+from exporter.reading.rings import Reading, Rings
+from exporter.reading.silence import announcement, watch
+from exporter.reading.tracks import RunTrack
+from exporter.sending.batches import Batcher
+from exporter.sending.publisher import Publisher
+from exporter.sending.spool import Spool
 from lockstep.contracts import topics
 from lockstep.contracts.codec import encode
 from lockstep.contracts.control import OrderAnswer, answer_to_json

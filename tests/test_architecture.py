@@ -46,6 +46,34 @@ _WAY["coordinator.page"] = {*ARROWS["coordinator"], "coordinator", *_WAY}
 _WAY["coordinator.api"] = {*ARROWS["coordinator"], "coordinator", *_WAY}
 ARROWS |= _WAY
 ARROWS["coordinator"] |= set(_WAY)
+# The simulator's, from the ground up; who may import the simulator may import each of them.
+_SIMULATOR = {
+    "lockstep.simulator.models": {"lockstep.contracts"},
+    "lockstep.simulator.hardware": {"lockstep.contracts"},
+}
+_SIMULATOR["lockstep.simulator.strategy"] = {"lockstep.contracts", *_SIMULATOR}
+_SIMULATOR["lockstep.simulator.lowering"] = {"lockstep.contracts", *_SIMULATOR}
+_SIMULATOR["lockstep.simulator.execution"] = {"lockstep.contracts", *_SIMULATOR}
+# The exporter's: each knows the rings and the files at the top, and nobody else.
+_NODE = {
+    "exporter.reading": {"lockstep.contracts", "exporter"},
+    "exporter.host_watch": {"lockstep.contracts", "exporter", "exporter.reading"},
+    "exporter.sending": {"lockstep.contracts", "lockstep.serving", "exporter", "exporter.reading"},
+    "exporter.capturing": {*ARROWS["exporter"], "exporter", "exporter.reading", "exporter.host_watch"},
+    "exporter.exposing": {
+        "lockstep.contracts",
+        "lockstep.serving",
+        "exporter",
+        "exporter.reading",
+        "exporter.host_watch",
+    },
+}
+ARROWS["exporter"] |= set(_NODE)
+for allowed in (*ARROWS.values(), *_NODE.values()):
+    if "lockstep.simulator" in allowed:
+        allowed.update(_SIMULATOR)
+ARROWS["lockstep.simulator"] |= set(_SIMULATOR)
+ARROWS |= _NODE | _SIMULATOR
 ARROWS["lockstep.cli"] = {*ARROWS, "lockstep.cli"} - {"lockstep.cli"}
 
 # Third-party packages by room; agent and contracts get none but these.
@@ -55,6 +83,7 @@ THIRD_PARTY = {
     "lockstep.agent": {"torch"},
     "lockstep.trace": {"numpy", "msgspec", "pyarrow"},
     "lockstep.simulator": {"numpy"},
+    **{room: {"numpy"} for room in _SIMULATOR},
     "lockstep.diagnosis": {"numpy"},
     "lockstep.doctor": set(),
     "lockstep.intracard": {"numpy"},
@@ -120,14 +149,19 @@ def test_imports_follow_the_arrows(path):
 @pytest.mark.parametrize(
     ("name", "target"),
     [
-        ("exporter/app.py", "coordinator.state"),
-        ("coordinator/app.py", "exporter.rings"),
+        ("exporter/exposing/app.py", "coordinator.state"),
+        ("coordinator/app.py", "exporter.reading.rings"),
         ("lockstep/contracts/ring.py", "lockstep.agent.ring"),
         ("lockstep/contracts/ring.py", "msgspec"),
         ("lockstep/agent/ring.py", "numpy"),
-        ("lockstep/trace/load.py", "lockstep.diagnosis"),
+        ("lockstep/trace/kineto/load.py", "lockstep.diagnosis"),
         ("lockstep/simulator/simulate.py", "lockstep.diagnosis"),
         ("lockstep/simulator/simulate.py", "pandas"),
+        ("lockstep/simulator/models/model.py", "lockstep.simulator.hardware.cluster"),
+        ("lockstep/simulator/lowering/plan.py", "lockstep.simulator.execution.executor"),
+        ("lockstep/simulator/execution/events.py", "lockstep.simulator.forecast"),
+        ("exporter/reading/rings.py", "exporter.sending.publisher"),
+        ("exporter/exposing/app.py", "exporter.capturing.captures"),
         ("coordinator/app.py", "lockstep.cli.main"),
         ("coordinator/settings/policy.py", "coordinator.detect.findings"),
         ("coordinator/detect/judge.py", "coordinator.decide.state"),

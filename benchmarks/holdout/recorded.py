@@ -20,7 +20,7 @@ from coordinator.detect.findings import SLOW_RANK
 from coordinator.record.replay import replay, topology_of
 from coordinator.record.steplog import StepLog
 from coordinator.settings.policy import Policy
-from lockstep.trace.load import load_trace
+from lockstep.trace.kineto.load import load_trace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

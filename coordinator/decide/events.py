@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from lockstep.contracts.domains import Topology
     from lockstep.contracts.messages import ProfileAnswer, TraceSummary
     from lockstep.diagnosis import Diagnosis
-    from lockstep.simulator.measured import OperatorTimes, Window
-    from lockstep.simulator.online import OnlineModel
-    from lockstep.simulator.repair import Fault
+    from lockstep.simulator.calibration.measured import OperatorTimes, Window
+    from lockstep.simulator.calibration.online import OnlineModel
+    from lockstep.simulator.calibration.repair import Fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ incident do not count either, and while the run is slower as a whole nobody does
 from typing import TYPE_CHECKING, NamedTuple
 
 from coordinator.decide import events as ev
-from lockstep.simulator.measured import OperatorTimes, mean_times, operator_times
+from lockstep.simulator.calibration.measured import OperatorTimes, mean_times, operator_times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,7 +18,7 @@ from coordinator.expected.healthy import WINDOW_STEPS, HealthySteps, KeptWindow
 from coordinator.expected.regained import loss_of
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.metrics import EXPECTED_STATES
-from lockstep.simulator.repair import COMPUTING, FLOOR, LINK, RANK, Fault
+from lockstep.simulator.calibration.repair import COMPUTING, FLOOR, LINK, RANK, Fault
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from coordinator.intake.timeline import StepRow
     from coordinator.settings.specs import SpecText
     from lockstep.contracts.domains import Topology
-    from lockstep.simulator.measured import OperatorTimes, Window
-    from lockstep.simulator.online import OnlineModel
+    from lockstep.simulator.calibration.measured import OperatorTimes, Window
+    from lockstep.simulator.calibration.online import OnlineModel
 
 UNSPECIFIED, WAITING, FITTING, KNOWN, REFUSED = EXPECTED_STATES
 _NEWS_RATIO = 0.1  # by which what an incident costs must have moved for its repair to be predicted again

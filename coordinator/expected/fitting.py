@@ -4,14 +4,14 @@ import logging
 from typing import TYPE_CHECKING
 
 from lockstep.contracts.errors import ConfigError
-from lockstep.simulator.online import OnlineModel, Setup, fit
-from lockstep.simulator.repair import Fault, Gain
-from lockstep.simulator.repair import predict_gain as predict
+from lockstep.simulator.calibration.online import OnlineModel, Setup, fit
+from lockstep.simulator.calibration.repair import Fault, Gain
+from lockstep.simulator.calibration.repair import predict_gain as predict
 from lockstep.simulator.spec import load_spec
 
 if TYPE_CHECKING:
     from coordinator.settings.specs import SpecText
-    from lockstep.simulator.measured import OperatorTimes, Window
+    from lockstep.simulator.calibration.measured import OperatorTimes, Window
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from lockstep.contracts.errors import MalformedError
-from lockstep.simulator.measured import OperatorTimes, Window
+from lockstep.simulator.calibration.measured import OperatorTimes, Window
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

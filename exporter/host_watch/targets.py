@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from exporter.host_watch.reading import Target
-from exporter.tracks import FINISHED, RunTrack
+from exporter.reading.tracks import FINISHED, RunTrack
 from lockstep.contracts.errors import MalformedError
 
 

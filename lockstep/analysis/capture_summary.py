@@ -12,8 +12,8 @@ from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import RankFinding, TraceSummary
 from lockstep.diagnosis.finding import Finding
 from lockstep.diagnosis.host_causes import Collection
-from lockstep.trace.load import load_trace
-from lockstep.trace.notes import read_notes
+from lockstep.trace.kineto.load import load_trace
+from lockstep.trace.kineto.notes import read_notes
 from lockstep.trace.summarise import empty_summary, summarise_columns
 
 FINDINGS_MAX = 8

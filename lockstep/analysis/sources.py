@@ -19,7 +19,7 @@ from lockstep.trace.ascend.communication import load_communication
 from lockstep.trace.ascend.discover import DEPTH_MAX, ENTRIES_MAX, OUTPUT_FOLDERS, AscendOutput, discover, kind_of
 from lockstep.trace.ascend.rank import load_rank_kernels, load_rank_trace
 from lockstep.trace.columns import ABSENT, TraceColumns
-from lockstep.trace.load import load_trace
+from lockstep.trace.kineto.load import load_trace
 
 _Table = TypeVar("_Table")
 

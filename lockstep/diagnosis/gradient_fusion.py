@@ -17,8 +17,8 @@ from lockstep.contracts.errors import MalformedError
 from lockstep.diagnosis.communication_causes.collectives import RankCollectives, collectives_of
 from lockstep.diagnosis.communication_causes.matching import match_collectives
 from lockstep.diagnosis.communication_causes.waiting import transmission_ns
-from lockstep.simulator.collectives import ALL_REDUCE
 from lockstep.simulator.fusion import Gradient, Task
+from lockstep.simulator.hardware.collectives import ALL_REDUCE
 from lockstep.trace.columns import ABSENT, OPERATOR, TraceColumns, Work
 from lockstep.trace.launches import launches_of
 from lockstep.trace.steps import Steps, find_steps, windows_of

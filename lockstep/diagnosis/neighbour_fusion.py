@@ -14,8 +14,8 @@ from lockstep.diagnosis.communication_causes.collectives import RankCollectives,
 from lockstep.diagnosis.evidence import ms
 from lockstep.diagnosis.finding import Finding, NotJudged
 from lockstep.diagnosis.roofline.devices import memory_bytes_per_second
-from lockstep.simulator.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Link
-from lockstep.simulator.intracard import fused_seconds, unfused_seconds
+from lockstep.simulator.hardware.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Link
+from lockstep.simulator.hardware.intracard import fused_seconds, unfused_seconds
 
 _HALVES = {ALL_GATHER: 1, REDUCE_SCATTER: 1, ALL_REDUCE: 2}
 _GIGA = 1e9

@@ -7,14 +7,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.simulator.chunks import Part
-from lockstep.simulator.cluster import Device
-from lockstep.simulator.coarse import Inside
-from lockstep.simulator.executor import Timeline
-from lockstep.simulator.graph import COMPUTE, Graph
-from lockstep.simulator.memory import peak_bytes
-from lockstep.simulator.program import RankClass
-from lockstep.simulator.symmetry import Partition
+from lockstep.simulator.execution.executor import Timeline
+from lockstep.simulator.hardware.cluster import Device
+from lockstep.simulator.hardware.symmetry import Partition
+from lockstep.simulator.lowering.chunks import Part
+from lockstep.simulator.lowering.coarse import Inside
+from lockstep.simulator.lowering.graph import COMPUTE, Graph
+from lockstep.simulator.lowering.program import RankClass
+from lockstep.simulator.strategy.memory import peak_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lockstep.simulator.coarse import Inside
-from lockstep.simulator.executor import Timeline, execute
+from lockstep.simulator.execution.executor import Timeline, execute
 from lockstep.simulator.forecast import Job
-from lockstep.simulator.graph import COMPUTE, FEATURE, GRADIENT, SENDING
-from lockstep.simulator.program import RankClass
-from lockstep.simulator.schedule import FORWARD
+from lockstep.simulator.lowering.coarse import Inside
+from lockstep.simulator.lowering.graph import COMPUTE, FEATURE, GRADIENT, SENDING
+from lockstep.simulator.lowering.program import RankClass
 from lockstep.simulator.spec import JobSpec
+from lockstep.simulator.strategy.schedule import FORWARD
 
 QUEUES = {COMPUTE: "compute", FEATURE: "feature", GRADIENT: "gradient", SENDING: "send"}
 FORWARD_PASS, BACKWARD_PASS, UPDATE = "forward", "backward", "optimizer"

@@ -11,16 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.contracts.errors import ConfigError
-from lockstep.simulator.cluster import Cluster, Device
-from lockstep.simulator.drawing import build_graph
-from lockstep.simulator.executor import execute
+from lockstep.simulator.execution.drawing import build_graph
+from lockstep.simulator.execution.executor import execute
 from lockstep.simulator.forecast import Forecast, Job, forecast
-from lockstep.simulator.mesh import Mesh
-from lockstep.simulator.plan import Plan, plan_of
-from lockstep.simulator.program import RankClass
-from lockstep.simulator.schedule import Schedule, passes_by_stage
-from lockstep.simulator.symmetry import Partition, collapse, no_collapse
-from lockstep.simulator.tree import StrategyTree
+from lockstep.simulator.hardware.cluster import Cluster, Device
+from lockstep.simulator.hardware.symmetry import Partition, collapse, no_collapse
+from lockstep.simulator.lowering.plan import Plan, plan_of
+from lockstep.simulator.lowering.program import RankClass
+from lockstep.simulator.strategy.mesh import Mesh
+from lockstep.simulator.strategy.schedule import Schedule, passes_by_stage
+from lockstep.simulator.strategy.tree import StrategyTree
 
 DDP_BUCKET_BYTES = 25 * 2**20
 """What PyTorch's DistributedDataParallel puts in a bucket unless told otherwise."""

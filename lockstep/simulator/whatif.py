@@ -8,7 +8,7 @@ from typing import Any
 from lockstep.contracts.errors import LockstepError
 from lockstep.simulator.forecast import Forecast
 from lockstep.simulator.spec import JobSpec
-from lockstep.simulator.tree import FULL, NONE, SELECTIVE
+from lockstep.simulator.strategy.tree import FULL, NONE, SELECTIVE
 
 OnDone = Callable[[int, int | None], None]
 """Hears how many alternatives are done, and of how many; None where that is not known."""

@@ -8,7 +8,7 @@ from lockstep.contracts.errors import LocalError, MalformedError
 from lockstep.contracts.messages import CallNode, TraceSummary
 from lockstep.trace.calls import build_calls, collectives
 from lockstep.trace.columns import TraceColumns
-from lockstep.trace.load import load_trace
+from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.tree import ROOT, CallTree
 
 NODE_MIN_RATIO = 0.005

@@ -16,9 +16,9 @@ from lockstep.agent.capture import budget
 from lockstep.agent.capture.recording import STEP_MARK
 from lockstep.contracts.control import ANSWER_STATES, answer_from_json, order_to_json
 from lockstep.contracts.records import Flag
-from lockstep.trace.load import load_trace
+from lockstep.trace.kineto.load import load_trace
+from lockstep.trace.kineto.notes import read_notes
 from lockstep.trace.names import GC_KIND
-from lockstep.trace.notes import read_notes
 from lockstep.trace.summarise import summarise_trace
 from tests.agent.orders import ControlBlock, make_order
 from tests.agent.rings import unaccounted_ns

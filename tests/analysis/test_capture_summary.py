@@ -7,7 +7,7 @@ from lockstep.analysis.rank import analyse_rank
 from lockstep.contracts.codec import encode
 from lockstep.contracts.limits import SUMMARY_WIRE_MAX_BYTES
 from lockstep.diagnosis.finding import Finding, NotJudged
-from lockstep.trace.load import load_trace
+from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.patterns import decode_patterns
 from tests.trace.traces import RECORDING
 

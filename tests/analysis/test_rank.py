@@ -12,7 +12,7 @@ from lockstep.analysis.rank import RankAnalysis, analyse_rank, renumbered, with_
 from lockstep.diagnosis.host_causes import HostSamples
 from lockstep.trace.ascend.communication import load_communication
 from lockstep.trace.columns import ANNOTATION, KERNEL, OPERATOR, PYTHON, RUNTIME, CollectiveArguments, Work
-from lockstep.trace.load import load_trace
+from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.patterns import Resource, Samples
 from tests.analysis.job import BASE_NS, MS, SLEEP, rank_columns
 from tests.trace.ascend.recordings import TABLES

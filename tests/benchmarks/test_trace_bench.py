@@ -22,7 +22,7 @@ from benchmarks.trace_bench import (
 )
 from benchmarks.trace_parts import Part, parts_of
 from benchmarks.traces_made import write_repeated
-from lockstep.trace.load import load_trace
+from lockstep.trace.kineto.load import load_trace
 
 
 def _cost(load_s, peak_mb, *more, failure=""):

@@ -13,7 +13,7 @@ from lockstep.cli.simulation.picture import ROWS_MAX, timeline_picture
 from lockstep.simulator.lanes import timeline_of
 from lockstep.simulator.spec import load_spec
 from lockstep.trace.columns import Work
-from lockstep.trace.load import load_trace
+from lockstep.trace.kineto.load import load_trace
 from tests.support.browser import chromium
 
 KEYS = {

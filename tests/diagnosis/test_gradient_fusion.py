@@ -6,7 +6,7 @@ import pytest
 from lockstep.contracts.errors import MalformedError
 from lockstep.diagnosis.fusion_plans import plans_of
 from lockstep.diagnosis.gradient_fusion import StepGradients, SummingLink, fit_link, gradients_of
-from lockstep.trace.load import load_trace
+from lockstep.trace.kineto.load import load_trace
 from tests.trace.traces import RECORDING, document, event, write
 
 US = 1000

@@ -8,8 +8,8 @@ from lockstep.diagnosis.finding import Finding, NotJudged
 from lockstep.diagnosis.neighbour_fusion import fusion_saving, with_fusion_gain
 from lockstep.diagnosis.parallelism import POOR_OVERLAP
 from lockstep.diagnosis.remedies import advise_finding, table
-from lockstep.simulator.collectives import ALL_GATHER, ALL_REDUCE, SEND
-from lockstep.simulator.intracard import fusion_gain_ratio
+from lockstep.simulator.hardware.collectives import ALL_GATHER, ALL_REDUCE, SEND
+from lockstep.simulator.hardware.intracard import fusion_gain_ratio
 
 A100 = "NVIDIA A100-SXM4-80GB"
 GROUP = ("tp", (0, 1, 2, 3))

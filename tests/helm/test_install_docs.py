@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import coordinator.app
-import exporter.app
+import exporter.exposing.app
 from coordinator.settings.config import CoordinatorConfig
 from exporter.config import ExporterConfig
 from lockstep.cli.main import build_parser

@@ -4,13 +4,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from lockstep.simulator.board import Flow
-from lockstep.simulator.cluster import Cluster, Device, Level
-from lockstep.simulator.collectives import Link
-from lockstep.simulator.graph import COMPUTE, FEATURE, Graph
-from lockstep.simulator.mesh import Mesh
-from lockstep.simulator.model import FULL, ModelSpec, Module, Operator, Read
-from lockstep.simulator.tree import StrategyTree
+from lockstep.simulator.hardware.cluster import Cluster, Device, Level
+from lockstep.simulator.hardware.collectives import Link
+from lockstep.simulator.lowering.board import Flow
+from lockstep.simulator.lowering.graph import COMPUTE, FEATURE, Graph
+from lockstep.simulator.models.model import FULL, ModelSpec, Module, Operator, Read
+from lockstep.simulator.strategy.mesh import Mesh
+from lockstep.simulator.strategy.tree import StrategyTree
 
 UNIT = Device(name="unit", flops_per_second=1.0, memory_bytes_per_second=1e30, memory_bytes=1e30)
 """A device that computes one FLOP a second and has all the memory there is."""

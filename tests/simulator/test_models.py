@@ -2,8 +2,8 @@
 
 import pytest
 
-from lockstep.simulator.transformers import gpt, llama, moe
-from lockstep.simulator.vision import from_profile, resnet50, vgg19
+from lockstep.simulator.models.transformers import gpt, llama, moe
+from lockstep.simulator.models.vision import from_profile, resnet50, vgg19
 
 SC21 = [
     (2304, 24, 24, 1.65),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.simulator.sharing import Shares, fair_rates
+from lockstep.simulator.execution.sharing import Shares, fair_rates
 from tests.simulator.jobs import flow
 
 CAPACITY = (1.0, 2.0, 0.5, 4.0, 1.0)

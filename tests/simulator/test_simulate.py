@@ -8,17 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.contracts.errors import ConfigError
-from lockstep.simulator.chunks import compile_chunks
-from lockstep.simulator.clusters import A100, dgx_a100, hc1, hc2, hermes
-from lockstep.simulator.collectives import ALL_REDUCE, HIERARCHICAL
-from lockstep.simulator.executor import execute
-from lockstep.simulator.memory import in_flight
-from lockstep.simulator.model import FULL
-from lockstep.simulator.preset import Degrees, preset
-from lockstep.simulator.schedule import Schedule, passes
+from lockstep.simulator.execution.executor import execute
+from lockstep.simulator.hardware.clusters import A100, dgx_a100, hc1, hc2, hermes
+from lockstep.simulator.hardware.collectives import ALL_REDUCE, HIERARCHICAL
+from lockstep.simulator.lowering.chunks import compile_chunks
+from lockstep.simulator.models.model import FULL
+from lockstep.simulator.models.transformers import gpt, moe
+from lockstep.simulator.models.vision import vgg19
 from lockstep.simulator.simulate import Options, compile_job, simulate
-from lockstep.simulator.transformers import gpt, moe
-from lockstep.simulator.vision import vgg19
+from lockstep.simulator.strategy.memory import in_flight
+from lockstep.simulator.strategy.preset import Degrees, preset
+from lockstep.simulator.strategy.schedule import Schedule, passes
 
 SMALL = gpt(layers=4, hidden=1024, heads=16, sequence=512, vocabulary=1024)
 EXPERTS = moe(layers=4, hidden=512, heads=8, sequence=256, ffn=1024, experts=4, vocabulary=1024)

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.contracts.errors import LockstepError, MalformedError
-from lockstep.simulator.clusters import hc2
-from lockstep.simulator.model import FULL
-from lockstep.simulator.preset import Degrees, preset
-from lockstep.simulator.schedule import Schedule
+from lockstep.simulator.hardware.clusters import hc2
+from lockstep.simulator.models.model import FULL
+from lockstep.simulator.models.transformers import gpt
 from lockstep.simulator.simulate import Options, simulate
 from lockstep.simulator.spec import load_spec
-from lockstep.simulator.transformers import gpt
+from lockstep.simulator.strategy.preset import Degrees, preset
+from lockstep.simulator.strategy.schedule import Schedule
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "simulator"
 SPEC = """\

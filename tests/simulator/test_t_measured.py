@@ -19,12 +19,12 @@ from benchmarks.simulator_measured import (
     read_vtrain,
     seconds,
 )
-from lockstep.simulator.calibrate import Observation, calibrate, with_parameters
-from lockstep.simulator.clusters import dgx_a100, hc2
-from lockstep.simulator.preset import Degrees, preset
-from lockstep.simulator.schedule import Schedule
+from lockstep.simulator.calibration.calibrate import Observation, calibrate, with_parameters
+from lockstep.simulator.hardware.clusters import dgx_a100, hc2
+from lockstep.simulator.models.transformers import gpt
 from lockstep.simulator.simulate import Options, simulate
-from lockstep.simulator.transformers import gpt
+from lockstep.simulator.strategy.preset import Degrees, preset
+from lockstep.simulator.strategy.schedule import Schedule
 
 GIB = 2**30
 

@@ -1,7 +1,7 @@
 import pytest
 
 from lockstep.trace.calls import build_calls, collectives
-from lockstep.trace.load import load_trace
+from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.tree import ROOT
 from tests.trace.traces import BASE_NS, RECORDING, document, event, write
 

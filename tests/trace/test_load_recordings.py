@@ -9,7 +9,7 @@ import pytest
 
 from lockstep.trace.columns import ABSENT, PYTHON, Work
 from lockstep.trace.intervals import common, merged
-from lockstep.trace.load import load_trace
+from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.store import read_columns, write_columns
 from tests.trace.made import differences
 from tests.trace.traces import RECORDING, SHARED, SHARED_TRACES

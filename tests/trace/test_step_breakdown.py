@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.trace.columns import ANNOTATION, COPY, FILL, KERNEL, OPERATOR, PYTHON, RUNTIME, Work
-from lockstep.trace.load import load_trace
+from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.prepared import prepare
 from lockstep.trace.step_breakdown import Breakdown, StepAccount, break_down_steps
 from tests.trace.made import columns_of, made

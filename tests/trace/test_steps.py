@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from lockstep.trace.columns import ABSENT, ANNOTATION, DEVICE_ANNOTATION, KERNEL, OPERATOR, PYTHON, RUNTIME
-from lockstep.trace.load import load_trace
+from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.steps import StepSource, bind_to_steps, find_steps, step_at, training_thread, windows_of
 from tests.trace.made import columns_of, made
 from tests.trace.traces import RECORDING

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lockstep.contracts.errors import ContractVersionError, MalformedError
 from lockstep.trace import store
 from lockstep.trace.columns import KERNEL, OPERATOR, SYNC, CollectiveArguments, SyncArguments, TraceAbout, Work
-from lockstep.trace.load import load_trace
+from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.store import read_columns, write_columns
 from tests.trace.made import columns_of, differences, made
 from tests.trace.traces import RECORDING

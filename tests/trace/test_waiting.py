@@ -1,7 +1,7 @@
 import pytest
 
 from lockstep.trace.calls import build_calls
-from lockstep.trace.load import load_trace
+from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.waiting import WAIT_NAME
 from tests.trace.traces import RECORDING, document, event, write
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from lockstep.diagnosis.roofline.formats import item_bytes
 from lockstep.diagnosis.roofline.launches import launching_operators
 from lockstep.diagnosis.roofline.operands import Tensor, parse_operands
-from lockstep.simulator.collectives import (
+from lockstep.simulator.hardware.collectives import (
     ALL_GATHER,
     ALL_REDUCE,
     ALL_TO_ALL,

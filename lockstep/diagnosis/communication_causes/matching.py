@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.diagnosis.communication_causes.collectives import Group, RankCollectives
-from lockstep.simulator.collectives import SEND
+from lockstep.simulator.hardware.collectives import SEND
 from lockstep.trace.columns import ABSENT
 
 SHIFT_MAX = 64

@@ -16,7 +16,7 @@ from lockstep.diagnosis.communication_causes.thresholds import (
 )
 from lockstep.diagnosis.finding import COMMUNICATION, Finding, NotJudged
 from lockstep.diagnosis.verdict import MEDIUM
-from lockstep.simulator.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from lockstep.simulator.hardware.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from lockstep.trace.columns import ABSENT
 from lockstep.trace.intervals import merged
 

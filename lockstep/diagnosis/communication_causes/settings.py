@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from lockstep.diagnosis.finding import COMMUNICATION, Finding, NotJudged
 from lockstep.diagnosis.verdict import HIGH, MEDIUM
-from lockstep.trace.about import NETWORK_PREFIXES
+from lockstep.trace.kineto.about import NETWORK_PREFIXES
 
 NETWORK = "network_configuration"
 _OWN = ("_HOST", "_SOCKET_IFNAME", "_IB_HCA", "_IF_IP", "_WHITELIST_FILE", "_DEBUG_FILE", "_TOPO_FILE", "_PORT")

@@ -6,9 +6,9 @@ from math import prod
 from typing import Any
 
 from lockstep.contracts.limits import WORLD_SIZE_MAX
-from lockstep.simulator.cluster import Cluster, Device, Level
-from lockstep.simulator.clusters import CLUSTERS
-from lockstep.simulator.collectives import Link
+from lockstep.simulator.hardware.cluster import Cluster, Device, Level
+from lockstep.simulator.hardware.clusters import CLUSTERS
+from lockstep.simulator.hardware.collectives import Link
 from lockstep.simulator.spec.check import nearest
 from lockstep.simulator.spec.machine import DEVICES, LINK, SIZED
 from lockstep.simulator.spec.text import Places

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from lockstep.contracts.limits import WORLD_SIZE_MAX
-from lockstep.simulator.collectives import ALGORITHMS, HIERARCHICAL, KINDS, SEND
-from lockstep.simulator.model import FULL, HALF_GRADIENTS, MIXED
-from lockstep.simulator.schedule import ORDERS
+from lockstep.simulator.hardware.collectives import ALGORITHMS, HIERARCHICAL, KINDS, SEND
+from lockstep.simulator.models.model import FULL, HALF_GRADIENTS, MIXED
 from lockstep.simulator.simulate import DDP_BUCKET_BYTES
 from lockstep.simulator.spec.field import (
     BLOCKS_MAX,
@@ -31,8 +30,9 @@ from lockstep.simulator.spec.field import (
     flag,
 )
 from lockstep.simulator.spec.machine import CALIBRATION, CLUSTER
-from lockstep.simulator.tree import FULL as RECOMPUTE_ALL
-from lockstep.simulator.tree import MEMORY_ITEMS, NONE, SELECTIVE
+from lockstep.simulator.strategy.schedule import ORDERS
+from lockstep.simulator.strategy.tree import FULL as RECOMPUTE_ALL
+from lockstep.simulator.strategy.tree import MEMORY_ITEMS, NONE, SELECTIVE
 
 _MICRO_BATCHES_MAX = 65_536
 

@@ -13,20 +13,20 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from lockstep.contracts.errors import ConfigError
-from lockstep.simulator.calibrate import with_parameters
-from lockstep.simulator.cluster import Cluster
+from lockstep.simulator.calibration.calibrate import with_parameters
 from lockstep.simulator.forecast import Forecast, Job
-from lockstep.simulator.mesh import Mesh
-from lockstep.simulator.model import ModelSpec
-from lockstep.simulator.preset import Degrees, preset
-from lockstep.simulator.schedule import Schedule
+from lockstep.simulator.hardware.cluster import Cluster
+from lockstep.simulator.models.model import ModelSpec
 from lockstep.simulator.simulate import Options, compile_job, simulate
 from lockstep.simulator.spec.check import check, nearest
 from lockstep.simulator.spec.cluster import RANK_LEVEL, build_cluster
 from lockstep.simulator.spec.fields import SPECIFICATION
 from lockstep.simulator.spec.model import apply_overrides, build_model, check_size, schedule_of
 from lockstep.simulator.spec.text import Path, Places, read_yaml
-from lockstep.simulator.tree import StrategyTree
+from lockstep.simulator.strategy.mesh import Mesh
+from lockstep.simulator.strategy.preset import Degrees, preset
+from lockstep.simulator.strategy.schedule import Schedule
+from lockstep.simulator.strategy.tree import StrategyTree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,9 @@ import inspect
 from types import MappingProxyType
 
 from lockstep.contracts.limits import WORLD_SIZE_MAX
-from lockstep.simulator import clusters
-from lockstep.simulator.calibrate import START
-from lockstep.simulator.cluster import Device
+from lockstep.simulator.calibration.calibrate import START
+from lockstep.simulator.hardware import clusters
+from lockstep.simulator.hardware.cluster import Device
 from lockstep.simulator.spec.field import (
     CHOICE,
     INTEGER,
@@ -133,7 +133,7 @@ CALIBRATION = {
         help="numbers fitted to measured steps; they replace the cluster's",
         fields={
             name: amount(
-                _PARAMETERS.get(name, "see lockstep.simulator.calibrate"),
+                _PARAMETERS.get(name, "see lockstep.simulator.calibration.calibrate"),
                 "",
                 None,
                 above=0.0 if name in _DIVISORS else None,

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.contracts import limits
-from lockstep.trace.about import network_variables
 from lockstep.trace.ascend import tracks
 from lockstep.trace.ascend.about import AscendSettings
 from lockstep.trace.ascend.classes import Threads, classes_of, threads_of
@@ -30,6 +29,7 @@ from lockstep.trace.columns import (
     TraceColumns,
     Work,
 )
+from lockstep.trace.kineto.about import network_variables
 from lockstep.trace.source import TraceSource
 
 _NO_SETTINGS = AscendSettings()

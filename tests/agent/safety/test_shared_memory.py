@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.ring_file import RingFile
+from exporter.reading.ring_file import RingFile
 from lockstep.agent.identity import Identity, make_header
 from lockstep.agent.ring import RingWriter
 from lockstep.contracts import ring as layout
@@ -36,7 +36,7 @@ KILLED = """
     import os, random, signal, sys
     from contextlib import suppress
     from pathlib import Path
-    from exporter.ring_file import RingFile
+    from exporter.reading.ring_file import RingFile
     from lockstep.agent.ring import RingWriter
     from lockstep.contracts.errors import MalformedError
     from lockstep.contracts.records import RECORD_FIELDS, RECORD_STRUCT

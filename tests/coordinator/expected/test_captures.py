@@ -11,11 +11,11 @@ from coordinator.expected.fitting import fit_model
 from coordinator.expected.healthy import KeptWindow, kept_from_json, kept_to_json
 from coordinator.store import Store
 from lockstep.contracts.errors import MalformedError
-from lockstep.simulator.measured import OperatorTimes
+from lockstep.simulator.calibration.measured import OperatorTimes
 from tests.coordinator.conftest import judged
 from tests.coordinator.expected.test_expectation import FAULTY, ROWS, TEXT, TOPOLOGY, Watch, answer, see
 from tests.coordinator.test_runs import NOW, two_nodes
-from tests.simulator.test_operator_split import share_of, summary_of
+from tests.simulator.calibration.test_operator_split import share_of, summary_of
 
 SPEC = """
 model:

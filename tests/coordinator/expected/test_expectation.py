@@ -17,7 +17,7 @@ from coordinator.settings.specs import SpecText
 from lockstep.contracts.domains import from_degrees, pack_ranks
 from lockstep.contracts.errors import ConfigError, MalformedError
 from lockstep.contracts.messages import GroupInfo
-from lockstep.simulator.measured import STEPS_MIN
+from lockstep.simulator.calibration.measured import STEPS_MIN
 from tests.coordinator.conftest import START_UNIX_S, announce, finding, judged
 from tests.coordinator.detect.ranks.test_slow_rank import DATA, recorded
 from tests.coordinator.scenarios import Scenario, generate

@@ -11,7 +11,7 @@ from coordinator.decide.incidents import AdviceItem, from_json, to_json
 from coordinator.effects import Effects
 from coordinator.expected.expectation import Expectation, fault_of
 from coordinator.expected.regained import loss_of
-from lockstep.simulator.repair import COMPUTING, FLOOR
+from lockstep.simulator.calibration.repair import COMPUTING, FLOOR
 from tests.coordinator.expected.test_expectation import JOB, TEXT, Watch, answer, see
 from tests.coordinator.scenarios import generate
 from tests.coordinator.test_runs import two_nodes

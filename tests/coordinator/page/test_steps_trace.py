@@ -10,7 +10,7 @@ from coordinator.page.steps_trace import RANKS_MAX, ranks_drawn, steps_trace
 from coordinator.runs import Runs
 from coordinator.settings.config import CoordinatorConfig
 from coordinator.settings.policy import Policy
-from lockstep.trace.load import load_trace
+from lockstep.trace.kineto.load import load_trace
 from tests.coordinator.test_runs import play, two_nodes
 from tests.coordinator.web import FAULTY
 

@@ -12,7 +12,7 @@ from lockstep.diagnosis.communication_causes.messages import misaligned
 from lockstep.diagnosis.communication_causes.vendor_collectives import collectives_of_communication
 from lockstep.diagnosis.communication_causes.waiting import group_waiting, judge_waiting
 from lockstep.trace.ascend.communication import load_communication
-from lockstep.trace.load import load_trace
+from lockstep.trace.kineto.load import load_trace
 from tests.trace.traces import SHARED
 
 pytestmark = pytest.mark.shared

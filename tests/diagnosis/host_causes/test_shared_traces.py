@@ -10,7 +10,7 @@ from lockstep.diagnosis.host_causes.data import PROCESSING, judge_loader
 from lockstep.diagnosis.host_causes.dispatch import judge_dispatch, launch_waits, small_kernels
 from lockstep.diagnosis.host_causes.fusible import fusible_sequences
 from lockstep.diagnosis.remedies import advise_finding
-from lockstep.trace.load import load_trace
+from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.steps import find_steps
 from tests.trace.traces import SHARED_TRACES
 

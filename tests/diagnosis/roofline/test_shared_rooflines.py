@@ -9,7 +9,7 @@ from lockstep.diagnosis.roofline.component_rules import judge_components, shares
 from lockstep.diagnosis.roofline.components import Bound, classify
 from lockstep.diagnosis.roofline.kernel_counters import component_table_of, kernel_counters_of
 from lockstep.trace.ascend.kernels import load_kernels
-from lockstep.trace.load import load_trace
+from lockstep.trace.kineto.load import load_trace
 from tests.trace.traces import SHARED
 
 pytestmark = pytest.mark.shared

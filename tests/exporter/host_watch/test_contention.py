@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from exporter.collector import SnapshotCollector
+from exporter.capturing.standing_worker import StandingWorker
 from exporter.config import ExporterConfig
 from exporter.counts import Counts
+from exporter.exposing.collector import SnapshotCollector
 from exporter.host_watch.targets import find_targets
 from exporter.host_watch.watch import HostWatch, look_at
-from exporter.rings import Rings
+from exporter.reading.rings import Rings
 from exporter.runtime import Exporter
-from exporter.standing_worker import StandingWorker
 from lockstep.contracts.messages import HostSpan, TraceSummary
 from lockstep.serving.exposition import render
 from tests.exporter.conftest import listening, running, until

@@ -4,7 +4,7 @@ import pytest
 
 from lockstep.trace.critical_path.path import PathClass, Why, ranked
 from lockstep.trace.critical_path.walk import PathFinder
-from lockstep.trace.load import load_trace
+from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.prepared import prepare
 from lockstep.trace.step_breakdown import break_down_steps
 from lockstep.trace.steps import windows_of

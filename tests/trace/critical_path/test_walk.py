@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from lockstep.trace.columns import ANNOTATION, COPY, KERNEL, OPERATOR, PYTHON, RUNTIME, SYNC, SyncArguments, Work
 from lockstep.trace.critical_path.path import PathClass, Why, ranked
 from lockstep.trace.critical_path.walk import PathFinder
-from lockstep.trace.load import load_trace
+from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.prepared import prepare
 from tests.trace.hta.comparison import CARRIED
 from tests.trace.made import columns_of, made

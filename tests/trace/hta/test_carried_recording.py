@@ -8,7 +8,7 @@ import pytest
 from lockstep.trace.columns import SYNC, Work
 from lockstep.trace.hta_view import device_pieces, view_device
 from lockstep.trace.intervals import merged
-from lockstep.trace.load import load_trace
+from lockstep.trace.kineto.load import load_trace
 from tests.trace.hta.comparison import CARRIED, EXPECTED, cut_to_us, ns, types_of
 
 EXPECTED_HERE = EXPECTED["benchmark"]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lockstep.trace.load import load_trace
+from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.patterns import (
     FunctionClass,
     PatternSummary,

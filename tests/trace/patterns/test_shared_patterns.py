@@ -3,7 +3,7 @@
 import pytest
 
 from lockstep.diagnosis.localisation import findings_of, gather, localise
-from lockstep.trace.load import load_trace
+from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.patterns import PatternSummary, decode_patterns, encode_patterns, summarise_patterns
 from lockstep.trace.patterns.wire import WIRE_MAX_BYTES
 from lockstep.trace.steps import find_steps

@@ -1,0 +1,181 @@
+"""Supervises the summaries: one trace at a time, with a limit of time, the worker's output checked like any input."""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from exporter.capturing.standing_worker import StandingWorker
+from exporter.capturing.summarise_worker import Job, failed_summary
+from exporter.capturing.traces import check_trace, trim_traces
+from exporter.config import ExporterConfig
+from exporter.counts import Counts
+from exporter.host_watch import HostWatch
+from lockstep.contracts import topics
+from lockstep.contracts.codec import decode_as
+from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.limits import PROFILE_STEPS_MAX, SUMMARY_WIRE_MAX_BYTES
+from lockstep.contracts.messages import HostSpan, TraceSummary
+
+_IDLE_S = 600.0  # after which the worker gives its 40 MB back; captures of one incident follow each other faster
+_JOBS_MAX = 256  # 4 runs of 64 ranks, each with one trace
+WORKER = (
+    sys.executable,
+    "-P",
+    "-m",
+    "exporter.capturing.summarise_worker",
+)  # -P: nothing from the directory we happen to be in
+
+
+@dataclass(frozen=True, slots=True)
+class TraceJob:
+    """A trace that a rank says it has written, and from when to when (CLOCK_MONOTONIC ns) it says that it reaches."""
+
+    run: str
+    directory: Path
+    rank: int
+    request_id: int
+    steps: int
+    span_ns: tuple[int, int] = (0, 0)
+
+
+class Summariser:
+    """A queue of traces and the task that works it off; belongs to the event loop.
+
+    `on_summary` gets exactly one summary per job, with `error` where there is none to give. `running_id` tells which
+    request of a run is being captured, so that traces still being written are not deleted. `host_watch` tells what the
+    node counted meanwhile. `idle_s` after the last trace the worker ends.
+    """
+
+    def __init__(
+        self,
+        config: ExporterConfig,
+        *,
+        counts: Counts,
+        on_summary: Callable[[TraceSummary], None],
+        running_id: Callable[[str], int | None],
+        host_watch: HostWatch | None = None,
+        worker: tuple[str, ...] = WORKER,
+        idle_s: float = _IDLE_S,
+    ) -> None:
+        self._config = config
+        self._counts = counts
+        self._on_summary = on_summary
+        self._running_id = running_id
+        self._host_watch = host_watch
+        limits = (str(config.summarise_memory_bytes), str(config.summarise_busy_ratio))
+        self._worker = StandingWorker((*worker, *limits), SUMMARY_WIRE_MAX_BYTES)
+        self._idle_s = idle_s
+        self._jobs: asyncio.Queue[TraceJob | None] = asyncio.Queue(_JOBS_MAX)
+        """None: no trace yet, but there will be."""
+        self._waiting: list[TraceJob] = []
+
+    def prepare(self) -> None:
+        """Have the worker ready for traces to come: what it imports takes longer than a trace."""
+        with contextlib.suppress(asyncio.QueueFull):
+            self._jobs.put_nowait(None)
+
+    def submit(self, job: TraceJob) -> None:
+        """Queue a trace."""
+        try:
+            self._jobs.put_nowait(job)
+        except asyncio.QueueFull:
+            self._fail(job, f"more than {_JOBS_MAX} traces wait to be summarised", self._host(job))
+        else:
+            self._waiting.append(job)
+
+    async def run(self) -> None:
+        """Work the queue off until cancelled; what waits then is answered with an error."""
+        try:
+            while True:
+                job = await self._next()
+                if job is None:
+                    await self._prepare()
+                    continue
+                await self._summarise(job)
+                self._waiting.remove(job)
+                self._trim(job)
+        finally:
+            for job in self._waiting:
+                self._fail(job, "the exporter stopped before the trace was summarised", self._host(job))
+            self._waiting.clear()
+            await self._worker.end()
+
+    async def _next(self) -> TraceJob | None:
+        if self._worker.is_running:
+            try:
+                async with asyncio.timeout(self._idle_s):
+                    return await self._jobs.get()
+            except TimeoutError:
+                await self._worker.end()
+        return await self._jobs.get()
+
+    async def _prepare(self) -> None:
+        with contextlib.suppress(MalformedError, TimeoutError):  # told with the first trace
+            async with asyncio.timeout(self._config.summarise_seconds):
+                await self._worker.ask(Job("", "", self._config.node_name, 0, 0, 0))
+
+    async def _summarise(self, job: TraceJob) -> None:
+        if self._host_watch is not None:
+            await self._host_watch.reach(job.span_ns[1])
+        host, trace_bytes = self._host(job), 0  # counted now: looks are forgotten while a large trace is read
+        try:
+            path, trace_bytes = check_trace(job.directory, job.request_id, job.rank)
+            summary = await self._work(job, path)
+        except MalformedError as error:
+            self._fail(job, str(error), host, trace_bytes)
+            return
+        if summary.error:
+            self._counts.reject("trace", f"run {job.run}, rank {job.rank}: {summary.error}")
+            summary = replace(summary, trace_bytes=summary.trace_bytes or trace_bytes)
+        self._on_summary(replace(summary, host=host))
+
+    def _host(self, job: TraceJob) -> HostSpan | None:
+        """Return what the node counted: true of a capture whose trace cannot be read, too."""
+        return None if self._host_watch is None else self._host_watch.span(job.run, job.rank, *job.span_ns)
+
+    async def _work(self, job: TraceJob, path: Path) -> TraceSummary:
+        """Run the worker and return its checked output.
+
+        Raises
+        ------
+        MalformedError
+            The worker failed, or said something else than a summary of this trace.
+        """
+        node, where = self._config.node_name, str(path)
+        try:
+            async with asyncio.timeout(self._config.summarise_seconds):
+                answer = await self._worker.ask(self._asked(job, where))
+        except TimeoutError:
+            limit = f"a summary within {self._config.summarise_seconds:g} s"
+            raise MalformedError("trace", where=where, got="no end", expected=limit) from None
+        if answer.code != 0:
+            got = f"worker ended with {answer.code}: {answer.complaint}"
+            raise MalformedError("trace", where=where, got=got, expected="a summary")
+        summary = decode_as(TraceSummary, topics.run_topic(job.run, topics.SUMMARY, node), answer.output)
+        about, asked = (summary.rank, summary.request_id), (job.rank, job.request_id)
+        if about != asked:
+            raise MalformedError("rank, request", where=where, got=about, expected=asked)
+        return summary
+
+    def _fail(self, job: TraceJob, reason: str, host: HostSpan | None, trace_bytes: int = 0) -> None:
+        """Answer with the reason, and with what is known of the capture all the same."""
+        self._counts.reject("trace", f"run {job.run}, rank {job.rank}: {reason}")
+        self._on_summary(replace(failed_summary(self._asked(job), reason, trace_bytes=trace_bytes), host=host))
+
+    def _asked(self, job: TraceJob, path: str = "") -> Job:
+        steps = min(max(job.steps, 0), PROFILE_STEPS_MAX)  # as a rank says; a receiver takes no more
+        pid = 0 if self._host_watch is None else self._host_watch.pid(job.run, job.rank)
+        return Job(path, job.run, self._config.node_name, job.rank, job.request_id, steps, pid)
+
+    def _trim(self, job: TraceJob) -> None:
+        in_use = {waiting.request_id for waiting in self._waiting if waiting.run == job.run}
+        running = self._running_id(job.run)
+        if running is not None:
+            in_use.add(running)
+        try:
+            trim_traces(job.directory, self._config.trace_keep_bytes, in_use)
+        except OSError as error:
+            self._counts.reject("trace", error)

@@ -1,0 +1,99 @@
+"""The exporter's HTTP server: everything it says is in the latest snapshot, and nothing can be changed through it."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+
+import lockstep
+from exporter.exposing.exposition import Page
+from exporter.exposing.snapshot import NodeSnapshot, RankView
+from lockstep.serving.exposition import CONTENT_TYPES, choose_form
+
+Latest = Callable[[], NodeSnapshot | None]
+"""Returns the latest snapshot, None before the first tick."""
+
+_REQUEST_MAX_BYTES = 4096  # no request here has a body
+_LANDING = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>Lockstep exporter</title></head><body>
+<h1>Lockstep exporter {version}</h1>
+<ul>
+<li><a href="/metrics">Metrics</a></li>
+<li><a href="/api/v1/ranks">Ranks on this node</a></li>
+<li><a href="/-/healthy">Healthy</a></li>
+<li><a href="/-/ready">Ready</a></li>
+</ul></body></html>
+"""
+_LATEST: web.AppKey[Latest] = web.AppKey("latest")
+_PAGE: web.AppKey[Page] = web.AppKey("page", Page)
+
+
+def make_app(latest: Latest, *, details: bool = True) -> web.Application:
+    """Return the application over a source of snapshots; without `details` its metrics are those of level minimal."""
+    app = web.Application(client_max_size=_REQUEST_MAX_BYTES)
+    app[_LATEST] = latest
+    app[_PAGE] = Page(details=details)
+    app.add_routes(
+        [
+            web.get("/", _landing),
+            web.get("/metrics", _metrics),
+            web.get("/-/healthy", _healthy),
+            web.get("/-/ready", _ready),
+            web.get("/api/v1/ranks", _ranks),
+        ]
+    )
+    app.on_response_prepare.append(_harden)
+    return app
+
+
+async def _harden(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers["X-Content-Type-Options"] = "nosniff"
+
+
+async def _landing(_: web.Request) -> web.Response:
+    return web.Response(text=_LANDING.format(version=lockstep.__version__), content_type="text/html")
+
+
+async def _healthy(_: web.Request) -> web.Response:
+    return web.Response(text="healthy\n")
+
+
+async def _ready(request: web.Request) -> web.Response:
+    if request.app[_LATEST]() is None:
+        return web.Response(status=503, text="not ready: no round over the rings is finished yet\n")
+    return web.Response(text="ready\n")
+
+
+async def _metrics(request: web.Request) -> web.Response:
+    snapshot = request.app[_LATEST]()
+    if snapshot is None:
+        return web.Response(status=503, text="not ready: no round over the rings is finished yet\n")
+    form = choose_form(",".join(request.headers.getall("Accept", [])))
+    # In a worker thread: 100 us per ten series would make the tick late on a node of many ranks.
+    body = await asyncio.to_thread(request.app[_PAGE].text, snapshot, form)
+    response = web.Response(body=body, headers={"Content-Type": CONTENT_TYPES[form]})
+    response.enable_compression()
+    return response
+
+
+async def _ranks(request: web.Request) -> web.Response:
+    snapshot = request.app[_LATEST]()
+    runs = snapshot.runs if snapshot is not None else ()
+    return web.json_response({"ranks": [_rank_to_json(run.run, rank) for run in runs for rank in run.ranks]})
+
+
+def _rank_to_json(run: str, rank: RankView) -> dict[str, Any]:
+    return {
+        "run": run,
+        "rank": rank.rank,
+        "local_rank": rank.local_rank,
+        "world_size": rank.world_size,
+        "hostname": rank.hostname,
+        "attempt": rank.attempt,
+        "state": rank.state,
+        "step": rank.last_step,
+        "steps": rank.steps,
+        "last_step_unix_ns": rank.last_step_unix_ns,
+        "heartbeat_unix_ns": rank.heartbeat_unix_ns,
+    }

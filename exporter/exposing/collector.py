@@ -1,0 +1,173 @@
+"""A snapshot as Prometheus families, exactly those of the catalogue; the one place where ns become seconds.
+
+Families are made anew for each snapshot, so the series of a rank that went are gone with it. A quantity that was never
+measured has no series; a counter of Lockstep itself has each of its label values from the start.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric as Family
+
+import lockstep
+from exporter.exposing.snapshot import NodeSnapshot, RankView
+from exporter.host_watch import HostTotals
+from exporter.reading.tracks import FAILED
+from lockstep.contracts.metrics import BY_NAME, CATALOGUE, FLAGS, PHASES, STEP_BUCKETS_SECONDS
+from lockstep.contracts.records import DOMAIN_KINDS, RECORD_INDEX
+
+_NS = 1e-9
+_P = "lockstep_exporter_"
+
+_TOTALS: dict[str, tuple[int, float]] = {
+    "lockstep_gc_collections_total": (RECORD_INDEX["gc_count"], 1.0),
+    "lockstep_gc_full_collections_total": (RECORD_INDEX["gc_full_count"], 1.0),
+    "lockstep_recompilations_total": (RECORD_INDEX["recompilations"], 1.0),
+    "lockstep_model_flops_total": (RECORD_INDEX["model_flops"], 1.0),
+    "lockstep_device_step_time_seconds_total": (RECORD_INDEX["device_step_ns"], _NS),
+    "lockstep_device_collective_time_seconds_total": (RECORD_INDEX["device_comm_ns"], _NS),
+    "lockstep_host_lead_seconds_total": (RECORD_INDEX["host_lead_ns"], _NS),
+    "lockstep_samples_total": (RECORD_INDEX["samples"], 1.0),
+    "lockstep_tokens_total": (RECORD_INDEX["tokens"], 1.0),
+    "lockstep_cpu_time_seconds_total": (RECORD_INDEX["cpu_ns"], _NS),
+    "lockstep_agent_time_seconds_total": (RECORD_INDEX["agent_ns"], _NS),
+}
+_ENUMERATED: dict[str, dict[str, tuple[int, float]]] = {
+    "lockstep_phase_time_seconds_total": {phase: (RECORD_INDEX[f"{phase}_ns"], _NS) for phase in PHASES},
+    "lockstep_collective_wait_seconds_total": {k: (RECORD_INDEX[f"{k}_wait_ns"], _NS) for k in DOMAIN_KINDS},
+    "lockstep_collective_time_seconds_total": {k: (RECORD_INDEX[f"{k}_comm_ns"], _NS) for k in DOMAIN_KINDS},
+    "lockstep_collective_bus_bytes_total": {k: (RECORD_INDEX[f"{k}_bus_bytes"], 1.0) for k in DOMAIN_KINDS},
+    "lockstep_collective_bytes_total": {kind: (RECORD_INDEX[f"{kind}_bytes"], 1.0) for kind in DOMAIN_KINDS},
+    "lockstep_collectives_total": {kind: (RECORD_INDEX[f"{kind}_count"], 1.0) for kind in DOMAIN_KINDS},
+}
+_BOUNDS = [*(str(float(bound)) for bound in STEP_BUCKETS_SECONDS), "+Inf"]
+
+_OF_RANK: dict[str, Callable[[RankView], float | None]] = {
+    "lockstep_steps_total": lambda rank: rank.steps,
+    "lockstep_step_time_seconds_total": lambda rank: rank.step_time_ns * _NS,
+    "lockstep_step": lambda rank: rank.last_step,
+    "lockstep_last_step_timestamp_seconds": lambda rank: (
+        None if rank.last_step_unix_ns is None else rank.last_step_unix_ns * _NS
+    ),
+    "lockstep_agent_up": lambda rank: rank.state != FAILED,
+    "lockstep_rank_peak_flops_per_second": lambda rank: (
+        None if rank.facts is None else rank.facts.peak_flops_per_second
+    ),
+}
+_OF_HOST: dict[str, Callable[[HostTotals], float | None]] = {
+    "lockstep_cpu_wait_time_seconds_total": lambda host: _seconds(host.run_queue_wait_ns),
+    "lockstep_cpu_throttled_time_seconds_total": lambda host: _seconds(host.throttled_ns),
+    "lockstep_process_cpu_time_seconds_total": lambda host: _seconds(host.cpu_ns),
+    "lockstep_other_cpu_time_seconds_total": lambda host: _seconds(host.others_ns),
+    "lockstep_rank_cores": lambda host: host.cores,
+}
+_OF_NODE: dict[str, Callable[[NodeSnapshot], float | Mapping[str, int] | None]] = {
+    _P + "records_lost_total": lambda node: node.lost,
+    _P + "inputs_rejected_total": lambda node: node.rejected,
+    _P + "ranks_omitted": lambda node: node.ranks_omitted,
+    _P + "mqtt_connected": lambda node: node.mqtt_connected,
+    _P + "messages_published_total": lambda node: node.messages_published,
+    _P + "spool_bytes": lambda node: node.spool_bytes,
+    _P + "profiles_total": lambda node: node.profiles,
+    _P + "profile_cost_seconds_total": lambda node: node.profile_cost_ns * _NS,
+    _P + "tick_duration_seconds": lambda node: node.tick_duration_ns * _NS,
+    _P + "host_watch_time_seconds_total": lambda node: node.load.cost_ns * _NS,
+    "lockstep_node_cpu_pressure_seconds_total": lambda node: _seconds(node.load.pressure_ns),
+    "lockstep_node_load": lambda node: node.load.load,
+}
+
+
+class SnapshotCollector:
+    """What prometheus_client renders: `collect` over one snapshot, without any reading; `details` as config says."""
+
+    def __init__(self, snapshot: NodeSnapshot, *, details: bool = True) -> None:
+        self._snapshot = snapshot
+        self._details = details
+
+    def collect(self) -> Iterator[Family]:
+        """Yield every family of the exporter in the catalogue's order, those that are details only where asked for."""
+        for metric in CATALOGUE:
+            if metric.source == "exporter" and (self._details or not metric.detail):
+                family = _empty(metric.name)
+                _fill(family, metric.name, self._snapshot)
+                yield family
+        yield from self._snapshot.process
+
+
+def _empty(name: str) -> Family:
+    metric = BY_NAME[name]
+    form = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}[metric.type]
+    family: Family = form(name, metric.help, labels=metric.labels)
+    return family
+
+
+def _fill(family: Family, name: str, node: NodeSnapshot) -> None:
+    if name in _OF_NODE:
+        _fill_node(family, _OF_NODE[name](node))
+    elif name == _P + "build_info":
+        family.add_metric([lockstep.__version__], 1)
+    elif name == "lockstep_step_duration_seconds":
+        _fill_histogram(family, node)
+    elif name == "lockstep_steps_flagged_total":
+        _fill_flagged(family, node)
+    else:
+        for run in node.runs:
+            for rank in run.ranks:
+                _fill_rank(family, name, [run.run, str(rank.rank)], rank)
+
+
+def _fill_node(family: Family, value: float | Mapping[str, int] | None) -> None:
+    if isinstance(value, Mapping):
+        for label, count in value.items():
+            family.add_metric([label], count)
+    elif value is not None:
+        family.add_metric([], value)
+
+
+def _fill_histogram(family: Family, node: NodeSnapshot) -> None:
+    for run in node.runs:
+        total = 0
+        buckets: list[tuple[str, int]] = []
+        for bound, count in zip(_BOUNDS, run.histogram_counts, strict=True):
+            total += count
+            buckets.append((bound, total))
+        family.add_metric([run.run], buckets, run.histogram_sum_ns * _NS)
+
+
+def _fill_flagged(family: Family, node: NodeSnapshot) -> None:
+    for run in node.runs:
+        for flag, count in zip(FLAGS, run.flagged, strict=True):
+            family.add_metric([run.run, flag], count)
+
+
+def _fill_rank(family: Family, name: str, labels: list[str], rank: RankView) -> None:
+    if name == "lockstep_rank_info":
+        family.add_metric([*labels, str(rank.local_rank), rank.hostname], 1)
+    elif name == "lockstep_rank_device_info":
+        if rank.facts is not None:
+            # The last label of all, so that one that is not known can be left out.
+            uuid = [rank.facts.device_uuid] if rank.facts.device_uuid else []
+            family.add_metric([*labels, rank.facts.device, rank.facts.dtype, *uuid], 1)
+    elif name in _OF_RANK:
+        value = _OF_RANK[name](rank)
+        if value is not None:
+            family.add_metric(labels, value)
+    elif name in _OF_HOST:
+        value = None if rank.host is None else _OF_HOST[name](rank.host)
+        if value is not None:
+            family.add_metric(labels, value)
+    elif name in _TOTALS:
+        _fill_total(family, labels, rank, _TOTALS[name])
+    else:
+        for label, place in _ENUMERATED[name].items():
+            _fill_total(family, [*labels, label], rank, place)
+
+
+def _fill_total(family: Family, labels: list[str], rank: RankView, place: tuple[int, float]) -> None:
+    index, unit = place
+    if rank.measured[index]:
+        family.add_metric(labels, float(rank.sums[index]) * unit)
+
+
+def _seconds(time_ns: int | None) -> float | None:
+    return None if time_ns is None else time_ns * _NS

@@ -1,0 +1,24 @@
+"""The text of the latest snapshot, rendered once and shared by the scrapes of one tick."""
+
+from exporter.exposing.collector import SnapshotCollector
+from exporter.exposing.snapshot import NodeSnapshot
+from lockstep.serving.exposition import Form, render
+
+
+class Page:
+    """Renders the snapshot it was last given, once per form at most.
+
+    Called from worker threads; two of them may render the same text at once, which costs time and nothing else.
+    """
+
+    def __init__(self, *, details: bool = True) -> None:
+        self._details = details
+        self._rendered: dict[Form, tuple[NodeSnapshot, bytes]] = {}
+
+    def text(self, snapshot: NodeSnapshot, form: Form) -> bytes:
+        """Return the exposition of `snapshot`."""
+        last = self._rendered.get(form)
+        if last is None or last[0] is not snapshot:
+            last = (snapshot, render(SnapshotCollector(snapshot, details=self._details), form))
+            self._rendered[form] = last
+        return last[1]

@@ -1,0 +1,136 @@
+"""The node at one moment, immutable: what `/metrics` and the API show, so that a request reads nothing else."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from exporter.counts import Counts
+from exporter.host_watch import HostTotals, NodeLoad
+from exporter.reading.rings import Rings
+from exporter.reading.tracks import RankTrack, RunTrack
+from lockstep.contracts.facts import RankFacts
+from lockstep.serving.process import ProcessFamilies
+
+_UNKNOWN = NodeLoad()
+_NO_HOSTS: Mapping[tuple[str, int], HostTotals] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankView:
+    """One shown rank. `sums` (n_fields,) float64 in ns, bytes and counts; `measured` (n_fields,) bool."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    hostname: str
+    attempt: int
+    state: str
+    heartbeat_unix_ns: int
+    facts: RankFacts | None
+    steps: int
+    step_time_ns: float
+    last_step: int | None
+    last_step_unix_ns: int | None
+    sums: NDArray[np.float64]
+    measured: NDArray[np.bool_]
+    host: HostTotals | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """One run with at least one shown rank. `flagged` are steps by flag, in the order of `records.Flag`."""
+
+    run: str
+    ranks: tuple[RankView, ...]
+    histogram_counts: tuple[int, ...]
+    histogram_sum_ns: float
+    flagged: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSnapshot:
+    """All runs, and what the exporter says of itself."""
+
+    unix_ns: int
+    runs: tuple[RunView, ...]
+    ranks_omitted: int
+    lost: Mapping[str, int]
+    rejected: Mapping[str, int]
+    profiles: Mapping[str, int]
+    profile_cost_ns: int
+    messages_published: int
+    mqtt_connected: bool
+    spool_bytes: int
+    tick_duration_ns: int
+    load: NodeLoad
+    process: ProcessFamilies = ()
+
+
+def take_snapshot(
+    rings: Rings,
+    counts: Counts,
+    *,
+    now_ns: int,
+    unix_ns: int,
+    stale_ns: int,
+    mqtt_connected: bool,
+    spool_bytes: int,
+    tick_duration_ns: int,
+    load: NodeLoad = _UNKNOWN,
+    hosts: Mapping[tuple[str, int], HostTotals] = _NO_HOSTS,
+    process: ProcessFamilies = (),
+) -> NodeSnapshot:
+    """Return the node as it is at `now_ns` (CLOCK_MONOTONIC); `hosts` by run and rank."""
+    runs = (_view_run(run, run.shown(now_ns, stale_ns), hosts) for run in rings.runs.values())
+    return NodeSnapshot(
+        unix_ns=unix_ns,
+        runs=tuple(view for view in runs if view.ranks),
+        ranks_omitted=rings.omitted,
+        lost=dict(counts.lost),
+        rejected=dict(counts.rejected),
+        profiles=dict(counts.profiles),
+        profile_cost_ns=counts.profile_cost_ns,
+        messages_published=counts.published,
+        mqtt_connected=mqtt_connected,
+        spool_bytes=spool_bytes,
+        tick_duration_ns=tick_duration_ns,
+        load=load,
+        process=process,
+    )
+
+
+def _view_run(run: RunTrack, shown: list[RankTrack], hosts: Mapping[tuple[str, int], HostTotals]) -> RunView:
+    return RunView(
+        run=run.name,
+        ranks=tuple(
+            _view_rank(track, hosts.get((run.name, track.rank)))
+            for track in sorted(shown, key=lambda track: track.rank)
+        ),
+        histogram_counts=tuple(run.histogram.counts.tolist()),
+        histogram_sum_ns=run.histogram.sum_ns,
+        flagged=tuple(run.flagged.counts.tolist()),
+    )
+
+
+def _view_rank(track: RankTrack, host: HostTotals | None) -> RankView:
+    header, totals = track.header, track.totals
+    return RankView(
+        rank=track.rank,
+        local_rank=header.local_rank,
+        world_size=header.world_size,
+        hostname=header.hostname,
+        attempt=header.attempt,
+        state=track.state,
+        heartbeat_unix_ns=track.heartbeat_ns + header.clock_offset_ns,
+        facts=track.facts,
+        steps=totals.steps,
+        step_time_ns=totals.step_time_ns,
+        last_step=totals.last_step,
+        last_step_unix_ns=totals.last_end_ns,
+        sums=totals.sums.copy(),
+        measured=totals.measured.copy(),
+        host=host,
+    )

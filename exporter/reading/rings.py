@@ -1,0 +1,278 @@
+"""Finds the runs and rings of this node and reads them; the only writer of the tracks.
+
+The exporter never writes a ring. A ring that is refused is logged and counted once per file, tried again at each
+scan, and does not hurt its neighbours. A file with another inode under the same name is a new attempt: the old one is
+read to its end first.
+"""
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from exporter.counts import Counts
+from exporter.reading.announce import parse_groups, parse_slots
+from exporter.reading.positions import Position, Positions
+from exporter.reading.ring_file import Look, Records, RingFile
+from exporter.reading.totals import possible
+from exporter.reading.tracks import RUNNING, STATES, RankTrack, RunTrack
+from lockstep.contracts.control import OrderAnswer
+from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.facts import facts_from_json
+from lockstep.contracts.limits import RANKS_PER_NODE_MAX, RUNS_PER_NODE_MAX
+from lockstep.contracts.paths import is_name, rank_of_ring, ring_path
+from lockstep.contracts.records import RECORD_INDEX
+
+_log = logging.getLogger(__name__)
+
+_RECORDS_PER_LOOK = 512  # 2,500 steps/s per rank at five ticks a second, and 1 ms of work for one ring
+_DIRECTORIES_MAX = 256  # left-overs of old runs that are looked through for live ones
+_TRACKS_MAX = 4 * RANKS_PER_NODE_MAX  # ranks of one run that came and went, as elastic jobs make them
+_FRESH_NS = 30 * 10**9  # a run with a sign of life this near goes before one without
+_TIMES = [RECORD_INDEX["start_ns"], RECORD_INDEX["end_ns"]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What is new of one rank. `records` are possible ones, `start_ns` and `end_ns` in wall-clock time."""
+
+    run: RunTrack
+    rank: int
+    records: Records
+    answer: OrderAnswer | None
+
+
+class Rings:
+    """All rings of this node. Belongs to the event loop; `scan` and `read` are bounded work."""
+
+    def __init__(self, root: Path, counts: Counts, positions: Positions) -> None:
+        self.runs: dict[str, RunTrack] = {}
+        self.omitted = 0
+        self._root = root
+        self._counts = counts
+        self._positions = positions
+        self._late: list[Reading] = []
+        self._gone: list[RunTrack] = []
+
+    def scan(self, now_ns: int) -> None:
+        """Look for runs and rings that came, went or were replaced."""
+        directories = self._directories()
+        followed, omitted = self._choose(directories, now_ns)
+        for name in [name for name in self.runs if name not in followed]:
+            run = self.runs.pop(name)
+            for track in run.ranks.values():
+                self._detach(run, track)
+            self._gone.append(run)
+        for name in followed:
+            run = self.runs.setdefault(name, RunTrack(name, directories[name]))
+            self._scan_run(run)
+        self.omitted = omitted + sum(run.omitted for run in self.runs.values())
+
+    def read(self) -> list[Reading]:
+        """Read what is new in every open ring."""
+        readings, self._late = self._late, []
+        for run in self.runs.values():
+            for track in run.ranks.values():
+                if track.ring is not None:
+                    reading = self._look(run, track, track.ring, _RECORDS_PER_LOOK)
+                    if reading is not None:
+                        readings.append(reading)
+        return readings
+
+    def take_gone(self) -> list[RunTrack]:
+        """Return the runs that vanished since the last call."""
+        gone, self._gone = self._gone, []
+        return gone
+
+    def positions(self) -> Positions:
+        """Return how far every open ring was read."""
+        return {
+            run.name: {
+                track.rank: Position(track.header.attempt, track.ring.next_index, track.ring.answer_generation)
+                for track in run.ranks.values()
+                if track.ring is not None
+            }
+            for run in self.runs.values()
+        }
+
+    def close(self) -> None:
+        """Close every ring."""
+        for run in self.runs.values():
+            for track in run.ranks.values():
+                if track.ring is not None:
+                    track.ring.close()
+                    track.ring = None
+
+    def _directories(self) -> dict[str, Path]:
+        try:
+            with os.scandir(self._root) as entries:
+                names = [e.name for e in entries if is_name(e.name) and e.is_dir(follow_symlinks=False)]
+        except FileNotFoundError:  # nothing has been trained here yet
+            return {}
+        except OSError as error:
+            self._counts.reject("ring", error)
+            return {}
+        names.sort(key=lambda name: (name not in self.runs, name))
+        return {name: self._root / name for name in names[:_DIRECTORIES_MAX]}
+
+    def _choose(self, directories: dict[str, Path], now_ns: int) -> tuple[list[str], int]:
+        """Return the runs to follow and the number of live ranks left out."""
+        if len(directories) <= RUNS_PER_NODE_MAX:
+            return list(directories), 0
+        live = {name: _live_ranks(path, now_ns) for name, path in directories.items()}
+        order = sorted(directories, key=lambda name: (live[name] == 0, name not in self.runs, name))
+        return order[:RUNS_PER_NODE_MAX], sum(live[name] for name in order[RUNS_PER_NODE_MAX:])
+
+    def _scan_run(self, run: RunTrack) -> None:
+        present = _ring_files(run.directory)
+        followed = dict(sorted(present.items())[:RANKS_PER_NODE_MAX])
+        run.omitted = len(present) - len(followed)
+        run.refused = {rank: inode for rank, inode in run.refused.items() if followed.get(rank) == inode}
+        for track in run.ranks.values():
+            if track.ring is not None and followed.get(track.rank) != track.ring.inode:
+                self._detach(run, track)
+        for rank, inode in followed.items():
+            track_or_none = run.ranks.get(rank)
+            if track_or_none is None or track_or_none.ring is None:
+                self._attach(run, rank, inode)
+        if len(run.ranks) > _TRACKS_MAX:
+            run.ranks = {rank: track for rank, track in run.ranks.items() if track.ring is not None}
+
+    def _attach(self, run: RunTrack, rank: int, inode: int) -> None:
+        try:
+            ring = RingFile(ring_path(run.directory, rank), rank)
+        except FileNotFoundError:
+            return
+        except (MalformedError, OSError) as error:
+            self._refuse(run, rank, inode, error)
+            return
+        track = run.ranks.setdefault(rank, RankTrack(ring.header, ring))
+        track.header, track.ring, track.state, track.groups = ring.header, ring, RUNNING, ()
+        track.facts, track.slots = None, ()
+        track.totals.begin_attempt()
+        run.revision += 1
+        self._resume(run, track, ring)
+
+    def _resume(self, run: RunTrack, track: RankTrack, ring: RingFile) -> None:
+        """Go on where an earlier process stopped; its last step is where the rank stands until the next one."""
+        position = self._positions.get(run.name, {}).get(track.rank)
+        if position is None or position.attempt != ring.header.attempt:
+            return
+        try:
+            last = ring.resume(position.next_index, position.answer_generation)
+        except (MalformedError, OSError) as error:
+            self._refuse(run, track.rank, ring.inode, error)
+            return
+        if len(last) and possible(last).all():
+            track.totals.note_last(last, ring.header.clock_offset_ns)
+
+    def _detach(self, run: RunTrack, track: RankTrack) -> None:
+        """Read a ring that lost its name to its end, and close it. Twice, for a torn slot's second look."""
+        if track.ring is None:
+            return
+        for _ in range(2):
+            reading = self._look(run, track, track.ring, track.header.slot_count)
+            if reading is not None:
+                self._late.append(reading)
+        track.ring.close()
+        track.ring = None
+        run.revision += 1
+
+    def _look(self, run: RunTrack, track: RankTrack, ring: RingFile, limit: int) -> Reading | None:
+        try:
+            look = ring.look(limit)
+        except (MalformedError, OSError) as error:
+            self._refuse(run, track.rank, ring.inode, error)
+            return None
+        self._take_state(run, track, look)
+        records = self._take_records(run, track, look)
+        if not len(records) and look.answer is None:
+            return None
+        return Reading(run, track.rank, records, look.answer)
+
+    def _take_state(self, run: RunTrack, track: RankTrack, look: Look) -> None:
+        track.heartbeat_ns = look.heartbeat_ns
+        state = STATES.get(look.state, track.state)
+        if state != track.state:
+            track.state = state
+            run.revision += 1
+        for error in look.errors:
+            self._counts.reject("answer", error)
+        where = str(ring_path(run.directory, track.rank))
+        try:
+            if look.facts is not None:
+                track.facts = facts_from_json(look.facts, where=where)
+                run.revision += 1
+        except MalformedError as error:
+            self._counts.reject("ring", error)
+        try:
+            if look.groups is not None:
+                world_size = track.header.world_size
+                groups = parse_groups(look.groups, where=where, world_size=world_size)
+                track.slots = parse_slots(look.groups, groups, where=where, world_size=world_size)
+                track.groups = groups
+                run.revision += 1
+        except MalformedError as error:
+            self._counts.reject("ring", error)
+
+    def _take_records(self, run: RunTrack, track: RankTrack, look: Look) -> Records:
+        """Count into the totals, and return the records with wall-clock times."""
+        self._counts.lost["lapped"] += look.lapped
+        self._counts.lost["torn"] += look.torn
+        records = look.records
+        if not len(records):
+            return records
+        good = possible(records)
+        if not good.all():
+            where = str(ring_path(run.directory, track.rank))
+            bad = records[np.argmin(good)]
+            expected = "an interval and no negative figure"
+            self._counts.reject("ring", MalformedError("record", where=where, got=bad.tolist()[:8], expected=expected))
+            records = records[good]
+            if not len(records):
+                return records
+        track.totals.add(records, track.header.clock_offset_ns)
+        run.histogram.add(records)
+        run.flagged.add(records)
+        records = records.copy()
+        records[:, _TIMES] += track.header.clock_offset_ns
+        return records
+
+    def _refuse(self, run: RunTrack, rank: int, inode: int, error: MalformedError | OSError) -> None:
+        if run.refused.get(rank) != inode:
+            run.refused[rank] = inode
+            self._counts.rejected["ring"] += 1
+            _log.warning("ring refused: %s", error)
+
+
+def _ring_files(directory: Path) -> dict[int, int]:
+    """Return rank -> inode of the directory's rings; none if it vanished meanwhile."""
+    found: dict[int, int] = {}
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                rank = rank_of_ring(entry.name)
+                if rank is not None:
+                    found[rank] = entry.stat(follow_symlinks=False).st_ino
+    except OSError:  # vanished, or closed to us: without its files there is nothing to read in it
+        return found
+    return found
+
+
+def _live_ranks(directory: Path, now_ns: int) -> int:
+    """Return how many of the directory's rings gave a sign of life lately."""
+    live = 0
+    for rank in sorted(_ring_files(directory))[:RANKS_PER_NODE_MAX]:
+        try:
+            ring = RingFile(ring_path(directory, rank), rank)
+        except (MalformedError, OSError):
+            continue
+        try:
+            live += abs(now_ns - ring.heartbeat_ns()) <= _FRESH_NS
+        except MalformedError:
+            continue
+        finally:
+            ring.close()
+    return live

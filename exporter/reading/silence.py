@@ -1,0 +1,74 @@
+"""A run that makes no steps: since when, and where each of its ranks stands in its collectives.
+
+A step's record is written at the step's end. When a collective never ends nobody ends the step, so nobody's record says
+who has not arrived; what ranks have issued so far (`contracts/ring.py`) does. Only the coordinator sees all nodes: here
+nothing is decided, a node whose ranks write no records tells where they are, for as long as that lasts.
+"""
+
+import logging
+
+from exporter.reading.tracks import RUNNING, RankTrack, RunTrack
+from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.messages import GroupInfo, IssueCount, NodeAnnouncement, RankInfo, RankProgress
+
+_log = logging.getLogger(__name__)
+
+_STEPS = 5  # mean steps without a record: PerfTracker's rule for a blocked run
+_LEAST_NS = 5 * 10**9  # several batches and ticks; earlier than the coordinator asks is early enough
+_LARGEST = (1 << 63) - 1  # a message holds no more
+
+
+def watch(run: RunTrack, now_ns: int) -> None:
+    """Notice that a run falls silent or is heard again (`now_ns` CLOCK_MONOTONIC); either is worth an announcement."""
+    silence = run.silence
+    records = int(run.histogram.counts.sum())
+    if records != silence.heard_records:
+        silence.heard_records, silence.heard_ns = records, now_ns
+    mean_ns = run.histogram.sum_ns / records if records else 0.0
+    is_alive = any(track.ring is not None and track.state == RUNNING for track in run.ranks.values())
+    is_silent = is_alive and now_ns - silence.heard_ns > max(_LEAST_NS, _STEPS * mean_ns)
+    if is_silent != silence.is_told:
+        silence.is_told = is_silent
+        run.revision += 1
+
+
+def announcement(run: RunTrack, node: str) -> NodeAnnouncement:
+    """Return what this node says of a run, ranks ascending; of a silent run, where its ranks stand."""
+    groups = run.groups()
+    place = {_identity(group): index for index, group in enumerate(groups)}
+    infos = [_info(track, place, is_silent=run.silence.is_told) for track in run.announced()]
+    return NodeAnnouncement(run=run.name, node=node, ranks=sorted(infos, key=lambda info: info.rank), groups=groups)
+
+
+def _info(track: RankTrack, place: dict[tuple[str, str, str], int], *, is_silent: bool) -> RankInfo:
+    if not is_silent or track.ring is None:
+        return track.info()
+    try:
+        issues = track.ring.issues()
+    except (MalformedError, OSError) as error:  # counted where the ring is read for its records
+        _log.debug("rank %d: %s", track.rank, error)
+        return track.info()
+    offset_ns = track.header.clock_offset_ns
+    counts = [
+        IssueCount(
+            group=place[_identity(use.group)],
+            operation=use.operation,
+            peer=use.peer,
+            issued=min(int(issues.counts[use.slot]), _LARGEST),
+            last_unix_ns=min(max(int(issues.times_ns[use.slot]) + offset_ns, 0), _LARGEST),
+        )
+        for use in track.slots
+        if issues.counts[use.slot] and _identity(use.group) in place
+    ]
+    return track.info(
+        RankProgress(
+            last_step=track.totals.last_step,
+            flags=issues.flags & _LARGEST,
+            issues=counts,
+            is_alive=issues.is_alive,
+        )
+    )
+
+
+def _identity(group: GroupInfo) -> tuple[str, str, str]:
+    return group.kind, group.name, str(group.ranks)

@@ -1,0 +1,90 @@
+"""Running totals over step records: what becomes a counter. A rank's totals outlive its attempts and never fall."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from exporter.reading.ring_file import Records
+from lockstep.contracts.metrics import STEP_BUCKETS_SECONDS
+from lockstep.contracts.records import MISSING, RECORD_FIELDS, RECORD_INDEX, Flag
+
+_STEP = RECORD_INDEX["step"]
+_START = RECORD_INDEX["start_ns"]
+_END = RECORD_INDEX["end_ns"]
+_FLAGS = RECORD_INDEX["flags"]
+_MEASURES = _FLAGS + 1  # times, counts and bytes stand behind step, start, end and flags
+_TIME_LIMIT_NS = 1 << 61  # CLOCK_MONOTONIC plus any offset stays inside int64 below it
+_FLAG_BITS = np.array([int(flag) for flag in Flag], dtype=np.int64)
+_BUCKETS_NS = np.array([round(bound * 1e9) for bound in STEP_BUCKETS_SECONDS], dtype=np.int64)
+
+
+def possible(records: Records) -> NDArray[np.bool_]:
+    """Return per record whether a rank can have measured it: an index, an interval, no negative figure."""
+    start, end = records[:, _START], records[:, _END]
+    measures = records[:, _MEASURES:]
+    in_order = (start >= 0) & (end >= start) & (end < _TIME_LIMIT_NS) & (records[:, _STEP] >= 0)
+    good: NDArray[np.bool_] = in_order & ((measures >= 0) | (measures == MISSING)).all(axis=1)
+    return good
+
+
+@dataclass(slots=True)
+class RankTotals:
+    """Totals of one rank over all its attempts.
+
+    `sums` is an array of shape (n_fields,), float64, so that no writer can make it wrap round; `measured` says which
+    fields ever held a value: a field that did not is not exported.
+    """
+
+    steps: int = 0
+    step_time_ns: float = 0.0
+    last_step: int | None = None
+    last_end_ns: int | None = None
+    sums: NDArray[np.float64] = field(default_factory=lambda: np.zeros(len(RECORD_FIELDS)))
+    measured: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(len(RECORD_FIELDS), dtype=bool))
+
+    def add(self, records: Records, clock_offset_ns: int) -> None:
+        """Add possible records of one attempt, oldest first."""
+        present = records != MISSING
+        self.steps += len(records)
+        self.step_time_ns += float((records[:, _END] - records[:, _START]).sum(dtype=np.float64))
+        self.note_last(records, clock_offset_ns)
+        self.sums += np.where(present, records, 0).sum(axis=0, dtype=np.float64)
+        self.measured |= present.any(axis=0)
+
+    def note_last(self, records: Records, clock_offset_ns: int) -> None:
+        """Remember where the rank stands after the last of these possible records, without counting them."""
+        self.last_step = int(records[-1, _STEP])
+        self.last_end_ns = int(records[-1, _END]) + clock_offset_ns
+
+    def begin_attempt(self) -> None:
+        """Forget what belongs to the attempt before: its step index."""
+        self.last_step = None
+
+
+@dataclass(slots=True)
+class StepHistogram:
+    """Durations of a run's steps on this node; `counts` has one bucket more than there are bounds, for +Inf."""
+
+    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(_BUCKETS_NS) + 1, dtype=np.int64))
+    sum_ns: float = 0.0
+
+    def add(self, records: Records) -> None:
+        """Add possible records."""
+        durations_ns = records[:, _END] - records[:, _START]
+        buckets = np.searchsorted(_BUCKETS_NS, durations_ns, side="left")
+        self.counts += np.bincount(buckets, minlength=len(self.counts))
+        self.sum_ns += float(durations_ns.sum(dtype=np.float64))
+
+
+@dataclass(slots=True)
+class FlaggedSteps:
+    """How many steps of a run's ranks on this node bore each flag; `counts` in the order of `Flag`."""
+
+    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(_FLAG_BITS), dtype=np.int64))
+
+    def add(self, records: Records) -> None:
+        """Add possible records."""
+        flags = records[:, _FLAGS]
+        if flags.any():
+            self.counts += ((flags[:, np.newaxis] & _FLAG_BITS) != 0).sum(axis=0)

@@ -1,0 +1,99 @@
+"""What the exporter knows of a run and its ranks; `rings.py` writes it, of silence `silence.py`, the others read."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from exporter.reading.announce import SlotUse, merge_groups
+from exporter.reading.ring_file import RingFile
+from exporter.reading.totals import FlaggedSteps, RankTotals, StepHistogram
+from lockstep.contracts import ring
+from lockstep.contracts.facts import RankFacts
+from lockstep.contracts.messages import GroupInfo, RankInfo, RankProgress
+
+RUNNING, FINISHED, FAILED = "running", "finished", "failed"
+STATES = {0: RUNNING, ring.STATE_RUNNING: RUNNING, ring.STATE_FINISHED: FINISHED, ring.STATE_FAILED: FAILED}
+"""The agent's state word; 0 stands between a ring's creation and its first word."""
+
+
+@dataclass(slots=True)
+class RankTrack:
+    """One rank of a run over all its attempts; `ring` is None while it has no file."""
+
+    header: ring.RingHeader
+    ring: RingFile | None
+    state: str = RUNNING
+    heartbeat_ns: int = 0
+    groups: tuple[GroupInfo, ...] = ()
+    slots: tuple[SlotUse, ...] = ()
+    facts: RankFacts | None = None
+    totals: RankTotals = field(default_factory=RankTotals)
+
+    @property
+    def rank(self) -> int:
+        """Index in the job."""
+        return self.header.rank
+
+    def is_fresh(self, now_ns: int, stale_ns: int) -> bool:
+        """Whether a sign of life is near; one from the future is from before a reboot."""
+        return abs(now_ns - self.heartbeat_ns) <= stale_ns
+
+    def info(self, progress: RankProgress | None = None) -> RankInfo:
+        """Return what is announced of this rank."""
+        return RankInfo(
+            rank=self.rank,
+            local_rank=self.header.local_rank,
+            world_size=self.header.world_size,
+            hostname=self.header.hostname,
+            attempt=self.header.attempt,
+            state=self.state,
+            heartbeat_unix_ns=self.heartbeat_ns + self.header.clock_offset_ns,
+            facts=self.facts,
+            progress=progress,
+        )
+
+
+@dataclass(slots=True)
+class Silence:
+    """Since when a run is without a new record. `heard_records` are those of its histogram, `heard_ns` when they came.
+
+    Both are None until the run was looked at once. `is_told`: the announcements carry where its ranks stand.
+    """
+
+    heard_records: int | None = None
+    heard_ns: int = 0
+    is_told: bool = False
+
+
+@dataclass(slots=True)
+class RunTrack:
+    """One run on this node."""
+
+    name: str
+    directory: Path
+    ranks: dict[int, RankTrack] = field(default_factory=dict)
+    histogram: StepHistogram = field(default_factory=StepHistogram)
+    flagged: FlaggedSteps = field(default_factory=FlaggedSteps)
+    refused: dict[int, int] = field(default_factory=dict)
+    """Rank named by a refused file -> its inode, so that each is counted and logged once."""
+    silence: Silence = field(default_factory=Silence)
+    omitted: int = 0
+    revision: int = 0
+    """Grows whenever an announcement would say something new."""
+
+    def shown(self, now_ns: int, stale_ns: int) -> list[RankTrack]:
+        """Return the ranks whose series exist: a file, not finished, not silent for long.
+
+        A rank whose agent took itself out is silent by nature: it is shown while another rank of the run lives.
+        """
+        open_ranks = [track for track in self.ranks.values() if track.ring is not None]
+        fresh = [t for t in open_ranks if t.state != FINISHED and t.is_fresh(now_ns, stale_ns)]
+        lives = any(track.state == RUNNING for track in fresh)
+        return [t for t in open_ranks if t in fresh or (lives and t.state == FAILED)]
+
+    def announced(self) -> list[RankTrack]:
+        """Return the ranks to announce: those with a file, and those that finished before theirs was removed."""
+        return [t for t in self.ranks.values() if t.ring is not None or t.state == FINISHED]
+
+    def groups(self) -> list[GroupInfo]:
+        """Return the groups of all announced ranks, each once."""
+        return merge_groups(track.groups for track in self.ranks.values() if track.ring is not None)

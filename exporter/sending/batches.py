@@ -1,0 +1,73 @@
+"""Step records gathered over one interval, as messages."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from exporter.reading.ring_file import Records
+from lockstep.contracts.limits import BATCH_RECORDS_MAX, MESSAGE_MAX_BYTES
+from lockstep.contracts.messages import StepBatch
+from lockstep.contracts.records import MISSING, RECORD_BYTES, RECORD_FIELDS
+from lockstep.contracts.rows import RANK, SEPARATOR, VALUE_BYTES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_ENVELOPE_BYTES = 8 << 10  # names of run, node and fields, with room to spare
+RECORDS_MAX = min(BATCH_RECORDS_MAX, (MESSAGE_MAX_BYTES - _ENVELOPE_BYTES) // (RECORD_BYTES + VALUE_BYTES))
+"""Records in one message, so that it stays within MESSAGE_MAX_BYTES with every field present."""
+
+
+class Batcher:
+    """Gathers records until they are taken; one per exporter, its sequences begin at 0 with it."""
+
+    def __init__(self, node: str) -> None:
+        self.pending = 0
+        self._node = node
+        self._gathered: dict[str, list[tuple[int, Records]]] = {}
+        self._sequences: dict[str, int] = {}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether waiting longer would only cost memory."""
+        return self.pending >= RECORDS_MAX
+
+    def add(self, run: str, rank: int, records: Records) -> None:
+        """Gather records with wall-clock times, array of shape (n_records, n_fields)."""
+        self._gathered.setdefault(run, []).append((rank, records))
+        self.pending += len(records)
+
+    def take(self, unix_ns: int, lost_records: int) -> list[StepBatch]:
+        """Return what was gathered, in messages, in the order it was read."""
+        gathered, self._gathered, self.pending = self._gathered, {}, 0
+        batches: list[StepBatch] = []
+        for run, parts in gathered.items():
+            ranks = np.concatenate([np.full(len(records), rank) for rank, records in parts])
+            records = np.concatenate([records for _, records in parts])
+            for start in range(0, len(records), RECORDS_MAX):
+                chunk = slice(start, start + RECORDS_MAX)
+                sequence = self._sequences.get(run, 0)
+                self._sequences[run] = sequence + 1
+                layout, data = to_rows(ranks[chunk], records[chunk])
+                batches.append(
+                    StepBatch(
+                        run=run,
+                        node=self._node,
+                        sequence=sequence,
+                        sent_unix_ns=unix_ns,
+                        count=len(records[chunk]),
+                        layout=layout,
+                        records=data,
+                        lost_records=lost_records,
+                    )
+                )
+        return batches
+
+
+def to_rows(ranks: "NDArray[np.int64]", records: Records) -> tuple[str, bytes]:
+    """Return layout and records of a message, without the fields that hold no value at all."""
+    present = np.flatnonzero((records != MISSING).any(axis=0))
+    rows = np.empty((len(records), 1 + len(present)), dtype="<i8")
+    rows[:, 0] = ranks
+    rows[:, 1:] = records[:, present]
+    return SEPARATOR.join((RANK, *(RECORD_FIELDS[place] for place in present))), rows.tobytes()

@@ -1,0 +1,166 @@
+"""Few numbers from measured steps: what a device and its links really give, and how far to trust the forecast.
+
+Every parameter is positive and fitted as a ratio, by least squares on the logarithms of predicted over measured time,
+each row weighted down as it falls out (iteratively reweighted, so that the fit minimises mean absolute error). Every
+second observation is held out, and the error on those, never on the fitted ones, is the band.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.contracts.errors import ConfigError
+from lockstep.simulator.hardware.cluster import Cluster, Level
+from lockstep.simulator.hardware.collectives import ALL_REDUCE, RING, Link, collective_cost
+from lockstep.simulator.simulate import Options, simulate
+from lockstep.simulator.strategy.tree import StrategyTree
+
+START: Mapping[str, float] = {
+    "matrix_efficiency": 0.6,
+    "memory_efficiency": 0.7,
+    "half_flops": 2e9,
+    "launch_s": 5e-5,
+    "link_latency_ratio": 1.0,
+    "link_bandwidth_ratio": 1.0,
+}
+"""The parameters and where the search for each begins: usual figures of A100 under PyTorch, and links as declared."""
+
+_ROUNDS = 8
+_STEP = 0.05  # of the logarithm, for derivatives: well above rounding, well below what bends the model
+_LONGEST_STEP = 1.0
+_ERROR_FLOOR = 0.02  # below this, errors are weighted alike, or a perfect row would rule the fit
+_RIDGE = 0.05  # holds parameters that no row speaks of where they began
+_WITHOUT_BEND_BYTES = 16e6  # below, tables of collectives bend with the protocol (vTrain's tables)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One measured job: its strategy, its batch, the options it ran with, and the time of a step."""
+
+    tree: StrategyTree
+    batch: int
+    seconds: float
+    options: Options = field(default_factory=Options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """The cluster as calibrated, the parameters found, and relative errors: of fitted rows, and of rows held out.
+
+    `error_band_ratio` is the median of the held-out errors, `held_out_errors` all of them, in the order of the rows.
+    """
+
+    cluster: Cluster
+    parameters: Mapping[str, float]
+    fitted_error_ratio: float
+    error_band_ratio: float
+    held_out_errors: tuple[float, ...]
+
+
+def calibrate(
+    observations: Sequence[Observation], cluster: Cluster, *, names: Sequence[str] = tuple(START)
+) -> Calibration:
+    """Return `cluster` with the parameters `names` fitted to every second observation, the others held out.
+
+    Raises
+    ------
+    ConfigError
+        An unknown parameter, a measured time that is not positive, or fewer fitted rows than parameters.
+    """
+    fitted, held_out = observations[::2], observations[1::2]
+    _check(observations, names, len(fitted))
+    start = np.log([START[name] for name in names])
+
+    def errors(point: NDArray[np.float64], rows: Sequence[Observation]) -> NDArray[np.float64]:
+        scaled = with_parameters(cluster, dict(zip(names, np.exp(point).tolist(), strict=True)))
+        steps = [simulate(row.tree, scaled, batch=row.batch, options=row.options).step_seconds for row in rows]
+        return np.log(np.array(steps) / [row.seconds for row in rows])
+
+    best, residual = _fit(lambda point: errors(point, fitted), start)
+    parameters = dict(zip(names, np.exp(best).tolist(), strict=True))
+    kept = np.expm1(errors(best, held_out))
+    return Calibration(
+        cluster=with_parameters(cluster, parameters),
+        parameters=parameters,
+        fitted_error_ratio=float(np.abs(np.expm1(residual)).mean()),
+        error_band_ratio=float(np.median(np.abs(kept))),
+        held_out_errors=tuple(kept.tolist()),
+    )
+
+
+def with_parameters(cluster: Cluster, parameters: Mapping[str, float]) -> Cluster:
+    """Return `cluster` with parameters of START set: those of the device as they are, those of links as ratios."""
+    device = {name: value for name, value in parameters.items() if not name.startswith("link_")}
+    latency = parameters.get("link_latency_ratio", 1.0)
+    bandwidth = parameters.get("link_bandwidth_ratio", 1.0)
+    levels = tuple(_scaled(level, latency, bandwidth) for level in cluster.levels)
+    return replace(cluster.with_device(**device), levels=levels)
+
+
+def fit_link(sizes_bytes: Sequence[float], seconds: Sequence[float], n: int) -> Link:
+    """Return launch and bandwidth of measured all-reduces among `n` ranks, from messages of 16 MB and more.
+
+    Relative errors count, so that small messages weigh as much as large ones.
+
+    Raises
+    ------
+    ConfigError
+        Fewer than two messages of 16 MB.
+    """
+    sizes, times = np.asarray(sizes_bytes, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
+    large = sizes >= _WITHOUT_BEND_BYTES
+    if large.sum() < 2:  # noqa: PLR2004  # two unknowns
+        raise ConfigError(f"messages to fit a link: got {int(large.sum())} of 16 MB and more, expected at least 2")
+    sizes, times = sizes[large], times[large]
+    design = np.stack([1 / times, sizes / times], axis=1)
+    (launch_s, per_byte_s), *_ = np.linalg.lstsq(design, np.ones(len(times)), rcond=None)
+    ratio = collective_cost(ALL_REDUCE, RING, n).ratio
+    return Link(bytes_per_second=float(ratio / per_byte_s), launch_s=float(launch_s))
+
+
+def _scaled(level: Level, latency: float, bandwidth: float) -> Level:
+    def scaled(link: Link) -> Link:
+        return Link(
+            bytes_per_second=link.bytes_per_second * bandwidth,
+            launch_s=link.launch_s * latency,
+            sync_s=link.sync_s * latency,
+            step_s=link.step_s * latency,
+        )
+
+    measured = {n: tuple(map(scaled, links)) for n, links in level.measured.items()}
+    return replace(level, link=scaled(level.link), measured=measured)
+
+
+def _fit(
+    errors: Callable[[NDArray[np.float64]], NDArray[np.float64]], start: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the point, and its errors, to which Gauss-Newton steps lead while mean absolute error falls."""
+    point, found = start, errors(start)
+    for _ in range(_ROUNDS):
+        moved = [errors(point + _STEP * unit) for unit in np.eye(len(point))]
+        slopes = (np.stack(moved, axis=1) - found[:, None]) / _STEP
+        weights = 1 / np.maximum(np.abs(found), _ERROR_FLOOR)
+        normal = slopes.T @ (slopes * weights[:, None]) + _RIDGE * np.eye(len(point))
+        way = np.clip(np.linalg.solve(normal, -slopes.T @ (found * weights)), -_LONGEST_STEP, _LONGEST_STEP)
+        tried = [(errors(point + share * way), share) for share in (1.0, 1 / 3)]
+        nearest, share = min(tried, key=lambda pair: float(np.abs(pair[0]).mean()))
+        if np.abs(nearest).mean() >= np.abs(found).mean():
+            break
+        point, found = point + share * way, nearest
+    return point, found
+
+
+def _check(observations: Sequence[Observation], names: Sequence[str], n_fitted: int) -> None:
+    for name in names:
+        if name not in START:
+            raise ConfigError(f"parameter to calibrate: got {name!r}, expected one of {tuple(START)}")
+    for index, row in enumerate(observations):
+        if not row.seconds > 0:
+            raise ConfigError(f"measured step of observation {index}: got {row.seconds}, expected above 0 s")
+    if n_fitted < len(names) or len(observations) <= n_fitted:
+        raise ConfigError(
+            f"observations: got {len(observations)}, of which {n_fitted} are fitted, expected at least {2 * len(names)}"
+            f" for {len(names)} parameters"
+        )

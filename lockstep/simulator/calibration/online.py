@@ -1,0 +1,320 @@
+# ruff: noqa: N806  (names of arrays end in their shape: W steps)
+"""The model of one run, fitted to a healthy window of its own steps.
+
+Few numbers: what the device gives of what the specification says (or its arithmetic and its memory apart, where a
+capture has told how operators divide), what each level of links gives, the floor of data and host, the spread between
+ranks, which a step waits for, and the rest that none of it explains. The first half of the window is fitted, the second
+held out: the error band is the ninth decile of its steps' errors. The rest makes the expected step that of the fitted
+half by construction, so it is the measure of how well the model explains the run, and a model that leaves too much
+unexplained is refused.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lockstep.contracts.errors import ConfigError
+from lockstep.simulator.calibration.measured import RATIO_MAX, OperatorTimes, Window
+from lockstep.simulator.calibration.operator_split import operator_split
+from lockstep.simulator.forecast import Forecast
+from lockstep.simulator.hardware.cluster import Cluster, Level
+from lockstep.simulator.hardware.collectives import Link
+from lockstep.simulator.simulate import Options, simulate
+from lockstep.simulator.strategy.tree import StrategyTree
+
+if TYPE_CHECKING:
+    from lockstep.simulator.spec import JobSpec
+
+UNEXPLAINED_MAX_RATIO = 0.4
+"""Share of a step beyond which the rest is more than the host's overhead: the specification is of another job."""
+OVERRUN_MAX_RATIO = 0.15
+"""Share of a step by which the fitted model may be too slow: its bubbles and its order are not the run's."""
+PEAK_MAX_RATIO = 1.25
+"""A device that computes faster than this share of its peak is not the one of the specification."""
+_HIDDEN_RATIO = 0.005  # of a step: transfers that wait no longer than this are hidden, and tell no bandwidth
+_BAND_QUANTILE = 0.9
+_BAND_MIN_RATIO = 0.01  # a window without noise still is one window
+_FREE = 1e9  # times the bandwidth of a level that costs nothing
+_RATIO_SPAN = 100.0  # a link may give a hundredth or a hundred times what is declared
+_NEAR_RATIO = 0.01  # of what a level costs
+_TRIES = 10
+_SPLITS = 12
+_SPLIT_NEAR_RATIO = 0.005
+_TOLD_MAX_RATIO = 2.0
+"""By how much operator times and records may differ: profiling makes small operators longer, and summaries leave the
+smallest out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """A job as the simulator takes it. `degrees` by domain kind are checked against the run's where they are known."""
+
+    tree: StrategyTree
+    cluster: Cluster
+    batch: int
+    options: Options = field(default_factory=Options)
+    degrees: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, spec: "JobSpec") -> "Setup":
+        """Return the job of a specification.
+
+        Raises
+        ------
+        LockstepError
+            The model cannot be spread as the specification says.
+        """
+        degrees = {kind: getattr(spec.degrees, kind) for kind in ("tp", "cp", "ep", "dp", "pp")}
+        return cls(tree=spec.tree(), cluster=spec.cluster, batch=spec.batch, options=spec.options, degrees=degrees)
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks of the job."""
+        leaves = self.tree.root.find("*")
+        meshes = {next((node.mesh for node in leaf.above() if node.mesh is not None), None) for leaf in leaves}
+        return sum(len(mesh) for mesh in meshes if mesh is not None)
+
+    def forecast(self, cluster: Cluster | None = None) -> Forecast:
+        """Return the forecast of a step on `cluster`, the job's own if None."""
+        return simulate(self.tree, cluster or self.cluster, batch=self.batch, options=self.options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlineModel:
+    """A job fitted to its run; `setup.cluster` is as calibrated. Seconds are of a step.
+
+    `parameters` are the numbers found, by name. `error_band_ratio`: nine of ten held-out steps are nearer than this to
+    `expected_step_seconds`, relative to it. `unexplained_ratio` is the share of a step that the model adds as a rest.
+    `captured_ranks` are those whose operator times were fitted; without any, arithmetic and memory are not told apart.
+    """
+
+    setup: Setup
+    parameters: Mapping[str, float]
+    floor_seconds: float
+    spread_seconds: float
+    rest_seconds: float
+    error_band_ratio: float
+    steps: int
+    captured_ranks: tuple[int, ...] = ()
+
+    @cached_property
+    def forecast(self) -> Forecast:
+        """The timeline of a healthy step, without floor, spread and rest."""
+        return self.setup.forecast()
+
+    @property
+    def compute_seconds(self) -> float:
+        """What the mean rank computes."""
+        return computing(self.forecast)
+
+    @property
+    def operator_seconds(self) -> OperatorTimes:
+        """How the computing of the mean rank divides."""
+        return operator_split(self.setup.tree, self.setup.cluster.device, batch=self.setup.batch)
+
+    @property
+    def expected_step_seconds(self) -> float:
+        """What a healthy step takes."""
+        return self.step_seconds()
+
+    @property
+    def unexplained_ratio(self) -> float:
+        """Share of the expected step that is the rest; negative where the timeline alone is too long."""
+        return self.rest_seconds / self.expected_step_seconds
+
+    def step_seconds(self, cluster: Cluster | None = None) -> float:
+        """Return what a step takes on `cluster`, which is the run's own in another state of health."""
+        healthy_s = self.forecast.step_seconds
+        timeline_s = healthy_s if cluster is None else self.setup.forecast(cluster).step_seconds
+        # Who is slow for a reason hides who is slow by chance.
+        spread_s = max(0.0, self.spread_seconds - max(0.0, timeline_s - healthy_s))
+        return timeline_s + self.floor_seconds + spread_s + self.rest_seconds
+
+
+def fit(setup: Setup, window: Window, *, operators: OperatorTimes | None = None) -> OnlineModel:
+    """Return the model of `setup` fitted to the first half of `window`.
+
+    Raises
+    ------
+    ConfigError
+        The window is too short, too noisy or drifts; the job is not the run's (ranks, degrees, a device beyond its
+        peak); the operator times are not of this job; or the model leaves too much of a step unexplained. The message
+        is meant for whoever wrote the job down.
+    """
+    window.check()
+    _check_shape(setup, window)
+    n = window.fitted
+    step_s = float(np.median(window.step_W[:n]))
+    compute_s = float(np.median(window.compute_SW[:, :n], axis=1).mean())
+    if not compute_s > 0:
+        raise ConfigError("healthy window: got no time of computing, expected some")
+    parameters, cluster = _fit_device(setup, compute_s, operators)
+    setup = replace(setup, cluster=cluster)
+    ratios = _fit_links(setup, window, step_s)
+    setup = replace(setup, cluster=with_links(cluster, ratios))
+    floor_s = float(np.median(window.floor_W[:n]))
+    spread_s = float(np.median(window.spread_W[:n]))
+    rest_s = step_s - floor_s - spread_s - setup.forecast().step_seconds
+    _check_rest(rest_s, step_s)
+    errors_W = np.abs(window.step_W[n:] / step_s - 1)
+    return OnlineModel(
+        setup=setup,
+        parameters=parameters | {f"link_ratio_{cluster.levels[level].name}": r for level, r in ratios.items()},
+        floor_seconds=floor_s,
+        spread_seconds=spread_s,
+        rest_seconds=rest_s,
+        error_band_ratio=max(_BAND_MIN_RATIO, float(np.quantile(errors_W, _BAND_QUANTILE))),
+        steps=len(window.step_W),
+        captured_ranks=operators.ranks if operators is not None else (),
+    )
+
+
+def computing(forecast: Forecast) -> float:
+    """Return the seconds that the mean rank computes."""
+    return forecast.step_seconds - forecast.bubble_seconds - forecast.communication_seconds.exposed
+
+
+def with_links(cluster: Cluster, ratios: Mapping[int, float]) -> Cluster:
+    """Return `cluster` with levels whose links are so many times as fast, in bandwidth and in latency alike."""
+    levels = [_faster(level, ratios.get(index, 1.0)) for index, level in enumerate(cluster.levels)]
+    return replace(cluster, levels=tuple(levels))
+
+
+def level_of(cluster: Cluster, ranks: tuple[int, ...]) -> int | None:
+    """Return the level whose links a group's slowest transfers pass: the highest one that parts it; None for none."""
+    if len(set(ranks)) <= 1 or max(ranks) >= cluster.size:
+        return None
+    for level in range(len(cluster.levels)):
+        size = cluster.child_size(level) * cluster.levels[level].fanout
+        if len({rank // size for rank in ranks}) == 1:
+            return level
+    return None
+
+
+def _faster(level: Level, ratio: float) -> Level:
+    def scaled(link: Link) -> Link:
+        return Link(
+            bytes_per_second=link.bytes_per_second * ratio,
+            launch_s=link.launch_s / ratio,
+            sync_s=link.sync_s / ratio,
+            step_s=link.step_s / ratio,
+        )
+
+    if ratio == 1.0:
+        return level
+    measured = {n: tuple(map(scaled, links)) for n, links in level.measured.items()}
+    return replace(level, link=scaled(level.link), measured=measured)
+
+
+def _check_shape(setup: Setup, window: Window) -> None:
+    if setup.ranks != window.world_size:
+        raise ConfigError(f"ranks of the specification: got {setup.ranks}, expected the run's {window.world_size}")
+    for kind, size in window.degrees.items():
+        given = setup.degrees.get(kind, 1)
+        if setup.degrees and given != size:
+            raise ConfigError(f"degree {kind} of the specification: got {given}, expected the run's {size}")
+
+
+def _fit_device(setup: Setup, compute_s: float, operators: OperatorTimes | None) -> tuple[dict[str, float], Cluster]:
+    """Return the numbers of the device, and the cluster with them, so that the mean rank computes for `compute_s`."""
+    device = setup.cluster.device
+    arithmetic = 1.0 if operators is None else _split(setup, operators, compute_s)
+    cluster = _with_device(setup.cluster, arithmetic, 1.0, 1.0)
+    both = computing(setup.forecast(cluster)) / compute_s
+    cluster = _with_device(setup.cluster, arithmetic * both, both, both)
+    found = cluster.device
+    beyond = found.matrix_efficiency / max(1.0, device.matrix_efficiency)
+    if operators is not None:
+        beyond = max(beyond, found.memory_efficiency / max(1.0, device.memory_efficiency))
+    if beyond > PEAK_MAX_RATIO and device.flops_per_second > 1:
+        raise ConfigError(
+            f"computing of the specification: got {beyond:.3g} times the peak of {device.name} in"
+            f" {compute_s:.3g} s, expected a model and a device that take so long"
+        )
+    return {"matrix_efficiency": found.matrix_efficiency, "memory_efficiency": found.memory_efficiency}, cluster
+
+
+def _with_device(cluster: Cluster, arithmetic: float, memory: float, launch: float) -> Cluster:
+    device = cluster.device
+    return cluster.with_device(
+        matrix_efficiency=device.matrix_efficiency * arithmetic,
+        memory_efficiency=device.memory_efficiency * memory,
+        launch_s=device.launch_s / launch,
+    )
+
+
+def _split(setup: Setup, operators: OperatorTimes, compute_s: float) -> float:
+    """Return by how much arithmetic is faster than declared beside memory, so that the measured share comes out."""
+    told_s = operators.matrix_seconds + operators.other_seconds
+    if not 1 / _TOLD_MAX_RATIO <= told_s / compute_s <= _TOLD_MAX_RATIO:
+        raise ConfigError(
+            f"operator times of a capture: got {told_s:.3g} s a step,"
+            f" expected about the {compute_s:.3g} s that the records say"
+        )
+    measured, arithmetic = operators.matrix_seconds / operators.other_seconds, 1.0
+    for _ in range(_SPLITS):
+        tried = _with_device(setup.cluster, arithmetic, 1.0, 1.0).device
+        own = operator_split(setup.tree, tried, batch=setup.batch, ranks=operators.ranks)
+        if not (own.matrix_seconds and own.other_seconds):
+            raise ConfigError("operators of the specification: got one sort, expected products of matrices and others")
+        off = own.matrix_seconds / own.other_seconds / measured
+        arithmetic = min(max(arithmetic * off, 1 / RATIO_MAX), RATIO_MAX)
+        if abs(off - 1) <= _SPLIT_NEAR_RATIO:
+            break
+    return arithmetic
+
+
+def _fit_links(setup: Setup, window: Window, step_s: float) -> dict[int, float]:
+    """Return by how much links of a level are faster than declared, where what they cost a step was measured."""
+    wanted: dict[int, float] = {}
+    for kind, seconds_W in window.exposed.items():
+        level = level_of(setup.cluster, window.members.get(kind, ()))
+        if level is not None:
+            known_W = seconds_W[: window.fitted][np.isfinite(seconds_W[: window.fitted])]
+            if len(known_W):
+                wanted[level] = wanted.get(level, 0.0) + float(np.median(known_W))
+    ratios: dict[int, float] = {}
+    for level, exposed_s in sorted(wanted.items()):
+        ratios[level] = _fit_level(setup, ratios, level, exposed_s, step_s)
+    return ratios
+
+
+def _fit_level(setup: Setup, ratios: Mapping[int, float], level: int, exposed_s: float, step_s: float) -> float:
+    """Return the ratio at which a step would be `exposed_s` shorter if the level cost nothing."""
+
+    def step_at(ratio: float) -> float:
+        return setup.forecast(with_links(setup.cluster, {**ratios, level: ratio})).step_seconds
+
+    free_s = step_at(_FREE)
+    hidden_s = _HIDDEN_RATIO * step_s
+    if exposed_s <= hidden_s and step_at(1.0) - free_s <= hidden_s:
+        return 1.0  # hidden here and there: as declared, for all that anybody knows
+    if step_at(1 / _RATIO_SPAN) - free_s <= hidden_s:
+        return 1.0  # the job sends nothing that would tell
+    target_s = max(exposed_s, hidden_s)
+    low, high, ratio = 1 / _RATIO_SPAN, _RATIO_SPAN, 1.0
+    for _ in range(_TRIES):
+        found_s = step_at(ratio) - free_s
+        if abs(found_s - target_s) <= _NEAR_RATIO * target_s:
+            break
+        low, high = (ratio, high) if found_s > target_s else (low, ratio)
+        ratio *= found_s / target_s  # exact where nothing hides
+        if not low < ratio < high:
+            ratio = (low * high) ** 0.5
+    return ratio
+
+
+def _check_rest(rest_s: float, step_s: float) -> None:
+    if rest_s > UNEXPLAINED_MAX_RATIO * step_s:
+        raise ConfigError(
+            f"specification: got {rest_s / step_s:.0%} of a step that it does not explain,"
+            f" expected at most {UNEXPLAINED_MAX_RATIO:.0%}: the run does more than the job that is written down"
+        )
+    if rest_s < -OVERRUN_MAX_RATIO * step_s:
+        raise ConfigError(
+            f"specification: got steps {-rest_s / step_s:.0%} longer than the run's,"
+            f" expected at most {OVERRUN_MAX_RATIO:.0%}: the run does less than the job that is written down"
+        )

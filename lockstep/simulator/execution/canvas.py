@@ -1,0 +1,116 @@
+"""What a graph is drawn on: operations and edges as they come, arrays of all of them at the end."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.simulator.lowering.acts import Calls
+from lockstep.simulator.lowering.board import Board, Flow
+from lockstep.simulator.lowering.coarse import Inside
+from lockstep.simulator.lowering.graph import COMPUTE, FEATURE, GRADIENT, Bounds, Graph
+
+_NOTHING = -1
+_Row = tuple[int, int, float, float, int, int]
+"""Operations drawn at once: count, queue, seconds, bytes, flow, owner; several in an array of shape (rows, 6)."""
+_Rows = NDArray[np.float64]
+
+
+class Canvas:
+    """Operations are numbered as they are drawn; groups of several classes have theirs drawn once, by who comes first.
+
+    `edges` holds source and target in turn, `runs` arrays of both.
+    """
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+        self.edges: list[int] = []
+        self.runs: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        self._total = 0
+        self._rows: list[_Rows] = []
+        self._flows: list[Flow] = []
+        self._numbers: dict[int, int] = {}
+        self._shared: dict[tuple[int, int, object], int] = {}
+        self._called: dict[tuple[int, int], tuple[Calls, _Rows]] = {}
+
+    def add(self, seconds: float, owner: int, count: int = 1) -> NDArray[np.int64]:
+        """Draw `count` equal computations; return their numbers."""
+        return self._draw((count, COMPUTE, seconds, 0.0, _NOTHING, owner))
+
+    def add_each(self, seconds: NDArray[np.float64], owner: int) -> int:
+        """Draw a computation of each of `seconds`; return the number of the first."""
+        first = self._total
+        self._total += len(seconds)
+        rows = np.empty((len(seconds), 6))
+        rows[:] = (1, COMPUTE, 0.0, 0.0, _NOTHING, owner)
+        rows[:, 2] = seconds
+        self._rows.append(rows)
+        return first
+
+    def send(self, queue: int, number: int, volume_bytes: float, count: int) -> NDArray[np.int64]:
+        """Draw `count` equal messages of a flow, one behind the other; return their numbers."""
+        drawn = self._draw((count, queue, self._flows[number].latency_s, volume_bytes, number, _NOTHING))
+        self.runs.append((drawn[:-1], drawn[1:]))
+        return drawn
+
+    def flow_number(self, family: int, group: int, kind: str, volume_bytes: float) -> int:
+        """Return the number of a flow in the graph."""
+        flow = self.board.flow(family, group, kind, volume_bytes)
+        if id(flow) not in self._numbers:  # the board makes each flow once and keeps it
+            self._numbers[id(flow)] = len(self._flows)
+            self._flows.append(flow)
+        return self._numbers[id(flow)]
+
+    def communicate(self, calls: Calls, rank_class: int, key: object) -> int:
+        """Draw the calls of a pass for a class's group; return the number of the first.
+
+        `key` tells the pass: the members of a group draw its calls once.
+        """
+        group = self.board.group_of[calls.family][rank_class]
+        place = (calls.family, group, key)
+        if place not in self._shared:
+            self._shared[place] = self._total
+            rows = self._rows_of(calls, group)
+            self._rows.append(rows)
+            self._total += len(rows)
+        return self._shared[place]
+
+    def _rows_of(self, calls: Calls, group: int) -> _Rows:
+        key = (id(calls), group)  # kept with the rows, so that no other gets the same
+        if key not in self._called:
+            kinds: list[_Row] = []
+            for is_blocking, phase in calls.kinds:
+                number = self.flow_number(calls.family, group, phase.kind, phase.volume_bytes)
+                flow, queue = self._flows[number], FEATURE if is_blocking else GRADIENT
+                kinds.append((1, queue, flow.latency_s, flow.ratio * phase.volume_bytes, number, _NOTHING))
+            self._called[key] = (calls, np.array(kinds, dtype=np.float64)[calls.which])
+        return self._called[key][1]
+
+    def _draw(self, row: _Row) -> NDArray[np.int64]:
+        first = self._total
+        self._total += row[0]
+        self._rows.append(np.array([row], dtype=np.float64))
+        return np.arange(first, self._total)
+
+    def finish(self, inside: list[Inside], bounds: list[Bounds]) -> Graph:
+        """Return the graph of all that was drawn."""
+        drawn = np.array(self.edges, dtype=np.int64).reshape(-1, 2)
+        source = np.concatenate([drawn[:, 0], *(run[0] for run in self.runs)])
+        target = np.concatenate([drawn[:, 1], *(run[1] for run in self.runs)])
+        rows = np.concatenate(self._rows)
+        count = rows[:, 0].astype(np.int64)
+        operations = np.repeat(rows, count, axis=0)
+        order = np.argsort(source, kind="stable")
+        return Graph(
+            queue=operations[:, 1].astype(np.int8),
+            seconds=operations[:, 2].copy(),
+            volume_bytes=operations[:, 3].copy(),
+            flow=operations[:, 4].astype(np.int64),
+            owner=operations[:, 5].astype(np.int64),
+            flows=self._flows,
+            first_successor=np.concatenate(([0], np.cumsum(np.bincount(source, minlength=self._total)))),
+            successors=target[order],
+            indegree=np.bincount(target, minlength=self._total),
+            capacity=self.board.capacity,
+            inside=inside,
+            bounds=bounds,
+            rows=np.cumsum(count) - count,
+        )

@@ -1,0 +1,104 @@
+"""The timeline of a graph as if nobody disturbed anybody, and the first moment at which somebody does.
+
+What begins before that moment is as the longest path says; the rest is left to events (`events`).
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.contracts.errors import ConfigError
+from lockstep.simulator.execution.waves import start_by_wave
+from lockstep.simulator.lowering.graph import COMPUTE, GRADIENT, Graph
+
+NEVER = float("inf")
+_WAVES_FROM = 20_000
+"""Operations from which on numpy's cost for each wave is less than Python's for each operation."""
+_ROUNDING = 1e-9
+"""By which share of its capacity the sum of what a link carries may be wrong."""
+_Times = NDArray[np.float64]
+
+
+def longest_path(graph: Graph) -> tuple[_Times, _Times, _Times]:
+    """Return start and end of every operation, and when its flow leaves the links, if nothing disturbs anything."""
+    alone = np.array([flow.alone for flow in graph.flows] or [np.inf])
+    moving = np.where(graph.flow >= 0, graph.volume_bytes / alone[graph.flow], graph.seconds)
+    after = np.where(graph.flow >= 0, graph.seconds, 0.0)
+    spent = moving + after
+    start = start_by_wave(graph, spent) if len(graph) > _WAVES_FROM else _one_by_one(graph, spent)
+    return start, start + spent, start + moving
+
+
+def _one_by_one(graph: Graph, spent: _Times) -> _Times:
+    start, seconds = [0.0] * len(graph), spent.tolist()
+    waiting, first, successors = graph.indegree.tolist(), graph.first_successor.tolist(), graph.successors.tolist()
+    ready = np.flatnonzero(graph.indegree == 0).tolist()
+    done = 0
+    while ready:
+        operation = ready.pop()
+        done += 1
+        end = start[operation] + seconds[operation]
+        for successor in successors[first[operation] : first[operation + 1]]:
+            if start[successor] < end:  # noqa: PLR1730 - max() costs twice as much
+                start[successor] = end
+            waiting[successor] -= 1
+            if not waiting[successor]:
+                ready.append(successor)
+    if done < len(graph):
+        raise ConfigError(f"order of the passes: got {len(graph) - done} operations that wait for each other")
+    return np.array(start)
+
+
+def first_crowding(graph: Graph, start: _Times, flow_end: _Times) -> float:
+    """Return the first moment at which flows would pass more through a link than it carries.
+
+    Up to then fair sharing gives each what it has alone: flows that fill a link alone leave nothing for a second, and
+    the others are held back by themselves, not by each other.
+    """
+    operations = np.flatnonzero((graph.flow >= 0) & (flow_end > start))
+    if not len(operations):
+        return NEVER
+    counts = np.array([len(flow.uses) for flow in graph.flows])
+    offsets = np.concatenate(([0], np.cumsum(counts)))
+    link_of_use = np.array([link for flow in graph.flows for link, _ in flow.uses], dtype=np.int64)
+    share_of_use = np.array(
+        [use * flow.alone / graph.capacity[link] for flow in graph.flows for link, use in flow.uses]
+    )
+    chosen = graph.flow[operations]
+    n = counts[chosen]
+    index = np.repeat(offsets[chosen] - np.cumsum(n) + n, n) + np.arange(n.sum())
+    link, share = np.tile(link_of_use[index], 2), share_of_use[index]
+    change = np.concatenate([-share, share])
+    time = np.concatenate([np.repeat(flow_end[operations], n), np.repeat(start[operations], n)])
+    order = np.argsort(time, kind="stable")  # stable: what leaves at a moment goes before what comes
+    # Small numbers sort by radix.
+    small = np.uint16 if len(graph.capacity) <= np.iinfo(np.uint16).max else np.int64
+    order = order[np.argsort(link[order].astype(small), kind="stable")]
+    # The sum goes on from link to link, each of which begins and ends empty.
+    crowded = np.cumsum(change[order]) > 1 + _ROUNDING
+    return float(time[order][crowded].min(initial=NEVER))
+
+
+def first_overlap(graph: Graph, start: _Times, end: _Times) -> float:
+    """Return the first moment at which a class of ranks computes while gradients of it travel."""
+    computing = graph.queue == COMPUTE
+    first = NEVER
+    gradients = np.flatnonzero(graph.queue == GRADIENT)
+    by_class: dict[int, list[int]] = {}
+    for operation in gradients:
+        for member in graph.flows[graph.flow[operation]].members:
+            by_class.setdefault(member, []).append(int(operation))
+    for member, operations in by_class.items():
+        mine = np.concatenate([np.flatnonzero(computing & (graph.owner == member)), operations])
+        first = min(first, _first_in_common(np.zeros(len(mine)), start[mine], end[mine]))
+    return first
+
+
+def _first_in_common(place: NDArray[np.generic], start: _Times, end: _Times) -> float:
+    """Return the first moment at which two of the intervals of one place overlap."""
+    lasting = end > start
+    place, start, end = place[lasting], start[lasting], end[lasting]
+    order = np.lexsort((start, place))
+    place, start, end = place[order], start[order], end[order]
+    # Where intervals of a place overlap at all, the first that do are neighbours by start.
+    meets = (place[1:] == place[:-1]) & (start[1:] < end[:-1])
+    return float(start[1:][meets].min(initial=NEVER))

@@ -1,0 +1,215 @@
+"""The machine: devices, and the levels of links that join them from inside a card to the spine.
+
+Level i joins `fanout` children into one domain; a child of level 0 is a device, a child of level i a domain of level
+i - 1. Every child has one full-duplex uplink into its level. Ranks are laid out in order: rank r is device r.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.contracts.errors import ConfigError
+from lockstep.simulator.hardware.collectives import Link
+
+_SHARPNESS = 3.0
+"""How sharply the longest of an operator's bounds rules: they join as a 3-norm. Of the sum, the maximum and this,
+this fits vTrain's measured steps of A100 best: mean errors of 7.4, 7.4 and 6.4 % on 48 of them."""
+
+OUT = 0
+IN = 1
+BOTH_WAYS = 2
+
+_HEALTHY: Mapping[tuple[int, int], float] = {}
+_FULL_SPEED: Mapping[int, float] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """An accelerator: peaks, and the few numbers that say what operators get of them.
+
+    An operator takes about the longest of its arithmetic, its memory traffic, each at its efficiency, and `launch_s`,
+    which the host needs to issue it. Half of `matrix_efficiency` is reached by a product of `half_flops`: small ones
+    fill a device badly.
+    `overlap_factor` is Proteus's gamma: what computation and gradient communication each lose while both run.
+    """
+
+    name: str
+    flops_per_second: float
+    memory_bytes_per_second: float
+    memory_bytes: float
+    matrix_efficiency: float = 1.0
+    memory_efficiency: float = 1.0
+    half_flops: float = 0.0
+    launch_s: float = 0.0
+    overlap_factor: float = 0.0
+
+    def seconds(self, flops: float, moved_bytes: float, launches: float = 1.0) -> float:
+        """Return the time of an operator of `flops` that moves `moved_bytes` through the device's memory.
+
+        One that comes as several products, as the backward pass of a linear layer does, has as many `launches`.
+        """
+        small_flops = self.half_flops * launches * (flops > 0)
+        arithmetic_s = (flops + small_flops) / (self.flops_per_second * self.matrix_efficiency)
+        memory_s = moved_bytes / (self.memory_bytes_per_second * self.memory_efficiency)
+        bounds = arithmetic_s**_SHARPNESS + memory_s**_SHARPNESS + (self.launch_s * launches) ** _SHARPNESS
+        return float(bounds ** (1 / _SHARPNESS))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """Links of one kind: `fanout` children, each with an uplink of `link`.
+
+    `through` says that traffic to the levels above passes these links as well (PCIe does, NVLink does not). `lanes`
+    is the number of equal parts of an uplink of which a group's member in the child can use one: a node's network
+    cards. `measured` replaces bandwidth and launch by group size, for groups inside one domain of this level: the
+    correction factors of a measured fabric, as bytes a second on the bus. Of several links the one that is through
+    first counts: libraries change their protocol with the size of a message.
+    """
+
+    name: str
+    fanout: int
+    link: Link
+    through: bool = True
+    lanes: int = 1
+    measured: Mapping[int, tuple[Link, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Devices below levels of links, and what is wrong with them.
+
+    `health` maps (level, child) to the share in (0, 1] of an uplink's bandwidth that is left, `speed` a rank to the
+    share of its device's speed that is left. What is not named is whole.
+    """
+
+    name: str
+    device: Device
+    levels: tuple[Level, ...]
+    health: Mapping[tuple[int, int], float] = field(default_factory=lambda: _HEALTHY)
+    speed: Mapping[int, float] = field(default_factory=lambda: _FULL_SPEED)
+
+    def __post_init__(self) -> None:
+        for (level, child), share in self.health.items():
+            if not (0 <= level < len(self.levels) and 0 <= child < self.size // self.child_size(level)):
+                raise ConfigError(f"health of link {(level, child)} in {self.name}: no such link")
+            _check_share(f"health of link {(level, child)} in {self.name}", share)
+        for rank, share in self.speed.items():
+            if not 0 <= rank < self.size:
+                raise ConfigError(f"speed of rank {rank} in {self.name}: got {rank}, expected below {self.size}")
+            _check_share(f"speed of rank {rank} in {self.name}", share)
+
+    @property
+    def size(self) -> int:
+        """The number of devices."""
+        return prod(level.fanout for level in self.levels)
+
+    @property
+    def shape(self) -> tuple[tuple[int, bool], ...]:
+        """All that decides which links a group passes, healthy or not."""
+        return tuple((level.fanout, level.through) for level in self.levels)
+
+    def child_size(self, level: int) -> int:
+        """Return how many devices are below one uplink of `level`."""
+        return prod(below.fanout for below in self.levels[:level])
+
+    def with_link(self, level: int, child: int, health: float) -> "Cluster":
+        """Return the cluster with one uplink at `health`; 1.0 heals it."""
+        return replace(self, health={**self.health, (level, child): health})
+
+    def with_rank(self, rank: int, speed: float) -> "Cluster":
+        """Return the cluster with one device at `speed`; 1.0 heals it."""
+        return replace(self, speed={**self.speed, rank: speed})
+
+    def with_device(self, **changes: float) -> "Cluster":
+        """Return the cluster with other numbers of its device."""
+        return replace(self, device=replace(self.device, **changes))  # type: ignore[arg-type]  # all but `name` are float
+
+    def links(self) -> "Links":
+        """Return every uplink of the cluster, level by level."""
+        counts = [self.size // self.child_size(index) for index in range(len(self.levels))]
+        offsets = np.concatenate(([0], np.cumsum(counts)))
+        capacity = np.repeat([level.link.bytes_per_second for level in self.levels], counts)
+        for (level, child), share in self.health.items():
+            capacity[offsets[level] + child] *= share
+        return Links(np.repeat(np.arange(len(counts)), counts), capacity, offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Uplinks: their level and capacity in bytes a second, arrays of shape (links,); level i begins at `offsets[i]`."""
+
+    level: NDArray[np.int64]
+    capacity: NDArray[np.float64]
+    offsets: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Which uplinks the groups of one family pass: arrays of shape (uses,), sorted by group.
+
+    `members` counts the group's members below the link, `beyond` those that they reach through it. `way` is BOTH_WAYS
+    for collectives, which load both directions alike, OUT or IN for sends.
+    """
+
+    group: NDArray[np.int64]
+    link: NDArray[np.int64]
+    level: NDArray[np.int64]
+    members: NDArray[np.int64]
+    beyond: NDArray[np.int64]
+    way: NDArray[np.int64]
+
+
+def link_usage(cluster: Cluster, links: Links, groups: NDArray[np.int64]) -> Usage:
+    """Return the uplinks that `groups`, of shape (groups, members) and ascending in each row, pass.
+
+    A group passes a child's uplink if the child holds members that talk to others of the same domain, or, where links
+    lead `through`, to any other.
+    """
+    parts = [_level_usage(cluster, links, groups, index) for index in range(len(cluster.levels))]
+    joined = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+    order = np.argsort(joined[0], kind="stable")
+    return Usage(*(column[order] for column in joined))
+
+
+def _level_usage(
+    cluster: Cluster, links: Links, groups: NDArray[np.int64], index: int
+) -> tuple[NDArray[np.int64], ...]:
+    """Return `Usage`'s columns for one level."""
+    n_groups, size = groups.shape
+    level, child_size = cluster.levels[index], cluster.child_size(index)
+    nothing = np.empty(0, dtype=np.int64)
+    domain = groups // (child_size * level.fanout)
+    if not level.through and (domain[:, 1:] != domain[:, :-1]).all():  # everyone by himself in his domain
+        return (nothing,) * 6
+    child = groups // child_size
+    first = np.ones(groups.shape, dtype=bool)
+    first[:, 1:] = child[:, 1:] != child[:, :-1]
+    starts = np.flatnonzero(first.ravel())
+    if len(starts) == n_groups:  # every group below one link: nothing leaves it
+        return (nothing,) * 6
+    members = np.diff(starts, append=n_groups * size)
+    group = starts // size
+    child = child.ravel()[starts]
+    # Runs of (group, domain): members in the domain, to tell who is reached through the link.
+    key = group * (cluster.size // child_size // level.fanout + 1) + child // level.fanout
+    new = np.flatnonzero(np.diff(key, prepend=-1))
+    in_domain = np.repeat(np.add.reduceat(members, new), np.diff(new, append=len(key)))
+    beyond = (size if level.through else in_domain) - members
+    used = beyond > 0
+    n_used = int(used.sum())
+    return (
+        group[used],
+        child[used] + links.offsets[index],
+        np.full(n_used, index, dtype=np.int64),
+        members[used],
+        beyond[used],
+        np.full(n_used, BOTH_WAYS, dtype=np.int64),
+    )
+
+
+def _check_share(what: str, share: float) -> None:
+    if not 0 < share <= 1:
+        raise ConfigError(f"{what}: got {share}, expected a share in (0, 1]")

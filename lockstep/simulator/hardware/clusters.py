@@ -1,0 +1,149 @@
+"""Clusters by name: the papers' and the usual. Peaks are vendors' dense figures; calibration knows efficiencies better.
+
+Bandwidths are one direction's. Latencies and bus bandwidths of NVLink are fits to published all-reduce times
+(vTrain's tables, messages of 16 MB and more); the others are data-sheet figures with no latency known.
+"""
+
+from dataclasses import replace
+
+from lockstep.contracts.peaks import peak_flops_per_second
+from lockstep.simulator.hardware.cluster import Cluster, Device, Level
+from lockstep.simulator.hardware.collectives import Link
+from lockstep.simulator.hardware.intracard import SUNWAY
+
+_GIB = 2**30
+_GBIT_BYTES = 1e9 / 8
+
+
+def _peak(name: str, dtype: str) -> float:
+    peak = peak_flops_per_second(name, dtype)
+    assert peak is not None
+    return peak
+
+
+_FP32_EFFICIENCY = 0.8
+"""What large single-precision products reach of the peak at boost clock; not measured on these clusters. Between 0.5
+and 0.8 the order of Proteus's table V on HC2 does not depend on it."""
+
+TITAN_XP = Device(
+    name="Titan Xp",
+    flops_per_second=12.15e12,
+    memory_bytes_per_second=547.6e9,
+    memory_bytes=12 * _GIB,
+    matrix_efficiency=_FP32_EFFICIENCY,
+)
+V100 = Device(
+    name="V100",
+    flops_per_second=_peak("V100-SXM", "fp32"),
+    memory_bytes_per_second=900e9,
+    memory_bytes=32 * _GIB,
+    matrix_efficiency=_FP32_EFFICIENCY,
+)
+A100 = Device(
+    name="A100", flops_per_second=_peak("A100", "fp16"), memory_bytes_per_second=2039e9, memory_bytes=80 * _GIB
+)
+A100_FP32 = replace(A100, name="A100 fp32", flops_per_second=_peak("A100", "fp32"), matrix_efficiency=_FP32_EFFICIENCY)
+H100 = Device(
+    name="H100",
+    flops_per_second=_peak("H100", "bf16"),
+    memory_bytes_per_second=3350e9,
+    memory_bytes=80 * _GIB,
+)
+ASCEND = Device(name="Ascend", flops_per_second=256e12, memory_bytes_per_second=1200e9, memory_bytes=32 * _GIB)
+"""An eighth of the node in Hermes, table 7; the bandwidth of its memory is not given there but by the data sheet."""
+
+_V100_NVLINK = Level(
+    name="NVLink", fanout=8, link=Link(bytes_per_second=150e9, launch_s=22e-6, step_s=1.5e-6), through=False
+)
+_V100_MEASURED = replace(
+    _V100_NVLINK,
+    measured={
+        2: (Link(bytes_per_second=22.6e9, launch_s=25e-6),),
+        4: (Link(bytes_per_second=85.5e9, launch_s=29e-6),),
+        8: (Link(bytes_per_second=134.9e9, launch_s=44e-6),),
+    },
+)
+_A100_NVLINK = Level(
+    name="NVLink",
+    fanout=8,
+    link=Link(bytes_per_second=300e9, launch_s=50e-6, step_s=3.4e-6),
+    through=False,
+    measured={
+        2: (Link(bytes_per_second=179e9, launch_s=38e-6), Link(bytes_per_second=194e9, launch_s=58e-6)),
+        4: (Link(bytes_per_second=172e9, launch_s=42e-6), Link(bytes_per_second=220e9, launch_s=70e-6)),
+        8: (Link(bytes_per_second=229e9, launch_s=98e-6),),
+    },
+)
+_H100_NVLINK = Level(name="NVLink", fanout=8, link=Link(bytes_per_second=450e9, launch_s=20e-6), through=False)
+
+
+def _network(nodes: int, gbit: float, lanes: int) -> Level:
+    """Return the level between nodes: what a node has of the network, in `lanes` cards."""
+    link = Link(bytes_per_second=gbit * _GBIT_BYTES, launch_s=10e-6, step_s=5e-6)
+    return Level(name="network", fanout=nodes, link=link, lanes=lanes)
+
+
+def hc1() -> Cluster:
+    """Return Proteus's HC1: a node of 8 Titan Xp, four to a socket; PCIe 3.0 below, QPI between the sockets.
+
+    Between sockets messages go through the host's memory, which is taken to halve what PCIe carries.
+    """
+    pcie = Level(name="PCIe", fanout=4, link=Link(bytes_per_second=12e9, launch_s=10e-6))
+    sockets = Level(name="QPI", fanout=2, link=Link(bytes_per_second=6e9, launch_s=10e-6))
+    return Cluster(name="HC1", device=TITAN_XP, levels=(pcie, sockets))
+
+
+def hc2(nodes: int = 2) -> Cluster:
+    """Return Proteus's HC2: nodes of 8 V100 with NVLink and one card of 100 Gbit/s."""
+    return Cluster(name="HC2", device=V100, levels=(_V100_NVLINK, _network(nodes, 100, 1)))
+
+
+def hc3(nodes: int = 2) -> Cluster:
+    """Return Proteus's HC3: nodes of 8 A100 with NVLink and 200 Gbit/s."""
+    return Cluster(name="HC3", device=A100_FP32, levels=(_A100_NVLINK, _network(nodes, 200, 1)))
+
+
+def hermes(nodes: int = 8) -> Cluster:
+    """Return Hermes's nodes (table 7 and figure 16): fours of NPUs on HCCS, two fours on PCIe, 8 x 100 Gbit/s."""
+    hccs = Level(name="HCCS", fanout=4, link=Link(bytes_per_second=30e9, launch_s=10e-6), through=False)
+    pcie = Level(name="PCIe", fanout=2, link=Link(bytes_per_second=4 * 32e9, launch_s=10e-6), through=False, lanes=4)
+    network = Level(
+        name="network",
+        fanout=nodes,
+        link=Link(bytes_per_second=800 * _GBIT_BYTES, launch_s=10e-6, step_s=5e-6),
+        lanes=8,
+    )
+    return Cluster(name="Hermes", device=ASCEND, levels=(hccs, pcie, network))
+
+
+def dgx_v100(nodes: int = 1) -> Cluster:
+    """Return DGX-1 V100s as vTrain measured one, whose pairs share a single NVLink; 4 x 100 Gbit/s a node."""
+    return Cluster(name="DGX V100", device=V100, levels=(_V100_MEASURED, _network(nodes, 400, 4)))
+
+
+def dgx_a100(nodes: int = 1) -> Cluster:
+    """Return DGX A100s: NVLink and 8 x 200 Gbit/s a node."""
+    return Cluster(name="DGX A100", device=A100, levels=(_A100_NVLINK, _network(nodes, 1600, 8)))
+
+
+def dgx_h100(nodes: int = 1) -> Cluster:
+    """Return DGX H100s: NVLink and 8 x 400 Gbit/s a node."""
+    return Cluster(name="DGX H100", device=H100, levels=(_H100_NVLINK, _network(nodes, 3200, 8)))
+
+
+def sunway_card() -> Cluster:
+    """Return SW-IntraCC's card: four core groups of 15 GB on a ring; what a core group computes is not published."""
+    group = Device(name="SW-AI core group", flops_per_second=1.0, memory_bytes_per_second=100e9, memory_bytes=15e9)
+    return Cluster(name="SW-AI", device=group, levels=(Level(name="ring", fanout=4, link=SUNWAY),))
+
+
+CLUSTERS = {
+    "HC1": hc1,
+    "HC2": hc2,
+    "HC3": hc3,
+    "Hermes": hermes,
+    "DGX V100": dgx_v100,
+    "DGX A100": dgx_a100,
+    "DGX H100": dgx_h100,
+    "SW-AI": sunway_card,
+}

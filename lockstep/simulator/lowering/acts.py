@@ -1,0 +1,232 @@
+"""What a class of ranks does in a pass, one act after the other, and all that drawing needs to know of a pass."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.simulator.lowering.board import Phase
+
+NOTHING = -1
+_Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Work of `seconds` at full speed."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """A phase that the pass waits for."""
+
+    phase: Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """Phases in the gradient queue, one after the other. Those with a `ticket` are waited for."""
+
+    phases: tuple[Phase, ...]
+    ticket: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Await:
+    """What follows needs the queued phases with this ticket."""
+
+    ticket: int
+
+
+Act = Compute | Blocking | Queued | Await
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """The acts of a pass in order. What is made of them is made once, however many ranks and alternatives ask."""
+
+    acts: tuple[Act, ...]
+
+    @cached_property
+    def script(self) -> "Script":
+        """The pass as an outline needs it; none of its acts may be queued."""
+        return Script.of(self.acts)
+
+    @cached_property
+    def pattern(self) -> "Pattern":
+        """The pass as operations and edges."""
+        return Pattern.of(self.acts)
+
+    @cached_property
+    def is_queuing(self) -> bool:
+        """Whether something of the pass goes into the gradient queue."""
+        return any(isinstance(act, Queued) for act in self.acts)
+
+    @cached_property
+    def families(self) -> frozenset[tuple[int, bool]]:
+        """The families of groups that the pass takes part in, and whether it waits for them."""
+        found = {(act.phase.family, True) for act in self.acts if isinstance(act, Blocking)}
+        queued = {(phase.family, False) for act in self.acts if isinstance(act, Queued) for phase in act.phases}
+        return frozenset(found | queued)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Script:
+    """The acts of a pass: seconds at full speed, 0 of a feature, and number in `phases`, NOTHING where it computes.
+
+    Arrays of shape (acts,). `counts` says how often each of `phases` comes. Compared by identity.
+    """
+
+    work_s: NDArray[np.float64]
+    feature: NDArray[np.int64]
+    phases: tuple[Phase, ...]
+    counts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, acts: Sequence[Act]) -> "Script":
+        """Return the script of acts of which none is queued."""
+        numbers: dict[Phase, int] = {}
+        feature, work = [], []
+        for act in acts:
+            feature.append(numbers.setdefault(act.phase, len(numbers)) if isinstance(act, Blocking) else NOTHING)
+            work.append(act.seconds if isinstance(act, Compute) else 0.0)
+        return cls(
+            work_s=np.array(work, dtype=np.float64),
+            feature=np.array(feature, dtype=np.int64),
+            phases=tuple(numbers),
+            counts=tuple(feature.count(number) for number in numbers.values()),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Calls:
+    """The communications of a pass in groups of one family, at `places`.
+
+    `kinds` are those that differ, whether they block and the phase; `which` is the number among them of each.
+    """
+
+    family: int
+    places: _Places
+    kinds: tuple[tuple[bool, Phase], ...]
+    which: _Places
+
+    @classmethod
+    def of(cls, family: int, places: Sequence[int], calls: Sequence[tuple[bool, Phase]]) -> "Calls":
+        """Return what is called at `places`."""
+        numbers: dict[tuple[bool, Phase], int] = {}
+        which = [numbers.setdefault(call, len(numbers)) for call in calls]
+        return cls(family, np.array(places), tuple(numbers), np.array(which))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """A pass act by act: operations by place, and the edges between them, as pairs of places.
+
+    Of the `count` operations those at `computing` have `work_s` at full speed each; the others are in `calls`, by
+    family. `entering` wait for the end of the pass
+    before, `first_queued` for the last in the queue before. The pass begins with `first` and ends with `last`;
+    whatever comes next also waits for `awaited`, and for `last_queued` in the queue. NOTHING where there is none.
+    """
+
+    count: int
+    computing: _Places
+    work_s: NDArray[np.float64]
+    calls: list[Calls]
+    edges: tuple[_Places, _Places]
+    entering: list[int]
+    first: int
+    last: int
+    first_queued: int
+    last_queued: int
+    awaited: list[int]
+
+    @classmethod
+    def of(cls, acts: Sequence[Act]) -> "Pattern":
+        """Return the pattern of a pass; one without blocking acts has a computation of 0 s that passes the data on."""
+        draft = _Draft()
+        for act in acts:
+            draft.add(act)
+        if draft.first == NOTHING:
+            draft.add(Compute(0.0))
+        return draft.pattern()
+
+
+class _Draft:
+    """A pattern as its acts come by."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[bool, Phase] | float] = []
+        self.edges: list[tuple[int, int]] = []
+        self.entering: list[int] = []
+        self.awaited: list[int] = []
+        self.tickets: dict[int, int] = {}
+        self.first = self.last = self.first_queued = self.queued = NOTHING
+
+    def add(self, act: Act) -> None:
+        if isinstance(act, Compute):
+            self._follow(act.seconds)
+        elif isinstance(act, Blocking):
+            self._follow((True, act.phase))
+        elif isinstance(act, Await):
+            self.awaited.append(self.tickets[act.ticket])
+        else:
+            for index, phase in enumerate(act.phases):
+                self._enqueue(phase, is_first=index == 0)
+            if act.ticket is not None:
+                self.tickets[act.ticket] = self.queued
+
+    def _follow(self, call: tuple[bool, Phase] | float) -> None:
+        """Put an operation behind the one before and what it waits for."""
+        place = len(self.calls)
+        self.calls.append(call)
+        self.edges += ((awaited, place) for awaited in self.awaited)
+        self.awaited.clear()
+        if self.first == NOTHING:
+            self.first = place
+            self.entering.append(place)
+        else:
+            self.edges.append((self.last, place))
+        self.last = place
+
+    def _enqueue(self, phase: Phase, *, is_first: bool) -> None:
+        place = len(self.calls)
+        self.calls.append((False, phase))
+        if self.queued != NOTHING:
+            self.edges.append((self.queued, place))
+        else:
+            self.first_queued = place
+        if is_first and self.last != NOTHING:
+            self.edges.append((self.last, place))
+        elif is_first:
+            self.entering.append(place)
+        self.queued = place
+
+    def pattern(self) -> Pattern:
+        computing, work_s = [], []
+        by_family: dict[int, tuple[list[int], list[tuple[bool, Phase]]]] = {}
+        for place, call in enumerate(self.calls):
+            if isinstance(call, float):
+                computing.append(place)
+                work_s.append(call)
+            else:
+                places, calls = by_family.setdefault(call[1].family, ([], []))
+                places.append(place)
+                calls.append(call)
+        edges = np.array(self.edges, dtype=np.int64).reshape(-1, 2)
+        return Pattern(
+            count=len(self.calls),
+            computing=np.array(computing, dtype=np.int64),
+            work_s=np.array(work_s, dtype=np.float64),
+            calls=[Calls.of(family, *called) for family, called in by_family.items()],
+            edges=(edges[:, 0], edges[:, 1]),
+            entering=self.entering,
+            first=self.first,
+            last=self.last,
+            first_queued=self.first_queued,
+            last_queued=self.queued,
+            awaited=self.awaited,
+        )

@@ -1,0 +1,169 @@
+"""Classes of groups on the links: which links each passes, and how fast a collective runs while nobody else does.
+
+A link's class is twice the class of its uplink, plus OUT or IN.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.simulator.hardware.cluster import BOTH_WAYS, IN, OUT, Cluster
+from lockstep.simulator.hardware.collectives import ALL_TO_ALL, DIRECT, HIERARCHICAL, RING, Link, collective_cost
+from lockstep.simulator.hardware.symmetry import Family, Partition
+
+_Row = tuple[int, int, int, int, int]
+"""A use of links: their class, level, members below, those beyond, and way."""
+_WAYS = {BOTH_WAYS: (OUT, IN), OUT: (OUT,), IN: (IN,)}
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A collective in the groups of one family (an index of `Fabric.families`); `volume_bytes` as in `collectives`."""
+
+    kind: str
+    family: int
+    volume_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What one class of groups does on the links while it performs a collective.
+
+    A collective of V bytes takes `latency_s` and then moves `ratio * V` bytes at no more than `cap` bytes a second, and
+    at `alone` where no other flow is on its links. `uses` holds link classes and the bytes that pass each link of the
+    class for every byte of the flow, all groups of the class together. `members` are the classes of its ranks.
+    """
+
+    kind: str
+    latency_s: float
+    ratio: float
+    cap: float
+    alone: float
+    uses: tuple[tuple[int, float], ...]
+    members: tuple[int, ...]
+
+    def seconds(self, volume_bytes: float) -> float:
+        """Return the time of the collective with the links to itself."""
+        return self.latency_s + self.ratio * volume_bytes / self.alone
+
+
+class Board:
+    """Flows by family, class of groups and kind of collective, made once each.
+
+    `capacity` is that of one link of each class, in bytes a second. `group_of` maps by family the class of ranks (in a
+    directed one: of senders) to its class of groups.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        algorithms: Mapping[str, str],
+        families: Sequence[Family],
+        partition: Partition,
+        capacity: NDArray[np.float64],
+    ) -> None:
+        self.cluster = cluster
+        representative = np.full(int(partition.links.max()) + 1, -1)
+        representative[partition.links[::-1]] = np.arange(len(capacity))[::-1]
+        self.capacity: list[float] = np.repeat(capacity[representative], 2).tolist()
+        self._algorithms = algorithms
+        self._flows: dict[tuple[int, int, str], list[Flow]] = {}
+        self._sizes = [family.groups.shape[1] for family in families]
+        self._members: list[list[tuple[int, ...]]] = []
+        self._rows: list[list[list[_Row]]] = []
+        self._carried: list[dict[tuple[int, int, int], int]] = []
+        self._passed: list[list[set[int]]] = []
+        self.group_of: list[dict[int, int]] = []
+        for family, classes in zip(families, partition.groups, strict=True):
+            _, first = np.unique(classes, return_index=True)
+            members = _members(family, partition.ranks[family.groups[first]])
+            rows = _rows(family, first, partition.links)
+            joined = (row[:1] if family.directed else row for row in members)
+            self.group_of.append({rank: group for group, row in enumerate(joined) for rank in row})
+            self._members.append(members)
+            self._rows.append(rows)
+            self._passed.append([{2 * row[0] + way for row in own for way in _WAYS[row[4]]} for own in rows])
+            self._carried.append(_carried(family, classes, partition.links, representative))
+
+    def members(self, family: int, group: int) -> tuple[int, ...]:
+        """Return the classes of a group's ranks, in a directed family sender and receiver."""
+        return self._members[family][group]
+
+    def links_of(self, family: int, group: int) -> set[int]:
+        """Return the classes of links that a class of groups passes."""
+        return self._passed[family][group]
+
+    def flow(self, family: int, group: int, kind: str, volume_bytes: float = 0.0) -> Flow:
+        """Return the flow of `kind` in the class `group` of `family` that is through with the volume first."""
+        key = (family, group, kind)
+        flows = self._flows.get(key)
+        if flows is None:
+            level = self.cluster.levels[max((row[1] for row in self._rows[family][group]), default=0)]
+            links = level.measured.get(self._sizes[family], (level.link,))
+            flows = self._flows[key] = [self._make(key, link) for link in links]
+        return flows[0] if len(flows) == 1 else min(flows, key=lambda flow: flow.seconds(volume_bytes))
+
+    def _make(self, key: tuple[int, int, str], link: Link) -> Flow:
+        family, group, kind = key
+        rows, n = self._rows[family][group], self._sizes[family]
+        algorithm = self._algorithms.get(kind, RING)
+        cost = collective_cost(kind, RING if algorithm == HIERARCHICAL else algorithm, n)
+        # Everybody to everybody: links see what crosses them.
+        spread = kind == ALL_TO_ALL or algorithm == DIRECT
+        levels = self.cluster.levels
+        level = levels[max((row[1] for row in rows), default=0)]
+        loads = [cost.ratio * (members * beyond / (n - 1) if spread else 1.0) for _, _, members, beyond, _ in rows]
+        ratio = max(loads, default=0.0)
+        carried = self._carried[family]
+        loaded: dict[int, float] = {}
+        cap = alone = float("inf")
+        for (number, height, members, _, way), load in zip(rows, loads, strict=True):
+            at, share, capacity = levels[height], load / ratio, self.capacity[2 * number]
+            cap = min(cap, capacity * min(1.0, members / at.lanes) / share)
+            if at is level and link is not level.link:
+                cap = min(cap, capacity / at.link.bytes_per_second * link.bytes_per_second)
+            use = share * carried[group, number, way]
+            for direction in _WAYS[way]:
+                loaded[2 * number + direction] = use
+        for number, use in loaded.items():
+            alone = min(alone, self.capacity[number] / use)
+        uses = tuple(sorted(loaded.items()))
+        return Flow(kind, cost.latency_s(link), ratio, cap, min(cap, alone), uses, self._members[family][group])
+
+
+def _members(family: Family, classes: NDArray[np.int64]) -> list[tuple[int, ...]]:
+    """Return the classes of ranks in one group of each class, given those of all its members."""
+    rows = classes.tolist()
+    return [tuple(row) if family.directed else tuple(sorted(set(row))) for row in rows]
+
+
+def _rows(family: Family, first: NDArray[np.int64], links: NDArray[np.int64]) -> list[list[_Row]]:
+    """Return the uses of links that one group of each class makes, the group at `first`.
+
+    Rows that differ in nothing count once: a group of two hundred nodes passes two hundred equal links.
+    """
+    usage = family.usage
+    begin, end = (np.searchsorted(usage.group, first, side=side) for side in ("left", "right"))
+    counts = end - begin
+    bounds = np.cumsum(counts)
+    chosen = np.repeat(end - bounds, counts) + np.arange(int(counts.sum()))
+    columns = [each[chosen].tolist() for each in (usage.level, usage.members, usage.beyond, usage.way)]
+    rows = list(zip(links[usage.link[chosen]].tolist(), *columns, strict=True))
+    ends = bounds.tolist()
+    return [list(dict.fromkeys(rows[end - count : end])) for end, count in zip(ends, counts.tolist(), strict=True)]
+
+
+def _carried(
+    family: Family, groups: NDArray[np.int64], links: NDArray[np.int64], representative: NDArray[np.int64]
+) -> dict[tuple[int, int, int], int]:
+    """Return how many groups of a class one uplink of a class carries, by (class of groups, class of links, way)."""
+    usage = family.usage
+    classes = links[usage.link]
+    chosen = representative[classes] == usage.link
+    shape = (int(groups.max()) + 1, len(representative), BOTH_WAYS + 1)
+    flat = np.ravel_multi_index((groups[usage.group[chosen]], classes[chosen], usage.way[chosen]), shape)
+    found, counts = np.unique(flat, return_counts=True)
+    keys = zip(*(column.tolist() for column in np.unravel_index(found, shape)), strict=True)
+    return dict(zip(keys, counts.tolist(), strict=True))

@@ -1,0 +1,245 @@
+"""A pipeline stage's part of the model as two sequences of segments: one forward and one backward pass.
+
+Blocks next to each other on one mesh make a chunk. Equal blocks with equal words in the tree compile once.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from lockstep.contracts.errors import ConfigError
+from lockstep.simulator.hardware.cluster import Device
+from lockstep.simulator.lowering.operators import Flow, Placed, place_operator
+from lockstep.simulator.models.model import Operator, Precision
+from lockstep.simulator.strategy.mesh import Mesh
+from lockstep.simulator.strategy.placement import PARTIAL, Placement, Transfer, shards, transfers
+from lockstep.simulator.strategy.tree import FULL, GRADIENT, OPTIMIZER, PARAMETER, Node, StrategyTree, resolve
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Computation of `seconds` on a device at full speed."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A transfer that the pass waits for."""
+
+    transfer: Transfer
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """Gradients of `total_bytes` are there: partial sums along `sums`, to be kept in parts over `kept`.
+
+    Gradients that are themselves kept in parts are summed in `every_pass`, others in the last of a step.
+    """
+
+    total_bytes: float
+    sums: frozenset[str]
+    kept: frozenset[str]
+    every_pass: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Weights kept in parts are needed whole from here on: a transfer that may come early."""
+
+    transfer: Transfer
+
+
+Segment = Work | Feature | Summed | Gathered
+
+
+@dataclass(slots=True)
+class Part:
+    """A block or a chunk on one rank, per micro-batch. Owned by the compiler until the chunk is done.
+
+    `stored_bytes` are kept from forward to backward, `transient_bytes` exist while backward computes a unit again.
+    `static_bytes` are weights, gradients and optimizer state, `update_bytes` what an optimizer step moves, `returns`
+    the weights to gather after it.
+    """
+
+    forward: list[Segment] = field(default_factory=list)
+    backward: list[Segment] = field(default_factory=list)
+    stored_bytes: float = 0.0
+    transient_bytes: float = 0.0
+    static_bytes: float = 0.0
+    update_bytes: float = 0.0
+    flops: float = 0.0
+    returns: list[Transfer] = field(default_factory=list)
+    output: Flow = field(default_factory=lambda: Flow(total_bytes=0.0, placement={}))
+
+    def append(self, other: "Part") -> None:
+        """Put `other` behind: its forward after ours, its backward before."""
+        self.forward += other.forward
+        self.backward = other.backward + self.backward
+        self.stored_bytes += other.stored_bytes
+        self.transient_bytes = max(self.transient_bytes, other.transient_bytes)
+        self.static_bytes += other.static_bytes
+        self.update_bytes += other.update_bytes
+        self.flops += other.flops
+        self.returns += other.returns
+        self.output = other.output
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Part of the model on the mesh of one stage.
+
+    `received_bytes` is what one rank is sent by the chunk before. Chunks with equal `contents` on meshes of one shape
+    have equal parts.
+    """
+
+    mesh: Mesh
+    part: Part
+    received_bytes: float
+    contents: list[object] = field(default_factory=list)
+
+
+def compile_chunks(tree: StrategyTree, device: Device, *, samples: float) -> list[Chunk]:
+    """Return the chunks of the model in the order of the data, for a micro-batch of `samples` over a whole mesh.
+
+    Raises
+    ------
+    ConfigError
+        A block has no mesh, or what is said of an operator cannot be.
+    """
+    compiled: dict[object, Part] = {}
+    chunks: list[Chunk] = []
+    arriving = Flow(total_bytes=0.0, placement={})
+    first: Mesh | None = None
+    for block in tree.root.children.values():
+        mesh = block.mesh or tree.root.mesh
+        if mesh is None:
+            raise ConfigError(f"mesh of {block.name}: got none, expected map() on it or on the root")
+        first = first or mesh
+        if not chunks or mesh != chunks[-1].mesh:
+            if chunks:
+                arriving = _settle(chunks[-1].part, arriving, chunks[-1].mesh)
+            chunks.append(Chunk(mesh, Part(), arriving.total_bytes / shards(arriving.placement, mesh)))
+        alone = mesh != first  # tied weights have a copy where their owner is not
+        key = (
+            id(block.module),
+            mesh.axes,
+            alone,
+            block.said(),
+            arriving.total_bytes,
+            tuple(arriving.placement.items()),
+        )
+        if key not in compiled:
+            compiled[key] = _block(
+                block, arriving, mesh, device, samples=samples, precision=tree.model.precision, alone=alone
+            )
+        chunks[-1].part.append(compiled[key])
+        chunks[-1].contents.append(key)
+        arriving = compiled[key].output
+    return chunks
+
+
+def _settle(part: Part, leaving: Flow, mesh: Mesh) -> Flow:
+    """Complete sums before they leave the mesh."""
+    home = {axis: at for axis, at in leaving.placement.items() if at != PARTIAL}
+    part.forward += [Feature(t) for t in transfers(leaving.total_bytes, leaving.placement, home, mesh)]
+    return Flow(total_bytes=leaving.total_bytes, placement=home)
+
+
+def _block(
+    block: Node,
+    arriving: Flow,
+    mesh: Mesh,
+    device: Device,
+    *,
+    samples: float,
+    precision: Precision,
+    alone: bool,
+) -> Part:
+    part = Part(output=arriving)
+    said = [(op, resolve(leaf)) for leaf in _leaves(block) if isinstance(op := leaf.module, Operator)]
+    # Operators that are recomputed one after the other are a unit; between two units something is kept.
+    for recomputed, neighbours in groupby(said, key=lambda each: each[1].recomputation == FULL):
+        run, unit = Part(output=part.output), []
+        for op, words in neighbours:
+            placed = place_operator(op, words, run.output, mesh, device, samples=samples, precision=precision)
+            owned = alone or not op.shared_weights
+            run.append(_operator(placed, placed.weights * owned, mesh, precision))
+            unit.append(placed)
+        if recomputed:
+            _recompute(run, unit)
+        part.append(run)
+    part.forward = _tidied(part.forward)
+    part.backward = _tidied(part.backward)
+    return part
+
+
+def _leaves(node: Node) -> Iterable[Node]:
+    if isinstance(node.module, Operator):
+        yield node
+    for child in node.children.values():
+        yield from _leaves(child)
+
+
+def _operator(placed: Placed, weights: float, mesh: Mesh, precision: Precision) -> Part:
+    kept = {item: placed.memory.get(item, frozenset()) & placed.sums for item in (OPTIMIZER, GRADIENT, PARAMETER)}
+    fetch = _fetch(weights * precision.weight, kept[PARAMETER], mesh)
+    backward: list[Segment] = [*fetch, Work(placed.again_s + placed.backward_s), *map(Feature, placed.after)]
+    if weights and placed.sums:
+        in_parts = kept[OPTIMIZER] | kept[GRADIENT]
+        backward.append(
+            Summed(weights * precision.sent_gradient, placed.sums, in_parts, every_pass=bool(kept[GRADIENT]))
+        )
+    updated = weights / _degree(kept[OPTIMIZER], mesh)
+    late = kept[OPTIMIZER] - kept[PARAMETER]
+    return Part(
+        forward=[*fetch, *map(Feature, placed.before), Work(placed.forward_s)],
+        backward=backward,
+        stored_bytes=placed.stored_input_bytes + placed.stored_own_bytes,
+        static_bytes=updated * precision.optimizer
+        + weights * precision.gradient / _degree(kept[GRADIENT], mesh)
+        + weights * precision.weight / _degree(kept[PARAMETER], mesh),
+        update_bytes=updated * (2 * precision.optimizer + precision.gradient + precision.weight),
+        flops=placed.flops,
+        returns=[gathered.transfer for gathered in _fetch(weights * precision.weight, late, mesh)],
+        output=placed.output,
+    )
+
+
+def _fetch(total_bytes: float, axes: frozenset[str], mesh: Mesh) -> list[Gathered]:
+    have: Placement = dict.fromkeys(axes, 0)
+    return [Gathered(transfer) for transfer in transfers(total_bytes, have, {}, mesh)]
+
+
+def _recompute(part: Part, unit: list[Placed]) -> None:
+    """Keep the unit's input only; backward begins with its forward again."""
+    kept_bytes = unit[0].input_bytes
+    unit_bytes = sum(placed.stored_input_bytes + placed.stored_own_bytes for placed in unit)
+    part.stored_bytes += kept_bytes - unit_bytes
+    part.transient_bytes = unit_bytes - kept_bytes
+    again: list[Segment] = []
+    for placed in unit:
+        again += [*map(Feature, placed.before), Work(placed.forward_s)]
+    part.backward = again + part.backward
+
+
+def _tidied(segments: list[Segment]) -> list[Segment]:
+    """Return a block's segments: its weights gathered at once and first, neighbouring work made one."""
+    gathered: dict[tuple[str, frozenset[str]], float] = {}
+    tidied: list[Segment] = []
+    for segment in segments:
+        if isinstance(segment, Gathered):
+            kind, axes, volume_bytes = segment.transfer.kind, segment.transfer.axes, segment.transfer.volume_bytes
+            gathered[kind, axes] = gathered.get((kind, axes), 0.0) + volume_bytes
+        elif isinstance(segment, Work) and tidied and isinstance(tidied[-1], Work):
+            tidied[-1] = Work(tidied[-1].seconds + segment.seconds)
+        else:
+            tidied.append(segment)
+    return [*(Gathered(Transfer(*key, volume)) for key, volume in gathered.items()), *tidied]
+
+
+def _degree(axes: frozenset[str], mesh: Mesh) -> float:
+    degree = 1
+    for axis in axes:
+        degree *= mesh.degree(axis)
+    return degree

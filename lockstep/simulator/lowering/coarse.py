@@ -1,0 +1,191 @@
+"""Passes that nothing can disturb, drawn as a few operations instead of act by act, and what those stand for.
+
+Classes of ranks that meet in collectives of all of them form a set. Between two meetings the slowest decides, so that
+all from the first meeting of a pass to the last has one length, whenever each class comes: a pass is what a class does
+before (its head), what the set does together, and what a class does after (its tail). A class by itself needs one
+operation. That is exact as long as nobody else uses the links meanwhile.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.simulator.lowering.acts import Script
+from lockstep.simulator.lowering.board import Board, Flow
+from lockstep.simulator.lowering.program import RankClass
+from lockstep.simulator.strategy.schedule import BACKWARD
+
+_Group = tuple[int, int]
+"""A family and a class of its groups."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inside:
+    """The acts of a class within operations that stand for several, one operation for each of `passes`.
+
+    Acts begin `begin_s` after their operation and last `seconds`, arrays of shape (acts,). Each computes, where
+    `feature` is -1, or is a feature: `flows[feature]`, which moves `volumes_bytes[feature]`, and of which there are
+    `counts[feature]` in a pass. The class is busy from
+    `busy_s[0]` to `busy_s[1]`, arrays of shape (stretches,), and waits for its set in between. Of an operation that
+    `is_shared` no class is the owner, and one of its classes `carries` the bytes.
+    """
+
+    rank_class: int
+    passes: NDArray[np.int64]
+    operations: NDArray[np.int64]
+    begin_s: NDArray[np.float64]
+    seconds: NDArray[np.float64]
+    feature: NDArray[np.int64]
+    flows: tuple[Flow, ...]
+    volumes_bytes: tuple[float, ...]
+    counts: tuple[int, ...]
+    busy_s: tuple[NDArray[np.float64], NDArray[np.float64]]
+    is_shared: bool
+    carries: bool
+
+    def features_s(self) -> list[float]:
+        """Return by flow the seconds of all its acts in all passes."""
+        n = len(self.operations)
+        told = zip(self.flows, self.volumes_bytes, self.counts, strict=True)
+        return [n * count * (flow.latency_s + volume / flow.alone) for flow, volume, count in told]
+
+    def carried_bytes(self) -> list[float]:
+        """Return by flow the bytes that its acts move in all passes."""
+        n = len(self.operations) * self.carries
+        return [n * count * volume for volume, count in zip(self.volumes_bytes, self.counts, strict=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """A pass of a set: heads and tails by class, 0.0 for none, and between them what the set does together.
+
+    `together_s` is None for a set that meets nobody: its heads are whole passes. `begin_s`, `busy_s` are as in
+    `Inside`, by class, and speak of the acts `first` to `behind`.
+    """
+
+    head_s: list[float]
+    together_s: float | None
+    tail_s: list[float]
+    first: int
+    behind: int
+    begin_s: list[NDArray[np.float64]]
+    seconds: list[NDArray[np.float64]]
+    busy_s: list[tuple[NDArray[np.float64], NDArray[np.float64]]]
+
+
+def outline(script: Script, speeds: Sequence[float], features_s: Sequence[float]) -> Outline:
+    """Return the pass of classes of these `speeds`, whose features take `features_s`, by number in the script."""
+    # Arrays of shape (classes of the set, acts), and over the meetings or what lies between them.
+    speed = np.array(speeds)
+    work = script.work_s / speed[:, None]
+    meeting = np.flatnonzero(script.feature >= 0)
+    taken = np.where(script.feature >= 0, np.array([*features_s, 0.0])[script.feature], 0.0)
+    if len(speeds) == 1 or not len(meeting):
+        return _apart(work + taken)
+    done = np.cumsum(work, axis=1)
+    # Equal speeds end together, so that the tail is one for all.
+    behind = work.shape[1] if (speed == speed[0]).all() else int(meeting[-1]) + 1
+    first = int(meeting[0])
+    met = done[:, meeting]
+    gap = np.diff(met, axis=1)
+    longest = gap.max(axis=0)
+    leaves = np.cumsum(taken[meeting]) + np.concatenate(([0.0], np.cumsum(longest)))
+    begins = leaves - taken[meeting]
+    tail = done[:, -1] - met[:, -1]
+    is_whole = behind == work.shape[1]
+    together_s = float(leaves[-1] + (tail[0] if is_whole else 0.0))
+    since = np.searchsorted(meeting, np.arange(first, behind), side="right") - 1
+    begin_s, busy_s = [], []
+    for own_work, own_done, own_met, own_gap in zip(work, done, met, gap, strict=True):
+        begin = leaves[since] + (own_done - own_work)[first:behind] - own_met[since]
+        begin[meeting - first] = begins
+        begin_s.append(begin)
+        waits = own_gap < longest
+        ends = (leaves[:-1] + own_gap)[waits]
+        busy_s.append((np.concatenate(([0.0], begins[1:][waits])), np.concatenate((ends, [together_s]))))
+    return Outline(
+        head_s=(met[:, 0]).tolist(),
+        together_s=together_s,
+        tail_s=[0.0] * len(speeds) if is_whole else tail.tolist(),
+        first=first,
+        behind=behind,
+        begin_s=begin_s,
+        seconds=list((work + taken)[:, first:behind]),
+        busy_s=busy_s,
+    )
+
+
+def _apart(seconds: NDArray[np.float64]) -> Outline:
+    done = np.cumsum(seconds, axis=1)
+    heads = done[:, -1].tolist() if seconds.shape[1] else [0.0] * len(seconds)
+    return Outline(
+        head_s=heads,
+        together_s=None,
+        tail_s=[0.0] * len(heads),
+        first=0,
+        behind=seconds.shape[1],
+        begin_s=list(done - seconds),
+        seconds=list(seconds),
+        busy_s=[(np.array([0.0]), np.array([head_s])) for head_s in heads],
+    )
+
+
+def coarse_passes(rank_class: RankClass) -> int:
+    """Return how many passes come before anything can disturb one: all up to the first sum of gradients."""
+    if any(program.queues_always for program in rank_class.programs):
+        return 0
+    passes = rank_class.passes
+    final = passes[:, 1].max()
+    for index in np.flatnonzero((passes[:, 0] == BACKWARD) & (passes[:, 1] == final)):
+        if rank_class.programs[passes[index, 2]].last.is_queuing:
+            return int(index)
+    return len(passes)
+
+
+def undisturbed_sets(classes: Sequence[RankClass], sending: Iterable[int], board: Board) -> list[tuple[int, ...]]:
+    """Return the sets of classes whose passes can be drawn as a whole; a class is in one of them or in none.
+
+    All features of a set are of groups of all its classes, and pass links that nobody else uses meanwhile: no sends,
+    which are of the families `sending`, and no group but those that one of the set is in. Such a group has its turn
+    before or after the feature, and where it is in the queue of gradients, after all passes up to the first sum.
+    """
+    sends = {(family, group) for family in sending for group in board.group_of[family].values()}
+    passed = {link for group in sends for link in board.links_of(*group)}
+    families = {stage: _families(one) for stage, one in {each.stage: each for each in classes}.items()}
+    visitors: dict[int, set[_Group]] = {}
+    members: dict[_Group, tuple[int, ...]] = {}
+    features: list[set[_Group]] = []
+    for rank_class in classes:
+        mine: set[_Group] = set()
+        for family, blocking in families[rank_class.stage]:
+            group = (family, board.group_of[family][rank_class.number])
+            if blocking:
+                mine.add(group)
+            if group not in members:
+                members[group] = board.members(*group)
+                for link in board.links_of(*group):
+                    visitors.setdefault(link, set()).add(group)
+        features.append(mine)
+    found = []
+    for number, mine in enumerate(features):
+        together = {members[group] for group in mine} or {(number,)}
+        members_of_set = together.pop()
+        if together or number != members_of_set[0]:
+            continue
+        links = {link for group in mine for link in board.links_of(*group)}
+        if (
+            all(features[other] == mine for other in members_of_set)
+            and not links & passed
+            and all(set(members[group]) & set(members_of_set) for link in links for group in visitors[link])
+        ):
+            found.append(members_of_set)
+    return found
+
+
+def _families(rank_class: RankClass) -> set[tuple[int, bool]]:
+    """Return the families that a class takes part in, and whether its passes wait for them."""
+    passes = (each for program in rank_class.programs for each in (program.forward, program.last))
+    returns = {(phase.family, False) for queued in rank_class.returns for phase in queued.phases}
+    return returns.union(*(each.families for each in passes))

@@ -1,0 +1,141 @@
+"""One operator of the tree on its mesh: what it computes on a rank, what it must be sent, what it leaves behind.
+
+Placements follow the data. An axis that the tree says nothing about splits the operator as it splits the tensor that
+arrives, if it can; sums left by the operator before are completed. Backward mirrors forward: a tensor that was
+replicated for a split operator comes back as partial sums.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from lockstep.contracts.errors import ConfigError
+from lockstep.simulator.hardware.cluster import Device
+from lockstep.simulator.models.model import BATCH, Operator, Precision, Read
+from lockstep.simulator.strategy.mesh import Mesh
+from lockstep.simulator.strategy.placement import PARTIAL, Placement, Transfer, shards, transfers
+from lockstep.simulator.strategy.tree import FULL, SELECTIVE, Said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """The tensor between two operators: its bytes over the whole mesh, and where they lie."""
+
+    total_bytes: float
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """An operator on one rank of its mesh, per micro-batch; seconds are those of a device at full speed.
+
+    `before` are the transfers of its inputs, `after` those of their gradients. `weights` is the number of parameters
+    held where nothing is kept in parts; their gradients are partial sums along `sums`, and `memory` says what is kept
+    in parts. `again` is forward work that backward repeats by selective recomputation; `input_bytes` is what has to be
+    kept to compute forward again.
+    """
+
+    before: tuple[Transfer, ...]
+    after: tuple[Transfer, ...]
+    forward_s: float
+    backward_s: float
+    again_s: float
+    flops: float
+    weights: float
+    sums: frozenset[str]
+    memory: Mapping[str, frozenset[str]]
+    stored_input_bytes: float
+    stored_own_bytes: float
+    input_bytes: float
+    recomputed: bool
+    output: Flow
+
+
+def place_operator(
+    op: Operator, said: Said, arriving: Flow, mesh: Mesh, device: Device, *, samples: float, precision: Precision
+) -> Placed:
+    """Return `op` as the tree `said` it, given the tensor that arrives and the micro-batch's `samples` on the mesh.
+
+    Raises
+    ------
+    ConfigError
+        A dimension is split into more parts than it has, or not evenly.
+    """
+    split = _splits(op, said, arriving.placement, mesh)
+    parts = {dim: _parts(op, dim, split, mesh, samples) for dim in set(split.values())}
+    before: list[Transfer] = []
+    after: list[Transfer] = []
+    stored: Placement = {}
+    for read in op.reads:
+        wanted = _at_positions(split, read.dims)
+        total_bytes = arriving.total_bytes * read.share
+        before += transfers(total_bytes, arriving.placement, wanted, mesh)
+        given = {axis: wanted.get(axis, PARTIAL) for axis in split}  # the dual: replicated inputs come back as sums
+        home = {axis: at for axis, at in arriving.placement.items() if at != PARTIAL}
+        after += transfers(total_bytes, given, home, mesh)
+        stored = stored or {**wanted, **home}
+    all_parts = _product(parts.values())
+    weights = op.weights / _weight_parts(op, split, mesh)
+    moved_bytes = op.moved_elements * samples * precision.activation / all_parts
+    weight_bytes = weights * precision.weight
+    flops, ratio = op.flops * samples / all_parts, op.backward_ratio
+    moves_ratio = ratio if op.backward_moves_ratio is None else op.backward_moves_ratio
+    forward_s = device.seconds(flops, moved_bytes + weight_bytes)
+    selective = op.selective and said.recomputation == SELECTIVE
+    output = {axis: op.writes.index(dim) if dim in op.writes else PARTIAL for axis, dim in split.items()}
+    return Placed(
+        before=tuple(before),
+        after=tuple(after),
+        forward_s=forward_s,
+        backward_s=device.seconds(flops * ratio, moved_bytes * moves_ratio + weight_bytes * ratio, ratio),
+        again_s=forward_s if selective else 0.0,
+        flops=flops * (1 + ratio),
+        weights=weights,
+        sums=frozenset(axis for axis, dim in split.items() if dim not in op.weight_dims and mesh.degree(axis) > 1),
+        memory=said.memory,
+        stored_input_bytes=op.stored_input_bytes * samples / shards(stored, mesh),
+        stored_own_bytes=0.0 if selective else op.stored_own_bytes * samples / all_parts,
+        input_bytes=max(op.stored_input_bytes * samples, arriving.total_bytes) / shards(stored, mesh),
+        recomputed=said.recomputation == FULL,
+        output=Flow(total_bytes=op.output_elements * samples * precision.activation, placement=output),
+    )
+
+
+def _splits(op: Operator, said: Said, arriving: Placement, mesh: Mesh) -> dict[str, str]:
+    """Return by axis the dimension that it splits: what is said, else what the arriving tensor brings along."""
+    first: Read = op.reads[0]
+    found = {}
+    for axis in mesh.axes:
+        dim = said.splits.get(axis.name)
+        if axis.name not in said.splits:
+            position = arriving.get(axis.name, PARTIAL)
+            dim = first.dims[position] if 0 <= position < len(first.dims) else None
+        if dim is not None and axis.size > 1 and (dim == BATCH or dim in op.dims):
+            found[axis.name] = dim
+    return found
+
+
+def _parts(op: Operator, dim: str, split: Mapping[str, str], mesh: Mesh, samples: float) -> float:
+    parts = 1
+    for axis, split_dim in split.items():
+        parts *= mesh.degree(axis) if split_dim == dim else 1
+    size = samples if dim == BATCH else op.dims[dim]
+    if size % parts:
+        axes = " x ".join(axis for axis, split_dim in split.items() if split_dim == dim and mesh.degree(axis) > 1)
+        got = f"{parts} parts of {size:.12g}"
+        raise ConfigError(f"split of {dim!r} in {op.name}: got {got}, expected a divisor (it is split over {axes})")
+    return parts
+
+
+def _weight_parts(op: Operator, split: Mapping[str, str], mesh: Mesh) -> float:
+    return _product(mesh.degree(axis) for axis, dim in split.items() if dim in op.weight_dims)
+
+
+def _at_positions(split: Mapping[str, str], dims: tuple[str, ...]) -> Placement:
+    return {axis: dims.index(dim) for axis, dim in split.items() if dim in dims}
+
+
+def _product(values: Iterable[float]) -> float:
+    product = 1.0
+    for value in values:
+        product *= value
+    return product

@@ -1,0 +1,144 @@
+"""What a job does before anybody asks how fast: chunks, stages and programs of a strategy on a shape of cluster.
+
+What-ifs heal a link or slow a rank; none of that changes the plan, so that the last few are kept.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+
+from lockstep.contracts.errors import ConfigError
+from lockstep.simulator.hardware.cluster import Cluster, Device
+from lockstep.simulator.lowering.acts import Queued
+from lockstep.simulator.lowering.chunks import Chunk, compile_chunks
+from lockstep.simulator.lowering.fabric import Fabric
+from lockstep.simulator.lowering.graph import Boundary
+from lockstep.simulator.lowering.program import Program, compile_program, compile_returns
+from lockstep.simulator.models.model import Precision
+from lockstep.simulator.strategy.mesh import Mesh
+from lockstep.simulator.strategy.placement import Transfer
+from lockstep.simulator.strategy.tree import StrategyTree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Chunks in the order of the data and their programs, meshes in order of appearance with the chunks of each.
+
+    Shared by all who ask for it: nobody changes it. `fabric` is of the cluster that was asked for first.
+    """
+
+    chunks: Sequence[Chunk]
+    programs: Sequence[Program]
+    stages: Mapping[Mesh, Sequence[int]]
+    returns: Mapping[Mesh, tuple[Queued, ...]]
+    boundaries: Sequence[Boundary]
+    fabric: Fabric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """All that a plan depends on, as a value; modules count by identity, for which `kept` keeps them."""
+
+    said: object
+    modules: tuple[int, ...]
+    meshes: tuple[Mesh | None, ...]
+    precision: Precision
+    device: Device
+    shape: object
+    algorithms: frozenset[tuple[str, str]]
+    bucket_bytes: float
+    samples: float
+    kept: tuple[object, ...] = field(compare=False)
+    tree: StrategyTree = field(compare=False)
+    cluster: Cluster = field(compare=False)
+
+
+def plan_of(
+    tree: StrategyTree,
+    cluster: Cluster,
+    *,
+    samples: float,
+    bucket_bytes: float,
+    algorithms: Mapping[str, str],
+) -> Plan:
+    """Return the plan for micro-batches of `samples`, gradients sent in buckets of `bucket_bytes`.
+
+    Raises
+    ------
+    ConfigError
+        The tree cannot be compiled, or does not fit the cluster.
+    """
+    blocks = list(tree.root.children.values())
+    return _compiled(
+        _Asked(
+            said=tree.root.said(),
+            modules=tuple(id(block.module) for block in blocks),
+            meshes=(tree.root.mesh, *(block.mesh for block in blocks)),
+            precision=tree.model.precision,
+            device=cluster.device,
+            shape=cluster.shape,
+            algorithms=frozenset(algorithms.items()),
+            bucket_bytes=bucket_bytes,
+            samples=samples,
+            kept=tuple(block.module for block in blocks),
+            tree=tree,
+            cluster=cluster,
+        )
+    )
+
+
+def forget() -> None:
+    """Drop the plans that are kept from one forecast to the next, as a new process has none."""
+    _compiled.cache_clear()
+
+
+@lru_cache(maxsize=64)
+def _compiled(asked: _Asked) -> Plan:
+    chunks = compile_chunks(asked.tree, asked.device, samples=asked.samples)
+    stages = _stages(chunks, asked.cluster)
+    fabric = Fabric(asked.cluster, dict(asked.algorithms), stages)
+    made: dict[object, Program] = {}
+    for chunk in chunks:
+        key = (chunk.mesh.axes, tuple(chunk.contents))
+        made[key] = made.get(key) or compile_program(chunk, fabric, bucket_bytes=asked.bucket_bytes)
+    return Plan(
+        chunks=chunks,
+        programs=[made[chunk.mesh.axes, tuple(chunk.contents)] for chunk in chunks],
+        stages=stages,
+        returns={mesh: compile_returns(_returns(own, chunks), mesh, fabric) for mesh, own in stages.items()},
+        boundaries=_boundaries(chunks, stages, fabric),
+        fabric=fabric,
+    )
+
+
+def _stages(chunks: Sequence[Chunk], cluster: Cluster) -> dict[Mesh, list[int]]:
+    """Return the meshes in order of appearance, each with its chunks."""
+    stages: dict[Mesh, list[int]] = {}
+    for index, chunk in enumerate(chunks):
+        stages.setdefault(chunk.mesh, []).append(index)
+    ranks = np.sort(np.concatenate([mesh.ranks() for mesh in stages]))
+    if not np.array_equal(ranks, np.arange(len(ranks))):
+        raise ConfigError(f"meshes: got ranks {ranks[:8].tolist()}..., expected each from 0 to {len(ranks) - 1} once")
+    if len(ranks) > cluster.size:
+        raise ConfigError(f"ranks: got {len(ranks)}, expected at most the {cluster.size} devices of {cluster.name}")
+    if len({len(own) for own in stages.values()}) > 1:
+        raise ConfigError(f"chunks of stages: got {[len(own) for own in stages.values()]}, expected as many for each")
+    return stages
+
+
+def _returns(own: Sequence[int], chunks: Sequence[Chunk]) -> list[Transfer]:
+    return [transfer for index in own for transfer in chunks[index].part.returns]
+
+
+def _boundaries(chunks: Sequence[Chunk], stages: Mapping[Mesh, list[int]], fabric: Fabric) -> list[Boundary]:
+    place = {index: (stage, number) for stage, own in enumerate(stages.values()) for number, index in enumerate(own)}
+    ways = [(here.mesh, there.mesh) for here, there in pairwise(chunks)]
+    forward = fabric.sends(ways)
+    backward = fabric.sends([(there, here) for here, there in ways])
+    return [
+        Boundary(place[index], place[index + 1], forward[index], backward[index], chunks[index + 1].received_bytes)
+        for index in range(len(ways))
+    ]

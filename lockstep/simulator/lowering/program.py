@@ -1,0 +1,142 @@
+"""What one pipeline stage does in a pass, with its transfers as phases on the fabric and its gradients in buckets."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.simulator.lowering.acts import Act, Await, Blocking, Compute, Pass, Queued
+from lockstep.simulator.lowering.chunks import Chunk, Feature, Gathered, Segment, Summed, Work
+from lockstep.simulator.lowering.fabric import Fabric
+from lockstep.simulator.strategy.mesh import Mesh
+from lockstep.simulator.strategy.placement import PARTIAL, Placement, Transfer, transfers
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The passes of one chunk: forward, backward, and backward of the step's last micro-batch, which sums gradients."""
+
+    forward: Pass
+    backward: Pass
+    last: Pass
+
+    @property
+    def queues_always(self) -> bool:
+        """Whether every pass has something in the gradient queue."""
+        return self.forward.is_queuing or self.backward.is_queuing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankClass:
+    """Ranks that behave alike: how many, their stage, their share of a device's speed, and the passes they make.
+
+    `passes` has rows as `schedule.passes` returns; chunks are numbered within the stage.
+    """
+
+    number: int
+    ranks: int
+    stage: int
+    speed: float
+    passes: NDArray[np.int64]
+    programs: Sequence[Program]
+    update_s: float
+    returns: Sequence[Queued]
+
+
+@dataclass(slots=True)
+class _Buckets:
+    """Gradients that wait to be sent together, by how they are summed and kept."""
+
+    limit_bytes: float
+    waiting: dict[tuple[frozenset[str], frozenset[str]], float] = field(default_factory=dict)
+
+    def add(self, summed: Summed) -> Iterator[tuple[frozenset[str], frozenset[str], float]]:
+        key = (summed.sums, summed.kept)
+        total_bytes = self.waiting.get(key, 0.0) + summed.total_bytes
+        self.waiting[key] = total_bytes
+        if total_bytes >= self.limit_bytes:
+            del self.waiting[key]
+            yield (*key, total_bytes)
+
+    def rest(self) -> Iterator[tuple[frozenset[str], frozenset[str], float]]:
+        for key, total_bytes in self.waiting.items():
+            yield (*key, total_bytes)
+
+
+def compile_program(chunk: Chunk, fabric: Fabric, *, bucket_bytes: float) -> Program:
+    """Return the program of `chunk`, its groups entered in `fabric`; gradients go in buckets of `bucket_bytes`."""
+    part = chunk.part
+    made: dict[object, list[Act]] = {}
+    return Program(
+        Pass(tuple(_acts(part.forward, chunk.mesh, fabric, bucket_bytes, made, last=False))),
+        Pass(tuple(_acts(part.backward, chunk.mesh, fabric, bucket_bytes, made, last=False))),
+        Pass(tuple(_acts(part.backward, chunk.mesh, fabric, bucket_bytes, made, last=True))),
+    )
+
+
+def compile_returns(returns: list[Transfer], mesh: Mesh, fabric: Fabric) -> tuple[Queued, ...]:
+    """Return the gathers of updated weights, all of one kind and group in one."""
+    volume: dict[tuple[str, frozenset[str]], float] = {}
+    for transfer in returns:
+        key = (transfer.kind, transfer.axes)
+        volume[key] = volume.get(key, 0.0) + transfer.volume_bytes
+    return tuple(Queued(tuple(fabric.phases(Transfer(*key, total), mesh))) for key, total in volume.items())
+
+
+def _acts(
+    segments: list[Segment],
+    mesh: Mesh,
+    fabric: Fabric,
+    bucket_bytes: float,
+    made: dict[object, list[Act]],
+    *,
+    last: bool,
+) -> Iterator[Act]:
+    """Yield the acts of a pass; work is one act up to the next segment that it must end for.
+
+    `made` keeps acts by segment and by bucket: equal blocks have the same.
+    """
+    buckets = _Buckets(bucket_bytes)
+    gathers = [segment for segment in segments if isinstance(segment, Gathered)]
+    issued = waited = 0
+    pending_s = 0.0
+    for segment in segments:
+        if isinstance(segment, Work):
+            pending_s += segment.seconds
+            continue
+        acts: list[Act] = []
+        if isinstance(segment, Feature):
+            acts = made.get(id(segment)) or made.setdefault(
+                id(segment), [Blocking(phase) for phase in fabric.phases(segment.transfer, mesh)]
+            )
+        elif isinstance(segment, Summed):
+            if last or segment.every_pass:
+                for bucket in buckets.add(segment):
+                    acts += made.get(bucket) or made.setdefault(bucket, [_sum(bucket, mesh, fabric)])
+        else:
+            # The next unit's weights are asked for as this unit begins: one unit ahead, as FSDP prefetches.
+            for ticket in range(issued, min(waited + 2, len(gathers))):
+                acts.append(_fetch(gathers[ticket], ticket, mesh, fabric))
+                issued = ticket + 1
+            acts.append(Await(waited))
+            waited += 1
+        if acts and pending_s:
+            yield Compute(pending_s)
+            pending_s = 0.0
+        yield from acts
+    if pending_s:
+        yield Compute(pending_s)
+    yield from (_sum(bucket, mesh, fabric) for bucket in buckets.rest())
+
+
+def _fetch(gathered: Gathered, ticket: int, mesh: Mesh, fabric: Fabric) -> Queued:
+    return Queued(tuple(fabric.phases(gathered.transfer, mesh)), ticket)
+
+
+def _sum(bucket: tuple[frozenset[str], frozenset[str], float], mesh: Mesh, fabric: Fabric) -> Queued:
+    sums, kept, total_bytes = bucket
+    have: Placement = dict.fromkeys(sums, PARTIAL)
+    want: Placement = dict.fromkeys(kept, 0)
+    found = [phase for t in transfers(total_bytes, have, want, mesh) for phase in fabric.phases(t, mesh)]
+    return Queued(tuple(found))

@@ -1,0 +1,1 @@
+"""How a job is spread: the strategy tree, its mesh, placements and the collectives they need, schedules, memory."""

@@ -1,0 +1,102 @@
+"""Strategies by their degrees: tensor, context, expert, data and pipeline parallel, as Megatron-LM lays them out."""
+
+from dataclasses import dataclass
+
+from lockstep.contracts.errors import ConfigError
+from lockstep.simulator.models.model import ModelSpec, Operator
+from lockstep.simulator.strategy.mesh import Mesh
+from lockstep.simulator.strategy.schedule import Schedule
+from lockstep.simulator.strategy.tree import MEMORY_ITEMS, NONE, StrategyTree
+
+STAGE_AXES = ("tp", "cp", "ep", "dp")
+"""Axes of the mesh of a pipeline stage, from the fastest varying on."""
+_COLUMNS = ("qkv", "fc1", "logits", "expert1")
+"""Operators whose outputs are split over tp; what follows them inherits the split until a row operator sums it."""
+_ROWS = ("proj", "fc2", "expert2")
+_SEQUENCE_PARALLEL = ("norm*", "final_norm", "residual*", "positions", "sum", "router", "combine")
+"""What sequence parallelism splits over tp by tokens (Korthikanti et al. 2022, section 4.2.2)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Degrees:
+    """A strategy in numbers. The ranks are tp * cp * dp * pp, tp varying fastest; `ep` divides `dp`.
+
+    `virtual` is the number of chunks of each stage, `zero` the ZeRO stage over the ranks that share gradients.
+    """
+
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    dp: int = 1
+    pp: int = 1
+    virtual: int = 1
+    zero: int = 0
+    sequence_parallel: bool = False
+    recompute: str = NONE
+
+    def __post_init__(self) -> None:
+        for name in ("tp", "cp", "ep", "dp", "pp", "virtual"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: got {getattr(self, name)}, expected at least 1")
+        if self.dp % self.ep:
+            raise ConfigError(f"ep: got {self.ep}, expected a divisor of dp={self.dp}")
+        if not 0 <= self.zero <= len(MEMORY_ITEMS):
+            raise ConfigError(f"zero: got {self.zero}, expected 0 to {len(MEMORY_ITEMS)}")
+        if self.virtual > 1 and self.pp == 1:
+            raise ConfigError(f"virtual: got {self.virtual} with pp=1, expected pp > 1 for several chunks a stage")
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+        return self.tp * self.cp * self.dp * self.pp
+
+
+def preset(model: ModelSpec, degrees: Degrees, schedule: Schedule | None = None) -> StrategyTree:
+    """Return the tree of `model` by `degrees`; any node may be told otherwise afterwards.
+
+    Raises
+    ------
+    ConfigError
+        More chunks than blocks to put in them.
+    """
+    tree = StrategyTree.of(model)
+    tree.root.schedule(schedule or Schedule()).recompute(degrees.recompute)
+    tree.root.split(b=("ep", "dp"), s="cp")
+    _split_tensors(tree)
+    if degrees.sequence_parallel:
+        for pattern in _SEQUENCE_PARALLEL:
+            for leaf in tree.root.find(pattern):
+                leaf.split(s="tp")
+    for item in MEMORY_ITEMS[: degrees.zero]:
+        tree.root.split(item, over=("cp", "ep", "dp"))
+    _map_stages(tree, degrees)
+    return tree
+
+
+def _split_tensors(tree: StrategyTree) -> None:
+    rules = {**dict.fromkeys(_COLUMNS, "o"), **dict.fromkeys(_ROWS, "h"), "lookup": "v"}
+    for leaf in tree.root.find("*"):
+        dim = rules.get(leaf.name)
+        if dim is not None and isinstance(leaf.module, Operator) and dim in leaf.module.dims:
+            leaf.split(**{dim: "tp"})
+        if leaf.name.startswith("expert"):
+            leaf.split(e="ep")
+
+
+def _map_stages(tree: StrategyTree, degrees: Degrees) -> None:
+    """Map the blocks to stages: the first and the last go with their neighbours, those between are dealt evenly."""
+    sizes = {"tp": degrees.tp, "cp": degrees.cp, "ep": degrees.ep, "dp": degrees.dp // degrees.ep, "pp": degrees.pp}
+    mesh = Mesh.grid(sizes)
+    blocks = list(tree.root.children.values())
+    middle = blocks[1:-1]
+    chunks = degrees.pp * degrees.virtual
+    if chunks > max(1, len(middle)):
+        raise ConfigError(
+            f"stages: got {chunks} chunks, expected at most the {len(middle)} blocks of {tree.model.name}"
+        )
+    for chunk in range(chunks):
+        dealt = middle[chunk * len(middle) // chunks : (chunk + 1) * len(middle) // chunks]
+        first = blocks[:1] if chunk == 0 else []
+        last = blocks[-1:] if chunk == chunks - 1 else []
+        for block in (*first, *dealt, *last):
+            block.map(mesh.at("pp", chunk % degrees.pp))

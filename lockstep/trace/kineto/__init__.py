@@ -1,0 +1,1 @@
+"""Kineto and Chrome JSON of every age to columns."""

@@ -1,0 +1,142 @@
+"""What is read of events' arguments ("args"): ids, streams, sizes, shapes, stacks, collectives, waits.
+
+An argument is extra: one of another type or range is ABSENT for its event and never costs the event. Arguments stay
+raw JSON while events are decoded; those of categories that have none of interest (Python frames) are never looked at,
+the others are decoded together, each category as the few fields that it can have (`argument_forms`).
+
+Shape suffix: E the events of one block.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.trace.columns import ABSENT, CollectiveArguments, SyncArguments
+from lockstep.trace.interned import Interned
+from lockstep.trace.kineto.argument_forms import OperatorArguments, Read
+from lockstep.trace.kineto.categories import Reading
+from lockstep.trace.kineto.rare import RareReader, integer
+
+SHAPES_MAX = 1 << 16
+"""Distinct shapes; real traces have tens to hundreds, a job that recompiles for every length some thousands."""
+SHAPES_MAX_BYTES = 16 << 20
+STACKS_MAX = 1 << 16
+STACKS_MAX_BYTES = 32 << 20
+"""Stacks are kilobytes each; the traces that carry them have about a hundred distinct ones."""
+STREAMS_MAX = 1 << 12
+
+_STREAM_BITS = 32
+_DEVICES_MAX = 1 << 16
+_NO_STREAM = (1 << _STREAM_BITS) - 1  # CUPTI's invalid id, unsigned in some versions
+
+
+_COLUMNS: dict[str, type[np.signedinteger[Any]]] = {
+    **dict.fromkeys(("stream", "shapes", "stack"), np.int32),
+    **dict.fromkeys(("correlation", "external", "sequence", "bytes"), np.int64),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BlockArguments:
+    """Arguments of one block: columns by name (shape E), and what few events have, by their place in the block."""
+
+    columns: dict[str, NDArray[Any]]
+    collectives: dict[int, CollectiveArguments]
+    syncs: dict[int, SyncArguments]
+
+
+class ArgumentReader:
+    """Reads the arguments of block after block; what repeats is kept once, for all blocks."""
+
+    def __init__(self) -> None:
+        self.streams: Interned[tuple[int, int]] = Interned(_stream, STREAMS_MAX, 2 * STREAMS_MAX)
+        self.shapes: Interned[str] = Interned(_shapes, SHAPES_MAX, SHAPES_MAX_BYTES)
+        self.shapes[b"", b""] = ABSENT
+        self.stacks: Interned[str] = Interned(_stack, STACKS_MAX, STACKS_MAX_BYTES)
+        self._rare = RareReader()
+
+    def read(self, count: int, arguments: Mapping[Reading, Read]) -> BlockArguments:
+        """Return what is read of a block of `count` events."""
+        block = BlockArguments({name: np.full(count, ABSENT, kind) for name, kind in _COLUMNS.items()}, {}, {})
+        for reading, read in arguments.items():
+            self._fill(block.columns, reading, read)
+            self._note_rare(block, reading, read)
+        return block
+
+    def _fill(self, columns: dict[str, NDArray[Any]], reading: Reading, read: Read) -> None:
+        at, fields = read.at, read.fields
+        external = _integers([each.external for each in fields])
+        if reading is Reading.OPERATOR:
+            columns["sequence"][at] = _integers([each.sequence for each in fields])
+            columns["shapes"][at] = self._shapes(fields)
+            stacks = [each.stack for each in fields]
+            if stacks.count("") < len(stacks):
+                columns["stack"][at] = list(map(self._stack, stacks))
+        else:
+            columns["correlation"][at] = _integers([each.correlation for each in fields])
+            if (external == ABSENT).any():
+                former = _integers([each.former_external for each in fields])
+                external = np.where(external == ABSENT, former, external)
+        columns["external"][at] = external
+        if reading in (Reading.CALL, Reading.DEVICE):
+            columns["bytes"][at] = _integers([each.bytes for each in fields])
+        if reading in (Reading.KERNEL, Reading.DEVICE):
+            device = _integers([each.device for each in fields])
+            columns["stream"][at] = self._streams(device, _integers([each.stream for each in fields]))
+
+    def _note_rare(self, block: BlockArguments, reading: Reading, read: Read) -> None:
+        if reading is not Reading.CALL:
+            found = _saying(read, [each.collective for each in read.fields])
+            block.collectives.update((event, self._rare.collective(each)) for event, each in found)
+        if reading is Reading.DEVICE:
+            found = _saying(read, [each.sync for each in read.fields])
+            block.syncs.update((event, self._rare.sync(each)) for event, each in found)
+
+    def _streams(self, device: NDArray[np.int64], stream: NDArray[np.int64]) -> NDArray[np.int32]:
+        known = (stream >= 0) & (stream < _NO_STREAM)
+        device = np.where((device >= 0) & (device < _DEVICES_MAX), device, ABSENT)
+        pairs, place = np.unique((device[known] << _STREAM_BITS) | stream[known], return_inverse=True)
+        column = np.full(len(stream), ABSENT, np.int32)
+        column[known] = np.array([self.streams[pair] for pair in pairs.tolist()], np.int32)[place]
+        return column
+
+    def _shapes(self, read: Sequence[OperatorArguments]) -> NDArray[np.int32]:
+        keys = zip([bytes(each.dims) for each in read], [bytes(each.types) for each in read], strict=True)
+        return np.fromiter(map(self.shapes.__getitem__, keys), np.int32, len(read))
+
+    def _stack(self, text: object) -> int:
+        return self.stacks[text] if text and isinstance(text, str) else ABSENT
+
+
+def _saying(read: Read, said: list[Any]) -> list[tuple[int, Any]]:
+    """Return the places and arguments of the events of which something is said: of most blocks, none."""
+    if said.count(None) == len(said):
+        return []
+    at = read.at.tolist()
+    return [(at[place], read.fields[place]) for place, each in enumerate(said) if each is not None]
+
+
+def _stream(pair: int) -> tuple[int, int]:
+    return pair >> _STREAM_BITS, pair & _NO_STREAM
+
+
+def _shapes(raw: tuple[bytes, bytes]) -> str:
+    """Return dimensions and types as one compact JSON text."""
+    dims, types = (msgspec.json.format(part or b"[]", indent=-1).decode(errors="replace") for part in raw)
+    return f"[{dims},{types}]"
+
+
+def _stack(text: str) -> str:
+    return text.replace(";", "\n")
+
+
+def _integers(values: Sequence[Any]) -> NDArray[np.int64]:
+    """Return values as int64, array of shape (n_events,); decimal digits in text count, all else is ABSENT."""
+    try:
+        return np.fromiter(values, np.int64, len(values))
+    except (TypeError, ValueError, OverflowError):
+        return np.array(list(map(integer, values)), np.int64)

@@ -1,0 +1,118 @@
+"""Chunks of Kineto or Chrome JSON to blocks of complete events with exact times.
+
+A piece in which events are not all of the usual form is decoded event by event.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from lockstep.trace import times
+from lockstep.trace.kineto.about import Document, Said
+from lockstep.trace.kineto.blocks import Block, block_of, loose_block_of
+from lockstep.trace.kineto.events import Event, ExactEvent
+from lockstep.trace.kineto.kinds import Kinds
+from lockstep.trace.pieces import BLOCK_BYTES, PieceDecoder, as_list
+from lockstep.trace.source import TraceSource
+
+Decoded = TypeVar("Decoded")
+
+_NAN = re.compile(rb"(?<=[:\[,\s])[+-]?(?:nan(?:\([^)]{0,32}\))?|inf(?:inity)?)(?=[\s,}\]])", re.IGNORECASE)
+
+
+class _Document(Document):
+    traceEvents: list[Event] = msgspec.field(default_factory=list)  # noqa: N815 - the key in the file
+    baseTimeNanoseconds: int = 0  # noqa: N815 - the key in the file
+
+
+class _LooseDocument(Document, kw_only=True):
+    traceEvents: list[msgspec.Raw]  # noqa: N815 - the key in the file
+    baseTimeNanoseconds: int = 0  # noqa: N815 - the key in the file
+
+
+_DOCUMENT = msgspec.json.Decoder(_Document)
+_LOOSE_DOCUMENT = msgspec.json.Decoder(_LooseDocument)
+_EVENTS: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[Event])
+_EXACT_EVENTS: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[ExactEvent])
+_LOOSE_EVENTS = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+class TraceDecoder(PieceDecoder[Block]):
+    """Decodes one source; iterate once. `base_ns` and `said` are known when the iteration has ended.
+
+    Blocks speak of `kinds`.
+    """
+
+    def __init__(self, source: TraceSource, *, block_bytes: int = BLOCK_BYTES) -> None:
+        super().__init__(source, "a whole Kineto or Chrome trace", block_bytes)
+        self.base_ns = 0
+        self.said = Said()
+        self.kinds = Kinds()
+        self._decoders = [_EVENTS, _EXACT_EVENTS]
+
+    def _note_head(self, document: bytes) -> None:
+        self._note(_tolerant(_DOCUMENT.decode, document))
+
+    def _decode_piece(self, piece: bytes, end: int) -> Block | None:
+        try:
+            return self._named(_tolerant(self._decode_events, as_list(piece, end)))
+        except msgspec.DecodeError:
+            return None
+
+    def _decode_end(self, document: bytes) -> Block:
+        return self._named(_tolerant(self._decode_document, document))
+
+    def _decode_events(self, text: bytes) -> Block:
+        for decoder in self._decoders:
+            try:
+                block = block_of(decoder.decode(text), self.kinds)
+            except (msgspec.ValidationError, UnicodeDecodeError):
+                continue  # one event of another form must not cost the block
+            if block:
+                if block.is_exact:
+                    self._decoders = [_EXACT_EVENTS]  # the other blocks have such times, too
+                return block
+        return loose_block_of(_LOOSE_EVENTS.decode(_readable(text)), self.kinds)
+
+    def _decode_document(self, text: bytes) -> Block:
+        try:
+            document: _Document | _LooseDocument = _DOCUMENT.decode(text)
+            block = block_of(document.traceEvents, self.kinds)
+        except (msgspec.ValidationError, UnicodeDecodeError):
+            block = None
+        if block is None:
+            document = _LOOSE_DOCUMENT.decode(_readable(text))
+            block = loose_block_of(document.traceEvents, self.kinds)
+        self._note(document)
+        return block
+
+    def _note(self, document: _Document | _LooseDocument) -> None:
+        base_ns = document.baseTimeNanoseconds
+        if not 0 <= base_ns <= times.BASE_MAX_NS:
+            raise self._source.malformed("baseTimeNanoseconds", base_ns, f"0 to {times.BASE_MAX_NS}")
+        self.base_ns = base_ns or self.base_ns
+        self.said.note_document(document)
+
+    def _named(self, block: Block) -> Block:
+        for each in block.metadata:
+            if each.name == "thread_name":
+                self.said.note_thread(each.pid, each.tid, each.args)
+        return block
+
+
+def _tolerant(decode: Callable[[bytes], Decoded], text: bytes) -> Decoded:
+    """Return the decoded `text`, null for what some writers give for a number that is none."""
+    try:
+        return decode(text)
+    except msgspec.DecodeError:
+        repaired, count = _NAN.subn(b"null", text)
+        if not count:
+            raise
+    return decode(repaired)
+
+
+def _readable(text: bytes) -> bytes:
+    """Return `text` with bytes that are not UTF-8 replaced: a name is not worth a trace."""
+    return text.decode(errors="replace").encode()

@@ -1,0 +1,126 @@
+"""What each event of a Kineto trace is for an account of time: nothing, host, compute, memory or communication.
+
+By category first, never by the presence of a stream (a Triton operator of the host carries one). On the device a
+collective is known by its arguments where the writer gives them, else by the kernel's name; never by "Sync" in it, for
+SyncBatchNorm computes. On the host it is the backend's annotation on the backend's own thread, which spans the
+transfer; the same annotation on a thread that calls collectives is a mark.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.trace.columns import (
+    ANNOTATION,
+    COPY,
+    DEVICE_ANNOTATION,
+    DRIVER,
+    FILL,
+    KERNEL,
+    OPERATOR,
+    PYTHON,
+    RUNTIME,
+    SYNC,
+    Mask,
+    Work,
+)
+from lockstep.trace.kineto import categories
+
+_BY_CATEGORY = {
+    PYTHON: Work.HOST,
+    OPERATOR: Work.HOST,
+    RUNTIME: Work.HOST,
+    DRIVER: Work.HOST,
+    KERNEL: Work.COMPUTE,
+    COPY: Work.MEMORY,
+    FILL: Work.MEMORY,
+    categories.COLLECTIVE: Work.COMMUNICATION,
+    ANNOTATION: Work.NOTHING,
+    DEVICE_ANNOTATION: Work.NOTHING,
+    SYNC: Work.NOTHING,
+    **dict.fromkeys(categories.NO_WORK, Work.NOTHING),
+}
+ON_DEVICE = (KERNEL, COPY, FILL, categories.COLLECTIVE)
+
+# From the libraries' sources: NCCL, RCCL, oneCCL, HCCL, MSCCL(++), NVSHMEM and ROC-SHMEM; DeepEP and pplx (MoE).
+# Kernels: torch symmetric memory, vLLM, SGLang, TensorRT-LLM, FlashInfer, aiter, Transformer Engine.
+_COLLECTIVE_KERNEL = re.compile(
+    r"""(^|[^a-z]) (nccl | rccl | oneccl | hccl | hcom_ | mscclpp | msccl | nvshmem | roc_?shmem | xccl)
+    | (deep_?ep | pplx) (::|_)
+    | (one|two|multimem)_?(shot|kernel)?_?all_?(reduce|gather)
+    | (one|two)shot_?all_?reduce | allreduce_(one|two)_?shot | (allreduce|all_reduce)_fusion_kernel
+    | cross_device_reduce | quickreduce | quick_all_?reduce | custom_?all_?reduce | lamport_?\w*all_?reduce
+    | multimem_ | all_?to_?allv? | alltoall | reduce_?scatter | all_?gather_?(kernel|into) | moe_?a2a | moeCommKernel
+    | userbuffers_
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+_PARTS = (
+    *("ccl", "hcom_", "shmem", "deep", "pplx", "reduce", "gather", "multimem", "toall", "to_all", "a2a", "moecomm"),
+    "userbuffers",
+)
+"""One of these is part of every name above: the search through a long name takes 0.2 ms, this a thousandth of it."""
+_FUSED = ("triton_",)  # inductor names a kernel after all operators that it fuses, views of what was gathered as well
+_NAME_CHARS = 2048  # of a kernel's name, template arguments included; one of a megabyte is not searched whole
+_HOST_BACKENDS = ("gloo:", "mpi:", "ucc:")
+_CALLS = ("c10d::", "_c10d_functional::")
+
+
+def is_collective_kernel(name: str) -> bool:
+    """Whether a device event of this name moves data between ranks."""
+    searched = name[:_NAME_CHARS]
+    folded = searched.casefold()
+    if name.startswith(_FUSED) or not any(part in folded for part in _PARTS):
+        return False
+    return _COLLECTIVE_KERNEL.search(searched) is not None
+
+
+def work_of(
+    name: NDArray[np.int32],
+    category: NDArray[np.int32],
+    thread: NDArray[np.int32],
+    *,
+    names: Sequence[str],
+    category_names: Sequence[str],
+    with_stream: Mask,
+    collectives: Mapping[int, object],
+) -> NDArray[np.int8]:
+    """Return the `Work` of every event, int8 array of shape (n_events,).
+
+    Codes as in `TraceColumns`. `with_stream` says which events ran on a stream, which of a category that nobody knows
+    makes compute; `collectives` are the events that say which collective they are.
+    """
+    by_category = np.array([_BY_CATEGORY.get(each, Work.NOTHING) for each in category_names], np.int8)
+    work = by_category[category]
+    unknown = np.array([each not in _BY_CATEGORY for each in category_names], np.bool_)[category]
+    work[unknown & with_stream] = Work.COMPUTE
+    work[_moving(name, np.flatnonzero(work == Work.COMPUTE), names)] = Work.COMMUNICATION
+    saying = np.array(list(collectives), np.int64)
+    work[saying[work[saying] == Work.COMPUTE]] = Work.COMMUNICATION
+    work[_on_backend_threads(name, category, thread, names, category_names)] = Work.COMMUNICATION
+    return work
+
+
+def _moving(name: NDArray[np.int32], events: NDArray[np.intp], names: Sequence[str]) -> NDArray[np.intp]:
+    """Return which of these events have the name of a collective kernel; each of their names is looked at once."""
+    used, place = np.unique(name[events], return_inverse=True)
+    moves = np.array([is_collective_kernel(names[code]) for code in used.tolist()], np.bool_)
+    return events[moves[place]]
+
+
+def _on_backend_threads(
+    name: NDArray[np.int32],
+    category: NDArray[np.int32],
+    thread: NDArray[np.int32],
+    names: Sequence[str],
+    category_names: Sequence[str],
+) -> Mask:
+    """Return which events are a host backend's collectives: its annotations on threads that call none."""
+    found: Mask = np.array([each.startswith(_HOST_BACKENDS) for each in names], np.bool_)[name]
+    found &= np.array([each == ANNOTATION for each in category_names], np.bool_)[category]
+    if found.any():
+        calls = np.array([each.startswith(_CALLS) for each in names], np.bool_)[name]
+        found &= ~np.isin(thread, np.unique(thread[calls]))
+    return found

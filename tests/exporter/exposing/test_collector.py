@@ -1,0 +1,324 @@
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from exporter.counts import Counts
+from exporter.exposing.collector import SnapshotCollector
+from exporter.exposing.snapshot import NodeSnapshot, take_snapshot
+from exporter.host_watch import HostTotals, NodeLoad
+from exporter.reading.rings import Rings
+from lockstep.contracts import ring as layout
+from lockstep.contracts.facts import RankFacts, facts_to_json
+from lockstep.contracts.metrics import BY_NAME, CATALOGUE, FLAGS, PHASES
+from lockstep.contracts.records import MISSING, Flag
+from lockstep.serving.exposition import render
+from lockstep.serving.process import OwnProcess
+from tests.exporter.conftest import OFFSET_NS, record
+
+STALE_NS = 10**12
+OURS = {metric.name for metric in CATALOGUE if metric.source != "coordinator"}
+
+
+class Node:
+    """Rings and counts with a snapshot on demand."""
+
+    def __init__(self, root: Path) -> None:
+        self.counts = Counts()
+        self.rings = Rings(root, self.counts, {})
+
+    def snapshot(self, **values: Any) -> NodeSnapshot:
+        self.rings.scan(time.monotonic_ns())
+        self.rings.read()
+        return take_snapshot(
+            self.rings,
+            self.counts,
+            now_ns=time.monotonic_ns(),
+            unix_ns=0,
+            stale_ns=STALE_NS,
+            mqtt_connected=True,
+            spool_bytes=5,
+            tick_duration_ns=2_000_000,
+            process=OwnProcess().read(),
+            **values,
+        )
+
+    def samples(self) -> dict[tuple, float]:
+        """Sample name and labels -> value."""
+        return samples_of(self.snapshot())
+
+
+def samples_of(snapshot: NodeSnapshot) -> dict[tuple, float]:
+    families = parse_text(render(SnapshotCollector(snapshot), "text").decode())
+    return {(s.name, *sorted(s.labels.items())): s.value for family in families for s in family.samples}
+
+
+def key(name: str, **labels: str) -> tuple:
+    return (name, *sorted(labels.items()))
+
+
+@pytest.fixture
+def node(root: Path):
+    node = Node(root)
+    yield node
+    node.rings.close()
+
+
+def test_every_family_of_the_catalogue_and_no_other(node: Node, make_ring):
+    """Names, types and labels are the catalogue's, with nothing beside them and no creation times."""
+    ring = make_ring()
+    ring.write(record(0, tokens=1, tp_wait_ns=1, tp_bytes=1, tp_count=1))
+    families = {}
+    for family in parse_text(render(SnapshotCollector(node.snapshot()), "text").decode()):
+        name = family.name + "_total" if family.type == "counter" else family.name
+        families[name] = family
+    assert set(families) == OURS
+    for name, family in families.items():
+        metric = BY_NAME[name]
+        assert (family.type, family.documentation) == (metric.type, metric.help)
+        for sample in family.samples:
+            assert set(sample.labels) - {"le"} == set(metric.labels)
+            assert not sample.name.endswith("_created")
+
+
+def test_level_minimal_is_the_default_without_details(node: Node, make_ring):
+    """The same series with the same values, but for the families that no rule reads; their names are gone as well."""
+    make_ring().write(record(0, tokens=1))
+    snapshot = node.snapshot(hosts={("run-a", 0): HostTotals(cores=4)})
+    details = {metric.name for metric in CATALOGUE if metric.detail}
+    text = render(SnapshotCollector(snapshot, details=False), "text").decode()
+    families = {f.name + "_total" * (f.type == "counter"): f for f in parse_text(text)}
+    assert set(families) == OURS - details
+    histograms = {f"{name}_{part}" for name in details for part in ("bucket", "sum", "count")}
+    whole = samples_of(snapshot)
+    found = {(s.name, *sorted(s.labels.items())): s.value for f in families.values() for s in f.samples}
+    assert found == {name: value for name, value in whole.items() if name[0] not in details | histograms}
+    assert len(found) < len(whole)
+
+
+def test_values_are_in_base_units(node: Node, make_ring):
+    """Nanoseconds become seconds, counts and bytes stay."""
+    ring = make_ring()
+    ring.write(record(0))
+    ring.write(record(1))
+    samples = node.samples()
+    rank = {"run": "run-a", "rank": "0"}
+    expected = {
+        key("lockstep_steps_total", **rank): 2,
+        key("lockstep_step_time_seconds_total", **rank): 0.2,
+        key("lockstep_phase_time_seconds_total", **rank, phase="compute"): 0.1,
+        key("lockstep_collective_wait_seconds_total", **rank, domain_kind="dp"): 0.05,
+        key("lockstep_collective_bytes_total", **rank, domain_kind="dp"): 2 << 20,
+        key("lockstep_collectives_total", **rank, domain_kind="dp"): 4,
+        key("lockstep_gc_collections_total", **rank): 2,
+        key("lockstep_samples_total", **rank): 16,
+        key("lockstep_cpu_time_seconds_total", **rank): 0.1,
+        key("lockstep_agent_time_seconds_total", **rank): 2e-6,
+        key("lockstep_step", **rank): 1,
+        key("lockstep_last_step_timestamp_seconds", **rank): OFFSET_NS / 1e9 + 1.2,
+        key("lockstep_rank_info", **rank, local_rank="0", hostname="worker-0"): 1,
+        key("lockstep_agent_up", **rank): 1,
+        key("lockstep_step_duration_seconds_count", run="run-a"): 2,
+        key("lockstep_step_duration_seconds_sum", run="run-a"): 0.2,
+        key("lockstep_step_duration_seconds_bucket", run="run-a", le="0.05"): 0,
+        key("lockstep_step_duration_seconds_bucket", run="run-a", le="0.1"): 2,
+        key("lockstep_step_duration_seconds_bucket", run="run-a", le="+Inf"): 2,
+        key("lockstep_exporter_tick_duration_seconds"): 0.002,
+        key("lockstep_exporter_spool_bytes"): 5,
+    }
+    for name, value in expected.items():
+        assert samples[name] == pytest.approx(value), name
+
+
+def test_what_the_host_watch_knows_is_shown_and_nothing_else(node: Node, make_ring):
+    """Times in seconds, a measured zero as zero, and no series of what this node does not show."""
+    make_ring().write(record(0))
+    make_ring(rank=1).write(record(0))
+    hosts = {
+        ("run-a", 0): HostTotals(run_queue_wait_ns=2_500_000_000, throttled_ns=0, cores=4),
+        ("gone", 0): HostTotals(),
+    }
+    load = NodeLoad(pressure_ns=1_500_000_000, cost_ns=3_000_000)
+    samples = samples_of(node.snapshot(load=load, hosts=hosts))
+    names = ("cpu_wait", "cpu_throttled", "lockstep_process_cpu", "other_cpu", "rank_cores", "node_", "host_watch")
+    found = {name: value for name, value in samples.items() if any(each in name[0] for each in names)}
+    rank = {"run": "run-a", "rank": "0"}
+    assert found == {
+        key("lockstep_cpu_wait_time_seconds_total", **rank): 2.5,
+        key("lockstep_cpu_throttled_time_seconds_total", **rank): 0,
+        key("lockstep_rank_cores", **rank): 4,
+        key("lockstep_node_cpu_pressure_seconds_total"): 1.5,
+        key("lockstep_exporter_host_watch_time_seconds_total"): 0.003,
+    }
+
+
+def test_what_was_never_measured_has_no_series(node: Node, make_ring):
+    """A missing quantity is no zero; a measured zero is one."""
+    make_ring().write(record(0, gc_ns=MISSING, cpu_ns=MISSING))
+    samples = node.samples()
+    names = {name for name, *_ in samples}
+    assert "lockstep_tokens_total" not in names
+    assert "lockstep_cpu_time_seconds_total" not in names
+    rank = {"run": "run-a", "rank": "0"}
+    phases = {p for p in PHASES if key("lockstep_phase_time_seconds_total", **rank, phase=p) in samples}
+    assert phases == {"data", "compute", "host"}
+    assert samples[key("lockstep_phase_time_seconds_total", **rank, phase="host")] == 0
+    kinds = {dict(labels)["domain_kind"] for name, *labels in samples if name == "lockstep_collectives_total"}
+    assert kinds == {"dp"}
+
+
+def test_throughput_and_communication_in_base_units(node: Node, make_ring):
+    """Model FLOPs, flight time, bus bytes, compilations and the device's clock arrive as their sums."""
+    values = {
+        "model_flops": 3_000_000_000_000,
+        "dp_comm_ns": 50_000_000,
+        "dp_bus_bytes": 7,
+        "gc_full_count": 1,
+        "recompilations": 2,
+        "device_step_ns": 90_000_000,
+        "device_comm_ns": 30_000_000,
+        "host_lead_ns": 4_000_000,
+    }
+    ring = make_ring()
+    ring.write(record(0, **values))
+    ring.write(record(1, **values))
+    samples = node.samples()
+    rank = {"run": "run-a", "rank": "0"}
+    expected = {
+        key("lockstep_model_flops_total", **rank): 6e12,
+        key("lockstep_collective_time_seconds_total", **rank, domain_kind="dp"): 0.1,
+        key("lockstep_collective_bus_bytes_total", **rank, domain_kind="dp"): 14,
+        key("lockstep_gc_full_collections_total", **rank): 2,
+        key("lockstep_recompilations_total", **rank): 4,
+        key("lockstep_device_step_time_seconds_total", **rank): 0.18,
+        key("lockstep_device_collective_time_seconds_total", **rank): 0.06,
+        key("lockstep_host_lead_seconds_total", **rank): 0.008,
+    }
+    for name, value in expected.items():
+        assert samples[name] == pytest.approx(value), name
+
+
+def test_flagged_steps_are_counted_by_flag(node: Node, make_ring):
+    """A step counts under each of its flags, over all ranks of the node; a flag that never was is a zero."""
+    for rank in range(2):
+        ring = make_ring(rank=rank)
+        ring.write(record(0, flags=int(Flag.WARM_UP)))
+        ring.write(record(1, flags=int(Flag.CHECKPOINT | Flag.PROFILED)))
+        ring.write(record(2))
+    samples = node.samples()
+    found = {flag: samples[key("lockstep_steps_flagged_total", run="run-a", flag=flag)] for flag in FLAGS}
+    assert found == {"warm_up": 2, "checkpoint": 2, "evaluation": 0, "profiled": 2, "skipped_optimizer": 0}
+
+
+def test_device_and_peak_are_exported_as_far_as_they_are_known(node: Node, make_ring):
+    """A rank that told what it runs on has its series; what nobody knows of it has none, nor an empty UUID."""
+    known, unknown, _silent = (make_ring(rank=rank) for rank in range(3))
+    known.facts(
+        facts_to_json(
+            RankFacts(device="NVIDIA H200", dtype="bf16", peak_flops_per_second=989.5e12, device_uuid="GPU-5")
+        )
+    )
+    unknown.facts(facts_to_json(RankFacts(device="cpu")))
+    samples = node.samples()
+    told = {name: value for name, value in samples.items() if name[0].startswith("lockstep_rank_")}
+    told = {name: value for name, value in told.items() if name[0] != "lockstep_rank_info"}
+    assert told == {
+        key(
+            "lockstep_rank_device_info", run="run-a", rank="0", device="NVIDIA H200", dtype="bf16", device_uuid="GPU-5"
+        ): 1,
+        key("lockstep_rank_device_info", run="run-a", rank="1", device="cpu", dtype=""): 1,
+        key("lockstep_rank_peak_flops_per_second", run="run-a", rank="0"): 989.5e12,
+    }
+
+
+def test_a_rank_that_has_not_stepped_has_no_step(node: Node, make_ring):
+    """Before the first step there is no index and no time of it, but the rank is there."""
+    make_ring()
+    samples = node.samples()
+    rank = {"run": "run-a", "rank": "0"}
+    assert key("lockstep_step", **rank) not in samples
+    assert key("lockstep_last_step_timestamp_seconds", **rank) not in samples
+    assert samples[key("lockstep_steps_total", **rank)] == 0
+    assert samples[key("lockstep_agent_up", **rank)] == 1
+
+
+def test_counts_of_ourselves_have_every_label_value_from_the_start(node: Node):
+    """A reason that never occurred is a zero."""
+    samples = node.samples()
+    for metric in CATALOGUE:
+        if metric.source == "exporter" and metric.values and "run" not in metric.labels:
+            for value in metric.values:
+                assert samples[key(metric.name, **{metric.labels[0]: value})] == 0
+
+
+def test_counters_go_on_over_a_restart_of_the_rank(node: Node, make_ring):
+    """A new attempt never lowers a counter; the step index is that of the attempt."""
+    old = make_ring(attempt=1)
+    for step in range(5):
+        old.write(record(step))
+    before = node.samples()
+    make_ring(attempt=2).write(record(0))
+    after = node.samples()
+    falling = {n for n in before if n[0].endswith(("_total", "_bucket", "_count", "_sum")) and after[n] < before[n]}
+    assert falling == set()
+    rank = {"run": "run-a", "rank": "0"}
+    assert after[key("lockstep_steps_total", **rank)] == 6
+    assert after[key("lockstep_step", **rank)] == 0
+
+
+def test_the_series_of_a_rank_that_ended_vanish(node: Node, make_ring):
+    """Finished, silent and removed ranks leave no series, and a run without ranks none either."""
+    finished, silent, removed = (make_ring(rank=rank) for rank in range(3))
+    for ring in (finished, silent, removed):
+        ring.write(record(0))
+    assert {dict(labels).get("rank") for _, *labels in node.samples()} == {None, "0", "1", "2"}
+    finished.state(layout.STATE_FINISHED)
+    removed.path.unlink()
+    assert {dict(labels).get("rank") for _, *labels in node.samples()} == {None, "1"}
+    silent.beat(time.monotonic_ns() - 2 * STALE_NS)
+    assert not [name for name in node.samples() if dict(name[1:]).get("run")]
+
+
+def test_a_failed_agent_is_down(node: Node, make_ring):
+    """An agent that took itself out shows as 0."""
+    make_ring(rank=0)
+    make_ring(rank=1).state(layout.STATE_FAILED)
+    samples = node.samples()
+    assert samples[key("lockstep_agent_up", run="run-a", rank="0")] == 1
+    assert samples[key("lockstep_agent_up", run="run-a", rank="1")] == 0
+
+
+def test_a_snapshot_does_not_change(node: Node, make_ring):
+    """What a scrape renders is the moment at which the snapshot was taken."""
+    ring = make_ring()
+    ring.write(record(0))
+    snapshot = node.snapshot()
+    before = render(SnapshotCollector(snapshot), "text")
+    ring.write(record(1))
+    node.counts.lost["torn"] += 1
+    node.snapshot()
+    assert render(SnapshotCollector(snapshot), "text") == before
+
+
+def test_both_formats_say_the_same(node: Node, make_ring):
+    """OpenMetrics carries the same samples, ends as it must, and has no creation times."""
+    make_ring(hostname='we"ird\\name').write(record(0))
+    snapshot = node.snapshot()
+    text = render(SnapshotCollector(snapshot), "openmetrics").decode()
+    assert text.endswith("# EOF\n")
+    found = {(s.name, *sorted(s.labels.items())): s.value for f in parse_openmetrics(text) for s in f.samples}
+    assert found == samples_of(snapshot)
+
+
+@pytest.mark.servers
+def test_promtool_has_no_objection(node: Node, make_ring):
+    """Prometheus's own linter accepts the text exposition."""
+    for rank in range(8):
+        make_ring(rank=rank).write(record(0, tokens=100, tp_wait_ns=5, tp_bytes=6, tp_count=1))
+    page = render(SnapshotCollector(node.snapshot()), "text")
+    done = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

@@ -1,0 +1,290 @@
+import logging
+import os
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from exporter.counts import Counts
+from exporter.reading.positions import Position
+from exporter.reading.rings import Rings
+from lockstep.agent.ring import RingWriter
+from lockstep.contracts import ring as layout
+from lockstep.contracts.control import OrderAnswer, answer_to_json
+from lockstep.contracts.facts import RankFacts, facts_to_json
+from lockstep.contracts.limits import RANKS_PER_NODE_MAX, RUNS_PER_NODE_MAX
+from lockstep.contracts.records import RECORD_INDEX, RECORD_STRUCT
+from tests.exporter.conftest import MS, OFFSET_NS, open_descriptors, record
+
+STALE_NS = 10**12
+
+
+@pytest.fixture
+def counts() -> Counts:
+    return Counts()
+
+
+@pytest.fixture
+def rings(root: Path, counts: Counts):
+    rings = Rings(root, counts, {})
+    before = open_descriptors()
+    yield rings
+    opened = sum(track.ring is not None for run in rings.runs.values() for track in run.ranks.values())
+    rings.close()
+    assert open_descriptors() <= before + opened
+
+
+def tick(rings: Rings) -> list:
+    rings.scan(time.monotonic_ns())
+    return rings.read()
+
+
+def steps_of(readings: list, rank: int = 0) -> list[int]:
+    return [
+        step
+        for reading in readings
+        if reading.rank == rank
+        for step in reading.records[:, RECORD_INDEX["step"]].tolist()
+    ]
+
+
+def test_a_node_where_nothing_trains_has_no_runs(tmp_path: Path, counts: Counts):
+    """A root that does not exist yet is normal."""
+    rings = Rings(tmp_path / "nothing", counts, {})
+    assert (tick(rings), rings.runs, counts.rejected["ring"]) == ([], {}, 0)
+
+
+def test_records_come_with_wall_clock_times(rings: Rings, make_ring):
+    """The ring's clock offset is added to begin and end of each step, and to nothing else."""
+    make_ring().write(record(0))
+    (reading,) = tick(rings)
+    assert reading.records[0, RECORD_INDEX["start_ns"]] == OFFSET_NS + 1_000 * MS
+    assert reading.records[0, RECORD_INDEX["end_ns"]] == OFFSET_NS + 1_100 * MS
+    assert reading.records[0, RECORD_INDEX["data_ns"]] == 10 * MS
+
+
+def test_the_agents_own_writer_is_understood(rings: Rings, root: Path, make_ring):
+    """What the training process writes is what is read: records, state, groups, answer."""
+    header = replace(make_ring(run="other").header, rank=3, slot_count=8)
+    writer = RingWriter(root / "run-a", header)
+    for step in range(5):
+        writer.write(RECORD_STRUCT.pack(*record(step)))
+    writer.write_groups([{"kind": "dp", "name": "dp0", "ranks": [[0, 4, 1]]}])
+    writer.write_answer(answer_to_json(OrderAnswer(request_id=1, state="accepted")))
+    writer.write_facts(facts_to_json(RankFacts(device="cpu", dtype="fp32")))
+    writer.set_state(layout.STATE_FAILED, 1)
+    (reading,) = tick(rings)
+    assert steps_of([reading], 3) == list(range(5))
+    assert reading.answer == OrderAnswer(request_id=1, state="accepted")
+    (info,) = rings.runs["run-a"].announced()
+    assert (info.rank, info.state, len(rings.runs["run-a"].groups())) == (3, "failed", 1)
+    assert info.facts == RankFacts(device="cpu", dtype="fp32")
+
+
+def test_a_refused_ring_is_logged_once_and_does_not_hurt_its_neighbours(rings: Rings, make_ring, counts, caplog):
+    """A foreign file under a ring's name is one warning and one count, and the others are read."""
+    good = make_ring(rank=0)
+    foreign = good.path.with_name("1.ring")
+    foreign.write_bytes(b"not a ring" * 10_000)
+    with caplog.at_level(logging.WARNING):
+        for step in range(5):
+            good.write(record(step))
+            assert steps_of(tick(rings)) == [step]
+    assert counts.rejected["ring"] == 1
+    assert [r for r in caplog.records if "1.ring" in r.getMessage()] == caplog.records
+    assert len(caplog.records) == 1
+
+
+def test_a_ring_of_an_older_version_gives_way_to_a_good_one(rings: Rings, make_ring, counts):
+    """A refused file that is replaced by a ring is read."""
+    older = make_ring(rank=0)
+    os.pwrite(older.file, (99).to_bytes(4, "little"), 8)
+    assert tick(rings) == []
+    assert counts.rejected["ring"] == 1
+    make_ring(rank=0).write(record(0))
+    assert steps_of(tick(rings)) == [0]
+
+
+def test_a_restarted_rank_is_a_new_attempt_and_loses_nothing(rings: Rings, make_ring):
+    """The replaced ring is read to its end before the new one, and the counters go on."""
+    old = make_ring(attempt=1)
+    old.write(record(0))
+    tick(rings)
+    old.write(record(1))
+    new = make_ring(attempt=2)
+    new.write(record(0, step_ns=50 * MS))
+    assert steps_of(tick(rings)) == [1, 0]
+    track = rings.runs["run-a"].ranks[0]
+    assert (track.header.attempt, track.totals.steps, track.totals.last_step) == (2, 3, 0)
+    assert track.totals.step_time_ns == 250 * MS
+
+
+def test_a_ring_cut_under_us_stops_that_rank_only(rings: Rings, make_ring, counts):
+    """A truncated file is counted once, and its neighbour goes on."""
+    cut, good = make_ring(rank=0), make_ring(rank=1)
+    cut.write(record(0))
+    tick(rings)
+    os.ftruncate(cut.file, 100)
+    for step in range(3):
+        good.write(record(step))
+        assert steps_of(tick(rings), rank=1) == [step]
+    assert counts.rejected["ring"] == 1
+
+
+def test_impossible_records_are_dropped_and_counted(rings: Rings, make_ring, counts):
+    """A record that no rank can mean is refused, those beside it are taken."""
+    ring = make_ring()
+    ring.write(record(0))
+    ring.write(record(1, compute_ns=-5))
+    ring.write(record(2))
+    assert steps_of(tick(rings)) == [0, 2]
+    assert counts.rejected["ring"] == 1
+    assert rings.runs["run-a"].ranks[0].totals.steps == 2
+
+
+def test_lost_records_are_counted_by_reason(rings: Rings, make_ring, counts):
+    """Overwritten and torn records each have their own count."""
+    ring = make_ring()
+    for step in range(20):
+        ring.write(record(step))
+    ring.slot(19, record(19), torn=True)
+    ring.write(record(20))
+    tick(rings)
+    tick(rings)
+    assert (counts.lost["lapped"], counts.lost["torn"]) == (5, 1)
+
+
+def test_more_runs_than_the_limit_are_omitted_the_dead_ones_first(rings: Rings, make_ring):
+    """Live runs are followed before silent ones, and what is left out is counted by its live ranks."""
+    for number in range(RUNS_PER_NODE_MAX):
+        make_ring(run=f"dead-{number}").beat(1)
+    make_ring(run="live")
+    tick(rings)
+    assert "live" in rings.runs
+    assert (len(rings.runs), rings.omitted) == (RUNS_PER_NODE_MAX, 0)
+    for number in range(RUNS_PER_NODE_MAX):
+        make_ring(run=f"late-{number}")
+    tick(rings)
+    assert "live" in rings.runs
+    assert (len(rings.runs), rings.omitted) == (RUNS_PER_NODE_MAX, 1)
+
+
+def test_more_ranks_than_the_limit_are_omitted(rings: Rings, make_ring):
+    """The first ranks are followed, the rest is counted."""
+    for rank in range(RANKS_PER_NODE_MAX + 2):
+        make_ring(rank=rank, world_size=100)
+    tick(rings)
+    assert (len(rings.runs["run-a"].ranks), rings.omitted) == (RANKS_PER_NODE_MAX, 2)
+
+
+def test_names_that_are_no_runs_are_left_alone(rings: Rings, root: Path, make_ring):
+    """Hidden folders, links and files in the root are no runs."""
+    make_ring()
+    (root / ".hidden").mkdir()
+    (root / "link").symlink_to(root / "run-a")
+    (root / "file").write_text("")
+    tick(rings)
+    assert list(rings.runs) == ["run-a"]
+
+
+def test_a_vanished_run_is_handed_over_with_its_finished_ranks(rings: Rings, make_ring):
+    """A folder that is removed ends the run; what finished before stays announced, what was killed does not."""
+    finished, killed = make_ring(rank=0), make_ring(rank=1)
+    tick(rings)
+    finished.write(record(0))
+    finished.state(layout.STATE_FINISHED)
+    shutil.rmtree(killed.path.parent)
+    assert steps_of(tick(rings)) == [0]
+    (run,) = rings.take_gone()
+    assert [(info.rank, info.state) for info in run.announced()] == [(0, "finished")]
+    assert (rings.runs, rings.take_gone()) == ({}, [])
+
+
+def test_only_ranks_that_give_a_sign_of_life_are_shown(rings: Rings, make_ring):
+    """Finished, silent and vanished ranks have no series; one from before a reboot neither."""
+    now = time.monotonic_ns()
+    alive, finished, silent, future, vanished = (make_ring(rank=rank) for rank in range(5))
+    finished.state(layout.STATE_FINISHED)
+    silent.beat(now - STALE_NS - 10**10)
+    future.beat(now + STALE_NS + 10**10)
+    tick(rings)
+    vanished.path.unlink()
+    tick(rings)
+    assert [track.rank for track in rings.runs["run-a"].shown(now, STALE_NS)] == [alive.header.rank]
+
+
+def test_a_failed_agent_is_shown_while_its_run_lives(rings: Rings, make_ring):
+    """An agent that took itself out is silent by nature: it is shown until nobody of its run lives."""
+    now = time.monotonic_ns()
+    failed, alive = make_ring(rank=0), make_ring(rank=1)
+    failed.state(layout.STATE_FAILED)
+    failed.beat(now - 2 * STALE_NS)
+    tick(rings)
+    run = rings.runs["run-a"]
+    assert [track.rank for track in run.shown(now, STALE_NS)] == [0, 1]
+    alive.beat(now - 2 * STALE_NS)
+    tick(rings)
+    assert run.shown(now, STALE_NS) == []
+
+
+def test_saved_positions_belong_to_one_attempt(root: Path, make_ring, counts):
+    """A new reader goes on where the old one stopped, and reads a new attempt from its beginning."""
+    same, other = make_ring(rank=0, attempt=5), make_ring(rank=1, attempt=6)
+    for step in range(3):
+        same.write(record(step))
+        other.write(record(step))
+    rings = Rings(root, counts, {"run-a": {0: Position(5, 2, 0), 1: Position(5, 2, 0)}})
+    readings = tick(rings)
+    assert (steps_of(readings, 0), steps_of(readings, 1)) == ([2], [0, 1, 2])
+    assert rings.positions() == {"run-a": {0: Position(5, 3, 0), 1: Position(6, 3, 0)}}
+    rings.close()
+
+
+def test_answers_and_groups_are_taken_with_the_records(rings: Rings, make_ring, counts):
+    """A look brings answer and groups; malformed ones are counted."""
+    ring = make_ring(world_size=4)
+    ring.groups([{"kind": "dp", "name": "dp0", "ranks": [[0, 4, 1]]}])
+    ring.answer(answer_to_json(OrderAnswer(request_id=3, state="accepted")))
+    (reading,) = tick(rings)
+    assert reading.answer is not None
+    assert [group.name for group in rings.runs["run-a"].groups()] == ["dp0"]
+    ring.groups("nonsense")
+    ring.answer("nonsense")
+    assert tick(rings) == []
+    assert (counts.rejected["ring"], counts.rejected["answer"]) == (1, 1)
+
+
+def test_facts_are_announced_and_belong_to_their_attempt(rings: Rings, make_ring, counts):
+    """What a rank runs on is in its announcement until a new attempt tells its own; malformed facts are counted."""
+    ring = make_ring(attempt=1)
+    tick(rings)
+    run = rings.runs["run-a"]
+    revision = run.revision
+    facts = RankFacts(device="NVIDIA H200", device_kind="cuda", parameters=5, peak_flops_per_second=1e15)
+    ring.facts(facts_to_json(facts))
+    tick(rings)
+    assert [info.facts for info in run.announced()] == [facts]
+    assert run.revision > revision
+    ring.facts({"device": "x" * 1000})
+    tick(rings)
+    assert counts.rejected["ring"] == 1
+    assert [info.facts for info in run.announced()] == [facts]
+    make_ring(attempt=2)
+    tick(rings)
+    assert [info.facts for info in run.announced()] == [None]
+
+
+def test_the_revision_grows_only_when_there_is_news(rings: Rings, make_ring):
+    """Heartbeats and steps announce nothing; a state does."""
+    ring = make_ring()
+    tick(rings)
+    before = rings.runs["run-a"].revision
+    ring.write(record(0))
+    ring.beat(time.monotonic_ns())
+    tick(rings)
+    assert rings.runs["run-a"].revision == before
+    ring.state(layout.STATE_FAILED)
+    tick(rings)
+    assert rings.runs["run-a"].revision > before

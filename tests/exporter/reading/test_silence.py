@@ -1,0 +1,207 @@
+"""A node whose ranks make no steps tells where each of them stands, by the agent's own ring and by forged ones."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from exporter.counts import Counts
+from exporter.reading.announce import parse_groups, parse_slots
+from exporter.reading.rings import Rings
+from exporter.reading.silence import announcement, watch
+from lockstep.agent.ring import RingWriter
+from lockstep.contracts import ring as layout
+from lockstep.contracts.codec import encode
+from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.messages import IssueCount, RankProgress
+from lockstep.contracts.records import RECORD_STRUCT, Flag
+from tests.exporter.conftest import OFFSET_NS, record
+
+S = 10**9
+WORLD = {"kind": "dp", "name": "dp0", "ranks": [[0, 4, 1]], "slot": 0}
+STAGES = {"kind": "pp", "name": "pp0", "ranks": [[0, 4, 2]], "slot": 1, "sends": [[2, 3]], "receives": [[2, 4]]}
+
+
+class Node:
+    """Rings of a node under a clock of the test's own."""
+
+    def __init__(self, root: Path) -> None:
+        self.now_ns = 1_000 * S
+        self.rings = Rings(root, Counts(), {})
+
+    def look(self, seconds: float = 0.0):
+        """Let time pass, read what is new and return the announcement."""
+        self.now_ns += round(seconds * S)
+        self.rings.scan(self.now_ns)
+        self.rings.read()
+        (run,) = self.rings.runs.values()
+        watch(run, self.now_ns)
+        told = announcement(run, "node-1")
+        encode(told)
+        return told
+
+    @property
+    def revision(self):
+        (run,) = self.rings.runs.values()
+        return run.revision
+
+
+@pytest.fixture
+def node(root: Path):
+    node = Node(root)
+    yield node
+    node.rings.close()
+
+
+def header(rank: int = 0) -> layout.RingHeader:
+    return layout.RingHeader(
+        rank=rank,
+        local_rank=rank,
+        world_size=4,
+        pid=1,
+        attempt=1,
+        clock_offset_ns=OFFSET_NS,
+        hostname="h",
+        slot_count=64,
+    )
+
+
+@pytest.fixture
+def ring(root: Path) -> RingWriter:
+    return RingWriter(root / "run-a", header())
+
+
+def test_a_silent_node_says_where_its_ranks_stand(node: Node, ring: RingWriter):
+    """After five seconds without a record: last step, flags, and each count with its group, its peer and its time."""
+    ring.write_groups([WORLD, STAGES])
+    ring.write(RECORD_STRUCT.pack(*record(7)))
+    assert node.look().ranks[0].progress is None
+    for slot, now_ns in ((0, 5), (3, 6), (0, 7), (layout.OTHER_SLOT, 8)):
+        ring.note_issue(slot, now_ns)
+    ring.set_flags(int(Flag.CHECKPOINT))
+    before = node.revision
+    assert node.look(5.0).ranks[0].progress is None
+    told = node.look(0.1)
+    assert told.ranks[0].progress == RankProgress(
+        last_step=7,
+        flags=int(Flag.CHECKPOINT),
+        issues=[
+            IssueCount(group=0, operation="collective", peer=-1, issued=2, last_unix_ns=OFFSET_NS + 7),
+            IssueCount(group=1, operation="send", peer=2, issued=1, last_unix_ns=OFFSET_NS + 6),
+        ],
+        is_alive=False,  # by a lock, which a process does not see of itself
+    )
+    assert [group.name for group in told.groups] == ["dp0", "pp0"]
+    assert node.revision == before + 1
+
+
+def test_the_next_record_ends_it(node: Node, ring: RingWriter):
+    """One announcement more, without progress: the silence is over."""
+    ring.write(RECORD_STRUCT.pack(*record(0)))
+    node.look()
+    assert node.look(6.0).ranks[0].progress is not None
+    ring.write(RECORD_STRUCT.pack(*record(1)))
+    before = node.revision
+    assert node.look(0.2).ranks[0].progress is None
+    assert node.revision == before + 1
+    node.look(0.2)
+    assert node.revision == before + 1
+
+
+def test_slow_steps_are_given_five_of_them(node: Node, ring: RingWriter):
+    """A run whose steps take 4 s is silent after 20 s, not after 5."""
+    for step in range(3):
+        ring.write(RECORD_STRUCT.pack(*record(step, step_ns=4 * S)))
+    node.look()
+    assert node.look(19.9).ranks[0].progress is None
+    assert node.look(0.2).ranks[0].progress is not None
+
+
+def test_a_run_that_ended_is_not_silent(root: Path, node: Node):
+    """Ranks that finished, or took their agents out, are not waited for; one that runs makes the node tell of all."""
+    rings = [RingWriter(root / "run-a", header(rank)) for rank in (0, 1)]
+    rings[0].set_state(layout.STATE_FINISHED)
+    rings[1].set_state(layout.STATE_FAILED, 1)
+    node.look()
+    assert [info.progress for info in node.look(60.0).ranks] == [None, None]
+    rings[1].set_state(layout.STATE_RUNNING)
+    told = node.look(1.0)
+    assert [info.rank for info in told.ranks] == [0, 1]
+    assert all(info.progress is not None for info in told.ranks)
+    assert [info.state for info in told.ranks] == ["finished", "running"]
+
+
+WRITER = """
+import os, signal, sys
+from pathlib import Path
+from lockstep.agent.ring import RingWriter
+from tests.exporter.reading.test_silence import header
+ring = RingWriter(Path(sys.argv[1]), header())
+child = os.fork()
+if child:
+    print(child, flush=True)
+signal.pause()
+"""
+
+
+def test_a_process_that_was_killed_is_known_to_be_gone(root: Path, node: Node):
+    """A rank of another process is alive as long as that is, and not as long as a child that it forked."""
+    command = [sys.executable, "-c", WRITER, str(root / "run-a")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+        child = int(writer.stdout.readline())
+        node.look()
+        assert node.look(6.0).ranks[0].progress.is_alive is True
+        writer.kill()
+        writer.wait()
+        is_gone = node.look(1.0).ranks[0].progress.is_alive is False
+        os.kill(child, signal.SIGKILL)
+    assert is_gone
+
+
+def test_a_file_system_without_locks_tells_nothing_of_processes(node: Node, make_ring):
+    """A writer that could hold no lock may be alive or not."""
+    make_ring()
+    node.look()
+    assert node.look(6.0).ranks[0].progress.is_alive is None
+
+
+def test_a_ring_that_is_cut_says_nothing(node: Node, make_ring):
+    """A file cut short under the reader costs its rank's progress and nothing else."""
+    ring = make_ring()
+    node.look()
+    os.ftruncate(ring.file, layout.ISSUES_OFFSET)
+    assert node.look(10.0).ranks[0].progress is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"slot": -1},
+        {"slot": layout.ISSUE_SLOTS},
+        {"slot": "0"},
+        {"slot": True},
+        {"sends": 5},
+        {"sends": [[1]]},
+        {"sends": [[4, 3]]},
+        {"sends": [[1, 2.0]]},
+        {"sends": [[1, 0]]},  # the group's own slot
+        {"receives": [[1, 7], [2, 7]]},
+    ],
+)
+def test_issue_slots_that_cannot_be_are_refused(change):
+    """Slots that no ring has, slots given twice and peers outside of the world are named."""
+    value = [{**WORLD, **change}]
+    groups = parse_groups(value, where="x", world_size=4)
+    with pytest.raises(MalformedError, match=r"slot.* in x"):
+        parse_slots(value, groups, where="x", world_size=4)
+
+
+def test_groups_without_slots_are_still_groups():
+    """A group that has no slot, or shares the one for all others, is announced and counts nothing."""
+    value = [{"kind": "dp", "name": "dp0", "ranks": [[0, 4, 1]]}, {**WORLD, "slot": layout.OTHER_SLOT}]
+    groups = parse_groups(value, where="x", world_size=4)
+    assert len(groups) == 2
+    assert parse_slots(value, groups, where="x", world_size=4) == ()

@@ -1,0 +1,207 @@
+"""A run's model, fitted to steps that another, known model has made."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lockstep.contracts.errors import ConfigError
+from lockstep.simulator.calibration.measured import Window
+from lockstep.simulator.calibration.online import Setup, computing, fit, level_of, with_links
+from lockstep.simulator.calibration.repair import COMPUTING, LINK, RANK, Fault, predict_gain
+from lockstep.simulator.calibration.repair import FLOOR as FLOOR_FAULT
+from lockstep.simulator.spec import load_spec
+
+SPEC = """
+model: {type: gpt, layers: 4, hidden: 1024, heads: 16, sequence: 1024, vocabulary: 8192}
+strategy: {tp: 2, dp: 4, pp: 2, micro_batches: 2}
+cluster: {preset: DGX A100, nodes: 2}
+batch: 32
+"""
+DECLARED = Setup.of(load_spec(SPEC, "spec.yaml"))
+MEMBERS = {"tp": (0, 1), "dp": (0, 2, 4, 6), "pp": (0, 8)}
+DEGREES = {"tp": 2, "dp": 4, "pp": 2}
+STEPS = 60
+FLOOR = 0.004
+REST = 0.006
+
+
+def truth(*, efficiency=0.5, links=(0.7, 0.4)):
+    """Return the job as it really is: a slower device and slower links than declared."""
+    device = DECLARED.cluster.with_device(matrix_efficiency=efficiency, memory_efficiency=0.6)
+    return replace(DECLARED, cluster=with_links(device, dict(enumerate(links))))
+
+
+def measure(real, *, noise=0.01, steps=STEPS, seed=3, spread=0.0, **more):
+    """Return the window that a monitor of `real` sees: each level's cost is what a step without it would save."""
+    rng = np.random.default_rng(seed)
+    step_s, compute_s = real.forecast().step_seconds, computing(real.forecast())
+    saved = [step_s - real.forecast(with_links(real.cluster, {level: 1e9})).step_seconds for level in (0, 1)]
+
+    def noisy(seconds):
+        return seconds * np.exp(noise * rng.normal(size=steps))
+
+    values = {
+        "step_W": noisy(step_s + FLOOR + REST + spread),
+        "compute_SW": np.stack([noisy(compute_s), noisy(compute_s)]),
+        "floor_W": noisy(FLOOR),
+        "spread_W": noisy(spread),
+        "exposed": {"dp": noisy(saved[0]), "pp": noisy(saved[1])},
+        "members": MEMBERS,
+        "world_size": 16,
+        "degrees": DEGREES,
+    }
+    return Window(**(values | more))
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Return the model fitted to the true job's window."""
+    return fit(DECLARED, measure(truth()))
+
+
+def test_the_numbers_that_made_the_steps_are_found(model):
+    """From noisy steps the expected step, the floor, the rest and each level's ratio come back."""
+    real = truth()
+    assert model.expected_step_seconds == pytest.approx(real.forecast().step_seconds + FLOOR + REST, rel=0.01)
+    assert model.compute_seconds == pytest.approx(computing(real.forecast()), rel=0.01)
+    assert model.floor_seconds == pytest.approx(FLOOR, rel=0.01)
+    assert model.rest_seconds == pytest.approx(REST, abs=0.1 * model.expected_step_seconds)
+    assert model.parameters["link_ratio_network"] == pytest.approx(0.4, rel=0.3)
+    assert 0.01 <= model.error_band_ratio < 0.03
+    assert fit(DECLARED, measure(real)).expected_step_seconds == model.expected_step_seconds
+
+
+def test_the_band_is_that_of_steps_that_were_not_fitted():
+    """Noise in the second half alone widens the band; in the first half alone it does not."""
+    quiet = measure(truth())
+    wild = quiet.step_W * np.exp(0.1 * np.random.default_rng(1).normal(size=STEPS))
+    half = STEPS // 2
+    late = replace(quiet, step_W=np.concatenate([quiet.step_W[:half], wild[half:]]))
+    early = replace(quiet, step_W=np.concatenate([wild[:half], quiet.step_W[half:]]))
+    assert fit(DECLARED, late).error_band_ratio > 0.1
+    assert fit(DECLARED, early).error_band_ratio < 0.06
+
+
+def test_who_is_slow_for_a_reason_hides_who_is_slow_by_chance():
+    """What ranks differ by is part of the healthy step, not of the rest, and not added to a larger fault."""
+    real, spread_s = truth(), 0.02
+    model = fit(DECLARED, measure(real, spread=spread_s))
+    plain = fit(DECLARED, measure(real))
+    assert model.expected_step_seconds == pytest.approx(plain.expected_step_seconds + spread_s, rel=0.02)
+    assert model.rest_seconds == pytest.approx(plain.rest_seconds, abs=0.01 * model.expected_step_seconds)
+    large, small = (Fault(kind=RANK, ranks=(13,), excess_seconds=seconds) for seconds in (0.5, 0.002))
+    faulty_s = predict_gain(plain, large).faulty_step_seconds
+    assert predict_gain(model, large).faulty_step_seconds == pytest.approx(faulty_s, rel=0.02)
+    assert predict_gain(model, small).gain_ratio == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("rank", [0, 13])
+@pytest.mark.parametrize("share", [0.9, 0.5, 0.1])
+def test_the_gain_of_mending_a_rank_is_that_of_the_real_job(model, rank, share):
+    """A rank at a share of its speed, known by its excess alone: the gain is the real job's within two points."""
+    real = truth()
+    healthy_s, sick_s = real.forecast().step_seconds, real.forecast(real.cluster.with_rank(rank, share)).step_seconds
+    excess_s = computing(real.forecast()) * (1 / share - 1)
+    gain = predict_gain(model, Fault(kind=RANK, ranks=(rank,), excess_seconds=excess_s))
+    assert gain.gain_ratio == pytest.approx(1 - (healthy_s + FLOOR + REST) / (sick_s + FLOOR + REST), abs=0.02)
+    assert gain.faulty_step_seconds == pytest.approx(sick_s + FLOOR + REST, rel=0.05)
+    assert gain.repaired_step_seconds == model.expected_step_seconds
+    assert gain.error_band_ratio == model.error_band_ratio
+
+
+@pytest.mark.parametrize("share", [0.9, 0.5])
+def test_the_gain_of_mending_all_ranks_is_that_of_the_real_job(model, share):
+    """Everybody computes at a share of the speed: a pipeline loses more than each rank does, and the model knows it."""
+    real = truth()
+    slow = real.cluster
+    for rank in range(16):
+        slow = slow.with_rank(rank, share)
+    healthy_s, sick_s = real.forecast().step_seconds, real.forecast(slow).step_seconds
+    excess_s = computing(real.forecast()) * (1 / share - 1)
+    assert sick_s - healthy_s > 1.1 * excess_s
+    gain = predict_gain(model, Fault(kind=COMPUTING, excess_seconds=excess_s))
+    assert gain.gain_ratio == pytest.approx(1 - (healthy_s + FLOOR + REST) / (sick_s + FLOOR + REST), abs=0.02)
+    assert gain.repaired_step_seconds == model.expected_step_seconds
+
+
+def test_what_steps_stand_beside_computing_is_given_back_whole():
+    """A loader that takes 10 ms longer on every rank costs 10 ms, however ranks are spread by chance."""
+    model = fit(DECLARED, measure(truth(), spread=0.02))
+    healthy_s = model.expected_step_seconds
+    gain = predict_gain(model, Fault(kind=FLOOR_FAULT, excess_seconds=0.01))
+    assert gain.faulty_step_seconds == pytest.approx(healthy_s + 0.01)
+    assert gain.gain_ratio == pytest.approx(0.01 / (healthy_s + 0.01))
+    slow = predict_gain(model, Fault(kind=COMPUTING, excess_seconds=0.005))
+    assert slow.faulty_step_seconds > healthy_s + 0.005  # who is slow by chance still is
+
+
+def test_the_gain_of_mending_a_link_is_that_of_the_real_job():
+    """A node's way out at a fifth: told as the node's uplink and as the group that crosses it."""
+    real = truth(links=(1.0, 0.05))
+    model = fit(DECLARED, measure(real))
+    sick_s = real.forecast(real.cluster.with_link(1, 0, 0.2)).step_seconds
+    expected = 1 - (real.forecast().step_seconds + FLOOR + REST) / (sick_s + FLOOR + REST)
+    assert expected > 0.05
+    node = predict_gain(model, Fault(kind=LINK, ranks=tuple(range(8)), slowdown_ratio=4.0, is_uplink=True))
+    group = predict_gain(model, Fault(kind=LINK, ranks=(0, 8), slowdown_ratio=4.0))
+    assert node.gain_ratio == pytest.approx(expected, abs=0.03)
+    assert group.gain_ratio == pytest.approx(expected, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(kind=RANK, ranks=(), excess_seconds=1.0),
+        Fault(kind=RANK, ranks=(16,), excess_seconds=1.0),
+        Fault(kind=RANK, ranks=(1,), excess_seconds=0.0),
+        Fault(kind=RANK, ranks=(1,), excess_seconds=float("inf")),
+        Fault(kind=COMPUTING, excess_seconds=0.0),
+        Fault(kind=COMPUTING, excess_seconds=float("inf")),
+        Fault(kind=FLOOR_FAULT, excess_seconds=float("nan")),
+        Fault(kind=LINK, ranks=(1,), slowdown_ratio=1.0),
+        Fault(kind=LINK, ranks=(0, 1), slowdown_ratio=-0.5),
+        Fault(kind=LINK, ranks=tuple(range(16)), slowdown_ratio=1.0, is_uplink=True),
+    ],
+)
+def test_what_the_model_does_not_know_has_no_gain(model, fault):
+    """No such rank, no link beyond the last level, nothing slower, a standstill: no number is made up."""
+    assert predict_gain(model, fault) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"steps": 19}, "got 19 steps"),
+        ({"noise": 0.6, "steps": 400}, "scatter"),
+        ({"step_W": np.linspace(1, 1.6, STEPS)}, "second half"),
+        ({"step_W": np.full(STEPS, np.nan)}, "duration"),
+        ({"world_size": 32}, "got 16, expected the run's 32"),
+        ({"degrees": {"tp": 4}}, "degree tp of the specification: got 2, expected the run's 4"),
+        ({"compute_SW": np.full((2, STEPS), 1e-5)}, "peak of A100"),
+        ({"compute_SW": np.zeros((2, STEPS))}, "no time of computing"),
+        ({"step_W": np.full(STEPS, 100.0)}, "does more"),
+        ({"step_W": np.full(STEPS, 0.01)}, "does less"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused_with_its_reason(changed, named):
+    """Too short, too noisy, drifting, of another job: the message says which, and what was expected."""
+    with pytest.raises(ConfigError, match=named):
+        fit(DECLARED, measure(truth(), **changed))
+
+
+def test_links_that_hide_teach_nothing():
+    """Where transfers cost nothing measured and nothing modelled, the declared links stay."""
+    one = SPEC.replace("batch: 32", "batch: 2").replace("tp: 2, dp: 4, pp: 2, micro_batches: 2", "dp: 1")
+    alone, window = Setup.of(load_spec(one, "one.yaml")), measure(truth())
+    seen = replace(window, world_size=1, degrees={}, compute_SW=window.step_W[None] - FLOOR - REST)
+    for exposed in (window.exposed, {"dp": np.zeros(STEPS)}):
+        assert fit(alone, replace(seen, exposed=exposed)).setup.cluster.levels == alone.cluster.levels
+
+
+def test_the_level_of_a_group_is_the_highest_that_parts_it():
+    """Inside a node, across nodes, and nowhere."""
+    cluster = DECLARED.cluster
+    assert [level_of(cluster, ranks) for ranks in ((0, 1), (0, 8), (7, 8), (3,), (), (0, 99))] == [
+        0, 1, 1, None, None, None,
+    ]  # fmt: skip

@@ -1,0 +1,101 @@
+import numpy as np
+import pytest
+
+from lockstep.contracts.errors import ConfigError
+from lockstep.simulator.hardware.cluster import Cluster, Device, Level, link_usage
+from lockstep.simulator.hardware.clusters import CLUSTERS, dgx_a100, hc1, hc2
+from lockstep.simulator.hardware.collectives import Link
+
+DEVICE = Device(
+    name="d", flops_per_second=100.0, memory_bytes_per_second=10.0, memory_bytes=1.0, launch_s=0.5, half_flops=50.0
+)
+
+
+def used(cluster, *groups):
+    """Return (group, level, child, members, beyond) of each use."""
+    links = cluster.links()
+    usage = link_usage(cluster, links, np.array(groups))
+    children = usage.link - links.offsets[usage.level]
+    columns = (usage.group, usage.level, children, usage.members, usage.beyond)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def test_a_group_inside_a_node_stays_there():
+    """Ranks 8 to 11 use their own NVLink ports and no network card."""
+    assert used(hc2(2), [8, 9, 10, 11]) == [(0, 0, rank, 1, 3) for rank in range(8, 12)]
+
+
+def test_a_group_of_one_rank_a_node_uses_the_network_only():
+    """NVLink does not lead to the network; the cards of both nodes do."""
+    assert used(hc2(2), [3, 11]) == [(0, 1, 0, 1, 1), (0, 1, 1, 1, 1)]
+
+
+def test_pcie_leads_through_to_the_other_socket():
+    """On PCIe every member's own link carries what crosses the sockets too."""
+    assert used(hc1(), [0, 1, 4]) == [
+        *[(0, 0, rank, 1, 2) for rank in (0, 1, 4)],
+        (0, 1, 0, 2, 1),
+        (0, 1, 1, 1, 2),
+    ]
+
+
+def test_mixed_groups_count_members_below_and_beyond():
+    """Two ranks of one node and one of another: NVLink for the two, the network for all."""
+    assert used(hc2(2), [0, 1, 8], [2, 3, 4]) == [
+        (0, 0, 0, 1, 1),
+        (0, 0, 1, 1, 1),
+        (0, 1, 0, 2, 1),
+        (0, 1, 1, 1, 2),
+        *[(1, 0, rank, 1, 2) for rank in (2, 3, 4)],
+    ]
+
+
+def test_sick_links_lose_capacity_and_heal():
+    """Health scales one uplink; health 1 is as if nothing had been said."""
+    whole = hc2(2)
+    sick = whole.with_link(1, 1, 0.25)
+    assert (sick.links().capacity / whole.links().capacity).tolist() == [1.0] * 16 + [1.0, 0.25]
+    assert (sick.with_link(1, 1, 1.0).links().capacity == whole.links().capacity).all()
+
+
+def test_an_operator_takes_about_its_longest_bound():
+    """Arithmetic, memory and launch join as a 3-norm; small products run at half efficiency."""
+    assert DEVICE.seconds(0.0, 0.0) == pytest.approx(0.5)
+    assert DEVICE.seconds(50.0, 0.0) == pytest.approx((1.0 + 0.125) ** (1 / 3))
+    assert DEVICE.seconds(950.0, 100.0) == pytest.approx((2000.125) ** (1 / 3))
+    assert DEVICE.seconds(1e6, 10.0) == pytest.approx(10_000.5)
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_presets_are_whole(name):
+    """Every preset has devices, and links that carry something."""
+    cluster = CLUSTERS[name]()
+    assert cluster.size >= 4
+    assert (cluster.links().capacity > 0).all()
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        lambda c: c.with_link(5, 0, 0.5),
+        lambda c: c.with_link(0, 999, 0.5),
+        lambda c: c.with_link(0, 0, 0.0),
+        lambda c: c.with_link(0, 0, 1.5),
+        lambda c: c.with_rank(99, 0.5),
+        lambda c: c.with_rank(0, -1.0),
+    ],
+)
+def test_what_cannot_be_sick_is_told(break_it):
+    """A link or rank that does not exist, and a share that is none, are errors."""
+    with pytest.raises(ConfigError, match=r"health of link|speed of rank"):
+        break_it(dgx_a100())
+
+
+def test_levels_multiply():
+    """Four devices, two switches, three leaves: 24 devices, 24 + 6 + 3 uplinks."""
+    link = Link(bytes_per_second=1.0)
+    levels = tuple(Level(name=str(n), fanout=n, link=link) for n in (4, 2, 3))
+    cluster = Cluster(name="c", device=DEVICE, levels=levels)
+    assert cluster.size == 24
+    assert len(cluster.links().capacity) == 24 + 6 + 3
+    assert cluster.child_size(2) == 8

@@ -1,0 +1,57 @@
+"""Plans are kept for what-ifs, and never mistaken for each other."""
+
+from lockstep.simulator.hardware.clusters import dgx_a100, hc2
+from lockstep.simulator.lowering import plan
+from lockstep.simulator.lowering.plan import plan_of
+from lockstep.simulator.models.transformers import gpt
+from lockstep.simulator.simulate import Options, simulate
+from lockstep.simulator.strategy.preset import Degrees, preset
+from lockstep.simulator.strategy.schedule import Schedule
+
+SMALL = gpt(layers=4, hidden=1024, heads=16, sequence=512, vocabulary=1024)
+
+
+def tree(**degrees):
+    return preset(SMALL, Degrees(**{"tp": 4, "pp": 2, "dp": 2, **degrees}), Schedule(micro_batches=4))
+
+
+def planned(of, cluster, samples=4.0, bucket_bytes=1e6, **algorithms):
+    return plan_of(of, cluster, samples=samples, bucket_bytes=bucket_bytes, algorithms=algorithms)
+
+
+def test_health_and_speed_leave_the_plan_as_it_is():
+    """The same strategy, built anew, on a sick cluster of the same shape has the same plan."""
+    first = planned(tree(), hc2(2))
+    assert planned(tree(), hc2(2).with_link(0, 3, 0.5).with_rank(1, 0.5)) is first
+
+
+def test_whatever_a_plan_depends_on_makes_another():
+    """Degrees, words of the tree, micro-batches, buckets, algorithms, device and cluster."""
+    first = planned(tree(), hc2(2))
+    said = tree()
+    said.root.recompute("full")
+    others = [
+        planned(tree(tp=2, dp=4), hc2(2)),
+        planned(tree(zero=1), hc2(2)),
+        planned(said, hc2(2)),
+        planned(tree(), hc2(2), samples=8.0),
+        planned(tree(), hc2(2), bucket_bytes=2e6),
+        planned(tree(), hc2(2), all_reduce="tree"),
+        planned(tree(), hc2(2).with_device(matrix_efficiency=0.5)),
+        planned(tree(), dgx_a100(2)),
+        planned(tree(), hc2(4)),
+    ]
+    assert all(other is not first for other in others)
+
+
+def test_a_tree_told_otherwise_is_planned_again():
+    """What is said of a tree between two forecasts counts, and the kept plan tells what a fresh one tells."""
+    cluster, told = hc2(2).with_link(0, 3, 0.5), tree()
+    before = simulate(told, cluster, batch=64)
+    told["layer2"].recompute("full")
+    after = simulate(told, cluster, batch=64)
+    assert after.step_seconds > before.step_seconds
+    simulate(told, hc2(2), batch=64, options=Options(bucket_bytes=None))
+    kept = simulate(told, cluster, batch=64)
+    plan.forget()
+    assert simulate(told, cluster, batch=64) == kept == after

@@ -1,0 +1,119 @@
+"""The agent's notes at the end of a trace, whoever wrote the file."""
+
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.agent.capture.recording import FACTS_VERSION, NOTED_COLLECTIONS_MAX
+from lockstep.agent.capture.trace_file import FACTS_KEY, extend
+from lockstep.contracts.errors import MalformedError
+from lockstep.trace.kineto import notes as module
+from lockstep.trace.kineto.notes import NotedCollection, Notes, read_notes
+
+OFFSET_NS = 1_700_000_000_000_000_000
+
+
+def make_trace(path: Path, facts: dict[str, Any], padding: int = 0) -> Path:
+    """Write a trace as torch does, and let the agent's own code add to it."""
+    pad = json.dumps({"ph": "X", "name": "x" * padding})
+    path.write_text(f'{{"schemaVersion": 1, "traceEvents": [{pad}], "traceName": "t"}}')
+    extend(path, [{"ph": "X", "name": "Python GC"}], facts, 1 << 30)
+    return path
+
+
+def facts(collections: list[Any], **values: Any) -> dict[str, Any]:
+    made = {"version": FACTS_VERSION, "run": "r", "rank": 3, "boundaries": [], "collections": collections}
+    return made | {"unix_minus_monotonic_ns": OFFSET_NS} | values
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("padding", [0, 3 * module.NOTES_MAX_BYTES])
+def test_collections_are_put_on_the_clock_of_the_trace(tmp_path: Path, *, padding: int, packed: bool):
+    """Start, length and generation of each, from a short and a long file, packed or not."""
+    path = make_trace(tmp_path / "t.json", facts([[100, 150, 2], [200, 201, None]]), padding)
+    if packed:
+        packed_path = tmp_path / "t.json.gz"
+        packed_path.write_bytes(gzip.compress(path.read_bytes()))
+        path = packed_path
+    expected = (NotedCollection(OFFSET_NS + 100, 50, 2), NotedCollection(OFFSET_NS + 200, 1, None))
+    assert read_notes(path) == Notes(collections=expected, dropped_count=0)
+
+
+def test_the_largest_notes_fit(tmp_path: Path):
+    """As many collections and steps as an agent notes, with the longest numbers, are read whole."""
+    assert FACTS_KEY == "lockstep"
+    long_ns = 10**18
+    made = facts([[long_ns + i, long_ns + i + 1, 2] for i in range(NOTED_COLLECTIONS_MAX)], reason="r" * 500)
+    made["boundaries"] = [[10**18, 10**18]] * 101
+    path = make_trace(tmp_path / "t.json", made, 3 * module.NOTES_MAX_BYTES)
+    notes = read_notes(path)
+    assert notes is not None
+    assert len(notes.collections) == NOTED_COLLECTIONS_MAX == module.COLLECTIONS_MAX
+    assert len(json.dumps(made)) * 2 < module.NOTES_MAX_BYTES
+
+
+def test_notes_without_generations_are_read(tmp_path: Path):
+    """Version 1 had pairs."""
+    path = make_trace(tmp_path / "t.json", facts([[1, 3]], version=1))
+    assert read_notes(path) == Notes(collections=(NotedCollection(OFFSET_NS + 1, 2, None),), dropped_count=0)
+
+
+@pytest.mark.parametrize("text", ['{"traceEvents": []}', '[{"ph": "X"}]', '{"traceEvents": [], "lockstep": 7}', "{}"])
+def test_a_trace_without_notes_says_nothing(tmp_path: Path, text: str):
+    """Nobody noted: that is another answer than no collections."""
+    path = tmp_path / "t.json"
+    path.write_text(text)
+    assert read_notes(path) is None
+    assert read_notes(make_trace(path, facts([]))) == Notes(collections=(), dropped_count=0)
+
+
+def test_collections_that_make_no_sense_are_dropped_and_counted(tmp_path: Path):
+    """The good ones stay."""
+    bad = [None, [1], [1, 2, 3, 4], [5, 4, 0], ["1", 2, 0], [1, 2, 3], [1, 2, True], [1.0, 2, 0], [1 << 70, 1 << 70, 0]]
+    notes = read_notes(make_trace(tmp_path / "t.json", facts([*bad, [1, 2, 0]])))
+    assert notes == Notes(collections=(NotedCollection(OFFSET_NS + 1, 1, 0),), dropped_count=len(bad))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"version": 3}, "version of the notes"),
+        ({"version": [1] * 1000}, "version of the notes"),
+        ({"unix_minus_monotonic_ns": "0"}, "unix_minus_monotonic_ns"),
+        ({"unix_minus_monotonic_ns": 1 << 62}, "unix_minus_monotonic_ns"),
+        ({"collections": {}}, "collections"),
+    ],
+)
+def test_notes_of_another_form_are_refused_by_name(tmp_path: Path, change: dict[str, Any], named: str):
+    """Nothing is half-read."""
+    with pytest.raises(MalformedError, match=named):
+        read_notes(make_trace(tmp_path / "t.json", facts([[1, 2, 0]]) | change))
+
+
+@pytest.mark.parametrize("kind", ["missing", "pipe", "folder", "cut", "deep"])
+def test_files_that_are_no_traces_are_refused(tmp_path: Path, kind: str):
+    """Neither do they block nor raise anything else."""
+    path = tmp_path / "t.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "cut":
+        whole = make_trace(path, facts([[1, 2, 0]])).read_bytes()
+        path.write_bytes(whole[:-5])
+    elif kind == "deep":
+        path.write_text('{"lockstep":' + "[" * 100_000)
+    with pytest.raises(MalformedError):
+        read_notes(path)
+
+
+def test_a_packed_file_is_limited_before_it_is_unpacked(tmp_path: Path):
+    """A small file that promises much is refused by its size."""
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(gzip.compress(b"[" + b" " * 5_000_000))
+    with pytest.raises(MalformedError, match="trace size"):
+        read_notes(path, max_bytes=1_000_000)
