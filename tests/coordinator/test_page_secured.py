@@ -1,9 +1,14 @@
 """The page in Chromium behind `--web.config.file`: TLS by a private authority, a password, and a real coordinator."""
 
+import base64
+import http
 import json
 import os
+import ssl
 import sys
 import time
+import urllib.error
+import urllib.request
 
 import paho.mqtt.publish
 import pytest
@@ -82,10 +87,24 @@ def send(broker, begin_s, first, last):
     paho.mqtt.publish.multiple(messages, hostname="127.0.0.1", port=broker.port, protocol=MQTTv5)
 
 
+def knows(url, run):
+    """Whether the coordinator has heard of a run: a page that is asked for earlier is another one."""
+    told = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+    request = urllib.request.Request(f"{url}/api/v1/runs/{run}", headers={"Authorization": f"Basic {told}"})
+    try:
+        with urllib.request.urlopen(request, timeout=10, context=ssl._create_unverified_context()) as answer:
+            return answer.status == http.HTTPStatus.OK
+    except urllib.error.HTTPError as error:
+        if error.code != http.HTTPStatus.NOT_FOUND:
+            raise
+        return False
+
+
 def test_the_page_lives_behind_tls_and_a_password(broker, url):
     """Nothing is shown without the password; with it, given once, page, map and live events come over TLS."""
     begin_s = time.time()
     send(broker, begin_s, 0, 20)
+    wait_until(lambda: knows(url, "job"), 30, "announcement")
     with chromium() as tab:
         person = Person(tab)
         person.password = ""

@@ -133,7 +133,7 @@ def test_docker_builds_name_a_dockerfile_and_compose_its_file():
 
 def test_paths_of_the_api_are_served():
     """Each address that curl is given is a route of the service that has this port."""
-    apps = {9855: exporter.app.make_app(lambda: None), 9856: coordinator.app.make_app(None)}
+    apps = {9855: exporter.exposing.app.make_app(lambda: None), 9856: coordinator.app.make_app(None)}
     for _, words in of("curl"):
         (address,) = [word for word in words if word.startswith("http")]
         where = urllib.parse.urlsplit(address)
