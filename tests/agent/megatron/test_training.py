@@ -13,7 +13,7 @@ pytestmark = pytest.mark.torch
 STEPS = 20
 LEARNING = 12
 """Steps until iterations of two optimizer steps are learnt, and a margin."""
-LATE_NS = 40_000_000
+LATE_NS = 120_000_000  # several steps of a healthy rank: two jobs may share two cores
 FLOAT_BYTES = 4
 
 
@@ -104,7 +104,7 @@ def test_pipeline_traffic(pipeline):
 
 def test_pipeline_waits_for_the_late_rank(pipeline):
     """Its tensor-parallel peer waits for it there, the stage before in the pipeline; the late rank computes."""
-    late_ns = 3 * 30_000_000
+    late_ns = 3 * 60_000_000
     assert median(pipeline[3], "tp_wait_ns") > late_ns // 2
     assert min(median(pipeline[rank], "pp_wait_ns") for rank in (0, 1)) > late_ns // 2
     # Four ranks share two cores: what the late one waits is theirs to take, but it waits least.

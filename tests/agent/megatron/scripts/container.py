@@ -14,7 +14,7 @@ from torch.optim import AdamW, Optimizer
 
 WORLD, WIDTH = 2, 64
 STEPS = int(os.environ["STEPS"])
-LATE_SECONDS = 0.04
+LATE_SECONDS = 0.12
 
 
 class OptimizersContainer(Optimizer):

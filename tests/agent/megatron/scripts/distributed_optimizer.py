@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 WORLD, WIDTH, LAYERS = 2, 64, 2
 STEPS = int(os.environ["STEPS"])
-LATE_SECONDS = 0.04
+LATE_SECONDS = 0.12
 
 
 class Bucket:

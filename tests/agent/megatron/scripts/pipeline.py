@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 TP, PP, MICRO_BATCHES, BATCH, WIDTH = 2, 2, 3, 4, 32
 STEPS = int(os.environ["STEPS"])
-LATE_SECONDS = 0.03
+LATE_SECONDS = 0.06
 
 
 def make_groups():
