@@ -5,6 +5,7 @@ gets lost. Only a log as a whole shows how: where records have been lost one by 
 lack at the very end are no chance.
 """
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,5 +38,5 @@ class Losses:
         if hang.is_of_hosts or not is_new or not self.gone.isdisjoint(hang.ranks):
             return 1.0
         of_record = (self.lost + 1) / (self.records + 1)
-        chance: float = rank_count**ranks * of_record**records
-        return chance
+        # By logarithms: a thousand ranks to the power of hundreds is no number.
+        return math.exp(min(ranks * math.log(rank_count) + records * math.log(of_record), 0.0))

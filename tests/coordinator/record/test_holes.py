@@ -97,3 +97,10 @@ def test_the_chance_of_a_gap_is_that_of_its_records_together():
     assert losses.chance_of(hang(ranks=(3,), records=2, is_of_hosts=True), 8) == 1
     assert replace(losses, longest_steps=2).chance_of(hang(ranks=(3,), records=2), 8) == 1
     assert replace(losses, gone=frozenset({3})).chance_of(hang(ranks=(3,), records=2), 8) == 1
+
+
+@pytest.mark.parametrize(("lost", "expected"), [(9, 0.0), (999_999, 1.0)])
+def test_the_chance_of_a_gap_of_many_ranks_is_a_number(lost, expected):
+    """Four thousand of ten thousand ranks, where hardly anything is lost and where everything is."""
+    losses = Losses(lost=lost, records=999_999, longest_steps=1, most_ranks=2)
+    assert losses.chance_of(hang(ranks=tuple(range(4000)), records=4000), 10_240) == expected
