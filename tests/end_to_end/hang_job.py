@@ -1,7 +1,8 @@
 """Four forked gloo ranks, tensor x data parallel, the agent installed by hand; rank 1 sleeps before a collective.
 
 Arguments: store file, shared directory, seconds of sleep. The others only wait; after the sleep the training goes on to
-its end.
+its end. Who is waited for in two domains is told in the one where the waiting began: the other tensor-parallel group
+comes a second later than rank 0, or chance would decide.
 """
 
 import os
@@ -19,6 +20,7 @@ LATE_RANK = 1
 LATE_STEP = 45
 STEPS = 70
 STEP_SECONDS = 0.03
+LATER_SECONDS = 1.0
 RANKS = 4
 
 
@@ -38,6 +40,8 @@ def work(rank, store, root, sleep_seconds):
         time.sleep(STEP_SECONDS)
         if rank == LATE_RANK and step == LATE_STEP:
             time.sleep(float(sleep_seconds))
+        elif rank // 2 != LATE_RANK // 2 and step == LATE_STEP:
+            time.sleep(LATER_SECONDS)
         dist.all_reduce(torch.ones(100), group=tensor)
         dist.all_reduce(torch.ones(100), group=data)
         optimizer.step()
