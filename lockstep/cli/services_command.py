@@ -21,39 +21,49 @@ _Service = Callable[[asyncio.Event], Awaitable[None]]
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the three sub-commands."""
-    for name, help_, act in (
-        ("exporter", "run the exporter of this node", _exporter),
-        ("coordinator", "run the coordinator of a cluster", _coordinator),
-    ):
-        keys = f"Every setting has a default; `lockstep {name} --print-config` lists them."
-        parser = commands.add_parser(name, help=help_, description=f"{help_.capitalize()}. {keys}")
-        parser.add_argument("--config", metavar="FILE", help="YAML file of settings")
+    _add_service(commands, "exporter", "run the exporter of this node", _exporter)
+    _add_service(commands, "coordinator", "run the coordinator of a cluster", _coordinator)
+    _add_up(commands)
+
+
+def _add_service(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    name: str,
+    help_: str,
+    act: Callable[[argparse.Namespace], int],
+) -> None:
+    keys = f"Every setting has a default; `lockstep {name} --print-config` lists them."
+    parser = commands.add_parser(name, help=help_, description=f"{help_.capitalize()}. {keys}")
+    parser.add_argument("--config", metavar="FILE", help="YAML file of settings")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="one setting; wins over the environment (LOCKSTEP_" + name.upper() + "_KEY), which wins over the file",
+    )
+    parser.add_argument("--print-config", action="store_true", help="print the settings in force and exit")
+    parser.set_defaults(act=act)
+    parser.add_argument(
+        "--web.config.file",
+        dest="set",
+        action="append",
+        metavar="FILE",
+        type="web_config_file={}".format,
+        help="TLS and passwords in the form of Prometheus' exporter-toolkit; short for --set web_config_file=FILE",
+    )
+    if name == "coordinator":
         parser.add_argument(
-            "--set",
-            action="append",
-            default=[],
-            metavar="KEY=VALUE",
-            help="one setting; wins over the environment (LOCKSTEP_" + name.upper() + "_KEY), which wins over the file",
-        )
-        parser.add_argument("--print-config", action="store_true", help="print the settings in force and exit")
-        parser.set_defaults(act=act)
-        parser.add_argument(
-            "--web.config.file",
+            "--record",
             dest="set",
             action="append",
-            metavar="FILE",
-            type="web_config_file={}".format,
-            help="TLS and passwords in the form of Prometheus' exporter-toolkit; short for --set web_config_file=FILE",
+            metavar="DIR",
+            type="record_directory={}".format,
+            help="record what comes in, for `lockstep replay DIR`; short for --set record_directory=DIR",
         )
-        if name == "coordinator":
-            parser.add_argument(
-                "--record",
-                dest="set",
-                action="append",
-                metavar="DIR",
-                type="record_directory={}".format,
-                help="record what comes in, for `lockstep replay DIR`; short for --set record_directory=DIR",
-            )
+
+
+def _add_up(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     up = commands.add_parser(
         "up",
         help="exporter, coordinator and a broker in one process, on loopback",

@@ -17,6 +17,9 @@ from lockstep.trace.kineto.kinds import Kinds
 _LOOSE_EVENT = msgspec.json.Decoder(ExactEvent, strict=False)  # ids that are text stay text
 _PHASE = msgspec.json.Decoder(Phase)
 
+_Timed = tuple[list[Any], NDArray[np.int64], NDArray[np.int64]]
+"""Events with their starts and durations, ns."""
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -45,8 +48,11 @@ def block_of(events: list[Any], kinds: Kinds) -> Block | None:
         return _exact_block_of(events, kinds)
     complete = [event for event in events if type(event) is Complete] if forms != {Complete} else events
     found = _timed(complete)
-    if found is None:
-        return None
+    return None if found is None else _block(events, kinds, len(complete), found)
+
+
+def _block(events: list[Any], kinds: Kinds, complete_count: int, found: _Timed, *, is_exact: bool = False) -> Block:
+    """Return the block of all that is among these events, of which those that are kept are `found`."""
     kept, start_ns, duration_ns = found
     category = kinds.categories_of(kept)
     return Block(
@@ -56,13 +62,14 @@ def block_of(events: list[Any], kinds: Kinds) -> Block | None:
         start_ns=start_ns,
         duration_ns=duration_ns,
         arguments=_arguments(kept, kinds.readings(category)),
-        metadata=[event for event in events if type(event) is Metadata] if Metadata in forms else [],
+        metadata=[event for event in events if type(event) is Metadata] if complete_count < len(events) else [],
         event_count=len(events),
-        dropped_count=len(complete) - len(kept),
+        dropped_count=complete_count - len(kept),
+        is_exact=is_exact,
     )
 
 
-def _timed(complete: list[Any]) -> tuple[list[Any], NDArray[np.int64], NDArray[np.int64]] | None:
+def _timed(complete: list[Any]) -> _Timed | None:
     """Return the events that are kept with their starts and durations, None if floats are too coarse for these."""
     start_us = np.fromiter([event.ts for event in complete], np.float64, len(complete))
     if times.needs_decimals(start_us):
@@ -74,7 +81,7 @@ def _timed(complete: list[Any]) -> tuple[list[Any], NDArray[np.int64], NDArray[n
     return complete, times.ns_of_us(start_us), times.ns_of_us(duration_us)
 
 
-def _timed_by_text(complete: list[Any]) -> tuple[list[Any], NDArray[np.int64], NDArray[np.int64]]:
+def _timed_by_text(complete: list[Any]) -> _Timed:
     start_ns, known = times.ns_of_texts([event.ts for event in complete])
     duration_us = _durations_us(complete)
     keep = known & times.usable(np.zeros(len(complete)), duration_us)
@@ -87,20 +94,7 @@ def _durations_us(complete: list[Any]) -> NDArray[np.float64]:
 
 def _exact_block_of(events: list[Any], kinds: Kinds) -> Block:
     complete = [event for event in events if type(event) is ExactComplete]
-    kept, start_ns, duration_ns = _timed_by_text(complete)
-    category = kinds.categories_of(kept)
-    return Block(
-        name=kinds.names_of(kept),
-        thread=kinds.threads_of(kept),
-        category=category,
-        start_ns=start_ns,
-        duration_ns=duration_ns,
-        arguments=_arguments(kept, kinds.readings(category)),
-        metadata=[event for event in events if type(event) is Metadata],
-        event_count=len(events),
-        dropped_count=len(complete) - len(kept),
-        is_exact=True,
-    )
+    return _block(events, kinds, len(complete), _timed_by_text(complete), is_exact=True)
 
 
 def _arguments(events: list[Any], readings: NDArray[np.int8]) -> dict[Reading, Read]:
