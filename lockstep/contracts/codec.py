@@ -4,19 +4,18 @@ Decoding is where hostile input ends: size before allocation, types by msgspec, 
 columns. What passes is a message that the rest of the program need not doubt.
 """
 
-from dataclasses import replace
 from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
 
-from lockstep.contracts import batch_v1, limits, topics
+from lockstep.contracts import limits, topics
 from lockstep.contracts.errors import ContractVersionError, MalformedError
 from lockstep.contracts.messages import (
     MESSAGE_VERSION,
     OPERATIONS,
-    STEP_BATCH_VERSION,
-    SUMMARY_VERSION,
+    Acknowledgement,
+    CoordinatorAlive,
     HostSpan,
     NodeAlive,
     NodeAnnouncement,
@@ -26,33 +25,36 @@ from lockstep.contracts.messages import (
     StepBatch,
     TraceSummary,
 )
+from lockstep.contracts.packed_summary import Body, PackedSummary, packed_summary, plain_body, unpacked_summary
 from lockstep.contracts.ring import ISSUE_SLOTS
 from lockstep.contracts.rows import RANK, VALUE_BYTES, names_of
-from lockstep.contracts.summary_v2 import Body, PackedSummary, packed_summary, plain_body, unpacked_summary
 
-Message = StepBatch | NodeAnnouncement | NodeAlive | ProfileRequest | ProfileAnswer | TraceSummary
+Message = (
+    StepBatch
+    | NodeAnnouncement
+    | NodeAlive
+    | Acknowledgement
+    | CoordinatorAlive
+    | ProfileRequest
+    | ProfileAnswer
+    | TraceSummary
+)
 M = TypeVar("M", bound=Message)
 
 _FORMS: dict[str, type[Message | PackedSummary]] = {
     topics.STEPS: StepBatch,
     topics.ANNOUNCE: NodeAnnouncement,
     topics.ALIVE: NodeAlive,
+    topics.ACK: Acknowledgement,
+    topics.COORDINATOR: CoordinatorAlive,
     topics.REQUEST: ProfileRequest,
     topics.ANSWER: ProfileAnswer,
     topics.SUMMARY: PackedSummary,
 }
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODERS = {channel: msgspec.msgpack.Decoder(form) for channel, form in _FORMS.items()}
-_VERSIONS = dict.fromkeys(_FORMS.values(), MESSAGE_VERSION) | {
-    StepBatch: STEP_BATCH_VERSION,
-    PackedSummary: SUMMARY_VERSION,
-    TraceSummary: SUMMARY_VERSION,
-}
 _VERSION = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 _BODY = msgspec.msgpack.Decoder(Body)
-_PLAIN_SUMMARY = msgspec.msgpack.Decoder(TraceSummary)
-_PLAIN_SUMMARY_VERSION = 1
-_COLUMN_BATCH = msgspec.msgpack.Decoder(batch_v1.ColumnBatch)
 
 _LAYOUT_MAX_BYTES = 4096  # three times the names of all fields
 _LAYOUTS_KEPT = 256  # the nodes of a job send a handful
@@ -112,28 +114,37 @@ def decode_parsed(parsed: topics.Topic, topic: str, payload: bytes) -> Message:
             got=len(payload),
             expected=f"at most {limits.MESSAGE_MAX_BYTES} bytes",
         )
+    if parsed.channel not in _DECODERS:
+        raise MalformedError("channel", where=topic, got=parsed.channel, expected=tuple(_DECODERS))
     try:
         message: Message | PackedSummary = _DECODERS[parsed.channel].decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        message = _other_version(topic, parsed, payload, error)
-    if (
-        isinstance(message, StepBatch)  # first: thousands of them come in a second
-        and message.version == STEP_BATCH_VERSION
-        and message.run == parsed.run
-        and message.node == parsed.node
-    ):
+        version = _version_of(payload)
+        if version != MESSAGE_VERSION:
+            raise ContractVersionError("version", where=topic, got=version, expected=MESSAGE_VERSION) from error
+        raise MalformedError("message", where=topic, got=str(error), expected=parsed.channel) from error
+    if message.version != MESSAGE_VERSION:
+        raise ContractVersionError("version", where=topic, got=message.version, expected=MESSAGE_VERSION)
+    _check_names(topic, parsed, message)
+    if isinstance(message, StepBatch):  # first: thousands of them come in a second
         _check_batch(topic, message)
         return message
-    if isinstance(message, PackedSummary) and message.version == SUMMARY_VERSION:
+    if isinstance(message, PackedSummary):
         message = _unpacked(topic, payload, message)
-    if isinstance(message, PackedSummary) or message.version != _VERSIONS[type(message)]:
-        raise ContractVersionError("version", where=topic, got=message.version, expected=_VERSIONS[type(message)])
-    if message.node != parsed.node:
-        raise MalformedError("node", where=topic, got=message.node, expected=parsed.node)
-    if not isinstance(message, NodeAlive) and message.run != parsed.run:
-        raise MalformedError("run", where=topic, got=message.run, expected=parsed.run)
     _check_limits(topic, message)
     return message
+
+
+def _check_names(topic: str, parsed: topics.Topic, message: Message | PackedSummary) -> None:
+    """Refuse a message that names another run, node or coordinator than its topic."""
+    if isinstance(message, CoordinatorAlive):
+        if message.coordinator != parsed.node:
+            raise MalformedError("coordinator", where=topic, got=message.coordinator, expected=parsed.node)
+        return
+    if message.node != parsed.node:
+        raise MalformedError("node", where=topic, got=message.node, expected=parsed.node)
+    if not isinstance(message, NodeAlive | Acknowledgement) and message.run != parsed.run:
+        raise MalformedError("run", where=topic, got=message.run, expected=parsed.run)
 
 
 def decode_as(form: type[M], topic: str, payload: bytes) -> M:
@@ -148,35 +159,6 @@ def decode_as(form: type[M], topic: str, payload: bytes) -> M:
     if not isinstance(message, form):
         raise MalformedError("message", where=topic, got=type(message).__name__, expected=form.__name__)
     return message
-
-
-def _other_version(topic: str, parsed: topics.Topic, payload: bytes, error: Exception) -> Message:
-    """Return the message of a version that is still taken; say "another version" where a payload says that it is one.
-
-    Raises
-    ------
-    ContractVersionError
-        The message is of a version that is not taken.
-    MalformedError
-        The message is of this version, or does not say of which.
-    """
-    expected = _VERSIONS[_FORMS[parsed.channel]]
-    version = _version_of(payload, expected)
-    if parsed.channel == topics.STEPS and version == batch_v1.VERSION:
-        try:
-            batch = _COLUMN_BATCH.decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as old_error:
-            raise MalformedError("message", where=topic, got=str(old_error), expected=parsed.channel) from old_error
-        _at_most("count", topic, batch.count, limits.BATCH_RECORDS_MAX)
-        return batch_v1.upgraded(batch, topic)
-    if parsed.channel == topics.SUMMARY and version == _PLAIN_SUMMARY_VERSION:
-        try:
-            return replace(_PLAIN_SUMMARY.decode(payload), version=SUMMARY_VERSION)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as old_error:
-            raise MalformedError("message", where=topic, got=str(old_error), expected=parsed.channel) from old_error
-    if version != expected:
-        raise ContractVersionError("version", where=topic, got=version, expected=expected) from error
-    raise MalformedError("message", where=topic, got=str(error), expected=parsed.channel) from error
 
 
 def _unpacked(topic: str, payload: bytes, packed: PackedSummary) -> TraceSummary:
@@ -195,12 +177,13 @@ def _unpacked(topic: str, payload: bytes, packed: PackedSummary) -> TraceSummary
     return unpacked_summary(packed, body, topic)
 
 
-def _version_of(payload: bytes, default: int) -> int:
+def _version_of(payload: bytes) -> int:
+    """Return the version that a payload of another form names, this one if it names none."""
     try:
         raw = _VERSION.decode(payload).get("version")
-        return default if raw is None else msgspec.msgpack.decode(raw, type=int)
+        return MESSAGE_VERSION if raw is None else msgspec.msgpack.decode(raw, type=int)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return default
+        return MESSAGE_VERSION
 
 
 def _check_batch(topic: str, batch: StepBatch) -> None:

@@ -10,10 +10,7 @@ from dataclasses import dataclass, field
 from lockstep.contracts.facts import RankFacts
 
 MESSAGE_VERSION = 1
-STEP_BATCH_VERSION = 2
-"""Step batches count their own: version 1 (`batch_v1.py`) had a byte string per column."""
-SUMMARY_VERSION = 2
-"""So do trace summaries: version 1 was the message as it is here, version 2 travels packed (`summary_v2.py`)."""
+"""Of all messages; it counts from the first release on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,19 +20,23 @@ class StepBatch:
     `layout` names the values of a record, joined by commas: `rank` first, then fields of the step record, those left
     out that are missing throughout. `records` holds `count` records of so many little-endian int64 (`rows.py` joins
     and splits them). `start_ns` and `end_ns` are wall clock here. Values named by a field that the receiver does not
-    know are ignored, which is how two versions talk. `sequence` grows by one per message of a node, run and exporter
-    start; `lost_records` counts records this exporter could not deliver since it started.
+    know are ignored, which is how two versions talk. `lost` counts, by reason (`LOSS_REASONS`), records of the run that
+    this exporter could not read from the rings since the batch before; a batch without records may carry it.
     """
 
     run: str
     node: str
-    sequence: int
     sent_unix_ns: int
     count: int
     layout: str
     records: bytes
-    lost_records: int = 0
-    version: int = STEP_BATCH_VERSION
+    lost: dict[str, int] = field(default_factory=dict)
+    version: int = MESSAGE_VERSION
+
+
+LAPPED, TORN = "lapped", "torn"
+LOSS_REASONS = (LAPPED, TORN)
+"""Why a record in a ring could not be read: overwritten before it was, or damaged by a writer that was killed."""
 
 
 COLLECTIVE, SEND, RECEIVE = "collective", "send", "receive"
@@ -119,14 +120,51 @@ ADDRESS = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):[0-9]{1
 class NodeAlive:
     """Retained heartbeat of an exporter; the broker sends it with `alive` false as its last will.
 
-    `address` is host and port at which Prometheus reaches it; exporters before 0.2 say nothing of it.
+    `address` is host and port at which Prometheus reaches it. `stream_id` names the stream of its spool
+    (`delivery.py`): each coordinator answers with an `Acknowledgement` of where it stands in it.
     """
 
     node: str
     alive: bool
     unix_ns: int
+    stream_id: int
     address: str = ""
     scheme: str = "http"
+    version: int = MESSAGE_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledgement:
+    """Where a coordinator stands in a node's stream: the last sequence received, and the last one committed.
+
+    `coordinator` is its name and `incarnation` when it was started (unix ns): after a restart it may have received less
+    than it once said. `resend` asks for what follows `received` again, because a frame is missing. 0 is the sequence
+    before the first.
+    """
+
+    node: str
+    coordinator: str
+    incarnation: int
+    stream_id: int
+    received: int
+    committed: int
+    resend: bool = False
+    version: int = MESSAGE_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorAlive:
+    """Retained heartbeat of a coordinator; the broker sends it with `alive` false as its last will.
+
+    Of the coordinators that are alive the one that leads orders captures: `term` grows with each change of leader, and
+    nodes refuse orders of a term below the highest that they have seen (a fencing number).
+    """
+
+    coordinator: str
+    alive: bool
+    incarnation: int
+    unix_ns: int
+    term: int = 0
     version: int = MESSAGE_VERSION
 
 
@@ -140,6 +178,8 @@ class ProfileRequest:
     ranks: list[int]
     first_step: int
     steps: int
+    term: int = 0
+    """The fencing number of the coordinator that asks (`CoordinatorAlive`)."""
     stacks: bool = True
     shapes: bool = False  # triples the time that stopping the profiler takes; stacks name the function without them
     memory: bool = False
@@ -248,4 +288,4 @@ class TraceSummary:
     omitted: dict[str, int] = field(default_factory=dict)
     """How many of a list were left out, by the list's name: the least important ones."""
     host: HostSpan | None = None
-    version: int = SUMMARY_VERSION
+    version: int = MESSAGE_VERSION

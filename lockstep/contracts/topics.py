@@ -1,7 +1,8 @@
-"""MQTT topics: `lockstep/v1/run/<run>/<channel>/<node>` and `lockstep/v1/node/<node>/alive`.
+"""MQTT topics: `lockstep/v1/run/<run>/<channel>/<node>`, `lockstep/v1/node/<node>/<channel>`, and coordinators' own.
 
 The version stands in the topic, so that two versions share a broker without meeting. What may publish where can be
-written as an ACL: an exporter writes `+/<its node>`, the coordinator writes `request/+`.
+written as an ACL: an exporter writes `run/+/<channel>/<its node>` and `node/<its node>/alive` and `lost`, a coordinator
+writes `run/+/request/+`, `node/+/ack` and `coordinator/<its name>/alive`.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,13 @@ REQUEST = "request"
 ANSWER = "answer"
 SUMMARY = "summary"
 ALIVE = "alive"
+LOST = "lost"
+ACK = "ack"
+COORDINATOR = "coordinator"
 RUN_CHANNELS = (STEPS, ANNOUNCE, REQUEST, ANSWER, SUMMARY)
+NODE_CHANNELS = (ALIVE, LOST, ACK)
+SPOOLED_CHANNELS = (STEPS, ANSWER, SUMMARY, LOST)
+"""Channels of a node's stream: every payload is a frame (`delivery.py`)."""
 
 _RUN_LEVELS = 6
 _NODE_LEVELS = 5
@@ -26,7 +33,7 @@ _TOPICS_KEPT = 1 << 15  # parsed once: the nodes of 200,000 ranks; at most 20 MB
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A parsed topic; `run` is empty for a node's own channel."""
+    """A parsed topic; `run` is empty for a node's own channel, and `node` holds the name of a coordinator's."""
 
     channel: str
     node: str
@@ -41,18 +48,33 @@ def run_topic(run: str, channel: str, node: str) -> str:
 
 def alive_topic(node: str) -> str:
     """Return the topic of a node's heartbeat and last will."""
-    return f"{PREFIX}/node/{check_name(node, 'node name')}/{ALIVE}"
+    return node_topic(node, ALIVE)
+
+
+def node_topic(node: str, channel: str) -> str:
+    """Return the topic of a node's own channel: its heartbeat, its lost frames, the acknowledgements that it gets."""
+    assert channel in NODE_CHANNELS
+    return f"{PREFIX}/node/{check_name(node, 'node name')}/{channel}"
+
+
+def coordinator_topic(coordinator: str) -> str:
+    """Return the topic of a coordinator's heartbeat and last will."""
+    return f"{PREFIX}/coordinator/{check_name(coordinator, 'coordinator name')}/{ALIVE}"
 
 
 def coordinator_filters() -> list[str]:
     """Return what a coordinator subscribes to."""
     channels = (STEPS, ANNOUNCE, ANSWER, SUMMARY)
-    return [*(f"{PREFIX}/run/+/{channel}/+" for channel in channels), f"{PREFIX}/node/+/{ALIVE}"]
+    return [
+        *(f"{PREFIX}/run/+/{channel}/+" for channel in channels),
+        *(f"{PREFIX}/node/+/{channel}" for channel in (ALIVE, LOST)),
+        f"{PREFIX}/coordinator/+/{ALIVE}",
+    ]
 
 
 def exporter_filters(node: str) -> list[str]:
     """Return what a node's exporter subscribes to."""
-    return [f"{PREFIX}/run/+/{REQUEST}/{check_name(node, 'node name')}"]
+    return [f"{PREFIX}/run/+/{REQUEST}/{check_name(node, 'node name')}", node_topic(node, ACK)]
 
 
 @lru_cache(_TOPICS_KEPT)
@@ -71,6 +93,10 @@ def parse_topic(topic: str) -> Topic:
             return Topic(channel, node, run)
     if topic.startswith(f"{PREFIX}/node/") and len(levels) == _NODE_LEVELS:
         node, channel = levels[3:]
-        if channel == ALIVE and is_name(node):
+        if channel in NODE_CHANNELS and is_name(node):
             return Topic(channel, node)
+    if topic.startswith(f"{PREFIX}/coordinator/") and len(levels) == _NODE_LEVELS:
+        name, channel = levels[3:]
+        if channel == ALIVE and is_name(name):
+            return Topic(COORDINATOR, name)
     raise MalformedError("topic", where="MQTT message", got=topic, expected=f"{PREFIX}/run/<run>/<channel>/<node>")

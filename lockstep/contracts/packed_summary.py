@@ -1,7 +1,7 @@
 """Trace summaries as they travel: every name once, numbers in columns, all of it deflated.
 
-Version 1 was the message itself, keys and all, three times as large; receivers take both, so that nodes need not be
-upgraded with them. To and from bytes: `codec`. Nothing here knows MessagePack.
+As plain messages, keys and all, they would be three times as large. To and from bytes: `codec`. Nothing here knows
+MessagePack.
 """
 
 import zlib
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.limits import SUMMARY_MAX_BYTES
-from lockstep.contracts.messages import SUMMARY_VERSION, CallNode, HostSpan, RankFinding, TraceSummary
+from lockstep.contracts.messages import MESSAGE_VERSION, CallNode, HostSpan, RankFinding, TraceSummary
 
 _LEVEL = 9
 _ROOT = -1
@@ -25,7 +25,7 @@ class PackedSummary:
     node: str
     body_bytes: int
     body: bytes
-    version: int = SUMMARY_VERSION
+    version: int = MESSAGE_VERSION
 
 
 class Nodes(NamedTuple):

@@ -1,0 +1,110 @@
+"""What a service needs of a message broker, whatever stands behind it: MQTT (`mqtt.py`) or this process (`local_broker.py`).
+
+No I/O here. A `Broker` opens one `Session` at a time for its caller, who decides when to connect again
+(`backoff_seconds`): reconnection has one owner.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from lockstep.contracts.errors import LockstepError
+
+OnMessage = Callable[[str, bytes], None]
+"""Takes topic and payload on the event loop; must be quick and never raise. The message is acknowledged when it returns."""
+
+
+class BrokerError(LockstepError):
+    """The broker cannot be reached, refused the session, or the session ended; whoever owns the session connects again."""
+
+
+class PublishRefusedError(BrokerError):
+    """The broker refused one message; the session goes on.
+
+    `is_permanent`: it would refuse the same message again (topic name invalid, packet too large, payload format
+    invalid), so that sending it again is of no use.
+    """
+
+    def __init__(self, topic: str, reason: str, *, is_permanent: bool) -> None:
+        super().__init__(f"message on {topic}: refused by the broker: {reason}")
+        self.reason = reason
+        self.is_permanent = is_permanent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Will:
+    """Retained message that the broker publishes when the session ends without `Session.close` (QoS 1)."""
+
+    topic: str
+    payload: bytes
+
+
+class Session(Protocol):
+    """One connection; every method raises `BrokerError` once it has ended. For one event loop."""
+
+    async def subscribe(self, filters: Sequence[str]) -> None:
+        """Subscribe at QoS 1; returns when the broker has granted all of them.
+
+        Raises
+        ------
+        BrokerError
+            One of them was refused, or the session ended.
+        """
+
+    async def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
+        """Publish at QoS 1 and wait for the broker's acknowledgement; waits for a place in its receive maximum first.
+
+        Raises
+        ------
+        PublishRefusedError
+            The broker refused it.
+        BrokerError
+            The session ended; whether the broker has the message is unknown.
+        """
+
+    def send(self, topic: str, payload: bytes) -> bool:
+        """Publish at QoS 0 without waiting; return false, and send nothing, while the connection's buffer is full."""
+
+    async def wait_closed(self) -> None:
+        """Wait until the session ends.
+
+        Raises
+        ------
+        BrokerError
+            Always, with the reason.
+        """
+
+    async def close(self) -> None:
+        """End the session in order: what was published goes out, and the broker does not publish the will."""
+
+
+class Broker(Protocol):
+    """Opens sessions."""
+
+    @property
+    def address(self) -> str:
+        """Where it is, for logs."""
+
+    def connect(
+        self, *, client_id: str, on_message: OnMessage, packet_max_bytes: int, will: Will | None = None
+    ) -> AbstractAsyncContextManager[Session]:
+        """Connect with a clean session; leaving the context without `close` breaks the connection, and the will goes out.
+
+        The broker keeps packets of more than `packet_max_bytes` back, so that they are never allocated here.
+
+        Raises
+        ------
+        BrokerError
+            The broker cannot be reached or refused the session.
+        """
+
+
+def backoff_seconds(failures: int, jitter: float, *, first_seconds: float, longest_seconds: float) -> float:
+    """Return the wait after `failures` failed connections in a row (1 or more).
+
+    Doubled each time up to `longest_seconds`, and spread: `jitter` (0 to 1) moves it between half and all of that, so
+    that a thousand nodes do not come back in the same instant.
+    """
+    longest = min(longest_seconds, first_seconds * 2.0 ** min(max(failures, 1) - 1, 16))
+    return longest * (0.5 + 0.5 * jitter)
