@@ -6,11 +6,12 @@ announced are refused: announcements are retained, so they always come first.
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from coordinator.decide import events as ev
 from coordinator.decide.explain import explain_told
-from coordinator.decide.memory import RunMemory
+from coordinator.decide.memory import JudgedUntil, RunMemory
 from coordinator.decide.state import RunMachine
 from coordinator.detect.hangs.progress import is_going_on
 from coordinator.detect.scope import heard, is_watched
@@ -26,7 +27,6 @@ from lockstep.contracts.messages import (
     NodeAlive,
     NodeAnnouncement,
     ProfileAnswer,
-    ProfileRequest,
     StepBatch,
     TraceSummary,
 )
@@ -34,6 +34,7 @@ from lockstep.contracts.messages import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from coordinator.intake.streams import Receipt
     from coordinator.intake.timeline import StepRow
     from coordinator.settings.config import CoordinatorConfig
     from coordinator.settings.policy import Policy
@@ -82,13 +83,12 @@ class Runs:
         self._clock = clock
         self.by_name: dict[str, Run] = {}
         self.rejected = rejections()
-        self.records_lost = 0
+        self.records_judged = 0
         self.nodes_alive: set[str] = set()
         self.targets = Targets()
         self.detections = 0
         self.detection_seconds = 0.0
         self.last_detection_unix_s: float | None = None
-        self._lost_of_node: dict[str, dict[str, int]] = {}
 
     def take(self, message: "Message", now_s: float) -> Orders:
         """Take a decoded message.
@@ -115,26 +115,34 @@ class Runs:
             case TraceSummary():
                 summed = ev.SummaryEvent(unix_s=now_s, cause_id=f"summary:{message.request_id}", summary=message)
                 return self._feed(message.run, summed)
-            case ProfileRequest():  # our own channel: nothing subscribes to it here
+            case _:  # what coordinators publish: nothing of it is for the runs
                 return []
 
-    def take_batches(self, batches: "Sequence[StepBatch]", now_s: float) -> Orders:
-        """Take decoded batches of any runs in the order of their arrival, far cheaper together than one by one."""
+    def take_batches(self, batches: "Sequence[StepBatch]", now_s: float, receipts: "Sequence[Receipt]" = ()) -> Orders:
+        """Take decoded batches of any runs in the order of their arrival, far cheaper together than one by one.
+
+        `receipts`, one a batch or none at all, learn when the records of their batch are settled.
+        """
         if self._tap is not None:
             self._tap.hear(tuple(batches), now_s)
-        of_run: dict[str, list[StepBatch]] = {}
-        for batch in batches:
-            of_run.setdefault(batch.run, []).append(batch)
+        of_run: dict[str, list[int]] = {}
+        for place, batch in enumerate(batches):
+            of_run.setdefault(batch.run, []).append(place)
         orders: Orders = []
-        for name, own in of_run.items():
+        for name, places in of_run.items():
+            own = [batches[place] for place in places]
             run = self.by_name.get(name)
             if run is None:
                 self.rejected["rank"] += sum(batch.count for batch in own)
+                for place in places if receipts else ():
+                    receipts[place].settle()
                 continue
-            self._count_lost(own)
             if run.reshape_is_due:
                 orders += self._reshape(run, now_s)
-            run.timeline.ingest_all(own, now_s)
+            tickets = run.timeline.ingest_all(own, now_s)
+            if receipts:
+                for place, ticket in zip(places, tickets, strict=True):
+                    receipts[place].is_settled = partial(run.timeline.is_settled, ticket)
             orders += self._judge_ready(run, now_s)
         return orders
 
@@ -143,10 +151,10 @@ class Runs:
 
         What nodes announce again and again, only to show that they live, comes too often to be waited for.
         """
-        if isinstance(message, NodeAlive):
-            return False
+        if not isinstance(message, NodeAnnouncement):
+            return not isinstance(message, NodeAlive)
         run = self.by_name.get(message.run)
-        if run is None or not isinstance(message, NodeAnnouncement):
+        if run is None:
             return True
         return any(_is_changed(run.membership.infos.get(info.rank), info) for info in message.ranks)
 
@@ -227,25 +235,14 @@ class Runs:
         """Drop a run that ended long ago, all but its budgets; the store keeps its incidents."""
         run = self.by_name.pop(name, None)
         if run is not None:
-            self._memories[name] = run.machine.memory()
-        self._lost_of_node.pop(name, None)
+            self._memories[name] = run.memory(with_learnt=False)
         self._windows.pop(name, None)
-
-    def _count_lost(self, batches: "Sequence[StepBatch]") -> None:
-        """Count what the nodes of a run have lost since they last said so."""
-        lost_of = self._lost_of_node.setdefault(batches[0].run, {})
-        for batch in batches:
-            before = lost_of.get(batch.node, 0)
-            if batch.lost_records != before:
-                lost = max(0, batch.lost_records)
-                self.records_lost += lost - before if lost >= before else lost  # it began anew with its exporter
-                lost_of[batch.node] = lost
 
     def _judge_ready(self, run: Run, now_s: float) -> Orders:
         orders: Orders = []
         if run.generation != run.timeline.generation:
             run.generation, run.judge = run.timeline.generation, None
-            run.remembered, run.judged_until = None, (-1, float("-inf"))
+            run.remembered, run.judged = None, JudgedUntil(records=run.judged.records)
             run.expectation.begin_attempt()
             event = ev.RestartedEvent(unix_s=now_s, cause_id=f"attempt:{run.generation}")
             orders += self._feed(run.name, event)
@@ -254,19 +251,20 @@ class Runs:
         return orders
 
     def _judge(self, run: Run, row: "StepRow", now_s: float) -> Orders:
-        if run.topology is None:
+        if run.topology is None or not run.is_new(row):
             return []
         begin = self._clock()
         if run.judge is None:
             run.begin_judge()
         assert run.judge is not None
-        if row.step <= run.judged_until[0] and row.end_unix_s <= run.judged_until[1]:
-            return []  # delivered again after a restart of the coordinator
         judgement = heard(run.judge.judge(row), run.policy, run.name)
         self.detection_seconds += self._clock() - begin
         self.detections += 1
         self.last_detection_unix_s = now_s
         run.histogram.observe(judgement.step_seconds)
+        before = run.judged.records
+        run.note_judged(row, judgement.step_seconds)
+        self.records_judged += run.judged.records - before
         event = ev.StepJudgedEvent(unix_s=now_s, cause_id=f"step:{row.step}", judgement=judgement)
         due = run.expectation.see(row, judgement, run.topology, event.cause_id)
         orders = self._feed(run.name, event)
@@ -338,6 +336,7 @@ class Runs:
             timeline=Timeline(policy.timeline, self.rejected),
             machine=RunMachine(name, policy, memory),
             remembered=memory.learnt if memory else None,
+            judged=memory.judged if memory else JudgedUntil(),
             expectation=Expectation(self._spec_of(name), self._windows.get(name)),
         )
 
