@@ -1,10 +1,9 @@
 """The rules on VictoriaMetrics: vmalert reads them, and replayed over the synthetic run they say what Prometheus says.
 
 Debian's package `victoria-metrics` is no part of the others that tests need; where it is missing these are skipped. The
-live loop on it is in `tests/end_to_end/test_alert_loop.py`.
+live loop on it is in `tests/end_to_end/test_alert_loop_victoria.py`.
 """
 
-import contextlib
 import subprocess
 import time
 import urllib.parse
@@ -17,19 +16,14 @@ from alerts import rules
 from lockstep.cli.main import main
 from tests.dashboards import synthetic
 from tests.support import servers
-from tests.support.servers import free_port, get_json, running, wait_ready
-
-
-def installed():
-    """Whether both programs are there."""
-    with contextlib.suppress(FileNotFoundError):
-        return all(servers.program(name) for name in ("victoria-metrics", "vmalert"))
-    return False
-
+from tests.support.servers import free_port, get_json, is_installed, running, wait_ready
 
 pytestmark = [
     pytest.mark.servers,
-    pytest.mark.skipif(not installed(), reason="Debian's victoria-metrics (with vmalert) is not installed"),
+    pytest.mark.skipif(
+        not is_installed("victoria-metrics", "vmalert"),
+        reason="Debian's victoria-metrics (with vmalert) is not installed",
+    ),
 ]
 KEPT = ("slow_keep_seconds", "link_slow_keep_seconds", "expected_keep_seconds")
 

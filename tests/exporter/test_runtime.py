@@ -174,6 +174,7 @@ async def test_a_rank_becomes_stale_by_the_injected_time(config: ExporterConfig,
     exporter._spool.close()
 
 
+@pytest.mark.smoke
 @pytest.mark.servers
 async def test_steps_reach_the_broker_in_wall_clock_time(root, tmp_path, make_ring, mosquitto: Mosquitto):
     """Every record of every rank arrives once, in order, and the run is announced before its first batch."""
