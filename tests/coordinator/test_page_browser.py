@@ -159,6 +159,7 @@ def test_the_map_by_keyboard(tab, server):
     until(tab, f"{said}.includes('dp0 is ranks 0-3')")
 
 
+@pytest.mark.smoke
 def test_a_step_shows_without_loading_the_page(tab, server):
     """A new step arrives by events: tile and map follow, what was unfolded stays so, focus too."""
     open_map(tab, server)
