@@ -1,8 +1,8 @@
 """How messages of a node reach every coordinator exactly once: streams, sequences, acknowledgements.
 
 A node's exporter numbers the messages of its spool from 1 on. Together they are one *stream*, named by a random id that
-lives as long as the spool does (`NodeAlive.stream_id`); a spool that begins again, or whose machine was rebooted, starts
-another stream. What is published on a spooled channel is a *frame*: this header, then the message.
+lives as long as the spool does (`NodeAlive.stream_id`); a spool that begins again, or whose machine was rebooted, is
+another one. What is published on a spooled channel is a *frame*: this header, then the message.
 
     stream_id u64, first u64, last u64, records u32
 
