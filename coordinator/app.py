@@ -8,7 +8,19 @@ from typing import Any
 
 from aiohttp import web
 
-from coordinator.api import discovery, events, heatmap, incidents, pages, policy, profile, runs, specification, streams, trace
+from coordinator.api import (
+    discovery,
+    events,
+    heatmap,
+    incidents,
+    pages,
+    policy,
+    profile,
+    runs,
+    specification,
+    streams,
+    trace,
+)
 from coordinator.api.kept import Kept, Work
 from coordinator.api.services import SERVICES, ApiError, Services
 from coordinator.collector import SnapshotCollector

@@ -75,7 +75,11 @@ async def listening(ears: Ears) -> AsyncIterator[Ears]:
         (topics.alive_topic("n0"), b"\xff" * 100, "malformed"),
         (topics.alive_topic("n0"), b"", "malformed"),
         (topics.alive_topic("n1"), ALIVE, "malformed"),
-        (topics.alive_topic("n0"), encode(NodeAlive(node="n0", alive=True, unix_ns=1, stream_id=7, version=9)), "version"),
+        (
+            topics.alive_topic("n0"),
+            encode(NodeAlive(node="n0", alive=True, unix_ns=1, stream_id=7, version=9)),
+            "version",
+        ),
         (topics.coordinator_topic("c2"), b"\xff", "malformed"),
         (STEPS_TOPIC, b"", "malformed"),
         (STEPS_TOPIC, encode(BATCH), "malformed"),
@@ -122,7 +126,9 @@ async def test_what_a_node_dropped_is_counted_and_jumped_over():
 async def test_ring_losses_of_a_batch_are_counted_by_reason():
     """What was overwritten or torn in the rings comes with the batches, and is counted once."""
     ears = deaf()
-    batch = type(BATCH)(**{n: getattr(BATCH, n) for n in BATCH.__dataclass_fields__} | {"lost": {"lapped": 3, "torn": 1}})
+    batch = type(BATCH)(
+        **{n: getattr(BATCH, n) for n in BATCH.__dataclass_fields__} | {"lost": {"lapped": 3, "torn": 1}}
+    )
     for _ in range(2):
         ears.bus._take(STEPS_TOPIC, frame(1, encode(batch), batch.count))
     assert {k: v for k, v in ears.bus.counts.lost.items() if v} == {"lapped": 3, "torn": 1}

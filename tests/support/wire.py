@@ -27,7 +27,7 @@ class Wire:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def send(self, channel: str, message: Message) -> None:
-        """Number a message of the node's stream, and publish it."""
+        """Append a message to the node's stream, and publish it."""
         sequence = len(self.frames) + 1
         records = message.count if isinstance(message, StepBatch) else 0
         header = FrameHeader(self.stream_id, sequence, sequence, records)
@@ -74,7 +74,7 @@ async def wired(broker: Broker, node: str = "n0", stream_id: int = 7) -> AsyncIt
     wire: list[Wire] = []
     connection = broker.connect(
         client_id=f"wire-{node}",
-        on_message=lambda topic, payload: wire[0].take(topic, payload),
+        on_message=lambda topic, payload: wire[0].take(topic, payload),  # noqa: PLW0108  (made below)
         packet_max_bytes=PACKET_MAX_BYTES,
     )
     async with connection as session:
