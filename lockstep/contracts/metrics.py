@@ -222,7 +222,7 @@ _JUDGED: tuple[Metric, ...] = (
         values=FRAME_VERDICTS,
     ),
     _coordinator(
-        "lockstep_coordinator_frames_unsettled",
+        "lockstep_coordinator_unsettled_frames",
         "gauge",
         "Messages that were taken and hold records that wait for other ranks; nodes keep them until they are judged.",
     ),

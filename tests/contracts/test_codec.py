@@ -49,7 +49,7 @@ def test_every_message_round_trips(channel, message):
 
 def test_alive_round_trips():
     """The heartbeat travels on the node's own topic."""
-    alive = messages.NodeAlive(node="n", alive=True, unix_ns=3)
+    alive = messages.NodeAlive(node="n", alive=True, unix_ns=3, stream_id=7)
     assert codec.decode(topics.alive_topic("n"), codec.encode(alive)) == alive
 
 

@@ -1,7 +1,7 @@
-"""Trace summaries packed: they come back equal, the former form is still read, hostile bytes are refused by name."""
+"""Trace summaries packed: they come back equal, hostile bytes are refused by name."""
 
 import zlib
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lockstep.contracts import limits, topics
 from lockstep.contracts.codec import decode, encode, packed_bytes
-from lockstep.contracts.errors import ContractVersionError, MalformedError
+from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import CallNode, HostSpan, RankFinding, TraceSummary
 
 TOPIC = topics.run_topic("run", topics.SUMMARY, "node")
@@ -63,38 +63,6 @@ def test_any_tree_comes_back_equal(tree, path):
     data, _ = packed_bytes(summary)
     if len(data) <= limits.SUMMARY_WIRE_MAX_BYTES:
         assert decode(TOPIC, encode(summary)) == summary
-
-
-def former(summary):
-    """Return the bytes of version 1: the message as it is, without the fields that it did not have."""
-    fields = asdict(summary) | {"version": 1}
-    del fields["omitted"]
-    return msgspec.msgpack.encode(fields)
-
-
-@pytest.mark.parametrize("summary", [EMPTY, FULL])
-def test_the_former_form_is_read(summary):
-    """A node that is not upgraded yet is understood; what it did not count is not there."""
-    assert decode(TOPIC, former(summary)) == replace(summary, omitted={})
-
-
-def test_a_former_summary_larger_than_today_is_read():
-    """Twenty kilobytes were usual."""
-    summary = replace(EMPTY, not_judged={f"rule {n}": "x" * 300 for n in range(60)})
-    data = former(summary)
-    assert len(data) > limits.SUMMARY_WIRE_MAX_BYTES
-    assert decode(TOPIC, data) == summary
-
-
-def test_a_former_summary_is_checked_as_ever():
-    """Version and form decide, not the mercy of a fallback."""
-    bad = replace(FULL, tree=[replace(FULL.tree[0], parent=0)])
-    with pytest.raises(MalformedError, match="parent"):
-        decode(TOPIC, former(bad))
-    with pytest.raises(ContractVersionError, match="got 3, expected 2"):
-        decode(TOPIC, msgspec.msgpack.encode(asdict(FULL) | {"version": 3}))
-    with pytest.raises(MalformedError):
-        decode(TOPIC, msgspec.msgpack.encode({"version": 1, "run": "run"}))
 
 
 def test_a_summary_that_does_not_fit_is_not_sent():

@@ -166,7 +166,7 @@ def test_exporters_alive_are_counted():
     """A last will ends a life."""
     watch = runs()
     for node, alive in (("a", True), ("b", True), ("a", False)):
-        watch.take(NodeAlive(node=node, alive=alive, unix_ns=0), NOW)
+        watch.take(NodeAlive(node=node, alive=alive, unix_ns=0, stream_id=7), NOW)
     assert watch.nodes_alive == {"b"}
 
 
@@ -246,7 +246,7 @@ def test_only_news_must_not_overtake_batches():
     watch = runs()
     two_nodes(watch)
     assert not watch.is_news(announce(0, 1, heartbeat_s=START_UNIX_S + 9))
-    assert not watch.is_news(NodeAlive(node="n0", alive=True, unix_ns=0))
+    assert not watch.is_news(NodeAlive(node="n0", alive=True, unix_ns=0, stream_id=7))
     for message in (
         announce(0, 1, attempt=2),
         announce(0, 1, state="finished"),
