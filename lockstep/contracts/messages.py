@@ -1,8 +1,8 @@
 """What travels on the bus: plain frozen dataclasses. `codec.py` turns them into bytes and back.
 
 Every message carries `version`. Names of a run and a node come from the topic (`topics.py`) as well: a message that
-says otherwise than its topic is refused. Wall-clock times are `_unix_ns`. Numbers, texts and lists declare their bounds,
-which decoding enforces (`bounds.py`).
+says otherwise than its topic is refused. Wall-clock times are `_unix_ns`. Numbers, texts and lists declare their
+bounds (`bounds.py`), which decoding enforces.
 """
 
 import re
