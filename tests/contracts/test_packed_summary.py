@@ -1,7 +1,7 @@
 """Trace summaries packed: they come back equal, hostile bytes are refused by name."""
 
 import zlib
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import msgspec
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lockstep.contracts import limits, topics
 from lockstep.contracts.codec import decode, encode, packed_bytes
-from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.errors import ContractVersionError, MalformedError
 from lockstep.contracts.messages import CallNode, HostSpan, RankFinding, TraceSummary
 
 TOPIC = topics.run_topic("run", topics.SUMMARY, "node")
@@ -65,10 +65,18 @@ def test_any_tree_comes_back_equal(tree, path):
         assert decode(TOPIC, encode(summary)) == summary
 
 
+def test_another_version_is_named():
+    """Whatever else stands in the message."""
+    with pytest.raises(ContractVersionError, match="got 3, expected 1"):
+        decode(TOPIC, msgspec.msgpack.encode(asdict(FULL) | {"version": 3}))
+    with pytest.raises(MalformedError):
+        decode(TOPIC, msgspec.msgpack.encode({"version": 1, "run": "run"}))
+
+
 def test_a_summary_that_does_not_fit_is_not_sent():
     """What a receiver would refuse is refused by the sender."""
     noise = "".join(map(chr, range(0x4E00, 0x4E00 + 9000)))
-    with pytest.raises(MalformedError, match=f"message size.*at most {limits.SUMMARY_WIRE_MAX_BYTES} bytes"):
+    with pytest.raises(MalformedError, match=f"message size.* 0 to {limits.SUMMARY_WIRE_MAX_BYTES}"):
         encode(replace(EMPTY, error=noise))
 
 
@@ -104,7 +112,7 @@ BOMB = zlib.compress(bytes(1 << 22), 9)
         (packed(body=b""), "body"),
         (packed(body=b"nonsense"), "body"),
         (packed(body=encode(FULL)), "body"),
-        (packed(body=b"x" * 11_000), "summary size"),
+        (packed(body=b"x" * 11_000), "message size"),
         (packed(run="other"), "run"),
         (packed(node="other"), "node"),
         (packed(body=zlib.compress(b"\xc1"), body_bytes=1), "summary"),
@@ -114,11 +122,11 @@ BOMB = zlib.compress(bytes(1 << 22), 9)
         (body_of(tree={0: [1, 9, 2, 4]}), "parent"),
         (body_of(tree={1: [0, 99, 0, 0]}), "name"),
         (body_of(tree={2: [0, 0, -1, 0]}), "name"),
-        (body_of(tree={3: ["x", 0, 0, 0]}), "summary"),
-        (body_of(tree={3: [(1 << 53) + 1, 0, 0, 0]}), "total_ns"),
-        (body_of(tree={4: [1 << 60, 0, 0, 0]}), "self_ns"),
+        (body_of(tree={3: ["x", 0, 0, 0]}), "summary[8][3][0]"),
+        (body_of(tree={3: [(1 << 53) + 1, 0, 0, 0]}), "tree[0].total_ns"),
+        (body_of(tree={4: [1 << 60, 0, 0, 0]}), "tree[0].self_ns"),
         (body_of(_7=[]), "name"),
-        (body_of(_0="three"), "summary"),
+        (body_of(_0="three"), "summary[0]"),
     ],
 )
 def test_hostile_bytes_are_refused_by_name(payload, what):
