@@ -30,7 +30,7 @@ class Verdict(Enum):
     DUPLICATE = "duplicate"
     GAP = "gap"
     REFUSED = "refused"
-    """Of a node beyond `NODES_MAX`."""
+    """Of a stream that its node has not announced."""
 
 
 def _settled() -> bool:
@@ -115,14 +115,21 @@ class Streams:
         return len(self._streams)
 
     def announce(self, node: str, stream_id: int) -> Acknowledgement | None:
-        """Take a node's word of which stream it has; return the acknowledgement it waits for, None beyond the limit."""
-        stream = self._stream(node, stream_id)
-        return None if stream is None else self._acknowledge(node, stream)
+        """Follow the stream that a node announces; return the acknowledgement it waits for, None beyond the limit."""
+        stream = self._streams.get(node)
+        if stream is None or stream.stream_id != stream_id:
+            if stream is None and len(self._streams) >= NODES_MAX:
+                return None
+            if stream is not None:
+                self._orphans += stream.unsettled
+            stream = self._streams[node] = _Stream(stream_id)
+            self._moved.add(node)
+        return self._acknowledge(node, stream)
 
     def take(self, node: str, header: FrameHeader) -> tuple[Verdict, Receipt | None]:
         """Take a frame's place; its receipt counts nothing yet."""
-        stream = self._stream(node, header.stream_id)
-        if stream is None:
+        stream = self._streams.get(node)
+        if stream is None or stream.stream_id != header.stream_id:
             verdict, receipt = Verdict.REFUSED, None
         elif header.last <= stream.received:
             verdict, receipt = Verdict.DUPLICATE, None
@@ -163,7 +170,7 @@ class Streams:
         positions = {
             node: Position(stream.stream_id, stream.settled)
             for node in self._moved
-            if (stream := self._streams.get(node)) is not None
+            for stream in (self._streams[node],)
         }
         self._moved = set()
         return Commit(positions=positions, ledger=dict(self._ledger))
@@ -220,18 +227,6 @@ class Streams:
                 if receipt.is_settled():
                     self._ledger.update(receipt.outcomes)
             self._orphans = [receipt for receipt in self._orphans if not receipt.is_settled()]
-
-    def _stream(self, node: str, stream_id: int) -> _Stream | None:
-        stream = self._streams.get(node)
-        if stream is not None and stream.stream_id == stream_id:
-            return stream
-        if stream is None and len(self._streams) >= NODES_MAX:
-            return None
-        if stream is not None:
-            self._orphans += stream.unsettled
-        fresh = self._streams[node] = _Stream(stream_id)
-        self._moved.add(node)
-        return fresh
 
     def _acknowledge(self, node: str, stream: _Stream, *, resend: bool = False) -> Acknowledgement:
         stream.acknowledged = (stream.received, stream.committed)

@@ -217,7 +217,7 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_coordinator_frames_total",
         "counter",
-        "Messages of nodes' streams: taken, delivered twice, behind a gap (they come again), or of one node too many.",
+        "Messages of nodes' streams: taken, delivered twice, behind a gap (they come again), or of a stream not announced.",
         "verdict",
         values=FRAME_VERDICTS,
     ),

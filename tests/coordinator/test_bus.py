@@ -46,8 +46,10 @@ class Ears:
 
 
 def deaf() -> Ears:
-    """Return a bus without a connection, to be fed by hand."""
-    return Ears(LocalBroker())
+    """Return a bus without a connection, to be fed by hand; it knows node n0."""
+    ears = Ears(LocalBroker())
+    ears.streams.announce("n0", 7)
+    return ears
 
 
 def frame(sequence: int, payload: bytes, records: int, *, first: int | None = None, stream_id: int = 7) -> bytes:

@@ -15,7 +15,10 @@ def frame(sequence: int, records: int = 1, *, stream_id: int = STREAM) -> FrameH
 
 
 def made(**known) -> Streams:
-    return Streams("c1", 5, **known)
+    streams = Streams("c1", 5, **known)
+    for node in ("n1", "n2"):
+        streams.announce(node, STREAM)
+    return streams
 
 
 def take(streams: Streams, sequence: int, node: str = "n1", **values) -> Receipt:
@@ -69,7 +72,7 @@ def test_a_commit_that_failed_is_covered_by_the_next_one():
     streams = made()
     take(streams, 1)
     streams.failed(streams.settle())
-    assert streams.settle().positions == {"n1": Position(STREAM, 1)}
+    assert streams.settle().positions["n1"] == Position(STREAM, 1)
 
 
 def test_a_lost_frame_stands_for_all_that_was_dropped():
@@ -86,7 +89,10 @@ def test_another_stream_of_a_node_begins_at_its_beginning():
     streams = made()
     old = take(streams, 1)
     old.hold()
+    assert streams.take("n1", frame(1, stream_id=78)) == (Verdict.REFUSED, None)
+    streams.announce("n1", 78)
     assert streams.take("n1", frame(1, stream_id=78))[0] is Verdict.TAKEN
+    assert streams.take("n1", frame(2)) == (Verdict.REFUSED, None)
     assert SETTLED not in streams.settle().ledger
     old.settle()
     commit_ = streams.settle()
@@ -139,9 +145,8 @@ def test_a_node_too_many_is_refused(monkeypatch):
     monkeypatch.setattr(module, "NODES_MAX", 2)
     streams = made()
     take(streams, 1)
-    take(streams, 1, node="n2")
-    assert streams.take("n3", frame(1)) == (Verdict.REFUSED, None)
     assert streams.announce("n3", STREAM) is None
+    assert streams.take("n3", frame(1)) == (Verdict.REFUSED, None)
     take(streams, 2)
 
 
