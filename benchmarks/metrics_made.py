@@ -27,6 +27,7 @@ from lockstep.contracts.metrics import (
     Metric,
 )
 from lockstep.contracts.records import DOMAIN_KINDS, RECORD_FIELDS
+from lockstep.serving.fault_isolation import OUTCOMES
 from lockstep.serving.process import OwnProcess
 from tests.alerts.promql import labels_of_recording
 
@@ -103,6 +104,7 @@ def coordinator_snapshot(runs: int, ranks: int, seed: int) -> Snapshot:
         records_judged=0,
         frames=dict.fromkeys(FRAME_VERDICTS, 0),
         frames_unsettled=0,
+        faults={(kind, outcome): 0 for kind in ("message", "handle", "judge") for outcome in OUTCOMES},
         leads=True,
         peers=0,
         is_connected=True,

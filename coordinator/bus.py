@@ -21,6 +21,8 @@ from lockstep.contracts.errors import ContractVersionError, MalformedError
 from lockstep.contracts.limits import MESSAGE_MAX_BYTES
 from lockstep.contracts.messages import Acknowledgement, CoordinatorAlive, NodeAlive, StepBatch
 from lockstep.contracts.metrics import LOST_REASONS
+from lockstep.serving.fault_isolation import FaultIsolation
+from lockstep.serving.log_limit import LogLimit
 from lockstep.serving.messaging import Broker, BrokerError, Session, Will, backoff_seconds
 
 if TYPE_CHECKING:
@@ -33,9 +35,13 @@ REJECTION_REASONS = ("topic", "version", "malformed")
 _BACKOFF_FIRST_S = 0.2  # a broker that restarts is back within a second
 _BACKOFF_MAX_S = 15.0  # one scrape interval: nobody sees less than that
 _STABLE_S = 30.0  # a session that lasted as long was no failure: the next back-off begins anew
-_LOG_EVERY_S = 30.0
 _PUBLISH_TIMEOUT_S = 5.0
 _PACKET_SPARE_BYTES = HEADER_BYTES + (64 << 10)  # topic and properties beside the largest payload
+
+MESSAGE = "message"
+"""What is isolated by node: taking one message."""
+QUARANTINE_S = 60.0
+"""Of a node whose messages failed three times in a row; it keeps meanwhile what it sends."""
 
 OnMessage = Callable[[Message, Receipt | None], None]
 """Takes a message; with the receipt of its frame where it came on a spooled channel."""
@@ -74,8 +80,8 @@ class Bus:
         self._now_s = now_s
         self._session: Session | None = None
         self._random = random.Random()  # noqa: S311  (spreads reconnections, guards nothing)
-        self._logged_s = float("-inf")
-        self._unlogged = 0
+        self._log = LogLimit(_log)
+        self.isolation = FaultIsolation((MESSAGE,), quarantine_s=QUARANTINE_S)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Stay connected until `stop` is set."""
@@ -87,7 +93,7 @@ class Bus:
                 await self._serve(stop)
             except BrokerError as error:
                 failures = 1 if clock() - begin_s > _STABLE_S else failures + 1
-                self._log(f"broker {self._broker.address}: {error}")
+                self._log.warning("broker", self._now_s(), str(error))
             finally:
                 self.connected.clear()
                 self._session = None
@@ -96,11 +102,6 @@ class Bus:
                 failures, self._random.random(), first_seconds=_BACKOFF_FIRST_S, longest_seconds=_BACKOFF_MAX_S
             )
             await _wait(stop, wait_s)
-
-    def reject(self, error: MalformedError) -> None:
-        """Count a message that was well formed and still cannot be."""
-        self.counts.rejected["malformed"] += 1
-        self._log(f"message refused: {error}")
 
     async def publish_request(self, request: "ProfileRequest") -> None:
         """Publish a profile request, QoS 1.
@@ -168,13 +169,21 @@ class Bus:
     def _take(self, topic: str, payload: bytes) -> None:
         try:
             parsed = topics.parse_topic(topic)
-            self.counts.received[parsed.channel] += 1
-            if parsed.channel in topics.SPOOLED_CHANNELS:
-                self._take_frame(parsed, topic, payload)
-            else:
-                self._take_message(decode_parsed(parsed, topic, payload))
         except MalformedError as error:
-            self._refuse(error)
+            self._refuse("topic", error)
+            return
+        self.counts.received[parsed.channel] += 1
+        now_s = self._now_s()
+        if not self.isolation.admits(MESSAGE, parsed.node, now_s):
+            return
+        with self.isolation.guard(MESSAGE, parsed.node, now_s):
+            try:
+                if parsed.channel in topics.SPOOLED_CHANNELS:
+                    self._take_frame(parsed, topic, payload)
+                else:
+                    self._take_message(decode_parsed(parsed, topic, payload))
+            except MalformedError as error:
+                self._refuse("version" if isinstance(error, ContractVersionError) else "malformed", error)
 
     def _take_frame(self, parsed: topics.Topic, topic: str, payload: bytes) -> None:
         header, body = unpack_frame(payload, where=topic)
@@ -211,19 +220,9 @@ class Bus:
             self._send(self._streams.announce(message.node, message.stream_id))
         self._on_message(message, None)
 
-    def _refuse(self, error: MalformedError) -> None:
-        reason = "version" if isinstance(error, ContractVersionError) else "malformed"
-        self.counts.rejected["topic" if error.what == "topic" else reason] += 1
-        self._log(f"message refused: {error}")
-
-    def _log(self, text: str) -> None:
-        """Log at most once in a while: whatever sends one bad message sends thousands."""
-        now_s = asyncio.get_running_loop().time()
-        if now_s - self._logged_s < _LOG_EVERY_S:
-            self._unlogged += 1
-            return
-        _log.warning("%s%s", text, f" (and {self._unlogged} more like it)" if self._unlogged else "")
-        self._logged_s, self._unlogged = now_s, 0
+    def _refuse(self, reason: str, error: MalformedError) -> None:
+        self.counts.rejected[reason] += 1
+        self._log.warning(reason, self._now_s(), f"message refused: {error}")
 
 
 def _check_count(message: Message, header: FrameHeader, where: str) -> None:

@@ -99,6 +99,11 @@ class Run:
             records=self.judged.records + int(row.present.sum()),
         )
 
+    def begin_again(self) -> None:
+        """Give up what detectors and timeline hold after a fault of ours: neither may be half changed."""
+        self.timeline.drop_pending()
+        self.judge = None
+
     def begin_judge(self) -> None:
         """Make a judge of the present shape, which goes on from what an earlier coordinator has learnt of the same."""
         assert self.topology is not None

@@ -1,7 +1,10 @@
 """All runs: decoded messages in, instructions out. No I/O; the time comes with every call.
 
-A run is known from its first announcement until it has ended long enough ago. Records of ranks that nobody has
+A run is known from its first announcement until it has ended long enough ago. Records of ranks that no node has
 announced are refused: announcements are retained, so they always come first.
+
+Runs are isolated from each other: what handling one of them raises is counted and logged, its detectors begin again,
+and a run that fails again and again is left alone for a while. Its records are counted all the same.
 """
 
 import logging
@@ -22,7 +25,7 @@ from coordinator.intake.timeline import Timeline, rejections
 from coordinator.intake.topology import Membership
 from coordinator.run import Run
 from coordinator.snapshot import RunSnapshot
-from lockstep.contracts.errors import ConfigError, MalformedError
+from lockstep.contracts.errors import ConfigError, MalformedError, PeerError
 from lockstep.contracts.messages import (
     NodeAlive,
     NodeAnnouncement,
@@ -30,6 +33,7 @@ from lockstep.contracts.messages import (
     StepBatch,
     TraceSummary,
 )
+from lockstep.serving.fault_isolation import FaultIsolation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +51,10 @@ __all__ = ["Orders", "Run", "Runs", "Tap"]
 
 _log = logging.getLogger(__name__)
 
+HANDLE, JUDGE = "handle", "judge"
+"""What is isolated by run: handling what comes of it, and judging a step."""
+QUARANTINE_S = 600.0
+"""A run that failed three times in a row: long enough to cost nothing, short enough for a new attempt to be judged."""
 _SMALL_RANKS = 1024  # to lay them out takes milliseconds, and there are at most as many nodes
 
 Orders = list[tuple[str, list[ev.Instruction]]]
@@ -84,6 +92,7 @@ class Runs:
         self.by_name: dict[str, Run] = {}
         self.rejected = rejections()
         self.records_judged = 0
+        self.isolation = FaultIsolation((HANDLE, JUDGE), quarantine_s=QUARANTINE_S)
         self.nodes_alive: set[str] = set()
         self.targets = Targets()
         self.detections = 0
@@ -104,17 +113,17 @@ class Runs:
             self._tap.hear(message, now_s)
         match message:
             case NodeAnnouncement():
-                return self._take_announcement(message, now_s)
+                return self._isolated(HANDLE, message.run, now_s, lambda: self._take_announcement(message, now_s))
             case NodeAlive():
                 (self.nodes_alive.add if message.alive else self.nodes_alive.discard)(message.node)
                 self.targets.hear(message, now_s)
                 return []
             case ProfileAnswer():
                 answered = ev.AnswerEvent(unix_s=now_s, cause_id=f"answer:{message.request_id}", answer=message)
-                return self._feed(message.run, answered)
+                return self._isolated(HANDLE, message.run, now_s, lambda: self._feed(message.run, answered))
             case TraceSummary():
                 summed = ev.SummaryEvent(unix_s=now_s, cause_id=f"summary:{message.request_id}", summary=message)
-                return self._feed(message.run, summed)
+                return self._isolated(HANDLE, message.run, now_s, lambda: self._feed(message.run, summed))
             case _:  # what coordinators publish: nothing of it is for the runs
                 return []
 
@@ -131,20 +140,55 @@ class Runs:
         orders: Orders = []
         for name, places in of_run.items():
             own = [batches[place] for place in places]
-            run = self.by_name.get(name)
-            if run is None:
-                self.rejected["rank"] += sum(batch.count for batch in own)
-                for place in places if receipts else ():
-                    receipts[place].settle()
-                continue
-            if run.reshape_is_due:
-                orders += self._reshape(run, now_s)
-            tickets = run.timeline.ingest_all(own, now_s)
-            if receipts:
-                for place, ticket in zip(places, tickets, strict=True):
-                    receipts[place].is_settled = partial(run.timeline.is_settled, ticket)
-            orders += self._judge_ready(run, now_s)
+            for place in places if receipts else ():
+                receipts[place].settle()  # unless the timeline holds it
+            count = sum(batch.count for batch in own)
+            if name not in self.by_name:
+                self.rejected["rank"] += count
+            elif self.is_quarantined(name, now_s):
+                self.rejected["quarantined"] += count
+            else:
+                own_receipts = [receipts[place] for place in places] if receipts else []
+                work = partial(self._ingest, self.by_name[name], own, own_receipts, now_s)
+                orders += self._isolated(HANDLE, name, now_s, work, records=count)
+                orders += self._judge_ready(self.by_name[name], now_s)
         return orders
+
+    def _ingest(self, run: Run, batches: "Sequence[StepBatch]", receipts: "Sequence[Receipt]", now_s: float) -> Orders:
+        orders = self._reshape(run, now_s) if run.reshape_is_due else []
+        tickets = run.timeline.ingest_all(batches, now_s)
+        for receipt, ticket in zip(receipts, tickets, strict=bool(receipts)):
+            receipt.is_settled = ticket.is_settled
+        return orders
+
+    def is_quarantined(self, name: str, now_s: float) -> bool:
+        """Whether a run failed so often that it is left alone for now."""
+        return any(self.isolation.is_quarantined(kind, name, now_s) for kind in (HANDLE, JUDGE))
+
+    def _isolated(self, kind: str, name: str, now_s: float, work: Callable[[], Orders], *, records: int = 0) -> Orders:
+        """Return what `work` on a run orders; nothing if it raised, or if the run is quarantined.
+
+        `records` are counted as failed if it raised. What a peer did wrong is not caught here.
+        """
+        if not self.isolation.admits(kind, name, now_s):
+            self.rejected["quarantined"] += records
+            return []
+        orders: Orders | None = None
+        refusal: PeerError | None = None
+        with self.isolation.guard(kind, name, now_s):
+            try:
+                orders = work()
+            except PeerError as error:
+                refusal = error
+        if refusal is not None:
+            raise refusal
+        if orders is not None:
+            return orders
+        self.rejected["failed"] += records
+        run = self.by_name.get(name)
+        if run is not None:
+            run.begin_again()
+        return []
 
     def is_news(self, message: "Message") -> bool:
         """Whether it matters that all batches before this message are taken before it.
@@ -214,12 +258,18 @@ class Runs:
             self._tap.hear(ev.TickEvent(unix_s=now_s, cause_id="tick"), now_s)
         orders: Orders = []
         for run in list(self.by_name.values()):
+            if self.is_quarantined(run.name, now_s):
+                continue
             if run.reshape_is_due:
-                orders += self._reshape(run, now_s)
+                orders += self._isolated(HANDLE, run.name, now_s, partial(self._reshape, run, now_s))
             orders += self._judge_ready(run, now_s)
-            orders += self._look_for_hang(run, now_s)
-            orders += self._feed(run.name, ev.TickEvent(unix_s=now_s, cause_id="tick"))
+            orders += self._isolated(HANDLE, run.name, now_s, partial(self._advance, run, now_s))
         return orders
+
+    def _advance(self, run: Run, now_s: float) -> Orders:
+        """Let a run know the time."""
+        tick = ev.TickEvent(unix_s=now_s, cause_id="tick")
+        return self._look_for_hang(run, now_s) + self._feed(run.name, tick)
 
     def _look_for_hang(self, run: Run, now_s: float) -> Orders:
         is_heard = run.policy.detectors.hang and is_watched(run.name, run.policy.scope.runs)
@@ -247,7 +297,8 @@ class Runs:
             event = ev.RestartedEvent(unix_s=now_s, cause_id=f"attempt:{run.generation}")
             orders += self._feed(run.name, event)
         for row in run.timeline.ready(now_s):
-            orders += self._judge(run, row, now_s)
+            work = partial(self._judge, run, row, now_s)
+            orders += self._isolated(JUDGE, run.name, now_s, work, records=int(row.present.sum()))
         return orders
 
     def _judge(self, run: Run, row: "StepRow", now_s: float) -> Orders:

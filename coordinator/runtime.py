@@ -33,7 +33,7 @@ from coordinator.settings.specs import Specs
 from coordinator.snapshot import Snapshot
 from coordinator.store import Store
 from lockstep.contracts.codec import Message
-from lockstep.contracts.errors import ConfigError, MalformedError
+from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.messages import StepBatch
 from lockstep.contracts.metrics import RECORDING_STATES
 from lockstep.serving.messaging import Broker
@@ -211,12 +211,7 @@ class Coordinator:
             return
         if self._runs.is_news(message):
             self._gathering.take()
-        try:
-            orders = self._runs.take(message, time.time())
-        except MalformedError as error:
-            self._bus.reject(error)
-            return
-        self._effects.perform(orders)
+        self._effects.perform(self._runs.take(message, time.time()))
 
     def _take_batches(self, batches: Sequence[StepBatch], receipts: Sequence[Receipt]) -> None:
         self._effects.perform(self._runs.take_batches(batches, time.time(), receipts))
@@ -261,6 +256,7 @@ class Coordinator:
             records_judged=runs.records_judged,
             frames=dict(self._streams.frames),
             frames_unsettled=self._streams.unsettled,
+            faults={**self._bus.isolation.dropped, **runs.isolation.dropped},
             leads=self._leadership.leads,
             peers=self._leadership.peers(time.time()),
             is_connected=self._bus.connected.is_set(),

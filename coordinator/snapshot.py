@@ -78,6 +78,7 @@ class Snapshot:
     records_judged: int
     frames: Mapping[str, int]
     frames_unsettled: int
+    faults: Mapping[tuple[str, str], int]
     leads: bool
     peers: int
     is_connected: bool

@@ -40,6 +40,7 @@ __all__ = [
     "POLICY_SOURCES",
     "PROFILE_STATES",
     "RECORDING_STATES",
+    "REJECTED_REASONS",
     "RUN_STATES",
     "STEP_BUCKETS_SECONDS",
     "Metric",
@@ -48,6 +49,9 @@ __all__ = [
 
 LOST_REASONS = (*LOSS_REASONS, "spool", "malformed")
 """Why a step record never reached a detector; the first two happen in the ring, on the node."""
+REJECTED_REASONS = ("rank", "late", "duplicate", "impossible", "foreign", "failed", "quarantined")
+"""Why a step record that arrived was not judged; foreign: of a rank that another node announced; failed: a fault of
+ours; quarantined: of a run whose handling failed again and again."""
 FRAME_VERDICTS = ("taken", "duplicate", "gap", "refused")
 
 
@@ -203,7 +207,7 @@ _JUDGED: tuple[Metric, ...] = (
         "counter",
         "Step records refused one by one.",
         "reason",
-        values=("rank", "late", "duplicate", "impossible"),
+        values=REJECTED_REASONS,
     ),
     _coordinator(
         "lockstep_coordinator_records_lost_total",
@@ -217,7 +221,7 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_coordinator_frames_total",
         "counter",
-        "Messages of nodes' streams: taken, delivered twice, behind a gap (they come again), or of a stream not announced.",
+        "Messages of nodes' streams: taken, delivered twice, behind a gap (to come again), or of an unannounced stream.",
         "verdict",
         values=FRAME_VERDICTS,
     ),
@@ -225,6 +229,13 @@ _JUDGED: tuple[Metric, ...] = (
         "lockstep_coordinator_unsettled_frames",
         "gauge",
         "Messages that were taken and hold records that wait for other ranks; nodes keep them until they are judged.",
+    ),
+    _coordinator(
+        "lockstep_coordinator_faults_total",
+        "counter",
+        "Exceptions while a message was handled or a step judged, each confined to its run, by what became of it.",
+        "kind",
+        "outcome",
     ),
     _coordinator("lockstep_coordinator_leader", "gauge", "1 while this coordinator orders the captures of its pair."),
     _coordinator("lockstep_coordinator_peers", "gauge", "Other coordinators that are alive on the same broker."),

@@ -21,6 +21,7 @@ from lockstep.contracts.metrics import (
     RUN_STATES,
 )
 from lockstep.serving.exposition import render
+from lockstep.serving.fault_isolation import OUTCOMES
 from lockstep.serving.process import OwnProcess
 from tests.coordinator.test_store import incident
 
@@ -79,6 +80,7 @@ def snapshot(*runs):
         records_judged=0,
         frames=dict.fromkeys(FRAME_VERDICTS, 0),
         frames_unsettled=0,
+        faults={(kind, outcome): 0 for kind in ("message", "handle", "judge") for outcome in OUTCOMES},
         leads=True,
         peers=0,
         is_connected=True,
