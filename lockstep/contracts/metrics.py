@@ -221,7 +221,7 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_coordinator_frames_total",
         "counter",
-        "Messages of nodes' streams: taken, delivered twice, behind a gap (to come again), or of an unannounced stream.",
+        "Messages of nodes' streams: taken, delivered twice, behind a gap (to come again), or of no known stream.",
         "verdict",
         values=FRAME_VERDICTS,
     ),
