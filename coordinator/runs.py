@@ -158,7 +158,7 @@ class Runs:
         orders = self._reshape(run, now_s) if run.reshape_is_due else []
         tickets = run.timeline.ingest_all(batches, now_s)
         for receipt, ticket in zip(receipts, tickets, strict=bool(receipts)):
-            receipt.is_settled = ticket.is_settled
+            receipt.wait_for(ticket)
         return orders
 
     def is_quarantined(self, name: str, now_s: float) -> bool:

@@ -7,9 +7,10 @@ the node. A coordinator that is killed goes on where its store stands: what was 
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Protocol
 
 from lockstep.contracts.delivery import FrameHeader
 from lockstep.contracts.messages import Acknowledgement
@@ -33,31 +34,49 @@ class Verdict(Enum):
     """Of a stream that its node has not announced."""
 
 
-def _settled() -> bool:
-    return True
+class Pending(Protocol):
+    """Records that may still wait to be judged."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether none of them waits any more."""
 
 
-def _waits() -> bool:
-    return False
+class _Held:
+    """Records that wait for whoever holds them to settle them."""
+
+    is_settled = False
+
+
+_HELD = _Held()
 
 
 class Receipt:
-    """A frame that was taken. Its records are settled once `is_settled` returns true, and counted by outcome then."""
+    """A frame that was taken. Once it is settled, its records are counted by outcome."""
 
-    __slots__ = ("is_settled", "outcomes", "sequence")
+    __slots__ = ("_pending", "outcomes", "sequence")
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
         self.outcomes: dict[str, int] = {}
-        self.is_settled: Callable[[], bool] = _settled
+        self._pending: Pending | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether none of its records waits any more."""
+        return self._pending is None or self._pending.is_settled
 
     def hold(self) -> None:
-        """Wait until somebody settles it."""
-        self.is_settled = _waits
+        """Wait until `settle` or `wait_for`."""
+        self._pending = _HELD
+
+    def wait_for(self, pending: Pending) -> None:
+        """Be settled when `pending` is."""
+        self._pending = pending
 
     def settle(self) -> None:
-        """Settle it now."""
-        self.is_settled = _settled
+        """Be settled now."""
+        self._pending = None
 
 
 @dataclass(slots=True)
@@ -160,7 +179,7 @@ class Streams:
         """
         for node, stream in self._streams.items():
             unsettled = stream.unsettled
-            while unsettled and unsettled[0].is_settled():
+            while unsettled and unsettled[0].is_settled:
                 receipt = unsettled.popleft()
                 stream.settled = receipt.sequence
                 self._ledger.update(receipt.outcomes)
@@ -224,9 +243,9 @@ class Streams:
     def _count_orphans(self) -> None:
         if self._orphans:
             for receipt in self._orphans:
-                if receipt.is_settled():
+                if receipt.is_settled:
                     self._ledger.update(receipt.outcomes)
-            self._orphans = [receipt for receipt in self._orphans if not receipt.is_settled()]
+            self._orphans = [receipt for receipt in self._orphans if not receipt.is_settled]
 
     def _acknowledge(self, node: str, stream: _Stream, *, resend: bool = False) -> Acknowledgement:
         stream.acknowledged = (stream.received, stream.committed)

@@ -97,14 +97,14 @@ async def test_batches_wait_for_each_other_and_not_for_ever(monkeypatch):
         machine = coordinator._runs.by_name["job"].machine
         coordinator._on_message(announce(0, 1, 2, 3, heartbeat_s=now + 1), None)
         assert machine.judgement is None
-        assert not receipts[0].is_settled()
+        assert not receipts[0].is_settled
         coordinator._on_message(announce(0, 1, 2, 3, heartbeat_s=now, state="finished"), None)
         assert machine.judgement.step == 0
-        assert receipts[0].is_settled()
+        assert receipts[0].is_settled
         coordinator._on_message(FAULTY.batch(1, 2, start_s=now), receipts[1])
         assert machine.judgement.step == 0
     assert machine.judgement.step == 1
-    assert receipts[1].is_settled()
+    assert receipts[1].is_settled
 
 
 async def test_a_port_in_use_is_named():
