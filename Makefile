@@ -38,6 +38,7 @@ generate: $(VENV)/.dev
 bench: bench-agent bench-detect bench-trace bench-localisation
 	$(BIN)/python -m benchmarks.exporter_cost
 	$(BIN)/python -m benchmarks.page_latency
+	$(BIN)/python -m benchmarks.broker_cost
 
 bench-agent: $(VENV)/.dev system-packages
 	$(BIN)/python -m benchmarks.agent_cost

@@ -83,12 +83,12 @@ class MqttSession(asyncio.Protocol):
     async def subscribe(self, filters: Sequence[str]) -> None:
         """See `Session`."""
         self._check()
-        asked = [mqtt5.TopicFilter(pattern, max_qos=mqtt5.QoS.AT_LEAST_ONCE) for pattern in filters]
         packet_id = self._next_packet_id()
         try:
+            asked = [mqtt5.TopicFilter(pattern, max_qos=mqtt5.QoS.AT_LEAST_ONCE) for pattern in filters]
             data = mqtt5.SubscribePacket(packet_id, asked).write()
         except ValueError as error:
-            raise BrokerError(f"subscription to {', '.join(filters)}: {error}") from None
+            raise BrokerError(f"broker {self._address}: subscription to {list(filters)!r:.200}: {error}") from None
         answer = await self._exchange(self._subscribing, packet_id, data)
         if len(answer.reason_codes) != len(filters):
             self._end(f"answered {len(answer.reason_codes)} subscriptions, expected {len(filters)}")

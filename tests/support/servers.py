@@ -125,6 +125,19 @@ class Mosquitto:
 
         wait_until(listening, START_SECONDS, "mosquitto")
 
+    @property
+    def pid(self) -> int:
+        """The process, while it runs."""
+        assert self._process is not None
+        return self._process.pid
+
+    def kill(self) -> None:
+        """End it without a chance to say so; it may be started again."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(10)
+        self._process = None
+
     def stop(self) -> None:
         """End it; it may be started again."""
         if self._process is not None:
