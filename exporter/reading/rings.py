@@ -1,8 +1,8 @@
 """Finds the runs and rings of this node and reads them; the only writer of the tracks.
 
 The exporter never writes a ring. A ring that is refused is logged and counted once per file, tried again at each
-scan, and does not hurt its neighbours. A file with another inode under the same name is a new attempt: the old one is
-read to its end first.
+scan, and does not hurt its neighbours; one with which reading itself fails again and again is left alone until its file
+is replaced. A file with another inode under the same name is a new attempt: the old one is read to its end first.
 """
 
 import logging
@@ -24,6 +24,7 @@ from lockstep.contracts.facts import facts_from_json
 from lockstep.contracts.limits import RANKS_PER_NODE_MAX, RUNS_PER_NODE_MAX
 from lockstep.contracts.paths import is_name, rank_of_ring, ring_path
 from lockstep.contracts.records import RECORD_INDEX
+from lockstep.serving.fault_isolation import FaultIsolation
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +32,8 @@ _RECORDS_PER_LOOK = 512  # 2,500 steps/s per rank at five ticks a second, and 1 
 _DIRECTORIES_MAX = 256  # left-overs of old runs that are looked through for live ones
 _TRACKS_MAX = 4 * RANKS_PER_NODE_MAX  # ranks of one run that came and went, as elastic jobs make them
 _FRESH_NS = 30 * 10**9  # a run with a sign of life this near goes before one without
+_NS = 1e-9
+_RING, _RUN = "ring", "run"
 _TIMES = [RECORD_INDEX["start_ns"], RECORD_INDEX["end_ns"]]
 
 
@@ -45,11 +48,17 @@ class Reading:
 
 
 class Rings:
-    """All rings of this node. Belongs to the event loop; `scan` and `read` are bounded work."""
+    """All rings of this node. Belongs to the event loop; `scan` and `read` are bounded work.
 
-    def __init__(self, root: Path, counts: Counts, positions: Positions) -> None:
+    `isolation` must know the kinds `ring` and `run`.
+    """
+
+    def __init__(self, root: Path, counts: Counts, positions: Positions, isolation: FaultIsolation) -> None:
         self.runs: dict[str, RunTrack] = {}
         self.omitted = 0
+        self.quarantined = 0
+        self._isolation = isolation
+        self._now_s = 0.0
         self._root = root
         self._counts = counts
         self._positions = positions
@@ -58,6 +67,7 @@ class Rings:
 
     def scan(self, now_ns: int) -> None:
         """Look for runs and rings that came, went or were replaced."""
+        self._now_s = now_ns * _NS
         directories = self._directories()
         followed, omitted = self._choose(directories, now_ns)
         for name in [name for name in self.runs if name not in followed]:
@@ -67,8 +77,10 @@ class Rings:
             self._gone.append(run)
         for name in followed:
             run = self.runs.setdefault(name, RunTrack(name, directories[name]))
-            self._scan_run(run)
+            with self._isolation.guard(_RUN, name, self._now_s):
+                self._scan_run(run)
         self.omitted = omitted + sum(run.omitted for run in self.runs.values())
+        self.quarantined = sum(run.quarantined for run in self.runs.values())
 
     def read(self) -> list[Reading]:
         """Read what is new in every open ring."""
@@ -76,9 +88,7 @@ class Rings:
         for run in self.runs.values():
             for track in run.ranks.values():
                 if track.ring is not None:
-                    reading = self._look(run, track, track.ring, _RECORDS_PER_LOOK)
-                    if reading is not None:
-                        readings.append(reading)
+                    readings += self._look(run, track, track.ring, _RECORDS_PER_LOOK)
         return readings
 
     def take_gone(self) -> list[RunTrack]:
@@ -121,7 +131,10 @@ class Rings:
         """Return the runs to follow and the number of live ranks left out."""
         if len(directories) <= RUNS_PER_NODE_MAX:
             return list(directories), 0
-        live = {name: _live_ranks(path, now_ns) for name, path in directories.items()}
+        live = dict.fromkeys(directories, 0)
+        for name, path in directories.items():
+            with self._isolation.guard(_RUN, name, self._now_s):
+                live[name] = _live_ranks(path, now_ns)
         order = sorted(directories, key=lambda name: (live[name] == 0, name not in self.runs, name))
         return order[:RUNS_PER_NODE_MAX], sum(live[name] for name in order[RUNS_PER_NODE_MAX:])
 
@@ -136,7 +149,12 @@ class Rings:
         for rank, inode in followed.items():
             track_or_none = run.ranks.get(rank)
             if track_or_none is None or track_or_none.ring is None:
-                self._attach(run, rank, inode)
+                key = _key(run, rank, inode)
+                if self._isolation.admits(_RING, key, self._now_s):
+                    with self._isolation.guard(_RING, key, self._now_s):
+                        self._attach(run, rank, inode)
+        keys = (_key(run, rank, inode) for rank, inode in followed.items())
+        run.quarantined = sum(self._isolation.is_quarantined(_RING, key, self._now_s) for key in keys)
         if len(run.ranks) > _TRACKS_MAX:
             run.ranks = {rank: track for rank, track in run.ranks.items() if track.ring is not None}
 
@@ -173,28 +191,34 @@ class Rings:
         if track.ring is None:
             return
         for _ in range(2):
-            reading = self._look(run, track, track.ring, track.header.slot_count)
-            if reading is not None:
-                self._late.append(reading)
+            self._late += self._look(run, track, track.ring, track.header.slot_count)
+        self._isolation.forget(_RING, _key(run, track.rank, track.ring.inode))
         track.ring.close()
         track.ring = None
         run.revision += 1
 
-    def _look(self, run: RunTrack, track: RankTrack, ring: RingFile, limit: int) -> Reading | None:
-        try:
-            look = ring.look(limit)
-        except (MalformedError, OSError) as error:
-            self._refuse(run, track.rank, ring.inode, error)
-            return None
-        self._take_state(run, track, look)
-        records = self._take_records(run, track, look)
-        if not len(records) and look.answer is None:
-            return None
-        return Reading(run, track.rank, records, look.answer)
+    def _look(self, run: RunTrack, track: RankTrack, ring: RingFile, limit: int) -> list[Reading]:
+        """Return what is new of a ring; records that were read and could not be taken are counted lost."""
+        key = _key(run, track.rank, ring.inode)
+        if not self._isolation.admits(_RING, key, self._now_s):
+            return []
+        taken = ring.next_index
+        with self._isolation.guard(_RING, key, self._now_s):
+            try:
+                look = ring.look(limit)
+            except (MalformedError, OSError) as error:
+                self._refuse(run, track.rank, ring.inode, error)
+                return []
+            self._take_state(run, track, look)
+            records = self._take_records(run, track, look)
+            taken = ring.next_index
+            return [Reading(run, track.rank, records, look.answer)] if len(records) or look.answer is not None else []
+        self._counts.lost["torn"] += ring.next_index - taken
+        return []
 
     def _take_state(self, run: RunTrack, track: RankTrack, look: Look) -> None:
         track.heartbeat_ns = look.heartbeat_ns
-        state = STATES.get(look.state, track.state)
+        state = STATES[look.state]
         if state != track.state:
             track.state = state
             run.revision += 1
@@ -245,6 +269,10 @@ class Rings:
             run.refused[rank] = inode
             self._counts.rejected["ring"] += 1
             _log.warning("ring refused: %s", error)
+
+
+def _key(run: RunTrack, rank: int, inode: int) -> str:
+    return f"{ring_path(run.directory, rank)} inode {inode}"
 
 
 def _ring_files(directory: Path) -> dict[int, int]:

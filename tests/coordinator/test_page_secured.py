@@ -18,6 +18,7 @@ from lockstep.contracts import topics
 from lockstep.serving.broker import BrokerConfig
 from lockstep.serving.mqtt import MqttBroker
 from tests.coordinator.conftest import announce
+from tests.coordinator.conftest import until as until_async
 from tests.coordinator.scenarios import Scenario, generate
 from tests.coordinator.test_page_browser import show, until
 from tests.serving.test_web import PASSWORD, TLS, hashed
@@ -88,8 +89,7 @@ def send(broker, begin_s, first, last):
             await wire.announce(announce(0, 1, 2, 3, heartbeat_s=time.time()))
             for step in range(first, last):
                 await wire.send(topics.STEPS, HEALTHY.batch(step, step + 1, start_s=begin_s))
-            while not any(each.received == last - first for each in wire.acknowledged.values()):
-                await asyncio.sleep(0.05)
+            await until_async(lambda: any(each.received == last - first for each in wire.acknowledged.values()))
 
     asyncio.run(asyncio.wait_for(publish(), 30))
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 
 import pytest
 
@@ -14,8 +15,8 @@ def fail(isolation: FaultIsolation, now_s: float, *, key: str = "a", error: Base
         raise error or OverflowError("too large")
 
 
-def isolation(**given) -> FaultIsolation:
-    return FaultIsolation(("run", "ring"), **given)
+def isolation(*, quarantine_s: float = math.inf, **given) -> FaultIsolation:
+    return FaultIsolation({"run": quarantine_s, "ring": quarantine_s}, **given)
 
 
 def test_a_failure_ends_the_block_and_nothing_else(caplog):

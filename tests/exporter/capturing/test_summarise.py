@@ -14,7 +14,7 @@ from exporter.counts import Counts
 from exporter.host_watch import HostWatch
 from exporter.host_watch.reading import Target
 from lockstep.contracts.messages import HostSpan
-from tests.exporter.conftest import make_config, until
+from tests.exporter.conftest import make_config, make_isolation, until
 from tests.exporter.host_watch.looks import interval, look
 
 ECHO = """
@@ -64,7 +64,12 @@ async def summarise(root: Path, jobs: list[TraceJob], counts: Counts, **values: 
     running_id = values.pop("running_id", lambda _: None)
     command |= {"host_watch": values.pop("host_watch")} if "host_watch" in values else {}
     summariser = Summariser(
-        make_config(root, root, **values), counts=counts, on_summary=take, running_id=running_id, **command
+        make_config(root, root, **values),
+        counts=counts,
+        isolation=make_isolation(),
+        on_summary=take,
+        running_id=running_id,
+        **command,
     )
     for job in jobs:
         summariser.submit(job)
@@ -152,6 +157,7 @@ async def test_a_worker_is_ready_when_a_capture_is_ordered_and_ends_when_none_co
     summariser = Summariser(
         make_config(root, root),
         counts=Counts(),
+        isolation=make_isolation(),
         on_summary=summaries.append,
         running_id=lambda _: None,
         worker=worker(script),
@@ -252,6 +258,7 @@ async def test_jobs_that_wait_at_the_end_are_answered(root: Path):
     summariser = Summariser(
         make_config(root, root),
         counts=Counts(),
+        isolation=make_isolation(),
         on_summary=summaries.append,
         running_id=lambda _: None,
         worker=worker(script),
@@ -270,7 +277,11 @@ async def test_too_many_jobs_are_answered_at_once(root: Path):
     """A queue that is full answers instead of growing."""
     summaries: list = []
     summariser = Summariser(
-        make_config(root, root), counts=Counts(), on_summary=summaries.append, running_id=lambda _: None
+        make_config(root, root),
+        counts=Counts(),
+        isolation=make_isolation(),
+        on_summary=summaries.append,
+        running_id=lambda _: None,
     )
     for request in range(300):
         summariser.submit(TraceJob("run", root / "run", 0, request, 1))
