@@ -124,6 +124,7 @@ class Coordinator:
             control=self._control,
             runs=self._runs,
             store=store,
+            streams=self._streams,
             snapshot=self._snapshot,
             perform=self._effects.perform,
             now_s=time.time,

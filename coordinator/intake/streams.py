@@ -192,6 +192,18 @@ class Streams:
         for stream in self._streams.values():
             stream.acknowledged = (-1, -1)
 
+    def positions(self) -> dict[str, dict[str, int]]:
+        """Return where each node's stream stands, by node."""
+        return {
+            node: {
+                "stream_id": stream.stream_id,
+                "received": stream.received,
+                "settled": stream.settled,
+                "committed": stream.committed,
+            }
+            for node, stream in sorted(self._streams.items())
+        }
+
     @property
     def ledger(self) -> dict[str, int]:
         """Records by outcome, over all coordinators that used this store."""

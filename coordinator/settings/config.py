@@ -14,11 +14,10 @@ from lockstep.contracts.domains import DEFAULT_ORDER, parse_degrees
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.paths import check_name
 from lockstep.contracts.records import DOMAIN_KINDS
-from lockstep.serving.broker import BrokerConfig, check_protocol
+from lockstep.serving.broker import BrokerConfig, check_broker
 
 _PORT_MAX = 65535
 _RANGES: dict[str, tuple[float, float]] = {
-    "broker_port": (1, _PORT_MAX),
     "http_port": (0, _PORT_MAX),
     "record_quota_bytes": (1 << 20, 1 << 50),
     "runs_max": (1, 10_000),
@@ -129,10 +128,9 @@ class CoordinatorConfig(BrokerConfig):
             value = getattr(self, key)
             if not low <= value <= high:
                 raise ConfigError(f"{key}: got {value}, expected {low:g} to {high:g}")
-        for key in ("broker_host", "http_host"):
-            if not getattr(self, key):
-                raise ConfigError(f"{key}: got '', expected a host name or address")
-        check_protocol(self)
+        if not self.http_host:
+            raise ConfigError("http_host: got '', expected a host name or address")
+        check_broker(self)
         check_name(self.coordinator_name, "name")
         self._check_names()
         parse_degrees(self.domains, where="domains")
@@ -143,10 +141,8 @@ class CoordinatorConfig(BrokerConfig):
         read_specs(self.simulation_file)
 
     def _check_names(self) -> None:
-        for key in ("broker_password_file", "broker_ca_file", "api_token_file"):
-            name = getattr(self, key)
-            if name and not Path(name).is_file():
-                raise ConfigError(f"{key}: got {name!r}, expected a file")
+        if self.api_token_file and not Path(self.api_token_file).is_file():
+            raise ConfigError(f"api_token_file: got {self.api_token_file!r}, expected a file")
         for key in ("runbook_base_url", "dashboard_base_url"):
             url = getattr(self, key)
             if url and not url.startswith(("http://", "https://")):

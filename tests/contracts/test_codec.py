@@ -12,7 +12,7 @@ from lockstep.contracts.errors import ContractVersionError, MalformedError
 from tests.strategies import step_batches
 
 STEPS = topics.run_topic("r", topics.STEPS, "n")
-EMPTY = messages.StepBatch(run="r", node="n", sequence=1, sent_unix_ns=2, count=0, layout="rank", records=b"")
+EMPTY = messages.StepBatch(run="r", node="n", sent_unix_ns=2, count=0, layout="rank", records=b"")
 REQUEST = messages.ProfileRequest(run="r", node="n", request_id=1, ranks=[0], first_step=5, steps=3)
 SUMMARY = messages.TraceSummary(
     run="r", node="n", rank=0, request_id=1, window_ns=5, steps=1, trace_bytes=9, event_count=3,

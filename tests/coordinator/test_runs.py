@@ -162,18 +162,6 @@ def test_degrees_that_do_not_fit_fall_back_to_groups():
     assert [domain.kind for domain in watch.by_name["job"].topology.domains] == ["dp"]
 
 
-def test_losses_that_exporters_report_are_added_up():
-    """A total that falls is a new exporter, not a gain."""
-    watch = runs()
-    two_nodes(watch)
-    for sequence, lost in enumerate((3, 5, 2)):
-        batch = FAULTY.batch(sequence, sequence + 1)
-        watch.take(
-            type(batch)(**{n: getattr(batch, n) for n in batch.__dataclass_fields__} | {"lost_records": lost}), NOW
-        )
-    assert watch.records_lost == 7
-
-
 def test_exporters_alive_are_counted():
     """A last will ends a life."""
     watch = runs()
