@@ -125,6 +125,19 @@ class Mosquitto:
 
         wait_until(listening, START_SECONDS, "mosquitto")
 
+    @property
+    def pid(self) -> int:
+        """Its process; it must run."""
+        assert self._process is not None
+        return self._process.pid
+
+    def kill(self) -> None:
+        """End it with SIGKILL; it may be started again, and knows nothing any more."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        self._process = None
+
     def stop(self) -> None:
         """End it; it may be started again."""
         if self._process is not None:
