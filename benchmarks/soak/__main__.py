@@ -14,8 +14,9 @@ import resource
 import sys
 from collections.abc import Sequence
 
+from benchmarks.checks import has_missed
 from benchmarks.soak.run import Options, soak
-from benchmarks.soak.verdict import Soaked, keeps_up, ladder_head, ladder_line, rows_of
+from benchmarks.soak.verdict import Soaked, checks_of, keeps_up, ladder_head, ladder_line
 
 LADDER = (2500, 5000, 12_500)
 _NODES_PER_PROCESS = 4500
@@ -48,12 +49,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
 
     first = soak(options(given.nodes, given.minutes))
-    rows = rows_of(first)
+    checks = checks_of(first)
     print(f"{given.nodes:,} nodes, {given.nodes * 8:,} ranks, {first.plan.steps:,} steps")
-    print("\n".join(row.text() for row in rows), flush=True)
+    print("\n".join(check.text() for check in checks), flush=True)
     if given.ladder:
         _climb([first], [options(nodes, given.ladder_minutes) for nodes in LADDER])
-    return int(any(row.is_met is False for row in rows))
+    return int(has_missed(checks))
 
 
 def _climb(seen: list[Soaked], rungs: Sequence[Options]) -> None:

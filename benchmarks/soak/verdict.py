@@ -6,6 +6,7 @@ from itertools import pairwise
 from statistics import mean, quantiles
 from typing import NamedTuple
 
+from benchmarks.checks import Check, equal, has_missed
 from benchmarks.services import Samples, Stored, Usage, total
 from benchmarks.soak.job import RUN, JobPlan
 from benchmarks.soak.nodes import FleetCounts
@@ -69,33 +70,18 @@ def growth(values: Sequence[float]) -> float:
     return mean(values[-third:]) / mean(values[:third])
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A line of the table; `is_met` is None for what has no budget."""
-
-    what: str
-    value: str
-    budget: str = ""
-    is_met: bool | None = None
-
-    def text(self) -> str:
-        """Return the line."""
-        verdict = {None: "", True: "met", False: "MISSED"}[self.is_met]
-        return f"{self.what:<44} {self.value:>30}  {self.budget:<22} {verdict}".rstrip()
-
-
-def rows_of(soaked: Soaked) -> list[Row]:
+def checks_of(soaked: Soaked) -> list[Check]:
     """Return the table."""
-    return [*_delivery_rows(soaked), *_finding_rows(soaked), *_cost_rows(soaked)]
+    return [*_delivery_checks(soaked), *_finding_checks(soaked), *_cost_checks(soaked)]
 
 
 def keeps_up(soaked: Soaked) -> bool:
     """Whether the coordinator was never far behind the job, and nothing was lost."""
     is_near = bool(soaked.looks) and all(look.behind_steps <= BEHIND_STEPS_MAX for look in soaked.looks)
-    return is_near and all(row.is_met is not False for row in _delivery_rows(soaked))
+    return is_near and not has_missed(_delivery_checks(soaked))
 
 
-def _delivery_rows(soaked: Soaked) -> list[Row]:
+def _delivery_checks(soaked: Soaked) -> list[Check]:
     records, samples = soaked.fleet.records, soaked.samples
     expected = soaked.plan.ranks * soaked.plan.steps
     stored = soaked.stored
@@ -105,33 +91,29 @@ def _delivery_rows(soaked: Soaked) -> list[Row]:
         verdict: int(total(samples, f"{_C}_frames_total", f'"{verdict}"'))
         for verdict in ("taken", "duplicate", "gap", "refused")
     }
-    rows = [
-        Row("records sent by the nodes", f"{records:,}", f"{expected:,}", records == expected),
-        _equal("records judged (metric)", int(total(samples, f"{_C}_records_judged_total")), records),
-        Row("records lost, all reasons (metric)", f"{lost:,.0f}", "0", lost == 0),
-        Row("records rejected, all reasons (metric)", f"{rejected:,.0f}", "0", rejected == 0),
-        Row(
+    checks = [
+        equal("records sent by the nodes", records, expected),
+        equal("records judged (metric)", int(total(samples, f"{_C}_records_judged_total")), records),
+        equal("records lost, all reasons (metric)", int(lost), 0),
+        equal("records rejected, all reasons (metric)", int(rejected), 0),
+        Check(
             "frames taken / duplicate / behind a gap",
             f"{frames['taken']:,} / {frames['duplicate']:,} / {frames['gap']:,}",
         ),
-        Row("frames of one node too many", f"{frames['refused']:,}", "0", frames["refused"] == 0),
-        Row("all committed and freed on the nodes", "yes" if soaked.is_drained else "no", "yes", soaked.is_drained),
+        equal("frames of one node too many", frames["refused"], 0),
+        Check("all committed and freed on the nodes", "yes" if soaked.is_drained else "no", "yes", soaked.is_drained),
     ]
     if stored is not None:
-        rows += [
-            _equal("records settled (ledger)", stored.settled, records),
-            _equal("records judged (store)", stored.judged.get(RUN, 0), records),
-            Row("records lost (ledger)", str(stored.lost or "none"), "none", not stored.lost),
-            Row("store", stored.integrity, "ok", stored.integrity == "ok"),
+        checks += [
+            equal("records settled (ledger)", stored.settled, records),
+            equal("records judged (store)", stored.judged.get(RUN, 0), records),
+            Check("records lost (ledger)", str(stored.lost or "none"), "none", not stored.lost),
+            equal("store", stored.integrity, "ok"),
         ]
-    return rows
+    return checks
 
 
-def _equal(what: str, value: int, expected: int) -> Row:
-    return Row(what, f"{value:,}", f"{expected:,}", value == expected)
-
-
-def _finding_rows(soaked: Soaked) -> list[Row]:
+def _finding_checks(soaked: Soaked) -> list[Check]:
     plan, stored = soaked.plan, soaked.stored
     if plan.fault_step >= plan.steps:
         return []
@@ -140,52 +122,53 @@ def _finding_rows(soaked: Soaked) -> list[Row]:
     incidents = 0 if stored is None else len(stored.incidents)
     late = "never" if soaked.found_s is None else f"{soaked.found_s:.1f} s"
     return [
-        Row("ranks named", str(list(ranks)), f"[{plan.slow_rank}]", ranks == (plan.slow_rank,)),
-        Row("incidents in all", str(incidents), "1", incidents == 1),
-        Row(
+        Check("ranks named", str(list(ranks)), f"[{plan.slow_rank}]", ranks == (plan.slow_rank,)),
+        Check("incidents in all", str(incidents), "1", incidents == 1),
+        Check(
             "steps from the fault to the finding",
             "never" if found is None else str(found),
             f"<= {FOUND_STEPS_MAX}",
             found is not None and 0 <= found <= FOUND_STEPS_MAX,
         ),
-        Row("end of the first faulty step to the API", late),
+        Check("end of the first faulty step to the API", late),
     ]
 
 
-def _cost_rows(soaked: Soaked) -> list[Row]:
+def _cost_checks(soaked: Soaked) -> list[Check]:
     steady = soaked.seconds
     if len(steady) < _SECONDS_MIN or not soaked.looks:
-        return [Row("seconds measured", str(len(steady)), f">= {_SECONDS_MIN}", is_met=False)]
+        return [Check("seconds measured", str(len(steady)), f">= {_SECONDS_MIN}", is_met=False)]
     own, broker = cores(steady, "coordinator"), cores(steady, "broker")
     resident = [second.coordinator.resident_bytes for second in steady]
     budget = next((limit for nodes, limit in sorted(BUDGET_CORES.items()) if soaked.plan.nodes <= nodes), None)
     behind = sorted(look.behind_steps for look in soaked.looks)
+    unsettled = [look.unsettled for look in soaked.looks]
     seconds = steady[-1].at_s - steady[0].at_s
     return [
-        Row("seconds measured", f"{seconds:.0f}"),
-        Row(
+        Check("seconds measured", f"{seconds:.0f}"),
+        Check(
             "coordinator, cores: mean",
             f"{mean(own):.3f}",
             "" if budget is None else f"<= {budget:g}",
             None if budget is None else mean(own) <= budget,
         ),
-        Row("coordinator, cores: 95th percentile / max", f"{quantiles(own, n=20)[-1]:.3f} / {max(own):.3f}"),
-        Row("coordinator, cores: last third / first", *_flat(growth(own), FLAT_CPU_MAX)),
-        Row("coordinator, MB resident: last / max", f"{resident[-1] / 1e6:.0f} / {max(resident) / 1e6:.0f}"),
-        Row("coordinator, MB resident: last third / first", *_flat(growth(resident), FLAT_MEMORY_MAX)),
-        Row("broker, cores: mean; MB resident", f"{mean(broker):.3f}; {steady[-1].broker.resident_bytes / 1e6:.0f}"),
-        Row(
+        Check("coordinator, cores: 95th percentile / max", f"{quantiles(own, n=20)[-1]:.3f} / {max(own):.3f}"),
+        Check("coordinator, cores: last third / first", *_flat(growth(own), FLAT_CPU_MAX)),
+        Check("coordinator, MB resident: last / max", f"{resident[-1] / 1e6:.0f} / {max(resident) / 1e6:.0f}"),
+        Check("coordinator, MB resident: last third / first", *_flat(growth(resident), FLAT_MEMORY_MAX)),
+        Check("broker, cores: mean; MB resident", f"{mean(broker):.3f}; {steady[-1].broker.resident_bytes / 1e6:.0f}"),
+        Check(
             "steps behind the job: median / max",
             f"{behind[len(behind) // 2]} / {behind[-1]}",
             f"<= {BEHIND_STEPS_MAX}",
             behind[-1] <= BEHIND_STEPS_MAX,
         ),
-        Row("frames unsettled: last / max", f"{soaked.looks[-1].unsettled} / {max(k.unsettled for k in soaked.looks)}"),
-        Row(
+        Check("frames unsettled: last / max", f"{unsettled[-1]} / {max(unsettled)}"),
+        Check(
             "nodes: connections dropped / frames resent",
             f"{soaked.fleet.drops} / {soaked.fleet.frames_resent}",
         ),
-        Row("nodes, cores; latest batch", f"{soaked.fleet_cores:.2f}; {soaked.fleet.late_s_max:.2f} s late"),
+        Check("nodes, cores; latest batch", f"{soaked.fleet_cores:.2f}; {soaked.fleet.late_s_max:.2f} s late"),
     ]
 
 
