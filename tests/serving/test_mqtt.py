@@ -270,7 +270,7 @@ async def test_a_key_with_a_passphrase_asks_nobody(tmp_path):
 # What cannot be sent in the first place
 
 
-@pytest.mark.parametrize("host", ["", ".", "no.such.host.invalid", "a" * 64 + ".b", "\udce4"])
+@pytest.mark.parametrize("host", ["", ".", "no.such.host.invalid", "a" * 64 + ".b", "\udce4", "a\0b"])
 async def test_a_host_that_is_not_there_is_an_error_of_the_broker(host):
     """Whatever is in its name."""
     with pytest.raises(BrokerError):
