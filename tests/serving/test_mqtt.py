@@ -252,6 +252,7 @@ async def test_a_file_that_cannot_be_used_is_named(tmp_path, key, made_of, damag
         await connected(broker, "node").__aenter__()
 
 
+@pytest.mark.servers
 async def test_a_key_with_a_passphrase_asks_nobody(tmp_path):
     """OpenSSL would ask the terminal, and the service would wait for it."""
     key = tmp_path / "key"
