@@ -64,6 +64,8 @@ def exporter_snapshot(runs: int, ranks: int, seed: int) -> NodeSnapshot:
         messages_published=10**6,
         mqtt_connected=True,
         spool_bytes=12345,
+        rings_quarantined=0,
+        dropped=dict.fromkeys(BY_NAME["lockstep_exporter_inputs_dropped_total"].values, 0),
         tick_duration_ns=2_345_678,
         load=NodeLoad(pressure_ns=10**9, cost_ns=10**7, load=3.25),
         process=OwnProcess().read(),

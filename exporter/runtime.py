@@ -8,6 +8,7 @@ import asyncio
 import logging
 import random
 import time
+from collections import Counter
 from pathlib import Path
 
 from aiohttp import web
@@ -32,6 +33,7 @@ from lockstep.contracts.codec import encode
 from lockstep.contracts.control import OrderAnswer, answer_to_json
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.messages import ProfileAnswer, ProfileRequest, StepBatch, TraceSummary
+from lockstep.serving.fault_isolation import FaultIsolation, Guard
 from lockstep.serving.process import OwnProcess, ProcessFamilies
 from lockstep.serving.web import Web
 
@@ -39,6 +41,7 @@ _log = logging.getLogger(__name__)
 
 _SECOND_NS = 10**9
 _CLOSE_S = 5.0  # for a step of the shutdown that has no limit of its own
+_QUARANTINE_S = 60.0  # of requests for a run that failed three times in a row
 
 
 class Exporter:
@@ -57,6 +60,7 @@ class Exporter:
         self._positions: Positions = {}  # as saved last; rings that an earlier process read go on from there
         self._positions_path = Path(config.spool_directory) / "positions.json"
         self._spool = Spool(Path(config.spool_directory), config.spool_max_bytes)
+        self._isolation = FaultIsolation(("run", "message", "trace"), quarantine_s=_QUARANTINE_S)
         self._rings = Rings(Path(config.root), self.counts, self._positions)
         self._batcher = Batcher(self._node)
         self._captures = Captures(round(config.capture_seconds * _SECOND_NS))
@@ -79,6 +83,7 @@ class Exporter:
         self._summariser = Summariser(
             config,
             counts=self.counts,
+            isolation=self._isolation,
             on_summary=self._on_summary,
             running_id=self._captures.running_id,
             host_watch=self._host_watch,
@@ -172,10 +177,12 @@ class Exporter:
             self._rings.scan(now_ns)
             self._process_families = self._process.read()
         for reading in self._rings.read():
-            self._take_reading(reading)
+            with self._guard("run", reading.run.name):
+                self._take_reading(reading)
         self._forget_gone()
         for run in self._rings.runs.values():
-            watch(run, now_ns)
+            with self._guard("run", run.name):
+                watch(run, now_ns)
         self._announce(periodic=self._is_due("announce", now_ns, self.config.announce_seconds))
         if self._batcher.is_full or self._is_due("batch", now_ns, self.config.batch_seconds):
             self._flush(unix_ns)
@@ -185,6 +192,8 @@ class Exporter:
             now_ns=now_ns,
             unix_ns=unix_ns,
             stale_ns=round(self.config.rank_stale_seconds * _SECOND_NS),
+            rings_quarantined=self._rings.quarantined,
+            dropped=self._dropped(),
             mqtt_connected=self._publisher.connected,
             spool_bytes=self._spool.waiting_bytes,
             tick_duration_ns=time.monotonic_ns() - begin_ns,
@@ -192,6 +201,14 @@ class Exporter:
             hosts=self._host_watch.totals(),
             process=self._process_families,
         )
+
+    def _dropped(self) -> Counter[str]:
+        dropped = self._isolation.outcomes()
+        dropped.update(self._rings.isolation.outcomes())
+        return dropped
+
+    def _guard(self, kind: str, key: str) -> Guard:
+        return self._isolation.guard(kind, key, time.monotonic())
 
     def _is_due(self, what: str, now_ns: int, every_seconds: float) -> bool:
         if now_ns < self._due_ns[what]:
@@ -235,7 +252,8 @@ class Exporter:
 
     def _send_state(self, run: RunTrack, *, last: bool = False) -> None:
         topic = topics.run_topic(run.name, topics.ANNOUNCE, self._node)
-        self._publisher.state(topic, encode(announcement(run, self._node)), last=last)
+        with self._guard("run", run.name):
+            self._publisher.state(topic, encode(announcement(run, self._node)), last=last)
 
     def _forget_gone(self) -> None:
         """Announce runs that vanished a last time: what is left of them is the ranks that finished."""
@@ -260,13 +278,21 @@ class Exporter:
 
     def _put(self, channel: str, message: StepBatch | ProfileAnswer | TraceSummary, records: int = 0) -> None:
         topic = topics.run_topic(message.run, channel, self._node)
-        self.counts.lost["spool"] += self._spool.append(topic, encode(message), records)
-        self._publisher.wake()
+        with self._guard("run", message.run):
+            self.counts.lost["spool"] += self._spool.append(topic, encode(message), records)
+            self._publisher.wake()
+            return
+        self.counts.lost["spool"] += records
 
     def _send_answer(self, run: str, rank: int, answer: OrderAnswer) -> None:
         self._put(topics.ANSWER, ProfileAnswer(run=run, node=self._node, rank=rank, **answer_to_json(answer)))
 
     def _on_request(self, request: ProfileRequest) -> None:
+        if self._isolation.admits("message", request.run, time.monotonic()):
+            with self._guard("message", request.run):
+                self._take_request(request)
+
+    def _take_request(self, request: ProfileRequest) -> None:
         now_ns = time.monotonic_ns()
         run = self._rings.runs.get(request.run)
         ranks = None

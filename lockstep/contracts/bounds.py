@@ -17,6 +17,7 @@ UNIX_NS_MAX = 1 << 62
 MONOTONIC_NS_MAX = 1 << 61
 """73 years of uptime; added to an offset between clocks of as much, it is a unix time in its range."""
 STEP_MAX = (1 << 62) - 1
+FLAGS_MAX = (1 << 32) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ Count = Annotated[int, Range(0, INT63_MAX)]
 UnixNs = Annotated[int, Range(0, UNIX_NS_MAX)]
 MonotonicNs = Annotated[int, Range(0, MONOTONIC_NS_MAX)]
 DurationNs = Annotated[int, Range(0, UNIX_NS_MAX)]
-Flags = Annotated[int, Range(0, (1 << 32) - 1)]
+Flags = Annotated[int, Range(0, FLAGS_MAX)]
 """Bits; more than are defined, so that a newer agent's flag does not cost the message."""
 Sequence = Annotated[int, Range(0, INT63_MAX)]
 StreamId = Annotated[int, Range(1, INT63_MAX)]

@@ -55,11 +55,16 @@ RANK_STATES = ("running", "finished", "failed")
 """Of the agent: failed is one that took itself out after a failure of its own."""
 
 _LAYOUT_MAX_BYTES = 4096  # three times the names of all fields
-_REASONS_MAX = 16  # of lost records; a receiver counts those that it does not know, too
 _NODE_MAX_NS = 1 << 53  # 104 days; sums over all nodes of a tree stay within int64
 _ENTRIES_MAX = 4096  # of a list in a summary, whose size says more
 _SCHEMES = ("http", "https")
 _ADDRESS_MAX_CHARS = 253 + 6  # a host name, a colon and a port
+
+
+LAPPED, TORN = "lapped", "torn"
+LOSS_REASONS = (LAPPED, TORN)
+"""Why a record in a ring could not be read: overwritten before it was, or damaged by a writer that was killed."""
+LossReason = Annotated[str, OneOf(LOSS_REASONS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +84,8 @@ class StepBatch:
     count: Annotated[int, Range(0, BATCH_RECORDS_MAX)]
     layout: Annotated[str, Length(_LAYOUT_MAX_BYTES, least=1)]
     records: Annotated[bytes, Length(MESSAGE_MAX_BYTES)]
-    lost: Annotated[dict[Name, Count], Length(_REASONS_MAX)] = field(default_factory=dict)
+    lost: Annotated[dict[LossReason, Count], Length(len(LOSS_REASONS))] = field(default_factory=dict)
     version: Version = MESSAGE_VERSION
-
-
-LAPPED, TORN = "lapped", "torn"
-LOSS_REASONS = (LAPPED, TORN)
-"""Why a record in a ring could not be read: overwritten before it was, or damaged by a writer that was killed."""
 
 
 COLLECTIVE, SEND, RECEIVE = "collective", "send", "receive"

@@ -38,8 +38,9 @@ class _Failing:
 class FaultIsolation:
     """Catches what handling one input raises, and keeps away from keys that fail `failures_max` times in a row.
 
-    Used as `if isolation.admits(...)`, then `with isolation.guard(...)`. A quarantine lasts `quarantine_s`; the first
-    failure after it begins another. Times come from the caller, of any one clock. `dropped` counts by kind and outcome.
+    Used as `if isolation.admits(...)`, then `with isolation.guard(...)`. A quarantine lasts `quarantine_s`, by default
+    until the key is forgotten; the first failure after it begins another. Times come from the caller, of any one
+    clock. `dropped` counts by kind and outcome.
     """
 
     def __init__(self, kinds: tuple[str, ...], *, failures_max: int = 3, quarantine_s: float = math.inf) -> None:
@@ -51,12 +52,17 @@ class FaultIsolation:
 
     def admits(self, kind: str, key: str, now_s: float) -> bool:
         """Whether input of `key` is to be handled now; counts it as dropped if not."""
-        if not self._failing:
-            return True
-        if not self.is_quarantined(kind, key, now_s):
+        if not self._failing or not self.is_quarantined(kind, key, now_s):
             return True
         self.dropped[kind, QUARANTINED] += 1
         return False
+
+    def outcomes(self) -> Counter[str]:
+        """Return what was dropped by outcome, of all kinds."""
+        outcomes: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
+        for (_, outcome), count in self.dropped.items():
+            outcomes[outcome] += count
+        return outcomes
 
     def is_quarantined(self, kind: str, key: str, now_s: float) -> bool:
         """Whether `key` failed too often lately."""
