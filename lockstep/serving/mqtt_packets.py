@@ -40,7 +40,7 @@ Packet: TypeAlias = mqtt5.Packet | PubAck
 
 
 class PacketReader:
-    """Splits a stream into packets; keeps the beginning of an incomplete one and never more than `packet_max_bytes`."""
+    """Splits a stream into packets; buffers one incomplete packet of at most `packet_max_bytes`, and one read."""
 
     def __init__(self, packet_max_bytes: int) -> None:
         self._packet_max_bytes = packet_max_bytes

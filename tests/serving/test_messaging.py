@@ -8,7 +8,7 @@ import time
 import pytest
 
 from lockstep.serving.messaging import BrokerError, PublishRefusedError, Will, backoff_seconds
-from tests.serving.sessions import Inbox, connected, fence, until
+from tests.serving.sessions import Inbox, connected, fence, open_files, until
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -278,8 +278,9 @@ async def test_a_topic_that_is_none_is_refused_for_good(broker, topic):
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_cancellation_at_any_point_leaves_nothing(broker, seed):
-    """A service that stops in whatever moment ends with its cancellation; `nothing_left` looks for the rest."""
+    """A service that stops in whatever moment ends with its cancellation, and its connection with it."""
     random_ = random.Random(seed)
+    files = open_files()
     inbox = Inbox()
 
     async def serve(number):
@@ -300,3 +301,4 @@ async def test_cancellation_at_any_point_leaves_nothing(broker, seed):
         task.cancel()
         (ended,) = await asyncio.gather(task, return_exceptions=True)
         assert was_done or isinstance(ended, asyncio.CancelledError) or (number % 2 and ended is None)
+        await until(lambda: open_files() == files)

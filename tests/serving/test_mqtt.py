@@ -252,6 +252,7 @@ async def test_a_file_that_cannot_be_used_is_named(tmp_path, key, made_of, damag
         await connected(broker, "node").__aenter__()
 
 
+@pytest.mark.servers
 async def test_a_key_with_a_passphrase_asks_nobody(tmp_path):
     """OpenSSL would ask the terminal, and the service would wait for it."""
     key = tmp_path / "key"
@@ -270,7 +271,7 @@ async def test_a_key_with_a_passphrase_asks_nobody(tmp_path):
 # What cannot be sent in the first place
 
 
-@pytest.mark.parametrize("host", ["", ".", "no.such.host.invalid", "a" * 64 + ".b", "\udce4"])
+@pytest.mark.parametrize("host", ["", ".", "no.such.host.invalid", "a" * 64 + ".b", "\udce4", "a\0b"])
 async def test_a_host_that_is_not_there_is_an_error_of_the_broker(host):
     """Whatever is in its name."""
     with pytest.raises(BrokerError):
