@@ -9,12 +9,11 @@ from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.messages import ADDRESS
 from lockstep.contracts.metrics import LEVELS
 from lockstep.contracts.paths import DEFAULT_ROOT, check_name
-from lockstep.serving.broker import BrokerConfig, check_protocol
+from lockstep.serving.broker import BrokerConfig, check_broker
 
 _PORT_MAX = 65535
 _IPV6 = 6
 _RANGES: dict[str, tuple[float, float]] = {
-    "broker_port": (1, _PORT_MAX),
     "http_port": (0, _PORT_MAX),
     "tick_seconds": (0.01, 10.0),
     "scan_seconds": (0.01, 60.0),
@@ -107,7 +106,7 @@ class ExporterConfig(BrokerConfig):
         check_name(self.node_name, "node")
         self._check_ranges()
         self._check_texts()
-        self._check_broker()
+        check_broker(self)
 
     def _check_ranges(self) -> None:
         for key, (low, high) in _RANGES.items():
@@ -119,20 +118,11 @@ class ExporterConfig(BrokerConfig):
         for key in ("root", "spool_directory"):
             if not Path(getattr(self, key)).is_absolute():
                 raise ConfigError(f"{key}: got {getattr(self, key)!r}, expected an absolute path")
-        for key in ("broker_host", "http_host"):
-            if not getattr(self, key):
-                raise ConfigError(f"{key}: got an empty value, expected a host name or address")
+        if not self.http_host:
+            raise ConfigError("http_host: got '', expected a host name or address")
         if self.metrics_level not in LEVELS:
             raise ConfigError(f"metrics_level: got {self.metrics_level!r}, expected {' or '.join(LEVELS)}")
         if self.advertise_address and ADDRESS.fullmatch(self.address(self.http_port)) is None:
             raise ConfigError(
                 f"advertise_address: got {self.advertise_address!r}, expected a host, or a host and a port, node7:9855"
             )
-
-    def _check_broker(self) -> None:
-        check_protocol(self)
-        for key in ("broker_password_file", "broker_ca_file"):
-            if getattr(self, key) and not Path(getattr(self, key)).is_file():
-                raise ConfigError(f"{key}: got {getattr(self, key)!r}, expected a readable file")
-        if self.broker_password_file and not self.broker_username:
-            raise ConfigError("broker_username: got '', expected a name beside broker_password_file")

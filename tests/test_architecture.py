@@ -87,7 +87,7 @@ THIRD_PARTY = {
     "lockstep.diagnosis": {"numpy"},
     "lockstep.doctor": set(),
     "lockstep.intracard": {"numpy"},
-    "lockstep.serving": {"aiohttp", "aiomqtt", "bcrypt", "paho", "prometheus_client", "yaml"},
+    "lockstep.serving": {"aiohttp", "bcrypt", "mqtt5", "prometheus_client", "yaml"},
 }
 FILE_EXCEPTIONS = {"lockstep/contracts/codec.py": {"msgspec"}, "lockstep/simulator/spec/text.py": {"yaml"}}
 

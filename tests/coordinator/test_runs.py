@@ -162,23 +162,11 @@ def test_degrees_that_do_not_fit_fall_back_to_groups():
     assert [domain.kind for domain in watch.by_name["job"].topology.domains] == ["dp"]
 
 
-def test_losses_that_exporters_report_are_added_up():
-    """A total that falls is a new exporter, not a gain."""
-    watch = runs()
-    two_nodes(watch)
-    for sequence, lost in enumerate((3, 5, 2)):
-        batch = FAULTY.batch(sequence, sequence + 1)
-        watch.take(
-            type(batch)(**{n: getattr(batch, n) for n in batch.__dataclass_fields__} | {"lost_records": lost}), NOW
-        )
-    assert watch.records_lost == 7
-
-
 def test_exporters_alive_are_counted():
     """A last will ends a life."""
     watch = runs()
     for node, alive in (("a", True), ("b", True), ("a", False)):
-        watch.take(NodeAlive(node=node, alive=alive, unix_ns=0), NOW)
+        watch.take(NodeAlive(node=node, alive=alive, unix_ns=0, stream_id=7), NOW)
     assert watch.nodes_alive == {"b"}
 
 
@@ -258,7 +246,7 @@ def test_only_news_must_not_overtake_batches():
     watch = runs()
     two_nodes(watch)
     assert not watch.is_news(announce(0, 1, heartbeat_s=START_UNIX_S + 9))
-    assert not watch.is_news(NodeAlive(node="n0", alive=True, unix_ns=0))
+    assert not watch.is_news(NodeAlive(node="n0", alive=True, unix_ns=0, stream_id=7))
     for message in (
         announce(0, 1, attempt=2),
         announce(0, 1, state="finished"),

@@ -5,6 +5,7 @@ import re
 import shutil
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,6 +46,12 @@ from tests.support.batches import columns_of, ranks_of
 from tests.support.servers import Mosquitto
 
 REQUEST = ProfileRequest(run="run-a", node="node-1", request_id=5, ranks=[0, 1], first_step=-1, steps=3)
+
+
+@pytest.fixture
+def clock_ns() -> Callable[[], int]:
+    """Return the machine's clock: the exporters of this file read it, too."""
+    return time.monotonic_ns
 
 
 def steps_of(listener, rank: int = 0) -> list[int]:
@@ -169,6 +176,7 @@ async def test_a_rank_becomes_stale_by_the_injected_time(config: ExporterConfig,
     exporter._spool.close()
 
 
+@pytest.mark.smoke
 @pytest.mark.servers
 async def test_steps_reach_the_broker_in_wall_clock_time(root, tmp_path, make_ring, mosquitto: Mosquitto):
     """Every record of every rank arrives once, in order, and the run is announced before its first batch."""

@@ -131,6 +131,7 @@ def release(tmp_path_factory):
         yield release
 
 
+@pytest.mark.smoke
 @pytest.mark.servers
 def test_a_job_is_monitored_through_what_the_chart_starts(release):
     """Ranks that joined as the notes say are seen by the coordinator, over TLS and the access rules."""

@@ -7,7 +7,7 @@ from lockstep.contracts.messages import NodeAlive
 
 
 def alive(node="n0", address="n0.lan:9855", *, is_alive=True, scheme="http"):
-    return NodeAlive(node=node, alive=is_alive, unix_ns=0, address=address, scheme=scheme)
+    return NodeAlive(node=node, alive=is_alive, unix_ns=0, stream_id=7, address=address, scheme=scheme)
 
 
 def listed(targets, now_s=0.0):

@@ -321,7 +321,6 @@ def test_an_exporter_of_the_version_before_gives_the_same_step():
     old = ColumnBatch(
         run=batch.run,
         node=batch.node,
-        sequence=0,
         sent_unix_ns=0,
         count=batch.count,
         ranks=np.array([0, 1], dtype="<i4").tobytes(),

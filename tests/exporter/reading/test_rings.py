@@ -1,7 +1,6 @@
 import logging
 import os
 import shutil
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from lockstep.contracts.control import OrderAnswer, answer_to_json
 from lockstep.contracts.facts import RankFacts, facts_to_json
 from lockstep.contracts.limits import RANKS_PER_NODE_MAX, RUNS_PER_NODE_MAX
 from lockstep.contracts.records import RECORD_INDEX, RECORD_STRUCT
-from tests.exporter.conftest import MS, OFFSET_NS, open_descriptors, record
+from tests.exporter.conftest import MS, NOW_NS, OFFSET_NS, open_descriptors, record
 
 STALE_NS = 10**12
 
@@ -41,7 +40,7 @@ def rings(root: Path, counts: Counts):
 
 
 def tick(rings: Rings) -> list:
-    rings.scan(time.monotonic_ns())
+    rings.scan(NOW_NS)
     return rings.read()
 
 
@@ -208,29 +207,27 @@ def test_a_vanished_run_is_handed_over_with_its_finished_ranks(rings: Rings, mak
 
 def test_only_ranks_that_give_a_sign_of_life_are_shown(rings: Rings, make_ring):
     """Finished, silent and vanished ranks have no series; one from before a reboot neither."""
-    now = time.monotonic_ns()
     alive, finished, silent, future, vanished = (make_ring(rank=rank) for rank in range(5))
     finished.state(layout.STATE_FINISHED)
-    silent.beat(now - STALE_NS - 10**10)
-    future.beat(now + STALE_NS + 10**10)
+    silent.beat(NOW_NS - STALE_NS - 10**10)
+    future.beat(NOW_NS + STALE_NS + 10**10)
     tick(rings)
     vanished.path.unlink()
     tick(rings)
-    assert [track.rank for track in rings.runs["run-a"].shown(now, STALE_NS)] == [alive.header.rank]
+    assert [track.rank for track in rings.runs["run-a"].shown(NOW_NS, STALE_NS)] == [alive.header.rank]
 
 
 def test_a_failed_agent_is_shown_while_its_run_lives(rings: Rings, make_ring):
     """An agent that took itself out is silent by nature: it is shown until nobody of its run lives."""
-    now = time.monotonic_ns()
     failed, alive = make_ring(rank=0), make_ring(rank=1)
     failed.state(layout.STATE_FAILED)
-    failed.beat(now - 2 * STALE_NS)
+    failed.beat(NOW_NS - 2 * STALE_NS)
     tick(rings)
     run = rings.runs["run-a"]
-    assert [track.rank for track in run.shown(now, STALE_NS)] == [0, 1]
-    alive.beat(now - 2 * STALE_NS)
+    assert [track.rank for track in run.shown(NOW_NS, STALE_NS)] == [0, 1]
+    alive.beat(NOW_NS - 2 * STALE_NS)
     tick(rings)
-    assert run.shown(now, STALE_NS) == []
+    assert run.shown(NOW_NS, STALE_NS) == []
 
 
 def test_saved_positions_belong_to_one_attempt(root: Path, make_ring, counts):
@@ -286,7 +283,7 @@ def test_the_revision_grows_only_when_there_is_news(rings: Rings, make_ring):
     tick(rings)
     before = rings.runs["run-a"].revision
     ring.write(record(0))
-    ring.beat(time.monotonic_ns())
+    ring.beat(NOW_NS + MS)
     tick(rings)
     assert rings.runs["run-a"].revision == before
     ring.state(layout.STATE_FAILED)
