@@ -121,8 +121,7 @@ class Exporter:
         await runner.setup()
         where = f"{self.config.http_host}:{self.config.http_port}"
         try:
-            site = web.TCPSite(runner, self.config.http_host, self.config.http_port, ssl_context=guard.context)
-            await site.start()
+            await guard.site(runner, self.config.http_host, self.config.http_port).start()
         except OSError as error:
             await runner.cleanup()
             raise ConfigError(
