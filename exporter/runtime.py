@@ -6,9 +6,9 @@ well under a millisecond for a node of eight ranks, less than handing it to a th
 
 import asyncio
 import logging
-import math
 import random
 import time
+from collections import Counter
 from pathlib import Path
 
 from aiohttp import web
@@ -41,8 +41,7 @@ _log = logging.getLogger(__name__)
 
 _SECOND_NS = 10**9
 _CLOSE_S = 5.0  # for a step of the shutdown that has no limit of its own
-_QUARANTINE_S = {"ring": math.inf, "run": 60.0, "message": 60.0, "trace": 60.0}
-"""How long what failed again and again is left alone; a ring until its file is replaced."""
+_QUARANTINE_S = 60.0  # of requests for a run that failed three times in a row
 
 
 class Exporter:
@@ -61,8 +60,8 @@ class Exporter:
         self._positions: Positions = {}  # as saved last; rings that an earlier process read go on from there
         self._positions_path = Path(config.spool_directory) / "positions.json"
         self._spool = Spool(Path(config.spool_directory), config.spool_max_bytes)
-        self._isolation = FaultIsolation(_QUARANTINE_S)
-        self._rings = Rings(Path(config.root), self.counts, self._positions, self._isolation)
+        self._isolation = FaultIsolation(("run", "message", "trace"), quarantine_s=_QUARANTINE_S)
+        self._rings = Rings(Path(config.root), self.counts, self._positions)
         self._batcher = Batcher(self._node)
         self._captures = Captures(round(config.capture_seconds * _SECOND_NS))
         self._control = ControlWriter(self._on_control_failure)
@@ -194,7 +193,7 @@ class Exporter:
             unix_ns=unix_ns,
             stale_ns=round(self.config.rank_stale_seconds * _SECOND_NS),
             rings_quarantined=self._rings.quarantined,
-            dropped=self._isolation.outcomes(),
+            dropped=self._dropped(),
             mqtt_connected=self._publisher.connected,
             spool_bytes=self._spool.waiting_bytes,
             tick_duration_ns=time.monotonic_ns() - begin_ns,
@@ -202,6 +201,11 @@ class Exporter:
             hosts=self._host_watch.totals(),
             process=self._process_families,
         )
+
+    def _dropped(self) -> Counter[str]:
+        dropped = self._isolation.outcomes()
+        dropped.update(self._rings.isolation.outcomes())
+        return dropped
 
     def _guard(self, kind: str, key: str) -> Guard:
         return self._isolation.guard(kind, key, time.monotonic())

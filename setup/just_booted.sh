@@ -7,9 +7,11 @@ set -eu
 [ $# -gt 0 ] || { echo "usage: $0 COMMAND [ARGUMENT ...]" >&2; exit 2; }
 uptime_s=$(cut -d. -f1 /proc/uptime)
 [ "$uptime_s" -gt 60 ] || exec "$@"
-back_s=$((uptime_s - 60))
-if ! refusal=$(unshare --time --fork --monotonic "-$back_s" --boottime "-$back_s" true 2>&1); then
+# Offsets count from the machine's own clock, also where this already runs in a time namespace.
+begin_s=$(awk '$1 == "monotonic" { print $2 }' /proc/self/timens_offsets 2>/dev/null || echo 0)
+offset_s=$((begin_s + 60 - uptime_s))
+if ! refusal=$(unshare --time --fork --monotonic "$offset_s" --boottime "$offset_s" true 2>&1); then
     echo "$0: no time namespace ($refusal), so this did not run: $*" >&2
     exit 77
 fi
-exec unshare --time --fork --monotonic "-$back_s" --boottime "-$back_s" "$@"
+exec unshare --time --fork --monotonic "$offset_s" --boottime "$offset_s" "$@"

@@ -7,6 +7,7 @@ is replaced. A file with another inode under the same name is a new attempt: the
 
 import logging
 import os
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +34,7 @@ _DIRECTORIES_MAX = 256  # left-overs of old runs that are looked through for liv
 _TRACKS_MAX = 4 * RANKS_PER_NODE_MAX  # ranks of one run that came and went, as elastic jobs make them
 _FRESH_NS = 30 * 10**9  # a run with a sign of life this near goes before one without
 _NS = 1e-9
-_RING, _RUN = "ring", "run"
+_RING = "ring"
 _TIMES = [RECORD_INDEX["start_ns"], RECORD_INDEX["end_ns"]]
 
 
@@ -48,16 +49,13 @@ class Reading:
 
 
 class Rings:
-    """All rings of this node. Belongs to the event loop; `scan` and `read` are bounded work.
+    """All rings of this node. Belongs to the event loop; `scan` and `read` are bounded work."""
 
-    `isolation` must know the kinds `ring` and `run`.
-    """
-
-    def __init__(self, root: Path, counts: Counts, positions: Positions, isolation: FaultIsolation) -> None:
+    def __init__(self, root: Path, counts: Counts, positions: Positions) -> None:
         self.runs: dict[str, RunTrack] = {}
         self.omitted = 0
         self.quarantined = 0
-        self._isolation = isolation
+        self.isolation = FaultIsolation((_RING,))
         self._now_s = 0.0
         self._root = root
         self._counts = counts
@@ -77,8 +75,7 @@ class Rings:
             self._gone.append(run)
         for name in followed:
             run = self.runs.setdefault(name, RunTrack(name, directories[name]))
-            with self._isolation.guard(_RUN, name, self._now_s):
-                self._scan_run(run)
+            self._scan_run(run)
         self.omitted = omitted + sum(run.omitted for run in self.runs.values())
         self.quarantined = sum(run.quarantined for run in self.runs.values())
 
@@ -131,12 +128,20 @@ class Rings:
         """Return the runs to follow and the number of live ranks left out."""
         if len(directories) <= RUNS_PER_NODE_MAX:
             return list(directories), 0
-        live = dict.fromkeys(directories, 0)
-        for name, path in directories.items():
-            with self._isolation.guard(_RUN, name, self._now_s):
-                live[name] = _live_ranks(path, now_ns)
+        live = {name: self._live_ranks(path, now_ns) for name, path in directories.items()}
         order = sorted(directories, key=lambda name: (live[name] == 0, name not in self.runs, name))
         return order[:RUNS_PER_NODE_MAX], sum(live[name] for name in order[RUNS_PER_NODE_MAX:])
+
+    def _live_ranks(self, directory: Path, now_ns: int) -> int:
+        """Return how many of the directory's rings gave a sign of life lately."""
+        live = 0
+        for rank, inode in sorted(_ring_files(directory).items())[:RANKS_PER_NODE_MAX]:
+            path = ring_path(directory, rank)
+            with self.isolation.guard(_RING, _key(path, inode), self._now_s), suppress(MalformedError, OSError):
+                ring = RingFile(path, rank)
+                with closing(ring):
+                    live += abs(now_ns - ring.heartbeat_ns()) <= _FRESH_NS
+        return live
 
     def _scan_run(self, run: RunTrack) -> None:
         present = _ring_files(run.directory)
@@ -149,12 +154,12 @@ class Rings:
         for rank, inode in followed.items():
             track_or_none = run.ranks.get(rank)
             if track_or_none is None or track_or_none.ring is None:
-                key = _key(run, rank, inode)
-                if self._isolation.admits(_RING, key, self._now_s):
-                    with self._isolation.guard(_RING, key, self._now_s):
+                key = _key(ring_path(run.directory, rank), inode)
+                if self.isolation.admits(_RING, key, self._now_s):
+                    with self.isolation.guard(_RING, key, self._now_s):
                         self._attach(run, rank, inode)
-        keys = (_key(run, rank, inode) for rank, inode in followed.items())
-        run.quarantined = sum(self._isolation.is_quarantined(_RING, key, self._now_s) for key in keys)
+        keys = (_key(ring_path(run.directory, rank), inode) for rank, inode in followed.items())
+        run.quarantined = sum(self.isolation.is_quarantined(_RING, key, self._now_s) for key in keys)
         if len(run.ranks) > _TRACKS_MAX:
             run.ranks = {rank: track for rank, track in run.ranks.items() if track.ring is not None}
 
@@ -192,18 +197,18 @@ class Rings:
             return
         for _ in range(2):
             self._late += self._look(run, track, track.ring, track.header.slot_count)
-        self._isolation.forget(_RING, _key(run, track.rank, track.ring.inode))
+        self.isolation.forget(_RING, _key(track.ring.path, track.ring.inode))
         track.ring.close()
         track.ring = None
         run.revision += 1
 
     def _look(self, run: RunTrack, track: RankTrack, ring: RingFile, limit: int) -> list[Reading]:
         """Return what is new of a ring; records that were read and could not be taken are counted lost."""
-        key = _key(run, track.rank, ring.inode)
-        if not self._isolation.admits(_RING, key, self._now_s):
+        key = _key(ring.path, ring.inode)
+        if not self.isolation.admits(_RING, key, self._now_s):
             return []
         taken = ring.next_index
-        with self._isolation.guard(_RING, key, self._now_s):
+        with self.isolation.guard(_RING, key, self._now_s):
             try:
                 look = ring.look(limit)
             except (MalformedError, OSError) as error:
@@ -271,8 +276,8 @@ class Rings:
             _log.warning("ring refused: %s", error)
 
 
-def _key(run: RunTrack, rank: int, inode: int) -> str:
-    return f"{ring_path(run.directory, rank)} inode {inode}"
+def _key(path: Path, inode: int) -> str:
+    return f"{path} inode {inode}"
 
 
 def _ring_files(directory: Path) -> dict[int, int]:
@@ -287,20 +292,3 @@ def _ring_files(directory: Path) -> dict[int, int]:
     except OSError:  # vanished, or closed to us: without its files there is nothing to read in it
         return found
     return found
-
-
-def _live_ranks(directory: Path, now_ns: int) -> int:
-    """Return how many of the directory's rings gave a sign of life lately."""
-    live = 0
-    for rank in sorted(_ring_files(directory))[:RANKS_PER_NODE_MAX]:
-        try:
-            ring = RingFile(ring_path(directory, rank), rank)
-        except (MalformedError, OSError):
-            continue
-        try:
-            live += abs(now_ns - ring.heartbeat_ns()) <= _FRESH_NS
-        except MalformedError:
-            continue
-        finally:
-            ring.close()
-    return live

@@ -9,10 +9,10 @@ This is the one place of a service that catches everything; around it, exception
 """
 
 import logging
+import math
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 from types import TracebackType
 
 from lockstep.contracts.errors import PeerError
@@ -38,17 +38,17 @@ class _Failing:
 class FaultIsolation:
     """Catches what handling one input raises, and keeps away from keys that fail `failures_max` times in a row.
 
-    Used as `if isolation.admits(...)`, then `with isolation.guard(...)`. `quarantine_s` names the kinds of input and
-    how long a quarantine of each lasts, infinity for until it is forgotten; the first failure after it begins another.
-    Times come from the caller, of any one clock. `dropped` counts by kind and outcome.
+    Used as `if isolation.admits(...)`, then `with isolation.guard(...)`. A quarantine lasts `quarantine_s`, by default
+    until the key is forgotten; the first failure after it begins another. Times come from the caller, of any one
+    clock. `dropped` counts by kind and outcome.
     """
 
-    def __init__(self, quarantine_s: Mapping[str, float], *, failures_max: int = 3) -> None:
-        self.dropped: Counter[tuple[str, str]] = Counter(dict.fromkeys(product(quarantine_s, OUTCOMES), 0))
+    def __init__(self, kinds: tuple[str, ...], *, failures_max: int = 3, quarantine_s: float = math.inf) -> None:
+        self.dropped: Counter[tuple[str, str]] = Counter({(kind, outcome): 0 for kind in kinds for outcome in OUTCOMES})
         self._failures_max = failures_max
-        self._quarantine_s = dict(quarantine_s)
-        self._limit = LogLimit(_log)
+        self._quarantine_s = quarantine_s
         self._failing: OrderedDict[tuple[str, str], _Failing] = OrderedDict()
+        self._limit = LogLimit(_log)
 
     def admits(self, kind: str, key: str, now_s: float) -> bool:
         """Whether input of `key` is to be handled now; counts it as dropped if not."""
@@ -57,16 +57,19 @@ class FaultIsolation:
         self.dropped[kind, QUARANTINED] += 1
         return False
 
-    def outcomes(self) -> dict[str, int]:
+    def outcomes(self) -> Counter[str]:
         """Return what was dropped by outcome, of all kinds."""
-        return {outcome: sum(self.dropped[kind, outcome] for kind in self._quarantine_s) for outcome in OUTCOMES}
+        outcomes: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
+        for (_, outcome), count in self.dropped.items():
+            outcomes[outcome] += count
+        return outcomes
 
     def is_quarantined(self, kind: str, key: str, now_s: float) -> bool:
         """Whether `key` failed too often lately."""
         failing = self._failing.get((kind, key))
         if failing is None or failing.since_s is None:
             return False
-        return 0 <= now_s - failing.since_s < self._quarantine_s[kind]
+        return 0 <= now_s - failing.since_s < self._quarantine_s
 
     def quarantined(self, kind: str, now_s: float) -> Iterator[str]:
         """Yield the keys of `kind` that are left alone now."""
@@ -102,9 +105,7 @@ class FaultIsolation:
         if failing.count >= self._failures_max:
             failing.since_s = now_s
             what = f"{kind} {key}: got {failing.count} failures in a row, expected less than {self._failures_max}"
-            self._limit.warning(
-                f"{kind} {QUARANTINED}", now_s, f"{what}; left alone for {self._quarantine_s[kind]:g} s"
-            )
+            self._limit.warning(f"{kind} {QUARANTINED}", now_s, f"{what}; left alone for {self._quarantine_s:g} s")
         while len(self._failing) > _KEYS_MAX:
             self._failing.popitem(last=False)
 

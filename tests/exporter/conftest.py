@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import math
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -19,7 +18,6 @@ from lockstep.contracts.codec import decode
 from lockstep.contracts.paths import ring_path
 from lockstep.contracts.records import MISSING, RECORD_FIELDS, RECORD_STRUCT
 from lockstep.contracts.topics import coordinator_filters
-from lockstep.serving.fault_isolation import FaultIsolation
 from tests.support.servers import Mosquitto, free_port
 from tests.support.servers import mosquitto as run_mosquitto
 
@@ -51,11 +49,6 @@ def record(step: int, *, step_ns: int = 100 * MS, **values: int) -> list[int]:
     }
     fields |= values
     return [fields[name] for name in RECORD_FIELDS]
-
-
-def make_isolation() -> FaultIsolation:
-    """Return the failure boundary of an exporter."""
-    return FaultIsolation({"ring": math.inf, "run": 60.0, "message": 60.0, "trace": 60.0})
 
 
 class FakeRing:

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 
 import pytest
 
@@ -15,8 +14,8 @@ def fail(isolation: FaultIsolation, now_s: float, *, key: str = "a", error: Base
         raise error or OverflowError("too large")
 
 
-def isolation(*, quarantine_s: float = math.inf, **given) -> FaultIsolation:
-    return FaultIsolation({"run": quarantine_s, "ring": quarantine_s}, **given)
+def isolation(**given) -> FaultIsolation:
+    return FaultIsolation(("run", "ring"), **given)
 
 
 def test_a_failure_ends_the_block_and_nothing_else(caplog):

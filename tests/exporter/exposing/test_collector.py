@@ -17,11 +17,7 @@ from lockstep.contracts.metrics import BY_NAME, CATALOGUE, FLAGS, PHASES
 from lockstep.contracts.records import MISSING, Flag
 from lockstep.serving.exposition import render
 from lockstep.serving.process import OwnProcess
-<<<<<<< HEAD
 from tests.exporter.conftest import NOW_NS, OFFSET_NS, record
-=======
-from tests.exporter.conftest import OFFSET_NS, make_isolation, record
->>>>>>> decode
 
 STALE_NS = 10**12
 OURS = {metric.name for metric in CATALOGUE if metric.source != "coordinator"}
@@ -32,7 +28,7 @@ class Node:
 
     def __init__(self, root: Path) -> None:
         self.counts = Counts()
-        self.rings = Rings(root, self.counts, {}, make_isolation())
+        self.rings = Rings(root, self.counts, {})
 
     def snapshot(self, **values: Any) -> NodeSnapshot:
         self.rings.scan(NOW_NS)

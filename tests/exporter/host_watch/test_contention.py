@@ -20,7 +20,7 @@ from exporter.reading.rings import Rings
 from exporter.runtime import Exporter
 from lockstep.contracts.messages import HostSpan, TraceSummary
 from lockstep.serving.exposition import render
-from tests.exporter.conftest import listening, make_isolation, running, until
+from tests.exporter.conftest import listening, running, until
 from tests.exporter.host_watch.conftest import S
 from tests.exporter.host_watch.job import CAPTURE_S
 from tests.support.servers import Mosquitto
@@ -59,7 +59,7 @@ def trainer(root: Path, core: int) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def rings(root: Path, trainer: subprocess.Popen[str]) -> Iterator[Rings]:
-    rings = Rings(root, Counts(), {}, make_isolation())
+    rings = Rings(root, Counts(), {})
     rings.scan(time.monotonic_ns())
     yield rings
     rings.close()
@@ -109,7 +109,7 @@ def test_a_hog_on_its_core_is_measured(rings: Rings, core: int):
 def test_without_locks_a_ring_is_nobodys(root: Path, make_ring):
     """A ring on a file system without locks names a process, which has to have it open to be believed."""
     make_ring(pid=os.getpid())
-    rings = Rings(root, Counts(), {}, make_isolation())
+    rings = Rings(root, Counts(), {})
     rings.scan(time.monotonic_ns())
     (found,) = find_targets(rings.runs.values())
     assert (found.pid, found.claimed_pid) == (None, os.getpid())

@@ -19,11 +19,7 @@ from lockstep.contracts.control import OrderAnswer, answer_to_json
 from lockstep.contracts.facts import RankFacts, facts_to_json
 from lockstep.contracts.limits import RANKS_PER_NODE_MAX, RUNS_PER_NODE_MAX
 from lockstep.contracts.records import RECORD_INDEX, RECORD_STRUCT
-<<<<<<< HEAD
 from tests.exporter.conftest import MS, NOW_NS, OFFSET_NS, open_descriptors, record
-=======
-from tests.exporter.conftest import MS, OFFSET_NS, make_isolation, open_descriptors, record
->>>>>>> decode
 
 STALE_NS = 10**12
 
@@ -35,7 +31,7 @@ def counts() -> Counts:
 
 @pytest.fixture
 def rings(root: Path, counts: Counts):
-    rings = Rings(root, counts, {}, make_isolation())
+    rings = Rings(root, counts, {})
     before = open_descriptors()
     yield rings
     opened = sum(track.ring is not None for run in rings.runs.values() for track in run.ranks.values())
@@ -59,7 +55,7 @@ def steps_of(readings: list, rank: int = 0) -> list[int]:
 
 def test_a_node_where_nothing_trains_has_no_runs(tmp_path: Path, counts: Counts):
     """A root that does not exist yet is normal."""
-    rings = Rings(tmp_path / "nothing", counts, {}, make_isolation())
+    rings = Rings(tmp_path / "nothing", counts, {})
     assert (tick(rings), rings.runs, counts.rejected["ring"]) == ([], {}, 0)
 
 
@@ -240,7 +236,7 @@ def test_saved_positions_belong_to_one_attempt(root: Path, make_ring, counts):
     for step in range(3):
         same.write(record(step))
         other.write(record(step))
-    rings = Rings(root, counts, {"run-a": {0: Position(5, 2, 0), 1: Position(5, 2, 0)}}, make_isolation())
+    rings = Rings(root, counts, {"run-a": {0: Position(5, 2, 0), 1: Position(5, 2, 0)}})
     readings = tick(rings)
     assert (steps_of(readings, 0), steps_of(readings, 1)) == ([2], [0, 1, 2])
     assert rings.positions() == {"run-a": {0: Position(5, 3, 0), 1: Position(6, 3, 0)}}
@@ -354,8 +350,7 @@ def test_a_ring_that_surprises_is_left_alone_after_three_times(root, counts, mak
     """It costs no other ring a record, a line a minute, and is read again once its file is replaced."""
     make_ring(rank=0)
     good = make_ring(rank=1)
-    isolation = make_isolation()
-    rings = Rings(root, counts, {}, isolation)
+    rings = Rings(root, counts, {})
     with monkeypatch.context() as patch:
         read = surprise(0, patch)
         for step in range(10):
@@ -363,8 +358,8 @@ def test_a_ring_that_surprises_is_left_alone_after_three_times(root, counts, mak
             assert steps_of(tick(rings), 1) == [step]
         assert read.count(0) == 3
     assert rings.quarantined == 1
-    assert isolation.dropped["ring", "failed"] == 3
-    assert isolation.dropped["ring", "quarantined"] == 7
+    assert rings.isolation.dropped["ring", "failed"] == 3
+    assert rings.isolation.dropped["ring", "quarantined"] == 7
     assert [line for line in caplog.messages if "SurpriseError" in line and "0.ring" in line]
     assert len(caplog.messages) == 2
     make_ring(rank=0, attempt=2).write(record(0))
@@ -376,7 +371,7 @@ def test_a_ring_that_surprises_is_left_alone_after_three_times(root, counts, mak
 def test_records_that_are_read_and_not_taken_are_lost_by_count(root, counts, make_ring, monkeypatch):
     """What was consumed from the ring when the surprise came is in no message, so it is counted."""
     ring = make_ring()
-    rings = Rings(root, counts, {}, make_isolation())
+    rings = Rings(root, counts, {})
     tick(rings)
     for step in range(3):
         ring.write(record(step))
@@ -398,7 +393,7 @@ def test_a_ring_that_surprises_when_it_is_opened_costs_the_others_nothing(root, 
     make_ring(rank=0)
     for number in range(RUNS_PER_NODE_MAX + 1):
         make_ring(rank=1, run=f"run-{number}").write(record(0))
-    rings = Rings(root, counts, {}, make_isolation())
+    rings = Rings(root, counts, {})
 
     def raising(self, rank):
         if rank == 0:

@@ -18,7 +18,7 @@ from lockstep.contracts.codec import encode
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import IssueCount, RankProgress
 from lockstep.contracts.records import RECORD_STRUCT, Flag
-from tests.exporter.conftest import NOW_NS, OFFSET_NS, make_isolation, record
+from tests.exporter.conftest import NOW_NS, OFFSET_NS, record
 
 S = 10**9
 WORLD = {"kind": "dp", "name": "dp0", "ranks": [[0, 4, 1]], "slot": 0}
@@ -30,7 +30,7 @@ class Node:
 
     def __init__(self, root: Path) -> None:
         self.now_ns = NOW_NS
-        self.rings = Rings(root, Counts(), {}, make_isolation())
+        self.rings = Rings(root, Counts(), {})
 
     def look(self, seconds: float = 0.0):
         """Let time pass, read what is new and return the announcement."""
