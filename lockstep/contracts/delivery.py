@@ -1,13 +1,13 @@
 """How messages of a node reach every coordinator exactly once: streams, sequences, acknowledgements.
 
 A node's exporter numbers the messages of its spool from 1 on. Together they are one *stream*, named by a random id that
-lives as long as the spool does (`NodeAlive.stream_id`); a spool that begins again, or whose machine was rebooted, begins
-another stream. What is published on a spooled channel is a *frame*: this header, then the message.
+lives as long as the spool does (`NodeAlive.stream_id`); a spool that begins again, or whose machine was rebooted,
+begins another stream. What is published on a spooled channel is a *frame*: this header, then the message.
 
-    stream_id u64, first u64, last u64, records u32
+    stream_id u64, first u64, last u64, records u64
 
-A frame of a message has `first == last`, its sequence. A frame on the channel `lost` has no message: the exporter had to
-drop the messages `first` to `last`, which held `records` step records that this coordinator had not received.
+A frame of a message has `first == last`, its sequence. A frame on the channel `lost` has no message: the exporter does
+not have the messages `first` to `last` any more; `records` step records in them were not committed when they went.
 
 A coordinator takes frames of a stream in order only. It acknowledges, about once a second and whenever a node says that
 it is there, up to which sequence it has *received* (in memory) and *committed* (judged or counted, and stored). The
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from lockstep.contracts.errors import MalformedError
 
-_HEADER = struct.Struct("<QQQI")
+_HEADER = struct.Struct("<QQQQ")
 HEADER_BYTES = _HEADER.size
 SEQUENCE_MAX = (1 << 63) - 1
 """At a million messages a second it takes 292,000 years."""
