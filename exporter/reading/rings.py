@@ -22,6 +22,7 @@ from lockstep.contracts.control import OrderAnswer
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.facts import facts_from_json
 from lockstep.contracts.limits import RANKS_PER_NODE_MAX, RUNS_PER_NODE_MAX
+from lockstep.contracts.messages import LAPPED, TORN
 from lockstep.contracts.paths import is_name, rank_of_ring, ring_path
 from lockstep.contracts.records import RECORD_INDEX
 
@@ -36,12 +37,16 @@ _TIMES = [RECORD_INDEX["start_ns"], RECORD_INDEX["end_ns"]]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is new of one rank. `records` are possible ones, `start_ns` and `end_ns` in wall-clock time."""
+    """What is new of one rank. `records` are possible ones, `start_ns` and `end_ns` in wall-clock time.
+
+    `lost` counts records that could not be read, by reason (`messages.LOSS_REASONS`).
+    """
 
     run: RunTrack
     rank: int
     records: Records
     answer: OrderAnswer | None
+    lost: dict[str, int]
 
 
 class Rings:
@@ -188,9 +193,10 @@ class Rings:
             return None
         self._take_state(run, track, look)
         records = self._take_records(run, track, look)
-        if not len(records) and look.answer is None:
+        lost = {reason: count for reason, count in ((LAPPED, look.lapped), (TORN, look.torn)) if count}
+        if not len(records) and look.answer is None and not lost:
             return None
-        return Reading(run, track.rank, records, look.answer)
+        return Reading(run, track.rank, records, look.answer, lost)
 
     def _take_state(self, run: RunTrack, track: RankTrack, look: Look) -> None:
         track.heartbeat_ns = look.heartbeat_ns
@@ -219,8 +225,8 @@ class Rings:
 
     def _take_records(self, run: RunTrack, track: RankTrack, look: Look) -> Records:
         """Count into the totals, and return the records with wall-clock times."""
-        self._counts.lost["lapped"] += look.lapped
-        self._counts.lost["torn"] += look.torn
+        self._counts.lost[LAPPED] += look.lapped
+        self._counts.lost[TORN] += look.torn
         records = look.records
         if not len(records):
             return records
