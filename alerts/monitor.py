@@ -65,8 +65,8 @@ or
 absent({coordinator})""",
         for_seconds=policy.coordinator_down_for_seconds,
         summary="No coordinator can be scraped: no run is judged.",
-        description="No coordinator (job {{ $labels.job }}) can be scraped. Training is not affected; a slow or stalled "
-        "run raises no alert until a coordinator is back. Exporters keep their records meanwhile.",
+        description="No coordinator (job {{ $labels.job }}) can be scraped. Training is not affected; a slow or "
+        "stalled run raises no alert until a coordinator is back. Exporters keep their records meanwhile.",
         per_run=False,
     )
 

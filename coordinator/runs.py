@@ -92,7 +92,7 @@ class Runs:
         self.by_name: dict[str, Run] = {}
         self.rejected = rejections()
         self.records_judged = 0
-        self.isolation = FaultIsolation({HANDLE: QUARANTINE_S, JUDGE: QUARANTINE_S})
+        self.isolation = FaultIsolation((HANDLE, JUDGE), quarantine_s=QUARANTINE_S)
         self.nodes_alive: set[str] = set()
         self.targets = Targets()
         self.detections = 0
