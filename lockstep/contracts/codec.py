@@ -210,6 +210,8 @@ def _check_limits(topic: str, message: Message) -> None:
     match message:
         case NodeAnnouncement():
             _check_announcement(topic, message)
+        case NodeAlive():
+            _check_alive(topic, message)
         case ProfileRequest():
             _at_most("ranks", topic, len(message.ranks), limits.PROFILE_RANKS_MAX)
             _at_most("steps", topic, message.steps, limits.PROFILE_STEPS_MAX)
@@ -250,6 +252,15 @@ def _check_announcement(topic: str, message: NodeAnnouncement) -> None:
             raise MalformedError("rank", where=topic, got=info.rank, expected=f"0 to {info.world_size - 1}")
         if info.progress is not None:
             _check_progress(topic, info.progress, len(message.groups), info.world_size)
+
+
+def _check_alive(topic: str, message: NodeAlive) -> None:
+    _at_most("runs", topic, len(message.runs), limits.RUNS_PER_NODE_MAX)
+    for heartbeat in message.runs:
+        _at_most("revision", topic, heartbeat.revision, _COUNT_MAX)
+        _at_most("alive_unix_ns", topic, len(heartbeat.alive_unix_ns), limits.RANKS_PER_NODE_MAX)
+        for alive_unix_ns in heartbeat.alive_unix_ns:
+            _at_most("alive_unix_ns", topic, alive_unix_ns, _COUNT_MAX)
 
 
 def _check_progress(topic: str, progress: RankProgress, group_count: int, world_size: int) -> None:

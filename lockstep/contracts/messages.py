@@ -103,13 +103,30 @@ class GroupInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAnnouncement:
-    """Retained: the ranks and groups of a run on one node."""
+    """Retained: the ranks and groups of a run on one node, published when they change.
+
+    `revision` grows with every change and names this list of ranks in heartbeats. An unchanged one goes out again after
+    `limits.ANNOUNCE_REFRESH_SECONDS`.
+    """
 
     run: str
     node: str
     ranks: list[RankInfo]
     groups: list[GroupInfo]
+    revision: int = 0
     version: int = MESSAGE_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunHeartbeat:
+    """When each rank of a run on one node was last known to live, in the order of the announcement `revision`.
+
+    That is now where the rank's process exists, else the last sign of life that its agent gave.
+    """
+
+    run: str
+    revision: int
+    alive_unix_ns: list[int]
 
 
 ADDRESS = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):[0-9]{1,5}")
@@ -121,7 +138,8 @@ class NodeAlive:
     """Retained heartbeat of an exporter; the broker sends it with `alive` false as its last will.
 
     `address` is host and port at which Prometheus reaches it. `stream_id` names the stream of its spool
-    (`delivery.py`): each coordinator answers with an `Acknowledgement` of where it stands in it.
+    (`delivery.py`): each coordinator answers with an `Acknowledgement` of where it stands in it. `runs` holds the
+    heartbeats of its ranks; a run without one has none to report in this message.
     """
 
     node: str
@@ -130,6 +148,7 @@ class NodeAlive:
     stream_id: int
     address: str = ""
     scheme: str = "http"
+    runs: list[RunHeartbeat] = field(default_factory=list)
     version: int = MESSAGE_VERSION
 
 
