@@ -256,6 +256,7 @@ class Coordinator:
             records_judged=runs.records_judged,
             frames=dict(self._streams.frames),
             frames_unsettled=self._streams.unsettled,
+            refused=dict(runs.refusals.counts),
             faults={**self._bus.isolation.dropped, **runs.isolation.dropped},
             leads=self._leadership.leads,
             peers=self._leadership.peers(time.time()),

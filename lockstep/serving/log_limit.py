@@ -34,3 +34,34 @@ class LogLimit:
         if error is not None:
             line += "\n" + "".join(traceback.format_tb(error.__traceback__, limit=-_FRAMES_MAX)).rstrip()
         self._logger.warning("%s", line)
+
+
+class RepeatFilter(logging.Filter):
+    """Lets a record of each message text pass once in `interval_s`, and says how many it held back.
+
+    For loggers of libraries, which log each malformed request with its traceback. Texts are counted before their values
+    are put in, so they are as few as the library's calls.
+    """
+
+    def __init__(self, *, interval_s: float = _INTERVAL_S) -> None:
+        super().__init__()
+        self._interval_s = interval_s
+        self._logged_s: dict[str, float] = {}
+        self._held_back: dict[str, int] = {}
+
+    @classmethod
+    def install(cls, logger: logging.Logger) -> None:
+        """Put a filter on a logger that has none."""
+        if not any(isinstance(each, cls) for each in logger.filters):
+            logger.addFilter(cls())
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record passes."""
+        text, logged_s = str(record.msg), self._logged_s.get(str(record.msg))
+        if logged_s is not None and 0 <= record.created - logged_s < self._interval_s:
+            self._held_back[text] = self._held_back.get(text, 0) + 1
+            return False
+        self._logged_s[text] = record.created
+        if held_back := self._held_back.pop(text, 0):
+            record.msg = f"{text} ({held_back} more like it were not logged)"
+        return True
