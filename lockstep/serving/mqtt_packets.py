@@ -96,7 +96,7 @@ class PacketReader:
 def reason_text(reason: IntEnum, explanation: str | None) -> str:
     """Return a reason for people, with what the broker adds.
 
-    `IntEnum` is what the stub of mqtt5 says: its reasons have `name` and `value`, and do not compare with numbers.
+    The stub of mqtt5 declares its reasons as `IntEnum`: they have `name` and `value`, but do not compare with numbers.
     """
     return f"{_text(reason.name)}: {explanation:.200}" if explanation else _text(reason.name)
 

@@ -35,7 +35,7 @@ async def test_publishing_waits_until_the_handlers_have_returned():
 
 
 async def test_what_waits_is_bounded_for_all_senders_together():
-    """Each says that it is full; what was taken arrives."""
+    """Each `send` returns false; what was accepted arrives."""
     broker, inbox = LocalBroker(), Inbox()
     async with (
         connected(broker, "reader", inbox) as reader,

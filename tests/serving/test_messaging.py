@@ -132,14 +132,16 @@ async def test_what_was_sent_before_the_close_arrives(broker):
 
 
 async def test_a_full_buffer_takes_no_more_until_it_is_emptied(served):
-    """`send` says so instead of growing; afterwards it goes on."""
-    async with connected(served.broker, "writer") as writer:
+    """`send` returns false instead of growing the buffer; afterwards the session works in both directions."""
+    inbox = Inbox()
+    async with connected(served.broker, "writer", inbox) as writer:
+        await writer.subscribe(["fence"])
         with served.stalled():
             accepted = list(itertools.takewhile(bool, (writer.send("any", bytes(60_000)) for _ in range(2000))))
             assert 0 < len(accepted) < 1000, "60 MB without a word"
             assert not writer.send("any", b"small")
-        async with asyncio.timeout(60):
-            await until(lambda: writer.send("any", b"small"))
+        await until(lambda: writer.send("any", b"small"))
+        await fence(writer, inbox)
 
 
 async def test_a_burst_is_delivered_to_a_slow_handler(broker):

@@ -159,7 +159,7 @@ async def test_nothing_is_lost_of_a_burst_that_is_read_late(mosquitto):
 
 @pytest.mark.servers
 async def test_a_broker_killed_amid_a_burst_ends_everything(mosquitto):
-    """Whoever waits gets the reason; the next session works once the broker is back."""
+    """Every waiter gets the reason; the next session works once the broker is back."""
     server = mosquitto()
     broker = reach(server.port)
     async with connected(broker, "writer") as session:
@@ -296,7 +296,7 @@ async def test_a_payload_beyond_all_of_mqtt_is_refused():
             session.send("a", payload)
 
 
-# What the session says to the broker
+# What the session asks of the broker
 
 
 async def test_the_session_asks_for_what_it_needs():
@@ -342,7 +342,7 @@ async def test_a_broker_that_cannot_serve_is_named(properties, words):
 
 
 async def test_no_more_is_under_way_than_the_broker_takes():
-    """Its receive maximum holds for messages that nobody waits for any more, too; each place is given back once."""
+    """Its receive maximum counts messages whose caller was cancelled, too; each slot is released once."""
     received, release = [], asyncio.Event()
 
     async def serve(client):
