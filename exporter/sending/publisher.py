@@ -22,7 +22,7 @@ from exporter.sending.spool import Spool, Spooled
 from lockstep.contracts import topics
 from lockstep.contracts.codec import decode_as, encode
 from lockstep.contracts.errors import MalformedError
-from lockstep.contracts.messages import NodeAlive, ProfileRequest
+from lockstep.contracts.messages import NodeAlive, ProfileRequest, RunHeartbeat
 from lockstep.serving.broker import backoff_seconds, client_options, heed_cancellation
 
 _log = logging.getLogger(__name__)
@@ -69,6 +69,7 @@ class Publisher:
         spool: Spool,
         counts: Counts,
         on_request: Callable[[ProfileRequest], None],
+        heartbeats: Callable[[], list[RunHeartbeat]],
         unix_ns: Callable[[], int],
         jitter: random.Random,
     ) -> None:
@@ -79,6 +80,7 @@ class Publisher:
         self._spool = spool
         self._counts = counts
         self._on_request = on_request
+        self._heartbeats = heartbeats
         self._unix_ns = unix_ns
         self._jitter = jitter
         self._retained: dict[str, bytes] = {}
@@ -242,7 +244,14 @@ class Publisher:
     def alive(self, alive: bool) -> bytes:  # noqa: FBT001  (the message's own field)
         """Return the heartbeat, or with `alive` false the last will."""
         return encode(
-            NodeAlive(node=self._node, alive=alive, unix_ns=self._unix_ns(), address=self.address, scheme=self.scheme)
+            NodeAlive(
+                node=self._node,
+                alive=alive,
+                unix_ns=self._unix_ns(),
+                address=self.address,
+                scheme=self.scheme,
+                runs=self._heartbeats() if alive else [],
+            )
         )
 
     def _take(self, topic: str, payload: bytes) -> None:

@@ -55,6 +55,7 @@ class Station:
             spool=self.spool,
             counts=self.counts,
             on_request=self.requests.append,
+            heartbeats=list,
             unix_ns=time.time_ns,
             jitter=random.Random(1),
         )
@@ -272,6 +273,7 @@ async def test_reconnection_is_spread_and_capped(root, tmp_path):
             spool=Spool(tmp_path / "s", 1 << 20),
             counts=Counts(),
             on_request=lambda _: None,
+            heartbeats=list,
             unix_ns=time.time_ns,
             jitter=random.Random(seed),
         )
