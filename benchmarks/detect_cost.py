@@ -27,7 +27,7 @@ from benchmarks.scenarios.job import Fault, Interruptions, Noise, Scenario
 from benchmarks.scenarios.model import generate
 from benchmarks.scenarios.recording import RANKS_PER_NODE, START_UNIX_S, Recording
 from coordinator.detect.judge import Judge
-from coordinator.intake.gathering import GATHER_RECORDS
+from coordinator.intake.coalescer import COALESCED_RECORDS
 from coordinator.intake.timeline import StepRow, Timeline
 from coordinator.settings.policy import Policy
 from lockstep.contracts import topics
@@ -48,7 +48,7 @@ CASES = (("healthy", False, False), ("1 % slow", True, False), ("all columns", F
 STEPS = 48
 WARM_UP_STEPS = 28  # noise is learnt and the slow ranks are named
 FAULT_STEP = 22
-_GATHERED = GATHER_RECORDS // RANKS_PER_NODE  # messages
+_GATHERED = COALESCED_RECORDS // RANKS_PER_NODE  # messages
 _NS = 1_000_000_000
 _OTHER_COLUMNS = (
     *("gc_count", "gc_full_count", "forward_ns", "backward_ns", "optimizer_ns", "cpu_ns", "samples", "model_flops"),

@@ -1,7 +1,7 @@
 """The coordinator as a whole: who runs, and in which order it starts and ends.
 
 One event loop, one task group. Judging is done where messages arrive: a step of 10,240 ranks takes 2 ms, less than
-handing its arrays to a thread and back would be worth. Step batches wait for each other for a moment (`gathering.py`).
+handing its arrays to a thread and back would be worth. Step batches wait for each other for a moment (`coalescer.py`).
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from coordinator.bus import Bus
 from coordinator.decide.memory import RunMemory
 from coordinator.detect.scope import is_watched
 from coordinator.effects import Effects
-from coordinator.intake.gathering import Gathering
+from coordinator.intake.coalescer import BatchCoalescer
 from coordinator.record.journal import Start
 from coordinator.record.recorder import Recorder
 from coordinator.runs import Runs
@@ -86,7 +86,7 @@ class Coordinator:
         self._specs = Specs(self._control.specs, await asyncio.to_thread(store.load_specifications))
         self._runs.expect(self._specs.of, await asyncio.to_thread(store.load_windows))
         self._bus = Bus(self.config, self._on_message)
-        self._gathering = Gathering(self._take_batches)
+        self._coalescer = BatchCoalescer(self._take_batches)
         self._effects = Effects(self._runs, self._bus, store, self._spawn, time.time)
         changing = asyncio.Lock()
         self._reloader = Reloader(
@@ -114,7 +114,7 @@ class Coordinator:
             bus_stop = asyncio.Event()
             async with asyncio.TaskGroup() as self._group:
                 self._spawn(self._bus.run(bus_stop), "bus")
-                self._spawn(self._gathering.keep_taking(), "gathering")
+                self._spawn(self._coalescer.run(), "coalescer")
                 self._spawn(self._tick(), "tick")
                 self._spawn(self._effects.keep_writing(), "store writer")
                 if self._recorder is not None:
@@ -144,10 +144,10 @@ class Coordinator:
         bus = {task for task in self._tasks if task.get_name() == "bus"}
         if bus:
             await asyncio.wait(bus, timeout=_CLOSE_S)
-        lasting = {task for task in self._tasks if task.get_name() in ("gathering", "tick", "store writer")}
+        lasting = {task for task in self._tasks if task.get_name() in ("coalescer", "tick", "store writer")}
         for task in lasting:
             task.cancel()
-        self._gathering.take()
+        self._coalescer.flush()
         recording = {task for task in self._tasks if task.get_name() == "recorder"}
         passing = self._tasks - lasting - recording
         if passing:
@@ -177,10 +177,10 @@ class Coordinator:
 
     def _on_message(self, message: Message) -> None:
         if isinstance(message, StepBatch):
-            self._gathering.add(message)
+            self._coalescer.add(message)
             return
         if self._runs.is_news(message):
-            self._gathering.take()
+            self._coalescer.flush()
         try:
             orders = self._runs.take(message, time.time())
         except MalformedError as error:
@@ -199,7 +199,7 @@ class Coordinator:
 
     def on_tick(self, now_s: float) -> None:
         """Judge what has waited long enough and end what has run out of time."""
-        self._gathering.take()
+        self._coalescer.flush()
         self._effects.perform(self._runs.tick(now_s))
         self._effects.remember()
         self._process_families = self._process.read()

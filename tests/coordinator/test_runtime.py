@@ -7,7 +7,7 @@ import aiohttp
 import aiomqtt
 import pytest
 
-from coordinator.intake import gathering
+from coordinator.intake import coalescer
 from lockstep.contracts import topics
 from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.errors import ConfigError
@@ -90,7 +90,7 @@ async def test_from_records_to_the_function_over_a_real_broker(mosquitto, tmp_pa
 
 async def test_batches_wait_for_each_other_and_not_for_ever(monkeypatch):
     """A batch is not taken by itself; news of its run, and the end of the coordinator, do not overtake it."""
-    monkeypatch.setattr(gathering, "GATHER_S", 3600.0)
+    monkeypatch.setattr(coalescer, "COALESCE_S", 3600.0)
     now = time.time()
     async with running(broker_port=free_port()) as coordinator:
         coordinator._on_message(announce(0, 1, 2, 3, heartbeat_s=now))
