@@ -228,6 +228,7 @@ class Runs:
         run = self.by_name.pop(name, None)
         if run is not None:
             self._memories[name] = run.machine.memory()
+            run.timeline.drop_pending()
         self._lost_of_node.pop(name, None)
         self._windows.pop(name, None)
 
@@ -308,6 +309,7 @@ class Runs:
         run.reshape_is_due = False
         ranks = run.membership.ranks
         if not set(run.timeline.ranks.tolist()).issubset(ranks):  # a smaller world: nothing of the old one fits
+            run.timeline.drop_pending()
             run.timeline = Timeline(run.policy.timeline, self.rejected)
             run.generation = -1
         if run.timeline.know(ranks):

@@ -107,6 +107,21 @@ def test_a_smaller_world_is_followed():
     assert (run.machine.judgement.step, str(run.machine.state)) == (29, "healthy")
 
 
+def test_records_of_a_timeline_that_ends_are_counted():
+    """Those of a step that other ranks have not reported are late when the world shrinks, and when the run is dropped."""
+    watch = runs()
+    two_nodes(watch)
+    play(watch, FAULTY, 0, 5)
+    watch.take(FAULTY.batch(5, 6, ranks=(0, 1)), NOW + 5)
+    later = START_UNIX_S + 5000
+    watch.take(announce(0, 1, world=2, attempt=2, heartbeat_s=later), NOW + 5000)
+    assert watch.rejected["late"] == 2
+    half = generate(Scenario(degrees="dp=2", steps=1))
+    watch.take(half.batch(0, 1, ranks=(0,), start_s=later), NOW + 5001)
+    watch.forget("job")
+    assert watch.rejected == {"rank": 0, "late": 3, "duplicate": 0, "impossible": 0}
+
+
 def test_silence_is_noticed_by_the_tick():
     """Steps of a rank that died are judged after the grace period, and a run without steps is lost."""
     watch = runs()
