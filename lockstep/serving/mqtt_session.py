@@ -292,7 +292,6 @@ class MqttSession(asyncio.Protocol):
         if self._end_reason:
             return
         self._end_reason = reason
-        self._unwritten.clear()
         if self._timer is not None:
             self._timer.cancel()
         _wake(self._publishing)
