@@ -166,7 +166,7 @@ def _applied(sent: Sent) -> Membership:
 
 
 def _spent_ms(sent: Sent, beats: Sent) -> tuple[float, float, float, float]:
-    """Return ms to decode, to apply, to lay out, and of the heartbeats; each message is decoded by itself."""
+    """Return ms to decode, to apply, to lay out, and of the heartbeats; messages are decoded one at a time."""
 
     def decode() -> None:
         for each in sent:

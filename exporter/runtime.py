@@ -21,6 +21,7 @@ from exporter.counts import Counts
 from exporter.exposing.app import make_app
 from exporter.exposing.snapshot import NodeSnapshot, take_snapshot
 from exporter.host_watch import HostWatch, find_targets
+from exporter.reading.heartbeats import run_heartbeat
 from exporter.reading.positions import Positions
 from exporter.reading.rings import Reading, Rings
 from exporter.reading.silence import announcement, watch
@@ -32,7 +33,8 @@ from lockstep.contracts import topics
 from lockstep.contracts.codec import encode
 from lockstep.contracts.control import OrderAnswer, answer_to_json
 from lockstep.contracts.errors import ConfigError
-from lockstep.contracts.messages import ProfileAnswer, ProfileRequest, StepBatch, TraceSummary
+from lockstep.contracts.limits import ANNOUNCE_REFRESH_SECONDS
+from lockstep.contracts.messages import ProfileAnswer, ProfileRequest, RunHeartbeat, StepBatch, TraceSummary
 from lockstep.serving.fault_isolation import FaultIsolation, Guard
 from lockstep.serving.messaging import Broker
 from lockstep.serving.mqtt import MqttBroker
@@ -70,7 +72,7 @@ class Exporter:
         self._control = ControlWriter(self._on_control_failure)
         self._announced: dict[str, int] = {}  # run -> revision of its track that was announced last
         self._seen_requests: dict[tuple[str, int], int] = {}
-        self._due_ns = {"scan": 0, "batch": 0, "announce": 0}
+        self._due_ns = {"scan": 0, "batch": 0, "announce": 0, "refresh": 0}
         self._process = OwnProcess()
         self._process_families: ProcessFamilies = ()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -79,6 +81,7 @@ class Exporter:
             MqttBroker(config) if broker is None else broker,
             counts=self.counts,
             on_request=self._on_request,
+            heartbeats=self._heartbeats,
             jitter=random.Random(),  # noqa: S311  (spreads reconnections, guards nothing)
         )
         self._host_watch = HostWatch(lambda: find_targets(self._rings.runs.values()))
@@ -183,7 +186,10 @@ class Exporter:
         for run in self._rings.runs.values():
             with self._guard("run", run.name):
                 watch(run, now_ns)
-        self._announce(periodic=self._is_due("announce", now_ns, self.config.announce_seconds))
+        self._announce(
+            periodic=self._is_due("announce", now_ns, self.config.announce_seconds),
+            refresh=self._is_due("refresh", now_ns, ANNOUNCE_REFRESH_SECONDS),
+        )
         if self._batcher.is_full or self._is_due("batch", now_ns, self.config.batch_seconds):
             self._flush(unix_ns)
         self.snapshot = take_snapshot(
@@ -239,17 +245,27 @@ class Exporter:
             span_ns = (answer.start_ns, answer.end_ns)
             self._summariser.submit(TraceJob(run.name, run.directory, rank, answer.request_id, answer.steps, span_ns))
 
-    def _announce(self, *, periodic: bool) -> None:
-        """Announce the runs that changed; periodically all of them, ourselves, and that each has a control block."""
+    def _announce(self, *, periodic: bool, refresh: bool) -> None:
+        """Announce the runs that changed; periodically those that are silent, ourselves, and each control block.
+
+        Now and then all runs are announced again (`refresh`): a coordinator may have dropped one for want of room.
+        """
         for name, run in self._rings.runs.items():
             is_new = name not in self._announced
-            if periodic or self._announced.get(name) != run.revision:
+            is_changed = self._announced.get(name) != run.revision
+            if is_changed or refresh or (periodic and run.silence.is_told):
                 self._announced[name] = run.revision
                 self._send_state(run)
             if periodic or is_new:
                 self._control.submit(OrderJob(name, run.directory))
         if periodic:
             self._publisher.heartbeat()
+
+    def _heartbeats(self) -> list[RunHeartbeat]:
+        """Return the heartbeats of the ranks as they were announced last."""
+        now_ns = time.monotonic_ns()
+        runs = self._rings.runs.values()
+        return [run_heartbeat(run, now_ns) for run in runs if self._announced.get(run.name) == run.revision]
 
     def _send_state(self, run: RunTrack, *, last: bool = False) -> None:
         topic = topics.run_topic(run.name, topics.ANNOUNCE, self._node)

@@ -167,6 +167,8 @@ class Rings:
         run.quarantined = sum(self.isolation.is_quarantined(_RING, key, self._now_s) for key in keys)
         if len(run.ranks) > _TRACKS_MAX:
             run.ranks = {rank: track for rank, track in run.ranks.items() if track.ring is not None}
+            run.revision += 1
+        _mark_superseded(run)
 
     def _attach(self, run: RunTrack, rank: int, inode: int) -> None:
         try:
@@ -178,7 +180,7 @@ class Rings:
             return
         track = run.ranks.setdefault(rank, RankTrack(ring.header, ring))
         track.header, track.ring, track.state, track.groups = ring.header, ring, RUNNING, ()
-        track.facts, track.slots = None, ()
+        track.facts, track.slots, track.is_superseded, track.alive_ns = None, (), False, 0
         track.totals.begin_attempt()
         run.revision += 1
         self._resume(run, track, ring)
@@ -286,6 +288,30 @@ class Rings:
 
 def _key(path: Path, inode: int) -> str:
     return f"{path} inode {inode}"
+
+
+def _mark_superseded(run: RunTrack) -> None:
+    """Find the ranks that ended and whose place, the same local rank of the same host, another rank has taken.
+
+    An elastic restart gives ranks away to other nodes; the rings of before stay, and look like ranks that hang.
+    """
+    youngest: dict[tuple[str, int], int] = {}
+    for track in run.ranks.values():
+        place = track.header.hostname, track.header.local_rank
+        youngest[place] = max(youngest.get(place, 0), track.header.attempt)
+    for track in run.ranks.values():
+        is_older = track.header.attempt < youngest[track.header.hostname, track.header.local_rank]
+        if is_older and not track.is_superseded and _has_ended(track):
+            track.is_superseded = True
+            run.revision += 1
+
+
+def _has_ended(track: RankTrack) -> bool:
+    """Whether the rank's process is gone for certain."""
+    try:
+        return track.ring is None or track.ring.holder().is_gone
+    except (MalformedError, OSError):  # counted where the ring is read for its records
+        return False
 
 
 def _ring_files(directory: Path) -> dict[int, int]:

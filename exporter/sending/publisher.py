@@ -24,7 +24,7 @@ from lockstep.contracts import topics
 from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.delivery import FrameHeader, pack_frame
 from lockstep.contracts.errors import MalformedError
-from lockstep.contracts.messages import Acknowledgement, NodeAlive, ProfileRequest
+from lockstep.contracts.messages import Acknowledgement, NodeAlive, ProfileRequest, RunHeartbeat
 from lockstep.serving.messaging import Broker, BrokerError, PublishRefusedError, Session, Will, backoff_seconds
 
 _log = logging.getLogger(__name__)
@@ -58,6 +58,7 @@ class Publisher:
         *,
         counts: Counts,
         on_request: Callable[[ProfileRequest], None],
+        heartbeats: Callable[[], list[RunHeartbeat]],
         jitter: random.Random,
         unix_ns: Callable[[], int] = time.time_ns,
         clock_ns: Callable[[], int] = time.monotonic_ns,
@@ -71,6 +72,7 @@ class Publisher:
         self._drain_seconds = config.drain_seconds
         self._counts = counts
         self._on_request = on_request
+        self._heartbeats = heartbeats
         self._jitter = jitter
         self._unix_ns = unix_ns
         self._clock_ns = clock_ns
@@ -300,6 +302,7 @@ class Publisher:
                 stream_id=self.spool.stream_id,
                 address=self.address,
                 scheme=self.scheme,
+                runs=self._heartbeats() if alive else [],
             )
         )
 

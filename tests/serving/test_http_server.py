@@ -17,11 +17,15 @@ from aiohttp import web
 from lockstep.serving import http_server
 from lockstep.serving.http_server import Connections, Site
 from lockstep.serving.log_limit import LogLimit, RepeatFilter
-from tests.exporter.conftest import open_descriptors, until
+from tests.serving.sessions import until
 
 CERTIFICATES = Path(__file__).parent / "certificates"
 HALF = b"GET /metrics HTTP/1.1\r\nHost: a\r\nX-"
 LONG_S = 1000.0
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def server_context() -> ssl.SSLContext:
