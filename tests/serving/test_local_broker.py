@@ -70,7 +70,7 @@ async def test_a_session_that_ended_gets_no_retained_message():
     """Not even if it has just subscribed; and the broker keeps nothing of it."""
     broker, inbox = LocalBroker(), Inbox()
     async with connected(broker, "writer") as writer:
-        await writer.publish("a", b"", retain=True)
+        await writer.publish("a", b"kept", retain=True)
         async with connected(broker, "reader", inbox) as reader:
             await reader.subscribe(["#"])
         for _ in range(3):
