@@ -189,8 +189,8 @@ class MqttSession(asyncio.Protocol):
             "retained messages": packet.retain_available,
             "wildcard subscriptions": packet.wildcard_subscription_available,
         }
-        for what, is_there in needs.items():
-            if not is_there:
+        for what, is_supported in needs.items():
+            if not is_supported:
                 self._end(f"does not support {what}, which Lockstep needs")
                 return
         self._handlers = {
