@@ -111,7 +111,7 @@ def _read(packet: memoryview) -> Packet:
         return PubAck(int.from_bytes(packet[2:4]), packet[4] if len(packet) > _PUBACK_BYTES else 0)
     try:
         return mqtt5.read(packet)[0]
-    except (ValueError, IndexError) as error:
+    except ValueError as error:
         what = str(error)
     except BaseException as error:
         if type(error).__name__ != "PanicException":

@@ -189,8 +189,8 @@ class MqttSession(asyncio.Protocol):
             "retained messages": packet.retain_available,
             "wildcard subscriptions": packet.wildcard_subscription_available,
         }
-        for what, is_there in needs.items():
-            if not is_there:
+        for what, is_supported in needs.items():
+            if not is_supported:
                 self._end(f"does not support {what}, which Lockstep needs")
                 return
         self._handlers = {
@@ -292,7 +292,6 @@ class MqttSession(asyncio.Protocol):
         if self._end_reason:
             return
         self._end_reason = reason
-        self._unwritten.clear()
         if self._timer is not None:
             self._timer.cancel()
         _wake(self._publishing)

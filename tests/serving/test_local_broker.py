@@ -66,6 +66,19 @@ async def test_a_session_that_ended_gets_nothing_more():
     assert inbox.messages == []
 
 
+async def test_a_session_that_ended_gets_no_retained_message():
+    """Not even if it has just subscribed; and the broker keeps nothing of it."""
+    broker, inbox = LocalBroker(), Inbox()
+    async with connected(broker, "writer") as writer:
+        await writer.publish("a", b"kept", retain=True)
+        async with connected(broker, "reader", inbox) as reader:
+            await reader.subscribe(["#"])
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert inbox.messages == []
+        assert list(broker._sessions) == ["writer"]
+
+
 async def test_brokers_know_nothing_of_each_other():
     """Two machines' worth of services in one process, as tests have them."""
     inbox = Inbox()
