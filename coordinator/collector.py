@@ -62,6 +62,7 @@ def _service_rows(snapshot: "Snapshot") -> list[tuple[str, list[Row]]]:
     return [
         (f"{p}messages_received_total", [((k,), float(v)) for k, v in snapshot.messages_received.items()]),
         (f"{p}messages_rejected_total", [((k,), float(v)) for k, v in snapshot.messages_rejected.items()]),
+        (f"{p}announcements_refused_total", [((k,), float(v)) for k, v in snapshot.announcements_refused.items()]),
         (f"{p}records_rejected_total", [((k,), float(v)) for k, v in snapshot.records_rejected.items()]),
         (f"{p}records_lost_total", [((), float(snapshot.records_lost))]),
         (f"{p}records_recorded_total", [((k,), float(v)) for k, v in snapshot.records_recorded.items()]),

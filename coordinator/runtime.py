@@ -223,6 +223,7 @@ class Coordinator:
             ),
             messages_received=dict(self._bus.counts.received),
             messages_rejected=dict(self._bus.counts.rejected),
+            announcements_refused=dict(runs.refusals.counts),
             records_rejected=dict(runs.rejected),
             records_lost=runs.records_lost,
             is_connected=self._bus.connected.is_set(),
