@@ -1,11 +1,14 @@
 """Which announcements become runs, which nodes and ranks they may have, and what heartbeats change."""
 
+import json
 import logging
 import tracemalloc
 
 import pytest
 
 from coordinator.decide.memory import RunMemory
+from coordinator.record.journal import Entry, JournalWriter, is_kept, read_entry, time_ns_of
+from coordinator.record.rerun import rerun
 from coordinator.runs import Runs
 from coordinator.settings.config import CoordinatorConfig
 from coordinator.settings.policy import Policy
@@ -161,6 +164,24 @@ def test_a_heartbeat_moves_a_rank_to_the_node_that_restarted_it():
     beat(watch, "n1", [again] * 4, now=NOW + 110)
     assert set(run.membership.nodes.values()) == {"n1"}
     assert run.timeline.generation == 1
+
+
+def test_a_recording_moves_ranks_as_the_live_coordinator_did():
+    """Announcements and heartbeats come back from the journal as they were, and give the same owners."""
+    writer, rows = JournalWriter(), []
+
+    class Tap:
+        def hear(self, what, now_s, run=""):
+            if is_kept(what):
+                rows.append(writer.write(Entry(len(rows), time_ns_of(now_s), what, run)))
+
+    live = Runs(CoordinatorConfig(), Policy(), {}, lambda: 0.0, Tap())
+    live.take(announce(0, 1, 2, 3), NOW)
+    live.take(announce(0, 1, node="n1", attempt=2, heartbeat_s=NOW), NOW)
+    beat(live, "n1", [NOW + 100] * 2, now=NOW + 100)
+    entries = [read_entry(json.loads(json.dumps(row)), where="test") for row in rows]
+    assert [entry.what for entry in entries if isinstance(entry.what, NodeAlive)]
+    assert rerun(entries).nodes["job"] == live.by_name["job"].membership.nodes == {0: "n1", 1: "n1", 2: "n0", 3: "n0"}
 
 
 def test_degrees_that_do_not_fit_are_one_line_a_minute(caplog):
