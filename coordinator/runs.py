@@ -370,9 +370,9 @@ class Runs:
         """Follow what a message changed in who there is."""
         run.timeline.restart_ranks({info.rank: info.attempt for info in change.restarted})
         run.reshape_is_due |= change.is_reshaped
-        if run.reshape_is_due and (run.topology is None or run.membership.is_complete or _is_small(run)):
+        if run.reshape_is_due and (run.topology is None or change.is_completed or _is_small(run)):
             return self._reshape(run, now_s) + self._judge_ready(run, now_s)
-        ended = self._announce(run, now_s) if run.membership.is_finished and not run.reshape_is_due else []
+        ended = self._announce(run, now_s) if change.is_finished and not run.reshape_is_due else []
         return ended + self._judge_ready(run, now_s)
 
     def _announce(self, run: Run, now_s: float) -> Orders:
@@ -390,8 +390,9 @@ class Runs:
     def _reshape(self, run: Run, now_s: float) -> Orders:
         """Follow the announced ranks and groups; what detectors remember of another shape is of no use.
 
-        Of thousands of nodes that announce themselves within seconds, each would move all that is known of the others:
-        a large job is followed when it is complete, else once for all nodes that came before a message or a tick.
+        Of thousands of nodes that announce themselves within seconds, and their groups later, each would move all that
+        is known of the others: a large job is followed when it becomes complete, else once for all nodes that came
+        before step batches or a tick.
         """
         run.reshape_is_due = False
         ranks = run.membership.ranks

@@ -130,9 +130,11 @@ _COMPLETE = Row(
                 ),
                 timeseries(
                     "Messages refused",
-                    "Malformed input per second: messages at the coordinator, and what exporters read on their nodes.",
+                    "Refused input per second: malformed messages, announcements of too much or of another node's "
+                    "ranks, and what exporters read on their nodes.",
                     "suffix: messages/s",
                     _rates("lockstep_coordinator_messages_rejected_total", "reason"),
+                    _rates("lockstep_coordinator_announcements_refused_total", "reason"),
                     _rates("lockstep_exporter_inputs_rejected_total", "input"),
                 ),
                 timeseries(

@@ -36,10 +36,15 @@ REPLICA_KINDS = ("tp", "cp", "pp")
 
 @dataclass(slots=True)
 class MembershipChange:
-    """What a message changed: ranks that began another attempt, and whether the run's shape is another one."""
+    """What a message changed: ranks that began another attempt, and whether the run's shape is another one.
+
+    `is_completed`, `is_finished`: with it, the last rank of the world was announced, or ended well.
+    """
 
     restarted: "list[RankInfo]" = field(default_factory=list)
     is_reshaped: bool = False
+    is_completed: bool = False
+    is_finished: bool = False
 
 
 class _Node(NamedTuple):
@@ -116,6 +121,7 @@ class Membership:
         self._elected_world = 0
         self._messages_since_count = 0
         self._vouched_world = 0
+        self._standing = (False, False)
 
     def apply_announcement(self, announcement: "NodeAnnouncement", now_s: float) -> MembershipChange:
         """Replace what one node has announced; costs what the node's own ranks and groups cost.
@@ -148,8 +154,7 @@ class Membership:
         for rank in set(former.ranks) - set(ranks):
             self._drop_claim(rank, name)
             self._settle(rank, change)
-        self._elect(change)
-        return change
+        return self._concluded(change)
 
     def apply_heartbeat(self, node: str, heartbeat: "RunHeartbeat", now_s: float) -> MembershipChange:
         """Note which ranks of a node live; without effect where it is of another announcement than the last one."""
@@ -166,8 +171,7 @@ class Membership:
                 claim = self._claims[rank][node]
                 self._claims[rank][node] = _Claim(claim.info, claim.sign.beaten(alive_unix_ns, now_s))
                 self._settle(rank, change)
-        self._elect(change)
-        return change
+        return self._concluded(change)
 
     def has_node(self, node: str) -> bool:
         """Whether a node has announced this run."""
@@ -288,6 +292,15 @@ class Membership:
         )
         if refused and group_ids != former.groups:
             self.refusals.add(GROUP, f"{refused} groups of run {self.run} by node {announcement.node}")
+
+    def _concluded(self, change: MembershipChange) -> MembershipChange:
+        """Return the change with what follows from it for the whole run."""
+        self._elect(change)
+        was_complete, was_finished = self._standing
+        self._standing = self.is_complete, self.is_finished
+        change.is_completed = self.is_complete and not was_complete
+        change.is_finished = self.is_finished and not was_finished
+        return change
 
     def _elect(self, change: MembershipChange) -> None:
         """Find the size of the world again, where the ranks do not agree now and then only: that walks all of them."""
