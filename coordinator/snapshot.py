@@ -74,7 +74,14 @@ class Snapshot:
     messages_received: Mapping[str, int]
     messages_rejected: Mapping[str, int]
     records_rejected: Mapping[str, int]
-    records_lost: int
+    records_lost: Mapping[str, int]
+    records_judged: int
+    frames: Mapping[str, int]
+    frames_unsettled: int
+    faults: Mapping[tuple[str, str], int]
+    refused: Mapping[str, int]
+    leads: bool
+    peers: int
     is_connected: bool
     nodes_alive: int
     detections: int

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.limits import HEARTBEAT_SECONDS_MAX
 from lockstep.contracts.messages import ADDRESS
 from lockstep.contracts.metrics import LEVELS
 from lockstep.contracts.paths import DEFAULT_ROOT, check_name
@@ -18,7 +19,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "tick_seconds": (0.01, 10.0),
     "scan_seconds": (0.01, 60.0),
     "batch_seconds": (0.01, 60.0),
-    "announce_seconds": (0.1, 20.0),  # coordinators answer heartbeats: 30 s without an answer count as away
+    "announce_seconds": (0.1, HEARTBEAT_SECONDS_MAX),
     "drain_seconds": (0.0, 60.0),
     "spool_max_bytes": (64 << 10, 1 << 40),
     "coordinator_forget_seconds": (60.0, 7 * 86400.0),
@@ -60,7 +61,7 @@ class ExporterConfig(BrokerConfig):
     batch_seconds: float = 1.0
     """Time that step records are gathered before they are published."""
     announce_seconds: float = 10.0
-    """Time between two announcements of an unchanged run, and between two heartbeats of this exporter."""
+    """Time between two heartbeats of this exporter and its ranks; what ranks there are is announced when it changes."""
     drain_seconds: float = 2.0
     """Longest time at shutdown for sending what is spooled; the rest stays on disk."""
     spool_directory: str = "/var/tmp/lockstep-exporter"  # noqa: S108  (kept over reboots; ours alone, checked at open)

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import random
 import time
+from collections import Counter
 from pathlib import Path
 
 from aiohttp import web
@@ -20,6 +21,7 @@ from exporter.counts import Counts
 from exporter.exposing.app import make_app
 from exporter.exposing.snapshot import NodeSnapshot, take_snapshot
 from exporter.host_watch import HostWatch, find_targets
+from exporter.reading.heartbeats import run_heartbeat
 from exporter.reading.positions import Positions
 from exporter.reading.rings import Reading, Rings
 from exporter.reading.silence import announcement, watch
@@ -31,7 +33,9 @@ from lockstep.contracts import topics
 from lockstep.contracts.codec import encode
 from lockstep.contracts.control import OrderAnswer, answer_to_json
 from lockstep.contracts.errors import ConfigError
-from lockstep.contracts.messages import ProfileAnswer, ProfileRequest, StepBatch, TraceSummary
+from lockstep.contracts.limits import ANNOUNCE_REFRESH_SECONDS
+from lockstep.contracts.messages import ProfileAnswer, ProfileRequest, RunHeartbeat, StepBatch, TraceSummary
+from lockstep.serving.fault_isolation import FaultIsolation, Guard
 from lockstep.serving.messaging import Broker
 from lockstep.serving.mqtt import MqttBroker
 from lockstep.serving.process import OwnProcess, ProcessFamilies
@@ -41,6 +45,7 @@ _log = logging.getLogger(__name__)
 
 _SECOND_NS = 10**9
 _CLOSE_S = 5.0  # for a step of the shutdown that has no limit of its own
+_QUARANTINE_S = 60.0  # of requests for a run that failed three times in a row
 
 
 class Exporter:
@@ -59,6 +64,7 @@ class Exporter:
         self._node = config.node_name
         self._positions: Positions = {}  # as saved last; rings that an earlier process read go on from there
         self._positions_path = Path(config.spool_directory) / "positions.json"
+        self._isolation = FaultIsolation(("run", "message", "trace"), quarantine_s=_QUARANTINE_S)
         self._term_path = Path(config.spool_directory) / "term.json"
         self._rings = Rings(Path(config.root), self.counts, self._positions)
         self._batcher = Batcher(self._node)
@@ -66,7 +72,7 @@ class Exporter:
         self._control = ControlWriter(self._on_control_failure)
         self._announced: dict[str, int] = {}  # run -> revision of its track that was announced last
         self._seen_requests: dict[tuple[str, int], int] = {}
-        self._due_ns = {"scan": 0, "batch": 0, "announce": 0}
+        self._due_ns = {"scan": 0, "batch": 0, "announce": 0, "refresh": 0}
         self._process = OwnProcess()
         self._process_families: ProcessFamilies = ()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -75,12 +81,14 @@ class Exporter:
             MqttBroker(config) if broker is None else broker,
             counts=self.counts,
             on_request=self._on_request,
+            heartbeats=self._heartbeats,
             jitter=random.Random(),  # noqa: S311  (spreads reconnections, guards nothing)
         )
         self._host_watch = HostWatch(lambda: find_targets(self._rings.runs.values()))
         self._summariser = Summariser(
             config,
             counts=self.counts,
+            isolation=self._isolation,
             on_summary=self._on_summary,
             running_id=self._captures.running_id,
             host_watch=self._host_watch,
@@ -119,8 +127,7 @@ class Exporter:
         await runner.setup()
         where = f"{self.config.http_host}:{self.config.http_port}"
         try:
-            site = web.TCPSite(runner, self.config.http_host, self.config.http_port, ssl_context=guard.context)
-            await site.start()
+            await guard.site(runner, self.config.http_host, self.config.http_port).start()
         except OSError as error:
             await runner.cleanup()
             raise ConfigError(
@@ -173,11 +180,16 @@ class Exporter:
             self._rings.scan(now_ns)
             self._process_families = self._process.read()
         for reading in self._rings.read():
-            self._take_reading(reading)
+            with self._guard("run", reading.run.name):
+                self._take_reading(reading)
         self._forget_gone()
         for run in self._rings.runs.values():
-            watch(run, now_ns)
-        self._announce(periodic=self._is_due("announce", now_ns, self.config.announce_seconds))
+            with self._guard("run", run.name):
+                watch(run, now_ns)
+        self._announce(
+            periodic=self._is_due("announce", now_ns, self.config.announce_seconds),
+            refresh=self._is_due("refresh", now_ns, ANNOUNCE_REFRESH_SECONDS),
+        )
         if self._batcher.is_full or self._is_due("batch", now_ns, self.config.batch_seconds):
             self._flush(unix_ns)
         self.snapshot = take_snapshot(
@@ -186,12 +198,22 @@ class Exporter:
             now_ns=now_ns,
             unix_ns=unix_ns,
             stale_ns=round(self.config.rank_stale_seconds * _SECOND_NS),
+            rings_quarantined=self._rings.quarantined,
+            dropped=self._dropped(),
             delivery=self._publisher.status(),
             tick_duration_ns=time.monotonic_ns() - begin_ns,
             load=self._host_watch.node,
             hosts=self._host_watch.totals(),
             process=self._process_families,
         )
+
+    def _dropped(self) -> Counter[str]:
+        dropped = self._isolation.outcomes()
+        dropped.update(self._rings.isolation.outcomes())
+        return dropped
+
+    def _guard(self, kind: str, key: str) -> Guard:
+        return self._isolation.guard(kind, key, time.monotonic())
 
     def _is_due(self, what: str, now_ns: int, every_seconds: float) -> bool:
         if now_ns < self._due_ns[what]:
@@ -223,11 +245,15 @@ class Exporter:
             span_ns = (answer.start_ns, answer.end_ns)
             self._summariser.submit(TraceJob(run.name, run.directory, rank, answer.request_id, answer.steps, span_ns))
 
-    def _announce(self, *, periodic: bool) -> None:
-        """Announce the runs that changed; periodically all of them, ourselves, and that each has a control block."""
+    def _announce(self, *, periodic: bool, refresh: bool) -> None:
+        """Announce the runs that changed; periodically those that are silent, ourselves, and each control block.
+
+        Now and then all runs are announced again (`refresh`): a coordinator may have dropped one for want of room.
+        """
         for name, run in self._rings.runs.items():
             is_new = name not in self._announced
-            if periodic or self._announced.get(name) != run.revision:
+            is_changed = self._announced.get(name) != run.revision
+            if is_changed or refresh or (periodic and run.silence.is_told):
                 self._announced[name] = run.revision
                 self._send_state(run)
             if periodic or is_new:
@@ -235,9 +261,16 @@ class Exporter:
         if periodic:
             self._publisher.heartbeat()
 
+    def _heartbeats(self) -> list[RunHeartbeat]:
+        """Return the heartbeats of the ranks as they were announced last."""
+        now_ns = time.monotonic_ns()
+        runs = self._rings.runs.values()
+        return [run_heartbeat(run, now_ns) for run in runs if self._announced.get(run.name) == run.revision]
+
     def _send_state(self, run: RunTrack, *, last: bool = False) -> None:
         topic = topics.run_topic(run.name, topics.ANNOUNCE, self._node)
-        self._publisher.state(topic, encode(announcement(run, self._node)), last=last)
+        with self._guard("run", run.name):
+            self._publisher.state(topic, encode(announcement(run, self._node)), last=last)
 
     def _forget_gone(self) -> None:
         """Announce runs that vanished a last time: what is left of them is the ranks that finished."""
@@ -258,12 +291,20 @@ class Exporter:
             self._positions.update(positions)
 
     def _put(self, channel: str, message: StepBatch | ProfileAnswer | TraceSummary, records: int = 0) -> None:
-        self._publisher.put(topics.run_topic(message.run, channel, self._node), encode(message), records)
+        with self._guard("run", message.run):
+            self._publisher.put(topics.run_topic(message.run, channel, self._node), encode(message), records)
+            return
+        self.counts.lost["spool"] += records
 
     def _send_answer(self, run: str, rank: int, answer: OrderAnswer) -> None:
         self._put(topics.ANSWER, ProfileAnswer(run=run, node=self._node, rank=rank, **answer_to_json(answer)))
 
     def _on_request(self, request: ProfileRequest) -> None:
+        if self._isolation.admits("message", request.run, time.monotonic()):
+            with self._guard("message", request.run):
+                self._take_request(request)
+
+    def _take_request(self, request: ProfileRequest) -> None:
         now_ns = time.monotonic_ns()
         run = self._rings.runs.get(request.run)
         ranks = None

@@ -1,5 +1,6 @@
 """What a coordinator can be told, checked once before anything starts."""
 
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from coordinator.settings.specs import read_specs
 from coordinator.settings.thresholds import apply, catalogue, check_order, check_values
 from lockstep.contracts.domains import DEFAULT_ORDER, parse_degrees
 from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.paths import check_name
 from lockstep.contracts.records import DOMAIN_KINDS
 from lockstep.serving.broker import BrokerConfig, check_broker
 
@@ -55,6 +57,8 @@ LIVE_KEYS = frozenset(
 class CoordinatorConfig(BrokerConfig):
     """Everything one coordinator can be told; `validate` before use. Plain types only: files and flags can say them."""
 
+    name: str = ""
+    """Name of this coordinator on the bus, which lasts over restarts; empty: the host name and `http_port`."""
     # All interfaces: a Prometheus on another machine is the purpose, and changes over HTTP need a token.
     http_host: str = "0.0.0.0"  # noqa: S104
     """Address that the HTTP server binds."""
@@ -107,6 +111,11 @@ class CoordinatorConfig(BrokerConfig):
     profiles_per_run: int = Policy().profile.per_run
     """Captures of a run in all."""
 
+    @property
+    def coordinator_name(self) -> str:
+        """Name of this coordinator on the bus."""
+        return self.name or f"{socket.gethostname()}-{self.http_port}"
+
     def validate(self) -> None:
         """Check every value that can be checked without opening anything but the token.
 
@@ -122,6 +131,7 @@ class CoordinatorConfig(BrokerConfig):
         if not self.http_host:
             raise ConfigError("http_host: got '', expected a host name or address")
         check_broker(self)
+        check_name(self.coordinator_name, "name")
         self._check_names()
         parse_degrees(self.domains, where="domains")
         if sorted(self.order.split("-")) != sorted(DOMAIN_KINDS[:-1]):

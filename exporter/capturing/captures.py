@@ -7,11 +7,10 @@ decided once, by its id; the second is refused, because its term is over.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
-from lockstep.contracts.control import NEXT_STEP, ProfileOrder, order_from_json, order_to_json
+from lockstep.contracts.control import ProfileOrder, order_from_json, order_to_json
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import ProfileRequest
 
-_ID_LIMIT = 1 << 63  # an id becomes a part of a file name and travels as an integer of other languages
 _TERMINAL = ("done", "refused")
 _REQUESTS_MAX = 256  # requests remembered; an incident takes a handful
 
@@ -122,8 +121,4 @@ def _order(request: ProfileRequest, ranks: list[int]) -> ProfileOrder:
     """Return the order for `ranks`, checked as the ranks will check it."""
     values = {f.name: getattr(request, f.name) for f in fields(ProfileOrder) if f.name != "ranks"}
     order = ProfileOrder(ranks=sorted(set(ranks)), **values)
-    if not 0 <= order.request_id < _ID_LIMIT:
-        raise MalformedError("request_id", where="profile request", got=order.request_id, expected="0 to 2^63 - 1")
-    if not NEXT_STEP <= order.first_step < _ID_LIMIT:
-        raise MalformedError("first_step", where="profile request", got=order.first_step, expected="-1 to 2^63 - 1")
     return order_from_json(order_to_json(order), where="profile request")

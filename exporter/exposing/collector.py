@@ -64,6 +64,8 @@ _OF_HOST: dict[str, Callable[[HostTotals], float | None]] = {
 _OF_NODE: dict[str, Callable[[NodeSnapshot], float | Mapping[str, int] | None]] = {
     _P + "records_lost_total": lambda node: node.lost,
     _P + "inputs_rejected_total": lambda node: node.rejected,
+    _P + "inputs_dropped_total": lambda node: node.dropped,
+    _P + "rings_quarantined": lambda node: node.rings_quarantined,
     _P + "ranks_omitted": lambda node: node.ranks_omitted,
     _P + "mqtt_connected": lambda node: node.delivery.connected,
     _P + "messages_published_total": lambda node: node.delivery.published,

@@ -12,9 +12,11 @@ from exporter.host_watch import HostTotals, NodeLoad
 from exporter.reading.rings import Rings
 from exporter.reading.tracks import RankTrack, RunTrack
 from lockstep.contracts.facts import RankFacts
+from lockstep.serving.fault_isolation import OUTCOMES
 from lockstep.serving.process import ProcessFamilies
 
 _UNKNOWN = NodeLoad()
+_NONE_DROPPED: Mapping[str, int] = MappingProxyType(dict.fromkeys(OUTCOMES, 0))
 _NO_HOSTS: Mapping[tuple[str, int], HostTotals] = MappingProxyType({})
 
 
@@ -64,6 +66,8 @@ class NodeSnapshot:
     delivery: DeliveryStatus
     tick_duration_ns: int
     load: NodeLoad
+    rings_quarantined: int
+    dropped: Mapping[str, int]
     process: ProcessFamilies = ()
 
 
@@ -79,6 +83,8 @@ def take_snapshot(
     load: NodeLoad = _UNKNOWN,
     hosts: Mapping[tuple[str, int], HostTotals] = _NO_HOSTS,
     process: ProcessFamilies = (),
+    rings_quarantined: int = 0,
+    dropped: Mapping[str, int] = _NONE_DROPPED,
 ) -> NodeSnapshot:
     """Return the node as it is at `now_ns` (CLOCK_MONOTONIC); `hosts` by run and rank."""
     runs = (_view_run(run, run.shown(now_ns, stale_ns), hosts) for run in rings.runs.values())
@@ -93,6 +99,8 @@ def take_snapshot(
         delivery=delivery,
         tick_duration_ns=tick_duration_ns,
         load=load,
+        rings_quarantined=rings_quarantined,
+        dropped=dropped,
         process=process,
     )
 

@@ -62,25 +62,38 @@ def pack_ranks(ranks: Iterable[int]) -> list[list[int]]:
     return spans
 
 
-def unpack_ranks(spans: Sequence[Sequence[int]], *, where: str, limit: int = WORLD_SIZE_MAX) -> tuple[int, ...]:
-    """Return the ranks of `pack_ranks`.
+def count_members(spans: Sequence[Sequence[int]], *, where: str, limit: int = WORLD_SIZE_MAX) -> int:
+    """Return how many ranks the ranges of `pack_ranks` name, without making them: three integers can name a million.
 
     Raises
     ------
     MalformedError
         Not ranges, not ascending, or naming a rank outside 0 to `limit` - 1.
     """
-    ranks: list[int] = []
+    members, last = 0, -1
     for span in spans:
-        if len(span) != _SPAN_PARTS or not all(type(part) is int for part in span):
+        start, stop, step = span if len(span) == _SPAN_PARTS else (None, None, None)
+        if not (type(start) is type(stop) is type(step) is int):
             raise MalformedError("rank range", where=where, got=span, expected="[start, stop, step]")
-        start, stop, step = span
         if not (0 <= start < stop <= limit and step >= 1):
             raise MalformedError("rank range", where=where, got=span, expected=f"inside 0 to {limit - 1}, ascending")
-        if ranks and start <= ranks[-1]:
-            raise MalformedError("rank range", where=where, got=span, expected=f"to begin after {ranks[-1]}")
-        ranks.extend(range(start, stop, step))
-    return tuple(ranks)
+        if start <= last:
+            raise MalformedError("rank range", where=where, got=span, expected=f"to begin after {last}")
+        of_span = (stop - start + step - 1) // step
+        members, last = members + of_span, start + (of_span - 1) * step
+    return members
+
+
+def unpack_ranks(spans: Sequence[Sequence[int]], *, where: str, limit: int = WORLD_SIZE_MAX) -> tuple[int, ...]:
+    """Return the ranks of `pack_ranks`.
+
+    Raises
+    ------
+    MalformedError
+        As `count_members`.
+    """
+    count_members(spans, where=where, limit=limit)
+    return tuple(rank for span in spans for rank in range(*span))
 
 
 def parse_degrees(text: str, *, where: str) -> dict[str, int]:

@@ -245,6 +245,19 @@ MEASURED: tuple[Metric, ...] = (
         values=("ring", "message", "acknowledgement", "request", "answer", "trace"),
     ),
     _exporter(
+        "lockstep_exporter_inputs_dropped_total",
+        "counter",
+        "Inputs dropped at the failure boundary, so that nothing else was: refused for what they hold, failed by a bug "
+        "of the exporter, or in quarantine after several failures in a row.",
+        "outcome",
+        values=("refused", "failed", "quarantined"),
+    ),
+    _exporter(
+        "lockstep_exporter_rings_quarantined",
+        "gauge",
+        "Rings left alone until their file is replaced, because reading them failed again and again.",
+    ),
+    _exporter(
         "lockstep_exporter_ranks_omitted",
         "gauge",
         "Ranks found on this node beyond the limits, not exported.",

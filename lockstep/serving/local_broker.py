@@ -1,18 +1,20 @@
 """A broker inside one process: what `Broker` promises, between the services of one event loop, without socket or port.
 
 Every message takes one way: `_route`, called by the event loop in the order in which messages were published. So no
-publisher runs inside another one's call, and each one's messages stay in order.
+publisher runs inside another one's call, and each one's messages stay in order. Topics and filters are those of MQTT,
+checked by mqtt5 as on the way to a real broker.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+import mqtt5
+
 from lockstep.serving.handler import MessageHandler
 from lockstep.serving.messaging import BrokerError, OnMessage, PublishRefusedError, Session, Will
 
 _WAITING_MAX_BYTES = 1 << 20  # sent and not delivered yet; as much as the write buffer of an MQTT session
-_TOPIC_MAX_BYTES = 65_535  # of MQTT
 
 
 class LocalBroker:
@@ -52,8 +54,10 @@ class LocalBroker:
         PublishRefusedError
             Nothing can be published on this topic.
         """
-        if not topic or len(topic.encode()) > _TOPIC_MAX_BYTES or any(sign in topic for sign in "+#\0"):
-            raise PublishRefusedError(topic, "topic name invalid", is_permanent=True)
+        try:
+            mqtt5.PublishPacket(topic, payload)
+        except ValueError as error:
+            raise PublishRefusedError(topic, str(error), is_permanent=True) from None
         self.waiting_bytes += len(topic) + len(payload)
         asyncio.get_running_loop().call_soon(self._route, topic, payload, retain, delivered)
 
@@ -103,10 +107,10 @@ class LocalSession:
         """See `Session`."""
         self._check()
         for pattern in filters:
-            if not is_filter(pattern):
-                raise BrokerError(
-                    f"broker in this process: refused the subscription to {pattern}: topic filter invalid"
-                )
+            try:
+                mqtt5.TopicFilter(pattern)
+            except ValueError as error:
+                raise BrokerError(f"broker in this process: subscription to {pattern!r:.200}: {error}") from None
         self.filters += filters
         self._broker.subscribe(self, filters)
 
@@ -154,13 +158,6 @@ class LocalSession:
     def _check(self) -> None:
         if self._end_reason:
             raise BrokerError(f"broker in this process: {self._end_reason}")
-
-
-def is_filter(pattern: str) -> bool:
-    """Return whether a topic filter follows MQTT: `+` is a whole level, `#` the last one."""
-    levels = pattern.split("/")
-    wild = [level for level in levels if "+" in level or "#" in level]
-    return bool(pattern) and all(level in ("+", "#") for level in wild) and "#" not in levels[:-1]
 
 
 def matches(pattern: str, topic: str) -> bool:

@@ -16,8 +16,18 @@ from tests.support.servers import free_port
 from tests.support.servers import mosquitto as run_mosquitto
 
 
-def announce(*ranks, world=4, run="job", node="n0", attempt=1, state="running", groups=None, heartbeat_s=START_UNIX_S):
-    """Return what a node says of `ranks` of a data-parallel job."""
+def announce(
+    *ranks,
+    world=4,
+    run="job",
+    node="n0",
+    attempt=1,
+    state="running",
+    groups=None,
+    heartbeat_s=START_UNIX_S,
+    revision=0,
+):
+    """Return what a node announces of `ranks` of a data-parallel job."""
     infos = [
         RankInfo(
             rank=rank,
@@ -31,7 +41,7 @@ def announce(*ranks, world=4, run="job", node="n0", attempt=1, state="running", 
         for rank in ranks
     ]
     groups = [GroupInfo(kind="dp", name="dp0", ranks=[[0, world, 1]])] if groups is None else groups
-    return NodeAnnouncement(run=run, node=node, ranks=infos, groups=groups)
+    return NodeAnnouncement(run=run, node=node, ranks=infos, groups=groups, revision=revision)
 
 
 def finding(rank=2, *, kind=SLOW_RANK, cause="compute", onset=60, ratio=0.5, seconds=0.05, ranks=None, **more):
@@ -88,11 +98,11 @@ def mosquitto(tmp_path: Path) -> Iterator[int]:
 
 
 @contextlib.asynccontextmanager
-async def running(*, reread=None, **settings):
+async def running(*, reread=None, broker=None, **settings):
     """Run a coordinator on free ports until the block ends; fail if it ends before."""
     config = CoordinatorConfig(**({"http_host": "127.0.0.1", "http_port": 0, "broker_port": free_port()} | settings))
     config.validate()
-    coordinator, stop = Coordinator(config, reread), asyncio.Event()
+    coordinator, stop = Coordinator(config, reread, broker), asyncio.Event()
     task = asyncio.create_task(coordinator.run(stop))
     started = asyncio.create_task(coordinator.started.wait())
     await asyncio.wait((task, started), return_when=asyncio.FIRST_COMPLETED)

@@ -3,8 +3,7 @@
 import asyncio
 import contextlib
 import os
-import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,8 @@ from tests.support.servers import mosquitto as run_mosquitto
 
 OFFSET_NS = 1_700_000_000_000_000_000
 MS = 1_000_000
+NOW_NS = 10**15
+"""CLOCK_MONOTONIC of the rings, unless a module overrides `clock_ns`: far from 0, whenever this machine booted."""
 
 
 def record(step: int, *, step_ns: int = 100 * MS, **values: int) -> list[int]:
@@ -48,9 +49,12 @@ def record(step: int, *, step_ns: int = 100 * MS, **values: int) -> list[int]:
 
 
 class FakeRing:
-    """Writes a ring file as the layout says, by pwrite, so that a test can cut the file under it."""
+    """Writes a ring file as the layout says, by pwrite, so that a test can cut the file under it.
 
-    def __init__(self, directory: Path, rank: int, **header: Any) -> None:
+    `now_ns` is its first heartbeat.
+    """
+
+    def __init__(self, directory: Path, rank: int, *, now_ns: int, **header: Any) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         values = {
             "rank": rank,
@@ -69,7 +73,7 @@ class FakeRing:
         self.file = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o660)
         os.posix_fallocate(self.file, 0, self.header.file_bytes)
         os.pwrite(self.file, layout.pack_header(self.header), 0)
-        self.word(layout.WORD_HEARTBEAT, time.monotonic_ns())
+        self.word(layout.WORD_HEARTBEAT, now_ns)
         self.word(layout.WORD_STATE, layout.STATE_RUNNING)
         temporary.rename(self.path)
         self._generations: dict[int, int] = {}
@@ -124,11 +128,17 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def make_ring(root: Path) -> Iterator[Any]:
+def clock_ns() -> Callable[[], int]:
+    """Return the clock of the rings' heartbeats; a module that runs a whole exporter overrides it with the machine's."""
+    return lambda: NOW_NS
+
+
+@pytest.fixture
+def make_ring(root: Path, clock_ns: Callable[[], int]) -> Iterator[Any]:
     rings: list[FakeRing] = []
 
     def make(rank: int = 0, run: str = "run-a", **header: Any) -> FakeRing:
-        rings.append(FakeRing(root / run, rank, **header))
+        rings.append(FakeRing(root / run, rank, now_ns=clock_ns(), **header))
         return rings[-1]
 
     yield make

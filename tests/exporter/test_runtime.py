@@ -5,12 +5,15 @@ import re
 import shutil
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 import pytest
 
+from exporter import runtime
+from exporter.capturing.captures import Captures
 from exporter.config import ExporterConfig
 from exporter.runtime import Exporter
 from lockstep.contracts import ring as layout
@@ -44,6 +47,12 @@ from tests.support.model_coordinator import coordinating
 from tests.support.servers import Mosquitto
 
 REQUEST = ProfileRequest(run="run-a", node="node-1", request_id=5, ranks=[0, 1], first_step=-1, steps=3)
+
+
+@pytest.fixture
+def clock_ns() -> Callable[[], int]:
+    """Return the machine's clock: the exporters of this file read it, too."""
+    return time.monotonic_ns
 
 
 def steps_of(coordinator, rank: int = 0) -> list[int]:
@@ -174,6 +183,7 @@ async def test_a_rank_becomes_stale_by_the_injected_time(config: ExporterConfig,
     exporter._publisher.close()
 
 
+@pytest.mark.smoke
 @pytest.mark.servers
 async def test_steps_reach_the_broker_in_wall_clock_time(root, tmp_path, make_ring, mosquitto: Mosquitto):
     """Every record of every rank arrives once, in order, and the run is announced before its first batch."""
@@ -446,3 +456,60 @@ async def test_a_ring_that_is_written_fast_is_read_completely(config: ExporterCo
     assert sum(exporter.counts.lost.values()) == 0
     exporter._rings.close()
     exporter._publisher.close()
+
+
+class SurpriseError(Exception):
+    """What nobody expects."""
+
+
+def surprise(*_, **__):
+    raise SurpriseError("surprise")
+
+
+def dropped(exporter: Exporter) -> dict[str, int]:
+    return dict(exporter._dropped())
+
+
+def test_a_surprise_in_a_request_costs_the_request(config: ExporterConfig, monkeypatch):
+    """Three of a run in a row, and its requests are left alone for a minute; those of others are taken."""
+    exporter = Exporter(config)
+    request = ProfileRequest(run="run-a", node="node-1", request_id=1, ranks=[0], first_step=1, steps=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Captures, "judge", surprise)
+        for _ in range(5):
+            exporter._on_request(request)
+    assert dropped(exporter) == {"refused": 0, "failed": 3, "quarantined": 2}
+    sent = []
+    monkeypatch.setattr(exporter, "_send_answer", lambda run, *_: sent.append(run))
+    exporter._on_request(request)
+    exporter._on_request(replace(request, run="run-b"))
+    assert sent == ["run-b"]
+
+
+def test_a_message_that_cannot_be_encoded_costs_its_records(config: ExporterConfig):
+    """They are counted as lost, and the exporter goes on."""
+    exporter = Exporter(config)
+    batch = StepBatch(run="run-a", node="node-1", sent_unix_ns=1 << 64, count=0, layout="rank", records=b"")
+    exporter._put(topics.STEPS, batch, 7)
+    assert exporter.counts.lost["spool"] == 7
+    assert dropped(exporter)["refused"] == 1
+
+
+def test_a_surprise_in_one_run_leaves_the_others_announced(config: ExporterConfig, make_ring, monkeypatch):
+    """Each run is announced by itself."""
+    make_ring(run="run-a")
+    make_ring(run="run-b")
+    exporter = Exporter(config)
+    exporter._rings.scan(0)
+    announced = []
+    monkeypatch.setattr(exporter._publisher, "state", lambda topic, *_, **__: announced.append(topic))
+    original = runtime.announcement
+
+    def raising(run, node):
+        return surprise() if run.name == "run-a" else original(run, node)
+
+    monkeypatch.setattr(runtime, "announcement", raising)
+    exporter._announce(periodic=False, refresh=False)
+    assert announced == [topics.run_topic("run-b", topics.ANNOUNCE, "node-1")]
+    assert dropped(exporter)["failed"] == 1
+    exporter._rings.close()

@@ -1,5 +1,4 @@
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from lockstep.contracts.metrics import BY_NAME, CATALOGUE, FLAGS, PHASES
 from lockstep.contracts.records import MISSING, Flag
 from lockstep.serving.exposition import render
 from lockstep.serving.process import OwnProcess
-from tests.exporter.conftest import OFFSET_NS, record
+from tests.exporter.conftest import NOW_NS, OFFSET_NS, record
 
 STALE_NS = 10**12
 OURS = {metric.name for metric in CATALOGUE if metric.source != "coordinator"}
@@ -44,12 +43,12 @@ class Node:
         self.rings = Rings(root, self.counts, {})
 
     def snapshot(self, **values: Any) -> NodeSnapshot:
-        self.rings.scan(time.monotonic_ns())
+        self.rings.scan(NOW_NS)
         self.rings.read()
         return take_snapshot(
             self.rings,
             self.counts,
-            now_ns=time.monotonic_ns(),
+            now_ns=NOW_NS,
             unix_ns=0,
             stale_ns=STALE_NS,
             delivery=DELIVERY,
@@ -297,7 +296,7 @@ def test_the_series_of_a_rank_that_ended_vanish(node: Node, make_ring):
     finished.state(layout.STATE_FINISHED)
     removed.path.unlink()
     assert {dict(labels).get("rank") for _, *labels in node.samples()} == {None, "1"}
-    silent.beat(time.monotonic_ns() - 2 * STALE_NS)
+    silent.beat(NOW_NS - 2 * STALE_NS)
     assert not [name for name in node.samples() if dict(name[1:]).get("run")]
 
 

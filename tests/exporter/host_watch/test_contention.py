@@ -124,6 +124,7 @@ def test_without_locks_a_ring_is_nobodys(root: Path, make_ring):
     rings.close()
 
 
+@pytest.mark.servers
 async def test_a_capture_brings_what_its_rank_met(
     config: ExporterConfig, trainer: subprocess.Popen[str], mosquitto: Mosquitto, core: int
 ):

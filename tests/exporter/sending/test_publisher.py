@@ -38,6 +38,7 @@ class Station:
             broker or MqttBroker(self.config),
             counts=self.counts,
             on_request=self.requests.append,
+            heartbeats=list,
             jitter=random.Random(1),
         )
         self.spool = self.publisher.spool
@@ -462,6 +463,7 @@ async def test_known_coordinators_are_remembered_over_a_restart(root, tmp_path):
             station.publisher._broker,
             counts=Counts(),
             on_request=lambda _: None,
+            heartbeats=list,
             jitter=random.Random(1),
             unix_ns=lambda: unix_ns,
             clock_ns=lambda: clock_ns,
@@ -483,6 +485,7 @@ async def test_reconnection_is_spread_and_capped(root, tmp_path):
             MqttBroker(config),
             counts=Counts(),
             on_request=lambda _: None,
+            heartbeats=list,
             jitter=random.Random(seed),
         )
         for seed in (1, 2)
