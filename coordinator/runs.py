@@ -159,7 +159,7 @@ class Runs:
 
     def _ingest(self, run: Run, batches: "Sequence[StepBatch]", receipts: "Sequence[Receipt]", now_s: float) -> Orders:
         orders = self._reshape(run, now_s) if run.reshape_is_due else []
-        tickets = run.timeline.ingest_all(batches, now_s)
+        tickets = run.timeline.ingest_all(batches, now_s, run.membership.owners)
         for receipt, ticket in zip(receipts, tickets, strict=bool(receipts)):
             receipt.wait_for(ticket)
         return orders

@@ -236,7 +236,7 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_coordinator_announcements_refused_total",
         "counter",
-        "Parts of announcements refused: a rank of another node, a group, run or node too many, degrees that do not fit.",
+        "Parts of announcements refused: the rank of another node, a group, run or node too many, misfit degrees.",
         "reason",
         values=REFUSED_REASONS,
     ),

@@ -509,7 +509,7 @@ def test_a_surprise_in_one_run_leaves_the_others_announced(config: ExporterConfi
         return surprise() if run.name == "run-a" else original(run, node)
 
     monkeypatch.setattr(runtime, "announcement", raising)
-    exporter._announce(periodic=False)
+    exporter._announce(periodic=False, refresh=False)
     assert announced == [topics.run_topic("run-b", topics.ANNOUNCE, "node-1")]
     assert dropped(exporter)["failed"] == 1
     exporter._rings.close()

@@ -75,6 +75,7 @@ class Delivery(RuleBasedStateMachine):
             NoBroker(),
             counts=Counts(),
             on_request=lambda _: None,
+            heartbeats=list,
             jitter=random.Random(1),
             unix_ns=lambda: 10**18 + self.now_ns,
             clock_ns=lambda: self.now_ns,
