@@ -15,7 +15,7 @@ class Refusals:
     """`counts` has every reason from the start and only grows."""
 
     def __init__(self) -> None:
-        self.counts: Counter[str] = Counter(dict.fromkeys(REFUSED_REASONS, 0))
+        self.counts: Counter[str] = Counter(dict.fromkeys(REFUSAL_REASONS, 0))
         self._logged: Counter[str] = Counter()
         self._latest: dict[str, str] = {}
         self._logged_s = float("-inf")
