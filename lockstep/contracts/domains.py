@@ -72,9 +72,9 @@ def count_members(spans: Sequence[Sequence[int]], *, where: str, limit: int = WO
     """
     members, last = 0, -1
     for span in spans:
-        if len(span) != _SPAN_PARTS or not all(type(part) is int for part in span):
+        start, stop, step = span if len(span) == _SPAN_PARTS else (None, None, None)
+        if not (type(start) is type(stop) is type(step) is int):
             raise MalformedError("rank range", where=where, got=span, expected="[start, stop, step]")
-        start, stop, step = span
         if not (0 <= start < stop <= limit and step >= 1):
             raise MalformedError("rank range", where=where, got=span, expected=f"inside 0 to {limit - 1}, ascending")
         if start <= last:
