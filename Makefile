@@ -4,24 +4,23 @@ VENV := .venv
 BIN := $(VENV)/bin
 SYSTEM_PACKAGES := prometheus prometheus-alertmanager mosquitto chromium victoria-metrics
 
-.PHONY: demo test check format generate bench bench-agent bench-detect bench-simulator accuracy accuracy-simulator clean
+.PHONY: demo test test-all check format generate bench bench-agent bench-detect bench-simulator accuracy accuracy-simulator clean
 .PHONY: bench-trace bench-localisation bench-intracard
 
 demo: $(VENV)/.demo
 	$(BIN)/lockstep demo
 
-# In three parts: what computes or waits for servers, what starts real ranks, and what judges real seconds, which has
-# the machine to itself. One process more than cores: servers are waited for.
-WORKERS := $(shell expr $$(nproc) + 1)
+# Everything that needs no server and no rank, and one smoke test of each real thing.
 test: $(VENV)/.dev system-packages
-	$(BIN)/pytest -m "not torch and not alone" --numprocesses $(WORKERS) --dist loadfile --durations 15
-	$(BIN)/pytest -m "torch and not alone" --numprocesses auto --dist loadfile --durations 15
-	$(BIN)/pytest -m alone --durations 15
+	$(BIN)/python -m tests.run quick
 
-# From fake nodes to the pager: part of `make test`. On VictoriaMetrics as well where its Debian package is installed.
+test-all: $(VENV)/.dev system-packages
+	$(BIN)/python -m tests.run all
+
+# From fake nodes to the pager: part of `make test-all`. On VictoriaMetrics as well where its Debian package is installed.
 .PHONY: test-live
 test-live: $(VENV)/.dev system-packages
-	$(BIN)/pytest tests/end_to_end/test_alert_loop.py tests/end_to_end/test_metrics_live.py
+	$(BIN)/pytest tests/end_to_end/test_alert_loop.py tests/end_to_end/test_alert_loop_victoria.py tests/end_to_end/test_metrics_live.py
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -39,6 +38,7 @@ generate: $(VENV)/.dev
 bench: bench-agent bench-detect bench-trace bench-localisation
 	$(BIN)/python -m benchmarks.exporter_cost
 	$(BIN)/python -m benchmarks.page_latency
+	$(BIN)/python -m benchmarks.broker_cost
 
 bench-agent: $(VENV)/.dev system-packages
 	$(BIN)/python -m benchmarks.agent_cost
@@ -65,6 +65,18 @@ bench-localisation: $(VENV)/.dev
 # CSC, ring and gloo between processes of this node; five minutes where two cores are shared with others.
 bench-intracard: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.intracard
+
+# Broker, coordinators and exporters killed 100 times under an open incident: every record is judged once. Fifteen
+# minutes; `python -m benchmarks.chaos --kills 10 --seed 3` for a look, the same seed for the same order of faults.
+.PHONY: chaos
+chaos: $(VENV)/.dev system-packages
+	$(BIN)/python -m benchmarks.chaos
+
+# 1,250 nodes of 8 ranks at one step a second for half an hour, then more nodes until the coordinator falls behind: 45
+# minutes, and 4 GB of memory for 12,500 nodes. `python -m benchmarks.soak --minutes 10` leaves the larger ones out.
+.PHONY: soak
+soak: $(VENV)/.dev system-packages
+	$(BIN)/python -m benchmarks.soak --ladder
 
 bench-simulator: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.simulator_cost

@@ -209,7 +209,8 @@ def _costs(site: Site) -> tuple[Recording, ...]:
     return (
         Recording(
             record="run:lockstep_run_lost_device_seconds:rate5m",
-            expr=_rate("lockstep_run_lost_device_seconds_total", run),
+            # max: both coordinators of a pair count the same seconds.
+            expr=f"max by ({run}) (rate(lockstep_run_lost_device_seconds_total[{WINDOW}]))",
             help="Device seconds lost per second: how many devices the run might as well not have.",
         ),
         Recording(

@@ -8,7 +8,19 @@ from typing import Any
 
 from aiohttp import web
 
-from coordinator.api import discovery, events, heatmap, incidents, pages, policy, profile, runs, specification, trace
+from coordinator.api import (
+    discovery,
+    events,
+    heatmap,
+    incidents,
+    pages,
+    policy,
+    profile,
+    runs,
+    specification,
+    streams,
+    trace,
+)
 from coordinator.api.kept import Kept, Work
 from coordinator.api.services import SERVICES, ApiError, Services
 from coordinator.collector import SnapshotCollector
@@ -47,6 +59,7 @@ def make_app(services: Services) -> web.Application:
             web.delete("/api/v1/runs/{run}/spec", specification.reset),
             web.get("/api/v1/events", events.listen),
             web.get("/api/v1/targets", discovery.list_targets),
+            web.get("/api/v1/streams", streams.show),
             web.get("/api/v1/incidents", incidents.list_incidents),
             web.get("/api/v1/incidents/{id}", incidents.show_incident),
             web.get("/api/v1/policy", policy.show_policy),

@@ -1,6 +1,7 @@
-"""The coordinator's side of MQTT: subscribe, decode, hand over; publish requests; come back when the broker does.
+"""The coordinator's side of the broker: frames and messages in, acknowledgements and capture requests out.
 
 What comes from the bus is hostile until decoded: anything else is counted by reason, logged once in a while, dropped.
+Frames are placed in their node's stream before they are decoded, so that one that cannot be decoded blocks nobody.
 """
 
 import asyncio
@@ -8,157 +9,226 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import aiomqtt
-
+from coordinator.intake.streams import SETTLED, Receipt, Streams, Verdict
+from coordinator.leadership import HEARTBEAT_S, Leadership
 from lockstep.contracts import topics
 from lockstep.contracts.codec import Message, decode_parsed, encode
+from lockstep.contracts.delivery import HEADER_BYTES, FrameHeader, unpack_frame
 from lockstep.contracts.errors import ContractVersionError, MalformedError
 from lockstep.contracts.limits import MESSAGE_MAX_BYTES
-from lockstep.serving.broker import backoff_seconds, client_options, heed_cancellation
+from lockstep.contracts.messages import Acknowledgement, CoordinatorAlive, NodeAlive, StepBatch
+from lockstep.contracts.metrics import LOST_REASONS
+from lockstep.serving.fault_isolation import FaultIsolation
+from lockstep.serving.log_limit import LogLimit
+from lockstep.serving.messaging import Broker, BrokerError, Session, Will, backoff_seconds
 
 if TYPE_CHECKING:
-    from coordinator.settings.config import CoordinatorConfig
     from lockstep.contracts.messages import ProfileRequest
 
 _log = logging.getLogger(__name__)
 
-CHANNELS = (topics.STEPS, topics.ANNOUNCE, topics.ANSWER, topics.SUMMARY, topics.ALIVE)
+CHANNELS = (*topics.SPOOLED_CHANNELS, topics.ANNOUNCE, topics.ALIVE, topics.COORDINATOR)
 REJECTION_REASONS = ("topic", "version", "malformed")
 _BACKOFF_FIRST_S = 0.2  # a broker that restarts is back within a second
 _BACKOFF_MAX_S = 15.0  # one scrape interval: nobody sees less than that
-_LOG_EVERY_S = 30.0
-_QUEUE_MESSAGES = 1000  # waiting for the loop; the broker holds back what is not taken
+_STABLE_S = 30.0  # a session that lasted as long was no failure: the next back-off begins anew
 _PUBLISH_TIMEOUT_S = 5.0
-_CONNECT_TIMEOUT_S = 5.0
-_PACKET_SPARE_BYTES = 64 << 10  # topic and properties beside the largest payload
+_PACKET_SPARE_BYTES = HEADER_BYTES + (64 << 10)  # topic and properties beside the largest payload
 
-OnMessage = Callable[[Message], None]
+MESSAGE = "message"
+"""What is isolated by node: taking one message."""
+QUARANTINE_S = 60.0
+"""Of a node whose messages failed three times in a row; it keeps meanwhile what it sends."""
+
+OnMessage = Callable[[Message, Receipt | None], None]
+"""Takes a message; with the receipt of its frame where it came on a spooled channel."""
 
 
 class BusCounts:
-    """Messages by channel and refusals by reason; every known label is there from the start."""
+    """Messages by channel, refusals and lost records by reason; every known label is there from the start."""
 
     def __init__(self) -> None:
         self.received: Counter[str] = Counter(dict.fromkeys(CHANNELS, 0))
         self.rejected: Counter[str] = Counter(dict.fromkeys(REJECTION_REASONS, 0))
-
-
-def take_payload(topic: str, payload: object, counts: BusCounts) -> Message | MalformedError:
-    """Decode what arrived on `topic` and count it; what cannot be used comes back as its error."""
-    try:
-        parsed = topics.parse_topic(topic)
-    except MalformedError as error:
-        counts.rejected["topic"] += 1
-        return error
-    if parsed.channel in counts.received:
-        counts.received[parsed.channel] += 1
-    try:
-        return decode_parsed(parsed, topic, payload if isinstance(payload, bytes) else b"")
-    except ContractVersionError as error:
-        counts.rejected["version"] += 1
-        return error
-    except MalformedError as error:
-        counts.rejected["malformed"] += 1
-        return error
+        self.lost: Counter[str] = Counter(dict.fromkeys(LOST_REASONS, 0))
 
 
 class Bus:
-    """One connection at a time. `on_message` is called on the event loop and must be quick.
+    """One session at a time. `on_message` is called on the event loop and must be quick.
 
-    `connected` is set while subscribed.
+    `connected` is set while subscribed; `now_s` is the wall clock.
     """
 
-    def __init__(self, config: "CoordinatorConfig", on_message: OnMessage) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        streams: Streams,
+        leadership: Leadership,
+        on_message: OnMessage,
+        now_s: Callable[[], float],
+    ) -> None:
         self.counts = BusCounts()
         self.connected = asyncio.Event()
-        self._config = config
+        self._broker = broker
+        self._streams = streams
+        self._leadership = leadership
         self._on_message = on_message
-        self._client: aiomqtt.Client | None = None
+        self._now_s = now_s
+        self._session: Session | None = None
         self._random = random.Random()  # noqa: S311  (spreads reconnections, guards nothing)
-        self._logged_s = float("-inf")
-        self._unlogged = 0
+        self._log = LogLimit(_log)
+        self.isolation = FaultIsolation((MESSAGE,), quarantine_s=QUARANTINE_S)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Stay connected until `stop` is set."""
+        clock = asyncio.get_running_loop().time
         failures = 0
         while not stop.is_set():
+            begin_s = clock()
             try:
-                async with self._connect() as client:
-                    failures = 0
-                    await self._receive(client, stop)
-            except (aiomqtt.MqttError, OSError) as error:
-                self._log(f"broker {self._config.broker_host}:{self._config.broker_port}: {error}")
+                await self._serve(stop)
+            except BrokerError as error:
+                failures = 1 if clock() - begin_s > _STABLE_S else failures + 1
+                self._log.warning("broker", self._now_s(), str(error))
             finally:
                 self.connected.clear()
-                self._client = None
-            heed_cancellation()
-            failures += 1
+                self._session = None
+                self._leadership.disconnected()
             wait_s = backoff_seconds(
                 failures, self._random.random(), first_seconds=_BACKOFF_FIRST_S, longest_seconds=_BACKOFF_MAX_S
             )
             await _wait(stop, wait_s)
-
-    def reject(self, error: MalformedError) -> None:
-        """Count a message that was well formed and still cannot be."""
-        self.counts.rejected["malformed"] += 1
-        self._log(f"message refused: {error}")
 
     async def publish_request(self, request: "ProfileRequest") -> None:
         """Publish a profile request, QoS 1.
 
         Raises
         ------
-        aiomqtt.MqttError
-            Not connected, or the broker did not acknowledge in time.
+        BrokerError
+            Not connected, or the broker refused it or did not acknowledge it in time.
         """
-        if self._client is None:
-            raise aiomqtt.MqttError("not connected to the broker")
+        if self._session is None:
+            raise BrokerError("not connected to the broker")
         topic = topics.run_topic(request.run, topics.REQUEST, request.node)
-        await self._client.publish(topic, encode(request), qos=1, timeout=_PUBLISH_TIMEOUT_S)
-        heed_cancellation()
-
-    def _connect(self) -> aiomqtt.Client:
-        return aiomqtt.Client(
-            **client_options(self._config, packet_max_bytes=MESSAGE_MAX_BYTES + _PACKET_SPARE_BYTES),
-            timeout=_CONNECT_TIMEOUT_S,
-            max_queued_incoming_messages=_QUEUE_MESSAGES,
-        )
-
-    async def _receive(self, client: aiomqtt.Client, stop: asyncio.Event) -> None:
-        self._client = client
-        await client.subscribe([(topic, 1) for topic in topics.coordinator_filters()])
-        heed_cancellation()
-        self.connected.set()
-        _log.info("connected to broker %s:%d", self._config.broker_host, self._config.broker_port)
-        receiver = asyncio.create_task(self._hand_over(client), name="bus receiver")
-        stopper = asyncio.create_task(stop.wait(), name="bus stopper")
         try:
-            await asyncio.wait((receiver, stopper), return_when=asyncio.FIRST_COMPLETED)
-            if receiver.done():
-                receiver.result()
-        finally:
-            for task in (receiver, stopper):
-                task.cancel()
-            await asyncio.gather(receiver, stopper, return_exceptions=True)
+            async with asyncio.timeout(_PUBLISH_TIMEOUT_S):
+                await self._session.publish(topic, encode(request))
+        except TimeoutError:
+            raise BrokerError(f"no acknowledgement within {_PUBLISH_TIMEOUT_S:g} s") from None
 
-    async def _hand_over(self, client: aiomqtt.Client) -> None:
-        async for message in client.messages:
-            taken = take_payload(str(message.topic), message.payload, self.counts)
-            if isinstance(taken, MalformedError):
-                self._log(f"message refused: {taken}")
-            else:
-                self._on_message(taken)
+    def acknowledge(self) -> None:
+        """Publish the acknowledgements that are due."""
+        if self._session is not None:
+            for acknowledgement in self._streams.acknowledgements():
+                self._send(acknowledgement)
 
-    def _log(self, text: str) -> None:
-        """Log at most once in a while: whoever sends one bad message sends thousands."""
-        now_s = asyncio.get_running_loop().time()
-        if now_s - self._logged_s < _LOG_EVERY_S:
-            self._unlogged += 1
+    def _send(self, acknowledgement: Acknowledgement | None) -> None:
+        """Publish an acknowledgement; one that is lost is made up for by the next heartbeat of its node."""
+        if acknowledgement is not None and self._session is not None:
+            with suppress(BrokerError):  # the session's own task reports why it ended
+                self._session.send(topics.node_topic(acknowledgement.node, topics.ACK), encode(acknowledgement))
+
+    async def _serve(self, stop: asyncio.Event) -> None:
+        name = self._leadership.name
+        will = Will(topic=topics.coordinator_topic(name), payload=self._heartbeat(alive=False))
+        connection = self._broker.connect(
+            client_id=f"lockstep-coordinator-{name}",
+            on_message=self._take,
+            packet_max_bytes=MESSAGE_MAX_BYTES + _PACKET_SPARE_BYTES,
+            will=will,
+        )
+        async with connection as session:
+            self._session = session
+            self._streams.forget_acknowledgements()
+            await session.subscribe(topics.coordinator_filters())
+            self._leadership.connected(self._now_s())
+            self.connected.set()
+            _log.info("connected to broker %s", self._broker.address)
+            closed = asyncio.create_task(session.wait_closed(), name="bus session")
+            stopped = asyncio.create_task(stop.wait(), name="bus stopper")
+            try:
+                while not stop.is_set():
+                    await session.publish(will.topic, self._heartbeat(), retain=True)
+                    await asyncio.wait((closed, stopped), timeout=HEARTBEAT_S, return_when=asyncio.FIRST_COMPLETED)
+                    if closed.done():
+                        closed.result()
+                await session.publish(will.topic, self._heartbeat(alive=False), retain=True)
+                await session.close()
+            finally:
+                for task in (closed, stopped):
+                    task.cancel()
+                await asyncio.gather(closed, stopped, return_exceptions=True)
+
+    def _heartbeat(self, *, alive: bool = True) -> bytes:
+        return encode(self._leadership.heartbeat(self._now_s(), alive=alive))
+
+    def _take(self, topic: str, payload: bytes) -> None:
+        try:
+            parsed = topics.parse_topic(topic)
+        except MalformedError as error:
+            self._refuse("topic", error)
             return
-        _log.warning("%s%s", text, f" (and {self._unlogged} more like it)" if self._unlogged else "")
-        self._logged_s, self._unlogged = now_s, 0
+        self.counts.received[parsed.channel] += 1
+        now_s = self._now_s()
+        if not self.isolation.admits(MESSAGE, parsed.node, now_s):
+            return
+        with self.isolation.guard(MESSAGE, parsed.node, now_s):
+            try:
+                if parsed.channel in topics.SPOOLED_CHANNELS:
+                    self._take_frame(parsed, topic, payload)
+                else:
+                    self._take_message(decode_parsed(parsed, topic, payload))
+            except MalformedError as error:
+                self._refuse("version" if isinstance(error, ContractVersionError) else "malformed", error)
+
+    def _take_frame(self, parsed: topics.Topic, topic: str, payload: bytes) -> None:
+        header, body = unpack_frame(payload, where=topic)
+        verdict, receipt = self._streams.take(parsed.node, header)
+        if receipt is None:
+            if verdict is Verdict.GAP:
+                self._send(self._streams.resend(parsed.node, self._now_s()))
+            return
+        if parsed.channel == topics.LOST:
+            self._lose(receipt, {"spool": header.records})
+            return
+        try:
+            message = decode_parsed(parsed, topic, body)
+            _check_count(message, header, topic)
+        except MalformedError:
+            self._lose(receipt, {"malformed": header.records})
+            raise
+        if isinstance(message, StepBatch):
+            self._lose(receipt, message.lost)
+            receipt.outcomes[SETTLED] = message.count
+            receipt.hold()
+        self._on_message(message, receipt)
+
+    def _lose(self, receipt: Receipt, records: dict[str, int]) -> None:
+        """Count records as lost, now for `/metrics`, and for the ledger when the frame is settled."""
+        receipt.outcomes = dict(records)
+        self.counts.lost.update(records)
+
+    def _take_message(self, message: Message) -> None:
+        if isinstance(message, CoordinatorAlive):
+            self._leadership.take(message, self._now_s())
+            return
+        if isinstance(message, NodeAlive) and message.alive:
+            self._send(self._streams.announce(message.node, message.stream_id))
+        self._on_message(message, None)
+
+    def _refuse(self, reason: str, error: MalformedError) -> None:
+        self.counts.rejected[reason] += 1
+        self._log.warning(reason, self._now_s(), f"message refused: {error}")
+
+
+def _check_count(message: Message, header: FrameHeader, where: str) -> None:
+    records = message.count if isinstance(message, StepBatch) else 0
+    if records != header.records or header.first != header.last:
+        raise MalformedError("records", where=where, got=header.records, expected=f"{records}, in one message")
 
 
 async def _wait(stop: asyncio.Event, seconds: float) -> None:

@@ -10,8 +10,6 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-import aiomqtt
-
 from coordinator.decide import events as ev
 from coordinator.decide.incidents import AdviceItem, Incident, Prediction
 from coordinator.expected.fitting import fit_model, predict_gain
@@ -19,11 +17,14 @@ from coordinator.expected.healthy import KeptWindow
 from lockstep.contracts.errors import LockstepError
 from lockstep.contracts.messages import ProfileRequest
 from lockstep.diagnosis import INSUFFICIENT, Diagnosis, explain
+from lockstep.serving.messaging import BrokerError
 
 if TYPE_CHECKING:
     from coordinator.bus import Bus
     from coordinator.decide.memory import RunMemory
     from coordinator.detect.findings import Judgement
+    from coordinator.intake.streams import Commit, Streams
+    from coordinator.leadership import Leadership
     from coordinator.runs import Orders, Run, Runs
     from coordinator.store import Store
 
@@ -46,15 +47,28 @@ class Spawn(Protocol):
 class Effects:
     """Performs what machines ask for. `now_s` is the wall clock; results are fed back on the event loop."""
 
-    def __init__(self, runs: "Runs", bus: "Bus", store: "Store", spawn: Spawn, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        runs: "Runs",
+        bus: "Bus",
+        store: "Store",
+        spawn: Spawn,
+        now_s: Callable[[], float],
+        *,
+        streams: "Streams",
+        leadership: "Leadership",
+    ) -> None:
         self._runs = runs
         self._bus = bus
+        self._streams = streams
+        self._leadership = leadership
         self._store = store
         self._spawn = spawn
         self._now_s = now_s
         self._incidents: dict[str, Incident] = {}
         self._memories: dict[str, RunMemory] = {}
         self._forgotten: set[str] = set()
+        self._commit: Commit | None = None
         self._remembered: dict[str, Judgement] = {}
         self._learnt_step: dict[str, int] = {}
         self._changed = asyncio.Event()
@@ -113,7 +127,11 @@ class Effects:
         self._changed.set()
 
     def remember(self, *, all_of_it: bool = False) -> None:
-        """Keep what runs know since the last call: of their machines each time, of their detectors now and then."""
+        """Keep what runs know since the last call: of their machines each time, of their detectors now and then.
+
+        With it goes how far the nodes' streams are settled at this moment: they are written together, and only then
+        acknowledged.
+        """
         for name, run in self._runs.by_name.items():
             judgement = run.machine.judgement
             if judgement is None or (judgement is self._remembered.get(name) and not all_of_it):
@@ -124,9 +142,11 @@ class Effects:
             if is_due:
                 self._learnt_step[name] = judgement.step
                 self._incidents |= run.machine.casebook.incidents  # their figures are those of this step
-            if is_due or run.machine.casebook.incidents:
-                self._note(name, run.memory(with_learnt=is_due))
-                self._changed.set()
+            self._note(name, run.memory(with_learnt=is_due))
+        if self._commit is not None:
+            self._streams.failed(self._commit)  # not written yet: the new one covers it
+        self._commit = self._streams.settle()
+        self._changed.set()
 
     def _note(self, name: str, memory: "RunMemory") -> None:
         """Put a memory in its place to be written; what was learnt and is not written yet stays with it."""
@@ -150,8 +170,9 @@ class Effects:
         incidents, self._incidents = self._incidents, {}
         memories, self._memories = self._memories, {}
         forgotten, self._forgotten = self._forgotten, set()
+        commit, self._commit = self._commit, None
         try:
-            await asyncio.to_thread(self._write, list(incidents.values()), memories, forgotten)
+            await asyncio.to_thread(self._write, list(incidents.values()), memories, forgotten, commit)
         except sqlite3.Error as error:
             _log.warning("state store: %s; %d incidents wait", error, len(incidents))
             self._incidents = incidents | self._incidents
@@ -159,17 +180,45 @@ class Effects:
             for name, memory in newer.items():
                 self._note(name, memory)
             self._forgotten |= forgotten - newer.keys()
+            if commit is not None:
+                self._streams.failed(commit)
             return False
+        if commit is not None:
+            self._streams.committed(commit)
+        self._bus.acknowledge()
         return True
 
-    def _write(self, incidents: list[Incident], memories: "dict[str, RunMemory]", forgotten: set[str]) -> None:
-        self._store.keep(incidents, memories)
+    def _write(
+        self,
+        incidents: list[Incident],
+        memories: "dict[str, RunMemory]",
+        forgotten: set[str],
+        commit: "Commit | None",
+    ) -> None:
+        self._store.keep(incidents, memories, commit)
         if forgotten:
             self._store.forget_learnt(forgotten)
 
+    def take_over(self) -> None:
+        """Order the captures that a former leader may have died with; nodes ignore an order that they already have."""
+        for name, run in self._runs.by_name.items():
+            capture = run.machine.captures.current
+            if capture is not None and not capture.states and not capture.refused:
+                order = ev.RequestProfile(
+                    cause_id=f"term:{self._leadership.term}",
+                    request_id=capture.request_id,
+                    ranks=capture.ranks,
+                    first_step=capture.first_step,
+                    steps=capture.steps,
+                    shapes=capture.shapes,
+                    is_asked=not capture.incident_id,
+                )
+                self._spawn(self._request(name, order), f"profile request {order.request_id}")
+
     async def _request(self, name: str, order: ev.RequestProfile) -> None:
+        """Publish a capture request. One for an incident is the leader's: its answers reach all coordinators."""
         run = self._runs.by_name.get(name)
-        if run is None:
+        if run is None or not (self._leadership.leads or order.is_asked):
             return
         try:
             for node, ranks in _by_node(run, order.ranks).items():
@@ -181,9 +230,10 @@ class Effects:
                     first_step=order.first_step,
                     steps=order.steps,
                     shapes=order.shapes,
+                    term=self._leadership.term,
                 )
                 await self._bus.publish_request(request)
-        except aiomqtt.MqttError as error:
+        except BrokerError as error:
             _log.warning("run %s: profile request %d could not be sent: %s", name, order.request_id, error)
             failed = ev.ProfileFailedEvent(
                 unix_s=self._now_s(),

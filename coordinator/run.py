@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from coordinator.decide.explain import Scene
-from coordinator.decide.memory import Learnt, RunMemory, fingerprint_of
+from coordinator.decide.memory import JudgedUntil, Learnt, RunMemory, fingerprint_of
 from coordinator.decide.transitions import State
 from coordinator.detect.findings import SLOW_RANK
 from coordinator.detect.hangs.progress import ProgressBook
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from coordinator.decide.events import Instruction
     from coordinator.decide.state import RunMachine
     from coordinator.detect.findings import Finding
-    from coordinator.intake.timeline import Timeline
+    from coordinator.intake.timeline import StepRow, Timeline
     from coordinator.intake.topology import Membership
     from coordinator.settings.policy import Policy
     from lockstep.contracts.domains import Topology
@@ -52,8 +52,8 @@ class Run:
     captures: HealthyCaptures = field(default_factory=HealthyCaptures)
     fingerprint: str = ""
     """Of whom `judge` learns."""
-    judged_until: tuple[int, float] = (-1, float("-inf"))
-    """Step, and its end in unix seconds, up to which an earlier coordinator has judged this attempt."""
+    judged: JudgedUntil = field(default_factory=JudgedUntil)
+    """How far the run has been judged, by an earlier coordinator too."""
 
     @property
     def scene(self) -> Scene:
@@ -83,6 +83,27 @@ class Run:
         if self.judge is not None:
             self.judge.adopt(policy)
 
+    def is_new(self, row: "StepRow") -> bool:
+        """Whether a step was not judged before, by an earlier coordinator: its records may come again, some or all."""
+        return row.step > self.judged.step or row.end_unix_s > self.judged.until_unix_s
+
+    def note_judged(self, row: "StepRow", step_seconds: float) -> None:
+        """Note that a step has been judged.
+
+        Ranks end a step within its duration of each other, so none of its records, whichever come again, passes its
+        median end by more; the first step of another attempt takes longer than one step to come.
+        """
+        self.judged = JudgedUntil(
+            step=row.step,
+            until_unix_s=row.end_unix_s + step_seconds,
+            records=self.judged.records + int(row.present.sum()),
+        )
+
+    def begin_again(self) -> None:
+        """Give up what detectors and timeline hold after a fault of ours: neither may be half changed."""
+        self.timeline.drop_pending()
+        self.judge = None
+
     def begin_judge(self) -> None:
         """Make a judge of the present shape, which goes on from what an earlier coordinator has learnt of the same."""
         assert self.topology is not None
@@ -93,7 +114,6 @@ class Run:
         learnt = self.remembered
         if learnt is not None and learnt.fingerprint == self.fingerprint:
             self.judge.recall(learnt.arrays)
-            self.judged_until = (learnt.step, learnt.end_unix_s)
             self.remembered = None
             _log.info("run %s: goes on after step %d with what an earlier coordinator learnt", self.name, learnt.step)
         elif learnt is not None and len(ranks) >= self.membership.world_size:  # else the other nodes are still to come
@@ -102,7 +122,7 @@ class Run:
 
     def memory(self, *, with_learnt: bool) -> RunMemory:
         """Return what must outlive a restart of the coordinator; what was learnt is a copy, and large."""
-        memory, judgement = self.machine.memory(), self.machine.judgement
+        memory, judgement = replace(self.machine.memory(), judged=self.judged), self.machine.judgement
         if not with_learnt or self.judge is None or judgement is None:
             return replace(memory, learnt=self.remembered)
         arrays = {name: array.copy() for name, array in self.judge.memory().items()}

@@ -1,16 +1,20 @@
 """All runs: decoded messages in, instructions out. No I/O; the time comes with every call.
 
-A run is known from its first announcement until it has ended long enough ago. Records of ranks that nobody has
+A run is known from its first announcement until it has ended long enough ago. Records of ranks that no node has
 announced are refused: announcements are retained, so they always come first.
+
+Runs are isolated from each other: what handling one of them raises is counted and logged, its detectors begin again,
+and a run that fails again and again is left alone for a while. Its records are counted all the same.
 """
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from coordinator.decide import events as ev
 from coordinator.decide.explain import explain_told
-from coordinator.decide.memory import RunMemory
+from coordinator.decide.memory import JudgedUntil, RunMemory
 from coordinator.decide.state import RunMachine
 from coordinator.detect.hangs.progress import is_going_on
 from coordinator.detect.scope import heard, is_watched
@@ -22,32 +26,37 @@ from coordinator.intake.timeline import Timeline, rejections
 from coordinator.intake.topology import Membership, MembershipChange
 from coordinator.run import Run
 from coordinator.snapshot import RunSnapshot
-from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.errors import ConfigError, PeerError
 from lockstep.contracts.limits import ANNOUNCE_REFRESH_SECONDS, NODES_MAX, RUNS_OF_NODE_MAX
 from lockstep.contracts.messages import (
     NodeAlive,
     NodeAnnouncement,
     ProfileAnswer,
-    ProfileRequest,
     StepBatch,
     TraceSummary,
 )
+from lockstep.serving.fault_isolation import FaultIsolation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from coordinator.intake.streams import Receipt
     from coordinator.intake.timeline import StepRow
     from coordinator.settings.config import CoordinatorConfig
     from coordinator.settings.policy import Policy
     from coordinator.settings.specs import SpecText
     from lockstep.contracts.codec import Message
     from lockstep.contracts.domains import Topology
-    from lockstep.contracts.messages import RankInfo
+    from lockstep.contracts.messages import RankInfo, RunHeartbeat
 
 __all__ = ["Orders", "Run", "Runs", "Tap"]
 
 _log = logging.getLogger(__name__)
 
+HANDLE, JUDGE = "handle", "judge"
+"""What is isolated by run: handling what comes of it, and judging a step."""
+QUARANTINE_S = 600.0
+"""A run that failed three times in a row: long enough to cost nothing, short enough for a new attempt to be judged."""
 _SMALL_RANKS = 1024  # to lay them out takes milliseconds, and there are at most as many nodes
 
 Orders = list[tuple[str, list[ev.Instruction]]]
@@ -84,14 +93,14 @@ class Runs:
         self._clock = clock
         self.by_name: dict[str, Run] = {}
         self.rejected = rejections()
-        self.records_lost = 0
+        self.records_judged = 0
+        self.isolation = FaultIsolation((HANDLE, JUDGE), quarantine_s=QUARANTINE_S)
         self.refusals = Refusals()
         self.nodes_alive: set[str] = set()
         self.targets = Targets(self.refusals)
         self.detections = 0
         self.detection_seconds = 0.0
         self.last_detection_unix_s: float | None = None
-        self._lost_of_node: dict[str, dict[str, int]] = {}
 
     def take(self, message: "Message", now_s: float) -> Orders:
         """Take a decoded message.
@@ -107,49 +116,92 @@ class Runs:
             self._tap.hear(message, now_s)
         match message:
             case NodeAnnouncement():
-                return self._take_announcement(message, now_s)
+                return self._isolated(HANDLE, message.run, now_s, lambda: self._take_announcement(message, now_s))
             case NodeAlive():
                 (self.nodes_alive.add if message.alive else self.nodes_alive.discard)(message.node)
                 self.targets.hear(message, now_s)
                 return self._apply_heartbeats(message, now_s)
             case ProfileAnswer():
                 answered = ev.AnswerEvent(unix_s=now_s, cause_id=f"answer:{message.request_id}", answer=message)
-                return self._feed(message.run, answered)
+                return self._isolated(HANDLE, message.run, now_s, lambda: self._feed(message.run, answered))
             case TraceSummary():
                 summed = ev.SummaryEvent(unix_s=now_s, cause_id=f"summary:{message.request_id}", summary=message)
-                return self._feed(message.run, summed)
-            case ProfileRequest():  # our own channel: nothing subscribes to it here
+                return self._isolated(HANDLE, message.run, now_s, lambda: self._feed(message.run, summed))
+            case _:  # what coordinators publish: nothing of it is for the runs
                 return []
 
-    def take_batches(self, batches: "Sequence[StepBatch]", now_s: float) -> Orders:
-        """Take decoded batches of any runs in the order of their arrival, far cheaper together than one by one."""
+    def take_batches(self, batches: "Sequence[StepBatch]", now_s: float, receipts: "Sequence[Receipt]" = ()) -> Orders:
+        """Take decoded batches of any runs in the order of their arrival, far cheaper together than one by one.
+
+        `receipts`, one a batch or none at all, learn when the records of their batch are settled.
+        """
         if self._tap is not None:
             self._tap.hear(tuple(batches), now_s)
-        of_run: dict[str, list[StepBatch]] = {}
-        for batch in batches:
-            of_run.setdefault(batch.run, []).append(batch)
+        of_run: dict[str, list[int]] = {}
+        for place, batch in enumerate(batches):
+            of_run.setdefault(batch.run, []).append(place)
         orders: Orders = []
-        for name, own in of_run.items():
-            run = self.by_name.get(name)
-            if run is None:
-                self.rejected["rank"] += sum(batch.count for batch in own)
-                continue
-            self._count_lost(own)
-            if run.reshape_is_due:
-                orders += self._reshape(run, now_s)
-            run.timeline.ingest_all(own, now_s)
-            orders += self._judge_ready(run, now_s)
+        for name, places in of_run.items():
+            own = [batches[place] for place in places]
+            for place in places if receipts else ():
+                receipts[place].settle()  # unless the timeline holds it
+            count = sum(batch.count for batch in own)
+            if name not in self.by_name:
+                self.rejected["rank"] += count
+            elif self.is_quarantined(name, now_s):
+                self.rejected["quarantined"] += count
+            else:
+                own_receipts = [receipts[place] for place in places] if receipts else []
+                work = partial(self._ingest, self.by_name[name], own, own_receipts, now_s)
+                orders += self._isolated(HANDLE, name, now_s, work, records=count)
+                orders += self._judge_ready(self.by_name[name], now_s)
         return orders
+
+    def _ingest(self, run: Run, batches: "Sequence[StepBatch]", receipts: "Sequence[Receipt]", now_s: float) -> Orders:
+        orders = self._reshape(run, now_s) if run.reshape_is_due else []
+        tickets = run.timeline.ingest_all(batches, now_s, run.membership.owners)
+        for receipt, ticket in zip(receipts, tickets, strict=bool(receipts)):
+            receipt.wait_for(ticket)
+        return orders
+
+    def is_quarantined(self, name: str, now_s: float) -> bool:
+        """Whether a run failed so often that it is left alone for now."""
+        return any(self.isolation.is_quarantined(kind, name, now_s) for kind in (HANDLE, JUDGE))
+
+    def _isolated(self, kind: str, name: str, now_s: float, work: Callable[[], Orders], *, records: int = 0) -> Orders:
+        """Return what `work` on a run orders; nothing if it raised, or if the run is quarantined.
+
+        `records` are counted as failed if it raised. What a peer did wrong is not caught here.
+        """
+        if not self.isolation.admits(kind, name, now_s):
+            self.rejected["quarantined"] += records
+            return []
+        orders: Orders | None = None
+        refusal: PeerError | None = None
+        with self.isolation.guard(kind, name, now_s):
+            try:
+                orders = work()
+            except PeerError as error:
+                refusal = error
+        if refusal is not None:
+            raise refusal
+        if orders is not None:
+            return orders
+        self.rejected["failed"] += records
+        run = self.by_name.get(name)
+        if run is not None:
+            run.begin_again()
+        return []
 
     def is_news(self, message: "Message") -> bool:
         """Whether it matters that all batches before this message are taken before it.
 
         What nodes announce again and again, only to show that they live, comes too often to be waited for.
         """
-        if isinstance(message, NodeAlive):
-            return False
+        if not isinstance(message, NodeAnnouncement):
+            return not isinstance(message, NodeAlive)
         run = self.by_name.get(message.run)
-        if run is None or not isinstance(message, NodeAnnouncement):
+        if run is None:
             return True
         return any(_is_changed(run.membership.infos.get(info.rank), info) for info in message.ranks)
 
@@ -210,12 +262,18 @@ class Runs:
         self.refusals.log(now_s)
         orders: Orders = []
         for run in list(self.by_name.values()):
+            if self.is_quarantined(run.name, now_s):
+                continue
             if run.reshape_is_due:
-                orders += self._reshape(run, now_s)
+                orders += self._isolated(HANDLE, run.name, now_s, partial(self._reshape, run, now_s))
             orders += self._judge_ready(run, now_s)
-            orders += self._look_for_hang(run, now_s)
-            orders += self._feed(run.name, ev.TickEvent(unix_s=now_s, cause_id="tick"))
+            orders += self._isolated(HANDLE, run.name, now_s, partial(self._advance, run, now_s))
         return orders
+
+    def _advance(self, run: Run, now_s: float) -> Orders:
+        """Let a run know the time."""
+        tick = ev.TickEvent(unix_s=now_s, cause_id="tick")
+        return self._look_for_hang(run, now_s) + self._feed(run.name, tick)
 
     def _look_for_hang(self, run: Run, now_s: float) -> Orders:
         is_heard = run.policy.detectors.hang and is_watched(run.name, run.policy.scope.runs)
@@ -231,46 +289,38 @@ class Runs:
         """Drop a run that ended long ago, all but its budgets; the store keeps its incidents."""
         run = self.by_name.pop(name, None)
         if run is not None:
-            self._memories[name] = run.machine.memory()
-        self._lost_of_node.pop(name, None)
+            run.timeline.drop_pending()
+            self._memories[name] = run.memory(with_learnt=False)
         self._windows.pop(name, None)
-
-    def _count_lost(self, batches: "Sequence[StepBatch]") -> None:
-        """Count what the nodes of a run have lost since they last said so."""
-        lost_of = self._lost_of_node.setdefault(batches[0].run, {})
-        for batch in batches:
-            before = lost_of.get(batch.node, 0)
-            if batch.lost_records != before:
-                lost = max(0, batch.lost_records)
-                self.records_lost += lost - before if lost >= before else lost  # it began anew with its exporter
-                lost_of[batch.node] = lost
 
     def _judge_ready(self, run: Run, now_s: float) -> Orders:
         orders: Orders = []
         if run.generation != run.timeline.generation:
             run.generation, run.judge = run.timeline.generation, None
-            run.remembered, run.judged_until = None, (-1, float("-inf"))
+            run.remembered, run.judged = None, JudgedUntil(records=run.judged.records)
             run.expectation.begin_attempt()
             event = ev.RestartedEvent(unix_s=now_s, cause_id=f"attempt:{run.generation}")
             orders += self._feed(run.name, event)
         for row in run.timeline.ready(now_s):
-            orders += self._judge(run, row, now_s)
+            work = partial(self._judge, run, row, now_s)
+            orders += self._isolated(JUDGE, run.name, now_s, work, records=int(row.present.sum()))
         return orders
 
     def _judge(self, run: Run, row: "StepRow", now_s: float) -> Orders:
-        if run.topology is None:
+        if run.topology is None or not run.is_new(row):
             return []
         begin = self._clock()
         if run.judge is None:
             run.begin_judge()
         assert run.judge is not None
-        if row.step <= run.judged_until[0] and row.end_unix_s <= run.judged_until[1]:
-            return []  # delivered again after a restart of the coordinator
         judgement = heard(run.judge.judge(row), run.policy, run.name)
         self.detection_seconds += self._clock() - begin
         self.detections += 1
         self.last_detection_unix_s = now_s
         run.histogram.observe(judgement.step_seconds)
+        before = run.judged.records
+        run.note_judged(row, judgement.step_seconds)
+        self.records_judged += run.judged.records - before
         event = ev.StepJudgedEvent(unix_s=now_s, cause_id=f"step:{row.step}", judgement=judgement)
         due = run.expectation.see(row, judgement, run.topology, event.cause_id)
         orders = self._feed(run.name, event)
@@ -295,10 +345,13 @@ class Runs:
         for heartbeat in message.runs:
             run = self.by_name.get(heartbeat.run)
             if run is not None:
-                change = run.membership.apply_heartbeat(message.node, heartbeat, now_s)
-                if change.is_reshaped or change.restarted:
-                    orders += self._follow(run, change, now_s)
+                work = partial(self._apply_heartbeat, run, message.node, heartbeat, now_s)
+                orders += self._isolated(HANDLE, run.name, now_s, work)
         return orders
+
+    def _apply_heartbeat(self, run: Run, node: str, heartbeat: "RunHeartbeat", now_s: float) -> Orders:
+        change = run.membership.apply_heartbeat(node, heartbeat, now_s)
+        return self._follow(run, change, now_s) if change.is_reshaped or change.restarted else []
 
     def _has_room(self, announcement: NodeAnnouncement) -> bool:
         """Whether this node may announce one more run, and the runs have room for one more node; counted if not."""
@@ -344,6 +397,7 @@ class Runs:
         run.reshape_is_due = False
         ranks = run.membership.ranks
         if not set(run.timeline.ranks.tolist()).issubset(ranks):  # a smaller world: nothing of the old one fits
+            run.timeline.drop_pending()
             run.timeline = Timeline(run.policy.timeline, self.rejected)
             run.generation = -1
         if run.timeline.know(ranks):
@@ -376,6 +430,7 @@ class Runs:
             timeline=Timeline(policy.timeline, self.rejected),
             machine=RunMachine(name, policy, memory),
             remembered=memory.learnt if memory else None,
+            judged=memory.judged if memory else JudgedUntil(),
             expectation=Expectation(self._spec_of(name), self._windows.get(name)),
         )
 
@@ -386,8 +441,8 @@ class Runs:
         """
         for name, run in self.by_name.items():
             if run.machine.judgement is None and not run.machine.casebook.incidents:
+                run.timeline.drop_pending()
                 del self.by_name[name]
-                self._lost_of_node.pop(name, None)
                 return True
         return False
 

@@ -1,7 +1,7 @@
 """The coordinator as a whole: who runs, and in which order it starts and ends.
 
 One event loop, one task group. Judging is done where messages arrive: a step of 10,240 ranks takes 2 ms, less than
-handing its arrays to a thread and back would be worth. Step batches wait for each other for a moment (`gathering.py`).
+handing its arrays to a thread and back would be worth. Step batches wait for each other for a moment (`coalescer.py`).
 """
 
 import asyncio
@@ -20,7 +20,9 @@ from coordinator.bus import Bus
 from coordinator.decide.memory import RunMemory
 from coordinator.detect.scope import is_watched
 from coordinator.effects import Effects
-from coordinator.intake.gathering import Gathering
+from coordinator.intake.coalescer import BatchCoalescer
+from coordinator.intake.streams import Receipt, Streams
+from coordinator.leadership import Leadership
 from coordinator.record.journal import Start
 from coordinator.record.recorder import Recorder
 from coordinator.runs import Runs
@@ -31,9 +33,11 @@ from coordinator.settings.specs import Specs
 from coordinator.snapshot import Snapshot
 from coordinator.store import Store
 from lockstep.contracts.codec import Message
-from lockstep.contracts.errors import ConfigError, MalformedError
+from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.messages import StepBatch
 from lockstep.contracts.metrics import RECORDING_STATES
+from lockstep.serving.messaging import Broker
+from lockstep.serving.mqtt import MqttBroker
 from lockstep.serving.process import OwnProcess, ProcessFamilies
 from lockstep.serving.web import Web
 
@@ -48,11 +52,17 @@ class Coordinator:
 
     `started` is set when HTTP is bound; `http_port` is then the real port. Whether the broker is there shows in
     `/-/ready` and in a metric. `reread` reads the configuration again, blocking; without it only the files are read
-    again that the configuration names.
+    again that the configuration names. `broker` is the one that the configuration names unless another is given.
     """
 
-    def __init__(self, config: CoordinatorConfig, reread: Callable[[], CoordinatorConfig] | None = None) -> None:
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        reread: Callable[[], CoordinatorConfig] | None = None,
+        broker: Broker | None = None,
+    ) -> None:
         self.config = config
+        self._broker = broker or MqttBroker(config)
         self._reread = reread or (lambda: config)
         self._reloader: Reloader | None = None
         self.started = asyncio.Event()
@@ -85,9 +95,27 @@ class Coordinator:
         self._runs.adopt(self._control.policy, time.time())
         self._specs = Specs(self._control.specs, await asyncio.to_thread(store.load_specifications))
         self._runs.expect(self._specs.of, await asyncio.to_thread(store.load_windows))
-        self._bus = Bus(self.config, self._on_message)
-        self._gathering = Gathering(self._take_batches)
-        self._effects = Effects(self._runs, self._bus, store, self._spawn, time.time)
+        name, incarnation = self.config.coordinator_name, time.time_ns()
+        positions, ledger = await asyncio.to_thread(store.load_streams)
+        self._streams = Streams(name, incarnation, positions, ledger)
+        self._leadership = Leadership(name, incarnation)
+        self._bus = Bus(
+            self._broker,
+            streams=self._streams,
+            leadership=self._leadership,
+            on_message=self._on_message,
+            now_s=time.time,
+        )
+        self._coalescer = BatchCoalescer(self._take_batches)
+        self._effects = Effects(
+            self._runs,
+            self._bus,
+            store,
+            self._spawn,
+            time.time,
+            streams=self._streams,
+            leadership=self._leadership,
+        )
         changing = asyncio.Lock()
         self._reloader = Reloader(
             self._reread, self._control, apply=self._reconfigure, now_s=time.time, changing=changing
@@ -96,6 +124,7 @@ class Coordinator:
             control=self._control,
             runs=self._runs,
             store=store,
+            streams=self._streams,
             snapshot=self._snapshot,
             perform=self._effects.perform,
             now_s=time.time,
@@ -114,7 +143,7 @@ class Coordinator:
             bus_stop = asyncio.Event()
             async with asyncio.TaskGroup() as self._group:
                 self._spawn(self._bus.run(bus_stop), "bus")
-                self._spawn(self._gathering.keep_taking(), "gathering")
+                self._spawn(self._coalescer.run(), "coalescer")
                 self._spawn(self._tick(), "tick")
                 self._spawn(self._effects.keep_writing(), "store writer")
                 if self._recorder is not None:
@@ -144,10 +173,10 @@ class Coordinator:
         bus = {task for task in self._tasks if task.get_name() == "bus"}
         if bus:
             await asyncio.wait(bus, timeout=_CLOSE_S)
-        lasting = {task for task in self._tasks if task.get_name() in ("gathering", "tick", "store writer")}
+        lasting = {task for task in self._tasks if task.get_name() in ("coalescer", "tick", "store writer")}
         for task in lasting:
             task.cancel()
-        self._gathering.take()
+        self._coalescer.flush()
         recording = {task for task in self._tasks if task.get_name() == "recorder"}
         passing = self._tasks - lasting - recording
         if passing:
@@ -175,21 +204,17 @@ class Coordinator:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _on_message(self, message: Message) -> None:
+    def _on_message(self, message: Message, receipt: Receipt | None) -> None:
         if isinstance(message, StepBatch):
-            self._gathering.add(message)
+            assert receipt is not None  # steps come on a spooled channel
+            self._coalescer.add(message, receipt)
             return
         if self._runs.is_news(message):
-            self._gathering.take()
-        try:
-            orders = self._runs.take(message, time.time())
-        except MalformedError as error:
-            self._bus.reject(error)
-            return
-        self._effects.perform(orders)
+            self._coalescer.flush()
+        self._effects.perform(self._runs.take(message, time.time()))
 
-    def _take_batches(self, batches: Sequence[StepBatch]) -> None:
-        self._effects.perform(self._runs.take_batches(batches, time.time()))
+    def _take_batches(self, batches: Sequence[StepBatch], receipts: Sequence[Receipt]) -> None:
+        self._effects.perform(self._runs.take_batches(batches, time.time(), receipts))
 
     async def _tick(self) -> None:
         """Let time pass; the wait is a period, not a poll."""
@@ -199,8 +224,11 @@ class Coordinator:
 
     def on_tick(self, now_s: float) -> None:
         """Judge what has waited long enough and end what has run out of time."""
-        self._gathering.take()
+        self._coalescer.flush()
         self._effects.perform(self._runs.tick(now_s))
+        if self._leadership.update(now_s):
+            _log.info("this coordinator orders captures now, term %d", self._leadership.term)
+            self._effects.take_over()
         self._effects.remember()
         self._process_families = self._process.read()
 
@@ -223,9 +251,15 @@ class Coordinator:
             ),
             messages_received=dict(self._bus.counts.received),
             messages_rejected=dict(self._bus.counts.rejected),
-            announcements_refused=dict(runs.refusals.counts),
             records_rejected=dict(runs.rejected),
-            records_lost=runs.records_lost,
+            records_lost=dict(self._bus.counts.lost),
+            records_judged=runs.records_judged,
+            frames=dict(self._streams.frames),
+            frames_unsettled=self._streams.unsettled,
+            refused=dict(runs.refusals.counts),
+            faults={**self._bus.isolation.dropped, **runs.isolation.dropped},
+            leads=self._leadership.leads,
+            peers=self._leadership.peers(time.time()),
             is_connected=self._bus.connected.is_set(),
             nodes_alive=len(runs.nodes_alive),
             detections=runs.detections,

@@ -5,8 +5,10 @@ a coordinator that is killed loses at most what it had not been told to keep yet
 """
 
 import contextlib
+import fcntl
 import json
 import logging
+import os
 import sqlite3
 import threading
 from pathlib import Path
@@ -15,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 from coordinator.decide.incidents import CLOSED, OPEN, Incident, from_json, to_json
 from coordinator.decide.memory import LEARNT_MAX_BYTES, Learnt, RunMemory, learnt_from_bytes, memory_from_json
 from coordinator.expected.healthy import KeptWindow, kept_from_json, kept_to_json
+from coordinator.intake.streams import Position
 from lockstep.contracts.errors import ConfigError, MalformedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from coordinator.intake.streams import Commit
     from coordinator.settings.thresholds import Value
 
 _log = logging.getLogger(__name__)
@@ -37,7 +41,10 @@ CREATE TABLE IF NOT EXISTS learnt (run TEXT PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS specifications (run TEXT PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS windows (run TEXT PRIMARY KEY, digest TEXT NOT NULL, body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS policy (run TEXT PRIMARY KEY, body TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS streams (node TEXT PRIMARY KEY, stream_id INTEGER NOT NULL, sequence INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS ledger (outcome TEXT PRIMARY KEY, records INTEGER NOT NULL);
 """
+_LOCK_NAME = "lock"
 
 
 class Store:
@@ -46,25 +53,29 @@ class Store:
     Raises
     ------
     ConfigError
-        The directory cannot be used, or holds the file of another version.
+        The directory cannot be used, another coordinator uses it, or it holds the file of another version.
     """
 
     def __init__(self, directory: str) -> None:
         self._lock = threading.Lock()
+        self._directory_lock = -1
         self._where = str(Path(directory) / FILE_NAME) if directory else ":memory:"
         try:
             if directory:
                 Path(directory).mkdir(parents=True, exist_ok=True, mode=0o770)
+                self._directory_lock = _hold(Path(directory))
             self._database = sqlite3.connect(self._where, check_same_thread=False, isolation_level=None)
             version = int(self._database.execute("PRAGMA user_version").fetchone()[0])
             if version not in (0, SCHEMA_VERSION):
                 self._database.close()
+                self._release()
                 raise ConfigError(f"state file {self._where}: got version {version}, expected {SCHEMA_VERSION}")
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=NORMAL")
             self._database.executescript(_SCHEMA)
             self._database.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
         except (OSError, sqlite3.Error) as error:
+            self._release()
             raise ConfigError(
                 f"state_directory: got {directory!r}, expected a directory to write in: {error}"
             ) from None
@@ -73,9 +84,17 @@ class Store:
         """Close the database; nothing may be asked of it afterwards."""
         with self._lock:
             self._database.close()
+            self._release()
 
-    def keep(self, incidents: "Iterable[Incident]", memories: "Mapping[str, RunMemory]") -> None:
-        """Write incidents and what runs remember beside them, all or nothing: they speak of each other.
+    def _release(self) -> None:
+        if self._directory_lock >= 0:
+            os.close(self._directory_lock)
+            self._directory_lock = -1
+
+    def keep(
+        self, incidents: "Iterable[Incident]", memories: "Mapping[str, RunMemory]", commit: "Commit | None" = None
+    ) -> None:
+        """Write incidents, what runs remember and where the nodes' streams stand, all or nothing: they are one moment.
 
         A memory without what was learnt leaves that as it was kept before.
         """
@@ -92,6 +111,20 @@ class Store:
                     _log.warning("learnt state of run %s: %d bytes are too many to keep", run, len(form))
                     continue
                 self._database.execute("INSERT OR REPLACE INTO learnt VALUES (?, ?)", (run, form))
+            if commit is not None:
+                self._keep_streams(commit)
+
+    def _keep_streams(self, commit: "Commit") -> None:
+        rows = [(node, place.stream_id, place.sequence) for node, place in commit.positions.items()]
+        self._database.executemany("INSERT OR REPLACE INTO streams VALUES (?, ?, ?)", rows)
+        self._database.executemany("INSERT OR REPLACE INTO ledger VALUES (?, ?)", list(commit.ledger.items()))
+
+    def load_streams(self) -> "tuple[dict[str, Position], dict[str, int]]":
+        """Return what `keep` wrote of the nodes' streams: positions by node, and records by outcome."""
+        with self._lock:
+            rows = self._database.execute("SELECT node, stream_id, sequence FROM streams").fetchall()
+            ledger = dict(self._database.execute("SELECT outcome, records FROM ledger").fetchall())
+        return {node: Position(stream_id, sequence) for node, stream_id, sequence in rows}, ledger
 
     def keep_incident(self, incident: Incident) -> None:
         """Write an incident as it is now."""
@@ -233,3 +266,22 @@ class Store:
         except ValueError as error:
             raise MalformedError("incident", where=self._where, got=str(error), expected="JSON") from error
         return from_json(value, where=self._where)
+
+
+def _hold(directory: Path) -> int:
+    """Lock the state directory; return the descriptor that holds it until it is closed or the process ends.
+
+    Raises
+    ------
+    ConfigError
+        Another process holds it.
+    """
+    lock = os.open(directory / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise ConfigError(
+            f"state_directory: got {str(directory)!r}, expected one that no other coordinator uses"
+        ) from None
+    return lock

@@ -126,7 +126,7 @@ _COMPLETE = Row(
                     "Step records per second that the coordinator refused one by one.",
                     "suffix: records/s",
                     _rates("lockstep_coordinator_records_rejected_total", "reason"),
-                    query("sum(rate(lockstep_coordinator_records_lost_total[$__rate_interval]))", "lost on the way"),
+                    _rates("lockstep_coordinator_records_lost_total", "reason"),
                 ),
                 timeseries(
                     "Messages refused",

@@ -10,12 +10,11 @@ from lockstep.contracts.limits import HEARTBEAT_SECONDS_MAX
 from lockstep.contracts.messages import ADDRESS
 from lockstep.contracts.metrics import LEVELS
 from lockstep.contracts.paths import DEFAULT_ROOT, check_name
-from lockstep.serving.broker import BrokerConfig, check_protocol
+from lockstep.serving.broker import BrokerConfig, check_broker
 
 _PORT_MAX = 65535
 _IPV6 = 6
 _RANGES: dict[str, tuple[float, float]] = {
-    "broker_port": (1, _PORT_MAX),
     "http_port": (0, _PORT_MAX),
     "tick_seconds": (0.01, 10.0),
     "scan_seconds": (0.01, 60.0),
@@ -23,6 +22,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "announce_seconds": (0.1, HEARTBEAT_SECONDS_MAX),
     "drain_seconds": (0.0, 60.0),
     "spool_max_bytes": (64 << 10, 1 << 40),
+    "coordinator_forget_seconds": (60.0, 7 * 86400.0),
     "trace_keep_bytes": (0, 1 << 40),
     "rank_stale_seconds": (0.1, 86400.0),
     "capture_seconds": (0.1, 86400.0),
@@ -63,11 +63,13 @@ class ExporterConfig(BrokerConfig):
     announce_seconds: float = 10.0
     """Time between two heartbeats of this exporter and its ranks; what ranks there are is announced when it changes."""
     drain_seconds: float = 2.0
-    """Longest wait at shutdown for the broker to take what is spooled; the rest stays on disk."""
+    """Longest time at shutdown for sending what is spooled; the rest stays on disk."""
     spool_directory: str = "/var/tmp/lockstep-exporter"  # noqa: S108  (kept over reboots; ours alone, checked at open)
-    """Directory of messages that wait for the broker; made with mode 0700, used by one exporter at a time."""
+    """Directory of messages that a coordinator may still need; made with mode 0700, used by one exporter at a time."""
     spool_max_bytes: int = 256 << 20  # a day of 8 ranks at 10 steps/s is 3 GB, two hours are this
     """Largest size of the spool; beyond it the oldest messages are dropped and counted."""
+    coordinator_forget_seconds: float = 3600.0  # half of what the spool holds, and longer than a node takes to reboot
+    """Time after its last acknowledgement for which messages are kept for a coordinator while others have them."""
     trace_keep_bytes: int = 512 << 20  # about 20 usual traces; they lie in memory that training could use
     """Raw traces kept per run; the oldest are deleted."""
     rank_stale_seconds: float = 900.0
@@ -108,7 +110,7 @@ class ExporterConfig(BrokerConfig):
         check_name(self.node_name, "node")
         self._check_ranges()
         self._check_texts()
-        self._check_broker()
+        check_broker(self)
 
     def _check_ranges(self) -> None:
         for key, (low, high) in _RANGES.items():
@@ -120,20 +122,11 @@ class ExporterConfig(BrokerConfig):
         for key in ("root", "spool_directory"):
             if not Path(getattr(self, key)).is_absolute():
                 raise ConfigError(f"{key}: got {getattr(self, key)!r}, expected an absolute path")
-        for key in ("broker_host", "http_host"):
-            if not getattr(self, key):
-                raise ConfigError(f"{key}: got an empty value, expected a host name or address")
+        if not self.http_host:
+            raise ConfigError("http_host: got '', expected a host name or address")
         if self.metrics_level not in LEVELS:
             raise ConfigError(f"metrics_level: got {self.metrics_level!r}, expected {' or '.join(LEVELS)}")
         if self.advertise_address and ADDRESS.fullmatch(self.address(self.http_port)) is None:
             raise ConfigError(
                 f"advertise_address: got {self.advertise_address!r}, expected a host, or a host and a port, node7:9855"
             )
-
-    def _check_broker(self) -> None:
-        check_protocol(self)
-        for key in ("broker_password_file", "broker_ca_file"):
-            if getattr(self, key) and not Path(getattr(self, key)).is_file():
-                raise ConfigError(f"{key}: got {getattr(self, key)!r}, expected a readable file")
-        if self.broker_password_file and not self.broker_username:
-            raise ConfigError("broker_username: got '', expected a name beside broker_password_file")

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import random
 import time
+from collections import Counter
 from pathlib import Path
 
 from aiohttp import web
@@ -21,19 +22,22 @@ from exporter.exposing.app import make_app
 from exporter.exposing.snapshot import NodeSnapshot, take_snapshot
 from exporter.host_watch import HostWatch, find_targets
 from exporter.reading.heartbeats import run_heartbeat
-from exporter.reading.positions import Positions, load_positions, save_positions
+from exporter.reading.positions import Positions
 from exporter.reading.rings import Reading, Rings
 from exporter.reading.silence import announcement, watch
 from exporter.reading.tracks import RunTrack
 from exporter.sending.batches import Batcher
 from exporter.sending.publisher import Publisher
-from exporter.sending.spool import Spool
+from exporter.state_file import load_state, save_state
 from lockstep.contracts import topics
 from lockstep.contracts.codec import encode
 from lockstep.contracts.control import OrderAnswer, answer_to_json
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.limits import ANNOUNCE_REFRESH_SECONDS
 from lockstep.contracts.messages import ProfileAnswer, ProfileRequest, RunHeartbeat, StepBatch, TraceSummary
+from lockstep.serving.fault_isolation import FaultIsolation, Guard
+from lockstep.serving.messaging import Broker
+from lockstep.serving.mqtt import MqttBroker
 from lockstep.serving.process import OwnProcess, ProcessFamilies
 from lockstep.serving.web import Web
 
@@ -41,15 +45,17 @@ _log = logging.getLogger(__name__)
 
 _SECOND_NS = 10**9
 _CLOSE_S = 5.0  # for a step of the shutdown that has no limit of its own
+_QUARANTINE_S = 60.0  # of requests for a run that failed three times in a row
 
 
 class Exporter:
     """One node's exporter. Construction touches nothing; `run` owns every file, socket and task until it returns.
 
-    `started` is set when HTTP is bound and the first tick is done; `http_port` is then the real port.
+    `started` is set when HTTP is bound and the first tick is done; `http_port` is then the real port. `broker` is where
+    it connects; None: the MQTT broker that `config` names.
     """
 
-    def __init__(self, config: ExporterConfig) -> None:
+    def __init__(self, config: ExporterConfig, broker: Broker | None = None) -> None:
         self.config = config
         self.started = asyncio.Event()
         self.http_port = config.http_port
@@ -58,7 +64,8 @@ class Exporter:
         self._node = config.node_name
         self._positions: Positions = {}  # as saved last; rings that an earlier process read go on from there
         self._positions_path = Path(config.spool_directory) / "positions.json"
-        self._spool = Spool(Path(config.spool_directory), config.spool_max_bytes)
+        self._isolation = FaultIsolation(("run", "message", "trace"), quarantine_s=_QUARANTINE_S)
+        self._term_path = Path(config.spool_directory) / "term.json"
         self._rings = Rings(Path(config.root), self.counts, self._positions)
         self._batcher = Batcher(self._node)
         self._captures = Captures(round(config.capture_seconds * _SECOND_NS))
@@ -71,17 +78,17 @@ class Exporter:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._publisher = Publisher(
             config,
-            spool=self._spool,
+            MqttBroker(config) if broker is None else broker,
             counts=self.counts,
             on_request=self._on_request,
             heartbeats=self._heartbeats,
-            unix_ns=time.time_ns,
             jitter=random.Random(),  # noqa: S311  (spreads reconnections, guards nothing)
         )
         self._host_watch = HostWatch(lambda: find_targets(self._rings.runs.values()))
         self._summariser = Summariser(
             config,
             counts=self.counts,
+            isolation=self._isolation,
             on_summary=self._on_summary,
             running_id=self._captures.running_id,
             host_watch=self._host_watch,
@@ -97,9 +104,10 @@ class Exporter:
         """
         self.config.validate()
         self._loop = asyncio.get_running_loop()
-        self._spool.open()
+        self._publisher.open()
         try:
-            self._positions.update(load_positions(self._positions_path))
+            self._positions.update(load_state(self._positions_path, Positions) or {})
+            self._captures.term = load_state(self._term_path, int) or 0
             runner = await self._bind()
             self._control.start()
             try:
@@ -109,7 +117,7 @@ class Exporter:
                 await runner.cleanup()
         finally:
             self._rings.close()
-            self._spool.close()
+            self._publisher.close()
 
     async def _bind(self) -> web.AppRunner:
         app = make_app(lambda: self.snapshot, details=self.config.metrics_level != "minimal")
@@ -119,8 +127,7 @@ class Exporter:
         await runner.setup()
         where = f"{self.config.http_host}:{self.config.http_port}"
         try:
-            site = web.TCPSite(runner, self.config.http_host, self.config.http_port, ssl_context=guard.context)
-            await site.start()
+            await guard.site(runner, self.config.http_host, self.config.http_port).start()
         except OSError as error:
             await runner.cleanup()
             raise ConfigError(
@@ -134,7 +141,6 @@ class Exporter:
     async def _serve(self, stop: asyncio.Event, runner: web.AppRunner) -> None:
         async with asyncio.TaskGroup() as tasks:
             publish = tasks.create_task(self._publisher.run(), name="publish")
-            receive = tasks.create_task(self._publisher.receive(), name="receive")
             summarise = tasks.create_task(self._summariser.run(), name="summarise")
             watch_host = tasks.create_task(self._host_watch.run(), name="watch_host")
             await self._tick_until(stop)
@@ -148,7 +154,6 @@ class Exporter:
             self._publisher.finish()
             await asyncio.wait([publish], timeout=self.config.drain_seconds + _CLOSE_S)
             publish.cancel()
-            receive.cancel()
 
     async def _tick_until(self, stop: asyncio.Event) -> None:
         next_ns = time.monotonic_ns()
@@ -175,10 +180,12 @@ class Exporter:
             self._rings.scan(now_ns)
             self._process_families = self._process.read()
         for reading in self._rings.read():
-            self._take_reading(reading)
+            with self._guard("run", reading.run.name):
+                self._take_reading(reading)
         self._forget_gone()
         for run in self._rings.runs.values():
-            watch(run, now_ns)
+            with self._guard("run", run.name):
+                watch(run, now_ns)
         self._announce(
             periodic=self._is_due("announce", now_ns, self.config.announce_seconds),
             refresh=self._is_due("refresh", now_ns, ANNOUNCE_REFRESH_SECONDS),
@@ -191,13 +198,22 @@ class Exporter:
             now_ns=now_ns,
             unix_ns=unix_ns,
             stale_ns=round(self.config.rank_stale_seconds * _SECOND_NS),
-            mqtt_connected=self._publisher.connected,
-            spool_bytes=self._spool.waiting_bytes,
+            rings_quarantined=self._rings.quarantined,
+            dropped=self._dropped(),
+            delivery=self._publisher.status(),
             tick_duration_ns=time.monotonic_ns() - begin_ns,
             load=self._host_watch.node,
             hosts=self._host_watch.totals(),
             process=self._process_families,
         )
+
+    def _dropped(self) -> Counter[str]:
+        dropped = self._isolation.outcomes()
+        dropped.update(self._rings.isolation.outcomes())
+        return dropped
+
+    def _guard(self, kind: str, key: str) -> Guard:
+        return self._isolation.guard(kind, key, time.monotonic())
 
     def _is_due(self, what: str, now_ns: int, every_seconds: float) -> bool:
         if now_ns < self._due_ns[what]:
@@ -208,6 +224,8 @@ class Exporter:
     def _take_reading(self, reading: Reading) -> None:
         if len(reading.records):
             self._batcher.add(reading.run.name, reading.rank, reading.records)
+        for reason, count in reading.lost.items():
+            self._batcher.add_lost(reading.run.name, reason, count)
         if reading.answer is not None:
             self._take_answer(reading.run, reading.rank, reading.answer)
 
@@ -241,7 +259,7 @@ class Exporter:
             if periodic or is_new:
                 self._control.submit(OrderJob(name, run.directory))
         if periodic:
-            self._publisher.state(topics.alive_topic(self._node), self._publisher.alive(True))
+            self._publisher.heartbeat()
 
     def _heartbeats(self) -> list[RunHeartbeat]:
         """Return the heartbeats of the ranks as they were announced last."""
@@ -251,7 +269,8 @@ class Exporter:
 
     def _send_state(self, run: RunTrack, *, last: bool = False) -> None:
         topic = topics.run_topic(run.name, topics.ANNOUNCE, self._node)
-        self._publisher.state(topic, encode(announcement(run, self._node)), last=last)
+        with self._guard("run", run.name):
+            self._publisher.state(topic, encode(announcement(run, self._node)), last=last)
 
     def _forget_gone(self) -> None:
         """Announce runs that vanished a last time: what is left of them is the ranks that finished."""
@@ -263,33 +282,41 @@ class Exporter:
 
     def _flush(self, unix_ns: int) -> None:
         """Put the gathered records into the spool, then remember how far the rings were read."""
-        for batch in self._batcher.take(unix_ns, sum(self.counts.lost.values())):
+        for batch in self._batcher.take(unix_ns):
             self._put(topics.STEPS, batch, batch.count)
         positions = self._rings.positions()
         if positions != self._positions:
-            try:
-                save_positions(self._positions_path, positions)
-            except OSError as error:
-                _log.warning("%s not saved, a restart would read records twice: %s", self._positions_path, error)
+            save_state(self._positions_path, positions)  # else a restart reads records twice
             self._positions.clear()
             self._positions.update(positions)
 
     def _put(self, channel: str, message: StepBatch | ProfileAnswer | TraceSummary, records: int = 0) -> None:
-        topic = topics.run_topic(message.run, channel, self._node)
-        self.counts.lost["spool"] += self._spool.append(topic, encode(message), records)
-        self._publisher.wake()
+        with self._guard("run", message.run):
+            self._publisher.put(topics.run_topic(message.run, channel, self._node), encode(message), records)
+            return
+        self.counts.lost["spool"] += records
 
     def _send_answer(self, run: str, rank: int, answer: OrderAnswer) -> None:
         self._put(topics.ANSWER, ProfileAnswer(run=run, node=self._node, rank=rank, **answer_to_json(answer)))
 
     def _on_request(self, request: ProfileRequest) -> None:
+        if self._isolation.admits("message", request.run, time.monotonic()):
+            with self._guard("message", request.run):
+                self._take_request(request)
+
+    def _take_request(self, request: ProfileRequest) -> None:
         now_ns = time.monotonic_ns()
         run = self._rings.runs.get(request.run)
         ranks = None
         if run is not None:
             shown = run.shown(now_ns, round(self.config.rank_stale_seconds * _SECOND_NS))
             ranks = {track.rank: track.state for track in shown}
+        term = self._captures.term
         verdict = self._captures.judge(request, ranks, now_ns)
+        if self._captures.term != term:
+            save_state(self._term_path, self._captures.term)
+        if verdict.is_outdated:
+            self.counts.reject("request", f"request {request.request_id} of term {request.term}, {term} is in force")
         for rank, reason in verdict.refusals.items():
             self._refuse(request.run, rank, request.request_id, reason)
         if verdict.order is not None and run is not None:

@@ -27,7 +27,6 @@ def step_batches(draw: st.DrawFn) -> StepBatch:
     return StepBatch(
         run="r",
         node="n",
-        sequence=draw(st.integers(0, 2**40)),
         sent_unix_ns=draw(st.integers(0, 2**62)),
         count=count,
         **dict(zip(("layout", "records"), join_columns({RANK: ranks, **columns}), strict=True)),

@@ -56,7 +56,7 @@ _SIMULATOR["lockstep.simulator.lowering"] = {"lockstep.contracts", *_SIMULATOR}
 _SIMULATOR["lockstep.simulator.execution"] = {"lockstep.contracts", *_SIMULATOR}
 # The exporter's: each knows the rings and the files at the top, and nobody else.
 _NODE = {
-    "exporter.reading": {"lockstep.contracts", "exporter"},
+    "exporter.reading": {"lockstep.contracts", "lockstep.serving", "exporter"},
     "exporter.host_watch": {"lockstep.contracts", "exporter", "exporter.reading"},
     "exporter.sending": {"lockstep.contracts", "lockstep.serving", "exporter", "exporter.reading"},
     "exporter.capturing": {*ARROWS["exporter"], "exporter", "exporter.reading", "exporter.host_watch"},
@@ -87,7 +87,7 @@ THIRD_PARTY = {
     "lockstep.diagnosis": {"numpy"},
     "lockstep.doctor": set(),
     "lockstep.intracard": {"numpy"},
-    "lockstep.serving": {"aiohttp", "aiomqtt", "bcrypt", "paho", "prometheus_client", "yaml"},
+    "lockstep.serving": {"aiohttp", "bcrypt", "mqtt5", "prometheus_client", "yaml"},
 }
 FILE_EXCEPTIONS = {"lockstep/contracts/codec.py": {"msgspec"}, "lockstep/simulator/spec/text.py": {"yaml"}}
 

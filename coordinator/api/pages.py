@@ -82,9 +82,9 @@ def _look(services: "Services", found: "Run", closed: "list[Incident]") -> Work:
     return Work((values, found.generation, *_around(snapshot), config), make)
 
 
-def _around(snapshot: "Snapshot") -> tuple[bool, int]:
+def _around(snapshot: "Snapshot") -> tuple[object, ...]:
     """Return what the head of every page shows."""
-    return snapshot.is_connected, snapshot.nodes_alive
+    return snapshot.is_connected, snapshot.nodes_alive, dict(snapshot.records_lost)
 
 
 def _encoded(text: str) -> bytes:

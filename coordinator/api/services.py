@@ -13,6 +13,7 @@ from coordinator.settings.specs import Specs
 
 if TYPE_CHECKING:
     from coordinator.decide.incidents import Incident
+    from coordinator.intake.streams import Streams
     from coordinator.runs import Orders, Run, Runs
     from coordinator.snapshot import Snapshot
     from coordinator.store import Store
@@ -33,6 +34,7 @@ class Services:
     control: Control
     runs: "Runs"
     store: "Store"
+    streams: "Streams"
     snapshot: "Callable[[], Snapshot]"
     perform: "Callable[[Orders], None]"
     now_s: Callable[[], float]

@@ -3,6 +3,7 @@
 Pure: part of the run's state machine, changed through it only.
 """
 
+import hashlib
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from lockstep.contracts.messages import ProfileAnswer, TraceSummary
     from lockstep.diagnosis import Diagnosis
 
+_REQUEST_ID_SPARE_BITS = 11  # 53 bits are left, which JSON readers that know only doubles keep
 _KEPT = 8  # with their summaries; the newest are what somebody may ask about
 
 
@@ -27,7 +29,6 @@ class CaptureDesk:
         self.budget.counts.update(memory.capture_counts if memory else {})
         self.current: Capture | None = capture_from_json(memory.capture) if memory and memory.capture else None
         self.past: deque[Capture] = deque(maxlen=_KEPT)
-        self._last_request_id = self.current.request_id if self.current else 0
 
     @property
     def policy(self) -> "ProfilePolicy":
@@ -35,26 +36,44 @@ class CaptureDesk:
         return self.budget.policy
 
     def ask(
-        self, incident_id: str, selection: "Selection", steps: int, judgement: "Judgement", now_s: float
+        self,
+        incident_id: str,
+        selection: "Selection",
+        steps: int,
+        judgement: "Judgement",
+        now_s: float,
+        *,
+        shapes: bool = False,
     ) -> Capture:
         """Begin a request; none may be under way."""
         assert self.current is None
         # A fault has just made steps longer than the recent median says; too few steps ahead only means "at once".
         step_s = max(judgement.recent_step_seconds or 0.0, judgement.step_seconds)
-        self._last_request_id = max(int(now_s * 1000), self._last_request_id + 1)  # unique over restarts of ours
         first_step = first_step_of(judgement.step, step_s, self.policy)
         self.current = Capture(
-            request_id=self._last_request_id,
+            request_id=self._request_id(incident_id, now_s),
             incident_id=incident_id,
             ranks=selection.ranks,
             first_step=first_step,
             steps=steps,
+            shapes=shapes,
             asked_s=now_s,
             expires_s=now_s + (first_step - judgement.step + steps) * step_s + self.policy.expire_seconds,
             suspect_count=len(selection.suspects),
         )
         self.budget.spend(now_s, len(selection.ranks))
         return self.current
+
+    def _request_id(self, incident_id: str, now_s: float) -> int:
+        """Return the number of the next request.
+
+        For an incident it follows from the incident and the captures before it: a pair of coordinators, one of which
+        orders the capture, both know the answers as theirs. One that an operator asked for is numbered by its time.
+        """
+        if not incident_id:
+            return max(int(now_s * 1000), max((capture.request_id for capture in self.past), default=0) + 1)
+        subject = f"{incident_id}/{len(self.budget.times_s)}".encode()
+        return int.from_bytes(hashlib.blake2b(subject, digest_size=8).digest()) >> _REQUEST_ID_SPARE_BITS
 
     def fail(self, request_id: int, reason: str) -> None:
         """Note that a request could not be sent."""

@@ -5,6 +5,7 @@ run), so that an incident goes on while its finding does, whatever else is found
 judged steps without any of its findings.
 """
 
+import hashlib
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -108,7 +109,7 @@ class Casebook:
                 if incident is None and not finding.acts:
                     continue  # it was told as something else, which has ended: what fades is no news
                 if incident is None:
-                    incident = self.open(finding, judgement.step, now_s)
+                    incident = self.open(finding, judgement.step, now_s, ended_unix_s=judgement.unix_s)
                     opened.append(incident)
                 elif incident.kind == FLUCTUATION != finding.kind:  # the run's incident becomes its culprit's
                     self._forget_fluctuation(findings)
@@ -234,11 +235,17 @@ class Casebook:
         is_young = self._step - incident.detected_step <= steps
         return is_young and abs(finding.onset_step - incident.onset_step) <= steps
 
-    def open(self, finding: "Finding", step: int, now_s: float) -> Incident:
-        """Open an incident of a finding at a step; without a key, whoever opened it closes it."""
+    def open(self, finding: "Finding", step: int, now_s: float, *, ended_unix_s: float) -> Incident:
+        """Open an incident of a finding at a step; without a key, whoever opened it closes it.
+
+        Its id follows from what was measured (`ended_unix_s`: when the step ended by the ranks' clocks), not from when
+        or by whom it was judged: a pair of coordinators, and one that was restarted, give the same incident one id.
+        """
         self.incidents_total += 1
+        subject = repr((finding.kind, finding.scope, finding.ranks, finding.domain, finding.onset_step))
+        digest = hashlib.blake2b(subject.encode(), digest_size=4).hexdigest()
         incident = Incident(
-            id=f"{self._run}-{int(now_s)}-{self.incidents_total}",
+            id=f"{self._run}-{int(ended_unix_s)}-{digest}",
             run=self._run,
             kind=finding.kind,
             cause=finding.cause,

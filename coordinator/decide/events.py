@@ -184,13 +184,14 @@ class CloseIncident(Instruction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestProfile(Instruction):
-    """Ask the nodes of `ranks` for a capture."""
+    """Ask the nodes of `ranks` for a capture; `is_asked`: an operator wants it."""
 
     request_id: int
     ranks: tuple[int, ...]
     first_step: int
     steps: int
     shapes: bool = False
+    is_asked: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

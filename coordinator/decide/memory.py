@@ -9,7 +9,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -108,11 +108,24 @@ def fingerprint_of(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedUntil:
+    """How far a run has been judged: the last step, unix seconds that no record of it passes, and records in all.
+
+    After a restart nodes deliver again what was not committed. Records up to here were judged before; another attempt
+    of the run, whose steps have lower numbers, ends them later. `until_unix_s` is -1e18 before the first step.
+    """
+
+    step: int = -1
+    until_unix_s: float = -1e18
+    records: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunMemory:
     """What a run's machine knows, and what its detectors have learnt.
 
     `book` is where the casebook stands (`Casebook.position`), `capture` the request under way, both as JSON; empty
-    where there is none.
+    where there is none. `judged` is of the same moment as all of it.
     """
 
     incidents: tuple[Incident, ...] = ()
@@ -123,6 +136,7 @@ class RunMemory:
     book: Mapping[str, Any] = field(default_factory=dict)
     capture: Mapping[str, Any] = field(default_factory=dict)
     learnt: Learnt | None = None
+    judged: JudgedUntil = field(default_factory=JudgedUntil)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form, without the incidents and what was learnt: they are kept by themselves."""
@@ -133,13 +147,14 @@ class RunMemory:
             "capture_counts": dict(self.capture_counts),
             "book": dict(self.book),
             "capture": dict(self.capture),
+            "judged": asdict(self.judged),
         }
 
 
 def memory_from_json(
     value: Mapping[str, Any], incidents: tuple[Incident, ...], learnt: Learnt | None = None
 ) -> RunMemory:
-    """Return the memory that a store kept; what an earlier version did not keep is empty."""
+    """Return the memory that a store kept."""
     return RunMemory(
         incidents=incidents,
         incidents_total=int(value["incidents_total"]),
@@ -149,4 +164,9 @@ def memory_from_json(
         book=dict(value.get("book", {})),
         capture=dict(value.get("capture", {})),
         learnt=learnt,
+        judged=JudgedUntil(
+            step=int(value["judged"]["step"]),
+            until_unix_s=float(value["judged"]["until_unix_s"]),
+            records=int(value["judged"]["records"]),
+        ),
     )

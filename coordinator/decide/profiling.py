@@ -37,6 +37,7 @@ class Capture:
     asked_s: float
     expires_s: float
     suspect_count: int = 0
+    shapes: bool = False
     ended_s: float | None = None
     states: dict[int, str] = field(default_factory=dict)
     diagnosis: "Diagnosis | None" = None
@@ -134,6 +135,7 @@ class Capture:
             "asked_s": self.asked_s,
             "expires_s": self.expires_s,
             "suspect_count": self.suspect_count,
+            "shapes": self.shapes,
             "refused": {str(rank): reason for rank, reason in self.refused.items()},
             "cost_ns": {str(rank): cost for rank, cost in self.cost_ns.items()},
         }
@@ -158,9 +160,10 @@ def capture_from_json(value: "Mapping[str, Any]") -> Capture:
         ranks=tuple(value["ranks"]),
         first_step=int(value["first_step"]),
         steps=int(value["steps"]),
-        asked_s=float(value.get("asked_s", 0.0)),
+        asked_s=float(value["asked_s"]),
         expires_s=float(value["expires_s"]),
-        suspect_count=int(value.get("suspect_count", 1 if value["incident_id"] else 0)),
+        suspect_count=int(value["suspect_count"]),
+        shapes=bool(value["shapes"]),
         refused={int(rank): reason for rank, reason in value["refused"].items()},
         cost_ns={int(rank): cost for rank, cost in value["cost_ns"].items()},
     )

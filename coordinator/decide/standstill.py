@@ -100,7 +100,9 @@ class Standstill:
                 return None, False
             self._told_s = now_s
             found = self._finding(hang, now_s)
-            incident = self._casebook.open(found, max(found.onset_step, self._step), now_s)
+            ended_unix_s = now_s if self._judgement is None else self._judgement.unix_s
+            step = max(found.onset_step, self._step)
+            incident = self._casebook.open(found, step, now_s, ended_unix_s=ended_unix_s)
             return self._grow(incident, now_s, rank_count), True
         after = self._named(before, hang, now_s)
         after = self._grow(after, now_s, rank_count)

@@ -284,7 +284,8 @@ class RunMachine:
         self, incident_id: str, selection: Selection, steps: int, now_s: float, *, shapes: bool = False
     ) -> None:
         assert self.judgement is not None
-        capture = self.captures.ask(incident_id, selection, steps, self.judgement, now_s)
+        shapes = shapes or self.captures.policy.shapes
+        capture = self.captures.ask(incident_id, selection, steps, self.judgement, now_s, shapes=shapes)
         self._out.append(
             ev.RequestProfile(
                 cause_id=self._cause_id,
@@ -292,7 +293,8 @@ class RunMachine:
                 ranks=capture.ranks,
                 first_step=capture.first_step,
                 steps=capture.steps,
-                shapes=shapes or self.captures.policy.shapes,
+                shapes=shapes,
+                is_asked=not incident_id,
             )
         )
 

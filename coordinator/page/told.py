@@ -76,7 +76,10 @@ def _sources(snapshot: "Snapshot") -> list[str]:
     )
     alive = f"exporters alive: {snapshot.nodes_alive}"
     is_deaf = bool(snapshot.runs) and not snapshot.nodes_alive
-    return [" · ", broker, " · ", tag("span", alive, class_="bad") if is_deaf else alive]
+    lost = {reason: count for reason, count in snapshot.records_lost.items() if count}
+    text = f"step records lost: {sum(lost.values())} ({', '.join(f'{r} {n}' for r, n in lost.items())})"
+    losses = [" · ", tag("span", text, class_="bad")] if lost else []
+    return [" · ", broker, " · ", tag("span", alive, class_="bad") if is_deaf else alive, *losses]
 
 
 def live(name: str, title: str, *children: str) -> Html:

@@ -201,7 +201,6 @@ def _batches(table: Any, where: str) -> Iterator[Entry]:
             StepBatch(
                 run=run_names[run_index[begin]],
                 node=node_names[node_index[begin]],
-                sequence=0,
                 sent_unix_ns=int(received_ns[begin]),
                 count=end - begin,
                 layout=SEPARATOR.join(name for place, name in enumerate(fields) if place not in left_out),

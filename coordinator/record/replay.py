@@ -273,7 +273,6 @@ def _batch(log: "StepLog", cut: slice) -> StepBatch:
     return StepBatch(
         run=log.run,
         node=_NODE,
-        sequence=cut.start,
         sent_unix_ns=int(columns["end_ns"][-1]),
         count=cut.stop - cut.start,
         layout=SEPARATOR.join(columns),

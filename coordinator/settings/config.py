@@ -1,5 +1,6 @@
 """What a coordinator can be told, checked once before anything starts."""
 
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,12 @@ from coordinator.settings.specs import read_specs
 from coordinator.settings.thresholds import apply, catalogue, check_order, check_values
 from lockstep.contracts.domains import DEFAULT_ORDER, parse_degrees
 from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.paths import check_name
 from lockstep.contracts.records import DOMAIN_KINDS
-from lockstep.serving.broker import BrokerConfig, check_protocol
+from lockstep.serving.broker import BrokerConfig, check_broker
 
 _PORT_MAX = 65535
 _RANGES: dict[str, tuple[float, float]] = {
-    "broker_port": (1, _PORT_MAX),
     "http_port": (0, _PORT_MAX),
     "record_quota_bytes": (1 << 20, 1 << 50),
     "runs_max": (1, 10_000),
@@ -56,6 +57,8 @@ LIVE_KEYS = frozenset(
 class CoordinatorConfig(BrokerConfig):
     """Everything one coordinator can be told; `validate` before use. Plain types only: files and flags can say them."""
 
+    name: str = ""
+    """Name of this coordinator on the bus, which lasts over restarts; empty: the host name and `http_port`."""
     # All interfaces: a Prometheus on another machine is the purpose, and changes over HTTP need a token.
     http_host: str = "0.0.0.0"  # noqa: S104
     """Address that the HTTP server binds."""
@@ -108,6 +111,11 @@ class CoordinatorConfig(BrokerConfig):
     profiles_per_run: int = Policy().profile.per_run
     """Captures of a run in all."""
 
+    @property
+    def coordinator_name(self) -> str:
+        """Name of this coordinator on the bus."""
+        return self.name or f"{socket.gethostname()}-{self.http_port}"
+
     def validate(self) -> None:
         """Check every value that can be checked without opening anything but the token.
 
@@ -120,10 +128,10 @@ class CoordinatorConfig(BrokerConfig):
             value = getattr(self, key)
             if not low <= value <= high:
                 raise ConfigError(f"{key}: got {value}, expected {low:g} to {high:g}")
-        for key in ("broker_host", "http_host"):
-            if not getattr(self, key):
-                raise ConfigError(f"{key}: got '', expected a host name or address")
-        check_protocol(self)
+        if not self.http_host:
+            raise ConfigError("http_host: got '', expected a host name or address")
+        check_broker(self)
+        check_name(self.coordinator_name, "name")
         self._check_names()
         parse_degrees(self.domains, where="domains")
         if sorted(self.order.split("-")) != sorted(DOMAIN_KINDS[:-1]):
@@ -133,10 +141,8 @@ class CoordinatorConfig(BrokerConfig):
         read_specs(self.simulation_file)
 
     def _check_names(self) -> None:
-        for key in ("broker_password_file", "broker_ca_file", "api_token_file"):
-            name = getattr(self, key)
-            if name and not Path(name).is_file():
-                raise ConfigError(f"{key}: got {name!r}, expected a file")
+        if self.api_token_file and not Path(self.api_token_file).is_file():
+            raise ConfigError(f"api_token_file: got {self.api_token_file!r}, expected a file")
         for key in ("runbook_base_url", "dashboard_base_url"):
             url = getattr(self, key)
             if url and not url.startswith(("http://", "https://")):

@@ -63,8 +63,11 @@ class StandingWorker:
         return answer
 
     async def end(self) -> None:
-        """Kill the process with all that it started; the next job starts another."""
-        process, self._process = self._process, None
+        """Kill the process with all that it started; the next job starts another.
+
+        If this is cancelled, the next call completes it.
+        """
+        process = self._process
         if process is not None:
             if process.returncode is None:  # else its number may be another's by now
                 with contextlib.suppress(ProcessLookupError):  # reaped this very moment
@@ -73,7 +76,9 @@ class StandingWorker:
             process.stdin.close()
             await process.communicate()  # asyncio closes pipes only at their end
             with contextlib.suppress(ConnectionError):
-                await process.stdin.wait_closed()
+                # Shielded: a cancelled wait cancels the future that asyncio still has to set.
+                await asyncio.shield(process.stdin.wait_closed())
+            self._process = None
         if self._complaints is not None:
             os.close(self._complaints)
             self._complaints = None

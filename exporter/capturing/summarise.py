@@ -18,6 +18,7 @@ from lockstep.contracts.codec import decode_as
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.limits import PROFILE_STEPS_MAX, SUMMARY_WIRE_MAX_BYTES
 from lockstep.contracts.messages import HostSpan, TraceSummary
+from lockstep.serving.fault_isolation import FaultIsolation
 
 _IDLE_S = 600.0  # after which the worker gives its 40 MB back; captures of one incident follow each other faster
 _JOBS_MAX = 256  # 4 runs of 64 ranks, each with one trace
@@ -54,6 +55,7 @@ class Summariser:
         config: ExporterConfig,
         *,
         counts: Counts,
+        isolation: FaultIsolation,
         on_summary: Callable[[TraceSummary], None],
         running_id: Callable[[str], int | None],
         host_watch: HostWatch | None = None,
@@ -62,6 +64,7 @@ class Summariser:
     ) -> None:
         self._config = config
         self._counts = counts
+        self._isolation = isolation
         self._on_summary = on_summary
         self._running_id = running_id
         self._host_watch = host_watch
@@ -94,7 +97,7 @@ class Summariser:
                 if job is None:
                     await self._prepare()
                     continue
-                await self._summarise(job)
+                await self._answer(job)
                 self._waiting.remove(job)
                 self._trim(job)
         finally:
@@ -116,6 +119,13 @@ class Summariser:
         with contextlib.suppress(MalformedError, TimeoutError):  # told with the first trace
             async with asyncio.timeout(self._config.summarise_seconds):
                 await self._worker.ask(Job("", "", self._config.node_name, 0, 0, 0))
+
+    async def _answer(self, job: TraceJob) -> None:
+        """Give the job its one summary, whatever happens."""
+        with self._isolation.guard("trace", job.run, asyncio.get_running_loop().time()):
+            await self._summarise(job)
+            return
+        self._fail(job, "the exporter failed to summarise the trace, its log has the reason", None)
 
     async def _summarise(self, job: TraceJob) -> None:
         if self._host_watch is not None:

@@ -7,14 +7,16 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from exporter.counts import Counts
+from exporter.counts import Counts, DeliveryStatus
 from exporter.host_watch import HostTotals, NodeLoad
 from exporter.reading.rings import Rings
 from exporter.reading.tracks import RankTrack, RunTrack
 from lockstep.contracts.facts import RankFacts
+from lockstep.serving.fault_isolation import OUTCOMES
 from lockstep.serving.process import ProcessFamilies
 
 _UNKNOWN = NodeLoad()
+_NONE_DROPPED: Mapping[str, int] = MappingProxyType(dict.fromkeys(OUTCOMES, 0))
 _NO_HOSTS: Mapping[tuple[str, int], HostTotals] = MappingProxyType({})
 
 
@@ -61,11 +63,11 @@ class NodeSnapshot:
     rejected: Mapping[str, int]
     profiles: Mapping[str, int]
     profile_cost_ns: int
-    messages_published: int
-    mqtt_connected: bool
-    spool_bytes: int
+    delivery: DeliveryStatus
     tick_duration_ns: int
     load: NodeLoad
+    rings_quarantined: int
+    dropped: Mapping[str, int]
     process: ProcessFamilies = ()
 
 
@@ -76,12 +78,13 @@ def take_snapshot(
     now_ns: int,
     unix_ns: int,
     stale_ns: int,
-    mqtt_connected: bool,
-    spool_bytes: int,
+    delivery: DeliveryStatus,
     tick_duration_ns: int,
     load: NodeLoad = _UNKNOWN,
     hosts: Mapping[tuple[str, int], HostTotals] = _NO_HOSTS,
     process: ProcessFamilies = (),
+    rings_quarantined: int = 0,
+    dropped: Mapping[str, int] = _NONE_DROPPED,
 ) -> NodeSnapshot:
     """Return the node as it is at `now_ns` (CLOCK_MONOTONIC); `hosts` by run and rank."""
     runs = (_view_run(run, run.shown(now_ns, stale_ns), hosts) for run in rings.runs.values())
@@ -93,11 +96,11 @@ def take_snapshot(
         rejected=dict(counts.rejected),
         profiles=dict(counts.profiles),
         profile_cost_ns=counts.profile_cost_ns,
-        messages_published=counts.published,
-        mqtt_connected=mqtt_connected,
-        spool_bytes=spool_bytes,
+        delivery=delivery,
         tick_duration_ns=tick_duration_ns,
         load=load,
+        rings_quarantined=rings_quarantined,
+        dropped=dropped,
         process=process,
     )
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from lockstep.contracts import ring
 from lockstep.contracts.blob import HEAD_BYTES, read_blob, read_generation
+from lockstep.contracts.bounds import FLAGS_MAX, INT63_MAX, MONOTONIC_NS_MAX
 from lockstep.contracts.control import OrderAnswer, answer_from_json
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.records import RECORD_FIELDS
@@ -27,7 +28,6 @@ _LOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, p
 _FRONT_BYTES = ring.GROUPS_OFFSET + HEAD_BYTES - ring.WORDS_OFFSET
 _ANSWER = ring.ANSWER_OFFSET - ring.WORDS_OFFSET
 _GROUPS = ring.GROUPS_OFFSET - ring.WORDS_OFFSET
-_CLOCK_LIMIT_NS = 1 << 61  # both clocks stay far below; above it, sums of times could overflow
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe in a ring's place must not block us
 
 Records = NDArray[np.int64]
@@ -51,13 +51,13 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Issues:
-    """What a rank has issued, by issue slot: arrays of shape (ISSUE_SLOTS,), uint64, times ns of CLOCK_MONOTONIC.
+    """What a rank has issued, by issue slot: arrays of shape (ISSUE_SLOTS,), int64, times ns of CLOCK_MONOTONIC.
 
     `flags` are what is known of its running step; `is_alive` whether its process exists, None where nobody can tell.
     """
 
-    counts: NDArray[np.uint64]
-    times_ns: NDArray[np.uint64]
+    counts: NDArray[np.int64]
+    times_ns: NDArray[np.int64]
     flags: int
     is_alive: bool | None
 
@@ -103,8 +103,6 @@ class RingFile:
         header = ring.unpack_header(data, where=str(self.path), file_bytes=status.st_size)
         if header.rank != rank:
             raise MalformedError("rank", where=str(self.path), got=header.rank, expected=rank)
-        if abs(header.clock_offset_ns) >= _CLOCK_LIMIT_NS:
-            raise MalformedError("clock offset", where=str(self.path), got=header.clock_offset_ns, expected="< 2^61 ns")
         return status.st_ino, header
 
     def close(self) -> None:
@@ -118,7 +116,7 @@ class RingFile:
 
         Return the record before that place, none if it is gone: it tells where the rank stands, nobody counts it again.
         """
-        head, *_ = _WORDS.unpack(self._pread(_WORDS.size, ring.WORDS_OFFSET))
+        head = self._words(self._pread(_WORDS.size, ring.WORDS_OFFSET))[0]
         if not 0 <= next_index <= head:
             return _to_records([])
         self.next_index, self.answer_generation = next_index, answer_generation
@@ -129,7 +127,7 @@ class RingFile:
 
     def heartbeat_ns(self) -> int:
         """Return the last sign of life of the agent, CLOCK_MONOTONIC."""
-        return int(_WORDS.unpack(self._pread(_WORDS.size, ring.WORDS_OFFSET))[1])
+        return self._words(self._pread(_WORDS.size, ring.WORDS_OFFSET))[1]
 
     def issues(self) -> Issues:
         """Return where the rank stands now, between its step records.
@@ -137,14 +135,17 @@ class RingFile:
         Raises
         ------
         MalformedError
-            The file was cut.
+            The file was cut, or a word holds what no rank writes.
         OSError
             Its lock cannot be asked for.
         """
         words = np.frombuffer(self._pread(ring.ISSUES_BYTES, ring.ISSUES_OFFSET), dtype="<u8")
-        flags, held = _FLAGS_HELD.unpack(self._pread(_FLAGS_HELD.size, ring.WORD_FLAGS * 8))
+        counts, times_ns = words[: ring.ISSUE_SLOTS], words[ring.ISSUE_SLOTS :]
+        self._check_word("issue count", int(counts.max()), INT63_MAX)
+        self._check_word("issue time", int(times_ns.max()), MONOTONIC_NS_MAX)
+        flags, held = self._flags_held()
         is_alive = self._lock()[0] if held else None
-        return Issues(words[: ring.ISSUE_SLOTS], words[ring.ISSUE_SLOTS :], flags, is_alive)
+        return Issues(counts.astype(np.int64), times_ns.astype(np.int64), flags, is_alive)
 
     def holder(self) -> Holder:
         """Return who holds the ring, which only its writer does.
@@ -152,11 +153,11 @@ class RingFile:
         Raises
         ------
         MalformedError
-            The file was cut.
+            The file was cut, or a word holds what no rank writes.
         OSError
             Its lock cannot be asked for.
         """
-        _, held = _FLAGS_HELD.unpack(self._pread(_FLAGS_HELD.size, ring.WORD_FLAGS * 8))
+        _, held = self._flags_held()
         if not held:
             return Holder(pid=None, is_gone=False, locks=False)
         is_locked, pid = self._lock()
@@ -177,10 +178,10 @@ class RingFile:
         Raises
         ------
         MalformedError
-            The file was cut, or its head is not to be believed; nothing was consumed.
+            The file was cut, or a word holds what no rank writes; nothing was consumed.
         """
         front = memoryview(self._pread(_FRONT_BYTES, ring.WORDS_OFFSET))
-        head, heartbeat_ns, state, _ = _WORDS.unpack_from(front)
+        head, heartbeat_ns, state = self._words(front)
         errors: list[MalformedError] = []
         rows, lapped, torn = self._read_slots(head, limit)
         answer = self._answer(front, errors)
@@ -197,6 +198,25 @@ class RingFile:
             facts=facts,
             errors=tuple(errors),
         )
+
+    def _words(self, front: bytes | memoryview) -> tuple[int, int, int]:
+        """Return head, heartbeat and state."""
+        head, heartbeat_ns, state, _ = _WORDS.unpack_from(front)
+        self._check_word("head", head, INT63_MAX)
+        self._check_word("heartbeat", heartbeat_ns, MONOTONIC_NS_MAX)
+        self._check_word("state", state, ring.STATE_FAILED)
+        return head, heartbeat_ns, state
+
+    def _flags_held(self) -> tuple[int, int]:
+        """Return the running step's flags, and whether the writer holds a lock."""
+        flags, held = _FLAGS_HELD.unpack(self._pread(_FLAGS_HELD.size, ring.WORD_FLAGS * 8))
+        self._check_word("flags", flags, FLAGS_MAX)
+        self._check_word("held", held, 1)
+        return flags, held
+
+    def _check_word(self, what: str, got: int, most: int) -> None:
+        if got > most:
+            raise MalformedError(what, where=str(self.path), got=got, expected=f"0 to {most}")
 
     def _pread(self, count: int, offset: int) -> bytes:
         data = os.pread(self._descriptor, count, offset)
@@ -263,7 +283,6 @@ class RingFile:
         self.answer_generation, value = found
         try:
             answer = answer_from_json(value, where=str(self.path))
-            _check_answer(answer, str(self.path))
         except MalformedError as error:
             errors.append(error)
             return None
@@ -294,9 +313,4 @@ def _to_records(rows: list[bytes]) -> Records:
     return np.frombuffer(b"".join(rows), dtype="<i8").reshape(len(rows), len(RECORD_FIELDS))
 
 
-def _check_answer(answer: OrderAnswer, where: str) -> None:
-    """Refuse numbers that no rank can mean: they end up in counters and in a file name."""
-    for name in ("request_id", "steps", "trace_bytes", "cost_ns"):
-        value = getattr(answer, name)
-        if not 0 <= value < 1 << 63:
-            raise MalformedError(name, where=where, got=value, expected="0 to 2^63 - 1")
+NO_RECORDS: Records = _to_records([])

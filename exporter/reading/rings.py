@@ -1,12 +1,13 @@
 """Finds the runs and rings of this node and reads them; the only writer of the tracks.
 
 The exporter never writes a ring. A ring that is refused is logged and counted once per file, tried again at each
-scan, and does not hurt its neighbours. A file with another inode under the same name is a new attempt: the old one is
-read to its end first.
+scan, and does not hurt its neighbours; one with which reading itself fails again and again is left alone until its file
+is replaced. A file with another inode under the same name is a new attempt: the old one is read to its end first.
 """
 
 import logging
 import os
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,15 +16,17 @@ import numpy as np
 from exporter.counts import Counts
 from exporter.reading.announce import parse_groups, parse_slots
 from exporter.reading.positions import Position, Positions
-from exporter.reading.ring_file import Look, Records, RingFile
+from exporter.reading.ring_file import NO_RECORDS, Look, Records, RingFile
 from exporter.reading.totals import possible
 from exporter.reading.tracks import RUNNING, STATES, RankTrack, RunTrack
 from lockstep.contracts.control import OrderAnswer
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.facts import facts_from_json
 from lockstep.contracts.limits import RANKS_PER_NODE_MAX, RUNS_PER_NODE_MAX
+from lockstep.contracts.messages import LAPPED, TORN
 from lockstep.contracts.paths import is_name, rank_of_ring, ring_path
 from lockstep.contracts.records import RECORD_INDEX
+from lockstep.serving.fault_isolation import FaultIsolation
 
 _log = logging.getLogger(__name__)
 
@@ -31,17 +34,23 @@ _RECORDS_PER_LOOK = 512  # 2,500 steps/s per rank at five ticks a second, and 1 
 _DIRECTORIES_MAX = 256  # left-overs of old runs that are looked through for live ones
 _TRACKS_MAX = 4 * RANKS_PER_NODE_MAX  # ranks of one run that came and went, as elastic jobs make them
 _FRESH_NS = 30 * 10**9  # a run with a sign of life this near goes before one without
+_NS = 1e-9
+_RING = "ring"
 _TIMES = [RECORD_INDEX["start_ns"], RECORD_INDEX["end_ns"]]
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is new of one rank. `records` are possible ones, `start_ns` and `end_ns` in wall-clock time."""
+    """What is new of one rank. `records` are possible ones, `start_ns` and `end_ns` in wall-clock time.
+
+    `lost` counts records that could not be read, by reason (`messages.LOSS_REASONS`).
+    """
 
     run: RunTrack
     rank: int
     records: Records
     answer: OrderAnswer | None
+    lost: dict[str, int]
 
 
 class Rings:
@@ -50,6 +59,9 @@ class Rings:
     def __init__(self, root: Path, counts: Counts, positions: Positions) -> None:
         self.runs: dict[str, RunTrack] = {}
         self.omitted = 0
+        self.quarantined = 0
+        self.isolation = FaultIsolation((_RING,))
+        self._now_s = 0.0
         self._root = root
         self._counts = counts
         self._positions = positions
@@ -58,6 +70,7 @@ class Rings:
 
     def scan(self, now_ns: int) -> None:
         """Look for runs and rings that came, went or were replaced."""
+        self._now_s = now_ns * _NS
         directories = self._directories()
         followed, omitted = self._choose(directories, now_ns)
         for name in [name for name in self.runs if name not in followed]:
@@ -69,6 +82,7 @@ class Rings:
             run = self.runs.setdefault(name, RunTrack(name, directories[name]))
             self._scan_run(run)
         self.omitted = omitted + sum(run.omitted for run in self.runs.values())
+        self.quarantined = sum(run.quarantined for run in self.runs.values())
 
     def read(self) -> list[Reading]:
         """Read what is new in every open ring."""
@@ -76,9 +90,7 @@ class Rings:
         for run in self.runs.values():
             for track in run.ranks.values():
                 if track.ring is not None:
-                    reading = self._look(run, track, track.ring, _RECORDS_PER_LOOK)
-                    if reading is not None:
-                        readings.append(reading)
+                    readings += self._look(run, track, track.ring, _RECORDS_PER_LOOK)
         return readings
 
     def take_gone(self) -> list[RunTrack]:
@@ -121,9 +133,20 @@ class Rings:
         """Return the runs to follow and the number of live ranks left out."""
         if len(directories) <= RUNS_PER_NODE_MAX:
             return list(directories), 0
-        live = {name: _live_ranks(path, now_ns) for name, path in directories.items()}
+        live = {name: self._live_ranks(path, now_ns) for name, path in directories.items()}
         order = sorted(directories, key=lambda name: (live[name] == 0, name not in self.runs, name))
         return order[:RUNS_PER_NODE_MAX], sum(live[name] for name in order[RUNS_PER_NODE_MAX:])
+
+    def _live_ranks(self, directory: Path, now_ns: int) -> int:
+        """Return how many of the directory's rings gave a sign of life lately."""
+        live = 0
+        for rank, inode in sorted(_ring_files(directory).items())[:RANKS_PER_NODE_MAX]:
+            path = ring_path(directory, rank)
+            with self.isolation.guard(_RING, _key(path, inode), self._now_s), suppress(MalformedError, OSError):
+                ring = RingFile(path, rank)
+                with closing(ring):
+                    live += abs(now_ns - ring.heartbeat_ns()) <= _FRESH_NS
+        return live
 
     def _scan_run(self, run: RunTrack) -> None:
         present = _ring_files(run.directory)
@@ -136,7 +159,12 @@ class Rings:
         for rank, inode in followed.items():
             track_or_none = run.ranks.get(rank)
             if track_or_none is None or track_or_none.ring is None:
-                self._attach(run, rank, inode)
+                key = _key(ring_path(run.directory, rank), inode)
+                if self.isolation.admits(_RING, key, self._now_s):
+                    with self.isolation.guard(_RING, key, self._now_s):
+                        self._attach(run, rank, inode)
+        keys = (_key(ring_path(run.directory, rank), inode) for rank, inode in followed.items())
+        run.quarantined = sum(self.isolation.is_quarantined(_RING, key, self._now_s) for key in keys)
         if len(run.ranks) > _TRACKS_MAX:
             run.ranks = {rank: track for rank, track in run.ranks.items() if track.ring is not None}
             run.revision += 1
@@ -175,28 +203,37 @@ class Rings:
         if track.ring is None:
             return
         for _ in range(2):
-            reading = self._look(run, track, track.ring, track.header.slot_count)
-            if reading is not None:
-                self._late.append(reading)
+            self._late += self._look(run, track, track.ring, track.header.slot_count)
+        self.isolation.forget(_RING, _key(track.ring.path, track.ring.inode))
         track.ring.close()
         track.ring = None
         run.revision += 1
 
-    def _look(self, run: RunTrack, track: RankTrack, ring: RingFile, limit: int) -> Reading | None:
-        try:
-            look = ring.look(limit)
-        except (MalformedError, OSError) as error:
-            self._refuse(run, track.rank, ring.inode, error)
-            return None
-        self._take_state(run, track, look)
-        records = self._take_records(run, track, look)
-        if not len(records) and look.answer is None:
-            return None
-        return Reading(run, track.rank, records, look.answer)
+    def _look(self, run: RunTrack, track: RankTrack, ring: RingFile, limit: int) -> list[Reading]:
+        """Return what is new of a ring; records that were read and could not be taken are counted lost."""
+        key = _key(ring.path, ring.inode)
+        if not self.isolation.admits(_RING, key, self._now_s):
+            return []
+        taken = ring.next_index
+        with self.isolation.guard(_RING, key, self._now_s):
+            try:
+                look = ring.look(limit)
+            except (MalformedError, OSError) as error:
+                self._refuse(run, track.rank, ring.inode, error)
+                return []
+            self._take_state(run, track, look)
+            records = self._take_records(run, track, look)
+            taken = ring.next_index
+            lost = {reason: count for reason, count in ((LAPPED, look.lapped), (TORN, look.torn)) if count}
+            is_new = len(records) or look.answer is not None or lost
+            return [Reading(run, track.rank, records, look.answer, lost)] if is_new else []
+        torn = ring.next_index - taken
+        self._counts.lost[TORN] += torn
+        return [Reading(run, track.rank, NO_RECORDS, None, {TORN: torn})] if torn else []
 
     def _take_state(self, run: RunTrack, track: RankTrack, look: Look) -> None:
         track.heartbeat_ns = look.heartbeat_ns
-        state = STATES.get(look.state, track.state)
+        state = STATES[look.state]
         if state != track.state:
             track.state = state
             run.revision += 1
@@ -221,8 +258,8 @@ class Rings:
 
     def _take_records(self, run: RunTrack, track: RankTrack, look: Look) -> Records:
         """Count into the totals, and return the records with wall-clock times."""
-        self._counts.lost["lapped"] += look.lapped
-        self._counts.lost["torn"] += look.torn
+        self._counts.lost[LAPPED] += look.lapped
+        self._counts.lost[TORN] += look.torn
         records = look.records
         if not len(records):
             return records
@@ -247,6 +284,10 @@ class Rings:
             run.refused[rank] = inode
             self._counts.rejected["ring"] += 1
             _log.warning("ring refused: %s", error)
+
+
+def _key(path: Path, inode: int) -> str:
+    return f"{path} inode {inode}"
 
 
 def _mark_superseded(run: RunTrack) -> None:
@@ -285,20 +326,3 @@ def _ring_files(directory: Path) -> dict[int, int]:
     except OSError:  # vanished, or closed to us: without its files there is nothing to read in it
         return found
     return found
-
-
-def _live_ranks(directory: Path, now_ns: int) -> int:
-    """Return how many of the directory's rings gave a sign of life lately."""
-    live = 0
-    for rank in sorted(_ring_files(directory))[:RANKS_PER_NODE_MAX]:
-        try:
-            ring = RingFile(ring_path(directory, rank), rank)
-        except (MalformedError, OSError):
-            continue
-        try:
-            live += abs(now_ns - ring.heartbeat_ns()) <= _FRESH_NS
-        except MalformedError:
-            continue
-        finally:
-            ring.close()
-    return live

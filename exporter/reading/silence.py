@@ -15,7 +15,6 @@ _log = logging.getLogger(__name__)
 
 _STEPS = 5  # mean steps without a record: PerfTracker's rule for a blocked run
 _LEAST_NS = 5 * 10**9  # several batches and ticks; earlier than the coordinator asks is early enough
-_LARGEST = (1 << 63) - 1  # a message holds no more
 
 
 def watch(run: RunTrack, now_ns: int) -> None:
@@ -54,8 +53,8 @@ def _info(track: RankTrack, place: dict[tuple[str, str, str], int], *, is_silent
             group=place[_identity(use.group)],
             operation=use.operation,
             peer=use.peer,
-            issued=min(int(issues.counts[use.slot]), _LARGEST),
-            last_unix_ns=min(max(int(issues.times_ns[use.slot]) + offset_ns, 0), _LARGEST),
+            issued=int(issues.counts[use.slot]),
+            last_unix_ns=int(issues.times_ns[use.slot]) + offset_ns,
         )
         for use in track.slots
         if issues.counts[use.slot] and _identity(use.group) in place
@@ -63,7 +62,7 @@ def _info(track: RankTrack, place: dict[tuple[str, str, str], int], *, is_silent
     return track.info(
         RankProgress(
             last_step=track.totals.last_step,
-            flags=issues.flags & _LARGEST,
+            flags=issues.flags,
             issues=counts,
             is_alive=issues.is_alive,
         )

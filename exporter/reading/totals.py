@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exporter.reading.ring_file import Records
+from lockstep.contracts.bounds import FLAGS_MAX, MONOTONIC_NS_MAX, STEP_MAX
 from lockstep.contracts.metrics import STEP_BUCKETS_SECONDS
 from lockstep.contracts.records import MISSING, RECORD_FIELDS, RECORD_INDEX, Flag
 
@@ -14,16 +15,16 @@ _START = RECORD_INDEX["start_ns"]
 _END = RECORD_INDEX["end_ns"]
 _FLAGS = RECORD_INDEX["flags"]
 _MEASURES = _FLAGS + 1  # times, counts and bytes stand behind step, start, end and flags
-_TIME_LIMIT_NS = 1 << 61  # CLOCK_MONOTONIC plus any offset stays inside int64 below it
 _FLAG_BITS = np.array([int(flag) for flag in Flag], dtype=np.int64)
 _BUCKETS_NS = np.array([round(bound * 1e9) for bound in STEP_BUCKETS_SECONDS], dtype=np.int64)
 
 
 def possible(records: Records) -> NDArray[np.bool_]:
-    """Return per record whether a rank can have measured it: an index, an interval, no negative figure."""
-    start, end = records[:, _START], records[:, _END]
+    """Return per record whether a rank can have measured it: an index, an interval, flags, no negative figure."""
+    step, start, end, flags = (records[:, column] for column in (_STEP, _START, _END, _FLAGS))
     measures = records[:, _MEASURES:]
-    in_order = (start >= 0) & (end >= start) & (end < _TIME_LIMIT_NS) & (records[:, _STEP] >= 0)
+    in_order = (start >= 0) & (end >= start) & (end <= MONOTONIC_NS_MAX)
+    in_order &= (step >= 0) & (step <= STEP_MAX) & (flags >= 0) & (flags <= FLAGS_MAX)
     good: NDArray[np.bool_] = in_order & ((measures >= 0) | (measures == MISSING)).all(axis=1)
     return good
 

@@ -12,8 +12,13 @@ from lockstep.contracts.limits import RANKS_PER_NODE_MAX
 from lockstep.contracts.messages import GroupInfo, RankInfo, RankProgress
 
 RUNNING, FINISHED, FAILED = "running", "finished", "failed"
-STATES = {0: RUNNING, ring.STATE_RUNNING: RUNNING, ring.STATE_FINISHED: FINISHED, ring.STATE_FAILED: FAILED}
-"""The agent's state word; 0 stands between a ring's creation and its first word."""
+STATES = {
+    ring.STATE_NONE: RUNNING,
+    ring.STATE_RUNNING: RUNNING,
+    ring.STATE_FINISHED: FINISHED,
+    ring.STATE_FAILED: FAILED,
+}
+"""The agent's state word."""
 
 
 @dataclass(slots=True)
@@ -84,6 +89,9 @@ class RunTrack:
     """Rank named by a refused file -> its inode, so that each is counted and logged once."""
     silence: Silence = field(default_factory=Silence)
     omitted: int = 0
+    """Rings beyond the limit of a node."""
+    quarantined: int = 0
+    """Rings that are left alone until their file is replaced."""
     revision: int = 0
     """Grows whenever an announcement would say something new."""
 

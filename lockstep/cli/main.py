@@ -17,7 +17,7 @@ EXIT_PIPE = 141
 """What a shell says of a program that SIGPIPE ended."""
 EXTRA_PACKAGES = frozenset(
     (
-        *("aiohttp", "aiomqtt", "amqtt", "bcrypt", "distributed", "msgspec", "numpy", "paho", "prometheus_client"),
+        *("aiohttp", "bcrypt", "distributed", "mqtt5", "msgspec", "numpy", "prometheus_client"),
         *("pyarrow", "rich", "torch", "yaml"),
     )
 )

@@ -66,7 +66,7 @@ def _add_service(
 def _add_up(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     up = commands.add_parser(
         "up",
-        help="exporter, coordinator and a broker in one process, on loopback",
+        help="exporter and coordinator in one process, on loopback",
         description="Runs all services of one machine until SIGINT or SIGTERM; `lockstep run` has training watched.",
     )
     up.add_argument(
@@ -87,9 +87,6 @@ def _add_up(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
         type=_port,
         metavar="PORT",
         help="port of the coordinator's metrics, API, page (default: 9856)",
-    )
-    up.add_argument(
-        "--broker-port", type=_port, default=0, metavar="PORT", help="port of the embedded broker (default: a free one)"
     )
     up.set_defaults(act=_up)
 
@@ -167,7 +164,6 @@ def _up(arguments: argparse.Namespace) -> int:
         state_directory=arguments.state_directory,
         exporter_port=arguments.exporter_port,
         coordinator_port=arguments.coordinator_port,
-        broker_port=arguments.broker_port,
         record_directory=arguments.record,
         api_token_file=arguments.token_file,
     )

@@ -49,7 +49,8 @@ def write_blob(view: memoryview, offset: int, capacity_bytes: int, generation: i
 def read_blob(view: memoryview, offset: int, capacity_bytes: int) -> tuple[int, Any] | None:
     """Return (generation, value), or None when nothing whole is stored there at this moment.
 
-    What is stored whole and is no JSON, or nested beyond reason, reads as the value None.
+    What is stored whole and is no JSON, or nested beyond reason, reads as the value None. JSON can spell half of a
+    surrogate pair, as file names in Python hold it, which nothing can encode again: it reads as a question mark.
     """
     generation, length, crc = _HEAD.unpack_from(view, offset)
     if generation == 0 or HEAD_BYTES + length > capacity_bytes:
@@ -59,6 +60,9 @@ def read_blob(view: memoryview, offset: int, capacity_bytes: int) -> tuple[int, 
     if zlib.crc32(payload, zlib.crc32(_SEED.pack(generation, length))) != crc:
         return None
     try:
-        return generation, json.loads(payload)
+        value = json.loads(payload.decode())
+        if b"\\ud" in payload.lower():
+            value = json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
     except (ValueError, RecursionError):  # stored whole, so the writer was wrong: null, which no reader accepts
         return generation, None
+    return generation, value

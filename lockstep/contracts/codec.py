@@ -1,32 +1,36 @@
 """Messages to MessagePack and back. Services only: the agent never imports msgspec.
 
-Decoding is where hostile input ends: size before allocation, types by msgspec, version, topic, limits, the lengths of
-columns. What passes is a message that the rest of the program need not doubt.
+Decoding is where hostile input ends: size before allocation, types and bounds (`bounds.py`) by msgspec, version, topic,
+what fields say of each other, the lengths of columns. What passes is a message that the rest of the program need not
+doubt, and that encodes again.
 """
 
+import re
+from collections.abc import Callable
+from dataclasses import is_dataclass
 from functools import lru_cache
-from typing import TypeVar
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
 from lockstep.contracts import limits, topics
+from lockstep.contracts.bounds import Length, OneOf, Range, unannotated
+from lockstep.contracts.domains import count_members
 from lockstep.contracts.errors import ContractVersionError, MalformedError
 from lockstep.contracts.messages import (
     MESSAGE_VERSION,
-    OPERATIONS,
     Acknowledgement,
     CoordinatorAlive,
-    HostSpan,
+    GroupInfo,
     NodeAlive,
     NodeAnnouncement,
     ProfileAnswer,
     ProfileRequest,
-    RankProgress,
     StepBatch,
     TraceSummary,
 )
-from lockstep.contracts.packed_summary import Body, PackedSummary, packed_summary, plain_body, unpacked_summary
-from lockstep.contracts.ring import ISSUE_SLOTS
+from lockstep.contracts.packed_summary import Body, PackedSummary, packed_summary, plain_body, unpacked_fields
 from lockstep.contracts.rows import RANK, VALUE_BYTES, names_of
 
 Message = (
@@ -51,15 +55,73 @@ _FORMS: dict[str, type[Message | PackedSummary]] = {
     topics.ANSWER: ProfileAnswer,
     topics.SUMMARY: PackedSummary,
 }
+_MAX_BYTES: dict[str, int] = {
+    topics.ANNOUNCE: limits.ANNOUNCEMENT_MAX_BYTES,
+    topics.ALIVE: limits.STATE_MESSAGE_MAX_BYTES,
+    topics.ACK: limits.STATE_MESSAGE_MAX_BYTES,
+    topics.COORDINATOR: limits.STATE_MESSAGE_MAX_BYTES,
+    topics.REQUEST: limits.REQUEST_MAX_BYTES,
+    topics.ANSWER: limits.REQUEST_MAX_BYTES,
+    topics.SUMMARY: limits.SUMMARY_WIRE_MAX_BYTES,
+    topics.STEPS: limits.MESSAGE_MAX_BYTES,
+}
+"""Largest message of each channel: decoding takes a multiple of it for a moment."""
+
+
+def _bounded(hint: Any) -> Any:
+    """Return a type with its bounds in the form that msgspec enforces, those of the types inside it too."""
+    plain, bound = unannotated(hint)
+    if is_dataclass(plain) or hasattr(plain, "_fields"):
+        _bound_fields(plain)
+        return plain
+    origin, inside = get_origin(plain), get_args(plain)
+    if origin in (Union, UnionType):
+        return Union[tuple(map(_bounded, inside))]  # noqa: UP007  (made of a tuple)
+    if origin is not None:
+        plain = origin[tuple(map(_bounded, inside))]
+    match bound:
+        case Range(low, high):
+            return Annotated[plain, bound, msgspec.Meta(ge=low, le=high)]
+        case Length(most, least):
+            return Annotated[plain, bound, msgspec.Meta(min_length=least, max_length=most)]
+        case OneOf(values):
+            return Annotated[Literal[values], bound]
+    return plain
+
+
+def _bound_fields(form: type) -> None:
+    """Give msgspec the bounds of a form's fields.
+
+    Contracts import the standard library only, so bounds are declared without msgspec, which looks for its own in the
+    annotations when a decoder is made: there they are put behind ours.
+    """
+    for name, hint in form.__annotations__.items():
+        form.__annotations__[name] = _bounded(hint)
+
+
+for _form in (*_FORMS.values(), Body, TraceSummary):
+    _bound_fields(_form)
+
+_CHANNELS: dict[type, str] = {form: channel for channel, form in _FORMS.items()} | {TraceSummary: topics.SUMMARY}
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODERS = {channel: msgspec.msgpack.Decoder(form) for channel, form in _FORMS.items()}
-_VERSION = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 _BODY = msgspec.msgpack.Decoder(Body)
 
-_LAYOUT_MAX_BYTES = 4096  # three times the names of all fields
 _LAYOUTS_KEPT = 256  # the nodes of a job send a handful
-_COUNT_MAX = (1 << 63) - 1  # what an array of int64 holds
-_NODE_MAX_NS = 1 << 53  # 104 days; sums over all nodes of a tree stay within int64
+_SEARCHED_MAX_BYTES = 64 << 10  # of a refused message, in which the refused value is looked up
+_PLACE = re.compile(
+    r"(?:Expected (?P<expected>.*)|Invalid enum value .*) - at `\$(?P<path>(?:\.\w+|\[\d+\])+)`", re.DOTALL
+)
+_PART = re.compile(r"\.(\w+)|\[(\d+)\]")
+
+
+class _Versioned(msgspec.Struct):
+    """Any message: what else stands in it is skipped."""
+
+    version: int = MESSAGE_VERSION
+
+
+_VERSIONED = msgspec.msgpack.Decoder(_Versioned)
 
 
 def encode(message: Message) -> bytes:
@@ -68,22 +130,32 @@ def encode(message: Message) -> bytes:
     Raises
     ------
     MalformedError
-        It is larger than a receiver would take.
+        It is larger than a receiver would take, or holds what has no encoding: an integer of more than 64 bits, half
+        of a surrogate pair.
     """
-    if isinstance(message, TraceSummary):
-        data, limit = packed_bytes(message)[0], limits.SUMMARY_WIRE_MAX_BYTES
-    else:
-        data, limit = _ENCODER.encode(message), limits.MESSAGE_MAX_BYTES
-    if len(data) > limit:
-        where = type(message).__name__
-        raise MalformedError("message size", where=where, got=len(data), expected=f"at most {limit} bytes")
+    data = packed_bytes(message)[0] if isinstance(message, TraceSummary) else _encoded(message)
+    _at_most("message size", type(message).__name__, len(data), _MAX_BYTES[_CHANNELS[type(message)]])
     return data
 
 
 def packed_bytes(summary: TraceSummary) -> tuple[bytes, int]:
-    """Return the bytes of a summary, whatever their number, and the size of its body unpacked."""
-    packed = packed_summary(summary, _ENCODER.encode)
-    return _ENCODER.encode(packed), packed.body_bytes
+    """Return the bytes of a summary, whatever their number, and the size of its body unpacked.
+
+    Raises
+    ------
+    MalformedError
+        It holds what has no encoding.
+    """
+    packed = packed_summary(summary, _encoded)
+    return _encoded(packed), packed.body_bytes
+
+
+def _encoded(value: Message | PackedSummary | Body) -> bytes:
+    try:
+        return _ENCODER.encode(value)
+    except (OverflowError, UnicodeEncodeError) as error:
+        where = type(value).__name__
+        raise MalformedError("message", where=where, got=str(error), expected="64-bit integers and Unicode") from error
 
 
 def decode(topic: str, payload: bytes) -> Message:
@@ -107,22 +179,18 @@ def decode_parsed(parsed: topics.Topic, topic: str, payload: bytes) -> Message:
     MalformedError
         As `decode`.
     """
-    if len(payload) > limits.MESSAGE_MAX_BYTES:
-        raise MalformedError(
-            "message size",
-            where=topic,
-            got=len(payload),
-            expected=f"at most {limits.MESSAGE_MAX_BYTES} bytes",
-        )
     if parsed.channel not in _DECODERS:
         raise MalformedError("channel", where=topic, got=parsed.channel, expected=tuple(_DECODERS))
+    if len(payload) > _MAX_BYTES[parsed.channel]:
+        _at_most("message size", topic, len(payload), _MAX_BYTES[parsed.channel])
     try:
         message: Message | PackedSummary = _DECODERS[parsed.channel].decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         version = _version_of(payload)
         if version != MESSAGE_VERSION:
             raise ContractVersionError("version", where=topic, got=version, expected=MESSAGE_VERSION) from error
-        raise MalformedError("message", where=topic, got=str(error), expected=parsed.channel) from error
+        small = payload[:_SEARCHED_MAX_BYTES]
+        raise _malformed(error, topic, parsed.channel, lambda: msgspec.msgpack.decode(small)) from error
     if message.version != MESSAGE_VERSION:
         raise ContractVersionError("version", where=topic, got=message.version, expected=MESSAGE_VERSION)
     _check_names(topic, parsed, message)
@@ -130,8 +198,9 @@ def decode_parsed(parsed: topics.Topic, topic: str, payload: bytes) -> Message:
         _check_batch(topic, message)
         return message
     if isinstance(message, PackedSummary):
-        message = _unpacked(topic, payload, message)
-    _check_limits(topic, message)
+        return _unpacked(topic, message)
+    if isinstance(message, NodeAnnouncement):
+        _check_announcement(topic, message)
     return message
 
 
@@ -161,42 +230,58 @@ def decode_as(form: type[M], topic: str, payload: bytes) -> M:
     return message
 
 
-def _unpacked(topic: str, payload: bytes, packed: PackedSummary) -> TraceSummary:
+def _unpacked(topic: str, packed: PackedSummary) -> TraceSummary:
     """Return the summary inside its envelope.
 
     Raises
     ------
     MalformedError
-        It is larger than its limits, packed or unpacked, or its body is none.
+        It is larger than it says or may be, or its body is none.
     """
-    _at_most("summary size", topic, len(payload), limits.SUMMARY_WIRE_MAX_BYTES)
+    plain = plain_body(packed, topic)
     try:
-        body = _BODY.decode(plain_body(packed, topic))
+        body = _BODY.decode(plain)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedError("summary", where=topic, got=str(error), expected="the body of a summary") from error
-    return unpacked_summary(packed, body, topic)
+        raise _malformed(error, topic, "summary", lambda: msgspec.msgpack.decode(plain)) from error
+    given = unpacked_fields(packed, body, topic)
+    try:
+        return msgspec.convert(given, TraceSummary)
+    except msgspec.ValidationError as error:
+        raise _malformed(error, topic, "summary", lambda: given) from error
+
+
+def _malformed(error: Exception, where: str, what: str, whole: Callable[[], Any]) -> MalformedError:
+    """Return msgspec's error as ours, with the field and value that it refused where they can be found in the whole."""
+    place = _PLACE.match(str(error))
+    if place is None:  # not of one field, or no message at all
+        return MalformedError(what, where=where, got=str(error), expected=f"a message of channel {what}")
+    path = place["path"]
+    try:
+        got = whole()
+        for name, index in _PART.findall(path):
+            got = got[name] if name else got[int(index)]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, LookupError, TypeError):
+        got = error  # too large to look into, or broken behind the field
+    field = path.removeprefix(".") if path.startswith(".") else what + path
+    return MalformedError(field, where=where, got=repr(got), expected=place["expected"] or "a known value")
 
 
 def _version_of(payload: bytes) -> int:
     """Return the version that a payload of another form names, this one if it names none."""
     try:
-        raw = _VERSION.decode(payload).get("version")
-        return MESSAGE_VERSION if raw is None else msgspec.msgpack.decode(raw, type=int)
+        return _VERSIONED.decode(payload).version
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return MESSAGE_VERSION
 
 
 def _check_batch(topic: str, batch: StepBatch) -> None:
-    """Check a step batch; plain comparisons first, for thousands come in a second."""
-    count, layout = batch.count, batch.layout
-    if not 0 <= count <= limits.BATCH_RECORDS_MAX:
-        _at_most("count", topic, count, limits.BATCH_RECORDS_MAX)
-    width = _width_of(layout) if len(layout) <= _LAYOUT_MAX_BYTES else 0
+    """Refuse a batch whose records are not what its layout and count say."""
+    width = _width_of(batch.layout)
     if not width:
-        expected = f"{RANK!r} and other names, each once, in {_LAYOUT_MAX_BYTES} bytes"
-        raise MalformedError("layout", where=topic, got=layout, expected=expected)
-    if len(batch.records) != count * width * VALUE_BYTES:
-        _exactly("records bytes", topic, len(batch.records), count * width * VALUE_BYTES)
+        raise MalformedError("layout", where=topic, got=batch.layout, expected=f"{RANK!r} and other names, each once")
+    if len(batch.records) != batch.count * width * VALUE_BYTES:
+        expected = batch.count * width * VALUE_BYTES
+        raise MalformedError("records bytes", where=topic, got=len(batch.records), expected=expected)
 
 
 @lru_cache(_LAYOUTS_KEPT)
@@ -206,81 +291,32 @@ def _width_of(layout: str) -> int:
     return len(names) if names[0] == RANK and len(set(names)) == len(names) else 0
 
 
-def _check_limits(topic: str, message: Message) -> None:
-    match message:
-        case NodeAnnouncement():
-            _check_announcement(topic, message)
-        case NodeAlive():
-            _check_alive(topic, message)
-        case ProfileRequest():
-            _at_most("ranks", topic, len(message.ranks), limits.PROFILE_RANKS_MAX)
-            _at_most("steps", topic, message.steps, limits.PROFILE_STEPS_MAX)
-            _at_most("trace_max_bytes", topic, message.trace_max_bytes, limits.TRACE_MAX_BYTES)
-        case TraceSummary():
-            _at_most("tree", topic, len(message.tree), limits.SUMMARY_NODES_MAX)
-            _at_most("summary size", topic, sum(len(n.name) for n in message.tree), limits.SUMMARY_MAX_BYTES)
-            for index, node in enumerate(message.tree):
-                if not -1 <= node.parent < index:
-                    raise MalformedError("parent", where=topic, got=node.parent, expected=f"-1 to {index - 1}")
-                _at_most("total_ns", topic, node.total_ns, _NODE_MAX_NS)
-                _at_most("self_ns", topic, abs(node.self_ns), _NODE_MAX_NS)
-            if message.host is not None:
-                _check_host(topic, message.host)
-        case _:
-            pass
-
-
-def _check_host(topic: str, host: HostSpan) -> None:
-    _at_most("span_ns", topic, host.span_ns, _COUNT_MAX)
-    for what in ("on_cpu_ns", "run_queue_wait_ns", "throttled_ns", "cores"):
-        value = getattr(host, what)
-        if value is not None:
-            _at_most(what, topic, value, _COUNT_MAX)
-    _at_most("busiest", topic, len(host.busiest), limits.HOST_COMMANDS_MAX)
-    for command, cores in [("others", host.others_cores or 0.0), *host.busiest]:
-        _at_most("command length", topic, len(command), limits.NAME_MAX_BYTES)
-        if not 0 <= cores <= limits.HOST_CORES_MAX:
-            raise MalformedError("cores", where=topic, got=cores, expected=f"0 to {limits.HOST_CORES_MAX}")
-
-
 def _check_announcement(topic: str, message: NodeAnnouncement) -> None:
-    _at_most("ranks", topic, len(message.ranks), limits.RANKS_PER_NODE_MAX)
-    _at_most("groups", topic, len(message.groups), limits.GROUPS_PER_NODE_MAX)
+    """Refuse an announcement whose parts contradict each other, or whose groups would be too much to unpack."""
+    worlds = [info.world_size for info in message.ranks]
+    _check_groups(topic, message.groups, max(worlds, default=0))
+    if len({info.rank for info in message.ranks}) < len(message.ranks):
+        got = [info.rank for info in message.ranks]
+        raise MalformedError("ranks", where=topic, got=got, expected="each rank once")
     for info in message.ranks:
-        _at_most("world_size", topic, info.world_size, limits.WORLD_SIZE_MAX)
-        if not 0 <= info.rank < info.world_size:
-            raise MalformedError("rank", where=topic, got=info.rank, expected=f"0 to {info.world_size - 1}")
+        _at_most("rank", topic, info.rank, info.world_size - 1)
         if info.progress is not None:
-            _check_progress(topic, info.progress, len(message.groups), info.world_size)
+            for issue in info.progress.issues:
+                _at_most("group", topic, issue.group, len(message.groups) - 1)
+                if issue.peer >= info.world_size:
+                    raise MalformedError("peer", where=topic, got=issue.peer, expected=f"-1 to {info.world_size - 1}")
 
 
-def _check_alive(topic: str, message: NodeAlive) -> None:
-    _at_most("runs", topic, len(message.runs), limits.RUNS_PER_NODE_MAX)
-    for heartbeat in message.runs:
-        _at_most("revision", topic, heartbeat.revision, _COUNT_MAX)
-        _at_most("alive_unix_ns", topic, len(heartbeat.alive_unix_ns), limits.RANKS_PER_NODE_MAX)
-        for alive_unix_ns in heartbeat.alive_unix_ns:
-            _at_most("alive_unix_ns", topic, alive_unix_ns, _COUNT_MAX)
-
-
-def _check_progress(topic: str, progress: RankProgress, group_count: int, world_size: int) -> None:
-    _at_most("issues", topic, len(progress.issues), ISSUE_SLOTS)
-    for issue in progress.issues:
-        if not 0 <= issue.group < group_count:
-            raise MalformedError("group", where=topic, got=issue.group, expected=f"0 to {group_count - 1}")
-        if issue.operation not in OPERATIONS:
-            raise MalformedError("operation", where=topic, got=f"{issue.operation:.64}", expected=OPERATIONS)
-        if not -1 <= issue.peer < world_size:
-            raise MalformedError("peer", where=topic, got=issue.peer, expected=f"-1 to {world_size - 1}")
-        _at_most("issued", topic, issue.issued, _COUNT_MAX)
-        _at_most("last_unix_ns", topic, issue.last_unix_ns, _COUNT_MAX)
+def _check_groups(topic: str, groups: list[GroupInfo], world_size: int) -> None:
+    """Refuse groups by their spans and members, without making a list of ranks: a short range names a million."""
+    spans = members = 0
+    for group in groups:
+        spans += len(group.ranks)
+        members += count_members(group.ranks, where=topic, limit=world_size)
+    _at_most("spans of all groups", topic, spans, limits.SPANS_PER_NODE_MAX)
+    _at_most("members of all groups", topic, members, limits.MEMBERS_PER_NODE_MAX)
 
 
 def _at_most(what: str, where: str, got: int, limit: int) -> None:
     if not 0 <= got <= limit:
         raise MalformedError(what, where=where, got=got, expected=f"0 to {limit}")
-
-
-def _exactly(what: str, where: str, got: int, expected: int) -> None:
-    if got != expected:
-        raise MalformedError(what, where=where, got=got, expected=expected)

@@ -9,11 +9,25 @@ one integer compare (the blob's generation). Ranks answer in their own ring file
 
 import struct
 from dataclasses import MISSING, asdict, dataclass, fields
-from typing import Any
+from typing import Annotated, Any, get_origin
 
 from lockstep.contracts.blob import HEAD_BYTES
+from lockstep.contracts.bounds import (
+    CaptureSteps,
+    Count,
+    DurationNs,
+    Length,
+    MonotonicNs,
+    OneOf,
+    Range,
+    Rank,
+    Reason,
+    StepIndexOrNone,
+    unannotated,
+    violation,
+)
 from lockstep.contracts.errors import ContractVersionError, MalformedError
-from lockstep.contracts.limits import PROFILE_RANKS_MAX, PROFILE_STEPS_MAX
+from lockstep.contracts.limits import PROFILE_RANKS_MAX, PROFILE_STEPS_MAX, TRACE_MAX_BYTES
 
 CONTROL_MAGIC = b"LKSTCTRL"
 CONTROL_VERSION = 1
@@ -37,14 +51,14 @@ class ProfileOrder:
     `device` asks for the activity of the rank's device besides that of the host, where there is one.
     """
 
-    request_id: int
-    ranks: list[int]
-    first_step: int
-    steps: int
+    request_id: Count
+    ranks: Annotated[list[Rank], Length(PROFILE_RANKS_MAX)]
+    first_step: StepIndexOrNone
+    steps: Annotated[int, Range(1, PROFILE_STEPS_MAX)]
     stacks: bool
     shapes: bool
     memory: bool
-    trace_max_bytes: int
+    trace_max_bytes: Annotated[int, Range(0, TRACE_MAX_BYTES)]
     device: bool = True
 
 
@@ -57,15 +71,15 @@ class OrderAnswer:
     when done, why it ended before the asked steps.
     """
 
-    request_id: int
-    state: str
-    reason: str = ""
-    first_step: int = NEXT_STEP
-    steps: int = 0
-    start_ns: int = 0
-    end_ns: int = 0
-    trace_bytes: int = 0
-    cost_ns: int = 0
+    request_id: Count
+    state: Annotated[str, OneOf(ANSWER_STATES)]
+    reason: Reason = ""
+    first_step: StepIndexOrNone = NEXT_STEP
+    steps: CaptureSteps = 0
+    start_ns: MonotonicNs = 0
+    end_ns: MonotonicNs = 0
+    trace_bytes: Count = 0
+    cost_ns: DurationNs = 0
 
 
 def pack_control_header() -> bytes:
@@ -111,13 +125,10 @@ def order_from_json(value: Any, *, where: str) -> ProfileOrder:
     Raises
     ------
     MalformedError
-        A field is missing, unknown, of another type or beyond its limit.
+        A field is missing, unknown, of another type or beyond its bound.
     """
-    checked = _checked(ProfileOrder, value, where)
-    order = ProfileOrder(**checked)
-    if not 1 <= order.steps <= PROFILE_STEPS_MAX:
-        raise MalformedError("steps", where=where, got=order.steps, expected=f"1 to {PROFILE_STEPS_MAX}")
-    if len(order.ranks) > PROFILE_RANKS_MAX or not all(type(rank) is int and rank >= 0 for rank in order.ranks):
+    order = ProfileOrder(**_checked(ProfileOrder, value, where))
+    if not all(type(rank) is int and not violation(rank, Rank) for rank in order.ranks):
         raise MalformedError("ranks", where=where, got=order.ranks, expected=f"up to {PROFILE_RANKS_MAX} ranks")
     return order
 
@@ -128,27 +139,24 @@ def answer_from_json(value: Any, *, where: str) -> OrderAnswer:
     Raises
     ------
     MalformedError
-        A field is missing, unknown, of another type or not a known state.
+        A field is missing, unknown, of another type or beyond its bound.
     """
-    answer = OrderAnswer(**_checked(OrderAnswer, value, where))
-    if answer.state not in ANSWER_STATES:
-        raise MalformedError("state", where=where, got=answer.state, expected=ANSWER_STATES)
-    return answer
+    return OrderAnswer(**_checked(OrderAnswer, value, where))
 
 
 def _checked(form: type, value: Any, where: str) -> dict[str, Any]:
-    """Return `value` if it holds the fields of `form`, each of its plain type; those with a default may be missing."""
+    """Return `value` if it holds the fields of `form`, each within its type; those with a default may be missing."""
     if not isinstance(value, dict):
         raise MalformedError(form.__name__, where=where, got=type(value).__name__, expected="an object")
-    types: dict[str, type] = {}
-    required = set()
-    for field in fields(form):
-        types[field.name] = list if field.type == list[int] else field.type  # type: ignore[assignment]
-        if field.default is MISSING:
-            required.add(field.name)
-    if not required <= value.keys() <= types.keys():
-        raise MalformedError(f"fields of {form.__name__}", where=where, got=sorted(value), expected=sorted(types))
+    hints = {field.name: field.type for field in fields(form)}
+    required = {field.name for field in fields(form) if field.default is MISSING}
+    if not required <= value.keys() <= hints.keys():
+        raise MalformedError(f"fields of {form.__name__}", where=where, got=sorted(value), expected=sorted(hints))
     for name, content in value.items():
-        if type(content) is not types[name]:
-            raise MalformedError(name, where=where, got=repr(content), expected=types[name].__name__)
+        plain, _ = unannotated(hints[name])
+        kind = get_origin(plain) or plain
+        if type(content) is not kind:
+            raise MalformedError(name, where=where, got=repr(content), expected=kind.__name__)
+        if expected := violation(content, hints[name]):
+            raise MalformedError(name, where=where, got=repr(content), expected=expected)
     return value

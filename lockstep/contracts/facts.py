@@ -1,8 +1,9 @@
 """What a rank runs on: told once by the agent in its ring (`ring.FACTS_OFFSET`, JSON), carried in announcements."""
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Annotated, Any
 
+from lockstep.contracts.bounds import Name, Range
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.limits import NAME_MAX_BYTES
 
@@ -20,15 +21,15 @@ class RankFacts:
     the model FLOPs of a step come from: configured, parameters, measured or none.
     """
 
-    device: str = ""
-    device_kind: str = ""
-    dtype: str = ""
-    peak_flops_per_second: float | None = None
-    parameters: int | None = None
-    flops_source: str = ""
-    torch_version: str = ""
-    backend: str = ""
-    device_uuid: str = ""
+    device: Name = ""
+    device_kind: Name = ""
+    dtype: Name = ""
+    peak_flops_per_second: Annotated[float, Range(1.0, _PEAK_MAX)] | None = None
+    parameters: Annotated[int, Range(0, _PARAMETERS_MAX)] | None = None
+    flops_source: Name = ""
+    torch_version: Name = ""
+    backend: Name = ""
+    device_uuid: Name = ""
 
 
 def facts_to_json(facts: RankFacts) -> dict[str, Any]:
@@ -65,7 +66,7 @@ def _check(good: bool, what: str, where: str, got: Any, expected: str) -> None: 
 
 
 def _is_peak(value: Any) -> bool:
-    return type(value) in (int, float) and 0 < value <= _PEAK_MAX
+    return type(value) in (int, float) and 1 <= value <= _PEAK_MAX
 
 
 def _is_label(value: Any) -> bool:

@@ -1,16 +1,71 @@
 """What travels on the bus: plain frozen dataclasses. `codec.py` turns them into bytes and back.
 
 Every message carries `version`. Names of a run and a node come from the topic (`topics.py`) as well: a message that
-says otherwise than its topic is refused. Wall-clock times are `_unix_ns`.
+says otherwise than its topic is refused. Wall-clock times are `_unix_ns`. Numbers, texts and lists declare their
+bounds (`bounds.py`), which decoding enforces.
 """
 
 import re
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from lockstep.contracts.bounds import (
+    CaptureSteps,
+    Count,
+    DurationNs,
+    Flags,
+    Length,
+    MonotonicNs,
+    Name,
+    OneOf,
+    Range,
+    Rank,
+    Reason,
+    Sequence,
+    StepIndex,
+    StepIndexOrNone,
+    StreamId,
+    UnixNs,
+    Version,
+    WorldSize,
+)
+from lockstep.contracts.control import ANSWER_STATES
 from lockstep.contracts.facts import RankFacts
+from lockstep.contracts.limits import (
+    BATCH_RECORDS_MAX,
+    GROUPS_PER_NODE_MAX,
+    HOST_COMMANDS_MAX,
+    HOST_CORES_MAX,
+    MESSAGE_MAX_BYTES,
+    PROFILE_RANKS_MAX,
+    PROFILE_STEPS_MAX,
+    RANKS_PER_NODE_MAX,
+    RUNS_PER_NODE_MAX,
+    SPANS_PER_GROUP_MAX,
+    SUMMARY_MAX_BYTES,
+    SUMMARY_NODES_MAX,
+    TRACE_MAX_BYTES,
+    WORLD_SIZE_MAX,
+)
+from lockstep.contracts.ring import ISSUE_SLOTS
 
 MESSAGE_VERSION = 1
 """Of all messages; it counts from the first release on."""
+
+RANK_STATES = ("running", "finished", "failed")
+"""Of the agent: failed is one that took itself out after a failure of its own."""
+
+_LAYOUT_MAX_BYTES = 4096  # three times the names of all fields
+_NODE_MAX_NS = 1 << 53  # 104 days; sums over all nodes of a tree stay within int64
+_ENTRIES_MAX = 4096  # of a list in a summary, whose size says more
+_SCHEMES = ("http", "https")
+_ADDRESS_MAX_CHARS = 253 + 6  # a host name, a colon and a port
+
+
+LAPPED, TORN = "lapped", "torn"
+LOSS_REASONS = (LAPPED, TORN)
+"""Why a record in a ring could not be read: overwritten before it was, or damaged by a writer that was killed."""
+LossReason = Annotated[str, OneOf(LOSS_REASONS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,19 +79,14 @@ class StepBatch:
     this exporter could not read from the rings since the batch before; a batch without records may carry it.
     """
 
-    run: str
-    node: str
-    sent_unix_ns: int
-    count: int
-    layout: str
-    records: bytes
-    lost: dict[str, int] = field(default_factory=dict)
-    version: int = MESSAGE_VERSION
-
-
-LAPPED, TORN = "lapped", "torn"
-LOSS_REASONS = (LAPPED, TORN)
-"""Why a record in a ring could not be read: overwritten before it was, or damaged by a writer that was killed."""
+    run: Name
+    node: Name
+    sent_unix_ns: UnixNs
+    count: Annotated[int, Range(0, BATCH_RECORDS_MAX)]
+    layout: Annotated[str, Length(_LAYOUT_MAX_BYTES, least=1)]
+    records: Annotated[bytes, Length(MESSAGE_MAX_BYTES)]
+    lost: Annotated[dict[LossReason, Count], Length(len(LOSS_REASONS))] = field(default_factory=dict)
+    version: Version = MESSAGE_VERSION
 
 
 COLLECTIVE, SEND, RECEIVE = "collective", "send", "receive"
@@ -51,11 +101,11 @@ class IssueCount:
     collectives.
     """
 
-    group: int
-    operation: str
-    peer: int
-    issued: int
-    last_unix_ns: int
+    group: Annotated[int, Range(0, GROUPS_PER_NODE_MAX - 1)]
+    operation: Annotated[str, OneOf(OPERATIONS)]
+    peer: Annotated[int, Range(-1, WORLD_SIZE_MAX - 1)]
+    issued: Count
+    last_unix_ns: UnixNs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +117,9 @@ class RankProgress:
     times of ranks on different nodes are comparable to its accuracy only.
     """
 
-    last_step: int | None
-    flags: int
-    issues: list[IssueCount]
+    last_step: StepIndex | None
+    flags: Flags
+    issues: Annotated[list[IssueCount], Length(ISSUE_SLOTS)]
     is_alive: bool | None = None
 
 
@@ -81,24 +131,28 @@ class RankInfo:
     this node makes steps.
     """
 
-    rank: int
-    local_rank: int
-    world_size: int
-    hostname: str
-    attempt: int
-    state: str
-    heartbeat_unix_ns: int
+    rank: Rank
+    local_rank: Rank
+    world_size: WorldSize
+    hostname: Name
+    attempt: UnixNs
+    state: Annotated[str, OneOf(RANK_STATES)]
+    heartbeat_unix_ns: UnixNs
     facts: RankFacts | None = None
     progress: RankProgress | None = None
+
+
+RankSpan = Annotated[list[Annotated[int, Range(0, WORLD_SIZE_MAX)]], Length(3, least=3)]
+"""[start, stop, step], as `domains.pack_ranks` makes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupInfo:
     """A process group that training created. `ranks` in range form (`domains.pack_ranks`)."""
 
-    kind: str
-    name: str
-    ranks: list[list[int]]
+    kind: Name
+    name: Name
+    ranks: Annotated[list[RankSpan], Length(SPANS_PER_GROUP_MAX)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,12 +163,12 @@ class NodeAnnouncement:
     `limits.ANNOUNCE_REFRESH_SECONDS`.
     """
 
-    run: str
-    node: str
-    ranks: list[RankInfo]
-    groups: list[GroupInfo]
-    revision: int = 0
-    version: int = MESSAGE_VERSION
+    run: Name
+    node: Name
+    ranks: Annotated[list[RankInfo], Length(RANKS_PER_NODE_MAX)]
+    groups: Annotated[list[GroupInfo], Length(GROUPS_PER_NODE_MAX)]
+    revision: Sequence = 0
+    version: Version = MESSAGE_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,9 +178,9 @@ class RunHeartbeat:
     That is now where the rank's process exists, else the last sign of life that its agent gave.
     """
 
-    run: str
-    revision: int
-    alive_unix_ns: list[int]
+    run: Name
+    revision: Sequence
+    alive_unix_ns: Annotated[list[UnixNs], Length(RANKS_PER_NODE_MAX)]
 
 
 ADDRESS = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):[0-9]{1,5}")
@@ -142,14 +196,14 @@ class NodeAlive:
     heartbeats of its ranks; a run without one has none to report in this message.
     """
 
-    node: str
+    node: Name
     alive: bool
-    unix_ns: int
-    stream_id: int
-    address: str = ""
-    scheme: str = "http"
-    runs: list[RunHeartbeat] = field(default_factory=list)
-    version: int = MESSAGE_VERSION
+    unix_ns: UnixNs
+    stream_id: StreamId
+    address: Annotated[str, Length(_ADDRESS_MAX_CHARS)] = ""
+    scheme: Annotated[str, OneOf(_SCHEMES)] = "http"
+    runs: Annotated[list[RunHeartbeat], Length(RUNS_PER_NODE_MAX)] = field(default_factory=list)
+    version: Version = MESSAGE_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,14 +215,14 @@ class Acknowledgement:
     before the first.
     """
 
-    node: str
-    coordinator: str
-    incarnation: int
-    stream_id: int
-    received: int
-    committed: int
+    node: Name
+    coordinator: Name
+    incarnation: UnixNs
+    stream_id: StreamId
+    received: Sequence
+    committed: Sequence
     resend: bool = False
-    version: int = MESSAGE_VERSION
+    version: Version = MESSAGE_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,51 +233,57 @@ class CoordinatorAlive:
     nodes refuse orders of a term below the highest that they have seen (a fencing number).
     """
 
-    coordinator: str
+    coordinator: Name
     alive: bool
-    incarnation: int
-    unix_ns: int
-    term: int = 0
-    version: int = MESSAGE_VERSION
+    incarnation: UnixNs
+    unix_ns: UnixNs
+    term: Count = 0
+    version: Version = MESSAGE_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileRequest:
     """The coordinator asks one node to capture some of its ranks; field by field a `control.ProfileOrder`."""
 
-    run: str
-    node: str
-    request_id: int
-    ranks: list[int]
-    first_step: int
-    steps: int
-    term: int = 0
+    run: Name
+    node: Name
+    request_id: Count
+    ranks: Annotated[list[Rank], Length(PROFILE_RANKS_MAX)]
+    first_step: StepIndexOrNone
+    steps: Annotated[int, Range(1, PROFILE_STEPS_MAX)]
+    term: Count = 0
     """The fencing number of the coordinator that asks (`CoordinatorAlive`)."""
     stacks: bool = True
     shapes: bool = False  # triples the time that stopping the profiler takes; stacks name the function without them
     memory: bool = False
-    trace_max_bytes: int = 256 << 20
+    trace_max_bytes: Annotated[int, Range(0, TRACE_MAX_BYTES)] = 256 << 20
     device: bool = True
-    version: int = MESSAGE_VERSION
+    version: Version = MESSAGE_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileAnswer:
     """What one rank says of a request; field by field a `control.OrderAnswer`, plus whose it is."""
 
-    run: str
-    node: str
-    rank: int
-    request_id: int
-    state: str
-    reason: str = ""
-    first_step: int = -1
-    steps: int = 0
-    start_ns: int = 0
-    end_ns: int = 0
-    trace_bytes: int = 0
-    cost_ns: int = 0
-    version: int = MESSAGE_VERSION
+    run: Name
+    node: Name
+    rank: Rank
+    request_id: Count
+    state: Annotated[str, OneOf(ANSWER_STATES)]
+    reason: Reason = ""
+    first_step: StepIndexOrNone = -1
+    steps: CaptureSteps = 0
+    start_ns: MonotonicNs = 0
+    end_ns: MonotonicNs = 0
+    trace_bytes: Count = 0
+    cost_ns: DurationNs = 0
+    version: Version = MESSAGE_VERSION
+
+
+SummaryText = Annotated[str, Length(SUMMARY_MAX_BYTES)]
+"""A text whose length the size of its summary bounds."""
+CollectiveCounts = Annotated[list[Count], Length(3, least=3)]
+PathShare = tuple[SummaryText, SummaryText, DurationNs]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,24 +295,27 @@ class CallNode:
     the children (those that the summary leaves out included).
     """
 
-    parent: int
-    name: str
-    kind: str
-    total_ns: int
-    self_ns: int
-    count: int
+    parent: Annotated[int, Range(-1, SUMMARY_NODES_MAX - 2)]
+    name: SummaryText
+    kind: Name
+    total_ns: Annotated[int, Range(0, _NODE_MAX_NS)]
+    self_ns: Annotated[int, Range(-_NODE_MAX_NS, _NODE_MAX_NS)]
+    count: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFinding:
     """A cause that a rank's trace tells by itself, as judged on its node (`lockstep.diagnosis.finding.Finding`)."""
 
-    bottleneck: str
-    cause: str
-    subject: str
-    evidence: list[str]
-    confidence: str
-    lost_ns: int | None = None
+    bottleneck: Name
+    cause: Name
+    subject: SummaryText
+    evidence: Annotated[list[SummaryText], Length(_ENTRIES_MAX)]
+    confidence: Name
+    lost_ns: DurationNs | None = None
+
+
+Cores = Annotated[float, Range(0.0, float(HOST_CORES_MAX))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,13 +327,13 @@ class HostSpan:
     busy; `busiest` are those, command and cores.
     """
 
-    span_ns: int
-    on_cpu_ns: int | None = None
-    run_queue_wait_ns: int | None = None
-    throttled_ns: int | None = None
-    cores: int | None = None
-    others_cores: float | None = None
-    busiest: list[tuple[str, float]] = field(default_factory=list)
+    span_ns: DurationNs
+    on_cpu_ns: DurationNs | None = None
+    run_queue_wait_ns: DurationNs | None = None
+    throttled_ns: DurationNs | None = None
+    cores: Annotated[int, Range(0, HOST_CORES_MAX)] | None = None
+    others_cores: Cores | None = None
+    busiest: Annotated[list[tuple[Name, Cores]], Length(HOST_COMMANDS_MAX)] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,30 +344,30 @@ class TraceSummary:
     their parents' `self_ns`.
     """
 
-    run: str
-    node: str
-    rank: int
-    request_id: int
-    window_ns: int
-    steps: int
-    trace_bytes: int
-    event_count: int
-    tree: list[CallNode]
-    omitted_nodes: int = 0
-    error: str = ""
+    run: Name
+    node: Name
+    rank: Rank
+    request_id: Count
+    window_ns: DurationNs
+    steps: CaptureSteps
+    trace_bytes: Count
+    event_count: Count
+    tree: Annotated[list[CallNode], Length(SUMMARY_NODES_MAX)]
+    omitted_nodes: Count = 0
+    error: SummaryText = ""
     """Why the trace could not be read; the tree is empty then."""
-    collectives: dict[str, list[int]] = field(default_factory=dict)
+    collectives: Annotated[dict[SummaryText, CollectiveCounts], Length(_ENTRIES_MAX)] = field(default_factory=dict)
     """Per collective name: count, total ns on the backend's own thread, shortest ns."""
-    breakdown: dict[str, int] = field(default_factory=dict)
+    breakdown: Annotated[dict[SummaryText, DurationNs], Length(_ENTRIES_MAX)] = field(default_factory=dict)
     """Classes of the window, ns (`trace.step_breakdown`)."""
-    path: list[tuple[str, str, int]] = field(default_factory=list)
+    path: Annotated[list[PathShare], Length(_ENTRIES_MAX)] = field(default_factory=list)
     """What lies longest on the critical path: name, class, ns."""
-    patterns: bytes = b""
+    patterns: Annotated[bytes, Length(SUMMARY_MAX_BYTES)] = b""
     """Behaviour patterns (`trace.patterns.wire`)."""
-    findings: list[RankFinding] = field(default_factory=list)
-    not_judged: dict[str, str] = field(default_factory=dict)
+    findings: Annotated[list[RankFinding], Length(_ENTRIES_MAX)] = field(default_factory=list)
+    not_judged: Annotated[dict[SummaryText, SummaryText], Length(_ENTRIES_MAX)] = field(default_factory=dict)
     """Rules that could not answer, and why."""
-    omitted: dict[str, int] = field(default_factory=dict)
+    omitted: Annotated[dict[Name, Count], Length(_ENTRIES_MAX)] = field(default_factory=dict)
     """How many of a list were left out, by the list's name: the least important ones."""
     host: HostSpan | None = None
-    version: int = MESSAGE_VERSION
+    version: Version = MESSAGE_VERSION

@@ -8,6 +8,7 @@ configuration owns (job, instance, node, pod, ...) are never used.
 """
 
 from lockstep.contracts.limits import SUSPECTS_MAX
+from lockstep.contracts.messages import LOSS_REASONS
 from lockstep.contracts.metric import (
     CAUSES,
     EXPECTED_STATES,
@@ -18,7 +19,6 @@ from lockstep.contracts.metric import (
     POLICY_SOURCES,
     PROFILE_STATES,
     RECORDING_STATES,
-    REFUSAL_REASONS,
     RUN_STATES,
     STEP_BUCKETS_SECONDS,
     Metric,
@@ -32,17 +32,30 @@ __all__ = [
     "CAUSES",
     "EXPECTED_STATES",
     "FLAGS",
+    "FRAME_VERDICTS",
     "IMBALANCES",
     "LEVELS",
+    "LOST_REASONS",
     "PHASES",
     "POLICY_SOURCES",
     "PROFILE_STATES",
     "RECORDING_STATES",
-    "REFUSAL_REASONS",
+    "REFUSED_REASONS",
+    "REJECTED_REASONS",
     "RUN_STATES",
     "STEP_BUCKETS_SECONDS",
     "Metric",
 ]
+
+
+LOST_REASONS = (*LOSS_REASONS, "spool", "malformed")
+"""Why a step record never reached a detector; the first two happen in the ring, on the node."""
+REJECTED_REASONS = ("rank", "late", "duplicate", "impossible", "foreign", "failed", "quarantined")
+"""Why a step record that arrived was not judged; foreign: of a rank that another node announced; failed: a fault of
+ours; quarantined: of a run whose handling failed again and again."""
+REFUSED_REASONS = ("rank_claimed", "group", "run", "run_of_node", "node", "degrees")
+"""Why a part of an announcement was refused."""
+FRAME_VERDICTS = ("taken", "duplicate", "gap", "refused")
 
 
 def _coordinator(name: str, type_: Type, help_: str, *labels: str, values: tuple[str, ...] = ()) -> Metric:
@@ -183,7 +196,7 @@ _JUDGED: tuple[Metric, ...] = (
         "counter",
         "Messages taken from the bus.",
         "channel",
-        values=("steps", "announce", "answer", "summary", "alive"),
+        values=("steps", "answer", "summary", "lost", "announce", "alive", "coordinator"),
     ),
     _coordinator(
         "lockstep_coordinator_messages_rejected_total",
@@ -193,24 +206,49 @@ _JUDGED: tuple[Metric, ...] = (
         values=("topic", "version", "malformed"),
     ),
     _coordinator(
-        "lockstep_coordinator_announcements_refused_total",
-        "counter",
-        "What nodes announced and did not get: a rank that another node owns, a group, run or node too many.",
-        "reason",
-        values=REFUSAL_REASONS,
-    ),
-    _coordinator(
         "lockstep_coordinator_records_rejected_total",
         "counter",
         "Step records refused one by one.",
         "reason",
-        values=("rank", "late", "duplicate", "impossible"),
+        values=REJECTED_REASONS,
     ),
     _coordinator(
         "lockstep_coordinator_records_lost_total",
         "counter",
-        "Step records that exporters say they could not deliver.",
+        "Step records that never reached a detector: overwritten in a ring before they were read (lapped), damaged "
+        "there (torn), dropped from a full spool (spool), or in a message that could not be decoded (malformed).",
+        "reason",
+        values=LOST_REASONS,
     ),
+    _coordinator("lockstep_coordinator_records_judged_total", "counter", "Step records that reached the detectors."),
+    _coordinator(
+        "lockstep_coordinator_frames_total",
+        "counter",
+        "Messages of nodes' streams: taken, delivered twice, behind a gap (to come again), or of no known stream.",
+        "verdict",
+        values=FRAME_VERDICTS,
+    ),
+    _coordinator(
+        "lockstep_coordinator_unsettled_frames",
+        "gauge",
+        "Messages that were taken and hold records that wait for other ranks; nodes keep them until they are judged.",
+    ),
+    _coordinator(
+        "lockstep_coordinator_announcements_refused_total",
+        "counter",
+        "Parts of announcements refused: the rank of another node, a group, run or node too many, misfit degrees.",
+        "reason",
+        values=REFUSED_REASONS,
+    ),
+    _coordinator(
+        "lockstep_coordinator_faults_total",
+        "counter",
+        "Exceptions while a message was handled or a step judged, each confined to its run, by what became of it.",
+        "kind",
+        "outcome",
+    ),
+    _coordinator("lockstep_coordinator_leader", "gauge", "1 while this coordinator orders the captures of its pair."),
+    _coordinator("lockstep_coordinator_peers", "gauge", "Other coordinators that are alive on the same broker."),
     _coordinator(
         "lockstep_coordinator_records_recorded_total",
         "counter",

@@ -7,7 +7,7 @@ MessagePack.
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.limits import SUMMARY_MAX_BYTES
@@ -78,7 +78,13 @@ class _Names:
 def packed_summary(message: TraceSummary, encode: Callable[[Body], bytes]) -> PackedSummary:
     """Return the form that travels; `encode` makes bytes of a body."""
     plain = encode(_body(message))
-    return PackedSummary(run=message.run, node=message.node, body_bytes=len(plain), body=zlib.compress(plain, _LEVEL))
+    return PackedSummary(
+        run=message.run,
+        node=message.node,
+        body_bytes=len(plain),
+        body=zlib.compress(plain, _LEVEL),
+        version=message.version,
+    )
 
 
 def _body(message: TraceSummary) -> Body:
@@ -146,8 +152,8 @@ def plain_body(packed: PackedSummary, where: str) -> bytes:
     return plain
 
 
-def unpacked_summary(packed: PackedSummary, body: Body, where: str) -> TraceSummary:
-    """Return the message of a body.
+def unpacked_fields(packed: PackedSummary, body: Body, where: str) -> dict[str, Any]:
+    """Return the fields of the `TraceSummary` that a body holds, the nodes of its tree as mappings; bounds unchecked.
 
     Raises
     ------
@@ -155,27 +161,15 @@ def unpacked_summary(packed: PackedSummary, body: Body, where: str) -> TraceSumm
         Columns of the tree differ in length, or a name or caller is none.
     """
     reader = _Reader(body.names, where)
-    return TraceSummary(
-        run=packed.run,
-        node=packed.node,
-        rank=body.rank,
-        request_id=body.request_id,
-        window_ns=body.window_ns,
-        steps=body.steps,
-        trace_bytes=body.trace_bytes,
-        event_count=body.event_count,
-        tree=reader.tree(body.tree),
-        omitted_nodes=body.omitted_nodes,
-        error=body.error,
-        collectives={reader.name(place): told for place, told in body.collectives},
-        breakdown={reader.name(place): ns for place, ns in body.breakdown},
-        path=[(reader.name(place), reader.name(kind), ns) for place, kind, ns in body.path],
-        patterns=body.patterns,
-        findings=body.findings,
-        not_judged=body.not_judged,
-        omitted=body.omitted,
-        host=body.host,
-    )
+    return body._asdict() | {
+        "run": packed.run,
+        "node": packed.node,
+        "tree": reader.tree(body.tree),
+        "collectives": {reader.name(place): counts for place, counts in body.collectives},
+        "breakdown": {reader.name(place): ns for place, ns in body.breakdown},
+        "path": [(reader.name(place), reader.name(kind), ns) for place, kind, ns in body.path],
+        "version": packed.version,
+    }
 
 
 class _Reader:
@@ -187,7 +181,7 @@ class _Reader:
             raise MalformedError("name", where=self._where, got=place, expected=f"0 to {len(self._names) - 1}")
         return self._names[place]
 
-    def tree(self, nodes: Nodes) -> list[CallNode]:
+    def tree(self, nodes: Nodes) -> list[dict[str, Any]]:
         counts = {len(column) for column in nodes}
         if len(counts) != 1:
             raise MalformedError("tree", where=self._where, got=sorted(counts), expected="columns of one length")
@@ -200,13 +194,13 @@ class _Reader:
                 self_ns[parent] -= nodes.total_ns[index]
         columns = zip(parents, nodes.name, nodes.kind, nodes.total_ns, self_ns, nodes.calls, strict=True)
         return [
-            CallNode(
-                parent=parent,
-                name=self.name(name),
-                kind=self.name(kind),
-                total_ns=total_ns,
-                self_ns=own_ns,
-                count=calls,
-            )
+            {
+                "parent": parent,
+                "name": self.name(name),
+                "kind": self.name(kind),
+                "total_ns": total_ns,
+                "self_ns": own_ns,
+                "count": calls,
+            }
             for parent, name, kind, total_ns, own_ns, calls in columns
         ]

@@ -25,6 +25,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 
+from lockstep.contracts.bounds import MONOTONIC_NS_MAX, UNIX_NS_MAX
 from lockstep.contracts.errors import ContractVersionError, MalformedError
 from lockstep.contracts.limits import RING_FILE_MAX_BYTES, RING_SLOTS, WORLD_SIZE_MAX
 from lockstep.contracts.records import RECORD_BYTES, RECORD_FIELDS, RECORD_VERSION
@@ -56,6 +57,8 @@ WORD_ISSUE_COUNTS = ISSUES_OFFSET // 8
 WORD_ISSUE_TIMES = WORD_ISSUE_COUNTS + ISSUE_SLOTS
 ISSUES_BYTES = 2 * ISSUE_SLOTS * 8
 
+STATE_NONE = 0
+"""Between a ring's creation and its first word."""
 STATE_RUNNING = 1
 STATE_FINISHED = 2
 STATE_FAILED = 3
@@ -142,6 +145,14 @@ def unpack_header(data: bytes | memoryview, *, where: str, file_bytes: int) -> R
         )
     if not 0 <= rank < world <= WORLD_SIZE_MAX:
         raise MalformedError("rank of world size", where=where, got=(rank, world), expected="0 <= rank < world size")
+    for what, got, most in (
+        ("local rank", local, WORLD_SIZE_MAX - 1),
+        ("pid", pid, (1 << 31) - 1),
+        ("attempt", attempt, UNIX_NS_MAX),
+        ("clock offset", offset, MONOTONIC_NS_MAX),
+    ):
+        if not 0 <= got <= most:
+            raise MalformedError(what, where=where, got=got, expected=f"0 to {most}")
     header = RingHeader(
         rank=rank,
         local_rank=local,

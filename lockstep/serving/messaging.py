@@ -1,4 +1,4 @@
-"""What a service needs of a message broker, whatever stands behind it: MQTT (`mqtt.py`) or this process (`local_broker.py`).
+"""What a service needs of a message broker, be it MQTT (`mqtt.py`) or this process (`local_broker.py`).
 
 No I/O here. A `Broker` opens one `Session` at a time for its caller, who decides when to connect again
 (`backoff_seconds`): reconnection has one owner.
@@ -12,11 +12,14 @@ from typing import Protocol
 from lockstep.contracts.errors import LockstepError
 
 OnMessage = Callable[[str, bytes], None]
-"""Takes topic and payload on the event loop; must be quick and never raise. The message is acknowledged when it returns."""
+"""Takes topic and payload on the event loop; must be quick and never raise.
+
+The message is acknowledged when it returns.
+"""
 
 
 class BrokerError(LockstepError):
-    """The broker cannot be reached, refused the session, or the session ended; whoever owns the session connects again."""
+    """The broker cannot be reached, refused the session, or the session ended; the session's owner connects again."""
 
 
 class PublishRefusedError(BrokerError):
@@ -89,7 +92,9 @@ class Broker(Protocol):
     def connect(
         self, *, client_id: str, on_message: OnMessage, packet_max_bytes: int, will: Will | None = None
     ) -> AbstractAsyncContextManager[Session]:
-        """Connect with a clean session; leaving the context without `close` breaks the connection, and the will goes out.
+        """Connect with a clean session.
+
+        Leaving the context without `close` breaks the connection, and the will goes out.
 
         The broker keeps packets of more than `packet_max_bytes` back, so that they are never allocated here.
 

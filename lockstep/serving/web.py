@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from lockstep.contracts.errors import ConfigError
+from lockstep.serving.http_server import Connections, Site
 from lockstep.serving.web_config import WebConfig, read_web_config
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Web:
         self._is_token = is_token
         self._config = read_web_config(self._file) if self._file is not None else WebConfig()
         self.context: ssl.SSLContext | None = None if self._config.tls is None else self._config.tls.context()
+        self.connections = Connections()
         self._times = self._read_times()
         self._secret = os.urandom(16)
         self._known: OrderedDict[bytes, None] = OrderedDict()
@@ -60,9 +62,16 @@ class Web:
         return "http" if self.context is None else "https"
 
     def protect(self, app: web.Application) -> None:
-        """Put this configuration before all of an application's handlers."""
-        if self._file is None:
-            return
+        """Put this configuration before all of an application's handlers, and the bounds of its connections."""
+        if self._file is not None:
+            self._protect(app)
+        self.connections.protect(app)
+
+    def site(self, runner: web.BaseRunner, host: str, port: int) -> Site:
+        """Return where an application that is protected is served; its `start` binds."""
+        return Site(runner, host, port, self.connections, ssl_context=self.context)
+
+    def _protect(self, app: web.Application) -> None:
 
         @web.middleware
         async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:

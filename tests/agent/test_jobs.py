@@ -44,6 +44,7 @@ def rings(tmp_path_factory):
     return [read_ring(root / "ddp" / f"{rank}.ring") for rank in (0, 1)]
 
 
+@pytest.mark.smoke
 def test_every_step_of_every_rank_is_there(rings):
     """Both ranks recorded all steps, lost nothing and ended well, without a change to the script."""
     for rank, ring in enumerate(rings):

@@ -57,3 +57,23 @@ def test_nesting_beyond_reason_is_null():
     crc = zlib.crc32(payload, zlib.crc32(struct.pack("<QI", 1, len(payload))))
     region[: HEAD_BYTES + len(payload)] = struct.pack("<QII", 1, len(payload), crc) + payload
     assert read_blob(region, 0, 1 << 16) == (1, None)
+
+
+@pytest.mark.parametrize("text", ["\ud800", "\udfff of a file name", "a\udc80b"])
+def test_half_a_surrogate_pair_reads_as_a_question_mark(text):
+    """What comes out of a shared region can be encoded again, whatever a file name was."""
+    region = memoryview(bytearray(256))
+    write_blob(region, 0, 256, 1, {"reason": text, text: "\U0001f600"})
+    found = read_blob(region, 0, 256)
+    assert found is not None
+    clean = "".join("?" if 0xD800 <= ord(letter) <= 0xDFFF else letter for letter in text)
+    assert found == (1, {"reason": clean, clean: "\U0001f600"})
+
+
+@pytest.mark.parametrize("payload", [b'"\xed\xa0\x80"', b'"\xff"', '"x"'.encode("utf-16"), b"9" * 5000])
+def test_what_is_no_json_in_utf_8_is_null(payload):
+    """Raw surrogates, other encodings and numbers beyond reason read as null, which no reader accepts."""
+    region = memoryview(bytearray(1 << 13))
+    crc = zlib.crc32(payload, zlib.crc32(struct.pack("<QI", 1, len(payload))))
+    region[: HEAD_BYTES + len(payload)] = struct.pack("<QII", 1, len(payload), crc) + payload
+    assert read_blob(region, 0, 1 << 13) == (1, None)

@@ -64,3 +64,16 @@ def test_an_unknown_answer_state_is_refused():
     answer = control.answer_to_json(replace(control.OrderAnswer(request_id=1, state="done"), state="maybe"))
     with pytest.raises(MalformedError, match="state"):
         control.answer_from_json(answer, where="ring")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("request_id", -1), ("request_id", 1 << 63), ("first_step", -2), ("steps", 101), ("start_ns", -1),
+     ("end_ns", (1 << 64) - 1), ("trace_bytes", 1 << 63), ("cost_ns", -1), ("reason", "x" * 4097)],
+)  # fmt: skip
+def test_an_answer_that_no_rank_can_mean_is_refused(field, value):
+    """They end up in counters, in a file name and in a message."""
+    answer = control.answer_to_json(control.OrderAnswer(request_id=1, state="done"))
+    with pytest.raises(MalformedError) as caught:
+        control.answer_from_json(answer | {field: value}, where="ring")
+    assert caught.value.what == field

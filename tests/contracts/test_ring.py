@@ -11,7 +11,7 @@ from lockstep.contracts.records import RECORD_STRUCT
 from tests.strategies import int64, record
 
 HEADER = ring.RingHeader(
-    rank=3, local_rank=1, world_size=8, pid=42, attempt=7, clock_offset_ns=-5, hostname="host-a", slot_count=16
+    rank=3, local_rank=1, world_size=8, pid=42, attempt=7, clock_offset_ns=5, hostname="host-a", slot_count=16
 )
 
 

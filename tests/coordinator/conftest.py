@@ -98,11 +98,11 @@ def mosquitto(tmp_path: Path) -> Iterator[int]:
 
 
 @contextlib.asynccontextmanager
-async def running(*, reread=None, **settings):
+async def running(*, reread=None, broker=None, **settings):
     """Run a coordinator on free ports until the block ends; fail if it ends before."""
     config = CoordinatorConfig(**({"http_host": "127.0.0.1", "http_port": 0, "broker_port": free_port()} | settings))
     config.validate()
-    coordinator, stop = Coordinator(config, reread), asyncio.Event()
+    coordinator, stop = Coordinator(config, reread, broker), asyncio.Event()
     task = asyncio.create_task(coordinator.run(stop))
     started = asyncio.create_task(coordinator.started.wait())
     await asyncio.wait((task, started), return_when=asyncio.FIRST_COMPLETED)

@@ -9,8 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from coordinator.bus import Bus
 from coordinator.decide import events as ev
 from coordinator.effects import Effects
+from coordinator.intake.streams import Streams
+from coordinator.leadership import Leadership
 from coordinator.record.replay import to_line
 from coordinator.runs import Runs
 from coordinator.settings.config import CoordinatorConfig
@@ -24,10 +27,19 @@ from lockstep.contracts.messages import (
     TraceSummary,
 )
 from lockstep.contracts.records import MISSING
+from lockstep.serving.local_broker import LocalBroker
 from tests.support.batches import batch_of_columns
 
 NS = 1_000_000_000
 CAPTURE_SECONDS, DIAGNOSIS_SECONDS = 4.3, 0.4
+
+
+def effects_of(runs, store, now_s):
+    """Return the effects of a coordinator that is connected to nothing and leads."""
+    streams, leadership = Streams("live", 1), Leadership("live", 1)
+    leadership.leads = True
+    bus = Bus(LocalBroker(), streams=streams, leadership=leadership, on_message=lambda *_: None, now_s=now_s)
+    return Effects(runs, bus, store, lambda work, _: work.close(), now_s, streams=streams, leadership=leadership)
 
 
 class Live:
@@ -42,7 +54,7 @@ class Live:
         self.attempt = 1
         self._answers = []
         self._count = 0
-        self.effects = store and Effects(self.runs, None, store, lambda work, _: work.close(), lambda: 0.0)
+        self.effects = store and effects_of(self.runs, store, lambda: 0.0)
 
     def perform(self, orders, now_s):
         if self.effects:

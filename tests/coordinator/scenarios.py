@@ -152,7 +152,7 @@ class Recording:
                 columns[f"{kind}_wait_ns"].append(value)
                 columns[f"{kind}_bytes"].append(int(self.moved.get(kind, MISSING)))
         own = [rank for rank, _ in rows]
-        return batch_of_columns(own, columns, run=run, node=node, sequence=first, sent_unix_ns=int(start_s * NS))
+        return batch_of_columns(own, columns, run=run, node=node, sent_unix_ns=int(start_s * NS))
 
 
 def _noise(scenario: Scenario, shape, rng) -> np.ndarray:

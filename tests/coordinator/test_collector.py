@@ -11,8 +11,19 @@ from coordinator.collector import SnapshotCollector
 from coordinator.decide.incidents import AdviceItem, Prediction
 from coordinator.snapshot import RunSnapshot, Snapshot, StepHistogram, Suspect
 from lockstep.contracts.limits import SUSPECTS_MAX
-from lockstep.contracts.metrics import CATALOGUE, CAUSES, EXPECTED_STATES, PROFILE_STATES, RUN_STATES
+from lockstep.contracts.metrics import (
+    CATALOGUE,
+    CAUSES,
+    EXPECTED_STATES,
+    FRAME_VERDICTS,
+    LOST_REASONS,
+    PROFILE_STATES,
+    REFUSED_REASONS,
+    REJECTED_REASONS,
+    RUN_STATES,
+)
 from lockstep.serving.exposition import render
+from lockstep.serving.fault_isolation import OUTCOMES
 from lockstep.serving.process import OwnProcess
 from tests.coordinator.test_store import incident
 
@@ -66,8 +77,15 @@ def snapshot(*runs):
         runs=runs,
         messages_received={"steps": 5, "announce": 0, "answer": 0, "summary": 0, "alive": 0},
         messages_rejected={"topic": 0, "version": 0, "malformed": 1},
-        records_rejected={"rank": 0, "late": 0, "duplicate": 0, "impossible": 0},
-        records_lost=0,
+        records_rejected=dict.fromkeys(REJECTED_REASONS, 0),
+        records_lost=dict.fromkeys(LOST_REASONS, 0),
+        records_judged=0,
+        frames=dict.fromkeys(FRAME_VERDICTS, 0),
+        frames_unsettled=0,
+        refused=dict.fromkeys(REFUSED_REASONS, 0),
+        faults={(kind, outcome): 0 for kind in ("message", "handle", "judge") for outcome in OUTCOMES},
+        leads=True,
+        peers=0,
         is_connected=True,
         nodes_alive=1,
         detections=10,

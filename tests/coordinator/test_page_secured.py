@@ -1,5 +1,6 @@
 """The page in Chromium behind `--web.config.file`: TLS by a private authority, a password, and a real coordinator."""
 
+import asyncio
 import base64
 import http
 import json
@@ -10,19 +11,20 @@ import time
 import urllib.error
 import urllib.request
 
-import paho.mqtt.publish
 import pytest
 import yaml
-from paho.mqtt.client import MQTTv5
 
 from lockstep.contracts import topics
-from lockstep.contracts.codec import encode
+from lockstep.serving.broker import BrokerConfig
+from lockstep.serving.mqtt import MqttBroker
 from tests.coordinator.conftest import announce
+from tests.coordinator.conftest import until as until_async
 from tests.coordinator.scenarios import Scenario, generate
 from tests.coordinator.test_page_browser import show, until
 from tests.serving.test_web import PASSWORD, TLS, hashed
 from tests.support.browser import chromium
 from tests.support.servers import free_port, mosquitto, running, wait_until
+from tests.support.wire import wired
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(120)]
 USER = "operator"
@@ -80,11 +82,16 @@ def url(tmp_path, broker):
 
 
 def send(broker, begin_s, first, last):
-    """Publish the announcement of four ranks, and their steps from `first` to before `last`."""
-    told = [(topics.ANNOUNCE, announce(0, 1, 2, 3, heartbeat_s=time.time()))]
-    told += [(topics.STEPS, HEALTHY.batch(step, step + 1, start_s=begin_s)) for step in range(first, last)]
-    messages = [(topics.run_topic("job", channel, "n0"), encode(message), 1, False) for channel, message in told]
-    paho.mqtt.publish.multiple(messages, hostname="127.0.0.1", port=broker.port, protocol=MQTTv5)
+    """Publish the announcement of four ranks, and their steps from `first` to before `last`, as a new stream."""
+
+    async def publish():
+        async with wired(MqttBroker(BrokerConfig(broker_port=broker.port)), stream_id=first + 1) as wire:
+            await wire.announce(announce(0, 1, 2, 3, heartbeat_s=time.time()))
+            for step in range(first, last):
+                await wire.send(topics.STEPS, HEALTHY.batch(step, step + 1, start_s=begin_s))
+            await until_async(lambda: any(each.received == last - first for each in wire.acknowledged.values()))
+
+    asyncio.run(asyncio.wait_for(publish(), 30))
 
 
 def knows(url, run):

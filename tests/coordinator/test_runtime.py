@@ -4,17 +4,20 @@ import asyncio
 import time
 
 import aiohttp
-import aiomqtt
 import pytest
 
-from coordinator.intake import gathering
+from coordinator.intake import coalescer
+from coordinator.intake.streams import Receipt
 from lockstep.contracts import topics
-from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.messages import CallNode, ProfileAnswer, TraceSummary
+from lockstep.serving.broker import BrokerConfig
+from lockstep.serving.local_broker import LocalBroker
+from lockstep.serving.mqtt import MqttBroker
 from tests.coordinator.conftest import announce, running, until
 from tests.coordinator.scenarios import Scenario, generate
 from tests.support.servers import free_port
+from tests.support.wire import wired
 
 FAULTY = generate(Scenario(degrees="dp=4", steps=80).with_fault("compute", 2, seconds=0.4, begin=40))
 
@@ -38,13 +41,9 @@ def trace(rank, request, work_ns):
     )
 
 
-async def send(wire, channel, message):
-    await wire.publish(topics.run_topic("job", channel, "n0"), encode(message), qos=1)
-
-
 async def play(wire, first, last, start_s):
     for step in range(first, last):
-        await send(wire, topics.STEPS, FAULTY.batch(step, step + 1, start_s=start_s))
+        await wire.send(topics.STEPS, FAULTY.batch(step, step + 1, start_s=start_s))
 
 
 @pytest.mark.servers
@@ -52,21 +51,18 @@ async def test_from_records_to_the_function_over_a_real_broker(mosquitto, tmp_pa
     """Announce, steps, incident, request, summaries, diagnosis; all of it is there after a restart, and told once."""
     now = time.time()
     settings = {"broker_port": mosquitto, "state_directory": str(tmp_path)}
-    async with aiomqtt.Client("127.0.0.1", mosquitto) as wire:
-        await wire.subscribe([(name, 1) for name in topics.exporter_filters("n0")])
-        announcement = encode(announce(0, 1, 2, 3, heartbeat_s=now))
-        await wire.publish(topics.run_topic("job", topics.ANNOUNCE, "n0"), announcement, qos=1, retain=True)
+    async with wired(MqttBroker(BrokerConfig(broker_port=mosquitto))) as wire:
+        await wire.announce(announce(0, 1, 2, 3, heartbeat_s=now))
         async with running(**settings) as coordinator:
             await until(coordinator._bus.connected.is_set)
             await play(wire, 0, 50, now)
-            message = await asyncio.wait_for(anext(wire.messages), 10)
-            request = decode(str(message.topic), message.payload)
+            request = await asyncio.wait_for(wire.requests.get(), 20)
             assert (request.ranks, request.steps, request.stacks) == ([2, 0, 1], 3, True)
             assert request.first_step > 42
             for rank, work_ns in ((2, 900_000_000), (0, 100_000_000), (1, 100_000_000)):
                 answer = ProfileAnswer(run="job", node="n0", rank=rank, request_id=request.request_id, state="done")
-                await send(wire, topics.ANSWER, answer)
-                await send(wire, topics.SUMMARY, trace(rank, request.request_id, work_ns))
+                await wire.send(topics.ANSWER, answer)
+                await wire.send(topics.SUMMARY, trace(rank, request.request_id, work_ns))
             machine = coordinator._runs.by_name["job"].machine
             await until(lambda: str(machine.state) == "diagnosed")
             async with (
@@ -90,19 +86,25 @@ async def test_from_records_to_the_function_over_a_real_broker(mosquitto, tmp_pa
 
 async def test_batches_wait_for_each_other_and_not_for_ever(monkeypatch):
     """A batch is not taken by itself; news of its run, and the end of the coordinator, do not overtake it."""
-    monkeypatch.setattr(gathering, "GATHER_S", 3600.0)
+    monkeypatch.setattr(coalescer, "COALESCE_S", 3600.0)
     now = time.time()
-    async with running(broker_port=free_port()) as coordinator:
-        coordinator._on_message(announce(0, 1, 2, 3, heartbeat_s=now))
-        coordinator._on_message(FAULTY.batch(0, 1, start_s=now))
+    receipts = [Receipt(1), Receipt(2)]
+    for receipt in receipts:
+        receipt.hold()
+    async with running(broker=LocalBroker()) as coordinator:
+        coordinator._on_message(announce(0, 1, 2, 3, heartbeat_s=now), None)
+        coordinator._on_message(FAULTY.batch(0, 1, start_s=now), receipts[0])
         machine = coordinator._runs.by_name["job"].machine
-        coordinator._on_message(announce(0, 1, 2, 3, heartbeat_s=now + 1))
+        coordinator._on_message(announce(0, 1, 2, 3, heartbeat_s=now + 1), None)
         assert machine.judgement is None
-        coordinator._on_message(announce(0, 1, 2, 3, heartbeat_s=now, state="finished"))
+        assert not receipts[0].is_settled
+        coordinator._on_message(announce(0, 1, 2, 3, heartbeat_s=now, state="finished"), None)
         assert machine.judgement.step == 0
-        coordinator._on_message(FAULTY.batch(1, 2, start_s=now))
+        assert receipts[0].is_settled
+        coordinator._on_message(FAULTY.batch(1, 2, start_s=now), receipts[1])
         assert machine.judgement.step == 0
     assert machine.judgement.step == 1
+    assert receipts[1].is_settled
 
 
 async def test_a_port_in_use_is_named():
@@ -134,3 +136,84 @@ async def test_it_serves_without_a_broker_and_leaves_nothing_behind():
             assert "lockstep_coordinator_mqtt_connected 0.0" in await response.text()
     left = {task for task in asyncio.all_tasks() - before if not task.done()}
     assert left == set()
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
+async def test_what_was_not_judged_comes_again_after_a_restart_and_counts_once(tmp_path, monkeypatch, kill):
+    """Steps that one rank never reported are in memory only; whatever end the coordinator finds, none is lost or twice."""
+    now, broker = time.time(), LocalBroker()
+    settings = {"broker": broker, "state_directory": str(tmp_path)}
+    async with wired(broker) as wire:
+        await wire.announce(announce(0, 1, 2, 3, heartbeat_s=now))
+        async with running(**settings) as first:
+            await until(first._bus.connected.is_set)
+            await play(wire, 0, 20, now)
+            half = FAULTY.batch(20, 21, start_s=now, ranks=[0, 1])
+            await wire.send(topics.STEPS, half)
+            await until(lambda: first._runs.by_name["job"].judged.step == 19)
+            first.on_tick(time.time())
+            await until(lambda: committed(wire) == 20)
+            if kill:  # nothing more is written
+                monkeypatch.setattr(first._effects, "remember", lambda **_: None)
+        assert committed(wire) == 20
+        async with running(**settings) as second:
+            await until(second._bus.connected.is_set)
+            await wire.send(topics.STEPS, FAULTY.batch(20, 21, start_s=now, ranks=[2, 3]))
+            await play(wire, 21, 30, now)
+            await until(lambda: "job" in second._runs.by_name and second._runs.by_name["job"].judged.step == 29)
+            second.on_tick(time.time())
+            await until(lambda: committed(wire) == len(wire.frames))
+            assert second._runs.by_name["job"].judged.records == 4 * 30
+            assert second._streams.ledger["settled"] == 4 * 30
+
+
+def committed(wire):
+    """Return up to where all coordinators have committed."""
+    return min((each.committed for each in wire.acknowledged.values()), default=0)
+
+
+async def test_one_of_a_pair_orders_the_capture_and_both_explain_the_incident(tmp_path):
+    """Two coordinators judge alike: one incident id, one request, and the evidence reaches both."""
+    now, broker = time.time(), LocalBroker()
+    async with wired(broker) as wire:
+        await wire.announce(announce(0, 1, 2, 3, heartbeat_s=now))
+        async with running(broker=broker, name="a") as first, running(broker=broker, name="b") as second:
+            for each in (first, second):
+                await until(each._bus.connected.is_set)
+            for each in (first, second):
+                await until(lambda each=each: each._leadership.peers(time.time()) == 1)
+                each._leadership.update(time.time() + 3)
+            assert (first._leadership.leads, second._leadership.leads) == (True, False)
+            await play(wire, 0, 50, now)
+            request = await asyncio.wait_for(wire.requests.get(), 20)
+            for rank, work_ns in ((2, 900_000_000), (0, 100_000_000), (1, 100_000_000)):
+                answer = ProfileAnswer(run="job", node="n0", rank=rank, request_id=request.request_id, state="done")
+                await wire.send(topics.ANSWER, answer)
+                await wire.send(topics.SUMMARY, trace(rank, request.request_id, work_ns))
+            machines = [each._runs.by_name["job"].machine for each in (first, second)]
+            await until(lambda: [str(machine.state) for machine in machines] == ["diagnosed"] * 2)
+            (one,), (other,) = (machine.casebook.incidents.values() for machine in machines)
+            assert one.id == other.id
+            assert "forward" in one.function
+            assert other.function == one.function
+            assert wire.requests.empty()
+            assert request.term == first._leadership.term
+
+
+async def test_the_follower_orders_what_its_leader_died_with(tmp_path):
+    """The leader ends before it could order the capture: the other one takes a higher term and orders the same."""
+    now, broker = time.time(), LocalBroker()
+    async with wired(broker) as wire, running(broker=broker, name="b") as follower:
+        await wire.announce(announce(0, 1, 2, 3, heartbeat_s=now))
+        await until(follower._bus.connected.is_set)
+        assert not follower._leadership.leads
+        await play(wire, 0, 50, now)
+        await until(lambda: "job" in follower._runs.by_name)
+        machine = follower._runs.by_name["job"].machine
+        await until(lambda: machine.captures.current is not None)
+        await until(lambda: not wire.requests.qsize())
+        follower._leadership._connected_s -= 10
+        follower.on_tick(time.time())
+        request = await asyncio.wait_for(wire.requests.get(), 20)
+        assert request.request_id == machine.captures.current.request_id
+        assert request.term == follower._leadership.term > 0

@@ -6,6 +6,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from coordinator.api.services import Services
 from coordinator.app import make_app
+from coordinator.intake.streams import Streams
 from coordinator.runs import Runs
 from coordinator.settings.config import CoordinatorConfig
 from coordinator.settings.control import Control
@@ -43,6 +44,7 @@ class Site:
                 control=self.control,
                 runs=self.runs,
                 store=self.store,
+                streams=Streams("site", 1),
                 snapshot=lambda: snapshot(*(self.runs.snapshot_of(run) for run in self.runs.by_name.values())),
                 perform=self.performed.extend,
                 now_s=lambda: NOW + 1000,

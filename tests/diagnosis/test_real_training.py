@@ -50,7 +50,7 @@ def test_marks_give_the_window(job):
     for summary in job.ranks.values():
         assert summary.error == ""
         assert summary.steps == 3
-        assert not any("profiler.py" in node.name for node in summary.tree if node.total_ns > summary.window_ns / 3)
+        assert not any(node.name.startswith("torch/profiler/") for node in summary.tree)  # its start and its stop
 
 
 def test_slow_function_is_named(job):

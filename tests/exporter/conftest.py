@@ -3,27 +3,25 @@
 import asyncio
 import contextlib
 import os
-import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import aiomqtt
 import pytest
 
 from exporter.config import ExporterConfig
 from exporter.runtime import Exporter
 from lockstep.contracts import ring as layout
 from lockstep.contracts.blob import write_blob
-from lockstep.contracts.codec import decode
 from lockstep.contracts.paths import ring_path
 from lockstep.contracts.records import MISSING, RECORD_FIELDS, RECORD_STRUCT
-from lockstep.contracts.topics import coordinator_filters
 from tests.support.servers import Mosquitto, free_port
 from tests.support.servers import mosquitto as run_mosquitto
 
 OFFSET_NS = 1_700_000_000_000_000_000
 MS = 1_000_000
+NOW_NS = 10**15
+"""CLOCK_MONOTONIC of the rings, unless a module overrides `clock_ns`: far from 0, whenever this machine booted."""
 
 
 def record(step: int, *, step_ns: int = 100 * MS, **values: int) -> list[int]:
@@ -51,9 +49,12 @@ def record(step: int, *, step_ns: int = 100 * MS, **values: int) -> list[int]:
 
 
 class FakeRing:
-    """Writes a ring file as the layout says, by pwrite, so that a test can cut the file under it."""
+    """Writes a ring file as the layout says, by pwrite, so that a test can cut the file under it.
 
-    def __init__(self, directory: Path, rank: int, **header: Any) -> None:
+    `now_ns` is its first heartbeat.
+    """
+
+    def __init__(self, directory: Path, rank: int, *, now_ns: int, **header: Any) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         values = {
             "rank": rank,
@@ -72,7 +73,7 @@ class FakeRing:
         self.file = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o660)
         os.posix_fallocate(self.file, 0, self.header.file_bytes)
         os.pwrite(self.file, layout.pack_header(self.header), 0)
-        self.word(layout.WORD_HEARTBEAT, time.monotonic_ns())
+        self.word(layout.WORD_HEARTBEAT, now_ns)
         self.word(layout.WORD_STATE, layout.STATE_RUNNING)
         temporary.rename(self.path)
         self._generations: dict[int, int] = {}
@@ -127,11 +128,17 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def make_ring(root: Path) -> Iterator[Any]:
+def clock_ns() -> Callable[[], int]:
+    """Return the clock of the rings' heartbeats; a module that runs a whole exporter overrides it with the machine's."""
+    return lambda: NOW_NS
+
+
+@pytest.fixture
+def make_ring(root: Path, clock_ns: Callable[[], int]) -> Iterator[Any]:
     rings: list[FakeRing] = []
 
     def make(rank: int = 0, run: str = "run-a", **header: Any) -> FakeRing:
-        rings.append(FakeRing(root / run, rank, **header))
+        rings.append(FakeRing(root / run, rank, now_ns=clock_ns(), **header))
         return rings[-1]
 
     yield make
@@ -177,52 +184,6 @@ async def until(condition: Any, seconds: float = 20.0) -> None:
 def mosquitto(tmp_path: Path) -> Iterator[Mosquitto]:
     with run_mosquitto(tmp_path) as broker:
         yield broker
-
-
-class Listener:
-    """Everything that was published, decoded, in order."""
-
-    def __init__(self, port: int) -> None:
-        self.messages: list[tuple[str, Any]] = []
-        self._port = port
-        self._new = asyncio.Event()
-
-    async def run(self, ready: asyncio.Event) -> None:
-        while True:
-            with contextlib.suppress(aiomqtt.MqttError):
-                async with aiomqtt.Client("127.0.0.1", self._port, protocol=aiomqtt.ProtocolVersion.V5) as client:
-                    await client.subscribe([(f, 1) for f in coordinator_filters()])
-                    ready.set()
-                    async for message in client.messages:
-                        topic = str(message.topic)
-                        self.messages.append((topic, decode(topic, bytes(message.payload))))
-                        self._new.set()
-            await asyncio.sleep(0.02)
-
-    def of(self, form: type) -> list[Any]:
-        return [message for _, message in self.messages if isinstance(message, form)]
-
-    async def until(self, condition: Any, seconds: float = 20.0) -> None:
-        async with asyncio.timeout(seconds):
-            while not condition():
-                self._new.clear()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(0.1):
-                        await self._new.wait()
-
-
-@contextlib.asynccontextmanager
-async def listening(port: int) -> AsyncIterator[Listener]:
-    listener = Listener(port)
-    ready = asyncio.Event()
-    task = asyncio.create_task(listener.run(ready))
-    await asyncio.wait_for(ready.wait(), 10)
-    try:
-        yield listener
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 @contextlib.asynccontextmanager

@@ -21,7 +21,7 @@ class Station:
 
     def __init__(self, config: ExporterConfig) -> None:
         self.exporter = Exporter(config)
-        self.exporter._spool.open()
+        self.exporter._publisher.open()
         self.exporter._publisher.state = lambda topic, payload, **_: self.sent.append(decode(topic, payload))
         self.sent = []
         self.now_ns = time.monotonic_ns()
@@ -38,7 +38,7 @@ class Station:
 
     def close(self) -> None:
         self.exporter._rings.close()
-        self.exporter._spool.close()
+        self.exporter._publisher.close()
 
 
 @pytest.fixture

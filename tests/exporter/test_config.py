@@ -39,7 +39,6 @@ def test_a_file_and_the_environment_build_a_configuration():
         ("node", "a/b"),
         ("root", "relative"),
         ("broker_host", ""),
-        ("broker_protocol", "4"),
         ("broker_ca_file", "/nowhere/ca.pem"),
         ("rank_stale_seconds", -1.0),
         ("metrics_level", "debug"),

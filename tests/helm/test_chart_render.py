@@ -153,6 +153,30 @@ def test_a_broker_elsewhere_with_tls_needs_its_authority():
         assert render({"broker": elsewhere | {"tls": tls}})
 
 
+def test_a_client_certificate_needs_tls():
+    """A certificate that would never be shown is a mistake in the values."""
+    with pytest.raises(Exception, match=r"broker\.tls\.enabled: got false, expected true"):
+        render({"broker": {"tls": {"enabled": False}, "clientCertificate": {"exporterSecret": "ours"}}})
+
+
+@pytest.mark.parametrize(
+    ("kind", "service", "secret"),
+    [("DaemonSet", "exporter", "mqtt-exporter"), ("StatefulSet", "coordinator", "mqtt-coordinator")],
+)
+def test_each_service_shows_the_broker_its_own_certificate(kind, service, secret):
+    """The files that the configuration names are those that are mounted, from that service's secret."""
+    items = render(ci_values(CHART / "ci" / "external-broker-values.yaml"))
+    pod = pod_of(pick(items, kind))
+    (volume,) = [one["secret"] for one in pod["volumes"] if one["name"] == "broker-client"]
+    (mount,) = [one["mountPath"] for one in pod["containers"][0]["volumeMounts"] if one["name"] == "broker-client"]
+    config = yaml.safe_load(pick(items, "ConfigMap", f"-{service}")["data"][f"{service}.yaml"])
+    assert volume["secretName"] == secret
+    assert {f"{mount}/{item['path']}" for item in volume["items"]} == {
+        config["broker_cert_file"],
+        config["broker_key_file"],
+    }
+
+
 def test_a_password_reaches_only_who_uses_it():
     """Trainers' namespaces get the exporter's password and the authority, never the coordinator's or the broker's key."""
     items = render(ci_values(CHART / "ci" / "sidecar-values.yaml"))
@@ -193,7 +217,8 @@ def test_an_exporter_tells_discovery_the_address_of_its_pod(mode):
 
 
 CHANGES = [
-    {"broker": {"protocol": "3.1.1"}},
+    {"broker": {"clientCertificate": {"exporterSecret": "ours"}}},
+    {"broker": {"clientCertificate": {"coordinatorSecret": "ours"}}},
     {"broker": {"auth": {"coordinatorUsername": "judge"}}},
     {"broker": {"auth": {"exporterUsername": "node"}}},
     {"broker": {"mosquitto": {"port": 2883}}},

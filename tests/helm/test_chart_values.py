@@ -40,7 +40,6 @@ WRONG = [
     ({"coordinator": {"config": {"runs_max": 2.5}}}, "runs_max"),
     ({"coordinator": {"persistence": {"size": "four"}}}, "size"),
     ({"coordinator": {"port": 80}}, "port"),
-    ({"broker": {"protocol": "4"}}, "protocol"),
     ({"broker": {"auth": {"exporterUsername": "a\nuser root"}}}, "exporterUsername"),
     ({"prometheusRule": {"runLabels": "run) or vector(1"}}, "runLabels"),
     ({"prometheusRule": {"thresholds": {"slow_ratio": -1}}}, "slow_ratio"),

@@ -13,7 +13,7 @@ def batch_of_columns(ranks, columns, **envelope):
         count=len(ranks),
         layout=SEPARATOR.join((RANK, *columns)),
         records=np.stack(values, axis=1).astype("<i8").tobytes(),
-        **({"run": "job", "node": "n0", "sequence": 0, "sent_unix_ns": 0} | envelope),
+        **({"run": "job", "node": "n0", "sent_unix_ns": 0} | envelope),
     )
 
 
@@ -29,7 +29,7 @@ def ranks_of(batch):
 
 def with_columns(batch, columns):
     """Return the batch with these columns in the place of its own."""
-    envelope = {name: getattr(batch, name) for name in ("run", "node", "sequence", "sent_unix_ns", "lost_records")}
+    envelope = {name: getattr(batch, name) for name in ("run", "node", "sent_unix_ns", "lost")}
     return batch_of_columns(ranks_of(batch), columns, **envelope)
 
 

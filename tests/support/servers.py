@@ -16,6 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
+may_start = True
+"""Whether servers may be started now; pytest sets it for each test."""
 START_SECONDS = 60.0  # a coordinator on a machine with thirty tasks for two cores needs 30
 
 
@@ -53,10 +55,18 @@ def get_json(url: str):
 
 def program(name: str) -> str:
     """Return the path of an installed server; it may stand in sbin, which is not on everyone's PATH."""
+    assert may_start, f"{name}: a test that starts it is marked `servers`"
     found = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
     if found is None:
         raise FileNotFoundError(f"{name} is not installed: run `make system-packages`")
     return found
+
+
+def is_installed(*names: str) -> bool:
+    """Whether all programs are there."""
+    with contextlib.suppress(FileNotFoundError):
+        return all(program(name) for name in names)
+    return False
 
 
 @contextlib.contextmanager
@@ -114,6 +124,19 @@ class Mosquitto:
             return False
 
         wait_until(listening, START_SECONDS, "mosquitto")
+
+    @property
+    def pid(self) -> int:
+        """The process, while it runs."""
+        assert self._process is not None
+        return self._process.pid
+
+    def kill(self) -> None:
+        """End it without a chance to say so; it may be started again."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(10)
+        self._process = None
 
     def stop(self) -> None:
         """End it; it may be started again."""

@@ -10,6 +10,9 @@
 {{- if and (not .Values.broker.mosquitto.enabled) .Values.broker.tls.enabled (not (or .Values.broker.tls.existingAuthoritySecret .Values.broker.tls.existingSecret)) -}}
 {{- fail "broker.tls.existingAuthoritySecret: got '', expected a secret with the authority of broker.external.host, or broker.tls.enabled false" -}}
 {{- end -}}
+{{- if and (not .Values.broker.tls.enabled) (or .Values.broker.clientCertificate.exporterSecret .Values.broker.clientCertificate.coordinatorSecret) -}}
+{{- fail "broker.tls.enabled: got false, expected true, because a client certificate is set" -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "lockstep.broker.host" -}}
@@ -35,6 +38,11 @@
 
 {{- define "lockstep.broker.hasAuthority" -}}
 {{- if .Values.broker.tls.enabled -}}yes{{- end -}}
+{{- end -}}
+
+{{/* The secret with a service's client certificate, or nothing. Argument: dict root, service. */}}
+{{- define "lockstep.broker.clientSecret" -}}
+{{- index .root.Values.broker.clientCertificate (printf "%sSecret" .service) -}}
 {{- end -}}
 
 {{- define "lockstep.broker.authSecret" -}}

@@ -170,7 +170,7 @@ httpGet:
 {{- end }}
 {{- end -}}
 
-{{/* Mounts of both services: configuration, the broker's password and authority, web configuration, /tmp. */}}
+{{/* Mounts of both services: configuration, what the broker asks for, web configuration, /tmp. Argument: dict root, service. */}}
 {{- define "lockstep.mounts" -}}
 - name: config
   mountPath: /etc/lockstep
@@ -185,6 +185,11 @@ httpGet:
 {{- if include "lockstep.broker.hasAuthority" .root }}
 - name: broker-ca
   mountPath: /etc/lockstep-broker-ca
+  readOnly: true
+{{- end }}
+{{- if include "lockstep.broker.clientSecret" . }}
+- name: broker-client
+  mountPath: /etc/lockstep-broker-client
   readOnly: true
 {{- end }}
 {{- if .root.Values.webConfig.enabled }}
@@ -225,6 +230,15 @@ httpGet:
       - key: ca.crt
         path: ca.crt
 {{- end }}
+{{- with include "lockstep.broker.clientSecret" . }}
+- name: broker-client
+  secret:
+    secretName: {{ . }}
+    defaultMode: 0440
+    items:
+      - {key: tls.crt, path: tls.crt}
+      - {key: tls.key, path: tls.key}
+{{- end }}
 {{- if .root.Values.webConfig.enabled }}
 - name: web-config
   secret:
@@ -243,13 +257,16 @@ httpGet:
 {{- define "lockstep.brokerConfig" -}}
 broker_host: {{ include "lockstep.broker.host" .root | quote }}
 broker_port: {{ include "lockstep.broker.port" .root }}
-broker_protocol: {{ .root.Values.broker.protocol | quote }}
 {{- if include "lockstep.broker.hasPassword" .root }}
 broker_username: {{ index .root.Values.broker.auth (printf "%sUsername" .service) | quote }}
 broker_password_file: /etc/lockstep-broker/password
 {{- end }}
 {{- if include "lockstep.broker.hasAuthority" .root }}
 broker_ca_file: /etc/lockstep-broker-ca/ca.crt
+{{- end }}
+{{- if include "lockstep.broker.clientSecret" . }}
+broker_cert_file: /etc/lockstep-broker-client/tls.crt
+broker_key_file: /etc/lockstep-broker-client/tls.key
 {{- end }}
 {{- end -}}
 

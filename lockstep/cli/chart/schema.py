@@ -45,7 +45,6 @@ _BY_PATH: dict[str, Schema] = {
     "exporter.hostPath.spool": _PATH_OR_NONE,
     "exporter.hostPath.prepare.directoryMode": {"type": "string", "pattern": "^[0-7]{3,4}$"},
     "exporter.sidecar.namespaces": {"type": "array", "items": _NAME, "uniqueItems": True},
-    "broker.protocol": {"enum": ["5", "3.1.1"]},
     "broker.external.port": _PORT_OR_NONE,
     "broker.mosquitto.port": _PORT_OR_NONE,
     "broker.mosquitto.image.tag": _TEXT,

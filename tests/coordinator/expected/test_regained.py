@@ -8,11 +8,11 @@ import pytest
 
 from coordinator.decide import events as ev
 from coordinator.decide.incidents import AdviceItem, from_json, to_json
-from coordinator.effects import Effects
 from coordinator.expected.expectation import Expectation, fault_of
 from coordinator.expected.regained import loss_of
 from lockstep.simulator.calibration.repair import COMPUTING, FLOOR
 from tests.coordinator.expected.test_expectation import JOB, TEXT, Watch, answer, see
+from tests.coordinator.live import effects_of
 from tests.coordinator.scenarios import generate
 from tests.coordinator.test_runs import two_nodes
 from tests.coordinator.test_store import incident
@@ -84,7 +84,7 @@ def test_the_coordinator_tells_what_its_records_say():
     """Through its effects: no thread, no model, and the incident is to be written down again."""
     watch = Slower("data")
     (found,) = watch.run.machine.casebook.incidents.values()
-    effects = Effects(watch.runs, None, None, lambda *_: None, lambda: 7.0)
+    effects = effects_of(watch.runs, None, lambda: 7.0)
     gain = replace(found.prediction, gain_ratio=0.125)
     effects.perform([("job", [ev.TellGain(cause_id="c", incident_id=found.id, prediction=gain)])])
     assert watch.run.machine.casebook.incidents[found.id].predicted_gain == (0.125, "records")

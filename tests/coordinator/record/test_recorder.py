@@ -8,6 +8,7 @@ import aiohttp
 import pytest
 
 from coordinator.decide import events as ev
+from coordinator.intake.streams import Receipt
 from coordinator.record import recorder as recorder_module
 from coordinator.record import steplog
 from coordinator.record.journal import Start
@@ -219,9 +220,9 @@ async def test_a_coordinator_records_what_it_hears_until_its_end(tmp_path):
     """Records, announcements and time reach the directory, the metric counts them, and a replay judges as many steps."""
     settings = {"record_directory": str(tmp_path), "record_quota_bytes": 1 << 20, "broker_port": free_port()}
     async with running(**settings) as coordinator:
-        coordinator._on_message(announce(0, 1, 2, 3, heartbeat_s=time.time()))
+        coordinator._on_message(announce(0, 1, 2, 3, heartbeat_s=time.time()), None)
         for step in range(30):
-            coordinator._on_message(MADE.batch(step, step + 1))
+            coordinator._on_message(MADE.batch(step, step + 1), Receipt(step + 1))
         coordinator.on_tick(time.time())
         assert coordinator._runs.detections == 30
         assert await coordinator._recorder.flush()
@@ -233,7 +234,7 @@ async def test_a_coordinator_records_what_it_hears_until_its_end(tmp_path):
         assert 'lockstep_coordinator_records_recorded_total{state="written"} 120.0' in text
         assert 'lockstep_coordinator_records_recorded_total{state="dropped"} 0.0' in text
         for step in range(30, 34):
-            coordinator._on_message(MADE.batch(step, step + 1))
+            coordinator._on_message(MADE.batch(step, step + 1), Receipt(step + 1))
     told = rerun(read_parts(parts_of(tmp_path)))
     assert told.judged == 34
     assert told.nodes == {"job": dict.fromkeys(range(4), "n0")}

@@ -118,7 +118,7 @@ async def test_a_running_coordinator_fits_off_its_loop_and_remembers_the_window(
         expectation = coordinator._runs.by_name["job"].expectation
         await until(lambda: expectation.state == "known")
         expected_s = expectation.model.expected_step_seconds
-        await until(lambda: "job" in stored_windows(tmp_path))
+        await until(lambda: "job" in coordinator._effects._store.load_windows())
     async with running(**settings) as coordinator:
         feed(coordinator, 90, 91)
         again = coordinator._runs.by_name["job"].expectation
@@ -136,14 +136,6 @@ async def test_a_file_that_holds_no_job_is_the_reason_why_nothing_is_expected(tm
         await until(lambda: expectation.state == "refused")
     assert "spec.yaml" in expectation.reason
     assert "model" in expectation.reason
-
-
-def stored_windows(tmp_path):
-    store = Store(str(tmp_path / "state"))
-    try:
-        return store.load_windows()
-    finally:
-        store.close()
 
 
 def feed(coordinator, first, last):

@@ -1,7 +1,9 @@
 """A process that stays: asked one job at a time, and gone with all its children when something is wrong."""
 
 import asyncio
+import gc
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,30 @@ async def test_whoever_cancels_ends_the_process_and_its_child(tmp_path: Path):
     assert not made.is_running
     assert (await made.ask(["p", "r", "n", 1, 1, 2])).output == b"x"
     await made.end()
+
+
+@pytest.mark.parametrize("ticks", range(6))
+def test_an_end_that_was_cancelled_is_completed_by_the_next(ticks: int):
+    """Wherever a second cancellation meets it: the event loop closes with no process or transport left open."""
+
+    async def cancel_twice() -> None:
+        made = standing("time.sleep(60)")
+        task = asyncio.create_task(made.ask(["p", "r", "n", 0, 1, 2]))
+        await until(lambda: made.is_running)
+        task.cancel()
+        for _ in range(ticks + 1):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        await made.end()
+        assert not made.is_running
+
+    gc.collect()
+    with warnings.catch_warnings(record=True) as left:
+        warnings.simplefilter("always", ResourceWarning)
+        asyncio.run(cancel_twice())
+        gc.collect()
+    assert [str(each.message) for each in left] == []
 
 
 async def test_output_beyond_the_limit_is_refused_before_it_is_read():

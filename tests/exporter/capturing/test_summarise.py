@@ -14,6 +14,7 @@ from exporter.counts import Counts
 from exporter.host_watch import HostWatch
 from exporter.host_watch.reading import Target
 from lockstep.contracts.messages import HostSpan
+from lockstep.serving.fault_isolation import FaultIsolation
 from tests.exporter.conftest import make_config, until
 from tests.exporter.host_watch.looks import interval, look
 
@@ -64,7 +65,12 @@ async def summarise(root: Path, jobs: list[TraceJob], counts: Counts, **values: 
     running_id = values.pop("running_id", lambda _: None)
     command |= {"host_watch": values.pop("host_watch")} if "host_watch" in values else {}
     summariser = Summariser(
-        make_config(root, root, **values), counts=counts, on_summary=take, running_id=running_id, **command
+        make_config(root, root, **values),
+        counts=counts,
+        isolation=FaultIsolation(("trace",)),
+        on_summary=take,
+        running_id=running_id,
+        **command,
     )
     for job in jobs:
         summariser.submit(job)
@@ -112,7 +118,7 @@ async def test_what_the_node_counted_goes_with_the_summary(root: Path):
         (ECHO.format(change="raise ValueError('a bug')"), "ValueError: a bug"),
         (ECHO.format(change="os.kill(os.getpid(), signal.SIGSEGV)"), "ended with -11"),
         (ECHO.format(change="return b'not a message'"), "message"),
-        (ECHO.format(change="return b'x' * 10_000_000"), "expected summary"),
+        (ECHO.format(change="return b'x' * 10_000_000"), "message size"),
         (ECHO.format(change="time.sleep(60)"), "within 2 s"),
         (ECHO.format(change="rank = 9"), "rank, request"),
         (ECHO.format(change="run = 'other'"), "other"),
@@ -152,6 +158,7 @@ async def test_a_worker_is_ready_when_a_capture_is_ordered_and_ends_when_none_co
     summariser = Summariser(
         make_config(root, root),
         counts=Counts(),
+        isolation=FaultIsolation(("trace",)),
         on_summary=summaries.append,
         running_id=lambda _: None,
         worker=worker(script),
@@ -252,6 +259,7 @@ async def test_jobs_that_wait_at_the_end_are_answered(root: Path):
     summariser = Summariser(
         make_config(root, root),
         counts=Counts(),
+        isolation=FaultIsolation(("trace",)),
         on_summary=summaries.append,
         running_id=lambda _: None,
         worker=worker(script),
@@ -270,7 +278,11 @@ async def test_too_many_jobs_are_answered_at_once(root: Path):
     """A queue that is full answers instead of growing."""
     summaries: list = []
     summariser = Summariser(
-        make_config(root, root), counts=Counts(), on_summary=summaries.append, running_id=lambda _: None
+        make_config(root, root),
+        counts=Counts(),
+        isolation=FaultIsolation(("trace",)),
+        on_summary=summaries.append,
+        running_id=lambda _: None,
     )
     for request in range(300):
         summariser.submit(TraceJob("run", root / "run", 0, request, 1))
@@ -283,3 +295,21 @@ async def test_old_traces_are_deleted_behind_the_summary(root: Path):
     quiet = worker(ECHO.format(change="pass"))
     await summarise(root, jobs, Counts(), worker=quiet, trace_keep_bytes=1500, running_id=lambda _: 2)
     assert [path.name for path in sorted((root / "run" / "traces").iterdir())] == ["2-1.json"]
+
+
+async def test_a_surprise_while_summarising_is_answered_like_any_failure(root: Path, monkeypatch):
+    """The task goes on, and the job has its one summary."""
+    jobs = [write_trace(root / "run", b"x", request=request) for request in (1, 2)]
+    original = Summariser._work
+
+    async def raising(self: Summariser, job: TraceJob, path: Path):
+        if job.request_id == 1:
+            raise OverflowError("a surprise")
+        return await original(self, job, path)
+
+    monkeypatch.setattr(Summariser, "_work", raising)
+    quiet = worker(ECHO.format(change="pass"))
+    first, second = await summarise(root, jobs, counts := Counts(), worker=quiet)
+    assert (first.request_id, first.error) == (1, "the exporter failed to summarise the trace, its log has the reason")
+    assert (second.request_id, second.error) == (2, "")
+    assert counts.rejected["trace"] == 1

@@ -1,5 +1,4 @@
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +6,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from exporter.counts import Counts
+from exporter.counts import Counts, DeliveryStatus
 from exporter.exposing.collector import SnapshotCollector
 from exporter.exposing.snapshot import NodeSnapshot, take_snapshot
 from exporter.host_watch import HostTotals, NodeLoad
@@ -18,10 +17,22 @@ from lockstep.contracts.metrics import BY_NAME, CATALOGUE, FLAGS, PHASES
 from lockstep.contracts.records import MISSING, Flag
 from lockstep.serving.exposition import render
 from lockstep.serving.process import OwnProcess
-from tests.exporter.conftest import OFFSET_NS, record
+from tests.exporter.conftest import NOW_NS, OFFSET_NS, record
 
 STALE_NS = 10**12
 OURS = {metric.name for metric in CATALOGUE if metric.source != "coordinator"}
+
+
+DELIVERY = DeliveryStatus(
+    connected=True,
+    spool_bytes=5,
+    spool_messages=2,
+    spool_limit_bytes=20,
+    published=7,
+    resent=3,
+    coordinators=1,
+    acknowledged_unix_ns=9 * 10**9,
+)
 
 
 class Node:
@@ -32,16 +43,15 @@ class Node:
         self.rings = Rings(root, self.counts, {})
 
     def snapshot(self, **values: Any) -> NodeSnapshot:
-        self.rings.scan(time.monotonic_ns())
+        self.rings.scan(NOW_NS)
         self.rings.read()
         return take_snapshot(
             self.rings,
             self.counts,
-            now_ns=time.monotonic_ns(),
+            now_ns=NOW_NS,
             unix_ns=0,
             stale_ns=STALE_NS,
-            mqtt_connected=True,
-            spool_bytes=5,
+            delivery=DELIVERY,
             tick_duration_ns=2_000_000,
             process=OwnProcess().read(),
             **values,
@@ -128,7 +138,14 @@ def test_values_are_in_base_units(node: Node, make_ring):
         key("lockstep_step_duration_seconds_bucket", run="run-a", le="0.1"): 2,
         key("lockstep_step_duration_seconds_bucket", run="run-a", le="+Inf"): 2,
         key("lockstep_exporter_tick_duration_seconds"): 0.002,
+        key("lockstep_exporter_mqtt_connected"): 1,
         key("lockstep_exporter_spool_bytes"): 5,
+        key("lockstep_exporter_spool_messages"): 2,
+        key("lockstep_exporter_spool_fill_ratio"): 0.25,
+        key("lockstep_exporter_messages_published_total"): 7,
+        key("lockstep_exporter_messages_resent_total"): 3,
+        key("lockstep_exporter_coordinators"): 1,
+        key("lockstep_exporter_last_acknowledgement_timestamp_seconds"): 9,
     }
     for name, value in expected.items():
         assert samples[name] == pytest.approx(value), name
@@ -279,7 +296,7 @@ def test_the_series_of_a_rank_that_ended_vanish(node: Node, make_ring):
     finished.state(layout.STATE_FINISHED)
     removed.path.unlink()
     assert {dict(labels).get("rank") for _, *labels in node.samples()} == {None, "1"}
-    silent.beat(time.monotonic_ns() - 2 * STALE_NS)
+    silent.beat(NOW_NS - 2 * STALE_NS)
     assert not [name for name in node.samples() if dict(name[1:]).get("run")]
 
 

@@ -5,11 +5,13 @@ from typing import Any
 import pytest
 
 from exporter.reading.ring_file import RingFile
-from lockstep.contracts import blob
+from lockstep.contracts import blob, topics
 from lockstep.contracts import ring as layout
 from lockstep.contracts.blob import HEAD_BYTES
+from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.control import OrderAnswer, answer_to_json
 from lockstep.contracts.errors import ContractVersionError, MalformedError
+from lockstep.contracts.messages import ProfileAnswer
 from lockstep.contracts.records import RECORD_INDEX
 from tests.exporter.conftest import FakeRing, open_descriptors, record
 
@@ -219,3 +221,65 @@ def test_a_refused_file_leaves_no_descriptor_open(root: Path):
         with pytest.raises(MalformedError):
             RingFile(path, 0)
     assert open_descriptors() == before
+
+
+@pytest.mark.parametrize(
+    ("word", "what", "value"),
+    [
+        (layout.WORD_HEAD, "head", 1 << 63),
+        (layout.WORD_HEAD, "head", (1 << 64) - 1),
+        (layout.WORD_HEARTBEAT, "heartbeat", (1 << 61) + 1),
+        (layout.WORD_HEARTBEAT, "heartbeat", 1 << 63),
+        (layout.WORD_HEARTBEAT, "heartbeat", (1 << 64) - 1),
+        (layout.WORD_STATE, "state", 4),
+        (layout.WORD_STATE, "state", (1 << 64) - 1),
+    ],
+)
+def test_a_word_that_no_rank_writes_is_refused_by_name(ring: FakeRing, reader: RingFile, word: int, what: str, value):
+    """Each word is checked before anything is computed with it, and nothing is consumed."""
+    ring.write(record(0))
+    ring.word(word, value)
+    for look in (lambda: reader.look(10), reader.heartbeat_ns, lambda: reader.resume(0, 0)):
+        with pytest.raises(MalformedError, match=f"^{what} in .*0.ring: got {value}, expected 0 to "):
+            look()
+    assert reader.next_index == 0
+
+
+@pytest.mark.parametrize(
+    ("word", "what", "value"),
+    [
+        (layout.WORD_FLAGS, "flags", 1 << 32),
+        (layout.WORD_FLAGS, "flags", (1 << 64) - 1),
+        (layout.WORD_HELD, "held", 2),
+        (layout.WORD_ISSUE_COUNTS + 3, "issue count", 1 << 63),
+        (layout.WORD_ISSUE_TIMES + 127, "issue time", (1 << 61) + 1),
+    ],
+)
+def test_issues_that_no_rank_counts_are_refused_by_name(ring: FakeRing, reader: RingFile, word: int, what: str, value):
+    """They would be announced, and no message holds them."""
+    ring.word(word, value)
+    with pytest.raises(MalformedError, match=f"^{what} in .*0.ring: got {value}, expected 0 to "):
+        reader.issues()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("attempt", -1), ("attempt", (1 << 63) - 1), ("clock_offset_ns", -1), ("clock_offset_ns", (1 << 61) + 1),
+     ("local_rank", -1), ("pid", -1)],
+)  # fmt: skip
+def test_a_header_that_no_rank_writes_is_refused(make_ring, field: str, value: int):
+    """Its numbers end up in announcements and clocks."""
+    ring = make_ring(rank=9, **{field: value})
+    with pytest.raises(MalformedError, match=r"9\.ring"):
+        RingFile(ring.path, 9)
+
+
+def test_the_largest_words_of_a_rank_make_a_message(ring: FakeRing, reader: RingFile):
+    """Sums of clocks at the ends of their ranges are unix times that a message holds."""
+    ring.word(layout.WORD_HEARTBEAT, 1 << 61)
+    ring.answer(answer_to_json(OrderAnswer(request_id=(1 << 63) - 1, state="done", reason="\ud800 in a file name")))
+    look = reader.look(10)
+    assert look.answer is not None
+    assert look.answer.reason == "? in a file name"
+    answer = ProfileAnswer(run="r", node="n", rank=0, **answer_to_json(look.answer))
+    assert decode(topics.run_topic("r", topics.ANSWER, "n"), encode(answer)) == answer

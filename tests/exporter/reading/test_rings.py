@@ -1,7 +1,6 @@
 import logging
 import os
 import shutil
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,14 +8,18 @@ import pytest
 
 from exporter.counts import Counts
 from exporter.reading.positions import Position
+from exporter.reading.ring_file import RingFile
 from exporter.reading.rings import Rings
+from exporter.reading.silence import announcement, watch
 from lockstep.agent.ring import RingWriter
 from lockstep.contracts import ring as layout
+from lockstep.contracts import topics
+from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.control import OrderAnswer, answer_to_json
 from lockstep.contracts.facts import RankFacts, facts_to_json
 from lockstep.contracts.limits import RANKS_PER_NODE_MAX, RUNS_PER_NODE_MAX
 from lockstep.contracts.records import RECORD_INDEX, RECORD_STRUCT
-from tests.exporter.conftest import MS, OFFSET_NS, open_descriptors, record
+from tests.exporter.conftest import MS, NOW_NS, OFFSET_NS, open_descriptors, record
 
 STALE_NS = 10**12
 
@@ -37,7 +40,7 @@ def rings(root: Path, counts: Counts):
 
 
 def tick(rings: Rings) -> list:
-    rings.scan(time.monotonic_ns())
+    rings.scan(NOW_NS)
     return rings.read()
 
 
@@ -204,29 +207,27 @@ def test_a_vanished_run_is_handed_over_with_its_finished_ranks(rings: Rings, mak
 
 def test_only_ranks_that_give_a_sign_of_life_are_shown(rings: Rings, make_ring):
     """Finished, silent and vanished ranks have no series; one from before a reboot neither."""
-    now = time.monotonic_ns()
     alive, finished, silent, future, vanished = (make_ring(rank=rank) for rank in range(5))
     finished.state(layout.STATE_FINISHED)
-    silent.beat(now - STALE_NS - 10**10)
-    future.beat(now + STALE_NS + 10**10)
+    silent.beat(NOW_NS - STALE_NS - 10**10)
+    future.beat(NOW_NS + STALE_NS + 10**10)
     tick(rings)
     vanished.path.unlink()
     tick(rings)
-    assert [track.rank for track in rings.runs["run-a"].shown(now, STALE_NS)] == [alive.header.rank]
+    assert [track.rank for track in rings.runs["run-a"].shown(NOW_NS, STALE_NS)] == [alive.header.rank]
 
 
 def test_a_failed_agent_is_shown_while_its_run_lives(rings: Rings, make_ring):
     """An agent that took itself out is silent by nature: it is shown until nobody of its run lives."""
-    now = time.monotonic_ns()
     failed, alive = make_ring(rank=0), make_ring(rank=1)
     failed.state(layout.STATE_FAILED)
-    failed.beat(now - 2 * STALE_NS)
+    failed.beat(NOW_NS - 2 * STALE_NS)
     tick(rings)
     run = rings.runs["run-a"]
-    assert [track.rank for track in run.shown(now, STALE_NS)] == [0, 1]
-    alive.beat(now - 2 * STALE_NS)
+    assert [track.rank for track in run.shown(NOW_NS, STALE_NS)] == [0, 1]
+    alive.beat(NOW_NS - 2 * STALE_NS)
     tick(rings)
-    assert run.shown(now, STALE_NS) == []
+    assert run.shown(NOW_NS, STALE_NS) == []
 
 
 def test_saved_positions_belong_to_one_attempt(root: Path, make_ring, counts):
@@ -282,9 +283,136 @@ def test_the_revision_grows_only_when_there_is_news(rings: Rings, make_ring):
     tick(rings)
     before = rings.runs["run-a"].revision
     ring.write(record(0))
-    ring.beat(time.monotonic_ns())
+    ring.beat(NOW_NS + MS)
     tick(rings)
     assert rings.runs["run-a"].revision == before
     ring.state(layout.STATE_FAILED)
     tick(rings)
     assert rings.runs["run-a"].revision > before
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        (layout.WORD_HEARTBEAT, (1 << 64) - 1),
+        (layout.WORD_STATE, 77),
+        (layout.WORD_HEAD, (1 << 64) - 1),
+        (layout.WORD_FLAGS, (1 << 64) - 1),
+        (layout.WORD_ISSUE_COUNTS, (1 << 64) - 1),
+        (layout.WORD_ISSUE_TIMES, (1 << 64) - 1),
+    ],
+)
+def test_a_word_of_one_ring_costs_the_others_nothing(rings: Rings, make_ring, word: int, value: int):
+    """Whatever one rank writes, its node announces itself in bytes that a coordinator takes, and reads the others."""
+    bad, good = make_ring(rank=0), make_ring(rank=1)
+    bad.groups([{"kind": "dp", "name": "dp0", "ranks": [[0, 2, 1]], "slot": 0}])
+    tick(rings)
+    bad.word(word, value)
+    good.write(record(0))
+    assert steps_of(tick(rings), 1) == [0]
+    run = rings.runs["run-a"]
+    for now_ns in (0, 10**18):  # the second: long without a record, so it says where its ranks stand
+        watch(run, now_ns)
+        message = announcement(run, "node-1")
+        assert decode(topics.run_topic("run-a", topics.ANNOUNCE, "node-1"), encode(message)) == message
+
+
+def test_flags_and_steps_that_no_message_holds_are_no_records(rings: Rings, make_ring, counts: Counts):
+    """They are counted as refused, and the record beside them is taken."""
+    ring = make_ring()
+    for flags in (-1, 1 << 32, (1 << 63) - 1):
+        ring.write(record(0, flags=flags))
+    ring.write([(1 << 63) - 1, *record(0)[1:]])
+    ring.write(record(3))
+    assert steps_of(tick(rings)) == [3]
+    assert counts.rejected["ring"] == 1
+
+
+class SurpriseError(Exception):
+    """What nobody expects."""
+
+
+def surprise(rank: int, monkeypatch: pytest.MonkeyPatch, method: str = "look") -> list[int]:
+    """Make reading one rank's ring raise; return the list of ranks that were read."""
+    original, read = getattr(RingFile, method), []
+
+    def raising(self: RingFile, *given):
+        read.append(self.header.rank)
+        if self.header.rank == rank:
+            raise SurpriseError("surprise")
+        return original(self, *given)
+
+    monkeypatch.setattr(RingFile, method, raising)
+    return read
+
+
+def test_a_ring_that_surprises_is_left_alone_after_three_times(root, counts, make_ring, monkeypatch, caplog):
+    """It costs no other ring a record, a line a minute, and is read again once its file is replaced."""
+    make_ring(rank=0)
+    good = make_ring(rank=1)
+    rings = Rings(root, counts, {})
+    with monkeypatch.context() as patch:
+        read = surprise(0, patch)
+        for step in range(10):
+            good.write(record(step))
+            assert steps_of(tick(rings), 1) == [step]
+        assert read.count(0) == 3
+    assert rings.quarantined == 1
+    assert rings.isolation.dropped["ring", "failed"] == 3
+    assert rings.isolation.dropped["ring", "quarantined"] == 7
+    assert [line for line in caplog.messages if "SurpriseError" in line and "0.ring" in line]
+    assert len(caplog.messages) == 2
+    make_ring(rank=0, attempt=2).write(record(0))
+    assert steps_of(tick(rings)) == [0]
+    assert rings.quarantined == 0
+    rings.close()
+
+
+def test_records_that_are_read_and_not_taken_are_lost_by_count(root, counts, make_ring, monkeypatch):
+    """What was consumed from the ring when the surprise came is in no message, so it is counted."""
+    ring = make_ring()
+    rings = Rings(root, counts, {})
+    tick(rings)
+    for step in range(3):
+        ring.write(record(step))
+
+    def raising(*_):
+        raise SurpriseError("surprise")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("exporter.reading.totals.RankTotals.add", raising)
+        (reading,) = tick(rings)
+    assert (len(reading.records), reading.lost) == (0, {"torn": 3})
+    assert counts.lost["torn"] == 3
+    ring.write(record(3))
+    assert steps_of(tick(rings)) == [3]
+    rings.close()
+
+
+def test_a_ring_that_surprises_when_it_is_opened_costs_the_others_nothing(root, counts, make_ring, monkeypatch):
+    """Neither in the scan nor in the count of live ranks."""
+    make_ring(rank=0)
+    for number in range(RUNS_PER_NODE_MAX + 1):
+        make_ring(rank=1, run=f"run-{number}").write(record(0))
+    rings = Rings(root, counts, {})
+
+    def raising(self, rank):
+        if rank == 0:
+            raise SurpriseError("surprise")
+        return original(self, rank)
+
+    original = RingFile._check
+    monkeypatch.setattr(RingFile, "_check", raising)
+    for _ in range(5):
+        readings = tick(rings)
+        if readings:
+            break
+    assert {reading.rank for reading in readings} == {1}
+    assert len(rings.runs) == RUNS_PER_NODE_MAX
+    rings.close()
+    for number in range(RUNS_PER_NODE_MAX + 1):
+        shutil.rmtree(root / f"run-{number}")
+    for _ in range(4):
+        tick(rings)
+    assert (list(rings.runs), rings.quarantined) == (["run-a"], 1)
+    rings.close()

@@ -18,7 +18,7 @@ from lockstep.contracts.codec import encode
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import IssueCount, RankProgress
 from lockstep.contracts.records import RECORD_STRUCT, Flag
-from tests.exporter.conftest import OFFSET_NS, record
+from tests.exporter.conftest import NOW_NS, OFFSET_NS, record
 
 S = 10**9
 WORLD = {"kind": "dp", "name": "dp0", "ranks": [[0, 4, 1]], "slot": 0}
@@ -29,7 +29,7 @@ class Node:
     """Rings of a node under a clock of the test's own."""
 
     def __init__(self, root: Path) -> None:
-        self.now_ns = 1_000 * S
+        self.now_ns = NOW_NS
         self.rings = Rings(root, Counts(), {})
 
     def look(self, seconds: float = 0.0):

@@ -151,7 +151,8 @@ def test_the_incident_is_opened_by_the_tick_and_closed_by_the_next_step():
     assert (incident.kind, incident.ranks, incident.domain) == ("hang", (2,), ("dp", "dp0"))
     assert incident.explanation["rule"]
     assert watch.snapshot_of(watch.by_name["job"]).state == "hung"
-    assert "CloseIncident" in kinds(watch.take(HEALTHY.batch(40, 41), NOW + 60))
+    step = [HEALTHY.batch(40, 41, ranks=(0, 1, 3)), HEALTHY.batch(40, 41, ranks=(2,), node="n1")]
+    assert "CloseIncident" in kinds(watch.take_batches(step, NOW + 60))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Whether the agent can hang a training: tens of thousands of collectives of every kind over two gloo ranks.
 
-    python -m benchmarks.soak [--collectives 30000] [--seed 0] [--without-agent] [--timeout-s 1800]
+    python -m benchmarks.agent_soak [--collectives 30000] [--seed 0] [--without-agent] [--timeout-s 1800]
 
 Both ranks draw the same sequence from the seed: synchronous and asynchronous all-reduce, broadcast, all-gather,
 reduce-scatter, all-to-all, barrier and functional collectives in several overlapping groups, and DDP steps whose

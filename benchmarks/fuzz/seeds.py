@@ -1,0 +1,167 @@
+"""Valid input from the real encoders, every field in use: what the fuzzer mutates, and what tests of bounds change."""
+
+from lockstep.contracts import messages, topics
+from lockstep.contracts.codec import Message
+from lockstep.contracts.facts import RankFacts
+from lockstep.contracts.records import RECORD_FIELDS
+from lockstep.contracts.rows import RANK, join_columns
+
+RUN, NODE, COORDINATOR = "run-1", "node-1", "coordinator-1"
+UNIX_NS = 1_700_000_000 * 10**9
+WORLD_SIZE = 2
+
+_STEP_NS = 250_000_000
+_RECORD = dict.fromkeys(RECORD_FIELDS, 0) | {
+    "data_ns": 10_000_000,
+    "compute_ns": 200_000_000,
+    "host_ns": 20_000_000,
+    "gc_ns": 0,
+    "dp_wait_ns": 20_000_000,
+    "tokens": 4096,
+}
+
+
+def step_batch(first_step: int, steps: int, *, run: str = RUN, ranks: int = WORLD_SIZE) -> messages.StepBatch:
+    """Return a batch of some steps of all ranks of a node, whose parts sum exactly."""
+    rows = []
+    for step in range(first_step, first_step + steps):
+        end_ns = UNIX_NS + (step + 1) * _STEP_NS
+        rows += [
+            {RANK: rank} | _RECORD | {"step": step, "start_ns": end_ns - _STEP_NS, "end_ns": end_ns}
+            for rank in range(ranks)
+        ]
+    columns = {
+        name: b"".join(row[name].to_bytes(8, "little", signed=True) for row in rows) for name in (RANK, *RECORD_FIELDS)
+    }
+    layout, records = join_columns(columns)
+    return messages.StepBatch(
+        run=run,
+        node=NODE,
+        sent_unix_ns=UNIX_NS,
+        count=len(rows),
+        layout=layout,
+        records=records,
+        lost={messages.LAPPED: 3, messages.TORN: 1},
+    )
+
+
+FACTS = RankFacts(
+    device="NVIDIA H100 80GB HBM3",
+    device_kind="cuda",
+    dtype="bf16",
+    peak_flops_per_second=989.5e12,
+    parameters=7_000_000_000,
+    flops_source="parameters",
+    torch_version="2.13.0",
+    backend="nccl",
+    device_uuid="GPU-576ef18e-b48f-c787-e91d-f93658b27b8e",
+)
+
+
+def rank_info(rank: int, *, progress: messages.RankProgress | None = None) -> messages.RankInfo:
+    """Return one rank of a node."""
+    return messages.RankInfo(
+        rank=rank,
+        local_rank=rank,
+        world_size=WORLD_SIZE,
+        hostname="host-1",
+        attempt=UNIX_NS,
+        state="running",
+        heartbeat_unix_ns=UNIX_NS,
+        facts=FACTS,
+        progress=progress,
+    )
+
+
+_PROGRESS = messages.RankProgress(
+    last_step=7,
+    flags=1,
+    issues=[
+        messages.IssueCount(group=0, operation=messages.COLLECTIVE, peer=-1, issued=7, last_unix_ns=UNIX_NS),
+        messages.IssueCount(group=1, operation=messages.SEND, peer=1, issued=3, last_unix_ns=UNIX_NS),
+    ],
+    is_alive=True,
+)
+_GROUPS = [
+    messages.GroupInfo(kind="dp", name="dp0", ranks=[[0, 2, 1]]),
+    messages.GroupInfo(kind="pp", name="pp0", ranks=[[0, 2, 1]]),
+]
+ANNOUNCEMENT = messages.NodeAnnouncement(
+    run=RUN, node=NODE, ranks=[rank_info(rank) for rank in range(WORLD_SIZE)], groups=_GROUPS
+)
+SILENT = messages.NodeAnnouncement(
+    run=RUN, node=NODE, ranks=[rank_info(rank, progress=_PROGRESS) for rank in range(WORLD_SIZE)], groups=_GROUPS
+)
+REQUEST = messages.ProfileRequest(
+    run=RUN, node=NODE, request_id=5, ranks=[0, 1], first_step=70, steps=3, term=2, trace_max_bytes=1 << 20
+)
+ANSWER = messages.ProfileAnswer(
+    run=RUN,
+    node=NODE,
+    rank=1,
+    request_id=5,
+    state="done",
+    reason="ended after 2 steps",
+    first_step=70,
+    steps=2,
+    start_ns=10**12,
+    end_ns=10**12 + 10**9,
+    trace_bytes=1 << 20,
+    cost_ns=10**8,
+)
+SUMMARY = messages.TraceSummary(
+    run=RUN,
+    node=NODE,
+    rank=1,
+    request_id=5,
+    window_ns=500_000_000,
+    steps=2,
+    trace_bytes=1 << 20,
+    event_count=1234,
+    tree=[
+        messages.CallNode(parent=-1, name="train", kind="python", total_ns=100, self_ns=30, count=1),
+        messages.CallNode(parent=0, name="forward", kind="python", total_ns=60, self_ns=60, count=2),
+        messages.CallNode(parent=0, name="all_reduce", kind="communication", total_ns=10, self_ns=9, count=2),
+    ],
+    omitted_nodes=7,
+    error="a step mark is missing",
+    collectives={"gloo:all_reduce": [10, 120, 3]},
+    breakdown={"compute_ns": 40, "host_ns": 60},
+    path=[("train", "host", 60), ("gemm", "compute", 40)],
+    patterns=b"\x98\x01patterns",
+    findings=[
+        messages.RankFinding(
+            bottleneck="cpu", cause="gc", subject="train", evidence=["5 ms"], confidence="high", lost_ns=5
+        )
+    ],
+    not_judged={"gc": "no samples"},
+    omitted={"findings": 4},
+    host=messages.HostSpan(
+        span_ns=5,
+        on_cpu_ns=3,
+        run_queue_wait_ns=1,
+        throttled_ns=0,
+        cores=2,
+        others_cores=0.5,
+        busiest=[("tar", 0.5)],
+    ),
+)
+ALIVE = messages.NodeAlive(node=NODE, alive=True, unix_ns=UNIX_NS, stream_id=77, address="node-1:9855", scheme="https")
+ACKNOWLEDGEMENT = messages.Acknowledgement(
+    node=NODE, coordinator=COORDINATOR, incarnation=UNIX_NS, stream_id=77, received=40, committed=38, resend=True
+)
+COORDINATOR_ALIVE = messages.CoordinatorAlive(
+    coordinator=COORDINATOR, alive=True, incarnation=UNIX_NS, unix_ns=UNIX_NS, term=3
+)
+
+MESSAGES: list[tuple[str, Message]] = [
+    (topics.run_topic(RUN, topics.STEPS, NODE), step_batch(0, 2)),
+    (topics.run_topic(RUN, topics.ANNOUNCE, NODE), SILENT),
+    (topics.run_topic(RUN, topics.REQUEST, NODE), REQUEST),
+    (topics.run_topic(RUN, topics.ANSWER, NODE), ANSWER),
+    (topics.run_topic(RUN, topics.SUMMARY, NODE), SUMMARY),
+    (topics.alive_topic(NODE), ALIVE),
+    (topics.node_topic(NODE, topics.ACK), ACKNOWLEDGEMENT),
+    (topics.coordinator_topic(COORDINATOR), COORDINATOR_ALIVE),
+]
+"""One of every form, with its topic."""

@@ -1,0 +1,99 @@
+"""What the fields of messages and of shared memory may hold, declared in their types: `Annotated[int, Range(0, 9)]`.
+
+Decoding enforces the bounds: `codec.py` hands them to msgspec, `violation` checks what came as JSON through shared
+memory. So what passes is a value that arithmetic, arrays of int64 and encoders take without another look. A test
+refuses a number, text or list of a message that declares no bound.
+"""
+
+from collections.abc import Sized
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args, get_origin
+
+from lockstep.contracts.limits import NAME_MAX_BYTES, PROFILE_STEPS_MAX, WORLD_SIZE_MAX
+
+INT63_MAX = (1 << 63) - 1
+UNIX_NS_MAX = 1 << 62
+"""The year 2116: two such times add up within an int64."""
+MONOTONIC_NS_MAX = 1 << 61
+"""73 years of uptime; added to an offset between clocks of as much, it is a unix time in its range."""
+STEP_MAX = (1 << 62) - 1
+FLAGS_MAX = (1 << 32) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A number from `low` to `high`, both included; NaN is outside of every range."""
+
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        """Return the form of an error's `expected`."""
+        return f"{self.low} to {self.high}"
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """Characters of a text, bytes of bytes, entries of a list or a mapping: `least` to `most` of them."""
+
+    most: int
+    least: int = 0
+
+    def __str__(self) -> str:
+        """Return the form of an error's `expected`."""
+        return f"{self.least} to {self.most} characters or entries"
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """A text out of `values`."""
+
+    values: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Return the form of an error's `expected`."""
+        return f"one of {', '.join(self.values)}"
+
+
+Bound = Range | Length | OneOf
+
+Count = Annotated[int, Range(0, INT63_MAX)]
+UnixNs = Annotated[int, Range(0, UNIX_NS_MAX)]
+MonotonicNs = Annotated[int, Range(0, MONOTONIC_NS_MAX)]
+DurationNs = Annotated[int, Range(0, UNIX_NS_MAX)]
+Flags = Annotated[int, Range(0, FLAGS_MAX)]
+"""Bits; more than are defined, so that a newer agent's flag does not cost the message."""
+Sequence = Annotated[int, Range(0, INT63_MAX)]
+StreamId = Annotated[int, Range(1, INT63_MAX)]
+Rank = Annotated[int, Range(0, WORLD_SIZE_MAX - 1)]
+WorldSize = Annotated[int, Range(1, WORLD_SIZE_MAX)]
+StepIndex = Annotated[int, Range(0, STEP_MAX)]
+StepIndexOrNone = Annotated[int, Range(-1, STEP_MAX)]
+"""-1 stands for no step: none captured, or the next one."""
+CaptureSteps = Annotated[int, Range(0, PROFILE_STEPS_MAX)]
+Version = Annotated[int, Range(0, (1 << 31) - 1)]
+Name = Annotated[str, Length(NAME_MAX_BYTES)]
+Reason = Annotated[str, Length(4096)]
+"""Why something failed; a ring's region for answers is not larger."""
+
+
+def unannotated(hint: Any) -> tuple[Any, Bound | None]:
+    """Return the plain type of a field and its bound, None where it declares none."""
+    if get_origin(hint) is Annotated:
+        plain, *metadata = get_args(hint)
+        return plain, next((each for each in metadata if isinstance(each, Range | Length | OneOf)), None)
+    return hint, None
+
+
+def violation(value: Any, hint: Any) -> str:
+    """Return what a value of the right plain type should have been, empty if it is within the bound of its type."""
+    _, bound = unannotated(hint)
+    match bound:
+        case Range():
+            return "" if bound.low <= value <= bound.high else str(bound)
+        case Length():
+            assert isinstance(value, Sized)
+            return "" if bound.least <= len(value) <= bound.most else str(bound)
+        case OneOf():
+            return "" if value in bound.values else str(bound)
+    return ""

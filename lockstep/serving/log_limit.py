@@ -1,0 +1,67 @@
+"""A log that stays bounded when somebody sends the same bad input a thousand times a second."""
+
+import logging
+import traceback
+
+_INTERVAL_S = 60.0
+_TEXT_MAX = 500
+_FRAMES_MAX = 8  # of a traceback, the innermost ones
+
+
+class LogLimit:
+    """Writes at most one line per `kind` and `interval_s`, with the number of those that were left out before it.
+
+    Times come from the caller, of any clock; one that steps back ends the interval. The caller's kinds are few and
+    fixed: what names a peer goes into the text.
+    """
+
+    def __init__(self, logger: logging.Logger, *, interval_s: float = _INTERVAL_S) -> None:
+        self._logger = logger
+        self._interval_s = interval_s
+        self._logged_s: dict[str, float] = {}
+        self._left_out: dict[str, int] = {}
+
+    def warning(self, kind: str, now_s: float, text: str, error: BaseException | None = None) -> None:
+        """Log `text`, cut to 500 characters of one line, and where `error` was raised if there is one."""
+        logged_s = self._logged_s.get(kind)
+        if logged_s is not None and 0 <= now_s - logged_s < self._interval_s:
+            self._left_out[kind] = self._left_out.get(kind, 0) + 1
+            return
+        self._logged_s[kind] = now_s
+        line = text.replace("\n", "\\n")[:_TEXT_MAX]
+        if left_out := self._left_out.pop(kind, 0):
+            line += f" ({left_out} more like it were not logged)"
+        if error is not None:
+            line += "\n" + "".join(traceback.format_tb(error.__traceback__, limit=-_FRAMES_MAX)).rstrip()
+        self._logger.warning("%s", line)
+
+
+class RepeatFilter(logging.Filter):
+    """Lets a record of each message text pass once in `interval_s`, and says how many it held back.
+
+    For loggers of libraries, which log each malformed request with its traceback. Texts are counted before their values
+    are put in, so they are as few as the library's calls.
+    """
+
+    def __init__(self, *, interval_s: float = _INTERVAL_S) -> None:
+        super().__init__()
+        self._interval_s = interval_s
+        self._logged_s: dict[str, float] = {}
+        self._held_back: dict[str, int] = {}
+
+    @classmethod
+    def install(cls, logger: logging.Logger) -> None:
+        """Put a filter on a logger that has none."""
+        if not any(isinstance(each, cls) for each in logger.filters):
+            logger.addFilter(cls())
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record passes."""
+        text, logged_s = str(record.msg), self._logged_s.get(str(record.msg))
+        if logged_s is not None and 0 <= record.created - logged_s < self._interval_s:
+            self._held_back[text] = self._held_back.get(text, 0) + 1
+            return False
+        self._logged_s[text] = record.created
+        if held_back := self._held_back.pop(text, 0):
+            record.msg = f"{text} ({held_back} more like it were not logged)"
+        return True

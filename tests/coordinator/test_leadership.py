@@ -1,0 +1,73 @@
+"""Who orders captures: one of those that are alive, with a term above all before it."""
+
+from coordinator.leadership import SETTLE_S, SILENT_S, Leadership
+from lockstep.contracts.messages import CoordinatorAlive
+
+NOW = 1_800_000_000.0
+
+
+def connected(name: str, incarnation: int) -> Leadership:
+    leadership = Leadership(name, incarnation)
+    leadership.connected(NOW)
+    return leadership
+
+
+def test_the_first_started_leads_and_the_other_follows():
+    """Both know of each other: one leads, by a rule that both apply alike."""
+    first, second = connected("a", 1), connected("b", 2)
+    first.take(second.heartbeat(NOW), NOW)
+    second.take(first.heartbeat(NOW), NOW)
+    assert first.update(NOW + SETTLE_S)
+    assert not second.update(NOW + SETTLE_S)
+    assert (first.leads, second.leads) == (True, False)
+    assert not first.update(NOW + SETTLE_S + 1)
+
+
+def test_nobody_leads_before_the_others_could_be_known():
+    """Retained heartbeats of others come first; without a connection nobody leads at all."""
+    alone = connected("a", 1)
+    assert not alone.update(NOW + SETTLE_S / 2)
+    assert alone.update(NOW + SETTLE_S)
+    alone.disconnected()
+    assert not alone.leads
+    assert not alone.update(NOW + 100)
+
+
+def test_a_successor_takes_a_higher_term():
+    """After the last will of the leader the other one leads, with a number that fences the former one off."""
+    first, second = connected("a", 1), connected("b", 2)
+    second.take(first.heartbeat(NOW), NOW)
+    first.update(NOW + SETTLE_S)
+    second.take(first.heartbeat(NOW + SETTLE_S), NOW + SETTLE_S)
+    assert not second.update(NOW + SETTLE_S)
+    second.take(first.heartbeat(NOW + 3, alive=False), NOW + 3)
+    assert second.update(NOW + 3)
+    assert second.term > first.term
+
+
+def test_a_silent_leader_is_no_leader():
+    """Should the broker forget the last will, silence says the same."""
+    first, second = connected("a", 1), connected("b", 2)
+    second.take(first.heartbeat(NOW), NOW)
+    assert not second.update(NOW + SETTLE_S)
+    assert second.update(NOW + SILENT_S)
+    assert second.peers(NOW + SILENT_S) == 0
+
+
+def test_terms_never_fall_when_the_broker_forgot_everything():
+    """A term is at least the unix time: nodes that remember an old one obey the new leader."""
+    old = connected("a", 1)
+    old.update(NOW + SETTLE_S)
+    new = Leadership("b", 2)
+    new.connected(NOW + 1000)
+    new.update(NOW + 1000 + SETTLE_S)
+    assert new.term > old.term
+
+
+def test_our_own_heartbeat_makes_no_peer():
+    """The broker sends a coordinator its own retained message too."""
+    alone = connected("a", 2)
+    alone.take(CoordinatorAlive(coordinator="a", alive=False, incarnation=1, unix_ns=0, term=9), NOW)
+    assert alone.peers(NOW) == 0
+    assert alone.update(NOW + SETTLE_S)
+    assert alone.term > 9

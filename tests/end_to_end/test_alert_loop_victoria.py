@@ -1,0 +1,21 @@
+"""The same loop on VictoriaMetrics: a file of its own, so that both run at a time."""
+
+import pytest
+
+from tests.support.alert_loop import check_loop, victoria_metrics
+from tests.support.servers import is_installed
+
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(
+        not is_installed("victoria-metrics", "vmalert"),
+        reason="Debian's victoria-metrics (with vmalert) is not installed",
+    ),
+]
+
+
+def test_on_victoria_metrics(tmp_path, capsys):
+    """One slow rank is one page and nothing else; its end is told; without a coordinator only that is told."""
+    check_loop(tmp_path, victoria_metrics)
+    capsys.readouterr()

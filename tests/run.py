@@ -1,0 +1,109 @@
+"""Runs the tests part by part, each to its end: `python -m tests.run [TIER]`, as `make test` and `make test-all` do.
+
+A part that fails does not keep the next from running. At the end there is one summary, with the closing line of pytest
+for each part, and the exit status is 1 if a part failed.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+REFUSED = 77
+"""Exit status of setup/just_booted.sh where the kernel makes no time namespace."""
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
+_CORES = len(os.sched_getaffinity(0))
+_WAITING = ("--numprocesses", str(_CORES + 1))  # one process more than cores: servers and subprocesses are waited for
+_COMPUTING = ("--numprocesses", str(_CORES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Tests that run together: pytest's marker expression, its flags, and a command that runs it in another world."""
+
+    name: str
+    marked: str
+    flags: tuple[str, ...] = ()
+    prefix: tuple[str, ...] = ()
+
+
+PURE = Part(name="pure", marked="not torch and not servers and not alone", flags=_WAITING)
+JUST_BOOTED = Part(
+    name="pure, just booted", marked=PURE.marked, flags=PURE.flags, prefix=("sh", str(ROOT / "setup/just_booted.sh"))
+)
+SMOKE = Part(name="smoke", marked="smoke")
+SERVERS = Part(name="servers", marked="servers and not torch and not alone", flags=_WAITING)
+TORCH = Part(name="torch", marked="torch and not alone", flags=_COMPUTING)
+ALONE = Part(name="alone", marked="alone")
+TIERS = {"quick": (PURE, SMOKE), "all": (PURE, JUST_BOOTED, SERVERS, TORCH, ALONE)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What became of a part: `failures` are pytest's lines that name them, `closing` is its last line."""
+
+    part: Part
+    status: int
+    failures: tuple[str, ...] = ()
+    closing: str = ""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ran and did not pass; a part without any test did not pass."""
+        return self.status not in (0, REFUSED)
+
+
+def command(part: Part) -> list[str]:
+    """Return what runs a part."""
+    distribution = ["--dist", "loadfile"] if part.flags else []
+    colour = ["--color=yes"] if sys.stdout.isatty() else []
+    pytest = [sys.executable, "-m", "pytest", "-m", part.marked, *part.flags, *distribution, "--durations", "15"]
+    return [*part.prefix, *pytest, *colour]
+
+
+def run(part: Part) -> Result:
+    """Run a part and pass its output on."""
+    sys.stdout.write(f"\n{part.name}: {part.marked}\n")
+    failures: list[str] = []
+    closing = ""
+    with subprocess.Popen(command(part), cwd=ROOT, stdout=subprocess.PIPE, text=True, errors="replace") as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+            plain = _COLOUR.sub("", line).strip()
+            if plain.startswith(("FAILED ", "ERROR ")):
+                failures.append(plain)
+            closing = plain or closing
+    return Result(part=part, status=process.returncode, failures=tuple(failures), closing=closing)
+
+
+def summary(results: Sequence[Result]) -> str:
+    """Return what became of each part; pytest's own lines come last."""
+    lines = ["", "Summary"]
+    for result in results:
+        state = "FAILED" if result.has_failed else "NOT RUN: no time namespace here" if result.status else "passed"
+        lines += [f"  {result.part.name:<18} {state}", *(f"    {line}" for line in result.failures)]
+    return "\n".join([*lines, *(result.closing for result in results if result.status != REFUSED)])
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the parts of a tier; return 1 if one failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.run", description=__doc__.splitlines()[0])
+    parser.add_argument("tier", choices=TIERS)
+    tier = TIERS[parser.parse_args(arguments).tier]
+    try:
+        results = [run(part) for part in tier]
+    except KeyboardInterrupt:
+        return 130
+    sys.stdout.write(f"{summary(results)}\n")
+    return int(any(result.has_failed for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,87 @@
+"""`make test` and `make test-all`: every part runs, every test belongs to one, and the summary says what failed."""
+
+import itertools
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests import run
+
+ROOT = Path(__file__).resolve().parents[1]
+KINDS = ("torch", "servers", "alone")
+
+
+def playing(monkeypatch, **scripts: str):
+    """Replace the parts of a tier by Python scripts that play pytest."""
+    parts = tuple(run.Part(name=name, marked=script) for name, script in scripts.items())
+    monkeypatch.setitem(run.TIERS, "quick", parts)
+    monkeypatch.setattr(run, "command", lambda part: [sys.executable, "-c", part.marked])
+
+
+def test_a_part_that_fails_keeps_no_other_from_running(monkeypatch, capsys):
+    """All parts run to their end, the failure is named in the summary, and pytest's own lines are the last."""
+    playing(
+        monkeypatch,
+        first="print('FAILED tests/a.py::test_b - boom'); print('=== 1 failed, 2 passed in 1s ==='); exit(1)",
+        second="print('=== 3 passed in 1s ===')",
+        third="exit(77)",
+    )
+    assert run.main(["quick"]) == 1
+    _, _, summary = capsys.readouterr().out.partition("Summary\n")
+    assert [" ".join(line.split()) for line in summary.splitlines()] == [
+        "first FAILED",
+        "FAILED tests/a.py::test_b - boom",
+        "second passed",
+        "third NOT RUN: no time namespace here",
+        "=== 1 failed, 2 passed in 1s ===",
+        "=== 3 passed in 1s ===",
+    ]
+
+
+@pytest.mark.parametrize(("script", "status"), [("pass", 0), ("exit(5)", 1), ("import os; os.abort()", 1)])
+def test_the_status_is_that_of_the_parts(monkeypatch, capsys, script, status):
+    """No tests at all (pytest's 5) and a process that dies are failures."""
+    playing(monkeypatch, only=script)
+    assert run.main(["quick"]) == status
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("kinds", list(itertools.product((False, True), repeat=len(KINDS))))
+def test_each_test_belongs_to_one_part(kinds):
+    """Whatever its marks: no test is left out of `make test-all`, and none runs twice but where clocks are young."""
+    marks = dict(zip(KINDS, kinds, strict=True))
+    chosen = [part.name for part in run.TIERS["all"] if eval(part.marked, {}, marks)]
+    assert chosen in (["pure", "pure, just booted"], ["servers"], ["torch"], ["alone"])
+
+
+def test_what_a_part_runs_is_pytest():
+    """Its marks reach pytest, its prefix comes first."""
+    words = run.command(replace(run.JUST_BOOTED, prefix=("in", "there")))
+    assert words[:5] == ["in", "there", sys.executable, "-m", "pytest"]
+    assert words[words.index(run.PURE.marked) - 1] == "-m"
+
+
+def test_a_young_clock_is_young_or_nothing_runs():
+    """CLOCK_MONOTONIC begins at a minute, or the script says that the kernel refused and ran nothing."""
+    code = "import time; print(time.monotonic() < 600)"
+    done = subprocess.run(
+        ["sh", ROOT / "setup/just_booted.sh", sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    if done.returncode == run.REFUSED:
+        assert done.stdout == ""
+        assert "did not run" in done.stderr
+    else:
+        assert (done.returncode, done.stdout) == (0, "True\n")
+
+
+def test_the_workflow_runs_what_ci_runs():
+    """One script for both."""
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+    assert workflow["jobs"]["run"]["steps"][-1] == {"run": ".ci/run"}
+    script = (ROOT / ".ci/run").read_text()
+    assert "make check" in script
+    assert "make test-all" in script
