@@ -85,6 +85,7 @@ class Publisher:
         self._changed: dict[str, None] = {}
         self._last: set[str] = set()
         self._published = self._resent = 0
+        self._counted_lost = 0  # of `spool.lost_records`
         self._wake = asyncio.Event()
         self._stop = asyncio.Event()
         self._cuts = (0, 0)  # message that was under way when the last connections were lost, and how many
@@ -117,7 +118,7 @@ class Publisher:
         """Append a message with so many step records to the stream."""
         self._apply_positions(self._clock_ns())
         self.spool.append(topic, payload, records)
-        self._counts.lost["spool"] = self.spool.lost_records
+        self._count_lost()
         self._wake.set()
 
     def state(self, topic: str, payload: bytes, *, last: bool = False) -> None:
@@ -223,7 +224,7 @@ class Publisher:
         self._apply_positions(now_ns)
         sequence = self._coordinators.next_sequence
         item = None if sequence is None else self.spool.read(sequence)
-        self._counts.lost["spool"] = self.spool.lost_records  # reading finds damage
+        self._count_lost()  # reading finds damage
         size_bytes = len(item.payload) if isinstance(item, Spooled) else 0
         if item is None or not self._coordinators.may_send(size_bytes, now_ns):
             return None
@@ -317,6 +318,10 @@ class Publisher:
             self._saved = frozenset(seen_ns)
         self.spool.received = self._coordinators.received() or 0
         self.spool.free(self._coordinators.committed() or 0)
+
+    def _count_lost(self) -> None:
+        self._counts.lost["spool"] += self.spool.lost_records - self._counted_lost
+        self._counted_lost = self.spool.lost_records
 
     def _on_message(self, topic: str, payload: bytes) -> None:
         """Pass a request on, note an acknowledgement; count what is neither, or cannot be."""

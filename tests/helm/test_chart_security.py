@@ -184,7 +184,10 @@ def test_the_access_rules_are_those_of_the_topics():
             rules[words[1]] = current = set()
         elif words[:1] == ["topic"]:
             current.add(" ".join(words[1:]))
-    heard = set(topics.coordinator_filters())
-    asked = {f"{topics.PREFIX}/run/+/{topics.REQUEST}/+"}
-    assert rules["lockstep-coordinator"] == {f"read {one}" for one in heard} | {f"write {one}" for one in asked}
-    assert rules["lockstep-exporter"] == {f"write {one}" for one in heard} | {f"read {one}" for one in asked}
+    read = set(topics.coordinator_filters())
+    own = {f"{topics.PREFIX}/coordinator/+/{topics.ALIVE}"}
+    ordered = {f"{topics.PREFIX}/run/+/{topics.REQUEST}/+", f"{topics.PREFIX}/node/+/{topics.ACK}"}
+    assert own < read
+    coordinator = {f"read {one}" for one in read} | {f"write {one}" for one in ordered | own}
+    assert rules["lockstep-coordinator"] == coordinator
+    assert rules["lockstep-exporter"] == {f"write {one}" for one in read - own} | {f"read {one}" for one in ordered}

@@ -88,8 +88,14 @@ tls_version tlsv1.2
 persistence false
 log_dest stdout
 connection_messages {{ .Values.broker.mosquitto.logConnections }}
-# Beyond the largest message of ours; a batch of a full node is far below.
+# The largest message of ours is 8 MiB; larger ones are refused at once, by the client itself.
 max_packet_size {{ int64 .Values.broker.mosquitto.maxPacketBytes }}
+# For each subscriber; what is beyond is dropped in silence, and sent again by the delivery protocol, which has at most 64
+# messages and 8 MiB of each node under way: 100,000 are the windows of 1,500 nodes.
+max_queued_messages 100000
+max_queued_bytes 268435456
+# That one publisher may have under way without an acknowledgement: the same 64.
+max_inflight_messages 64
 {{- with .Values.broker.mosquitto.extraConfig }}
 {{ . }}
 {{- end }}
@@ -102,7 +108,9 @@ topic write lockstep/v1/run/+/announce/+
 topic write lockstep/v1/run/+/answer/+
 topic write lockstep/v1/run/+/summary/+
 topic write lockstep/v1/node/+/alive
+topic write lockstep/v1/node/+/lost
 topic read lockstep/v1/run/+/request/+
+topic read lockstep/v1/node/+/ack
 
 user {{ .Values.broker.auth.coordinatorUsername }}
 topic read lockstep/v1/run/+/steps/+
@@ -110,5 +118,9 @@ topic read lockstep/v1/run/+/announce/+
 topic read lockstep/v1/run/+/answer/+
 topic read lockstep/v1/run/+/summary/+
 topic read lockstep/v1/node/+/alive
+topic read lockstep/v1/node/+/lost
+topic read lockstep/v1/coordinator/+/alive
 topic write lockstep/v1/run/+/request/+
+topic write lockstep/v1/node/+/ack
+topic write lockstep/v1/coordinator/+/alive
 {{- end -}}
