@@ -27,7 +27,7 @@ from coordinator.intake.topology import Membership, MembershipChange
 from coordinator.run import Run
 from coordinator.snapshot import RunSnapshot
 from lockstep.contracts.errors import ConfigError, PeerError
-from lockstep.contracts.limits import ANNOUNCE_REFRESH_SECONDS, NODES_MAX, RUNS_OF_NODE_MAX
+from lockstep.contracts.limits import ANNOUNCE_REFRESH_SECONDS, ANNOUNCED_RANKS_MAX, NODES_MAX, RUNS_OF_NODE_MAX
 from lockstep.contracts.messages import (
     NodeAlive,
     NodeAnnouncement,
@@ -329,8 +329,7 @@ class Runs:
 
     def _take_announcement(self, announcement: NodeAnnouncement, now_s: float) -> Orders:
         run = self.by_name.get(announcement.run)
-        is_known = run is not None and run.membership.has_node(announcement.node)
-        if not is_known and not self._has_room(announcement):
+        if not self._has_room(run, announcement):
             return []
         run = run or self._new_run(announcement, now_s)
         if run is None:
@@ -353,16 +352,22 @@ class Runs:
         change = run.membership.apply_heartbeat(node, heartbeat, now_s)
         return self._follow(run, change, now_s) if change.is_reshaped or change.restarted else []
 
-    def _has_room(self, announcement: NodeAnnouncement) -> bool:
-        """Whether this node may announce one more run, and the runs have room for one more node; counted if not."""
+    def _has_room(self, run: Run | None, announcement: NodeAnnouncement) -> bool:
+        """Whether the node may announce this run and so many ranks; counted if not."""
+        node, count = announcement.node, len(announcement.ranks)
+        former = None if run is None else run.membership.ranks_of(node)
+        if count <= len(former or ()):
+            return former is not None  # an announcement of nothing by a node that is not known
         memberships = [run.membership for run in self.by_name.values()]
-        if sum(membership.has_node(announcement.node) for membership in memberships) >= RUNS_OF_NODE_MAX:
-            expected = f"at most {RUNS_OF_NODE_MAX} runs of a node"
-            self.refusals.add(RUN_OF_NODE, f"run {announcement.run} by node {announcement.node}, {expected}")
+        what = f"run {announcement.run} by node {node}"
+        if former is None and sum(m.ranks_of(node) is not None for m in memberships) >= RUNS_OF_NODE_MAX:
+            self.refusals.add(RUN_OF_NODE, f"{what}, at most {RUNS_OF_NODE_MAX} runs of a node")
             return False
-        if sum(membership.node_count for membership in memberships) >= NODES_MAX:
-            expected = f"at most {NODES_MAX} nodes of all runs"
-            self.refusals.add(NODE, f"node {announcement.node} of run {announcement.run}, {expected}")
+        if former is None and sum(m.node_count for m in memberships) >= NODES_MAX:
+            self.refusals.add(NODE, f"{what}, at most {NODES_MAX} nodes of all runs")
+            return False
+        if sum(m.announced_ranks for m in memberships) + count - len(former or ()) > ANNOUNCED_RANKS_MAX:
+            self.refusals.add(NODE, f"{what}, at most {ANNOUNCED_RANKS_MAX} ranks of all nodes")
             return False
         return True
 
