@@ -55,7 +55,7 @@ REJECTED_REASONS = ("rank", "late", "duplicate", "impossible", "foreign", "faile
 ours; quarantined: of a run whose handling failed again and again."""
 REFUSED_REASONS = ("rank_claimed", "group", "run", "run_of_node", "node", "degrees")
 """Why a part of an announcement was refused."""
-FRAME_VERDICTS = ("taken", "duplicate", "gap", "refused")
+FRAME_VERDICTS = ("taken", "duplicate", "gap", "ahead", "refused")
 
 
 def _coordinator(name: str, type_: Type, help_: str, *labels: str, values: tuple[str, ...] = ()) -> Metric:
@@ -224,7 +224,8 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_coordinator_frames_total",
         "counter",
-        "Messages of nodes' streams: taken, delivered twice, behind a gap (to come again), or of no known stream.",
+        "Messages of nodes' streams: taken, delivered twice, behind a gap or ahead of what the run can hold (both come "
+        "again), or of no known stream.",
         "verdict",
         values=FRAME_VERDICTS,
     ),
