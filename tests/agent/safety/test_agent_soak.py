@@ -12,7 +12,17 @@ COLLECTIVES = 1500
 
 
 def soak(tmp_path, *flags):
-    arguments = ["-W", "ignore", "-m", "benchmarks.agent_soak", "--collectives", COLLECTIVES, "--timeout-s", 140, *flags]
+    arguments = [
+        "-W",
+        "ignore",
+        "-m",
+        "benchmarks.agent_soak",
+        "--collectives",
+        COLLECTIVES,
+        "--timeout-s",
+        140,
+        *flags,
+    ]
     done = run(arguments, environment(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "lockstep" not in done.stderr
