@@ -10,33 +10,14 @@ by more than the bound are failures.
 """
 
 import argparse
-import logging
-import multiprocessing
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 
 from benchmarks.fuzz import harness
-from benchmarks.fuzz.areas.answers import Answers
-from benchmarks.fuzz.areas.http import Http
-from benchmarks.fuzz.areas.messages import Messages
-from benchmarks.fuzz.areas.rings import RingFiles
-from benchmarks.fuzz.areas.summaries import Summaries
-from benchmarks.fuzz.areas.trace_files import TraceFiles
-from benchmarks.fuzz.areas.yaml_files import YamlFiles
-from benchmarks.fuzz.harness import GROWTH_MAX_BYTES, Area, Report
+from benchmarks.fuzz.harness import GROWTH_MAX_BYTES, Report
+from benchmarks.fuzz.parts import AREAS, quieten, run_areas
 
-AREAS: dict[str, tuple[type[Area], float]] = {
-    Messages.name: (Messages, 0.40),
-    RingFiles.name: (RingFiles, 0.20),
-    Answers.name: (Answers, 0.13),
-    Summaries.name: (Summaries, 0.12),
-    Http.name: (Http, 0.09),
-    YamlFiles.name: (YamlFiles, 0.03),
-    TraceFiles.name: (TraceFiles, 0.03),
-}
-"""Each area, and its share of all cases: by what a case costs, so that each gets minutes."""
 _PROCESSES = 2
 _REASONS_SHOWN = 4
 _MB = 1 << 20
@@ -51,8 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=_PROCESSES, help="side by side (default: %(default)s)")
     parser.add_argument("--replay", metavar="AREA:SEED:N", help="run one case again, after those of its block")
     given = parser.parse_args(arguments)
-    logging.disable(logging.NOTSET)
-    _quieten()
+    quieten()
     if given.replay:
         return _replay(parser, given.replay)
     names = given.areas.split(",")
@@ -62,38 +42,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     reports = run_areas(names, given.cases, given.seed, given.processes)
     _print(reports, given.seed, time.monotonic() - begin_s)
     return 0 if all(report.is_good() for report in reports) else 1
-
-
-def run_areas(names: Sequence[str], cases: int, seed: int, processes: int) -> list[Report]:
-    """Return what became of `cases`, shared out among areas and processes; with one process, in this one."""
-    whole = sum(AREAS[name][1] for name in names)
-    parts = []
-    for name in names:
-        blocks = max(1, round(cases * AREAS[name][1] / whole / harness.BLOCK))
-        for part in range(min(processes, blocks)):
-            first, last = blocks * part // processes, blocks * (part + 1) // processes
-            parts.append((name, seed, first * harness.BLOCK, (last - first) * harness.BLOCK))
-    if processes == 1:
-        return _merged(names, [run_part(*part) for part in parts])
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _quieten, max_tasks_per_child=1) as pool:
-        return _merged(names, [future.result() for future in [pool.submit(run_part, *part) for part in parts]])
-
-
-def run_part(name: str, seed: int, first: int, count: int) -> Report:
-    """Run some blocks of one area."""
-    return harness.run_cases(AREAS[name][0](), seed, first, count)
-
-
-def _merged(names: Sequence[str], parts: Sequence[Report]) -> list[Report]:
-    reports = {name: Report(name) for name in names}
-    for part in parts:
-        reports[part.area].add(part)
-    return list(reports.values())
-
-
-def _quieten() -> None:
-    """Keep the services' logs away from the terminal: a refusal is logged, as it should be."""
-    logging.getLogger().handlers[:] = [logging.NullHandler()]
 
 
 def _replay(parser: argparse.ArgumentParser, text: str) -> int:
