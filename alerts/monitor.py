@@ -14,6 +14,7 @@ def group(site: Site, policy: AlertPolicy) -> Group:
             _exporter_down(site, policy),
             _exporter_absent(site, policy),
             _coordinator_down(site, policy),
+            _coordinator_replica_down(site, policy),
             _coordinator_stale(site, policy),
             _run_unwatched(site, policy),
             _broker_unreachable(policy),
@@ -57,12 +58,31 @@ def _coordinator_down(site: Site, policy: AlertPolicy) -> Alert:
     return Alert(
         name="LockstepCoordinatorDown",
         severity="critical",
-        expr=f"{coordinator} == 0\nor\nabsent({coordinator})",
+        # One of a pair that is down takes nothing away: that is LockstepCoordinatorReplicaDown.
+        expr=f"""
+count by (job) ({coordinator} == 0) unless on (job) count by (job) ({coordinator} == 1)
+or
+absent({coordinator})""",
         for_seconds=policy.coordinator_down_for_seconds,
-        summary="The coordinator cannot be scraped: nobody judges any run.",
-        description="The coordinator (job {{ $labels.job }}"
-        "{{ with $labels.instance }}, instance {{ . }}{{ end }}) cannot be scraped. Training is not affected; a slow "
-        "or stalled run raises no alert until the coordinator is back. Exporters keep their records meanwhile.",
+        summary="No coordinator can be scraped: no run is judged.",
+        description="No coordinator (job {{ $labels.job }}) can be scraped. Training is not affected; a slow or "
+        "stalled run raises no alert until a coordinator is back. Exporters keep their records meanwhile.",
+        per_run=False,
+    )
+
+
+def _coordinator_replica_down(site: Site, policy: AlertPolicy) -> Alert:
+    coordinator = f'up{{job="{site.coordinator_job}"}}'
+    down = f"{coordinator} == 0"
+    return Alert(
+        name="LockstepCoordinatorReplicaDown",
+        severity="warning",
+        expr=f"count by (job) ({down}) and on (job) count by (job) ({coordinator} == 1)",
+        for_seconds=policy.coordinator_down_for_seconds,
+        summary="One coordinator of a pair cannot be scraped.",
+        description="Coordinators of job {{ $labels.job }} that cannot be scraped: {{ $value }}, among them"
+        f"{{{{ range query `topk(5, {down})` | sortByLabel `instance` }}}} {{{{ .Labels.instance }}}}{{{{ end }}}}. "
+        "Another one judges all runs; should it go too, no run is judged.",
         per_run=False,
     )
 

@@ -1,33 +1,37 @@
 """What a step costs the coordinator, by number of ranks: `python -m benchmarks.detect_cost [--ranks 8 1024]`.
 
-Each step arrives as messages of 8 ranks, nodes in no order. They are decoded and taken in gatherings as large as the
-live coordinator's, laid out, and judged. Columns: medians in CPU ms of one core of `decode` (messages to batches),
-`ingest` (batches to the laid out step), `detect` and the sum of the latter two, the sum's 95th percentile, and wall ms
-of all three; ns per rank of ingest and of detection, which stay as they are where growth is linear; `x add`, the sum
-in passes of `numpy.add` over one number of each rank, timed beside every step, which a busy machine slows as well;
-`restart`, ms of taking the first step of another attempt of all ranks; bytes of detector state per rank, and beside it
-those of the last rows, which are kept to be shown.
+Each step arrives on a socket as an MQTT 5 stream, a QoS 1 message for every 8 ranks, nodes in no order. It is read and
+acknowledged, decoded, coalesced, placed in the timeline and judged, all as in the live coordinator, and by its code;
+only the MQTT session is a stand-in (`connect`). Columns: medians in CPU ms of one core of `transport` (socket to topic
+and payload, and back the PUBACK), `decode` (to batches), `ingest` (batches to the laid out step), `detect` and the
+`total` of the four, the total's 95th percentile, and wall ms; us a message of all but detection, and ns a rank of
+detection, which stay as they are where growth is linear; `x add`, the total in passes of `numpy.add` over one number of
+each rank, timed with every step, which a busy machine slows as well; `restart`, ms of receiving the first step of
+another attempt of all ranks; bytes of detector state per rank, and those of the last rows, which are kept to be shown.
 
 Cases: a healthy step and one with 1 % of the ranks slow, in batches that hold what a step log holds; and a healthy step
-with all columns that an exporter sends of a job on devices, most of which nobody here reads: that has no budget.
+with all columns that an exporter sends of a job on devices, most of which nothing here reads: that has no budget.
 
-Returns 1 where a budget is missed by the median. Budgets: DESIGN.md, section 5, and issue 4.
+Returns 1 where a budget is missed by the median.
 """
 
 import argparse
+import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+import mqtt5
 import numpy as np
 
 from benchmarks.scenarios.job import Fault, Interruptions, Noise, Scenario
 from benchmarks.scenarios.model import generate
 from benchmarks.scenarios.recording import RANKS_PER_NODE, START_UNIX_S, Recording
 from coordinator.detect.judge import Judge
-from coordinator.intake.gathering import GATHER_RECORDS
+from coordinator.intake.coalescer import BatchCoalescer
 from coordinator.intake.timeline import StepRow, Timeline
 from coordinator.settings.policy import Policy
 from lockstep.contracts import topics
@@ -40,7 +44,7 @@ if TYPE_CHECKING:
 
 SHAPES = {8: "dp=8", 1024: "tp=8,pp=4,dp=32", 10_240: "tp=8,pp=8,dp=160", 102_400: "tp=8,pp=8,dp=1600"}
 DETECT_BUDGET_MS = {10_240: 2.0, 102_400: 10.0}
-SUM_BUDGET_MS = {102_400: 30.0}
+TOTAL_BUDGET_MS = {10_240: 60.0, 102_400: 600.0}
 STATE_BUDGET_BYTES = 64
 _MANY = 10_240  # ranks from which state that does not grow with them no longer counts
 CASES = (("healthy", False, False), ("1 % slow", True, False), ("all columns", False, True))
@@ -48,7 +52,9 @@ CASES = (("healthy", False, False), ("1 % slow", True, False), ("all columns", F
 STEPS = 48
 WARM_UP_STEPS = 28  # noise is learnt and the slow ranks are named
 FAULT_STEP = 22
-_GATHERED = GATHER_RECORDS // RANKS_PER_NODE  # messages
+STAGES = ("transport", "decode", "ingest", "detect")
+_READ_BYTES = 64 << 10  # of the stream at once: less than the buffer of a socket pair
+_PACKET_IDS = 65_535
 _NS = 1_000_000_000
 _OTHER_COLUMNS = (
     *("gc_count", "gc_full_count", "forward_ns", "backward_ns", "optimizer_ns", "cpu_ns", "samples", "model_flops"),
@@ -59,20 +65,101 @@ _OTHER_COLUMNS = (
 
 @dataclass(slots=True)
 class Spent:
-    """CPU ms of each measured step, and wall ms of all of it."""
+    """CPU ms of each measured step by stage, and wall ms of all of it."""
 
-    decode_ms: list[float] = field(default_factory=list)
-    ingest_ms: list[float] = field(default_factory=list)
-    detect_ms: list[float] = field(default_factory=list)
+    stage_ms: dict[str, list[float]] = field(default_factory=lambda: {stage: [] for stage in STAGES})
     wall_ms: list[float] = field(default_factory=list)
     add_ms: list[float] = field(default_factory=list)
     restart_ms: float = 0.0
     state_bytes: int = 0
     shown_bytes: int = 0
 
-    def sums_ms(self) -> "NDArray[np.float64]":
-        """Return ingest and detection together, step by step."""
-        return np.add(self.ingest_ms, self.detect_ms)
+    @property
+    def total_ms(self) -> "NDArray[np.float64]":
+        """All stages together, step by step."""
+        return np.sum(list(self.stage_ms.values()), axis=0)
+
+
+class Connection(Protocol):
+    """What is needed of an MQTT session: the method of `asyncio.Protocol` that is called with what a socket read."""
+
+    def data_received(self, data: bytes) -> None:
+        """Handle every packet that is complete."""
+
+
+class PublishReader:
+    """Stands in for the MQTT session of `lockstep.serving`: QoS 1 messages in, their acknowledgements out."""
+
+    def __init__(self, on_message: Callable[[str, bytes], None], write: Callable[[bytes], None]) -> None:
+        self._on_message = on_message
+        self._write = write
+        self._rest = b""
+
+    def data_received(self, data: bytes) -> None:
+        """Hand over every message that is complete, then acknowledge them in one write."""
+        view, offset, answers = memoryview(self._rest + data), 0, []
+        while offset < len(view):
+            try:
+                packet, size = mqtt5.read(view[offset:])
+            except IndexError:  # incomplete
+                break
+            offset += size
+            self._on_message(packet.topic, packet.payload)
+            answers.append(mqtt5.PubAckPacket(packet.packet_id).write())
+        self._rest = bytes(view[offset:])
+        self._write(b"".join(answers))
+
+
+def connect(on_message: Callable[[str, bytes], None], write: Callable[[bytes], None]) -> Connection:
+    """Return the receiving end of an open session: here the real one is put in."""
+    return PublishReader(on_message, write)
+
+
+class Receiver:
+    """The way of a step from a socket into a timeline, with the CPU ms that each stage has taken in `spent_ms`."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.spent_ms = dict.fromkeys(STAGES, 0.0)
+        self._timeline = timeline
+        self._coalescer = BatchCoalescer(self._ingest)
+        self._broker, self._socket = socket.socketpair()
+        self._messages: list[tuple[str, bytes]] = []
+        self._connection = connect(lambda topic, payload: self._messages.append((topic, payload)), self._socket.sendall)
+        self._rows: list[StepRow] = []
+
+    def close(self) -> None:
+        """Close both ends of the socket."""
+        self._broker.close()
+        self._socket.close()
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Add what happens inside to a stage."""
+        begin = time.process_time()
+        yield
+        self.spent_ms[stage] += (time.process_time() - begin) * 1e3
+
+    def receive(self, stream: bytes) -> list[StepRow]:
+        """Return the steps that are complete after a stream of messages."""
+        for first in range(0, len(stream), _READ_BYTES):
+            self._broker.sendall(stream[first : first + _READ_BYTES])
+            with self.timed("transport"):
+                self._connection.data_received(self._socket.recv(_READ_BYTES))
+            self._broker.recv(_READ_BYTES)
+            with self.timed("decode"):
+                batches = [decode_as(StepBatch, topic, payload) for topic, payload in self._messages]
+            self._messages.clear()
+            with self.timed("ingest"):
+                for batch in batches:
+                    self._coalescer.add(batch)
+        with self.timed("ingest"):
+            self._coalescer.flush()
+        rows, self._rows = self._rows, []
+        return rows
+
+    def _ingest(self, batches: Sequence[StepBatch]) -> None:
+        self._timeline.ingest_all(batches, 0.0)
+        self._rows += self._timeline.ready(0.0)
 
 
 def recorded(ranks: int, *, slow: int) -> Recording:
@@ -135,6 +222,19 @@ def _batch(layout: str, rows: "NDArray[np.int64]", first: int, sequence: int) ->
     )
 
 
+def stream_of(batches: Sequence[StepBatch]) -> bytes:
+    """Return batches as a broker sends them to a subscriber."""
+    return b"".join(
+        mqtt5.PublishPacket(
+            topics.run_topic(batch.run, topics.STEPS, batch.node),
+            encode(batch),
+            qos=mqtt5.QoS.AT_LEAST_ONCE,
+            packet_id=1 + place % _PACKET_IDS,
+        ).write()
+        for place, batch in enumerate(batches)
+    )
+
+
 def measure(ranks: int, *, slow: int, all_columns: bool) -> Spent:
     """Return what the steps after warm-up cost."""
     recording = recorded(ranks, slow=slow)
@@ -142,55 +242,27 @@ def measure(ranks: int, *, slow: int, all_columns: bool) -> Spent:
     timeline.know(list(range(ranks)))
     hosts = [f"node{rank // RANKS_PER_NODE}" for rank in range(ranks)]
     judge = Judge(timeline.ranks, recording.topology, Policy(), hosts=hosts)
-    spent = Spent()
+    spent, receiver = Spent(), Receiver(timeline)
     for row in range(STEPS):
-        messages = messages_of(batches_of(recording, row, step=row, all_columns=all_columns))
+        stream = stream_of(batches_of(recording, row, step=row, all_columns=all_columns))
+        receiver.spent_ms = dict.fromkeys(STAGES, 0.0)
         begin_wall = time.perf_counter()
-        (step,), decode_ms, ingest_ms = received(timeline, messages)
-        begin = time.process_time()
-        judge.judge(step)
-        end = time.process_time()
+        (step,) = receiver.receive(stream)
+        with receiver.timed("detect"):
+            judge.judge(step)
         if row >= WARM_UP_STEPS:
-            spent.decode_ms.append(decode_ms)
-            spent.ingest_ms.append(ingest_ms)
-            spent.detect_ms.append((end - begin) * 1e3)
             spent.wall_ms.append((time.perf_counter() - begin_wall) * 1e3)
+            for stage, stage_ms in receiver.spent_ms.items():
+                spent.stage_ms[stage].append(stage_ms)
             spent.add_ms.append(_add_ms(ranks))
-    batches = batches_of(recording, 0, step=0, later_s=3600, all_columns=all_columns)
-    begin = time.process_time()
-    (_,) = taken(timeline, batches)
-    spent.restart_ms = (time.process_time() - begin) * 1e3
+    stream = stream_of(batches_of(recording, 0, step=0, later_s=3600, all_columns=all_columns))
+    receiver.spent_ms = dict.fromkeys(STAGES, 0.0)
+    (_,) = receiver.receive(stream)
+    receiver.close()
+    spent.restart_ms = sum(receiver.spent_ms.values())
     spent.shown_bytes = array_bytes(judge.recent_rows)
     spent.state_bytes = array_bytes(judge) - spent.shown_bytes
     return spent
-
-
-def taken(timeline: Timeline, batches: Sequence[StepBatch]) -> list[StepRow]:
-    """Take batches in gatherings as large as the live ones; return the steps that are complete then."""
-    rows = []
-    for first in range(0, len(batches), _GATHERED):
-        timeline.ingest_all(batches[first : first + _GATHERED], 0.0)
-        rows += timeline.ready(0.0)
-    return rows
-
-
-def messages_of(batches: Sequence[StepBatch]) -> list[tuple[str, bytes]]:
-    """Return batches as the broker delivers them: topic and payload."""
-    return [(topics.run_topic(batch.run, topics.STEPS, batch.node), encode(batch)) for batch in batches]
-
-
-def received(timeline: Timeline, messages: Sequence[tuple[str, bytes]]) -> tuple[list[StepRow], float, float]:
-    """Take messages as they come, gathering after gathering; return the complete steps, and ms of decode and ingest."""
-    rows: list[StepRow] = []
-    decode_ms = ingest_ms = 0.0
-    for first in range(0, len(messages), _GATHERED):
-        begin = time.process_time()
-        batches = [decode_as(StepBatch, topic, payload) for topic, payload in messages[first : first + _GATHERED]]
-        between = time.process_time()
-        rows += taken(timeline, batches)
-        ingest_ms += (time.process_time() - between) * 1e3
-        decode_ms += (between - begin) * 1e3
-    return rows, decode_ms, ingest_ms
 
 
 def _add_ms(ranks: int) -> float:
@@ -237,39 +309,39 @@ def _inside(value: object) -> list[object]:
 
 def report(ranks: int, case: str, spent: Spent, *, has_budget: bool) -> bool:
     """Print a row; return whether a budget is missed."""
-    decode, ingest, detect, total, wall, add = (
-        float(np.median(each))
-        for each in (spent.decode_ms, spent.ingest_ms, spent.detect_ms, spent.sums_ms(), spent.wall_ms, spent.add_ms)
-    )
+    transport, decode, ingest, detect = (float(np.median(spent.stage_ms[stage])) for stage in STAGES)
+    total, late = float(np.median(spent.total_ms)), float(np.percentile(spent.total_ms, 95))
+    wall, add = float(np.median(spent.wall_ms)), float(np.median(spent.add_ms))
+    message_us = (transport + decode + ingest) * 1e3 / -(-ranks // RANKS_PER_NODE)
     state = spent.state_bytes / ranks
-    limits = (DETECT_BUDGET_MS.get(ranks), SUM_BUDGET_MS.get(ranks), STATE_BUDGET_BYTES if ranks >= _MANY else None)
+    limits = (DETECT_BUDGET_MS.get(ranks), TOTAL_BUDGET_MS.get(ranks), STATE_BUDGET_BYTES if ranks >= _MANY else None)
     judged = [
         (value, limit if has_budget else None) for value, limit in zip((detect, total, state), limits, strict=True)
     ]
-    told = [_beside(value, limit) for value, limit in judged]
-    late = float(np.percentile(spent.sums_ms(), 95))
+    texts = [_with_budget(value, limit) for value, limit in judged]
     print(
-        f"{ranks:>7} {case:<11} {decode:>8.2f} {ingest:>8.2f} {told[0]} {told[1]} {late:>8.2f}"
-        f" {wall:>8.2f} {ingest * 1e6 / ranks:>7.0f} {detect * 1e6 / ranks:>7.0f} {total / add:>7.0f}"
-        f" {spent.restart_ms:>8.1f} {told[2]} {spent.shown_bytes / ranks:>6.0f}",
+        f"{ranks:>7} {case:<11} {transport:>9.2f} {decode:>7.2f} {ingest:>8.2f} {texts[0]} {texts[1]} {late:>8.2f}"
+        f" {wall:>8.2f} {message_us:>7.1f} {detect * 1e6 / ranks:>7.0f} {total / add:>7.0f} {spent.restart_ms:>8.1f}"
+        f" {texts[2]} {spent.shown_bytes / ranks:>6.0f}",
         flush=True,
     )
     return any(limit is not None and value > limit for value, limit in judged)
 
 
-def _beside(value: float, budget: float | None) -> str:
-    told = "" if budget is None else f"/{budget:g}{'!' if value > budget else ''}"
-    return f"{value:>8.2f}{told:<4}"
+def _with_budget(value: float, budget: float | None) -> str:
+    text = "" if budget is None else f"/{budget:g}{'!' if value > budget else ''}"
+    return f"{value:>8.2f}{text:<5}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; return 1 where a budget is missed by the median."""
-    parser = argparse.ArgumentParser(description="Cost of ingest and detection per step.")
+    parser = argparse.ArgumentParser(description="Cost of a step in the coordinator, from the socket to the verdict.")
     parser.add_argument("--ranks", type=int, nargs="+", default=list(SHAPES), choices=list(SHAPES))
     parsed = parser.parse_args(arguments)
     print(
-        f"{'ranks':>7} {'case':<11} {'decode':>8} {'ingest':>8} {'detect':>12} {'sum':>12} {'sum p95':>8} {'wall':>8}"
-        f" {'ns/rank':>15} {'x add':>7} {'restart':>8} {'state B':>12} {'rows B':>6}"
+        f"{'ranks':>7} {'case':<11} {'transport':>9} {'decode':>7} {'ingest':>8} {'detect':>13} {'total':>13}"
+        f" {'p95':>8} {'wall':>8} {'us/msg':>7} {'ns/rank':>7} {'x add':>7} {'restart':>8} {'state B':>13}"
+        f" {'rows B':>6}"
     )
     over = False
     for ranks in parsed.ranks:

@@ -12,6 +12,7 @@ from alerts.policy import Site
 from coordinator.decide.incidents import Incident
 from coordinator.snapshot import RunSnapshot, Snapshot, Suspect
 from dashboards import foreign
+from exporter.counts import DeliveryStatus
 from exporter.exposing.snapshot import NodeSnapshot, RankView, RunView
 from exporter.host_watch import HostTotals, NodeLoad
 from lockstep.contracts.facts import RankFacts
@@ -23,6 +24,7 @@ from lockstep.contracts.metrics import (
     FRAME_VERDICTS,
     LOST_REASONS,
     PROFILE_STATES,
+    REFUSED_REASONS,
     STEP_BUCKETS_SECONDS,
     Metric,
 )
@@ -61,11 +63,18 @@ def exporter_snapshot(runs: int, ranks: int, seed: int) -> NodeSnapshot:
         rejected=dict.fromkeys(BY_NAME["lockstep_exporter_inputs_rejected_total"].values, 0),
         profiles=dict.fromkeys(BY_NAME["lockstep_exporter_profiles_total"].values, 1),
         profile_cost_ns=10**9,
-        messages_published=10**6,
-        mqtt_connected=True,
-        spool_bytes=12345,
         rings_quarantined=0,
         dropped=dict.fromkeys(BY_NAME["lockstep_exporter_inputs_dropped_total"].values, 0),
+        delivery=DeliveryStatus(
+            connected=True,
+            spool_bytes=12345,
+            spool_messages=12,
+            spool_limit_bytes=1 << 28,
+            published=10**6,
+            resent=64,
+            coordinators=2,
+            acknowledged_unix_ns=round(_UNIX_S * 1e9),
+        ),
         tick_duration_ns=2_345_678,
         load=NodeLoad(pressure_ns=10**9, cost_ns=10**7, load=3.25),
         process=OwnProcess().read(),
@@ -106,6 +115,7 @@ def coordinator_snapshot(runs: int, ranks: int, seed: int) -> Snapshot:
         records_judged=0,
         frames=dict.fromkeys(FRAME_VERDICTS, 0),
         frames_unsettled=0,
+        refused=dict.fromkeys(REFUSED_REASONS, 0),
         faults={(kind, outcome): 0 for kind in ("message", "handle", "judge") for outcome in OUTCOMES},
         leads=True,
         peers=0,

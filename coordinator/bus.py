@@ -81,7 +81,7 @@ class Bus:
         self._session: Session | None = None
         self._random = random.Random()  # noqa: S311  (spreads reconnections, guards nothing)
         self._log = LogLimit(_log)
-        self.isolation = FaultIsolation({MESSAGE: QUARANTINE_S})
+        self.isolation = FaultIsolation((MESSAGE,), quarantine_s=QUARANTINE_S)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Stay connected until `stop` is set."""

@@ -67,6 +67,7 @@ def _service_rows(snapshot: "Snapshot") -> list[tuple[str, list[Row]]]:
         (f"{p}records_judged_total", [((), float(snapshot.records_judged))]),
         (f"{p}frames_total", [((k,), float(v)) for k, v in snapshot.frames.items()]),
         (f"{p}unsettled_frames", [((), float(snapshot.frames_unsettled))]),
+        (f"{p}announcements_refused_total", [((k,), float(v)) for k, v in snapshot.refused.items()]),
         (f"{p}faults_total", [(key, float(v)) for key, v in snapshot.faults.items()]),
         (f"{p}leader", [((), float(snapshot.leads))]),
         (f"{p}peers", [((), float(snapshot.peers))]),

@@ -20,12 +20,14 @@ from coordinator.detect.hangs.progress import is_going_on
 from coordinator.detect.scope import heard, is_watched
 from coordinator.expected.expectation import Expectation
 from coordinator.expected.healthy import KeptWindow
+from coordinator.intake.refusals import DEGREES, NODE, RUN, RUN_OF_NODE, Refusals
 from coordinator.intake.targets import Targets
 from coordinator.intake.timeline import Timeline, rejections
-from coordinator.intake.topology import Membership
+from coordinator.intake.topology import Membership, MembershipChange
 from coordinator.run import Run
 from coordinator.snapshot import RunSnapshot
-from lockstep.contracts.errors import ConfigError, MalformedError, PeerError
+from lockstep.contracts.errors import ConfigError, PeerError
+from lockstep.contracts.limits import ANNOUNCE_REFRESH_SECONDS, NODES_MAX, RUNS_OF_NODE_MAX
 from lockstep.contracts.messages import (
     NodeAlive,
     NodeAnnouncement,
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     from coordinator.settings.specs import SpecText
     from lockstep.contracts.codec import Message
     from lockstep.contracts.domains import Topology
-    from lockstep.contracts.messages import RankInfo
+    from lockstep.contracts.messages import RankInfo, RunHeartbeat
 
 __all__ = ["Orders", "Run", "Runs", "Tap"]
 
@@ -92,9 +94,10 @@ class Runs:
         self.by_name: dict[str, Run] = {}
         self.rejected = rejections()
         self.records_judged = 0
-        self.isolation = FaultIsolation({HANDLE: QUARANTINE_S, JUDGE: QUARANTINE_S})
+        self.isolation = FaultIsolation((HANDLE, JUDGE), quarantine_s=QUARANTINE_S)
+        self.refusals = Refusals()
         self.nodes_alive: set[str] = set()
-        self.targets = Targets()
+        self.targets = Targets(self.refusals)
         self.detections = 0
         self.detection_seconds = 0.0
         self.last_detection_unix_s: float | None = None
@@ -117,7 +120,7 @@ class Runs:
             case NodeAlive():
                 (self.nodes_alive.add if message.alive else self.nodes_alive.discard)(message.node)
                 self.targets.hear(message, now_s)
-                return []
+                return self._apply_heartbeats(message, now_s)
             case ProfileAnswer():
                 answered = ev.AnswerEvent(unix_s=now_s, cause_id=f"answer:{message.request_id}", answer=message)
                 return self._isolated(HANDLE, message.run, now_s, lambda: self._feed(message.run, answered))
@@ -156,7 +159,7 @@ class Runs:
 
     def _ingest(self, run: Run, batches: "Sequence[StepBatch]", receipts: "Sequence[Receipt]", now_s: float) -> Orders:
         orders = self._reshape(run, now_s) if run.reshape_is_due else []
-        tickets = run.timeline.ingest_all(batches, now_s)
+        tickets = run.timeline.ingest_all(batches, now_s, run.membership.owners)
         for receipt, ticket in zip(receipts, tickets, strict=bool(receipts)):
             receipt.wait_for(ticket)
         return orders
@@ -256,6 +259,7 @@ class Runs:
         """Judge what has waited long enough, and let every run know the time."""
         if self._tap is not None:
             self._tap.hear(ev.TickEvent(unix_s=now_s, cause_id="tick"), now_s)
+        self.refusals.log(now_s)
         orders: Orders = []
         for run in list(self.by_name.values()):
             if self.is_quarantined(run.name, now_s):
@@ -285,6 +289,7 @@ class Runs:
         """Drop a run that ended long ago, all but its budgets; the store keeps its incidents."""
         run = self.by_name.pop(name, None)
         if run is not None:
+            run.timeline.drop_pending()
             self._memories[name] = run.memory(with_learnt=False)
         self._windows.pop(name, None)
 
@@ -323,14 +328,48 @@ class Runs:
         return [*orders, (run.name, due)] if due else orders
 
     def _take_announcement(self, announcement: NodeAnnouncement, now_s: float) -> Orders:
-        run = self.by_name.get(announcement.run) or self._new_run(announcement, now_s)
+        run = self.by_name.get(announcement.run)
+        is_known = run is not None and run.membership.has_node(announcement.node)
+        if not is_known and not self._has_room(announcement):
+            return []
+        run = run or self._new_run(announcement, now_s)
         if run is None:
             return []
-        restarted, reshaped = run.membership.take(announcement)
-        run.progress.take(announcement)
+        change = run.membership.apply_announcement(announcement, now_s)
+        run.progress.apply_announcement(announcement, run.membership)
         self.by_name[run.name] = run
-        run.timeline.restart_ranks({info.rank: info.attempt for info in restarted})
-        run.reshape_is_due |= reshaped
+        return self._follow(run, change, now_s)
+
+    def _apply_heartbeats(self, message: NodeAlive, now_s: float) -> Orders:
+        orders: Orders = []
+        for heartbeat in message.runs:
+            run = self.by_name.get(heartbeat.run)
+            if run is not None:
+                work = partial(self._apply_heartbeat, run, message.node, heartbeat, now_s)
+                orders += self._isolated(HANDLE, run.name, now_s, work)
+        return orders
+
+    def _apply_heartbeat(self, run: Run, node: str, heartbeat: "RunHeartbeat", now_s: float) -> Orders:
+        change = run.membership.apply_heartbeat(node, heartbeat, now_s)
+        return self._follow(run, change, now_s) if change.is_reshaped or change.restarted else []
+
+    def _has_room(self, announcement: NodeAnnouncement) -> bool:
+        """Whether this node may announce one more run, and the runs have room for one more node; counted if not."""
+        memberships = [run.membership for run in self.by_name.values()]
+        if sum(membership.has_node(announcement.node) for membership in memberships) >= RUNS_OF_NODE_MAX:
+            expected = f"at most {RUNS_OF_NODE_MAX} runs of a node"
+            self.refusals.add(RUN_OF_NODE, f"run {announcement.run} by node {announcement.node}, {expected}")
+            return False
+        if sum(membership.node_count for membership in memberships) >= NODES_MAX:
+            expected = f"at most {NODES_MAX} nodes of all runs"
+            self.refusals.add(NODE, f"node {announcement.node} of run {announcement.run}, {expected}")
+            return False
+        return True
+
+    def _follow(self, run: Run, change: MembershipChange, now_s: float) -> Orders:
+        """Follow what a message changed in who there is."""
+        run.timeline.restart_ranks({info.rank: info.attempt for info in change.restarted})
+        run.reshape_is_due |= change.is_reshaped
         if run.reshape_is_due and (run.topology is None or run.membership.is_complete or _is_small(run)):
             return self._reshape(run, now_s) + self._judge_ready(run, now_s)
         ended = self._announce(run, now_s) if run.membership.is_finished and not run.reshape_is_due else []
@@ -357,6 +396,7 @@ class Runs:
         run.reshape_is_due = False
         ranks = run.membership.ranks
         if not set(run.timeline.ranks.tolist()).issubset(ranks):  # a smaller world: nothing of the old one fits
+            run.timeline.drop_pending()
             run.timeline = Timeline(run.policy.timeline, self.rejected)
             run.generation = -1
         if run.timeline.know(ranks):
@@ -368,21 +408,23 @@ class Runs:
         return self._announce(run, now_s)
 
     def _new_run(self, announcement: NodeAnnouncement, now_s: float) -> Run | None:
-        """Return a run for its first announcement, None for one that ended long ago or is one too many."""
+        """Return a run for its first announcement, None for one that ended long ago or is one too many.
+
+        A retained announcement holds heartbeats of when it was published, so it may be older by as much.
+        """
         name, policy = announcement.run, self._policy_of(announcement.run)
         youngest_s = max((info.heartbeat_unix_ns for info in announcement.ranks), default=0) / 1e9
-        if now_s - youngest_s > policy.run.lost_keep_seconds:
+        if now_s - youngest_s > policy.run.lost_keep_seconds + ANNOUNCE_REFRESH_SECONDS:
             return None
-        if len(self.by_name) >= self._config.runs_max:
-            raise MalformedError(
-                "run", where="announcements", got=name, expected=f"at most {self._config.runs_max} runs"
-            )
+        if len(self.by_name) >= self._config.runs_max and not self._evict():
+            self.refusals.add(RUN, f"run {name} by node {announcement.node}, at most {self._config.runs_max} runs")
+            return None
         if self._tap is not None:  # the thresholds of this run, which may not be those at the start
             self._tap.hear(ev.PolicyChangedEvent(unix_s=now_s, cause_id="policy", policy=policy), now_s, name)
         memory = self._memories.get(name)
         return Run(
             name=name,
-            membership=Membership(degrees=self._config.domains, order=self._config.order),
+            membership=Membership(name, degrees=self._config.domains, order=self._config.order, refusals=self.refusals),
             policy=policy,
             timeline=Timeline(policy.timeline, self.rejected),
             machine=RunMachine(name, policy, memory),
@@ -391,11 +433,23 @@ class Runs:
             expectation=Expectation(self._spec_of(name), self._windows.get(name)),
         )
 
+    def _evict(self) -> bool:
+        """Drop the oldest run that has neither made a step nor an open incident; whether there was one.
+
+        It never was more than an announcement, and comes back with the next one if there is room.
+        """
+        for name, run in self.by_name.items():
+            if run.machine.judgement is None and not run.machine.casebook.incidents:
+                run.timeline.drop_pending()
+                del self.by_name[name]
+                return True
+        return False
+
     def _topology(self, run: Run) -> "Topology":
         try:
             return run.membership.topology()
         except ConfigError as error:
-            _log.warning("run %s: %s; the announced groups are used", run.name, error)
+            self.refusals.add(DEGREES, f"run {run.name}: {error}; the announced groups are used")
             return run.membership.announced_topology()
 
     def snapshot_of(self, run: Run) -> RunSnapshot:

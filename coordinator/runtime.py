@@ -1,7 +1,7 @@
 """The coordinator as a whole: who runs, and in which order it starts and ends.
 
 One event loop, one task group. Judging is done where messages arrive: a step of 10,240 ranks takes 2 ms, less than
-handing its arrays to a thread and back would be worth. Step batches wait for each other for a moment (`gathering.py`).
+handing its arrays to a thread and back would be worth. Step batches wait for each other for a moment (`coalescer.py`).
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from coordinator.bus import Bus
 from coordinator.decide.memory import RunMemory
 from coordinator.detect.scope import is_watched
 from coordinator.effects import Effects
-from coordinator.intake.gathering import Gathering
+from coordinator.intake.coalescer import BatchCoalescer
 from coordinator.intake.streams import Receipt, Streams
 from coordinator.leadership import Leadership
 from coordinator.record.journal import Start
@@ -106,7 +106,7 @@ class Coordinator:
             on_message=self._on_message,
             now_s=time.time,
         )
-        self._gathering = Gathering(self._take_batches)
+        self._coalescer = BatchCoalescer(self._take_batches)
         self._effects = Effects(
             self._runs,
             self._bus,
@@ -143,7 +143,7 @@ class Coordinator:
             bus_stop = asyncio.Event()
             async with asyncio.TaskGroup() as self._group:
                 self._spawn(self._bus.run(bus_stop), "bus")
-                self._spawn(self._gathering.keep_taking(), "gathering")
+                self._spawn(self._coalescer.run(), "coalescer")
                 self._spawn(self._tick(), "tick")
                 self._spawn(self._effects.keep_writing(), "store writer")
                 if self._recorder is not None:
@@ -173,10 +173,10 @@ class Coordinator:
         bus = {task for task in self._tasks if task.get_name() == "bus"}
         if bus:
             await asyncio.wait(bus, timeout=_CLOSE_S)
-        lasting = {task for task in self._tasks if task.get_name() in ("gathering", "tick", "store writer")}
+        lasting = {task for task in self._tasks if task.get_name() in ("coalescer", "tick", "store writer")}
         for task in lasting:
             task.cancel()
-        self._gathering.take()
+        self._coalescer.flush()
         recording = {task for task in self._tasks if task.get_name() == "recorder"}
         passing = self._tasks - lasting - recording
         if passing:
@@ -207,10 +207,10 @@ class Coordinator:
     def _on_message(self, message: Message, receipt: Receipt | None) -> None:
         if isinstance(message, StepBatch):
             assert receipt is not None  # steps come on a spooled channel
-            self._gathering.add(message, receipt)
+            self._coalescer.add(message, receipt)
             return
         if self._runs.is_news(message):
-            self._gathering.take()
+            self._coalescer.flush()
         self._effects.perform(self._runs.take(message, time.time()))
 
     def _take_batches(self, batches: Sequence[StepBatch], receipts: Sequence[Receipt]) -> None:
@@ -224,7 +224,7 @@ class Coordinator:
 
     def on_tick(self, now_s: float) -> None:
         """Judge what has waited long enough and end what has run out of time."""
-        self._gathering.take()
+        self._coalescer.flush()
         self._effects.perform(self._runs.tick(now_s))
         if self._leadership.update(now_s):
             _log.info("this coordinator orders captures now, term %d", self._leadership.term)
@@ -256,6 +256,7 @@ class Coordinator:
             records_judged=runs.records_judged,
             frames=dict(self._streams.frames),
             frames_unsettled=self._streams.unsettled,
+            refused=dict(runs.refusals.counts),
             faults={**self._bus.isolation.dropped, **runs.isolation.dropped},
             leads=self._leadership.leads,
             peers=self._leadership.peers(time.time()),

@@ -79,6 +79,7 @@ class Snapshot:
     frames: Mapping[str, int]
     frames_unsettled: int
     faults: Mapping[tuple[str, str], int]
+    refused: Mapping[str, int]
     leads: bool
     peers: int
     is_connected: bool

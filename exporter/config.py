@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.limits import HEARTBEAT_SECONDS_MAX
 from lockstep.contracts.messages import ADDRESS
 from lockstep.contracts.metrics import LEVELS
 from lockstep.contracts.paths import DEFAULT_ROOT, check_name
@@ -18,9 +19,10 @@ _RANGES: dict[str, tuple[float, float]] = {
     "tick_seconds": (0.01, 10.0),
     "scan_seconds": (0.01, 60.0),
     "batch_seconds": (0.01, 60.0),
-    "announce_seconds": (0.1, 3600.0),
+    "announce_seconds": (0.1, HEARTBEAT_SECONDS_MAX),
     "drain_seconds": (0.0, 60.0),
     "spool_max_bytes": (64 << 10, 1 << 40),
+    "coordinator_forget_seconds": (60.0, 7 * 86400.0),
     "trace_keep_bytes": (0, 1 << 40),
     "rank_stale_seconds": (0.1, 86400.0),
     "capture_seconds": (0.1, 86400.0),
@@ -59,13 +61,15 @@ class ExporterConfig(BrokerConfig):
     batch_seconds: float = 1.0
     """Time that step records are gathered before they are published."""
     announce_seconds: float = 10.0
-    """Time between two announcements of an unchanged run, and between two heartbeats of this exporter."""
+    """Time between two heartbeats of this exporter and its ranks; what ranks there are is announced when it changes."""
     drain_seconds: float = 2.0
-    """Longest wait at shutdown for the broker to take what is spooled; the rest stays on disk."""
+    """Longest time at shutdown for sending what is spooled; the rest stays on disk."""
     spool_directory: str = "/var/tmp/lockstep-exporter"  # noqa: S108  (kept over reboots; ours alone, checked at open)
-    """Directory of messages that wait for the broker; made with mode 0700, used by one exporter at a time."""
+    """Directory of messages that a coordinator may still need; made with mode 0700, used by one exporter at a time."""
     spool_max_bytes: int = 256 << 20  # a day of 8 ranks at 10 steps/s is 3 GB, two hours are this
     """Largest size of the spool; beyond it the oldest messages are dropped and counted."""
+    coordinator_forget_seconds: float = 3600.0  # half of what the spool holds, and longer than a node takes to reboot
+    """Time after its last acknowledgement for which messages are kept for a coordinator while others have them."""
     trace_keep_bytes: int = 512 << 20  # about 20 usual traces; they lie in memory that training could use
     """Raw traces kept per run; the oldest are deleted."""
     rank_stale_seconds: float = 900.0

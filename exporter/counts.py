@@ -21,7 +21,6 @@ class Counts:
     rejected: dict[str, int] = field(default_factory=lambda: _zeros("lockstep_exporter_inputs_rejected_total"))
     profiles: dict[str, int] = field(default_factory=lambda: _zeros("lockstep_exporter_profiles_total"))
     profile_cost_ns: int = 0
-    published: int = 0
 
     def reject(self, kind: str, reason: MalformedError | OSError | str) -> None:
         """Count an input that was refused, and log why; a flood is logged at each power of two only."""
@@ -29,3 +28,21 @@ class Counts:
         count = self.rejected[kind]
         if count & (count - 1) == 0:
             _log.warning("refused %s input, number %d: %s", kind, count, reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryStatus:
+    """How delivery to the coordinators stands at one moment.
+
+    `spool_bytes` and `spool_messages` are what not every known coordinator has committed; `acknowledged_unix_ns` is
+    None before the first acknowledgement.
+    """
+
+    connected: bool
+    spool_bytes: int
+    spool_messages: int
+    spool_limit_bytes: int
+    published: int
+    resent: int
+    coordinators: int
+    acknowledged_unix_ns: int | None

@@ -21,19 +21,23 @@ from exporter.counts import Counts
 from exporter.exposing.app import make_app
 from exporter.exposing.snapshot import NodeSnapshot, take_snapshot
 from exporter.host_watch import HostWatch, find_targets
-from exporter.reading.positions import Positions, load_positions, save_positions
+from exporter.reading.heartbeats import run_heartbeat
+from exporter.reading.positions import Positions
 from exporter.reading.rings import Reading, Rings
 from exporter.reading.silence import announcement, watch
 from exporter.reading.tracks import RunTrack
 from exporter.sending.batches import Batcher
 from exporter.sending.publisher import Publisher
-from exporter.sending.spool import Spool
+from exporter.state_file import load_state, save_state
 from lockstep.contracts import topics
 from lockstep.contracts.codec import encode
 from lockstep.contracts.control import OrderAnswer, answer_to_json
 from lockstep.contracts.errors import ConfigError
-from lockstep.contracts.messages import ProfileAnswer, ProfileRequest, StepBatch, TraceSummary
+from lockstep.contracts.limits import ANNOUNCE_REFRESH_SECONDS
+from lockstep.contracts.messages import ProfileAnswer, ProfileRequest, RunHeartbeat, StepBatch, TraceSummary
 from lockstep.serving.fault_isolation import FaultIsolation, Guard
+from lockstep.serving.messaging import Broker
+from lockstep.serving.mqtt import MqttBroker
 from lockstep.serving.process import OwnProcess, ProcessFamilies
 from lockstep.serving.web import Web
 
@@ -47,10 +51,11 @@ _QUARANTINE_S = 60.0  # of requests for a run that failed three times in a row
 class Exporter:
     """One node's exporter. Construction touches nothing; `run` owns every file, socket and task until it returns.
 
-    `started` is set when HTTP is bound and the first tick is done; `http_port` is then the real port.
+    `started` is set when HTTP is bound and the first tick is done; `http_port` is then the real port. `broker` is where
+    it connects; None: the MQTT broker that `config` names.
     """
 
-    def __init__(self, config: ExporterConfig) -> None:
+    def __init__(self, config: ExporterConfig, broker: Broker | None = None) -> None:
         self.config = config
         self.started = asyncio.Event()
         self.http_port = config.http_port
@@ -59,24 +64,24 @@ class Exporter:
         self._node = config.node_name
         self._positions: Positions = {}  # as saved last; rings that an earlier process read go on from there
         self._positions_path = Path(config.spool_directory) / "positions.json"
-        self._spool = Spool(Path(config.spool_directory), config.spool_max_bytes)
         self._isolation = FaultIsolation(("run", "message", "trace"), quarantine_s=_QUARANTINE_S)
+        self._term_path = Path(config.spool_directory) / "term.json"
         self._rings = Rings(Path(config.root), self.counts, self._positions)
         self._batcher = Batcher(self._node)
         self._captures = Captures(round(config.capture_seconds * _SECOND_NS))
         self._control = ControlWriter(self._on_control_failure)
         self._announced: dict[str, int] = {}  # run -> revision of its track that was announced last
         self._seen_requests: dict[tuple[str, int], int] = {}
-        self._due_ns = {"scan": 0, "batch": 0, "announce": 0}
+        self._due_ns = {"scan": 0, "batch": 0, "announce": 0, "refresh": 0}
         self._process = OwnProcess()
         self._process_families: ProcessFamilies = ()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._publisher = Publisher(
             config,
-            spool=self._spool,
+            MqttBroker(config) if broker is None else broker,
             counts=self.counts,
             on_request=self._on_request,
-            unix_ns=time.time_ns,
+            heartbeats=self._heartbeats,
             jitter=random.Random(),  # noqa: S311  (spreads reconnections, guards nothing)
         )
         self._host_watch = HostWatch(lambda: find_targets(self._rings.runs.values()))
@@ -99,9 +104,10 @@ class Exporter:
         """
         self.config.validate()
         self._loop = asyncio.get_running_loop()
-        self._spool.open()
+        self._publisher.open()
         try:
-            self._positions.update(load_positions(self._positions_path))
+            self._positions.update(load_state(self._positions_path, Positions) or {})
+            self._captures.term = load_state(self._term_path, int) or 0
             runner = await self._bind()
             self._control.start()
             try:
@@ -111,7 +117,7 @@ class Exporter:
                 await runner.cleanup()
         finally:
             self._rings.close()
-            self._spool.close()
+            self._publisher.close()
 
     async def _bind(self) -> web.AppRunner:
         app = make_app(lambda: self.snapshot, details=self.config.metrics_level != "minimal")
@@ -135,7 +141,6 @@ class Exporter:
     async def _serve(self, stop: asyncio.Event, runner: web.AppRunner) -> None:
         async with asyncio.TaskGroup() as tasks:
             publish = tasks.create_task(self._publisher.run(), name="publish")
-            receive = tasks.create_task(self._publisher.receive(), name="receive")
             summarise = tasks.create_task(self._summariser.run(), name="summarise")
             watch_host = tasks.create_task(self._host_watch.run(), name="watch_host")
             await self._tick_until(stop)
@@ -149,7 +154,6 @@ class Exporter:
             self._publisher.finish()
             await asyncio.wait([publish], timeout=self.config.drain_seconds + _CLOSE_S)
             publish.cancel()
-            receive.cancel()
 
     async def _tick_until(self, stop: asyncio.Event) -> None:
         next_ns = time.monotonic_ns()
@@ -182,7 +186,10 @@ class Exporter:
         for run in self._rings.runs.values():
             with self._guard("run", run.name):
                 watch(run, now_ns)
-        self._announce(periodic=self._is_due("announce", now_ns, self.config.announce_seconds))
+        self._announce(
+            periodic=self._is_due("announce", now_ns, self.config.announce_seconds),
+            refresh=self._is_due("refresh", now_ns, ANNOUNCE_REFRESH_SECONDS),
+        )
         if self._batcher.is_full or self._is_due("batch", now_ns, self.config.batch_seconds):
             self._flush(unix_ns)
         self.snapshot = take_snapshot(
@@ -193,8 +200,7 @@ class Exporter:
             stale_ns=round(self.config.rank_stale_seconds * _SECOND_NS),
             rings_quarantined=self._rings.quarantined,
             dropped=self._dropped(),
-            mqtt_connected=self._publisher.connected,
-            spool_bytes=self._spool.waiting_bytes,
+            delivery=self._publisher.status(),
             tick_duration_ns=time.monotonic_ns() - begin_ns,
             load=self._host_watch.node,
             hosts=self._host_watch.totals(),
@@ -218,6 +224,8 @@ class Exporter:
     def _take_reading(self, reading: Reading) -> None:
         if len(reading.records):
             self._batcher.add(reading.run.name, reading.rank, reading.records)
+        for reason, count in reading.lost.items():
+            self._batcher.add_lost(reading.run.name, reason, count)
         if reading.answer is not None:
             self._take_answer(reading.run, reading.rank, reading.answer)
 
@@ -237,17 +245,27 @@ class Exporter:
             span_ns = (answer.start_ns, answer.end_ns)
             self._summariser.submit(TraceJob(run.name, run.directory, rank, answer.request_id, answer.steps, span_ns))
 
-    def _announce(self, *, periodic: bool) -> None:
-        """Announce the runs that changed; periodically all of them, ourselves, and that each has a control block."""
+    def _announce(self, *, periodic: bool, refresh: bool) -> None:
+        """Announce the runs that changed; periodically those that are silent, ourselves, and each control block.
+
+        Now and then all runs are announced again (`refresh`): a coordinator may have dropped one for want of room.
+        """
         for name, run in self._rings.runs.items():
             is_new = name not in self._announced
-            if periodic or self._announced.get(name) != run.revision:
+            is_changed = self._announced.get(name) != run.revision
+            if is_changed or refresh or (periodic and run.silence.is_told):
                 self._announced[name] = run.revision
                 self._send_state(run)
             if periodic or is_new:
                 self._control.submit(OrderJob(name, run.directory))
         if periodic:
-            self._publisher.state(topics.alive_topic(self._node), self._publisher.alive(True))
+            self._publisher.heartbeat()
+
+    def _heartbeats(self) -> list[RunHeartbeat]:
+        """Return the heartbeats of the ranks as they were announced last."""
+        now_ns = time.monotonic_ns()
+        runs = self._rings.runs.values()
+        return [run_heartbeat(run, now_ns) for run in runs if self._announced.get(run.name) == run.revision]
 
     def _send_state(self, run: RunTrack, *, last: bool = False) -> None:
         topic = topics.run_topic(run.name, topics.ANNOUNCE, self._node)
@@ -264,22 +282,17 @@ class Exporter:
 
     def _flush(self, unix_ns: int) -> None:
         """Put the gathered records into the spool, then remember how far the rings were read."""
-        for batch in self._batcher.take(unix_ns, sum(self.counts.lost.values())):
+        for batch in self._batcher.take(unix_ns):
             self._put(topics.STEPS, batch, batch.count)
         positions = self._rings.positions()
         if positions != self._positions:
-            try:
-                save_positions(self._positions_path, positions)
-            except OSError as error:
-                _log.warning("%s not saved, a restart would read records twice: %s", self._positions_path, error)
+            save_state(self._positions_path, positions)  # else a restart reads records twice
             self._positions.clear()
             self._positions.update(positions)
 
     def _put(self, channel: str, message: StepBatch | ProfileAnswer | TraceSummary, records: int = 0) -> None:
-        topic = topics.run_topic(message.run, channel, self._node)
         with self._guard("run", message.run):
-            self.counts.lost["spool"] += self._spool.append(topic, encode(message), records)
-            self._publisher.wake()
+            self._publisher.put(topics.run_topic(message.run, channel, self._node), encode(message), records)
             return
         self.counts.lost["spool"] += records
 
@@ -298,7 +311,12 @@ class Exporter:
         if run is not None:
             shown = run.shown(now_ns, round(self.config.rank_stale_seconds * _SECOND_NS))
             ranks = {track.rank: track.state for track in shown}
+        term = self._captures.term
         verdict = self._captures.judge(request, ranks, now_ns)
+        if self._captures.term != term:
+            save_state(self._term_path, self._captures.term)
+        if verdict.is_outdated:
+            self.counts.reject("request", f"request {request.request_id} of term {request.term}, {term} is in force")
         for rank, reason in verdict.refusals.items():
             self._refuse(request.run, rank, request.request_id, reason)
         if verdict.order is not None and run is not None:

@@ -77,7 +77,7 @@ Entry = int | tuple[str, bytes]
 """A step, whose batch is made when it is sent, or topic and payload of another message."""
 
 
-class _StepPacket:
+class StepPacket:
     """The PUBLISH of a node's batch of one step, in which only what changes is written again."""
 
     __slots__ = ("_data", "_frame_at", "_id_at", "_records_at", "_sent_at")
@@ -122,7 +122,7 @@ class Node:
         self.index = index
         self.name = node_name(index)
         self.delivery: Delivery[Entry] = Delivery(stream_id)
-        self.packet = _StepPacket(self.name)
+        self.packet = StepPacket(self.name)
         self.ack_topic = topics.node_topic(self.name, topics.ACK)
         self.alive_topic = topics.alive_topic(self.name)
         self.announce_topic = topics.run_topic(RUN, topics.ANNOUNCE, self.name)

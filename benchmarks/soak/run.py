@@ -23,6 +23,7 @@ _SECOND_S = 1.0
 _DRAIN_S = 120.0
 _FINISH_S = 3.0
 _CONNECT_SPARE_S = 6.0
+_REFERENCE_SUM = 500_000
 _NS = 1_000_000_000
 
 
@@ -102,7 +103,7 @@ class Soak:
             samples = self._coordinator.scrape() or {}
             step = int(total(samples, "lockstep_run_step", f'"{RUN}"'))
             unsettled = int(total(samples, "lockstep_coordinator_frames_unsettled"))
-            self.seen.looks.append(Look(now_s, self._ended_steps - 1 - step, unsettled))
+            self.seen.looks.append(Look(self._ended_steps - 1 - step, unsettled, _reference_cpu_s()))
             fleet = self._fleets.read()
             print(
                 f"  step {self._ended_steps - 1}: judged {step}, frames unsettled {unsettled}; nodes: {fleet.connected}"
@@ -131,6 +132,12 @@ class Soak:
                 break
         self._fleets.command("finish")
         time.sleep(_FINISH_S)
+
+
+def _reference_cpu_s() -> float:
+    begin_s = time.process_time()
+    sum(range(_REFERENCE_SUM))
+    return time.process_time() - begin_s
 
 
 def soak(options: Options) -> Soaked:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from statistics import mean, quantiles
+from statistics import mean, median, quantiles
 from typing import NamedTuple
 
 from benchmarks.checks import Check, equal, has_missed
@@ -31,11 +31,14 @@ class Second(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What a scrape has shown: by how many steps the judged one is behind the job's, and what waits to be settled."""
+    """What a scrape has shown: by how many steps the judged one is behind the job's, and what waits to be settled.
 
-    at_s: float
+    `reference_cpu_s` is what a fixed computation took just then: it grows where neighbours share caches and cores.
+    """
+
     behind_steps: int
     unsettled: int
+    reference_cpu_s: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -143,6 +146,7 @@ def _cost_checks(soaked: Soaked) -> list[Check]:
     budget = next((limit for nodes, limit in sorted(BUDGET_CORES.items()) if soaked.plan.nodes <= nodes), None)
     behind = sorted(look.behind_steps for look in soaked.looks)
     unsettled = [look.unsettled for look in soaked.looks]
+    references = [look.reference_cpu_s for look in soaked.looks]
     seconds = steady[-1].at_s - steady[0].at_s
     return [
         Check("seconds measured", f"{seconds:.0f}"),
@@ -168,6 +172,7 @@ def _cost_checks(soaked: Soaked) -> list[Check]:
             "nodes: connections dropped / frames resent",
             f"{soaked.fleet.drops} / {soaked.fleet.frames_resent}",
         ),
+        Check("a fixed computation, CPU: median over least", f"{median(references) / min(references):.2f}"),
         Check("nodes, cores; latest batch", f"{soaked.fleet_cores:.2f}; {soaked.fleet.late_s_max:.2f} s late"),
     ]
 

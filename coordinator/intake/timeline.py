@@ -5,41 +5,42 @@ No clock and no I/O: every call carries the time. Records arrive late, twice, ne
 is counted by reason and dropped, and the other ranks are judged without it. A step is complete when every rank has
 reported it, has gone past it, or has been silent for the grace period after half of the ranks did.
 
-Which attempt of the run a record belongs to is decided in `attempts.py`, where the steps lie until then in `window.py`.
+Every record ends in exactly one of three ways: handed out in a row of `ready`, counted in `rejected`, or pending.
 
-Shapes: R ranks known (columns, ascending by rank).
+Which attempt of the run a record belongs to is decided in `attempts.py`; steps are pending in `window.py`.
+
+Shapes: R ranks known (columns, ascending by rank), N records.
 """
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import chain, compress, repeat
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from coordinator.intake.attempts import Attempts
-from coordinator.intake.columns import COMPONENTS, Columns, account
-from coordinator.intake.joined import apart
-from coordinator.intake.seats import seats_of
+from coordinator.intake.batch_table import read_batches
+from coordinator.intake.columns import COMPONENTS, OPTIONAL_FIELDS, REQUIRED_FIELDS, account
+from coordinator.intake.window import NOTHING, BatchReceipt
+from lockstep.contracts.metrics import REJECTED_REASONS
 from lockstep.contracts.records import DOMAIN_KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from coordinator.intake.joined import Sent
-    from coordinator.intake.window import HeldStep
+    from coordinator.intake.owners import Owners
+    from coordinator.intake.window import PendingStep
     from coordinator.settings.policy import TimelinePolicy
     from lockstep.contracts.messages import StepBatch
 
     Floats = NDArray[np.float32]
 
-REJECTION_REASONS = ("rank", "late", "duplicate", "impossible")
 _NS = 1e-9
-_BLOCK_RECORDS = 32_768  # taken together: 8 ms; half as many cost a tenth more a record, twice as many hardly less
 _PATIENCE = 12  # times the grace time: where less than half of the ranks report, the others are waited for so long
 _WAITS, _FLOORS, _BYTES = ({kind: f"{kind}_{what}" for kind in DOMAIN_KINDS} for what in ("wait", "floor", "bytes"))
-_SAMPLE_RANKS = 1024  # ranks whose clocks say when a step ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,22 +74,22 @@ class StepRow:
 
 def rejections() -> Counter[str]:
     """Return an empty count of refused records, every reason in it."""
-    return Counter(dict.fromkeys(REJECTION_REASONS, 0))
+    return Counter(dict.fromkeys(REJECTED_REASONS, 0))
 
 
 class Timeline:
     """Invariants: `rejected` only grows; a step is handed out once per generation, in ascending order.
 
-    `rejected` may be shared by several runs. `generation` counts restarts: whoever keeps memory of steps must begin
-    anew when it changes.
+    `rejected` may be shared by several runs. `generation` counts restarts: what was learnt of steps before is void when
+    it changes.
     """
 
     def __init__(self, policy: "TimelinePolicy", rejected: "Counter[str] | None" = None) -> None:
         self.policy = policy
         self.ranks = np.zeros(0, dtype=np.int64)
         self.rejected = rejections() if rejected is None else rejected
-        self._attempts = Attempts(0, policy, self.rejected)
-        self._waited_for = 0  # a column that had not gone past the oldest step when last asked: a hint, to ask it first
+        self._attempts = Attempts(self._window_steps(), self.rejected)
+        self._awaited: int | None = None  # a rank that was missing when last asked: to be asked first
 
     @property
     def generation(self) -> int:
@@ -98,94 +99,123 @@ class Timeline:
     @property
     def last_steps(self) -> "NDArray[np.int64]":
         """The last step of each known rank, array of shape (R,); -1 for one without a record."""
-        return self._attempts.present.last_step_R
+        last_step = self._attempts.present.last_step
+        return np.array([last_step.get(rank, NOTHING) for rank in self.ranks.tolist()], dtype=np.int64)
 
     @property
     def ranks_reporting(self) -> int:
         """Ranks that have reported and are not silent."""
-        return int((self._attempts.present.reported_R & ~self._attempts.silent_R).sum())
+        return len(self._attempts.present.last_step.keys() - self._attempts.silent)
+
+    @property
+    def pending_records(self) -> int:
+        """Records that wait in memory: neither handed out nor counted in `rejected` yet."""
+        return self._attempts.pending_records
 
     def know(self, ranks: "list[int]") -> bool:
-        """Take announced ranks; return whether any was new."""
+        """Add announced ranks; return whether any was new."""
         wide = np.union1d(self.ranks, np.asarray(ranks, dtype=np.int64))
         if len(wide) == len(self.ranks):
             return False
-        self._attempts.widen(np.searchsorted(wide, self.ranks), len(wide))
         self.ranks = wide
+        self._attempts.resize(self._window_steps())
         return True
 
     def restart_ranks(self, attempts: "dict[int, int]") -> None:
-        """Take the announcement of new incarnations, unix ns by rank: their next records begin another attempt.
+        """Follow the announcement of new incarnations, unix ns by rank: their next records begin another attempt.
 
-        Without effect for ranks that are not known, and where records of that incarnation have already arrived.
+        Without effect for ranks that have not reported, and where records of that incarnation have already arrived.
         """
-        column, known = self._columns_of(np.fromiter(attempts, dtype=np.int64, count=len(attempts)))
-        attempt_ns = np.fromiter(attempts.values(), dtype=np.int64, count=len(attempts))
-        self._attempts.restart(column[known], attempt_ns[known])
+        for rank, attempt_ns in attempts.items():
+            self._attempts.restart(rank, attempt_ns)
 
-    def ingest(self, batch: "StepBatch", now_s: float) -> None:
-        """Take a decoded batch; what cannot be used is counted in `rejected`."""
-        self.ingest_all((batch,), now_s)
+    def ingest(self, batch: "StepBatch", now_s: float) -> BatchReceipt:
+        """Place the records of one decoded batch, as `ingest_all`."""
+        return self.ingest_all((batch,), now_s)[0]
 
-    def ingest_all(self, batches: "Iterable[StepBatch]", now_s: float) -> None:
-        """Take decoded batches in the order of their arrival, far cheaper together than one by one."""
-        for block in _blocks(batches):
-            columns = Columns(block)
-            place, known = self._columns_of(columns.rank)
-            records, possible = account(columns, seats_of(place, len(self.ranks)), self.policy)
-            good = known & possible
-            if np.count_nonzero(good) == len(good):
-                self._attempts.place(records, now_s)
-                continue
-            self.rejected["rank"] += int((~known).sum())
-            self.rejected["impossible"] += int((known & ~possible).sum())
-            self._attempts.place(records.at(good), now_s)
+    def ingest_all(
+        self, batches: "Sequence[StepBatch]", now_s: float, owners: "Owners | None" = None
+    ) -> list[BatchReceipt]:
+        """Place the records of decoded batches in the order of their arrival, far cheaper together than one by one.
 
-    def _columns_of(self, rank: "NDArray[np.int64]") -> "tuple[NDArray[np.intp], NDArray[np.bool_]]":
-        """Return the column of each record's rank, any column where the rank is unknown, and which are known."""
-        count = len(self.ranks)
-        if not count:
-            return np.zeros(len(rank), dtype=np.intp), np.zeros(len(rank), dtype=bool)
-        if self.ranks[-1] == count - 1:  # ranks 0 to R - 1, as in nearly every job: nothing to search
-            known = rank.view(np.uint64) < count
-            return rank.copy() if np.count_nonzero(known) == len(rank) else np.where(known, rank, 0), known
-        place = np.minimum(np.searchsorted(self.ranks, rank), count - 1)
-        return place, self.ranks[place] == rank
+        What cannot be used is counted in `rejected`, so are records of ranks that, by `owners`, another node owns.
+        Returned is a receipt for each batch, which holds how many of its records are pending, now and later.
+        """
+        receipts = [BatchReceipt() for _ in batches]
+        table = read_batches(batches, REQUIRED_FIELDS, OPTIONAL_FIELDS)
+        records, possible = account(table, self.policy)
+        known = np.isin(records.rank, self.ranks)
+        self.rejected["rank"] += int(np.count_nonzero(~known))
+        if owners is not None:
+            nodes, counts = [batch.node for batch in batches], [batch.count for batch in batches]
+            foreign = known & owners.foreign(nodes, counts, records.rank)
+            self.rejected["foreign"] += int(np.count_nonzero(foreign))
+            known &= ~foreign
+        good = known & possible
+        self.rejected["impossible"] += int(np.count_nonzero(known & ~possible))
+        receipt_of_each = chain.from_iterable(map(repeat, receipts, (batch.count for batch in batches)))
+        if good.all():
+            self._attempts.place(records, receipt_of_each, now_s)
+        else:
+            self._attempts.place(records.at(good), compress(receipt_of_each, good.tolist()), now_s)
+        return receipts
 
     def ready(self, now_s: float) -> list[StepRow]:
         """Return the steps that are complete by now, oldest first; each is returned once."""
+        self._attempts.expire_strays(now_s - _PATIENCE * self.policy.grace_seconds)
         rows = []
         while self._is_complete(now_s):
-            held = self._attempts.present.hand_out()
-            if held is not None:
-                rows.append(_row(held, self.ranks))
+            pending = self._attempts.present.hand_out()
+            if pending is not None:
+                rows.append(_row(pending, self.ranks))
         return rows
 
+    def drop_pending(self) -> None:
+        """Give up all pending records, and count them as late: the end of a timeline that is thrown away."""
+        self._attempts.drop_pending()
+
+    def _window_steps(self) -> int:
+        """Return how many steps may be pending."""
+        cells = self.policy.window_cells // max(len(self.ranks), 1)
+        return max(self.policy.window_steps_min, min(self.policy.window_steps_max, cells))
+
     def _is_complete(self, now_s: float) -> bool:
-        window, silent_R = self._attempts.present, self._attempts.silent_R
-        if window.base is None or not window.steps:
+        """Whether no rank is waited for in the oldest step; ranks that were waited for too long fall silent."""
+        attempts, window = self._attempts, self._attempts.present
+        if not window.steps:
             return False
+        first, last_step, silent = window.span.start, window.last_step, attempts.silent
         grace_s = self.policy.grace_seconds
-        # A few ranks that run ahead, or say so, silence nobody: half of those waited for must have gone past the step.
-        half = (len(silent_R) - int(np.count_nonzero(silent_R)) + 1) // 2
+        # A few ranks that run ahead, or claim to, silence no other: half of those waited for must have reported a step.
+        half = (len(self.ranks) - len(silent) + 1) // 2
         has_waited = now_s - window.arrived_s(half) >= grace_s
         has_long_waited = now_s - window.arrived_s(1) >= _PATIENCE * grace_s
-        hint = self._waited_for
-        if not has_waited and not has_long_waited and window.last_step_R[hint] < window.base and not silent_R[hint]:
+
+        def is_missing(rank: int) -> bool:
+            return last_step.get(rank, NOTHING) < first and rank not in silent
+
+        if has_waited or has_long_waited:
+            missing = [rank for rank in self.ranks.tolist() if is_missing(rank)]
+            since_s = float("inf") if has_waited else now_s - _PATIENCE * grace_s
+            attempts.silence([rank for rank in missing if attempts.accepted_s(rank) <= since_s])
+        elif self._awaited is not None and is_missing(self._awaited):
             return False
-        decided_R = (window.last_step_R >= window.base) | silent_R
-        if has_long_waited and not has_waited:
-            silent_R |= ~decided_R & (now_s - self._attempts.heard_s_R >= _PATIENCE * grace_s)
-            decided_R |= silent_R
-        if has_waited:
-            silent_R |= ~decided_R
-            return True
-        self._waited_for = int(decided_R.argmin())
-        return bool(decided_R[self._waited_for])
+        self._awaited = next(filter(is_missing, self.ranks.tolist()), None)
+        return self._awaited is None
 
 
-def _row(held: "HeldStep", ranks: "NDArray[np.int64]") -> StepRow:
-    value_of = held.value_of()
+def _row(pending: "PendingStep", ranks: "NDArray[np.int64]") -> StepRow:
+    """Lay a step out by rank; `ranks` are all known ones, ascending."""
+    parts = pending.parts
+    column_N = np.searchsorted(ranks, np.concatenate([part.rank for part in parts]))
+
+    def spread(values: "Sequence[NDArray[Any]]", fill: float, dtype: type) -> "NDArray[Any]":
+        values_R: NDArray[Any] = np.full(len(ranks), fill, dtype=dtype)
+        values_R[column_N] = np.concatenate(values)
+        return values_R
+
+    fields = dict.fromkeys(name for part in parts for name in part.fields)
+    value_of = {name: spread([part.value(name) for part in parts], np.nan, np.float32) for name in fields}
 
     def by_kind(name_of: dict[str, str]) -> "dict[str, Floats]":
         return {kind: value_of[name] for kind, name in name_of.items() if name in value_of}
@@ -195,11 +225,11 @@ def _row(held: "HeldStep", ranks: "NDArray[np.int64]") -> StepRow:
 
     waits, tokens = by_kind(_WAITS), value("tokens")
     return StepRow(
-        step=held.step,
-        end_unix_s=_end_unix_s(held),
+        step=pending.step,
+        end_unix_s=float(np.median(np.concatenate([part.end_ns for part in parts]))) * _NS,
         ranks=ranks,
-        present=held.seen_R,
-        flags=held.flags_R,
+        present=spread([np.ones(len(part.rank)) for part in parts], False, np.bool_),
+        flags=spread([part.flags for part in parts], 0, np.int64),
         duration=value_of["duration"],
         self_seconds=value_of["self"],
         components={name: value_of[name] for name in COMPONENTS},
@@ -208,35 +238,5 @@ def _row(held: "HeldStep", ranks: "NDArray[np.int64]") -> StepRow:
         floors=by_kind(_FLOORS),
         moved=by_kind(_BYTES),
         tokens=tokens,
-        work=_first_known(value_of.get("work"), tokens),
+        work=np.where(np.isnan(value_of["work"]), tokens, value_of["work"]) if "work" in value_of else tokens,
     )
-
-
-def _blocks(batches: "Iterable[StepBatch]") -> "Iterator[Sent]":
-    """Yield batches that hold records, so many together as are worth it."""
-    sent = apart(batches)
-    if sum(sent.count_B) <= _BLOCK_RECORDS:
-        if sent.count_B:
-            yield sent
-        return
-    before_B = np.cumsum([0, *sent.count_B])
-    first = 0
-    while first < len(sent.count_B):
-        last = max(first + 1, int(np.searchsorted(before_B, before_B[first] + _BLOCK_RECORDS, side="right")) - 1)
-        yield sent.at(slice(first, last))
-        first = last
-
-
-def _end_unix_s(held: "HeldStep") -> float:
-    """Return when the step ended by the median of some clocks, so that asking is cheap."""
-    seen_R = held.seen_R
-    end_ns_R = held.end_ns_R if np.count_nonzero(seen_R) == len(seen_R) else held.end_ns_R[seen_R]
-    ordered = np.sort(end_ns_R[:: 1 + len(end_ns_R) // _SAMPLE_RANKS])
-    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
-    return (float(low) + float(high)) / 2 * _NS
-
-
-def _first_known(work: "Floats | None", tokens: "Floats") -> "Floats":
-    if work is None:
-        return tokens
-    return np.where(np.isnan(work), tokens, work) if np.isnan(work.sum()) else work

@@ -1,71 +1,187 @@
-"""From announcements to the shape of a run: ranks, hosts, communication domains, stages and replicas.
+"""From announcements to the shape of a run: ranks, nodes, communication domains, stages and replicas.
 
-Pure. A lying node can announce what it likes of itself; world size is what most ranks say.
+Pure. A lying node can announce what it likes of itself. The size of the world is what most living ranks announce, and
+costs memory only once enough ranks announce it; groups are what fits into that world; a rank belongs to one node.
 """
 
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
 
+from coordinator.intake.groups import NO_GROUP, GroupTable
+from coordinator.intake.owners import Owners
+from coordinator.intake.refusals import GROUP, RANK_CLAIMED, Refusals
 from lockstep.contracts import domains
-from lockstep.contracts.errors import MalformedError
-from lockstep.contracts.limits import WORLD_SIZE_MAX
+from lockstep.contracts.limits import HEARTBEAT_SECONDS_MAX
 from lockstep.contracts.records import DOMAIN_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lockstep.contracts.messages import NodeAnnouncement, RankInfo
+    from lockstep.contracts.messages import NodeAnnouncement, RankInfo, RunHeartbeat
 
-_SPAN_PARTS = 3
+OWNER_SILENT_SECONDS = 3 * HEARTBEAT_SECONDS_MAX
+"""A rank whose owner has not shown it alive for so long goes to a node that does."""
+WORLD_PER_RANK_MAX = 1024
+"""Ranks of the world per rank that announces it. One node of 8 ranks may be all that is monitored of a job of 8,192;
+a single forged rank must not have a million laid out."""
+_VOTE_SECONDS = 60.0  # what ranks announced that a smaller attempt left behind does not count
+_RANKS_PER_RECOUNT = 1024  # votes are counted again after a message for each so many ranks: 0.1 ms a message
 _FINISHED = "finished"
-_VOTE_SECONDS = 60.0  # what ranks said that a smaller attempt left behind does not count
+_NS = 1e-9
 
 REPLICA_KINDS = ("tp", "cp", "pp")
 """Ranks joined by these work on the same samples, so an uneven batch slows them together."""
 
 
 @dataclass(slots=True)
+class MembershipChange:
+    """What a message changed: ranks that began another attempt, and whether the run's shape is another one."""
+
+    restarted: "list[RankInfo]" = field(default_factory=list)
+    is_reshaped: bool = False
+
+
+class _Node(NamedTuple):
+    """What a node announced last: its ranks in their order, and the ids of its groups in theirs."""
+
+    revision: int
+    ranks: tuple[int, ...]
+    groups: tuple[int, ...]
+
+
+class _Sign(NamedTuple):
+    """When a rank was last shown alive, by the coordinator's clock, and the time that its last heartbeat named.
+
+    A heartbeat is a sign of life if it names another time than the one before, whatever the node's clock shows; the
+    first one, as an announcement (retained for long, perhaps), is as old as the time that it names.
+    """
+
+    seen_unix_s: float
+    alive_unix_ns: int | None = None
+
+    def announced(self, heartbeat_unix_ns: int, now_s: float) -> "_Sign":
+        return self._replace(seen_unix_s=max(self.seen_unix_s, min(now_s, heartbeat_unix_ns * _NS)))
+
+    def beaten(self, alive_unix_ns: int, now_s: float) -> "_Sign":
+        if alive_unix_ns == self.alive_unix_ns:
+            return self
+        seen_unix_s = now_s if self.alive_unix_ns is not None else min(now_s, alive_unix_ns * _NS)
+        return _Sign(max(self.seen_unix_s, seen_unix_s), alive_unix_ns)
+
+
+_NEVER = _Sign(float("-inf"))
+
+
+class _Claim(NamedTuple):
+    """A rank as announced by a node that does not own it."""
+
+    info: "RankInfo"
+    sign: _Sign
+
+
 class Membership:
-    """What the nodes of one run have announced. `degrees` (from the configuration) goes before announced groups."""
+    """What the nodes of one run have announced. `degrees` (from the configuration) goes before announced groups.
 
-    degrees: str = ""
-    order: str = domains.DEFAULT_ORDER
-    infos: "dict[int, RankInfo]" = field(default_factory=dict)
-    nodes: dict[int, str] = field(default_factory=dict)
-    _groups: dict[str, list[domains.Domain]] = field(default_factory=dict)
-    _ranks_of_world: Counter[int] = field(default_factory=Counter)
-    _finished: int = 0
+    `infos` and `nodes` hold each announced rank and its owner: the node that announced it first. Another node that
+    announces the rank is refused, and counted once. The rank goes to it when the owner does not announce it any more
+    and the other has shown it alive later, or when the owner has not shown it alive for `OWNER_SILENT_SECONDS` longer
+    than the other. So a rank that an elastic restart moves goes with the restart, and nobody takes over a living one.
 
-    def take(self, announcement: "NodeAnnouncement") -> "tuple[list[RankInfo], bool]":
-        """Take what one node says; return the ranks whose incarnation changed, and whether the shape did.
+    `last_seen_unix_s` is when a rank was last shown alive, by the coordinator's clock.
+    """
 
-        Costs what the node's own ranks cost while all ranks agree on the size of the world.
+    def __init__(
+        self,
+        run: str = "",
+        *,
+        degrees: str = "",
+        order: str = domains.DEFAULT_ORDER,
+        refusals: Refusals | None = None,
+    ) -> None:
+        self.run = run
+        self.degrees = degrees
+        self.order = order
+        self.refusals = refusals or Refusals()
+        self.infos: dict[int, RankInfo] = {}
+        self.nodes: dict[int, str] = {}
+        self.groups = GroupTable()
+        self.owners = Owners()
+        self._announced: dict[str, _Node] = {}
+        self._signs: dict[int, _Sign] = {}
+        self._claims: dict[int, dict[str, _Claim]] = {}
+        self._ranks_of_world: Counter[int] = Counter()
+        self._finished_of_world: Counter[int] = Counter()
+        self.last_seen_unix_s = float("-inf")
+        self._elected_world = 0
+        self._messages_since_count = 0
+        self._vouched_world = 0
+
+    def apply_announcement(self, announcement: "NodeAnnouncement", now_s: float) -> MembershipChange:
+        """Replace what one node has announced; costs what the node's own ranks and groups cost.
 
         Raises
         ------
         MalformedError
-            A group is no list of ranks, or there are too many; nothing of the announcement was taken then.
+            A group is no list of ranks of the world; nothing of the announcement was used then.
         """
-        groups = _unpacked(announcement, f"announcement of node {announcement.node}")
-        before = self.world_size
-        reshaped = self._groups.get(announcement.node) != groups
-        restarted = []
+        name, ranks = announcement.node, tuple(info.rank for info in announcement.ranks)
+        former = self._announced.get(name, _Node(0, (), ()))
+        groups_before = self.groups.revision
+        group_ids = self.groups.replace(
+            former.groups,
+            announcement.groups,
+            world_size=max((info.world_size for info in announcement.ranks), default=0),
+            rank_count=len(self.infos) + len(ranks),
+            where=f"announcement of node {name}",
+        )
+        self._count_refused_groups(announcement, former, group_ids)
+        self._announced[name] = _Node(announcement.revision, ranks, group_ids)
+        change = MembershipChange(is_reshaped=self.groups.revision != groups_before)
         for info in announcement.ranks:
-            known = self.infos.get(info.rank)
-            if known is not None and known.attempt != info.attempt:
-                restarted.append(info)
-            reshaped |= known is None or known.world_size != info.world_size
-            self._ranks_of_world[info.world_size] += 1
-            self._finished += info.state == _FINISHED
-            if known is not None:
-                self._ranks_of_world[known.world_size] -= 1
-                self._finished -= known.state == _FINISHED
-            self.infos[info.rank] = info
-            self.nodes[info.rank] = announcement.node
-        self._ranks_of_world += Counter()  # those that nobody names any more go
-        self._groups[announcement.node] = groups
-        return restarted, reshaped or before != self.world_size
+            bare = info if info.progress is None else replace(info, progress=None)
+            if self.nodes.get(info.rank, name) == name:
+                sign = self._signs.get(info.rank, _NEVER).announced(info.heartbeat_unix_ns, now_s)
+                self._assign(bare, name, sign, change)
+            else:
+                self._claim(bare, name, now_s, change)
+        for rank in set(former.ranks) - set(ranks):
+            self._drop_claim(rank, name)
+            self._settle(rank, change)
+        self._elect(change)
+        return change
+
+    def apply_heartbeat(self, node: str, heartbeat: "RunHeartbeat", now_s: float) -> MembershipChange:
+        """Note which ranks of a node live; without effect where it is of another announcement than the last one."""
+        change = MembershipChange()
+        announced = self._announced.get(node)
+        if announced is None or announced.revision != heartbeat.revision:
+            return change
+        if len(announced.ranks) != len(heartbeat.alive_unix_ns):
+            return change
+        for rank, alive_unix_ns in zip(announced.ranks, heartbeat.alive_unix_ns, strict=True):
+            if self.nodes[rank] == node:
+                self._show(rank, self._signs[rank].beaten(alive_unix_ns, now_s))
+            else:
+                claim = self._claims[rank][node]
+                self._claims[rank][node] = _Claim(claim.info, claim.sign.beaten(alive_unix_ns, now_s))
+                self._settle(rank, change)
+        self._elect(change)
+        return change
+
+    def has_node(self, node: str) -> bool:
+        """Whether a node has announced this run."""
+        return node in self._announced
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes have announced this run."""
+        return len(self._announced)
+
+    def groups_of(self, node: str) -> tuple[int, ...]:
+        """Return the ids in `groups` of what a node announced, in its order; NO_GROUP for one that is not kept."""
+        announced = self._announced.get(node)
+        return announced.groups if announced is not None else ()
 
     @property
     def is_complete(self) -> bool:
@@ -74,31 +190,18 @@ class Membership:
 
     @property
     def world_size(self) -> int:
-        """World size that most living ranks announce; 0 before the first announcement."""
-        if len(self._ranks_of_world) == 1:
-            return next(iter(self._ranks_of_world))
-        young_ns = (self.heartbeat_unix_s - _VOTE_SECONDS) * 1e9
-        votes = Counter(info.world_size for info in self.infos.values() if info.heartbeat_unix_ns >= young_ns)
-        return votes.most_common(1)[0][0] if votes else 0
+        """World size that most living ranks announce; 0 as long as too few of them do (`WORLD_PER_RANK_MAX`)."""
+        return self._vouched_world
 
     @property
     def ranks(self) -> list[int]:
         """Announced ranks inside the world, ascending."""
-        world = self.world_size
-        return sorted(rank for rank, info in self.infos.items() if info.world_size == world)
+        return sorted(rank for rank, info in self.infos.items() if info.world_size == self.world_size)
 
     @property
     def is_finished(self) -> bool:
-        """Whether every announced rank of the world has said that it ended well."""
-        if len(self._ranks_of_world) == 1:
-            return 0 < self._finished == len(self.infos)
-        ranks = self.ranks
-        return bool(ranks) and all(self.infos[rank].state == _FINISHED for rank in ranks)
-
-    @property
-    def heartbeat_unix_s(self) -> float:
-        """Youngest sign of life of any rank."""
-        return max((info.heartbeat_unix_ns for info in self.infos.values()), default=0) / 1e9
+        """Whether every announced rank of the world has ended well."""
+        return 0 < self._ranks_of_world[self.world_size] == self._finished_of_world[self.world_size]
 
     def topology(self) -> domains.Topology:
         """Return the domains of the run: configured degrees if they fit its world, else announced groups.
@@ -108,32 +211,107 @@ class Membership:
         ConfigError
             The configured degrees do not multiply to this run's world size.
         """
-        if self.degrees:
+        if self.degrees and self.world_size:
             parsed = domains.parse_degrees(self.degrees, where="domains")
             return domains.from_degrees(parsed, self.world_size, order=self.order)
         return self.announced_topology()
 
     def announced_topology(self) -> domains.Topology:
         """Return the domains that the process groups make."""
-        announced = (group for groups in self._groups.values() for group in groups)
-        return domains.from_groups(announced, self.world_size)
+        return domains.from_groups(self.groups.domains(self.world_size), self.world_size)
 
+    def _assign(self, info: "RankInfo", node: str, sign: _Sign, change: MembershipChange) -> None:
+        """Make a node the owner of a rank, or follow what its owner announces of it."""
+        rank, known = info.rank, self.infos.get(info.rank)
+        if known is not None:
+            self._count(known, -1)
+            if known.attempt != info.attempt:
+                change.restarted.append(info)
+        change.is_reshaped |= known is None or known.world_size != info.world_size
+        self._count(info, 1)
+        self.infos[rank] = info
+        self._show(rank, sign)
+        if self.nodes.get(rank) != node:
+            self.nodes[rank] = node
+            self.owners.assign(rank, node)
 
-def _unpacked(announcement: "NodeAnnouncement", where: str) -> list[domains.Domain]:
-    """Return the groups with their ranks; a few bytes of ranges can name a million, so members are counted first."""
-    left = WORLD_SIZE_MAX
-    groups = []
-    for group in announcement.groups:
-        if group.kind not in DOMAIN_KINDS:
-            continue
-        for span in group.ranks:
-            if len(span) != _SPAN_PARTS or span[2] < 1 or max(map(abs, span)) > WORLD_SIZE_MAX:
-                raise MalformedError("rank range", where=where, got=span, expected="[start, stop, step] in the world")
-            left -= len(range(*span))
-        if left < 0:
-            raise MalformedError("groups", where=where, got="more", expected=f"at most {WORLD_SIZE_MAX} members")
-        groups.append(domains.Domain(group.kind, group.name, domains.unpack_ranks(group.ranks, where=where)))
-    return groups
+    def _show(self, rank: int, sign: _Sign) -> None:
+        self._signs[rank] = sign
+        self.last_seen_unix_s = max(self.last_seen_unix_s, sign.seen_unix_s)
+
+    def _claim(self, info: "RankInfo", node: str, now_s: float, change: MembershipChange) -> None:
+        """Keep what a node announces of another one's rank, and give it the rank where that is its due."""
+        claims = self._claims.setdefault(info.rank, {})
+        known = claims.get(node)
+        sign = _NEVER if known is None else known.sign
+        claims[node] = _Claim(info, sign.announced(info.heartbeat_unix_ns, now_s))
+        self._settle(info.rank, change)
+        owner = self.nodes[info.rank]
+        if owner != node and known is None:
+            self.refusals.add(RANK_CLAIMED, f"rank {info.rank} of run {self.run} by node {node}, owned by node {owner}")
+
+    def _settle(self, rank: int, change: MembershipChange) -> None:
+        """Give a rank to the node that has shown it alive last, if its owner has lost it."""
+        claims = self._claims.get(rank)
+        if not claims:
+            return
+        owner = self.nodes[rank]
+        claimant = max(claims, key=lambda node: (claims[node].sign.seen_unix_s, node))
+        claim, sign = claims[claimant], self._signs[rank]
+        is_announced = rank in self._announced[owner].ranks
+        if claim.sign.seen_unix_s - sign.seen_unix_s < (OWNER_SILENT_SECONDS if is_announced else 0.0):
+            return
+        former = _Claim(self.infos[rank], sign)
+        self._drop_claim(rank, claimant)
+        self._assign(claim.info, claimant, claim.sign, change)
+        if is_announced:
+            self._claims.setdefault(rank, {})[owner] = former
+
+    def _drop_claim(self, rank: int, node: str) -> None:
+        claims = self._claims.get(rank, {})
+        if claims.pop(node, None) is not None and not claims:
+            del self._claims[rank]
+
+    def _count(self, info: "RankInfo", by: int) -> None:
+        for counter, counts in ((self._ranks_of_world, True), (self._finished_of_world, info.state == _FINISHED)):
+            if counts:
+                counter[info.world_size] += by
+                if not counter[info.world_size]:
+                    del counter[info.world_size]
+
+    def _count_refused_groups(
+        self, announcement: "NodeAnnouncement", former: _Node, group_ids: tuple[int, ...]
+    ) -> None:
+        refused = sum(
+            group_id == NO_GROUP and group.kind in DOMAIN_KINDS
+            for group, group_id in zip(announcement.groups, group_ids, strict=True)
+        )
+        if refused and group_ids != former.groups:
+            self.refusals.add(GROUP, f"{refused} groups of run {self.run} by node {announcement.node}")
+
+    def _elect(self, change: MembershipChange) -> None:
+        """Find the size of the world again, where the ranks do not agree now and then only: that walks all of them."""
+        self._messages_since_count += 1
+        is_due = self._messages_since_count * _RANKS_PER_RECOUNT >= len(self.infos)
+        if len(self._ranks_of_world) == 1:
+            self._elected_world = next(iter(self._ranks_of_world))
+        elif is_due or self._elected_world not in self._ranks_of_world:
+            self._elected_world = self._most_announced()
+            self._messages_since_count = 0
+        world = self._elected_world
+        vouched = world if world <= WORLD_PER_RANK_MAX * self._ranks_of_world[world] else 0
+        if vouched != self._vouched_world:
+            self._vouched_world = vouched
+            self.owners.resize(vouched, self.nodes)
+            change.is_reshaped = True
+
+    def _most_announced(self) -> int:
+        """Return the size of the world that most living ranks announce; of two, the smaller."""
+        since_unix_s = self.last_seen_unix_s - _VOTE_SECONDS
+        votes = Counter(
+            info.world_size for rank, info in self.infos.items() if self._signs[rank].seen_unix_s >= since_unix_s
+        )
+        return max(votes, key=lambda world: (votes[world], -world), default=0)
 
 
 def replicas_of(topology: domains.Topology) -> list[int]:

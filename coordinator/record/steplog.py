@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from coordinator.intake.joined import table_of
+from coordinator.intake.batch_table import read_batches
 from coordinator.record.unbooked import book_rest
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.limits import WORLD_SIZE_MAX
@@ -170,7 +170,7 @@ def columns_of(batches: "Sequence[StepBatch]", received_ns: Sequence[int]) -> "d
     coordinator's own reading undoes it.
     """
     counts = [batch.count for batch in batches]
-    given = dict(zip(*table_of(batches, _KEPT, (RANK, *_TIMES)), strict=True))
+    given = read_batches(batches, (RANK, *_TIMES), _KEPT)
     columns = {name: values for name, values in given.items() if name != "end_ns"}
     columns["duration_ns"] = given["end_ns"] - given["start_ns"]
     for kind in DOMAIN_KINDS:

@@ -14,7 +14,7 @@ from lockstep.contracts.records import DOMAIN_KINDS
 class TimelinePolicy:
     """How long a step waits for its records, and how many steps are held."""
 
-    window_cells: int = 1 << 18  # steps x ranks held: 40 MB at 20 columns of float64
+    window_cells: int = 1 << 18  # steps x ranks pending: 56 MB with 19 values each
     window_steps_min: int = 32  # two nodes whose batches leave 3 s apart at 10 steps a second
     window_steps_max: int = 1024  # as many as a ring holds: nothing more can arrive at once
     grace_seconds: float = 5.0  # several batch intervals; a rank that is silent for longer is judged without

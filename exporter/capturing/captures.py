@@ -1,21 +1,30 @@
-"""Which profile requests this node takes: pure decisions, the time comes in. One capture at a time."""
+"""Which profile requests this node takes: pure decisions, the time comes in. One capture at a time.
+
+Several coordinators may send the same request, and a leader that was replaced may still send its own: the first is
+decided once, by its id; the second is refused, because its term is over.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 from lockstep.contracts.control import ProfileOrder, order_from_json, order_to_json
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import ProfileRequest
 
 _TERMINAL = ("done", "refused")
+_REQUESTS_MAX = 256  # requests remembered; an incident takes a handful
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What becomes of a request: an order for the ranks here or None, and why each other rank is refused."""
+    """What becomes of a request: an order for the ranks here or None, and why each other rank is refused.
+
+    `is_outdated`: its term is over, or its id names another request.
+    """
 
     order: ProfileOrder | None
     refusals: dict[int, str]
+    is_outdated: bool = False
 
 
 @dataclass(slots=True)
@@ -27,24 +36,40 @@ class _Capture:
 
 @dataclass(slots=True)
 class Captures:
-    """Captures under way. Every time is CLOCK_MONOTONIC ns."""
+    """Captures under way. Every time is CLOCK_MONOTONIC ns; `term` is the highest of any request (a fencing number)."""
 
     limit_ns: int
+    term: int = 0
     _running: dict[str, _Capture] = field(default_factory=dict)
+    _requests: dict[tuple[str, int], ProfileRequest] = field(default_factory=dict)
 
     def judge(self, request: ProfileRequest, ranks: Mapping[int, str] | None, now_ns: int) -> Verdict:
         """Decide; an accepted request counts as running from now on.
 
         `ranks` are those of the run on this node with the state of their agents, None for a run unknown here. A request
-        that is running already, as QoS 1 may deliver twice, gets neither order nor refusals.
+        that was decided before, by whichever coordinator it came, gets neither order nor refusals.
         """
+        content = replace(request, term=0)
+        known = self._requests.get((request.run, request.request_id))
+        if known == content:
+            return Verdict(None, {})
+        if known is not None:
+            reason = f"request {request.request_id} of run {request.run!r} was another one"
+            return Verdict(None, dict.fromkeys(request.ranks, reason), is_outdated=True)
+        if request.term < self.term:
+            reason = f"term {request.term} is over, term {self.term} is in force"
+            return Verdict(None, dict.fromkeys(request.ranks, reason), is_outdated=True)
+        self.term = request.term
+        self._requests[request.run, request.request_id] = content
+        if len(self._requests) > _REQUESTS_MAX:
+            del self._requests[next(iter(self._requests))]
+        return self._decide(request, ranks, now_ns)
+
+    def _decide(self, request: ProfileRequest, ranks: Mapping[int, str] | None, now_ns: int) -> Verdict:
         if ranks is None:
             return Verdict(
                 None, dict.fromkeys(request.ranks, f"run {request.run!r} is unknown on node {request.node!r}")
             )
-        running = self._running.get(request.run)
-        if running is not None and now_ns < running.deadline_ns and running.request_id == request.request_id:
-            return Verdict(None, {})
         if busy := self._busy(request, now_ns):
             return Verdict(None, dict.fromkeys(request.ranks, busy))
         refusals = {rank: reason for rank in request.ranks if (reason := _unfit(request, rank, ranks))}

@@ -7,7 +7,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from exporter.counts import Counts
+from exporter.counts import Counts, DeliveryStatus
 from exporter.host_watch import HostTotals, NodeLoad
 from exporter.reading.rings import Rings
 from exporter.reading.tracks import RankTrack, RunTrack
@@ -63,9 +63,7 @@ class NodeSnapshot:
     rejected: Mapping[str, int]
     profiles: Mapping[str, int]
     profile_cost_ns: int
-    messages_published: int
-    mqtt_connected: bool
-    spool_bytes: int
+    delivery: DeliveryStatus
     tick_duration_ns: int
     load: NodeLoad
     rings_quarantined: int
@@ -80,8 +78,7 @@ def take_snapshot(
     now_ns: int,
     unix_ns: int,
     stale_ns: int,
-    mqtt_connected: bool,
-    spool_bytes: int,
+    delivery: DeliveryStatus,
     tick_duration_ns: int,
     load: NodeLoad = _UNKNOWN,
     hosts: Mapping[tuple[str, int], HostTotals] = _NO_HOSTS,
@@ -99,9 +96,7 @@ def take_snapshot(
         rejected=dict(counts.rejected),
         profiles=dict(counts.profiles),
         profile_cost_ns=counts.profile_cost_ns,
-        messages_published=counts.published,
-        mqtt_connected=mqtt_connected,
-        spool_bytes=spool_bytes,
+        delivery=delivery,
         tick_duration_ns=tick_duration_ns,
         load=load,
         rings_quarantined=rings_quarantined,

@@ -1,10 +1,10 @@
-"""What a node says of a run: its ranks and the process groups they created."""
+"""What a node announces of a run: the process groups that its ranks created."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.contracts.domains import unpack_ranks
+from lockstep.contracts.domains import count_members
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.limits import GROUPS_PER_NODE_MAX, NAME_MAX_BYTES, WORLD_SIZE_MAX
 from lockstep.contracts.messages import COLLECTIVE, RECEIVE, SEND, GroupInfo
@@ -13,7 +13,6 @@ from lockstep.contracts.ring import OTHER_SLOT
 
 _FIELDS = {"kind", "name", "ranks"}
 _SLOT_FIELDS = {"slot", "sends", "receives"}  # of groups that have an issue slot, of pipelines
-_SPAN_PARTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +45,11 @@ def parse_groups(value: Any, *, where: str, world_size: int) -> tuple[GroupInfo,
             raise MalformedError("group kind", where=where, got=kind, expected=DOMAIN_KINDS)
         if not isinstance(name, str) or len(name.encode(errors="replace")) > NAME_MAX_BYTES:
             raise MalformedError("group name", where=where, got=name, expected=f"up to {NAME_MAX_BYTES} bytes of text")
-        left -= _members(ranks, where)
+        if not isinstance(ranks, list) or not all(isinstance(span, list) for span in ranks):
+            raise MalformedError("group ranks", where=where, got=ranks, expected="a list of ranges")
+        left -= count_members(ranks, where=where, limit=world_size)
         if left < 0:
             raise MalformedError("groups", where=where, got="more", expected=f"at most {WORLD_SIZE_MAX} members")
-        unpack_ranks(ranks, where=where, limit=world_size)
         groups.append(GroupInfo(kind=kind, name=name, ranks=ranks))
     return tuple(groups)
 
@@ -87,20 +87,6 @@ def _pair(value: Any, where: str, world_size: int) -> tuple[int, int]:
     if not isinstance(value, list) or [type(part) for part in value] != [int, int] or not 0 <= value[0] < world_size:
         raise MalformedError("issue slot of a peer", where=where, got=value, expected="[rank of the world, slot]")
     return value[0], value[1]
-
-
-def _members(spans: Any, where: str) -> int:
-    """Return how many ranks the ranges name, without making them."""
-    if not isinstance(spans, list):
-        raise MalformedError("group ranks", where=where, got=type(spans).__name__, expected="a list of ranges")
-    members = 0
-    for span in spans:
-        if not isinstance(span, list) or len(span) != _SPAN_PARTS or not all(type(part) is int for part in span):
-            raise MalformedError("rank range", where=where, got=span, expected="[start, stop, step]")
-        if span[2] < 1 or max(map(abs, span)) > WORLD_SIZE_MAX:
-            raise MalformedError("rank range", where=where, got=span, expected="inside the world, step from 1")
-        members += len(range(*span))
-    return members
 
 
 def merge_groups(of_ranks: Iterable[Iterable[GroupInfo]]) -> list[GroupInfo]:

@@ -311,3 +311,6 @@ class RingFile:
 
 def _to_records(rows: list[bytes]) -> Records:
     return np.frombuffer(b"".join(rows), dtype="<i8").reshape(len(rows), len(RECORD_FIELDS))
+
+
+NO_RECORDS: Records = _to_records([])

@@ -16,13 +16,14 @@ import numpy as np
 from exporter.counts import Counts
 from exporter.reading.announce import parse_groups, parse_slots
 from exporter.reading.positions import Position, Positions
-from exporter.reading.ring_file import Look, Records, RingFile
+from exporter.reading.ring_file import NO_RECORDS, Look, Records, RingFile
 from exporter.reading.totals import possible
 from exporter.reading.tracks import RUNNING, STATES, RankTrack, RunTrack
 from lockstep.contracts.control import OrderAnswer
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.facts import facts_from_json
 from lockstep.contracts.limits import RANKS_PER_NODE_MAX, RUNS_PER_NODE_MAX
+from lockstep.contracts.messages import LAPPED, TORN
 from lockstep.contracts.paths import is_name, rank_of_ring, ring_path
 from lockstep.contracts.records import RECORD_INDEX
 from lockstep.serving.fault_isolation import FaultIsolation
@@ -40,12 +41,16 @@ _TIMES = [RECORD_INDEX["start_ns"], RECORD_INDEX["end_ns"]]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is new of one rank. `records` are possible ones, `start_ns` and `end_ns` in wall-clock time."""
+    """What is new of one rank. `records` are possible ones, `start_ns` and `end_ns` in wall-clock time.
+
+    `lost` counts records that could not be read, by reason (`messages.LOSS_REASONS`).
+    """
 
     run: RunTrack
     rank: int
     records: Records
     answer: OrderAnswer | None
+    lost: dict[str, int]
 
 
 class Rings:
@@ -162,6 +167,8 @@ class Rings:
         run.quarantined = sum(self.isolation.is_quarantined(_RING, key, self._now_s) for key in keys)
         if len(run.ranks) > _TRACKS_MAX:
             run.ranks = {rank: track for rank, track in run.ranks.items() if track.ring is not None}
+            run.revision += 1
+        _mark_superseded(run)
 
     def _attach(self, run: RunTrack, rank: int, inode: int) -> None:
         try:
@@ -173,7 +180,7 @@ class Rings:
             return
         track = run.ranks.setdefault(rank, RankTrack(ring.header, ring))
         track.header, track.ring, track.state, track.groups = ring.header, ring, RUNNING, ()
-        track.facts, track.slots = None, ()
+        track.facts, track.slots, track.is_superseded, track.alive_ns = None, (), False, 0
         track.totals.begin_attempt()
         run.revision += 1
         self._resume(run, track, ring)
@@ -217,9 +224,12 @@ class Rings:
             self._take_state(run, track, look)
             records = self._take_records(run, track, look)
             taken = ring.next_index
-            return [Reading(run, track.rank, records, look.answer)] if len(records) or look.answer is not None else []
-        self._counts.lost["torn"] += ring.next_index - taken
-        return []
+            lost = {reason: count for reason, count in ((LAPPED, look.lapped), (TORN, look.torn)) if count}
+            is_new = len(records) or look.answer is not None or lost
+            return [Reading(run, track.rank, records, look.answer, lost)] if is_new else []
+        torn = ring.next_index - taken
+        self._counts.lost[TORN] += torn
+        return [Reading(run, track.rank, NO_RECORDS, None, {TORN: torn})] if torn else []
 
     def _take_state(self, run: RunTrack, track: RankTrack, look: Look) -> None:
         track.heartbeat_ns = look.heartbeat_ns
@@ -248,8 +258,8 @@ class Rings:
 
     def _take_records(self, run: RunTrack, track: RankTrack, look: Look) -> Records:
         """Count into the totals, and return the records with wall-clock times."""
-        self._counts.lost["lapped"] += look.lapped
-        self._counts.lost["torn"] += look.torn
+        self._counts.lost[LAPPED] += look.lapped
+        self._counts.lost[TORN] += look.torn
         records = look.records
         if not len(records):
             return records
@@ -278,6 +288,30 @@ class Rings:
 
 def _key(path: Path, inode: int) -> str:
     return f"{path} inode {inode}"
+
+
+def _mark_superseded(run: RunTrack) -> None:
+    """Find the ranks that ended and whose place, the same local rank of the same host, another rank has taken.
+
+    An elastic restart gives ranks away to other nodes; the rings of before stay, and look like ranks that hang.
+    """
+    youngest: dict[tuple[str, int], int] = {}
+    for track in run.ranks.values():
+        place = track.header.hostname, track.header.local_rank
+        youngest[place] = max(youngest.get(place, 0), track.header.attempt)
+    for track in run.ranks.values():
+        is_older = track.header.attempt < youngest[track.header.hostname, track.header.local_rank]
+        if is_older and not track.is_superseded and _has_ended(track):
+            track.is_superseded = True
+            run.revision += 1
+
+
+def _has_ended(track: RankTrack) -> bool:
+    """Whether the rank's process is gone for certain."""
+    try:
+        return track.ring is None or track.ring.holder().is_gone
+    except (MalformedError, OSError):  # counted where the ring is read for its records
+        return False
 
 
 def _ring_files(directory: Path) -> dict[int, int]:

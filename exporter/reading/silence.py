@@ -32,11 +32,11 @@ def watch(run: RunTrack, now_ns: int) -> None:
 
 
 def announcement(run: RunTrack, node: str) -> NodeAnnouncement:
-    """Return what this node says of a run, ranks ascending; of a silent run, where its ranks stand."""
+    """Return what this node announces of a run, ranks ascending; of a silent run, where its ranks stand."""
     groups = run.groups()
     place = {_identity(group): index for index, group in enumerate(groups)}
     infos = [_info(track, place, is_silent=run.silence.is_told) for track in run.announced()]
-    return NodeAnnouncement(run=run.name, node=node, ranks=sorted(infos, key=lambda info: info.rank), groups=groups)
+    return NodeAnnouncement(run=run.name, node=node, ranks=infos, groups=groups, revision=run.revision)
 
 
 def _info(track: RankTrack, place: dict[tuple[str, str, str], int], *, is_silent: bool) -> RankInfo:

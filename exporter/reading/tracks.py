@@ -8,6 +8,7 @@ from exporter.reading.ring_file import RingFile
 from exporter.reading.totals import FlaggedSteps, RankTotals, StepHistogram
 from lockstep.contracts import ring
 from lockstep.contracts.facts import RankFacts
+from lockstep.contracts.limits import RANKS_PER_NODE_MAX
 from lockstep.contracts.messages import GroupInfo, RankInfo, RankProgress
 
 RUNNING, FINISHED, FAILED = "running", "finished", "failed"
@@ -22,12 +23,18 @@ STATES = {
 
 @dataclass(slots=True)
 class RankTrack:
-    """One rank of a run over all its attempts; `ring` is None while it has no file."""
+    """One rank of a run over all its attempts; `ring` is None while it has no file.
+
+    `is_superseded`: its process has ended, and a younger rank of the run has its place on this node. `alive_ns` is when
+    it was last known to live (`heartbeats.py`).
+    """
 
     header: ring.RingHeader
     ring: RingFile | None
     state: str = RUNNING
+    is_superseded: bool = False
     heartbeat_ns: int = 0
+    alive_ns: int = 0
     groups: tuple[GroupInfo, ...] = ()
     slots: tuple[SlotUse, ...] = ()
     facts: RankFacts | None = None
@@ -99,9 +106,16 @@ class RunTrack:
         return [t for t in open_ranks if t in fresh or (lives and t.state == FAILED)]
 
     def announced(self) -> list[RankTrack]:
-        """Return the ranks to announce: those with a file, and those that finished before theirs was removed."""
-        return [t for t in self.ranks.values() if t.ring is not None or t.state == FINISHED]
+        """Return the ranks to announce, ascending: with a file, or finished before theirs was removed.
+
+        Left out are ranks whose place has another rank by now, as after an elastic restart. Where there are too many,
+        as in a job that came and went often, those that ended first are left out.
+        """
+        tracks = [t for t in self.ranks.values() if (t.ring is not None or t.state == FINISHED) and not t.is_superseded]
+        if len(tracks) > RANKS_PER_NODE_MAX:
+            tracks.sort(key=lambda track: (track.ring is None, -track.header.attempt))
+        return sorted(tracks[:RANKS_PER_NODE_MAX], key=lambda track: track.rank)
 
     def groups(self) -> list[GroupInfo]:
         """Return the groups of all announced ranks, each once."""
-        return merge_groups(track.groups for track in self.ranks.values() if track.ring is not None)
+        return merge_groups(track.groups for track in self.announced() if track.ring is not None)

@@ -19,13 +19,13 @@ RECORDS_MAX = min(BATCH_RECORDS_MAX, (MESSAGE_MAX_BYTES - _ENVELOPE_BYTES) // (R
 
 
 class Batcher:
-    """Gathers records until they are taken; one per exporter, its sequences begin at 0 with it."""
+    """Gathers records, and counts of lost ones, until they are taken; one per exporter."""
 
     def __init__(self, node: str) -> None:
         self.pending = 0
         self._node = node
         self._gathered: dict[str, list[tuple[int, Records]]] = {}
-        self._sequences: dict[str, int] = {}
+        self._lost: dict[str, dict[str, int]] = {}
 
     @property
     def is_full(self) -> bool:
@@ -37,31 +37,41 @@ class Batcher:
         self._gathered.setdefault(run, []).append((rank, records))
         self.pending += len(records)
 
-    def take(self, unix_ns: int, lost_records: int) -> list[StepBatch]:
-        """Return what was gathered, in messages, in the order it was read."""
+    def add_lost(self, run: str, reason: str, count: int) -> None:
+        """Count records of a run that could not be read, by reason (`LOSS_REASONS`)."""
+        lost = self._lost.setdefault(run, {})
+        lost[reason] = lost.get(reason, 0) + count
+
+    def take(self, unix_ns: int) -> list[StepBatch]:
+        """Return what was gathered, in messages, in the order it was read; the first of a run has what it lost."""
         gathered, self._gathered, self.pending = self._gathered, {}, 0
+        lost, self._lost = self._lost, {}
         batches: list[StepBatch] = []
-        for run, parts in gathered.items():
-            ranks = np.concatenate([np.full(len(records), rank) for rank, records in parts])
-            records = np.concatenate([records for _, records in parts])
-            for start in range(0, len(records), RECORDS_MAX):
+        for run in gathered | lost:
+            ranks, records = _joined(gathered.get(run, []))
+            for start in range(0, max(1, len(records)), RECORDS_MAX):
                 chunk = slice(start, start + RECORDS_MAX)
-                sequence = self._sequences.get(run, 0)
-                self._sequences[run] = sequence + 1
                 layout, data = to_rows(ranks[chunk], records[chunk])
                 batches.append(
                     StepBatch(
                         run=run,
                         node=self._node,
-                        sequence=sequence,
                         sent_unix_ns=unix_ns,
                         count=len(records[chunk]),
                         layout=layout,
                         records=data,
-                        lost_records=lost_records,
+                        lost=lost.pop(run, {}),
                     )
                 )
         return batches
+
+
+def _joined(parts: list[tuple[int, Records]]) -> "tuple[NDArray[np.int64], Records]":
+    """Return the rank of each record, and the records."""
+    if not parts:
+        return np.empty(0, np.int64), np.empty((0, len(RECORD_FIELDS)), np.int64)
+    ranks = np.concatenate([np.full(len(records), rank) for rank, records in parts])
+    return ranks, np.concatenate([records for _, records in parts])
 
 
 def to_rows(ranks: "NDArray[np.int64]", records: Records) -> tuple[str, bytes]:

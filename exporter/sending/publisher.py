@@ -1,114 +1,158 @@
-"""The exporter's side of the bus: sends what is spooled, in order, and takes profile requests.
+"""The exporter's side of the broker: sends what is spooled, in order, and takes acknowledgements and requests.
 
-Two kinds of messages: events (batches, answers, summaries) lie in the spool until the broker has acknowledged them;
-retained state (announcements, heartbeat) is kept here in its latest version only and sent again at each connection.
-The session at the broker is a clean one: a profile request that waited for us would ask for steps long past.
+Two kinds of messages: events (batches, answers, summaries) lie in the spool until every coordinator has committed them
+(docs/delivery.md); retained state (announcements, heartbeat) is kept here in its latest version only and sent again at
+each connection. The session at the broker is a clean one: a profile request that waited for us would ask for steps long
+past, and the spool is the one store of everything else.
 """
 
 import asyncio
+import contextlib
 import logging
 import random
-from collections.abc import Callable
-from typing import Any
-
-import aiomqtt
-import paho.mqtt.client as paho
-from paho.mqtt.properties import Properties
-from paho.mqtt.reasoncodes import ReasonCode
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 from exporter.config import ExporterConfig
-from exporter.counts import Counts
-from exporter.sending.spool import Spool, Spooled
+from exporter.counts import Counts, DeliveryStatus
+from exporter.sending.coordinators import Coordinators
+from exporter.sending.spool import Dropped, Spool, Spooled
+from exporter.state_file import load_state, save_state
 from lockstep.contracts import topics
-from lockstep.contracts.codec import decode_as, encode
+from lockstep.contracts.codec import decode, encode
+from lockstep.contracts.delivery import FrameHeader, pack_frame
 from lockstep.contracts.errors import MalformedError
-from lockstep.contracts.messages import NodeAlive, ProfileRequest
-from lockstep.serving.broker import backoff_seconds, client_options, heed_cancellation
+from lockstep.contracts.messages import Acknowledgement, NodeAlive, ProfileRequest, RunHeartbeat
+from lockstep.serving.messaging import Broker, BrokerError, PublishRefusedError, Session, Will, backoff_seconds
 
 _log = logging.getLogger(__name__)
 
+_SECOND_NS = 10**9
 _BACKOFF_FIRST_S = 1.0
 _BACKOFF_MAX_S = 30.0
-_KEEPALIVE_S = 15  # the broker sends the last will 1.5 times this after the network went
-_ACKNOWLEDGE_S = 10.0
-_REQUEST_MAX_BYTES = 64 << 10  # the broker keeps back what is larger (MQTT 5), so that it is never allocated here
-_REQUESTS_WAITING_MAX = 64
-_CUTS_MAX = 5  # connections closed by the broker on one and the same message, which is then dropped: it blocks the rest
-_FAILURE = 0x80  # reasons from here on are failures, in MQTT 5 and 3.1.1
-_NEVER_TAKEN = (144, 149, 153)  # topic name invalid, packet too large, payload format invalid: waiting would not help
+_TICK_S = 1.0  # between two looks at the clock while nothing else happens
+_INCOMING_MAX_BYTES = 64 << 10  # of a request or an acknowledgement
+_CUTS_MAX = 5  # connections lost in a row on one and the same message, which is then dropped: it blocks the rest
+_SAVE_NS = 60 * _SECOND_NS  # by as much is a coordinator forgotten sooner after a restart
 
 
-class _Client(aiomqtt.Client):
-    """aiomqtt takes every acknowledgement of a publish as success; MQTT 5 can also refuse in it, by an access rule say.
-
-    One publish is under way at a time, so the last reason is that of the last publish.
-    """
-
-    reason: ReasonCode | None = None
-
-    def _on_publish(
-        self, client: paho.Client, userdata: Any, mid: int, reason_code: ReasonCode, properties: Properties
-    ) -> None:
-        self.reason = reason_code
-        super()._on_publish(client, userdata, mid, reason_code, properties)
-
-    async def deliver(self, topic: str, payload: bytes, *, retain: bool = False) -> ReasonCode | None:
-        """Publish with QoS 1; return the broker's reason if it refused."""
-        self.reason = None
-        await self.publish(topic, payload, qos=1, retain=retain)
-        return self.reason if self.reason is not None and self.reason.is_failure else None
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    topic: str
+    data: bytes
+    item: Spooled | Dropped
 
 
 class Publisher:
-    """Owns the connection. `run` and `receive` are two tasks of the runtime; everything here is in its event loop."""
+    """Owns spool and connection. `run` is one task of the runtime; everything here is in its event loop.
+
+    Between `open` and `close` messages can be put, with or without a connection.
+    """
 
     def __init__(
         self,
         config: ExporterConfig,
+        broker: Broker,
         *,
-        spool: Spool,
         counts: Counts,
         on_request: Callable[[ProfileRequest], None],
-        unix_ns: Callable[[], int],
+        heartbeats: Callable[[], list[RunHeartbeat]],
         jitter: random.Random,
+        unix_ns: Callable[[], int] = time.time_ns,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.connected = False
-        self._config = config
-        self._node = config.node_name
         self.address, self.scheme = "", "http"  # where HTTP is bound, which `Exporter` knows later
-        self._spool = spool
+        directory = Path(config.spool_directory)
+        self.spool = Spool(directory, config.spool_max_bytes)
+        self._broker = broker
+        self._node = config.node_name
+        self._drain_seconds = config.drain_seconds
         self._counts = counts
         self._on_request = on_request
-        self._unix_ns = unix_ns
+        self._heartbeats = heartbeats
         self._jitter = jitter
+        self._unix_ns = unix_ns
+        self._clock_ns = clock_ns
+        self._forget_ns = round(config.coordinator_forget_seconds * _SECOND_NS)
+        self._coordinators_path = directory / "coordinators.json"
+        self._coordinators = Coordinators(stream_id=0, freed=0, last=0, forget_ns=self._forget_ns)
+        self._saved: frozenset[str] = frozenset()
+        self._save_due_ns = 0
         self._retained: dict[str, bytes] = {}
-        self._changed: set[str] = set()
+        self._changed: dict[str, None] = {}
         self._last: set[str] = set()
+        self._published = self._resent = 0
         self._wake = asyncio.Event()
         self._stop = asyncio.Event()
-        self._sessions: asyncio.Queue[_Client] = asyncio.Queue()
-        self._session_lost = False
-        self._cuts = 0
-        self._delivery: asyncio.Timeout | None = None
+        self._cuts = (0, 0)  # message that was under way when the last connections were lost, and how many
+
+    def open(self) -> None:
+        """Open the spool, and remember which coordinators it is kept for.
+
+        Raises
+        ------
+        ConfigError
+            The spool cannot be used.
+        """
+        self.spool.open()
+        now_ns, unix_ns = self._clock_ns(), self._unix_ns()
+        saved = load_state(self._coordinators_path, dict[str, int]) or {}
+        self._coordinators = Coordinators(
+            stream_id=self.spool.stream_id,
+            freed=self.spool.freed,
+            last=self.spool.last,
+            forget_ns=self._forget_ns,
+            seen_ns={name: now_ns - max(0, unix_ns - seen_unix_ns) for name, seen_unix_ns in saved.items()},
+        )
+        self._saved = frozenset(saved)
+
+    def close(self) -> None:
+        """Close the spool; what waits stays in it."""
+        self.spool.close()
+
+    def put(self, topic: str, payload: bytes, records: int = 0) -> None:
+        """Append a message with so many step records to the stream."""
+        self._apply_positions(self._clock_ns())
+        self.spool.append(topic, payload, records)
+        self._counts.lost["spool"] = self.spool.lost_records
+        self._wake.set()
 
     def state(self, topic: str, payload: bytes, *, last: bool = False) -> None:
         """Replace the retained message of `topic`; after the `last` one it is not sent again."""
         self._retained[topic] = payload
-        self._changed.add(topic)
+        self._changed[topic] = None
         if last:
             self._last.add(topic)
         else:
             self._last.discard(topic)
         self._wake.set()
 
-    def wake(self) -> None:
-        """Say that the spool holds something new."""
-        self._wake.set()
+    def heartbeat(self) -> None:
+        """Publish that the node is there; every coordinator answers with its position."""
+        self.state(topics.alive_topic(self._node), self._alive(alive=True))
 
     def finish(self) -> None:
         """Make `run` send what it can within `drain_seconds`, sign off and return; requests are taken no more."""
         self._stop.set()
         self._wake.set()
+
+    def status(self) -> DeliveryStatus:
+        """Return how delivery stands now."""
+        acknowledged_ns = self._coordinators.acknowledged_ns
+        ahead_ns = self._unix_ns() - self._clock_ns()
+        return DeliveryStatus(
+            connected=self.connected,
+            spool_bytes=self.spool.waiting_bytes,
+            spool_messages=self.spool.waiting_messages,
+            spool_limit_bytes=self.spool.limit_bytes,
+            published=self._published,
+            resent=self._resent,
+            coordinators=len(self._coordinators.seen_ns),
+            acknowledged_unix_ns=None if acknowledged_ns is None else acknowledged_ns + ahead_ns,
+        )
 
     async def run(self) -> None:
         """Keep a session with the broker until `finish`."""
@@ -117,148 +161,193 @@ class Publisher:
         while not self._stop.is_set():
             begin_s = clock()
             try:
-                await self._session()
-            except (aiomqtt.MqttError, OSError) as error:
+                await self._run_session()
+            except (BrokerError, OSError) as error:
                 lasted = self.connected and clock() - begin_s > _BACKOFF_MAX_S
                 failures = 1 if lasted else failures + 1
                 self._note_failure(error, failures)
             finally:
                 self.connected = False
-            heed_cancellation()
             await self._wait(self._stop, self._backoff_s(failures))
 
-    async def receive(self) -> None:
-        """Take requests from one session after the other; ends by cancellation."""
-        while True:
-            client = await self._sessions.get()
-            try:
-                async for message in client.messages:
-                    self._take(str(message.topic), bytes(message.payload))
-            except aiomqtt.MqttError:
-                self._session_lost = True
-                self._wake.set()
-                if self._delivery is not None:  # aiomqtt would wait for an acknowledgement that cannot come any more
-                    self._delivery.reschedule(asyncio.get_running_loop().time())
-
-    async def _session(self) -> None:
-        async with self._client() as client:
-            granted = await client.subscribe([(f, 1) for f in topics.exporter_filters(self._node)])
-            if any((code.value if isinstance(code, ReasonCode) else code) >= _FAILURE for code in granted):
-                raise aiomqtt.MqttError("the broker refused the subscription to profile requests")
-            heed_cancellation()
-            _log.info("connected to the broker %s:%d", self._config.broker_host, self._config.broker_port)
-            self.connected, self._session_lost = True, False
-            self._sessions.put_nowait(client)
-            self._retained[topics.alive_topic(self._node)] = self.alive(True)
-            self._changed = set(self._retained)
+    async def _run_session(self) -> None:
+        connection = self._broker.connect(
+            client_id=f"lockstep-exporter-{self._node}",
+            on_message=self._on_message,
+            packet_max_bytes=_INCOMING_MAX_BYTES,
+            will=Will(topic=topics.alive_topic(self._node), payload=self._alive(alive=False)),
+        )
+        self._coordinators.begin_session()
+        async with connection as session, self._until_closed(session) as closed:
+            await session.subscribe(topics.exporter_filters(self._node))
+            _log.info("connected to the broker %s", self._broker.address)
+            self.connected = True
+            self._retained.pop(topics.alive_topic(self._node), None)  # it goes last: positions are the answer to it
+            self._changed = dict.fromkeys(self._retained)
+            self.heartbeat()
             while not self._stop.is_set():
                 self._wake.clear()
-                await self._send_all(client)
-                if self._session_lost:
-                    raise aiomqtt.MqttError("the broker closed the connection")
-                await self._wait(self._wake, _ACKNOWLEDGE_S)
-            await self._sign_off(client)
+                while await self._send_next(session) and not self._stop.is_set():
+                    pass
+                if closed.done():
+                    await closed
+                await self._wait(self._wake, _TICK_S)
+            await self._sign_off(session)
 
-    async def _send_all(self, client: _Client) -> None:
-        """Send changed state, then the spool, oldest first; state that changes meanwhile goes before the next one."""
-        while not self._session_lost:
-            if self._changed:
-                await self._send_state(client, self._changed.pop())
-                continue
-            message = self._spool.peek()
-            if message is None:
-                return
-            await self._send_spooled(client, message)
-
-    async def _send_spooled(self, client: _Client, message: Spooled) -> None:
+    @contextlib.asynccontextmanager
+    async def _until_closed(self, session: Session) -> AsyncIterator["asyncio.Task[None]"]:
+        """Watch for the end of a session that nothing is sent in."""
+        closed = asyncio.create_task(session.wait_closed(), name="broker session")
+        closed.add_done_callback(lambda _: self._wake.set())
         try:
-            refusal = await self._deliver(client, message.topic, message.payload)
-        except aiomqtt.MqttError:
-            self._cuts += self._session_lost
-            if self._cuts >= _CUTS_MAX:
-                self._drop(message, f"it closed {self._cuts} connections on it")
-            raise
-        if refusal is None:
-            self._cuts = 0
-            self._spool.acknowledge()
-            self._counts.published += 1
-        elif refusal.value in _NEVER_TAKEN:
-            self._drop(message, str(refusal))
-        else:
-            raise aiomqtt.MqttError(f"the broker refused a message on {message.topic}: {refusal}")
-
-    def _drop(self, message: Spooled, reason: str) -> None:
-        self._cuts = 0
-        self._spool.acknowledge()
-        self._counts.lost["spool"] += message.records
-        _log.warning("message on %s dropped, the broker does not take it: %s", message.topic, reason)
-
-    async def _deliver(self, client: _Client, topic: str, payload: bytes, *, retain: bool = False) -> ReasonCode | None:
-        """Deliver, and stop waiting when the connection is lost."""
-        try:
-            async with asyncio.timeout(None) as self._delivery:
-                answer = await client.deliver(topic, payload, retain=retain)
-        except TimeoutError:
-            raise aiomqtt.MqttError("the broker closed the connection") from None
+            yield closed
         finally:
-            self._delivery = None
-        heed_cancellation()
-        return answer
+            closed.cancel()
+            await asyncio.wait([closed])
+            if not closed.cancelled():
+                closed.exception()  # retrieved: whoever was sending has raised the same
 
-    async def _send_state(self, client: _Client, topic: str) -> None:
+    async def _send_next(self, session: Session) -> bool:
+        """Send state that changed, else the next item of the stream; return whether there was something to send."""
+        if self._changed:
+            await self._send_state(session, next(iter(self._changed)))
+            return True
+        frame = self._next_frame(self._clock_ns())
+        if frame is None:
+            return False
+        await self._send_frame(session, frame)
+        return True
+
+    def _next_frame(self, now_ns: int) -> _Frame | None:
+        """Return what to send next, and count it as sent; None if there is nothing or the window is full."""
+        self._apply_positions(now_ns)
+        sequence = self._coordinators.next_sequence
+        item = None if sequence is None else self.spool.read(sequence)
+        self._counts.lost["spool"] = self.spool.lost_records  # reading finds damage
+        size_bytes = len(item.payload) if isinstance(item, Spooled) else 0
+        if item is None or not self._coordinators.may_send(size_bytes, now_ns):
+            return None
+        if isinstance(item, Dropped):
+            item = self.spool.dropped(item.first, self._coordinators.lost_frame_end(item.first, item.last))
+            topic, payload, first, last = topics.node_topic(self._node, topics.LOST), b"", item.first, item.last
+        else:
+            topic, payload, first, last = item.topic, item.payload, item.sequence, item.sequence
+        # Now, not when the broker has it: a coordinator may acknowledge it before the broker does.
+        self._resent += self._coordinators.note_sent(last, size_bytes, now_ns)
+        header = FrameHeader(self.spool.stream_id, first, last, item.records)
+        return _Frame(topic, pack_frame(header, payload), item)
+
+    async def _send_frame(self, session: Session, frame: _Frame) -> None:
         try:
-            refusal = await self._deliver(client, topic, self._retained[topic], retain=True)
-        except aiomqtt.MqttError:
-            self._changed.add(topic)
+            await session.publish(frame.topic, frame.data)
+        except PublishRefusedError as error:
+            if not error.is_permanent or isinstance(frame.item, Dropped):
+                raise
+            self._refuse(frame.item, str(error))
+        except BrokerError:
+            self._note_cut(frame.item)
             raise
-        if refusal is not None:
-            raise aiomqtt.MqttError(f"the broker refused a message on {topic}: {refusal}")
-        self._counts.published += 1
+        else:
+            self._published += 1
+            self._cuts = (0, 0)
+
+    def _note_cut(self, item: Spooled | Dropped) -> None:
+        """Count a connection that was lost while this item was under way."""
+        if isinstance(item, Spooled):
+            cuts = self._cuts[1] + 1 if self._cuts[0] == item.sequence else 1
+            self._cuts = (item.sequence, cuts)
+            if cuts >= _CUTS_MAX:
+                self._refuse(item, f"{cuts} connections in a row were lost on it")
+
+    def _refuse(self, item: Spooled, reason: str) -> None:
+        """Send a lost frame in place of a message that no broker takes."""
+        self._cuts = (0, 0)
+        self.spool.refuse(item.sequence)
+        self._coordinators.rewind(item.sequence)
+        self._counts.lost["refused"] += item.records
+        _log.warning("message %d on %s dropped, the broker does not take it: %s", item.sequence, item.topic, reason)
+
+    async def _send_state(self, session: Session, topic: str) -> None:
+        del self._changed[topic]
+        try:
+            await session.publish(topic, self._retained[topic], retain=True)
+        except BrokerError as error:
+            if isinstance(error, PublishRefusedError) and error.is_permanent:
+                _log.warning("%s; it would hold back everything else, and is left out", error)
+                return
+            self._changed[topic] = None
+            raise
+        self._published += 1
         if topic in self._last and topic not in self._changed:
             self._last.discard(topic)
             self._retained.pop(topic)
 
-    async def _sign_off(self, client: _Client) -> None:
+    async def _sign_off(self, session: Session) -> None:
         try:
-            async with asyncio.timeout(self._config.drain_seconds):
-                await self._send_all(client)
+            async with asyncio.timeout(self._drain_seconds):
+                while await self._send_next(session):
+                    pass
         except TimeoutError:
-            _log.warning("%d bytes stay in the spool", self._spool.waiting_bytes)
-        await self._deliver(client, topics.alive_topic(self._node), self.alive(False), retain=True)
+            _log.warning("%d bytes stay in the spool", self.spool.waiting_bytes)
+        await session.publish(topics.alive_topic(self._node), self._alive(alive=False), retain=True)
+        await session.close()
 
-    def _client(self) -> _Client:
-        is_v5 = self._config.broker_protocol == "5"
-        return _Client(
-            **client_options(self._config, packet_max_bytes=_REQUEST_MAX_BYTES),
-            identifier=f"lockstep-exporter-{self._node}",
-            clean_start=True if is_v5 else paho.MQTT_CLEAN_START_FIRST_ONLY,
-            clean_session=None if is_v5 else True,
-            will=aiomqtt.Will(topics.alive_topic(self._node), self.alive(False), qos=1, retain=True),
-            keepalive=_KEEPALIVE_S,
-            timeout=_ACKNOWLEDGE_S,
-            max_queued_incoming_messages=_REQUESTS_WAITING_MAX,
-        )
-
-    def alive(self, alive: bool) -> bytes:  # noqa: FBT001  (the message's own field)
+    def _alive(self, *, alive: bool) -> bytes:
         """Return the heartbeat, or with `alive` false the last will."""
         return encode(
-            NodeAlive(node=self._node, alive=alive, unix_ns=self._unix_ns(), address=self.address, scheme=self.scheme)
+            NodeAlive(
+                node=self._node,
+                alive=alive,
+                unix_ns=self._unix_ns(),
+                stream_id=self.spool.stream_id,
+                address=self.address,
+                scheme=self.scheme,
+                runs=self._heartbeats() if alive else [],
+            )
         )
 
-    def _take(self, topic: str, payload: bytes) -> None:
+    def _apply_positions(self, now_ns: int) -> None:
+        """Remember who is known, and free what every known coordinator has committed."""
+        self._coordinators.tick(now_ns)
+        seen_ns = self._coordinators.seen_ns
+        if seen_ns.keys() != self._saved or (seen_ns and now_ns >= self._save_due_ns):
+            self._save_due_ns = now_ns + _SAVE_NS
+            ahead_ns = self._unix_ns() - now_ns
+            save_state(self._coordinators_path, {name: ahead_ns + seen for name, seen in seen_ns.items()})
+            self._saved = frozenset(seen_ns)
+        self.spool.received = self._coordinators.received() or 0
+        self.spool.free(self._coordinators.committed() or 0)
+
+    def _on_message(self, topic: str, payload: bytes) -> None:
+        """Pass a request on, note an acknowledgement; count what is neither, or cannot be."""
         try:
-            request = decode_as(ProfileRequest, topic, payload)
+            message = decode(topic, payload)
         except MalformedError as error:
             self._counts.reject("message", error)
             return
-        if not self._stop.is_set():
-            self._on_request(request)
+        match message:
+            case ProfileRequest():
+                if not self._stop.is_set():
+                    self._on_request(message)
+            case Acknowledgement():
+                self._on_acknowledgement(message)
+            case _:
+                self._counts.reject("message", f"{type(message).__name__} on {topic}")
 
-    def _note_failure(self, error: aiomqtt.MqttError | OSError, failures: int) -> None:
+    def _on_acknowledgement(self, acknowledgement: Acknowledgement) -> None:
+        now_ns = self._clock_ns()
+        try:
+            self._coordinators.acknowledge(acknowledgement, now_ns)
+        except MalformedError as error:
+            self._counts.reject("acknowledgement", error)
+            return
+        self._apply_positions(now_ns)
+        self._wake.set()
+
+    def _note_failure(self, error: BrokerError | OSError, failures: int) -> None:
         """Log the first failure in a row."""
         if failures == 1:
-            where = f"{self._config.broker_host}:{self._config.broker_port}"
-            _log.warning("broker %s: %s; messages wait in the spool", where, error)
+            _log.warning("broker %s: %s; messages wait in the spool", self._broker.address, error)
 
     def _backoff_s(self, failures: int) -> float:
         return backoff_seconds(

@@ -1,70 +1,117 @@
-"""Messages that wait for the broker, on disk, in order.
+"""The messages that a coordinator may still need, on disk, in order, each under its number in the node's stream.
 
 Every message goes through it, connected or not: one way instead of two, nothing to move over when a connection breaks,
 and a killed exporter loses what it had not written yet (one batch interval) and nothing else. It costs one small write
 per message into the page cache; there is no fsync, since the rings that feed it do not survive the machine either.
 
     lock            held while an exporter uses the directory
-    cursor          segment u64, offset u64, CRC-32 u32: the first message that the broker has not acknowledged
-    <number>.seg    frames: payload bytes u32, CRC-32 u32, records u32, topic bytes u32, topic, payload
+    cursor          the stream's id, and what is freed of it (`cursor.py`)
+    dropped         records of messages that had to make room (`dropped.py`)
+    <first>.seg     messages (`segments.py`)
 
-A segment is appended to by one process only and never after a restart, so a cut tail ends a segment and hides nothing.
-Beyond the limit the oldest segment goes; the records in it that were not acknowledged are counted.
+Two positions move through it: `read` at any number (the publisher's send position) and `free` behind what every
+coordinator has committed. A number without a message (dropped for the limit, never written because the disk was full,
+damaged) is read as `Dropped`: how far that goes, and how many step records it cost.
+
+Numbers go on for the life of the directory. The stream's id does not: another boot of the machine (bytes that were not
+synced may be gone, and their numbers are given again), a damaged cursor or a damaged end begin another stream.
 """
 
+import errno
 import fcntl
 import logging
 import os
 import re
-import struct
-import zlib
+import secrets
+from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
 
+from exporter.sending.cursor import BOOT_ID, Cursor, is_same_boot, read_boot_id, read_cursor, write_cursor
+from exporter.sending.dropped import DroppedMessages
+from exporter.sending.segments import (
+    HEAD_BYTES,
+    Segment,
+    pack_entry,
+    pack_head,
+    read_entry,
+    scan,
+    segment_path,
+)
+from lockstep.contracts.delivery import SEQUENCE_MAX
 from lockstep.contracts.errors import ConfigError
-from lockstep.contracts.limits import MESSAGE_MAX_BYTES
 
 _log = logging.getLogger(__name__)
 
-_FRAME = struct.Struct("<IIII")
-_SEED = struct.Struct("<II")
-_CURSOR = struct.Struct("<QQ")
-_CRC = struct.Struct("<I")
-_SEGMENT = re.compile(r"([0-9]{1,18})\.seg\Z")
-_TOPIC_MAX_BYTES = 1024
+_SEGMENT = re.compile(r"[0-9]{19}\.seg\Z")
 _SEGMENTS = 8  # at least this many segments fill the limit, so that dropping one costs little
-_SEGMENT_MAX_BYTES = 4 << 20  # what stays on disk while everything is acknowledged
+_SEGMENT_MAX_BYTES = 4 << 20  # what stays on disk while everything is committed
+_DROPPED_SHARE = 16  # of the limit, at most, is spent on remembering what was dropped
 
 
 @dataclass(frozen=True, slots=True)
 class Spooled:
-    """A message with the number of step records in it."""
+    """A message with its number, and the count of step records in it."""
 
+    sequence: int
     topic: str
     payload: bytes
     records: int
 
 
-class Spool:
-    """A queue on disk. Belongs to the event loop; nothing is touched before `open`."""
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Messages `first` to `last` that the spool does not have; `records` counts those not committed when they went."""
 
-    def __init__(self, directory: Path, limit_bytes: int) -> None:
+    first: int
+    last: int
+    records: int
+
+
+class Spool:
+    """A queue on disk. Belongs to the event loop; nothing is touched before `open`.
+
+    `received` is set by the owner: the last number that every coordinator has in memory. Dropping what lies below it
+    is not counted in `lost_records`.
+    """
+
+    def __init__(self, directory: Path, limit_bytes: int, *, boot_id: Path = BOOT_ID) -> None:
+        self.stream_id = 0
+        self.freed = 0  # every message through this number is committed
+        self.last = 0  # number of the newest message
+        self.received = 0
+        self.lost_records = 0  # dropped, damaged or not written since `open`
         self.disk_bytes = 0
+        self.limit_bytes = limit_bytes
         self._directory = directory
-        self._limit_bytes = limit_bytes
+        self._boot_id_path = boot_id
+        self._boot_id = b""
         self._segment_bytes = min(limit_bytes // _SEGMENTS, _SEGMENT_MAX_BYTES)
-        self._sizes: dict[int, int] = {}  # segment number -> bytes, oldest first; the last one is appended to
-        self._offset = 0  # of the first unacknowledged frame in the oldest segment
-        self._frame_bytes = 0  # size of the frame last peeked, 0 before
+        self._segments: list[Segment] = []  # oldest first; the last one is appended to while `_writer` is open
+        self._freed_records = 0  # of all messages through `freed`
+        self._records = 0  # of all messages through `last`
+        self._unwritten_messages = 0  # that the disk did not take since the last one that it took
+        self._unwritten_records = 0
+        self._refused: set[int] = set()
+        self._damaged: set[int] = set()
+        self._dropped = DroppedMessages(directory / "dropped", limit_bytes // _DROPPED_SHARE)
         self._lock = self._cursor = self._writer = self._reader = -1
+        self._reading: Segment | None = None
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes that the broker has not acknowledged."""
-        return self.disk_bytes - self._offset
+        """Bytes that not every coordinator has committed."""
+        if not self._segments or self.freed >= self.last:
+            return 0
+        return self.disk_bytes - self._segments[0].offset_behind(max(self.freed, self._segments[0].first - 1))
+
+    @property
+    def waiting_messages(self) -> int:
+        """Messages on disk that not every coordinator has committed."""
+        return sum(segment.last - max(self.freed, segment.first - 1) for segment in self._segments)
 
     def open(self) -> None:
-        """Take the directory and find what an earlier exporter left.
+        """Lock the directory and find what an earlier exporter left.
 
         Raises
         ------
@@ -76,11 +123,11 @@ class Spool:
             status = self._directory.lstat()
             if not self._directory.is_dir() or self._directory.is_symlink() or status.st_uid != os.geteuid():
                 raise ConfigError(f"spool_directory: got {str(self._directory)!r}, expected a directory of our own")
-            self._lock = self._open("lock", os.O_RDWR | os.O_CREAT)
+            self._lock = self._open_file("lock", os.O_RDWR | os.O_CREAT)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._cursor = self._open("cursor", os.O_RDWR | os.O_CREAT)
-            self._find_segments()
-            self._start_segment()
+            self._cursor = self._open_file("cursor", os.O_RDWR | os.O_CREAT)
+            self._resume()
+            self._save_cursor()
         except BlockingIOError:
             self.close()
             raise ConfigError(
@@ -93,163 +140,261 @@ class Spool:
             ) from None
 
     def close(self) -> None:
-        """Give the directory back; what waits stays in it."""
+        """Unlock the directory; what waits stays in it."""
         for name in ("_reader", "_writer", "_cursor", "_lock"):
             if getattr(self, name) >= 0:
                 os.close(getattr(self, name))
                 setattr(self, name, -1)
+        self._reading = None
 
-    def append(self, topic: str, payload: bytes, records: int) -> int:
-        """Store a message behind all others, and return the number of records lost by that.
+    def append(self, topic: str, payload: bytes, records: int) -> None:
+        """Store a message under the next number.
 
-        Lost are records of the oldest messages that had to make room, or of this one if the disk does not take it.
+        The oldest messages make room where the limit asks for it. A message that the disk does not take is numbered
+        with the next one that it takes, and read as `Dropped`.
         """
-        name = topic.encode()
-        frame = b"".join((_head(name, payload, records), name, payload))
-        if len(frame) > self._limit_bytes:
-            _log.warning("message of %d bytes exceeds the spool's limit of %d", len(frame), self._limit_bytes)
-            return records
+        entry = pack_entry(topic, payload, records)
         try:
-            lost = self._make_room(len(frame))
-            self._write(frame)
+            self._write(entry, records)
         except OSError as error:
-            _log.warning("spool %s does not take a message: %s", self._directory, error)
-            return records
-        return lost
+            _log.warning("spool %s does not take a message of %d bytes: %s", self._directory, len(entry), error)
+            self._close_writer()
+            self.lost_records += records
+            self._unwritten_messages += 1
+            self._unwritten_records += records
+        while self.disk_bytes > self.limit_bytes and len(self._segments) > 1:
+            self._drop_oldest()
 
-    def peek(self) -> Spooled | None:
-        """Return the oldest message, None if nothing waits; the same one until `acknowledge`."""
-        while self._sizes:
-            oldest = next(iter(self._sizes))
-            if self._offset < self._sizes[oldest]:
-                found = self._read(oldest, self._offset)
-                if found is not None:
-                    self._frame_bytes, message = found
-                    return message
-                left = self._sizes[oldest] - self._offset
-                _log.warning("spool segment %d is damaged at %d: %d bytes left out", oldest, self._offset, left)
-            if len(self._sizes) == 1:
-                if self._offset < self._sizes[oldest]:  # damaged while we write it: go on in a new one
-                    self._start_segment()
-                    continue
-                return None
-            self._remove_oldest()
-        return None
+    def read(self, sequence: int) -> Spooled | Dropped | None:
+        """Return message `sequence` (from 1 on), or what is missing from there on; None beyond the last one."""
+        if sequence > self.last:
+            return None
+        place = self._place(sequence)
+        if place >= 0 and sequence <= self._segments[place].last:
+            return self._read_message(self._segments[place], sequence)
+        last = self._segments[place + 1].first - 1 if place + 1 < len(self._segments) else self.last
+        return self.dropped(sequence, last)
 
-    def acknowledge(self) -> None:
-        """Forget the message last peeked; nothing, if it had to make room meanwhile."""
-        if not self._frame_bytes:
+    def dropped(self, first: int, last: int) -> Dropped:
+        """Return what it cost that messages `first` to `last` are missing."""
+        return Dropped(first, last, self._records_through(last) - self._records_through(first - 1))
+
+    def refuse(self, sequence: int) -> None:
+        """Read this message as `Dropped` from now on; after a restart it is tried again."""
+        self._refused.add(sequence)
+
+    def free(self, sequence: int) -> None:
+        """Remove the messages through `sequence`, which every coordinator has committed."""
+        sequence = min(sequence, self.last)
+        if sequence <= self.freed:
             return
-        self._offset += self._frame_bytes
-        self._frame_bytes = 0
-        self._save_cursor()
-
-    def _open(self, name: str, flags: int) -> int:
-        return os.open(self._directory / name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-
-    def _path(self, number: int) -> Path:
-        return self._directory / f"{number:012d}.seg"
-
-    def _find_segments(self) -> None:
-        numbers = sorted(int(m[1]) for e in os.scandir(self._directory) if (m := _SEGMENT.match(e.name)))
-        self._sizes = {number: self._path(number).lstat().st_size for number in numbers}
-        self.disk_bytes = sum(self._sizes.values())
-        segment, offset = self._load_cursor()
-        while self._sizes and next(iter(self._sizes)) < segment:
+        self._freed_records = self._records_through(sequence)
+        self.freed = sequence
+        while self._segments and self._segments[0].last <= sequence:
+            if len(self._segments) == 1 and self._writer >= 0:
+                break
             self._remove_oldest()
-        if segment in self._sizes and offset <= self._sizes[segment]:
-            self._offset = offset
-
-    def _load_cursor(self) -> tuple[int, int]:
-        """Return the saved place; (0, 0), which sends everything again, if it is damaged."""
-        data = os.pread(self._cursor, _CURSOR.size + _CRC.size, 0)
-        if (
-            len(data) < _CURSOR.size + _CRC.size
-            or zlib.crc32(data[: _CURSOR.size]) != _CRC.unpack(data[-_CRC.size :])[0]
-        ):
-            return 0, 0
-        segment, offset = _CURSOR.unpack_from(data)
-        return int(segment), int(offset)
-
-    def _save_cursor(self) -> None:
-        place = _CURSOR.pack(next(iter(self._sizes)), self._offset)
+        self._dropped.forget_through(sequence)
+        for numbers in (self._refused, self._damaged):
+            numbers.difference_update([number for number in numbers if number <= sequence])
         try:
-            os.pwrite(self._cursor, place + _CRC.pack(zlib.crc32(place)), 0)
+            self._save_cursor()
         except OSError as error:
             _log.warning("spool cursor not saved, a restart would send messages again: %s", error)
 
-    def _start_segment(self) -> None:
-        number = max(self._sizes, default=self._load_cursor()[0]) + 1
-        writer = self._open(self._path(number).name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
-        if self._writer >= 0:
-            os.close(self._writer)
-        self._writer = writer
-        self._sizes[number] = 0
+    def _open_file(self, name: str, flags: int) -> int:
+        return os.open(self._directory / name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+    def _resume(self) -> None:
+        """Find segments and positions, and decide whether the stream goes on."""
+        damaged_after, ends_well = self._find_segments()
+        self._dropped.load(self._segments[0].first if self._segments else 0)
+        cursor = read_cursor(self._cursor)
+        if cursor is not None:
+            self.freed, self._freed_records = cursor.freed, cursor.records
+        elif self._segments:
+            self.freed, self._freed_records = self._segments[0].first - 1, self._segments[0].records_before
+        self.last, self._records = self.freed, self._freed_records
+        if self._segments and self._segments[-1].last > self.freed:
+            self.last, self._records = self._segments[-1].last, self._segments[-1].totals[-1]
+        while self._segments and self._segments[0].last <= self.freed:
+            self._remove_oldest()
+        for sequence in damaged_after:
+            missing = self.read(max(sequence, self.freed) + 1)
+            self.lost_records += missing.records if isinstance(missing, Dropped) else 0
+        self._boot_id = read_boot_id(self._boot_id_path)
+        if cursor is not None and ends_well and is_same_boot(cursor.boot_id, self._boot_id):
+            self.stream_id = cursor.stream_id
+            return
+        self.stream_id = secrets.randbelow(SEQUENCE_MAX) + 1
+        if self.waiting_messages:
+            _log.warning("spool %s: %d messages go into another stream", self._directory, self.waiting_messages)
+
+    def _find_segments(self) -> tuple[list[int], bool]:
+        """Index every segment.
+
+        Return after which messages something is damaged, and whether the last one ends as a process leaves it.
+        """
+        damaged_after, ends_well = [], True
+        for path in sorted(path for path in self._directory.iterdir() if _SEGMENT.match(path.name)):
+            last = self._segments[-1].last if self._segments else 0
+            segment, is_damaged = self._scan(path)
+            if is_damaged:
+                damaged_after.append(segment.last if segment is not None else last)
+                _log.warning("spool segment %s is damaged: what follows in it is lost", path.name)
+            if segment is None or not segment.ends:
+                ends_well = ends_well and not is_damaged
+                path.unlink()
+                continue
+            ends_well = not is_damaged
+            if segment.file_bytes > segment.ends[-1]:
+                os.truncate(path, segment.ends[-1])
+                segment.file_bytes = segment.ends[-1]
+            self._segments.append(segment)
+            self.disk_bytes += segment.file_bytes
+        return damaged_after, ends_well
+
+    def _scan(self, path: Path) -> tuple[Segment | None, bool]:
+        try:
+            segment, is_damaged = scan(path)
+        except OSError as error:
+            _log.warning("spool segment %s cannot be read: %s", path.name, error)
+            return None, True
+        if segment is not None and self._segments and not _follows(segment, self._segments[-1]):
+            return None, True
+        return segment, is_damaged
+
+    def _save_cursor(self) -> None:
+        write_cursor(self._cursor, Cursor(self.stream_id, self._boot_id, self.freed, self._freed_records))
+
+    def _place(self, sequence: int) -> int:
+        """Return the index of the last segment that begins at or before `sequence`, -1 if none does."""
+        return bisect_right(self._segments, sequence, key=lambda segment: segment.first) - 1
+
+    def _records_through(self, sequence: int) -> int:
+        """Return the records of all messages through `sequence`; inside what is missing, those before it."""
+        if sequence <= self.freed:
+            return self._freed_records
+        place = self._place(sequence + 1)
+        if place < 0:
+            return max(self._freed_records, self._dropped.records_through(sequence))
+        segment = self._segments[place]
+        return segment.records_through(min(sequence, segment.last))
+
+    def _read_message(self, segment: Segment, sequence: int) -> Spooled | Dropped:
+        records = segment.records_through(sequence) - segment.records_through(sequence - 1)
+        if sequence not in self._refused:
+            entry = self._read_entry(segment, sequence)
+            if entry is not None:
+                return Spooled(sequence, *entry, records)
+            if sequence not in self._damaged:
+                _log.warning("spool segment %s: message %d is damaged", segment.path.name, sequence)
+                self._damaged.add(sequence)
+                self.lost_records += records
+        return Dropped(sequence, sequence, records if sequence > self.freed else 0)
+
+    def _read_entry(self, segment: Segment, sequence: int) -> tuple[str, bytes] | None:
+        if self._reading is not segment:
+            self._close_reader()
+            try:
+                self._reader = self._open_file(segment.path.name, os.O_RDONLY)
+            except OSError:  # removed by someone else: damaged as a whole
+                return None
+            self._reading = segment
+        return read_entry(self._reader, segment, sequence)
+
+    def _drop_oldest(self) -> None:
+        """Remove the oldest segment, and remember the records in it that were not committed."""
+        segment = self._segments[0]
+        if segment.last > self.freed:
+            first = max(segment.first - 1, self.freed)
+            self._dropped.add(first, segment.records_through(first))
+            for sequence in range(first + 1, segment.last + 1):
+                self._dropped.add(sequence, segment.records_through(sequence))
+            self._dropped.save()
+            counted = min(max(first, self.received), segment.last)
+            self.lost_records += segment.totals[-1] - segment.records_through(counted)
+        self._remove_oldest()
 
     def _remove_oldest(self) -> None:
-        number = next(iter(self._sizes))
+        segment = self._segments[0]
+        if self._reading is segment:
+            self._close_reader()
+        try:
+            segment.path.unlink(missing_ok=True)
+        except OSError as error:
+            _log.warning("spool segment %s cannot be removed: %s", segment.path.name, error)
+        self.disk_bytes -= segment.file_bytes
+        del self._segments[0]
+
+    def _write(self, entry: bytes, records: int) -> None:
+        """Append to the segment, or begin one.
+
+        Raises
+        ------
+        OSError
+            The disk did not take all of it, and nothing of it stays; or it is larger than the limit.
+        """
+        if HEAD_BYTES + len(entry) > self.limit_bytes:
+            raise OSError(f"spool_max_bytes is {self.limit_bytes}")
+        if self._writer >= 0 and self._segments[-1].file_bytes + len(entry) > self._segment_bytes:
+            self._close_writer()
+        if self._writer < 0:
+            self._begin_segment(entry, records)
+            return
+        segment = self._segments[-1]
+        _write_whole(self._writer, entry, segment.file_bytes)
+        segment.index(len(entry), records)
+        segment.file_bytes += len(entry)
+        self.disk_bytes += len(entry)
+        self.last += 1
+        self._records += records
+
+    def _begin_segment(self, entry: bytes, records: int) -> None:
+        """Begin a segment behind the numbers of what was not written."""
+        first = self.last + 1 + self._unwritten_messages
+        records_before = self._records + self._unwritten_records
+        path = segment_path(self._directory, first)
+        writer = self._open_file(path.name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+        try:
+            _write_whole(writer, pack_head(first, records_before) + entry, 0)
+        except OSError:
+            os.close(writer)
+            path.unlink(missing_ok=True)
+            raise
+        segment = Segment(path, first, records_before, file_bytes=HEAD_BYTES + len(entry))
+        segment.index(len(entry), records)
+        self._segments.append(segment)
+        self._writer = writer
+        self.disk_bytes += segment.file_bytes
+        self.last, self._records = first, records_before + records
+        self._unwritten_messages = self._unwritten_records = 0
+
+    def _close_reader(self) -> None:
+        self._reading = None
         if self._reader >= 0:
             os.close(self._reader)
             self._reader = -1
-        try:
-            self._path(number).unlink(missing_ok=True)
-        except OSError as error:
-            _log.warning("spool segment %d cannot be removed: %s", number, error)
-        self.disk_bytes -= self._sizes.pop(number)
-        self._offset = self._frame_bytes = 0
 
-    def _make_room(self, frame_bytes: int) -> int:
-        """Start a segment where one is due, drop old ones where the limit asks for it; return the records dropped."""
-        current = next(reversed(self._sizes))
-        if self._sizes[current] and self._sizes[current] + frame_bytes > self._segment_bytes:
-            self._start_segment()
-        lost = 0
-        while self.disk_bytes + frame_bytes > self._limit_bytes and len(self._sizes) > 1:
-            lost += self._count_oldest()
-            self._remove_oldest()
-        return lost
-
-    def _count_oldest(self) -> int:
-        """Return the records in the oldest segment that were not acknowledged."""
-        number = next(iter(self._sizes))
-        offset, records = self._offset, 0
-        while found := self._read(number, offset):
-            offset += found[0]
-            records += found[1].records
-        return records
-
-    def _write(self, frame: bytes) -> None:
-        current = next(reversed(self._sizes))
-        written = os.write(self._writer, frame)
-        if written < len(frame):  # a full disk takes a part: cut it off, so that the next frame stands whole
-            os.ftruncate(self._writer, self._sizes[current])
-            raise OSError(f"{written} of {len(frame)} bytes written")
-        self._sizes[current] += len(frame)
-        self.disk_bytes += len(frame)
-
-    def _read(self, number: int, offset: int) -> tuple[int, Spooled] | None:
-        """Return (frame bytes, message) of the whole frame at `offset` of the oldest segment, or None."""
-        if self._reader < 0:
-            try:
-                self._reader = self._open(self._path(number).name, os.O_RDONLY)
-            except OSError:  # removed by somebody else: damaged as a whole
-                return None
-        head = os.pread(self._reader, _FRAME.size, offset)
-        if len(head) < _FRAME.size:
-            return None
-        payload_bytes, crc, records, topic_bytes = _FRAME.unpack(head)
-        if payload_bytes > MESSAGE_MAX_BYTES or topic_bytes > _TOPIC_MAX_BYTES:
-            return None
-        body = os.pread(self._reader, topic_bytes + payload_bytes, offset + _FRAME.size)
-        if (
-            len(body) < topic_bytes + payload_bytes
-            or zlib.crc32(body, zlib.crc32(_SEED.pack(records, topic_bytes))) != crc
-        ):
-            return None
-        topic = body[:topic_bytes].decode(errors="replace")
-        return _FRAME.size + len(body), Spooled(topic, body[topic_bytes:], records)
+    def _close_writer(self) -> None:
+        if self._writer >= 0:
+            os.close(self._writer)
+            self._writer = -1
 
 
-def _head(topic: bytes, payload: bytes, records: int) -> bytes:
-    crc = zlib.crc32(payload, zlib.crc32(topic, zlib.crc32(_SEED.pack(records, len(topic)))))
-    return _FRAME.pack(len(payload), crc, records, len(topic))
+def _follows(segment: Segment, last: Segment) -> bool:
+    """Whether a segment can come behind another one."""
+    return segment.first > last.last and segment.records_before >= last.totals[-1]
+
+
+def _write_whole(file: int, data: bytes, start: int) -> None:
+    """Write all of `data` at the file's end, which is at `start`, or nothing.
+
+    Raises
+    ------
+    OSError
+        The disk took nothing, or a part, which is cut off.
+    """
+    if os.write(file, data) < len(data):
+        os.ftruncate(file, start)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

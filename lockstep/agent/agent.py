@@ -171,16 +171,17 @@ class Agent:
         self.ring.write(record)
 
     def _at_boundary(self, next_step: int) -> int:
-        assert self.capture is not None
+        capture = self.capture  # a failure inside of it takes it out of the agent
+        assert capture is not None
         if next_step <= SETTLING_STEPS:
             self._settle(next_step)
         garbage = self.recorder.garbage
-        if self.capture.running and garbage is not None:
+        if capture.running and garbage is not None:
             for start_ns, end_ns in garbage.taken:
-                self.capture.collected(start_ns, end_ns, garbage.generations.get(end_ns))
-        flags = self.capture.at_boundary(next_step)
+                capture.collected(start_ns, end_ns, garbage.generations.get(end_ns))
+        flags = capture.at_boundary(next_step)
         if garbage is not None and (flags or garbage.notes_generations):  # a capture began, goes on or has ended
-            garbage.note_generations(wanted=self.capture.running)
+            garbage.note_generations(wanted=capture.running)
         return flags
 
     def _settle(self, next_step: int) -> None:

@@ -6,6 +6,8 @@
 Starting, stopping and writing take the training thread's time, between two steps; `cost_ns` says how much. Every step
 that holds a part of it is flagged PROFILED. A capture ends early, with the whole steps it has, where it would take too
 much (capture/budget.py), before the training starts a profiler of its own, and before it forks (capture/session.py).
+It ends with nothing where a signal handler of the training raises while it begins, goes on or ends: what the handler
+raises passes, and neither the profiler nor torch's session stays taken.
 """
 
 import os
@@ -73,6 +75,16 @@ class Capture:
 
     def at_boundary(self, next_step: int) -> int:
         """Act at the boundary before `next_step`; return the flags of that step."""
+        is_done = False
+        try:
+            flags = self._act(next_step)
+            is_done = True
+        finally:
+            if not is_done:
+                self._give_up()
+        return flags
+
+    def _act(self, next_step: int) -> int:
         if self._recording is not None:
             return self._go_on(self._recording, next_step)
         now = monotonic_ns()
@@ -81,8 +93,17 @@ class Capture:
         order = self._order
         if order is None or order.first_step > next_step:
             return 0
-        self._order = None
         return self._begin(order, next_step, step_ns)
+
+    def _give_up(self) -> None:
+        """End what there is of a capture, without its trace."""
+        why = "interrupted at a step's boundary"
+        if self._recording is not None:
+            self._drop(self._recording, why)
+        elif self._order is not None:
+            if SESSION.on_own_thread:
+                SESSION.release()
+            self._refuse(why)
 
     def abandon(self) -> None:
         """Stop a capture that the end of training cut short.
@@ -123,8 +144,9 @@ class Capture:
             self._refuse(str(error))
             return
         if self._rank in order.ranks:
+            self._answer = OrderAnswer(request_id=order.request_id, state="accepted")
             self._order = order
-            self._say(OrderAnswer(request_id=order.request_id, state="accepted"))
+            self._say(self._answer)
 
     def _begin(self, order: ProfileOrder, step: int, step_ns: int) -> int:
         """Start the profiler for `order` before `step`, or refuse."""
@@ -138,12 +160,17 @@ class Capture:
         from lockstep.agent.capture.recording import Recording  # noqa: PLC0415  (most ranks are never asked)
 
         try:
-            recording = SESSION.call(Recording, order)
+            self._recording = recording = Recording(order)
+            SESSION.call(recording.start)
         except _TORCH_ERRORS as error:
+            self._recording = None
             SESSION.release()
             self._refuse(f"torch.profiler did not start: {describe(error)}")
             return _PROFILED
-        self._recording = recording
+        if self._recording is None:  # the agent failed inside `start`, which abandoned a capture that had yet to begin
+            self._drop(recording, "the agent failed")
+            return _PROFILED
+        self._order = None
         self._last_step = step + order.steps - 1
         recording.mark(step)
         self._say(
@@ -200,7 +227,6 @@ class Capture:
 
     def _drop(self, recording: "Recording", why: str) -> None:
         """Stop the profiler and keep nothing."""
-        self._recording = None
         try:
             self._stop(recording)
             recording.free()
@@ -208,12 +234,12 @@ class Capture:
             why = f"{why}; torch.profiler did not stop: {describe(error)}"
         self._charge(recording)
         self._refuse(why)
+        self._recording = None
 
     def _end(self, recording: "Recording", why: str) -> None:
         """Stop the profiler, write its trace and answer."""
         answer = self._answer
         assert answer is not None
-        self._recording = None
         end_ns = monotonic_ns()
         final = self._trace(answer.request_id)
         partial = final.with_name(f".{final.name}.part")
@@ -229,6 +255,7 @@ class Capture:
             partial.with_name(f"{partial.name}.tmp").unlink(missing_ok=True)  # where torch writes first
             self._charge(recording)
             self._refuse(f"trace of step {answer.first_step} to {recording.boundaries[-1][0] - 1}: {describe(error)}")
+            self._recording = None
             return
         self._charge(recording)
         self._say(
@@ -241,6 +268,7 @@ class Capture:
                 trace_bytes=size,
             )
         )
+        self._recording = None
 
     def _stop(self, recording: "Recording") -> None:
         try:

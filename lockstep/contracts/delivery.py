@@ -4,10 +4,10 @@ A node's exporter numbers the messages of its spool from 1 on. Together they are
 lives as long as the spool does (`NodeAlive.stream_id`); a spool that begins again, or whose machine was rebooted, is
 another one. What is published on a spooled channel is a *frame*: this header, then the message.
 
-    magic 4 bytes, records u32, stream_id u64, first u64, last u64
+    magic 4 bytes, stream_id u64, first u64, last u64, records u64
 
-A frame of a message has `first == last`, its sequence. A frame on the channel `lost` has no message: the exporter
-dropped the messages `first` to `last`, which held `records` step records that this coordinator had not received.
+A frame of a message has `first == last`, its sequence. A frame on the channel `lost` has no message: the exporter does
+not have the messages `first` to `last` any more; `records` step records in them were not committed when they went.
 
 A coordinator takes frames of a stream in order only. It acknowledges, about once a second and whenever a node says that
 it is there, up to which sequence it has *received* (in memory) and *committed* (judged or counted, and stored). The
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from lockstep.contracts.errors import MalformedError
 
 MAGIC = b"LKF1"
-_HEADER = struct.Struct("<4sIQQQ")
+_HEADER = struct.Struct("<4sQQQQ")
 HEADER_BYTES = _HEADER.size
 SEQUENCE_MAX = (1 << 63) - 1
 """At a million messages a second it takes 292,000 years."""
@@ -39,7 +39,7 @@ class FrameHeader:
 
 def pack_frame(header: FrameHeader, payload: bytes) -> bytes:
     """Return the bytes that are published."""
-    return _HEADER.pack(MAGIC, header.records, header.stream_id, header.first, header.last) + payload
+    return _HEADER.pack(MAGIC, header.stream_id, header.first, header.last, header.records) + payload
 
 
 def unpack_frame(data: bytes, *, where: str) -> tuple[FrameHeader, bytes]:
@@ -53,7 +53,7 @@ def unpack_frame(data: bytes, *, where: str) -> tuple[FrameHeader, bytes]:
     if len(data) < HEADER_BYTES or not data.startswith(MAGIC):
         got = f"{len(data)} bytes, the first {data[: len(MAGIC)]!r}"
         raise MalformedError("frame", where=where, got=got, expected=f"a header of {HEADER_BYTES}, first {MAGIC!r}")
-    _, records, stream_id, first, last = _HEADER.unpack_from(data)
+    _, stream_id, first, last, records = _HEADER.unpack_from(data)
     header = FrameHeader(stream_id, first, last, records)
     if not (1 <= header.first <= header.last <= SEQUENCE_MAX and 1 <= header.stream_id <= SEQUENCE_MAX):
         raise MalformedError(

@@ -40,6 +40,7 @@ from lockstep.contracts.limits import (
     PROFILE_RANKS_MAX,
     PROFILE_STEPS_MAX,
     RANKS_PER_NODE_MAX,
+    RUNS_PER_NODE_MAX,
     SPANS_PER_GROUP_MAX,
     SUMMARY_MAX_BYTES,
     SUMMARY_NODES_MAX,
@@ -156,13 +157,30 @@ class GroupInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAnnouncement:
-    """Retained: the ranks and groups of a run on one node."""
+    """Retained: the ranks and groups of a run on one node, published when they change.
+
+    `revision` grows with every change and names this list of ranks in heartbeats. An unchanged one goes out again after
+    `limits.ANNOUNCE_REFRESH_SECONDS`.
+    """
 
     run: Name
     node: Name
     ranks: Annotated[list[RankInfo], Length(RANKS_PER_NODE_MAX)]
     groups: Annotated[list[GroupInfo], Length(GROUPS_PER_NODE_MAX)]
+    revision: Sequence = 0
     version: Version = MESSAGE_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunHeartbeat:
+    """When each rank of a run on one node was last known to live, in the order of the announcement `revision`.
+
+    That is now where the rank's process exists, else the last sign of life that its agent gave.
+    """
+
+    run: Name
+    revision: Sequence
+    alive_unix_ns: Annotated[list[UnixNs], Length(RANKS_PER_NODE_MAX)]
 
 
 ADDRESS = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):[0-9]{1,5}")
@@ -174,7 +192,8 @@ class NodeAlive:
     """Retained heartbeat of an exporter; the broker sends it with `alive` false as its last will.
 
     `address` is host and port at which Prometheus reaches it. `stream_id` names the stream of its spool
-    (`delivery.py`): each coordinator answers with an `Acknowledgement` of where it stands in it.
+    (`delivery.py`): each coordinator answers with an `Acknowledgement` of where it stands in it. `runs` holds the
+    heartbeats of its ranks; a run without one has none to report in this message.
     """
 
     node: Name
@@ -183,6 +202,7 @@ class NodeAlive:
     stream_id: StreamId
     address: Annotated[str, Length(_ADDRESS_MAX_CHARS)] = ""
     scheme: Annotated[str, OneOf(_SCHEMES)] = "http"
+    runs: Annotated[list[RunHeartbeat], Length(RUNS_PER_NODE_MAX)] = field(default_factory=list)
     version: Version = MESSAGE_VERSION
 
 

@@ -40,6 +40,7 @@ __all__ = [
     "POLICY_SOURCES",
     "PROFILE_STATES",
     "RECORDING_STATES",
+    "REFUSED_REASONS",
     "REJECTED_REASONS",
     "RUN_STATES",
     "STEP_BUCKETS_SECONDS",
@@ -52,6 +53,8 @@ LOST_REASONS = (*LOSS_REASONS, "spool", "malformed")
 REJECTED_REASONS = ("rank", "late", "duplicate", "impossible", "foreign", "failed", "quarantined")
 """Why a step record that arrived was not judged; foreign: of a rank that another node announced; failed: a fault of
 ours; quarantined: of a run whose handling failed again and again."""
+REFUSED_REASONS = ("rank_claimed", "group", "run", "run_of_node", "node", "degrees")
+"""Why a part of an announcement was refused."""
 FRAME_VERDICTS = ("taken", "duplicate", "gap", "refused")
 
 
@@ -229,6 +232,13 @@ _JUDGED: tuple[Metric, ...] = (
         "lockstep_coordinator_unsettled_frames",
         "gauge",
         "Messages that were taken and hold records that wait for other ranks; nodes keep them until they are judged.",
+    ),
+    _coordinator(
+        "lockstep_coordinator_announcements_refused_total",
+        "counter",
+        "Parts of announcements refused: the rank of another node, a group, run or node too many, misfit degrees.",
+        "reason",
+        values=REFUSED_REASONS,
     ),
     _coordinator(
         "lockstep_coordinator_faults_total",

@@ -232,16 +232,17 @@ MEASURED: tuple[Metric, ...] = (
     _exporter(
         "lockstep_exporter_records_lost_total",
         "counter",
-        "Step records that were overwritten before they were read, were torn, or did not fit the spool.",
+        "Step records lost: overwritten in the ring before they were read (lapped), damaged in it (torn), dropped by "
+        "the spool, or refused by the broker.",
         "reason",
-        values=("lapped", "torn", "spool"),
+        values=("lapped", "torn", "spool", "refused"),
     ),
     _exporter(
         "lockstep_exporter_inputs_rejected_total",
         "counter",
-        "Inputs refused because they were malformed.",
+        "Inputs refused because they were malformed or out of date.",
         "input",
-        values=("ring", "message", "answer", "trace"),
+        values=("ring", "message", "acknowledgement", "request", "answer", "trace"),
     ),
     _exporter(
         "lockstep_exporter_inputs_dropped_total",
@@ -263,7 +264,30 @@ MEASURED: tuple[Metric, ...] = (
     ),
     _exporter("lockstep_exporter_mqtt_connected", "gauge", "1 while connected to the broker."),
     _exporter("lockstep_exporter_messages_published_total", "counter", "Messages the broker has acknowledged."),
-    _exporter("lockstep_exporter_spool_bytes", "gauge", "Bytes of messages waiting on disk for the broker."),
+    _exporter(
+        "lockstep_exporter_messages_resent_total",
+        "counter",
+        "Messages sent again because a coordinator had not received them.",
+    ),
+    _exporter("lockstep_exporter_spool_bytes", "gauge", "Bytes on disk that not every coordinator has committed."),
+    _exporter(
+        "lockstep_exporter_spool_messages", "gauge", "Messages on disk that not every coordinator has committed."
+    ),
+    _exporter(
+        "lockstep_exporter_spool_fill_ratio",
+        "gauge",
+        "Those bytes as a share of spool_max_bytes; near 1 the oldest messages are dropped.",
+    ),
+    _exporter(
+        "lockstep_exporter_coordinators",
+        "gauge",
+        "Coordinators for which the spool is kept: those that acknowledged within coordinator_forget_seconds.",
+    ),
+    _exporter(
+        "lockstep_exporter_last_acknowledgement_timestamp_seconds",
+        "gauge",
+        "Unix time of the last acknowledgement by any coordinator.",
+    ),
     _exporter(
         "lockstep_exporter_profiles_total",
         "counter",

@@ -55,7 +55,7 @@ class MqttBroker:
                 await session.open(packet)
         except TimeoutError:
             raise self._error(f"no session within {_CONNECT_TIMEOUT_S:g} s") from None
-        except (OSError, UnicodeError) as error:  # UnicodeError: a host name that DNS cannot carry
+        except (OSError, ValueError) as error:  # ValueError: a host name that DNS cannot carry
             raise self._error(f"cannot connect: {error}") from None
         return session
 

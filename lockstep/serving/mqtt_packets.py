@@ -40,7 +40,7 @@ Packet: TypeAlias = mqtt5.Packet | PubAck
 
 
 class PacketReader:
-    """Splits a stream into packets; keeps the beginning of an incomplete one and never more than `packet_max_bytes`."""
+    """Splits a stream into packets; buffers one incomplete packet of at most `packet_max_bytes`, and one read."""
 
     def __init__(self, packet_max_bytes: int) -> None:
         self._packet_max_bytes = packet_max_bytes
@@ -96,7 +96,7 @@ class PacketReader:
 def reason_text(reason: IntEnum, explanation: str | None) -> str:
     """Return a reason for people, with what the broker adds.
 
-    `IntEnum` is what the stub of mqtt5 says: its reasons have `name` and `value`, and do not compare with numbers.
+    The stub of mqtt5 declares its reasons as `IntEnum`: they have `name` and `value`, but do not compare with numbers.
     """
     return f"{_text(reason.name)}: {explanation:.200}" if explanation else _text(reason.name)
 
@@ -111,7 +111,7 @@ def _read(packet: memoryview) -> Packet:
         return PubAck(int.from_bytes(packet[2:4]), packet[4] if len(packet) > _PUBACK_BYTES else 0)
     try:
         return mqtt5.read(packet)[0]
-    except (ValueError, IndexError) as error:
+    except ValueError as error:
         what = str(error)
     except BaseException as error:
         if type(error).__name__ != "PanicException":

@@ -1,8 +1,8 @@
 """One MQTT 5 connection: what waits for the broker, and what the broker waits for.
 
 State lives on the event loop and changes in two ways only: a packet arrives (`_handlers`), or the session ends
-(`_finish`), once, with its reason. Whoever waits is woken with a result, never with an exception, so that a waiter that
-was cancelled in the same moment leaves no exception that is never retrieved.
+(`_finish`), once, with its reason. Waiters are woken with a result, never with an exception, so that one that was
+cancelled in the same moment leaves no exception that is never retrieved.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ class MqttSession(asyncio.Protocol):
         answer = await self._exchange(self._subscribing, packet_id, data)
         if len(answer.reason_codes) != len(filters):
             self._end(f"answered {len(answer.reason_codes)} subscriptions, expected {len(filters)}")
-            self._check()
+            raise self._error()
         for pattern, code in zip(filters, answer.reason_codes, strict=True):
             if code != mqtt5.SubAckReasonCode.GRANTED_QOS_AT_LEAST_ONCE:
                 reason = reason_text(code, answer.reason_str)
@@ -101,12 +101,12 @@ class MqttSession(asyncio.Protocol):
     async def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
         """See `Session`."""
         self._check()
-        await self._slots.acquire()  # given back by the PUBACK, whoever still waits for it
+        await self._slots.acquire()  # released by the PUBACK, even if its caller was cancelled
         try:
             self._check()
             packet_id = self._next_packet_id()
             data = self._pack(topic, payload, retain=retain, packet_id=packet_id)
-        except BrokerError:
+        except BaseException:
             self._slots.release()
             raise
         answer = await self._exchange(self._publishing, packet_id, data)
@@ -151,7 +151,7 @@ class MqttSession(asyncio.Protocol):
         transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wake whoever waits."""
+        """Wake all waiters."""
         self._finish(f"connection lost: {exc}" if exc else "connection closed by the broker")
         self._lost.set()
 
@@ -189,8 +189,8 @@ class MqttSession(asyncio.Protocol):
             "retained messages": packet.retain_available,
             "wildcard subscriptions": packet.wildcard_subscription_available,
         }
-        for what, is_there in needs.items():
-            if not is_there:
+        for what, is_supported in needs.items():
+            if not is_supported:
                 self._end(f"does not support {what}, which Lockstep needs")
                 return
         self._handlers = {
@@ -252,8 +252,7 @@ class MqttSession(asyncio.Protocol):
         self._write(data)
         answer = await future
         if answer is None:
-            self._check()
-            raise AssertionError("woken without an answer and without an end")
+            raise self._error()
         return answer
 
     def _next_packet_id(self) -> int:
@@ -279,18 +278,20 @@ class MqttSession(asyncio.Protocol):
 
     def _check(self) -> None:
         if self._end_reason:
-            raise BrokerError(f"broker {self._address}: {self._end_reason}")
+            raise self._error()
+
+    def _error(self) -> BrokerError:
+        return BrokerError(f"broker {self._address}: {self._end_reason}")
 
     def _end(self, reason: str) -> None:
         self._finish(reason)
         self._transport.abort()
 
     def _finish(self, reason: str) -> None:
-        """Take the reason of the end, the first one only, and wake whoever waits."""
+        """Store the reason of the end, the first one only, and wake all waiters."""
         if self._end_reason:
             return
         self._end_reason = reason
-        self._unwritten.clear()
         if self._timer is not None:
             self._timer.cancel()
         _wake(self._publishing)

@@ -1,14 +1,16 @@
 """`lockstep up`: the services of one machine, told by flags."""
 
+import contextlib
 import json
 import sys
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 
 from lockstep.cli.main import build_parser
-from tests.support.servers import free_port, get, running, wait_until
+from tests.support.servers import free_port, get, get_json, running, wait_until
 
 UP = [sys.executable, "-m", "lockstep.cli.main", "up"]
 
@@ -32,6 +34,28 @@ def test_with_a_token_file_things_can_be_changed(tmp_path):
         with pytest.raises(urllib.error.HTTPError, match="401"):
             change({})
         assert change({"Authorization": "Bearer word-of-many-letters"}) == 200
+
+
+def listening(pid):
+    """Return the loopback ports that a process listens on."""
+    sockets = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            sockets.add(str(link.readlink()))
+    rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    return {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets}
+
+
+@pytest.mark.servers
+def test_the_services_meet_without_a_port_of_a_broker(tmp_path):
+    """The coordinator knows the exporter by its heartbeat, and nothing listens but the two services' HTTP."""
+    exporter, coordinator = free_port(), free_port()
+    command = [*UP, f"--root={tmp_path}", f"--coordinator-port={coordinator}", f"--exporter-port={exporter}"]
+    with running(command, tmp_path / "up.log") as process:
+        targets = wait_until(lambda: get_json(f"http://127.0.0.1:{coordinator}/api/v1/targets"), 60, "the heartbeat")
+        assert [target["targets"][0].rpartition(":")[2] for target in targets] == [str(exporter)]
+        assert get(f"http://127.0.0.1:{coordinator}/-/ready")
+        assert listening(process.pid) == {exporter, coordinator}
 
 
 @pytest.mark.parametrize("words", [["up"], ["top"], ["profile", "job", "--ranks", "0"]], ids=lambda words: words[0])

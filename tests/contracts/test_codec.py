@@ -47,10 +47,30 @@ def test_every_message_round_trips(channel, message):
     assert codec.decode(topics.run_topic("r", channel, "n"), codec.encode(message)) == message
 
 
+BEAT = messages.RunHeartbeat(run="r", revision=2, alive_unix_ns=[5, 6])
+ALIVE = messages.NodeAlive(node="n", alive=True, unix_ns=3, stream_id=4, runs=[BEAT])
+
+
 def test_alive_round_trips():
-    """The heartbeat travels on the node's own topic."""
-    alive = messages.NodeAlive(node="n", alive=True, unix_ns=3, stream_id=7)
-    assert codec.decode(topics.alive_topic("n"), codec.encode(alive)) == alive
+    """The heartbeat travels on the node's own topic, with those of its ranks."""
+    assert codec.decode(topics.alive_topic("n"), codec.encode(ALIVE)) == ALIVE
+
+
+@pytest.mark.parametrize(
+    ("runs", "what"),
+    [
+        ([BEAT] * 5, "runs"),
+        ([replace(BEAT, revision=-1)], "runs[0].revision"),
+        ([replace(BEAT, alive_unix_ns=[0] * 65)], "runs[0].alive_unix_ns"),
+        ([replace(BEAT, alive_unix_ns=[-1])], "runs[0].alive_unix_ns[0]"),
+        ([replace(BEAT, alive_unix_ns=[1 << 63])], "runs[0].alive_unix_ns[0]"),
+    ],
+)
+def test_heartbeats_that_cannot_be_are_refused(runs, what):
+    """More than a node has, and times that fit no array, are named."""
+    with pytest.raises(MalformedError) as caught:
+        codec.decode(topics.alive_topic("n"), codec.encode(replace(ALIVE, runs=runs)))
+    assert caught.value.what == what
 
 
 @given(payload=st.binary(max_size=200))

@@ -16,8 +16,18 @@ from tests.support.servers import free_port
 from tests.support.servers import mosquitto as run_mosquitto
 
 
-def announce(*ranks, world=4, run="job", node="n0", attempt=1, state="running", groups=None, heartbeat_s=START_UNIX_S):
-    """Return what a node says of `ranks` of a data-parallel job."""
+def announce(
+    *ranks,
+    world=4,
+    run="job",
+    node="n0",
+    attempt=1,
+    state="running",
+    groups=None,
+    heartbeat_s=START_UNIX_S,
+    revision=0,
+):
+    """Return what a node announces of `ranks` of a data-parallel job."""
     infos = [
         RankInfo(
             rank=rank,
@@ -31,7 +41,7 @@ def announce(*ranks, world=4, run="job", node="n0", attempt=1, state="running", 
         for rank in ranks
     ]
     groups = [GroupInfo(kind="dp", name="dp0", ranks=[[0, world, 1]])] if groups is None else groups
-    return NodeAnnouncement(run=run, node=node, ranks=infos, groups=groups)
+    return NodeAnnouncement(run=run, node=node, ranks=infos, groups=groups, revision=revision)
 
 
 def finding(rank=2, *, kind=SLOW_RANK, cause="compute", onset=60, ratio=0.5, seconds=0.05, ranks=None, **more):

@@ -18,6 +18,8 @@ from lockstep.contracts.metrics import (
     FRAME_VERDICTS,
     LOST_REASONS,
     PROFILE_STATES,
+    REFUSED_REASONS,
+    REJECTED_REASONS,
     RUN_STATES,
 )
 from lockstep.serving.exposition import render
@@ -75,11 +77,12 @@ def snapshot(*runs):
         runs=runs,
         messages_received={"steps": 5, "announce": 0, "answer": 0, "summary": 0, "alive": 0},
         messages_rejected={"topic": 0, "version": 0, "malformed": 1},
-        records_rejected={"rank": 0, "late": 0, "duplicate": 0, "impossible": 0},
+        records_rejected=dict.fromkeys(REJECTED_REASONS, 0),
         records_lost=dict.fromkeys(LOST_REASONS, 0),
         records_judged=0,
         frames=dict.fromkeys(FRAME_VERDICTS, 0),
         frames_unsettled=0,
+        refused=dict.fromkeys(REFUSED_REASONS, 0),
         faults={(kind, outcome): 0 for kind in ("message", "handle", "judge") for outcome in OUTCOMES},
         leads=True,
         peers=0,

@@ -6,7 +6,7 @@ import time
 import aiohttp
 import pytest
 
-from coordinator.intake import gathering
+from coordinator.intake import coalescer
 from coordinator.intake.streams import Receipt
 from lockstep.contracts import topics
 from lockstep.contracts.errors import ConfigError
@@ -86,7 +86,7 @@ async def test_from_records_to_the_function_over_a_real_broker(mosquitto, tmp_pa
 
 async def test_batches_wait_for_each_other_and_not_for_ever(monkeypatch):
     """A batch is not taken by itself; news of its run, and the end of the coordinator, do not overtake it."""
-    monkeypatch.setattr(gathering, "GATHER_S", 3600.0)
+    monkeypatch.setattr(coalescer, "COALESCE_S", 3600.0)
     now = time.time()
     receipts = [Receipt(1), Receipt(2)]
     for receipt in receipts:

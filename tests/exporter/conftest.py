@@ -7,17 +7,14 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import aiomqtt
 import pytest
 
 from exporter.config import ExporterConfig
 from exporter.runtime import Exporter
 from lockstep.contracts import ring as layout
 from lockstep.contracts.blob import write_blob
-from lockstep.contracts.codec import decode
 from lockstep.contracts.paths import ring_path
 from lockstep.contracts.records import MISSING, RECORD_FIELDS, RECORD_STRUCT
-from lockstep.contracts.topics import coordinator_filters
 from tests.support.servers import Mosquitto, free_port
 from tests.support.servers import mosquitto as run_mosquitto
 
@@ -187,52 +184,6 @@ async def until(condition: Any, seconds: float = 20.0) -> None:
 def mosquitto(tmp_path: Path) -> Iterator[Mosquitto]:
     with run_mosquitto(tmp_path) as broker:
         yield broker
-
-
-class Listener:
-    """Everything that was published, decoded, in order."""
-
-    def __init__(self, port: int) -> None:
-        self.messages: list[tuple[str, Any]] = []
-        self._port = port
-        self._new = asyncio.Event()
-
-    async def run(self, ready: asyncio.Event) -> None:
-        while True:
-            with contextlib.suppress(aiomqtt.MqttError):
-                async with aiomqtt.Client("127.0.0.1", self._port, protocol=aiomqtt.ProtocolVersion.V5) as client:
-                    await client.subscribe([(f, 1) for f in coordinator_filters()])
-                    ready.set()
-                    async for message in client.messages:
-                        topic = str(message.topic)
-                        self.messages.append((topic, decode(topic, bytes(message.payload))))
-                        self._new.set()
-            await asyncio.sleep(0.02)
-
-    def of(self, form: type) -> list[Any]:
-        return [message for _, message in self.messages if isinstance(message, form)]
-
-    async def until(self, condition: Any, seconds: float = 20.0) -> None:
-        async with asyncio.timeout(seconds):
-            while not condition():
-                self._new.clear()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(0.1):
-                        await self._new.wait()
-
-
-@contextlib.asynccontextmanager
-async def listening(port: int) -> AsyncIterator[Listener]:
-    listener = Listener(port)
-    ready = asyncio.Event()
-    task = asyncio.create_task(listener.run(ready))
-    await asyncio.wait_for(ready.wait(), 10)
-    try:
-        yield listener
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 @contextlib.asynccontextmanager

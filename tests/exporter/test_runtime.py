@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
-import aiomqtt
 import pytest
 
 from exporter import runtime
@@ -31,11 +30,12 @@ from lockstep.contracts.messages import (
     StepBatch,
     TraceSummary,
 )
+from lockstep.serving.broker import BrokerConfig
+from lockstep.serving.mqtt import MqttBroker
 from tests.exporter.conftest import (
     MS,
     OFFSET_NS,
     FakeRing,
-    listening,
     make_config,
     open_descriptors,
     record,
@@ -43,6 +43,7 @@ from tests.exporter.conftest import (
     until,
 )
 from tests.support.batches import columns_of, ranks_of
+from tests.support.model_coordinator import coordinating
 from tests.support.servers import Mosquitto
 
 REQUEST = ProfileRequest(run="run-a", node="node-1", request_id=5, ranks=[0, 1], first_step=-1, steps=3)
@@ -54,10 +55,10 @@ def clock_ns() -> Callable[[], int]:
     return time.monotonic_ns
 
 
-def steps_of(listener, rank: int = 0) -> list[int]:
+def steps_of(coordinator, rank: int = 0) -> list[int]:
     """Return the steps of a rank in the order in which they arrived."""
     steps: list[int] = []
-    for batch in listener.of(StepBatch):
+    for batch in coordinator.of(StepBatch):
         steps += columns_of(batch)["step"][ranks_of(batch) == rank].tolist()
     return steps
 
@@ -87,8 +88,14 @@ def spoil(directory: Path) -> None:
 
 
 async def ask(port: int, request: ProfileRequest) -> None:
-    async with aiomqtt.Client("127.0.0.1", port, protocol=aiomqtt.ProtocolVersion.V5) as coordinator:
-        await coordinator.publish(topics.run_topic(request.run, topics.REQUEST, request.node), encode(request), qos=1)
+    await send_request(port, request.run, encode(request))
+
+
+async def send_request(port: int, run: str, payload: bytes) -> None:
+    broker = MqttBroker(BrokerConfig(broker_host="127.0.0.1", broker_port=port))
+    async with broker.connect(client_id="peer", on_message=lambda *_: None, packet_max_bytes=1 << 20) as session:
+        await session.publish(topics.run_topic(run, topics.REQUEST, "node-1"), payload)
+        await session.close()
 
 
 async def test_construction_touches_nothing(root: Path, tmp_path: Path):
@@ -110,9 +117,9 @@ async def test_it_starts_serves_and_ends(config: ExporterConfig, make_ring):
             assert await get(exporter, "/-/ready") == "ready\n"
             assert 'lockstep_step{rank="0",run="run-a"} 0.0' in await get(exporter, "/metrics")
             assert json.loads(await get(exporter, "/api/v1/ranks"))["ranks"][0]["step"] == 0
-            assert {t.get_name() for t in asyncio.all_tasks()} >= {"publish", "receive", "summarise"}
+            assert {t.get_name() for t in asyncio.all_tasks()} >= {"publish", "summarise"}
     assert open_descriptors() <= descriptors + 1  # asyncio may keep a pipe for child processes
-    assert not {t.get_name() for t in asyncio.all_tasks()} & {"publish", "receive", "summarise"}
+    assert not {t.get_name() for t in asyncio.all_tasks()} & {"publish", "summarise"}
 
 
 async def test_its_page_has_what_its_level_says(config: ExporterConfig, make_ring):
@@ -146,25 +153,25 @@ async def test_a_wrong_configuration_ends_before_anything_starts(config: Exporte
 async def test_the_tick_alone_batches_by_the_injected_time(config: ExporterConfig, make_ring):
     """Records wait for the batch interval of the time that is handed in, and a long interval changes nothing else."""
     exporter = Exporter(replace(config, batch_seconds=10.0, tick_seconds=1.0))
-    exporter._spool.open()
+    exporter._publisher.open()
     ring = make_ring()
     now = time.monotonic_ns()
     exporter.on_tick(now)
     ring.write(record(0))
     exporter.on_tick(now + 9 * 10**9)
-    assert exporter._spool.waiting_bytes == 0
+    assert exporter._publisher.spool.waiting_bytes == 0
     assert exporter.snapshot is not None
     assert exporter.snapshot.runs[0].ranks[0].steps == 1
     exporter.on_tick(now + 10 * 10**9)
-    assert exporter._spool.waiting_bytes > 0
+    assert exporter._publisher.spool.waiting_bytes > 0
     exporter._rings.close()
-    exporter._spool.close()
+    exporter._publisher.close()
 
 
 async def test_a_rank_becomes_stale_by_the_injected_time(config: ExporterConfig, make_ring):
     """A rank without a sign of life is shown up to the limit and not beyond it."""
     exporter = Exporter(replace(config, rank_stale_seconds=100.0))
-    exporter._spool.open()
+    exporter._publisher.open()
     ring = make_ring()
     now = time.monotonic_ns()
     ring.beat(now)
@@ -173,7 +180,7 @@ async def test_a_rank_becomes_stale_by_the_injected_time(config: ExporterConfig,
         assert exporter.snapshot is not None
         assert len(exporter.snapshot.runs) == shown
     exporter._rings.close()
-    exporter._spool.close()
+    exporter._publisher.close()
 
 
 @pytest.mark.smoke
@@ -182,27 +189,26 @@ async def test_steps_reach_the_broker_in_wall_clock_time(root, tmp_path, make_ri
     """Every record of every rank arrives once, in order, and the run is announced before its first batch."""
     rings = [make_ring(rank=rank, world_size=2) for rank in range(2)]
     rings[0].groups([{"kind": "dp", "name": "dp0", "ranks": [[0, 2, 1]]}])
-    async with listening(mosquitto.port) as listener:
+    async with coordinating(mosquitto.port) as coordinator:
         async with running(Exporter(make_config(root, tmp_path, broker_port=mosquitto.port))) as exporter:
             for step in range(30):
                 for ring in rings:
                     ring.write(record(step))
                 await asyncio.sleep(0.005)
-            await listener.until(lambda: len(steps_of(listener, 0)) == 30 and len(steps_of(listener, 1)) == 30)
+            await coordinator.until(lambda: len(steps_of(coordinator, 0)) == 30 and len(steps_of(coordinator, 1)) == 30)
             await until_page(exporter, "lockstep_exporter_mqtt_connected 1.0")
-        assert steps_of(listener, 0) == steps_of(listener, 1) == list(range(30))
-        batch = listener.of(StepBatch)[0]
+        assert steps_of(coordinator, 0) == steps_of(coordinator, 1) == list(range(30))
+        batch = coordinator.of(StepBatch)[0]
         assert columns_of(batch)["start_ns"][0] == OFFSET_NS + 1_000 * MS
-        assert [b.sequence for b in listener.of(StepBatch)] == list(range(len(listener.of(StepBatch))))
-        forms = [type(message) for _, message in listener.messages]
+        forms = [type(message) for _, message in coordinator.messages]
         assert forms.index(NodeAnnouncement) < forms.index(StepBatch)
-        announced = listener.of(NodeAnnouncement)[-1]
+        announced = coordinator.of(NodeAnnouncement)[-1]
         assert [(info.rank, info.world_size, info.state) for info in announced.ranks] == [
             (0, 2, "running"),
             (1, 2, "running"),
         ]
         assert [group.name for group in announced.groups] == ["dp0"]
-        await listener.until(lambda: not listener.of(NodeAlive)[-1].alive)
+        await coordinator.until(lambda: not coordinator.of(NodeAlive)[-1].alive)
 
 
 @pytest.mark.servers
@@ -218,20 +224,20 @@ async def test_a_broker_that_is_down_for_a_while_loses_nothing(root, tmp_path, m
                 ring.write(record(step))
                 step += 1
                 await asyncio.sleep(0.01)
-            await until(lambda: exporter._spool.waiting_bytes > 0)
+            await until(lambda: exporter._publisher.spool.waiting_bytes > 0)
             await until_page(exporter, "lockstep_exporter_mqtt_connected 0.0")
     ring.write(record(step))  # while no exporter runs
     mosquitto.start()
-    async with listening(mosquitto.port) as listener, running(Exporter(config)) as exporter:
-        await listener.until(lambda: len(steps_of(listener)) >= step + 1)
-        await until(lambda: exporter._spool.waiting_bytes == 0)
-        assert steps_of(listener) == list(range(step + 1))
-        assert listener.of(StepBatch)[-1].lost_records == 0
+    async with coordinating(mosquitto.port) as coordinator, running(Exporter(config)) as exporter:
+        await coordinator.until(lambda: len(steps_of(coordinator)) >= step + 1)
+        await until(lambda: exporter._publisher.spool.waiting_bytes == 0)
+        assert steps_of(coordinator) == list(range(step + 1))
+        assert coordinator.lost_frames == []
 
 
 @pytest.mark.servers
-async def test_what_does_not_fit_the_spool_is_counted_and_told(root, tmp_path, make_ring, mosquitto: Mosquitto):
-    """Beyond the spool's limit the oldest steps go; metrics and the next batch say how many."""
+async def test_what_does_not_fit_the_spool_is_counted_on_both_sides(root, tmp_path, make_ring, mosquitto: Mosquitto):
+    """Beyond the spool's limit the oldest steps go; metrics and a lost frame say how many, and the rest arrives."""
     ring = make_ring(slot_count=1024)
     mosquitto.stop()
     config = make_config(root, tmp_path, broker_port=mosquitto.port, spool_max_bytes=64 << 10)
@@ -240,18 +246,59 @@ async def test_what_does_not_fit_the_spool_is_counted_and_told(root, tmp_path, m
             ring.write(record(step))
             if step % 20 == 0:
                 await asyncio.sleep(0.06)
-        await until(lambda: exporter.counts.lost["spool"] > 0)
-        await asyncio.sleep(0.1)
+        await until(lambda: exporter.snapshot.runs[0].ranks[0].steps == 600 and not exporter._batcher.pending)
         lost = exporter.counts.lost["spool"]
-        assert f'lockstep_exporter_records_lost_total{{reason="spool"}} {float(lost)}' in await get(
-            exporter, "/metrics"
-        )
+        assert lost > 0
+        await until_page(exporter, f'lockstep_exporter_records_lost_total{{reason="spool"}} {float(lost)}')
         mosquitto.start()
-        async with listening(mosquitto.port) as listener:
-            await until(lambda: exporter._spool.waiting_bytes == 0, 60)
+        async with coordinating(mosquitto.port) as coordinator:
             ring.write(record(600))
-            await listener.until(lambda: 600 in steps_of(listener))
-            assert listener.of(StepBatch)[-1].lost_records == lost
+            await coordinator.until(lambda: 600 in steps_of(coordinator))
+            assert sum(frame.records for frame in coordinator.lost_frames) == exporter.counts.lost["spool"]
+            assert steps_of(coordinator) == list(range(exporter.counts.lost["spool"], 601))
+
+
+@pytest.mark.servers
+async def test_records_that_were_overwritten_are_reported_with_their_run(
+    root, tmp_path, make_ring, mosquitto: Mosquitto
+):
+    """What the ring lost is counted here and in the next batch of the run, once."""
+    ring = make_ring(slot_count=16)
+    async with (
+        coordinating(mosquitto.port) as coordinator,
+        running(Exporter(make_config(root, tmp_path, broker_port=mosquitto.port))) as exporter,
+    ):
+        ring.write(record(0))
+        await coordinator.until(lambda: steps_of(coordinator) == [0])
+        for step in range(1, 100):
+            ring.slot(step, record(step))
+        ring.head = 100
+        ring.word(layout.WORD_HEAD, 100)
+        await coordinator.until(lambda: 99 in steps_of(coordinator))
+        lost = [batch.lost for batch in coordinator.of(StepBatch) if batch.lost]
+        assert lost == [{"lapped": exporter.counts.lost["lapped"]}]
+        assert exporter.counts.lost["lapped"] == 100 - len(steps_of(coordinator)) > 0
+
+
+@pytest.mark.servers
+async def test_a_leader_that_was_replaced_is_refused_over_a_restart(root, tmp_path, make_ring, mosquitto: Mosquitto):
+    """The highest term is kept on disk; a lower one is answered by name and counted, and orders nothing."""
+    directory = make_ring(rank=0).path.parent
+    config = make_config(root, tmp_path, broker_port=mosquitto.port)
+    request = replace(REQUEST, ranks=[0])
+    async with coordinating(mosquitto.port) as coordinator:
+        async with running(Exporter(config)) as exporter:
+            await until(lambda: (directory / "control").exists() and exporter._publisher.connected)
+            await ask(mosquitto.port, replace(request, term=4))
+            assert (await control_order(directory)).request_id == 5
+        async with running(Exporter(config)) as exporter:
+            await until(lambda: exporter._publisher.connected and exporter._rings.runs)
+            await ask(mosquitto.port, replace(request, request_id=6, term=3))
+            await coordinator.until(lambda: refusals(coordinator, 6))
+            assert refusals(coordinator, 6)[0].reason == "term 3 is over, term 4 is in force"
+            assert exporter.counts.rejected["request"] == 1
+            await ask(mosquitto.port, replace(request, request_id=7, term=4))
+            assert (await control_order(directory, 7)).request_id == 7
 
 
 @pytest.mark.servers
@@ -260,7 +307,7 @@ async def test_a_capture_from_request_to_summary(root, tmp_path, make_ring, mosq
     rings = [make_ring(rank=rank) for rank in range(2)]
     directory = rings[0].path.parent
     async with (
-        listening(mosquitto.port) as listener,
+        coordinating(mosquitto.port) as coordinator,
         running(Exporter(make_config(root, tmp_path, broker_port=mosquitto.port))) as exporter,
     ):
         await until(lambda: (directory / "control").exists() and exporter._publisher.connected)
@@ -269,17 +316,17 @@ async def test_a_capture_from_request_to_summary(root, tmp_path, make_ring, mosq
         assert (order.request_id, order.ranks, order.steps) == (5, [0, 1], 3)
 
         await ask(mosquitto.port, replace(REQUEST, request_id=6))
-        await listener.until(lambda: len(refusals(listener, 6)) == 2)
-        assert "request 5 is being captured" in refusals(listener, 6)[0].reason
+        await coordinator.until(lambda: len(refusals(coordinator, 6)) == 2)
+        assert "request 5 is being captured" in refusals(coordinator, 6)[0].reason
 
         (directory / "traces").mkdir()
         for rank, ring in enumerate(rings):
             (directory / "traces" / f"5-{rank}.json").write_text("no trace")
             for state in ("accepted", "running", "done"):
                 ring.answer(answer_to_json(OrderAnswer(request_id=5, state=state, steps=3, cost_ns=10**9)))
-                await listener.until(lambda r=rank, s=state: (r, s) in answers(listener, 5))
-        await listener.until(lambda: len(listener.of(TraceSummary)) == 2)
-        assert [summary.error != "" for summary in listener.of(TraceSummary)] == [True, True]
+                await coordinator.until(lambda r=rank, s=state: (r, s) in answers(coordinator, 5))
+        await coordinator.until(lambda: len(coordinator.of(TraceSummary)) == 2)
+        assert [summary.error != "" for summary in coordinator.of(TraceSummary)] == [True, True]
         await until_page(
             exporter,
             'lockstep_exporter_profiles_total{state="accepted"} 2.0',
@@ -302,12 +349,12 @@ async def control_order(directory: Path, request_id: int = 5):
     return order_from_json(found[1], where="control")
 
 
-def answers(listener, request_id: int) -> list[tuple[int, str]]:
-    return [(a.rank, a.state) for a in listener.of(ProfileAnswer) if a.request_id == request_id]
+def answers(coordinator, request_id: int) -> list[tuple[int, str]]:
+    return [(a.rank, a.state) for a in coordinator.of(ProfileAnswer) if a.request_id == request_id]
 
 
-def refusals(listener, request_id: int) -> list[ProfileAnswer]:
-    return [a for a in listener.of(ProfileAnswer) if a.request_id == request_id and a.state == "refused"]
+def refusals(coordinator, request_id: int) -> list[ProfileAnswer]:
+    return [a for a in coordinator.of(ProfileAnswer) if a.request_id == request_id and a.state == "refused"]
 
 
 @pytest.mark.servers
@@ -315,21 +362,20 @@ async def test_requests_for_what_is_not_here_are_refused_by_name(root, tmp_path,
     """An unknown run and an unknown rank each get an answer that names them; hostile bytes get none and are counted."""
     make_ring(rank=0)
     async with (
-        listening(mosquitto.port) as listener,
+        coordinating(mosquitto.port) as coordinator,
         running(Exporter(make_config(root, tmp_path, broker_port=mosquitto.port))) as exporter,
     ):
         await until(lambda: exporter._publisher.connected)
         await ask(mosquitto.port, replace(REQUEST, run="elsewhere", request_id=1))
         await ask(mosquitto.port, replace(REQUEST, ranks=[9], request_id=2))
-        await listener.until(lambda: len(refusals(listener, 1)) == 2 and len(refusals(listener, 2)) == 1)
-        assert "run 'elsewhere' is unknown on node 'node-1'" in refusals(listener, 1)[0].reason
-        assert "rank 9 of run 'run-a'" in refusals(listener, 2)[0].reason
+        await coordinator.until(lambda: len(refusals(coordinator, 1)) == 2 and len(refusals(coordinator, 2)) == 1)
+        assert "run 'elsewhere' is unknown on node 'node-1'" in refusals(coordinator, 1)[0].reason
+        assert "rank 9 of run 'run-a'" in refusals(coordinator, 2)[0].reason
         assert not (root / "elsewhere").exists()
-        before = len(listener.of(ProfileAnswer))
-        async with aiomqtt.Client("127.0.0.1", mosquitto.port, protocol=aiomqtt.ProtocolVersion.V5) as hostile:
-            await hostile.publish(topics.run_topic("run-a", topics.REQUEST, "node-1"), b"\xde\xad" * 100, qos=1)
+        before = len(coordinator.of(ProfileAnswer))
+        await send_request(mosquitto.port, "run-a", b"\xde\xad" * 100)
         await until(lambda: exporter.counts.rejected["message"] == 1)
-        assert len(listener.of(ProfileAnswer)) == before
+        assert len(coordinator.of(ProfileAnswer)) == before
 
 
 async def test_an_order_that_cannot_be_written_is_refused(config: ExporterConfig, make_ring):
@@ -351,14 +397,14 @@ async def test_a_run_that_vanishes_is_announced_a_last_time(root, tmp_path, make
     """What finished stays announced as finished, what was killed is gone, and so are the series."""
     finished, killed = make_ring(rank=0), make_ring(rank=1)
     async with (
-        listening(mosquitto.port) as listener,
+        coordinating(mosquitto.port) as coordinator,
         running(Exporter(make_config(root, tmp_path, broker_port=mosquitto.port))) as exporter,
     ):
-        await listener.until(lambda: listener.of(NodeAnnouncement))
+        await coordinator.until(lambda: coordinator.of(NodeAnnouncement))
         finished.state(layout.STATE_FINISHED)
         shutil.rmtree(killed.path.parent)
-        await listener.until(lambda: len(listener.of(NodeAnnouncement)[-1].ranks) == 1)
-        assert [(i.rank, i.state) for i in listener.of(NodeAnnouncement)[-1].ranks] == [(0, "finished")]
+        await coordinator.until(lambda: len(coordinator.of(NodeAnnouncement)[-1].ranks) == 1)
+        assert [(i.rank, i.state) for i in coordinator.of(NodeAnnouncement)[-1].ranks] == [(0, "finished")]
         await until(lambda: exporter.snapshot is not None and not exporter.snapshot.runs)
         assert 'run="run-a"' not in await get(exporter, "/metrics")
 
@@ -390,14 +436,14 @@ async def test_a_damaged_spool_is_no_reason_not_to_start(config: ExporterConfig,
     spoil(Path(config.spool_directory))
     exporter = Exporter(config)
     async with running(exporter):
-        await until(lambda: exporter._spool.waiting_bytes > 300)
+        await until(lambda: exporter._publisher.spool.waiting_bytes > 300)
 
 
 async def test_a_ring_that_is_written_fast_is_read_completely(config: ExporterConfig, make_ring):
     """A toy job of thousands of steps a second is followed without a gap."""
     ring: FakeRing = make_ring(slot_count=1024)
     exporter = Exporter(config)
-    exporter._spool.open()
+    exporter._publisher.open()
     now = time.monotonic_ns()
     for tick in range(20):
         for step in range(tick * 400, (tick + 1) * 400):
@@ -409,7 +455,7 @@ async def test_a_ring_that_is_written_fast_is_read_completely(config: ExporterCo
     assert exporter.snapshot.runs[0].ranks[0].steps == 8000
     assert sum(exporter.counts.lost.values()) == 0
     exporter._rings.close()
-    exporter._spool.close()
+    exporter._publisher.close()
 
 
 class SurpriseError(Exception):
@@ -463,7 +509,7 @@ def test_a_surprise_in_one_run_leaves_the_others_announced(config: ExporterConfi
         return surprise() if run.name == "run-a" else original(run, node)
 
     monkeypatch.setattr(runtime, "announcement", raising)
-    exporter._announce(periodic=False)
+    exporter._announce(periodic=False, refresh=False)
     assert announced == [topics.run_topic("run-b", topics.ANNOUNCE, "node-1")]
     assert dropped(exporter)["failed"] == 1
     exporter._rings.close()

@@ -12,7 +12,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import aiomqtt
 import pytest
 import yaml
 
@@ -21,6 +20,9 @@ from coordinator.settings.config import CoordinatorConfig
 from exporter.config import ExporterConfig
 from lockstep.cli.main import build_parser
 from lockstep.contracts.settings import build_config
+from lockstep.serving.broker import BrokerConfig
+from lockstep.serving.messaging import BrokerError
+from lockstep.serving.mqtt import MqttBroker
 from tests.helm.charts import ROOT, join_pod, pick, render
 from tests.helm.kubernetes import NEWEST, SIDECARS_SINCE, check
 from tests.support.servers import free_port, program, running, wait_until
@@ -76,7 +78,7 @@ def installed_broker(folder):
 
 
 @pytest.mark.servers
-async def test_the_broker_of_the_slurm_page(tmp_path):
+async def test_the_broker_of_the_slurm_page(tmp_path, monkeypatch):
     """A certificate for the broker's name, two names that get in with their password, and nobody without."""
     trusted = ssl.create_default_context(cafile=installed_broker(tmp_path))
     trusted.verify_flags |= ssl.VERIFY_X509_STRICT  # as Python 3.13 asks
@@ -94,13 +96,26 @@ async def test_the_broker_of_the_slurm_page(tmp_path):
 
     with running([program("mosquitto"), "-c", str(configuration)], tmp_path / "mosquitto.log"):
         assert wait_until(answers, 20, "the broker's certificate, for the broker's name") in ("TLSv1.2", "TLSv1.3")
-        trusted.check_hostname = False  # held above
-        about = {"port": port, "tls_context": trusted}
-        for name in ("lockstep-exporter", "lockstep-coordinator"):
-            async with aiomqtt.Client("127.0.0.1", username=name, password="word", **about):
-                pass
-        with pytest.raises(aiomqtt.MqttError):
-            await aiomqtt.Client("127.0.0.1", username=name, password="other", **about).__aenter__()
+        resolve = socket.getaddrinfo  # to this machine, whatever the name
+        monkeypatch.setattr(socket, "getaddrinfo", lambda _, *more, **named: resolve("127.0.0.1", *more, **named))
+        for name, password, gets_in in (
+            ("lockstep-exporter", "word", True),
+            ("lockstep-coordinator", "word", True),
+            ("lockstep-coordinator", "other", False),
+        ):
+            (tmp_path / "password").write_text(password)
+            broker = MqttBroker(
+                BrokerConfig(
+                    broker_host="broker.example.internal",
+                    broker_port=port,
+                    broker_username=name,
+                    broker_password_file=str(tmp_path / "password"),
+                    broker_ca_file=str(tmp_path / "certs" / "ca.crt"),
+                )
+            )
+            with contextlib.nullcontext() if gets_in else pytest.raises(BrokerError, match="not authorized"):
+                async with broker.connect(client_id=name, on_message=lambda *_: None, packet_max_bytes=1000) as session:
+                    await session.close()
 
 
 def slurm(script, tmp_path, **environment):

@@ -13,11 +13,13 @@ import urllib.error
 import urllib.request
 from contextlib import ExitStack, suppress
 
-import aiomqtt
 import bcrypt
 import pytest
 import yaml
 
+from lockstep.serving.broker import BrokerConfig
+from lockstep.serving.messaging import BrokerError
+from lockstep.serving.mqtt import MqttBroker
 from tests.helm.charts import CHART, ROOT, join_pod, merged, pick, pod_of, render
 from tests.helm.containers import LOOPBACK, Node
 from tests.support.servers import free_port, get, get_json, running, wait_until
@@ -185,7 +187,7 @@ def test_helm_tests_hook_passes(release):
 
 
 @pytest.mark.servers
-async def test_the_broker_lets_nobody_else_in(release):
+async def test_the_broker_lets_nobody_else_in(release, tmp_path):
     """No name, a wrong password, plain TCP; and an exporter's name hears nothing that only the coordinator may hear."""
     authority = str(release.node.folder(release.broker, "certs") / "ca.crt")
     secret = release.node.folder(release.broker, "secret")
@@ -193,25 +195,32 @@ async def test_the_broker_lets_nobody_else_in(release):
 
     async def hears(username, password, *, tls=True):
         """Whether retained heartbeats arrive; raises where the broker refuses the connection."""
-        context = ssl.create_default_context(cafile=authority) if tls else None
-        client = aiomqtt.Client(
-            LOOPBACK, release.ports["broker"], username=username, password=password, tls_context=context, timeout=2
+        (tmp_path / "password").write_text(password)
+        config = BrokerConfig(
+            broker_port=release.ports["broker"],
+            broker_username=username,
+            broker_password_file=str(tmp_path / "password") if username else "",
+            broker_ca_file=authority if tls else "",
         )
-        async with client:
-            await client.subscribe("lockstep/v1/node/+/alive", qos=1)
+        arrived = asyncio.Event()
+        connection = MqttBroker(config).connect(
+            client_id=f"test-{username}", on_message=lambda *_: arrived.set(), packet_max_bytes=1 << 20
+        )
+        async with connection as session:
+            await session.subscribe(["lockstep/v1/node/+/alive"])
             try:
                 async with asyncio.timeout(1):
-                    await anext(aiter(client.messages))
+                    await arrived.wait()
             except TimeoutError:
                 return False
             return True
 
     for username, password, tls in (
-        (None, None, True),
+        ("", "", True),
         ("lockstep-exporter", "wrong", True),
         ("lockstep-exporter", words["exporter"], False),
     ):
-        with pytest.raises(aiomqtt.MqttError):
+        with pytest.raises(BrokerError):
             await hears(username, password, tls=tls)
     assert not await hears("lockstep-exporter", words["exporter"])
     assert await hears("lockstep-coordinator", words["coordinator"])

@@ -12,11 +12,10 @@ import pytest
 from lockstep.serving.broker import BrokerConfig
 from lockstep.serving.local_broker import LocalBroker
 from lockstep.serving.mqtt import MqttBroker
+from tests.serving.sessions import open_files
 from tests.support.servers import Mosquitto
 
-
-def open_files():
-    return len(list(Path("/proc/self/fd").iterdir()))
+CERTIFICATES = Path(__file__).parent / "certificates"
 
 
 class Local:
@@ -37,10 +36,10 @@ class Local:
 class Mqtt:
     """A real mosquitto."""
 
-    def __init__(self, directory):
-        self._server = Mosquitto(directory)
+    def __init__(self, directory, lines="", **settings):
+        self._server = Mosquitto(directory, lines)
         self._server.start()
-        self.broker = MqttBroker(BrokerConfig(broker_port=self._server.port))
+        self.broker = MqttBroker(BrokerConfig(broker_port=self._server.port, **settings))
 
     @contextlib.contextmanager
     def stalled(self):
@@ -56,7 +55,19 @@ class Mqtt:
         self._server.stop()
 
 
-@pytest.fixture(params=[Local, pytest.param(Mqtt, marks=pytest.mark.servers)], ids=["local", "mqtt"])
+class Tls(Mqtt):
+    """The same behind TLS, whose transport is another one."""
+
+    def __init__(self, directory):
+        files = {"cafile": "ca.crt", "certfile": "server.crt", "keyfile": "server.key"}
+        lines = "".join(f"{key} {CERTIFICATES / name}\n" for key, name in files.items())
+        super().__init__(directory, lines, broker_ca_file=str(CERTIFICATES / "ca.crt"))
+
+
+SERVERS = [pytest.param(one, marks=pytest.mark.servers) for one in (Mqtt, Tls)]
+
+
+@pytest.fixture(params=[Local, *SERVERS], ids=["local", "mqtt", "tls"])
 def served(request, tmp_path):
     """One implementation after the other; the server of a real one ends after the test."""
     one = request.param(tmp_path)

@@ -1,4 +1,4 @@
-"""An MQTT server that does what a test's script says, and nothing of its own accord."""
+"""An MQTT server that runs a test's script and does nothing else."""
 
 import asyncio
 import contextlib

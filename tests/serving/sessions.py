@@ -1,6 +1,7 @@
 """What tests of brokers share."""
 
 import asyncio
+from pathlib import Path
 
 LARGE = 1 << 20
 
@@ -32,6 +33,11 @@ async def fence(session, inbox):
     """Wait until all that `session` published before is in an inbox that gets this topic."""
     await session.publish("fence", b"")
     await inbox.wait_for(1, "fence")
+
+
+def open_files():
+    """Return how many files this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 async def until(condition):

@@ -35,7 +35,7 @@ async def test_publishing_waits_until_the_handlers_have_returned():
 
 
 async def test_what_waits_is_bounded_for_all_senders_together():
-    """Each says that it is full; what was taken arrives."""
+    """Each `send` returns false; what was accepted arrives."""
     broker, inbox = LocalBroker(), Inbox()
     async with (
         connected(broker, "reader", inbox) as reader,
@@ -64,6 +64,19 @@ async def test_a_session_that_ended_gets_nothing_more():
             writer.send("a", b"")
         await writer.publish("a", b"")
     assert inbox.messages == []
+
+
+async def test_a_session_that_ended_gets_no_retained_message():
+    """Not even if it has just subscribed; and the broker keeps nothing of it."""
+    broker, inbox = LocalBroker(), Inbox()
+    async with connected(broker, "writer") as writer:
+        await writer.publish("a", b"kept", retain=True)
+        async with connected(broker, "reader", inbox) as reader:
+            await reader.subscribe(["#"])
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert inbox.messages == []
+        assert list(broker._sessions) == ["writer"]
 
 
 async def test_brokers_know_nothing_of_each_other():

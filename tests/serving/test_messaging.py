@@ -8,7 +8,7 @@ import time
 import pytest
 
 from lockstep.serving.messaging import BrokerError, PublishRefusedError, Will, backoff_seconds
-from tests.serving.sessions import Inbox, connected, fence, until
+from tests.serving.sessions import Inbox, connected, fence, open_files, until
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -132,14 +132,16 @@ async def test_what_was_sent_before_the_close_arrives(broker):
 
 
 async def test_a_full_buffer_takes_no_more_until_it_is_emptied(served):
-    """`send` says so instead of growing; afterwards it goes on."""
-    async with connected(served.broker, "writer") as writer:
+    """`send` returns false instead of growing the buffer; afterwards the session works in both directions."""
+    inbox = Inbox()
+    async with connected(served.broker, "writer", inbox) as writer:
+        await writer.subscribe(["fence"])
         with served.stalled():
             accepted = list(itertools.takewhile(bool, (writer.send("any", bytes(60_000)) for _ in range(2000))))
             assert 0 < len(accepted) < 1000, "60 MB without a word"
             assert not writer.send("any", b"small")
-        async with asyncio.timeout(60):
-            await until(lambda: writer.send("any", b"small"))
+        await until(lambda: writer.send("any", b"small"))
+        await fence(writer, inbox)
 
 
 async def test_a_burst_is_delivered_to_a_slow_handler(broker):
@@ -278,8 +280,9 @@ async def test_a_topic_that_is_none_is_refused_for_good(broker, topic):
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_cancellation_at_any_point_leaves_nothing(broker, seed):
-    """A service that stops in whatever moment ends with its cancellation; `nothing_left` looks for the rest."""
+    """A service that stops in whatever moment ends with its cancellation, and its connection with it."""
     random_ = random.Random(seed)
+    files = open_files()
     inbox = Inbox()
 
     async def serve(number):
@@ -300,3 +303,4 @@ async def test_cancellation_at_any_point_leaves_nothing(broker, seed):
         task.cancel()
         (ended,) = await asyncio.gather(task, return_exceptions=True)
         assert was_done or isinstance(ended, asyncio.CancelledError) or (number % 2 and ended is None)
+        await until(lambda: open_files() == files)

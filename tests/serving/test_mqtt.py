@@ -1,8 +1,11 @@
 """The MQTT client against a real mosquitto that refuses, and against servers that are broken, slow or hostile."""
 
 import asyncio
+import contextlib
+import shlex
 import shutil
 import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 
@@ -159,7 +162,7 @@ async def test_nothing_is_lost_of_a_burst_that_is_read_late(mosquitto):
 
 @pytest.mark.servers
 async def test_a_broker_killed_amid_a_burst_ends_everything(mosquitto):
-    """Whoever waits gets the reason; the next session works once the broker is back."""
+    """Every waiter gets the reason; the next session works once the broker is back."""
     server = mosquitto()
     broker = reach(server.port)
     async with connected(broker, "writer") as session:
@@ -252,25 +255,43 @@ async def test_a_file_that_cannot_be_used_is_named(tmp_path, key, made_of, damag
         await connected(broker, "node").__aenter__()
 
 
-async def test_a_key_with_a_passphrase_asks_nobody(tmp_path):
-    """OpenSSL would ask the terminal, and the service would wait for it."""
-    key = tmp_path / "key"
-    plain = CERTIFICATES / "prometheus.key"
-    run("openssl", "pkey", "-aes256", "-passout", "pass:word", "-in", plain, "-out", key)
-    broker = reach(
-        1,
-        broker_ca_file=CA,
-        broker_cert_file=str(CERTIFICATES / "prometheus.crt"),
-        broker_key_file=str(key),
+CONNECT = """
+import asyncio, sys
+from lockstep.serving.broker import BrokerConfig
+from lockstep.serving.mqtt import MqttBroker
+
+async def connect(ca, certificate, key):
+    config = BrokerConfig(broker_port=1, broker_ca_file=ca, broker_cert_file=certificate, broker_key_file=key)
+    connection = MqttBroker(config).connect(client_id="node", on_message=print, packet_max_bytes=1000)
+    await connection.__aenter__()
+
+asyncio.run(connect(*sys.argv[1:]))
+"""
+
+
+@pytest.mark.servers
+def test_a_key_with_a_passphrase_asks_no_terminal(tmp_path):
+    """OpenSSL would prompt where there is one, and the service would wait for it."""
+    key, code = tmp_path / "key", tmp_path / "connect.py"
+    run("openssl", "pkey", "-aes256", "-passout", "pass:word", "-in", CERTIFICATES / "prometheus.key", "-out", key)
+    code.write_text(CONNECT)
+    command = shlex.join(map(str, [sys.executable, code, CA, CERTIFICATES / "prometheus.crt", key]))
+    done = subprocess.run(
+        [program("script"), "--quiet", "--command", command, "/dev/null"],  # gives it a terminal
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
-    with pytest.raises(BrokerError, match="broker_key_file"):
-        await connected(broker, "node").__aenter__()
+    assert f"broker_key_file {key}: " in done.stdout
+    assert "pass phrase" not in done.stdout
 
 
 # What cannot be sent in the first place
 
 
-@pytest.mark.parametrize("host", ["", ".", "no.such.host.invalid", "a" * 64 + ".b", "\udce4"])
+@pytest.mark.parametrize("host", ["", ".", "no.such.host.invalid", "a" * 64 + ".b", "\udce4", "a\0b"])
 async def test_a_host_that_is_not_there_is_an_error_of_the_broker(host):
     """Whatever is in its name."""
     with pytest.raises(BrokerError):
@@ -288,14 +309,14 @@ async def test_a_will_or_name_that_mqtt_cannot_carry_is_an_error_of_the_broker(t
 async def test_a_payload_beyond_all_of_mqtt_is_refused():
     """Before mqtt5 sees it, which panics."""
     async with serving(hold) as port, connected(reach(port), "node") as session:
-        payload = bytes((1 << 27) + 1)
+        payload = bytes(1 << 28)
         with pytest.raises(PublishRefusedError, match="packet too large"):
             await session.publish("a", payload)
         with pytest.raises(PublishRefusedError, match="packet too large"):
             session.send("a", payload)
 
 
-# What the session says to the broker
+# What the session asks of the broker
 
 
 async def test_the_session_asks_for_what_it_needs():
@@ -341,7 +362,7 @@ async def test_a_broker_that_cannot_serve_is_named(properties, words):
 
 
 async def test_no_more_is_under_way_than_the_broker_takes():
-    """Its receive maximum holds for messages that nobody waits for any more, too; each place is given back once."""
+    """Its receive maximum counts messages whose caller was cancelled, too; each slot is released once."""
     received, release = [], asyncio.Event()
 
     async def serve(client):
@@ -541,17 +562,17 @@ async def test_what_is_no_mqtt_ends_the_session(data):
 
         async def serve(client, pieces=pieces):
             await client.accept()
-            await client.packet()  # the PUBLISH below
+            await client.packet()  # of the calls below
+            await client.packet()
             for piece in pieces:
                 client.send(piece)
                 await asyncio.sleep(0)
 
         async with serving(serve) as port, connected(reach(port), "node", inbox) as session:
-            waiting = asyncio.create_task(session.wait_closed())
-            with pytest.raises(BrokerError, match=str(port)):
-                await session.publish("a", b"")
-            with pytest.raises(BrokerError, match=str(port)):
-                await waiting
+            waiting = [asyncio.create_task(call) for call in (session.wait_closed(), session.subscribe(["b"]))]
+            for call in (session.publish("a", b""), *waiting):
+                with pytest.raises(BrokerError, match=str(port)):
+                    await call
             assert data == b"" or inbox.messages == []
 
 
@@ -679,6 +700,29 @@ async def test_closing_at_a_server_that_does_not_react_ends(monkeypatch):
         await session.close()
         with pytest.raises(BrokerError, match="closed by this service"):
             await session.wait_closed()
+
+
+async def test_nothing_happens_after_the_goodbye(pass_time):
+    """What still comes is not handled, and nothing is sent: no acknowledgement, no ping."""
+    inbox, after = Inbox(), []
+
+    async def serve(client):
+        await client.accept()
+        assert isinstance(await client.packet(), mqtt5.DisconnectPacket)
+        client.send(PUBLISH)
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            async with asyncio.timeout(mqtt_session.KEEP_ALIVE_S):
+                after.append(await client.packet())
+
+    async with serving(serve) as port, connected(reach(port), "node", inbox) as session:
+        closing = asyncio.create_task(session.close())
+        for _ in range(50):
+            await asyncio.sleep(0)
+        await pass_time(mqtt_session._CLOSE_TIMEOUT_S)
+        await closing
+        await pass_time(mqtt_session.KEEP_ALIVE_S)
+        assert session._timer.cancelled()
+    assert (inbox.messages, after) == ([], [])
 
 
 async def test_a_cancelled_close_is_cancelled():

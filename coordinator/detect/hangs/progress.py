@@ -1,6 +1,6 @@
-"""Where the ranks of one run stand, gathered from announcements; nodes tell it only while their ranks make no steps.
+"""Where the ranks of one run stand, gathered from announcements; they hold it only while a node's ranks make no steps.
 
-Pure. A verdict is made anew only when something new is known: it is asked for at every tick of a standstill.
+Pure. A verdict is computed again only when something new is known: it is asked for at every tick of a standstill.
 """
 
 from collections import Counter
@@ -11,22 +11,22 @@ import numpy as np
 
 from coordinator.detect.hangs.hang import who_is_late
 from coordinator.detect.hangs.waiting import ISSUE_FIELDS, Progress
-from lockstep.contracts.domains import Domain, unpack_ranks
+from coordinator.intake.groups import NO_GROUP
 from lockstep.contracts.messages import OPERATIONS
-from lockstep.contracts.records import DOMAIN_KINDS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from coordinator.detect.hangs.hang import Hang
+    from coordinator.intake.groups import GroupTable
     from coordinator.intake.timeline import Timeline
+    from coordinator.intake.topology import Membership
     from lockstep.contracts.domains import Topology
-    from lockstep.contracts.messages import GroupInfo, NodeAnnouncement
+    from lockstep.contracts.messages import NodeAnnouncement
 
-_DOMAINS_MAX = 1 << 18  # groups that one run ever named; after that names are forgotten with the next silence
+_DOMAIN = ISSUE_FIELDS.index("domain")
 _FAILED = "failed"
 _ENDED = "finished"
-_Name = tuple[str, str, tuple[tuple[int, ...], ...]]
 
 
 def is_going_on(timeline: "Timeline", judged_step: int) -> bool:
@@ -36,7 +36,10 @@ def is_going_on(timeline: "Timeline", judged_step: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _NodeProgress:
-    """What one node told: rows of rank, step, sign of life, flags, ended, gone, and rows of ISSUE_FIELDS."""
+    """What one node reported: rows of rank, step, sign of life, flags, ended, gone, and rows of ISSUE_FIELDS.
+
+    The domain of an issue is the id of its group in the run's `GroupTable`.
+    """
 
     ranks: "NDArray[np.int64]"
     issues: "NDArray[np.int64]"
@@ -44,61 +47,66 @@ class _NodeProgress:
 
 @dataclass(slots=True)
 class ProgressBook:
-    """What all nodes of a run told last. Announcements must have passed `topology.Membership.take`.
-
-    `revision` grows with everything new.
-    """
+    """What all nodes of a run reported last. `revision` grows with everything new."""
 
     revision: int = 0
     _verdict: "tuple[tuple[int, bytes], Hang | None] | None" = None
     _nodes: dict[str, _NodeProgress] = field(default_factory=dict)
-    _domains: dict[_Name, int] = field(default_factory=dict)
-    _unpacked: list[Domain] = field(default_factory=list)
+    _groups: "GroupTable | None" = None
     _host_of: dict[int, str] = field(default_factory=dict)
 
-    def take(self, announcement: "NodeAnnouncement") -> None:
-        """Take what one node says; a node whose ranks make steps says nothing, and what it said before is forgotten."""
-        self._host_of |= {info.rank: info.hostname for info in announcement.ranks}
-        told = [i for i in announcement.ranks if i.progress is not None and i.state != _FAILED]
-        if not told:
+    def apply_announcement(self, announcement: "NodeAnnouncement", membership: "Membership") -> None:
+        """Replace what one node reported; a node whose ranks make steps reports nothing.
+
+        `membership` has applied the announcement: ranks that belong to other nodes are left out, and groups are those
+        of its table.
+        """
+        self._groups = membership.groups
+        infos = [info for info in announcement.ranks if membership.nodes[info.rank] == announcement.node]
+        self._host_of |= {info.rank: info.hostname for info in infos}
+        reporting = [info for info in infos if info.progress is not None and info.state != _FAILED]
+        if not reporting:
             if self._nodes.pop(announcement.node, None) is not None:
                 self.revision += 1
             return
-        if not self._nodes and len(self._domains) > _DOMAINS_MAX:
-            self._domains.clear()
-            self._unpacked.clear()
-        domains = [self._domain(group) if group.kind in DOMAIN_KINDS else -1 for group in announcement.groups]
+        group_ids = membership.groups_of(announcement.node)
         ranks, issues = [], []
-        for info in told:
+        for info in reporting:
             assert info.progress is not None
             gone = info.progress.is_alive is False and info.state != _ENDED
             step = -1 if info.progress.last_step is None else info.progress.last_step
             ranks.append((info.rank, step, info.heartbeat_unix_ns, info.progress.flags, info.state == _ENDED, gone))
             issues += [
-                (info.rank, domains[i.group], OPERATIONS.index(i.operation), i.peer, i.issued, i.last_unix_ns)
+                (info.rank, group_ids[i.group], OPERATIONS.index(i.operation), i.peer, i.issued, i.last_unix_ns)
                 for i in info.progress.issues
-                if domains[i.group] >= 0
+                if group_ids[i.group] != NO_GROUP
             ]
         self._nodes[announcement.node] = _NodeProgress(
             np.array(ranks, dtype=np.int64), np.array(issues, dtype=np.int64).reshape(-1, len(ISSUE_FIELDS))
         )
         self.revision += 1
 
-    def gathered(self) -> Progress | None:
-        """Return all of it, None where no node tells anything."""
+    def gathered(self, world_size: int) -> Progress | None:
+        """Return all of it, None where no node reports anything; issues in groups outside of the world are left out."""
         if not self._nodes:
             return None
+        assert self._groups is not None
         ranks = np.concatenate([node.ranks for node in self._nodes.values()])
         rank, step, sign_unix_ns, flags, ended, gone = ranks.T
+        issues = np.concatenate([node.issues for node in self._nodes.values()])
+        group_ids, place = np.unique(issues[:, _DOMAIN], return_inverse=True)
+        domains = [self._groups.domain(group_id, world_size) for group_id in group_ids.tolist()]
+        known = np.array([domain is not None for domain in domains], dtype=bool)
+        issues[:, _DOMAIN] = (np.cumsum(known) - 1)[place]
         return Progress(
-            domains=tuple(self._unpacked),
+            domains=tuple(domain for domain in domains if domain is not None),
             rank=rank,
             step=step,
             sign_unix_ns=sign_unix_ns,
             flags=flags,
             ended=ended.astype(bool),
             gone=gone.astype(bool),
-            issues=np.concatenate([node.issues for node in self._nodes.values()]),
+            issues=issues[known[place]],
         )
 
     def locate(self, topology: "Topology", timeline: "Timeline") -> "Hang | None":
@@ -109,7 +117,7 @@ class ProgressBook:
         if self._verdict is None or self._verdict[0] != known:
             last_step_of_world = np.full(topology.world_size, -1, dtype=np.int64)
             last_step_of_world[timeline.ranks[inside]] = last_steps
-            hang = who_is_late(self.gathered(), topology, last_step_of_world)
+            hang = who_is_late(self.gathered(topology.world_size), topology, last_step_of_world)
             if hang is not None and not hang.is_measured:
                 hang = replace(hang, is_of_hosts=self._are_hosts(hang, last_step_of_world))
             self._verdict = known, hang
@@ -121,10 +129,3 @@ class ProgressBook:
         size_of = Counter(self._host_of.get(rank, "") for rank in lately.tolist())
         hosts = Counter(self._host_of.get(rank, "") for rank in hang.ranks)
         return all(not host or size_of[host] == count for host, count in hosts.items())
-
-    def _domain(self, group: "GroupInfo") -> int:
-        name = (group.kind, group.name, tuple(map(tuple, group.ranks)))
-        index = self._domains.setdefault(name, len(self._unpacked))
-        if index == len(self._unpacked):
-            self._unpacked.append(Domain(group.kind, group.name, unpack_ranks(group.ranks, where="announcement")))
-        return index

@@ -35,10 +35,19 @@ _GC_EVENT = {"ph": "X", "cat": "python_function", "name": "Python GC", "args": {
 class Recording:
     """Made and used on the training thread. `boundaries` are (step, CLOCK_MONOTONIC ns), one more than whole steps.
 
-    `costs_ns` says what start, stop, export and free each took of the training thread.
+    `costs_ns` says what start, stop, export and free each took of the training thread. Like `start`, the constructor
+    raises what torch raises.
     """
 
     def __init__(self, order: ProfileOrder) -> None:
+        self.order = order
+        self.boundaries: list[tuple[int, int]] = []
+        self.events = 0
+        self.costs_ns: dict[str, int] = {}
+        self._collections: list[tuple[int, int, int | None]] = []
+        self._profile, self._has_collections = _make_profile(order)
+
+    def start(self) -> None:
         """Start the profiler.
 
         Raises
@@ -47,13 +56,8 @@ class Recording:
             torch cannot.
         """
         began = monotonic_ns()
-        self.order = order
-        self.boundaries: list[tuple[int, int]] = []
-        self.events = 0
-        self._collections: list[tuple[int, int, int | None]] = []
-        self._profile, self._has_collections = _make_profile(order)
         self._profile.start()
-        self.costs_ns = {"start": monotonic_ns() - began}
+        self.costs_ns["start"] = monotonic_ns() - began
 
     def mark(self, step: int) -> None:
         """Note that `step` begins."""

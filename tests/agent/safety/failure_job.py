@@ -20,8 +20,9 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
-from lockstep.agent import bootstrap
+from lockstep.agent import bootstrap, control
 from lockstep.agent.agent import OWNER_VARIABLE
+from lockstep.agent.capture import recording  # noqa: F401  (what a module does when it is loaded is done once)
 from tests.agent.orders import ControlBlock
 from tests.agent.rings import read_ring, unaccounted_ns
 
@@ -178,6 +179,7 @@ def main(mode):
     os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCKSTEP_RUN="job")
     signal.signal(signal.SIGUSR1, preempt)
     torch.set_num_threads(1)
+    control.LOOK_INTERVAL_NS = 0  # each boundary sees the order, however short the steps: the capture is in every trial
     gc.freeze()  # hundreds of full collections follow
     dist.init_process_group("gloo", init_method=f"file://{ROOT}/store", rank=0, world_size=1)
     bare = train(None)[0]

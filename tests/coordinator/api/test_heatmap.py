@@ -78,7 +78,11 @@ async def test_a_large_run_with_long_names_is_bounded():
             node = f"{first}-{'é' * 60}"
             site.runs.take(announce(*ranks, world=world, run="big", node=node, groups=groups[:200]), NOW)
         for step in range(3):
-            site.runs.take(recording.batch(step, step + 1, run="big"), NOW + step)
+            batches = [
+                recording.batch(step, step + 1, run="big", ranks=range(first, first + 64), node=f"{first}-{'é' * 60}")
+                for first in range(0, world, 64)
+            ]
+            site.runs.take_batches(batches, NOW + step)
         site.runs.tick(NOW + 1000)
         async with site.client.get("/api/v1/runs/big/heatmap?by=tp") as response:
             body = await response.read()

@@ -6,7 +6,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from coordinator.intake.attempts import Attempts
 from coordinator.intake.timeline import Timeline
 from coordinator.settings.policy import TimelinePolicy
 from lockstep.contracts.records import MISSING
@@ -135,34 +134,27 @@ def running(steps=20):
     return made
 
 
-def test_a_restart_is_taken_whole(monkeypatch):
-    """Only the record that wins the vote is looked at by itself: a restart costs hardly more than a step."""
-    singly = []
-    place_each = Attempts._place_each
-    monkeypatch.setattr(
-        Attempts,
-        "_place_each",
-        lambda self, records, now: (singly.append(records.count), place_each(self, records, now)),
-    )
+def test_a_restart_loses_no_rank():
+    """The records that voted make the first step of the attempt, together with those that came after the majority."""
     made = running()
     made.ingest_all(restarted(), 1.0)
     (row,) = made.ready(1.0)
     assert (row.step, made.generation, sum(made.rejected.values())) == (0, 1, 0)
     assert row.present.all()
-    assert sum(singly) == 1
 
 
-def test_a_redelivered_step_is_counted_whole(monkeypatch):
-    """Duplicates of all ranks change nothing but the count, and cost no look at each."""
+def test_a_redelivered_step_is_counted_by_what_became_of_it():
+    """Records of a pending step are duplicates, those of a judged one are late; nothing else changes."""
     made = running(steps=3)
     again = [record(rank, 3, START_NS + 3 * NS) for rank in range(RANKS)]
     made.ingest_all(again[1:], 0.0)
-    singly = []
-    monkeypatch.setattr(Attempts, "_place_each", lambda _, records, __: singly.append(records.count))
     made.ingest_all(again[1:], 0.0)
     made.ingest_all([record(rank, 1, START_NS + NS) for rank in range(RANKS)], 0.0)
-    assert made.rejected == {"rank": 0, "late": RANKS, "duplicate": RANKS - 1, "impossible": 0}
-    assert sum(singly) == 0
+    assert {reason: count for reason, count in made.rejected.items() if count} == {
+        "late": RANKS,
+        "duplicate": RANKS - 1,
+    }
+    assert made.generation == 0
 
 
 def test_a_rank_that_leaps_does_not_cost_a_restart_a_step():
@@ -197,3 +189,96 @@ def test_a_clock_that_lies_by_years_does_not_date_the_step():
     made.ingest_all([record(rank, 1, START_NS + NS + (rank == 1) * 10**17) for rank in range(3)], 0.0)
     (row,) = made.ready(0.0)
     assert row.end_unix_s == (START_NS + NS) / NS
+
+
+def at(rank, step, second, **more):
+    """Return a record that ended so many seconds after the start."""
+    return record(rank, step, START_NS + round(second * NS), **more)
+
+
+def timeline_of(count=4, **policy):
+    """Return a timeline of so many ranks that have all reported step 1, which is handed out."""
+    made = Timeline(TimelinePolicy(**policy))
+    made.know(list(range(count)))
+    made.ingest_all([at(rank, 1, 1) for rank in range(count)], 0.0)
+    assert len(made.ready(0.0)) == 1
+    return made
+
+
+def presence(rows):
+    return {row.step: row.present.tolist() for row in rows}
+
+
+def test_a_record_that_ends_before_the_last_one_is_no_next_step():
+    """A greater index with an earlier end belongs to no attempt that is known."""
+    made = timeline_of()
+    made.ingest_all([at(0, 3, 3), at(0, 4, 2)], 0.0)
+    assert (made.pending_records, made.rejected["late"]) == (1, 1)
+
+
+@pytest.mark.parametrize(("second", "goes_back"), [(3.4, False), (3.6, True)])
+def test_an_overtaken_record_may_end_a_little_later(second, goes_back):
+    """Up to half of its step: clocks are read apart. What ends later than that has gone back to an older index."""
+    made = timeline_of()
+    made.ingest_all([at(0, 3, 3), at(0, 2, second)], 0.0)
+    made.ingest_all([at(rank, step, step) for rank in (1, 2, 3) for step in (2, 3)], 0.0)
+    assert presence(made.ready(0.0)) == {2: [not goes_back, True, True, True], 3: [True] * 4}
+    assert made.pending_records == goes_back
+
+
+def test_a_vote_that_is_delivered_twice_counts_once():
+    """It is a duplicate, also where the attempt that goes on has a hole at its step."""
+    made = timeline_of()
+    made.ingest_all([at(0, 3, 3), at(1, 2, 2), at(2, 2, 2)], 0.0)
+    made.ingest_all([at(0, 2, 100), at(0, 2, 100)], 0.0)
+    assert (made.generation, made.rejected["duplicate"]) == (0, 1)
+    made.ingest_all([at(1, 3, 3), at(2, 3, 3), at(3, 3, 3)], 0.0)
+    assert presence(made.ready(0.0)) == {2: [False, True, True, False], 3: [True] * 4}
+
+
+def test_a_late_record_of_the_attempt_that_a_rank_left_takes_no_vote_back():
+    """It is used in the attempt that goes on, and the rank's vote stands."""
+    made = timeline_of()
+    made.ingest_all([at(0, 3, 3), at(0, 0, 100), at(0, 2, 2)], 0.0)
+    assert made.pending_records == 3
+    made.ingest_all([at(1, 0, 100), at(2, 0, 100)], 0.0)
+    assert made.generation == 1
+
+
+def test_a_rank_that_decided_the_vote_is_one_of_the_attempt():
+    """Of two ranks that restarted, one is no majority to restart again."""
+    made = timeline_of(3)
+    made.ingest_all([at(0, 0, 100), at(1, 0, 100)], 0.0)
+    assert made.generation == 1
+    made.ingest_all([at(0, 10**6, 200)], 0.0)
+    assert made.generation == 1
+    made.ingest_all([at(1, 10**6, 200)], 0.0)
+    assert made.generation == 2
+
+
+def test_a_rank_that_did_not_come_back_has_no_part_in_the_next_vote():
+    """Three of four ranks restart; two of those three are a majority afterwards."""
+    made = timeline_of()
+    made.ingest_all([at(rank, 0, 100) for rank in range(3)], 0.0)
+    made.ingest_all([at(rank, 10**6, 200) for rank in range(2)], 0.0)
+    assert made.generation == 2
+
+
+def test_a_restart_is_waited_for_by_all_ranks():
+    """A rank that was silent in the attempt before has the grace period again."""
+    made = timeline_of(grace_seconds=5.0)
+    made.ingest_all([at(rank, 2, 2) for rank in range(3)], 0.0)
+    assert presence(made.ready(5.0)) == {2: [True, True, True, False]}
+    made.ingest_all([at(rank, 0, 100) for rank in range(3)], 6.0)
+    assert (made.generation, made.ready(10.9)) == (1, [])
+    assert presence(made.ready(11.0)) == {0: [True, True, True, False]}
+
+
+def test_ranks_that_report_are_not_silenced_by_one_that_ran_ahead_long_ago():
+    """Each is waited for as long after its own last record."""
+    made = timeline_of(grace_seconds=1.0)
+    made.ingest_all([at(3, 5, 5)], 0.0)
+    made.ingest_all([at(rank, 2, 2) for rank in range(3)], 11.0)
+    assert presence(made.ready(11.0)) == {2: [True, True, True, False]}
+    assert made.ready(22.9) == []
+    assert presence(made.ready(23.0)) == {5: [False, False, False, True]}

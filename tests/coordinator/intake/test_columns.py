@@ -1,11 +1,10 @@
-"""Batches become columns, and a record that cannot be true is told from one that was not measured."""
+"""Columns become records in seconds; one that cannot be true differs from one that was not measured."""
 
 import numpy as np
 import pytest
 
-from coordinator.intake.columns import COMPONENTS, Columns, account
-from coordinator.intake.joined import apart
-from coordinator.intake.seats import Seats
+from coordinator.intake.batch_table import read_batches
+from coordinator.intake.columns import COMPONENTS, OPTIONAL_FIELDS, REQUIRED_FIELDS, account
 from coordinator.settings.policy import TimelinePolicy
 from lockstep.contracts.records import MISSING
 from tests.support.batches import batch_of_columns
@@ -23,33 +22,17 @@ def batch(*ranks, **changed):
 
 
 def accounted(*batches):
-    """Return the records of batches, each in the column of its rank, and which can be true."""
-    columns = Columns(apart(batches))
-    return account(columns, Seats(columns.rank.astype(np.intp)), POLICY)
-
-
-def test_batches_are_joined_in_their_order():
-    """Ranks and values of the joined columns follow the batches."""
-    columns = Columns(apart([batch(3, 1), batch(2, step=8)]))
-    assert columns.count == 3
-    assert columns.rank.tolist() == [3, 1, 2]
-    assert columns.of("step").tolist() == [7, 7, 8]
-
-
-def test_what_was_left_out_is_missing():
-    """A column that no sender has is MISSING throughout, not 0."""
-    columns = Columns(apart([batch(0), batch(1)]))
-    assert "tp_wait_ns" not in columns.fields
-    assert columns.of("tp_wait_ns").tolist() == [MISSING, MISSING]
+    """Return the records of batches, and which can be true."""
+    return account(read_batches(batches, REQUIRED_FIELDS, OPTIONAL_FIELDS), POLICY)
 
 
 def test_own_work_is_the_step_without_its_waits():
     """Seconds by field, waits subtracted, and only what was sent among the values."""
     records, possible = accounted(batch(0), batch(1, dp_wait_ns=0, compute_ns=80 * MS))
     assert possible.all()
-    assert records.of("self") == pytest.approx([0.08, 0.1])
-    assert records.of("dp_wait") == pytest.approx([0.02, 0.0])
-    assert records.of("duration") == pytest.approx([0.1, 0.1])
+    assert records.value("self") == pytest.approx([0.08, 0.1])
+    assert records.value("dp_wait") == pytest.approx([0.02, 0.0])
+    assert records.value("duration") == pytest.approx([0.1, 0.1])
     assert set(records.fields) == {*COMPONENTS, "dp_wait", "duration", "self"}
 
 
@@ -73,27 +56,16 @@ def test_values_out_of_range_condemn_their_record_only(changed):
 
 @pytest.mark.parametrize(("name", "limit"), [("dp_bytes", 1 << 60), ("tokens", 1 << 62), ("flags", 1 << 20)])
 def test_a_limit_is_kept_to_the_last_unit(name, limit):
-    """Single precision rounds both to the same number; what was sent decides."""
+    """Single precision would round both to the same number."""
     _, possible = accounted(batch(0, **{name: limit}), batch(1, **{name: limit + 1}))
     assert possible.tolist() == [True, False]
-
-
-def test_senders_of_other_fields_stand_in_their_places():
-    """Batches of two layouts in turn, one with its fields in another order: each record keeps its place and values."""
-    swapped = {"tokens": 3, "dp_bytes": 4}
-    columns = Columns(
-        apart([batch(0, dp_bytes=1, tokens=2), batch(1, 2, **swapped), batch(3, dp_bytes=5), batch(4, dp_bytes=6)])
-    )
-    assert columns.rank.tolist() == [0, 1, 2, 3, 4]
-    assert columns.of("dp_bytes").tolist() == [1, 4, 4, 5, 6]
-    assert columns.of("tokens").tolist() == [2, 3, 3, MISSING, MISSING]
 
 
 def test_a_pipelines_floor_is_count_times_shortest():
     """The bound without waiting; NaN where either was not measured."""
     told = {"pp_wait_ns": 0, "pp_shortest_ns": 2 * MS, "pp_count": 5}
     records, _ = accounted(batch(0, **told), batch(1, **(told | {"pp_count": MISSING})))
-    assert records.of("pp_floor") == pytest.approx([0.01, np.nan], nan_ok=True)
+    assert records.value("pp_floor") == pytest.approx([0.01, np.nan], nan_ok=True)
 
 
 def test_the_order_of_the_fields_does_not_matter():
@@ -104,4 +76,6 @@ def test_the_order_of_the_fields_does_not_matter():
     other, possible = accounted(batch_of_columns([0], {name: [value] for name, value in turned.items()}))
     assert possible.all()
     assert set(other.fields) == set(plain.fields)
-    assert {name: other.of(name)[0] for name in plain.fields} == {name: plain.of(name)[0] for name in plain.fields}
+    assert {name: other.value(name)[0] for name in plain.fields} == {
+        name: plain.value(name)[0] for name in plain.fields
+    }

@@ -2,12 +2,13 @@
 
 import pytest
 
+from coordinator.intake.refusals import Refusals
 from coordinator.intake.targets import GONE_KEPT_S, Targets
 from lockstep.contracts.messages import NodeAlive
 
 
 def alive(node="n0", address="n0.lan:9855", *, is_alive=True, scheme="http"):
-    return NodeAlive(node=node, alive=is_alive, unix_ns=0, stream_id=7, address=address, scheme=scheme)
+    return NodeAlive(node=node, alive=is_alive, unix_ns=0, stream_id=1, address=address, scheme=scheme)
 
 
 def listed(targets, now_s=0.0):
@@ -62,3 +63,30 @@ def test_an_address_that_becomes_none_is_gone():
     targets.hear(alive(), 0.0)
     targets.hear(alive(address=""), 1.0)
     assert listed(targets, 2.0)["n0"]["labels"]["__meta_lockstep_alive"] == "false"
+
+
+def test_an_invented_node_gives_way_to_a_real_one():
+    """Who sends heartbeats keeps its place; who sends none for a minute loses it to another node, and only then."""
+    refusals = Refusals()
+    targets = Targets(refusals, nodes_max=2)
+    targets.hear(alive("invented"), 0.0)
+    targets.hear(alive("n0"), 1.0)
+    targets.hear(alive("n1"), 2.0)
+    assert set(listed(targets, 2.0)) == {"invented", "n0"}
+    assert refusals.counts["node"] == 1
+    for now_s in range(10, 70, 10):
+        targets.hear(alive("n0"), float(now_s))
+        targets.hear(alive("n1"), float(now_s))
+    assert set(listed(targets, 60.0)) == {"invented", "n0"}
+    targets.hear(alive("n1"), 61.0)
+    assert set(listed(targets, 61.0)) == {"n0", "n1"}
+    targets.hear(alive("n2"), 62.0)
+    assert set(listed(targets, 62.0)) == {"n0", "n1"}
+
+
+def test_a_node_that_was_never_seen_to_go_is_forgotten_too():
+    """The broker's retained heartbeat of a machine that is no more comes with each restart of the coordinator."""
+    targets = Targets()
+    targets.hear(alive(), 0.0)
+    assert listed(targets, GONE_KEPT_S)
+    assert not listed(targets, GONE_KEPT_S + 1)

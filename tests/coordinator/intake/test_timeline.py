@@ -1,16 +1,10 @@
 """Records in, complete steps out, whatever the bus does to them."""
 
-from dataclasses import asdict
-
-import msgspec
 import numpy as np
 import pytest
 
 from coordinator.intake.timeline import Timeline
 from coordinator.settings.policy import TimelinePolicy
-from lockstep.contracts import topics
-from lockstep.contracts.batch_v1 import ColumnBatch
-from lockstep.contracts.codec import decode
 from lockstep.contracts.records import MISSING
 from tests.coordinator.scenarios import START_UNIX_S, Scenario, generate
 from tests.support.batches import columns_of, with_columns
@@ -121,7 +115,7 @@ def test_duplicates_and_late_records_are_counted_and_dropped():
     made.ingest(RECORDING.batch(1, 2, ranks=[3]), 0.0)
     assert steps(made.ready(0.0)) == [0, 1]
     made.ingest(RECORDING.batch(0, 1, ranks=[3]), 0.0)
-    assert made.rejected == {"rank": 0, "late": 1, "duplicate": 2, "impossible": 0}
+    assert {reason: count for reason, count in made.rejected.items() if count} == {"late": 1, "duplicate": 2}
     assert made.generation == 0
 
 
@@ -250,8 +244,8 @@ def test_memory_is_bounded():
     made.ingest(RECORDING.batch(0, 1, ranks=[0, 1, 2, 3]), 0.0)
     long = generate(Scenario(degrees="dp=4", steps=200))
     made.ingest(long.batch(1, 200, ranks=[0]), 0.0)
-    assert made.rejected["late"] > 100
-    assert len(made._attempts.present.steps) == 32
+    windows = 31 + 32  # steps after the first in the present window, and as many as a leap may leave in the other
+    assert (made.pending_records, made.rejected["late"]) == (4 + windows, 199 - windows)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -284,7 +278,7 @@ def test_a_rank_that_contradicts_itself_does_not_hold_up_the_others():
     rows = made.ready(0.0)
     assert steps(rows) == [0, 1, 2]
     assert all(row.present.all() for row in rows)
-    assert made.rejected == {"rank": 0, "late": 0, "duplicate": 3, "impossible": 0}
+    assert {reason: count for reason, count in made.rejected.items() if count} == {"duplicate": 3}
 
 
 def test_senders_of_different_columns_are_taken_together():
@@ -313,26 +307,6 @@ def test_nodes_of_eight_ranks_are_laid_out_wherever_they_stand(absent):
     expected = wide.components["compute"][0].astype(np.float32)
     expected[list(absent)] = np.nan
     np.testing.assert_allclose(row.components["compute"], expected, rtol=1e-6)
-
-
-def test_an_exporter_of_the_version_before_gives_the_same_step():
-    """Nodes of two versions under one coordinator: what they send makes one whole step."""
-    batch = RECORDING.batch(0, 1, ranks=[0, 1])
-    old = ColumnBatch(
-        run=batch.run,
-        node=batch.node,
-        sent_unix_ns=0,
-        count=batch.count,
-        ranks=np.array([0, 1], dtype="<i4").tobytes(),
-        columns={name: values.tobytes() for name, values in columns_of(batch).items()},
-    )
-    rows = []
-    for first in (batch, decode(topics.run_topic("job", topics.STEPS, "n0"), msgspec.msgpack.encode(old))):
-        made = timeline()
-        made.ingest_all([first, RECORDING.batch(0, 1, ranks=[2, 3])], 0.0)
-        rows += made.ready(0.0)
-    plain, mixed = map(asdict, rows)
-    np.testing.assert_equal(mixed, plain)
 
 
 def test_ranks_beyond_gaps_are_found():

@@ -1,51 +1,69 @@
-"""A step's values are laid out rank by rank, however its records came."""
+"""Pending steps: where a window begins, and what has arrived of a step."""
 
 import numpy as np
 import pytest
 
-from coordinator.intake import window
 from coordinator.intake.columns import Records
-from coordinator.intake.seats import seats_of
-from coordinator.intake.window import HeldStep
-
-RANKS = 24
+from coordinator.intake.window import BatchReceipt, Window
 
 
-def records(columns, fields, *, seed):
-    """Return records of these columns with values of their own."""
-    column, count = np.array(columns), len(columns)
-    return Records(
-        seats=seats_of(column, RANKS),
-        step=np.zeros(count, dtype=np.int64),
-        end_ns=column + 100,
-        duration_ns=np.ones(count, dtype=np.int64),
-        flags=np.zeros(count, dtype=np.int64),
-        fields=fields,
-        values_VN=np.random.default_rng(seed).random((len(fields), count)).astype(np.float32),
-    )
+@pytest.fixture
+def window():
+    """Return a window of eight steps that begins with step 10."""
+    made = Window(8)
+    assert made.opens_for(10)
+    return made
 
 
-@pytest.mark.parametrize("at_once", [1, 2 * RANKS, 1 << 16])
-@pytest.mark.parametrize(
-    "columns",
-    [
-        [range(16, 24), range(8), range(8, 16)],  # whole nodes
-        [range(16, 24), range(8), range(8, 15)],  # a rank is missing
-        [[23, 0], [5], [1, 2, 3]],
-    ],
-)
-def test_values_are_those_of_the_records(monkeypatch, columns, at_once):
-    """Whether fields are laid out one by one or all together, and whether all senders have them or some do not."""
-    monkeypatch.setattr(window, "_VALUES_AT_ONCE", at_once)
-    fields = (("a", "b", "c", "d"), ("d", "b"), ("c", "e", "a"))
-    parts = [records(own, names, seed=n) for n, (own, names) in enumerate(zip(columns, fields, strict=True))]
-    held = HeldStep(0, RANKS)
-    expected = {name: np.full(RANKS, np.nan, dtype=np.float32) for name in "abcde"}
-    for part in parts:
-        held.put(part, 0.0)
-        for name, values in zip(part.fields, part.values_VN, strict=True):
-            expected[name][part.column] = values
-    laid_out = held.value_of()
-    assert laid_out.keys() == expected.keys()
-    for name, values in expected.items():
-        np.testing.assert_array_equal(laid_out[name], values)
+def add(window, step, *ranks):
+    return [window.add(rank, step, 0, BatchReceipt()) for rank in ranks]
+
+
+def test_an_empty_window_opens_anywhere():
+    """Nothing fits before the first record, and any step may be the first."""
+    window = Window(8)
+    assert 0 not in window.span
+    assert not window.is_just_before(0)
+    assert window.opens_for(1 << 61)
+    assert window.span.start == 1 << 61
+
+
+@pytest.mark.parametrize(("step", "opens"), [(9, True), (5, True), (4, False), (2, False), (18, False)])
+def test_a_window_opens_towards_older_steps_that_fit_with_what_is_pending(window, step, opens):
+    """Steps 10 to 12 are pending: with steps before 5 they are more than eight; younger ones never move it."""
+    add(window, 12, 0)
+    assert window.opens_for(step) is opens
+    assert window.span.start == (step if opens else 10)
+
+
+def test_once_a_step_is_handed_out_the_window_only_goes_on(window):
+    """What has been judged cannot be reported again."""
+    (pending, _) = add(window, 10, 3, 4)
+    assert window.hand_out() is pending
+    assert window.hand_out() is None
+    assert window.span == range(12, 20)
+    assert not window.opens_for(11)
+    assert window.is_just_before(11)
+    assert not window.is_just_before(3)
+
+
+def test_records_are_known_by_rank_and_step(window):
+    """A rank's last step is its greatest, whatever the order."""
+    add(window, 12, 3)
+    add(window, 11, 3, 4)
+    assert window.holds(3, 12)
+    assert not window.holds(4, 12)
+    assert window.last_step == {3: 12, 4: 11}
+    assert window.pending_records == 3
+
+
+def test_a_step_remembers_when_so_many_ranks_had_reported(window):
+    """The time of the gathering with which the count was reached; of the window, that of the earliest such step."""
+    none = np.zeros(2, dtype=np.int64)
+    records = Records(none, none, none, none, none, (), np.zeros((0, 2), dtype=np.float32))
+    for now_s, ranks in ((1.0, (0, 1)), (5.0, (2,))):
+        (pending, *_) = add(window, 10, *ranks)
+        pending.collect(records, now_s)
+    assert [pending.arrived_s(count) for count in (1, 2, 3, 4)] == [1.0, 1.0, 5.0, float("inf")]
+    assert window.arrived_s(3) == 5.0
+    assert pending.rows == []

@@ -54,22 +54,55 @@ def test_one_capture_at_a_time(captures: Captures):
     other = captures.judge(replace(REQUEST, run="other"), RANKS, 10)
     assert other.order is None
     assert "request 5 of run 'run' is being captured" in other.refusals[1]
-    assert captures.judge(replace(REQUEST, run="other"), RANKS, LIMIT_NS).order is not None
+    later = replace(REQUEST, run="other", request_id=7)
+    assert captures.judge(later, RANKS, LIMIT_NS).order is not None
 
 
 def test_a_request_delivered_twice_is_one_request(captures: Captures):
-    """QoS 1 may deliver again: neither a second order nor a refusal."""
+    """QoS 1 may deliver again, and two coordinators may ask: neither a second order nor a refusal, then or later."""
     captures.judge(REQUEST, RANKS, 0)
-    verdict = captures.judge(REQUEST, RANKS, 1)
-    assert (verdict.order, verdict.refusals) == (None, {})
+    for term in (0, 1):
+        verdict = captures.judge(replace(REQUEST, term=term), RANKS, 1)
+        assert (verdict.order, verdict.refusals) == (None, {})
+    for rank in REQUEST.ranks:
+        captures.note("run", rank, 5, "done")
+    verdict = captures.judge(REQUEST, RANKS, 2)
+    assert (verdict.order, verdict.refusals, verdict.is_outdated) == (None, {}, False)
+
+
+def test_another_request_under_the_same_id_is_refused(captures: Captures):
+    """Its answers could not be told from those of the first."""
+    captures.judge(REQUEST, RANKS, 0)
+    verdict = captures.judge(replace(REQUEST, steps=4), RANKS, 1)
+    assert (verdict.order, verdict.is_outdated) == (None, True)
+    assert "request 5 of run 'run' was another one" in verdict.refusals[0]
+    assert captures.judge(replace(REQUEST, run="other"), RANKS, LIMIT_NS).order is not None
+
+
+def test_a_request_of_a_term_that_is_over_is_refused(captures: Captures):
+    """A leader that was replaced gets an answer that says so; one of the same term is as good as the first."""
+    captures.judge(replace(REQUEST, term=3), None, 0)
+    assert captures.term == 3
+    verdict = captures.judge(replace(REQUEST, request_id=6, term=2), RANKS, 0)
+    assert (verdict.order, verdict.is_outdated) == (None, True)
+    assert verdict.refusals == dict.fromkeys(REQUEST.ranks, "term 2 is over, term 3 is in force")
+    assert captures.judge(replace(REQUEST, request_id=7, term=3), RANKS, 0).order is not None
+    assert captures.term == 3
+
+
+def test_requests_remembered_have_an_end(captures: Captures):
+    """One that came long ago is decided again: memory has a limit, whatever peers make up."""
+    for number in range(300):
+        captures.judge(replace(REQUEST, request_id=number), None, 0)
+    assert captures.judge(replace(REQUEST, request_id=299), None, 0).refusals == {}
+    assert captures.judge(replace(REQUEST, request_id=0), None, 0).refusals != {}
 
 
 def test_a_capture_that_never_ends_makes_room(captures: Captures):
     """Behind the limit the next request is taken, exactly at it."""
     captures.judge(REQUEST, RANKS, 0)
-    later = replace(REQUEST, request_id=6)
-    assert captures.judge(later, RANKS, LIMIT_NS - 1).order is None
-    assert captures.judge(later, RANKS, LIMIT_NS).order is not None
+    assert captures.judge(replace(REQUEST, request_id=6), RANKS, LIMIT_NS - 1).order is None
+    assert captures.judge(replace(REQUEST, request_id=7), RANKS, LIMIT_NS).order is not None
 
 
 def test_an_answer_to_another_request_ends_nothing(captures: Captures):

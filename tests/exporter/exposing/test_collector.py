@@ -6,7 +6,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from exporter.counts import Counts
+from exporter.counts import Counts, DeliveryStatus
 from exporter.exposing.collector import SnapshotCollector
 from exporter.exposing.snapshot import NodeSnapshot, take_snapshot
 from exporter.host_watch import HostTotals, NodeLoad
@@ -21,6 +21,18 @@ from tests.exporter.conftest import NOW_NS, OFFSET_NS, record
 
 STALE_NS = 10**12
 OURS = {metric.name for metric in CATALOGUE if metric.source != "coordinator"}
+
+
+DELIVERY = DeliveryStatus(
+    connected=True,
+    spool_bytes=5,
+    spool_messages=2,
+    spool_limit_bytes=20,
+    published=7,
+    resent=3,
+    coordinators=1,
+    acknowledged_unix_ns=9 * 10**9,
+)
 
 
 class Node:
@@ -39,8 +51,7 @@ class Node:
             now_ns=NOW_NS,
             unix_ns=0,
             stale_ns=STALE_NS,
-            mqtt_connected=True,
-            spool_bytes=5,
+            delivery=DELIVERY,
             tick_duration_ns=2_000_000,
             process=OwnProcess().read(),
             **values,
@@ -127,7 +138,14 @@ def test_values_are_in_base_units(node: Node, make_ring):
         key("lockstep_step_duration_seconds_bucket", run="run-a", le="0.1"): 2,
         key("lockstep_step_duration_seconds_bucket", run="run-a", le="+Inf"): 2,
         key("lockstep_exporter_tick_duration_seconds"): 0.002,
+        key("lockstep_exporter_mqtt_connected"): 1,
         key("lockstep_exporter_spool_bytes"): 5,
+        key("lockstep_exporter_spool_messages"): 2,
+        key("lockstep_exporter_spool_fill_ratio"): 0.25,
+        key("lockstep_exporter_messages_published_total"): 7,
+        key("lockstep_exporter_messages_resent_total"): 3,
+        key("lockstep_exporter_coordinators"): 1,
+        key("lockstep_exporter_last_acknowledgement_timestamp_seconds"): 9,
     }
     for name, value in expected.items():
         assert samples[name] == pytest.approx(value), name

@@ -20,9 +20,10 @@ from exporter.reading.rings import Rings
 from exporter.runtime import Exporter
 from lockstep.contracts.messages import HostSpan, TraceSummary
 from lockstep.serving.exposition import render
-from tests.exporter.conftest import listening, running, until
+from tests.exporter.conftest import running, until
 from tests.exporter.host_watch.conftest import S
 from tests.exporter.host_watch.job import CAPTURE_S
+from tests.support.model_coordinator import coordinating
 from tests.support.servers import Mosquitto
 
 HOG = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])}); print(flush=True)\nwhile True: pass"
@@ -132,13 +133,13 @@ async def test_a_capture_brings_what_its_rank_met(
     exporter._summariser._worker = StandingWorker(("/bin/false",), 1)  # the real one would wait for the hog
     hog = started("-c", HOG, str(core))
     try:
-        async with listening(mosquitto.port) as listener, running(exporter):
+        async with coordinating(mosquitto.port) as coordinator, running(exporter):
             await until(exporter._host_watch.totals)
             assert trainer.stdin is not None
             trainer.stdin.write("\n")
             trainer.stdin.flush()
-            await listener.until(lambda: listener.of(TraceSummary), 60)
-            (summary,) = listener.of(TraceSummary)
+            await coordinator.until(lambda: coordinator.of(TraceSummary), 60)
+            (summary,) = coordinator.of(TraceSummary)
             page = render(SnapshotCollector(exporter.snapshot), "text").decode()
     finally:
         ended(hog)

@@ -5,6 +5,7 @@ from exporter.sending.batches import Batcher
 from lockstep.contracts import topics
 from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.limits import MESSAGE_MAX_BYTES
+from lockstep.contracts.messages import LAPPED, TORN
 from lockstep.contracts.records import MISSING
 from tests.exporter.conftest import record
 from tests.support.batches import columns_of, ranks_of
@@ -19,8 +20,8 @@ def test_a_batch_carries_the_measured_columns_only():
     batcher = Batcher("n")
     batcher.add("run", 3, table(record(0), record(1, tokens=5)))
     batcher.add("run", 4, table(record(0)))
-    (batch,) = batcher.take(1, 2)
-    assert (batch.count, batch.sequence, batch.lost_records, batch.sent_unix_ns) == (3, 0, 2, 1)
+    (batch,) = batcher.take(1)
+    assert (batch.count, batch.sent_unix_ns, batch.lost) == (3, 1, {})
     assert ranks_of(batch).tolist() == [3, 3, 4]
     assert columns_of(batch)["step"].tolist() == [0, 1, 0]
     assert columns_of(batch)["tokens"].tolist() == [MISSING, 5, MISSING]
@@ -28,16 +29,28 @@ def test_a_batch_carries_the_measured_columns_only():
     assert decode(topics.run_topic("run", topics.STEPS, "n"), encode(batch)) == batch
 
 
-def test_sequences_count_per_run():
-    """Each message of a run has the next number; runs do not share them, and nothing gathered sends nothing."""
+def test_each_run_has_its_own_batch_and_nothing_sends_nothing():
+    """Runs share no message; without records and losses there is none."""
     batcher = Batcher("n")
-    seen = []
-    for _ in range(3):
-        batcher.add("a", 0, table(record(0)))
-        batcher.add("b", 0, table(record(0)))
-        seen += [(batch.run, batch.sequence) for batch in batcher.take(0, 0)]
-    assert seen == [("a", 0), ("b", 0), ("a", 1), ("b", 1), ("a", 2), ("b", 2)]
-    assert batcher.take(0, 0) == []
+    batcher.add("a", 0, table(record(0)))
+    batcher.add("b", 0, table(record(0)))
+    assert [batch.run for batch in batcher.take(0)] == ["a", "b"]
+    assert batcher.take(0) == []
+
+
+def test_losses_are_sent_once_with_or_without_records():
+    """They belong to a run and have a reason; a batch may carry nothing else."""
+    batcher = Batcher("n")
+    batcher.add("a", 0, table(record(0)))
+    batcher.add_lost("a", LAPPED, 3)
+    batcher.add_lost("b", TORN, 1)
+    batcher.add_lost("b", TORN, 1)
+    first, second = batcher.take(7)
+    assert (first.run, first.count, first.lost) == ("a", 1, {LAPPED: 3})
+    assert (second.run, second.count, second.records, second.lost) == ("b", 0, b"", {TORN: 2})
+    assert decode(topics.run_topic("b", topics.STEPS, "n"), encode(second)) == second
+    batcher.add("a", 0, table(record(0)))
+    assert [batch.lost for batch in batcher.take(8)] == [{}]
 
 
 def test_the_largest_batch_fits_a_message():
@@ -45,7 +58,9 @@ def test_the_largest_batch_fits_a_message():
     batcher = Batcher("n" * 128)
     records = np.ones((batches.RECORDS_MAX + 1, len(record(0))), dtype=np.int64)
     batcher.add("r" * 128, 0, records)
+    batcher.add_lost("r" * 128, LAPPED, 2**63 - 1)
+    batcher.add_lost("r" * 128, TORN, 2**63 - 1)
     assert batcher.is_full
-    first, second = batcher.take(0, 0)
-    assert (first.count, second.count, second.sequence) == (batches.RECORDS_MAX, 1, 1)
+    first, second = batcher.take(0)
+    assert (first.count, second.count, second.lost) == (batches.RECORDS_MAX, 1, {})
     assert len(encode(first)) <= MESSAGE_MAX_BYTES

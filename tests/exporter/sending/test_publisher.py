@@ -1,135 +1,172 @@
 import asyncio
 import contextlib
 import random
-import subprocess
-import sys
-import time
 from pathlib import Path
 
-import aiomqtt
 import pytest
 
 from exporter.counts import Counts
-from exporter.sending.publisher import _BACKOFF_MAX_S, Publisher
-from exporter.sending.spool import Spool
+from exporter.sending.publisher import _BACKOFF_MAX_S, _CUTS_MAX, Publisher
 from lockstep.contracts import topics
 from lockstep.contracts.codec import encode
-from lockstep.contracts.messages import NodeAlive, NodeAnnouncement, ProfileAnswer, ProfileRequest
-from tests.exporter.conftest import listening, make_config, until
-from tests.support.servers import Mosquitto, free_port
-
-pytestmark = pytest.mark.servers
+from lockstep.contracts.delivery import unpack_frame
+from lockstep.contracts.messages import Acknowledgement, NodeAlive, NodeAnnouncement, ProfileAnswer, ProfileRequest
+from lockstep.serving import mqtt
+from lockstep.serving.broker import BrokerConfig
+from lockstep.serving.messaging import BrokerError, PublishRefusedError
+from lockstep.serving.mqtt import MqttBroker
+from tests.exporter.conftest import make_config, until
+from tests.support.model_coordinator import ModelCoordinator, coordinating
+from tests.support.servers import Mosquitto
 
 REQUEST = ProfileRequest(run="run", node="node-1", request_id=5, ranks=[0], first_step=-1, steps=3)
 REQUEST_TOPIC = topics.run_topic("run", topics.REQUEST, "node-1")
 ANSWER_TOPIC = topics.run_topic("run", topics.ANSWER, "node-1")
-
-# In a process of its own: amqtt leaves the socket of a client that it refuses to the garbage collector.
-AMQTT = """
-import asyncio
-from amqtt.broker import Broker
-async def main():
-    await Broker({
-        "listeners": {"default": {"type": "tcp", "bind": "127.0.0.1:%d"}},
-        "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}},
-    }).start()
-    await asyncio.sleep(60)
-asyncio.run(main())
-"""
-
-
-def start_amqtt(port: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", AMQTT % port], stderr=subprocess.DEVNULL)
+ANNOUNCE_TOPIC = topics.run_topic("run", topics.ANNOUNCE, "node-1")
+ANNOUNCEMENT = encode(NodeAnnouncement(run="run", node="node-1", ranks=[], groups=[]))
 
 
 class Station:
-    """A publisher with its spool, and what it received."""
+    """A publisher, and the requests that it passed on."""
 
-    def __init__(self, root: Path, tmp_path: Path, port: int, **values) -> None:
+    def __init__(self, root: Path, tmp_path: Path, port: int = 1, broker=None, **values) -> None:
         self.config = make_config(root, tmp_path, broker_port=port, **values)
-        self.spool = Spool(Path(self.config.spool_directory), self.config.spool_max_bytes)
         self.counts = Counts()
         self.requests: list[ProfileRequest] = []
         self.publisher = Publisher(
             self.config,
-            spool=self.spool,
+            broker or MqttBroker(self.config),
             counts=self.counts,
             on_request=self.requests.append,
-            unix_ns=time.time_ns,
+            heartbeats=list,
             jitter=random.Random(1),
         )
+        self.spool = self.publisher.spool
         # Backoff as in production, only shorter: the tests are about what is lost, not about how long it takes.
         self.publisher._backoff_s = lambda _: 0.05  # type: ignore[method-assign]
 
-    def send(self, number: int) -> None:
-        answer = ProfileAnswer(run="run", node="node-1", rank=0, request_id=number, state="done")
-        self.spool.append(ANSWER_TOPIC, encode(answer), 1)
-        self.publisher.wake()
+    def send(self, *numbers: int, reason: str = "", records: int = 1) -> None:
+        for number in numbers:
+            answer = ProfileAnswer(run="run", node="node-1", rank=0, request_id=number, state="done", reason=reason)
+            self.publisher.put(ANSWER_TOPIC, encode(answer), records)
 
 
 @contextlib.asynccontextmanager
 async def on_air(station: Station):
-    station.spool.open()
-    tasks = [asyncio.create_task(station.publisher.run()), asyncio.create_task(station.publisher.receive())]
+    station.publisher.open()
+    task = asyncio.create_task(station.publisher.run())
     try:
         yield station
     finally:
         station.publisher.finish()
-        await asyncio.wait_for(tasks[0], 20)
-        tasks[1].cancel()
-        await asyncio.wait(tasks)
-        station.spool.close()
+        await asyncio.wait_for(task, 20)
+        station.publisher.close()
 
 
-def numbers(listener) -> list[int]:
-    return [answer.request_id for answer in listener.of(ProfileAnswer)]
+@contextlib.asynccontextmanager
+async def peer(port: int):
+    """Connect as somebody else."""
+    broker = MqttBroker(BrokerConfig(broker_host="127.0.0.1", broker_port=port))
+    async with broker.connect(client_id="peer", on_message=lambda *_: None, packet_max_bytes=1 << 20) as session:
+        yield session
+        await session.close()
 
 
+def numbers(coordinator) -> list[int]:
+    return [answer.request_id for answer in coordinator.of(ProfileAnswer)]
+
+
+@pytest.mark.servers
 async def test_messages_arrive_in_order_and_the_spool_empties(root, tmp_path, mosquitto: Mosquitto):
-    """What is spooled reaches the broker, is acknowledged and counted."""
-    async with listening(mosquitto.port) as listener, on_air(Station(root, tmp_path, mosquitto.port)) as station:
-        for number in range(20):
-            station.send(number)
-        await listener.until(lambda: len(numbers(listener)) == 20)
-        await until(lambda: station.spool.waiting_bytes == 0)
-        assert numbers(listener) == list(range(20))
-        assert station.counts.published >= 20
-        assert station.publisher.connected
+    """What is spooled is received once, committed, and freed."""
+    async with coordinating(mosquitto.port) as coordinator, on_air(Station(root, tmp_path, mosquitto.port)) as station:
+        station.send(*range(200))
+        await coordinator.until(lambda: len(numbers(coordinator)) == 200)
+        await until(lambda: station.spool.waiting_messages == 0)
+        assert numbers(coordinator) == list(range(200))
+        status = station.publisher.status()
+        assert (status.connected, status.resent, status.coordinators, status.spool_bytes) == (True, 0, 1, 0)
+        assert status.acknowledged_unix_ns is not None
+        assert coordinator.model.position("node-1", station.spool.stream_id).duplicates == 0
 
 
+@pytest.mark.servers
+async def test_messages_wait_for_a_coordinator_that_is_not_there_yet(root, tmp_path, mosquitto: Mosquitto):
+    """A broker without a subscriber gets state only; whoever comes gets everything, once, in order."""
+    async with on_air(Station(root, tmp_path, mosquitto.port)) as station:
+        station.send(*range(30))
+        await until(lambda: station.publisher.status().published >= 1)
+        assert station.spool.waiting_messages == 30
+        async with coordinating(mosquitto.port) as coordinator:
+            await coordinator.until(lambda: len(numbers(coordinator)) == 30)
+            assert numbers(coordinator) == list(range(30))
+            await until(lambda: station.spool.waiting_messages == 0)
+        assert station.publisher.status().resent == 0
+
+
+@pytest.mark.servers
+async def test_what_is_received_is_kept_until_it_is_committed(root, tmp_path, mosquitto: Mosquitto):
+    """A coordinator that is killed with messages in memory gets them again, and counts each once."""
+    model = ModelCoordinator()
+    async with on_air(Station(root, tmp_path, mosquitto.port)) as station:
+        async with coordinating(mosquitto.port, model) as coordinator:
+            station.send(*range(10))
+            await until(lambda: station.spool.waiting_messages == 0)
+            coordinator.commits = False
+            station.send(*range(10, 30))
+            await coordinator.until(lambda: len(numbers(coordinator)) == 30)
+            assert station.spool.waiting_messages == 20
+        model.restart()
+        station.send(30)
+        async with coordinating(mosquitto.port, model) as coordinator:
+            await until(lambda: station.spool.waiting_messages == 0)
+            assert numbers(coordinator) == list(range(10, 31))
+        assert sorted(model.position("node-1", station.spool.stream_id).taken) == list(range(1, 32))
+
+
+@pytest.mark.servers
 async def test_a_broker_that_is_away_costs_nothing(root, tmp_path, mosquitto: Mosquitto):
-    """Messages of the time without a broker come when it is back, in order, and the state is visible meanwhile."""
-    async with listening(mosquitto.port) as listener, on_air(Station(root, tmp_path, mosquitto.port)) as station:
+    """Messages of the time without a broker come when it is back, in order and once."""
+    async with coordinating(mosquitto.port) as coordinator, on_air(Station(root, tmp_path, mosquitto.port)) as station:
         station.send(0)
-        await listener.until(lambda: numbers(listener) == [0])
+        await coordinator.until(lambda: numbers(coordinator) == [0])
         mosquitto.stop()
         await until(lambda: not station.publisher.connected)
-        for number in range(1, 30):
-            station.send(number)
-        assert station.spool.waiting_bytes > 0
+        station.send(*range(1, 30))
         mosquitto.start()
-        # The listener may come back after the first ones: the broker's acknowledgement is what counts.
-        await until(lambda: station.spool.waiting_bytes == 0)
-        assert station.counts.published >= 30
-        station.send(30)
-        await listener.until(lambda: 30 in numbers(listener))
-        assert numbers(listener) == sorted(numbers(listener))
+        await coordinator.until(lambda: len(numbers(coordinator)) == 30)
+        assert numbers(coordinator) == list(range(30))
+        await until(lambda: station.spool.waiting_messages == 0)
 
 
-async def test_a_lasting_subscriber_gets_everything_once_in_order(root, tmp_path, mosquitto: Mosquitto):
-    """A subscriber that is there before the exporter connects sees each message exactly once."""
-    station = Station(root, tmp_path, mosquitto.port)
-    station.spool.open()
-    for number in range(50):
-        station.send(number)
-    station.spool.close()
-    async with listening(mosquitto.port) as listener, on_air(Station(root, tmp_path, mosquitto.port)):
-        await listener.until(lambda: len(numbers(listener)) >= 50)
-        assert numbers(listener) == list(range(50))
+@pytest.mark.servers
+async def test_what_the_broker_drops_is_sent_again(root, tmp_path, monkeypatch: pytest.MonkeyPatch):
+    """A broker acknowledges what it then drops from a full queue; the gap shows, and everything arrives once, in order."""
+    broker = Mosquitto(tmp_path, "max_queued_messages 10\n")
+    broker.start()
+    monkeypatch.setattr(mqtt, "RECEIVE_MAX", 2)  # else the broker never queues for a subscriber that is there
+    try:
+        async with coordinating(broker.port) as coordinator, on_air(Station(root, tmp_path, broker.port)) as station:
+            station.send(0)
+            await coordinator.until(lambda: numbers(coordinator) == [0])
+            published = station.publisher.status().published
+            coordinator.pause()
+            station.send(*range(1, 100))
+            await until(lambda: station.publisher.status().published >= published + 64)
+            coordinator.resume()
+            await coordinator.until(lambda: len(numbers(coordinator)) == 100)
+            assert numbers(coordinator) == list(range(100))
+            await until(lambda: station.spool.waiting_messages == 0)
+            assert station.publisher.status().resent > 40
+            assert coordinator.lost_frames == []
+            assert station.counts.lost == dict.fromkeys(station.counts.lost, 0)
+    finally:
+        broker.stop()
 
 
+@pytest.mark.servers
 async def test_requests_reach_the_node_and_hostile_ones_are_counted(root, tmp_path, mosquitto: Mosquitto):
-    """A good request is handed over; garbage, wrong versions and wrong names are refused, counted, and stop nothing."""
+    """A good request is passed on; garbage, wrong versions and wrong names are refused, counted, and stop nothing."""
     hostile = [
         b"",
         b"\xc1",
@@ -142,63 +179,90 @@ async def test_requests_reach_the_node_and_hostile_ones_are_counted(root, tmp_pa
     ]
     async with on_air(Station(root, tmp_path, mosquitto.port)) as station:
         await until(lambda: station.publisher.connected)
-        async with aiomqtt.Client("127.0.0.1", mosquitto.port, protocol=aiomqtt.ProtocolVersion.V5) as coordinator:
+        async with peer(mosquitto.port) as session:
             for payload in hostile:
-                await coordinator.publish(REQUEST_TOPIC, payload, qos=1)
-            await coordinator.publish(REQUEST_TOPIC, b"x" * 200_000, qos=1)  # kept back by the broker
-            await coordinator.publish(REQUEST_TOPIC, encode(REQUEST), qos=1)
+                await session.publish(REQUEST_TOPIC, payload)
+            await session.publish(REQUEST_TOPIC, b"x" * 200_000)  # kept back by the broker
+            await session.publish(REQUEST_TOPIC, encode(REQUEST))
         await until(lambda: station.requests)
         assert station.requests == [REQUEST]
         assert station.counts.rejected["message"] == len(hostile)
         assert station.publisher.connected
 
 
+@pytest.mark.servers
+async def test_acknowledgements_that_cannot_be_are_counted_and_free_nothing(root, tmp_path, mosquitto: Mosquitto):
+    """Of another stream, beyond what was sent, or no message at all: a peer that lies holds nothing back and loses nothing."""
+    async with on_air(Station(root, tmp_path, mosquitto.port)) as station:
+        station.send(*range(5))
+        await until(lambda: station.publisher.connected)
+        good = Acknowledgement(
+            node="node-1",
+            coordinator="c",
+            incarnation=1,
+            stream_id=station.spool.stream_id,
+            received=0,
+            committed=0,
+        )
+        lies = [("stream_id", 1), ("received", 2**62), ("committed", 3), ("coordinator", "")]
+        async with peer(mosquitto.port) as session:
+            topic = topics.node_topic("node-1", topics.ACK)
+            for field, value in lies:
+                values = {name: getattr(good, name) for name in good.__dataclass_fields__}
+                await session.publish(topic, encode(Acknowledgement(**(values | {field: value}))))
+            await session.publish(topic, b"\xc1")
+        await until(lambda: station.counts.rejected["message"] == 1)
+        assert station.counts.rejected["acknowledgement"] == len(lies)
+        assert station.spool.waiting_messages == 5
+        async with coordinating(mosquitto.port) as coordinator:
+            await coordinator.until(lambda: len(numbers(coordinator)) == 5)
+
+
+@pytest.mark.servers
 async def test_state_is_retained_and_sent_again_at_each_connection(root, tmp_path, mosquitto: Mosquitto):
     """A broker that forgot everything knows the runs and the node again after the next connection."""
-    topic = topics.run_topic("run", topics.ANNOUNCE, "node-1")
     async with on_air(Station(root, tmp_path, mosquitto.port)) as station:
-        station.publisher.state(topic, encode(NodeAnnouncement(run="run", node="node-1", ranks=[], groups=[])))
+        station.publisher.state(ANNOUNCE_TOPIC, ANNOUNCEMENT)
         await until(lambda: station.publisher.connected)
         mosquitto.stop()
         await until(lambda: not station.publisher.connected)
         mosquitto.start()
-        await until(lambda: station.publisher.connected)
-        async with listening(mosquitto.port) as late:
+        async with coordinating(mosquitto.port) as late:
             await late.until(lambda: late.of(NodeAnnouncement) and late.of(NodeAlive))
             assert late.of(NodeAlive)[-1].alive
+            assert late.of(NodeAlive)[-1].stream_id == station.spool.stream_id
 
 
+@pytest.mark.servers
 async def test_the_last_state_of_a_run_is_sent_once(root, tmp_path, mosquitto: Mosquitto):
     """A run that vanished is announced a last time and then forgotten here."""
-    topic = topics.run_topic("run", topics.ANNOUNCE, "node-1")
-    async with on_air(Station(root, tmp_path, mosquitto.port)) as station, listening(mosquitto.port) as listener:
-        payload = encode(NodeAnnouncement(run="run", node="node-1", ranks=[], groups=[]))
-        station.publisher.state(topic, payload, last=True)
-        await listener.until(lambda: listener.of(NodeAnnouncement))
-        await until(lambda: topic not in station.publisher._retained)
+    async with on_air(Station(root, tmp_path, mosquitto.port)) as station, coordinating(mosquitto.port) as coordinator:
+        station.publisher.state(ANNOUNCE_TOPIC, ANNOUNCEMENT, last=True)
+        await coordinator.until(lambda: coordinator.of(NodeAnnouncement))
+        await until(lambda: ANNOUNCE_TOPIC not in station.publisher._retained)
 
 
+@pytest.mark.servers
 async def test_the_broker_says_when_the_node_is_gone(root, tmp_path, mosquitto: Mosquitto):
     """An orderly end signs off; a connection that breaks has the broker say the same."""
-    async with listening(mosquitto.port) as listener:
+    async with coordinating(mosquitto.port) as coordinator:
         async with on_air(Station(root, tmp_path, mosquitto.port)):
-            await listener.until(lambda: listener.of(NodeAlive))
-            assert listener.of(NodeAlive)[-1].alive
-        await listener.until(lambda: not listener.of(NodeAlive)[-1].alive)
+            await coordinator.until(lambda: coordinator.of(NodeAlive))
+            assert coordinator.of(NodeAlive)[-1].alive
+        await coordinator.until(lambda: not coordinator.of(NodeAlive)[-1].alive)
         async with on_air(Station(root, tmp_path, mosquitto.port)) as station:
-            await listener.until(lambda: listener.of(NodeAlive)[-1].alive)
-            # Somebody else takes the client's name: the broker closes ours as a broken network would.
-            count = len(listener.of(NodeAlive))
-            async with aiomqtt.Client(
-                "127.0.0.1",
-                mosquitto.port,
-                identifier="lockstep-exporter-node-1",
-                protocol=aiomqtt.ProtocolVersion.V5,
+            await coordinator.until(lambda: coordinator.of(NodeAlive)[-1].alive)
+            # Somebody else uses the client's name: the broker closes ours as a broken network would.
+            count = len(coordinator.of(NodeAlive))
+            other = MqttBroker(station.config)
+            async with other.connect(
+                client_id="lockstep-exporter-node-1", on_message=lambda *_: None, packet_max_bytes=1 << 20
             ):
-                await listener.until(lambda: any(not a.alive for a in listener.of(NodeAlive)[count:]))
+                await coordinator.until(lambda: any(not a.alive for a in coordinator.of(NodeAlive)[count:]))
             await until(lambda: station.publisher.connected)
 
 
+@pytest.mark.servers
 async def test_what_an_access_rule_refuses_stays_in_the_spool(root, tmp_path):
     """A broker that refuses in its acknowledgement has not got the message: nothing is dropped for that."""
     acl = tmp_path / "acl"
@@ -207,72 +271,221 @@ async def test_what_an_access_rule_refuses_stays_in_the_spool(root, tmp_path):
     broker.start()
     try:
         station = Station(root, tmp_path, broker.port)
-        connects = []
-        station.publisher._note_failure = lambda error, _: connects.append(str(error))  # type: ignore[method-assign]
-        async with on_air(station):
+        failures = []
+        station.publisher._note_failure = lambda error, _: failures.append(str(error))  # type: ignore[method-assign]
+        async with coordinating(broker.port), on_air(station):
             station.send(1)
-            await until(lambda: len(connects) >= 2)
-            assert "Not authorized" in connects[0]
-            assert station.spool.waiting_bytes > 0
-            assert station.counts.lost["spool"] == 0
+            await until(lambda: len(failures) > _CUTS_MAX)
+            assert "not authorized" in failures[0].lower()
+            assert station.spool.waiting_messages == 1
+            assert station.counts.lost["refused"] == 0
     finally:
         broker.stop()
 
 
-async def test_what_no_broker_takes_does_not_block_the_rest(root, tmp_path):
-    """A message beyond the broker's limit is dropped, counted and logged; those behind it are delivered."""
+@pytest.mark.servers
+async def test_what_no_broker_takes_becomes_a_lost_frame(root, tmp_path):
+    """A message beyond the broker's limit is counted on both sides; those behind it are delivered."""
     broker = Mosquitto(tmp_path, "message_size_limit 1000\n")
     broker.start()
     try:
-        async with listening(broker.port) as listener, on_air(Station(root, tmp_path, broker.port)) as station:
+        async with coordinating(broker.port) as coordinator, on_air(Station(root, tmp_path, broker.port)) as station:
             station.send(1)
-            reason = "x" * 2000
-            large = ProfileAnswer(run="run", node="node-1", rank=0, request_id=2, state="refused", reason=reason)
-            station.spool.append(ANSWER_TOPIC, encode(large), 7)
+            station.send(2, reason="x" * 2000, records=7)
             station.send(3)
-            await listener.until(lambda: len(numbers(listener)) == 2)
-            assert numbers(listener) == [1, 3]
-            assert station.counts.lost["spool"] == 7
+            await coordinator.until(lambda: len(numbers(coordinator)) == 2)
+            assert numbers(coordinator) == [1, 3]
+            assert [(f.first, f.last, f.records) for f in coordinator.lost_frames] == [(2, 2, 7)]
+            assert station.counts.lost["refused"] == 7
+            await until(lambda: station.spool.waiting_messages == 0)
     finally:
         broker.stop()
 
 
-async def test_a_broker_of_mqtt_3_is_spoken_to_in_mqtt_3(root, tmp_path):
-    """The embedded broker knows MQTT 3.1.1 only: both directions work over it when the configuration says so."""
-    port = free_port()
-    broker = start_amqtt(port)
-    try:
-        async with on_air(Station(root, tmp_path, port, broker_protocol="3.1.1")) as station:
-            station.send(1)
-            await until(lambda: station.spool.waiting_bytes == 0)
-            async with aiomqtt.Client("127.0.0.1", port) as coordinator:
-                await coordinator.publish(REQUEST_TOPIC, encode(REQUEST), qos=1)
-            await until(lambda: station.requests)
-    finally:
-        broker.terminate()
-        broker.wait(10)
+@pytest.mark.servers
+async def test_a_spool_that_overflowed_says_so_in_a_lost_frame(root, tmp_path, mosquitto: Mosquitto):
+    """What had to make room while nobody was there is counted by whoever comes, to the record."""
+    async with on_air(Station(root, tmp_path, mosquitto.port, spool_max_bytes=64 << 10)) as station:
+        for number in range(1, 201):
+            station.send(number, reason="x" * 1000, records=3)
+        lost = station.counts.lost["spool"]
+        assert lost > 0
+        async with coordinating(mosquitto.port) as coordinator:
+            await coordinator.until(lambda: numbers(coordinator)[-1:] == [200])
+            (frame,) = coordinator.lost_frames
+            assert (frame.first, frame.records) == (1, lost)
+            assert lost == 3 * frame.last
+            assert numbers(coordinator) == list(range(frame.last + 1, 201))
 
 
+@pytest.mark.servers
 async def test_a_password_file_that_vanished_is_a_failed_connection(root, tmp_path, mosquitto: Mosquitto):
     """Files are read at each connection; one that is missing is tried again, and nothing ends."""
     password = tmp_path / "password"
     values = {"broker_username": "user", "broker_password_file": str(password)}
-    async with on_air(Station(root, tmp_path, mosquitto.port, **values)) as station:
-        await asyncio.sleep(0.1)
+    station = Station(root, tmp_path, mosquitto.port, **values)
+    failures = []
+    station.publisher._note_failure = lambda *failure: failures.append(failure)  # type: ignore[method-assign]
+    async with on_air(station):
+        await until(lambda: len(failures) >= 2)
         assert not station.publisher.connected
         password.write_text("secret\n")
         await until(lambda: station.publisher.connected)
 
 
-async def test_reconnection_is_spread_and_capped(root, tmp_path):
-    """Delays grow, differ between nodes, and never pass the cap."""
-    first, second = (
-        Publisher(
-            make_config(root, tmp_path),
-            spool=Spool(tmp_path / "s", 1 << 20),
+class ScriptedBroker:
+    """Acknowledges as a coordinator would, and does with each publish what `act` says."""
+
+    address = "scripted"
+
+    def __init__(self, act) -> None:
+        self.act = act
+        self.frames: list[tuple[str, int, int, int]] = []
+        self.received = self.stream_id = 0
+        self.sessions = 0
+
+    @contextlib.asynccontextmanager
+    async def connect(self, *, on_message, **_):
+        self.sessions += 1
+        yield ScriptedSession(self, on_message)
+
+
+class ScriptedSession:
+    def __init__(self, broker: ScriptedBroker, on_message) -> None:
+        self._broker = broker
+        self._on_message = on_message
+
+    async def subscribe(self, filters) -> None:
+        assert filters == topics.exporter_filters("node-1")
+
+    async def publish(self, topic: str, payload: bytes, **_) -> None:
+        broker = self._broker
+        await asyncio.sleep(0)
+        broker.act(topic, payload)
+        parsed = topics.parse_topic(topic)
+        if parsed.channel in topics.SPOOLED_CHANNELS:
+            header, _ = unpack_frame(payload, where=topic)
+            broker.frames.append((parsed.channel, header.first, header.last, header.records))
+            broker.received, broker.stream_id = header.last, header.stream_id
+        if parsed.channel != topics.ANNOUNCE and self.station.spool.stream_id:
+            self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        acknowledgement = Acknowledgement(
+            node="node-1",
+            coordinator="c",
+            incarnation=1,
+            stream_id=self.station.spool.stream_id,
+            received=self._broker.received,
+            committed=self._broker.received,
+        )
+        self._on_message(topics.node_topic("node-1", topics.ACK), encode(acknowledgement))
+
+    @property
+    def station(self) -> Station:
+        return self._broker.station
+
+    async def wait_closed(self) -> None:
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        return
+
+
+def scripted(root: Path, tmp_path: Path, act) -> tuple[Station, ScriptedBroker]:
+    broker = ScriptedBroker(act)
+    station = broker.station = Station(root, tmp_path, broker=broker)
+    return station, broker
+
+
+def is_frame(topic: str, payload: bytes, sequence: int) -> bool:
+    return topic == ANSWER_TOPIC and unpack_frame(payload, where=topic)[0].first == sequence
+
+
+async def test_a_message_that_costs_every_connection_becomes_a_lost_frame(root, tmp_path):
+    """A broker that closes on one message, as those without reasons do, is not closed on for ever."""
+
+    def cut(topic: str, payload: bytes) -> None:
+        if is_frame(topic, payload, 2):
+            raise BrokerError("closed")
+
+    station, broker = scripted(root, tmp_path, cut)
+    async with on_air(station):
+        station.send(1, 2, 3, records=4)
+        await until(lambda: len(broker.frames) == 3)
+        assert broker.frames == [("answer", 1, 1, 4), ("lost", 2, 2, 4), ("answer", 3, 3, 4)]
+        assert broker.sessions == _CUTS_MAX + 1
+        assert station.counts.lost["refused"] == 4
+
+
+async def test_connections_lost_on_different_messages_cost_none(root, tmp_path):
+    """A bad network is no reason to drop anything."""
+    cuts = []
+
+    def cut(topic: str, payload: bytes) -> None:
+        for sequence in range(1, 9):
+            if is_frame(topic, payload, sequence) and cuts.count(sequence) < _CUTS_MAX - 1:
+                cuts.append(sequence)
+                raise BrokerError("closed")
+
+    station, broker = scripted(root, tmp_path, cut)
+    async with on_air(station):
+        station.send(*range(8))
+        await until(lambda: len(broker.frames) == 8)
+        assert [frame[:3] for frame in broker.frames] == [("answer", n, n) for n in range(1, 9)]
+        assert station.counts.lost["refused"] == 0
+
+
+async def test_state_that_no_broker_takes_does_not_hold_steps_back(root, tmp_path):
+    """An announcement beyond the broker's limit is left out, and the stream goes on."""
+
+    def refuse(topic: str, payload: bytes) -> None:
+        if topic == ANNOUNCE_TOPIC:
+            raise PublishRefusedError(topic, "too large", is_permanent=True)
+
+    station, broker = scripted(root, tmp_path, refuse)
+    async with on_air(station):
+        station.publisher.state(ANNOUNCE_TOPIC, ANNOUNCEMENT)
+        station.send(1)
+        await until(lambda: broker.frames)
+        assert broker.sessions == 1
+
+
+async def test_known_coordinators_are_remembered_over_a_restart(root, tmp_path):
+    """The spool is kept for one that was there before, though another one commits; its last sign counts in wall time."""
+    station, _ = scripted(root, tmp_path, lambda *_: None)
+    async with on_air(station):
+        await until(lambda: station.publisher.status().coordinators == 1)
+    unix_ns, clock_ns = 10**18, 60 * 10**9
+    for away_s, expected in ((3599, 1), (3602, 0)):
+        again = Publisher(
+            station.config,
+            station.publisher._broker,
             counts=Counts(),
             on_request=lambda _: None,
-            unix_ns=time.time_ns,
+            heartbeats=list,
+            jitter=random.Random(1),
+            unix_ns=lambda: unix_ns,
+            clock_ns=lambda: clock_ns,
+        )
+        saved = tmp_path / "spool" / "coordinators.json"
+        saved.write_text(f'{{"c": {unix_ns - away_s * 10**9}}}')
+        again.open()
+        again.put(ANSWER_TOPIC, b"", 0)
+        assert again.status().coordinators == expected
+        again.close()
+
+
+async def test_reconnection_is_spread_and_capped(root, tmp_path):
+    """Delays grow, differ between nodes, and never pass the cap."""
+    config = make_config(root, tmp_path)
+    first, second = (
+        Publisher(
+            config,
+            MqttBroker(config),
+            counts=Counts(),
+            on_request=lambda _: None,
+            heartbeats=list,
             jitter=random.Random(seed),
         )
         for seed in (1, 2)

@@ -1,11 +1,12 @@
 import os
+import uuid
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from exporter.sending.spool import Spool
+from exporter.sending.spool import Dropped, Spool, Spooled
 from lockstep.contracts.errors import ConfigError
 
 LIMIT = 64 << 10
@@ -13,196 +14,321 @@ LIMIT = 64 << 10
 
 @pytest.fixture
 def spool(tmp_path: Path):
-    spool = Spool(tmp_path / "spool", LIMIT)
-    spool.open()
+    spool = open_spool(tmp_path)
     yield spool
     spool.close()
     files = list((tmp_path / "spool").glob("*.seg"))
     assert sum(file.stat().st_size for file in files) <= max(LIMIT, spool.disk_bytes)
 
 
-def drain(spool: Spool) -> list[bytes]:
-    payloads = []
-    while (message := spool.peek()) is not None:
-        payloads.append(message.payload)
-        spool.acknowledge()
-    return payloads
+def open_spool(tmp_path: Path, limit_bytes: int = LIMIT) -> Spool:
+    boot_id = tmp_path / "boot_id"
+    if not boot_id.exists():
+        boot_id.write_text(f"{uuid.UUID(int=1)}\n")
+    spool = Spool(tmp_path / "spool", limit_bytes, boot_id=boot_id)
+    spool.open()
+    return spool
 
 
 def reopen(spool: Spool) -> Spool:
     spool.close()
-    again = Spool(spool._directory, LIMIT)
-    again.open()
-    return again
+    return open_spool(spool._directory.parent, spool.limit_bytes)
 
 
 def segments(spool: Spool) -> list[Path]:
     return sorted(spool._directory.glob("*.seg"))
 
 
-def test_messages_come_out_in_the_order_they_went_in(spool: Spool):
-    """A message is the same until it is acknowledged, then it is the next one."""
-    for number in range(3):
-        assert spool.append(f"topic/{number}", bytes([number]), number) == 0
-    first = spool.peek()
-    assert first == spool.peek()
-    assert first is not None
-    assert (first.topic, first.payload, first.records) == ("topic/0", b"\0", 0)
-    assert drain(spool) == [b"\0", b"\1", b"\2"]
-    assert (spool.peek(), spool.waiting_bytes) == (None, 0)
+def items(spool: Spool, first: int = 1) -> list[Spooled | Dropped]:
+    """Return everything from message `first` on, as a coordinator that stands there would get it."""
+    found = []
+    while (item := spool.read(first)) is not None:
+        found.append(item)
+        first = item.last + 1 if isinstance(item, Dropped) else item.sequence + 1
+    return found
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
-@given(st.lists(st.one_of(st.binary(max_size=3000), st.none()), max_size=40), st.integers(0, 2**32))
-def test_no_order_of_writes_reads_and_restarts_loses_a_message(tmp_path: Path, actions: list, seed: int):
-    """Below the limit, what comes out is what went in, whatever happens in between (None: restart and read one)."""
-    spool = Spool(tmp_path / f"spool-{seed}-{len(actions)}-{os.urandom(4).hex()}", 1 << 20)
-    spool.open()
-    wrote: list[bytes] = []
-    read: list[bytes] = []
-    for action in actions:
-        if action is None:
-            spool.close()
-            spool = Spool(spool._directory, 1 << 20)
-            spool.open()
-            message = spool.peek()
-            if message is not None:
-                read.append(message.payload)
-                spool.acknowledge()
-        else:
-            wrote.append(action)
-            spool.append("t", action, 1)
-    read += drain(spool)
-    spool.close()
-    assert read == wrote
+def payloads(spool: Spool, first: int = 1) -> list[bytes]:
+    return [item.payload for item in items(spool, first) if isinstance(item, Spooled)]
 
 
-def test_what_waits_survives_a_restart(spool: Spool):
-    """Acknowledged messages do not come again, the others do, with what is added behind them."""
-    for number in range(4):
-        spool.append("t", bytes([number]), 1)
-    spool.peek()
-    spool.acknowledge()
-    again = reopen(spool)
-    again.append("t", b"\4", 1)
-    assert drain(again) == [b"\1", b"\2", b"\3", b"\4"]
-    again.close()
+def dropped(spool: Spool, first: int = 1) -> list[tuple[int, int, int]]:
+    return [(i.first, i.last, i.records) for i in items(spool, first) if isinstance(i, Dropped)]
 
 
-def test_a_cut_tail_costs_the_last_message_only(spool: Spool):
-    """A machine that went down in mid-write leaves a segment whose whole frames are still sent."""
-    for number in range(3):
-        spool.append("t", bytes([number]) * 100, 1)
-    spool.close()
-    path = segments(spool)[-1]
-    os.truncate(path, path.stat().st_size - 10)
-    again = reopen(spool)
-    again.append("t", b"new", 1)
-    assert drain(again) == [b"\0" * 100, b"\1" * 100, b"new"]
-    again.close()
+def fill(spool: Spool, count: int, *, size: int = 1000, records: int = 10) -> None:
+    for _ in range(count):
+        spool.append("t", (spool.last + 1).to_bytes(4, "little") * (size // 4), records)
 
 
-@pytest.mark.parametrize("offset", [0, 8, 20])
-def test_a_damaged_frame_ends_its_segment_and_hides_nothing_behind(spool: Spool, offset: int):
-    """A flipped bit is found by the checksum; the next segment is read."""
-    spool.append("t", b"damaged", 1)
-    spool.close()
-    path = segments(spool)[-1]
+def damage(path: Path, offset: int) -> None:
     data = bytearray(path.read_bytes())
     data[offset] ^= 0x80
     path.write_bytes(data)
+
+
+def test_messages_are_numbered_from_one_and_stay_until_freed(spool: Spool):
+    """Reading takes nothing away; what is freed is gone behind, and only numbers that exist can be freed."""
+    for number in range(1, 4):
+        spool.append(f"topic/{number}", bytes([number]), number)
+    assert [item.sequence for item in items(spool)] == [1, 2, 3]
+    assert items(spool) == items(spool)
+    assert spool.read(2) == Spooled(2, "topic/2", b"\2", 2)
+    assert (spool.read(4), spool.waiting_messages) == (None, 3)
+    spool.free(2)
+    assert (spool.freed, spool.waiting_messages) == (2, 1)
+    spool.free(1)
+    spool.free(2**63 - 1)
+    assert (spool.freed, spool.waiting_messages, spool.waiting_bytes) == (3, 0, 0)
+
+
+def test_a_restart_in_the_same_boot_goes_on_with_stream_and_numbers(spool: Spool):
+    """What was freed does not come again; what was not has its number, and new messages follow."""
+    fill(spool, 4)
+    spool.free(1)
     again = reopen(spool)
-    again.append("t", b"good", 1)
-    assert drain(again) == [b"good"]
-    again.close()
+    assert (again.stream_id, again.last, again.freed) == (spool.stream_id, 4, 1)
+    again.append("t", b"new", 1)
+    assert again.read(5) == Spooled(5, "t", b"new", 1)
+    assert dropped(again, 2) == []
+    third = reopen(again)
+    assert (third.stream_id, third.last) == (spool.stream_id, 5)
+    third.free(5)
+    fourth = reopen(third)
+    assert (fourth.stream_id, fourth.last, segments(fourth)) == (spool.stream_id, 5, [])
+    fourth.close()
 
 
-def test_a_damaged_cursor_sends_again_rather_than_losing(spool: Spool):
-    """Without a cursor everything on disk is sent."""
-    spool.append("t", b"a", 1)
-    spool.append("t", b"b", 1)
-    spool.peek()
-    spool.acknowledge()
+@pytest.mark.parametrize("what", ["boot", "no boot", "cursor", "cut cursor", "damaged end"])
+def test_where_numbers_may_have_been_given_before_another_stream_begins(spool: Spool, tmp_path: Path, what: str):
+    """Its first frame covers what was freed and costs nothing; what is left follows, and nothing of it is lost."""
+    fill(spool, 3)
+    spool.free(1)
     spool.close()
-    (spool._directory / "cursor").write_bytes(b"nonsense that is long enough")
+    match what:
+        case "boot":
+            (tmp_path / "boot_id").write_text(str(uuid.UUID(int=2)))
+        case "no boot":
+            (tmp_path / "boot_id").write_text("unknown")
+        case "cursor":
+            damage(spool._directory / "cursor", 3)
+        case "cut cursor":
+            os.truncate(spool._directory / "cursor", 10)
+        case "damaged end":
+            fill(again := open_spool(tmp_path), 1)
+            again.close()
+            damage(segments(spool)[-1], 22)
+    again = open_spool(tmp_path)
+    assert again.stream_id not in (0, spool.stream_id)
+    assert len(payloads(again, again.freed + 1)) == {"cursor": 3, "cut cursor": 3}.get(what, 2)
+    assert sum(records for _, _, records in dropped(again)) == 0
+    last = reopen(again)
+    assert (last.stream_id == again.stream_id) == (what != "no boot")
+    last.close()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(cut=st.integers(0, 3 * 1050), tail=st.binary(max_size=12))
+def test_a_process_killed_at_any_byte_costs_the_message_that_it_wrote(tmp_path_factory, cut: int, tail: bytes):
+    """Whole messages before the cut stand under their numbers, in the same stream, and the next one follows."""
+    spool = open_spool(tmp_path_factory.mktemp("cut"))
+    fill(spool, 3)
+    whole = payloads(spool)
+    spool.close()
+    path = segments(spool)[0]
+    path.write_bytes(path.read_bytes()[:cut])
     again = reopen(spool)
-    assert drain(again) == [b"a", b"b"]
+    left = payloads(again)
+    assert left == whole[: len(left)]
+    assert len(left) >= cut // 1050 - 1
+    assert again.stream_id == spool.stream_id
+    again.append("t", b"next", 1)
+    assert payloads(again) == [*left, b"next"]
+    assert dropped(again) == []
     again.close()
 
 
-def test_beyond_the_limit_the_oldest_go_and_their_records_are_counted(spool: Spool):
-    """The newest messages fit the limit, and every record is either waiting or counted as dropped."""
-    lost = sum(spool.append("t", number.to_bytes(4, "little") * 250, 10) for number in range(200))
+def test_a_damaged_message_costs_itself(spool: Spool):
+    """The checksum of its content fails: it is read as dropped with its records, and counted once."""
+    fill(spool, 3)
+    spool.close()
+    damage(segments(spool)[0], 20 + 1021 + 500)
+    again = open_spool(spool._directory.parent)
+    assert again.stream_id == spool.stream_id
+    assert [dropped(again), dropped(again)] == [[(2, 2, 10)]] * 2
+    assert len(payloads(again)) == 2
+    assert again.lost_records == 10
+    again.close()
+
+
+@pytest.mark.parametrize(("offset", "left"), [(0, 0), (8, 0), (17, 0), (22, 0), (20 + 1022 + 4, 1)])
+def test_a_damaged_segment_is_counted_by_what_follows_it(spool: Spool, offset: int, left: int):
+    """The next segment says by number and records what is missing before it; the stream goes on."""
+    fill(spool, 3)
+    again = reopen(spool)
+    fill(again, 2)
+    again.close()
+    damage(segments(again)[0], offset)
+    third = open_spool(spool._directory.parent)
+    assert third.stream_id == spool.stream_id
+    assert dropped(third) == [(1 + left, 3, 10 * (3 - left))]
+    assert [item.sequence for item in items(third) if isinstance(item, Spooled)][left:] == [4, 5]
+    assert third.lost_records == 10 * (3 - left)
+    fourth = reopen(third)
+    assert (dropped(fourth), fourth.lost_records) == (dropped(third), 0)
+    fourth.close()
+
+
+def test_a_segment_removed_by_someone_else_is_counted(spool: Spool):
+    """While it is read, each message of it is missing; after a restart the range is."""
+    fill(spool, 20)
+    assert len(segments(spool)) > 2
+    second = int(segments(spool)[1].stem)
+    third = int(segments(spool)[2].stem)
+    segments(spool)[1].unlink()
+    assert sum(records for _, _, records in dropped(spool)) == 10 * (third - second)
+    again = reopen(spool)
+    assert dropped(again) == [(second, third - 1, 10 * (third - second))]
+    again.close()
+
+
+def test_beyond_the_limit_the_oldest_make_room(spool: Spool):
+    """The newest messages fit the limit; wherever a coordinator stands, what it lacks is counted to the record."""
+    fill(spool, 200)
     assert spool.disk_bytes <= LIMIT
-    left = [int.from_bytes(payload[:4], "little") for payload in drain(spool)]
-    assert left == list(range(200 - len(left), 200))
-    assert lost == 10 * (200 - len(left)) > 0
+    first = items(spool)[1].sequence
+    assert dropped(spool) == [(1, first - 1, 10 * (first - 1))]
+    assert payloads(spool)[0][:4] == first.to_bytes(4, "little")
+    for position in (1, 2, first - 2):
+        assert dropped(spool, position + 1) == [(position + 1, first - 1, 10 * (first - 1 - position))]
+    assert spool.lost_records == 10 * (first - 1)
+    again = reopen(spool)
+    assert dropped(again, 3) == [(3, first - 1, 10 * (first - 3))]
+    fill(again, 100)
+    first = items(again)[1].sequence
+    assert dropped(again, 3) == [(3, first - 1, 10 * (first - 3))]
+    again.close()
 
 
-def test_acknowledged_records_that_make_room_are_not_lost(spool: Spool):
-    """Only what was not delivered counts as dropped."""
-    for _ in range(5):
-        spool.append("t", b"x" * 1000, 1)
-        spool.peek()
-        spool.acknowledge()
-    assert sum(spool.append("t", b"y" * 1000, 1) for _ in range(55)) == 0
+def test_what_every_coordinator_has_in_memory_is_not_counted_by_us(spool: Spool):
+    """It is lost only if one of them falls back behind it, and then the frame has it."""
+    fill(spool, 20)
+    spool.free(5)
+    spool.received = 12
+    fill(spool, 180)
+    first = items(spool)[1].sequence
+    assert spool.lost_records == 10 * (first - 1 - 12)
+    assert dropped(spool, 6) == [(6, first - 1, 10 * (first - 6))]
+    assert dropped(spool, 1) == [(1, first - 1, 10 * (first - 6))]
 
 
-def test_a_message_under_way_may_have_to_make_room(spool: Spool):
-    """A message dropped between sending and acknowledgement leaves the next one first."""
-    spool.append("t", b"first" * 200, 1)
-    spool.peek()
-    for number in range(200):
-        spool.append("t", bytes([number]) * 1000, 1)
-    message = spool.peek()
-    assert message is not None
-    spool.acknowledge()
-    assert drain(spool)[-1] == bytes([199]) * 1000
+def test_dropped_messages_are_forgotten_when_they_are_committed(spool: Spool):
+    """Behind what is freed nothing is counted any more, and the file is gone."""
+    fill(spool, 200)
+    first = items(spool)[1].sequence
+    spool.free(10)
+    assert dropped(spool, 1) == [(1, first - 1, 10 * (first - 11))]
+    spool.free(first - 1)
+    assert dropped(spool, 1) == [(1, first - 1, 0)]
+    assert not (spool._directory / "dropped").exists()
 
 
-def test_an_acknowledgement_of_a_dropped_message_takes_nothing_else(spool: Spool):
-    """The broker's answer to a message that is gone meanwhile does not take the next one."""
-    spool.append("t", b"first" * 200, 1)
-    spool.peek()
-    for number in range(200):
-        spool.append("t", bytes([number]) * 1000, 1)
-    waiting = spool.waiting_bytes
-    spool.acknowledge()
-    assert spool.waiting_bytes == waiting
+def test_dropped_messages_beyond_the_entries_that_are_kept_count_as_one(tmp_path: Path):
+    """Memory and file have an end: a coordinator inside the last range counts all of it, too many rather than too few."""
+    spool = open_spool(tmp_path)
+    for _ in range(20_000):
+        spool.append("t", b"", 1)
+    first = items(spool)[1].sequence
+    assert dropped(spool, 101) == [(101, first - 1, first - 101)]
+    assert (spool._directory / "dropped").stat().st_size <= LIMIT // 16 + 4
+    assert dropped(spool, first - 1)[0][2] > 1
+    spool.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"x" * 20, bytes(20)])
+def test_a_damaged_record_of_what_was_dropped_makes_one_range(spool: Spool, content: bytes):
+    """Wherever a coordinator stands in it, it counts the whole: too many rather than too few."""
+    fill(spool, 200)
+    first = items(spool)[1].sequence
+    (spool._directory / "dropped").write_bytes(content)
+    again = reopen(spool)
+    assert dropped(again, 3) == [(3, first - 1, 10 * (first - 1))]
+    again.close()
 
 
 def test_a_message_larger_than_the_spool_is_counted(spool: Spool):
-    """It is dropped, and takes nothing with it."""
+    """It takes a number without content, and nothing else goes with it."""
     spool.append("t", b"small", 1)
-    assert spool.append("t", b"x" * (LIMIT + 1), 7) == 7
-    assert drain(spool) == [b"small"]
+    spool.append("t", b"x" * LIMIT, 7)
+    spool.append("t", b"next", 1)
+    assert payloads(spool) == [b"small", b"next"]
+    assert dropped(spool) == [(2, 2, 7)]
+    assert spool.lost_records == 7
 
 
-def test_a_disk_that_takes_nothing_costs_the_message(spool: Spool, monkeypatch: pytest.MonkeyPatch):
-    """A full disk is a count and a line in the log; the frame written in part is cut off, and the next one stands."""
+@pytest.mark.parametrize("taken", [0, 5])
+def test_a_disk_that_takes_nothing_costs_the_messages(spool: Spool, monkeypatch: pytest.MonkeyPatch, taken: int):
+    """A full disk is a count and a range without content, whether it refuses or takes a part; the next one stands."""
     spool.append("t", b"before", 1)
     real = os.write
-    monkeypatch.setattr(os, "write", lambda file, data: real(file, data[:5]))
-    assert spool.append("t", b"lost", 3) == 3
+
+    def write(file: int, data: bytes) -> int:
+        if not taken:
+            raise OSError("full")
+        return real(file, data[:taken])
+
+    monkeypatch.setattr(os, "write", write)
+    spool.append("t", b"lost", 3)
+    spool.append("t", b"lost", 4)
     monkeypatch.undo()
+    assert spool.last == 1
     spool.append("t", b"after", 1)
-    assert drain(spool) == [b"before", b"after"]
-
-
-def test_a_segment_removed_by_somebody_is_passed(spool: Spool):
-    """A file that vanished under us costs its messages and nothing else."""
-    spool.append("t", b"gone", 1)
-    spool.close()
-    again = Spool(spool._directory, LIMIT)
-    again.open()
-    segments(again)[0].unlink()
-    again.append("t", b"here", 1)
-    assert drain(again) == [b"here"]
+    assert (payloads(spool), dropped(spool), spool.lost_records) == ([b"before", b"after"], [(2, 3, 7)], 7)
+    again = reopen(spool)
+    assert (payloads(again), dropped(again)) == ([b"before", b"after"], [(2, 3, 7)])
+    assert (again.stream_id, again.lost_records) == (spool.stream_id, 0)
     again.close()
 
 
+def test_a_refused_message_is_read_as_dropped(spool: Spool):
+    """Until it is freed; another process tries it again."""
+    fill(spool, 3)
+    spool.refuse(2)
+    assert dropped(spool) == [(2, 2, 10)]
+    again = reopen(spool)
+    assert dropped(again) == []
+    again.close()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(actions=st.lists(st.one_of(st.integers(0, 3000), st.sampled_from(["restart", "free"])), max_size=60))
+def test_no_order_of_writes_frees_and_restarts_loses_a_record(tmp_path_factory, actions: list):
+    """From what is freed on, every message is there under its number or counted in a range, exactly."""
+    spool = open_spool(tmp_path_factory.mktemp("any"), 16 << 10)
+    records = [0]
+    for action in actions:
+        if action == "restart":
+            spool = reopen(spool)
+        elif action == "free":
+            spool.free(spool.freed + (spool.last - spool.freed) // 2)
+        else:
+            records.append(action % 7)
+            spool.append("t", bytes(action), action % 7)
+        assert spool.disk_bytes == sum(path.stat().st_size for path in segments(spool)) <= 16 << 10
+        assert 0 <= spool.waiting_bytes <= spool.disk_bytes
+    assert spool.last == len(records) - 1
+    following = spool.freed + 1
+    for item in items(spool, following):
+        first, last = (item.first, item.last) if isinstance(item, Dropped) else (item.sequence, item.sequence)
+        assert first == following
+        assert item.records == sum(records[first : last + 1])
+        following = last + 1
+    assert following == spool.last + 1
+    spool.close()
+
+
 def test_two_exporters_do_not_share_a_spool(spool: Spool):
-    """The second one is told which key to change."""
+    """The error names the key to change."""
     other = Spool(spool._directory, LIMIT)
     with pytest.raises(ConfigError, match=r"spool_directory.*no other exporter"):
         other.open()

@@ -8,6 +8,7 @@ import pytest
 
 from coordinator.detect.hangs.progress import ProgressBook, is_going_on
 from coordinator.intake.timeline import Timeline
+from coordinator.intake.topology import Membership
 from coordinator.record.journal import Entry, JournalReader, JournalWriter
 from coordinator.runs import Runs
 from coordinator.settings.config import CoordinatorConfig
@@ -34,13 +35,24 @@ def silent(*ranks, issued=10, at=50.0, heard=None, node="n0", groups=GROUPS, sta
     return replace(told, ranks=[replace(info, progress=progress) for info in told.ranks])
 
 
+class Book:
+    """A run's membership and what its ranks report, fed as `Runs` does."""
+
+    def __init__(self, *announcements):
+        self.membership, self.progress = Membership(), ProgressBook()
+        for announcement in announcements:
+            self.apply(announcement)
+
+    def apply(self, announcement):
+        self.membership.apply_announcement(announcement, NOW)
+        self.progress.apply_announcement(announcement, self.membership)
+
+
 def located(*announcements):
-    book = ProgressBook()
-    for announcement in announcements:
-        book.take(announcement)
+    book = Book(*announcements)
     timeline = Timeline(Policy().timeline)
     timeline.know([0, 1, 2, 3])
-    return book.locate(from_degrees({"dp": 4}, 4), timeline)
+    return book.progress.locate(from_degrees({"dp": 4}, 4), timeline)
 
 
 def test_nodes_are_put_together():
@@ -73,18 +85,46 @@ def test_a_killed_job_is_no_hang():
 
 def test_a_node_whose_ranks_step_again_is_forgotten():
     """With its next announcement the verdict is another one; without news it is the very same object."""
-    book = ProgressBook()
-    book.take(silent(0, 1, 3, issued=11))
-    book.take(silent(2, heard=55, node="n1"))
+    book = Book(silent(0, 1, 3, issued=11), silent(2, heard=55, node="n1"))
     timeline = Timeline(Policy().timeline)
     timeline.know([0, 1, 2, 3])
     shape = from_degrees({"dp": 4}, 4)
-    first = book.locate(shape, timeline)
-    assert book.locate(shape, timeline) is first
-    book.take(announce(2, node="n1"))
-    assert book.locate(shape, timeline) is not first
-    book.take(announce(0, 1, 3))
-    assert book.gathered() is None
+    first = book.progress.locate(shape, timeline)
+    assert book.progress.locate(shape, timeline) is first
+    book.apply(announce(2, node="n1"))
+    assert book.progress.locate(shape, timeline) is not first
+    book.apply(announce(0, 1, 3))
+    assert book.progress.gathered(4) is None
+
+
+def test_what_another_node_reports_of_a_rank_is_no_evidence():
+    """A node that claims an innocent rank, and reports it behind, changes nothing."""
+    honest = [silent(0, 1, issued=11), silent(2, heard=55, node="n1"), silent(3, issued=11, node="n2")]
+    liar = silent(0, issued=3, heard=60, node="liar")
+    assert located(*honest, liar).ranks == located(*honest).ranks == (2,)
+
+
+def test_issues_in_groups_outside_of_the_world_are_left_out():
+    """Their ranks are not unpacked, and the other issues keep their groups."""
+    wide = GroupInfo(kind="tp", name="wide", ranks=[[0, 1 << 20, 1]])
+    told = silent(0, 1, 2, 3, groups=[wide, *GROUPS])
+    counts = [replace(told.ranks[0].progress.issues[0], group=group) for group in (0, 1)]
+    ranks = [replace(i, world_size=1 << 20, progress=replace(i.progress, issues=counts)) for i in told.ranks]
+    progress = Book(replace(told, ranks=ranks)).progress.gathered(4)
+    assert [domain.name for domain in progress.domains] == ["dp0"]
+    assert progress.issues[:, 1].tolist() == [0] * 4
+
+
+def test_issues_in_a_group_that_is_announced_no_more_are_left_out():
+    """A node's report stays until its next one; a group of another node's may be gone by then."""
+    book = Book(silent(0, 1), silent(2, 3, node="n1"))
+    assert len(book.progress.gathered(4).issues) == 4
+    other = [GroupInfo(kind="dp", name="new", ranks=[[0, 4, 1]])]
+    book.apply(silent(0, 1, groups=other))
+    book.membership.apply_announcement(silent(2, 3, node="n1", groups=other), NOW)
+    progress = book.progress.gathered(4)
+    assert [domain.name for domain in progress.domains] == ["new"]
+    assert progress.issues[:, 0].tolist() == [0, 1]
 
 
 def stepping(policy):
@@ -111,7 +151,8 @@ def test_the_incident_is_opened_by_the_tick_and_closed_by_the_next_step():
     assert (incident.kind, incident.ranks, incident.domain) == ("hang", (2,), ("dp", "dp0"))
     assert incident.explanation["rule"]
     assert watch.snapshot_of(watch.by_name["job"]).state == "hung"
-    assert "CloseIncident" in kinds(watch.take(HEALTHY.batch(40, 41), NOW + 60))
+    step = [HEALTHY.batch(40, 41, ranks=(0, 1, 3)), HEALTHY.batch(40, 41, ranks=(2,), node="n1")]
+    assert "CloseIncident" in kinds(watch.take_batches(step, NOW + 60))
 
 
 @pytest.mark.parametrize(
@@ -150,16 +191,16 @@ def test_progress_is_kept_in_a_recording():
 def test_progress_of_many_nodes_is_put_together_quickly():
     """1,024 nodes of 8 ranks: the arrays are joined, no rank is walked."""
     groups = [GroupInfo(kind="dp", name="dp0", ranks=[[0, 8192, 1]])]
-    book = ProgressBook()
+    book = Book()
     for node in range(1024):
         ranks = range(8 * node, 8 * node + 8)
         issued = 9 if node == 77 else 10
         told = silent(*ranks, issued=issued, node=f"n{node}", groups=groups)
-        book.take(replace(told, ranks=[replace(info, world_size=8192) for info in told.ranks]))
+        book.apply(replace(told, ranks=[replace(info, world_size=8192) for info in told.ranks]))
     timeline = Timeline(Policy().timeline)
     timeline.know(list(range(8192)))
-    assert book.locate(from_degrees({"dp": 8192}, 8192), timeline).ranks == tuple(range(616, 624))
-    assert np.array_equal(np.sort(book.gathered().rank), np.arange(8192))
+    assert book.progress.locate(from_degrees({"dp": 8192}, 8192), timeline).ranks == tuple(range(616, 624))
+    assert np.array_equal(np.sort(book.progress.gathered(8192).rank), np.arange(8192))
 
 
 @pytest.mark.parametrize(
@@ -175,10 +216,8 @@ def test_progress_of_many_nodes_is_put_together_quickly():
 )
 def test_a_verdict_by_steps_says_whether_a_host_is_late_as_a_whole(last_steps, ranks, is_of_hosts):
     """Its ranks' records come in one batch, those of a rank that stands still since long are none."""
-    book = ProgressBook()
     hosts = ((0,), (1,), (2, 3)) if last_steps[0] > 5 else ((0, 1), (2, 3))
-    for host, own in enumerate(hosts):
-        book.take(announce(*own, node=f"n{host}"))
+    book = Book(*(announce(*own, node=f"n{host}") for host, own in enumerate(hosts)))
     timeline = SimpleNamespace(ranks=np.arange(4), last_steps=np.array(last_steps))
-    hang = book.locate(from_degrees({"dp": 4}, 4), timeline)
+    hang = book.progress.locate(from_degrees({"dp": 4}, 4), timeline)
     assert (hang.ranks, hang.is_of_hosts, hang.onset_step) == (ranks, is_of_hosts, last_steps[ranks[0]] + 1)

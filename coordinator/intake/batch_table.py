@@ -1,0 +1,58 @@
+# ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
+"""Step batches as one table: a column of each field, the records of all batches in their order.
+
+Pure. Batches of one layout that follow each other, as those of most nodes do, are one table already when their bytes
+are joined.
+
+Shapes: N records of all batches, F fields, L values of a record as sent.
+"""
+
+from functools import lru_cache
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lockstep.contracts.records import MISSING
+from lockstep.contracts.rows import names_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from lockstep.contracts.messages import StepBatch
+
+    BatchTable = dict[str, NDArray[np.int64]]
+
+_LAYOUTS_KEPT = 256  # by layout and fields: the nodes of a job send a handful of layouts
+
+
+def read_batches(
+    batches: "Sequence[StepBatch]", required: tuple[str, ...], optional: tuple[str, ...] = ()
+) -> "BatchTable":
+    """Return the records of decoded batches as int64 arrays of shape (N,) by field, MISSING where one was not sent.
+
+    The fields are all of `required`, and those of `optional` that at least one of the batches has.
+    """
+    sent = {name for layout in {batch.layout for batch in batches} for name in names_of(layout)}
+    names = (*required, *(name for name in optional if name in sent))
+    parts = [np.empty((0, len(names)), dtype=np.int64)]
+    for layout, alike in groupby(batches, key=attrgetter("layout")):
+        places, absent = _places(layout, names)
+        joined = b"".join(batch.records for batch in alike)
+        rows_NL = np.frombuffer(joined, dtype="<i8").reshape(-1, len(names_of(layout)))
+        part_NF = rows_NL.take(places, axis=1)
+        if absent:
+            part_NF[:, absent] = MISSING
+        parts.append(part_NF)
+    return dict(zip(names, np.ascontiguousarray(np.concatenate(parts).T), strict=True))
+
+
+@lru_cache(_LAYOUTS_KEPT)
+def _places(layout: str, names: tuple[str, ...]) -> "tuple[NDArray[np.intp], list[int]]":
+    """Return the place in a record of each field, any place where the layout lacks it, and which fields it lacks."""
+    place_of = {name: place for place, name in enumerate(names_of(layout))}
+    places = np.array([place_of.get(name, 0) for name in names], dtype=np.intp)
+    return places, [index for index, name in enumerate(names) if name not in place_of]

@@ -1,0 +1,162 @@
+"""The process groups of one run, each once, whatever number of nodes announce it.
+
+Pure. Nodes announce ranges of ranks: a data-parallel group of 100,000 ranks is three integers, and each of its 12,500
+nodes announces it. What is kept of a group are its ranges. Its ranks are unpacked once, when somebody needs them, and
+only if the world that the run's ranks announce is large enough to hold them.
+"""
+
+from array import array
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
+
+from lockstep.contracts.domains import Domain, count_members
+from lockstep.contracts.records import DOMAIN_KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from lockstep.contracts.messages import GroupInfo
+
+NO_GROUP = -1
+"""Stands for an announced group that is not kept: of an unknown kind, or one too many."""
+MEMBERS_PER_RANK_MAX = 64
+"""Members of all groups per rank of the world. A rank is in one group or two of each of seven kinds."""
+SPANS_PER_RANK_MAX = 64
+"""Ranges of all groups per announced rank: a group whose ranks follow no stride has at most a range for each two."""
+SPANS_MIN = 1 << 14
+"""Ranges that even one announced rank may come with: 200 KB."""
+
+
+class _Key(NamedTuple):
+    """What makes two announced groups the same one. `spans`: start, stop and step of each range, int32."""
+
+    kind: str
+    name: str
+    spans: bytes
+
+    @property
+    def span_count(self) -> int:
+        return len(self.spans) // _SPAN_BYTES
+
+
+_SPAN_BYTES = 3 * array("i").itemsize
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """`nodes` announce it at present; `domain` is None until its ranks were needed."""
+
+    key: _Key
+    size: int
+    last_rank: int
+    nodes: int = 0
+    domain: Domain | None = None
+
+    def unpacked(self) -> Domain:
+        if self.domain is None:
+            bounds = array("i", self.key.spans).tolist()
+            spans = zip(bounds[::3], bounds[1::3], bounds[2::3], strict=True)
+            ranks = tuple(chain.from_iterable(range(*span) for span in spans))
+            self.domain = Domain(self.key.kind, self.key.name, ranks)
+        return self.domain
+
+
+class GroupTable:
+    """Invariant: it holds exactly the groups that at least one node announces. An id is never given away twice.
+
+    `revision` grows when a group comes or goes.
+    """
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self._ids: dict[_Key, int] = {}
+        self._groups: dict[int, _Group] = {}
+        self._span_count = 0
+        self._next_id = 0
+
+    def __len__(self) -> int:
+        """Return how many different groups are announced."""
+        return len(self._ids)
+
+    def replace(
+        self, former: "Iterable[int]", groups: "Sequence[GroupInfo]", *, world_size: int, rank_count: int, where: str
+    ) -> tuple[int, ...]:
+        """Exchange a node's `former` groups for those that it announces now; return their ids in the order announced.
+
+        `world_size` is the largest that the node's ranks announce, `rank_count` the number of announced ranks of the
+        run, by which the room for ranges grows.
+
+        Raises
+        ------
+        MalformedError
+            A group is no ascending list of ranges, or has members outside of that world; nothing was changed then.
+        """
+        announced = [_parse(group, world_size, where) for group in groups]
+        spans_max = max(SPANS_MIN, SPANS_PER_RANK_MAX * rank_count)
+        ids = tuple(NO_GROUP if group is None else self._add(group, spans_max) for group in announced)
+        for group_id in former:
+            self._remove(group_id)
+        return ids
+
+    def domain(self, group_id: int, world_size: int) -> Domain | None:
+        """Return a group with its ranks; None where it is gone or has members outside of the world."""
+        group = self._groups.get(group_id)
+        return group.unpacked() if group is not None and group.last_rank < world_size else None
+
+    def domains(self, world_size: int) -> list[Domain]:
+        """Return the groups inside the world, each set of ranks once for each kind, by the least of its names.
+
+        A node that invents groups is no reason to unpack all of them: those come first that many nodes announce for
+        their size, which leaves out what one node says of everybody.
+        """
+        least: dict[tuple[str, bytes], _Group] = {}
+        nodes: dict[tuple[str, bytes], int] = {}
+        for group in self._groups.values():
+            if group.size > 1 and group.last_rank < world_size:
+                ranks = (group.key.kind, group.key.spans)
+                known = least.get(ranks)
+                nodes[ranks] = nodes.get(ranks, 0) + group.nodes
+                if known is None or group.key.name < known.key.name:
+                    least[ranks] = group
+        in_order = sorted(least.items(), key=lambda each: (each[1].size / nodes[each[0]], each[0]))
+        members_left = MEMBERS_PER_RANK_MAX * world_size
+        chosen = []
+        for _, group in in_order:
+            if group.size <= members_left:
+                members_left -= group.size
+                chosen.append(group.unpacked())
+        return chosen
+
+    def _add(self, group: _Group, spans_max: int) -> int:
+        group_id = self._ids.get(group.key)
+        if group_id is None:
+            if self._span_count + group.key.span_count > spans_max:
+                return NO_GROUP
+            group_id, self._next_id = self._next_id, self._next_id + 1
+            self._ids[group.key] = group_id
+            self._groups[group_id] = group
+            self._span_count += group.key.span_count
+            self.revision += 1
+        self._groups[group_id].nodes += 1
+        return group_id
+
+    def _remove(self, group_id: int) -> None:
+        if group_id == NO_GROUP:
+            return
+        group = self._groups[group_id]
+        group.nodes -= 1
+        if not group.nodes:
+            del self._groups[group_id], self._ids[group.key]
+            self._span_count -= group.key.span_count
+            self.revision += 1
+
+
+def _parse(group: "GroupInfo", world_size: int, where: str) -> _Group | None:
+    """Return a group; None for one without ranks, or of a kind that this version does not know."""
+    size = count_members(group.ranks, where=where, limit=world_size)
+    if not size or group.kind not in DOMAIN_KINDS:
+        return None
+    start, stop, step = group.ranks[-1]
+    spans = array("i", chain.from_iterable(group.ranks)).tobytes()
+    return _Group(_Key(group.kind, group.name, spans), size, last_rank=start + (stop - 1 - start) // step * step)

@@ -1,0 +1,43 @@
+"""What nodes announced and did not get: counted by reason, logged once in a while. No clock and no I/O but the log."""
+
+import logging
+from collections import Counter
+
+from lockstep.contracts.metrics import REFUSED_REASONS
+
+_log = logging.getLogger(__name__)
+
+RANK_CLAIMED = "rank_claimed"  # a rank that belongs to another node
+GROUP = "group"  # one too many of its run
+RUN = "run"  # one too many, and every other one has made a step
+RUN_OF_NODE = "run_of_node"  # one too many of its node
+NODE = "node"  # one too many
+DEGREES = "degrees"  # configured ones that do not fit the run
+LOG_SECONDS = 60.0
+
+
+class Refusals:
+    """`counts` has every reason from the start and only grows."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter(dict.fromkeys(REFUSED_REASONS, 0))
+        self._logged: Counter[str] = Counter()
+        self._latest: dict[str, str] = {}
+        self._logged_s = float("-inf")
+
+    def add(self, reason: str, detail: str) -> None:
+        """Count one refusal; `detail` says of whom and why, for the log."""
+        self.counts[reason] += 1
+        self._latest[reason] = detail
+
+    def log(self, now_s: float) -> None:
+        """Log what came since the last line, at most one line a minute: one bad node announces thousands of times."""
+        if not self._latest or now_s - self._logged_s < LOG_SECONDS:
+            return
+        parts = [
+            f"{self.counts[reason] - self._logged[reason]} by {reason}, the last: {detail}"
+            for reason, detail in self._latest.items()
+        ]
+        _log.warning("announcements refused: %s", "; ".join(parts))
+        self._logged, self._logged_s = self.counts.copy(), now_s
+        self._latest.clear()

@@ -1,0 +1,43 @@
+"""When the ranks of a run on this node were last known to live.
+
+An agent gives signs of life while its training goes on; a rank that hangs gives none, and lives. Where the lock on its
+ring says that its process exists, that counts: the coordinator gives a rank that does not live to another node.
+"""
+
+import logging
+
+from exporter.reading.tracks import RankTrack, RunTrack
+from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.messages import RunHeartbeat
+
+_log = logging.getLogger(__name__)
+
+
+def run_heartbeat(run: RunTrack, now_ns: int) -> RunHeartbeat:
+    """Return the heartbeat of a run's announced ranks (`now_ns` CLOCK_MONOTONIC).
+
+    Its times are of the clock that wrote the ring: they never go back while a process lives.
+    """
+    return RunHeartbeat(
+        run=run.name,
+        revision=run.revision,
+        alive_unix_ns=[_alive_unix_ns(track, now_ns) for track in run.announced()],
+    )
+
+
+def _alive_unix_ns(track: RankTrack, now_ns: int) -> int:
+    last_ns = now_ns if _is_held(track) else track.heartbeat_ns
+    track.alive_ns = max(track.alive_ns, last_ns)
+    return max(0, track.alive_ns + track.header.clock_offset_ns)
+
+
+def _is_held(track: RankTrack) -> bool:
+    """Whether the rank's process holds its ring; false where nobody can tell."""
+    if track.ring is None:
+        return False
+    try:
+        holder = track.ring.holder()
+    except (MalformedError, OSError) as error:  # counted where the ring is read for its records
+        _log.debug("rank %d: %s", track.rank, error)
+        return False
+    return holder.locks and not holder.is_gone

@@ -1,0 +1,176 @@
+"""Where each coordinator stands in this node's stream: what may be sent, from where on, and what may be freed.
+
+No I/O and no clock here: times are arguments, CLOCK_MONOTONIC ns. `publisher.py` hands acknowledgements in and asks.
+
+A coordinator is *known* while its last acknowledgement is at most `forget_ns` old: what it has not committed is kept.
+It is *live* while it has acknowledged in this session and within the last 30 s: the send position waits for it.
+
+The send position goes back to behind what a coordinator has received (go-back-N) in three cases: it shows its position
+for the first time in this session or since it was started; it asks for it; or what it has received stands still for
+10 s although more was sent, which is how the loss of the newest messages shows. That timeout doubles while it is of no
+use (as RFC 6298, 5.5), so that a thousand nodes do not keep an overloaded coordinator busy with duplicates.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.messages import Acknowledgement
+from lockstep.contracts.paths import is_name
+
+_SECOND_NS = 10**9
+LIVE_NS = 30 * _SECOND_NS  # three heartbeats of ours, each of which a coordinator answers
+RESEND_NS = 10 * _SECOND_NS  # ten acknowledgements
+_RESEND_DOUBLINGS_MAX = 5  # 320 s
+WINDOW_MESSAGES = 64  # a minute of a node; a broker that queues 100,000 messages holds the windows of 1,500 nodes
+WINDOW_BYTES = 8 << 20  # the largest message
+KNOWN_MAX = 16  # a pair is usual; each one holds messages back
+
+
+@dataclass(slots=True)
+class _Position:
+    """One coordinator; `unmoved_ns` is when `received` last moved while more was sent, None while nothing more was."""
+
+    seen_ns: int
+    received: int
+    committed: int
+    incarnation: int = 0
+    in_session: bool = False
+    unmoved_ns: int | None = None
+    timeouts: int = 0
+
+
+class Coordinators:
+    """Positions of all known coordinators and of the publisher in one stream.
+
+    `next_sequence` is the send position, None until a coordinator has acknowledged in this session.
+    """
+
+    def __init__(
+        self, *, stream_id: int, freed: int, last: int, forget_ns: int, seen_ns: Mapping[str, int] | None = None
+    ) -> None:
+        self.next_sequence: int | None = None
+        self.acknowledged_ns: int | None = None  # when the last acknowledgement came
+        self._stream_id = stream_id
+        self._sent = last  # the last message that this process or an earlier one may have sent
+        self._forget_ns = forget_ns
+        self._positions = {name: _Position(seen, freed, freed) for name, seen in (seen_ns or {}).items()}
+        self._in_flight: deque[tuple[int, int]] = (
+            deque()
+        )  # (last sequence, bytes) of frames behind the live coordinators
+
+    @property
+    def seen_ns(self) -> dict[str, int]:
+        """When each known coordinator last acknowledged."""
+        return {name: position.seen_ns for name, position in self._positions.items()}
+
+    def begin_session(self) -> None:
+        """Note a new connection: nothing is sent before a coordinator acknowledges in it."""
+        self.next_sequence = None
+        self._in_flight.clear()
+        for position in self._positions.values():
+            position.in_session = False
+            position.unmoved_ns = None
+
+    def acknowledge(self, ack: Acknowledgement, now_ns: int) -> None:
+        """Take over where a coordinator says that it stands.
+
+        Raises
+        ------
+        MalformedError
+            It cannot stand there; nothing has changed.
+        """
+        self._check(ack)
+        position = self._positions.setdefault(ack.coordinator, _Position(now_ns, 0, 0))
+        is_first = not position.in_session or ack.incarnation != position.incarnation
+        if is_first or ack.received != position.received:
+            position.unmoved_ns = now_ns
+        if ack.received > position.received:
+            position.timeouts = 0
+        position.seen_ns = self.acknowledged_ns = now_ns
+        position.received, position.committed = ack.received, ack.committed
+        position.incarnation, position.in_session = ack.incarnation, True
+        if is_first or ack.resend:
+            self.rewind(ack.received + 1)
+        if not self._lacks(position):
+            position.unmoved_ns = None
+
+    def tick(self, now_ns: int) -> None:
+        """Forget coordinators that are silent for long, and send again to those that stand still."""
+        for name in [name for name, position in self._positions.items() if now_ns - position.seen_ns > self._forget_ns]:
+            del self._positions[name]
+        for position in self._live(now_ns):
+            patience_ns = RESEND_NS << min(position.timeouts, _RESEND_DOUBLINGS_MAX)
+            if position.unmoved_ns is None or not self._lacks(position):
+                continue
+            if now_ns - position.unmoved_ns >= patience_ns:
+                position.timeouts += 1
+                position.unmoved_ns = now_ns
+                self.rewind(position.received + 1)
+
+    def rewind(self, sequence: int) -> None:
+        """Send from `sequence` on, if the send position is beyond it."""
+        if self.next_sequence is None or sequence < self.next_sequence:
+            self.next_sequence = sequence
+        while self._in_flight and self._in_flight[-1][0] >= sequence:
+            self._in_flight.pop()
+
+    def may_send(self, size_bytes: int, now_ns: int) -> bool:
+        """Whether a frame of this size fits the window; one frame may always be in flight."""
+        received = [position.received for position in self._live(now_ns)]
+        if self.next_sequence is None or not received:
+            return False
+        while self._in_flight and self._in_flight[0][0] <= min(received):
+            self._in_flight.popleft()
+        return not self._in_flight or (
+            len(self._in_flight) < WINDOW_MESSAGES and size_bytes + sum(b for _, b in self._in_flight) <= WINDOW_BYTES
+        )
+
+    def note_sent(self, last: int, size_bytes: int, now_ns: int) -> bool:
+        """Move the send position behind a frame that ends with `last`; return whether it was sent before."""
+        self.next_sequence = last + 1
+        self._in_flight.append((last, size_bytes))
+        for position in self._positions.values():
+            if position.in_session and position.unmoved_ns is None and position.received < last:
+                position.unmoved_ns = now_ns
+        is_resent = last <= self._sent
+        self._sent = max(self._sent, last)
+        return is_resent
+
+    def received(self) -> int | None:
+        """Return the last message that every known coordinator has received, None if none is known."""
+        return min((position.received for position in self._positions.values()), default=None)
+
+    def committed(self) -> int | None:
+        """Return the last message that every known coordinator has committed, None if none is known."""
+        return min((position.committed for position in self._positions.values()), default=None)
+
+    def lost_frame_end(self, first: int, last: int) -> int:
+        """Return where a lost frame from `first` on has to end: at most `last`, and where a coordinator stands inside.
+
+        A coordinator counts all records of a lost frame or none.
+        """
+        inside = (position.received for position in self._positions.values() if position.in_session)
+        return min((received for received in inside if first <= received < last), default=last)
+
+    def _live(self, now_ns: int) -> Iterator[_Position]:
+        for position in self._positions.values():
+            if position.in_session and now_ns - position.seen_ns <= LIVE_NS:
+                yield position
+
+    def _lacks(self, position: _Position) -> bool:
+        return self.next_sequence is not None and position.received < self.next_sequence - 1
+
+    def _check(self, ack: Acknowledgement) -> None:
+        where = f"acknowledgement of {ack.coordinator:.128}"
+        if not is_name(ack.coordinator):
+            raise MalformedError("coordinator", where=where, got=ack.coordinator, expected="a name")
+        if ack.stream_id != self._stream_id:
+            raise MalformedError("stream_id", where=where, got=ack.stream_id, expected=self._stream_id)
+        if not 0 <= ack.committed <= ack.received <= self._sent:
+            raise MalformedError(
+                "position", where=where, got=(ack.committed, ack.received), expected=f"0 to {self._sent}, in order"
+            )
+        if ack.coordinator not in self._positions and len(self._positions) >= KNOWN_MAX:
+            raise MalformedError("coordinator", where=where, got="another one", expected=f"at most {KNOWN_MAX}")

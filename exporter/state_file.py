@@ -1,0 +1,37 @@
+"""Small values that outlive the exporter's process, each in a JSON file of its own in the spool directory."""
+
+import logging
+import os
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+_log = logging.getLogger(__name__)
+
+_FILE_MAX_BYTES = 1 << 20  # the largest, positions of 256 ranks of three integers, has 20 kB
+T = TypeVar("T")
+
+
+def load_state(path: Path, form: type[T]) -> T | None:
+    """Return the value of `form` that was saved, None if there is no file or it is damaged."""
+    try:
+        with path.open("rb") as file:
+            return msgspec.json.decode(file.read(_FILE_MAX_BYTES), type=form)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        _log.warning("%s cannot be read and is begun again: %s", path, error)
+        return None
+
+
+def save_state(path: Path, value: object) -> bool:
+    """Replace the file in one step; return false, and log why, if the disk does not take it: the old file stays."""
+    temporary = path.with_suffix(".tmp")
+    try:
+        temporary.write_bytes(msgspec.json.encode(value))
+        os.replace(temporary, path)  # noqa: PTH105  (one call, without a Path object per second)
+    except OSError as error:
+        _log.warning("%s not saved: %s", path, error)
+        return False
+    return True

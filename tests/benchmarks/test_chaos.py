@@ -1,0 +1,136 @@
+import itertools
+import random
+
+import pytest
+
+from benchmarks.chaos import __main__ as chaos
+from benchmarks.chaos.faults import FAULTS, OUTAGE_BATCHES, OUTAGE_RECORDS, drawn, outage_seconds
+from benchmarks.chaos.ranks import Job, RanksPlan
+from benchmarks.chaos.verdict import Ended, common_checks, lossless_checks, lossy_checks
+from benchmarks.chaos.watch import Lifetimes
+from benchmarks.chaos.world import BATCH_S, RUN
+from benchmarks.checks import has_missed
+from benchmarks.services import Stored, parse_samples, total
+from lockstep.contracts.records import RECORD_INDEX, RECORD_STRUCT
+
+PLAN = RanksPlan(
+    root="", run=RUN, node="node0", directory="", first_rank=0, ranks=4, world=8, own_ns=38_000_000, start_ns=10**12,
+    seed=1, slow_rank=5, fault_step=10, fault_ratio=0.3,
+)  # fmt: skip
+INCIDENT = {"kind": "slow_rank", "ranks": [5], "detected_step": 12}
+
+
+def values_of(record):
+    numbers = RECORD_STRUCT.unpack(record)
+    return {name: numbers[place] for name, place in RECORD_INDEX.items()}
+
+
+def test_ranks_of_all_nodes_step_together():
+    """Two processes of one job make the same steps, and each record's parts sum to its step."""
+    one, other = Job(PLAN), Job(PLAN)
+    for step in range(20):
+        one.advance()
+        other.advance()
+        records = [values_of(one.record(rank)) for rank in range(8)]
+        assert values_of(other.record(3)) == records[3]
+        for record in records:
+            parts = sum(record[name] for name in ("data_ns", "compute_ns", "host_ns", "gc_ns", "dp_wait_ns"))
+            assert (record["step"], parts) == (step, record["end_ns"] - record["start_ns"])
+        slowest = min(range(8), key=lambda rank: records[rank]["dp_wait_ns"])
+        assert step < 10 or slowest == 5
+
+
+def test_the_order_of_faults_follows_from_the_seed():
+    """A seed draws the same faults again, each kind at least once at the beginning."""
+    first, again, other = (
+        [fault.name for fault in itertools.islice(drawn(random.Random(seed)), 60)] for seed in (4, 4, 5)
+    )
+    assert first == again != other
+    assert set(first[: len(FAULTS)]) == {fault.name for fault in FAULTS}
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_the_long_outage_spools_what_ten_minutes_do(ranks):
+    """While the broker is away each node makes the batches and the records of ten minutes at one step a second."""
+    seconds = outage_seconds(ranks)
+    assert seconds / BATCH_S >= OUTAGE_BATCHES
+    assert seconds * ranks / 0.053 >= OUTAGE_RECORDS
+
+
+def test_a_counter_that_falls_is_seen_and_a_restart_is_none():
+    """A counter may begin again with a new process only; its total goes on over both."""
+    seen = Lifetimes("a")
+    for start, value in ((1, 5.0), (1, 7.0), (2, 1.0), (2, 4.0)):
+        seen.take(start, {"x_total{}": value, "gauge{}": 10 - value})
+    assert seen.falls == []
+    assert seen.total("x_total") == 11
+    seen.take(2, {"x_total{}": 3.0})
+    assert seen.falls == ["a: x_total{} fell from 4 to 3"]
+
+
+def test_a_page_is_parsed_with_its_labels():
+    """Series keep their labels, comments are left out, and sums choose by name and label."""
+    page = '# HELP a b\na_total{reason="x",run="r s"} 3\na_total{reason="y"} 4.5\na_total_more 7\nb 1e3\n'
+    samples = parse_samples(page)
+    assert total(samples, "a_total") == 7.5
+    assert total(samples, "a_total", '"x"') == 3
+    assert total(samples, "b") == 1000
+
+
+def ended(**changes):
+    stored = {"judged": {RUN: 800}, "ledger": {"settled": 800}, "incidents": {"i": INCIDENT}, "integrity": "ok"}
+    stores = {name: Stored(**(stored | changes.pop(name, {}))) for name in ("a", "b")}
+    whole = {"heads": dict.fromkeys(range(8), 100), "stored": stores, "slow_rank": 5, "orders": [{"request_id": 1}]}
+    return Ended(**(whole | changes))
+
+
+def checks_of(outcome):
+    return [*common_checks(outcome), *lossless_checks(outcome)]
+
+
+def test_a_whole_run_passes():
+    """All records judged in both stores, one incident, one order."""
+    assert not has_missed(checks_of(ended()))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"heads": dict.fromkeys(range(7), 100) | {7: 101}},
+        {"a": {"judged": {RUN: 799}}},
+        {"b": {"judged": {}}},
+        {"a": {"ledger": {"settled": 801}}},
+        {"b": {"ledger": {"settled": 792, "spool": 8}, "judged": {RUN: 792}}},
+        {"a": {"incidents": {}}},
+        {"b": {"incidents": {"j": INCIDENT}}},
+        {"a": {"incidents": {"i": INCIDENT | {"ranks": [4]}}}},
+        {"b": {"integrity": "row 3 missing"}},
+        {"orders": []},
+        {"orders": [{"request_id": 1}, {"request_id": 2}]},
+        {"falls": ["x"]},
+        {"is_quiet": False},
+    ],
+)
+def test_each_violation_is_seen(changes):
+    """A record too few, one too many, another incident, a second capture: each of them fails the run."""
+    assert has_missed(checks_of(ended(**changes)))
+
+
+def test_what_a_full_spool_dropped_must_be_counted():
+    """With full spools judged and lost add up exactly, loss is expected, and of no other kind."""
+    dropped = {"ledger": {"settled": 780, "spool": 20}, "judged": {RUN: 780}}
+
+    def is_good(store):
+        outcome = ended(a=store, b=store)
+        return not has_missed([*common_checks(outcome), *lossy_checks(outcome)])
+
+    assert is_good(dropped)
+    assert not is_good({})
+    assert not is_good(dropped | {"judged": {RUN: 781}})
+    assert not is_good(dropped | {"ledger": {"settled": 780, "malformed": 20}})
+
+
+@pytest.mark.servers
+def test_five_kills_lose_nothing():
+    """Real services, five kills of a seeded order: every record judged once in both stores, one incident."""
+    assert chaos.main(["--kills", "5", "--seed", "1", "--without-outage", "--without-full-spool"]) == 0

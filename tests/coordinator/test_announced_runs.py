@@ -1,0 +1,190 @@
+"""Which announcements become runs, which nodes and ranks they may have, and what heartbeats change."""
+
+import logging
+import tracemalloc
+
+import pytest
+
+from coordinator.decide.memory import RunMemory
+from coordinator.runs import Runs
+from coordinator.settings.config import CoordinatorConfig
+from coordinator.settings.policy import Policy
+from lockstep.contracts.domains import Topology
+from lockstep.contracts.limits import ANNOUNCE_REFRESH_SECONDS, RUNS_OF_NODE_MAX, WORLD_SIZE_MAX
+from lockstep.contracts.messages import NodeAlive, RunHeartbeat
+from tests.coordinator.conftest import START_UNIX_S, announce
+from tests.coordinator.scenarios import Scenario, generate
+
+NOW = START_UNIX_S + 10
+HEALTHY = generate(Scenario(degrees="dp=4", steps=10))
+
+
+def runs(memories=None, policy=None, **settings):
+    return Runs(CoordinatorConfig(**settings), policy or Policy(), memories or {}, lambda: 0.0)
+
+
+def begin(watch, run, *, node="n0", steps=0, now=NOW):
+    """Announce a run of four ranks and send its first steps."""
+    watch.take(announce(0, 1, 2, 3, run=run, node=node), now)
+    for step in range(steps):
+        watch.take(HEALTHY.batch(step, step + 1, run=run, node=node), now + step)
+
+
+def beat(watch, node, alive_s, *, run="job", revision=0, now):
+    heartbeat = RunHeartbeat(run=run, revision=revision, alive_unix_ns=[int(each * 1e9) for each in alive_s])
+    return watch.take(NodeAlive(node=node, alive=True, unix_ns=0, stream_id=1, runs=[heartbeat]), now)
+
+
+def test_invented_runs_shut_no_real_one_out():
+    """Runs that never made a step give way, the oldest first; those that did stay."""
+    watch = runs(runs_max=3)
+    begin(watch, "real", steps=2)
+    for number in range(10):
+        begin(watch, f"invented-{number}", node=f"m{number}")
+    assert list(watch.by_name) == ["real", "invented-8", "invented-9"]
+    begin(watch, "another", node="n1", steps=2)
+    assert list(watch.by_name) == ["real", "invented-9", "another"]
+    assert watch.by_name["another"].machine.judgement.step == 1
+    assert watch.refusals.counts["run"] == 0
+
+
+def test_a_run_too_many_is_refused_where_all_have_made_steps():
+    """It is counted, costs no exception, and comes in when there is room."""
+    watch = runs(runs_max=2)
+    begin(watch, "one", steps=2)
+    begin(watch, "two", steps=2)
+    begin(watch, "three", node="n3")
+    assert (list(watch.by_name), watch.refusals.counts["run"]) == (["one", "two"], 1)
+    watch.forget("one")
+    begin(watch, "three", node="n3")
+    assert list(watch.by_name) == ["two", "three"]
+
+
+def test_a_run_with_an_open_incident_never_gives_way():
+    """An earlier coordinator opened it; the run's first step here is still to come."""
+    first = runs()
+    faulty = generate(Scenario(degrees="dp=4", steps=60).with_fault("data", 2, seconds=0.2, begin=40))
+    first.take(announce(0, 1, 2, 3, run="paged"), NOW)
+    for step in range(60):
+        first.take(faulty.batch(step, step + 1, run="paged"), NOW + step)
+    memory = first.by_name["paged"].machine.memory()
+    assert memory.incidents
+    watch = runs({"paged": memory}, runs_max=1)
+    begin(watch, "paged")
+    begin(watch, "another", node="n1")
+    assert list(watch.by_name) == ["paged"]
+
+
+def test_a_run_that_gave_way_keeps_what_an_earlier_coordinator_knew():
+    """It comes back with its next announcement, and goes on counting incidents where it was."""
+    watch = runs({"known": RunMemory(incidents_total=7)}, runs_max=1)
+    begin(watch, "known")
+    begin(watch, "another", node="n1")
+    assert list(watch.by_name) == ["another"]
+    begin(watch, "known")
+    assert watch.by_name["known"].machine.casebook.incidents_total == 7
+
+
+def test_one_node_announces_only_so_many_runs():
+    """One too many is counted; the others, and other nodes of the same run, are as before."""
+    watch = runs()
+    for number in range(RUNS_OF_NODE_MAX + 3):
+        watch.take(announce(0, run=f"run-{number}"), NOW)
+    assert len(watch.by_name) == RUNS_OF_NODE_MAX
+    assert watch.refusals.counts["run_of_node"] == 3
+    last = f"run-{RUNS_OF_NODE_MAX}"
+    watch.take(announce(1, run=last, node="n1"), NOW)
+    watch.take(announce(0, run=last), NOW)
+    assert set(watch.by_name[last].membership.nodes) == {1}
+    watch.forget("run-0")
+    watch.take(announce(0, run=last), NOW)
+    assert set(watch.by_name[last].membership.nodes) == {0, 1}
+
+
+def test_nodes_are_limited_over_all_runs(monkeypatch):
+    """A node too many is counted; nodes that are known announce as before."""
+    monkeypatch.setattr("coordinator.runs.NODES_MAX", 3)
+    watch = runs()
+    for run, node in (("a", "n0"), ("a", "n1"), ("b", "n0"), ("b", "n2"), ("c", "n3"), ("a", "n1")):
+        watch.take(announce(int(node[1]), run=run, node=node), NOW)
+    assert {name: run.membership.node_count for name, run in watch.by_name.items()} == {"a": 2, "b": 1}
+    assert watch.refusals.counts["node"] == 2
+
+
+def test_an_announcement_of_a_huge_world_costs_nothing():
+    """One rank that claims a million others has no shape, no arrays, no page full of ranks."""
+    watch = runs()
+    begin(watch, "warm-up")
+    forged = announce(0, run="forged", world=WORLD_SIZE_MAX)
+    tracemalloc.start()
+    try:
+        watch.take(forged, NOW)
+        watch.tick(NOW + 1)
+        assert tracemalloc.get_traced_memory()[1] < 200_000
+    finally:
+        tracemalloc.stop()
+    run = watch.by_name["forged"]
+    assert run.topology == Topology(0, (), ())
+    assert watch.snapshot_of(run).world_size == 0
+    watch.take(HEALTHY.batch(0, 1, run="forged", ranks=(0,)), NOW)
+    assert watch.rejected["rank"] == 1
+
+
+def test_a_retained_announcement_may_be_as_old_as_its_period():
+    """A coordinator that starts later finds the run by it; one of a run that ended before that is none."""
+    keep_s = Policy().run.lost_keep_seconds + ANNOUNCE_REFRESH_SECONDS
+    for age_s, is_known in ((keep_s - 1, True), (keep_s + 1, False)):
+        watch = runs()
+        watch.take(announce(0), START_UNIX_S + age_s)
+        assert ("job" in watch.by_name) == is_known
+
+
+def test_heartbeats_of_an_unknown_run_or_revision_change_nothing():
+    """They may come before the announcement, or of a run that was refused."""
+    watch = runs()
+    assert beat(watch, "n0", [NOW], now=NOW) == []
+    begin(watch, "job", steps=2)
+    assert beat(watch, "n0", [NOW], now=NOW) == []
+    assert beat(watch, "n0", [NOW] * 4, revision=7, now=NOW) == []
+    assert watch.by_name["job"].membership.nodes == dict.fromkeys(range(4), "n0")
+
+
+def test_a_heartbeat_moves_a_rank_to_the_node_that_restarted_it():
+    """The old node is silent: with the rank, its new attempt is followed."""
+    watch = runs()
+    begin(watch, "job", steps=5)
+    again = START_UNIX_S + 100
+    watch.take(announce(0, 1, 2, 3, node="n1", attempt=int(again * 1e9), heartbeat_s=NOW), NOW + 100)
+    run = watch.by_name["job"]
+    assert set(run.membership.nodes.values()) == {"n0"}
+    assert watch.refusals.counts["rank_claimed"] == 4
+    beat(watch, "n1", [again] * 4, now=NOW + 110)
+    assert set(run.membership.nodes.values()) == {"n1"}
+    assert run.timeline.generation == 1
+
+
+def test_degrees_that_do_not_fit_are_one_line_a_minute(caplog):
+    """However often a run of another world is laid out."""
+    watch = runs(domains="tp=64")
+    with caplog.at_level(logging.WARNING):
+        for second in range(180):
+            rank = second % 4
+            watch.take(announce(rank, node=f"n{rank}", attempt=second, world=4 + second % 3), NOW + second)
+            watch.tick(NOW + second)
+    assert watch.refusals.counts["degrees"] > 10
+    assert len(caplog.records) == 3
+    assert "tp*cp*dp*pp" in caplog.text
+
+
+@pytest.mark.parametrize("runs_max", [4, 256])
+def test_a_flood_of_invented_runs_is_bounded(runs_max, caplog):
+    """Thousands of runs of hundreds of nodes: as many runs as are allowed, a log line a minute, the real run among them."""
+    watch = runs(runs_max=runs_max)
+    begin(watch, "real", steps=3)
+    with caplog.at_level(logging.WARNING):
+        for number in range(3000):
+            watch.take(announce(0, run=f"r{number}", node=f"m{number % 500}", world=WORLD_SIZE_MAX), NOW)
+        watch.tick(NOW + 60)
+    assert len(watch.by_name) == runs_max
+    assert "real" in watch.by_name
+    assert len(caplog.records) <= 1
