@@ -102,10 +102,14 @@ _GROUPS = [
     messages.GroupInfo(kind="pp", name="pp0", ranks=[[0, 2, 1]]),
 ]
 ANNOUNCEMENT = messages.NodeAnnouncement(
-    run=RUN, node=NODE, ranks=[rank_info(rank) for rank in range(WORLD_SIZE)], groups=_GROUPS
+    run=RUN, node=NODE, ranks=[rank_info(rank) for rank in range(WORLD_SIZE)], groups=_GROUPS, revision=3
 )
 SILENT = messages.NodeAnnouncement(
-    run=RUN, node=NODE, ranks=[rank_info(rank, progress=_PROGRESS) for rank in range(WORLD_SIZE)], groups=_GROUPS
+    run=RUN,
+    node=NODE,
+    ranks=[rank_info(rank, progress=_PROGRESS) for rank in range(WORLD_SIZE)],
+    groups=_GROUPS,
+    revision=4,
 )
 REQUEST = messages.ProfileRequest(
     run=RUN, node=NODE, request_id=5, ranks=[0, 1], first_step=70, steps=3, term=2, trace_max_bytes=1 << 20
@@ -161,7 +165,15 @@ SUMMARY = messages.TraceSummary(
         busiest=[("tar", 0.5)],
     ),
 )
-ALIVE = messages.NodeAlive(node=NODE, alive=True, unix_ns=UNIX_NS, stream_id=77, address="node-1:9855", scheme="https")
+ALIVE = messages.NodeAlive(
+    node=NODE,
+    alive=True,
+    unix_ns=UNIX_NS,
+    stream_id=77,
+    address="node-1:9855",
+    scheme="https",
+    runs=[messages.RunHeartbeat(run=RUN, revision=3, alive_unix_ns=[UNIX_NS, UNIX_NS])],
+)
 ACKNOWLEDGEMENT = messages.Acknowledgement(
     node=NODE, coordinator=COORDINATOR, incarnation=UNIX_NS, stream_id=77, received=40, committed=38, resend=True
 )

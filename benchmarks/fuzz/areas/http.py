@@ -15,12 +15,12 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from benchmarks.fuzz import mutate, seeds
+from benchmarks.fuzz import mutate
 from benchmarks.fuzz.harness import ACCEPTED, SurpriseError
+from benchmarks.fuzz.node import node_snapshot
 from coordinator.settings.thresholds import catalogue
 from exporter.counts import Counts
 from exporter.exposing.app import make_app as make_exporter_app
-from exporter.exposing.snapshot import take_snapshot
 from exporter.reading.rings import Rings
 from lockstep.serving.http_server import Connections
 from lockstep.serving.http_server import Site as HttpSite
@@ -146,16 +146,7 @@ class Http:
         token = Path(self._folder.name) / "token"
         token.write_text(TOKEN, encoding="ascii")
         counts = Counts()
-        snapshot = take_snapshot(
-            Rings(Path(self._folder.name) / "nothing", counts, {}),
-            counts,
-            now_ns=10**12,
-            unix_ns=seeds.UNIX_NS,
-            stale_ns=10**12,
-            mqtt_connected=True,
-            spool_bytes=0,
-            tick_duration_ns=0,
-        )
+        snapshot = node_snapshot(Rings(Path(self._folder.name) / "nothing", counts, {}), counts, 10**12)
         self._site = Site(token_file=str(token))
         self._runners = []
         self._ports = []

@@ -61,6 +61,7 @@ class Messages:
             self._listen(isolation)
         self._random = random
         self._steps: Counter[tuple[str, str]] = Counter()
+        self._revisions: Counter[tuple[str, str]] = Counter()
         self._asked: list[tuple[str, int, tuple[int, ...]]] = []
         self._reached = 0
         self._attempt = 1
@@ -250,16 +251,29 @@ class Messages:
             messages.GroupInfo(kind="dp", name="dp0", ranks=[[0, _WORLD, 2]]),
             messages.GroupInfo(kind="pp", name="pp0", ranks=[[0, 2, 1]]),
         ]
-        message = messages.NodeAnnouncement(run=run, node=node, ranks=infos, groups=groups)
+        self._revisions[run, node] += random.choice((0, 0, 1))
+        revision = self._revisions[run, node]
+        message = messages.NodeAnnouncement(run=run, node=node, ranks=infos, groups=groups, revision=revision)
         return topics.run_topic(run, topics.ANNOUNCE, node), encode(message)
 
-    def _alive(self, random: Random, _: str, node: str) -> tuple[str, bytes]:
+    def _alive(self, random: Random, run: str, node: str) -> tuple[str, bytes]:
+        """Return a node's heartbeat, its ranks alive, silent or of another announcement."""
+        now_ns = max(0, round(self._now_s * 1e9))
+        heartbeat = messages.RunHeartbeat(
+            run=run,
+            revision=max(0, self._revisions[run, node] + random.choice((0, 0, 0, 1, -1))),
+            alive_unix_ns=[
+                random.choice((now_ns, now_ns, 0, 1 << 62, max(0, now_ns - 90 * 10**9)))
+                for _ in range(random.choice((_RANKS_OF_NODE, _RANKS_OF_NODE, 0, 1, 9)))
+            ],
+        )
         message = replace(
             seeds.ALIVE,
             node=node,
             alive=random.random() < 0.9,
             stream_id=_stream_of(node),
             address=random.choice(("h:1", "", "a b")),
+            runs=[heartbeat] if random.random() < 0.9 else [],
         )
         return topics.alive_topic(node), encode(message)
 

@@ -6,14 +6,16 @@ import struct
 import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 from benchmarks.fuzz import mutate, seeds
 from benchmarks.fuzz.harness import ACCEPTED, SurpriseError
+from benchmarks.fuzz.node import node_snapshot
 from exporter.counts import Counts
 from exporter.exposing.collector import SnapshotCollector
-from exporter.exposing.snapshot import take_snapshot
+from exporter.reading.heartbeats import run_heartbeat
 from exporter.reading.rings import Reading, Rings
 from exporter.reading.silence import announcement, watch
 from lockstep.contracts import messages, topics
@@ -25,7 +27,9 @@ from lockstep.contracts.paths import ring_path
 from lockstep.contracts.records import RECORD_FIELDS, RECORD_STRUCT
 from lockstep.serving.exposition import render
 
-_RANKS, _SLOTS = 4, 16
+_WORLD, _SLOTS = 128, 16
+_RANKS = 4  # at first; others come and go
+_FILES_MAX = 12  # at a time: more only take longer
 _SECOND_NS = 10**9
 _LOOK_SHARE = 0.01
 _WORDS = (
@@ -47,7 +51,7 @@ class FuzzedRing:
         self.header = layout.RingHeader(
             rank=rank,
             local_rank=rank,
-            world_size=_RANKS,
+            world_size=_WORLD,
             pid=1,
             attempt=attempt,
             clock_offset_ns=seeds.UNIX_NS,
@@ -129,6 +133,19 @@ class RingFiles:
         self._write(ring)
         return ring
 
+    def _restart(self, random: Random) -> None:
+        """Begin another attempt of a rank, known or not; another rank may end or go."""
+        rank = random.choice((random.choice(list(self._written)), random.randrange(_WORLD)))
+        self._written[rank] = self._fresh(rank)
+        other = random.choice(list(self._written))
+        if random.random() < 0.3:
+            self._written[other].word(layout.WORD_STATE, layout.STATE_FINISHED)
+            self._write(self._written[other], in_place=True)
+            self._read(random)
+        if other != rank and (random.random() < 0.3 or len(self._written) > _FILES_MAX):
+            self._written.pop(other)
+            ring_path(self._directory, other).unlink(missing_ok=True)
+
     def _write(self, ring: FuzzedRing, data: bytes | None = None, *, in_place: bool = False) -> None:
         path = ring_path(self._directory, ring.header.rank)
         if in_place and path.is_file():
@@ -142,12 +159,12 @@ class RingFiles:
 
     def _change(self, random: Random) -> None:
         self._now_ns += random.choice((_SECOND_NS // 5, _SECOND_NS, 30 * _SECOND_NS, 0))
-        rank = random.randrange(_RANKS)
-        ring = self._written[rank]
         kind = random.random()
         if kind < 0.10:
-            self._written[rank] = self._fresh(rank)
+            self._restart(random)
             return
+        rank = random.choice(list(self._written))
+        ring = self._written[rank]
         ring.word(layout.WORD_HEARTBEAT, self._now_ns)
         if kind < 0.30:
             for _ in range(random.choice((1, 2, 20))):
@@ -198,6 +215,8 @@ class RingFiles:
         for run in (*self._rings.runs.values(), *self._rings.take_gone()):
             watch(run, self._now_ns)
             _check(topics.run_topic(run.name, topics.ANNOUNCE, seeds.NODE), announcement(run, seeds.NODE))
+        heartbeats = [run_heartbeat(run, self._now_ns) for run in self._rings.runs.values()]
+        _check(topics.alive_topic(seeds.NODE), replace(seeds.ALIVE, runs=heartbeats))
         self._rings.positions()
         if random.random() < _LOOK_SHARE:
             self._look()
@@ -210,16 +229,7 @@ class RingFiles:
             _check(topics.run_topic(reading.run.name, topics.ANSWER, seeds.NODE), answer)
 
     def _look(self) -> None:
-        snapshot = take_snapshot(
-            self._rings,
-            self._counts,
-            now_ns=self._now_ns,
-            unix_ns=seeds.UNIX_NS,
-            stale_ns=10**12,
-            mqtt_connected=True,
-            spool_bytes=0,
-            tick_duration_ns=0,
-        )
+        snapshot = node_snapshot(self._rings, self._counts, self._now_ns)
         render(SnapshotCollector(snapshot), "openmetrics").decode()
 
     def _listen(self) -> None:
