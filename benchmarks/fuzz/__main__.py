@@ -1,6 +1,6 @@
 """Hostile input of every kind against the doors of both services; fails on any surprise, hang or growth of memory.
 
-    python -m benchmarks.fuzz --cases 1000000 --seed 1     # twenty minutes on two cores
+    python -m benchmarks.fuzz --cases 1000000 --seed 1     # ten minutes on two cores
     python -m benchmarks.fuzz --areas rings,http --cases 20000
     python -m benchmarks.fuzz --replay messages:1:123456   # one case again, with its traceback
 

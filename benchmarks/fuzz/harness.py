@@ -159,7 +159,8 @@ def _count(report: Report, seed: int, number: int, outcome: str | BaseException)
 
 
 def _keep(report: Report, failure: Failure) -> None:
-    if len(report.failures) < _FAILURES_KEPT:
+    """Keep the first of each: what a case leaves behind fails again and again until its block ends."""
+    if len(report.failures) < _FAILURES_KEPT and all(failure.text != each.text for each in report.failures):
         report.failures.append(failure)
 
 
@@ -175,14 +176,14 @@ def watchdog(cpu_s: float = HANG_CPU_S) -> Iterator["Rewind"]:
     def bark(_: int, frame: FrameType | None) -> None:
         raise HangError(f"more than {cpu_s:g} s of CPU in one case, in {frame}")
 
-    before = signal.signal(signal.SIGVTALRM, bark)
+    before = signal.signal(signal.SIGPROF, bark)
     rewind = Rewind(cpu_s)
     rewind()
     try:
         yield rewind
     finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
-        signal.signal(signal.SIGVTALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        signal.signal(signal.SIGPROF, before)
 
 
 class Rewind:
@@ -193,7 +194,7 @@ class Rewind:
 
     def __call__(self) -> None:
         """Let the next case have all the time."""
-        signal.setitimer(signal.ITIMER_VIRTUAL, self._cpu_s)
+        signal.setitimer(signal.ITIMER_PROF, self._cpu_s)
 
 
 def resident_bytes() -> int:
