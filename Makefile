@@ -46,6 +46,7 @@ bench-agent: $(VENV)/.dev system-packages
 # Two minutes. Fails where a budget is missed; on a shared machine read the column `x add`.
 bench-detect: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.detect_cost
+	$(BIN)/python -m benchmarks.announce_cost
 
 # Beside HolisticTraceAnalysis, which is installed into build/hta; with what loading, storing and localising cost. Three
 # minutes; `python -m benchmarks.trace_bench --large` reads 1 GB too: up to ten minutes of CPU for the peer (`--peer-limit`),

@@ -67,7 +67,7 @@ class _Sign(NamedTuple):
     alive_unix_ns: int | None = None
 
     def announced(self, heartbeat_unix_ns: int, now_s: float) -> "_Sign":
-        return self._replace(seen_unix_s=max(self.seen_unix_s, min(now_s, heartbeat_unix_ns * _NS)))
+        return _Sign(max(self.seen_unix_s, min(now_s, heartbeat_unix_ns * _NS)), self.alive_unix_ns)
 
     def beaten(self, alive_unix_ns: int, now_s: float) -> "_Sign":
         if alive_unix_ns == self.alive_unix_ns:
