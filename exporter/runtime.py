@@ -264,8 +264,12 @@ class Exporter:
     def _heartbeats(self) -> list[RunHeartbeat]:
         """Return the heartbeats of the ranks as they were announced last."""
         now_ns = time.monotonic_ns()
-        runs = self._rings.runs.values()
-        return [run_heartbeat(run, now_ns) for run in runs if self._announced.get(run.name) == run.revision]
+        heartbeats = []
+        for run in self._rings.runs.values():
+            if self._announced.get(run.name) == run.revision:
+                with self._guard("run", run.name):
+                    heartbeats.append(run_heartbeat(run, now_ns))
+        return heartbeats
 
     def _send_state(self, run: RunTrack, *, last: bool = False) -> None:
         topic = topics.run_topic(run.name, topics.ANNOUNCE, self._node)

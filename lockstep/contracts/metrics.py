@@ -54,7 +54,7 @@ LOST_REASONS = (*LOSS_REASONS, "spool", "malformed")
 REJECTED_REASONS = ("rank", "late", "duplicate", "impossible", "foreign", "failed", "quarantined")
 """Why a step record that arrived was not judged; foreign: of a rank that another node announced; failed: a fault of
 ours; quarantined: of a run whose handling failed again and again."""
-FRAME_VERDICTS = ("taken", "duplicate", "gap", "refused")
+FRAME_VERDICTS = ("taken", "duplicate", "gap", "ahead", "refused")
 
 
 def _coordinator(name: str, type_: Type, help_: str, *labels: str, values: tuple[str, ...] = ()) -> Metric:
@@ -230,7 +230,8 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_coordinator_frames_total",
         "counter",
-        "Messages of nodes' streams: taken, delivered twice, behind a gap (to come again), or of no known stream.",
+        "Messages of nodes' streams: taken, delivered twice, behind a gap or ahead of what the run can hold (both come "
+        "again), or of no known stream.",
         "verdict",
         values=FRAME_VERDICTS,
     ),

@@ -32,6 +32,7 @@ _UNSENT_S = 30.0  # a client that takes no byte of its answer for so long is gon
 _BACKLOG = 128
 _ACCEPTS_MAX = 32  # in one turn of the event loop
 _RETRY_S = 1.0  # after descriptors or memory ran out
+_GONE = 499  # as nginx logs it; nobody receives it
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -70,6 +71,10 @@ class Connections:
                 connection.work(number)
             try:
                 return await handler(request)
+            except ConnectionError:
+                if request.transport is not None:
+                    raise
+                return web.Response(status=_GONE)  # its client went in the midst of the body: for the log, not an error
             finally:
                 connection.wait(self.idle_s)
 

@@ -114,6 +114,36 @@ def test_nodes_are_limited_over_all_runs(monkeypatch):
     assert watch.refusals.counts["node"] == 2
 
 
+def test_ranks_are_limited_over_all_runs(monkeypatch):
+    """Those of others that a node claims count too, and so do those that it adds later."""
+    monkeypatch.setattr("coordinator.runs.ANNOUNCED_RANKS_MAX", 6)
+    watch = runs()
+    watch.take(announce(0, 1, run="a"), NOW)
+    watch.take(announce(0, 1, run="a", node="n1"), NOW)
+    watch.take(announce(0, 1, 2, run="a", node="n2"), NOW)
+    assert watch.by_name["a"].membership.ranks_of("n2") is None
+    watch.take(announce(0, 1, 2, 3, run="a"), NOW)
+    watch.take(announce(0, 1, 2, run="a", node="n1"), NOW)
+    assert watch.by_name["a"].membership.ranks_of("n1") == (0, 1)
+    assert watch.refusals.counts["node"] == 2
+    watch.take(announce(0, run="a"), NOW)
+    watch.take(announce(0, 1, 2, run="a", node="n1"), NOW)
+    assert watch.by_name["a"].membership.announced_ranks == 4
+
+
+def test_a_node_that_announces_nothing_is_no_node():
+    """Its last word may reach a coordinator that never knew it; one that is known empties its list."""
+    watch = runs()
+    watch.take(announce(groups=[]), NOW)
+    assert watch.by_name == {}
+    begin(watch, "job")
+    watch.take(announce(groups=[], node="n1"), NOW)
+    watch.take(announce(groups=[]), NOW)
+    membership = watch.by_name["job"].membership
+    assert (membership.ranks_of("n1"), membership.ranks_of("n0")) == (None, ())
+    assert (membership.node_count, membership.announced_ranks) == (1, 0)
+
+
 def test_an_announcement_of_a_huge_world_costs_nothing():
     """One rank that claims a million others has no shape, no arrays, no page full of ranks."""
     watch = runs()

@@ -61,7 +61,7 @@ async def serving(*, context: ssl.SSLContext | None = None, **limits):
     """Serve with these limits, and end without a connection or descriptor left."""
     connections = Connections(**({"request_s": LONG_S, "idle_s": LONG_S} | limits))
     app = web.Application()
-    release = asyncio.Event()
+    release, reading = asyncio.Event(), asyncio.Event()
 
     async def metrics(_):
         return web.Response(text="metrics\n")
@@ -71,6 +71,7 @@ async def serving(*, context: ssl.SSLContext | None = None, **limits):
         return web.Response(text="released\n")
 
     async def read(request):
+        reading.set()
         return web.Response(text=str(len(await request.read())))
 
     app.router.add_get("/metrics", metrics)
@@ -83,7 +84,7 @@ async def serving(*, context: ssl.SSLContext | None = None, **limits):
     before = open_descriptors()
     await Site(runner, "127.0.0.1", 0, connections, ssl_context=context).start()
     served = Served(connections, runner.addresses[0][1])
-    served.release = release
+    served.release, served.reading = release, reading
     try:
         yield served
     finally:
@@ -157,6 +158,16 @@ async def test_a_body_that_ends_after_its_answer_leaves_the_connection_waiting()
         (connection,) = served.connections.waiting
         assert connection._timer is not None
         writer.close()
+
+
+async def test_a_client_that_goes_in_the_midst_of_its_body_is_no_error(caplog):
+    """Aiohttp would log it as ours, with a traceback."""
+    async with serving() as served:
+        _, writer = await served.connect(b"POST /read HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nhalf")
+        await served.reading.wait()
+        writer.close()
+        await until(lambda: not served.connections.open)
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 async def test_a_body_is_read_whole():

@@ -13,6 +13,9 @@
 {{- if and (not .Values.broker.tls.enabled) (or .Values.broker.clientCertificate.exporterSecret .Values.broker.clientCertificate.coordinatorSecret) -}}
 {{- fail "broker.tls.enabled: got false, expected true, because a client certificate is set" -}}
 {{- end -}}
+{{- if and .Values.broker.auth.nodesSecret (ne .Values.exporter.mode "daemonset") -}}
+{{- fail (printf "exporter.mode: got %s, expected daemonset, because broker.auth.nodesSecret is set" .Values.exporter.mode) -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "lockstep.broker.host" -}}
@@ -33,7 +36,7 @@
 
 {{/* Not empty where the services sign in: always at our own broker, at another one where a secret is named. */}}
 {{- define "lockstep.broker.hasPassword" -}}
-{{- if or .Values.broker.mosquitto.enabled .Values.broker.auth.existingSecret -}}yes{{- end -}}
+{{- if or .Values.broker.mosquitto.enabled .Values.broker.auth.existingSecret .Values.broker.auth.nodesSecret -}}yes{{- end -}}
 {{- end -}}
 
 {{- define "lockstep.broker.hasAuthority" -}}
@@ -101,26 +104,9 @@ max_inflight_messages 64
 {{- end }}
 {{- end -}}
 
+{{/* Both files are written by `make generate`. */}}
 {{- define "lockstep.mosquitto.rules" -}}
-user {{ .Values.broker.auth.exporterUsername }}
-topic write lockstep/v1/run/+/steps/+
-topic write lockstep/v1/run/+/announce/+
-topic write lockstep/v1/run/+/answer/+
-topic write lockstep/v1/run/+/summary/+
-topic write lockstep/v1/node/+/alive
-topic write lockstep/v1/node/+/lost
-topic read lockstep/v1/run/+/request/+
-topic read lockstep/v1/node/+/ack
-
-user {{ .Values.broker.auth.coordinatorUsername }}
-topic read lockstep/v1/run/+/steps/+
-topic read lockstep/v1/run/+/announce/+
-topic read lockstep/v1/run/+/answer/+
-topic read lockstep/v1/run/+/summary/+
-topic read lockstep/v1/node/+/alive
-topic read lockstep/v1/node/+/lost
-topic read lockstep/v1/coordinator/+/alive
-topic write lockstep/v1/run/+/request/+
-topic write lockstep/v1/node/+/ack
-topic write lockstep/v1/coordinator/+/alive
+{{- $auth := .Values.broker.auth -}}
+{{- $file := ternary "files/mosquitto.acl" "files/mosquitto-shared.acl" (ne $auth.nodesSecret "") -}}
+{{- .Files.Get $file | replace "user lockstep-exporter" (printf "user %s" $auth.exporterUsername) | replace "user lockstep-coordinator" (printf "user %s" $auth.coordinatorUsername) | trim -}}
 {{- end -}}
