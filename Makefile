@@ -79,8 +79,8 @@ chaos: $(VENV)/.dev system-packages
 soak: $(VENV)/.dev system-packages
 	$(BIN)/python -m benchmarks.soak --ladder
 
-# A million hostile inputs against the doors of both services; fails on a surprise, a hang or a growth of memory. Ten
-# minutes on two cores; `python -m benchmarks.fuzz --help` for fewer, other areas, and one case again.
+# A million hostile inputs against the entry points of both services; fails on an unexpected exception, a hang or a
+# growth of memory. Ten minutes on two cores; `python -m benchmarks.fuzz --help` for fewer, other areas, and one case again.
 .PHONY: fuzz
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.fuzz --cases 1000000 --seed $(shell date +%Y%m%d)

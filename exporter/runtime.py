@@ -123,7 +123,7 @@ class Exporter:
         app = make_app(lambda: self.snapshot, details=self.config.metrics_level != "minimal")
         guard = Web(self.config.web_config_file)
         guard.protect(app)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_S)
+        runner = guard.runner(app, shutdown_s=_CLOSE_S)
         await runner.setup()
         where = f"{self.config.http_host}:{self.config.http_port}"
         try:

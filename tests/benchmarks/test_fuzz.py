@@ -17,7 +17,7 @@ SEED = 20_251
 
 
 class Planted:
-    """An area whose cases end as their numbers say; it holds on to `held_bytes` a case."""
+    """An area whose cases end as given by their numbers; it holds on to `held_bytes` a case."""
 
     name = "planted"
 
@@ -55,7 +55,7 @@ def test_what_became_of_each_case_is_counted():
 
 
 def test_a_hang_ends_its_block_and_no_other():
-    """What follows in the block stands on a state that nobody knows."""
+    """The rest of the block would run on an unknown state."""
     area = Planted({4: HangError("for ever")})
     report = harness.run_cases(area, 1, 0, 2 * harness.BLOCK)
     assert (report.hangs, report.cases, report.accepted) == (2, 10, 8)
