@@ -78,6 +78,13 @@ chaos: $(VENV)/.dev system-packages
 soak: $(VENV)/.dev system-packages
 	$(BIN)/python -m benchmarks.soak --ladder
 
+# What strangers, other nodes and other tenants try at the broker, and other users at a node: half a minute each, the
+# second as root. Fails where an attempt succeeds or is not counted.
+.PHONY: security
+security: $(VENV)/.dev system-packages
+	$(BIN)/python -m benchmarks.security.broker
+	$(BIN)/python -m benchmarks.security.node_users
+
 bench-simulator: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.simulator_cost
 
