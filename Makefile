@@ -85,6 +85,13 @@ soak: $(VENV)/.dev system-packages
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.fuzz --cases 1000000 --seed $(shell date +%Y%m%d)
 
+# What strangers, other nodes and other tenants try at the broker, and other users at a node: half a minute each, the
+# second as root. Fails where an attempt succeeds or is not counted.
+.PHONY: security
+security: $(VENV)/.dev system-packages
+	$(BIN)/python -m benchmarks.security.broker
+	$(BIN)/python -m benchmarks.security.node_users
+
 bench-simulator: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.simulator_cost
 
