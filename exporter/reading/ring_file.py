@@ -90,12 +90,12 @@ class RingFile:
         self._torn_index = -1
         self._descriptor = os.open(path, _FLAGS)
         try:
-            self.inode, self.header = self._check(rank)
+            self.inode, self.owner_uid, self.header = self._check(rank)
         except BaseException:
             self.close()
             raise
 
-    def _check(self, rank: int) -> tuple[int, ring.RingHeader]:
+    def _check(self, rank: int) -> tuple[int, int, ring.RingHeader]:
         status = os.fstat(self._descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise MalformedError("ring", where=str(self.path), got="no regular file", expected="a ring file")
@@ -105,7 +105,7 @@ class RingFile:
             raise MalformedError("rank", where=str(self.path), got=header.rank, expected=rank)
         if abs(header.clock_offset_ns) >= _CLOCK_LIMIT_NS:
             raise MalformedError("clock offset", where=str(self.path), got=header.clock_offset_ns, expected="< 2^61 ns")
-        return status.st_ino, header
+        return status.st_ino, status.st_uid, header
 
     def close(self) -> None:
         """Give the descriptor back; may be called again."""
@@ -141,10 +141,10 @@ class RingFile:
         OSError
             Its lock cannot be asked for.
         """
-        words = np.frombuffer(self._pread(ring.ISSUES_BYTES, ring.ISSUES_OFFSET), dtype="<u8")
+        pairs = np.frombuffer(self._pread(ring.ISSUES_BYTES, ring.ISSUES_OFFSET), dtype="<u8").reshape(-1, 2)
         flags, held = _FLAGS_HELD.unpack(self._pread(_FLAGS_HELD.size, ring.WORD_FLAGS * 8))
         is_alive = self._lock()[0] if held else None
-        return Issues(words[: ring.ISSUE_SLOTS], words[ring.ISSUE_SLOTS :], flags, is_alive)
+        return Issues(pairs[:, 0], pairs[:, 1], flags, is_alive)
 
     def holder(self) -> Holder:
         """Return who holds the ring, which only its writer does.

@@ -76,6 +76,8 @@ class RunTrack:
     refused: dict[int, int] = field(default_factory=dict)
     """Rank named by a refused file -> its inode, so that each is counted and logged once."""
     silence: Silence = field(default_factory=Silence)
+    is_empty: bool = False
+    """Whether the directory held no ring at the last scan and the run never had one."""
     omitted: int = 0
     revision: int = 0
     """Grows whenever an announcement would say something new."""

@@ -239,9 +239,9 @@ MEASURED: tuple[Metric, ...] = (
     _exporter(
         "lockstep_exporter_inputs_rejected_total",
         "counter",
-        "Inputs refused because they were malformed.",
+        "Inputs refused because they were malformed, or another user's than they should be.",
         "input",
-        values=("ring", "message", "answer", "trace"),
+        values=("run", "ring", "message", "answer", "trace"),
     ),
     _exporter(
         "lockstep_exporter_ranks_omitted",
