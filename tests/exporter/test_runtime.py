@@ -289,7 +289,7 @@ async def test_a_leader_that_was_replaced_is_refused_over_a_restart(root, tmp_pa
     request = replace(REQUEST, ranks=[0])
     async with coordinating(mosquitto.port) as coordinator:
         async with running(Exporter(config)) as exporter:
-            await until(lambda: (directory / "control").exists() and exporter._publisher.connected)
+            await until(lambda: control_path(directory).exists() and exporter._publisher.connected)
             await ask(mosquitto.port, replace(request, term=4))
             assert (await control_order(directory)).request_id == 5
         async with running(Exporter(config)) as exporter:

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from exporter.counts import Counts
 from exporter.reading.rings import Rings
 from lockstep.contracts.limits import RUNS_PER_NODE_MAX
 from lockstep.contracts.records import RECORD_INDEX
-from tests.exporter.conftest import FakeRing, record
+from tests.exporter.conftest import NOW_NS, FakeRing, record
 from tests.support.users import GROUP, OTHER, TRAINER, run_as
 
 
@@ -41,7 +40,7 @@ def ring_of(uid: int, directory: Path, rank: int = 0, **header: object) -> None:
     """Write a ring of one record as `uid`."""
 
     def write() -> None:
-        ring = FakeRing(directory, rank, **header)
+        ring = FakeRing(directory, rank, now_ns=NOW_NS, **header)
         ring.write(record(0))
         ring.close()
 
@@ -49,7 +48,7 @@ def ring_of(uid: int, directory: Path, rank: int = 0, **header: object) -> None:
 
 
 def tick(rings: Rings) -> list[tuple[str, int, list[int]]]:
-    rings.scan(time.monotonic_ns())
+    rings.scan(NOW_NS)
     step = RECORD_INDEX["step"]
     return [(reading.run.name, reading.rank, reading.records[:, step].tolist()) for reading in rings.read()]
 
