@@ -18,6 +18,7 @@ def group(site: Site, policy: AlertPolicy) -> Group:
             _coordinator_stale(site, policy),
             _run_unwatched(site, policy),
             _broker_unreachable(policy),
+            _spool_filling(policy),
             _records_lost(policy),
             _reload_failed(policy),
             _recording_incomplete(policy),
@@ -135,19 +136,36 @@ def _broker_unreachable(policy: AlertPolicy) -> Alert:
     )
 
 
+def _spool_filling(policy: AlertPolicy) -> Alert:
+    return Alert(
+        name="LockstepSpoolFilling",
+        severity="warning",
+        expr=f"count by (job) (lockstep_exporter_spool_fill_ratio > {policy.spool_fill_ratio:g})",
+        for_seconds=policy.spool_fill_for_seconds,
+        summary="Exporters will soon drop step records that no coordinator has committed.",
+        description="Exporters of job {{ $labels.job }} whose spool is more than "
+        f"{policy.spool_fill_ratio:.0%} full: {{{{ $value }}}}. The fullest:"
+        "{{ range query `sort_desc(topk(5, max by (instance) (lockstep_exporter_spool_fill_ratio)))` }}"
+        " {{ .Labels.instance }} ({{ .Value | humanizePercentage }}){{ end }}. "
+        "What they hold waits for a coordinator to commit it; when a spool is full, its oldest messages are dropped.",
+        per_run=False,
+    )
+
+
 def _records_lost(policy: AlertPolicy) -> Alert:
-    lost = f"sum by (job, instance) (rate(lockstep_exporter_records_lost_total[{WINDOW}]))"
+    lost = f"sum by (job, instance, reason) (rate(lockstep_exporter_records_lost_total[{WINDOW}]))"
     steps = f"sum by (job, instance) (rate(lockstep_steps_total[{WINDOW}]))"
+    worst = f"topk(5, sum by (instance, reason) (rate(lockstep_exporter_records_lost_total[{WINDOW}])) > 0)"
     return Alert(
         name="LockstepRecordsLost",
         severity="warning",
-        expr=f"count by (job) (\n  {lost}\n  /\n  {steps}\n  > {policy.records_lost_ratio:g}\n)",
+        expr=f"count by (job, reason) (\n  {lost}\n  / on (job, instance) group_left ()\n  {steps}\n"
+        f"  > {policy.records_lost_ratio:g}\n)",
         for_seconds=policy.records_lost_for_seconds,
         summary="Step records are lost before they are read or delivered.",
-        description="Exporters that lose more than "
-        f"{policy.records_lost_ratio:.0%} of their step records: {{{{ $value }}}}. The worst:"
-        f"{{{{ range query `topk(5, sum by (instance) (rate(lockstep_exporter_records_lost_total[{WINDOW}])) > 0)` }}}}"
-        " {{ .Labels.instance }}{{ end }}.",
+        description=f"Exporters that lose more than {policy.records_lost_ratio:.0%} of their step records "
+        "({{ $labels.reason }}): {{ $value }}. The worst:"
+        f"{{{{ range query `{worst}` }}}} {{{{ .Labels.instance }}}} ({{{{ .Labels.reason }}}}){{{{ end }}}}.",
         per_run=False,
     )
 

@@ -96,6 +96,12 @@ class AlertPolicy:
     broker_for_seconds: int = 600
     """Reconnecting backs off to a minute; nothing is lost before the spool is full."""
 
+    spool_fill_ratio: float = 0.5
+    """At a constant rate as much time is left as has gone by: an hour, at the load that the default limit is for."""
+
+    spool_fill_for_seconds: int = 300
+    """A coordinator that is back takes what waited in less."""
+
     records_lost_ratio: float = 0.01
     """One record in a hundred: medians over a window of steps do not notice less."""
 

@@ -85,7 +85,7 @@ def forged() -> NodeAnnouncement:
     """Return an announcement of one rank that names a world and a group of a million."""
     groups = [GroupInfo(kind="dp", name="dp", ranks=[[0, WORLD_SIZE_MAX, 1]])]
     info = RankInfo(
-        rank=0, local_rank=0, world_size=WORLD_SIZE_MAX, hostname="", attempt=1, state="", heartbeat_unix_ns=0
+        rank=0, local_rank=0, world_size=WORLD_SIZE_MAX, hostname="", attempt=1, state="running", heartbeat_unix_ns=0
     )
     return NodeAnnouncement(run="job", node="node-0", ranks=[info], groups=groups)
 

@@ -1,9 +1,9 @@
 """What a step costs the coordinator, by number of ranks: `python -m benchmarks.detect_cost [--ranks 8 1024]`.
 
 Each step arrives on a socket as an MQTT 5 stream, a QoS 1 message for every 8 ranks, nodes in no order. It is read and
-acknowledged, decoded, coalesced, placed in the timeline and judged, all as in the live coordinator, and by its code;
-only the MQTT session is a stand-in (`connect`). Columns: medians in CPU ms of one core of `transport` (socket to topic
-and payload, and back the PUBACK), `decode` (to batches), `ingest` (batches to the laid out step), `detect` and the
+acknowledged, placed in its node's stream, decoded, coalesced, placed in the timeline and judged, all as in the live
+coordinator, and by its code. Columns: medians in CPU ms of one core of `transport` (socket to topic and payload, and
+back the PUBACK), `decode` (to batches in their streams), `ingest` (batches to the laid out step), `detect` and the
 `total` of the four, the total's 95th percentile, and wall ms; us a message of all but detection, and ns a rank of
 detection, which stay as they are where growth is linear; `x add`, the total in passes of `numpy.add` over one number of
 each rank, timed with every step, which a busy machine slows as well; `restart`, ms of receiving the first step of
@@ -16,13 +16,14 @@ Returns 1 where a budget is missed by the median.
 """
 
 import argparse
+import asyncio
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import mqtt5
 import numpy as np
@@ -32,12 +33,15 @@ from benchmarks.scenarios.model import generate
 from benchmarks.scenarios.recording import RANKS_PER_NODE, START_UNIX_S, Recording
 from coordinator.detect.judge import Judge
 from coordinator.intake.coalescer import BatchCoalescer
+from coordinator.intake.streams import Receipt, Streams
 from coordinator.intake.timeline import StepRow, Timeline
 from coordinator.settings.policy import Policy
 from lockstep.contracts import topics
-from lockstep.contracts.codec import decode_as, encode
+from lockstep.contracts.codec import decode_parsed, encode
+from lockstep.contracts.delivery import FrameHeader, pack_frame, unpack_frame
 from lockstep.contracts.messages import StepBatch
 from lockstep.contracts.rows import RANK, SEPARATOR
+from lockstep.serving.mqtt_session import MqttSession
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -80,39 +84,26 @@ class Spent:
         return np.sum(list(self.stage_ms.values()), axis=0)
 
 
-class Connection(Protocol):
-    """What is needed of an MQTT session: the method of `asyncio.Protocol` that is called with what a socket read."""
+class SocketTransport(asyncio.Transport):
+    """Writes to a socket at once, as asyncio's own transport does while the peer reads."""
 
-    def data_received(self, data: bytes) -> None:
-        """Handle every packet that is complete."""
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__()
+        self._socket = sock
 
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send all of it."""
+        self._socket.sendall(data)
 
-class PublishReader:
-    """Stands in for the MQTT session of `lockstep.serving`: QoS 1 messages in, their acknowledgements out."""
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Ignore the limits: nothing is buffered here."""
 
-    def __init__(self, on_message: Callable[[str, bytes], None], write: Callable[[bytes], None]) -> None:
-        self._on_message = on_message
-        self._write = write
-        self._rest = b""
+    def get_write_buffer_size(self) -> int:
+        """Return 0: nothing is buffered here."""
+        return 0
 
-    def data_received(self, data: bytes) -> None:
-        """Hand over every message that is complete, then acknowledge them in one write."""
-        view, offset, answers = memoryview(self._rest + data), 0, []
-        while offset < len(view):
-            try:
-                packet, size = mqtt5.read(view[offset:])
-            except IndexError:  # incomplete
-                break
-            offset += size
-            self._on_message(packet.topic, packet.payload)
-            answers.append(mqtt5.PubAckPacket(packet.packet_id).write())
-        self._rest = bytes(view[offset:])
-        self._write(b"".join(answers))
-
-
-def connect(on_message: Callable[[str, bytes], None], write: Callable[[bytes], None]) -> Connection:
-    """Return the receiving end of an open session: here the real one is put in."""
-    return PublishReader(on_message, write)
+    def abort(self) -> None:
+        """End nothing: `Receiver.close` closes the socket."""
 
 
 class Receiver:
@@ -124,13 +115,44 @@ class Receiver:
         self._coalescer = BatchCoalescer(self._ingest)
         self._broker, self._socket = socket.socketpair()
         self._messages: list[tuple[str, bytes]] = []
-        self._connection = connect(lambda topic, payload: self._messages.append((topic, payload)), self._socket.sendall)
+        self._streams = Streams("cost", 1)
         self._rows: list[StepRow] = []
+        self._loop = asyncio.new_event_loop()
+        self._session = self._loop.run_until_complete(self._open())
+        self._broker.recv(_READ_BYTES)
+
+    async def _open(self) -> MqttSession:
+        session = MqttSession("socketpair", lambda topic, payload: self._messages.append((topic, payload)), 1 << 24)
+        session.connection_made(SocketTransport(self._socket))
+        opened = asyncio.ensure_future(session.open(mqtt5.ConnectPacket("cost").write()))
+        await asyncio.sleep(0)
+        session.data_received(mqtt5.ConnAckPacket().write())
+        await opened
+        return session
 
     def close(self) -> None:
-        """Close both ends of the socket."""
+        """Close the session, both ends of the socket and the event loop."""
+        self._session.abort()
+        self._loop.close()
         self._broker.close()
         self._socket.close()
+
+    def _read(self) -> None:
+        """Let the session handle what the socket holds, and write its acknowledgements."""
+        self._loop.call_soon(self._session.data_received, self._socket.recv(_READ_BYTES))
+        for _ in range(2):  # what is handled in one turn of the loop is written in the next
+            self._loop.run_until_complete(asyncio.sleep(0))
+
+    def _decode(self, topic: str, payload: bytes) -> tuple[StepBatch, Receipt]:
+        parsed = topics.parse_topic(topic)
+        header, body = unpack_frame(payload, where=topic)
+        if header.first == 1:
+            self._streams.announce(parsed.node, header.stream_id)
+        _, receipt = self._streams.take(parsed.node, header)
+        message = decode_parsed(parsed, topic, body)
+        assert isinstance(message, StepBatch)
+        assert receipt is not None
+        return message, receipt
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
@@ -144,21 +166,24 @@ class Receiver:
         for first in range(0, len(stream), _READ_BYTES):
             self._broker.sendall(stream[first : first + _READ_BYTES])
             with self.timed("transport"):
-                self._connection.data_received(self._socket.recv(_READ_BYTES))
-            self._broker.recv(_READ_BYTES)
+                self._read()
+            if self._messages:
+                self._broker.recv(_READ_BYTES)
             with self.timed("decode"):
-                batches = [decode_as(StepBatch, topic, payload) for topic, payload in self._messages]
+                batches = [self._decode(topic, payload) for topic, payload in self._messages]
             self._messages.clear()
             with self.timed("ingest"):
-                for batch in batches:
-                    self._coalescer.add(batch)
+                for batch, receipt in batches:
+                    self._coalescer.add(batch, receipt)
         with self.timed("ingest"):
             self._coalescer.flush()
+            self._streams.settle()
         rows, self._rows = self._rows, []
         return rows
 
-    def _ingest(self, batches: Sequence[StepBatch]) -> None:
-        self._timeline.ingest_all(batches, 0.0)
+    def _ingest(self, batches: Sequence[StepBatch], receipts: Sequence[Receipt]) -> None:
+        for receipt, pending in zip(receipts, self._timeline.ingest_all(batches, 0.0), strict=True):
+            receipt.wait_for(pending)
         self._rows += self._timeline.ready(0.0)
 
 
@@ -202,19 +227,18 @@ def batches_of(
     rows = np.stack([np.arange(ranks), *columns.values()], axis=1).astype("<i8")
     layout = SEPARATOR.join((RANK, *columns))
     order = np.random.default_rng(row).permutation(-(-ranks // RANKS_PER_NODE))
-    return [_batch(layout, rows, node * RANKS_PER_NODE, row) for node in order.tolist()]
+    return [_batch(layout, rows, node * RANKS_PER_NODE) for node in order.tolist()]
 
 
 def _ns(seconds: "NDArray[np.float32]") -> "NDArray[np.int64]":
     return np.rint(seconds.astype(np.float64) * _NS).astype(np.int64)
 
 
-def _batch(layout: str, rows: "NDArray[np.int64]", first: int, sequence: int) -> StepBatch:
+def _batch(layout: str, rows: "NDArray[np.int64]", first: int) -> StepBatch:
     own = rows[first : first + RANKS_PER_NODE]
     return StepBatch(
         run="job",
         node=f"node{first // RANKS_PER_NODE}",
-        sequence=sequence,
         sent_unix_ns=0,
         count=len(own),
         layout=layout,
@@ -222,12 +246,12 @@ def _batch(layout: str, rows: "NDArray[np.int64]", first: int, sequence: int) ->
     )
 
 
-def stream_of(batches: Sequence[StepBatch]) -> bytes:
-    """Return batches as a broker sends them to a subscriber."""
+def stream_of(batches: Sequence[StepBatch], sequence: int) -> bytes:
+    """Return batches, each at this place in its node's stream, as a broker sends them to a subscriber."""
     return b"".join(
         mqtt5.PublishPacket(
             topics.run_topic(batch.run, topics.STEPS, batch.node),
-            encode(batch),
+            pack_frame(FrameHeader(1, sequence, sequence, batch.count), encode(batch)),
             qos=mqtt5.QoS.AT_LEAST_ONCE,
             packet_id=1 + place % _PACKET_IDS,
         ).write()
@@ -244,7 +268,7 @@ def measure(ranks: int, *, slow: int, all_columns: bool) -> Spent:
     judge = Judge(timeline.ranks, recording.topology, Policy(), hosts=hosts)
     spent, receiver = Spent(), Receiver(timeline)
     for row in range(STEPS):
-        stream = stream_of(batches_of(recording, row, step=row, all_columns=all_columns))
+        stream = stream_of(batches_of(recording, row, step=row, all_columns=all_columns), row + 1)
         receiver.spent_ms = dict.fromkeys(STAGES, 0.0)
         begin_wall = time.perf_counter()
         (step,) = receiver.receive(stream)
@@ -255,7 +279,7 @@ def measure(ranks: int, *, slow: int, all_columns: bool) -> Spent:
             for stage, stage_ms in receiver.spent_ms.items():
                 spent.stage_ms[stage].append(stage_ms)
             spent.add_ms.append(_add_ms(ranks))
-    stream = stream_of(batches_of(recording, 0, step=0, later_s=3600, all_columns=all_columns))
+    stream = stream_of(batches_of(recording, 0, step=0, later_s=3600, all_columns=all_columns), STEPS + 1)
     receiver.spent_ms = dict.fromkeys(STAGES, 0.0)
     (_,) = receiver.receive(stream)
     receiver.close()

@@ -1,6 +1,7 @@
 """What an exporter costs its node: CPU, memory, and the time of a scrape, for a full node at a brisk pace.
 
-A real `lockstep exporter` with a real mosquitto; this process plays the ranks, through the agent's own ring writer.
+A real `lockstep exporter` with a real mosquitto; this process plays the ranks, through the agent's own ring writer, and
+a coordinator that acknowledges.
 Run with `python -m benchmarks.exporter_cost [--ranks 8] [--seconds 20] [--json]`. Budget: DESIGN.md, section 5.
 """
 
@@ -18,6 +19,7 @@ from lockstep.agent.ring import RingWriter
 from lockstep.contracts.facts import RankFacts, facts_to_json
 from lockstep.contracts.records import MISSING, RECORD_FIELDS, RECORD_INDEX, RECORD_STRUCT
 from lockstep.contracts.ring import RingHeader
+from tests.support.model_coordinator import coordinating_in_thread
 from tests.support.servers import free_port, get, mosquitto, running, wait_ready, wait_until
 
 STEPS_PER_SECOND = 10
@@ -25,6 +27,7 @@ CPU_BUDGET_RATIO = 0.02
 MEMORY_BUDGET_MB = 80
 SCRAPE_BUDGET_MS = 5.0
 HOST_WATCH_BUDGET_RATIO = 0.005
+_WAITING = "lockstep_exporter_spool_messages "
 _HOST_WATCH = "lockstep_exporter_host_watch_time_seconds_total "
 _MEASURED = ("data_ns", "compute_ns", "host_ns", "gc_ns", "dp_wait_ns", "tp_wait_ns")
 _COUNTED = (
@@ -82,7 +85,7 @@ def measure(directory: Path, ranks: int, seconds: int) -> dict[str, Any]:
     for ring in rings:
         ring.write_facts(facts_to_json(_FACTS))
     scrape_ms = []
-    with mosquitto(directory) as broker:
+    with mosquitto(directory) as broker, coordinating_in_thread(broker.port):
         port = free_port()
         settings |= {"broker_port": str(broker.port), "http_port": str(port), "http_host": "127.0.0.1"}
         flags = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
@@ -107,6 +110,7 @@ def measure(directory: Path, ranks: int, seconds: int) -> dict[str, Any]:
                     scrape_ms.append((time.perf_counter() - began) * 1000)
             total = ranks * seconds * STEPS_PER_SECOND
             wait_until(lambda: _steps(url) == total, 10, f"{total} steps in /metrics")
+            wait_until(lambda: _sum_of(url, _WAITING) == 0, 10, "every message committed")
             cpu_end, resident_mb = process_cost(exporter.pid)
             host_watch_s = _sum_of(url, _HOST_WATCH)
     return {

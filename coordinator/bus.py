@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from coordinator.intake.batch_table import last_step
 from coordinator.intake.streams import SETTLED, Receipt, Streams, Verdict
 from coordinator.leadership import HEARTBEAT_S, Leadership
 from lockstep.contracts import topics
@@ -43,6 +44,8 @@ MESSAGE = "message"
 QUARANTINE_S = 60.0
 """Of a node whose messages failed three times in a row; it keeps meanwhile what it sends."""
 
+HasRoom = Callable[[str, int], bool]
+"""Whether a run can hold records of a step now."""
 OnMessage = Callable[[Message, Receipt | None], None]
 """Takes a message; with the receipt of its frame where it came on a spooled channel."""
 
@@ -70,6 +73,8 @@ class Bus:
         leadership: Leadership,
         on_message: OnMessage,
         now_s: Callable[[], float],
+        has_room: HasRoom = lambda _run, _step: True,
+        on_session: Callable[[], None] = lambda: None,
     ) -> None:
         self.counts = BusCounts()
         self.connected = asyncio.Event()
@@ -78,6 +83,9 @@ class Bus:
         self._leadership = leadership
         self._on_message = on_message
         self._now_s = now_s
+        self._has_room = has_room
+        self._on_session = on_session
+        self._ahead: dict[str, tuple[str, int]] = {}  # run and step that a node sent too early
         self._session: Session | None = None
         self._random = random.Random()  # noqa: S311  (spreads reconnections, guards nothing)
         self._log = LogLimit(_log)
@@ -126,6 +134,12 @@ class Bus:
             for acknowledgement in self._streams.acknowledgements():
                 self._send(acknowledgement)
 
+    def resume(self) -> None:
+        """Ask for what was sent too early and has room now."""
+        for node, (run, step) in list(self._ahead.items()):
+            if self._has_room(run, step) and self._ahead.pop(node, None) is not None:
+                self._send(self._streams.resume(node))
+
     def _send(self, acknowledgement: Acknowledgement | None) -> None:
         """Publish an acknowledgement; one that is lost is made up for by the next heartbeat of its node."""
         if acknowledgement is not None and self._session is not None:
@@ -144,6 +158,7 @@ class Bus:
         async with connection as session:
             self._session = session
             self._streams.forget_acknowledgements()
+            self._on_session()
             await session.subscribe(topics.coordinator_filters())
             self._leadership.connected(self._now_s())
             self.connected.set()
@@ -187,30 +202,48 @@ class Bus:
 
     def _take_frame(self, parsed: topics.Topic, topic: str, payload: bytes) -> None:
         header, body = unpack_frame(payload, where=topic)
-        verdict, receipt = self._streams.take(parsed.node, header)
+        node, is_lost = parsed.node, parsed.channel == topics.LOST
+        message: Message | None = None
+        malformed: MalformedError | None = None
+        if self._streams.is_next(node, header) and not is_lost:
+            try:
+                message = decode_parsed(parsed, topic, body)
+                _check_count(message, header, topic)
+            except MalformedError as error:
+                malformed = error
+        has_room = not isinstance(message, StepBatch) or self._admits(node, message)
+        verdict, receipt = self._streams.take(node, header, has_room=has_room)
         if receipt is None:
-            if verdict is Verdict.GAP:
-                self._send(self._streams.resend(parsed.node, self._now_s()))
+            if verdict is Verdict.GAP and node not in self._ahead:
+                self._send(self._streams.resend(node, self._now_s()))
             return
-        if parsed.channel == topics.LOST:
+        if malformed is not None:
+            self._lose(receipt, {"malformed": header.records})
+            raise malformed
+        if message is None:
             self._lose(receipt, {"spool": header.records})
             return
-        try:
-            message = decode_parsed(parsed, topic, body)
-            _check_count(message, header, topic)
-        except MalformedError:
-            self._lose(receipt, {"malformed": header.records})
-            raise
         if isinstance(message, StepBatch):
             self._lose(receipt, message.lost)
             receipt.outcomes[SETTLED] = message.count
             receipt.hold()
         self._on_message(message, receipt)
 
+    def _admits(self, node: str, batch: StepBatch) -> bool:
+        """Whether the batch's run has room for it; if not, its node is asked for it later."""
+        step = last_step(batch)
+        has_room = self._has_room(batch.run, step)
+        if has_room:
+            self._ahead.pop(node, None)
+        else:
+            self._ahead[node] = batch.run, step
+        return has_room
+
     def _lose(self, receipt: Receipt, records: dict[str, int]) -> None:
         """Count records as lost, now for `/metrics`, and for the ledger when the frame is settled."""
-        receipt.outcomes = dict(records)
-        self.counts.lost.update(records)
+        if records:
+            receipt.outcomes = dict(records)
+            self.counts.lost.update(records)
 
     def _take_message(self, message: Message) -> None:
         if isinstance(message, CoordinatorAlive):

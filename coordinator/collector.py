@@ -62,12 +62,12 @@ def _service_rows(snapshot: "Snapshot") -> list[tuple[str, list[Row]]]:
     return [
         (f"{p}messages_received_total", [((k,), float(v)) for k, v in snapshot.messages_received.items()]),
         (f"{p}messages_rejected_total", [((k,), float(v)) for k, v in snapshot.messages_rejected.items()]),
+        (f"{p}announcements_refused_total", [((k,), float(v)) for k, v in snapshot.announcements_refused.items()]),
         (f"{p}records_rejected_total", [((k,), float(v)) for k, v in snapshot.records_rejected.items()]),
         (f"{p}records_lost_total", [((k,), float(v)) for k, v in snapshot.records_lost.items()]),
         (f"{p}records_judged_total", [((), float(snapshot.records_judged))]),
         (f"{p}frames_total", [((k,), float(v)) for k, v in snapshot.frames.items()]),
         (f"{p}unsettled_frames", [((), float(snapshot.frames_unsettled))]),
-        (f"{p}announcements_refused_total", [((k,), float(v)) for k, v in snapshot.refused.items()]),
         (f"{p}faults_total", [(key, float(v)) for key, v in snapshot.faults.items()]),
         (f"{p}leader", [((), float(snapshot.leads))]),
         (f"{p}peers", [((), float(snapshot.peers))]),

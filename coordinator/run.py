@@ -38,6 +38,8 @@ class Run:
     policy: "Policy"
     membership: "Membership"
     timeline: "Timeline"
+    begun_s: float
+    """When it was first announced to this coordinator."""
     machine: "RunMachine"
     topology: "Topology | None" = None
     judge: Judge | None = None

@@ -20,6 +20,7 @@ from coordinator.detect.hangs.progress import is_going_on
 from coordinator.detect.scope import heard, is_watched
 from coordinator.expected.expectation import Expectation
 from coordinator.expected.healthy import KeptWindow
+from coordinator.intake.presence import NodePresence
 from coordinator.intake.refusals import DEGREES, NODE, RUN, RUN_OF_NODE, Refusals
 from coordinator.intake.targets import Targets
 from coordinator.intake.timeline import Timeline, rejections
@@ -27,7 +28,7 @@ from coordinator.intake.topology import Membership, MembershipChange
 from coordinator.run import Run
 from coordinator.snapshot import RunSnapshot
 from lockstep.contracts.errors import ConfigError, PeerError
-from lockstep.contracts.limits import ANNOUNCE_REFRESH_SECONDS, NODES_MAX, RUNS_OF_NODE_MAX
+from lockstep.contracts.limits import ANNOUNCE_REFRESH_SECONDS, ANNOUNCED_RANKS_MAX, NODES_MAX, RUNS_OF_NODE_MAX
 from lockstep.contracts.messages import (
     NodeAlive,
     NodeAnnouncement,
@@ -96,7 +97,7 @@ class Runs:
         self.records_judged = 0
         self.isolation = FaultIsolation((HANDLE, JUDGE), quarantine_s=QUARANTINE_S)
         self.refusals = Refusals()
-        self.nodes_alive: set[str] = set()
+        self.presence = NodePresence()
         self.targets = Targets(self.refusals)
         self.detections = 0
         self.detection_seconds = 0.0
@@ -116,9 +117,10 @@ class Runs:
             self._tap.hear(message, now_s)
         match message:
             case NodeAnnouncement():
+                self.presence.note_announcement(message.node, now_s)
                 return self._isolated(HANDLE, message.run, now_s, lambda: self._take_announcement(message, now_s))
             case NodeAlive():
-                (self.nodes_alive.add if message.alive else self.nodes_alive.discard)(message.node)
+                self.presence.note(message.node, now_s, is_alive=message.alive)
                 self.targets.hear(message, now_s)
                 return self._apply_heartbeats(message, now_s)
             case ProfileAnswer():
@@ -156,6 +158,23 @@ class Runs:
                 orders += self._isolated(HANDLE, name, now_s, work, records=count)
                 orders += self._judge_ready(self.by_name[name], now_s)
         return orders
+
+    def has_room(self, name: str, step: int, flush: Callable[[], None]) -> bool:
+        """Whether a run can hold records of a step now.
+
+        `flush` places what has come and was not placed yet. A run in which nothing is pending follows any step.
+        """
+        run = self.by_name.get(name)
+        if run is None or run.timeline.fits(step):
+            return True
+        flush()
+        run = self.by_name.get(name)
+        return run is None or run.timeline.fits(step) or run.timeline.is_idle
+
+    def begin_session(self, now_s: float) -> None:
+        """Note that this coordinator has just connected: it has yet to hear which nodes are there."""
+        for node in sorted(self.presence.alive):
+            self.take(NodeAlive(node=node, alive=False, unix_ns=round(now_s * 1e9), stream_id=1), now_s)
 
     def _ingest(self, run: Run, batches: "Sequence[StepBatch]", receipts: "Sequence[Receipt]", now_s: float) -> Orders:
         orders = self._reshape(run, now_s) if run.reshape_is_due else []
@@ -301,10 +320,22 @@ class Runs:
             run.expectation.begin_attempt()
             event = ev.RestartedEvent(unix_s=now_s, cause_id=f"attempt:{run.generation}")
             orders += self._feed(run.name, event)
-        for row in run.timeline.ready(now_s):
+        if self._waits_for_nodes(run, now_s):
+            return orders
+        for row in run.timeline.ready(now_s, partial(self._may_deliver, run, now_s)):
             work = partial(self._judge, run, row, now_s)
             orders += self._isolated(JUDGE, run.name, now_s, work, records=int(row.present.sum()))
         return orders
+
+    def _waits_for_nodes(self, run: Run, now_s: float) -> bool:
+        """Whether nodes of a run that has just begun, or is new to this coordinator, are still to announce it."""
+        return not run.membership.is_complete and now_s - run.begun_s < run.policy.timeline.rejoin_seconds
+
+    def _may_deliver(self, run: Run, now_s: float, rank: int) -> bool:
+        policy, node = run.policy.timeline, run.membership.nodes.get(rank, "")
+        return self.presence.may_deliver(
+            node, now_s, grace_seconds=policy.grace_seconds, rejoin_seconds=policy.rejoin_seconds
+        )
 
     def _judge(self, run: Run, row: "StepRow", now_s: float) -> Orders:
         if run.topology is None or not run.is_new(row):
@@ -329,8 +360,7 @@ class Runs:
 
     def _take_announcement(self, announcement: NodeAnnouncement, now_s: float) -> Orders:
         run = self.by_name.get(announcement.run)
-        is_known = run is not None and run.membership.has_node(announcement.node)
-        if not is_known and not self._has_room(announcement):
+        if not self._has_room(run, announcement):
             return []
         run = run or self._new_run(announcement, now_s)
         if run is None:
@@ -353,16 +383,22 @@ class Runs:
         change = run.membership.apply_heartbeat(node, heartbeat, now_s)
         return self._follow(run, change, now_s) if change.is_reshaped or change.restarted else []
 
-    def _has_room(self, announcement: NodeAnnouncement) -> bool:
-        """Whether this node may announce one more run, and the runs have room for one more node; counted if not."""
+    def _has_room(self, run: Run | None, announcement: NodeAnnouncement) -> bool:
+        """Whether the node may announce this run and so many ranks; counted if not."""
+        node, count = announcement.node, len(announcement.ranks)
+        former = None if run is None else run.membership.ranks_of(node)
+        if count <= len(former or ()):
+            return former is not None  # an announcement of nothing by a node that is not known
         memberships = [run.membership for run in self.by_name.values()]
-        if sum(membership.has_node(announcement.node) for membership in memberships) >= RUNS_OF_NODE_MAX:
-            expected = f"at most {RUNS_OF_NODE_MAX} runs of a node"
-            self.refusals.add(RUN_OF_NODE, f"run {announcement.run} by node {announcement.node}, {expected}")
+        what = f"run {announcement.run} by node {node}"
+        if former is None and sum(m.ranks_of(node) is not None for m in memberships) >= RUNS_OF_NODE_MAX:
+            self.refusals.add(RUN_OF_NODE, f"{what}, at most {RUNS_OF_NODE_MAX} runs of a node")
             return False
-        if sum(membership.node_count for membership in memberships) >= NODES_MAX:
-            expected = f"at most {NODES_MAX} nodes of all runs"
-            self.refusals.add(NODE, f"node {announcement.node} of run {announcement.run}, {expected}")
+        if former is None and sum(m.node_count for m in memberships) >= NODES_MAX:
+            self.refusals.add(NODE, f"{what}, at most {NODES_MAX} nodes of all runs")
+            return False
+        if sum(m.announced_ranks for m in memberships) + count - len(former or ()) > ANNOUNCED_RANKS_MAX:
+            self.refusals.add(NODE, f"{what}, at most {ANNOUNCED_RANKS_MAX} ranks of all nodes")
             return False
         return True
 
@@ -370,9 +406,9 @@ class Runs:
         """Follow what a message changed in who there is."""
         run.timeline.restart_ranks({info.rank: info.attempt for info in change.restarted})
         run.reshape_is_due |= change.is_reshaped
-        if run.reshape_is_due and (run.topology is None or run.membership.is_complete or _is_small(run)):
+        if run.reshape_is_due and (run.topology is None or change.is_completed or _is_small(run)):
             return self._reshape(run, now_s) + self._judge_ready(run, now_s)
-        ended = self._announce(run, now_s) if run.membership.is_finished and not run.reshape_is_due else []
+        ended = self._announce(run, now_s) if change.is_finished and not run.reshape_is_due else []
         return ended + self._judge_ready(run, now_s)
 
     def _announce(self, run: Run, now_s: float) -> Orders:
@@ -390,8 +426,9 @@ class Runs:
     def _reshape(self, run: Run, now_s: float) -> Orders:
         """Follow the announced ranks and groups; what detectors remember of another shape is of no use.
 
-        Of thousands of nodes that announce themselves within seconds, each would move all that is known of the others:
-        a large job is followed when it is complete, else once for all nodes that came before a message or a tick.
+        Of thousands of nodes that announce themselves within seconds, and their groups later, each would move all that
+        is known of the others: a large job is followed when it becomes complete, else once for all nodes that came
+        before step batches or a tick.
         """
         run.reshape_is_due = False
         ranks = run.membership.ranks
@@ -427,6 +464,7 @@ class Runs:
             membership=Membership(name, degrees=self._config.domains, order=self._config.order, refusals=self.refusals),
             policy=policy,
             timeline=Timeline(policy.timeline, self.rejected),
+            begun_s=now_s,
             machine=RunMachine(name, policy, memory),
             remembered=memory.learnt if memory else None,
             judged=memory.judged if memory else JudgedUntil(),

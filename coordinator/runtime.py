@@ -105,6 +105,8 @@ class Coordinator:
             leadership=self._leadership,
             on_message=self._on_message,
             now_s=time.time,
+            has_room=lambda run, step: self._runs.has_room(run, step, self._coalescer.flush),
+            on_session=lambda: self._runs.begin_session(time.time()),
         )
         self._coalescer = BatchCoalescer(self._take_batches)
         self._effects = Effects(
@@ -215,6 +217,7 @@ class Coordinator:
 
     def _take_batches(self, batches: Sequence[StepBatch], receipts: Sequence[Receipt]) -> None:
         self._effects.perform(self._runs.take_batches(batches, time.time(), receipts))
+        self._bus.resume()
 
     async def _tick(self) -> None:
         """Let time pass; the wait is a period, not a poll."""
@@ -230,6 +233,7 @@ class Coordinator:
             _log.info("this coordinator orders captures now, term %d", self._leadership.term)
             self._effects.take_over()
         self._effects.remember()
+        self._bus.resume()
         self._process_families = self._process.read()
 
     def request_reload(self) -> None:
@@ -251,17 +255,17 @@ class Coordinator:
             ),
             messages_received=dict(self._bus.counts.received),
             messages_rejected=dict(self._bus.counts.rejected),
+            announcements_refused=dict(runs.refusals.counts),
             records_rejected=dict(runs.rejected),
             records_lost=dict(self._bus.counts.lost),
             records_judged=runs.records_judged,
             frames=dict(self._streams.frames),
             frames_unsettled=self._streams.unsettled,
-            refused=dict(runs.refusals.counts),
             faults={**self._bus.isolation.dropped, **runs.isolation.dropped},
             leads=self._leadership.leads,
             peers=self._leadership.peers(time.time()),
             is_connected=self._bus.connected.is_set(),
-            nodes_alive=len(runs.nodes_alive),
+            nodes_alive=len(runs.presence.alive),
             detections=runs.detections,
             detection_seconds=runs.detection_seconds,
             last_detection_unix_s=runs.last_detection_unix_s,

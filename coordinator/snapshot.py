@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coordinator.decide.incidents import Incident
-from lockstep.contracts.metrics import EXPECTED_STATES, RECORDING_STATES, STEP_BUCKETS_SECONDS
+from lockstep.contracts.metrics import EXPECTED_STATES, RECORDING_STATES, REFUSAL_REASONS, STEP_BUCKETS_SECONDS
 from lockstep.serving.process import ProcessFamilies
 
 
@@ -79,7 +79,6 @@ class Snapshot:
     frames: Mapping[str, int]
     frames_unsettled: int
     faults: Mapping[tuple[str, str], int]
-    refused: Mapping[str, int]
     leads: bool
     peers: int
     is_connected: bool
@@ -91,5 +90,6 @@ class Snapshot:
     reload_ok: bool
     reload_unix_s: float
     version: str
+    announcements_refused: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(REFUSAL_REASONS, 0))
     records_recorded: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(RECORDING_STATES, 0))
     process: ProcessFamilies = ()

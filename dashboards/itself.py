@@ -130,16 +130,18 @@ _COMPLETE = Row(
                 ),
                 timeseries(
                     "Messages refused",
-                    "Malformed input per second: messages at the coordinator, and what exporters read on their nodes.",
+                    "Refused input per second: malformed messages, announcements of too much or of another node's "
+                    "ranks, and what exporters read on their nodes.",
                     "suffix: messages/s",
                     _rates("lockstep_coordinator_messages_rejected_total", "reason"),
+                    _rates("lockstep_coordinator_announcements_refused_total", "reason"),
                     _rates("lockstep_exporter_inputs_rejected_total", "input"),
                 ),
                 timeseries(
                     "Spool",
-                    f"Bytes that wait on disk for the broker; the {TOP} largest. The limit is the exporter's own.",
-                    "decbytes",
-                    query(_worst("max by (instance) (lockstep_exporter_spool_bytes)"), "{{instance}}"),
+                    f"Share of its limit that waits on disk for a coordinator to commit it; the {TOP} fullest.",
+                    "percentunit",
+                    query(_worst("max by (instance) (lockstep_exporter_spool_fill_ratio)"), "{{instance}}"),
                 ),
             ),
         ),
@@ -159,9 +161,11 @@ _COMPLETE = Row(
                 ),
                 timeseries(
                     "Published",
-                    f"Messages per second that the broker acknowledged; the {TOP} busiest exporters.",
+                    f"Messages per second that the broker acknowledged; the {TOP} busiest exporters. Resent: all those "
+                    "that a coordinator had not received.",
                     "suffix: messages/s",
                     query(_worst(_rate_by_instance("lockstep_exporter_messages_published_total")), "{{instance}}"),
+                    query("sum(rate(lockstep_exporter_messages_resent_total[$__rate_interval]))", "resent"),
                 ),
             ),
         ),

@@ -18,6 +18,7 @@ _QUIET_LOOKS = 10
 _SETTLE_S = (1.0, 2.0)
 """Between a recovery and the next fault, by chance: the watch looks once a second."""
 _C = "lockstep_coordinator"
+_COME_AGAIN = ("duplicate", "gap", "ahead")
 
 
 class Chaos:
@@ -89,18 +90,17 @@ class Chaos:
         settled = [each.scrape() for each in self._world.coordinators]
         return (
             all(page is not None and not total(page, "lockstep_exporter_spool_bytes") for page in spooled)
-            and all(page is not None and not total(page, f"{_C}_frames_unsettled") for page in settled)
+            and all(page is not None and not total(page, f"{_C}_unsettled_frames") for page in settled)
             and self._has_judged(self._world.job_step())
         )
 
     def _counted(self) -> tuple[int, int, int]:
-        """Return messages sent again, records lost and records twice, so far."""
-        sums = (
-            self._watch.total(f"{_C}_frames_total", '"duplicate"') + self._watch.total(f"{_C}_frames_total", '"gap"'),
-            self._watch.total(f"{_C}_records_lost_total"),
-            self._watch.total(f"{_C}_records_rejected_total"),
-        )
-        return int(sums[0]), int(sums[1]), int(sums[2])
+        """Return messages that came again, records lost or refused, and records that came twice, so far."""
+        again = sum(self._watch.total(f"{_C}_frames_total", f'"{verdict}"') for verdict in _COME_AGAIN)
+        refused = self._watch.total(f"{_C}_records_rejected_total")
+        twice = self._watch.total(f"{_C}_records_rejected_total", '"duplicate"')
+        lost = self._watch.total(f"{_C}_records_lost_total") + refused - twice
+        return int(again), int(lost), int(twice)
 
 
 def _has_incident(coordinator: Service) -> bool:

@@ -185,7 +185,7 @@ def _constants() -> "Ints":
     return constant_V
 
 
-def announcement(plan: JobPlan, node: int, unix_ns: int, state: str = "running") -> NodeAnnouncement:
+def announcement(plan: JobPlan, node: int, unix_ns: int, *, is_finished: bool = False) -> NodeAnnouncement:
     """Return what a node announces of its ranks and their groups."""
     first, world = node * RANKS_PER_NODE, plan.ranks
     tensor = GroupInfo(kind="tp", name=f"tp{node}", ranks=[[first, first + RANKS_PER_NODE, 1]])
@@ -204,14 +204,20 @@ def announcement(plan: JobPlan, node: int, unix_ns: int, state: str = "running")
                 world_size=world,
                 hostname=node_name(node),
                 attempt=plan.start_unix_ns - 60 * _NS,
-                state=state,
+                state="finished" if is_finished else "running",
                 heartbeat_unix_ns=unix_ns,
                 facts=_FACTS,
             )
             for local in range(RANKS_PER_NODE)
         ],
         groups=[tensor, *data, everyone],
+        revision=revision(is_finished=is_finished),
     )
+
+
+def revision(*, is_finished: bool) -> int:
+    """Return the number of an announcement: the second one says that training has ended."""
+    return 2 if is_finished else 1
 
 
 def node_name(node: int) -> str:

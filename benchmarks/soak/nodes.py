@@ -11,22 +11,31 @@ import select
 import socket
 import struct
 import time
+from collections import deque
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from multiprocessing.connection import Connection
 
 from benchmarks.soak import wire
-from benchmarks.soak.delivery import Delivery
-from benchmarks.soak.job import FIELDS, LAYOUT, RANKS_PER_NODE, RUN, Job, JobPlan, announcement, node_name
+from benchmarks.soak.job import FIELDS, LAYOUT, RANKS_PER_NODE, RUN, Job, JobPlan, announcement, node_name, revision
+from exporter.sending.coordinators import Coordinators
 from lockstep.contracts import topics
 from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.delivery import HEADER_BYTES, FrameHeader, pack_frame
-from lockstep.contracts.messages import Acknowledgement, NodeAlive, ProfileAnswer, ProfileRequest, StepBatch
+from lockstep.contracts.messages import (
+    Acknowledgement,
+    NodeAlive,
+    ProfileAnswer,
+    ProfileRequest,
+    RunHeartbeat,
+    StepBatch,
+)
 from lockstep.contracts.rows import VALUE_BYTES
 from lockstep.serving.messaging import Will, backoff_seconds
 
-ANNOUNCE_S = 10.0
-"""As the exporter's default, and so are keep-alive and back-off."""
+HEARTBEAT_S = 10.0
+"""As the exporter's default, and so are keep-alive, back-off and how long a coordinator is remembered."""
+_FORGET_NS = 3600 * 10**9
 _KEEPALIVE_S = 15
 _BACKOFF_FIRST_S, _BACKOFF_MAX_S = 1.0, 30.0
 _FLAP_S = (10.0, 30.0)
@@ -111,28 +120,40 @@ class StepPacket:
 
 
 class Node:
-    """One node: its stream, and the connection that it has at the moment."""
+    """One node: its stream, and the connection that it has at the moment.
+
+    `entries` is the spool, numbered from `first` on; nothing is ever dropped from it.
+    """
 
     __slots__ = (
-        "ack_topic", "alive_topic", "announce_topic", "delivery", "failures", "inbox", "index", "is_ready", "name",
-        "outbox", "packet", "packet_id", "socket", "under_way",
+        "alive_topic", "announce_topic", "coordinators", "entries", "failures", "first", "inbox", "index", "is_ready",
+        "name", "outbox", "packet", "packet_id", "socket", "stream_id", "under_way_id",
     )  # fmt: skip
 
     def __init__(self, index: int, stream_id: int) -> None:
         self.index = index
         self.name = node_name(index)
-        self.delivery: Delivery[Entry] = Delivery(stream_id)
+        self.stream_id = stream_id
+        self.coordinators = Coordinators(stream_id=stream_id, freed=0, last=0, forget_ns=_FORGET_NS)
+        self.entries: deque[Entry] = deque()
+        self.first = 1
         self.packet = StepPacket(self.name)
-        self.ack_topic = topics.node_topic(self.name, topics.ACK)
         self.alive_topic = topics.alive_topic(self.name)
         self.announce_topic = topics.run_topic(RUN, topics.ANNOUNCE, self.name)
         self.socket: socket.socket | None = None
         self.inbox, self.outbox = bytearray(), bytearray()
         self.is_ready = False
-        self.under_way: tuple[int, int] | None = None
-        """Packet id and sequence of the frame that the broker has not acknowledged yet."""
+        self.under_way_id = 0
+        """Packet id of the frame that the broker has not acknowledged yet, 0 for none."""
         self.packet_id = _FRAME_ID
         self.failures = 0
+
+    def free(self) -> None:
+        """Let go of what every known coordinator has committed."""
+        committed = self.coordinators.committed() or 0
+        while self.first <= committed and self.entries:
+            self.entries.popleft()
+            self.first += 1
 
 
 class Fleet:
@@ -153,7 +174,7 @@ class Fleet:
         self._timers: list[tuple[float, int, str]] = []
         self._tables: dict[int, memoryview] = {}
         self._step, self._place = 0, 0  # which batch is due next: its step, and whose turn it is
-        self._announced = 0  # announcements that were due so far
+        self._heartbeats = 0  # that were due so far
         self._is_finished = False
         self._offset_ns = time.time_ns() - time.monotonic_ns()
 
@@ -170,7 +191,7 @@ class Fleet:
         while True:
             now_s = time.monotonic()
             self._produce(now_s)
-            self._announce_due(now_s - begin_s)
+            self._send_heartbeats(now_s - begin_s)
             while self._timers and self._timers[0][0] <= now_s:
                 _, place, what = heapq.heappop(self._timers)
                 self._on_timer(self._nodes[place], place, what, now_s)
@@ -196,7 +217,7 @@ class Fleet:
                 return
             self.counts.late_s_max = max(self.counts.late_s_max, (unix_ns - due_ns) / _NS)
             node = self._nodes[place]
-            node.delivery.entries.append(self._step)
+            node.entries.append(self._step)
             self.counts.records += RANKS_PER_NODE
             self._send_next(node, now_s)
             self._place += 1
@@ -204,13 +225,13 @@ class Fleet:
                 self._step, self._place = self._step + 1, 0
                 self.counts.steps = self._step
 
-    def _announce_due(self, age_s: float) -> None:
-        """Send heartbeats and announcements, each node's at its own time."""
-        while self._announced < len(self._nodes) * age_s / ANNOUNCE_S:
-            node = self._nodes[self._announced % len(self._nodes)]
-            self._announced += 1
+    def _send_heartbeats(self, age_s: float) -> None:
+        """Send the heartbeats that are due, each node's at its own time."""
+        while self._heartbeats < len(self._nodes) * age_s / HEARTBEAT_S:
+            node = self._nodes[self._heartbeats % len(self._nodes)]
+            self._heartbeats += 1
             if node.is_ready:
-                self._announce(node)
+                self._write(node, wire.publish(node.alive_topic, self._alive(node), packet_id=_ALIVE_ID, retain=True))
 
     def _on_timer(self, node: Node, place: int, what: str, now_s: float) -> None:
         if what == "connect":
@@ -245,7 +266,7 @@ class Fleet:
         self._epoll.unregister(descriptor)
         del self._by_descriptor[descriptor]
         node.socket.close()
-        node.socket, node.under_way = None, None
+        node.socket, node.under_way_id = None, 0
         self.counts.connected -= node.is_ready
         node.is_ready = False
         self._come_back(node, place, now_s, error)
@@ -287,21 +308,18 @@ class Fleet:
         elif packet.kind == wire.SUBACK:
             node.is_ready, node.failures = True, 0
             self.counts.connected += 1
-            node.delivery.begin_session()
+            node.coordinators.begin_session()
             self._announce(node)
         else:
             raise ConnectionError(f"packet of type {packet.kind >> 4}")
 
     def _on_puback(self, node: Node, packet: wire.Received, now_s: float) -> None:
-        if node.under_way is None or wire.packet_id(packet) != node.under_way[0]:
+        if wire.packet_id(packet) != node.under_way_id:
             return
-        _, sequence = node.under_way
-        node.under_way = None
+        node.under_way_id = 0
         if wire.reason(packet) >= wire.REFUSED:
             self.counts.refused += 1
             raise ConnectionError(f"publish refused: reason {wire.reason(packet)}")
-        if sequence == node.delivery.next:
-            node.delivery.note_sent()
         self._send_next(node, now_s)
 
     def _on_message(self, node: Node, message: wire.Message, now_s: float) -> None:
@@ -309,27 +327,30 @@ class Fleet:
             self._write(node, wire.puback(message.packet_id))
         decoded = decode(message.topic, message.payload)
         if isinstance(decoded, Acknowledgement):
-            node.delivery.acknowledge(decoded, now_s)
+            node.coordinators.acknowledge(decoded, round(now_s * _NS))
+            node.free()
         elif isinstance(decoded, ProfileRequest):
             self.counts.orders += 1
-            node.delivery.entries += [_refusal(decoded, rank) for rank in decoded.ranks]
+            node.entries += [_refusal(decoded, rank) for rank in decoded.ranks]
         self._send_next(node, now_s)
 
     def _send_next(self, node: Node, now_s: float) -> None:
-        delivery = node.delivery
-        if not node.is_ready or node.under_way is not None or not delivery.can_send(now_s):
+        sequence, now_ns = node.coordinators.next_sequence, round(now_s * _NS)
+        if not node.is_ready or node.under_way_id or sequence is None or sequence >= node.first + len(node.entries):
             return
-        entry, sequence = delivery.entry(), delivery.next
+        if not node.coordinators.may_send(_RECORDS_BYTES, now_ns):
+            return
+        entry = node.entries[sequence - node.first]
         node.packet_id = node.packet_id + 1 if node.packet_id < 0xFFFF else _FRAME_ID
-        node.under_way = node.packet_id, sequence
+        node.under_way_id = node.packet_id
         self.counts.frames += 1
-        self.counts.frames_resent += sequence <= delivery.sent
+        self.counts.frames_resent += node.coordinators.note_sent(sequence, _RECORDS_BYTES, now_ns)
         if isinstance(entry, int):
-            header = FrameHeader(delivery.stream_id, sequence, sequence, RANKS_PER_NODE)
+            header = FrameHeader(node.stream_id, sequence, sequence, RANKS_PER_NODE)
             data = node.packet.filled(node.packet_id, header, time.time_ns(), self._records(node, entry))
             self._write(node, data)
         else:
-            header = FrameHeader(delivery.stream_id, sequence, sequence, 0)
+            header = FrameHeader(node.stream_id, sequence, sequence, 0)
             self._write(node, wire.publish(entry[0], pack_frame(header, entry[1]), packet_id=node.packet_id))
 
     def _records(self, node: Node, step: int) -> memoryview:
@@ -347,20 +368,24 @@ class Fleet:
         return table[at : at + _RECORDS_BYTES]
 
     def _announce(self, node: Node) -> None:
-        unix_ns = time.time_ns()
-        state = "finished" if self._is_finished else "running"
-        ranks = encode(announcement(self.plan.job, node.index, unix_ns, state))
-        self._write(node, wire.publish(node.alive_topic, self._alive(node), packet_id=_ALIVE_ID, retain=True))
+        """Publish what is retained; the heartbeat last, which coordinators answer."""
+        ranks = encode(announcement(self.plan.job, node.index, time.time_ns(), is_finished=self._is_finished))
         self._write(node, wire.publish(node.announce_topic, ranks, packet_id=_ANNOUNCE_ID, retain=True))
+        self._write(node, wire.publish(node.alive_topic, self._alive(node), packet_id=_ALIVE_ID, retain=True))
 
     def _alive(self, node: Node, *, alive: bool = True) -> bytes:
+        unix_ns = time.time_ns()
+        ranks = RunHeartbeat(
+            run=RUN, revision=revision(is_finished=self._is_finished), alive_unix_ns=[unix_ns] * RANKS_PER_NODE
+        )
         return encode(
             NodeAlive(
                 node=node.name,
                 alive=alive,
-                unix_ns=time.time_ns(),
-                stream_id=node.delivery.stream_id,
+                unix_ns=unix_ns,
+                stream_id=node.stream_id,
                 address=f"{node.name}:9855",
+                runs=[ranks] if alive else [],
             )
         )
 
@@ -390,8 +415,8 @@ class Fleet:
     def _report(self, now_s: float) -> None:
         uncommitted = 0
         for node in self._nodes:
-            uncommitted += len(node.delivery.entries)
-            node.delivery.look_for_lost_tail(now_s)
+            uncommitted += len(node.entries)
+            node.coordinators.tick(round(now_s * _NS))
             self._send_next(node, now_s)
         self.counts.uncommitted = uncommitted
         self.counts.cpu_s = time.process_time()

@@ -102,7 +102,7 @@ class Soak:
         if self._is_due("scrape", now_s, _SCRAPE_S):
             samples = self._coordinator.scrape() or {}
             step = int(total(samples, "lockstep_run_step", f'"{RUN}"'))
-            unsettled = int(total(samples, "lockstep_coordinator_frames_unsettled"))
+            unsettled = int(total(samples, "lockstep_coordinator_unsettled_frames"))
             self.seen.looks.append(Look(self._ended_steps - 1 - step, unsettled, _reference_cpu_s()))
             fleet = self._fleets.read()
             print(

@@ -50,6 +50,15 @@ def read_batches(
     return dict(zip(names, np.ascontiguousarray(np.concatenate(parts).T), strict=True))
 
 
+def last_step(batch: "StepBatch") -> int:
+    """Return the last step that a batch holds records of, -1 for none."""
+    names = names_of(batch.layout)
+    if not batch.count or "step" not in names:
+        return -1
+    values = memoryview(batch.records).cast("q")  # native order, as all of ours is little-endian
+    return max(values[names.index("step") :: len(names)])
+
+
 @lru_cache(_LAYOUTS_KEPT)
 def _places(layout: str, names: tuple[str, ...]) -> "tuple[NDArray[np.intp], list[int]]":
     """Return the place in a record of each field, any place where the layout lacks it, and which fields it lacks."""

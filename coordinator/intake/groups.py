@@ -105,10 +105,10 @@ class GroupTable:
         return group.unpacked() if group is not None and group.last_rank < world_size else None
 
     def domains(self, world_size: int) -> list[Domain]:
-        """Return the groups inside the world, each set of ranks once for each kind, by the least of its names.
+        """Return the groups inside the world, in no order, each set of ranks once for each kind, by its least name.
 
-        A node that invents groups is no reason to unpack all of them: those come first that many nodes announce for
-        their size, which leaves out what one node says of everybody.
+        Where they have more members than a job has, those are chosen first that many nodes announce for their size,
+        which leaves out what one node invents of everybody.
         """
         least: dict[tuple[str, bytes], _Group] = {}
         nodes: dict[tuple[str, bytes], int] = {}
@@ -119,10 +119,12 @@ class GroupTable:
                 nodes[ranks] = nodes.get(ranks, 0) + group.nodes
                 if known is None or group.key.name < known.key.name:
                     least[ranks] = group
-        in_order = sorted(least.items(), key=lambda each: (each[1].size / nodes[each[0]], each[0]))
         members_left = MEMBERS_PER_RANK_MAX * world_size
+        groups = list(least.items())
+        if sum(group.size for _, group in groups) > members_left:
+            groups.sort(key=lambda each: (each[1].size / nodes[each[0]], each[0]))
         chosen = []
-        for _, group in in_order:
+        for _, group in groups:
             if group.size <= members_left:
                 members_left -= group.size
                 chosen.append(group.unpacked())

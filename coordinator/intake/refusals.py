@@ -3,16 +3,11 @@
 import logging
 from collections import Counter
 
-from lockstep.contracts.metrics import REFUSED_REASONS
+from lockstep.contracts.metrics import REFUSAL_REASONS
 
 _log = logging.getLogger(__name__)
 
-RANK_CLAIMED = "rank_claimed"  # a rank that belongs to another node
-GROUP = "group"  # one too many of its run
-RUN = "run"  # one too many, and every other one has made a step
-RUN_OF_NODE = "run_of_node"  # one too many of its node
-NODE = "node"  # one too many
-DEGREES = "degrees"  # configured ones that do not fit the run
+RANK_CLAIMED, GROUP, RUN, RUN_OF_NODE, NODE, DEGREES = REFUSAL_REASONS
 LOG_SECONDS = 60.0
 
 
@@ -20,13 +15,13 @@ class Refusals:
     """`counts` has every reason from the start and only grows."""
 
     def __init__(self) -> None:
-        self.counts: Counter[str] = Counter(dict.fromkeys(REFUSED_REASONS, 0))
+        self.counts: Counter[str] = Counter(dict.fromkeys(REFUSAL_REASONS, 0))
         self._logged: Counter[str] = Counter()
         self._latest: dict[str, str] = {}
         self._logged_s = float("-inf")
 
     def add(self, reason: str, detail: str) -> None:
-        """Count one refusal; `detail` says of whom and why, for the log."""
+        """Count one refusal; `detail` names whose and why, for the log."""
         self.counts[reason] += 1
         self._latest[reason] = detail
 

@@ -4,6 +4,9 @@ No clock and no I/O; the protocol is `lockstep/contracts/delivery.py`. Frames of
 that was taken waits until its records are settled: judged, rejected or counted lost. What is settled without a gap may
 be committed; the store writes it together with what the runs know, and only then does an acknowledgement free it on
 the node. A coordinator that is killed goes on where its store stands: what was not committed comes again.
+
+A frame whose run has no room for it is not received, and comes again when it has: what nodes have spooled in an outage
+stays on their disks until those that are slower to come back have delivered as much.
 """
 
 from collections import Counter, deque
@@ -30,6 +33,8 @@ class Verdict(Enum):
     TAKEN = "taken"
     DUPLICATE = "duplicate"
     GAP = "gap"
+    AHEAD = "ahead"
+    """Its turn, but of steps that its run cannot hold yet: nodes that lag behind have to deliver first."""
     REFUSED = "refused"
     """Of a stream that its node has not announced."""
 
@@ -145,21 +150,29 @@ class Streams:
             self._moved.add(node)
         return self._acknowledge(node, stream)
 
-    def take(self, node: str, header: FrameHeader) -> tuple[Verdict, Receipt | None]:
-        """Take a frame's place; its receipt counts nothing yet."""
-        stream = self._streams.get(node)
-        if stream is None or stream.stream_id != header.stream_id:
-            verdict, receipt = Verdict.REFUSED, None
-        elif header.last <= stream.received:
-            verdict, receipt = Verdict.DUPLICATE, None
-        elif header.first > stream.received + 1:
-            verdict, receipt = Verdict.GAP, None
-        else:
-            verdict, receipt = Verdict.TAKEN, Receipt(header.last)
+    def is_next(self, node: str, header: FrameHeader) -> bool:
+        """Whether it is this frame's turn."""
+        return self._verdict(node, header) is Verdict.TAKEN
+
+    def take(self, node: str, header: FrameHeader, *, has_room: bool = True) -> tuple[Verdict, Receipt | None]:
+        """Take a frame's place, unless its run has no room for it; its receipt counts nothing yet."""
+        verdict, receipt = self._verdict(node, header), None
+        if verdict is Verdict.TAKEN and not has_room:
+            verdict = Verdict.AHEAD
+        elif verdict is Verdict.TAKEN:
+            stream, receipt = self._streams[node], Receipt(header.last)
             stream.received = header.last
             stream.unsettled.append(receipt)
         self.frames[verdict.value] += 1
         return verdict, receipt
+
+    def _verdict(self, node: str, header: FrameHeader) -> Verdict:
+        stream = self._streams.get(node)
+        if stream is None or stream.stream_id != header.stream_id:
+            return Verdict.REFUSED
+        if header.last <= stream.received:
+            return Verdict.DUPLICATE
+        return Verdict.GAP if header.first > stream.received + 1 else Verdict.TAKEN
 
     def resend(self, node: str, now_s: float) -> Acknowledgement | None:
         """Return the request for what is missing of a node's stream, None where it was made a moment ago."""
@@ -171,6 +184,11 @@ class Streams:
             return None
         stream.resend_asked = (stream.received, now_s)
         return self._acknowledge(node, stream, resend=True)
+
+    def resume(self, node: str) -> Acknowledgement | None:
+        """Return the request for what a node sent too early."""
+        stream = self._streams.get(node)
+        return None if stream is None else self._acknowledge(node, stream, resend=True)
 
     def settle(self) -> Commit:
         """Count what is settled by now, and return what may be committed; call it where runs' memories are taken.

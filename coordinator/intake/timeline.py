@@ -3,7 +3,8 @@
 
 No clock and no I/O: every call carries the time. Records arrive late, twice, never, or from a rank that lies; each
 is counted by reason and dropped, and the other ranks are judged without it. A step is complete when every rank has
-reported it, has gone past it, or has been silent for the grace period after half of the ranks did.
+reported it, has gone past it, or has been silent for the grace period after half of the ranks did. A rank is not silent
+while it goes on with older steps, or while its node is expected to deliver what it has spooled.
 
 Every record ends in exactly one of three ways: handed out in a row of `ready`, counted in `rejected`, or pending.
 
@@ -27,7 +28,7 @@ from lockstep.contracts.metrics import REJECTED_REASONS
 from lockstep.contracts.records import DOMAIN_KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -160,15 +161,27 @@ class Timeline:
             self._attempts.place(records.at(good), compress(receipt_of_each, good.tolist()), now_s)
         return receipts
 
-    def ready(self, now_s: float) -> list[StepRow]:
-        """Return the steps that are complete by now, oldest first; each is returned once."""
+    def ready(self, now_s: float, may_deliver: "Callable[[int], bool]" = lambda _: False) -> list[StepRow]:
+        """Return the steps that are complete by now, oldest first; each is returned once.
+
+        `may_deliver` tells of a rank whether its node is expected to deliver older records.
+        """
         self._attempts.expire_strays(now_s - _PATIENCE * self.policy.grace_seconds)
         rows = []
-        while self._is_complete(now_s):
+        while self._is_complete(now_s, may_deliver):
             pending = self._attempts.present.hand_out()
             if pending is not None:
                 rows.append(_row(pending, self.ranks))
         return rows
+
+    def fits(self, step: int) -> bool:
+        """Whether a step lies before the end of what can be pending now."""
+        return step < self._attempts.present.span.stop
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no step of this attempt is pending."""
+        return not self._attempts.present.steps
 
     def drop_pending(self) -> None:
         """Give up all pending records, and count them as late: the end of a timeline that is thrown away."""
@@ -179,7 +192,7 @@ class Timeline:
         cells = self.policy.window_cells // max(len(self.ranks), 1)
         return max(self.policy.window_steps_min, min(self.policy.window_steps_max, cells))
 
-    def _is_complete(self, now_s: float) -> bool:
+    def _is_complete(self, now_s: float, may_deliver: "Callable[[int], bool]") -> bool:
         """Whether no rank is waited for in the oldest step; ranks that were waited for too long fall silent."""
         attempts, window = self._attempts, self._attempts.present
         if not window.steps:
@@ -194,12 +207,15 @@ class Timeline:
         def is_missing(rank: int) -> bool:
             return last_step.get(rank, NOTHING) < first and rank not in silent
 
-        if has_waited or has_long_waited:
-            missing = [rank for rank in self.ranks.tolist() if is_missing(rank)]
-            since_s = float("inf") if has_waited else now_s - _PATIENCE * grace_s
-            attempts.silence([rank for rank in missing if attempts.accepted_s(rank) <= since_s])
-        elif self._awaited is not None and is_missing(self._awaited):
+        def is_silent(rank: int) -> bool:
+            silent_s = now_s - attempts.accepted_s(rank)
+            return silent_s >= (grace_s if has_waited else _PATIENCE * grace_s) and not may_deliver(rank)
+
+        waits = has_waited or has_long_waited
+        if self._awaited is not None and is_missing(self._awaited) and not (waits and is_silent(self._awaited)):
             return False
+        if waits:
+            attempts.silence([rank for rank in self.ranks.tolist() if is_missing(rank) and is_silent(rank)])
         self._awaited = next(filter(is_missing, self.ranks.tolist()), None)
         return self._awaited is None
 

@@ -25,6 +25,7 @@ OWNER_SILENT_SECONDS = 3 * HEARTBEAT_SECONDS_MAX
 WORLD_PER_RANK_MAX = 1024
 """Ranks of the world per rank that announces it. One node of 8 ranks may be all that is monitored of a job of 8,192;
 a single forged rank must not have a million laid out."""
+_CLAIMS_PER_RANK_MAX = 8  # nodes that wait for one rank; a restart elsewhere is one
 _VOTE_SECONDS = 60.0  # what ranks announced that a smaller attempt left behind does not count
 _RANKS_PER_RECOUNT = 1024  # votes are counted again after a message for each so many ranks: 0.1 ms a message
 _FINISHED = "finished"
@@ -36,10 +37,15 @@ REPLICA_KINDS = ("tp", "cp", "pp")
 
 @dataclass(slots=True)
 class MembershipChange:
-    """What a message changed: ranks that began another attempt, and whether the run's shape is another one."""
+    """What a message changed: ranks that began another attempt, and whether the run's shape is another one.
+
+    `is_completed`, `is_finished`: with it, the last rank of the world was announced, or ended well.
+    """
 
     restarted: "list[RankInfo]" = field(default_factory=list)
     is_reshaped: bool = False
+    is_completed: bool = False
+    is_finished: bool = False
 
 
 class _Node(NamedTuple):
@@ -61,7 +67,7 @@ class _Sign(NamedTuple):
     alive_unix_ns: int | None = None
 
     def announced(self, heartbeat_unix_ns: int, now_s: float) -> "_Sign":
-        return self._replace(seen_unix_s=max(self.seen_unix_s, min(now_s, heartbeat_unix_ns * _NS)))
+        return _Sign(max(self.seen_unix_s, min(now_s, heartbeat_unix_ns * _NS)), self.alive_unix_ns)
 
     def beaten(self, alive_unix_ns: int, now_s: float) -> "_Sign":
         if alive_unix_ns == self.alive_unix_ns:
@@ -83,12 +89,14 @@ class _Claim(NamedTuple):
 class Membership:
     """What the nodes of one run have announced. `degrees` (from the configuration) goes before announced groups.
 
-    `infos` and `nodes` hold each announced rank and its owner: the node that announced it first. Another node that
-    announces the rank is refused, and counted once. The rank goes to it when the owner does not announce it any more
-    and the other has shown it alive later, or when the owner has not shown it alive for `OWNER_SILENT_SECONDS` longer
-    than the other. So a rank that an elastic restart moves goes with the restart, and nobody takes over a living one.
+    `infos` holds each announced rank, without facts and progress, and `nodes` its owner: the node that announced it
+    first. Another node that announces the rank is refused, and counted once. The rank goes to it when the owner does
+    not announce it any more and the other has shown it alive later, or when the owner has not shown it alive for
+    `OWNER_SILENT_SECONDS` longer than the other. So a rank that an elastic restart moves goes with the restart, and
+    no node takes over a living one.
 
-    `last_seen_unix_s` is when a rank was last shown alive, by the coordinator's clock.
+    `last_seen_unix_s` is when a rank was last shown alive, by the coordinator's clock. `announced_ranks` counts what
+    all nodes announce, ranks of others included: memory grows with it.
     """
 
     def __init__(
@@ -108,6 +116,7 @@ class Membership:
         self.groups = GroupTable()
         self.owners = Owners()
         self._announced: dict[str, _Node] = {}
+        self.announced_ranks = 0
         self._signs: dict[int, _Sign] = {}
         self._claims: dict[int, dict[str, _Claim]] = {}
         self._ranks_of_world: Counter[int] = Counter()
@@ -116,6 +125,7 @@ class Membership:
         self._elected_world = 0
         self._messages_since_count = 0
         self._vouched_world = 0
+        self._standing = (False, False)
 
     def apply_announcement(self, announcement: "NodeAnnouncement", now_s: float) -> MembershipChange:
         """Replace what one node has announced; costs what the node's own ranks and groups cost.
@@ -137,9 +147,10 @@ class Membership:
         )
         self._count_refused_groups(announcement, former, group_ids)
         self._announced[name] = _Node(announcement.revision, ranks, group_ids)
+        self.announced_ranks += len(ranks) - len(former.ranks)
         change = MembershipChange(is_reshaped=self.groups.revision != groups_before)
         for info in announcement.ranks:
-            bare = info if info.progress is None else replace(info, progress=None)
+            bare = replace(info, facts=None, progress=None)
             if self.nodes.get(info.rank, name) == name:
                 sign = self._signs.get(info.rank, _NEVER).announced(info.heartbeat_unix_ns, now_s)
                 self._assign(bare, name, sign, change)
@@ -148,8 +159,7 @@ class Membership:
         for rank in set(former.ranks) - set(ranks):
             self._drop_claim(rank, name)
             self._settle(rank, change)
-        self._elect(change)
-        return change
+        return self._concluded(change)
 
     def apply_heartbeat(self, node: str, heartbeat: "RunHeartbeat", now_s: float) -> MembershipChange:
         """Note which ranks of a node live; without effect where it is of another announcement than the last one."""
@@ -163,15 +173,16 @@ class Membership:
             if self.nodes[rank] == node:
                 self._show(rank, self._signs[rank].beaten(alive_unix_ns, now_s))
             else:
-                claim = self._claims[rank][node]
-                self._claims[rank][node] = _Claim(claim.info, claim.sign.beaten(alive_unix_ns, now_s))
-                self._settle(rank, change)
-        self._elect(change)
-        return change
+                claims = self._claims.get(rank, {})
+                if node in claims:
+                    claims[node] = claims[node]._replace(sign=claims[node].sign.beaten(alive_unix_ns, now_s))
+                    self._settle(rank, change)
+        return self._concluded(change)
 
-    def has_node(self, node: str) -> bool:
-        """Whether a node has announced this run."""
-        return node in self._announced
+    def ranks_of(self, node: str) -> tuple[int, ...] | None:
+        """Return the ranks that a node announces, its own or not; None for a node that never announced this run."""
+        announced = self._announced.get(node)
+        return None if announced is None else announced.ranks
 
     @property
     def node_count(self) -> int:
@@ -245,6 +256,8 @@ class Membership:
         known = claims.get(node)
         sign = _NEVER if known is None else known.sign
         claims[node] = _Claim(info, sign.announced(info.heartbeat_unix_ns, now_s))
+        if len(claims) > _CLAIMS_PER_RANK_MAX:
+            del claims[min(claims, key=lambda each: (claims[each].sign.seen_unix_s, each))]
         self._settle(info.rank, change)
         owner = self.nodes[info.rank]
         if owner != node and known is None:
@@ -288,6 +301,15 @@ class Membership:
         )
         if refused and group_ids != former.groups:
             self.refusals.add(GROUP, f"{refused} groups of run {self.run} by node {announcement.node}")
+
+    def _concluded(self, change: MembershipChange) -> MembershipChange:
+        """Return the change with what follows from it for the whole run."""
+        self._elect(change)
+        was_complete, was_finished = self._standing
+        self._standing = self.is_complete, self.is_finished
+        change.is_completed = self.is_complete and not was_complete
+        change.is_finished = self.is_finished and not was_finished
+        return change
 
     def _elect(self, change: MembershipChange) -> None:
         """Find the size of the world again, where the ranks do not agree now and then only: that walks all of them."""

@@ -6,7 +6,7 @@ diagnosis made of them is an event of its own.
 """
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -71,8 +71,6 @@ _EVENTS: dict[str, type[ev.Event]] = {
     "tick": ev.TickEvent,
 }
 _KINDS: dict[type, str] = {form: kind for kind, form in (_MESSAGES | _EVENTS).items()} | {Start: "start"}
-AGAIN = "again"
-"""Kind of an announcement that differs from the node's last one in its heartbeats only, which it holds."""
 
 
 def is_kept(what: object) -> bool:
@@ -81,7 +79,7 @@ def is_kept(what: object) -> bool:
 
 
 class JournalWriter:
-    """Turns entries into JSON, in order; remembers what each node announced last, so that only changes are written."""
+    """Turns entries into JSON, in order; keeps what a reader must know who begins at any of them."""
 
     def __init__(self) -> None:
         self._start: Start | None = None
@@ -104,42 +102,23 @@ class JournalWriter:
         if isinstance(what, Start):
             self._start, self._announced = what, {}
         if isinstance(what, NodeAnnouncement):
-            before = self._announced.get((what.run, what.node))
             self._announced[what.run, what.node] = entry
-            if before is not None and _beaten(before.what, _heartbeats(what)) == what:
-                return [entry.serial, entry.time_ns, AGAIN, "", [what.run, what.node, _heartbeats(what)]]
         return _row(entry)
 
 
-class JournalReader:
-    """Turns JSON back into entries, in order."""
+def read_entry(row: Any, *, where: str) -> Entry:
+    """Return the entry of a JSON form.
 
-    def __init__(self) -> None:
-        self._announced: dict[tuple[str, str], Heard] = {}
-
-    def read(self, row: Any, *, where: str) -> Entry | None:
-        """Return the entry of a JSON form; None for an announcement again whose first form was lost.
-
-        Raises
-        ------
-        MalformedError
-            It is no entry.
-        """
-        try:
-            serial, time_ns, kind, run, body = row
-            if kind == AGAIN:
-                of_run, node, beats = body
-                before = self._announced.get((of_run, node))
-                if before is None:
-                    return None
-                what: Heard = _beaten(before, beats)
-            else:
-                what = _what_of(kind, body, where)
-            if isinstance(what, NodeAnnouncement):
-                self._announced[what.run, what.node] = what
-            return Entry(int(serial), int(time_ns), what, str(run))
-        except (ValueError, TypeError, KeyError, AttributeError, msgspec.ValidationError) as error:
-            raise MalformedError("journal", where=where, got=repr(error), expected="what a recorder wrote") from None
+    Raises
+    ------
+    MalformedError
+        It is no entry.
+    """
+    try:
+        serial, time_ns, kind, run, body = row
+        return Entry(int(serial), int(time_ns), _what_of(kind, body, where), str(run))
+    except (ValueError, TypeError, KeyError, AttributeError, msgspec.ValidationError) as error:
+        raise MalformedError("journal", where=where, got=repr(error), expected="what a recorder wrote") from None
 
 
 def _row(entry: Entry) -> list[Any]:
@@ -208,16 +187,3 @@ _RESTORE: dict[str, Callable[[Any], Any]] = {
     "prediction": lambda value: Prediction(**value),
     "ranks": tuple,
 }
-
-
-def _heartbeats(announcement: NodeAnnouncement) -> list[int]:
-    return [info.heartbeat_unix_ns for info in announcement.ranks]
-
-
-def _beaten(before: Heard, heartbeats: Sequence[int]) -> NodeAnnouncement:
-    """Return an earlier announcement with new heartbeats."""
-    assert isinstance(before, NodeAnnouncement)
-    if len(heartbeats) != len(before.ranks):
-        return before
-    ranks = [replace(info, heartbeat_unix_ns=beat) for info, beat in zip(before.ranks, heartbeats, strict=True)]
-    return replace(before, ranks=ranks)

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from coordinator.record.journal import Entry, JournalReader, Start
+from coordinator.record.journal import Entry, Start, read_entry
 from coordinator.record.steplog import REQUIRED_COLUMNS, RUN_COLUMN, VERSION_METADATA, columns_of
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import StepBatch
@@ -129,20 +129,19 @@ def read_parts(files: Sequence[Path]) -> Iterator[Entry]:
     MalformedError
         A part that a recorder did not write.
     """
-    reader = JournalReader()
     next_serial: int | None = None
     for file in files:
         where = str(file)
         table, known, entries = _open(file)
-        known_entries = [reader.read(row, where=where) for row in known]
-        merged = _merged(table, [reader.read(row, where=where) for row in entries], where)
+        known_entries = [read_entry(row, where=where) for row in known]
+        merged = _merged(table, [read_entry(row, where=where) for row in entries], where)
         first = next(merged, None)
         if first is None:
             continue
         if first.serial not in (next_serial, 0):
             for each in known_entries:
                 # Where parts are missing the coordinator was the same one: only who is there is told again.
-                if each is not None and (next_serial is None or not isinstance(each.what, Start)):
+                if next_serial is None or not isinstance(each.what, Start):
                     yield Entry(-1, first.time_ns, each.what)
         yield first
         next_serial = first.serial + 1
@@ -165,10 +164,9 @@ def _open(file: Path) -> tuple[Any, list[Any], list[Any]]:
     return table, known, entries
 
 
-def _merged(table: Any, entries: Sequence[Entry | None], where: str) -> Iterator[Entry]:
+def _merged(table: Any, entries: Sequence[Entry], where: str) -> Iterator[Entry]:
     """Yield rows, as the batches they came in, and entries in the order of their serials."""
-    waiting = [entry for entry in entries if entry is not None]
-    waiting.reverse()
+    waiting = list(reversed(entries))
     for entry in _batches(table, where):
         while waiting and waiting[-1].serial < entry.serial:
             yield waiting.pop()

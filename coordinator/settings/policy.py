@@ -17,7 +17,8 @@ class TimelinePolicy:
     window_cells: int = 1 << 18  # steps x ranks pending: 56 MB with 19 values each
     window_steps_min: int = 32  # two nodes whose batches leave 3 s apart at 10 steps a second
     window_steps_max: int = 1024  # as many as a ring holds: nothing more can arrive at once
-    grace_seconds: float = 5.0  # several batch intervals; a rank that is silent for longer is judged without
+    grace_seconds: float = 5.0  # several batch intervals; a rank that is silent for longer is judged without, ...
+    rejoin_seconds: float = 45.0  # ... one whose node is not connected after this: exporters back off for up to 30 s
     part_max_seconds: float = 86_400.0  # a step of a day is no step; keeps sums of nanoseconds inside 64 bits
     sum_tolerance_ratio: float = 0.001  # the account is exact by contract; what rounding may add
     flag_share_max: float = 0.5  # a rank that flags more of its steps than this no longer excuses the others

@@ -1,4 +1,4 @@
-"""`lockstep export`: what Prometheus, Alertmanager and Grafana need, written from the installed package."""
+"""`lockstep export`: what Prometheus, Alertmanager, Grafana and the broker need, written from the installed package."""
 
 import argparse
 from collections.abc import Callable
@@ -6,10 +6,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from lockstep.cli import access_rules
 from lockstep.contracts.errors import ConfigError
 
 _DASHBOARDS, _RULES, _RUNBOOKS = "dashboards", "rules", "runbooks"
-_ALERTMANAGER, _PROMETHEUS, _ALL = "alertmanager", "prometheus", "all"
+_ALERTMANAGER, _PROMETHEUS, _ACL, _ALL = "alertmanager", "prometheus", "acl", "all"
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -18,7 +19,8 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "export",
         help="write dashboards, rules, runbooks and example configurations",
         description="Writes what belongs to other programs into a folder: Grafana dashboards (JSON), recording and "
-        "alerting rules, a runbook for each alert, an example configuration for Alertmanager and for Prometheus.",
+        "alerting rules, a runbook for each alert, an example configuration for Alertmanager and for Prometheus, "
+        "access rules for mosquitto.",
         epilog="lockstep export rules /etc/prometheus/rules --grafana-url https://grafana.lan --set slow_ratio=0.2",
     )
     parser.add_argument("what", choices=[*_WRITERS, _ALL])
@@ -136,4 +138,5 @@ _WRITERS: dict[str, Callable[[argparse.Namespace], dict[str, str]]] = {
     _RUNBOOKS: _runbooks,
     _ALERTMANAGER: _example("alertmanager"),
     _PROMETHEUS: _example("prometheus"),
+    _ACL: lambda _arguments: {"mosquitto.acl": access_rules.render()},
 }

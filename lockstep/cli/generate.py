@@ -1,4 +1,4 @@
-"""Renders every generated file: rules, dashboards, the chart's part, docs/{causes,frameworks,metrics,states}.md.
+"""Renders every generated file: rules, dashboards, access rules, the chart's part, pages of docs.
 
 `python -m lockstep.cli.generate` writes them, with `--check` it writes nothing and exits 1 naming those that differ.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from alerts import rules
 from coordinator.decide import state_diagram
 from dashboards import catalogue
-from lockstep.cli import level_table, series_table
+from lockstep.cli import access_rules, level_table, series_table
 from lockstep.cli.chart import files as chart
 from lockstep.cli.simulation import pages as simulation_pages
 from lockstep.contracts.metrics import CATALOGUE, STEP_BUCKETS_SECONDS, Metric
@@ -75,6 +75,7 @@ def generated_files() -> dict[Path, str]:
         **catalogue.render(),
         **simulation_pages.render(),
         **chart.generated_files(),
+        ROOT / "deploy" / "systemd" / "mosquitto.acl": access_rules.render(),
         ROOT / "docs" / "causes.md": causes_page.render(),
         ROOT / "docs" / "frameworks.md": frameworks_page.render(),
         ROOT / "docs" / "metrics.md": metrics_page(),

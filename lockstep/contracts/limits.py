@@ -30,6 +30,7 @@ SUSPECTS_MAX = 32  # slow ranks exported one by one; the rest are counted
 HOST_COMMANDS_MAX = 8  # other processes named beside a capture; three are sent
 HOST_CORES_MAX = 8192  # the kernel's own limit
 NODES_MAX = 1 << 17  # nodes that a coordinator follows: of WORLD_SIZE_MAX ranks, eight to a node
+ANNOUNCED_RANKS_MAX = WORLD_SIZE_MAX  # of all nodes and runs at a coordinator: 0.7 GB
 RUNS_OF_NODE_MAX = 4 * RUNS_PER_NODE_MAX  # runs of one node at a coordinator, which keeps ended ones for a while
 HEARTBEAT_SECONDS_MAX = 10.0  # longest period of a node's heartbeats; three missed ones free its ranks
 ANNOUNCE_REFRESH_SECONDS = 300.0  # an unchanged announcement goes out again: what a coordinator dropped comes back

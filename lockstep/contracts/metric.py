@@ -24,6 +24,8 @@ PROFILE_STATES = ("requested", "done", "refused", "expired")
 EXPECTED_STATES = ("unspecified", "waiting", "fitting", "known", "refused")
 """How far a run's model is: nobody says what the job is, no healthy window yet, being fitted, fitted, impossible."""
 RECORDING_STATES = ("written", "dropped")
+REFUSAL_REASONS = ("rank_claimed", "group", "run", "run_of_node", "node", "degrees")
+"""Of announcements: another node's rank; a group, run, run of this node or node too many; degrees that do not fit."""
 POLICY_SOURCES = ("api", "file")
 STEP_BUCKETS_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """From a toy job to the slowest published step (Hermes: 85 s falls into +Inf, which its sum still tells)."""

@@ -19,6 +19,7 @@ from lockstep.contracts.metric import (
     POLICY_SOURCES,
     PROFILE_STATES,
     RECORDING_STATES,
+    REFUSAL_REASONS,
     RUN_STATES,
     STEP_BUCKETS_SECONDS,
     Metric,
@@ -40,7 +41,7 @@ __all__ = [
     "POLICY_SOURCES",
     "PROFILE_STATES",
     "RECORDING_STATES",
-    "REFUSED_REASONS",
+    "REFUSAL_REASONS",
     "REJECTED_REASONS",
     "RUN_STATES",
     "STEP_BUCKETS_SECONDS",
@@ -53,9 +54,7 @@ LOST_REASONS = (*LOSS_REASONS, "spool", "malformed")
 REJECTED_REASONS = ("rank", "late", "duplicate", "impossible", "foreign", "failed", "quarantined")
 """Why a step record that arrived was not judged; foreign: of a rank that another node announced; failed: a fault of
 ours; quarantined: of a run whose handling failed again and again."""
-REFUSED_REASONS = ("rank_claimed", "group", "run", "run_of_node", "node", "degrees")
-"""Why a part of an announcement was refused."""
-FRAME_VERDICTS = ("taken", "duplicate", "gap", "refused")
+FRAME_VERDICTS = ("taken", "duplicate", "gap", "ahead", "refused")
 
 
 def _coordinator(name: str, type_: Type, help_: str, *labels: str, values: tuple[str, ...] = ()) -> Metric:
@@ -206,6 +205,13 @@ _JUDGED: tuple[Metric, ...] = (
         values=("topic", "version", "malformed"),
     ),
     _coordinator(
+        "lockstep_coordinator_announcements_refused_total",
+        "counter",
+        "What nodes announced and did not get: a rank that another node owns, a group, run or node too many.",
+        "reason",
+        values=REFUSAL_REASONS,
+    ),
+    _coordinator(
         "lockstep_coordinator_records_rejected_total",
         "counter",
         "Step records refused one by one.",
@@ -224,7 +230,8 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_coordinator_frames_total",
         "counter",
-        "Messages of nodes' streams: taken, delivered twice, behind a gap (to come again), or of no known stream.",
+        "Messages of nodes' streams: taken, delivered twice, behind a gap or ahead of what the run can hold (both come "
+        "again), or of no known stream.",
         "verdict",
         values=FRAME_VERDICTS,
     ),
@@ -232,13 +239,6 @@ _JUDGED: tuple[Metric, ...] = (
         "lockstep_coordinator_unsettled_frames",
         "gauge",
         "Messages that were taken and hold records that wait for other ranks; nodes keep them until they are judged.",
-    ),
-    _coordinator(
-        "lockstep_coordinator_announcements_refused_total",
-        "counter",
-        "Parts of announcements refused: the rank of another node, a group, run or node too many, misfit degrees.",
-        "reason",
-        values=REFUSED_REASONS,
     ),
     _coordinator(
         "lockstep_coordinator_faults_total",

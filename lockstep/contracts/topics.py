@@ -1,8 +1,9 @@
 """MQTT topics: `lockstep/v1/run/<run>/<channel>/<node>`, `lockstep/v1/node/<node>/<channel>`, and coordinators' own.
 
-The version stands in the topic, so that two versions share a broker without meeting. What may publish where can be
-written as an ACL: an exporter writes `run/+/<channel>/<its node>` and `node/<its node>/alive` and `lost`, a coordinator
-writes `run/+/request/+`, `node/+/ack` and `coordinator/<its name>/alive`.
+The version stands in the topic, so that two versions share a broker without meeting. The writer's node is a level of
+the topic, so that the broker's access rules (`lockstep/cli/access_rules.py`) hold each node to its own: a node writes
+`written_by_node` and reads `read_by_node`; a coordinator the other way round, for all nodes, and
+`coordinator/<its name>/alive`.
 """
 
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.paths import check_name, is_name
 
 PREFIX = "lockstep/v1"
+ANY = "+"
+"""Matches one level of a topic."""
 STEPS = "steps"
 ANNOUNCE = "announce"
 REQUEST = "request"
@@ -64,17 +67,26 @@ def coordinator_topic(coordinator: str) -> str:
 
 def coordinator_filters() -> list[str]:
     """Return what a coordinator subscribes to."""
-    channels = (STEPS, ANNOUNCE, ANSWER, SUMMARY)
-    return [
-        *(f"{PREFIX}/run/+/{channel}/+" for channel in channels),
-        *(f"{PREFIX}/node/+/{channel}" for channel in (ALIVE, LOST)),
-        f"{PREFIX}/coordinator/+/{ALIVE}",
-    ]
+    return [*written_by_node(ANY), f"{PREFIX}/coordinator/{ANY}/{ALIVE}"]
 
 
 def exporter_filters(node: str) -> list[str]:
     """Return what a node's exporter subscribes to."""
-    return [f"{PREFIX}/run/+/{REQUEST}/{check_name(node, 'node name')}", node_topic(node, ACK)]
+    return read_by_node(check_name(node, "node name"))
+
+
+def written_by_node(node: str) -> list[str]:
+    """Return the filters of all topics that `node` publishes; `node` may be a wildcard or a placeholder."""
+    channels = (STEPS, ANNOUNCE, ANSWER, SUMMARY)
+    return [
+        *(f"{PREFIX}/run/{ANY}/{channel}/{node}" for channel in channels),
+        *(f"{PREFIX}/node/{node}/{channel}" for channel in (ALIVE, LOST)),
+    ]
+
+
+def read_by_node(node: str) -> list[str]:
+    """Return the filters of all topics that coordinators publish for `node`, which may be a wildcard or placeholder."""
+    return [f"{PREFIX}/run/{ANY}/{REQUEST}/{node}", f"{PREFIX}/node/{node}/{ACK}"]
 
 
 @lru_cache(_TOPICS_KEPT)

@@ -9,6 +9,7 @@ from benchmarks import detect_cost
 from benchmarks.detect_cost import (
     STAGES,
     Receiver,
+    SocketTransport,
     Spent,
     array_bytes,
     batches_of,
@@ -37,7 +38,7 @@ def test_a_steps_stream_makes_the_whole_step(receiver, all_columns):
     """Every rank is there, nothing is refused, and the account is that of the recording."""
     recording = recorded(8, slow=1)
     for step in (0, 1):
-        (row,) = receiver.receive(stream_of(batches_of(recording, step, step=step, all_columns=all_columns)))
+        (row,) = receiver.receive(stream_of(batches_of(recording, step, step=step, all_columns=all_columns), step + 1))
         assert row.present.all()
         np.testing.assert_allclose(row.self_seconds, recording.own[step], rtol=1e-4)
         assert row.moved["dp"].tolist() == recording.moved["dp"].tolist()
@@ -49,10 +50,9 @@ def test_messages_cut_anywhere_are_received_whole_and_acknowledged(receiver, mon
     monkeypatch.setattr(detect_cost, "_READ_BYTES", 100)
     recording = recorded(8, slow=0)
     answers = []
-    monkeypatch.setattr(
-        receiver._connection, "_write", lambda data: (answers.append(data), receiver._socket.send(b"x"))
-    )
-    (row,) = receiver.receive(stream_of(batches_of(recording, 0, step=0)))
+    write = SocketTransport.write
+    monkeypatch.setattr(SocketTransport, "write", lambda self, data: (answers.append(data), write(self, data)))
+    (row,) = receiver.receive(stream_of(batches_of(recording, 0, step=0), 1))
     assert row.present.all()
     assert b"".join(answers) == bytes.fromhex("40020001")
 

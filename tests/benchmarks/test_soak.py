@@ -4,14 +4,12 @@ import numpy as np
 import pytest
 
 from benchmarks.soak import wire
-from benchmarks.soak.delivery import TAIL_S, WINDOW_MESSAGES, Delivery
 from benchmarks.soak.job import FIELDS, LAYOUT, RANKS_PER_NODE, RUN, Job, JobPlan, announcement, node_name
 from benchmarks.soak.nodes import StepPacket, shares
 from coordinator.intake.topology import Membership
 from lockstep.contracts import topics
 from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.delivery import FrameHeader, unpack_frame
-from lockstep.contracts.messages import Acknowledgement
 from lockstep.serving.messaging import Will
 
 START_UNIX_NS = 1_790_000_000_000_000_000
@@ -60,7 +58,7 @@ def test_the_announced_groups_make_one_job():
     membership = Membership()
     for node in range(PLAN.nodes):
         topic = topics.run_topic(RUN, topics.ANNOUNCE, node_name(node))
-        membership.take(decode(topic, encode(announcement(PLAN, node, START_UNIX_NS))))
+        membership.apply_announcement(decode(topic, encode(announcement(PLAN, node, START_UNIX_NS))), 0.0)
     assert membership.is_complete
     kinds = [domain.kind for domain in membership.topology().domains]
     assert {kind: kinds.count(kind) for kind in kinds} == {"tp": PLAN.nodes, "dp": RANKS_PER_NODE, "world": 1}
@@ -110,89 +108,6 @@ def test_a_connection_asks_for_its_will():
     assert data == (
         b"\x10\x19\x00\x04MQTT\x05\x2e" + struct.pack(">H", 15) + b"\x00\x00\x02me\x00\x00\x01t\x00\x04gone"
     )
-
-
-def ack(received, committed, *, name="a", incarnation=1, stream_id=7, resend=False):
-    return Acknowledgement(
-        node="n",
-        coordinator=name,
-        incarnation=incarnation,
-        stream_id=stream_id,
-        received=received,
-        committed=committed,
-        resend=resend,
-    )
-
-
-def started(messages):
-    """Return a node in a session, with so many messages, of which none is sent."""
-    delivery = Delivery(7)
-    delivery.entries += range(messages)
-    delivery.begin_session()
-    return delivery
-
-
-def test_nothing_goes_before_an_acknowledgement_of_the_session():
-    """A new session sends nothing until a coordinator has answered in it."""
-    delivery = started(3)
-    assert not delivery.can_send(0.0)
-    delivery.acknowledge(ack(0, 0), 0.0)
-    assert delivery.can_send(0.0)
-    delivery.begin_session()
-    assert not delivery.can_send(1.0)
-
-
-def test_the_window_is_beyond_the_slowest_coordinator():
-    """At most 64 messages go beyond what the coordinator that has least has received."""
-    delivery = started(200)
-    delivery.acknowledge(ack(100, 0, name="fast"), 0.0)
-    delivery.acknowledge(ack(0, 0, name="slow"), 0.0)
-    while delivery.can_send(0.0):
-        delivery.note_sent()
-    assert delivery.next == 1 + WINDOW_MESSAGES
-
-
-def test_what_every_coordinator_has_committed_is_freed():
-    """Memory goes by the least of the committed positions, and the numbers of messages stay."""
-    delivery = started(10)
-    delivery.acknowledge(ack(10, 9), 0.0)
-    assert (delivery.first, delivery.last, list(delivery.entries)) == (10, 10, [9])
-    delivery.acknowledge(ack(10, 4, name="b"), 0.0)
-    delivery.acknowledge(ack(10, 10), 0.0)
-    assert delivery.first == 10
-
-
-@pytest.mark.parametrize(
-    ("message", "goes_on_at"),
-    [
-        (ack(3, 0, resend=True), 4),
-        (ack(2, 0, incarnation=2), 3),
-        (ack(3, 0), 6),
-        (ack(0, 0, stream_id=8, resend=True), 6),
-    ],
-)
-def test_a_gap_or_another_incarnation_sends_again(message, goes_on_at):
-    """`resend` and a restart go back to the message behind the received one; anything else goes on."""
-    delivery = started(9)
-    delivery.acknowledge(ack(0, 0), 0.0)
-    for _ in range(5):
-        delivery.note_sent()
-    delivery.acknowledge(message, 1.0)
-    assert delivery.next == goes_on_at
-
-
-def test_a_lost_tail_is_sent_again():
-    """What is not received for ten seconds goes again, once in ten seconds, though nothing came behind it."""
-    delivery = started(5)
-    delivery.acknowledge(ack(0, 0), 0.0)
-    for _ in range(5):
-        delivery.note_sent()
-    delivery.acknowledge(ack(3, 0), 1.0)
-    delivery.acknowledge(ack(3, 3), 5.0)
-    delivery.look_for_lost_tail(TAIL_S)
-    assert delivery.next == 6
-    delivery.look_for_lost_tail(TAIL_S + 1.0)
-    assert delivery.next == 4
 
 
 def test_nodes_are_shared_out_without_rest():

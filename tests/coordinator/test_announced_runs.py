@@ -1,17 +1,20 @@
 """Which announcements become runs, which nodes and ranks they may have, and what heartbeats change."""
 
+import json
 import logging
 import tracemalloc
 
 import pytest
 
 from coordinator.decide.memory import RunMemory
+from coordinator.record.journal import Entry, JournalWriter, is_kept, read_entry, time_ns_of
+from coordinator.record.rerun import rerun
 from coordinator.runs import Runs
 from coordinator.settings.config import CoordinatorConfig
 from coordinator.settings.policy import Policy
 from lockstep.contracts.domains import Topology
 from lockstep.contracts.limits import ANNOUNCE_REFRESH_SECONDS, RUNS_OF_NODE_MAX, WORLD_SIZE_MAX
-from lockstep.contracts.messages import NodeAlive, RunHeartbeat
+from lockstep.contracts.messages import GroupInfo, NodeAlive, RunHeartbeat
 from tests.coordinator.conftest import START_UNIX_S, announce
 from tests.coordinator.scenarios import Scenario, generate
 
@@ -111,6 +114,36 @@ def test_nodes_are_limited_over_all_runs(monkeypatch):
     assert watch.refusals.counts["node"] == 2
 
 
+def test_ranks_are_limited_over_all_runs(monkeypatch):
+    """Those of others that a node claims count too, and so do those that it adds later."""
+    monkeypatch.setattr("coordinator.runs.ANNOUNCED_RANKS_MAX", 6)
+    watch = runs()
+    watch.take(announce(0, 1, run="a"), NOW)
+    watch.take(announce(0, 1, run="a", node="n1"), NOW)
+    watch.take(announce(0, 1, 2, run="a", node="n2"), NOW)
+    assert watch.by_name["a"].membership.ranks_of("n2") is None
+    watch.take(announce(0, 1, 2, 3, run="a"), NOW)
+    watch.take(announce(0, 1, 2, run="a", node="n1"), NOW)
+    assert watch.by_name["a"].membership.ranks_of("n1") == (0, 1)
+    assert watch.refusals.counts["node"] == 2
+    watch.take(announce(0, run="a"), NOW)
+    watch.take(announce(0, 1, 2, run="a", node="n1"), NOW)
+    assert watch.by_name["a"].membership.announced_ranks == 4
+
+
+def test_a_node_that_announces_nothing_is_no_node():
+    """Its last word may reach a coordinator that never knew it; one that is known empties its list."""
+    watch = runs()
+    watch.take(announce(groups=[]), NOW)
+    assert watch.by_name == {}
+    begin(watch, "job")
+    watch.take(announce(groups=[], node="n1"), NOW)
+    watch.take(announce(groups=[]), NOW)
+    membership = watch.by_name["job"].membership
+    assert (membership.ranks_of("n1"), membership.ranks_of("n0")) == (None, ())
+    assert (membership.node_count, membership.announced_ranks) == (1, 0)
+
+
 def test_an_announcement_of_a_huge_world_costs_nothing():
     """One rank that claims a million others has no shape, no arrays, no page full of ranks."""
     watch = runs()
@@ -161,6 +194,62 @@ def test_a_heartbeat_moves_a_rank_to_the_node_that_restarted_it():
     beat(watch, "n1", [again] * 4, now=NOW + 110)
     assert set(run.membership.nodes.values()) == {"n1"}
     assert run.timeline.generation == 1
+
+
+def test_groups_that_nodes_announce_later_are_laid_out_together():
+    """Ranks are known before they first use their groups: a large job is laid out once for all nodes that add some."""
+    world, per_node = 2048, 8
+    watch = runs()
+    nodes = [range(first, first + per_node) for first in range(0, world, per_node)]
+    for ranks in nodes:
+        watch.take(announce(*ranks, node=f"n{ranks[0]}", world=world, groups=[]), NOW)
+    run = watch.by_name["job"]
+    laid_out = []
+    reshape = watch._reshape
+    watch._reshape = lambda run, now_s: laid_out.append(now_s) or reshape(run, now_s)
+    assert run.topology.domains == ()
+    for ranks in nodes:
+        own = [GroupInfo(kind="tp", name="tp", ranks=[[ranks[0], ranks[-1] + 1, 1]])]
+        watch.take(announce(*ranks, node=f"n{ranks[0]}", world=world, groups=own), NOW)
+    watch.tick(NOW + 1)
+    assert laid_out == [NOW + 1]
+    assert len(run.topology.domains) == len(nodes)
+
+
+def test_the_end_of_a_run_is_one_event():
+    """Nodes announce their ended ranks for half an hour more: that is no news, until a rank runs again."""
+    watch = runs()
+    begin(watch, "job", steps=2)
+    run = watch.by_name["job"]
+    events = []
+    handle = run.machine.handle
+    run.machine.handle = lambda event: events.append(type(event).__name__) or handle(event)
+    ended = announce(0, 1, 2, 3, state="finished")
+    for _ in range(3):
+        watch.take(ended, NOW + 5)
+    assert events.count("AnnounceEvent") == 1
+    assert str(run.machine.state) == "finished"
+    watch.take(announce(0, 1, 2, 3, attempt=2), NOW + 6)
+    watch.take(ended, NOW + 7)
+    assert events.count("AnnounceEvent") == 2
+
+
+def test_a_recording_moves_ranks_as_the_live_coordinator_did():
+    """Announcements and heartbeats come back from the journal as they were, and give the same owners."""
+    writer, rows = JournalWriter(), []
+
+    class Tap:
+        def hear(self, what, now_s, run=""):
+            if is_kept(what):
+                rows.append(writer.write(Entry(len(rows), time_ns_of(now_s), what, run)))
+
+    live = Runs(CoordinatorConfig(), Policy(), {}, lambda: 0.0, Tap())
+    live.take(announce(0, 1, 2, 3), NOW)
+    live.take(announce(0, 1, node="n1", attempt=2, heartbeat_s=NOW), NOW)
+    beat(live, "n1", [NOW + 100] * 2, now=NOW + 100)
+    entries = [read_entry(json.loads(json.dumps(row)), where="test") for row in rows]
+    assert [entry.what for entry in entries if isinstance(entry.what, NodeAlive)]
+    assert rerun(entries).nodes["job"] == live.by_name["job"].membership.nodes == {0: "n1", 1: "n1", 2: "n0", 3: "n0"}
 
 
 def test_degrees_that_do_not_fit_are_one_line_a_minute(caplog):

@@ -18,7 +18,6 @@ from lockstep.contracts.metrics import (
     FRAME_VERDICTS,
     LOST_REASONS,
     PROFILE_STATES,
-    REFUSED_REASONS,
     REJECTED_REASONS,
     RUN_STATES,
 )
@@ -82,7 +81,6 @@ def snapshot(*runs):
         records_judged=0,
         frames=dict.fromkeys(FRAME_VERDICTS, 0),
         frames_unsettled=0,
-        refused=dict.fromkeys(REFUSED_REASONS, 0),
         faults={(kind, outcome): 0 for kind in ("message", "handle", "judge") for outcome in OUTCOMES},
         leads=True,
         peers=0,

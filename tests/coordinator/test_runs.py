@@ -175,7 +175,7 @@ def test_exporters_alive_are_counted():
     watch = runs()
     for node, alive in (("a", True), ("b", True), ("a", False)):
         watch.take(NodeAlive(node=node, alive=alive, unix_ns=0, stream_id=7), NOW)
-    assert watch.nodes_alive == {"b"}
+    assert watch.presence.alive == {"b"}
 
 
 def test_memory_of_an_earlier_coordinator_is_used():

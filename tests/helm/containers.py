@@ -34,7 +34,11 @@ class Node:
         container = next(one for one in containers if name in ("", one["name"]))
         owner = item["metadata"]["name"]
         folders = {volume["name"]: self._volume(owner, volume) for volume in pod["volumes"]}
-        paths = {mount["mountPath"]: folders[mount["name"]] for mount in container["volumeMounts"]}
+        fields = {one["name"]: self._value(one, {}) for one in container.get("env", []) if "valueFrom" in one}
+        paths = {
+            mount["mountPath"]: folders[mount["name"]] / _expanded(mount.get("subPathExpr", ""), fields)
+            for mount in container["volumeMounts"]
+        }
         for mount in container["volumeMounts"]:
             self._replace_in_files(folders[mount["name"]], paths, is_written=self._is_configuration(pod, mount["name"]))
         command = [self._inside(word, paths) for word in container.get("command", []) + container.get("args", [])]
@@ -93,6 +97,10 @@ class Node:
         if "valueFrom" in one:
             return FIELDS[one["valueFrom"]["fieldRef"]["fieldPath"]]
         return self._inside(one["value"], paths)
+
+
+def _expanded(text: str, variables: dict[str, str]) -> str:
+    return re.sub(r"\$\((\w+)\)", lambda match: variables[match[1]], text)
 
 
 def _program(name: str) -> list[str]:

@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+from lockstep.contracts import topics
 from tests.helm.charts import CI, WORKLOADS, ci_values, clear, join_pod, merged, pick, pod_of, render
 
 HOST_PATH, HOST_PID, ROOT = "hostPath", "hostPID", "root init container"
@@ -174,17 +175,44 @@ def test_rollouts_go_by_percent():
 
 def test_the_access_rules_are_those_of_the_topics():
     """Each topic that a service writes or reads is in its part of the ACL, and nothing else is."""
-    from lockstep.contracts import topics  # noqa: PLC0415  (beside its only use)
+    read = set(topics.coordinator_filters())
+    own = {f"{topics.PREFIX}/coordinator/+/{topics.ALIVE}"}
+    ordered = {f"{topics.PREFIX}/run/+/{topics.REQUEST}/+", f"{topics.PREFIX}/node/+/{topics.ACK}"}
+    assert own < read
+    coordinator = {f"topic read {one}" for one in read} | {f"topic write {one}" for one in ordered | own}
+    shared = {f"topic write {one}" for one in read - own} | {f"topic read {one}" for one in ordered}
+    fixed = {rule.replace("topic", "pattern", 1).replace("/run/+", "/run/@") for rule in shared}
+    per_node = {rule.replace("+", "%u").replace("/run/@", "/run/+") for rule in fixed}
+    assert access_rules({}) == {"lockstep-exporter": shared, "lockstep-coordinator": coordinator}
+    assert access_rules({"nodesSecret": "nodes"}) == {"": per_node, "lockstep-coordinator": coordinator}
+    renamed = access_rules({"exporterUsername": "node", "coordinatorUsername": "judge"})
+    assert renamed == {"node": shared, "judge": coordinator}
 
-    acl = pick(render({}), "ConfigMap", "-mosquitto")["data"]["acl"]
+
+def access_rules(auth):
+    """Return the lines of the rendered ACL by user; those for all users under no name."""
+    acl = pick(render({"broker": {"auth": auth}}), "ConfigMap", "-mosquitto")["data"]["acl"]
     rules: dict[str, set[str]] = {}
+    user = ""
     for line in acl.splitlines():
         words = line.split()
         if words[:1] == ["user"]:
-            rules[words[1]] = current = set()
-        elif words[:1] == ["topic"]:
-            current.add(" ".join(words[1:]))
-    heard = set(topics.coordinator_filters())
-    asked = {f"{topics.PREFIX}/run/+/{topics.REQUEST}/+"}
-    assert rules["lockstep-coordinator"] == {f"read {one}" for one in heard} | {f"write {one}" for one in asked}
-    assert rules["lockstep-exporter"] == {f"write {one}" for one in heard} | {f"read {one}" for one in asked}
+            user = words[1]
+        elif words and words[0] != "#":
+            rules.setdefault(user, set()).add(line)
+    return rules
+
+
+def test_a_node_reads_its_own_password_only():
+    """Of the secret with all of them, one file is mounted, that of its node, and its user is the node."""
+    items = render({"broker": {"auth": {"nodesSecret": "nodes"}}})
+    pod = pod_of(pick(items, "DaemonSet"))
+    mounts = [one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "broker-password"]
+    path = "/etc/lockstep-broker/password"
+    expression = "$(LOCKSTEP_EXPORTER_NODE)"
+    expected = {"name": "broker-password", "mountPath": path, "subPathExpr": expression, "readOnly": True}
+    assert mounts == [expected]
+    environment = {one["name"]: one["valueFrom"]["fieldRef"]["fieldPath"] for one in pod["containers"][0]["env"]}
+    assert environment["LOCKSTEP_EXPORTER_NODE"] == environment["LOCKSTEP_EXPORTER_BROKER_USERNAME"] == "spec.nodeName"
+    with pytest.raises(Exception, match="expected daemonset"):
+        render({"broker": {"auth": {"nodesSecret": "nodes"}}, "exporter": {"mode": "sidecar"}})

@@ -23,7 +23,7 @@ from lockstep.contracts.settings import build_config
 from lockstep.serving.broker import BrokerConfig
 from lockstep.serving.messaging import BrokerError
 from lockstep.serving.mqtt import MqttBroker
-from tests.helm.charts import ROOT, join_pod, pick, render
+from tests.helm.charts import ROOT, join_pod, render
 from tests.helm.kubernetes import NEWEST, SIDECARS_SINCE, check
 from tests.support.servers import free_port, program, running, wait_until
 
@@ -56,11 +56,14 @@ def test_systemd_takes_the_units(service, tmp_path):
     assert told == [], done.stderr
 
 
-def test_the_brokers_rules_are_the_charts():
-    """One access list, wherever the broker runs."""
-    acl = pick(render({}), "ConfigMap", "-mosquitto")["data"]["acl"]
-    rules = [line for line in (DEPLOY / "systemd" / "mosquitto.acl").read_text().splitlines() if line[:1] != "#"]
-    assert [line for line in acl.splitlines() if line[:1] != "#"] == rules
+def test_the_unit_names_the_node_as_its_user_at_the_broker():
+    """The access rules go by it; the host name, as the exporter itself would take it."""
+    unit = (DEPLOY / "systemd" / "lockstep-exporter.service").read_text()
+    (line,) = re.findall(r"^Environment=(.*)$", unit, re.MULTILINE)
+    variables = dict(one.split("=") for one in line.replace("%H", socket.gethostname()).split())
+    file = yaml.safe_load((DEPLOY / "systemd" / "exporter.yaml").read_text())
+    config = build_config(ExporterConfig, file=file, environment=variables, prefix="LOCKSTEP_EXPORTER_")
+    assert config.broker_username == config.node == socket.gethostname()
 
 
 def installed_broker(folder):
@@ -99,7 +102,7 @@ async def test_the_broker_of_the_slurm_page(tmp_path, monkeypatch):
         resolve = socket.getaddrinfo  # to this machine, whatever the name
         monkeypatch.setattr(socket, "getaddrinfo", lambda _, *more, **named: resolve("127.0.0.1", *more, **named))
         for name, password, gets_in in (
-            ("lockstep-exporter", "word", True),
+            ("node-1", "word", True),
             ("lockstep-coordinator", "word", True),
             ("lockstep-coordinator", "other", False),
         ):

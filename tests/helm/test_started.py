@@ -17,8 +17,9 @@ import bcrypt
 import pytest
 import yaml
 
+from lockstep.contracts import topics
 from lockstep.serving.broker import BrokerConfig
-from lockstep.serving.messaging import BrokerError
+from lockstep.serving.messaging import BrokerError, PublishRefusedError
 from lockstep.serving.mqtt import MqttBroker
 from tests.helm.charts import CHART, ROOT, join_pod, merged, pick, pod_of, render
 from tests.helm.containers import LOOPBACK, Node
@@ -51,7 +52,7 @@ def copy_agent(directory):
 class Release:
     """What an install brings up, on loopback."""
 
-    def __init__(self, directory, parts):
+    def __init__(self, directory, parts, own=None, objects=()):
         self.ports = {name: free_port() for name in ("exporter", "coordinator", "broker")}
         host = {"value": LOOPBACK}
         values = {
@@ -71,7 +72,8 @@ class Release:
                 "mosquitto": {"port": self.ports["broker"], "extraConfig": "user root\n"},
             },
         }
-        self.items = render(merged(values, yaml.safe_load("coordinator: {persistence: {existingClaim: data}}")))
+        volume = yaml.safe_load("coordinator: {persistence: {existingClaim: data}}")
+        self.items = [*render(merged(values, volume, own or {})), *objects]
         self.directory = directory
         self.node = Node(directory, self.items)
         self.parts = parts
@@ -224,6 +226,34 @@ async def test_the_broker_lets_nobody_else_in(release, tmp_path):
             await hears(username, password, tls=tls)
     assert not await hears("lockstep-exporter", words["exporter"])
     assert await hears("lockstep-coordinator", words["coordinator"])
+
+
+@pytest.mark.servers
+async def test_a_user_per_node(tmp_path):
+    """The exporter signs in as its node, with the one password that it sees; another node's topics are refused."""
+    passwords = {"node-a": "word-a", "node-b": "word-b"}
+    secret = {"kind": "Secret", "metadata": {"name": "nodes"}, "stringData": passwords}
+    with ExitStack() as parts:
+        release = Release(tmp_path, parts, {"broker": {"auth": {"nodesSecret": "nodes"}}}, [secret])
+        release.start_broker()
+        release.start_services()
+        connected = re.compile(r"^lockstep_exporter_mqtt_connected(\{.*\})? 1", re.MULTILINE)
+        wait_until(lambda: connected.search(get(f"{release.url('exporter')}/metrics")), 30, "the exporter's session")
+        targets = wait_until(lambda: get_json(f"{release.url('coordinator')}/api/v1/targets"), 30, "its heartbeat")
+        assert len(targets) == 1
+        (tmp_path / "password").write_text(passwords["node-a"])
+        config = BrokerConfig(
+            broker_port=release.ports["broker"],
+            broker_username="node-a",
+            broker_password_file=str(tmp_path / "password"),
+            broker_ca_file=str(release.node.folder(release.broker, "certs") / "ca.crt"),
+        )
+        connection = MqttBroker(config).connect(client_id="x", on_message=lambda *_: None, packet_max_bytes=1 << 20)
+        async with connection as session:
+            await session.publish(topics.run_topic("other-run", topics.SUMMARY, "node-a"), b"")
+            with pytest.raises(PublishRefusedError, match="not authorized"):
+                await session.publish(topics.run_topic("other-run", topics.SUMMARY, "node-b"), b"")
+            await session.close()
 
 
 @pytest.mark.servers

@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 
 from lockstep.contracts import topics
@@ -35,7 +36,7 @@ class StreamPosition:
 
 @dataclass
 class ModelCoordinator:
-    """Takes frames in order, asks for what is missing, and commits when it is told."""
+    """Takes frames in order, asks for what is missing, and commits on request."""
 
     name: str = "model"
     incarnation: int = 1
@@ -195,3 +196,19 @@ async def coordinating(
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+@contextlib.contextmanager
+def coordinating_in_thread(port: int) -> Iterator[CoordinatorClient]:
+    """Run a model coordinator in a thread, for a caller without an event loop."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    manager = coordinating(port)
+    try:
+        yield asyncio.run_coroutine_threadsafe(manager.__aenter__(), loop).result(60)
+    finally:
+        asyncio.run_coroutine_threadsafe(manager.__aexit__(None, None, None), loop).result(60)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(60)
+        loop.close()

@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
 from tests.support.servers import (
     Webhook,
     alertmanager,
     free_port,
+    get,
     get_json,
     mosquitto,
     prometheus,
@@ -47,6 +50,18 @@ class Stack:
     def run(self, run: str) -> dict | None:
         """Return the run from the coordinator's API; None before it has reported."""
         return get_json(f"{self.coordinator}/api/v1/runs/{run}")
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Return the sum of the exporter's samples of this name that have these labels."""
+        page = get(f"{self.exporter}/metrics") or ""
+        found = (sample for family in parse_text(page) for sample in family.samples if sample.name == name)
+        return sum(sample.value for sample in found if labels.items() <= sample.labels.items())
+
+    def strangers_cores(self, run: str, rank: int) -> float:
+        """Return how many of a rank's cores others than the run had on average while it stepped."""
+        labels = {"run": run, "rank": str(rank)}
+        others_s = self.metric("lockstep_other_cpu_time_seconds_total", **labels)
+        return others_s / self.metric("lockstep_step_time_seconds_total", **labels)
 
     @contextlib.contextmanager
     def job(

@@ -13,6 +13,9 @@
 {{- if and (not .Values.broker.tls.enabled) (or .Values.broker.clientCertificate.exporterSecret .Values.broker.clientCertificate.coordinatorSecret) -}}
 {{- fail "broker.tls.enabled: got false, expected true, because a client certificate is set" -}}
 {{- end -}}
+{{- if and .Values.broker.auth.nodesSecret (ne .Values.exporter.mode "daemonset") -}}
+{{- fail (printf "exporter.mode: got %s, expected daemonset, because broker.auth.nodesSecret is set" .Values.exporter.mode) -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "lockstep.broker.host" -}}
@@ -33,7 +36,7 @@
 
 {{/* Not empty where the services sign in: always at our own broker, at another one where a secret is named. */}}
 {{- define "lockstep.broker.hasPassword" -}}
-{{- if or .Values.broker.mosquitto.enabled .Values.broker.auth.existingSecret -}}yes{{- end -}}
+{{- if or .Values.broker.mosquitto.enabled .Values.broker.auth.existingSecret .Values.broker.auth.nodesSecret -}}yes{{- end -}}
 {{- end -}}
 
 {{- define "lockstep.broker.hasAuthority" -}}
@@ -88,27 +91,22 @@ tls_version tlsv1.2
 persistence false
 log_dest stdout
 connection_messages {{ .Values.broker.mosquitto.logConnections }}
-# Beyond the largest message of ours; a batch of a full node is far below.
+# The largest message of ours is 8 MiB; larger ones are refused at once, by the client itself.
 max_packet_size {{ int64 .Values.broker.mosquitto.maxPacketBytes }}
+# For each subscriber; what is beyond is dropped in silence, and sent again by the delivery protocol, which has at most 64
+# messages and 8 MiB of each node under way: 100,000 are the windows of 1,500 nodes.
+max_queued_messages 100000
+max_queued_bytes 268435456
+# That one publisher may have under way without an acknowledgement: the same 64.
+max_inflight_messages 64
 {{- with .Values.broker.mosquitto.extraConfig }}
 {{ . }}
 {{- end }}
 {{- end -}}
 
+{{/* Both files are written by `make generate`. */}}
 {{- define "lockstep.mosquitto.rules" -}}
-user {{ .Values.broker.auth.exporterUsername }}
-topic write lockstep/v1/run/+/steps/+
-topic write lockstep/v1/run/+/announce/+
-topic write lockstep/v1/run/+/answer/+
-topic write lockstep/v1/run/+/summary/+
-topic write lockstep/v1/node/+/alive
-topic read lockstep/v1/run/+/request/+
-
-user {{ .Values.broker.auth.coordinatorUsername }}
-topic read lockstep/v1/run/+/steps/+
-topic read lockstep/v1/run/+/announce/+
-topic read lockstep/v1/run/+/answer/+
-topic read lockstep/v1/run/+/summary/+
-topic read lockstep/v1/node/+/alive
-topic write lockstep/v1/run/+/request/+
+{{- $auth := .Values.broker.auth -}}
+{{- $file := ternary "files/mosquitto.acl" "files/mosquitto-shared.acl" (ne $auth.nodesSecret "") -}}
+{{- .Files.Get $file | replace "user lockstep-exporter" (printf "user %s" $auth.exporterUsername) | replace "user lockstep-coordinator" (printf "user %s" $auth.coordinatorUsername) | trim -}}
 {{- end -}}

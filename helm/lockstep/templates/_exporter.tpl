@@ -23,6 +23,12 @@ env:
       fieldRef:
         {{- /* A sidecar is one of several on its node, so it is named by its pod. */}}
         fieldPath: {{ ternary "metadata.name" "spec.nodeName" (eq .Values.exporter.mode "sidecar") }}
+  {{- if .Values.broker.auth.nodesSecret }}
+  - name: LOCKSTEP_EXPORTER_BROKER_USERNAME
+    valueFrom:
+      fieldRef:
+        fieldPath: spec.nodeName
+  {{- end }}
   {{- /* A pod's host name means nothing outside it, and discovery hands this on to Prometheus. */}}
   {{- if not .Values.exporter.config.advertise_address }}
   - name: LOCKSTEP_EXPORTER_ADVERTISE_ADDRESS

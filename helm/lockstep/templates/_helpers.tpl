@@ -179,7 +179,13 @@ httpGet:
   mountPath: /tmp
 {{- if include "lockstep.broker.hasPassword" .root }}
 - name: broker-password
+  {{- if and (eq .service "exporter") .root.Values.broker.auth.nodesSecret }}
+  {{- /* Of all nodes' passwords the container sees its own. */}}
+  mountPath: /etc/lockstep-broker/password
+  subPathExpr: $(LOCKSTEP_EXPORTER_NODE)
+  {{- else }}
   mountPath: /etc/lockstep-broker
+  {{- end }}
   readOnly: true
 {{- end }}
 {{- if include "lockstep.broker.hasAuthority" .root }}
@@ -215,11 +221,16 @@ httpGet:
 {{- if include "lockstep.broker.hasPassword" .root }}
 - name: broker-password
   secret:
+    {{- if and (eq .service "exporter") .root.Values.broker.auth.nodesSecret }}
+    secretName: {{ .root.Values.broker.auth.nodesSecret }}
+    defaultMode: 0440
+    {{- else }}
     secretName: {{ include "lockstep.broker.authSecret" .root }}
     defaultMode: 0440
     items:
       - key: {{ .service }}-password
         path: password
+    {{- end }}
 {{- end }}
 {{- if include "lockstep.broker.hasAuthority" .root }}
 - name: broker-ca
@@ -258,7 +269,9 @@ httpGet:
 broker_host: {{ include "lockstep.broker.host" .root | quote }}
 broker_port: {{ include "lockstep.broker.port" .root }}
 {{- if include "lockstep.broker.hasPassword" .root }}
+{{- if not (and (eq .service "exporter") .root.Values.broker.auth.nodesSecret) }}
 broker_username: {{ index .root.Values.broker.auth (printf "%sUsername" .service) | quote }}
+{{- end }}
 broker_password_file: /etc/lockstep-broker/password
 {{- end }}
 {{- if include "lockstep.broker.hasAuthority" .root }}

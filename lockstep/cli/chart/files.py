@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from dashboards import catalogue
+from lockstep.cli import access_rules
 from lockstep.cli.chart.blocks import blocks, fill
 from lockstep.cli.chart.rules_file import render_rules
 from lockstep.cli.chart.schema import render_schema
@@ -22,6 +23,8 @@ def generated_files() -> dict[Path, str]:
         CHART / "values.schema.json": render_schema(values),
         CHART / "README.md": _with_table((CHART / "README.md").read_text(), values),
         CHART / "files" / "lockstep.rules.yaml": render_rules(),
+        CHART / "files" / "mosquitto.acl": access_rules.render(),
+        CHART / "files" / "mosquitto-shared.acl": access_rules.render_shared(),
         **boards,
     }
 

@@ -77,7 +77,15 @@ _BY_NAME: dict[str, Schema] = {
     **dict.fromkeys(("sampleLimit", "targetLimit", "labelLimit", "labelValueLengthLimit", "maxPacketBytes"), _LIMIT),
     "terminationGracePeriodSeconds": _LIMIT,
     **dict.fromkeys(
-        ("nameOverride", "fullnameOverride", "namespaceOverride", "existingSecret", "certificateSecret", "namespace"),
+        (
+            "nameOverride",
+            "fullnameOverride",
+            "namespaceOverride",
+            "existingSecret",
+            "certificateSecret",
+            "nodesSecret",
+            "namespace",
+        ),
         _NAME,
     ),
     **dict.fromkeys(("exporterUsername", "coordinatorUsername"), _USERNAME),

@@ -12,7 +12,7 @@ from coordinator.decide.incidents import Prediction, from_json, to_json
 from coordinator.expected.expectation import Expectation, fault_of
 from coordinator.expected.fitting import fit_model, predict_gain
 from coordinator.expected.healthy import WINDOW_STEPS, HealthySteps, KeptWindow, window_from_json, window_to_json
-from coordinator.record.journal import Entry, JournalReader, JournalWriter
+from coordinator.record.journal import Entry, JournalWriter, read_entry
 from coordinator.settings.specs import SpecText
 from lockstep.contracts.domains import from_degrees, pack_ranks
 from lockstep.contracts.errors import ConfigError, MalformedError
@@ -380,7 +380,7 @@ def test_predictions_outlive_store_and_recording():
     assert from_json(value, where="test").prediction is None
     event = ev.PredictedEvent(unix_s=START_UNIX_S, cause_id="c", incident_id="job-1", prediction=told)
     row = json.loads(json.dumps(JournalWriter().write(Entry(1, int(START_UNIX_S) * 10**9, event, "job"))))
-    assert JournalReader().read(row, where="test").what == event
+    assert read_entry(row, where="test").what == event
 
 
 def test_a_run_that_returns_smaller_is_expected_anew():

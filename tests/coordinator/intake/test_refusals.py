@@ -3,12 +3,12 @@
 import logging
 
 from coordinator.intake.refusals import Refusals
-from lockstep.contracts.metrics import REFUSED_REASONS
+from lockstep.contracts.metrics import REFUSAL_REASONS
 
 
 def test_every_reason_is_there_from_the_start():
     """A counter that begins with its first refusal shows no increase."""
-    assert dict(Refusals().counts) == dict.fromkeys(REFUSED_REASONS, 0)
+    assert dict(Refusals().counts) == dict.fromkeys(REFUSAL_REASONS, 0)
 
 
 def test_a_flood_is_one_line_a_minute(caplog):

@@ -48,7 +48,7 @@ def test_frames_are_taken_in_order_and_once():
     take(streams, 2)
     take(streams, 3)
     assert position(streams) == (3, 0)
-    assert streams.frames == {"taken": 3, "duplicate": 1, "gap": 1, "refused": 0}
+    assert streams.frames == {"taken": 3, "duplicate": 1, "gap": 1, "ahead": 0, "refused": 0}
 
 
 def test_nothing_is_committed_before_all_before_it_is_settled_and_written():

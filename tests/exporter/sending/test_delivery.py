@@ -10,7 +10,7 @@ from unittest import mock
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from exporter.config import ExporterConfig
 from exporter.counts import Counts
@@ -45,7 +45,7 @@ class Link:
         self.model = ModelCoordinator(name)
         self.queue: deque[tuple[FrameHeader, bytes, bool]] = deque()
         self.is_up = True
-        self.acknowledged_ns: int | None = None  # when the exporter last got an acknowledgement
+        self.freed_before: int | None = None  # what was freed when the exporter first got an acknowledgement of it
 
 
 class Delivery(RuleBasedStateMachine):
@@ -68,6 +68,7 @@ class Delivery(RuleBasedStateMachine):
         self.acknowledgements: deque[Acknowledgement] = deque()
         self.publisher = self.open_publisher()
         self.stream_id = self.publisher.spool.stream_id
+        self.exporter_connects()
 
     def open_publisher(self) -> Publisher:
         publisher = Publisher(
@@ -104,6 +105,18 @@ class Delivery(RuleBasedStateMachine):
             self.publisher.put(TOPIC, b"", records)
         self.unnumbered.append(records)
 
+    @rule(rounds=st.integers(1, 4), commits=st.booleans())
+    def flow(self, rounds: int, *, commits: bool) -> None:
+        """Let some seconds go by in which nothing is lost."""
+        for _ in range(rounds):
+            self.wait(1)
+            self.get_acknowledgements(100)
+            self.send(100)
+            for which in range(len(self.links)):
+                self.receive(which, 1000)
+                if commits:
+                    self.commit(which)
+
     @rule(count=st.integers(1, 200))
     def send(self, count: int) -> None:
         for _ in range(count):
@@ -127,11 +140,14 @@ class Delivery(RuleBasedStateMachine):
                 if answer is not None:
                     self.acknowledgements.append(answer)
 
-    @rule(which=st.integers(0, 1), place=st.integers(0, 100), count=st.integers(1, 20))
-    def broker_drops(self, which: int, place: int, count: int) -> None:
+    @rule(which=st.integers(0, 1), place=st.integers(0, 100), count=st.integers(1, 20), acknowledgements=st.booleans())
+    def broker_drops(self, which: int, place: int, count: int, *, acknowledgements: bool) -> None:
+        self.send(100)
         queue = self.links[which % len(self.links)].queue
         for _ in range(min(count, len(queue))):
             del queue[place % len(queue)]
+        if acknowledgements:
+            self.acknowledgements.clear()
 
     @rule(which=st.integers(0, 1))
     def commit(self, which: int) -> None:
@@ -144,14 +160,9 @@ class Delivery(RuleBasedStateMachine):
             if link.is_up:
                 self.acknowledgements.append(link.model.acknowledgement(NODE, self.stream_id))
 
-    @rule(count=st.integers(1, 10))
     def get_acknowledgements(self, count: int) -> None:
         for _ in range(min(count, len(self.acknowledgements))):
             self.hand_over(self.acknowledgements.popleft())
-
-    @rule()
-    def lose_acknowledgements(self) -> None:
-        self.acknowledgements.clear()
 
     @rule(which=st.integers(0, 1))
     def coordinator_is_killed(self, which: int) -> None:
@@ -162,13 +173,13 @@ class Delivery(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1))
     def coordinator_starts(self, which: int) -> None:
+        """At once after it was killed, if it was up."""
+        self.coordinator_is_killed(which)
         link = self.links[which % len(self.links)]
-        if not link.is_up:
-            link.is_up = True
-            link.model.restart()
-            self.acknowledgements.append(link.model.acknowledgement(NODE, self.stream_id))
+        link.is_up = True
+        link.model.restart()
+        self.acknowledgements.append(link.model.acknowledgement(NODE, self.stream_id))
 
-    @rule()
     def exporter_connects(self) -> None:
         self.acknowledgements.clear()
         self.publisher._coordinators.begin_session()
@@ -176,16 +187,19 @@ class Delivery(RuleBasedStateMachine):
             if link.is_up:
                 self.acknowledgements.append(link.model.acknowledgement(NODE, self.stream_id))
 
-    @rule()
-    def exporter_is_killed_and_starts(self) -> None:
+    @rule(killed=st.booleans())
+    def exporter_is_back(self, *, killed: bool) -> None:
+        """With a new connection, or as a new process."""
+        if not killed:
+            self.exporter_connects()
+            return
         self.publisher.close()  # the lock; nothing is written by it
-        self.unnumbered = []  # counted by the process that is gone, and by nobody else
+        self.unnumbered = []  # counted by the process that is gone only
         self.publisher = self.open_publisher()
         assert self.publisher.spool.stream_id == self.stream_id
         self.exporter_connects()
 
     @rule()
-    @precondition(lambda self: not self.forgot)
     def a_long_time_goes_by(self) -> None:
         self.forgot = True
         self.now_ns += (FORGET_S + 1) * SECOND_NS
@@ -231,37 +245,32 @@ class Delivery(RuleBasedStateMachine):
         )
 
     def hand_over(self, acknowledgement: Acknowledgement) -> None:
+        freed = self.publisher.spool.freed
         rejected = self.publisher._counts.rejected["acknowledgement"]
         self.publisher._on_message(ACK_TOPIC, encode(acknowledgement))
         assert self.publisher._counts.rejected["acknowledgement"] == rejected
         for link in self.links:
-            if link.model.name == acknowledgement.coordinator:
-                link.acknowledged_ns = self.now_ns
+            if link.model.name == acknowledgement.coordinator and link.freed_before is None:
+                link.freed_before = freed
 
     @invariant()
     def nothing_is_freed_that_a_known_coordinator_has_not_committed(self) -> None:
         if not hasattr(self, "publisher"):
             return
-        known = [
-            link.model.position(NODE, self.stream_id).committed
-            for link in self.links
-            if link.acknowledged_ns is not None and not self.forgot
-        ]
-        assert not known or self.publisher.spool.freed <= min(known)
+        for link in self.links:
+            if link.freed_before is not None and not self.forgot:
+                committed = link.model.position(NODE, self.stream_id).committed
+                assert self.publisher.spool.freed <= max(committed, link.freed_before)
         assert self.publisher.spool.last == len(self.records) - 1
 
     def come_to_rest(self) -> None:
         """Let a perfect network deliver, and compare what every coordinator has with what was appended."""
         self.append(0, 1, 1)
-        for number in range(len(self.links)):
-            self.coordinator_starts(number)
+        for number, link in enumerate(self.links):
+            if not link.is_up:
+                self.coordinator_starts(number)
         for _ in range(400):
-            self.wait(1)
-            self.get_acknowledgements(100)
-            self.send(500)
-            for number, link in enumerate(self.links):
-                self.receive(number, 10_000)
-                link.model.commit()
+            self.flow(1, commits=True)
             if self.publisher.spool.freed == self.publisher.spool.last and not any(link.queue for link in self.links):
                 break
         assert self.publisher._next_frame(self.now_ns) is None
@@ -289,4 +298,4 @@ class Delivery(RuleBasedStateMachine):
 
 
 TestDelivery = Delivery.TestCase
-TestDelivery.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestDelivery.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)

@@ -9,7 +9,7 @@ import pytest
 from coordinator.detect.hangs.progress import ProgressBook, is_going_on
 from coordinator.intake.timeline import Timeline
 from coordinator.intake.topology import Membership
-from coordinator.record.journal import Entry, JournalReader, JournalWriter
+from coordinator.record.journal import Entry, JournalWriter, read_entry
 from coordinator.runs import Runs
 from coordinator.settings.config import CoordinatorConfig
 from coordinator.settings.policy import DetectorPolicy, Policy, ScopePolicy
@@ -185,7 +185,7 @@ def test_progress_is_kept_in_a_recording():
     """What a silent node said comes back from a journal as it was."""
     told = silent(0, 1)
     row = JournalWriter().write(Entry(1, 5, told))
-    assert JournalReader().read(row, where="x").what == told
+    assert read_entry(row, where="x").what == told
 
 
 def test_progress_of_many_nodes_is_put_together_quickly():
