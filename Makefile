@@ -46,6 +46,7 @@ bench-agent: $(VENV)/.dev system-packages
 # Two minutes. Fails where a budget is missed; on a shared machine read the column `x add`.
 bench-detect: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.detect_cost
+	$(BIN)/python -m benchmarks.announce_cost
 
 # Beside HolisticTraceAnalysis, which is installed into build/hta; with what loading, storing and localising cost. Three
 # minutes; `python -m benchmarks.trace_bench --large` reads 1 GB too: up to ten minutes of CPU for the peer (`--peer-limit`),
@@ -77,6 +78,12 @@ chaos: $(VENV)/.dev system-packages
 .PHONY: soak
 soak: $(VENV)/.dev system-packages
 	$(BIN)/python -m benchmarks.soak --ladder
+
+# A million hostile inputs against the entry points of both services; fails on an unexpected exception, a hang or a
+# growth of memory. Ten minutes on two cores; `python -m benchmarks.fuzz --help` for fewer, other areas, and one case again.
+.PHONY: fuzz
+fuzz: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.fuzz --cases 1000000 --seed $(shell date +%Y%m%d)
 
 # What strangers, other nodes and other tenants try at the broker, and other users at a node: half a minute each, the
 # second as root. Fails where an attempt succeeds or is not counted.

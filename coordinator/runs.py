@@ -117,6 +117,7 @@ class Runs:
             self._tap.hear(message, now_s)
         match message:
             case NodeAnnouncement():
+                self.presence.note_announcement(message.node, now_s)
                 return self._isolated(HANDLE, message.run, now_s, lambda: self._take_announcement(message, now_s))
             case NodeAlive():
                 self.presence.note(message.node, now_s, is_alive=message.alive)

@@ -123,7 +123,7 @@ class Exporter:
         app = make_app(lambda: self.snapshot, details=self.config.metrics_level != "minimal")
         guard = Web(self.config.web_config_file)
         guard.protect(app)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_S)
+        runner = guard.runner(app, shutdown_s=_CLOSE_S)
         await runner.setup()
         where = f"{self.config.http_host}:{self.config.http_port}"
         try:
@@ -264,8 +264,12 @@ class Exporter:
     def _heartbeats(self) -> list[RunHeartbeat]:
         """Return the heartbeats of the ranks as they were announced last."""
         now_ns = time.monotonic_ns()
-        runs = self._rings.runs.values()
-        return [run_heartbeat(run, now_ns) for run in runs if self._announced.get(run.name) == run.revision]
+        heartbeats = []
+        for run in self._rings.runs.values():
+            if self._announced.get(run.name) == run.revision:
+                with self._guard("run", run.name):
+                    heartbeats.append(run_heartbeat(run, now_ns))
+        return heartbeats
 
     def _send_state(self, run: RunTrack, *, last: bool = False) -> None:
         topic = topics.run_topic(run.name, topics.ANNOUNCE, self._node)

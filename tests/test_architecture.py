@@ -87,9 +87,9 @@ THIRD_PARTY = {
     "lockstep.diagnosis": {"numpy"},
     "lockstep.doctor": set(),
     "lockstep.intracard": {"numpy"},
-    "lockstep.serving": {"aiohttp", "bcrypt", "mqtt5", "prometheus_client", "yaml"},
+    "lockstep.serving": {"aiohttp", "bcrypt", "mqtt5", "prometheus_client"},
 }
-FILE_EXCEPTIONS = {"lockstep/contracts/codec.py": {"msgspec"}, "lockstep/simulator/spec/text.py": {"yaml"}}
+FILE_EXCEPTIONS = {"lockstep/contracts/codec.py": {"msgspec"}, "lockstep/contracts/yaml_text.py": {"yaml"}}
 
 
 def room_of(module: str) -> str | None:

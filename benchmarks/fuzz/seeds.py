@@ -1,8 +1,11 @@
 """Valid input from the real encoders, every field in use: what the fuzzer mutates, and what tests of bounds change."""
 
+from collections.abc import Sequence
+
 from lockstep.contracts import messages, topics
 from lockstep.contracts.codec import Message
-from lockstep.contracts.facts import RankFacts
+from lockstep.contracts.control import OrderAnswer, ProfileOrder, answer_to_json, order_to_json
+from lockstep.contracts.facts import RankFacts, facts_to_json
 from lockstep.contracts.records import RECORD_FIELDS
 from lockstep.contracts.rows import RANK, join_columns
 
@@ -10,8 +13,8 @@ RUN, NODE, COORDINATOR = "run-1", "node-1", "coordinator-1"
 UNIX_NS = 1_700_000_000 * 10**9
 WORLD_SIZE = 2
 
-_STEP_NS = 250_000_000
-_RECORD = dict.fromkeys(RECORD_FIELDS, 0) | {
+_STEP_NS, _LATE_NS = 250_000_000, 100_000_000
+RECORD = dict.fromkeys(RECORD_FIELDS, 0) | {
     "data_ns": 10_000_000,
     "compute_ns": 200_000_000,
     "host_ns": 20_000_000,
@@ -21,22 +24,32 @@ _RECORD = dict.fromkeys(RECORD_FIELDS, 0) | {
 }
 
 
-def step_batch(first_step: int, steps: int, *, run: str = RUN, ranks: int = WORLD_SIZE) -> messages.StepBatch:
-    """Return a batch of some steps of all ranks of a node, whose parts sum exactly."""
+def step_batch(
+    first_step: int, steps: int, *, run: str = RUN, node: str = NODE, ranks: Sequence[int] = (0, 1), slow_rank: int = -1
+) -> messages.StepBatch:
+    """Return a batch of some steps of a node's ranks, whose parts sum exactly; for `slow_rank` all others wait."""
+    late_ns = _LATE_NS if slow_rank >= 0 else 0
     rows = []
     for step in range(first_step, first_step + steps):
-        end_ns = UNIX_NS + (step + 1) * _STEP_NS
-        rows += [
-            {RANK: rank} | _RECORD | {"step": step, "start_ns": end_ns - _STEP_NS, "end_ns": end_ns}
-            for rank in range(ranks)
-        ]
+        end_ns = UNIX_NS + (step + 1) * (_STEP_NS + _LATE_NS)
+        for rank in ranks:
+            is_late = rank == slow_rank
+            own = {
+                RANK: rank,
+                "step": step,
+                "start_ns": end_ns - _STEP_NS - late_ns,
+                "end_ns": end_ns,
+                "compute_ns": RECORD["compute_ns"] + (late_ns if is_late else 0),
+                "dp_wait_ns": RECORD["dp_wait_ns"] + (0 if is_late else late_ns),
+            }
+            rows.append(RECORD | own)
     columns = {
         name: b"".join(row[name].to_bytes(8, "little", signed=True) for row in rows) for name in (RANK, *RECORD_FIELDS)
     }
     layout, records = join_columns(columns)
     return messages.StepBatch(
         run=run,
-        node=NODE,
+        node=node,
         sent_unix_ns=UNIX_NS,
         count=len(rows),
         layout=layout,
@@ -58,7 +71,9 @@ FACTS = RankFacts(
 )
 
 
-def rank_info(rank: int, *, progress: messages.RankProgress | None = None) -> messages.RankInfo:
+def rank_info(
+    rank: int, *, facts: RankFacts = FACTS, progress: messages.RankProgress | None = None
+) -> messages.RankInfo:
     """Return one rank of a node."""
     return messages.RankInfo(
         rank=rank,
@@ -68,7 +83,7 @@ def rank_info(rank: int, *, progress: messages.RankProgress | None = None) -> me
         attempt=UNIX_NS,
         state="running",
         heartbeat_unix_ns=UNIX_NS,
-        facts=FACTS,
+        facts=facts,
         progress=progress,
     )
 
@@ -87,10 +102,14 @@ _GROUPS = [
     messages.GroupInfo(kind="pp", name="pp0", ranks=[[0, 2, 1]]),
 ]
 ANNOUNCEMENT = messages.NodeAnnouncement(
-    run=RUN, node=NODE, ranks=[rank_info(rank) for rank in range(WORLD_SIZE)], groups=_GROUPS
+    run=RUN, node=NODE, ranks=[rank_info(rank) for rank in range(WORLD_SIZE)], groups=_GROUPS, revision=3
 )
 SILENT = messages.NodeAnnouncement(
-    run=RUN, node=NODE, ranks=[rank_info(rank, progress=_PROGRESS) for rank in range(WORLD_SIZE)], groups=_GROUPS
+    run=RUN,
+    node=NODE,
+    ranks=[rank_info(rank, progress=_PROGRESS) for rank in range(WORLD_SIZE)],
+    groups=_GROUPS,
+    revision=4,
 )
 REQUEST = messages.ProfileRequest(
     run=RUN, node=NODE, request_id=5, ranks=[0, 1], first_step=70, steps=3, term=2, trace_max_bytes=1 << 20
@@ -146,7 +165,15 @@ SUMMARY = messages.TraceSummary(
         busiest=[("tar", 0.5)],
     ),
 )
-ALIVE = messages.NodeAlive(node=NODE, alive=True, unix_ns=UNIX_NS, stream_id=77, address="node-1:9855", scheme="https")
+ALIVE = messages.NodeAlive(
+    node=NODE,
+    alive=True,
+    unix_ns=UNIX_NS,
+    stream_id=77,
+    address="node-1:9855",
+    scheme="https",
+    runs=[messages.RunHeartbeat(run=RUN, revision=3, alive_unix_ns=[UNIX_NS, UNIX_NS])],
+)
 ACKNOWLEDGEMENT = messages.Acknowledgement(
     node=NODE, coordinator=COORDINATOR, incarnation=UNIX_NS, stream_id=77, received=40, committed=38, resend=True
 )
@@ -165,3 +192,36 @@ MESSAGES: list[tuple[str, Message]] = [
     (topics.coordinator_topic(COORDINATOR), COORDINATOR_ALIVE),
 ]
 """One of every form, with its topic."""
+
+ANSWER_JSON = answer_to_json(
+    OrderAnswer(
+        request_id=5,
+        state="done",
+        reason="ended after 2 steps",
+        first_step=70,
+        steps=2,
+        start_ns=10**12,
+        end_ns=10**12 + 10**9,
+        trace_bytes=1 << 20,
+        cost_ns=10**8,
+    )
+)
+ORDER_JSON = order_to_json(
+    ProfileOrder(
+        request_id=5,
+        ranks=[0, 1],
+        first_step=70,
+        steps=3,
+        stacks=True,
+        shapes=False,
+        memory=False,
+        trace_max_bytes=1 << 20,
+        device=False,
+    )
+)
+FACTS_JSON = facts_to_json(FACTS)
+GROUPS_JSON = [
+    {"kind": "dp", "name": "dp0", "ranks": [[0, 2, 1]], "slot": 0},
+    {"kind": "pp", "name": "pp0", "ranks": [[0, 2, 1]], "slot": 1, "sends": [[1, 3]], "receives": [[1, 4]]},
+]
+"""What ranks and exporters store in shared memory."""

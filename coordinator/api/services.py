@@ -111,7 +111,7 @@ async def json_object(request: web.Request, expected: str) -> dict[str, Any]:
     """
     try:
         body = await request.json()
-    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, a number of thousands of digits
+    except (ValueError, LookupError, RecursionError) as error:  # no JSON, a charset unknown, thousands of digits
         raise ApiError(BAD, f"body: expected JSON: {error}") from None
     if not isinstance(body, dict):
         raise ApiError(BAD, f"body: got {type(body).__name__}, expected an object with {expected}")

@@ -10,7 +10,8 @@ from lockstep.contracts.limits import NODES_MAX
 
 
 class _State(NamedTuple):
-    is_alive: bool
+    is_alive: bool | None
+    """None before the first heartbeat."""
     since_s: float
 
 
@@ -25,6 +26,11 @@ class NodePresence:
         """Nodes whose exporter is connected."""
         return {node for node, state in self._of_node.items() if state.is_alive}
 
+    def note_announcement(self, node: str, now_s: float) -> None:
+        """Note a node by its first announcement; its heartbeat follows."""
+        if node not in self._of_node and len(self._of_node) < NODES_MAX:
+            self._of_node[node] = _State(None, now_s)
+
     def note(self, node: str, now_s: float, *, is_alive: bool) -> None:
         """Note a heartbeat or a last will; one that is no news changes nothing."""
         known = self._of_node.get(node)
@@ -36,7 +42,9 @@ class NodePresence:
     def may_deliver(self, node: str, now_s: float, *, grace_seconds: float, rejoin_seconds: float) -> bool:
         """Whether a node may be about to deliver what it spooled: it is away and may return, or has just returned.
 
-        Of a node that has sent no heartbeat nothing is expected.
+        Of an unknown node nothing is expected.
         """
         known = self._of_node.get(node)
-        return known is not None and now_s - known.since_s < (grace_seconds if known.is_alive else rejoin_seconds)
+        if known is None:
+            return False
+        return now_s - known.since_s < (rejoin_seconds if known.is_alive is False else grace_seconds)

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from coordinator.settings.policy import Policy
 from coordinator.settings.specs import read_specs
 from coordinator.settings.thresholds import apply, catalogue, check_order, check_values
@@ -14,6 +12,7 @@ from lockstep.contracts.domains import DEFAULT_ORDER, parse_degrees
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.paths import check_name
 from lockstep.contracts.records import DOMAIN_KINDS
+from lockstep.contracts.yaml_text import read_yaml_file
 from lockstep.serving.broker import BrokerConfig, check_broker
 
 _PORT_MAX = 65535
@@ -185,10 +184,7 @@ class CoordinatorConfig(BrokerConfig):
     def _read_policy_file(self) -> dict[str, Any]:
         if not self.policy_file:
             return {}
-        try:
-            value = yaml.safe_load(Path(self.policy_file).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise ConfigError(f"policy_file: got {self.policy_file!r}, expected YAML: {error}") from None
+        value = read_yaml_file(Path(self.policy_file), "policy_file")
         if value is None:
             return {}
         if not isinstance(value, dict):

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-import yaml
-
 from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.yaml_text import read_yaml_file
 
 API, FILE = "api", "file"
 TEXT_MAX_BYTES = 64 << 10  # a job with a page of overrides is 4 KiB
@@ -90,10 +89,7 @@ def read_specs(file_name: str) -> dict[str, SpecText]:
     if not file_name:
         return {}
     where = f"simulation_file {file_name}"
-    try:
-        value = yaml.safe_load(Path(file_name).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"simulation_file: got {file_name!r}, expected YAML: {error}") from None
+    value = read_yaml_file(Path(file_name), "simulation_file")
     if value is None:
         return {}
     if not isinstance(value, dict) or len(value) > _PATTERNS_MAX:
@@ -111,7 +107,7 @@ def _read(file: Path, *, where: str) -> SpecText:
         with file.open("rb") as opened:
             data = opened.read(TEXT_MAX_BYTES + 1)
         text = data.decode()
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # no such file, no UTF-8, or a NUL in its name
         raise ConfigError(f"{where}: got {str(file)!r}, expected a specification: {error}") from None
     if len(data) > TEXT_MAX_BYTES:
         raise ConfigError(f"{where}: got more than {TEXT_MAX_BYTES} bytes in {str(file)!r}, expected a specification")

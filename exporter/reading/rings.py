@@ -1,6 +1,6 @@
 """Finds the runs and rings of this node and reads them; the only writer of the tracks.
 
-The exporter never writes a ring. A ring that is refused is logged and counted once per file, tried again at each
+The exporter never writes a ring. A ring that is refused is counted once per file and logged, tried again at each
 scan, and does not hurt its neighbours; one with which reading itself fails again and again is left alone until its file
 is replaced. A file with another inode under the same name is a new attempt: the old one is read to its end first.
 """
@@ -27,6 +27,7 @@ from lockstep.contracts.messages import LAPPED, TORN
 from lockstep.contracts.paths import is_name, rank_of_ring, ring_path
 from lockstep.contracts.records import RECORD_INDEX
 from lockstep.serving.fault_isolation import FaultIsolation
+from lockstep.serving.log_limit import LogLimit
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class Rings:
         self.omitted = 0
         self.quarantined = 0
         self.isolation = FaultIsolation((_RING,))
+        self._limit = LogLimit(_log)
         self._now_s = 0.0
         self._root = root
         self._counts = counts
@@ -283,7 +285,8 @@ class Rings:
         if run.refused.get(rank) != inode:
             run.refused[rank] = inode
             self._counts.rejected["ring"] += 1
-            _log.warning("ring refused: %s", error)
+            where = str(ring_path(run.directory, rank))
+            self._limit.warning(where, self._now_s, f"ring refused: {error}")
 
 
 def _key(path: Path, inode: int) -> str:

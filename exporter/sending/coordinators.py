@@ -74,7 +74,7 @@ class Coordinators:
             position.unmoved_ns = None
 
     def acknowledge(self, ack: Acknowledgement, now_ns: int) -> None:
-        """Take over where a coordinator says that it stands.
+        """Take over a coordinator's position.
 
         Raises
         ------

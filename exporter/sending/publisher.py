@@ -1,4 +1,4 @@
-"""The exporter's side of the broker: sends what is spooled, in order, and takes acknowledgements and requests.
+"""The exporter's side of the broker: sends what is spooled, in order, and receives acknowledgements and requests.
 
 Two kinds of messages: events (batches, answers, summaries) lie in the spool until every coordinator has committed them
 (docs/delivery.md); retained state (announcements, heartbeat) is kept here in its latest version only and sent again at
@@ -11,7 +11,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +33,7 @@ _SECOND_NS = 10**9
 _BACKOFF_FIRST_S = 1.0
 _BACKOFF_MAX_S = 30.0
 _TICK_S = 1.0  # between two looks at the clock while nothing else happens
+_ANSWER_S = 60.0  # for the broker to acknowledge what it was sent; the largest message at 1.2 Mbit/s
 _INCOMING_MAX_BYTES = 64 << 10  # of a request or an acknowledgement
 _CUTS_MAX = 5  # connections lost in a row on one and the same message, which is then dropped: it blocks the rest
 _SAVE_NS = 60 * _SECOND_NS  # by as much is a coordinator forgotten sooner after a restart
@@ -180,7 +181,7 @@ class Publisher:
         )
         self._coordinators.begin_session()
         async with connection as session, self._until_closed(session) as closed:
-            await session.subscribe(topics.exporter_filters(self._node))
+            await _answered(session.subscribe(topics.exporter_filters(self._node)))
             _log.info("connected to the broker %s", self._broker.address)
             self.connected = True
             self._retained.pop(topics.alive_topic(self._node), None)  # it goes last: positions are the answer to it
@@ -206,7 +207,7 @@ class Publisher:
             closed.cancel()
             await asyncio.wait([closed])
             if not closed.cancelled():
-                closed.exception()  # retrieved: whoever was sending has raised the same
+                closed.exception()  # retrieved: the task that was sending has raised the same
 
     async def _send_next(self, session: Session) -> bool:
         """Send state that changed, else the next item of the stream; return whether there was something to send."""
@@ -240,7 +241,7 @@ class Publisher:
 
     async def _send_frame(self, session: Session, frame: _Frame) -> None:
         try:
-            await session.publish(frame.topic, frame.data)
+            await _answered(session.publish(frame.topic, frame.data))
         except PublishRefusedError as error:
             if not error.is_permanent or isinstance(frame.item, Dropped):
                 raise
@@ -271,8 +272,8 @@ class Publisher:
     async def _send_state(self, session: Session, topic: str) -> None:
         del self._changed[topic]
         try:
-            await session.publish(topic, self._retained[topic], retain=True)
-        except BrokerError as error:
+            await _answered(session.publish(topic, self._retained[topic], retain=True))
+        except (BrokerError, TimeoutError) as error:
             if isinstance(error, PublishRefusedError) and error.is_permanent:
                 _log.warning("%s; it would hold back everything else, and is left out", error)
                 return
@@ -366,3 +367,20 @@ class Publisher:
                 await event.wait()
         except TimeoutError:
             return
+
+
+async def _answered(request: Coroutine[None, None, None]) -> None:
+    """Wait for the broker's answer to a request.
+
+    Raises
+    ------
+    TimeoutError
+        There is none: the broker is at fault and not the message.
+    BrokerError
+        As the request does.
+    """
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            await request
+    except TimeoutError:
+        raise TimeoutError(f"no answer to a message within {_ANSWER_S:g} s") from None

@@ -109,12 +109,9 @@ def read_groups(file: Path) -> list[Domain]:
     ConfigError
         It cannot be read, or is no such mapping; the message names kind and place.
     """
-    import yaml  # noqa: PLC0415  (services only)
+    from lockstep.contracts.yaml_text import TextLimit, read_yaml_file  # noqa: PLC0415  (services only)
 
-    try:
-        value = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"groups file {file}: {error}") from None
+    value = read_yaml_file(file, "groups file", TextLimit(text_bytes=16 << 20, values=1 << 20))  # ranks one by one
     if not isinstance(value, dict) or not set(value) <= set(DOMAIN_KINDS):
         raise ConfigError(f"groups file {file}: got {value!r:.100}, expected lists of ranks by kind of {DOMAIN_KINDS}")
     for kind, groups in value.items():

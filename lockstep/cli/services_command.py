@@ -112,19 +112,16 @@ def read_config(form: type[C], arguments: argparse.Namespace, prefix: str) -> C:
         if not equals:
             raise ConfigError(f"--set: got {pair!r}, expected KEY=VALUE")
         settings[key] = value
-    file = _read_yaml(arguments.config) if arguments.config else {}
+    file = _read_file(arguments.config) if arguments.config else {}
     return build_config(
         form, file=file, file_name=str(arguments.config), environment=os.environ, prefix=prefix, flags=settings
     )
 
 
-def _read_yaml(name: str) -> dict[str, Any]:
-    import yaml  # noqa: PLC0415  (services only)
+def _read_file(name: str) -> dict[str, Any]:
+    from lockstep.contracts.yaml_text import read_yaml_file  # noqa: PLC0415  (services only)
 
-    try:
-        value = yaml.safe_load(Path(name).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"configuration file {name}: {error}") from None
+    value = read_yaml_file(Path(name), "configuration file")
     if value is None:
         return {}
     if not isinstance(value, dict):

@@ -52,12 +52,12 @@ def read_spec(path: Path) -> "JobSpec":
     LockstepError
         It cannot be read or used; the message names line and column.
     """
+    from lockstep.contracts.yaml_text import PAGE  # noqa: PLC0415
     from lockstep.simulator.spec import load_spec  # noqa: PLC0415  (services only)
-    from lockstep.simulator.spec.text import TEXT_BYTES_MAX  # noqa: PLC0415
 
     try:
         with path.open("rb") as file:
-            text = file.read(TEXT_BYTES_MAX + 1).decode("utf-8")
+            text = file.read(PAGE.text_bytes + 1).decode("utf-8")
     except OSError as error:
         raise ConfigError(f"specification {path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:

@@ -152,7 +152,7 @@ def _check_fields(spec: "JobSpec", changes: "Sequence[Change]") -> None:
 
 
 def _sets(text: str) -> "list[Change]":
-    from lockstep.simulator.spec.text import parse_value  # noqa: PLC0415
+    from lockstep.contracts.yaml_text import parse_value  # noqa: PLC0415
     from lockstep.simulator.whatif import Change  # noqa: PLC0415
 
     path, is_said, values = text.partition("=")

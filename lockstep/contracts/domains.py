@@ -75,7 +75,7 @@ def count_members(spans: Sequence[Sequence[int]], *, where: str, limit: int = WO
         start, stop, step = span if len(span) == _SPAN_PARTS else (None, None, None)
         if not (type(start) is type(stop) is type(step) is int):
             raise MalformedError("rank range", where=where, got=span, expected="[start, stop, step]")
-        if not (0 <= start < stop <= limit and step >= 1):
+        if not (0 <= start < stop <= limit and 1 <= step <= limit):
             raise MalformedError("rank range", where=where, got=span, expected=f"inside 0 to {limit - 1}, ascending")
         if start <= last:
             raise MalformedError("rank range", where=where, got=span, expected=f"to begin after {last}")

@@ -54,7 +54,8 @@ def facts_from_json(value: Any, *, where: str) -> RankFacts:
         if name == "parameters":
             _check(item is None or (type(item) is int and 0 <= item <= _PARAMETERS_MAX), name, where, item, "a count")
         elif name == "peak_flops_per_second":
-            _check(item is None or _is_peak(item), name, where, item, f"a number from 0 to {_PEAK_MAX:g}")
+            _check(item is None or _is_peak(item), name, where, item, f"a number from 1 to {_PEAK_MAX:g}")
+            known[name] = None if item is None else float(item)
         else:
             _check(_is_label(item), name, where, item, f"up to {NAME_MAX_BYTES} bytes of printable text")
     return RankFacts(**known)

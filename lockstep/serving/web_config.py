@@ -11,11 +11,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.yaml_text import read_yaml_file
 
-_FILE_MAX_BYTES = 1 << 20
 _USERS_MAX = 1000
 _HASH_BYTES = 60
 _CERTIFICATES = {
@@ -96,17 +94,7 @@ def read_web_config(path: Path) -> WebConfig:
     ConfigError
         It cannot be read, or something in it is not known or not possible; the message names it.
     """
-    try:
-        with path.open("rb") as file:
-            text = file.read(_FILE_MAX_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"web configuration {path}: {error.strerror}") from None
-    if len(text) > _FILE_MAX_BYTES:
-        raise ConfigError(f"web configuration {path}: got more than {_FILE_MAX_BYTES} bytes")
-    try:
-        value = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise ConfigError(f"web configuration {path}: expected YAML: {error}") from None
+    value = read_yaml_file(path, "web configuration")
     return parse_web_config(value, where=str(path), folder=path.parent)
 
 

@@ -30,7 +30,17 @@ def test_a_strided_group_is_one_range():
 
 
 @pytest.mark.parametrize(
-    "spans", [[[0]], [[0, 1, 0]], [[3, 2, 1]], [[-1, 2, 1]], [[0, 10**9, 1]], [[0, 4, 1], [2, 5, 1]], [["0", 1, 1]]]
+    "spans",
+    [
+        [[0]],
+        [[0, 1, 0]],
+        [[3, 2, 1]],
+        [[-1, 2, 1]],
+        [[0, 10**9, 1]],
+        [[0, 4, 1], [2, 5, 1]],
+        [["0", 1, 1]],
+        [[0, 1, 1 << 53]],
+    ],
 )
 def test_hostile_ranges_are_refused(spans):
     """Ranges are checked before they are expanded."""

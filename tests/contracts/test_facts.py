@@ -30,6 +30,13 @@ def test_facts_round_trip(facts):
     assert facts_from_json(facts_to_json(facts), where="0.ring") == facts
 
 
+def test_a_whole_number_of_flops_is_a_float_on_either_side_of_the_bus():
+    """JSON has one kind of number; what is announced must come back as it was."""
+    facts = facts_from_json({"peak_flops_per_second": (1 << 53) + 1}, where="0.ring")
+    assert type(facts.peak_flops_per_second) is float
+    assert facts.peak_flops_per_second == float(1 << 53)
+
+
 def test_another_version_of_the_agent_is_understood():
     """A missing field is not known, an unknown one is ignored."""
     assert facts_from_json({"device": "cpu", "colour": 1}, where="0.ring") == RankFacts(device="cpu")

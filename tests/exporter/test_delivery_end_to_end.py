@@ -1,4 +1,4 @@
-"""From rings to a coordinator through a real broker that is killed, drops, and has nobody to deliver to."""
+"""From rings to a coordinator through a real broker that is killed, drops, and has no subscriber."""
 
 import asyncio
 import contextlib
@@ -48,7 +48,7 @@ def steps_of(messages: list, rank: int) -> list[int]:
 
 
 async def test_every_record_arrives_once_and_in_order_whatever_the_broker_does(root, tmp_path, make_ring, monkeypatch):
-    """Nobody subscribed, a broker killed, a queue that drops, a coordinator killed, an exporter restarted: nothing is lost."""
+    """No subscriber, a broker killed, a queue that drops, a coordinator killed, an exporter restarted: nothing is lost."""
     monkeypatch.setattr(mqtt, "RECEIVE_MAX", 2)  # else the broker never queues for a subscriber that is there
     broker = Mosquitto(tmp_path, "max_queued_messages 10\n")
     broker.start()
@@ -59,7 +59,7 @@ async def test_every_record_arrives_once_and_in_order_whatever_the_broker_does(r
     try:
         async with running(Exporter(config)) as exporter:
             await until(lambda: exporter._publisher.connected)
-            await training.go_on(100)  # nobody is subscribed
+            await training.go_on(100)  # without a subscriber
             async with coordinating(broker.port, model) as coordinator:
                 await coordinator.until(lambda: len(steps_of([m for _, m in coordinator.messages], 0)) >= 100)
                 broker.kill()
@@ -75,7 +75,7 @@ async def test_every_record_arrives_once_and_in_order_whatever_the_broker_does(r
                 await until(lambda: exporter._publisher.status().resent > 0)
                 await training.go_on(20)
             before = coordinator.messages
-            await training.go_on(50)  # nobody is there again
+            await training.go_on(50)  # without a subscriber again
         model.commit()
         async with running(Exporter(config)) as exporter, coordinating(broker.port, model) as coordinator:
             await training.go_on(50)

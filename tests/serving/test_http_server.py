@@ -61,7 +61,7 @@ async def serving(*, context: ssl.SSLContext | None = None, **limits):
     """Serve with these limits, and end without a connection or descriptor left."""
     connections = Connections(**({"request_s": LONG_S, "idle_s": LONG_S} | limits))
     app = web.Application()
-    release = asyncio.Event()
+    release, reading = asyncio.Event(), asyncio.Event()
 
     async def metrics(_):
         return web.Response(text="metrics\n")
@@ -71,6 +71,7 @@ async def serving(*, context: ssl.SSLContext | None = None, **limits):
         return web.Response(text="released\n")
 
     async def read(request):
+        reading.set()
         return web.Response(text=str(len(await request.read())))
 
     app.router.add_get("/metrics", metrics)
@@ -83,7 +84,7 @@ async def serving(*, context: ssl.SSLContext | None = None, **limits):
     before = open_descriptors()
     await Site(runner, "127.0.0.1", 0, connections, ssl_context=context).start()
     served = Served(connections, runner.addresses[0][1])
-    served.release = release
+    served.release, served.reading = release, reading
     try:
         yield served
     finally:
@@ -159,14 +160,24 @@ async def test_a_body_that_ends_after_its_answer_leaves_the_connection_waiting()
         writer.close()
 
 
+async def test_a_client_that_goes_in_the_midst_of_its_body_is_no_error(caplog):
+    """Aiohttp would log it as ours, with a traceback."""
+    async with serving() as served:
+        _, writer = await served.connect(b"POST /read HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nhalf")
+        await served.reading.wait()
+        writer.close()
+        await until(lambda: not served.connections.open)
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
 async def test_a_body_is_read_whole():
     """In pieces too."""
     async with serving() as served:
         assert await served.ask("/read", method="POST", data=b"x" * 5000) == "5000"
 
 
-async def test_who_waits_longest_makes_room(caplog):
-    """A scraper gets through any number of clients that say nothing, and a line of log says so."""
+async def test_the_longest_wait_is_replaced(caplog):
+    """A scraper gets through any number of clients that send nothing, and one line of log reports it."""
     async with serving(connections_max=4) as served:
         silent = [await served.connect(HALF) for _ in range(4)]
         await until(lambda: len(served.connections.open) == 4)
@@ -192,7 +203,7 @@ async def test_where_all_are_busy_the_newest_is_refused():
 
 
 async def test_half_a_handshake_counts_and_ends():
-    """A client that speaks no TLS holds a place for a moment only, and makes room like any other."""
+    """A client that speaks no TLS holds a place for a moment only, and is replaced like any other."""
     async with serving(context=server_context(), connections_max=2) as served:
         silent = [await served.connect(b"\x16\x03\x01") for _ in range(5)]
         await until(lambda: len(served.connections.open) == 2)
@@ -236,7 +247,7 @@ async def test_malformed_requests_are_a_line_of_log(caplog):
 
 
 async def test_a_port_in_use_is_an_error_of_the_operating_system():
-    """Whoever starts the service names the key."""
+    """The service turns it into an error that names the key."""
     async with serving() as served:
         runner = web.AppRunner(web.Application())
         await runner.setup()
@@ -307,6 +318,17 @@ def test_a_limited_log_says_how_many_lines_it_left_out(caplog):
         "text\\nof two lines (59 more like it were not logged)",
         "again (9 more like it were not logged)",
     ]
+
+
+def test_a_limited_log_forgets_kinds_that_somebody_invents(caplog):
+    """The one that was logged longest ago goes first."""
+    limit = LogLimit(logging.getLogger("test"))
+    for number in range(1000):
+        limit.warning(f"kind {number}", 0.0, "text")
+    limit.warning("kind 999", 0.0, "text")
+    limit.warning("kind 0", 0.0, "text")
+    assert len(limit._logged_s) == 256
+    assert len(caplog.records) == 1001
 
 
 def test_a_filter_holds_back_repeated_records(caplog):

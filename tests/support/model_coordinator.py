@@ -36,7 +36,7 @@ class StreamPosition:
 
 @dataclass
 class ModelCoordinator:
-    """Takes frames in order, asks for what is missing, and commits when it is told."""
+    """Takes frames in order, asks for what is missing, and commits on request."""
 
     name: str = "model"
     incarnation: int = 1

@@ -6,6 +6,7 @@ from math import isfinite
 from typing import Any
 
 from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.yaml_text import Path, Places, dotted
 from lockstep.simulator.spec.field import (
     BOOLEAN,
     CHOICE,
@@ -24,7 +25,6 @@ from lockstep.simulator.spec.field import (
     VARIANTS,
     Field,
 )
-from lockstep.simulator.spec.text import Path, Places, dotted
 
 _NAMED = 8
 """Keys that a message names; of more, the nearest is the useful one."""

@@ -6,12 +6,12 @@ from math import prod
 from typing import Any
 
 from lockstep.contracts.limits import WORLD_SIZE_MAX
+from lockstep.contracts.yaml_text import Places
 from lockstep.simulator.hardware.cluster import Cluster, Device, Level
 from lockstep.simulator.hardware.clusters import CLUSTERS
 from lockstep.simulator.hardware.collectives import Link
 from lockstep.simulator.spec.check import nearest
 from lockstep.simulator.spec.machine import DEVICES, LINK, SIZED
-from lockstep.simulator.spec.text import Places
 
 RANK_LEVEL = "rank"
 """What comes before the slash in the name of a rank, as a level's name does in that of a link."""

@@ -13,6 +13,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.yaml_text import Path, Places, read_yaml
 from lockstep.simulator.calibration.calibrate import with_parameters
 from lockstep.simulator.forecast import Forecast, Job
 from lockstep.simulator.hardware.cluster import Cluster
@@ -22,7 +23,6 @@ from lockstep.simulator.spec.check import check, nearest
 from lockstep.simulator.spec.cluster import RANK_LEVEL, build_cluster
 from lockstep.simulator.spec.fields import SPECIFICATION
 from lockstep.simulator.spec.model import apply_overrides, build_model, check_size, schedule_of
-from lockstep.simulator.spec.text import Path, Places, read_yaml
 from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.preset import Degrees, preset
 from lockstep.simulator.strategy.schedule import Schedule

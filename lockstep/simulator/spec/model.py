@@ -9,13 +9,13 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from lockstep.contracts.errors import ConfigError, MalformedError
+from lockstep.contracts.yaml_text import Path, Places
 from lockstep.simulator.models.model import BATCH, MIXED, ModelSpec, Operator, Precision
 from lockstep.simulator.models.transformers import gpt, llama, moe
 from lockstep.simulator.models.vision import from_profile, resnet50, vgg19
 from lockstep.simulator.spec.check import nearest
 from lockstep.simulator.spec.field import BLOCKS_MAX, ENTRIES_MAX, TYPE
 from lockstep.simulator.spec.fields import OPERATOR, PRECISIONS
-from lockstep.simulator.spec.text import Path, Places
 from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.preset import STAGE_AXES
 from lockstep.simulator.strategy.schedule import Schedule

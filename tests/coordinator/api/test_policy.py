@@ -131,6 +131,18 @@ async def test_a_body_that_is_no_json_is_refused(site):
 
 
 @pytest.mark.parametrize(
+    "encoding",
+    [{"Content-Encoding": "gzip"}, {"Content-Encoding": "deflate"}, {"Content-Type": "text/plain; charset=nothing"}],
+)
+async def test_a_body_that_is_not_encoded_as_it_says_is_refused(site, encoding):
+    """It is the client's mistake: an answer of 500 would be logged as ours, with a traceback."""
+    headers = {"Authorization": "Bearer secret", **encoding}
+    async with site.client.request("PATCH", POLICY, headers=headers, data=b"plain") as response:
+        assert response.status == 400
+        assert "body" in (await response.json())["error"]
+
+
+@pytest.mark.parametrize(
     ("method", "path"),
     [("PATCH", POLICY), ("DELETE", POLICY), ("PATCH", OF_JOB), ("DELETE", OF_JOB), ("POST", "/-/reload")],
 )

@@ -36,7 +36,7 @@ def send(coordinators: Coordinators, count: int, now_ns: int = NOW, size_bytes: 
 
 
 def test_nothing_is_sent_before_an_acknowledgement_in_this_session():
-    """A new session begins where the coordinator says, not where the one before had stopped."""
+    """A new session begins at the coordinator's position, not where the one before had stopped."""
     coordinators = make(last=10)
     assert (coordinators.next_sequence, coordinators.may_send(1, NOW)) == (None, False)
     coordinators.acknowledge(ack(4), NOW)
@@ -194,7 +194,7 @@ def test_one_known_from_an_earlier_process_holds_everything_until_it_acknowledge
     ],
 )
 def test_an_acknowledgement_that_cannot_be_changes_nothing(values: dict, field: str):
-    """It is refused by name of what is wrong: nobody has what was never sent, whatever it claims."""
+    """It is refused by name of what is wrong: no coordinator has what was never sent."""
     coordinators = make(last=2)
     coordinators.acknowledge(ack(2, name="good"), NOW)
     send(coordinators, 3)

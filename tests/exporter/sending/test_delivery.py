@@ -194,7 +194,7 @@ class Delivery(RuleBasedStateMachine):
             self.exporter_connects()
             return
         self.publisher.close()  # the lock; nothing is written by it
-        self.unnumbered = []  # counted by the process that is gone, and by nobody else
+        self.unnumbered = []  # counted by the process that is gone only
         self.publisher = self.open_publisher()
         assert self.publisher.spool.stream_id == self.stream_id
         self.exporter_connects()

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from exporter.counts import Counts
+from exporter.sending import publisher as publisher_module
 from exporter.sending.publisher import _BACKOFF_MAX_S, _CUTS_MAX, Publisher
 from lockstep.contracts import topics
 from lockstep.contracts.codec import encode
@@ -92,7 +93,7 @@ async def test_messages_arrive_in_order_and_the_spool_empties(root, tmp_path, mo
 
 @pytest.mark.servers
 async def test_messages_wait_for_a_coordinator_that_is_not_there_yet(root, tmp_path, mosquitto: Mosquitto):
-    """A broker without a subscriber gets state only; whoever comes gets everything, once, in order."""
+    """A broker without a subscriber gets state only; a coordinator that comes later gets everything, once, in order."""
     async with on_air(Station(root, tmp_path, mosquitto.port)) as station:
         station.send(*range(30))
         await until(lambda: station.publisher.status().published >= 1)
@@ -244,7 +245,7 @@ async def test_the_last_state_of_a_run_is_sent_once(root, tmp_path, mosquitto: M
 
 @pytest.mark.servers
 async def test_the_broker_says_when_the_node_is_gone(root, tmp_path, mosquitto: Mosquitto):
-    """An orderly end signs off; a connection that breaks has the broker say the same."""
+    """An orderly end signs off; a connection that breaks has the broker publish the same."""
     async with coordinating(mosquitto.port) as coordinator:
         async with on_air(Station(root, tmp_path, mosquitto.port)):
             await coordinator.until(lambda: coordinator.of(NodeAlive))
@@ -304,7 +305,7 @@ async def test_what_no_broker_takes_becomes_a_lost_frame(root, tmp_path):
 
 @pytest.mark.servers
 async def test_a_spool_that_overflowed_says_so_in_a_lost_frame(root, tmp_path, mosquitto: Mosquitto):
-    """What had to make room while nobody was there is counted by whoever comes, to the record."""
+    """What had to make room is counted to the record by the coordinator that comes later."""
     async with on_air(Station(root, tmp_path, mosquitto.port, spool_max_bytes=64 << 10)) as station:
         for number in range(1, 201):
             station.send(number, reason="x" * 1000, records=3)
@@ -333,8 +334,11 @@ async def test_a_password_file_that_vanished_is_a_failed_connection(root, tmp_pa
         await until(lambda: station.publisher.connected)
 
 
+SILENCE = object()
+
+
 class ScriptedBroker:
-    """Acknowledges as a coordinator would, and does with each publish what `act` says."""
+    """Acknowledges as a coordinator would, and calls `act` with each message that is published."""
 
     address = "scripted"
 
@@ -361,7 +365,8 @@ class ScriptedSession:
     async def publish(self, topic: str, payload: bytes, **_) -> None:
         broker = self._broker
         await asyncio.sleep(0)
-        broker.act(topic, payload)
+        if broker.act(topic, payload) is SILENCE:
+            await asyncio.Event().wait()
         parsed = topics.parse_topic(topic)
         if parsed.channel in topics.SPOOLED_CHANNELS:
             header, _ = unpack_frame(payload, where=topic)
@@ -416,6 +421,25 @@ async def test_a_message_that_costs_every_connection_becomes_a_lost_frame(root, 
         assert broker.frames == [("answer", 1, 1, 4), ("lost", 2, 2, 4), ("answer", 3, 3, 4)]
         assert broker.sessions == _CUTS_MAX + 1
         assert station.counts.lost["refused"] == 4
+
+
+async def test_a_broker_that_does_not_answer_costs_its_connection_and_no_message(root, tmp_path, monkeypatch):
+    """However often: its silence is no verdict on the message."""
+    monkeypatch.setattr(publisher_module, "_ANSWER_S", 0.01)
+    silent = []
+
+    def act(topic: str, payload: bytes) -> object:
+        if is_frame(topic, payload, 1) and len(silent) <= _CUTS_MAX:
+            silent.append(topic)
+            return SILENCE
+        return None
+
+    station, broker = scripted(root, tmp_path, act)
+    async with on_air(station):
+        station.send(1)
+        await until(lambda: broker.frames)
+        assert broker.frames == [("answer", 1, 1, 1)]
+        assert station.counts.lost["refused"] == 0
 
 
 async def test_connections_lost_on_different_messages_cost_none(root, tmp_path):

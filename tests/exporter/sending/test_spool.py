@@ -163,7 +163,7 @@ def test_a_damaged_message_costs_itself(spool: Spool):
 
 @pytest.mark.parametrize(("offset", "left"), [(0, 0), (8, 0), (17, 0), (22, 0), (20 + 1022 + 4, 1)])
 def test_a_damaged_segment_is_counted_by_what_follows_it(spool: Spool, offset: int, left: int):
-    """The next segment says by number and records what is missing before it; the stream goes on."""
+    """The next segment holds number and records of what is missing before it; the stream goes on."""
     fill(spool, 3)
     again = reopen(spool)
     fill(again, 2)

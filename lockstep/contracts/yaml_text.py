@@ -1,22 +1,20 @@
-"""YAML text to plain values, with the line and column of each. Nothing here knows what a specification is.
+"""YAML text to plain values, with the line and column of each: configurations, thresholds, specifications of jobs.
 
 The text is hostile: its size, depth and number of values are limited before anything is built, and aliases, which make
-a few lines stand for billions of values, are refused.
+a few lines stand for billions of values, are refused. For services and tools only: the agent never imports PyYAML.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path as FilePath
 from typing import Any
 
 import yaml
 
-from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.errors import ConfigError, MalformedError
 
-TEXT_BYTES_MAX = 256 * 1024
-"""A specification is a page; what is long (operators of a profile) lies in a file of its own."""
 _DEPTH_MAX = 16
-_VALUES_MAX = 20_000
 _SCALAR_CHARS_MAX = 1000
 _PART_CHARS = 60  # of a key in a message
 
@@ -52,10 +50,42 @@ class Places:
 
 def dotted(path: Path) -> str:
     """Return a path as people write it."""
-    return ".".join(str(part)[:_PART_CHARS] for part in path) or "specification"
+    return ".".join(str(part)[:_PART_CHARS] for part in path) or "text"
 
 
-def read_yaml(text: str, name: str) -> tuple[Any, Places]:
+@dataclass(frozen=True, slots=True)
+class TextLimit:
+    """How much of a text is read: its bytes, and how many values are in it."""
+
+    text_bytes: int = 256 << 10
+    values: int = 20_000
+
+
+PAGE = TextLimit()
+"""What people write is a page; what is long (operators of a profile) lies in a file of its own."""
+
+
+def read_yaml_file(file: FilePath, what: str, limit: TextLimit = PAGE) -> Any:
+    """Return the values of a YAML file, None where it holds none; `what` names the file in errors.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be read, or as `read_yaml`; the message names the file, line and column.
+    """
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(limit.text_bytes + 1)
+        return read_yaml(data.decode("utf-8-sig"), f"{what} {file}", limit)[0]
+    except OSError as error:
+        raise ConfigError(f"{what} {file}: {error.strerror}") from None
+    except MalformedError as error:
+        raise ConfigError(str(error)) from None
+    except ValueError as error:  # no UTF-8, or a NUL in the file's name
+        raise ConfigError(f"{what} {str(file)!r}: expected YAML in UTF-8: {error}") from None
+
+
+def read_yaml(text: str, name: str, limit: TextLimit = PAGE) -> tuple[Any, Places]:
     """Return the values of a text called `name`, and their places.
 
     Raises
@@ -64,10 +94,10 @@ def read_yaml(text: str, name: str) -> tuple[Any, Places]:
         The text is too large, too deep, no YAML, holds an alias, a key twice, or a value of a kind that JSON has not.
     """
     size = len(text.encode("utf-8", "surrogatepass"))
-    if size > TEXT_BYTES_MAX:
-        raise MalformedError("text", where=name, got=f"{size} bytes", expected=f"at most {TEXT_BYTES_MAX}")
+    if size > limit.text_bytes:
+        raise MalformedError("text", where=name, got=f"{size} bytes", expected=f"at most {limit.text_bytes}")
     try:
-        _limit(text, name)
+        _check_size(text, name, limit.values)
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         places = Places(name, {}, {})
@@ -90,7 +120,7 @@ def parse_value(text: str, what: str) -> Any:
     return read_yaml(text, what)[0]
 
 
-def _limit(text: str, name: str) -> None:
+def _check_size(text: str, name: str, values_max: int) -> None:
     """Walk the events, which takes no recursion, and refuse what would be dear to build."""
     depth = values = 0
     for event in yaml.parse(text, yaml.SafeLoader):
@@ -99,9 +129,9 @@ def _limit(text: str, name: str) -> None:
             raise MalformedError("value", where=where, got=f"alias *{event.anchor}", expected="the value itself")
         values += isinstance(event, yaml.NodeEvent)
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEPTH_MAX or values > _VALUES_MAX:
+        if depth > _DEPTH_MAX or values > values_max:
             got = f"{values} values, {depth} deep"
-            raise MalformedError("text", where=where, got=got, expected=f"at most {_VALUES_MAX}, {_DEPTH_MAX} deep")
+            raise MalformedError("text", where=where, got=got, expected=f"at most {values_max}, {_DEPTH_MAX} deep")
 
 
 def _place(name: str, mark: Any) -> str:
