@@ -80,7 +80,7 @@ def _link_slow(site: Site, policy: AlertPolicy) -> Alert:
     return Alert(
         name="LockstepLinkSlow",
         severity="warning",
-        expr=unfinished(by_run("sum", 'lockstep_run_incidents_open{cause="link"} > 0', site), site),
+        expr=unfinished(by_run("max", 'lockstep_run_incidents_open{cause="link"} > 0', site), site),
         for_seconds=policy.link_slow_for_seconds,
         keep_seconds=policy.link_slow_keep_seconds,
         summary="Communication holds a training run back.",
