@@ -34,7 +34,7 @@ _UNSENT_S = 30.0  # a client that takes no byte of its answer for so long is gon
 _BACKLOG = 128
 _ACCEPTS_MAX = 32  # in one turn of the event loop
 _RETRY_S = 1.0  # after descriptors or memory ran out
-_GONE = 499  # as nginx logs it; there is no client left to receive it
+_GONE = 499  # of a client that went in the midst of its request: no error of ours, and nothing receives it
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -63,6 +63,8 @@ class Connections:
 
         @web.middleware
         async def track(request: web.Request, handler: Handler) -> web.StreamResponse:
+            if request.transport is None:
+                return web.Response(status=_GONE)
             connection = self._of_transport.get(request.transport)
             if connection is None:  # accepted elsewhere, as by aiohttp's own test server
                 return await handler(request)
@@ -76,7 +78,7 @@ class Connections:
             except ConnectionError:
                 if request.transport is not None:
                     raise
-                return web.Response(status=_GONE)  # its client went in the midst of the body: for the log, not an error
+                return web.Response(status=_GONE)
             finally:
                 connection.wait(self.idle_s)
 
