@@ -64,7 +64,7 @@ def test_the_unit_names_the_node_as_its_user_at_the_broker():
     variables = dict(one.split("=") for one in line.replace("%H", socket.gethostname()).split())
     file = yaml.safe_load((DEPLOY / "systemd" / "exporter.yaml").read_text())
     config = build_config(ExporterConfig, file=file, environment=variables, prefix="LOCKSTEP_EXPORTER_")
-    assert config.broker_username == config.node == socket.gethostname()
+    assert config.broker_username == config.node_name == socket.gethostname()
 
 
 def installed_broker(folder):
