@@ -1,6 +1,6 @@
 """The directories that the users of a node share with its exporter: the root, and what is the exporter's own in it.
 
-    <root>/                          root's or the exporter's; sticky, so that nobody moves what is another user's
+    <root>/                          root's or the exporter's; sticky, so that users cannot move each other's entries
     <root>/<run>/                    made by the user who trains, who alone writes there
     <root>/.exporter/                the exporter's, for all to pass through
     <root>/.exporter/<run>/          for the run's group: control block, and the two directories of traces

@@ -19,6 +19,7 @@ import lockstep
 from exporter.config import ExporterConfig
 from exporter.reading.ring_file import RingFile
 from exporter.runtime import Exporter
+from lockstep.agent import control, ring
 from lockstep.contracts.errors import LockstepError
 from lockstep.contracts.paths import ring_path
 from tests.support.servers import free_port, get, wait_until
@@ -128,7 +129,7 @@ class Node:
             node="node-1",
             http_host="127.0.0.1",
             http_port=self.port,
-            broker_port=free_port(),  # nobody listens there
+            broker_port=free_port(),  # no broker listens there
             tick_seconds=0.05,
             scan_seconds=0.1,
             announce_seconds=0.5,
@@ -148,8 +149,11 @@ class Node:
 
         return self._start(serve, "exporter", self.users.exporter, self.users.exporter_gid)
 
-    def train(self, run: str, *, root: Path | None = None, prepare: Callable[[], None] = lambda: None) -> Process:
-        """Start a training of one rank that takes a step each 10 ms until it gets SIGTERM, then ends with status 0."""
+    def train(self, run: str, *, root: Path | None = None) -> Process:
+        """Start a training of one rank that takes a step each 10 ms until it gets SIGTERM, then ends with status 0.
+
+        It looks at its files ten times as often as others do.
+        """
         environment = {
             "RANK": "0",
             "LOCAL_RANK": "0",
@@ -163,7 +167,8 @@ class Node:
             os.environ.update(environment)
             over: list[int] = []
             signal.signal(signal.SIGTERM, lambda number, _frame: over.append(number))
-            prepare()
+            ring.INSPECT_INTERVAL_NS //= 10
+            control.LOOK_INTERVAL_NS //= 10
             while not over:
                 with lockstep.step():
                     time.sleep(_STEP_S)

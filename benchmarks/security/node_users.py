@@ -97,7 +97,7 @@ class Scene:
         return self.node.metric(f'lockstep_exporter_inputs_rejected_total{{input="{kind}"}}')
 
     def by_exporter(self, kind: str, action: Callable[[], object]) -> Refusal:
-        """Return whether the exporter counted what the attacker, or whoever `action` is, has done."""
+        """Return whether the exporter counted what the attacker did."""
         before = self.rejected(kind)
         if error := self.attack(action):
             raise RuntimeError(f"the attack itself failed: {error}")
@@ -285,7 +285,7 @@ def root_user(_scene: Scene) -> int:
 
 
 def place_pipe(scene: Scene) -> Refusal:
-    """Let the training's own user put a pipe in the place of its ring: whoever opened it to write would wait."""
+    """Let the training's own user put a pipe in the place of its ring, on which opening to write blocks."""
     training = scene.node.train("piped")
     run = scene.node.root / "piped"
     eventually(ring_path(run, 0).exists, "ring")

@@ -2,7 +2,7 @@
 
 A thread of its own because making a file waits for the file system. A block of the right version is reused and its
 generation goes on, since ranks have it open; anything else under the name is replaced. The group of the run reads a
-block, the exporter alone writes it: whoever writes one orders captures.
+block, only the exporter writes it: its writer can order captures.
 """
 
 import logging

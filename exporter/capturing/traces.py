@@ -1,7 +1,7 @@
 """The raw traces of a run on disk: which may be read, and which have to go.
 
-A rank moves a whole trace into `incoming`, from where the exporter moves it to where nobody else writes and then looks
-at it: what was checked is what is read. Names are built from two integers of a rank's answer.
+A rank moves a whole trace into `incoming`, from where the exporter moves it to a directory of its own and then checks
+it: the file that was checked is the file that is read. Names are built from two integers of a rank's answer.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ def take_over_trace(directory: Path, request_id: int, rank: int) -> tuple[Path, 
     try:
         _check(status, owner, str(path))
     except MalformedError:
-        with contextlib.suppress(OSError):  # a directory stays, which nobody reads
+        with contextlib.suppress(OSError):  # a directory stays, and is never read
             path.unlink()
         raise
     return path, status.st_size

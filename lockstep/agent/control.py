@@ -67,7 +67,7 @@ class ControlReader:
         """Open the file that has the path now, if it is another one than before."""
         try:
             file = os.open(self._path, _FLAGS)
-        except OSError:  # not there yet, or not for us: nobody asks
+        except OSError:  # not there yet, or not for us: no order
             return
         try:
             status = os.fstat(file)

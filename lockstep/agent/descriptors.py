@@ -1,7 +1,7 @@
 """The agent's file descriptors in the training process: where they live, and how they are read and written.
 
 `pread` and `pwrite` here hold the interpreter lock, `os.pread` and `os.pwrite` release it. A training thread that
-releases it beside another thread that computes in Python waits for that thread's switch interval, 5 ms, to get it back:
+releases it while another thread computes in Python waits for that thread's switch interval, 5 ms, to get it back:
 six calls of `os.pwrite` lengthened a step of 28 ms by 7 ms, six of these by nothing that could be measured. A call
 copies a few hundred bytes to or from memory and takes 0.4 us (`os.pwrite`: 0.3 us).
 

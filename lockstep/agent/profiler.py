@@ -245,7 +245,7 @@ class Capture:
         assert answer is not None
         end_ns = monotonic_ns()
         name = trace_name(answer.request_id, self._rank)
-        # Written where nobody else can put a link or a pipe in its way: torch would follow the one, wait for the other.
+        # In the run's directory: no other user can put a link there, which torch would follow, or a pipe to block it.
         partial = self._directory / f".{name}.part"
         try:
             self._stop(recording)

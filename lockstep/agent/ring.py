@@ -160,7 +160,7 @@ class RingWriter:
         self._store(layout.WORD_STATE * _WORD_BYTES, 2 * _WORD_BYTES)
 
     def write_answer(self, value: Any) -> None:
-        """Store what this rank says of its profile order (`control.answer_to_json`)."""
+        """Store this rank's answer to its profile order (`control.answer_to_json`)."""
         self._write_blob(layout.ANSWER_OFFSET, layout.ANSWER_BYTES, value)
 
     def write_groups(self, value: Any) -> None:
@@ -183,7 +183,7 @@ class RingWriter:
         self._store(offset, capacity_bytes)
 
     def _store(self, offset: int, size_bytes: int) -> None:
-        """Copy a part of the ring to the file; one that the file does not take is met again at the next inspection."""
+        """Copy a part of the ring to the file; if this fails, the next record writes all of it again."""
         if pwrite(self._file, ctypes.byref(self._image, offset), size_bytes, offset) != size_bytes:
             self._is_stored = False
             self._inspect_due_ns = 0

@@ -1,7 +1,7 @@
 """The directories that this training process shares with the node: whom it trusts in them, and its own.
 
     <root>/                     root's or the exporter's, sticky where users may create entries
-    <root>/<run>/               the training user's; nobody else writes there, the group reads
+    <root>/<run>/               the training user's; no other user writes there, the group reads
     <root>/.exporter/<run>/     the exporter's, see `exporter/shared_directory.py`
 
 Every directory has one writer, as every file has. What the kernel already refuses is not checked again; checked is
@@ -58,7 +58,7 @@ def check_directory(path: Path, trusted: frozenset[int], *, what: str) -> None:
     Raises
     ------
     OSError, MalformedError
-        As their names say.
+        It is missing or cannot be read; it is refused.
     """
     check_owner(path.lstat(), trusted, what=what, where=path)
     status = path.stat()
@@ -73,7 +73,7 @@ def check_root(path: Path, trusted: frozenset[int]) -> None:
     Raises
     ------
     OSError, MalformedError
-        As their names say.
+        It is missing or cannot be read; it is refused.
     """
     _make(path, ROOT_MODE)
     check_directory(path, trusted, what="shared directory")

@@ -38,7 +38,7 @@ WORD_HEAD = WORDS_OFFSET // 8
 WORD_HEARTBEAT = WORD_HEAD + 1
 """CLOCK_MONOTONIC ns of the agent's last sign of life (any hook); pids lie across PID namespaces, this does not.
 
-It is up to 100 ms behind: a store costs a system call, and nobody asks for more.
+It is up to 100 ms behind: a store costs a system call, and readers need seconds.
 """
 WORD_STATE = WORD_HEAD + 2
 WORD_FAILURES = WORD_HEAD + 3

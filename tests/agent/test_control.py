@@ -73,7 +73,7 @@ def test_half_written_value_is_met_later(run, reader):
 
 @pytest.mark.parametrize("size", [0, ORDER_OFFSET, ORDER_OFFSET + 4, ORDER_OFFSET + 8, ORDER_OFFSET + 20])
 def test_block_that_is_cut_is_no_block(run, reader, size):
-    """Whatever is left of it says nothing new, and what the exporter puts in its place is followed."""
+    """What is left of it holds nothing new, and what the exporter puts in its place is followed."""
     block = ControlBlock(run)
     block.store({"a": 1})
     assert reader.poll(0) == {"a": 1}
@@ -103,7 +103,7 @@ def test_foreign_file_is_refused_once(run, reader, data, error):
 
 
 def test_link_is_not_followed(run, reader, tmp_path):
-    """A symbolic link is nobody's control block."""
+    """A symbolic link is no control block."""
     path = ControlBlock(run).path
     elsewhere = tmp_path / "elsewhere" / "run"
     ControlBlock(elsewhere).store(1)

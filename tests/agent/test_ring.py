@@ -239,7 +239,7 @@ def check_is_whole(ring, failures):
 
 @pytest.mark.parametrize("size", [0, 100, 600, SLOTS_OFFSET, SLOTS_OFFSET + SLOT_BYTES])
 def test_a_ring_that_is_cut_is_written_again(watchful, size, capsys):
-    """Wherever it was cut: the file holds all of it again, with its space, and the count and one line say so."""
+    """Wherever it was cut: the file holds all of it again, with its space, and the count and one line report it."""
     os.truncate(watchful.path, size)
     watchful.write(make_record(3))
     check_is_whole(watchful, failures=1)
@@ -268,7 +268,7 @@ def test_a_ring_that_is_removed_is_written_again(watchful, what):
 
 
 def test_a_ring_that_is_written_again_is_held(watchful):
-    """Its lock says that the rank lives: of the new file as of the first."""
+    """Its lock shows that the rank lives: on the new file as on the first."""
     look = (
         "import sys; from pathlib import Path; from exporter.reading.ring_file import RingFile;"
         "print(RingFile(Path(sys.argv[1]), 3).issues().is_alive)"

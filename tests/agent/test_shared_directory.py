@@ -66,7 +66,7 @@ def test_root_directory_that_is_missing_is_made_for_this_user(shared_root):
 
 @pytest.mark.parametrize("mode", [0o1777, 0o3777])
 def test_run_directory_is_the_users_alone(shared_root, mode):
-    """The group reads, nobody else enters; where the root hands its group on, so does it."""
+    """The group reads, other users cannot enter; where the root passes its group on, so does it."""
     shared_root.mkdir()
     os.chown(shared_root, 0, GROUP)
     shared_root.chmod(mode)

@@ -57,7 +57,7 @@ def test_a_root_that_is_no_directory_is_refused(tmp_path: Path):
 
 
 def test_a_root_that_others_write_is_made_sticky(shared_root: Path, caplog):
-    """Where the exporter owns it; else a warning says what to do."""
+    """Where the exporter owns it; else a warning gives the command."""
     shared_root.mkdir()
     shared_root.chmod(0o777)
     with caplog.at_level(logging.WARNING):
@@ -92,7 +92,7 @@ def test_what_gone_runs_left_is_removed_at_the_start(shared_root: Path):
 
 @pytest.mark.parametrize("exporter", [0, EXPORTER], ids=["root", "group"])
 def test_users_and_exporter_meet(shared_root: Path, exporter: int):
-    """Rings are read, orders arrive and traces are handed over, whoever the exporter is; others see none of it."""
+    """Rings are read, orders arrive and traces are handed over, for both kinds of exporter; others see none of it."""
     member = {"groups": (GROUP,)} if exporter else {}
     run = shared_root / "job"
     trusted = frozenset({0, TRAINER, exporter})

@@ -1,6 +1,6 @@
 """Several users on one node: functions in forked children with another uid and group, and a place to meet.
 
-This takes root. Without it a test that acts as others fails and says so.
+This takes root. Without it a test that acts as others fails with that reason.
 """
 
 import os
@@ -16,7 +16,7 @@ import pytest
 
 TRAINER, OTHER, EXPORTER = 61001, 65534, 61003
 GROUP = 61000
-"""The group that trainers and an unprivileged exporter share; OTHER is in it where a test says so."""
+"""The group that trainers and an unprivileged exporter share; OTHER only where a test puts it there."""
 
 
 class OtherUserError(Exception):

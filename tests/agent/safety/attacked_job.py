@@ -1,4 +1,4 @@
-"""A training that takes as many steps as each line of its input says. It looks at its files at every one of them."""
+"""A training that reads a number of steps from each line of its input. It looks at its files at every step."""
 
 import sys
 

@@ -133,7 +133,7 @@ def file(path):
 
 @pytest.mark.parametrize("place", [link, pipe, directory, file])
 def test_ring_that_is_replaced_costs_the_agent(job, place):
-    """What stands in its place is left alone; one line says why nothing is recorded any more."""
+    """What stands in its place is left alone; one line gives the reason why recording stopped."""
     job.path.unlink()
     place(job.path)
     before = job.path.lstat()

@@ -121,7 +121,7 @@ def test_a_run_that_becomes_a_link_to_another_users_is_refused(rings: Rings, roo
 
 
 def test_a_squatted_run_name_is_counted(rings: Rings, root: Path, counts: Counts, caplog):
-    """The agents of other users refuse to write there: a directory that stays without a ring of its owner says so once."""
+    """The agents of other users refuse to write there: a directory that stays without a ring of its owner is reported once."""
     run_as(OTHER, (root / "pretrain").mkdir)
     with caplog.at_level(logging.WARNING):
         tick(rings)
