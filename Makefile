@@ -79,11 +79,18 @@ chaos: $(VENV)/.dev system-packages
 soak: $(VENV)/.dev system-packages
 	$(BIN)/python -m benchmarks.soak --ladder
 
-# A million hostile inputs against the doors of both services; fails on a surprise, a hang or a growth of memory. Ten
-# minutes on two cores; `python -m benchmarks.fuzz --help` for fewer, other areas, and one case again.
+# A million hostile inputs against the entry points of both services; fails on an unexpected exception, a hang or a
+# growth of memory. Ten minutes on two cores; `python -m benchmarks.fuzz --help` for fewer, other areas, and one case again.
 .PHONY: fuzz
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.fuzz --cases 1000000 --seed $(shell date +%Y%m%d)
+
+# What strangers, other nodes and other tenants try at the broker, and other users at a node: half a minute each, the
+# second as root. Fails where an attempt succeeds or is not counted.
+.PHONY: security
+security: $(VENV)/.dev system-packages
+	$(BIN)/python -m benchmarks.security.broker
+	$(BIN)/python -m benchmarks.security.node_users
 
 bench-simulator: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.simulator_cost

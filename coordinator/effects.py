@@ -121,25 +121,25 @@ class Effects:
         if incident is not None:
             self._incidents[incident.id] = incident
             self._learnt_step.pop(name, None)  # what was decided now must find the detectors where they stood
-        run = self._runs.by_name.get(name)
-        if run is not None:
-            self._note(name, run.memory(with_learnt=False))
-        self._changed.set()
+        self.remember(changed=name)
 
-    def remember(self, *, all_of_it: bool = False) -> None:
+    def remember(self, *, all_of_it: bool = False, changed: str = "") -> None:
         """Keep what runs know since the last call: of their machines each time, of their detectors now and then.
 
         With it goes how far the nodes' streams are settled at this moment: they are written together, and only then
-        acknowledged.
+        acknowledged. `changed` names a run whose machine has changed, though it may have judged nothing since.
         """
         for name, run in self._runs.by_name.items():
             judgement = run.machine.judgement
-            if judgement is None or (judgement is self._remembered.get(name) and not all_of_it):
+            is_moved = judgement is not None and (all_of_it or judgement is not self._remembered.get(name))
+            if not is_moved and name != changed:
                 continue
-            self._remembered[name] = judgement
-            last = self._learnt_step.get(name)
-            is_due = all_of_it or last is None or not last <= judgement.step < last + LEARNT_STEPS
-            if is_due:
+            is_due = False
+            if judgement is not None:
+                self._remembered[name] = judgement
+                last = self._learnt_step.get(name)
+                is_due = all_of_it or last is None or not last <= judgement.step < last + LEARNT_STEPS
+            if is_due and judgement is not None:
                 self._learnt_step[name] = judgement.step
                 self._incidents |= run.machine.casebook.incidents  # their figures are those of this step
             self._note(name, run.memory(with_learnt=is_due))

@@ -1,1 +1,1 @@
-"""Hostile input of every kind against the doors of both services: `python -m benchmarks.fuzz`."""
+"""Hostile input of every kind against the entry points of both services: `python -m benchmarks.fuzz`."""

@@ -1,4 +1,4 @@
-"""Hostile input of every kind against the doors of both services; fails on any surprise, hang or growth of memory.
+"""Hostile input of every kind against the entry points of both services; fails on a surprise, a hang or memory growth.
 
     python -m benchmarks.fuzz --cases 1000000 --seed 1     # ten minutes on two cores
     python -m benchmarks.fuzz --areas rings,http --cases 20000

@@ -52,12 +52,12 @@ class Failure:
 
 
 class Area(Protocol):
-    """One kind of input and the doors that it comes through."""
+    """One kind of input and the entry points that it goes through."""
 
     name: str
 
     def begin(self, random: Random, /) -> None:
-        """Set up anew, for a block of cases."""
+        """Set up for another block of cases."""
 
     def run(self, randoms: Sequence[Random]) -> Iterator[str | BaseException]:
         """Yield what became of each case in order: `ACCEPTED`, the reason of its refusal, or what it raised."""

@@ -31,7 +31,7 @@ TEXTS = (
     *("dp", "pp", "collective", "running", "done", "rank", "rank,rank", "rank,step,start_ns,end_ns"),
 )
 _DEPTHS = (10, 100, 1000, 5000)
-_COPIES_MAX = 200
+_COPIES = (*(1, 2, 5) * 20, *(64, 65, 128, 129, 200) * 2, 4096, 4097)  # the last are limits of lists
 
 Value = Any
 
@@ -116,7 +116,7 @@ def _changed_list(random: Random, value: list[Value], index: int) -> list[Value]
         case 0:
             del value[index]
         case 1:
-            value[index:index] = [value[index]] * random.choice((1, 2, 5, _COPIES_MAX))
+            value[index:index] = [value[index]] * random.choice(_COPIES)
         case 2:
             value[index] = value[random.randrange(len(value))]
         case 3:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_NOBODY = 0
+_UNOWNED = 0
 _UNKNOWN = -1  # a node that owns nothing
 
 
@@ -42,7 +42,7 @@ class Owners:
         """Return which records are of a rank that another node owns, array of shape (N,).
 
         `nodes` are the senders of B batches in their order and `counts` their numbers of records, which sum to N.
-        Ranks that nobody owns, or outside of the world, belong to no other node.
+        Ranks without an owner, or outside of the world, belong to no other node.
         """
         owner_W = self._owner_W
         if not len(owner_W):
@@ -51,5 +51,5 @@ class Owners:
         # One comparison for both ends: as unsigned, negative ranks are the largest.
         inside_N = ranks_N.view(np.uint64) < len(owner_W)
         owner_N = owner_W[np.where(inside_N, ranks_N, 0)]
-        foreign_N: NDArray[np.bool_] = (owner_N != sender_N) & (owner_N != _NOBODY) & inside_N
+        foreign_N: NDArray[np.bool_] = (owner_N != sender_N) & (owner_N != _UNOWNED) & inside_N
         return foreign_N

@@ -21,7 +21,7 @@ class Refusals:
         self._logged_s = float("-inf")
 
     def add(self, reason: str, detail: str) -> None:
-        """Count one refusal; `detail` says of whom and why, for the log."""
+        """Count one refusal; `detail` names whose and why, for the log."""
         self.counts[reason] += 1
         self._latest[reason] = detail
 

@@ -1,7 +1,7 @@
 """Which exporters there are to scrape, for Prometheus' HTTP service discovery.
 
 No clock and no I/O. An exporter that went away stays a target for a while: a scrape that fails is what alerts, and a
-target that vanishes alerts nobody.
+target that vanishes raises no alert.
 """
 
 from dataclasses import dataclass

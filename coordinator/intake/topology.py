@@ -93,7 +93,7 @@ class Membership:
     first. Another node that announces the rank is refused, and counted once. The rank goes to it when the owner does
     not announce it any more and the other has shown it alive later, or when the owner has not shown it alive for
     `OWNER_SILENT_SECONDS` longer than the other. So a rank that an elastic restart moves goes with the restart, and
-    nobody takes over a living one.
+    no node takes over a living one.
 
     `last_seen_unix_s` is when a rank was last shown alive, by the coordinator's clock. `announced_ranks` counts what
     all nodes announce, ranks of others included: memory grows with it.

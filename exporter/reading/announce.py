@@ -2,11 +2,19 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from lockstep.contracts.domains import count_members
 from lockstep.contracts.errors import MalformedError
-from lockstep.contracts.limits import GROUPS_PER_NODE_MAX, NAME_MAX_BYTES, WORLD_SIZE_MAX
+from lockstep.contracts.limits import (
+    GROUPS_PER_NODE_MAX,
+    MEMBERS_PER_NODE_MAX,
+    NAME_MAX_BYTES,
+    SPANS_PER_GROUP_MAX,
+    SPANS_PER_NODE_MAX,
+    WORLD_SIZE_MAX,
+)
 from lockstep.contracts.messages import COLLECTIVE, RECEIVE, SEND, GroupInfo
 from lockstep.contracts.records import DOMAIN_KINDS
 from lockstep.contracts.ring import OTHER_SLOT
@@ -45,7 +53,9 @@ def parse_groups(value: Any, *, where: str, world_size: int) -> tuple[GroupInfo,
             raise MalformedError("group kind", where=where, got=kind, expected=DOMAIN_KINDS)
         if not isinstance(name, str) or len(name.encode(errors="replace")) > NAME_MAX_BYTES:
             raise MalformedError("group name", where=where, got=name, expected=f"up to {NAME_MAX_BYTES} bytes of text")
-        if not isinstance(ranks, list) or not all(isinstance(span, list) for span in ranks):
+        if not isinstance(ranks, list) or len(ranks) > SPANS_PER_GROUP_MAX:
+            raise MalformedError("group ranks", where=where, got=ranks, expected=f"up to {SPANS_PER_GROUP_MAX} ranges")
+        if not all(isinstance(span, list) for span in ranks):
             raise MalformedError("group ranks", where=where, got=ranks, expected="a list of ranges")
         left -= count_members(ranks, where=where, limit=world_size)
         if left < 0:
@@ -90,9 +100,17 @@ def _pair(value: Any, where: str, world_size: int) -> tuple[int, int]:
 
 
 def merge_groups(of_ranks: Iterable[Iterable[GroupInfo]]) -> list[GroupInfo]:
-    """Return each group once, in the order first met; beyond the limit of one announcement the rest is left out."""
+    """Return each group once, in the order first met; beyond the limits of one announcement the rest is left out."""
     unique: dict[tuple[str, str, str], GroupInfo] = {}
     for groups in of_ranks:
         for group in groups:
             unique.setdefault((group.kind, group.name, str(group.ranks)), group)
-    return list(unique.values())[:GROUPS_PER_NODE_MAX]
+    merged: list[GroupInfo] = []
+    spans = members = 0
+    for group in islice(unique.values(), GROUPS_PER_NODE_MAX):
+        spans += len(group.ranks)
+        members += count_members(group.ranks, where="groups of a node")
+        if spans > SPANS_PER_NODE_MAX or members > MEMBERS_PER_NODE_MAX:
+            break
+        merged.append(group)
+    return merged

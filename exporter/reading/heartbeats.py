@@ -1,7 +1,7 @@
 """When the ranks of a run on this node were last known to live.
 
 An agent gives signs of life while its training goes on; a rank that hangs gives none, and lives. Where the lock on its
-ring says that its process exists, that counts: the coordinator gives a rank that does not live to another node.
+ring shows that its process exists, that counts: the coordinator gives a rank that does not live to another node.
 """
 
 import logging
@@ -32,7 +32,7 @@ def _alive_unix_ns(track: RankTrack, now_ns: int) -> int:
 
 
 def _is_held(track: RankTrack) -> bool:
-    """Whether the rank's process holds its ring; false where nobody can tell."""
+    """Whether the rank's process holds its ring; false where that is unknown."""
     if track.ring is None:
         return False
     try:

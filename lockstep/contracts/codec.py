@@ -1,8 +1,8 @@
 """Messages to MessagePack and back. Services only: the agent never imports msgspec.
 
 Decoding is where hostile input ends: size before allocation, types and bounds (`bounds.py`) by msgspec, version, topic,
-what fields say of each other, the lengths of columns. What passes is a message that the rest of the program need not
-doubt, and that encodes again.
+fields that refer to each other, the lengths of columns. The rest of the program need not doubt a decoded message, and
+can encode it again.
 """
 
 import re
@@ -236,7 +236,7 @@ def _unpacked(topic: str, packed: PackedSummary) -> TraceSummary:
     Raises
     ------
     MalformedError
-        It is larger than it says or may be, or its body is none.
+        Its size is not what the envelope gives or beyond the limit, or the body is malformed.
     """
     plain = plain_body(packed, topic)
     try:
@@ -275,7 +275,7 @@ def _version_of(payload: bytes) -> int:
 
 
 def _check_batch(topic: str, batch: StepBatch) -> None:
-    """Refuse a batch whose records are not what its layout and count say."""
+    """Refuse a batch whose records do not match its layout and count."""
     width = _width_of(batch.layout)
     if not width:
         raise MalformedError("layout", where=topic, got=batch.layout, expected=f"{RANK!r} and other names, each once")

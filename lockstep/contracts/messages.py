@@ -57,7 +57,7 @@ RANK_STATES = ("running", "finished", "failed")
 
 _LAYOUT_MAX_BYTES = 4096  # three times the names of all fields
 _NODE_MAX_NS = 1 << 53  # 104 days; sums over all nodes of a tree stay within int64
-_ENTRIES_MAX = 4096  # of a list in a summary, whose size says more
+_ENTRIES_MAX = 4096  # of a list in a summary, whose size in bytes is the narrower limit
 _SCHEMES = ("http", "https")
 _ADDRESS_MAX_CHARS = 253 + 6  # a host name, a colon and a port
 

@@ -66,7 +66,7 @@ PAGE = TextLimit()
 
 
 def read_yaml_file(file: FilePath, what: str, limit: TextLimit = PAGE) -> Any:
-    """Return the values of a file that somebody wrote for us, None where it holds none; `what` is its name in errors.
+    """Return the values of a YAML file, None where it holds none; `what` names the file in errors.
 
     Raises
     ------

@@ -1,9 +1,9 @@
 """Accepts HTTP connections within bounds, whatever clients do: their number, the time for a request, lines of log.
 
-aiohttp waits an hour for a request that never ends (3.14), and asyncio logs each descriptor that it lacks, with a
-traceback, a hundred times in a row. So sockets are accepted here. A connection is either *waiting*, for its client to
-send a whole request, or *busy* with one. Who waits too long is closed; with `CONNECTIONS_MAX` open, who has waited
-longest makes room for the next. A scraper gets through two hundred clients that say nothing.
+aiohttp waits an hour for a request that never ends (3.14), and asyncio logs a lack of descriptors a hundred times in a
+row, each time with a traceback. So this module accepts the sockets itself. A connection is either *waiting* for its
+client to send a whole request, or *busy* with one. A connection that waits too long is closed; with `CONNECTIONS_MAX`
+open, the next one replaces the one that has waited longest. A scraper gets through two hundred silent clients.
 """
 
 import asyncio
@@ -28,11 +28,13 @@ CONNECTIONS_MAX = 256  # 64 listeners to events, and some for each of a few doze
 _DESCRIPTORS_SHARE = 4  # of the process's descriptors, one in so many is for HTTP: rings, broker and files need theirs
 _REQUEST_S = 10.0  # for a handshake and a first request; headers of 8 KB at 8 kbit/s
 _IDLE_S = 75.0  # between requests: longer than the scrape interval that most use, a minute
+LINGERING_S = 1.0
+"""For the rest of a body that nothing reads: aiohttp waits ten, with a task for each client that went meanwhile."""
 _UNSENT_S = 30.0  # a client that takes no byte of its answer for so long is gone
 _BACKLOG = 128
 _ACCEPTS_MAX = 32  # in one turn of the event loop
 _RETRY_S = 1.0  # after descriptors or memory ran out
-_GONE = 499  # as nginx logs it; nobody receives it
+_GONE = 499  # of a client that went in the midst of its request: no error of ours, and nothing receives it
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -52,7 +54,7 @@ class Connections:
         self.idle_s = idle_s
         self.open: set[Connection] = set()
         self.waiting: dict[Connection, None] = {}
-        """Those of `open` without a whole request, who waits longest first."""
+        """Those of `open` without a whole request, the longest wait first."""
         self._of_transport: dict[asyncio.BaseTransport | None, Connection] = {}
         self._limit_log = LogLimit(_log)
 
@@ -61,6 +63,8 @@ class Connections:
 
         @web.middleware
         async def track(request: web.Request, handler: Handler) -> web.StreamResponse:
+            if request.transport is None:
+                return web.Response(status=_GONE)
             connection = self._of_transport.get(request.transport)
             if connection is None:  # accepted elsewhere, as by aiohttp's own test server
                 return await handler(request)
@@ -74,17 +78,17 @@ class Connections:
             except ConnectionError:
                 if request.transport is not None:
                     raise
-                return web.Response(status=_GONE)  # its client went in the midst of the body: for the log, not an error
+                return web.Response(status=_GONE)
             finally:
                 connection.wait(self.idle_s)
 
         app.middlewares.insert(0, track)
 
     def admit(self, connection: "Connection") -> bool:
-        """Take a connection; where there are too many, in the place of who waits longest, false if nobody waits."""
+        """Add a connection; beyond the limit it replaces the one that waits longest. False if all are busy."""
         if len(self.open) >= self.limit:
             longest = next(iter(self.waiting), None)
-            self.warn("connections", f"got more than {self.limit} at once, expected fewer; who waits longest is closed")
+            self.warn("connections", f"got more than {self.limit} at once, expected fewer; the longest wait is closed")
             if longest is None:
                 return False
             longest.abort()
@@ -174,7 +178,7 @@ class Connection(asyncio.Protocol):
             self._timer = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Hand the transport on, unless the connection had to make room meanwhile."""
+        """Hand the transport on, unless the connection was replaced meanwhile."""
         assert isinstance(transport, asyncio.Transport)
         if self not in self._connections.open:
             transport.abort()  # aiohttp's protocol stays out of it: it asserts that it lives when its task begins

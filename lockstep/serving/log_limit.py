@@ -1,33 +1,38 @@
-"""A log that stays bounded when somebody sends the same bad input a thousand times a second."""
+"""Logs that stay bounded when the same bad input comes a thousand times a second."""
 
 import logging
 import traceback
+from collections import Counter, OrderedDict
 
 _INTERVAL_S = 60.0
 _TEXT_MAX = 500
 _FRAMES_MAX = 8  # of a traceback, the innermost ones
+_KINDS_MAX = 256  # lines a minute: 40 MB a day at most
 
 
 class LogLimit:
     """Writes at most one line per `kind` and `interval_s`, with the number of those that were left out before it.
 
-    Times come from the caller, of any clock; one that steps back ends the interval. The caller's kinds are few and
-    fixed: what names a peer goes into the text.
+    Times come from the caller, of any clock; one that steps back ends the interval. Kinds may come from outside: the
+    one that was logged longest ago is forgotten when there are more than `_KINDS_MAX`.
     """
 
     def __init__(self, logger: logging.Logger, *, interval_s: float = _INTERVAL_S) -> None:
         self._logger = logger
         self._interval_s = interval_s
-        self._logged_s: dict[str, float] = {}
-        self._left_out: dict[str, int] = {}
+        self._logged_s: OrderedDict[str, float] = OrderedDict()
+        self._left_out: Counter[str] = Counter()
 
     def warning(self, kind: str, now_s: float, text: str, error: BaseException | None = None) -> None:
         """Log `text`, cut to 500 characters of one line, and where `error` was raised if there is one."""
         logged_s = self._logged_s.get(kind)
         if logged_s is not None and 0 <= now_s - logged_s < self._interval_s:
-            self._left_out[kind] = self._left_out.get(kind, 0) + 1
+            self._left_out[kind] += 1
             return
         self._logged_s[kind] = now_s
+        self._logged_s.move_to_end(kind)
+        if len(self._logged_s) > _KINDS_MAX:
+            self._left_out.pop(self._logged_s.popitem(last=False)[0], None)
         line = text.replace("\n", "\\n")[:_TEXT_MAX]
         if left_out := self._left_out.pop(kind, 0):
             line += f" ({left_out} more like it were not logged)"
@@ -37,7 +42,7 @@ class LogLimit:
 
 
 class RepeatFilter(logging.Filter):
-    """Lets a record of each message text pass once in `interval_s`, and says how many it held back.
+    """Passes a record of each message text once in `interval_s`, with the number of those held back before it.
 
     For loggers of libraries, which log each malformed request with its traceback. Texts are counted before their values
     are put in, so they are as few as the library's calls.

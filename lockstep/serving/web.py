@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from lockstep.contracts.errors import ConfigError
-from lockstep.serving.http_server import Connections, Site
+from lockstep.serving.http_server import LINGERING_S, Connections, Site
 from lockstep.serving.web_config import WebConfig, read_web_config
 
 if TYPE_CHECKING:
@@ -66,6 +66,10 @@ class Web:
         if self._file is not None:
             self._protect(app)
         self.connections.protect(app)
+
+    def runner(self, app: web.Application, *, shutdown_s: float) -> web.AppRunner:
+        """Return what runs an application; its cleanup waits `shutdown_s` for requests under way."""
+        return web.AppRunner(app, access_log=None, shutdown_timeout=shutdown_s, lingering_time=LINGERING_S)
 
     def site(self, runner: web.BaseRunner, host: str, port: int) -> Site:
         """Return where an application that is protected is served; its `start` binds."""

@@ -74,6 +74,6 @@ def test_a_limit_may_be_wider(file):
 
 @given(text=st.text(alphabet=st.characters(codec="utf-8") | st.sampled_from("&*![]{}:-\n?|>%@`'\""), max_size=60))
 def test_noise_is_read_or_malformed_and_nothing_else(text):
-    """Whatever somebody types."""
+    """Whatever is typed."""
     with contextlib.suppress(MalformedError):
         read_yaml(text, "noise")

@@ -217,7 +217,7 @@ def test_groups_that_nodes_announce_later_are_laid_out_together():
 
 
 def test_the_end_of_a_run_is_one_event():
-    """Nodes announce their ended ranks for half an hour more: that says nothing new, until a rank runs again."""
+    """Nodes announce their ended ranks for half an hour more: that is no news, until a rank runs again."""
     watch = runs()
     begin(watch, "job", steps=2)
     run = watch.by_name["job"]

@@ -176,8 +176,8 @@ async def test_a_body_is_read_whole():
         assert await served.ask("/read", method="POST", data=b"x" * 5000) == "5000"
 
 
-async def test_who_waits_longest_makes_room(caplog):
-    """A scraper gets through any number of clients that say nothing, and a line of log says so."""
+async def test_the_longest_wait_is_replaced(caplog):
+    """A scraper gets through any number of clients that send nothing, and one line of log reports it."""
     async with serving(connections_max=4) as served:
         silent = [await served.connect(HALF) for _ in range(4)]
         await until(lambda: len(served.connections.open) == 4)
@@ -203,7 +203,7 @@ async def test_where_all_are_busy_the_newest_is_refused():
 
 
 async def test_half_a_handshake_counts_and_ends():
-    """A client that speaks no TLS holds a place for a moment only, and makes room like any other."""
+    """A client that speaks no TLS holds a place for a moment only, and is replaced like any other."""
     async with serving(context=server_context(), connections_max=2) as served:
         silent = [await served.connect(b"\x16\x03\x01") for _ in range(5)]
         await until(lambda: len(served.connections.open) == 2)
@@ -247,7 +247,7 @@ async def test_malformed_requests_are_a_line_of_log(caplog):
 
 
 async def test_a_port_in_use_is_an_error_of_the_operating_system():
-    """Whoever starts the service names the key."""
+    """The service turns it into an error that names the key."""
     async with serving() as served:
         runner = web.AppRunner(web.Application())
         await runner.setup()
@@ -318,6 +318,17 @@ def test_a_limited_log_says_how_many_lines_it_left_out(caplog):
         "text\\nof two lines (59 more like it were not logged)",
         "again (9 more like it were not logged)",
     ]
+
+
+def test_a_limited_log_forgets_kinds_that_somebody_invents(caplog):
+    """The one that was logged longest ago goes first."""
+    limit = LogLimit(logging.getLogger("test"))
+    for number in range(1000):
+        limit.warning(f"kind {number}", 0.0, "text")
+    limit.warning("kind 999", 0.0, "text")
+    limit.warning("kind 0", 0.0, "text")
+    assert len(limit._logged_s) == 256
+    assert len(caplog.records) == 1001
 
 
 def test_a_filter_holds_back_repeated_records(caplog):

@@ -1,1 +1,1 @@
-"""One file an area: a kind of input, and the doors of the services that it comes through."""
+"""One file an area: a kind of input, and the entry points of the services that it goes through."""

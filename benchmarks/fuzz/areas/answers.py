@@ -35,7 +35,7 @@ class Answers:
     def run(self, randoms: Sequence[Random]) -> Iterator[str | BaseException]:
         """Read one value in each case."""
         for random in randoms:
-            read, value = random.choice(_DOORS)
+            read, value = random.choice(_READERS)
             try:
                 read(_through_memory(_payload(random, value)))
             except MalformedError as error:
@@ -97,7 +97,7 @@ def _order(value: Any) -> None:
     order_from_json(value, where="control")
 
 
-_DOORS: tuple[tuple[Callable[[Any], None], Any], ...] = (
+_READERS: tuple[tuple[Callable[[Any], None], Any], ...] = (
     (_answer, seeds.ANSWER_JSON),
     (_facts, seeds.FACTS_JSON),
     (_groups, seeds.GROUPS_JSON),

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from random import Random
+from traceback import extract_tb
 from typing import Any
 
-from aiohttp import web
+from aiohttp import ClientConnectionResetError, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from benchmarks.fuzz import mutate
@@ -31,6 +32,9 @@ _EXPORTER_SHARE = 0.2  # it has five pages, and nothing can be changed there
 _IDLE_S = 0.05  # of the servers here: half a request is what many cases are
 _ANSWER_S = 20.0  # longest time for an answer, or for the end of a connection; only a hang takes it
 _STREAM_S = 0.1  # for what never ends, as events
+_EXPECTED = (HttpProcessingError, web.RequestPayloadError, ClientConnectionResetError)
+_UPSTREAM = re.compile(rb"\nExpect:[^\r\n]*[\x80-\xff]", re.IGNORECASE)
+"""aiohttp 3.14 answers this with 500 before any code of ours runs: it puts the header into a text of UTF-8."""
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PRI", "g\xe9t")
 _CHANGES = (
@@ -175,6 +179,8 @@ class Http:
                 answer = await _exchange(self._ports[random.random() < _EXPORTER_SHARE], data)
         except TimeoutError:
             return SurpriseError(f"no answer and no end of the connection within {_ANSWER_S:g} s: {data[:300]!r}")
+        if _UPSTREAM.search(data):
+            return "500 of aiohttp itself"
         codes = [int(code) for code in _STATUS.findall(answer)]
         if self._surprises:
             return self._surprises.pop()
@@ -189,7 +195,7 @@ class Http:
 
 
 class _Caught(logging.Handler):
-    """Takes exceptions of handlers out of aiohttp's log; malformed requests are there too, and are no surprise."""
+    """Takes exceptions of handlers out of aiohttp's log; malformed requests and lost clients there are no surprise."""
 
     def __init__(self, surprises: list[BaseException]) -> None:
         super().__init__()
@@ -198,8 +204,13 @@ class _Caught(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Keep what was raised."""
         error = record.exc_info[1] if record.exc_info else None
-        if error is not None and not isinstance(error, HttpProcessingError | web.RequestPayloadError):
+        if error is not None and not isinstance(error, _EXPECTED) and not _is_upstream(error):
             self._surprises.append(error)
+
+
+def _is_upstream(error: BaseException) -> bool:
+    """Whether aiohttp itself raised it where it looks at the header Expect."""
+    return any(frame.name == "_default_expect_handler" for frame in extract_tb(error.__traceback__))
 
 
 async def _exchange(port: int, data: bytes) -> bytes:

@@ -182,7 +182,7 @@ class Messages:
             self.bus.reject(error)
 
     def _perform(self, random: Random, orders: Orders) -> None:
-        """Remember captures that were asked for; forget runs as told, fail some requests."""
+        """Remember captures that were asked for; forget runs that ended."""
         for run, instructions in orders:
             for instruction in instructions:
                 if isinstance(instruction, ev.RequestProfile):
@@ -228,7 +228,7 @@ class Messages:
         return self._framed(random, topics.run_topic(run, topics.STEPS, node), encode(batch))
 
     def _announcement(self, random: Random, run: str, node: str) -> tuple[str, bytes]:
-        """Return what a node says of its ranks; they restart, end, hang and say so."""
+        """Return a node's announcement of ranks that restart, end and hang."""
         if random.random() < 0.02:
             self._attempt += 1
         offset = _NODES.index(node) * _RANKS_OF_NODE

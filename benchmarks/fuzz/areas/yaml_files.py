@@ -91,7 +91,7 @@ class YamlFiles:
         """Read one file in each case."""
         path = self._folder / "file.yaml"
         for random in randoms:
-            read, text = random.choice(_DOORS)
+            read, text = random.choice(_READERS)
             path.write_bytes(_content(random, text))
             try:
                 read(path)
@@ -160,7 +160,7 @@ def _example(name: str) -> str:
     return (_ROOT / "examples" / name).read_text(encoding="utf-8")
 
 
-_DOORS: tuple[tuple[Callable[[Path], None], str], ...] = (
+_READERS: tuple[tuple[Callable[[Path], None], str], ...] = (
     (_exporter, _example("exporter.yaml")),
     (_coordinator, _example("coordinator.yaml")),
     (_policy, _example("policy.yaml")),

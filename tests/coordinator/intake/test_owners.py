@@ -18,7 +18,7 @@ def foreign(owners, *sent):
 
 
 def test_records_of_another_nodes_rank_are_foreign():
-    """A node's own ranks are not, nor are ranks that nobody owns or that no world has: those are refused elsewhere."""
+    """A node's own ranks are not, nor are ranks without an owner or outside of every world: those are refused elsewhere."""
     membership = Membership()
     membership.apply_announcement(announce(0, 1, world=8), START_UNIX_S)
     membership.apply_announcement(announce(2, 3, world=8, node="n1"), START_UNIX_S)

@@ -51,6 +51,21 @@ def test_frames_are_taken_in_order_and_once():
     assert streams.frames == {"taken": 3, "duplicate": 1, "gap": 1, "ahead": 0, "refused": 0}
 
 
+def test_a_frame_without_room_is_not_received_and_asked_for_later():
+    """Its turn stays its turn: it is no gap, frames behind it are, and the request names where to go on."""
+    streams = made()
+    take(streams, 1)
+    assert streams.is_next("n1", frame(2))
+    assert streams.take("n1", frame(2), has_room=False) == (Verdict.AHEAD, None)
+    assert streams.take("n1", frame(3), has_room=False) == (Verdict.GAP, None)
+    assert not streams.is_next("n1", frame(3))
+    request = streams.resume("n1")
+    assert (request.received, request.resend) == (1, True)
+    take(streams, 2)
+    assert streams.frames["ahead"] == 1
+    assert streams.resume("nobody") is None
+
+
 def test_nothing_is_committed_before_all_before_it_is_settled_and_written():
     """One frame that waits holds back the position, not what is received."""
     streams = made()

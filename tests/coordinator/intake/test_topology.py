@@ -89,7 +89,7 @@ def test_a_lying_node_does_not_set_the_world():
 
 
 def test_a_node_from_the_future_does_not_set_the_world():
-    """A heartbeat that is dated ahead silences nobody: signs of life count when they arrive."""
+    """A heartbeat that is dated ahead silences no rank: signs of life count when they arrive."""
     membership = Membership()
     membership.apply_announcement(announce(0, 1, 2), NOW)
     membership.apply_announcement(announce(3, world=512, node="liar", heartbeat_s=START_UNIX_S + 10**6), NOW)
@@ -227,7 +227,7 @@ def test_a_restart_on_another_node_takes_its_ranks_along():
 
 
 def test_nodes_that_exchange_their_ranks_need_not_wait():
-    """An elastic restart deals the ranks anew: who does not announce a rank any more has let go of it."""
+    """An elastic restart deals the ranks again: a node that does not announce a rank any more has let go of it."""
     nodes = Nodes()
     nodes.announce("a", 0, 1)
     nodes.announce("b", 2, 3)
@@ -397,7 +397,7 @@ class Reference:
 
 
 def agrees(membership, reference):
-    """Assert that a membership says of a run what the reference says."""
+    """Assert that a membership and the reference agree on a run."""
     world = reference.world_size
     ranks = sorted(rank for rank, info in reference.known.items() if info.world_size == world)
     assert membership.nodes == reference.owner

@@ -111,9 +111,11 @@ def test_heartbeats_stand_in_the_order_of_the_announcement(rings: Rings, make_ri
     for rank in (5, 1, 3):
         make_ring(rank=rank).beat(rank)
     run = look(rings)
-    told, heartbeat = announcement(run, "n"), run_heartbeat(run, 0)
-    assert [info.rank for info in told.ranks] == [each - OFFSET_NS for each in heartbeat.alive_unix_ns] == [1, 3, 5]
-    assert told.revision == heartbeat.revision
+    announced, heartbeat = announcement(run, "n"), run_heartbeat(run, 0)
+    assert (
+        [info.rank for info in announced.ranks] == [each - OFFSET_NS for each in heartbeat.alive_unix_ns] == [1, 3, 5]
+    )
+    assert announced.revision == heartbeat.revision
     encode(NodeAlive(node="n", alive=True, unix_ns=0, stream_id=1, runs=[heartbeat]))
 
 
@@ -125,10 +127,10 @@ def test_a_rank_whose_place_was_taken_is_announced_no_more(rings: Rings, start):
     kill(first)
     start(5, attempt=2)
     before = rings.runs["run-a"].revision
-    told = announcement(look(rings), "n")
-    assert [info.rank for info in told.ranks] == [1, 5]
-    assert {group.name for group in told.groups} == {"dp of 1", "dp of 5"}
-    assert told.revision > before
+    announced = announcement(look(rings), "n")
+    assert [info.rank for info in announced.ranks] == [1, 5]
+    assert {group.name for group in announced.groups} == {"dp of 1", "dp of 5"}
+    assert announced.revision > before
     kill(second)  # ended, but nothing has taken its place: it is waited for
     assert [info.rank for info in announcement(look(rings), "n").ranks] == [1, 5]
     start(0, attempt=3)  # back, in the place of rank 5, which lives

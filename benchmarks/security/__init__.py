@@ -1,0 +1,1 @@
+"""What another user, machine or network peer tries against Lockstep, and what becomes of it: a table for each."""
