@@ -219,7 +219,7 @@ class Bus:
         has_room = not isinstance(message, StepBatch) or self._admits(node, message)
         verdict, receipt = self._streams.take(node, header, has_room=has_room)
         if receipt is None:
-            if verdict is Verdict.GAP and node not in self._ahead:
+            if verdict in (Verdict.GAP, Verdict.AHEAD):
                 self._send(self._streams.resend(node, self._now_s()))
             return
         if malformed is not None:

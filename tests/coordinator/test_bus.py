@@ -195,6 +195,7 @@ async def test_a_frame_ahead_of_what_its_run_holds_comes_again_when_there_is_roo
         await wire.send(topics.STEPS, BATCH)
         await until(lambda: ears.streams.frames["gap"])
         assert ears.streams.frames["ahead"] == 1
+        await until(lambda: wire.acknowledged["c1"].hold)
         ears.bus.resume()
         assert wire.resent == 0
         room["job"] = 1

@@ -52,17 +52,21 @@ def test_frames_are_taken_in_order_and_once():
 
 
 def test_a_frame_without_room_is_not_received_and_asked_for_later():
-    """Its turn stays its turn: it is no gap, frames behind it are, and the request names where to go on."""
+    """Its turn stays its turn; meanwhile its node is held, in every acknowledgement, and asked for nothing."""
     streams = made()
     take(streams, 1)
     assert streams.is_next("n1", frame(2))
     assert streams.take("n1", frame(2), has_room=False) == (Verdict.AHEAD, None)
     assert streams.take("n1", frame(3), has_room=False) == (Verdict.GAP, None)
     assert not streams.is_next("n1", frame(3))
+    for answer in (streams.resend("n1", 1.0), streams.announce("n1", STREAM)):
+        assert (answer.received, answer.resend, answer.hold) == (1, False, True)
     request = streams.resume("n1")
-    assert (request.received, request.resend) == (1, True)
+    assert (request.received, request.resend, request.hold) == (1, True, False)
+    streams.take("n1", frame(2), has_room=False)
     take(streams, 2)
-    assert streams.frames["ahead"] == 1
+    assert not streams.announce("n1", STREAM).hold
+    assert streams.frames["ahead"] == 2
     assert streams.resume("nobody") is None
 
 
