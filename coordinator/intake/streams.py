@@ -175,7 +175,8 @@ class Streams:
             return Verdict.REFUSED
         if header.last <= stream.received:
             return Verdict.DUPLICATE
-        return Verdict.GAP if header.first > stream.received + 1 else Verdict.TAKEN
+        # A lost frame that begins before its turn counts records twice: what is asked for again begins where it should.
+        return Verdict.TAKEN if header.first == stream.received + 1 else Verdict.GAP
 
     def resend(self, node: str, now_s: float) -> Acknowledgement | None:
         """Return the request for what is missing of a node's stream, None where it was made a moment ago.
