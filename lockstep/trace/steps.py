@@ -71,15 +71,15 @@ def find_steps(columns: TraceColumns) -> Steps:
     """
     host = _host(columns)
     marks = host & columns.named(lambda name: _MARK.fullmatch(name) is not None)
-    scheduled = host & columns.named(lambda name: _SCHEDULED.fullmatch(name) is not None)
+    scheduled = host & columns.named(lambda name: _SCHEDULED.fullmatch(name) is not None) & (columns.duration_ns > 0)
     if np.count_nonzero(marks) > 1:
         thread = _most(columns, marks)
         found = _of_marks(columns, marks & (columns.thread == thread), thread)
         if len(found):
             return found
-    if np.any(scheduled & (columns.duration_ns > 0)):
+    if np.any(scheduled):
         thread = _most(columns, scheduled)
-        return _of_spans(columns, scheduled & (columns.thread == thread) & (columns.duration_ns > 0), thread)
+        return _of_spans(columns, scheduled & (columns.thread == thread), thread)
     thread = training_thread(columns)
     optimizer = host & (columns.thread == thread) & columns.named(lambda name: name.startswith(_OPTIMIZER_PREFIX))
     window_ns = _extent(columns)

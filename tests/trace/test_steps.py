@@ -45,6 +45,16 @@ def test_marks_bound_steps_and_go_before_spans():
     assert columns.threads[steps.thread] == (7, 1)
 
 
+def test_a_span_without_length_is_no_step_and_decides_no_thread():
+    """Several threads may carry the profiler's spans; a span that was cut to nothing is no sign of training."""
+    columns = columns_of(
+        [made("ProfilerStep#5", ANNOTATION, 1, 900, 0), made("ProfilerStep#6", ANNOTATION, 2, 100, 400)]
+    )
+    steps = find_steps(columns)
+    assert _times(steps) == [(6, 100, 500)]
+    assert columns.threads[steps.thread] == (7, 2)
+
+
 def test_a_missing_mark_costs_the_steps_on_both_sides_of_it():
     """Where 8 ended and 9 began nobody knows, so neither 7 to 9 nor anything else stands for them."""
     steps = find_steps(columns_of([_mark(6, 0), _mark(7, 100), _mark(9, 300), _mark(10, 400)]))
