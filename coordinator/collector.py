@@ -68,7 +68,7 @@ def _service_rows(snapshot: "Snapshot") -> list[tuple[str, list[Row]]]:
         (f"{p}records_judged_total", [((), float(snapshot.records_judged))]),
         (f"{p}frames_total", [((k,), float(v)) for k, v in snapshot.frames.items()]),
         (f"{p}unsettled_frames", [((), float(snapshot.frames_unsettled))]),
-        (f"{p}faults_total", [(key, float(v)) for key, v in snapshot.faults.items()]),
+        (f"{p}inputs_dropped_total", [((k,), float(v)) for k, v in snapshot.inputs_dropped.items()]),
         (f"{p}leader", [((), float(snapshot.leads))]),
         (f"{p}peers", [((), float(snapshot.peers))]),
         (f"{p}records_recorded_total", [((k,), float(v)) for k, v in snapshot.records_recorded.items()]),

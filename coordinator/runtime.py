@@ -36,6 +36,7 @@ from lockstep.contracts.codec import Message
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.messages import StepBatch
 from lockstep.contracts.metrics import RECORDING_STATES
+from lockstep.serving.fault_isolation import outcomes_of
 from lockstep.serving.messaging import Broker
 from lockstep.serving.mqtt import MqttBroker
 from lockstep.serving.process import OwnProcess, ProcessFamilies
@@ -262,7 +263,7 @@ class Coordinator:
             records_judged=runs.records_judged,
             frames=dict(self._streams.frames),
             frames_unsettled=self._streams.unsettled,
-            faults={**self._bus.isolation.dropped, **runs.isolation.dropped},
+            inputs_dropped=outcomes_of(self._bus.isolation, runs.isolation),
             leads=self._leadership.leads,
             peers=self._leadership.peers(time.time()),
             is_connected=self._bus.connected.is_set(),

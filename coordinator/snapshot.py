@@ -78,7 +78,7 @@ class Snapshot:
     records_judged: int
     frames: Mapping[str, int]
     frames_unsettled: int
-    faults: Mapping[tuple[str, str], int]
+    inputs_dropped: Mapping[str, int]
     leads: bool
     peers: int
     is_connected: bool

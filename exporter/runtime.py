@@ -8,7 +8,6 @@ import asyncio
 import logging
 import random
 import time
-from collections import Counter
 from pathlib import Path
 
 from aiohttp import web
@@ -36,7 +35,7 @@ from lockstep.contracts.control import OrderAnswer, answer_to_json
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.limits import ANNOUNCE_REFRESH_SECONDS
 from lockstep.contracts.messages import ProfileAnswer, ProfileRequest, RunHeartbeat, StepBatch, TraceSummary
-from lockstep.serving.fault_isolation import FaultIsolation, Guard
+from lockstep.serving.fault_isolation import FaultIsolation, Guard, outcomes_of
 from lockstep.serving.messaging import Broker
 from lockstep.serving.mqtt import MqttBroker
 from lockstep.serving.process import OwnProcess, ProcessFamilies
@@ -201,18 +200,13 @@ class Exporter:
             unix_ns=unix_ns,
             stale_ns=round(self.config.rank_stale_seconds * _SECOND_NS),
             rings_quarantined=self._rings.quarantined,
-            dropped=self._dropped(),
+            dropped=outcomes_of(self._isolation, self._rings.isolation),
             delivery=self._publisher.status(),
             tick_duration_ns=time.monotonic_ns() - begin_ns,
             load=self._host_watch.node,
             hosts=self._host_watch.totals(),
             process=self._process_families,
         )
-
-    def _dropped(self) -> Counter[str]:
-        dropped = self._isolation.outcomes()
-        dropped.update(self._rings.isolation.outcomes())
-        return dropped
 
     def _guard(self, kind: str, key: str) -> Guard:
         return self._isolation.guard(kind, key, time.monotonic())

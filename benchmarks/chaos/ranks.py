@@ -18,6 +18,7 @@ from typing import Any
 
 from lockstep.agent.control import ControlReader
 from lockstep.agent.ring import RingWriter
+from lockstep.agent.shared_directory import trusted_uids
 from lockstep.contracts import ring as ring_layout
 from lockstep.contracts.control import OrderAnswer, ProfileOrder, answer_to_json, order_from_json
 from lockstep.contracts.paths import control_path, incoming_directory, run_directory, trace_name
@@ -177,7 +178,7 @@ def play(plan: RanksPlan) -> None:
     """Step until the job is to end."""
     job = Job(plan)
     ranks = [Rank(plan, local_rank) for local_rank in range(plan.ranks)]
-    control = ControlReader(control_path(run_directory(Path(plan.root), plan.run)))
+    control = ControlReader(control_path(run_directory(Path(plan.root), plan.run)), trusted_uids(os.environ))
     orders = Path(plan.directory, f"orders-{plan.node}.jsonl")
     finish = Path(plan.directory, FINISH_FILE)
     last_step: int | None = None

@@ -241,11 +241,12 @@ _JUDGED: tuple[Metric, ...] = (
         "Messages that were taken and hold records that wait for other ranks; nodes keep them until they are judged.",
     ),
     _coordinator(
-        "lockstep_coordinator_faults_total",
+        "lockstep_coordinator_inputs_dropped_total",
         "counter",
-        "Exceptions while a message was handled or a step judged, each confined to its run, by what became of it.",
-        "kind",
+        "Messages and steps dropped at the failure boundary, so that no other run was: refused for what they hold, "
+        "failed by a bug of the coordinator, or in quarantine after several failures in a row.",
         "outcome",
+        values=("refused", "failed", "quarantined"),
     ),
     _coordinator("lockstep_coordinator_leader", "gauge", "1 while this coordinator orders the captures of its pair."),
     _coordinator("lockstep_coordinator_peers", "gauge", "Other coordinators that are alive on the same broker."),

@@ -57,13 +57,6 @@ class FaultIsolation:
         self.dropped[kind, QUARANTINED] += 1
         return False
 
-    def outcomes(self) -> Counter[str]:
-        """Return what was dropped by outcome, of all kinds."""
-        outcomes: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
-        for (_, outcome), count in self.dropped.items():
-            outcomes[outcome] += count
-        return outcomes
-
     def is_quarantined(self, kind: str, key: str, now_s: float) -> bool:
         """Whether `key` failed too often lately."""
         failing = self._failing.get((kind, key))
@@ -128,3 +121,12 @@ class Guard:
             self._isolation.fail(self._kind, self._key, self._now_s, error)
             return True
         return False
+
+
+def outcomes_of(*isolations: FaultIsolation) -> dict[str, int]:
+    """Return what `isolations` dropped by outcome, of all kinds."""
+    outcomes = dict.fromkeys(OUTCOMES, 0)
+    for isolation in isolations:
+        for (_, outcome), count in isolation.dropped.items():
+            outcomes[outcome] += count
+    return outcomes
