@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+_Order = TypeVar("_Order")
 
 LEARNT_STEPS = 50  # judged steps between two writes of what detectors have learnt: baselines take 64 steps to move
 _RETRY_S = 5.0
@@ -75,12 +76,14 @@ class Effects:
         self._changed = asyncio.Event()
         self._simulating = asyncio.Lock()  # a simulation is pure computing: two at once would take twice as long each
 
-    def _start(self, name: str, work: Coroutine[Any, Any, None], task_name: str) -> None:
+    def _start(
+        self, name: str, work: Callable[[str, _Order], Coroutine[Any, Any, None]], order: _Order, task_name: str
+    ) -> None:
         """Start a task of a run; what it raises costs that task alone, and is counted as a fault of the run."""
 
         async def isolated() -> None:
             with self._runs.isolation.guard(HANDLE, name, self._now_s()):
-                await work
+                await work(name, order)
 
         self._spawn(isolated(), task_name)
 
@@ -108,14 +111,16 @@ class Effects:
                 self._keep(name, incident)
             case ev.RequestProfile():
                 self._keep(name, None)
-                self._start(name, self._request(name, instruction), f"profile request {instruction.request_id}")
+                self._start(
+                    name, partial(self._request, name, instruction), f"profile request {instruction.request_id}"
+                )
             case ev.Diagnose():
                 about = instruction.incident_id or f"request {instruction.request_id}"
-                self._start(name, self._diagnose(name, instruction), f"diagnosis of {about}")
+                self._start(name, self._diagnose, instruction, f"diagnosis of {about}")
             case ev.FitModel():
-                self._start(name, self._fit(name, instruction), f"fit of {name}")
+                self._start(name, self._fit, instruction, f"fit of {name}")
             case ev.Predict():
-                self._start(name, self._predict(name, instruction), f"prediction of {instruction.incident_id}")
+                self._start(name, self._predict, instruction, f"prediction of {instruction.incident_id}")
             case ev.TellGain():
                 self._tell_gain(name, instruction, instruction.prediction)
             case ev.ForgetRun():
@@ -223,7 +228,7 @@ class Effects:
                     shapes=capture.shapes,
                     is_asked=not capture.incident_id,
                 )
-                self._start(name, self._request(name, order), f"profile request {order.request_id}")
+                self._start(name, self._request, order, f"profile request {order.request_id}")
 
     async def _request(self, name: str, order: ev.RequestProfile) -> None:
         """Publish a capture request. One for an incident is the leader's: its answers reach all coordinators."""

@@ -32,6 +32,7 @@ from lockstep.contracts.messages import (
 )
 from lockstep.contracts.paths import control_path, incoming_directory, trace_name
 from lockstep.serving.broker import BrokerConfig
+from lockstep.serving.fault_isolation import outcomes_of
 from lockstep.serving.mqtt import MqttBroker
 from tests.exporter.conftest import (
     MS,
@@ -469,7 +470,7 @@ def surprise(*_, **__):
 
 
 def dropped(exporter: Exporter) -> dict[str, int]:
-    return dict(exporter._dropped())
+    return outcomes_of(exporter._isolation, exporter._rings.isolation)
 
 
 def test_a_surprise_in_a_request_costs_the_request(config: ExporterConfig, monkeypatch):
