@@ -111,9 +111,7 @@ class Effects:
                 self._keep(name, incident)
             case ev.RequestProfile():
                 self._keep(name, None)
-                self._start(
-                    name, partial(self._request, name, instruction), f"profile request {instruction.request_id}"
-                )
+                self._start(name, self._request, instruction, f"profile request {instruction.request_id}")
             case ev.Diagnose():
                 about = instruction.incident_id or f"request {instruction.request_id}"
                 self._start(name, self._diagnose, instruction, f"diagnosis of {about}")
