@@ -42,6 +42,7 @@ bench: bench-agent bench-detect bench-trace bench-localisation
 
 bench-agent: $(VENV)/.dev system-packages
 	$(BIN)/python -m benchmarks.agent_cost
+	$(BIN)/python -m benchmarks.ring_cost
 
 # Two minutes. Fails where a budget is missed; on a shared machine read the column `x add`.
 bench-detect: $(VENV)/.dev

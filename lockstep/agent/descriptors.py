@@ -1,9 +1,9 @@
 """The agent's file descriptors in the training process: where they live, and how they are read and written.
 
 `pread` and `pwrite` here hold the interpreter lock, `os.pread` and `os.pwrite` release it. A training thread that
-releases it while another thread computes in Python waits for that thread's switch interval, 5 ms, to get it back:
-six calls of `os.pwrite` lengthened a step of 28 ms by 7 ms, six of these by nothing that could be measured. A call
-copies a few hundred bytes to or from memory and takes 0.4 us (`os.pwrite`: 0.3 us).
+releases it while another thread computes in Python may wait for that thread's switch interval, 5 ms, to get it back:
+on idle cores six calls of `os.pwrite` lengthened a step of 28 ms by 7 ms, six of these by nothing that could be
+measured (benchmarks/ring_cost.py). A call copies at most a slot to or from memory and takes 0.4 us (`os.pwrite`: 0.3).
 
 The price is that the argument types are not declared, which would cost another 0.35 us: sizes and offsets are passed
 as C ints, so they stay below 2**31. Both return what the C functions return, -1 for a failure, and raise nothing.

@@ -142,9 +142,9 @@ def test_a_job_is_monitored_through_what_the_chart_starts(release):
 
     def seen():
         found = get_json(f"{release.url('coordinator')}/api/v1/runs/{RUN}")
-        return found is not None and found["step"] > 20 and found
+        return found is not None and found["step"] > 20 and len(found["ranks"]) == RANKS and found
 
-    run = wait_until(seen, 20, "steps of the run")
+    run = wait_until(seen, 60, "steps of the run on all ranks")
     assert [one["rank"] for one in run["ranks"]] == list(range(RANKS))
     metrics = get(f"{release.url('exporter')}/metrics")
     for rank in range(RANKS):
