@@ -2,7 +2,8 @@
 
 The exporter never writes a ring. A ring that is refused is counted once per file and logged, tried again at each
 scan, and does not hurt its neighbours; one with which reading itself fails again and again is left alone until its file
-is replaced. A file with another inode under the same name is a new attempt: the old one is read to its end first.
+is replaced. A file with another inode under the same name is a new attempt, or the same one whose agent has
+written its ring again: the old file is read to its end first.
 
 A run belongs to the user whose directory it is: another user's ring in it is refused, and so is what has a run's name
 and is no directory that we may read.
@@ -31,6 +32,7 @@ from lockstep.contracts.limits import RANKS_PER_NODE_MAX, RUNS_PER_NODE_MAX
 from lockstep.contracts.messages import LAPPED, TORN
 from lockstep.contracts.paths import is_name, rank_of_ring, ring_path
 from lockstep.contracts.records import RECORD_INDEX
+from lockstep.contracts.ring import RingHeader
 from lockstep.serving.fault_isolation import FaultIsolation
 from lockstep.serving.log_limit import LogLimit
 
@@ -111,7 +113,7 @@ class Rings:
         """Return how far every open ring was read."""
         return {
             run.name: {
-                track.rank: Position(track.header.attempt, track.ring.next_index, track.ring.answer_generation)
+                track.rank: _position(track.header, track.ring)
                 for track in run.ranks.values()
                 if track.ring is not None
             }
@@ -129,14 +131,14 @@ class Rings:
     def _directories(self) -> dict[str, int]:
         """Return run -> uid of its owner, the runs that are followed first, then the first run of each user."""
         try:
-            names = [path.name for path in self._root.iterdir() if is_name(path.name)]
+            present = {path.name for path in self._root.iterdir() if is_name(path.name)}
         except FileNotFoundError:  # nothing has been trained here yet
             return {}
         except OSError as error:
             self._counts.reject("run", error)
             return {}
-        self._refused = {name: inode for name, inode in self._refused.items() if name in names}
-        names.sort(key=lambda name: (name not in self.runs, name))
+        self._refused = {name: inode for name, inode in self._refused.items() if name in present}
+        names = sorted(present, key=lambda name: (name not in self.runs, name))
         owners = {name: uid for name in names[:_NAMES_MAX] if (uid := self._owner(self._root / name)) is not None}
         turns = _turns(owners)
         order = sorted(owners, key=lambda name: (name not in self.runs, turns[name]))
@@ -153,15 +155,14 @@ class Rings:
             return None
 
     def _refuse_run(self, path: Path, error: MalformedError | OSError) -> None:
-        """Count and log what has a run's name and cannot be followed, once for each such thing."""
+        """Count what has a run's name and cannot be followed, once for each such thing."""
         try:
             inode = path.lstat().st_ino
         except OSError:  # gone
             return
         if self._refused.get(path.name) != inode:
             self._refused[path.name] = inode
-            self._counts.rejected["run"] += 1
-            _log.warning("run refused: %s", error)
+            self._counts.reject("run", error)
 
     def _choose(self, owners: dict[str, int], now_ns: int) -> tuple[list[str], int]:
         """Return the runs to follow and the number of live ranks left out.
@@ -244,8 +245,11 @@ class Rings:
         self._resume(run, track, ring)
 
     def _resume(self, run: RunTrack, track: RankTrack, ring: RingFile) -> None:
-        """Go on where an earlier process stopped; its last step is where the rank stands until the next one."""
-        position = self._positions.get(run.name, {}).get(track.rank)
+        """Go on where reading stopped: in a former file of this attempt, or by an earlier process.
+
+        Its last step is where the rank stands until the next one.
+        """
+        position = track.left_at or self._positions.get(run.name, {}).get(track.rank)
         if position is None or position.attempt != ring.header.attempt:
             return
         try:
@@ -263,6 +267,7 @@ class Rings:
         for _ in range(2):
             self._late += self._look(run, track, track.ring, track.header.slot_count)
         self.isolation.forget(_RING, _key(track.ring.path, track.ring.inode))
+        track.left_at = _position(track.header, track.ring)
         track.ring.close()
         track.ring = None
         run.revision += 1
@@ -371,6 +376,10 @@ def _has_ended(track: RankTrack) -> bool:
         return track.ring is None or track.ring.holder().is_gone
     except (MalformedError, OSError):  # counted where the ring is read for its records
         return False
+
+
+def _position(header: RingHeader, ring: RingFile) -> Position:
+    return Position(header.attempt, ring.next_index, ring.answer_generation)
 
 
 def _turns(owners: dict[str, int]) -> dict[str, int]:

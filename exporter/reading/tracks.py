@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from exporter.reading.announce import SlotUse, merge_groups
+from exporter.reading.positions import Position
 from exporter.reading.ring_file import RingFile
 from exporter.reading.totals import FlaggedSteps, RankTotals, StepHistogram
 from lockstep.contracts import ring
@@ -39,6 +40,8 @@ class RankTrack:
     slots: tuple[SlotUse, ...] = ()
     facts: RankFacts | None = None
     totals: RankTotals = field(default_factory=RankTotals)
+    left_at: Position | None = None
+    """How far its last file was read; an agent whose file was removed goes on in another one."""
 
     @property
     def rank(self) -> int:

@@ -11,6 +11,7 @@ from exporter.reading.positions import Position
 from exporter.reading.ring_file import RingFile
 from exporter.reading.rings import Rings
 from exporter.reading.silence import announcement, watch
+from lockstep.agent import ring as ring_module
 from lockstep.agent.ring import RingWriter
 from lockstep.contracts import ring as layout
 from lockstep.contracts import topics
@@ -241,6 +242,25 @@ def test_saved_positions_belong_to_one_attempt(root: Path, make_ring, counts):
     assert (steps_of(readings, 0), steps_of(readings, 1)) == ([2], [0, 1, 2])
     assert rings.positions() == {"run-a": {0: Position(5, 3, 0), 1: Position(6, 3, 0)}}
     rings.close()
+
+
+def test_a_ring_that_its_agent_writes_again_is_read_on(rings: Rings, root: Path, make_ring, monkeypatch):
+    """The file of the same attempt under the same name: no record and no answer comes twice, and none is lost."""
+    monkeypatch.setattr(ring_module, "INSPECT_INTERVAL_NS", 0)
+    header = replace(make_ring(run="other").header, rank=3, slot_count=8)
+    writer = RingWriter(root / "run-a", header)
+    writer.write_answer(answer_to_json(OrderAnswer(request_id=1, state="accepted")))
+    for step in range(3):
+        writer.write(RECORD_STRUCT.pack(*record(step)))
+    (reading,) = tick(rings)
+    assert (steps_of([reading], 3), reading.answer is not None) == ([0, 1, 2], True)
+    writer.write(RECORD_STRUCT.pack(*record(3)))
+    writer.path.unlink()
+    for step in (4, 5):
+        writer.write(RECORD_STRUCT.pack(*record(step)))
+    readings = tick(rings)
+    assert (steps_of(readings, 3), [reading.answer for reading in readings]) == ([3, 4, 5], [None, None])
+    assert rings.runs["run-a"].ranks[3].totals.steps == 6
 
 
 def test_answers_and_groups_are_taken_with_the_records(rings: Rings, make_ring, counts):
