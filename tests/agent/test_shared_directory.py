@@ -1,7 +1,9 @@
 """Whom a training process trusts in the shared directory, and what it makes there: as real users of a node."""
 
+import ctypes
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,8 @@ from lockstep.contracts.errors import ConfigError, MalformedError
 from lockstep.contracts.ownership import EXPORTER_UID_VARIABLE
 from tests.agent.test_ring import make_header
 from tests.support.users import GROUP, OTHER, TRAINER, OtherUserError, run_as
+
+CLONE_NEWUSER, PR_SET_DUMPABLE = 0x10000000, 4
 
 
 def mode_of(path):
@@ -143,3 +147,32 @@ def test_nobody_else_touches_a_run(shared_root, attempt, groups):
     else:
         with pytest.raises(OtherUserError, match="PermissionError"):
             run_as(OTHER, ring.read_bytes)
+
+
+def enter_user_namespace():
+    """Become root of a user namespace that maps this user and no other, as a rootless container does."""
+    uid, libc = os.geteuid(), ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_DUMPABLE, 1)  # a process that has changed its user does not own its files in /proc
+    if libc.unshare(CLONE_NEWUSER) != 0:
+        raise OSError(ctypes.get_errno(), "this test takes a user namespace")
+    Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
+
+
+@pytest.mark.parametrize("owner", [0, TRAINER, OTHER])
+def test_in_a_user_namespace_unmapped_users_look_alike(shared_root, owner):
+    """Root's directory is used there, so that the training is monitored; another user's cannot be distinguished from it."""
+    shared_root.mkdir()
+    os.chown(shared_root, owner, -1)
+    shared_root.chmod(0o1777)
+
+    def train():
+        enter_user_namespace()
+        trusted = trusted_uids({EXPORTER_UID_VARIABLE: "998"})
+        check_root(shared_root, trusted)
+        RingWriter(shared_root / "job", make_header())
+        return trusted, shared_root.stat().st_uid
+
+    trusted, seen = run_as(TRAINER, train)
+    assert trusted == {0, 65534}
+    assert seen == (0 if owner == TRAINER else 65534)
+    assert (shared_root / "job").stat().st_uid == TRAINER
