@@ -65,7 +65,8 @@ def _run_hung(site: Site, policy: AlertPolicy) -> Alert:
         for_seconds=policy.hung_for_seconds,
         summary="A training run hangs: ranks have not arrived where others wait for them.",
         description="Run {{ $labels.run }} has completed no step for {{ $value | humanizeDuration }}."
-        '{{ with printf `topk(5, lockstep_incident_silence_seconds{run="%s",rank!=""})` $labels.run | query '
+        "{{ with printf `topk(5, max by (run, rank, domain_kind) "
+        '(lockstep_incident_silence_seconds{run="%s",rank!=""}))` $labels.run | query '
         '| sortByLabel "rank" }}'
         " Not arrived:{{ range . }} rank {{ .Labels.rank }}"
         '{{ with printf `lockstep_rank_info{run="%s",rank="%s"}` .Labels.run .Labels.rank | query '
@@ -79,12 +80,12 @@ def _link_slow(site: Site, policy: AlertPolicy) -> Alert:
     return Alert(
         name="LockstepLinkSlow",
         severity="warning",
-        expr=unfinished(by_run("sum", 'lockstep_run_incidents_open{cause="link"} > 0', site), site),
+        expr=unfinished(by_run("max", 'lockstep_run_incidents_open{cause="link"} > 0', site), site),
         for_seconds=policy.link_slow_for_seconds,
         keep_seconds=policy.link_slow_keep_seconds,
         summary="Communication holds a training run back.",
         description="Open incidents of run {{ $labels.run }} with a slow link as their cause: {{ $value }}. Ranks:"
-        '{{ range printf `topk(5, lockstep_incident_info{run="%s",cause="link"})` $labels.run | query '
+        '{{ range printf `topk(5, max by (rank) (lockstep_incident_info{run="%s",cause="link"}))` $labels.run | query '
         '| sortByLabel "rank" }}'
         " {{ .Labels.rank }}{{ end }}.",
     )

@@ -142,10 +142,14 @@ def total(samples: Samples, name: str, labels: str = "") -> float:
 
 
 class Usage(NamedTuple):
-    """What a process has taken: CPU seconds since it began, and its resident memory now."""
+    """What a process has taken: CPU seconds since it began, and its resident memory now.
+
+    `waited_s` is how long its first thread was ready to run and had no core.
+    """
 
     cpu_s: float
     resident_bytes: int
+    waited_s: float
 
 
 def usage(pid: int) -> Usage:
@@ -154,7 +158,8 @@ def usage(pid: int) -> Usage:
     status = Path(f"/proc/{pid}/status").read_text()
     resident = re.search(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE)
     assert resident is not None
-    return Usage((int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND, int(resident[1]) << 10)
+    waited_ns = int(Path(f"/proc/{pid}/schedstat").read_text().split()[1])
+    return Usage((int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND, int(resident[1]) << 10, waited_ns / 1e9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,7 +62,8 @@ class BusCounts:
 class Bus:
     """One session at a time. `on_message` is called on the event loop and must be quick.
 
-    `connected` is set while subscribed; `now_s` is the wall clock.
+    `connected` is set while subscribed; `now_s` is the wall clock. `on_connect` is called before the first message of a
+    session, and `on_disconnect` behind its last one.
     """
 
     def __init__(
@@ -74,7 +75,8 @@ class Bus:
         on_message: OnMessage,
         now_s: Callable[[], float],
         has_room: HasRoom = lambda _run, _step: True,
-        on_session: Callable[[], None] = lambda: None,
+        on_connect: Callable[[], None] = lambda: None,
+        on_disconnect: Callable[[], None] = lambda: None,
     ) -> None:
         self.counts = BusCounts()
         self.connected = asyncio.Event()
@@ -84,7 +86,8 @@ class Bus:
         self._on_message = on_message
         self._now_s = now_s
         self._has_room = has_room
-        self._on_session = on_session
+        self._on_connect = on_connect
+        self._on_disconnect = on_disconnect
         self._ahead: dict[str, tuple[str, int]] = {}  # run and step that a node sent too early
         self._session: Session | None = None
         self._random = random.Random()  # noqa: S311  (spreads reconnections, guards nothing)
@@ -104,6 +107,8 @@ class Bus:
                 self._log.warning("broker", self._now_s(), str(error))
             finally:
                 self.connected.clear()
+                if self._session is not None:
+                    self._on_disconnect()
                 self._session = None
                 self._leadership.disconnected()
             wait_s = backoff_seconds(
@@ -158,7 +163,7 @@ class Bus:
         async with connection as session:
             self._session = session
             self._streams.forget_acknowledgements()
-            self._on_session()
+            self._on_connect()
             await session.subscribe(topics.coordinator_filters())
             self._leadership.connected(self._now_s())
             self.connected.set()
@@ -214,7 +219,7 @@ class Bus:
         has_room = not isinstance(message, StepBatch) or self._admits(node, message)
         verdict, receipt = self._streams.take(node, header, has_room=has_room)
         if receipt is None:
-            if verdict is Verdict.GAP and node not in self._ahead:
+            if verdict in (Verdict.GAP, Verdict.AHEAD):
                 self._send(self._streams.resend(node, self._now_s()))
             return
         if malformed is not None:

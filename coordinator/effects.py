@@ -14,6 +14,7 @@ from coordinator.decide import events as ev
 from coordinator.decide.incidents import AdviceItem, Incident, Prediction
 from coordinator.expected.fitting import fit_model, predict_gain
 from coordinator.expected.healthy import KeptWindow
+from coordinator.runs import HANDLE
 from lockstep.contracts.errors import LockstepError
 from lockstep.contracts.messages import ProfileRequest
 from lockstep.diagnosis import INSUFFICIENT, Diagnosis, explain
@@ -74,6 +75,15 @@ class Effects:
         self._changed = asyncio.Event()
         self._simulating = asyncio.Lock()  # a simulation is pure computing: two at once would take twice as long each
 
+    def _start(self, name: str, work: Coroutine[Any, Any, None], task_name: str) -> None:
+        """Start a task of a run; what it raises costs that task alone, and is counted as a fault of the run."""
+
+        async def isolated() -> None:
+            with self._runs.isolation.guard(HANDLE, name, self._now_s()):
+                await work
+
+        self._spawn(isolated(), task_name)
+
     def perform(self, orders: "Orders") -> None:
         """Start all that is asked for, in order; returns at once."""
         for name, instructions in orders:
@@ -98,14 +108,14 @@ class Effects:
                 self._keep(name, incident)
             case ev.RequestProfile():
                 self._keep(name, None)
-                self._spawn(self._request(name, instruction), f"profile request {instruction.request_id}")
+                self._start(name, self._request(name, instruction), f"profile request {instruction.request_id}")
             case ev.Diagnose():
                 about = instruction.incident_id or f"request {instruction.request_id}"
-                self._spawn(self._diagnose(name, instruction), f"diagnosis of {about}")
+                self._start(name, self._diagnose(name, instruction), f"diagnosis of {about}")
             case ev.FitModel():
-                self._spawn(self._fit(name, instruction), f"fit of {name}")
+                self._start(name, self._fit(name, instruction), f"fit of {name}")
             case ev.Predict():
-                self._spawn(self._predict(name, instruction), f"prediction of {instruction.incident_id}")
+                self._start(name, self._predict(name, instruction), f"prediction of {instruction.incident_id}")
             case ev.TellGain():
                 self._tell_gain(name, instruction, instruction.prediction)
             case ev.ForgetRun():
@@ -121,25 +131,25 @@ class Effects:
         if incident is not None:
             self._incidents[incident.id] = incident
             self._learnt_step.pop(name, None)  # what was decided now must find the detectors where they stood
-        run = self._runs.by_name.get(name)
-        if run is not None:
-            self._note(name, run.memory(with_learnt=False))
-        self._changed.set()
+        self.remember(changed=name)
 
-    def remember(self, *, all_of_it: bool = False) -> None:
+    def remember(self, *, all_of_it: bool = False, changed: str = "") -> None:
         """Keep what runs know since the last call: of their machines each time, of their detectors now and then.
 
         With it goes how far the nodes' streams are settled at this moment: they are written together, and only then
-        acknowledged.
+        acknowledged. `changed` names a run whose machine has changed, though it may have judged nothing since.
         """
         for name, run in self._runs.by_name.items():
             judgement = run.machine.judgement
-            if judgement is None or (judgement is self._remembered.get(name) and not all_of_it):
+            is_moved = judgement is not None and (all_of_it or judgement is not self._remembered.get(name))
+            if not is_moved and name != changed:
                 continue
-            self._remembered[name] = judgement
-            last = self._learnt_step.get(name)
-            is_due = all_of_it or last is None or not last <= judgement.step < last + LEARNT_STEPS
-            if is_due:
+            is_due = False
+            if judgement is not None:
+                self._remembered[name] = judgement
+                last = self._learnt_step.get(name)
+                is_due = all_of_it or last is None or not last <= judgement.step < last + LEARNT_STEPS
+            if is_due and judgement is not None:
                 self._learnt_step[name] = judgement.step
                 self._incidents |= run.machine.casebook.incidents  # their figures are those of this step
             self._note(name, run.memory(with_learnt=is_due))
@@ -213,7 +223,7 @@ class Effects:
                     shapes=capture.shapes,
                     is_asked=not capture.incident_id,
                 )
-                self._spawn(self._request(name, order), f"profile request {order.request_id}")
+                self._start(name, self._request(name, order), f"profile request {order.request_id}")
 
     async def _request(self, name: str, order: ev.RequestProfile) -> None:
         """Publish a capture request. One for an incident is the leader's: its answers reach all coordinators."""
@@ -333,7 +343,9 @@ class Effects:
 def _by_node(run: "Run", ranks: tuple[int, ...]) -> dict[str, list[int]]:
     nodes: dict[str, list[int]] = {}
     for rank in ranks:
-        nodes.setdefault(run.membership.nodes[rank], []).append(rank)
+        node = run.membership.nodes.get(rank)
+        if node is not None:  # else its node is still to announce it, after a restart of ours: the capture expires
+            nodes.setdefault(node, []).append(rank)
     return nodes
 
 

@@ -47,7 +47,9 @@ class Leadership:
         """Take a heartbeat or a last will; our own, which come back to us, say nothing new."""
         if message.coordinator != self.name:
             self._peers[message.coordinator] = _Peer(message, now_s)
-        self.term = max(self.term, message.term)
+        if message.term > self.term:
+            # Another one led since: a leader that was suspended, say, begins again with a term of its own.
+            self.term, self.leads = message.term, False
 
     def update(self, now_s: float) -> bool:
         """Let time pass; return whether this coordinator leads from now on and did not before."""

@@ -98,6 +98,7 @@ class Runs:
         self.isolation = FaultIsolation((HANDLE, JUDGE), quarantine_s=QUARANTINE_S)
         self.refusals = Refusals()
         self.presence = NodePresence()
+        self._lost_nodes: set[str] = set()
         self.targets = Targets(self.refusals)
         self.detections = 0
         self.detection_seconds = 0.0
@@ -172,8 +173,16 @@ class Runs:
         return run is None or run.timeline.fits(step) or run.timeline.is_idle
 
     def begin_session(self, now_s: float) -> None:
-        """Note that this coordinator has just connected: it has yet to hear which nodes are there."""
-        for node in sorted(self.presence.alive):
+        """Note that this coordinator has just connected: the nodes that it knew have their time to come back now."""
+        self._lose(self._lost_nodes, now_s)
+
+    def end_session(self, now_s: float) -> None:
+        """Note that this coordinator has lost its connection, and every node with it."""
+        self._lost_nodes = self.presence.alive
+        self._lose(self._lost_nodes, now_s)
+
+    def _lose(self, nodes: set[str], now_s: float) -> None:
+        for node in sorted(nodes):
             self.take(NodeAlive(node=node, alive=False, unix_ns=round(now_s * 1e9), stream_id=1), now_s)
 
     def _ingest(self, run: Run, batches: "Sequence[StepBatch]", receipts: "Sequence[Receipt]", now_s: float) -> Orders:

@@ -106,7 +106,8 @@ class Coordinator:
             on_message=self._on_message,
             now_s=time.time,
             has_room=lambda run, step: self._runs.has_room(run, step, self._coalescer.flush),
-            on_session=lambda: self._runs.begin_session(time.time()),
+            on_connect=lambda: self._runs.begin_session(time.time()),
+            on_disconnect=lambda: self._runs.end_session(time.time()),
         )
         self._coalescer = BatchCoalescer(self._take_batches)
         self._effects = Effects(

@@ -141,8 +141,8 @@ _WHEN = Row(
                     "Requests that a rank refused, or that nobody answered in time.",
                     COUNT,
                     query(
-                        "round(sum(increase(lockstep_run_profiles_total"
-                        f'{{{RUN},state=~"refused|expired"}}[$__range])))',
+                        "round(sum(max by (state) (increase(lockstep_run_profiles_total"
+                        f'{{{RUN},state=~"refused|expired"}}[$__range]))))',
                         instant=True,
                     ),
                 ),

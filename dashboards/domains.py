@@ -2,7 +2,15 @@
 
 from dashboards.house import Board, Line, Row, coloured_like, datasource_variable, query, states, timeseries, variable
 from dashboards.panels import AT_RUN, Column, coordinator_variable, grid, heat, matrix, to_board
-from dashboards.queries import CAUSE_COLOURS, MANY, RUN, rate, ratio_by_kind, seconds_per_step, wait_of_kind
+from dashboards.queries import (
+    CAUSE_COLOURS,
+    MANY,
+    RUN,
+    judged_rate,
+    ratio_by_kind,
+    seconds_per_step,
+    wait_of_kind,
+)
 from dashboards.shared import BUS_BANDWIDTH, IMBALANCE, MARKS, OWN_WORK_BY_HOST
 from lockstep.contracts.records import DOMAIN_KINDS
 
@@ -89,7 +97,7 @@ _RANKS = Row(
                     "Steps by duration",
                     "How many steps of the run a second took how long: a second band is a part of the steps that is "
                     "slower.",
-                    rate("lockstep_run_step_duration_seconds_bucket", "le"),
+                    judged_rate("lockstep_run_step_duration_seconds_bucket", "le"),
                 ),
             ),
         ),

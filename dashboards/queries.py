@@ -49,6 +49,11 @@ def rate(metric: str, by: str = "", matchers: str = RUN) -> str:
     return f"sum{grouping} (rate({metric}{{{matchers}}}[$__rate_interval]))"
 
 
+def judged_rate(metric: str, by: str) -> str:
+    """Return the rate of a counter of the coordinator: of a pair each counts the same, so the larger one."""
+    return f"max by ({by}) (rate({metric}{{{RUN}}}[$__rate_interval]))"
+
+
 def seconds_per_step(metric: str) -> str:
     """Return seconds per step of single ranks with their hosts, for topk to choose from."""
     recorded = f"run_rank_hostname:{metric.removesuffix('_total')}_per_step:ratio_rate5m"

@@ -78,7 +78,7 @@ PROFILES = timeseries(
     "Profile requests of this run by what became of them, per rank.",
     COUNT,
     query(
-        f"round(sum by (state) (increase(lockstep_run_profiles_total{{{RUN}}}[$__rate_interval])))",
+        f"round(max by (state) (increase(lockstep_run_profiles_total{{{RUN}}}[$__rate_interval])))",
         "{{state}}",
     ),
 )

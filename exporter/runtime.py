@@ -28,6 +28,7 @@ from exporter.reading.silence import announcement, watch
 from exporter.reading.tracks import RunTrack
 from exporter.sending.batches import Batcher
 from exporter.sending.publisher import Publisher
+from exporter.shared_directory import prepare_root
 from exporter.state_file import load_state, save_state
 from lockstep.contracts import topics
 from lockstep.contracts.codec import encode
@@ -100,10 +101,11 @@ class Exporter:
         Raises
         ------
         ConfigError
-            A value is wrong, the spool cannot be used, or the port is taken.
+            A value is wrong, the root or the spool cannot be used, or the port is taken.
         """
         self.config.validate()
         self._loop = asyncio.get_running_loop()
+        prepare_root(Path(self.config.root))
         self._publisher.open()
         try:
             self._positions.update(load_state(self._positions_path, Positions) or {})
@@ -281,6 +283,7 @@ class Exporter:
         for run in self._rings.take_gone():
             self._announced.pop(run.name, None)
             self._captures.forget(run.name)
+            self._control.submit(OrderJob(run.name, run.directory))  # removes what is left of it
             self._send_state(run, last=True)
             self._seen_requests = {key: seen for key, seen in self._seen_requests.items() if key[0] != run.name}
 

@@ -20,7 +20,7 @@ from lockstep.agent.control import ControlReader
 from lockstep.agent.ring import RingWriter
 from lockstep.contracts import ring as ring_layout
 from lockstep.contracts.control import OrderAnswer, ProfileOrder, answer_to_json, order_from_json
-from lockstep.contracts.paths import control_path, run_directory, trace_path
+from lockstep.contracts.paths import control_path, incoming_directory, run_directory, trace_name
 from lockstep.contracts.records import MISSING, RECORD_FIELDS, RECORD_INDEX, RECORD_STRUCT
 
 FINISH_FILE = "finish_step"
@@ -134,9 +134,11 @@ class Rank:
 
     def _finish_capture(self, order: ProfileOrder, job: Job) -> None:
         assert self._began_step is not None
-        path = trace_path(self._directory, order.request_id, self.rank)
-        path.parent.mkdir(exist_ok=True)
+        name = trace_name(order.request_id, self.rank)
+        path = self._directory / f".{name}"
         path.write_text(json.dumps(_trace(order.steps, job.own_ns[self.rank], job.end_ns - job.begin_ns)))
+        trace_bytes = path.stat().st_size
+        path.rename(incoming_directory(self._directory) / name)
         self._answer(
             OrderAnswer(
                 request_id=order.request_id,
@@ -145,7 +147,7 @@ class Rank:
                 steps=order.steps,
                 start_ns=self._began_ns,
                 end_ns=job.end_ns,
-                trace_bytes=path.stat().st_size,
+                trace_bytes=trace_bytes,
                 cost_ns=1_000_000,
             )
         )

@@ -324,7 +324,7 @@ def _attempts() -> Iterator[Attempt]:
         "stranger",
         "connect without TLS",
         _connect(lambda world: BrokerConfig(broker_port=world.broker.port)),
-        _log("OpenSSL Error"),
+        _log("wrong version number"),
     )
     yield Attempt(
         "stranger",
@@ -333,7 +333,10 @@ def _attempts() -> Iterator[Attempt]:
         _log("peer did not return a certificate"),
     )
     yield Attempt(
-        "stranger", "connect with a certificate of its own", _connect(_own_certificate), _log("OpenSSL Error")
+        "stranger",
+        "connect with a certificate of its own",
+        _connect(_own_certificate),
+        _log("certificate verify failed"),
     )
     heartbeat = CoordinatorAlive(coordinator="c0", alive=True, incarnation=1, unix_ns=now_ns, term=1 << 40)
     acknowledgement = Acknowledgement(

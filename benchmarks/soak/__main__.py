@@ -33,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ladder-minutes", type=float, default=3.0, help="for each of them (default: 3)")
     parser.add_argument("--flapping", type=int, default=20, help="nodes that drop their connection (default: 20)")
     parser.add_argument("--fault-step", type=int, default=60)
+    parser.add_argument("--outage-seconds", type=float, default=0.0, help="kill the broker for so long in the midst")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
     _raise_descriptors()
@@ -45,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             fault_step=given.fault_step,
             flapping=min(given.flapping, nodes),
             seed=given.seed,
+            outage_s=given.outage_seconds,
             processes=min(os.cpu_count() or 1, -(-nodes // _NODES_PER_PROCESS)),
         )
 

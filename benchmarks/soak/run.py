@@ -37,6 +37,7 @@ class Options:
     flapping: int
     seed: int
     processes: int
+    outage_s: float = 0.0
 
 
 class Soak:
@@ -54,7 +55,7 @@ class Soak:
             seed=options.seed,
             start_unix_ns=time.time_ns() + round(connect_s * _NS),
         )
-        self.seen = Soaked(plan=plan)
+        self.seen = Soaked(plan=plan, outage_s=options.outage_s)
         self._job = Job(plan)
         stride = max(1, options.nodes // max(1, options.flapping))
         flapping = frozenset(range(0, stride * options.flapping, stride))
@@ -65,6 +66,8 @@ class Soak:
             ]
         )
         self._ended_steps = 0
+        self._back_s = 0.0
+        self._is_broker_up = not options.outage_s
         self._due_s = {"second": 0.0, "scrape": 0.0, "look": 0.0}
 
     def run(self) -> None:
@@ -89,6 +92,18 @@ class Soak:
                 self._take_notes(now_s)
                 seen.fleet_cores = (fleet.cpu_s - begin.cpu_s) / max(now_s - begin_s, _TURN_S)
             self._look_for_incident(now_s)
+            self._take_broker_away(now_s)
+
+    def _take_broker_away(self, now_s: float) -> None:
+        """Kill the broker after half of the steps, and start it again when its time is over."""
+        if not self.seen.outage_s or self._ended_steps < self.seen.plan.steps // 2:
+            return
+        if not self._back_s:
+            self._back_s = now_s + self.seen.outage_s
+            self._broker.kill()
+        elif not self._is_broker_up and now_s >= self._back_s:
+            self._broker.start()
+            self._is_broker_up = True
 
     def _is_due(self, what: str, now_s: float, every_s: float) -> bool:
         if now_s < self._due_s[what]:
@@ -98,7 +113,9 @@ class Soak:
 
     def _take_notes(self, now_s: float) -> None:
         if self._is_due("second", now_s, _SECOND_S):
-            self.seen.seconds.append(Second(now_s, usage(self._coordinator.pid), usage(self._broker.pid)))
+            is_away = self._back_s and not self._is_broker_up
+            broker = self.seen.seconds[-1].broker if is_away else usage(self._broker.pid)
+            self.seen.seconds.append(Second(now_s, usage(self._coordinator.pid), broker))
         if self._is_due("scrape", now_s, _SCRAPE_S):
             samples = self._coordinator.scrape() or {}
             step = int(total(samples, "lockstep_run_step", f'"{RUN}"'))

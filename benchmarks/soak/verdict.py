@@ -59,6 +59,8 @@ class Soaked:
     found_ranks: tuple[int, ...] = ()
     found_s: float | None = None
     is_drained: bool = False
+    outage_s: float = 0.0
+    """How long the broker was away in the midst."""
 
 
 def cores(seconds: Sequence[Second], process: str) -> list[float]:
@@ -157,15 +159,18 @@ def _cost_checks(soaked: Soaked) -> list[Check]:
             None if budget is None else mean(own) <= budget,
         ),
         Check("coordinator, cores: 95th percentile / max", f"{quantiles(own, n=20)[-1]:.3f} / {max(own):.3f}"),
-        Check("coordinator, cores: last third / first", *_flat(growth(own), FLAT_CPU_MAX)),
+        Check(
+            "coordinator, ready to run without a core",
+            f"{(steady[-1].coordinator.waited_s - steady[0].coordinator.waited_s) / seconds:.0%} of the time",
+        ),
+        Check("coordinator, cores: last third / first", *_flat(soaked, growth(own), FLAT_CPU_MAX)),
         Check("coordinator, MB resident: last / max", f"{resident[-1] / 1e6:.0f} / {max(resident) / 1e6:.0f}"),
-        Check("coordinator, MB resident: last third / first", *_flat(growth(resident), FLAT_MEMORY_MAX)),
+        Check("coordinator, MB resident: last third / first", *_flat(soaked, growth(resident), FLAT_MEMORY_MAX)),
         Check("broker, cores: mean; MB resident", f"{mean(broker):.3f}; {steady[-1].broker.resident_bytes / 1e6:.0f}"),
         Check(
             "steps behind the job: median / max",
             f"{behind[len(behind) // 2]} / {behind[-1]}",
-            f"<= {BEHIND_STEPS_MAX}",
-            behind[-1] <= BEHIND_STEPS_MAX,
+            *(("", None) if soaked.outage_s else (f"<= {BEHIND_STEPS_MAX}", behind[-1] <= BEHIND_STEPS_MAX)),
         ),
         Check("frames unsettled: last / max", f"{unsettled[-1]} / {max(unsettled)}"),
         Check(
@@ -177,7 +182,10 @@ def _cost_checks(soaked: Soaked) -> list[Check]:
     ]
 
 
-def _flat(ratio: float, limit: float) -> tuple[str, str, bool]:
+def _flat(soaked: Soaked, ratio: float, limit: float) -> tuple[str, str, bool | None]:
+    """Return what a ratio is beside its limit; where the broker was away nothing is flat."""
+    if soaked.outage_s:
+        return f"{ratio:.2f}", "", None
     return f"{ratio:.2f}", f"<= {limit:g}", ratio <= limit
 
 

@@ -32,11 +32,11 @@ class NodePresence:
             self._of_node[node] = _State(None, now_s)
 
     def note(self, node: str, now_s: float, *, is_alive: bool) -> None:
-        """Note a heartbeat or a last will; one that is no news changes nothing."""
+        """Note a heartbeat, which is news only if the node was away, or that it is away, from now on."""
         known = self._of_node.get(node)
         if known is None and len(self._of_node) >= NODES_MAX:
             return
-        if known is None or known.is_alive != is_alive:
+        if known is None or not (is_alive and known.is_alive):
             self._of_node[node] = _State(is_alive, now_s)
 
     def may_deliver(self, node: str, now_s: float, *, grace_seconds: float, rejoin_seconds: float) -> bool:

@@ -5,8 +5,8 @@ that was taken waits until its records are settled: judged, rejected or counted 
 be committed; the store writes it together with what the runs know, and only then does an acknowledgement free it on
 the node. A coordinator that is killed goes on where its store stands: what was not committed comes again.
 
-A frame whose run has no room for it is not received, and comes again when it has: what nodes have spooled in an outage
-stays on their disks until those that are slower to come back have delivered as much.
+A frame whose run has no room for it is not received, and its node is held until there is: what nodes have spooled in an
+outage stays on their disks until those that are slower to come back have delivered as much.
 """
 
 from collections import Counter, deque
@@ -95,6 +95,8 @@ class _Stream:
     unsettled: deque[Receipt] = field(default_factory=deque)
     acknowledged: tuple[int, int] = (-1, -1)
     resend_asked: tuple[int, float] = (-1, float("-inf"))
+    is_held: bool = False
+    """Whether its node is to send nothing, because its next frame has no room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +161,10 @@ class Streams:
         verdict, receipt = self._verdict(node, header), None
         if verdict is Verdict.TAKEN and not has_room:
             verdict = Verdict.AHEAD
+            self._streams[node].is_held = True
         elif verdict is Verdict.TAKEN:
             stream, receipt = self._streams[node], Receipt(header.last)
-            stream.received = header.last
+            stream.received, stream.is_held = header.last, False
             stream.unsettled.append(receipt)
         self.frames[verdict.value] += 1
         return verdict, receipt
@@ -172,10 +175,14 @@ class Streams:
             return Verdict.REFUSED
         if header.last <= stream.received:
             return Verdict.DUPLICATE
-        return Verdict.GAP if header.first > stream.received + 1 else Verdict.TAKEN
+        # A lost frame that begins before its turn counts records twice: what is asked for again begins where it should.
+        return Verdict.TAKEN if header.first == stream.received + 1 else Verdict.GAP
 
     def resend(self, node: str, now_s: float) -> Acknowledgement | None:
-        """Return the request for what is missing of a node's stream, None where it was made a moment ago."""
+        """Return the request for what is missing of a node's stream, None where it was made a moment ago.
+
+        A node that is held is asked to wait instead.
+        """
         stream = self._streams.get(node)
         if stream is None:
             return None
@@ -183,12 +190,15 @@ class Streams:
         if received == stream.received and now_s - asked_s < RESEND_AFTER_S:
             return None
         stream.resend_asked = (stream.received, now_s)
-        return self._acknowledge(node, stream, resend=True)
+        return self._acknowledge(node, stream, resend=not stream.is_held)
 
     def resume(self, node: str) -> Acknowledgement | None:
-        """Return the request for what a node sent too early."""
+        """Hold a node no longer; return the request for what it sent too early."""
         stream = self._streams.get(node)
-        return None if stream is None else self._acknowledge(node, stream, resend=True)
+        if stream is None:
+            return None
+        stream.is_held = False
+        return self._acknowledge(node, stream, resend=True)
 
     def settle(self) -> Commit:
         """Count what is settled by now, and return what may be committed; call it where runs' memories are taken.
@@ -275,4 +285,5 @@ class Streams:
             received=stream.received,
             committed=stream.committed,
             resend=resend,
+            hold=stream.is_held,
         )

@@ -2,7 +2,7 @@
 
 from dashboards.finish import COUNT
 from dashboards.house import Line, Row, coloured, query, stat, states, timeseries
-from dashboards.queries import RUN, STATE_COLOURS, rate
+from dashboards.queries import RUN, STATE_COLOURS, judged_rate
 from lockstep.contracts.metrics import RUN_STATES
 
 _STATE_COLOURS = tuple(coloured(state, STATE_COLOURS[state]) for state in RUN_STATES)
@@ -75,7 +75,7 @@ HEALTH = Row(
                     query(f"max(lockstep_run_expected_step_seconds{{{RUN}}})", "expected by the model"),
                     query(f"max(run:lockstep_step_time_seconds_per_step:ratio_rate5m{{{RUN}}})", "mean, by the ranks"),
                     query(
-                        f"histogram_quantile(0.99, {rate('lockstep_run_step_duration_seconds_bucket', 'le')})",
+                        f"histogram_quantile(0.99, {judged_rate('lockstep_run_step_duration_seconds_bucket', 'le')})",
                         "99th percentile",
                     ),
                 ),

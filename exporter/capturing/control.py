@@ -1,8 +1,8 @@
-"""Writes control blocks: one thread, the only writer of these files.
+"""Writes control blocks: one thread, the only writer of these files and of the directories that they lie in.
 
-A thread of its own because making a file waits for the file system. It writes with pwrite, never through a mapping: a
-block that somebody cut must not kill the exporter. A block of the right version is reused and its generation goes on,
-since ranks have it mapped; anything else under the name is replaced.
+A thread of its own because making a file waits for the file system. A block of the right version is reused and its
+generation goes on, since ranks have it open; anything else under the name is replaced. The group of the run reads a
+block, only the exporter writes it: its writer can order captures.
 """
 
 import logging
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from exporter.shared_directory import prepare_run, remove_gone
 from lockstep.contracts.blob import HEAD_BYTES, read_generation, write_blob
 from lockstep.contracts.control import (
     CONTROL_BYTES,
@@ -29,14 +30,17 @@ from lockstep.contracts.paths import control_path
 
 _log = logging.getLogger(__name__)
 
-_MODE = 0o660
+_MODE = 0o640
 _JOBS_MAX = 64
 _JOIN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class OrderJob:
-    """Make sure that a run has a control block, and write `order` into it if there is one."""
+    """Make sure that a run has a control block, and write `order` into it if there is one.
+
+    Without an order, what a run that is gone has left is removed.
+    """
 
     run: str
     directory: Path
@@ -74,8 +78,9 @@ class ControlWriter:
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             try:
-                write_control(job.directory, job.order)
-            except (OSError, LocalError) as error:
+                if job.order is not None or not remove_gone(job.directory):
+                    write_control(job.directory, job.order)
+            except (OSError, LocalError, MalformedError) as error:
                 _log.warning("control block of run %s: %s", job.run, error)
                 self._on_failure(job, str(error))
 
@@ -86,12 +91,14 @@ def write_control(directory: Path, order: ProfileOrder | None) -> None:
     Raises
     ------
     OSError
-        The file system refuses.
+        The file system refuses, or the run has no directory.
+    MalformedError
+        The run's directory is a link, or none.
     LocalError
         The order does not fit.
     """
-    path = control_path(directory)
-    descriptor, generation = _open(path)
+    gid = prepare_run(directory)
+    descriptor, generation = _open(control_path(directory), gid)
     try:
         if order is not None:
             _store(descriptor, generation + 1, order)
@@ -99,41 +106,46 @@ def write_control(directory: Path, order: ProfileOrder | None) -> None:
         os.close(descriptor)
 
 
-def _open(path: Path) -> tuple[int, int]:
-    """Return (descriptor, generation) of the block at `path`, made anew if there is none to go on with."""
+def _open(path: Path, gid: int) -> tuple[int, int]:
+    """Return (descriptor, generation) of the block at `path` for the group `gid`, a new one if none can be reused."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        return _create(path), 0
+        return _create(path, gid), 0
     except OSError as error:
         _log.warning("control block replaced: %s", error)
-        return _create(path), 0
+        return _create(path, gid), 0
     try:
-        generation = _check(descriptor, str(path))
+        generation = _check(descriptor, gid, str(path))
     except MalformedError as error:
         _log.warning("control block replaced: %s", error)
         os.close(descriptor)
-        return _create(path), 0
+        return _create(path, gid), 0
     return descriptor, generation
 
 
-def _check(descriptor: int, where: str) -> int:
-    """Return the generation of the block's order, if it is a block of this version."""
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        raise MalformedError("control block", where=where, got="no regular file", expected="a file")
+def _check(descriptor: int, gid: int, where: str) -> int:
+    """Return the generation of the block's order, if it is a block of this version, of ours, and for this group."""
+    status = os.fstat(descriptor)
+    got = (stat.filemode(status.st_mode), status.st_uid, status.st_gid)
+    expected = (stat.filemode(stat.S_IFREG | _MODE), os.geteuid(), gid)
+    if got != expected:
+        raise MalformedError("control block", where=where, got=got, expected=expected)
     data = os.pread(descriptor, CONTROL_BYTES + 1, 0)
     check_control_header(data, where=where)
     return read_generation(memoryview(data), ORDER_OFFSET)
 
 
-def _create(path: Path) -> int:
+def _create(path: Path, gid: int) -> int:
     """Make an empty block under another name and give it its own once it is whole."""
     temporary = path.with_name(f".control.{os.getpid()}")
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE)
     try:
-        os.fchmod(descriptor, _MODE)  # whatever the umask: ranks of another user read it by group
-        os.posix_fallocate(descriptor, 0, CONTROL_BYTES)  # ranks map it: a hole on a full tmpfs would kill them
+        if os.fstat(descriptor).st_gid != gid:
+            os.fchown(descriptor, -1, gid)
+        os.fchmod(descriptor, _MODE)  # whatever the umask
+        os.posix_fallocate(descriptor, 0, CONTROL_BYTES)
         os.pwrite(descriptor, pack_control_header(), 0)
         temporary.replace(path)
     except OSError:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from exporter.capturing.standing_worker import StandingWorker
 from exporter.capturing.summarise_worker import Job, failed_summary
-from exporter.capturing.traces import check_trace, trim_traces
+from exporter.capturing.traces import take_over_trace, trim_traces
 from exporter.config import ExporterConfig
 from exporter.counts import Counts
 from exporter.host_watch import HostWatch
@@ -132,7 +132,7 @@ class Summariser:
             await self._host_watch.reach(job.span_ns[1])
         host, trace_bytes = self._host(job), 0  # counted now: looks are forgotten while a large trace is read
         try:
-            path, trace_bytes = check_trace(job.directory, job.request_id, job.rank)
+            path, trace_bytes = take_over_trace(job.directory, job.request_id, job.rank)
             summary = await self._work(job, path)
         except MalformedError as error:
             self._fail(job, str(error), host, trace_bytes)

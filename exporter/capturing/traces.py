@@ -1,72 +1,90 @@
-"""The raw traces of a run on disk: whether one may be read, and which have to go.
+"""The raw traces of a run on disk: which may be read, and which have to go.
 
-Paths are built from two integers of a rank's answer, below the run's own directory; neither a link in place of the
-folder nor one in place of the file is followed.
+A rank moves a whole trace into `incoming`, from where the exporter moves it to a directory of its own and then checks
+it: the file that was checked is the file that is read. Names are built from two integers of a rank's answer.
 """
 
+import contextlib
 import os
 import re
 import stat
 from pathlib import Path
 
+from exporter.shared_directory import run_status
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.limits import TRACE_MAX_BYTES
-from lockstep.contracts.paths import trace_path
+from lockstep.contracts.paths import incoming_directory, trace_name, traces_directory
 
 _TRACE = re.compile(r"([0-9]{1,19})-([0-9]{1,7})\.json\Z")
 
 
-def check_trace(directory: Path, request_id: int, rank: int) -> tuple[Path, int]:
-    """Return path and bytes of a trace that may be read.
+def take_over_trace(directory: Path, request_id: int, rank: int) -> tuple[Path, int]:
+    """Move a trace out of the reach of the users of the node; return its path and its size in bytes.
 
     Raises
     ------
     MalformedError
-        There is none, it is no regular file, or it is too large.
+        There is none, it is no regular file of the user who trains, or it is too large; then it is deleted.
     """
-    path = trace_path(directory, request_id, rank)
+    name = trace_name(request_id, rank)
+    path = traces_directory(directory) / name
     try:
-        folder, status = path.parent.lstat(), path.lstat()
+        owner = run_status(directory).st_uid
+        incoming_directory(directory).joinpath(name).rename(path)
+        status = path.lstat()
     except OSError as error:
         raise MalformedError("trace", where=str(path), got=error.strerror, expected="a file") from error
-    if not stat.S_ISDIR(folder.st_mode) or not stat.S_ISREG(status.st_mode):
-        raise MalformedError("trace", where=str(path), got="a link or no regular file", expected="a file")
-    if status.st_size > TRACE_MAX_BYTES:
-        raise MalformedError("trace", where=str(path), got=status.st_size, expected=f"at most {TRACE_MAX_BYTES} bytes")
+    try:
+        _check(status, owner, str(path))
+    except MalformedError:
+        with contextlib.suppress(OSError):  # a directory stays, and is never read
+            path.unlink()
+        raise
     return path, status.st_size
+
+
+def _check(status: os.stat_result, owner: int, where: str) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise MalformedError("trace", where=where, got=stat.filemode(status.st_mode), expected="a regular file")
+    if status.st_uid != owner:
+        raise MalformedError("owner of the trace", where=where, got=f"uid {status.st_uid}", expected=f"uid {owner}")
+    if status.st_size > TRACE_MAX_BYTES:
+        raise MalformedError("trace", where=where, got=status.st_size, expected=f"at most {TRACE_MAX_BYTES} bytes")
 
 
 def trim_traces(directory: Path, keep_bytes: int, in_use: set[int]) -> int:
     """Delete the oldest traces of a run until at most `keep_bytes` are left, and return how many went.
 
     Traces of the requests `in_use` stay: they are being written or wait to be summarised.
+
+    Raises
+    ------
+    OSError
+        One of them cannot be deleted.
     """
-    try:
-        folder = os.open(directory / "traces", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return 0
-    try:
-        return _trim(folder, keep_bytes, in_use)
-    finally:
-        os.close(folder)
-
-
-def _trim(folder: int, keep_bytes: int, in_use: set[int]) -> int:
-    found: list[tuple[int, str, int]] = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            match = _TRACE.match(entry.name)
-            if match and entry.is_file(follow_symlinks=False):
-                status = entry.stat(follow_symlinks=False)
-                found.append((status.st_mtime_ns, entry.name, status.st_size))
-    total = sum(size for _, _, size in found)
+    found = sorted(_list(incoming_directory(directory)) + _list(traces_directory(directory)))
+    total = sum(size for _, size, _ in found)
     deleted = 0
-    for _, name, size in sorted(found):
+    for _, size, path in found:
         if total <= keep_bytes:
             break
-        if int(name.split("-")[0]) in in_use:
+        if int(path.name.split("-")[0]) in in_use:
             continue
-        os.unlink(name, dir_fd=folder)
+        path.unlink()
         total -= size
         deleted += 1
     return deleted
+
+
+def _list(folder: Path) -> list[tuple[int, int, Path]]:
+    """Return time, size and path of each trace; none without the folder."""
+    found: list[tuple[int, int, Path]] = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if _TRACE.match(entry.name) and entry.is_file(follow_symlinks=False):
+                    status = entry.stat(follow_symlinks=False)
+                    found.append((status.st_mtime_ns, status.st_size, folder / entry.name))
+    except FileNotFoundError:
+        return found
+    return found

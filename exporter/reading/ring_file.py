@@ -90,12 +90,12 @@ class RingFile:
         self._torn_index = -1
         self._descriptor = os.open(path, _FLAGS)
         try:
-            self.inode, self.header = self._check(rank)
+            self.inode, self.owner_uid, self.header = self._check(rank)
         except BaseException:
             self.close()
             raise
 
-    def _check(self, rank: int) -> tuple[int, ring.RingHeader]:
+    def _check(self, rank: int) -> tuple[int, int, ring.RingHeader]:
         status = os.fstat(self._descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise MalformedError("ring", where=str(self.path), got="no regular file", expected="a ring file")
@@ -103,7 +103,7 @@ class RingFile:
         header = ring.unpack_header(data, where=str(self.path), file_bytes=status.st_size)
         if header.rank != rank:
             raise MalformedError("rank", where=str(self.path), got=header.rank, expected=rank)
-        return status.st_ino, header
+        return status.st_ino, status.st_uid, header
 
     def close(self) -> None:
         """Give the descriptor back; may be called again."""
@@ -139,8 +139,8 @@ class RingFile:
         OSError
             Its lock cannot be asked for.
         """
-        words = np.frombuffer(self._pread(ring.ISSUES_BYTES, ring.ISSUES_OFFSET), dtype="<u8")
-        counts, times_ns = words[: ring.ISSUE_SLOTS], words[ring.ISSUE_SLOTS :]
+        pairs = np.frombuffer(self._pread(ring.ISSUES_BYTES, ring.ISSUES_OFFSET), dtype="<u8").reshape(-1, 2)
+        counts, times_ns = pairs[:, 0], pairs[:, 1]
         self._check_word("issue count", int(counts.max()), INT63_MAX)
         self._check_word("issue time", int(times_ns.max()), MONOTONIC_NS_MAX)
         flags, held = self._flags_held()

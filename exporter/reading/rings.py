@@ -3,10 +3,14 @@
 The exporter never writes a ring. A ring that is refused is counted once per file and logged, tried again at each
 scan, and does not hurt its neighbours; one with which reading itself fails again and again is left alone until its file
 is replaced. A file with another inode under the same name is a new attempt: the old one is read to its end first.
+
+A run belongs to the user whose directory it is: another user's ring in it is refused, and so is what has a run's name
+and is no directory that we may read.
 """
 
 import logging
 import os
+from collections import Counter
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +23,7 @@ from exporter.reading.positions import Position, Positions
 from exporter.reading.ring_file import NO_RECORDS, Look, Records, RingFile
 from exporter.reading.totals import possible
 from exporter.reading.tracks import RUNNING, STATES, RankTrack, RunTrack
+from exporter.shared_directory import run_status
 from lockstep.contracts.control import OrderAnswer
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.facts import facts_from_json
@@ -32,6 +37,7 @@ from lockstep.serving.log_limit import LogLimit
 _log = logging.getLogger(__name__)
 
 _RECORDS_PER_LOOK = 512  # 2,500 steps/s per rank at five ticks a second, and 1 ms of work for one ring
+_NAMES_MAX = 4096  # entries of the root whose owner is looked at, 10 ms a scan
 _DIRECTORIES_MAX = 256  # left-overs of old runs that are looked through for live ones
 _TRACKS_MAX = 4 * RANKS_PER_NODE_MAX  # ranks of one run that came and went, as elastic jobs make them
 _FRESH_NS = 30 * 10**9  # a run with a sign of life this near goes before one without
@@ -67,22 +73,23 @@ class Rings:
         self._root = root
         self._counts = counts
         self._positions = positions
+        self._refused: dict[str, int] = {}  # run names that are no runs -> inode, so that each is counted once
         self._late: list[Reading] = []
         self._gone: list[RunTrack] = []
 
     def scan(self, now_ns: int) -> None:
         """Look for runs and rings that came, went or were replaced."""
         self._now_s = now_ns * _NS
-        directories = self._directories()
-        followed, omitted = self._choose(directories, now_ns)
+        owners = self._directories()
+        followed, omitted = self._choose(owners, now_ns)
         for name in [name for name in self.runs if name not in followed]:
             run = self.runs.pop(name)
             for track in run.ranks.values():
                 self._detach(run, track)
             self._gone.append(run)
         for name in followed:
-            run = self.runs.setdefault(name, RunTrack(name, directories[name]))
-            self._scan_run(run)
+            run = self.runs.setdefault(name, RunTrack(name, self._root / name))
+            self._scan_run(run, owners[name])
         self.omitted = omitted + sum(run.omitted for run in self.runs.values())
         self.quarantined = sum(run.quarantined for run in self.runs.values())
 
@@ -119,39 +126,70 @@ class Rings:
                     track.ring.close()
                     track.ring = None
 
-    def _directories(self) -> dict[str, Path]:
+    def _directories(self) -> dict[str, int]:
+        """Return run -> uid of its owner, the runs that are followed first, then the first run of each user."""
         try:
-            with os.scandir(self._root) as entries:
-                names = [e.name for e in entries if is_name(e.name) and e.is_dir(follow_symlinks=False)]
+            names = [path.name for path in self._root.iterdir() if is_name(path.name)]
         except FileNotFoundError:  # nothing has been trained here yet
             return {}
         except OSError as error:
-            self._counts.reject("ring", error)
+            self._counts.reject("run", error)
             return {}
+        self._refused = {name: inode for name, inode in self._refused.items() if name in names}
         names.sort(key=lambda name: (name not in self.runs, name))
-        return {name: self._root / name for name in names[:_DIRECTORIES_MAX]}
+        owners = {name: uid for name in names[:_NAMES_MAX] if (uid := self._owner(self._root / name)) is not None}
+        turns = _turns(owners)
+        order = sorted(owners, key=lambda name: (name not in self.runs, turns[name]))
+        return {name: owners[name] for name in order[:_DIRECTORIES_MAX]}
 
-    def _choose(self, directories: dict[str, Path], now_ns: int) -> tuple[list[str], int]:
-        """Return the runs to follow and the number of live ranks left out."""
-        if len(directories) <= RUNS_PER_NODE_MAX:
-            return list(directories), 0
-        live = {name: self._live_ranks(path, now_ns) for name, path in directories.items()}
-        order = sorted(directories, key=lambda name: (live[name] == 0, name not in self.runs, name))
+    def _owner(self, path: Path) -> int | None:
+        """Return the uid of the user whose run this is, None for what is no run."""
+        try:
+            return run_status(path).st_uid
+        except FileNotFoundError:
+            return None
+        except (MalformedError, OSError) as error:
+            self._refuse_run(path, error)
+            return None
+
+    def _refuse_run(self, path: Path, error: MalformedError | OSError) -> None:
+        """Count and log what has a run's name and cannot be followed, once for each such thing."""
+        try:
+            inode = path.lstat().st_ino
+        except OSError:  # gone
+            return
+        if self._refused.get(path.name) != inode:
+            self._refused[path.name] = inode
+            self._counts.rejected["run"] += 1
+            _log.warning("run refused: %s", error)
+
+    def _choose(self, owners: dict[str, int], now_ns: int) -> tuple[list[str], int]:
+        """Return the runs to follow and the number of live ranks left out.
+
+        Where there are too many, users take turns, so that no user's runs keep another's from being followed.
+        """
+        if len(owners) <= RUNS_PER_NODE_MAX:
+            return list(owners), 0
+        live = {name: self._live_ranks(self._root / name, uid, now_ns) for name, uid in owners.items()}
+        order = sorted(owners, key=lambda name: (live[name] == 0, name not in self.runs, name))
+        turns = _turns({name: owners[name] for name in order})
+        order.sort(key=lambda name: (live[name] == 0, turns[name]))
         return order[:RUNS_PER_NODE_MAX], sum(live[name] for name in order[RUNS_PER_NODE_MAX:])
 
-    def _live_ranks(self, directory: Path, now_ns: int) -> int:
+    def _live_ranks(self, directory: Path, owner_uid: int, now_ns: int) -> int:
         """Return how many of the directory's rings gave a sign of life lately."""
         live = 0
-        for rank, inode in sorted(_ring_files(directory).items())[:RANKS_PER_NODE_MAX]:
-            path = ring_path(directory, rank)
-            with self.isolation.guard(_RING, _key(path, inode), self._now_s), suppress(MalformedError, OSError):
-                ring = RingFile(path, rank)
-                with closing(ring):
-                    live += abs(now_ns - ring.heartbeat_ns()) <= _FRESH_NS
+        with suppress(OSError):  # reported where the run is scanned
+            for rank, inode in sorted(_ring_files(directory).items())[:RANKS_PER_NODE_MAX]:
+                key = _key(ring_path(directory, rank), inode)
+                with self.isolation.guard(_RING, key, self._now_s), suppress(MalformedError, OSError):
+                    ring = _open_ring(directory, rank, owner_uid)
+                    with closing(ring):
+                        live += abs(now_ns - ring.heartbeat_ns()) <= _FRESH_NS
         return live
 
-    def _scan_run(self, run: RunTrack) -> None:
-        present = _ring_files(run.directory)
+    def _scan_run(self, run: RunTrack, owner_uid: int) -> None:
+        present = self._present(run, owner_uid)
         followed = dict(sorted(present.items())[:RANKS_PER_NODE_MAX])
         run.omitted = len(present) - len(followed)
         run.refused = {rank: inode for rank, inode in run.refused.items() if followed.get(rank) == inode}
@@ -164,7 +202,7 @@ class Rings:
                 key = _key(ring_path(run.directory, rank), inode)
                 if self.isolation.admits(_RING, key, self._now_s):
                     with self.isolation.guard(_RING, key, self._now_s):
-                        self._attach(run, rank, inode)
+                        self._attach(run, rank, inode, owner_uid)
         keys = (_key(ring_path(run.directory, rank), inode) for rank, inode in followed.items())
         run.quarantined = sum(self.isolation.is_quarantined(_RING, key, self._now_s) for key in keys)
         if len(run.ranks) > _TRACKS_MAX:
@@ -172,9 +210,27 @@ class Rings:
             run.revision += 1
         _mark_superseded(run)
 
-    def _attach(self, run: RunTrack, rank: int, inode: int) -> None:
+    def _present(self, run: RunTrack, owner_uid: int) -> dict[int, int]:
+        """Return rank -> inode of the run's rings; one that stays without keeps other users off its name."""
         try:
-            ring = RingFile(ring_path(run.directory, rank), rank)
+            found = _ring_files(run.directory)
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            self._refuse_run(run.directory, error)
+            return {}
+        was_empty, run.is_empty = run.is_empty, not found and not run.ranks
+        if was_empty and run.is_empty:
+            got = f"none of its owner, uid {owner_uid}"
+            expected = "one, or no directory: the agents of other users cannot use this run name"
+            self._refuse_run(
+                run.directory, MalformedError("ring", where=str(run.directory), got=got, expected=expected)
+            )
+        return found
+
+    def _attach(self, run: RunTrack, rank: int, inode: int, owner_uid: int) -> None:
+        try:
+            ring = _open_ring(run.directory, rank, owner_uid)
         except FileNotFoundError:
             return
         except (MalformedError, OSError) as error:
@@ -317,15 +373,33 @@ def _has_ended(track: RankTrack) -> bool:
         return False
 
 
+def _turns(owners: dict[str, int]) -> dict[str, int]:
+    """Return for each run its place among the runs of its owner, in the order given."""
+    taken: Counter[int] = Counter()
+    turns = {}
+    for name, uid in owners.items():
+        turns[name] = taken[uid]
+        taken[uid] += 1
+    return turns
+
+
 def _ring_files(directory: Path) -> dict[int, int]:
-    """Return rank -> inode of the directory's rings; none if it vanished meanwhile."""
+    """Return rank -> inode of the directory's rings."""
     found: dict[int, int] = {}
-    try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                rank = rank_of_ring(entry.name)
-                if rank is not None:
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            rank = rank_of_ring(entry.name)
+            if rank is not None:
+                with suppress(FileNotFoundError):  # removed this very moment
                     found[rank] = entry.stat(follow_symlinks=False).st_ino
-    except OSError:  # vanished, or closed to us: without its files there is nothing to read in it
-        return found
     return found
+
+
+def _open_ring(directory: Path, rank: int, owner_uid: int) -> RingFile:
+    """Return a ring of the run's owner."""
+    ring = RingFile(ring_path(directory, rank), rank)
+    if ring.owner_uid != owner_uid:
+        ring.close()
+        got, expected = f"uid {ring.owner_uid}", f"uid {owner_uid}, whose run it is"
+        raise MalformedError("owner of the ring", where=str(ring.path), got=got, expected=expected)
+    return ring

@@ -88,6 +88,8 @@ class RunTrack:
     refused: dict[int, int] = field(default_factory=dict)
     """Rank named by a refused file -> its inode, so that each is counted and logged once."""
     silence: Silence = field(default_factory=Silence)
+    is_empty: bool = False
+    """Whether the directory held no ring at the last scan and the run never had one."""
     omitted: int = 0
     """Rings beyond the limit of a node."""
     quarantined: int = 0

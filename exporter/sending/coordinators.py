@@ -9,6 +9,8 @@ The send position goes back to behind what a coordinator has received (go-back-N
 for the first time in this session or since it was started; it asks for it; or what it has received stands still for
 10 s although more was sent, which is how the loss of the newest messages shows. That timeout doubles while it is of no
 use (as RFC 6298, 5.5), so that a thousand nodes do not keep an overloaded coordinator busy with duplicates.
+
+While a live coordinator *holds*, because it has no room, nothing is sent and no timeout runs; then it goes on there.
 """
 
 from collections import deque
@@ -36,6 +38,7 @@ class _Position:
     received: int
     committed: int
     incarnation: int = 0
+    is_holding: bool = False
     in_session: bool = False
     unmoved_ns: int | None = None
     timeouts: int = 0
@@ -84,14 +87,17 @@ class Coordinators:
         self._check(ack)
         position = self._positions.setdefault(ack.coordinator, _Position(now_ns, 0, 0))
         is_first = not position.in_session or ack.incarnation != position.incarnation
+        has_released = position.is_holding and not ack.hold
         if is_first or ack.received != position.received:
             position.unmoved_ns = now_ns
         if ack.received > position.received:
             position.timeouts = 0
         position.seen_ns = self.acknowledged_ns = now_ns
         position.received, position.committed = ack.received, ack.committed
-        position.incarnation, position.in_session = ack.incarnation, True
-        if is_first or ack.resend:
+        position.incarnation, position.in_session, position.is_holding = ack.incarnation, True, ack.hold
+        if has_released:
+            position.unmoved_ns, position.timeouts = now_ns, 0
+        if is_first or ack.resend or has_released:
             self.rewind(ack.received + 1)
         if not self._lacks(position):
             position.unmoved_ns = None
@@ -102,7 +108,7 @@ class Coordinators:
             del self._positions[name]
         for position in self._live(now_ns):
             patience_ns = RESEND_NS << min(position.timeouts, _RESEND_DOUBLINGS_MAX)
-            if position.unmoved_ns is None or not self._lacks(position):
+            if position.is_holding or position.unmoved_ns is None or not self._lacks(position):
                 continue
             if now_ns - position.unmoved_ns >= patience_ns:
                 position.timeouts += 1
@@ -117,10 +123,11 @@ class Coordinators:
             self._in_flight.pop()
 
     def may_send(self, size_bytes: int, now_ns: int) -> bool:
-        """Whether a frame of this size fits the window; one frame may always be in flight."""
-        received = [position.received for position in self._live(now_ns)]
-        if self.next_sequence is None or not received:
+        """Whether a frame of this size fits the window, and nobody holds; one frame may always be in flight."""
+        live = list(self._live(now_ns))
+        if self.next_sequence is None or not live or any(position.is_holding for position in live):
             return False
+        received = [position.received for position in live]
         while self._in_flight and self._in_flight[0][0] <= min(received):
             self._in_flight.popleft()
         return not self._in_flight or (

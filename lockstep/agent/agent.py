@@ -22,6 +22,7 @@ from lockstep.agent.identity import make_header, read_identity
 from lockstep.agent.profiler import Capture
 from lockstep.agent.recorder import Recorder
 from lockstep.agent.ring import RingWriter
+from lockstep.agent.shared_directory import check_root, trusted_uids
 from lockstep.agent.throughput.facts import collect
 from lockstep.contracts.errors import LockstepError
 from lockstep.contracts.ring import STATE_FAILED, STATE_FINISHED
@@ -94,8 +95,10 @@ class Agent:
             return False
         try:
             identity = read_identity(os.environ)
+            trusted = trusted_uids(os.environ)
+            check_root(identity.directory.parent, trusted)
             self.ring = RingWriter(identity.directory, make_header(identity))
-            self.capture = Capture(identity.directory, identity.rank, self.ring.write_answer)
+            self.capture = Capture(identity.directory, identity.rank, self.ring.write_answer, trusted)
         except (OSError, LockstepError) as error:
             say(f"agent not installed: {describe(error)}")
             return False

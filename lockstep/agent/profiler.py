@@ -22,7 +22,7 @@ from lockstep.agent.capture.budget import Appetite, Budget
 from lockstep.agent.capture.memory import available_bytes
 from lockstep.agent.capture.session import SESSION
 from lockstep.agent.control import ControlReader
-from lockstep.agent.ring import make_directory
+from lockstep.agent.shared_directory import check_directory
 from lockstep.contracts.control import (
     OrderAnswer,
     ProfileOrder,
@@ -30,12 +30,13 @@ from lockstep.contracts.control import (
     order_from_json,
 )
 from lockstep.contracts.errors import LocalError, PeerError
-from lockstep.contracts.paths import control_path, trace_path
+from lockstep.contracts.paths import control_path, incoming_directory, trace_name
 from lockstep.contracts.records import Flag
 
 if TYPE_CHECKING:
     from lockstep.agent.capture.recording import Recording
 
+FILE_MODE = 0o640
 FREE_MARGIN_BYTES = 16 << 20  # rings of other ranks on the same file system must still fit
 _REASON_MAX = 500
 _PROFILED = int(Flag.PROFILED)
@@ -46,14 +47,16 @@ _TORCH_ERRORS = (RuntimeError, ValueError, TypeError, AssertionError)
 class Capture:
     """The profile orders of one rank, one at a time. Used by the training thread only.
 
-    `store_answer` takes the JSON form of each answer; nothing here raises into the caller what comes from outside.
+    `directory` is that of the run, `trusted` are the uids that may order captures, and `store_answer` takes the JSON
+    form of each answer; nothing here raises into the caller what comes from outside.
     """
 
-    def __init__(self, directory: Path, rank: int, store_answer: Any) -> None:
+    def __init__(self, directory: Path, rank: int, store_answer: Any, trusted: frozenset[int]) -> None:
         self._directory = directory
         self._rank = rank
         self._store_answer = store_answer
-        self._control = ControlReader(control_path(directory))
+        self._trusted = trusted
+        self._control = ControlReader(control_path(directory), trusted)
         self._order: ProfileOrder | None = None
         self._answer: OrderAnswer | None = None
         self._recording: Recording | None = None
@@ -119,20 +122,20 @@ class Capture:
 
     def _stale_request(self) -> int:
         """Return the request that a former attempt of this rank was given, _NO_REQUEST without one."""
-        try:
-            value = self._control.poll(monotonic_ns())
-        except PeerError:
-            return _NO_REQUEST
-        return _request_of(value)
+        return _request_of(self._poll(monotonic_ns()))
 
-    def _look(self, now_ns: int) -> None:
-        """Take a new order from the control block."""
+    def _poll(self, now_ns: int) -> Any:
+        """Return what is new in the control block; one that does not count is answered with the reason."""
         try:
-            value = self._control.poll(now_ns)
+            return self._control.poll(now_ns)
         except PeerError as error:
             self._answer = OrderAnswer(request_id=_NO_REQUEST, state="accepted")
             self._refuse(str(error))
-            return
+            return None
+
+    def _look(self, now_ns: int) -> None:
+        """Take a new order from the control block."""
+        value = self._poll(now_ns)
         request = _request_of(value)
         if value is None or (request == self._last_request and request != _NO_REQUEST):
             return
@@ -196,9 +199,9 @@ class Capture:
             return "another profiler is running"
         needed = order.trace_max_bytes + FREE_MARGIN_BYTES
         try:
-            make_directory(self._trace(order.request_id).parent)
+            check_directory(incoming_directory(self._directory), self._trusted, what="directory of incoming traces")
             status = os.statvfs(self._directory)
-        except OSError as error:
+        except (OSError, PeerError) as error:
             return f"trace directory: {describe(error)}"
         free = status.f_bavail * status.f_frsize
         return f"free space: got {free} bytes, expected at least {needed}" if free < needed else ""
@@ -241,14 +244,15 @@ class Capture:
         answer = self._answer
         assert answer is not None
         end_ns = monotonic_ns()
-        final = self._trace(answer.request_id)
-        partial = final.with_name(f".{final.name}.part")
+        name = trace_name(answer.request_id, self._rank)
+        # In the run's directory: no other user can put a link there, which torch would follow, or a pipe to block it.
+        partial = self._directory / f".{name}.part"
         try:
             self._stop(recording)
             self._appetite.learn(recording.order, recording.events, recording.captured_ns)
             size = recording.save(partial, {"run": self._directory.name, "rank": self._rank, "reason": why})
-            partial.chmod(0o660)
-            partial.rename(final)
+            partial.chmod(FILE_MODE)
+            partial.rename(incoming_directory(self._directory) / name)
         except (OSError, LocalError, *_TORCH_ERRORS) as error:
             recording.free()
             partial.unlink(missing_ok=True)
@@ -279,9 +283,6 @@ class Capture:
     def _charge(self, recording: "Recording") -> None:
         assert self._answer is not None
         self._answer = replace(self._answer, cost_ns=recording.cost_ns)
-
-    def _trace(self, request_id: int) -> Path:
-        return trace_path(self._directory, request_id, self._rank)
 
     def _refuse(self, reason: str) -> None:
         assert self._answer is not None

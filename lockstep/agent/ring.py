@@ -1,57 +1,69 @@
 """HOT (budget 3,000 ns a record): the writer of a rank's ring file; contracts/ring.py is its layout.
 
-The file is made under a temporary name with its space reserved, so that a full file system is an error here and
-not a SIGBUS in training, then renamed: a restarted rank replaces the file of its former attempt.
+The ring lives in private memory, and each store copies what it changed to the file. A file that somebody cuts or
+removes, or that has no space left, therefore costs a file, and never the training: the same stores to a shared mapping
+end the process with SIGBUS.
+
+The file is made under a temporary name with its space reserved, so that a full file system is an error here, then
+renamed: a restarted rank replaces the file of its former attempt. A step's end looks once a second whether the file is
+whole and has its name. One that was cut or removed is written again, with all that the ring holds; where another
+process of the same run and rank has replaced it, the agent ends.
 """
 
+import ctypes
 import fcntl
-import mmap
 import os
-import stat
-import struct
 import time
 from pathlib import Path
 from typing import Any
 from weakref import finalize
 
+from lockstep.agent.boundary import say
+from lockstep.agent.descriptors import move_high, pwrite
+from lockstep.agent.shared_directory import make_run_directory
 from lockstep.contracts import ring as layout
 from lockstep.contracts.blob import write_blob
+from lockstep.contracts.errors import LocalError
 from lockstep.contracts.paths import ring_path
 
 FILE_MODE = 0o640
-"""The group reads: who can cut the file under our mapping can kill training with SIGBUS, so that is its owner alone."""
-DIRECTORY_MODE = 0o770
+BEAT_INTERVAL_NS = 100_000_000
+"""Readers ask for signs of life that are seconds apart; a store of each would be the dearest part of a mark."""
+INSPECT_INTERVAL_NS = 1_000_000_000
+"""Four system calls, 4 us."""
 
-_WORDS = struct.Struct("<6Q")  # head, heartbeat, state, failures, flags, held
-_HEARTBEAT, _COUNTS, _TIMES = layout.WORD_HEARTBEAT, layout.WORD_ISSUE_COUNTS, layout.WORD_ISSUE_TIMES
-
-
-def make_directory(path: Path) -> None:
-    """Make `path` and the parents it lacks, shared by the group of trainer and exporter and closed to others.
-
-    Raises
-    ------
-    OSError
-        It cannot be made, or something else has its name.
-    """
-    if path.is_dir():
-        return
-    if not path.parent.is_dir():
-        make_directory(path.parent)
-    try:
-        path.mkdir(DIRECTORY_MODE)
-    except FileExistsError:  # another rank was faster
-        if not path.is_dir():
-            raise
-    else:
-        # Whatever the umask took; where a parent hands its group on (setgid), so do we: ranks and exporter meet in it.
-        path.chmod(DIRECTORY_MODE | path.stat().st_mode & stat.S_ISGID)
+_WORD_BYTES = 8
+_NO_FILE = -1
+_HEARTBEAT, _ISSUES = layout.WORD_HEARTBEAT, layout.WORD_ISSUES
+_ISSUE_WORDS, _ISSUE_BYTES = layout.WORDS_PER_ISSUE_SLOT, layout.ISSUE_SLOT_BYTES
+_HEARTBEAT_OFFSET = layout.WORD_HEARTBEAT * _WORD_BYTES
+_HEAD_OFFSET = layout.WORD_HEAD * _WORD_BYTES
 
 
 class RingWriter:
-    """The one writer of `<directory>/<rank>.ring`; used by the training thread only, but for `beat`."""
+    """The one writer of `<directory>/<rank>.ring`; used by the training thread only, but for `beat` and `set_flags`."""
 
-    __slots__ = ("__weakref__", "_generations", "_head", "_map", "_slot_count", "_view", "_words", "path")
+    __slots__ = (
+        "__weakref__",
+        "_beat_due_ns",
+        "_file",
+        "_generations",
+        "_head",
+        "_head_at",
+        "_header",
+        "_heartbeat_at",
+        "_image",
+        "_inode",
+        "_inspect_due_ns",
+        "_is_stored",
+        "_issues_at",
+        "_release",
+        "_rewritten",
+        "_slot_count",
+        "_view",
+        "_words",
+        "path",
+    )
 
     def __init__(self, directory: Path, header: layout.RingHeader) -> None:
         """Create the file.
@@ -60,53 +72,95 @@ class RingWriter:
         ------
         OSError
             No space, no permission, a file-size limit: nothing is left behind.
+        MalformedError
+            Something else has the directory's name, or it is another user's.
         """
-        make_directory(directory)
         self.path = ring_path(directory, header.rank)
-        self._map, file = _create(self.path, header)
-        # Open for as long as we live, for the lock; at exit the process's end is early enough to give both back.
-        finalize(self, os.close, file).atexit = False
-        self._view = memoryview(self._map)
+        image = bytearray(header.file_bytes)
+        self._image = (ctypes.c_char * header.file_bytes).from_buffer(image)
+        self._view = memoryview(image)
         self._words = self._view.cast("Q")  # native order: bootstrap refuses big-endian hosts
+        self._header = layout.pack_header(header)
+        self._view[: len(self._header)] = self._header
+        self._words[_HEARTBEAT] = time.monotonic_ns()
+        self._words[layout.WORD_STATE] = layout.STATE_RUNNING
+        self._head_at = ctypes.byref(self._image, _HEAD_OFFSET)
+        self._heartbeat_at = ctypes.byref(self._image, _HEARTBEAT_OFFSET)
+        self._issues_at = [
+            ctypes.byref(self._image, layout.ISSUES_OFFSET + slot * _ISSUE_BYTES) for slot in range(layout.ISSUE_SLOTS)
+        ]
         self._slot_count = header.slot_count
-        self._head = 0
         self._generations = {layout.ANSWER_OFFSET: 0, layout.GROUPS_OFFSET: 0, layout.FACTS_OFFSET: 0}
+        self._head = self._rewritten = 0
+        self._beat_due_ns = 0
+        self._inspect_due_ns = time.monotonic_ns() + INSPECT_INTERVAL_NS
+        self._is_stored = True
+        self._file = _NO_FILE
+        try:
+            self._create()
+        except BaseException:
+            if self._file != _NO_FILE:
+                os.close(self._file)
+            raise
+        # Open for as long as we live, for the lock; at exit the process's end is early enough to give both back.
+        self._release = finalize(self, os.close, self._file)
+        self._release.atexit = False
 
     def write(self, record: bytes | bytearray) -> None:
-        """Store a record (RECORD_STRUCT) in the next slot."""
+        """Store a record (RECORD_STRUCT) in the next slot.
+
+        Raises
+        ------
+        OSError, LocalError
+            The file is lost and no other one can be made.
+        """
+        now_ns = time.monotonic_ns()
+        if now_ns >= self._inspect_due_ns:
+            self._inspect_due_ns = now_ns + INSPECT_INTERVAL_NS
+            self._inspect()
         index = self._head
         offset = layout.SLOTS_OFFSET + index % self._slot_count * layout.SLOT_BYTES
         layout.pack_slot(self._view, offset, index, record)
-        self._head = index + 1
-        self._words[layout.WORD_HEAD] = index + 1
+        self._head = self._words[layout.WORD_HEAD] = index + 1
+        self._store(offset, layout.SLOT_BYTES)
+        pwrite(self._file, self._head_at, _WORD_BYTES, _HEAD_OFFSET)
 
     def beat(self, now_ns: int) -> None:
-        """Store a sign of life (CLOCK_MONOTONIC); any thread may."""
-        self._words[layout.WORD_HEARTBEAT] = now_ns
+        """Store a sign of life (CLOCK_MONOTONIC), the first one in each BEAT_INTERVAL_NS; any thread may."""
+        if now_ns >= self._beat_due_ns:
+            self._beat_due_ns = now_ns + BEAT_INTERVAL_NS
+            self._words[_HEARTBEAT] = now_ns
+            pwrite(self._file, self._heartbeat_at, _WORD_BYTES, _HEARTBEAT_OFFSET)
 
     def note_issue(self, slot: int, now_ns: int) -> None:
         """Count an operation issued in an issue slot, which is a sign of life too; for one thread at a time."""
         words = self._words
-        words[_HEARTBEAT] = now_ns
-        words[_COUNTS + slot] += 1
-        words[_TIMES + slot] = now_ns
+        word = _ISSUES + slot * _ISSUE_WORDS
+        words[word] += 1
+        words[word + 1] = now_ns
+        pwrite(self._file, self._issues_at[slot], _ISSUE_BYTES, word * _WORD_BYTES)
+        if now_ns >= self._beat_due_ns:
+            self.beat(now_ns)
 
     def clear_issues(self, slot: int) -> None:
-        """Begin an issue slot anew for another group."""
-        self._words[_COUNTS + slot] = 0
-        self._words[_TIMES + slot] = 0
+        """Give an issue slot to another group: it counts from 0."""
+        word = _ISSUES + slot * _ISSUE_WORDS
+        self._words[word] = self._words[word + 1] = 0
+        self._store(word * _WORD_BYTES, _ISSUE_BYTES)
 
     def set_flags(self, flags: int) -> None:
         """Store what is known of the running step; any thread may."""
         self._words[layout.WORD_FLAGS] = flags
+        self._store(layout.WORD_FLAGS * _WORD_BYTES, _WORD_BYTES)
 
     def set_state(self, state: int, failures: int = 0) -> None:
-        """Store the agent's state and how often it failed."""
-        self._words[layout.WORD_FAILURES] = failures
+        """Store the agent's state and how often its hooks failed."""
+        self._words[layout.WORD_FAILURES] = self._rewritten + failures
         self._words[layout.WORD_STATE] = state
+        self._store(layout.WORD_STATE * _WORD_BYTES, 2 * _WORD_BYTES)
 
     def write_answer(self, value: Any) -> None:
-        """Store what this rank says of its profile order (`control.answer_to_json`)."""
+        """Store this rank's answer to its profile order (`control.answer_to_json`)."""
         self._write_blob(layout.ANSWER_OFFSET, layout.ANSWER_BYTES, value)
 
     def write_groups(self, value: Any) -> None:
@@ -126,26 +180,86 @@ class RingWriter:
     def _write_blob(self, offset: int, capacity_bytes: int, value: Any) -> None:
         write_blob(self._view, offset, capacity_bytes, self._generations[offset] + 1, value)
         self._generations[offset] += 1
+        self._store(offset, capacity_bytes)
 
+    def _store(self, offset: int, size_bytes: int) -> None:
+        """Copy a part of the ring to the file; if this fails, the next record writes all of it again."""
+        if pwrite(self._file, ctypes.byref(self._image, offset), size_bytes, offset) != size_bytes:
+            self._is_stored = False
+            self._inspect_due_ns = 0
 
-def _create(path: Path, header: layout.RingHeader) -> tuple[mmap.mmap, int]:
-    """Return the mapping and the open, locked file."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.unlink(missing_ok=True)  # left by a process of this pid that was killed right here
-    file = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
-    try:
-        os.posix_fallocate(file, 0, header.file_bytes)
-        mapped = mmap.mmap(file, header.file_bytes)
-        packed = layout.pack_header(header)
-        mapped[: len(packed)] = packed
-        _WORDS.pack_into(mapped, layout.WORDS_OFFSET, 0, time.monotonic_ns(), layout.STATE_RUNNING, 0, 0, _hold(file))
-        os.fchmod(file, FILE_MODE)  # whatever the umask took
-        temporary.rename(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        os.close(file)
-        raise
-    return mapped, file
+    def _inspect(self) -> None:
+        """See that the file is whole and has its name; write the ring again where it is not."""
+        if not self._is_ours():
+            self._release.detach()
+            self._file = _NO_FILE
+            raise LocalError(f"descriptor of {self.path}: got closed, expected open: this process closed it")
+        if not self._has_name():
+            self._create(replaces=False)
+        elif self._is_whole():
+            return
+        else:
+            self._fill()
+        self._rewritten += 1
+        self._words[layout.WORD_FAILURES] = self._rewritten
+        self._store(layout.WORD_FAILURES * _WORD_BYTES, _WORD_BYTES)
+        if self._rewritten == 1:
+            say(f"{self.path} was cut or removed: written again")
+
+    def _is_ours(self) -> bool:
+        """Whether the descriptor is still the ring's; one that the training closed may be another file's by now."""
+        try:
+            status = os.fstat(self._file)
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == self._inode
+
+    def _has_name(self) -> bool:
+        """Whether the file has its name; where another one has it, the rank is that one's process now."""
+        try:
+            status = self.path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        if (status.st_dev, status.st_ino) != self._inode:
+            raise LocalError(f"{self.path}: got a file of somebody else, expected the ring of this process")
+        return True
+
+    def _is_whole(self) -> bool:
+        is_long = os.fstat(self._file).st_size == len(self._view)
+        return self._is_stored and is_long and os.pread(self._file, len(self._header), 0) == self._header
+
+    def _create(self, *, replaces: bool = True) -> None:
+        """Make a file of what the ring holds; unless it `replaces` one, nothing else may have its name.
+
+        The descriptor keeps its number: other threads use it meanwhile.
+        """
+        make_run_directory(self.path.parent)
+        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        temporary.unlink(missing_ok=True)  # left by a process of this pid that was killed right here
+        file = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
+        try:
+            os.fchmod(file, FILE_MODE)  # whatever the umask took
+            if self._file == _NO_FILE:
+                self._file = move_high(file)
+            else:
+                os.dup2(file, self._file, inheritable=False)
+                os.close(file)
+            self._words[layout.WORD_HELD] = _hold(self._file)
+            self._fill()
+            if replaces:
+                temporary.rename(self.path)
+            else:
+                self.path.hardlink_to(temporary)
+        finally:
+            temporary.unlink(missing_ok=True)
+        status = os.fstat(self._file)
+        self._inode = (status.st_dev, status.st_ino)
+
+    def _fill(self) -> None:
+        """Reserve the file's space and write the whole ring."""
+        os.ftruncate(self._file, len(self._view))
+        os.posix_fallocate(self._file, 0, len(self._view))
+        self._is_stored = os.pwrite(self._file, self._view, 0) == len(self._view)
 
 
 def _hold(file: int) -> bool:

@@ -2,14 +2,19 @@
 
 import argparse
 import os
+import pwd
 import shutil
+from contextlib import suppress
 
 from lockstep.agent.bootstrap import loader_environment
 from lockstep.agent.throughput.options import check_option
 from lockstep.contracts.domains import DEFAULT_ORDER, check_order, parse_degrees
 from lockstep.contracts.errors import LocalError
+from lockstep.contracts.ownership import EXPORTER_UID_VARIABLE
 from lockstep.contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, RUN_VARIABLE, check_name
 
+_EXPORTER_USER = "lockstep"
+"""The user that deploy/systemd makes for the exporter."""
 _OPTIONS = {
     "--tokens": ("LOCKSTEP_TOKENS", "auto, off, a number per step, or where in the batch, like attention_mask"),
     "--samples": ("LOCKSTEP_SAMPLES", "the same for samples"),
@@ -71,6 +76,9 @@ def act(arguments: argparse.Namespace) -> int:
         if value is not None:
             environment[variable] = check_option(variable, value, where=flag)
     environment |= _layout(arguments)
+    if EXPORTER_UID_VARIABLE not in environment:
+        with suppress(KeyError):  # no such user: the exporter runs as this one, or as root
+            environment[EXPORTER_UID_VARIABLE] = str(pwd.getpwnam(_EXPORTER_USER).pw_uid)
     program = shutil.which(command[0])
     if program is None:
         raise LocalError(f"command of lockstep run: got {command[0]!r}, expected a program on PATH")

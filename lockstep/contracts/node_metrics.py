@@ -240,9 +240,9 @@ MEASURED: tuple[Metric, ...] = (
     _exporter(
         "lockstep_exporter_inputs_rejected_total",
         "counter",
-        "Inputs refused because they were malformed or out of date.",
+        "Inputs refused because they were malformed, out of date, or another user's than they should be.",
         "input",
-        values=("ring", "message", "acknowledgement", "request", "answer", "trace"),
+        values=("run", "ring", "message", "acknowledgement", "request", "answer", "trace"),
     ),
     _exporter(
         "lockstep_exporter_inputs_dropped_total",

@@ -1,7 +1,13 @@
-"""Where the shared files of a run lie: `<root>/<run>/<rank>.ring`, `control`, `traces/<request>-<rank>.json`.
+"""Where the shared files of a run lie.
 
-Names come from environments and networks, so a name is checked before it becomes part of a path. Every file has
-exactly one writer: the rank writes its ring and its traces, the node's exporter writes the control block.
+    <root>/<run>/<rank>.ring                                 ring of a rank
+    <root>/.exporter/<run>/control                           control block
+    <root>/.exporter/<run>/incoming/<request>-<rank>.json    trace as its rank hands it over
+    <root>/.exporter/<run>/traces/<request>-<rank>.json      trace that the exporter has taken over
+
+Names come from environments and networks, so a name is checked before it becomes part of a path. A run's name begins
+with a letter or digit: none is `.exporter`. Every file and every directory has one writer, the training user in the
+run's directory and the node's exporter in its own; only `incoming` is open to a run's ranks, and sticky.
 """
 
 import re
@@ -13,6 +19,7 @@ from lockstep.contracts.limits import NAME_MAX_BYTES
 ROOT_VARIABLE = "LOCKSTEP_DIR"
 RUN_VARIABLE = "LOCKSTEP_RUN"
 DEFAULT_ROOT = "/dev/shm/lockstep"  # noqa: S108  (memory shared by trainer and exporter is the point)
+EXPORTER_NAME = ".exporter"
 
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{NAME_MAX_BYTES - 1}}}\Z")
 _RING = re.compile(r"(0|[1-9][0-9]{0,6})\.ring\Z")
@@ -55,11 +62,26 @@ def rank_of_ring(file_name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def exporter_directory(directory: Path) -> Path:
+    """Return the directory where the node's exporter keeps what it writes for the run of `directory`."""
+    return directory.parent / EXPORTER_NAME / directory.name
+
+
 def control_path(directory: Path) -> Path:
     """Return the file of the control block that the node's exporter writes."""
-    return directory / "control"
+    return exporter_directory(directory) / "control"
 
 
-def trace_path(directory: Path, request_id: int, rank: int) -> Path:
-    """Return the file that `rank` writes the trace of a request to; built from two integers only."""
-    return directory / "traces" / f"{request_id:d}-{rank:d}.json"
+def incoming_directory(directory: Path) -> Path:
+    """Return the directory into which ranks move a whole trace."""
+    return exporter_directory(directory) / "incoming"
+
+
+def traces_directory(directory: Path) -> Path:
+    """Return the directory of the traces that the exporter has taken over."""
+    return exporter_directory(directory) / "traces"
+
+
+def trace_name(request_id: int, rank: int) -> str:
+    """Return the name of the trace of a request by `rank`; built from two integers only."""
+    return f"{request_id:d}-{rank:d}.json"

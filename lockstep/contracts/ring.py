@@ -2,7 +2,7 @@
 
     0      static header   magic, version, sizes, identity; written before the file gets its name
     512    words           u64 each, 8-aligned: head, heartbeat, state, failures, flags, held
-    1024   issues          ISSUE_SLOTS counts, u64, then as many times: what this rank issued, by issue slot
+    1024   issues          ISSUE_SLOTS pairs of u64, count and time: what this rank issued, by issue slot
     4096   answer          blob: state of the profile request this rank last saw
     8192   groups          blob: process groups of this rank, and their issue slots
     73728  facts           blob: what the rank runs on (`facts.RankFacts`)
@@ -31,15 +31,18 @@ from lockstep.contracts.limits import RING_FILE_MAX_BYTES, RING_SLOTS, WORLD_SIZ
 from lockstep.contracts.records import RECORD_BYTES, RECORD_FIELDS, RECORD_VERSION
 
 RING_MAGIC = b"LKSTRING"
-RING_VERSION = 3
+RING_VERSION = 4
 
 WORDS_OFFSET = 512
 WORD_HEAD = WORDS_OFFSET // 8
 WORD_HEARTBEAT = WORD_HEAD + 1
-"""CLOCK_MONOTONIC ns of the agent's last sign of life (any hook); pids lie across PID namespaces, this does not."""
+"""CLOCK_MONOTONIC ns of the agent's last sign of life (any hook); pids lie across PID namespaces, this does not.
+
+It is up to 100 ms behind: a store costs a system call, and readers need seconds.
+"""
 WORD_STATE = WORD_HEAD + 2
 WORD_FAILURES = WORD_HEAD + 3
-"""Hooks that failed; after the first one the agent is a null agent and the count stays."""
+"""How often the file was cut or removed and written again, and hooks that failed: the first of those ends the agent."""
 WORD_FLAGS = WORD_HEAD + 4
 """What is known of the running step (`records.Flag`) before its record is written."""
 WORD_HELD = WORD_HEAD + 5
@@ -53,9 +56,10 @@ ISSUE_SLOTS = 128
 OTHER_SLOT = ISSUE_SLOTS - 1
 """Takes what has no slot of its own, so that the writer needs no branch; it means nothing and nobody is given it."""
 ISSUES_OFFSET = 1024
-WORD_ISSUE_COUNTS = ISSUES_OFFSET // 8
-WORD_ISSUE_TIMES = WORD_ISSUE_COUNTS + ISSUE_SLOTS
-ISSUES_BYTES = 2 * ISSUE_SLOTS * 8
+WORD_ISSUES = ISSUES_OFFSET // 8
+WORDS_PER_ISSUE_SLOT = 2
+ISSUE_SLOT_BYTES = 8 * WORDS_PER_ISSUE_SLOT
+ISSUES_BYTES = ISSUE_SLOTS * ISSUE_SLOT_BYTES
 
 STATE_NONE = 0
 """Between a ring's creation and its first word."""

@@ -1,6 +1,5 @@
 """A control block written as the exporter writes it."""
 
-import mmap
 import os
 from pathlib import Path
 
@@ -14,24 +13,30 @@ from lockstep.contracts.control import (
     order_to_json,
     pack_control_header,
 )
+from lockstep.contracts.paths import control_path, incoming_directory
 
 
 class ControlBlock:
-    """The one writer of a run's control block."""
+    """The one writer of a run's control block; `directory` is that of the run."""
 
     def __init__(self, directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        file = os.open(directory / "control", os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o660)
-        os.posix_fallocate(file, 0, CONTROL_BYTES)
-        self._map = mmap.mmap(file, CONTROL_BYTES)
-        os.close(file)
-        header = pack_control_header()
-        self._map[: len(header)] = header
+        incoming_directory(directory).mkdir(parents=True, exist_ok=True)
+        self.path = control_path(directory)
+        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
         self._generation = 0
+        os.pwrite(self._file, pack_control_header().ljust(CONTROL_BYTES, b"\0"), 0)
+
+    def __del__(self) -> None:
+        os.close(self._file)
 
     def store(self, value: object) -> None:
         self._generation += 1
-        write_blob(memoryview(self._map), ORDER_OFFSET, ORDER_BYTES, self._generation, value)
+        region = bytearray(ORDER_BYTES)
+        write_blob(memoryview(region), 0, ORDER_BYTES, self._generation, value)
+        os.pwrite(self._file, region, ORDER_OFFSET)
+
+    def overwrite(self, position: int, data: bytes) -> None:
+        os.pwrite(self._file, data, position)
 
     def order(self, request_id: int, **changes: object) -> None:
         self.store(order_to_json(make_order(request_id, **changes)))

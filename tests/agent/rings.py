@@ -7,8 +7,6 @@ from lockstep.contracts import ring as layout
 from lockstep.contracts.blob import read_blob
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING, RECORD_FIELDS, RECORD_STRUCT
 
-_ISSUE_WORDS = (layout.WORD_ISSUE_COUNTS, layout.WORD_ISSUE_TIMES)
-
 
 @dataclass
 class RingFile:
@@ -31,6 +29,7 @@ def read_ring(path: Path) -> RingFile:
     header = layout.unpack_header(data, where=str(path), file_bytes=len(data))
     words = memoryview(data).cast("Q")
     head = words[layout.WORD_HEAD]
+    issues = words[layout.WORD_ISSUES : layout.WORD_ISSUES + layout.WORDS_PER_ISSUE_SLOT * layout.ISSUE_SLOTS]
     records, torn = [], 0
     for index in range(max(0, head - header.slot_count), head):
         offset = layout.SLOTS_OFFSET + index % header.slot_count * layout.SLOT_BYTES
@@ -51,7 +50,7 @@ def read_ring(path: Path) -> RingFile:
         torn,
         groups[1] if groups else None,
         answer[1] if answer else None,
-        list(zip(*(words[at : at + layout.ISSUE_SLOTS] for at in _ISSUE_WORDS), strict=True)),
+        list(zip(issues[::2], issues[1::2], strict=True)),
         words[layout.WORD_FLAGS],
     )
 

@@ -15,6 +15,7 @@ from lockstep.agent import profiler as module
 from lockstep.agent.capture import budget
 from lockstep.agent.capture.recording import STEP_MARK
 from lockstep.contracts.control import ANSWER_STATES, answer_from_json, order_to_json
+from lockstep.contracts.paths import incoming_directory, trace_name
 from lockstep.contracts.records import Flag
 from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.kineto.notes import read_notes
@@ -56,7 +57,7 @@ class Training:
         return [record["flags"] for record in self.watched.ring().records]
 
     def trace(self, request_id):
-        return self.watched.directory / "traces" / f"{request_id}-0.json"
+        return incoming_directory(self.watched.directory) / trace_name(request_id, 0)
 
 
 @pytest.fixture
@@ -71,8 +72,7 @@ def training(watched, monkeypatch):
     records = watched.ring().records
     assert [record["step"] for record in records] == list(range(len(records)))
     assert all(unaccounted_ns(record) == 0 for record in records)
-    left = watched.directory / "traces"
-    assert not left.exists() or not [path for path in left.iterdir() if path.name.startswith(".")]
+    assert [path.name for path in watched.directory.iterdir()] == ["0.ring"]
 
 
 def marks_of(trace):
@@ -108,8 +108,7 @@ def test_order_becomes_a_trace(training):
     assert marks_of(training.trace(7)) == [f"lockstep.step#{step}" for step in (2, 3, 4, 5)]
     names = {event.get("name") for event in json.loads(training.trace(7).read_text())["traceEvents"]}
     assert "aten::linear" in names
-    assert training.trace(7).stat().st_mode & 0o777 == 0o660
-    assert training.trace(7).parent.stat().st_mode & 0o777 == 0o770
+    assert training.trace(7).stat().st_mode & 0o777 == 0o640
 
 
 def test_every_touched_step_is_flagged(training):
@@ -360,7 +359,7 @@ def test_foreign_control_block_is_refused(watched):
     """A control block of another version is refused by name; training goes on."""
     training = Training(watched)
     training.steps(1)
-    (watched.directory / "control").write_bytes(b"LKSTCTRL" + bytes([9, 0, 0, 0]) + bytes(8180))
+    ControlBlock(watched.directory).path.write_bytes(b"LKSTCTRL" + bytes([9, 0, 0, 0]) + bytes(8180))
     training.let_a_second_pass()
     training.steps(2)
     assert (training.answer.request_id, training.answer.state) == (0, "refused")

@@ -126,7 +126,9 @@ def test_what_a_full_spool_dropped_must_be_counted():
 
     assert is_good(dropped)
     assert not is_good({})
-    assert not is_good(dropped | {"judged": {RUN: 781}})
+    assert is_good(dropped | {"judged": {RUN: 788}})
+    assert not is_good(dropped | {"judged": {RUN: 779}})
+    assert not is_good(dropped | {"judged": {RUN: 805}})
     assert not is_good(dropped | {"ledger": {"settled": 780, "malformed": 20}})
 
 

@@ -2,11 +2,13 @@
 
 import json
 import os
+import pwd
 import socket
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -137,6 +139,37 @@ def test_run_replaces_itself_with_the_command(tmp_path):
     first, *rest = environment["PYTHONPATH"].split(os.pathsep)
     assert (Path(first) / "sitecustomize.py").is_file()
     assert rest == ["/own"]
+
+
+@pytest.mark.parametrize(
+    ("given", "user", "expected"),
+    [(None, 998, "998"), ("7", 998, "7"), (None, None, None)],
+    ids=["by name", "given", "no such user"],
+)
+def test_run_names_the_exporters_user(monkeypatch, given, user, expected):
+    """The uid of user lockstep, where there is one and the environment names none: its orders to capture count."""
+    environments = []
+
+    def execute(_program, _command, environment):
+        environments.append(environment)
+        raise SystemExit(0)  # the process is another program now
+
+    monkeypatch.setattr(os, "execve", execute)
+    monkeypatch.delenv("LOCKSTEP_EXPORTER_UID", raising=False)
+    if given is not None:
+        monkeypatch.setenv("LOCKSTEP_EXPORTER_UID", given)
+
+    def find(name):
+        assert name == "lockstep"
+        if user is None:
+            raise KeyError(name)
+        return SimpleNamespace(pw_uid=user)
+
+    monkeypatch.setattr(pwd, "getpwnam", find)
+    with pytest.raises(SystemExit):
+        main(["run", "--", "true"])
+    (environment,) = environments
+    assert environment.get("LOCKSTEP_EXPORTER_UID") == expected
 
 
 def test_run_needs_no_extra():

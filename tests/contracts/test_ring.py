@@ -38,9 +38,9 @@ def test_header_fits_before_the_words():
 
 def test_issues_stand_between_the_words_and_the_blobs():
     """Counts and times of all slots lie in the header's page, behind the other words and before the answer."""
-    assert ring.WORD_HELD < ring.WORD_ISSUE_COUNTS
-    assert ring.ISSUES_OFFSET == 8 * ring.WORD_ISSUE_COUNTS
-    assert ring.ISSUES_OFFSET + ring.ISSUES_BYTES == 8 * (ring.WORD_ISSUE_TIMES + ring.ISSUE_SLOTS)
+    assert ring.WORD_HELD < ring.WORD_ISSUES
+    assert ring.ISSUES_OFFSET == 8 * ring.WORD_ISSUES
+    assert ring.ISSUES_BYTES == 16 * ring.ISSUE_SLOTS
     assert ring.ISSUES_OFFSET + ring.ISSUES_BYTES <= ring.ANSWER_OFFSET
 
 

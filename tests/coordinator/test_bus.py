@@ -29,7 +29,7 @@ ALIVE = encode(NodeAlive(node="n0", alive=True, unix_ns=1, stream_id=7))
 class Ears:
     """A bus, and what it handed over."""
 
-    def __init__(self, broker: Broker, name: str = "c1") -> None:
+    def __init__(self, broker: Broker, name: str = "c1", **callbacks) -> None:
         self.got: list = []
         self.streams = Streams(name, 1)
         self.leadership = Leadership(name, 1)
@@ -39,6 +39,7 @@ class Ears:
             leadership=self.leadership,
             on_message=lambda message, receipt: self.got.append((message, receipt)),
             now_s=lambda: 1000.0,
+            **callbacks,
         )
 
     def of(self, form: type) -> list:
@@ -182,6 +183,34 @@ async def test_a_gap_is_asked_for_and_filled(broker):
         await until(lambda: len(ears.of(type(BATCH))) == 2)
         assert ears.streams.frames["gap"] >= 1
         assert ears.streams.positions()["n0"]["received"] == 2
+
+
+async def test_a_frame_ahead_of_what_its_run_holds_comes_again_when_there_is_room(broker):
+    """It is neither received nor asked for before; frames behind it ask for nothing either."""
+    room = {"job": 0}
+    ears = Ears(broker, has_room=lambda run, step: step < room[run])
+    async with wired(broker) as wire, listening(ears):
+        await until(lambda: "c1" in wire.acknowledged)
+        await wire.send(topics.STEPS, BATCH)
+        await wire.send(topics.STEPS, BATCH)
+        await until(lambda: ears.streams.frames["gap"])
+        assert ears.streams.frames["ahead"] == 1
+        await until(lambda: wire.acknowledged["c1"].hold)
+        ears.bus.resume()
+        assert wire.resent == 0
+        room["job"] = 1
+        ears.bus.resume()
+        await until(lambda: len(ears.of(type(BATCH))) == 2)
+        assert (wire.resent, ears.streams.positions()["n0"]["received"]) == (2, 2)
+
+
+async def test_the_bus_tells_when_a_session_begins_and_ends():
+    """Once each: nodes are unknown from the end of one session to their heartbeats in the next."""
+    events = []
+    callbacks = {"on_connect": lambda: events.append("begin"), "on_disconnect": lambda: events.append("end")}
+    async with listening(Ears(LocalBroker(), **callbacks)):
+        assert events == ["begin"]
+    assert events == ["begin", "end"]
 
 
 async def test_frames_sent_while_nobody_listened_come_when_somebody_does(broker):

@@ -71,3 +71,19 @@ def test_our_own_heartbeat_makes_no_peer():
     assert alone.peers(NOW) == 0
     assert alone.update(NOW + SETTLE_S)
     assert alone.term > 9
+
+
+def test_a_leader_that_was_suspended_leads_under_a_term_of_its_own():
+    """Another one led meanwhile: what the first one orders from now on must not pass under that one's term."""
+    first, second = connected("a", 1), connected("b", 2)
+    first.update(NOW + SETTLE_S)
+    second.take(first.heartbeat(NOW + SETTLE_S), NOW + SETTLE_S)
+    assert second.update(NOW + SETTLE_S + SILENT_S)
+    resumed_s = NOW + 2 * SILENT_S
+    first.take(second.heartbeat(resumed_s), resumed_s)
+    assert not first.leads
+    assert first.update(resumed_s)
+    assert first.term > second.term
+    second.take(first.heartbeat(resumed_s), resumed_s)
+    assert not second.update(resumed_s)
+    assert not second.leads

@@ -149,6 +149,115 @@ def test_the_last_steps_may_come_after_the_end():
     assert str(watch.by_name["job"].machine.state) == "finished"
 
 
+def alive(node, *, is_alive=True):
+    return NodeAlive(node=node, alive=is_alive, unix_ns=0, stream_id=7)
+
+
+def send(watch, node, first, last, now):
+    """Send one node's steps in one message."""
+    ranks = {"n0": (0, 1), "n1": (2, 3)}[node]
+    watch.take(FAULTY.batch(first, last, ranks=ranks, node=node), now)
+
+
+def judged_all(watch, count):
+    """Whether so many steps were judged with all four ranks, and nothing was refused."""
+    return (watch.records_judged, sum(watch.rejected.values())) == (4 * count, 0)
+
+
+def test_what_a_node_spooled_while_it_was_away_is_judged():
+    """A node without its broker is awaited: its records are not late when it returns after half a minute."""
+    watch = runs()
+    two_nodes(watch)
+    for node in ("n0", "n1"):
+        watch.take(alive(node), NOW)
+    play(watch, FAULTY, 0, 10)
+    watch.take(alive("n1", is_alive=False), NOW + 10)
+    for step in range(10, 40):
+        send(watch, "n0", step, step + 1, NOW + step)
+        watch.tick(NOW + step)
+    assert judged_all(watch, 10)
+    watch.take(alive("n1"), NOW + 40)
+    send(watch, "n1", 10, 40, NOW + 44)
+    assert judged_all(watch, 40)
+
+
+def test_a_node_that_does_not_return_is_judged_without():
+    """It is awaited once: then the others go on, and their later steps are judged as they come."""
+    watch = runs()
+    two_nodes(watch)
+    for node in ("n0", "n1"):
+        watch.take(alive(node), NOW)
+    play(watch, FAULTY, 0, 10)
+    watch.take(alive("n1", is_alive=False), NOW + 10)
+    for step in range(10, 70):
+        send(watch, "n0", step, step + 1, NOW + step)
+        watch.tick(NOW + step)
+    assert watch.by_name["job"].machine.judgement.step == 69
+    assert watch.records_judged == 10 * 4 + 60 * 2
+
+
+def test_an_outage_of_the_broker_loses_nothing():
+    """All nodes are away from when the session ended, and have their time to return from when the next one begins."""
+    watch = runs()
+    two_nodes(watch)
+    for node in ("n0", "n1"):
+        watch.take(alive(node), NOW)
+    play(watch, FAULTY, 0, 10)
+    send(watch, "n0", 10, 11, NOW + 10)
+    watch.end_session(NOW + 10)
+    assert watch.presence.alive == set()
+    watch.tick(NOW + 30)
+    assert judged_all(watch, 10)
+    watch.begin_session(NOW + 600)
+    watch.tick(NOW + 601)
+    watch.take(alive("n0"), NOW + 602)
+    send(watch, "n0", 11, 60, NOW + 602)
+    watch.tick(NOW + 630)
+    watch.take(alive("n1"), NOW + 631)
+    send(watch, "n1", 10, 60, NOW + 632)
+    assert judged_all(watch, 60)
+
+
+def test_a_coordinator_that_was_restarted_waits_for_all_nodes_of_a_run():
+    """The first node that comes back is not the whole job: its steps wait for the ranks that are still to be announced."""
+    watch = runs()
+    watch.take(announce(0, 1), NOW)
+    watch.take(alive("n0"), NOW)
+    send(watch, "n0", 0, 30, NOW + 1)
+    watch.tick(NOW + 20)
+    assert watch.records_judged == 0
+    watch.take(announce(2, 3, node="n1"), NOW + 25)
+    watch.tick(NOW + 25)
+    send(watch, "n1", 0, 30, NOW + 26)
+    assert judged_all(watch, 30)
+
+
+def test_a_node_that_never_announces_its_ranks_holds_nobody_up_for_long():
+    """After as long as a node may need to return, those that are known are judged."""
+    watch = runs()
+    watch.take(announce(0, 1), NOW)
+    send(watch, "n0", 0, 30, NOW + 1)
+    watch.tick(NOW + 46)
+    assert watch.by_name["job"].machine.judgement.step == 29
+
+
+def test_a_run_has_room_for_as_many_steps_as_it_can_hold():
+    """Steps beyond are turned away while older ones are pending; what was not placed yet is placed first."""
+    watch = runs()
+    two_nodes(watch)
+    send(watch, "n0", 0, 5, NOW)
+    length = watch.by_name["job"].timeline.policy.window_steps_max
+    placed = []
+    assert watch.has_room("job", length - 1, lambda: placed.append(1))
+    assert not placed
+    assert not watch.has_room("job", length, lambda: placed.append(1))
+    assert placed
+    assert watch.has_room("other", length, lambda: None)
+    assert watch.has_room("job", length, lambda: send(watch, "n1", 0, 1, NOW))
+    send(watch, "n1", 1, 5, NOW)
+    assert watch.has_room("job", 100 * length, lambda: None)
+
+
 def test_finished_runs_are_forgotten_and_old_ones_never_known():
     """A run that ended is dropped in time; a retained announcement of last week is no run."""
     watch = runs()

@@ -6,6 +6,7 @@ import time
 import aiohttp
 import pytest
 
+from coordinator.decide import events as ev
 from coordinator.intake import coalescer
 from coordinator.intake.streams import Receipt
 from lockstep.contracts import topics
@@ -217,3 +218,28 @@ async def test_the_follower_orders_what_its_leader_died_with(tmp_path):
         request = await asyncio.wait_for(wire.requests.get(), 20)
         assert request.request_id == machine.captures.current.request_id
         assert request.term == follower._leadership.term > 0
+
+
+async def test_a_capture_of_a_rank_that_no_node_announces_ends_nothing():
+    """After a restart the leader may remember a capture whose ranks are still to be announced: the service goes on."""
+    now, broker = time.time(), LocalBroker()
+    async with wired(broker) as wire, running(broker=broker) as coordinator:
+        await wire.announce(announce(0, 1, 2, 3, heartbeat_s=now))
+        await until(lambda: "job" in coordinator._runs.by_name)
+        coordinator._leadership.leads = True
+        order = ev.RequestProfile(cause_id="c", request_id=7, ranks=(2, 99), first_step=1, steps=3)
+        coordinator._effects.perform([("job", [order])])
+        assert (await asyncio.wait_for(wire.requests.get(), 20)).ranks == [2]
+
+
+async def test_a_task_of_a_run_that_raises_ends_nothing(monkeypatch):
+    """A surprise in a request is a counted fault of its run."""
+    now, broker = time.time(), LocalBroker()
+    async with wired(broker) as wire, running(broker=broker) as coordinator:
+        await wire.announce(announce(0, 1, 2, 3, heartbeat_s=now))
+        await until(lambda: "job" in coordinator._runs.by_name)
+        coordinator._leadership.leads = True
+        monkeypatch.setattr(coordinator._bus, "publish_request", None)
+        order = ev.RequestProfile(cause_id="c", request_id=7, ranks=(2,), first_step=1, steps=3)
+        coordinator._effects.perform([("job", [order])])
+        await until(lambda: coordinator._runs.isolation.dropped["handle", "failed"] == 1)

@@ -30,6 +30,7 @@ from lockstep.contracts.messages import (
     StepBatch,
     TraceSummary,
 )
+from lockstep.contracts.paths import control_path, incoming_directory, trace_name
 from lockstep.serving.broker import BrokerConfig
 from lockstep.serving.mqtt import MqttBroker
 from tests.exporter.conftest import (
@@ -118,7 +119,8 @@ async def test_it_starts_serves_and_ends(config: ExporterConfig, make_ring):
             assert 'lockstep_step{rank="0",run="run-a"} 0.0' in await get(exporter, "/metrics")
             assert json.loads(await get(exporter, "/api/v1/ranks"))["ranks"][0]["step"] == 0
             assert {t.get_name() for t in asyncio.all_tasks()} >= {"publish", "summarise"}
-    assert open_descriptors() <= descriptors + 1  # asyncio may keep a pipe for child processes
+    # asyncio may keep a pipe for child processes, and closes a socket in the turn after the one that ended it.
+    await until(lambda: open_descriptors() <= descriptors + 1)
     assert not {t.get_name() for t in asyncio.all_tasks()} & {"publish", "summarise"}
 
 
@@ -288,7 +290,7 @@ async def test_a_leader_that_was_replaced_is_refused_over_a_restart(root, tmp_pa
     request = replace(REQUEST, ranks=[0])
     async with coordinating(mosquitto.port) as coordinator:
         async with running(Exporter(config)) as exporter:
-            await until(lambda: (directory / "control").exists() and exporter._publisher.connected)
+            await until(lambda: control_path(directory).exists() and exporter._publisher.connected)
             await ask(mosquitto.port, replace(request, term=4))
             assert (await control_order(directory)).request_id == 5
         async with running(Exporter(config)) as exporter:
@@ -310,7 +312,7 @@ async def test_a_capture_from_request_to_summary(root, tmp_path, make_ring, mosq
         coordinating(mosquitto.port) as coordinator,
         running(Exporter(make_config(root, tmp_path, broker_port=mosquitto.port))) as exporter,
     ):
-        await until(lambda: (directory / "control").exists() and exporter._publisher.connected)
+        await until(lambda: control_path(directory).exists() and exporter._publisher.connected)
         await ask(mosquitto.port, REQUEST)
         order = await control_order(directory)
         assert (order.request_id, order.ranks, order.steps) == (5, [0, 1], 3)
@@ -319,9 +321,8 @@ async def test_a_capture_from_request_to_summary(root, tmp_path, make_ring, mosq
         await coordinator.until(lambda: len(refusals(coordinator, 6)) == 2)
         assert "request 5 is being captured" in refusals(coordinator, 6)[0].reason
 
-        (directory / "traces").mkdir()
         for rank, ring in enumerate(rings):
-            (directory / "traces" / f"5-{rank}.json").write_text("no trace")
+            (incoming_directory(directory) / trace_name(5, rank)).write_text("no trace")
             for state in ("accepted", "running", "done"):
                 ring.answer(answer_to_json(OrderAnswer(request_id=5, state=state, steps=3, cost_ns=10**9)))
                 await coordinator.until(lambda r=rank, s=state: (r, s) in answers(coordinator, 5))
@@ -344,7 +345,7 @@ async def control_order(directory: Path, request_id: int = 5):
     async with asyncio.timeout(20):
         while found is None or found[1]["request_id"] != request_id:
             await asyncio.sleep(0.01)
-            data = (directory / "control").read_bytes()
+            data = control_path(directory).read_bytes()
             found = read_blob(memoryview(data), ORDER_OFFSET, ORDER_BYTES)
     return order_from_json(found[1], where="control")
 
@@ -383,10 +384,11 @@ async def test_an_order_that_cannot_be_written_is_refused(config: ExporterConfig
     ring = make_ring(rank=0)
     async with running(Exporter(config)) as exporter:
         directory = ring.path.parent
-        await until((directory / "control").exists)
-        (directory / "control").unlink()
-        (directory / "control").mkdir()
-        (directory / "control" / "occupied").write_text("")
+        await until(control_path(directory).exists)
+        control = control_path(directory)
+        control.unlink()
+        control.mkdir()
+        (control / "occupied").write_text("")
         exporter._on_request(replace(REQUEST, ranks=[0]))
         await until(lambda: exporter.counts.profiles["refused"] == 1)
         assert exporter._captures.running_id("run-a") is None

@@ -45,7 +45,9 @@ def test_the_step_of_each_mode():
     assert "privileged" not in sidecar
     assert "lockstep-exporter: demo-lockstep" in sidecar
     assert "lockstep, team-a" in sidecar
-    assert "must exist on each" in " ".join(notes({"exporter": {"sharedGroup": 2000}}).split())
+    unprepared = " ".join(notes({"exporter": {"hostPath": {"prepare": {"enabled": False}}}}).split())
+    assert "must exist on each node already, with a directory .exporter in it that user 65532 owns" in unprepared
+    assert "must exist on each" not in node
 
 
 def test_what_is_left_to_do_is_said():
@@ -64,6 +66,7 @@ def test_what_a_training_pod_adds_differs_by_mode():
         volumes[mode] = {volume["name"]: volume for volume in pod["volumes"]}
         environment = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
         assert environment["LOCKSTEP_DIR"] == "/run/lockstep"
+        assert environment["LOCKSTEP_EXPORTER_UID"] == "65532"
         assert environment["PYTHONPATH"] == "/opt/lockstep/lockstep/agent/site"
         assert {mount["name"] for mount in pod["containers"][0]["volumeMounts"]} <= set(volumes[mode])
     assert volumes["daemonset"]["lockstep-rings"]["hostPath"]["path"] == "/dev/shm/lockstep"

@@ -241,3 +241,30 @@ def test_a_changed_configuration_is_a_new_pod(values):
             texts.append(pick(items, "ConfigMap", files)["data"] | {"policy.yaml": ""})
             notes.append(pick(items, owner)["spec"]["template"]["metadata"]["annotations"])
         assert (texts[0] != texts[1]) == (notes[0] != notes[1]), owner
+
+
+def test_a_pair_of_coordinators_shares_nothing():
+    """Each has its own claim and the name of its pod; they start at once, on two hosts, and one may be drained."""
+    items = render({"coordinator": {"replicas": 2}})
+    workload = pick(items, "StatefulSet", "-coordinator")
+    specification, pod = workload["spec"], pod_of(workload)
+    assert (specification["replicas"], specification["podManagementPolicy"]) == (2, "Parallel")
+    (claim,) = specification["volumeClaimTemplates"]
+    assert claim["metadata"]["name"] in {mount["name"] for mount in pod["containers"][0]["volumeMounts"]}
+    (term,) = pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    labels = specification["template"]["metadata"]["labels"]
+    assert term["podAffinityTerm"]["labelSelector"]["matchLabels"].items() <= labels.items()
+    assert pick(items, "Service", "-coordinator")["spec"]["selector"].items() <= labels.items()
+    assert pick(items, "PodDisruptionBudget", "-coordinator")["spec"]["maxUnavailable"] == 1
+    file = pick(items, "ConfigMap", "-coordinator")["data"]["coordinator.yaml"]
+    assert not yaml.safe_load(file).get("name")
+    alone = render({})
+    assert "affinity" not in pod_of(pick(alone, "StatefulSet", "-coordinator"))
+    assert not [one for one in alone if one["kind"] == "PodDisruptionBudget"]
+
+
+@pytest.mark.parametrize("shared", [{"config": {"name": "c"}}, {"persistence": {"existingClaim": "data"}}])
+def test_what_a_pair_cannot_share_is_refused(shared):
+    """One name on the bus, one volume."""
+    with pytest.raises(Exception, match=r"coordinator.replicas above 1"):
+        render({"coordinator": {"replicas": 2, **shared}})

@@ -10,9 +10,9 @@ from tests.helm.charts import CI, WORKLOADS, ci_values, clear, join_pod, merged,
 
 HOST_PATH, HOST_PID, ROOT = "hostPath", "hostPID", "root init container"
 EXCEPTIONS = {
-    ("DaemonSet", "default"): {HOST_PATH},
-    ("DaemonSet", "prepare"): {HOST_PATH, ROOT},
-    ("DaemonSet", "host watch"): {HOST_PATH, HOST_PID},
+    ("DaemonSet", "default"): {HOST_PATH, ROOT},
+    ("DaemonSet", "prepared nodes"): {HOST_PATH},
+    ("DaemonSet", "host watch"): {HOST_PATH, HOST_PID, ROOT},
 }
 """What the chart's README.md declares; anything else that the restricted profile forbids is a failure."""
 VOLUMES = {"configMap", "secret", "emptyDir", "persistentVolumeClaim", "projected", "downwardAPI", "csi", "ephemeral"}
@@ -85,7 +85,7 @@ def test_the_exporters_exceptions_are_the_declared_ones():
     """Each appears with the value that asks for it, and not without."""
     settings = {
         "default": {},
-        "prepare": {"exporter": {"hostPath": {"prepare": {"enabled": True}}}},
+        "prepared nodes": {"exporter": {"hostPath": {"prepare": {"enabled": False}}}},
         "host watch": {"exporter": {"hostWatch": {"enabled": True}}},
     }
     for name, values in settings.items():
@@ -104,7 +104,7 @@ def test_the_sidecar_fits_the_restricted_profile():
 def test_a_spool_on_the_node_needs_who_makes_it():
     """Only root can; without `prepare` the exporter would never start."""
     with pytest.raises(Exception, match="prepare"):
-        render({"exporter": {"hostPath": {"spool": "/var/lib/lockstep"}}})
+        render({"exporter": {"hostPath": {"spool": "/var/lib/lockstep", "prepare": {"enabled": False}}}})
 
 
 def test_nothing_asks_the_api_server():

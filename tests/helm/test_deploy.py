@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pwd
 import re
 import shlex
 import shutil
@@ -63,7 +64,7 @@ def test_the_unit_names_the_node_as_its_user_at_the_broker():
     variables = dict(one.split("=") for one in line.replace("%H", socket.gethostname()).split())
     file = yaml.safe_load((DEPLOY / "systemd" / "exporter.yaml").read_text())
     config = build_config(ExporterConfig, file=file, environment=variables, prefix="LOCKSTEP_EXPORTER_")
-    assert config.broker_username == config.node == socket.gethostname()
+    assert config.broker_username == config.node_name == socket.gethostname()
 
 
 def installed_broker(folder):
@@ -133,26 +134,59 @@ def slurm(script, tmp_path, **environment):
     return done.stdout
 
 
-def test_the_prolog_makes_the_directory_and_never_fails_a_job(tmp_path):
-    """Owned by the group that is named, handing it on; with a group that is none, the job goes on."""
-    slurm("prolog.sh", tmp_path, LOCKSTEP_GROUP=str(os.getgid()))
-    mode = (tmp_path / "rings").stat().st_mode & 0o7777
-    assert mode == 0o3770
+OWN = {"LOCKSTEP_USER": str(os.getuid()), "LOCKSTEP_GROUP": str(os.getgid())}
+
+
+def test_the_prolog_makes_the_directories_and_never_fails_a_job(tmp_path):
+    """Owned by the group that is named, handing it on, and the exporter's own in it; with a group that is none, the job goes on."""
+    for _ in range(2):
+        slurm("prolog.sh", tmp_path, **OWN)
+        rings = tmp_path / "rings"
+        assert [path.stat().st_mode & 0o7777 for path in (rings, rings / ".exporter")] == [0o3770, 0o755]
     slurm("prolog.sh", tmp_path, LOCKSTEP_GROUP="no-such-group")
+
+
+@pytest.mark.parametrize("kind", ["link", "file", "directory"])
+def test_the_prolog_leaves_alone_what_a_user_has_made_in_its_place(tmp_path, kind):
+    """It runs as root: a link must not lead it to change another directory."""
+    rings, outside = tmp_path / "rings", tmp_path / "outside"
+    outside.mkdir(mode=0o700)
+    if kind == "link":
+        rings.symlink_to(outside)
+    elif kind == "file":
+        rings.touch()
+    elif os.geteuid() != 0:
+        pytest.fail("this test makes a directory of another user, which takes root: run it as root, as CI does")
+    else:
+        rings.mkdir(mode=0o700)
+        os.chown(rings, 12345, 12345)
+    before = [(path.lstat().st_mode, path.lstat().st_uid) for path in (rings, outside)]
+    slurm("prolog.sh", tmp_path, **OWN)
+    assert [(path.lstat().st_mode, path.lstat().st_uid) for path in (rings, outside)] == before
+    assert list(outside.iterdir()) == []
 
 
 def test_the_task_prolog_says_what_a_rank_needs(tmp_path):
     """Slurm sets each printed `export`; what a job says itself wins, and its own PYTHONPATH stays."""
-    told = slurm("task_prolog.sh", tmp_path, SLURM_JOB_ID="17", LOCKSTEP_SITE="/site", PYTHONPATH="/mine")
-    assert told.splitlines() == [
+    printed = slurm(
+        "task_prolog.sh",
+        tmp_path,
+        SLURM_JOB_ID="17",
+        LOCKSTEP_SITE="/site",
+        LOCKSTEP_USER="daemon",
+        PYTHONPATH="/mine",
+    )
+    assert printed.splitlines() == [
         "export LOCKSTEP_RUN=job-17",
         f"export LOCKSTEP_DIR={tmp_path}/rings",
+        f"export LOCKSTEP_EXPORTER_UID={pwd.getpwnam('daemon').pw_uid}",
         "export PYTHONPATH=/site:/mine",
     ]
-    own = slurm(
-        "task_prolog.sh", tmp_path, SLURM_JOB_ID="17", LOCKSTEP_RUN="big", LOCKSTEP_DIR="/d", LOCKSTEP_SITE="/s"
-    )
-    assert own == "export PYTHONPATH=/s\n"
+    own = {"LOCKSTEP_RUN": "big", "LOCKSTEP_DIR": "/d", "LOCKSTEP_EXPORTER_UID": "7", "LOCKSTEP_SITE": "/s"}
+    assert slurm("task_prolog.sh", tmp_path, SLURM_JOB_ID="17", **own) == "export PYTHONPATH=/s\n"
+    del own["LOCKSTEP_EXPORTER_UID"]
+    own["LOCKSTEP_USER"] = "no-such-user"
+    assert slurm("task_prolog.sh", tmp_path, SLURM_JOB_ID="17", **own) == "export PYTHONPATH=/s\n"
 
 
 def test_the_epilog_removes_that_jobs_rings_and_nothing_else(tmp_path):
@@ -275,6 +309,11 @@ def test_each_example_joins_as_the_chart_says(path, item):
         environment = {one["name"]: one for one in trainer.get("env", [])}
         joins = "lockstep run --run" in words or "LOCKSTEP_RUN" in environment or item["kind"] == "RayJob"
         assert joins, path
+        joined = {one["name"]: one.get("value") for one in expected["containers"][0]["env"]}
+        named = environment.get("LOCKSTEP_EXPORTER_UID", {}).get("value")
+        if item["kind"] == "RayJob":
+            named = yaml.safe_load(item["spec"]["runtimeEnvYAML"])["env_vars"]["LOCKSTEP_EXPORTER_UID"]
+        assert named == joined["LOCKSTEP_EXPORTER_UID"], path
         if mode == "sidecar":
             assert {v: volumes[v] for v in wanted if v != "dshm"} == {v: wanted[v] for v in wanted if v != "dshm"}
             mine, theirs = pod["initContainers"][1], expected["initContainers"][1]

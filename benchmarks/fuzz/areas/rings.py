@@ -34,8 +34,7 @@ _SECOND_NS = 10**9
 _LOOK_SHARE = 0.01
 _WORDS = (
     *range(layout.WORD_HEAD, layout.WORD_HELD + 1),
-    *range(layout.WORD_ISSUE_COUNTS, layout.WORD_ISSUE_COUNTS + 4),
-    *range(layout.WORD_ISSUE_TIMES, layout.WORD_ISSUE_TIMES + 4),
+    *range(layout.WORD_ISSUES, layout.WORD_ISSUES + 4 * layout.WORDS_PER_ISSUE_SLOT),
 )
 _REGIONS = {
     layout.ANSWER_OFFSET: (layout.ANSWER_BYTES, seeds.ANSWER_JSON),

@@ -14,3 +14,15 @@ api_token_file: /etc/lockstep-token/token
 policy_file: /etc/lockstep/policy.yaml
 {{- include "lockstep.ownConfig" $coordinator.config }}
 {{- end -}}
+
+{{/* What two coordinators cannot share. */}}
+{{- define "lockstep.coordinator.check" -}}
+{{- if gt (int .Values.coordinator.replicas) 1 -}}
+{{- if .Values.coordinator.config.name -}}
+{{- fail (printf "coordinator.config.name: got %s, expected '' with coordinator.replicas above 1: each has the name of its pod" .Values.coordinator.config.name) -}}
+{{- end -}}
+{{- if and .Values.coordinator.persistence.enabled .Values.coordinator.persistence.existingClaim -}}
+{{- fail (printf "coordinator.persistence.existingClaim: got %s, expected '' with coordinator.replicas above 1: each has a claim of its own" .Values.coordinator.persistence.existingClaim) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

@@ -84,6 +84,7 @@ volumeMounts:
 env:
   - {name: LOCKSTEP_RUN, value: my-run}
   - {name: LOCKSTEP_DIR, value: {{ .Values.exporter.mountPath }}}
+  - {name: LOCKSTEP_EXPORTER_UID, value: {{ .Values.exporter.user | toString | quote }}}
   - {name: PYTHONPATH, value: /opt/lockstep/lockstep/agent/site}
 volumeMounts:
   - {name: lockstep-rings, mountPath: {{ .Values.exporter.mountPath }}}

@@ -71,6 +71,7 @@ _BY_NAME: dict[str, Schema] = {
     "port": _PORT,
     "user": {"type": "integer", "minimum": 1, "maximum": 2147483647},
     "maxUnavailable": _AWAY,
+    "replicas": {"type": "integer", "minimum": 1, "maximum": 5},
     "interval": _DURATION,
     "scrapeTimeout": _DURATION,
     **dict.fromkeys(("size", "sizeLimit", "spoolSizeLimit", "sharedMemorySize"), _QUANTITY),

@@ -19,7 +19,7 @@ def main():
     dist.init_process_group("gloo")
     model = DistributedDataParallel(torch.nn.Linear(16, 16))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    last = Path(os.environ["LOCKSTEP_DIR"], os.environ["LOCKSTEP_RUN"], "traces", "2-1.json")
+    last = Path(os.environ["LOCKSTEP_DIR"], ".exporter", os.environ["LOCKSTEP_RUN"], "incoming", "2-1.json")
     loader = DataLoader(TensorDataset(torch.ones(STEPS_MAX * 4, 16)), batch_size=4)
     for (batch,) in loader:
         optimizer.zero_grad()

@@ -11,6 +11,7 @@ import pytest
 
 from lockstep.agent.bootstrap import loader_environment
 from lockstep.contracts.control import answer_from_json
+from lockstep.contracts.paths import incoming_directory, trace_name
 from lockstep.contracts.records import Flag
 from lockstep.contracts.ring import STATE_FINISHED
 from lockstep.trace.summarise import summarise_trace
@@ -93,14 +94,14 @@ def test_only_the_asked_rank_is_disturbed(captured):
     assert flagged == [step for step in expected if step < rings[1].head]
     assert not any(record["flags"] & Flag.PROFILED for record in rings[0].records)
     assert rings[0].answer is None
-    assert sorted(path.name for path in (directory / "traces").iterdir()) == ["1-1.json", "2-1.json"]
+    assert sorted(path.name for path in incoming_directory(directory).iterdir()) == ["1-1.json", "2-1.json"]
 
 
 def test_traces_tell_rank_and_waiting(captured):
     """Each trace says whose it is and is read to a summary of its steps, the collective among them."""
     _, rings, directory = captured
     for request_id in (1, 2):
-        path = directory / "traces" / f"{request_id}-1.json"
+        path = incoming_directory(directory) / trace_name(request_id, 1)
         facts = json.loads(path.read_text())["lockstep"]
         assert (facts["run"], facts["rank"]) == ("pair", 1)
         steps = [step for step, _ in facts["boundaries"]]

@@ -162,7 +162,7 @@ def raising_stderr(training):
 
 def collective_in_flight(training, ending):
     """Let the other rank join when this one is already on its way out: torch waits for it, and so must we."""
-    store = f"file://{training.run}/store-{int(training.watched)}"
+    store = f"file://{training.run}.store-{int(training.watched)}"
     if os.fork() == 0:
         os.environ.update(RANK="1", WORLD_SIZE="2")
         dist.init_process_group("gloo", init_method=store, rank=1, world_size=2)

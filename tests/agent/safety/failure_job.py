@@ -139,6 +139,7 @@ def one_step(step, batches, parts, digest, block):
 def trial(name, mode):
     """Train once with the agent while `name` goes wrong; return what could be seen from outside."""
     shutil.rmtree(ROOT / "job", ignore_errors=True)
+    shutil.rmtree(ROOT / ".exporter", ignore_errors=True)
     os.environ.pop(OWNER_VARIABLE, None)
     sys.stderr = said = io.StringIO()
     gc.callbacks.clear()

@@ -51,6 +51,25 @@ def test_frames_are_taken_in_order_and_once():
     assert streams.frames == {"taken": 3, "duplicate": 1, "gap": 1, "ahead": 0, "refused": 0}
 
 
+def test_a_frame_without_room_is_not_received_and_asked_for_later():
+    """Its turn stays its turn; meanwhile its node is held, in every acknowledgement, and asked for nothing."""
+    streams = made()
+    take(streams, 1)
+    assert streams.is_next("n1", frame(2))
+    assert streams.take("n1", frame(2), has_room=False) == (Verdict.AHEAD, None)
+    assert streams.take("n1", frame(3), has_room=False) == (Verdict.GAP, None)
+    assert not streams.is_next("n1", frame(3))
+    for answer in (streams.resend("n1", 1.0), streams.announce("n1", STREAM)):
+        assert (answer.received, answer.resend, answer.hold) == (1, False, True)
+    request = streams.resume("n1")
+    assert (request.received, request.resend, request.hold) == (1, True, False)
+    streams.take("n1", frame(2), has_room=False)
+    take(streams, 2)
+    assert not streams.announce("n1", STREAM).hold
+    assert streams.frames["ahead"] == 2
+    assert streams.resume("nobody") is None
+
+
 def test_nothing_is_committed_before_all_before_it_is_settled_and_written():
     """One frame that waits holds back the position, not what is received."""
     streams = made()
@@ -76,11 +95,11 @@ def test_a_commit_that_failed_is_covered_by_the_next_one():
 
 
 def test_a_lost_frame_stands_for_all_that_was_dropped():
-    """It jumps over the gap, and overlaps with what was received are no obstacle."""
+    """It jumps over the gap; one that overlaps with what was received would count records twice, and is asked for anew."""
     streams = made()
     take(streams, 1)
-    verdict, _ = streams.take("n1", FrameHeader(STREAM, 1, 9, 40))
-    assert verdict is Verdict.TAKEN
+    assert streams.take("n1", FrameHeader(STREAM, 1, 9, 40)) == (Verdict.GAP, None)
+    assert streams.take("n1", FrameHeader(STREAM, 2, 9, 40))[0] is Verdict.TAKEN
     take(streams, 10)
 
 

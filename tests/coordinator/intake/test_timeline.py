@@ -80,6 +80,42 @@ def test_a_dead_rank_is_waited_for_once():
     assert made.ranks_reporting == 4
 
 
+def test_a_rank_that_catches_up_is_waited_for():
+    """Ranks that deliver old steps bit by bit are not silent, however far behind they are."""
+    made = timeline(grace_seconds=5.0)
+    made.ingest(RECORDING.batch(0, 20, ranks=[0, 1]), 0.0)
+    rows = []
+    for step in range(20):
+        made.ingest(RECORDING.batch(step, step + 1, ranks=[2, 3]), 4.0 * step)
+        rows += made.ready(4.0 * step)
+    assert steps(rows) == list(range(20))
+    assert all(row.present.all() for row in rows)
+
+
+def test_a_rank_whose_node_may_deliver_is_waited_for():
+    """While its node is away a rank is not silent; from then on it is, and the others are judged without it."""
+    made = timeline(grace_seconds=5.0)
+    made.ingest(RECORDING.batch(0, 3, ranks=[0, 1, 2]), 0.0)
+    assert made.ready(30.0, lambda rank: rank == 3) == []
+    assert made.ranks_reporting == 3
+    assert steps(made.ready(31.0, lambda rank: rank == 2)) == [0, 1, 2]
+
+
+def test_what_is_pending_bounds_what_fits():
+    """Steps beyond the window do not fit, until older ones are handed out; then nothing is pending any more."""
+    made = timeline(window_steps_max=8, window_steps_min=8)
+    assert made.is_idle
+    made.ingest(RECORDING.batch(0, 8, ranks=[0, 1, 2]), 0.0)
+    assert [made.fits(step) for step in (0, 7, 8)] == [True, True, False]
+    made.ingest(RECORDING.batch(0, 3, ranks=[3]), 0.0)
+    assert len(made.ready(0.0)) == 3
+    assert [made.fits(step) for step in (10, 11)] == [True, False]
+    assert not made.is_idle
+    made.ingest(RECORDING.batch(3, 8, ranks=[3]), 0.0)
+    made.ready(0.0)
+    assert made.is_idle
+
+
 def test_a_rank_that_runs_ahead_silences_nobody():
     """However long ago one rank claimed a later step, the others are waited for until half of them have reported it."""
     made = timeline(grace_seconds=1.0)

@@ -13,7 +13,9 @@ from exporter.config import ExporterConfig
 from exporter.counts import Counts
 from exporter.host_watch import HostWatch
 from exporter.host_watch.reading import Target
+from exporter.shared_directory import prepare_run
 from lockstep.contracts.messages import HostSpan
+from lockstep.contracts.paths import incoming_directory, trace_name, traces_directory
 from lockstep.serving.fault_isolation import FaultIsolation
 from tests.exporter.conftest import make_config, until
 from tests.exporter.host_watch.looks import interval, look
@@ -37,9 +39,9 @@ def worker(script: str) -> tuple[str, ...]:
 
 
 def write_trace(directory: Path, content: bytes, request: int = 5, rank: int = 1) -> TraceJob:
-    path = directory / "traces" / f"{request}-{rank}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
+    directory.mkdir(exist_ok=True)
+    prepare_run(directory)
+    (incoming_directory(directory) / trace_name(request, rank)).write_bytes(content)
     return TraceJob("run", directory, rank, request, 2)
 
 
@@ -97,7 +99,7 @@ async def test_what_the_node_counted_goes_with_the_summary(root: Path):
     watch.take(look(0))
     watch.take(look(1, interval(0, 1, run_queue_wait_ns=3)))
     jobs = [replace(write_trace(root / "run", b"x", request=request, rank=0), span_ns=(10, 20)) for request in (1, 2)]
-    (root / "run" / "traces" / "2-0.json").unlink()
+    (incoming_directory(root / "run") / "2-0.json").unlink()
     echo = worker(ECHO.format(change="pass"))
     good, failed = await summarise(root, jobs, Counts(), worker=echo, host_watch=watch)
     assert (good.error, bool(failed.error)) == ("", True)
@@ -294,7 +296,7 @@ async def test_old_traces_are_deleted_behind_the_summary(root: Path):
     jobs = [write_trace(root / "run", b"x" * 1000, request=request) for request in (1, 2, 3)]
     quiet = worker(ECHO.format(change="pass"))
     await summarise(root, jobs, Counts(), worker=quiet, trace_keep_bytes=1500, running_id=lambda _: 2)
-    assert [path.name for path in sorted((root / "run" / "traces").iterdir())] == ["2-1.json"]
+    assert [path.name for path in sorted(traces_directory(root / "run").iterdir())] == ["2-1.json"]
 
 
 async def test_a_surprise_while_summarising_is_answered_like_any_failure(root: Path, monkeypatch):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lockstep.agent.ring import RingWriter
 from lockstep.contracts.control import OrderAnswer, answer_to_json
-from lockstep.contracts.paths import trace_path
+from lockstep.contracts.paths import incoming_directory, trace_name
 from lockstep.contracts.ring import RingHeader
 
 CAPTURE_S = 0.5
@@ -32,9 +32,9 @@ def main(directory: Path, core: int) -> None:
 def play_captures(ring: RingWriter, directory: Path) -> None:
     """Answer as a capture of CAPTURE_S does; its trace is none."""
     for request_id, _ in enumerate(sys.stdin, 1):
-        path = trace_path(directory, request_id, 0)
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("this is no trace")
+        incoming = incoming_directory(directory)
+        incoming.mkdir(parents=True, exist_ok=True)
+        (incoming / trace_name(request_id, 0)).write_text("this is no trace")
         start_ns = time.monotonic_ns()
         answer = OrderAnswer(request_id=request_id, state="running", first_step=0, steps=1, start_ns=start_ns)
         ring.write_answer(answer_to_json(answer))

@@ -251,8 +251,8 @@ def test_a_word_that_no_rank_writes_is_refused_by_name(ring: FakeRing, reader: R
         (layout.WORD_FLAGS, "flags", 1 << 32),
         (layout.WORD_FLAGS, "flags", (1 << 64) - 1),
         (layout.WORD_HELD, "held", 2),
-        (layout.WORD_ISSUE_COUNTS + 3, "issue count", 1 << 63),
-        (layout.WORD_ISSUE_TIMES + 127, "issue time", (1 << 61) + 1),
+        (layout.WORD_ISSUES + 3 * layout.WORDS_PER_ISSUE_SLOT, "issue count", 1 << 63),
+        (layout.WORD_ISSUES + 127 * layout.WORDS_PER_ISSUE_SLOT + 1, "issue time", (1 << 61) + 1),
     ],
 )
 def test_issues_that_no_rank_counts_are_refused_by_name(ring: FakeRing, reader: RingFile, word: int, what: str, value):

@@ -298,8 +298,8 @@ def test_the_revision_grows_only_when_there_is_news(rings: Rings, make_ring):
         (layout.WORD_STATE, 77),
         (layout.WORD_HEAD, (1 << 64) - 1),
         (layout.WORD_FLAGS, (1 << 64) - 1),
-        (layout.WORD_ISSUE_COUNTS, (1 << 64) - 1),
-        (layout.WORD_ISSUE_TIMES, (1 << 64) - 1),
+        (layout.WORD_ISSUES, (1 << 64) - 1),
+        (layout.WORD_ISSUES + 1, (1 << 64) - 1),
     ],
 )
 def test_a_word_of_one_ring_costs_the_others_nothing(rings: Rings, make_ring, word: int, value: int):

@@ -48,6 +48,46 @@ def test_nothing_is_sent_before_an_acknowledgement_in_this_session():
     assert coordinators.next_sequence == 7
 
 
+def test_while_a_coordinator_holds_nothing_is_sent():
+    """Not to the others either, and no timeout runs; then everything behind what it has received goes again."""
+    coordinators = make()
+    coordinators.acknowledge(ack(0), NOW)
+    coordinators.acknowledge(ack(0, name="b"), NOW)
+    send(coordinators, 5)
+    coordinators.acknowledge(ack(5, name="b"), NOW)
+    coordinators.acknowledge(ack(2, hold=True), NOW)
+    later = NOW + 25 * SECOND_NS
+    coordinators.tick(later)
+    assert (coordinators.next_sequence, coordinators.may_send(1, later)) == (6, False)
+    coordinators.acknowledge(ack(2), later)
+    coordinators.acknowledge(ack(5, name="b"), later)
+    assert (coordinators.next_sequence, coordinators.may_send(1, later)) == (3, True)
+
+
+def test_a_coordinator_that_holds_and_falls_silent_holds_nobody_up():
+    """It is not live any more: the others go on."""
+    coordinators = make()
+    coordinators.acknowledge(ack(0, hold=True), NOW)
+    later = NOW + LIVE_NS + SECOND_NS
+    coordinators.acknowledge(ack(0, name="b"), later)
+    assert coordinators.may_send(1, later)
+
+
+def test_the_timeout_begins_when_a_coordinator_holds_no_longer():
+    """What was sent while it held is no reason to send it twice at once."""
+    coordinators = make()
+    coordinators.acknowledge(ack(0), NOW)
+    send(coordinators, 3)
+    coordinators.acknowledge(ack(0, hold=True), NOW)
+    later = NOW + 5 * RESEND_NS
+    coordinators.acknowledge(ack(0, resend=True), later)
+    send(coordinators, 3, later)
+    coordinators.tick(later + RESEND_NS - 1)
+    assert coordinators.next_sequence == 4
+    coordinators.tick(later + RESEND_NS)
+    assert coordinators.next_sequence == 1
+
+
 def test_the_first_of_several_sends_from_the_lowest_on():
     """Both have to get everything: the send position goes back for the second one, and never ahead for it."""
     coordinators = make(last=10)

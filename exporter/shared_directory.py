@@ -1,0 +1,152 @@
+"""The directories that the users of a node share with its exporter: the root, and what is the exporter's own in it.
+
+    <root>/                          root's or the exporter's; sticky, so that users cannot move each other's entries
+    <root>/<run>/                    made by the user who trains, who alone writes there
+    <root>/.exporter/                the exporter's, for all to pass through
+    <root>/.exporter/<run>/          for the run's group: control block, and the two directories of traces
+    <root>/.exporter/<run>/incoming/ the one place where two users write: ranks move traces in, the exporter takes them
+                                     out; sticky, so that no user of the group takes or replaces another's
+    <root>/.exporter/<run>/traces/   the traces that were taken
+
+The exporter writes nowhere but below `.exporter`, so no link that a user puts anywhere leads it elsewhere.
+"""
+
+import logging
+import os
+import shutil
+import stat
+from pathlib import Path
+
+from lockstep.contracts.errors import ConfigError, MalformedError
+from lockstep.contracts.ownership import ROOT_UID, visible_uid
+from lockstep.contracts.paths import EXPORTER_NAME, exporter_directory, incoming_directory, traces_directory
+
+_log = logging.getLogger(__name__)
+
+_ROOT_MODE_OF_ROOT = 0o1777
+"""A root exporter reads the rings of every user, whatever their groups."""
+_ROOT_MODE = 0o3770
+"""Another one reads those of its group, which the directory hands on."""
+_OWN_MODE = 0o755
+_RUN_MODE = 0o750
+_INCOMING_MODE = 0o1770
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def prepare_root(root: Path) -> None:
+    """Make the root and the exporter's own directory where they are missing, and remove what is left of gone runs.
+
+    Raises
+    ------
+    ConfigError
+        One of the two is no directory, cannot be made, or belongs to somebody who could change what is in it.
+    """
+    try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+        _make(root, _ROOT_MODE_OF_ROOT if os.geteuid() == ROOT_UID else _ROOT_MODE)
+        _make_sticky(root, _check_owner(root, {visible_uid(ROOT_UID), os.geteuid()}))
+        for path in _prepare_own(root).iterdir():
+            remove_gone(root / path.name)
+    except OSError as error:
+        raise ConfigError(f"root: got {root}, expected a directory that can be used: {error}") from error
+
+
+def run_status(directory: Path) -> os.stat_result:
+    """Return the status of a run's directory, whose owner is the user who trains.
+
+    Raises
+    ------
+    OSError
+        There is none.
+    MalformedError
+        It is a link, or no directory.
+    """
+    status = directory.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        got = stat.filemode(status.st_mode)
+        raise MalformedError("run directory", where=str(directory), got=got, expected="a directory, no link")
+    return status
+
+
+def prepare_run(directory: Path) -> int:
+    """Make the exporter's directories of a run, for the group of the run's directory, and return that group's gid.
+
+    Raises
+    ------
+    OSError, MalformedError, ConfigError
+        The run has no directory, or ours cannot be made.
+    """
+    gid = run_status(directory).st_gid
+    _prepare_own(directory.parent)
+    _share(exporter_directory(directory), _RUN_MODE, gid)
+    _share(incoming_directory(directory), _INCOMING_MODE, gid)
+    _share(traces_directory(directory), _RUN_MODE, gid)
+    return gid
+
+
+def remove_gone(directory: Path) -> bool:
+    """Remove what the exporter has of a run whose directory is gone; return whether it is."""
+    if directory.is_dir() and not directory.is_symlink():
+        return False
+    shutil.rmtree(exporter_directory(directory), onerror=_log_left)
+    return True
+
+
+def _log_left(_function: object, path: str, error: tuple[type[BaseException], BaseException, object]) -> None:
+    if not isinstance(error[1], FileNotFoundError):
+        _log.info("%s is left: %s", path, error[1])
+
+
+def _prepare_own(root: Path) -> Path:
+    """Return the directory that only this exporter writes, and everybody reads."""
+    own = root / EXPORTER_NAME
+    _make(own, _OWN_MODE)
+    _check_owner(own, {os.geteuid()})
+    _set_mode(own, _OWN_MODE)
+    return own
+
+
+def _make(path: Path, mode: int) -> None:
+    """Make a directory of this mode, whatever the umask; one that exists is left as it is."""
+    try:
+        path.mkdir(mode)
+    except FileExistsError:
+        return
+    _set_mode(path, mode)
+
+
+def _share(path: Path, mode: int, gid: int) -> None:
+    """Make a directory of ours that the group `gid` uses; correct one that exists."""
+    _make(path, mode)
+    if path.lstat().st_gid != gid:
+        os.chown(path, -1, gid)
+    _set_mode(path, mode)
+
+
+def _set_mode(path: Path, mode: int) -> None:
+    if stat.S_IMODE(path.lstat().st_mode) != mode:
+        path.chmod(mode)
+
+
+def _check_owner(path: Path, owners: set[int]) -> os.stat_result:
+    """Refuse a directory of somebody else, or a link of theirs to one."""
+    for status in (path.lstat(), path.stat()):
+        if status.st_uid not in owners:
+            expected = " or ".join(str(uid) for uid in sorted(owners))
+            raise ConfigError(
+                f"root: got {path} of uid {status.st_uid}, expected uid {expected}: "
+                "its owner could order captures and remove the runs of others; remove it, or change its owner"
+            )
+    if not stat.S_ISDIR(status.st_mode):
+        raise ConfigError(f"root: got {path}, {stat.filemode(status.st_mode)}, expected a directory")
+    return status
+
+
+def _make_sticky(root: Path, status: os.stat_result) -> None:
+    """See that users who may create entries in the root cannot rename or remove each other's."""
+    if status.st_mode & stat.S_ISVTX or not status.st_mode & _OTHERS_WRITE:
+        return
+    try:
+        root.chmod(stat.S_IMODE(status.st_mode) | stat.S_ISVTX)
+    except PermissionError:
+        _log.warning("%s is not sticky: its users can remove each other's runs; chmod +t %s", root, root)

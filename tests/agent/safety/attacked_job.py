@@ -1,0 +1,21 @@
+"""A training that reads a number of steps from each line of its input. It looks at its files at every step."""
+
+import sys
+
+import torch
+
+from lockstep.agent import control, ring
+
+ring.INSPECT_INTERVAL_NS = control.LOOK_INTERVAL_NS = 0
+torch.set_num_threads(1)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+sys.stdout.write("ready\n")
+sys.stdout.flush()
+for line in sys.stdin:
+    for _ in range(int(line)):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    sys.stdout.write(f"trained {line}")
+    sys.stdout.flush()

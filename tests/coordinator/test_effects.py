@@ -1,0 +1,63 @@
+"""What is written together, and when."""
+
+import asyncio
+
+from coordinator.effects import Effects
+from coordinator.intake.streams import SETTLED, Streams
+from coordinator.leadership import Leadership
+from coordinator.runs import Runs
+from coordinator.settings.config import CoordinatorConfig
+from coordinator.settings.policy import Policy
+from coordinator.store import Store
+from lockstep.contracts.delivery import FrameHeader
+from tests.coordinator.conftest import START_UNIX_S, announce
+from tests.coordinator.scenarios import Scenario, generate
+
+NOW = START_UNIX_S + 10
+FAULTY = generate(Scenario(degrees="dp=4", steps=60).with_fault("data", 2, seconds=0.2, begin=40))
+
+
+class NoBus:
+    """Acknowledges nothing."""
+
+    def acknowledge(self):
+        pass
+
+
+def test_an_incident_is_written_with_what_was_settled_when_it_opened():
+    """Whenever a write falls, the records that a run has judged are those that the ledger has settled.
+
+    Otherwise a coordinator killed behind it would have judged what its nodes still hold, and may drop and count as lost.
+    """
+    runs = Runs(CoordinatorConfig(), Policy(), {}, lambda: 0.0)
+    streams, store = Streams("c1", 1), Store("")
+    effects = Effects(
+        runs,
+        NoBus(),
+        store,
+        lambda work, _: work.close(),
+        lambda: NOW,
+        streams=streams,
+        leadership=Leadership("c1", 1),
+    )
+    nodes = {"n0": (0, 1), "n1": (2, 3)}
+    for node, ranks in nodes.items():
+        streams.announce(node, 7)
+        effects.perform(runs.take(announce(*ranks, node=node), NOW))
+    writes = 0
+    for step in range(60):
+        for node, ranks in nodes.items():
+            batch = FAULTY.batch(step, step + 1, ranks=ranks, node=node)
+            _, receipt = streams.take(node, FrameHeader(7, step + 1, step + 1, batch.count))
+            receipt.outcomes = {SETTLED: batch.count}
+            receipt.hold()
+            effects.perform(runs.take_batches([batch], NOW + step, [receipt]))
+        assert asyncio.run(effects.flush())
+        memory = store.load_runs().get("job")
+        if memory is not None:
+            writes += 1
+            _, ledger = store.load_streams()
+            assert memory.judged.records == ledger[SETTLED]
+    assert writes
+    assert store.incidents()
+    store.close()
