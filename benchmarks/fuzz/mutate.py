@@ -31,6 +31,7 @@ TEXTS = (
     *("dp", "pp", "collective", "running", "done", "rank", "rank,rank", "rank,step,start_ns,end_ns"),
 )
 _DEPTHS = (10, 100, 1000, 5000)
+_COPIED_VALUES_MAX = 20_000  # together, so that copies of copies stay small
 _COPIES = (*(1, 2, 5) * 20, *(64, 65, 128, 129, 200) * 2, 4096, 4097)  # the last are limits of lists
 
 Value = Any
@@ -97,6 +98,12 @@ def _children(value: Value) -> list[Any]:
     return list(range(len(value))) if isinstance(value, list | tuple) else []
 
 
+def _size(value: Value) -> int:
+    """Return the number of values inside a value, itself included."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return 1 + sum(map(_size, inside))
+
+
 def _changed_mapping(random: Random, value: dict[Any, Value], key: Any) -> dict[Any, Value]:
     copy = dict(value)
     match random.randrange(24):
@@ -116,7 +123,8 @@ def _changed_list(random: Random, value: list[Value], index: int) -> list[Value]
         case 0:
             del value[index]
         case 1:
-            value[index:index] = [value[index]] * random.choice(_COPIES)
+            copies = min(random.choice(_COPIES), _COPIED_VALUES_MAX // _size(value[index]))
+            value[index:index] = [value[index]] * copies
         case 2:
             value[index] = value[random.randrange(len(value))]
         case 3:
