@@ -71,6 +71,8 @@ def addresses(tmp_path_factory):
                 wait_ready(f"{found[service]}/-/ready", process, logs[service])
             known = f'lockstep_run_baseline_step_duration_seconds{{run="{RUN}"}}'
             wait_until(lambda: known in (get(f"{found['coordinator']}/metrics") or ""), 40, "a run with a baseline")
+            settled = "lockstep_exporter_last_acknowledgement_timestamp_seconds "
+            wait_until(lambda: f"\n{settled}" in (get(f"{found['exporter']}/metrics") or ""), 40, "an acknowledgement")
             yield found
 
 
