@@ -295,12 +295,14 @@ def test_running_profiler_of_the_user_is_respected(training):
     assert training.answer.state == "done"
 
 
-def test_too_little_space_is_refused(training):
+def test_too_little_space_is_refused(training, monkeypatch):
     """A trace that may not fit is not begun; the figures are in the reason."""
-    training.block.order(3, trace_max_bytes=1 << 60)
+    monkeypatch.setattr(module, "FREE_MARGIN_BYTES", 1 << 60)
+    training.block.order(3, trace_max_bytes=1000)
     training.steps(2)
     assert training.answer.state == "refused"
     assert training.answer.reason.startswith("free space: got ")
+    assert training.answer.reason.endswith(f"expected at least {(1 << 60) + 1000}")
     assert training.flags == [Flag.WARM_UP, 0, 0]
 
 
