@@ -4,7 +4,8 @@
 
 For each fault it records STEPS steps into FOLDER/FAULT.json and times steps before and after, without the profiler. It prints
 one JSON object: CPU seconds of the shortest step by fault, which do not grow while other processes have the core. Faults are
-work, not sleep: what a test must find is real.
+work, not sleep: what a test must find is real. They take tens of milliseconds a step, longer than a scheduler's slice: another
+process on the core interrupts the faulty function then, and seldom what runs beside it.
 """
 
 import gc
@@ -36,7 +37,7 @@ class Documents(Dataset):
 
     def read_document(self, index):
         if self.slow:
-            zlib.compress(bytes(range(256)) * 400, 9)
+            zlib.compress(bytes(range(256)) * 12_000, 9)
         return torch.full((_WIDTH,), float(index % 7))
 
     def __getitem__(self, index):
@@ -52,7 +53,7 @@ class Attention(nn.Module):
         self.project = nn.Linear(_WIDTH, 256)
 
     def redundant_attention(self, hidden):
-        scores = torch.ones(256, 256)
+        scores = torch.ones(512, 512)
         for _ in range(20):
             scores = torch.softmax(scores @ scores, dim=-1)
         return hidden * scores.mean()
