@@ -109,6 +109,7 @@ class Exporter:
         try:
             self._positions.update(load_state(self._positions_path, Positions) or {})
             self._captures.term = load_state(self._term_path, int) or 0
+            self._publisher.term = self._captures.term_in_force(time.time())
             runner = await self._bind()
             self._control.start()
             try:
@@ -255,6 +256,7 @@ class Exporter:
             if periodic or is_new:
                 self._control.submit(OrderJob(name, run.directory))
         if periodic:
+            self._publisher.term = self._captures.term_in_force(time.time())
             self._publisher.heartbeat()
 
     def _heartbeats(self) -> list[RunHeartbeat]:
@@ -312,12 +314,14 @@ class Exporter:
         if run is not None:
             shown = run.shown(now_ns, round(self.config.rank_stale_seconds * _SECOND_NS))
             ranks = {track.rank: track.state for track in shown}
-        term = self._captures.term
-        verdict = self._captures.judge(request, ranks, now_ns)
+        term, unix_s = self._captures.term, time.time()
+        verdict = self._captures.judge(request, ranks, now_ns, unix_s)
+        self._publisher.term = self._captures.term_in_force(unix_s)
         if self._captures.term != term:
             save_state(self._term_path, self._captures.term)
         if verdict.is_outdated:
-            self.counts.reject("request", f"request {request.request_id} of term {request.term}, {term} is in force")
+            reason = next(iter(verdict.refusals.values()), "for no rank")
+            self.counts.reject("request", f"request {request.request_id} of term {request.term}: {reason}")
         for rank, reason in verdict.refusals.items():
             self._refuse(request.run, rank, request.request_id, reason)
         if verdict.order is not None and run is not None:

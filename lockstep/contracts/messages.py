@@ -193,7 +193,8 @@ class NodeAlive:
 
     `address` is host and port at which Prometheus reaches it. `stream_id` names the stream of its spool
     (`delivery.py`): each coordinator answers with an `Acknowledgement` of where it stands in it. `runs` holds the
-    heartbeats of its ranks; a run without one has none to report in this message.
+    heartbeats of its ranks; a run without one has none to report in this message. `term` is the highest that an order
+    had here (`CoordinatorAlive`): a leader of a lower one takes another.
     """
 
     node: Name
@@ -203,6 +204,7 @@ class NodeAlive:
     address: Annotated[str, Length(_ADDRESS_MAX_CHARS)] = ""
     scheme: Annotated[str, OneOf(_SCHEMES)] = "http"
     runs: Annotated[list[RunHeartbeat], Length(RUNS_PER_NODE_MAX)] = field(default_factory=list)
+    term: Count = 0
     version: Version = MESSAGE_VERSION
 
 
@@ -231,7 +233,8 @@ class CoordinatorAlive:
     """Retained heartbeat of a coordinator; the broker sends it with `alive` false as its last will.
 
     Of the coordinators that are alive the one that leads orders captures: `term` grows with each change of leader, and
-    nodes refuse orders of a term below the highest that they have seen (a fencing number).
+    nodes refuse orders of a term below the highest that they have seen (a fencing number). It is at least the unix time
+    of the change in seconds, and at most `limits.TERM_AHEAD_SECONDS_MAX` more.
     """
 
     coordinator: Name
