@@ -13,7 +13,7 @@ import mqtt5
 
 from lockstep.contracts.errors import MalformedError
 from lockstep.serving.handler import MessageHandler
-from lockstep.serving.messaging import BrokerError, OnMessage, PublishRefusedError
+from lockstep.serving.messaging import RETAINED_EXPIRY_SECONDS, BrokerError, OnMessage, PublishRefusedError
 from lockstep.serving.mqtt_packets import PacketReader, PubAck, reason_text
 
 A = TypeVar("A")
@@ -233,10 +233,14 @@ class MqttSession(asyncio.Protocol):
 
     def _pack(self, topic: str, payload: bytes, *, retain: bool = False, packet_id: int | None = None) -> bytes:
         qos = mqtt5.QoS.AT_MOST_ONCE if packet_id is None else mqtt5.QoS.AT_LEAST_ONCE
+        expiry_s = RETAINED_EXPIRY_SECONDS if retain else None
         size_bytes = len(payload)
         if size_bytes <= self._send_max_bytes:
             try:
-                data = mqtt5.PublishPacket(topic, payload, qos=qos, retain=retain, packet_id=packet_id).write()
+                packet = mqtt5.PublishPacket(
+                    topic, payload, qos=qos, retain=retain, packet_id=packet_id, message_expiry_interval=expiry_s
+                )
+                data = packet.write()
             except ValueError as error:
                 raise PublishRefusedError(topic, str(error), is_permanent=True) from None
             size_bytes = len(data)

@@ -14,7 +14,7 @@ import pytest
 
 from lockstep.serving import mqtt, mqtt_session
 from lockstep.serving.broker import BrokerConfig
-from lockstep.serving.messaging import BrokerError, PublishRefusedError, Will
+from lockstep.serving.messaging import RETAINED_EXPIRY_SECONDS, BrokerError, PublishRefusedError, Will
 from lockstep.serving.mqtt import MqttBroker
 from tests.serving.mqtt_server import serving
 from tests.serving.sessions import Inbox, connected, fence, until
@@ -337,7 +337,24 @@ async def test_the_session_asks_for_what_it_needs():
         assert packet.max_packet_size == 12_345
         assert packet.keep_alive == mqtt_session.KEEP_ALIVE_S
         assert (packet.will.topic, packet.will.payload, packet.will.retain) == ("will", b"away", True)
+        assert packet.will.message_expiry_interval == RETAINED_EXPIRY_SECONDS
         assert packet.will.qos == mqtt5.QoS.AT_LEAST_ONCE
+
+
+async def test_only_retained_messages_expire():
+    """What coordinators lack they get however late; what the broker keeps for newcomers is renewed or goes."""
+    published = []
+
+    async def serve(client):
+        await client.accept()
+        while True:
+            published.append(packet := await client.packet())
+            client.send(mqtt5.PubAckPacket(packet.packet_id))
+
+    async with serving(serve) as port, connected(reach(port), "node") as session:
+        await session.publish("kept", b"", retain=True)
+        await session.publish("passing", b"")
+    assert [packet.message_expiry_interval for packet in published] == [RETAINED_EXPIRY_SECONDS, None]
 
 
 @pytest.mark.parametrize(
