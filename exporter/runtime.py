@@ -73,6 +73,7 @@ class Exporter:
         self._announced: dict[str, int] = {}  # run -> revision of its track that was announced last
         self._seen_requests: dict[tuple[str, int], int] = {}
         self._due_ns = {"scan": 0, "batch": 0, "announce": 0, "refresh": 0}
+        self._web: Web | None = None  # once HTTP is bound
         self._process = OwnProcess()
         self._process_families: ProcessFamilies = ()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -123,7 +124,7 @@ class Exporter:
 
     async def _bind(self) -> web.AppRunner:
         app = make_app(lambda: self.snapshot, details=self.config.metrics_level != "minimal")
-        guard = Web(self.config.web_config_file)
+        guard = self._web = Web(self.config.web_config_file)
         guard.protect(app)
         runner = guard.runner(app, shutdown_s=_CLOSE_S)
         await runner.setup()
@@ -207,6 +208,7 @@ class Exporter:
             load=self._host_watch.node,
             hosts=self._host_watch.totals(),
             process=self._process_families,
+            http_refusals=dict(self._web.refusals) if self._web is not None else {},
         )
 
     def _guard(self, kind: str, key: str) -> Guard:
