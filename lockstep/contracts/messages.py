@@ -30,6 +30,7 @@ from lockstep.contracts.bounds import (
     WorldSize,
 )
 from lockstep.contracts.control import ANSWER_STATES
+from lockstep.contracts.delivery import WINDOW_BYTES_MAX, WINDOW_MESSAGES_MAX
 from lockstep.contracts.facts import RankFacts
 from lockstep.contracts.limits import (
     BATCH_RECORDS_MAX,
@@ -215,6 +216,7 @@ class Acknowledgement:
     `coordinator` is its name and `incarnation` when it was started (unix ns): after a restart it may have received less
     than it once said. `resend` asks for what follows `received` again, because a frame is missing. While `hold` is set
     nothing is to be sent: what follows `received` has no room at the coordinator. 0 is the sequence before the first.
+    The node may have `window_messages` and `window_bytes` under way beyond `received`, and always one message.
     """
 
     node: Name
@@ -225,6 +227,8 @@ class Acknowledgement:
     committed: Sequence
     resend: bool = False
     hold: bool = False
+    window_messages: Count = WINDOW_MESSAGES_MAX
+    window_bytes: Count = WINDOW_BYTES_MAX
     version: Version = MESSAGE_VERSION
 
 
