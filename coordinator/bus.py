@@ -19,7 +19,7 @@ from lockstep.contracts import topics
 from lockstep.contracts.codec import Message, decode_parsed, encode
 from lockstep.contracts.delivery import HEADER_BYTES, FrameHeader, unpack_frame
 from lockstep.contracts.errors import ContractVersionError, MalformedError
-from lockstep.contracts.limits import MESSAGE_MAX_BYTES
+from lockstep.contracts.limits import MESSAGE_MAX_BYTES, TERM_AHEAD_SECONDS_MAX
 from lockstep.contracts.messages import Acknowledgement, CoordinatorAlive, NodeAlive, StepBatch
 from lockstep.contracts.metrics import LOST_REASONS
 from lockstep.serving.fault_isolation import FaultIsolation
@@ -252,11 +252,20 @@ class Bus:
 
     def _take_message(self, message: Message) -> None:
         if isinstance(message, CoordinatorAlive):
-            self._leadership.take(message, self._now_s())
+            if not self._leadership.take(message, self._now_s()):
+                self._refuse_term(message.term, f"coordinator {message.coordinator}")
             return
-        if isinstance(message, NodeAlive) and message.alive:
-            self._send(self._streams.announce(message.node, message.stream_id))
+        if isinstance(message, NodeAlive):
+            if not self._leadership.note_term(message.term, self._now_s()):
+                self._refuse_term(message.term, f"node {message.node}")
+            if message.alive:
+                self._send(self._streams.announce(message.node, message.stream_id))
         self._on_message(message, None)
+
+    def _refuse_term(self, term: int, where: str) -> None:
+        """Count a term that no leader can have; the rest of its message counts."""
+        latest = int(self._now_s()) + TERM_AHEAD_SECONDS_MAX
+        self._refuse("malformed", MalformedError("term", where=where, got=term, expected=f"at most {latest}"))
 
     def _refuse(self, reason: str, error: MalformedError) -> None:
         self.counts.rejected[reason] += 1

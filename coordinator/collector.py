@@ -72,6 +72,7 @@ def _service_rows(snapshot: "Snapshot") -> list[tuple[str, list[Row]]]:
         (f"{p}leader", [((), float(snapshot.leads))]),
         (f"{p}peers", [((), float(snapshot.peers))]),
         (f"{p}records_recorded_total", [((k,), float(v)) for k, v in snapshot.records_recorded.items()]),
+        (f"{p}http_refusals_total", [((k,), float(v)) for k, v in snapshot.http_refusals.items()]),
         (f"{p}mqtt_connected", [((), float(snapshot.is_connected))]),
         (f"{p}nodes_alive", [((), float(snapshot.nodes_alive))]),
         (f"{p}detections_total", [((), float(snapshot.detections))]),

@@ -70,6 +70,7 @@ class Effects:
         self._incidents: dict[str, Incident] = {}
         self._memories: dict[str, RunMemory] = {}
         self._forgotten: set[str] = set()
+        self._dropped: set[str] = set()
         self._commit: Commit | None = None
         self._remembered: dict[str, Judgement] = {}
         self._learnt_step: dict[str, int] = {}
@@ -127,6 +128,9 @@ class Effects:
                 self._learnt_step.pop(name, None)
                 self._forgotten.add(name)
                 self._changed.set()
+            case ev.DropMemory():
+                self._dropped.add(name)
+                self._changed.set()
             case _:
                 assert isinstance(instruction, ev.RefuseProfile)  # its asker reads it from the orders
 
@@ -168,6 +172,7 @@ class Effects:
             memory = replace(memory, learnt=waiting.learnt)
         self._memories[name] = memory
         self._forgotten.discard(name)
+        self._dropped.discard(name)
 
     async def keep_writing(self) -> None:
         """Write what has gathered, for ever; ends by cancellation."""
@@ -183,9 +188,10 @@ class Effects:
         incidents, self._incidents = self._incidents, {}
         memories, self._memories = self._memories, {}
         forgotten, self._forgotten = self._forgotten, set()
+        dropped, self._dropped = self._dropped, set()
         commit, self._commit = self._commit, None
         try:
-            await asyncio.to_thread(self._write, list(incidents.values()), memories, forgotten, commit)
+            await asyncio.to_thread(self._write, list(incidents.values()), memories, commit, forgotten, dropped)
         except sqlite3.Error as error:
             _log.warning("state store: %s; %d incidents wait", error, len(incidents))
             self._incidents = incidents | self._incidents
@@ -193,6 +199,7 @@ class Effects:
             for name, memory in newer.items():
                 self._note(name, memory)
             self._forgotten |= forgotten - newer.keys()
+            self._dropped |= dropped - newer.keys()
             if commit is not None:
                 self._streams.failed(commit)
             return False
@@ -205,12 +212,15 @@ class Effects:
         self,
         incidents: list[Incident],
         memories: "dict[str, RunMemory]",
-        forgotten: set[str],
         commit: "Commit | None",
+        forgotten: set[str],
+        dropped: set[str],
     ) -> None:
         self._store.keep(incidents, memories, commit)
-        if forgotten:
-            self._store.forget_learnt(forgotten)
+        if forgotten or dropped:
+            self._store.forget_learnt(forgotten | dropped)
+        if dropped:
+            self._store.forget_runs(dropped)
 
     def take_over(self) -> None:
         """Order the captures that a former leader may have died with; nodes ignore an order that they already have."""

@@ -4,11 +4,13 @@ All coordinators judge, export and keep incidents; only one may order a capture,
 each other by retained heartbeats, and by the broker's last will when one is gone. The one that was started first leads.
 Each leader takes a *term* above all that it knows of, and every order carries it: nodes refuse an order of a term below
 the highest they have seen (a fencing number), whatever a former leader believes. Terms grow with unix time, so that a
-broker that forgot all heartbeats cannot make them fall.
+broker that forgot all heartbeats cannot make them fall, and one far ahead of the clock is no leader's: nobody can lock
+all leaders out with it. Nodes report the highest term that an order had, and the leader steps above it.
 """
 
 from dataclasses import dataclass
 
+from lockstep.contracts.limits import TERM_AHEAD_SECONDS_MAX
 from lockstep.contracts.messages import CoordinatorAlive
 
 HEARTBEAT_S = 5.0
@@ -43,23 +45,29 @@ class Leadership:
         """Lead no more: another one may, and nothing can be ordered from here."""
         self._connected_s, self.leads = None, False
 
-    def take(self, message: CoordinatorAlive, now_s: float) -> None:
-        """Take a heartbeat or a last will; our own, which come back to us, say nothing new."""
+    def take(self, message: CoordinatorAlive, now_s: float) -> bool:
+        """Take a heartbeat or a last will, also our own, which come back to us; return as `note_term`."""
         if message.coordinator != self.name:
             self._peers[message.coordinator] = _Peer(message, now_s)
-        if message.term > self.term:
+        return self.note_term(message.term, now_s)
+
+    def note_term(self, term: int, now_s: float) -> bool:
+        """Note a term that a coordinator has or a node has seen; return false for one that no leader can have."""
+        if term > now_s + TERM_AHEAD_SECONDS_MAX:
+            return False
+        if term > self.term:
             # Another one led since: a leader that was suspended, say, begins again with a term of its own.
-            self.term, self.leads = message.term, False
+            self.term, self.leads = term, False
+        return True
 
     def update(self, now_s: float) -> bool:
         """Let time pass; return whether this coordinator leads from now on and did not before."""
         if self._connected_s is None or now_s - self._connected_s < SETTLE_S:
             return False
-        alive = [
-            (peer.message.incarnation, name)
-            for name, peer in self._peers.items()
-            if peer.message.alive and now_s - peer.seen_s < SILENT_S
-        ]
+        if self.term > now_s + TERM_AHEAD_SECONDS_MAX:  # our own clock was set back
+            self.term, self.leads = 0, False
+        self._peers = {name: peer for name, peer in self._peers.items() if now_s - peer.seen_s < SILENT_S}
+        alive = [(peer.message.incarnation, name) for name, peer in self._peers.items() if peer.message.alive]
         did_lead, self.leads = self.leads, (self.incarnation, self.name) < min(alive, default=(1 << 63, ""))
         if not self.leads or did_lead:
             return False

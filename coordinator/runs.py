@@ -1,7 +1,8 @@
 """All runs: decoded messages in, instructions out. No I/O; the time comes with every call.
 
-A run is known from its first announcement until it has ended long enough ago. Records of ranks that no node has
-announced are refused: announcements are retained, so they always come first.
+A run is known from its first announcement until it has ended, or made no step, for long enough; what it leaves behind
+is bounded (`past_runs.py`). Records of ranks that no node has announced are refused: announcements are retained, so
+they always come first.
 
 Runs are isolated from each other: what handling one of them raises is counted and logged, its detectors begin again,
 and a run that fails again and again is left alone for a while. Its records are counted all the same.
@@ -9,6 +10,7 @@ and a run that fails again and again is left alone for a while. Its records are 
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,6 +27,7 @@ from coordinator.intake.refusals import DEGREES, NODE, RUN, RUN_OF_NODE, Refusal
 from coordinator.intake.targets import Targets
 from coordinator.intake.timeline import Timeline, rejections
 from coordinator.intake.topology import Membership, MembershipChange
+from coordinator.past_runs import PAST_RUN_KEPT_S, PAST_RUNS_MAX, PastRuns
 from coordinator.run import Run
 from coordinator.snapshot import RunSnapshot
 from lockstep.contracts.errors import ConfigError, PeerError
@@ -37,6 +40,7 @@ from lockstep.contracts.messages import (
     TraceSummary,
 )
 from lockstep.serving.fault_isolation import FaultIsolation
+from lockstep.serving.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,7 +94,8 @@ class Runs:
         self._policy_of: Callable[[str], Policy] = lambda _: policy
         self._spec_of: Callable[[str], SpecText | None] = lambda _: None
         self._windows: dict[str, KeptWindow] = {}
-        self._memories = dict(memories)
+        self._past = PastRuns(memories)
+        self._log = LogLimit(_log)
         self._clock = clock
         self.by_name: dict[str, Run] = {}
         self.rejected = rejections()
@@ -288,7 +293,7 @@ class Runs:
         if self._tap is not None:
             self._tap.hear(ev.TickEvent(unix_s=now_s, cause_id="tick"), now_s)
         self.refusals.log(now_s)
-        orders: Orders = []
+        orders = self._trim_past(now_s)
         for run in list(self.by_name.values()):
             if self.is_quarantined(run.name, now_s):
                 continue
@@ -298,9 +303,20 @@ class Runs:
             orders += self._isolated(HANDLE, run.name, now_s, partial(self._advance, run, now_s))
         return orders
 
+    def _trim_past(self, now_s: float) -> Orders:
+        """Drop what is too much or too old of what runs left behind."""
+        dropped = self._past.trim(now_s, self.by_name)
+        for name in dropped:
+            self._windows.pop(name, None)
+        if dropped:
+            kept = f"at most {PAST_RUNS_MAX} are kept, for {PAST_RUN_KEPT_S / 86_400:g} days"
+            self._log.warning("past runs", now_s, f"what {len(dropped)} past runs left behind is dropped; {kept}")
+        return [(name, [ev.DropMemory(cause_id="tick")]) for name in dropped]
+
     def _advance(self, run: Run, now_s: float) -> Orders:
         """Let a run know the time."""
-        tick = ev.TickEvent(unix_s=now_s, cause_id="tick")
+        is_alive = now_s - run.membership.last_seen_unix_s < ANNOUNCE_REFRESH_SECONDS
+        tick = ev.TickEvent(unix_s=now_s, cause_id="tick", is_alive=is_alive)
         return self._look_for_hang(run, now_s) + self._feed(run.name, tick)
 
     def _look_for_hang(self, run: Run, now_s: float) -> Orders:
@@ -318,7 +334,9 @@ class Runs:
         run = self.by_name.pop(name, None)
         if run is not None:
             run.timeline.drop_pending()
-            self._memories[name] = run.memory(with_learnt=False)
+            memory = replace(run.memory(with_learnt=False), learnt=None)
+            attempts = [info.attempt for info in run.membership.infos.values()]
+            self._past.add(name, memory, attempt=max(attempts, default=0))
         self._windows.pop(name, None)
 
     def _judge_ready(self, run: Run, now_s: float) -> Orders:
@@ -454,7 +472,7 @@ class Runs:
         return self._announce(run, now_s)
 
     def _new_run(self, announcement: NodeAnnouncement, now_s: float) -> Run | None:
-        """Return a run for its first announcement, None for one that ended long ago or is one too many.
+        """Return a run for its first announcement, None for one that has ended or is one too many.
 
         A retained announcement holds heartbeats of when it was published, so it may be older by as much.
         """
@@ -462,12 +480,14 @@ class Runs:
         youngest_s = max((info.heartbeat_unix_ns for info in announcement.ranks), default=0) / 1e9
         if now_s - youngest_s > policy.run.lost_keep_seconds + ANNOUNCE_REFRESH_SECONDS:
             return None
+        if not self._past.is_news(announcement):
+            return None
         if len(self.by_name) >= self._config.runs_max and not self._evict():
             self.refusals.add(RUN, f"run {name} by node {announcement.node}, at most {self._config.runs_max} runs")
             return None
         if self._tap is not None:  # the thresholds of this run, which may not be those at the start
             self._tap.hear(ev.PolicyChangedEvent(unix_s=now_s, cause_id="policy", policy=policy), now_s, name)
-        memory = self._memories.get(name)
+        memory = self._past.memory(name)
         return Run(
             name=name,
             membership=Membership(name, degrees=self._config.domains, order=self._config.order, refusals=self.refusals),
@@ -488,6 +508,7 @@ class Runs:
         for name, run in self.by_name.items():
             if run.machine.judgement is None and not run.machine.casebook.incidents:
                 run.timeline.drop_pending()
+                self._past.add(name, run.memory(with_learnt=False))
                 del self.by_name[name]
                 return True
         return False

@@ -138,7 +138,7 @@ class Coordinator:
             specs=self._specs,
         )
         app = make_app(services)
-        guard = Web(self.config.web_config_file, is_token=services.is_token)
+        guard = self._web = Web(self.config.web_config_file, is_token=services.is_token)
         guard.protect(app)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_S)
         await runner.setup()
@@ -275,6 +275,7 @@ class Coordinator:
             policy_changes=dict(self._control.changes),
             reload_ok=self._control.reload_ok,
             reload_unix_s=self._control.reload_unix_s,
+            http_refusals=dict(self._web.refusals),
             version=lockstep.__version__,
             process=self._process_families,
         )

@@ -4,7 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coordinator.decide.incidents import Incident
-from lockstep.contracts.metrics import EXPECTED_STATES, RECORDING_STATES, REFUSAL_REASONS, STEP_BUCKETS_SECONDS
+from lockstep.contracts.metrics import (
+    EXPECTED_STATES,
+    HTTP_REFUSALS,
+    RECORDING_STATES,
+    REFUSAL_REASONS,
+    STEP_BUCKETS_SECONDS,
+)
 from lockstep.serving.process import ProcessFamilies
 
 
@@ -92,4 +98,5 @@ class Snapshot:
     version: str
     announcements_refused: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(REFUSAL_REASONS, 0))
     records_recorded: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(RECORDING_STATES, 0))
+    http_refusals: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(HTTP_REFUSALS, 0))
     process: ProcessFamilies = ()

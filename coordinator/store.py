@@ -137,6 +137,11 @@ class Store:
                 self._database.execute("DELETE FROM learnt WHERE run = ?", (run,))
                 self._database.execute("DELETE FROM windows WHERE run = ?", (run,))
 
+    def forget_runs(self, runs: "Iterable[str]") -> None:
+        """Drop what these runs remember, all but their incidents; what detectors learnt is `forget_learnt`'s."""
+        with self._lock, self._transaction():
+            self._database.executemany("DELETE FROM runs WHERE run = ?", [(run,) for run in runs])
+
     @contextlib.contextmanager
     def _transaction(self) -> "Iterator[None]":
         self._database.execute("BEGIN IMMEDIATE")

@@ -73,6 +73,7 @@ class Exporter:
         self._announced: dict[str, int] = {}  # run -> revision of its track that was announced last
         self._seen_requests: dict[tuple[str, int], int] = {}
         self._due_ns = {"scan": 0, "batch": 0, "announce": 0, "refresh": 0}
+        self._web: Web | None = None  # once HTTP is bound
         self._process = OwnProcess()
         self._process_families: ProcessFamilies = ()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -109,6 +110,7 @@ class Exporter:
         try:
             self._positions.update(load_state(self._positions_path, Positions) or {})
             self._captures.term = load_state(self._term_path, int) or 0
+            self._publisher.term = self._captures.term_in_force(time.time())
             runner = await self._bind()
             self._control.start()
             try:
@@ -122,7 +124,7 @@ class Exporter:
 
     async def _bind(self) -> web.AppRunner:
         app = make_app(lambda: self.snapshot, details=self.config.metrics_level != "minimal")
-        guard = Web(self.config.web_config_file)
+        guard = self._web = Web(self.config.web_config_file)
         guard.protect(app)
         runner = guard.runner(app, shutdown_s=_CLOSE_S)
         await runner.setup()
@@ -206,6 +208,7 @@ class Exporter:
             load=self._host_watch.node,
             hosts=self._host_watch.totals(),
             process=self._process_families,
+            http_refusals=dict(self._web.refusals) if self._web is not None else {},
         )
 
     def _guard(self, kind: str, key: str) -> Guard:
@@ -255,6 +258,7 @@ class Exporter:
             if periodic or is_new:
                 self._control.submit(OrderJob(name, run.directory))
         if periodic:
+            self._publisher.term = self._captures.term_in_force(time.time())
             self._publisher.heartbeat()
 
     def _heartbeats(self) -> list[RunHeartbeat]:
@@ -312,12 +316,14 @@ class Exporter:
         if run is not None:
             shown = run.shown(now_ns, round(self.config.rank_stale_seconds * _SECOND_NS))
             ranks = {track.rank: track.state for track in shown}
-        term = self._captures.term
-        verdict = self._captures.judge(request, ranks, now_ns)
+        term, unix_s = self._captures.term, time.time()
+        verdict = self._captures.judge(request, ranks, now_ns, unix_s)
+        self._publisher.term = self._captures.term_in_force(unix_s)
         if self._captures.term != term:
             save_state(self._term_path, self._captures.term)
         if verdict.is_outdated:
-            self.counts.reject("request", f"request {request.request_id} of term {request.term}, {term} is in force")
+            reason = next(iter(verdict.refusals.values()), "for no rank")
+            self.counts.reject("request", f"request {request.request_id} of term {request.term}: {reason}")
         for rank, reason in verdict.refusals.items():
             self._refuse(request.run, rank, request.request_id, reason)
         if verdict.order is not None and run is not None:

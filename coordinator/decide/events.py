@@ -53,7 +53,9 @@ class RestartedEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickEvent(Event):
-    """Time has passed."""
+    """Time has passed. `is_alive`: nodes still show processes of the run alive, whether it makes steps or not."""
+
+    is_alive: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,4 +248,9 @@ class TellGain(Instruction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetRun(Instruction):
-    """The run ended long ago; drop it."""
+    """The run ended long ago, or made no step for as long; drop it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropMemory(Instruction):
+    """What the run left behind is dropped; delete it from the store, all but its incidents."""

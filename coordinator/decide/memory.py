@@ -125,7 +125,8 @@ class RunMemory:
     """What a run's machine knows, and what its detectors have learnt.
 
     `book` is where the casebook stands (`Casebook.position`), `capture` the request under way, both as JSON; empty
-    where there is none. `judged` is of the same moment as all of it.
+    where there is none. `judged` is of the same moment as all of it. `last_sign_s` is when the run last made a step, or
+    began, by the coordinator's clock (unix seconds).
     """
 
     incidents: tuple[Incident, ...] = ()
@@ -137,6 +138,14 @@ class RunMemory:
     capture: Mapping[str, Any] = field(default_factory=dict)
     learnt: Learnt | None = None
     judged: JudgedUntil = field(default_factory=JudgedUntil)
+    last_sign_s: float = 0.0
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether a run that begins knows as much: it made no step, and nothing was told or asked of it."""
+        return not (
+            self.judged.records or self.incidents_total or self.incidents or self.capture_times_s or self.learnt
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form, without the incidents and what was learnt: they are kept by themselves."""
@@ -148,6 +157,7 @@ class RunMemory:
             "book": dict(self.book),
             "capture": dict(self.capture),
             "judged": asdict(self.judged),
+            "last_sign_s": self.last_sign_s,
         }
 
 
@@ -169,4 +179,5 @@ def memory_from_json(
             until_unix_s=float(value["judged"]["until_unix_s"]),
             records=int(value["judged"]["records"]),
         ),
+        last_sign_s=float(value.get("last_sign_s", value["judged"]["until_unix_s"])),
     )

@@ -158,12 +158,13 @@ class RunMachine:
     def _on_tick(self, event: ev.TickEvent) -> None:
         policy = self._policy.run
         silence_s = event.unix_s - self.standstill.last_sign_s
-        if self.state in (State.FINISHED, State.LOST):
+        if self.state in (State.FINISHED, State.LOST) or self.judgement is None:
             keep_s = policy.keep_seconds if self.state is State.FINISHED else policy.lost_keep_seconds
-            if silence_s > keep_s:
+            hangs = self.standstill.incident is not None and event.is_alive
+            if silence_s > keep_s and not hangs:
                 self._close_hang(event.unix_s)
                 self._out.append(ev.ForgetRun(cause_id=self._cause_id))
-        elif self.judgement is not None:
+        else:
             step_s = self.judgement.recent_step_seconds or self.judgement.step_seconds
             if silence_s > max(policy.lost_seconds, policy.lost_steps * step_s):
                 self.captures.put_away(event.unix_s)
@@ -347,6 +348,7 @@ class RunMachine:
             capture_counts=dict(self.captures.budget.counts),
             book=self.casebook.position(),
             capture=self.captures.current.to_json() if self.captures.current else {},
+            last_sign_s=self.standstill.last_sign_s,
         )
 
 

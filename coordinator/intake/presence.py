@@ -1,7 +1,8 @@
 """Which nodes are connected, and since when: what a node that is not has still to deliver is worth waiting for.
 
 No clock and no I/O. A node that lost the broker, or whose exporter is restarted, comes back with all that it has
-spooled meanwhile. Its ranks are no silent ranks.
+spooled meanwhile. Its ranks are no silent ranks. While all nodes are away, which is how an outage of the broker looks
+from here, no rank is silent, however long that takes.
 """
 
 from typing import NamedTuple
@@ -20,6 +21,7 @@ class NodePresence:
 
     def __init__(self) -> None:
         self._of_node: dict[str, _State] = {}
+        self._away = 0  # nodes that are not connected
 
     @property
     def alive(self) -> set[str]:
@@ -37,14 +39,17 @@ class NodePresence:
         if known is None and len(self._of_node) >= NODES_MAX:
             return
         if known is None or not (is_alive and known.is_alive):
+            self._away += (not is_alive) - (known is not None and known.is_alive is False)
             self._of_node[node] = _State(is_alive, now_s)
 
     def may_deliver(self, node: str, now_s: float, *, grace_seconds: float, rejoin_seconds: float) -> bool:
-        """Whether a node may be about to deliver what it spooled: it is away and may return, or has just returned.
+        """Whether a node may be about to deliver what it spooled.
 
-        Of an unknown node nothing is expected.
+        It is away and may return, it has just returned, or every node is away. Of an unknown node nothing is expected.
         """
         known = self._of_node.get(node)
         if known is None:
             return False
+        if self._away == len(self._of_node):
+            return True
         return now_s - known.since_s < (rejoin_seconds if known.is_alive is False else grace_seconds)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from lockstep.contracts.delivery import FrameHeader
+from lockstep.contracts.delivery import FrameHeader, window_of
 from lockstep.contracts.messages import Acknowledgement
 
 NODES_MAX = 200_000
@@ -277,6 +277,7 @@ class Streams:
 
     def _acknowledge(self, node: str, stream: _Stream, *, resend: bool = False) -> Acknowledgement:
         stream.acknowledged = (stream.received, stream.committed)
+        window_messages, window_bytes = window_of(len(self._streams))
         return Acknowledgement(
             node=node,
             coordinator=self._coordinator,
@@ -286,4 +287,6 @@ class Streams:
             committed=stream.committed,
             resend=resend,
             hold=stream.is_held,
+            window_messages=window_messages,
+            window_bytes=window_bytes,
         )

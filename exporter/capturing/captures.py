@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 
 from lockstep.contracts.control import ProfileOrder, order_from_json, order_to_json
 from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.limits import TERM_AHEAD_OF_NODE_SECONDS_MAX
 from lockstep.contracts.messages import ProfileRequest
 
 _TERMINAL = ("done", "refused")
@@ -19,7 +20,7 @@ _REQUESTS_MAX = 256  # requests remembered; an incident takes a handful
 class Verdict:
     """What becomes of a request: an order for the ranks here or None, and why each other rank is refused.
 
-    `is_outdated`: its term is over, or its id names another request.
+    `is_outdated`: its term is over or is none, or its id names another request.
     """
 
     order: ProfileOrder | None
@@ -36,18 +37,26 @@ class _Capture:
 
 @dataclass(slots=True)
 class Captures:
-    """Captures under way. Every time is CLOCK_MONOTONIC ns; `term` is the highest of any request (a fencing number)."""
+    """Captures under way. Times in ns are CLOCK_MONOTONIC; `term` is the highest of any request (a fencing number)."""
 
     limit_ns: int
     term: int = 0
     _running: dict[str, _Capture] = field(default_factory=dict)
     _requests: dict[tuple[str, int], ProfileRequest] = field(default_factory=dict)
 
-    def judge(self, request: ProfileRequest, ranks: Mapping[int, str] | None, now_ns: int) -> Verdict:
+    def term_in_force(self, unix_s: float) -> int:
+        """Return the term below which requests are refused; 0 where what is known is ahead of the clock.
+
+        A term is at least the unix time of its election. One further ahead is a forgery, or our clock was set back.
+        """
+        return self.term if self.term <= unix_s + TERM_AHEAD_OF_NODE_SECONDS_MAX else 0
+
+    def judge(self, request: ProfileRequest, ranks: Mapping[int, str] | None, now_ns: int, unix_s: float) -> Verdict:
         """Decide; an accepted request counts as running from now on.
 
         `ranks` are those of the run on this node with the state of their agents, None for a run unknown here. A request
-        that was decided before, by whichever coordinator it came, gets neither order nor refusals.
+        that was decided before, by whichever coordinator it came, gets neither order nor refusals. `unix_s` is the wall
+        clock, which terms are compared with.
         """
         content = replace(request, term=0)
         known = self._requests.get((request.run, request.request_id))
@@ -56,14 +65,25 @@ class Captures:
         if known is not None:
             reason = f"request {request.request_id} of run {request.run!r} was another one"
             return Verdict(None, dict.fromkeys(request.ranks, reason), is_outdated=True)
-        if request.term < self.term:
-            reason = f"term {request.term} is over, term {self.term} is in force"
+        if reason := self._foreign_term(request.term, unix_s):
             return Verdict(None, dict.fromkeys(request.ranks, reason), is_outdated=True)
         self.term = request.term
         self._requests[request.run, request.request_id] = content
         if len(self._requests) > _REQUESTS_MAX:
             del self._requests[next(iter(self._requests))]
         return self._decide(request, ranks, now_ns)
+
+    def _foreign_term(self, term: int, unix_s: float) -> str:
+        """Return why a term is not the present leader's, empty if it may be."""
+        in_force = self.term_in_force(unix_s)
+        if term < in_force:
+            return f"term {term} is over, term {in_force} is in force"
+        if term > unix_s + TERM_AHEAD_OF_NODE_SECONDS_MAX:
+            return (
+                f"term {term} is no leader's: got {term - unix_s:.0f} s ahead of this node's clock, expected at most "
+                f"{TERM_AHEAD_OF_NODE_SECONDS_MAX}"
+            )
+        return ""
 
     def _decide(self, request: ProfileRequest, ranks: Mapping[int, str] | None, now_ns: int) -> Verdict:
         if ranks is None:

@@ -50,6 +50,7 @@ _OF_RANK: dict[str, Callable[[RankView], float | None]] = {
         None if rank.last_step_unix_ns is None else rank.last_step_unix_ns * _NS
     ),
     "lockstep_agent_up": lambda rank: rank.state != FAILED,
+    "lockstep_agent_failures_total": lambda rank: rank.failures,
     "lockstep_rank_peak_flops_per_second": lambda rank: (
         None if rank.facts is None else rank.facts.peak_flops_per_second
     ),
@@ -67,6 +68,7 @@ _OF_NODE: dict[str, Callable[[NodeSnapshot], float | Mapping[str, int] | None]] 
     _P + "inputs_dropped_total": lambda node: node.dropped,
     _P + "rings_quarantined": lambda node: node.rings_quarantined,
     _P + "ranks_omitted": lambda node: node.ranks_omitted,
+    _P + "http_refusals_total": lambda node: node.http_refusals,
     _P + "mqtt_connected": lambda node: node.delivery.connected,
     _P + "messages_published_total": lambda node: node.delivery.published,
     _P + "messages_resent_total": lambda node: node.delivery.resent,

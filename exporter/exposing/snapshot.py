@@ -12,11 +12,13 @@ from exporter.host_watch import HostTotals, NodeLoad
 from exporter.reading.rings import Rings
 from exporter.reading.tracks import RankTrack, RunTrack
 from lockstep.contracts.facts import RankFacts
+from lockstep.contracts.metric import HTTP_REFUSALS
 from lockstep.serving.fault_isolation import OUTCOMES
 from lockstep.serving.process import ProcessFamilies
 
 _UNKNOWN = NodeLoad()
 _NONE_DROPPED: Mapping[str, int] = MappingProxyType(dict.fromkeys(OUTCOMES, 0))
+_NONE_REFUSED: Mapping[str, int] = MappingProxyType(dict.fromkeys(HTTP_REFUSALS, 0))
 _NO_HOSTS: Mapping[tuple[str, int], HostTotals] = MappingProxyType({})
 
 
@@ -32,6 +34,7 @@ class RankView:
     state: str
     heartbeat_unix_ns: int
     facts: RankFacts | None
+    failures: int
     steps: int
     step_time_ns: float
     last_step: int | None
@@ -68,6 +71,7 @@ class NodeSnapshot:
     load: NodeLoad
     rings_quarantined: int
     dropped: Mapping[str, int]
+    http_refusals: Mapping[str, int]
     process: ProcessFamilies = ()
 
 
@@ -85,6 +89,7 @@ def take_snapshot(
     process: ProcessFamilies = (),
     rings_quarantined: int = 0,
     dropped: Mapping[str, int] = _NONE_DROPPED,
+    http_refusals: Mapping[str, int] = _NONE_REFUSED,
 ) -> NodeSnapshot:
     """Return the node as it is at `now_ns` (CLOCK_MONOTONIC); `hosts` by run and rank."""
     runs = (_view_run(run, run.shown(now_ns, stale_ns), hosts) for run in rings.runs.values())
@@ -101,6 +106,7 @@ def take_snapshot(
         load=load,
         rings_quarantined=rings_quarantined,
         dropped=dropped,
+        http_refusals=http_refusals,
         process=process,
     )
 
@@ -129,6 +135,7 @@ def _view_rank(track: RankTrack, host: HostTotals | None) -> RankView:
         state=track.state,
         heartbeat_unix_ns=track.heartbeat_ns + header.clock_offset_ns,
         facts=track.facts,
+        failures=track.failures,
         steps=totals.steps,
         step_time_ns=totals.step_time_ns,
         last_step=totals.last_step,

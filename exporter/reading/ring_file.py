@@ -43,6 +43,7 @@ class Look:
     torn: int
     heartbeat_ns: int
     state: int
+    failures: int
     answer: OrderAnswer | None
     groups: Any
     facts: Any
@@ -181,7 +182,7 @@ class RingFile:
             The file was cut, or a word holds what no rank writes; nothing was consumed.
         """
         front = memoryview(self._pread(_FRONT_BYTES, ring.WORDS_OFFSET))
-        head, heartbeat_ns, state = self._words(front)
+        head, heartbeat_ns, state, failures = self._words(front)
         errors: list[MalformedError] = []
         rows, lapped, torn = self._read_slots(head, limit)
         answer = self._answer(front, errors)
@@ -193,19 +194,21 @@ class RingFile:
             torn=torn,
             heartbeat_ns=heartbeat_ns,
             state=state,
+            failures=failures,
             answer=answer,
             groups=groups,
             facts=facts,
             errors=tuple(errors),
         )
 
-    def _words(self, front: bytes | memoryview) -> tuple[int, int, int]:
-        """Return head, heartbeat and state."""
-        head, heartbeat_ns, state, _ = _WORDS.unpack_from(front)
+    def _words(self, front: bytes | memoryview) -> tuple[int, int, int, int]:
+        """Return head, heartbeat, state and failures."""
+        head, heartbeat_ns, state, failures = _WORDS.unpack_from(front)
         self._check_word("head", head, INT63_MAX)
         self._check_word("heartbeat", heartbeat_ns, MONOTONIC_NS_MAX)
         self._check_word("state", state, ring.STATE_FAILED)
-        return head, heartbeat_ns, state
+        self._check_word("failures", failures, INT63_MAX)
+        return head, heartbeat_ns, state, failures
 
     def _flags_held(self) -> tuple[int, int]:
         """Return the running step's flags, and whether the writer holds a lock."""

@@ -238,6 +238,8 @@ class Rings:
             self._refuse(run, rank, inode, error)
             return
         track = run.ranks.setdefault(rank, RankTrack(ring.header, ring))
+        if track.header.attempt != ring.header.attempt:
+            track.failures_read = 0
         track.header, track.ring, track.state, track.groups = ring.header, ring, RUNNING, ()
         track.facts, track.slots, track.is_superseded, track.alive_ns = None, (), False, 0
         track.totals.begin_attempt()
@@ -296,6 +298,7 @@ class Rings:
 
     def _take_state(self, run: RunTrack, track: RankTrack, look: Look) -> None:
         track.heartbeat_ns = look.heartbeat_ns
+        track.note_failures(look.failures)
         state = STATES[look.state]
         if state != track.state:
             track.state = state

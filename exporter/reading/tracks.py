@@ -40,6 +40,10 @@ class RankTrack:
     slots: tuple[SlotUse, ...] = ()
     facts: RankFacts | None = None
     totals: RankTotals = field(default_factory=RankTotals)
+    failures: int = 0
+    """Of the agent, over all attempts that were read (`ring.WORD_FAILURES`)."""
+    failures_read: int = 0
+    """Of them, those of the attempt that is read now."""
     left_at: Position | None = None
     """How far its last file was read; an agent whose file was removed goes on in another one."""
 
@@ -47,6 +51,11 @@ class RankTrack:
     def rank(self) -> int:
         """Index in the job."""
         return self.header.rank
+
+    def note_failures(self, failures: int) -> None:
+        """Take the word of the agent of this attempt, which only grows."""
+        self.failures += max(0, failures - self.failures_read)
+        self.failures_read = failures
 
     def is_fresh(self, now_ns: int, stale_ns: int) -> bool:
         """Whether a sign of life is near; one from the future is from before a reboot."""

@@ -6,17 +6,20 @@ A coordinator is *known* while its last acknowledgement is at most `forget_ns` o
 It is *live* while it has acknowledged in this session and within the last 30 s: the send position waits for it.
 
 The send position goes back to behind what a coordinator has received (go-back-N) in three cases: it shows its position
-for the first time in this session or since it was started; it asks for it; or what it has received stands still for
+for the first time in this session or since it was started; it asks for it; or it acknowledges the same position for
 10 s although more was sent, which is how the loss of the newest messages shows. That timeout doubles while it is of no
-use (as RFC 6298, 5.5), so that a thousand nodes do not keep an overloaded coordinator busy with duplicates.
+use (as RFC 6298, 5.5), so that a thousand nodes do not keep an overloaded coordinator busy with duplicates. One that
+acknowledges nothing shows no loss: duplicates would only fill the broker's queue until it goes on.
 
 While a live coordinator *holds*, because it has no room, nothing is sent and no timeout runs; then it goes on there.
+Beyond what a live coordinator has received at most the window that it granted is in flight.
 """
 
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from lockstep.contracts.delivery import WINDOW_BYTES_MAX, WINDOW_MESSAGES_MAX
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import Acknowledgement
 from lockstep.contracts.paths import is_name
@@ -25,8 +28,6 @@ _SECOND_NS = 10**9
 LIVE_NS = 30 * _SECOND_NS  # three heartbeats of ours, each of which a coordinator answers
 RESEND_NS = 10 * _SECOND_NS  # ten acknowledgements
 _RESEND_DOUBLINGS_MAX = 5  # 320 s
-WINDOW_MESSAGES = 64  # a minute of a node; a broker that queues 100,000 messages holds the windows of 1,500 nodes
-WINDOW_BYTES = 8 << 20  # the largest message
 KNOWN_MAX = 16  # a pair is usual; each one holds messages back
 
 
@@ -42,6 +43,8 @@ class _Position:
     in_session: bool = False
     unmoved_ns: int | None = None
     timeouts: int = 0
+    window_messages: int = WINDOW_MESSAGES_MAX
+    window_bytes: int = WINDOW_BYTES_MAX
 
 
 class Coordinators:
@@ -94,6 +97,7 @@ class Coordinators:
             position.timeouts = 0
         position.seen_ns = self.acknowledged_ns = now_ns
         position.received, position.committed = ack.received, ack.committed
+        position.window_messages, position.window_bytes = ack.window_messages, ack.window_bytes
         position.incarnation, position.in_session, position.is_holding = ack.incarnation, True, ack.hold
         if has_released:
             position.unmoved_ns, position.timeouts = now_ns, 0
@@ -110,7 +114,7 @@ class Coordinators:
             patience_ns = RESEND_NS << min(position.timeouts, _RESEND_DOUBLINGS_MAX)
             if position.is_holding or position.unmoved_ns is None or not self._lacks(position):
                 continue
-            if now_ns - position.unmoved_ns >= patience_ns:
+            if position.seen_ns - position.unmoved_ns >= patience_ns:
                 position.timeouts += 1
                 position.unmoved_ns = now_ns
                 self.rewind(position.received + 1)
@@ -123,7 +127,7 @@ class Coordinators:
             self._in_flight.pop()
 
     def may_send(self, size_bytes: int, now_ns: int) -> bool:
-        """Whether a frame of this size fits the window, and nobody holds; one frame may always be in flight."""
+        """Whether a frame of this size fits every window, and no coordinator holds; one may always be in flight."""
         live = list(self._live(now_ns))
         if self.next_sequence is None or not live or any(position.is_holding for position in live):
             return False
@@ -131,7 +135,8 @@ class Coordinators:
         while self._in_flight and self._in_flight[0][0] <= min(received):
             self._in_flight.popleft()
         return not self._in_flight or (
-            len(self._in_flight) < WINDOW_MESSAGES and size_bytes + sum(b for _, b in self._in_flight) <= WINDOW_BYTES
+            len(self._in_flight) < min(position.window_messages for position in live)
+            and size_bytes + sum(b for _, b in self._in_flight) <= min(position.window_bytes for position in live)
         )
 
     def note_sent(self, last: int, size_bytes: int, now_ns: int) -> bool:

@@ -66,6 +66,7 @@ class Publisher:
     ) -> None:
         self.connected = False
         self.address, self.scheme = "", "http"  # where HTTP is bound, which `Exporter` knows later
+        self.term = 0  # that heartbeats report; `Exporter` has it from requests
         directory = Path(config.spool_directory)
         self.spool = Spool(directory, config.spool_max_bytes)
         self._broker = broker
@@ -305,6 +306,7 @@ class Publisher:
                 address=self.address,
                 scheme=self.scheme,
                 runs=self._heartbeats() if alive else [],
+                term=self.term,
             )
         )
 

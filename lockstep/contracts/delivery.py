@@ -13,6 +13,9 @@ A coordinator takes frames of a stream in order only. It acknowledges, about onc
 it is there, up to which sequence it has *received* (in memory) and *committed* (judged or counted, and stored). The
 exporter keeps what is not committed, and sends again from `received + 1` on after a reconnection or a gap (go-back-N).
 A broker's own acknowledgement frees nothing: a broker may acknowledge what it drops from a full queue.
+
+Each acknowledgement grants a *window*: what may be under way beyond `received`. It shrinks with the number of nodes, so
+that all windows together fit the broker's queue (receiver-side flow control, as in RFC 9293, 3.8.6).
 """
 
 import struct
@@ -25,6 +28,25 @@ _HEADER = struct.Struct("<4sQQQQ")
 HEADER_BYTES = _HEADER.size
 SEQUENCE_MAX = (1 << 63) - 1
 """At a million messages a second it takes 292,000 years."""
+
+BROKER_QUEUE_MESSAGES = 100_000
+BROKER_QUEUE_BYTES = 256 << 20
+"""What the broker queues for one subscriber; the shipped configurations set it. Messages beyond it are dropped."""
+WINDOW_MESSAGES_MAX = 64  # a minute of a node
+WINDOW_BYTES_MAX = 8 << 20  # the largest message
+WINDOW_MESSAGES_MIN = 2  # twice what a node has to send between two acknowledgements
+
+
+def window_of(nodes: int) -> tuple[int, int]:
+    """Return how many messages and bytes each of so many nodes may have under way to one coordinator.
+
+    Together they fill at most half of what the broker queues for it. The other half is for nodes that have not heard of
+    a smaller window yet, and for announcements. Nodes that fill more than the queue lose messages, send them again, and
+    keep the queue full with what they send again.
+    """
+    messages = BROKER_QUEUE_MESSAGES // (2 * max(nodes, 1))
+    size_bytes = BROKER_QUEUE_BYTES // (2 * max(nodes, 1))
+    return min(max(messages, WINDOW_MESSAGES_MIN), WINDOW_MESSAGES_MAX), min(size_bytes, WINDOW_BYTES_MAX)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,3 +34,7 @@ ANNOUNCED_RANKS_MAX = WORLD_SIZE_MAX  # of all nodes and runs at a coordinator: 
 RUNS_OF_NODE_MAX = 4 * RUNS_PER_NODE_MAX  # runs of one node at a coordinator, which keeps ended ones for a while
 HEARTBEAT_SECONDS_MAX = 10.0  # longest period of a node's heartbeats; three missed ones free its ranks
 ANNOUNCE_REFRESH_SECONDS = 300.0  # an unchanged announcement goes out again: what a coordinator dropped comes back
+TERM_AHEAD_SECONDS_MAX = (
+    3600  # of a leader's term, which is a unix time, before the clock of a coordinator that reads it
+)
+TERM_AHEAD_OF_NODE_SECONDS_MAX = 7200  # before a node's clock: above what nodes that lie can have a leader take

@@ -30,6 +30,7 @@ from lockstep.contracts.bounds import (
     WorldSize,
 )
 from lockstep.contracts.control import ANSWER_STATES
+from lockstep.contracts.delivery import WINDOW_BYTES_MAX, WINDOW_MESSAGES_MAX
 from lockstep.contracts.facts import RankFacts
 from lockstep.contracts.limits import (
     BATCH_RECORDS_MAX,
@@ -193,7 +194,8 @@ class NodeAlive:
 
     `address` is host and port at which Prometheus reaches it. `stream_id` names the stream of its spool
     (`delivery.py`): each coordinator answers with an `Acknowledgement` of where it stands in it. `runs` holds the
-    heartbeats of its ranks; a run without one has none to report in this message.
+    heartbeats of its ranks; a run without one has none to report in this message. `term` is the highest that an order
+    had here (`CoordinatorAlive`): a leader of a lower one takes another.
     """
 
     node: Name
@@ -203,6 +205,7 @@ class NodeAlive:
     address: Annotated[str, Length(_ADDRESS_MAX_CHARS)] = ""
     scheme: Annotated[str, OneOf(_SCHEMES)] = "http"
     runs: Annotated[list[RunHeartbeat], Length(RUNS_PER_NODE_MAX)] = field(default_factory=list)
+    term: Count = 0
     version: Version = MESSAGE_VERSION
 
 
@@ -213,6 +216,7 @@ class Acknowledgement:
     `coordinator` is its name and `incarnation` when it was started (unix ns): after a restart it may have received less
     than it once said. `resend` asks for what follows `received` again, because a frame is missing. While `hold` is set
     nothing is to be sent: what follows `received` has no room at the coordinator. 0 is the sequence before the first.
+    The node may have `window_messages` and `window_bytes` under way beyond `received`, and always one message.
     """
 
     node: Name
@@ -223,6 +227,8 @@ class Acknowledgement:
     committed: Sequence
     resend: bool = False
     hold: bool = False
+    window_messages: Count = WINDOW_MESSAGES_MAX
+    window_bytes: Count = WINDOW_BYTES_MAX
     version: Version = MESSAGE_VERSION
 
 
@@ -231,7 +237,8 @@ class CoordinatorAlive:
     """Retained heartbeat of a coordinator; the broker sends it with `alive` false as its last will.
 
     Of the coordinators that are alive the one that leads orders captures: `term` grows with each change of leader, and
-    nodes refuse orders of a term below the highest that they have seen (a fencing number).
+    nodes refuse orders of a term below the highest that they have seen (a fencing number). It is at least the unix time
+    of the change in seconds, and at most `limits.TERM_AHEAD_SECONDS_MAX` more.
     """
 
     coordinator: Name

@@ -23,6 +23,8 @@ RUN_STATES = ("warming", "healthy", "suspect", "profiling", "diagnosed", "recove
 PROFILE_STATES = ("requested", "done", "refused", "expired")
 EXPECTED_STATES = ("unspecified", "waiting", "fitting", "known", "refused")
 """How far a run's model is: nobody says what the job is, no healthy window yet, being fitted, fitted, impossible."""
+HTTP_REFUSALS = ("401", "403")
+"""Status of answers that refuse who asks: no right password or token; no right certificate, or no token configured."""
 RECORDING_STATES = ("written", "dropped")
 REFUSAL_REASONS = ("rank_claimed", "group", "run", "run_of_node", "node", "degrees")
 """Of announcements: another node's rank; a group, run, run of this node or node too many; degrees that do not fit."""

@@ -1,6 +1,6 @@
 """What an exporter measures on its node, and what it says of itself."""
 
-from lockstep.contracts.metric import FLAGS, PHASES, Metric, Type
+from lockstep.contracts.metric import FLAGS, HTTP_REFUSALS, PHASES, Metric, Type
 from lockstep.contracts.records import DOMAIN_KINDS
 
 
@@ -184,6 +184,14 @@ MEASURED: tuple[Metric, ...] = (
         "run",
         "rank",
     ),
+    _exporter(
+        "lockstep_agent_failures_total",
+        "counter",
+        "Failures of a rank's agent: of its hooks, the first of which ends it, and of its ring, which it writes again.",
+        "run",
+        "rank",
+        detail=True,
+    ),
     # The host watch: what of the node stands in a rank's way. Absent where the node does not let it be read.
     _exporter(
         "lockstep_cpu_wait_time_seconds_total",
@@ -261,6 +269,13 @@ MEASURED: tuple[Metric, ...] = (
         "lockstep_exporter_ranks_omitted",
         "gauge",
         "Ranks found on this node beyond the limits, not exported.",
+    ),
+    _exporter(
+        "lockstep_exporter_http_refusals_total",
+        "counter",
+        "HTTP requests refused for who asks, by status: a wrong password (401), a certificate of another name (403).",
+        "code",
+        values=HTTP_REFUSALS,
     ),
     _exporter("lockstep_exporter_mqtt_connected", "gauge", "1 while connected to the broker."),
     _exporter("lockstep_exporter_messages_published_total", "counter", "Messages the broker has acknowledged."),

@@ -6,23 +6,31 @@ checked by mqtt5 as on the way to a real broker.
 """
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import mqtt5
 
 from lockstep.serving.handler import MessageHandler
-from lockstep.serving.messaging import BrokerError, OnMessage, PublishRefusedError, Session, Will
+from lockstep.serving.messaging import (
+    RETAINED_EXPIRY_SECONDS,
+    BrokerError,
+    OnMessage,
+    PublishRefusedError,
+    Session,
+    Will,
+)
 
 _WAITING_MAX_BYTES = 1 << 20  # sent and not delivered yet; as much as the write buffer of an MQTT session
 
 
 class LocalBroker:
-    """A `Broker` for one event loop; retained messages live as long as it does."""
+    """A `Broker` for one event loop; retained messages live as long as it does, and expire."""
 
     def __init__(self) -> None:
         self._sessions: dict[str, LocalSession] = {}
-        self._retained: dict[str, bytes] = {}
+        self._retained: dict[str, tuple[bytes, float]] = {}  # payload and when it expires, the oldest first
         self.waiting_bytes = 0
 
     @property
@@ -72,10 +80,11 @@ class LocalBroker:
 
     def _route(self, topic: str, payload: bytes, retain: bool, delivered: asyncio.Event | None) -> None:  # noqa: FBT001
         self.waiting_bytes -= len(topic) + len(payload)
-        if retain and payload:
-            self._retained[topic] = payload
-        elif retain:
+        if retain:
             self._retained.pop(topic, None)
+            if payload:
+                self._retained[topic] = payload, asyncio.get_running_loop().time() + RETAINED_EXPIRY_SECONDS
+            self._expire()
         for session in list(self._sessions.values()):
             if any(matches(pattern, topic) for pattern in session.filters):
                 session.deliver(topic, payload)
@@ -83,9 +92,17 @@ class LocalBroker:
             delivered.set()
 
     def _replay(self, session: "LocalSession", filters: Sequence[str]) -> None:
-        for topic, payload in list(self._retained.items()):
+        self._expire()
+        for topic, (payload, _) in list(self._retained.items()):
             if any(matches(pattern, topic) for pattern in filters):
                 session.deliver(topic, payload)
+
+    def _expire(self) -> None:
+        """Drop the retained messages that were not renewed in time."""
+        now_s = asyncio.get_running_loop().time()
+        expired = list(itertools.takewhile(lambda topic: self._retained[topic][1] <= now_s, self._retained))
+        for topic in expired:
+            del self._retained[topic]
 
 
 class LocalSession:

@@ -10,6 +10,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lockstep.contracts.errors import LockstepError
+from lockstep.contracts.limits import ANNOUNCE_REFRESH_SECONDS
+
+RETAINED_EXPIRY_SECONDS = 12 * int(ANNOUNCE_REFRESH_SECONDS)
+"""An hour: the broker drops a retained message that was not renewed for so long.
+
+Whoever is there renews its own every five minutes at least. A run that is announced no more is history after an hour.
+"""
 
 OnMessage = Callable[[str, bytes], None]
 """Takes topic and payload on the event loop; must be quick and never raise.
@@ -37,7 +44,10 @@ class PublishRefusedError(BrokerError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Will:
-    """Retained message that the broker publishes when the session ends without `Session.close` (QoS 1)."""
+    """Retained message that the broker publishes when the session ends without `Session.close` (QoS 1).
+
+    It expires as any retained message.
+    """
 
     topic: str
     payload: bytes
@@ -57,6 +67,8 @@ class Session(Protocol):
 
     async def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
         """Publish at QoS 1 and wait for the broker's acknowledgement; waits for a place in its receive maximum first.
+
+        What is retained expires after `RETAINED_EXPIRY_SECONDS` unless it is published again.
 
         Raises
         ------

@@ -9,7 +9,7 @@ from pathlib import Path
 import mqtt5
 
 from lockstep.serving.broker import BrokerConfig
-from lockstep.serving.messaging import BrokerError, OnMessage, Session, Will
+from lockstep.serving.messaging import RETAINED_EXPIRY_SECONDS, BrokerError, OnMessage, Session, Will
 from lockstep.serving.mqtt_session import KEEP_ALIVE_S, RECEIVE_MAX, MqttSession
 
 _CONNECT_TIMEOUT_S = (
@@ -64,7 +64,13 @@ class MqttBroker:
             mqtt_will = (
                 None
                 if will is None
-                else mqtt5.Will(will.topic, payload=will.payload, qos=mqtt5.QoS.AT_LEAST_ONCE, retain=True)
+                else mqtt5.Will(
+                    will.topic,
+                    payload=will.payload,
+                    qos=mqtt5.QoS.AT_LEAST_ONCE,
+                    retain=True,
+                    message_expiry_interval=RETAINED_EXPIRY_SECONDS,
+                )
             )
             packet = mqtt5.ConnectPacket(
                 client_id,

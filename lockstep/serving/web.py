@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import logging
 import os
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.metric import HTTP_REFUSALS
 from lockstep.serving.http_server import LINGERING_S, Connections, Site
 from lockstep.serving.web_config import WebConfig, read_web_config
 
@@ -40,7 +41,7 @@ class Web:
     """The web configuration in force; without a file everything is open and plain.
 
     `is_token` says whether a bearer token is right: its holder needs no password beside it, for HTTP has one header
-    for both.
+    for both. `refusals` counts answers by status, of all handlers, that refuse who asks (`HTTP_REFUSALS`).
     """
 
     def __init__(self, file: str = "", is_token: Callable[[str], bool] = lambda _: False) -> None:
@@ -49,6 +50,7 @@ class Web:
         self._config = read_web_config(self._file) if self._file is not None else WebConfig()
         self.context: ssl.SSLContext | None = None if self._config.tls is None else self._config.tls.context()
         self.connections = Connections()
+        self.refusals: Counter[str] = Counter(dict.fromkeys(HTTP_REFUSALS, 0))
         self._times = self._read_times()
         self._secret = os.urandom(16)
         self._known: OrderedDict[bytes, None] = OrderedDict()
@@ -65,6 +67,7 @@ class Web:
         """Put this configuration before all of an application's handlers, and the bounds of its connections."""
         if self._file is not None:
             self._protect(app)
+        app.on_response_prepare.append(self._count_refusal)
         self.connections.protect(app)
 
     def runner(self, app: web.Application, *, shutdown_s: float) -> web.AppRunner:
@@ -121,6 +124,11 @@ class Web:
                 self._known.popitem(last=False)
             return True
         return False
+
+    async def _count_refusal(self, _: web.Request, response: web.StreamResponse) -> None:
+        status = str(response.status)
+        if status in self.refusals:
+            self.refusals[status] += 1
 
     async def _add_headers(self, _: web.Request, response: web.StreamResponse) -> None:
         response.headers.update(self._config.headers)

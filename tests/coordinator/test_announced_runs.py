@@ -3,9 +3,11 @@
 import json
 import logging
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 
+from coordinator.decide import events as ev
 from coordinator.decide.memory import RunMemory
 from coordinator.record.journal import Entry, JournalWriter, is_kept, read_entry, time_ns_of
 from coordinator.record.rerun import rerun
@@ -14,7 +16,7 @@ from coordinator.settings.config import CoordinatorConfig
 from coordinator.settings.policy import Policy
 from lockstep.contracts.domains import Topology
 from lockstep.contracts.limits import ANNOUNCE_REFRESH_SECONDS, RUNS_OF_NODE_MAX, WORLD_SIZE_MAX
-from lockstep.contracts.messages import GroupInfo, NodeAlive, RunHeartbeat
+from lockstep.contracts.messages import GroupInfo, NodeAlive, RankProgress, RunHeartbeat
 from tests.coordinator.conftest import START_UNIX_S, announce
 from tests.coordinator.scenarios import Scenario, generate
 
@@ -31,6 +33,24 @@ def begin(watch, run, *, node="n0", steps=0, now=NOW):
     watch.take(announce(0, 1, 2, 3, run=run, node=node), now)
     for step in range(steps):
         watch.take(HEALTHY.batch(step, step + 1, run=run, node=node), now + step)
+
+
+def silent(announcement, last_step=None):
+    """Return an announcement whose ranks have recorded no step for long, the last one `last_step`."""
+    progress = RankProgress(last_step=last_step, flags=0, issues=[], is_alive=True)
+    return replace(announcement, ranks=[replace(info, progress=progress) for info in announcement.ranks])
+
+
+def let_pass(watch, seconds, *, since_s=NOW, announced=()):
+    """Let time pass in ticks of a minute; nodes announce `announced` every five minutes, alive, as exporters do."""
+    for second in range(0, seconds + 1, 60):
+        now = since_s + second
+        for each in announced if second % ANNOUNCE_REFRESH_SECONDS == 0 else ():
+            ranks = [replace(info, heartbeat_unix_ns=int(now * 1e9)) for info in each.ranks]
+            watch.take(replace(each, ranks=ranks), now)
+        for run, instructions in watch.tick(now):
+            if any(isinstance(each, ev.ForgetRun) for each in instructions):
+                watch.forget(run)
 
 
 def beat(watch, node, alive_s, *, run="job", revision=0, now):
@@ -277,3 +297,60 @@ def test_a_flood_of_invented_runs_is_bounded(runs_max, caplog):
     assert len(watch.by_name) == runs_max
     assert "real" in watch.by_name
     assert len(caplog.records) <= 1
+
+
+KEEP_S = int(Policy().run.lost_keep_seconds)
+
+
+def test_a_run_that_never_makes_a_step_ends_while_its_node_announces_it():
+    """It is kept as long as one that was lost, and comes back with a step or another attempt, not with the same again."""
+    watch = runs()
+    begin(watch, "idle")
+    same = silent(announce(0, 1, 2, 3, run="idle"))
+    let_pass(watch, KEEP_S, announced=[same])
+    assert list(watch.by_name) == ["idle"]
+    let_pass(watch, 3 * KEEP_S, since_s=NOW + KEEP_S, announced=[same])
+    assert watch.by_name == {}
+    later = NOW + 5 * KEEP_S
+    for news in (announce(0, 1, 2, 3, run="idle"), silent(announce(0, 1, 2, 3, run="idle", attempt=2))):
+        again = replace(news, ranks=[replace(info, heartbeat_unix_ns=int(later * 1e9)) for info in news.ranks])
+        watch.take(again, later)
+        assert list(watch.by_name) == ["idle"]
+        watch.forget("idle")
+
+
+def test_a_retained_announcement_of_a_killed_run_ends_too():
+    """A coordinator that starts later finds it; no node announces it again, and no step will come."""
+    watch = runs()
+    watch.take(silent(announce(0, 1, 2, 3)), NOW + 1800)
+    let_pass(watch, KEEP_S + 120, since_s=NOW + 1800)
+    assert watch.by_name == {}
+
+
+def test_a_run_that_was_lost_stays_forgotten_until_it_goes_on():
+    """Its processes live and record nothing: announcing that again and again is no news; the next step is."""
+    watch = runs()
+    begin(watch, "job", steps=4)
+    paused = silent(announce(0, 1, 2, 3), last_step=3)
+    let_pass(watch, 4 * KEEP_S, since_s=NOW + 10, announced=[paused])
+    assert watch.by_name == {}
+    goes_on = announce(0, 1, 2, 3, heartbeat_s=NOW + 5 * KEEP_S)
+    watch.take(goes_on, NOW + 5 * KEEP_S)
+    assert list(watch.by_name) == ["job"]
+
+
+def test_a_finished_run_that_is_still_announced_does_not_come_back():
+    """Its rings lie there until somebody removes them; it was shown for as long as ended runs are."""
+    watch = runs()
+    begin(watch, "job", steps=4)
+    ended = announce(0, 1, 2, 3, state="finished", heartbeat_s=NOW)
+    watch.take(ended, NOW + 5)
+    seen = []
+    for second in range(10, 2 * KEEP_S, 60):
+        if second % ANNOUNCE_REFRESH_SECONDS == 10:
+            watch.take(ended, NOW + second)
+        if any(isinstance(each, ev.ForgetRun) for _, given in watch.tick(NOW + second) for each in given):
+            watch.forget("job")
+            seen.append(second)
+    assert len(seen) == 1
+    assert watch.by_name == {}

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from coordinator.leadership import Leadership
 from lockstep.contracts import topics
 from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.delivery import FrameHeader, pack_frame
-from lockstep.contracts.messages import NodeAlive, NodeAnnouncement, ProfileRequest
+from lockstep.contracts.messages import CoordinatorAlive, NodeAlive, NodeAnnouncement, ProfileRequest
 from lockstep.serving.broker import BrokerConfig
 from lockstep.serving.local_broker import LocalBroker
 from lockstep.serving.messaging import Broker, BrokerError
@@ -94,6 +95,20 @@ def test_foreign_payloads_are_counted_by_reason(topic, payload, reason):
     ears.bus._take(topic, payload)
     assert {key: value for key, value in ears.bus.counts.rejected.items() if value} == {reason: 1}
     assert ears.got == []
+
+
+def test_terms_that_nodes_report_reach_the_leader_and_impossible_ones_are_counted():
+    """The leader steps above what a node obeyed; a forged term costs neither the leader nor the node's heartbeat."""
+    ears = deaf()
+    alive = NodeAlive(node="n0", alive=True, unix_ns=1, stream_id=7)
+    ears.bus._take(topics.alive_topic("n0"), encode(replace(alive, term=1234)))
+    assert ears.leadership.term == 1234
+    ears.bus._take(topics.alive_topic("n0"), encode(replace(alive, term=1 << 62)))
+    forged = CoordinatorAlive(coordinator="c2", alive=True, incarnation=1, unix_ns=1, term=(1 << 63) - 1)
+    ears.bus._take(topics.coordinator_topic("c2"), encode(forged))
+    assert (ears.leadership.term, ears.bus.counts.rejected["malformed"]) == (1234, 2)
+    assert [message.term for message in ears.of(NodeAlive)] == [1234, 1 << 62]
+    assert ears.leadership.peers(1000.0) == 1
 
 
 async def test_a_frame_that_cannot_be_decoded_loses_its_records_and_blocks_nothing():

@@ -1,7 +1,9 @@
 """Who orders captures: one of those that are alive, with a term above all before it."""
 
 from coordinator.leadership import SETTLE_S, SILENT_S, Leadership
-from lockstep.contracts.messages import CoordinatorAlive
+from exporter.capturing.captures import Captures
+from lockstep.contracts.limits import TERM_AHEAD_SECONDS_MAX
+from lockstep.contracts.messages import CoordinatorAlive, ProfileRequest
 
 NOW = 1_800_000_000.0
 
@@ -87,3 +89,64 @@ def test_a_leader_that_was_suspended_leads_under_a_term_of_its_own():
     second.take(first.heartbeat(resumed_s), resumed_s)
     assert not second.update(resumed_s)
     assert not second.leads
+
+
+def test_a_term_that_no_leader_can_have_is_left_out():
+    """Terms are unix seconds: one from a hundred years ahead is no leader's, whoever sends it, and moves nothing."""
+    first, second = connected("a", 1), connected("b", 2)
+    assert first.update(NOW + SETTLE_S)
+    term = first.term
+    for forged in (int(NOW + SETTLE_S) + TERM_AHEAD_SECONDS_MAX + 1, 1 << 62, (1 << 63) - 1):
+        message = CoordinatorAlive(coordinator="b", alive=True, incarnation=2, unix_ns=0, term=forged)
+        assert not first.take(message, NOW + SETTLE_S)
+        assert not first.note_term(forged, NOW + SETTLE_S)
+        assert (first.leads, first.term) == (True, term)
+    assert first.peers(NOW + SETTLE_S) == 1
+    assert second.note_term(term, NOW + SETTLE_S)
+
+
+def test_a_leader_steps_above_a_term_that_a_node_has_seen():
+    """Only nodes may know of it: the order of a coordinator that is gone, and the broker forgot its heartbeat."""
+    leader = connected("a", 1)
+    leader.update(NOW + SETTLE_S)
+    seen = int(NOW) + 600
+    assert leader.note_term(seen, NOW + SETTLE_S + 1)
+    assert not leader.leads
+    assert leader.update(NOW + SETTLE_S + 2)
+    assert leader.term == seen + 1
+    assert leader.note_term(leader.term, NOW + SETTLE_S + 3)
+    assert leader.leads
+
+
+def test_nodes_that_lie_cannot_raise_terms_beyond_what_nodes_accept():
+    """The highest term that any node can have a leader take is one that all nodes still obey."""
+    leader, now_s = connected("a", 1), NOW + SETTLE_S
+    for _ in range(100):
+        leader.note_term(int(now_s) + TERM_AHEAD_SECONDS_MAX, now_s)
+        leader.update(now_s)
+    assert leader.leads
+    captures = Captures(limit_ns=1)
+    request = ProfileRequest(run="r", node="n", request_id=1, ranks=[0], first_step=0, steps=1, term=leader.term)
+    assert captures.judge(request, {0: "running"}, 0, now_s).order is not None
+
+
+def test_a_clock_that_was_ahead_and_is_set_back_costs_no_leader():
+    """Its own term is then one that no leader can have: it leads on with another one."""
+    leader = connected("a", 1)
+    leader.connected(NOW + 10**7)
+    leader.update(NOW + 10**7 + SETTLE_S)
+    assert leader.term > NOW + 10**6
+    leader.connected(NOW)
+    assert leader.update(NOW + SETTLE_S)
+    assert leader.leads
+    assert leader.term == int(NOW + SETTLE_S)
+
+
+def test_coordinators_that_are_gone_are_forgotten():
+    """A name for each start, or invented ones, must not gather."""
+    leader = connected("a", 1)
+    for number in range(1000):
+        message = CoordinatorAlive(coordinator=f"c{number}", alive=number % 2 == 0, incarnation=9, unix_ns=0, term=0)
+        leader.take(message, NOW + number)
+        leader.update(NOW + number)
+    assert len(leader._peers) <= SILENT_S + 1

@@ -133,8 +133,13 @@ async def test_it_serves_without_a_broker_and_leaves_nothing_behind():
     ):
         async with client.get("/-/ready") as response:
             assert response.status == 503
+        async with client.patch("/api/v1/policy", json={}) as response:
+            assert response.status == 403
         async with client.get("/metrics") as response:
-            assert "lockstep_coordinator_mqtt_connected 0.0" in await response.text()
+            page = await response.text()
+        assert "lockstep_coordinator_mqtt_connected 0.0" in page
+        assert 'lockstep_coordinator_http_refusals_total{code="401"} 0.0' in page
+        assert 'lockstep_coordinator_http_refusals_total{code="403"} 1.0' in page
     left = {task for task in asyncio.all_tasks() - before if not task.done()}
     assert left == set()
 

@@ -305,6 +305,27 @@ async def test_a_leader_that_was_replaced_is_refused_over_a_restart(root, tmp_pa
 
 
 @pytest.mark.servers
+async def test_a_forged_term_locks_no_leader_out(root, tmp_path, make_ring, mosquitto: Mosquitto):
+    """Neither an order of a huge term nor one that is on disk already: the leader's order counts, and its term is reported."""
+    directory = make_ring(rank=0).path.parent
+    config = make_config(root, tmp_path, broker_port=mosquitto.port)
+    request, term = replace(REQUEST, ranks=[0]), int(time.time())
+    term_path = Path(config.spool_directory) / "term.json"
+    term_path.parent.mkdir(parents=True, exist_ok=True)
+    term_path.write_text(str(1 << 62))
+    async with coordinating(mosquitto.port) as coordinator, running(Exporter(config)) as exporter:
+        await until(lambda: control_path(directory).exists() and exporter._publisher.connected)
+        await ask(mosquitto.port, replace(request, request_id=6, term=1 << 62))
+        await coordinator.until(lambda: refusals(coordinator, 6))
+        assert "is no leader's" in refusals(coordinator, 6)[0].reason
+        await ask(mosquitto.port, replace(request, term=term))
+        assert (await control_order(directory)).request_id == 5
+        assert term_path.read_text() == str(term)
+        exporter._publisher.heartbeat()
+        await coordinator.until(lambda: coordinator.of(NodeAlive)[-1].term == term)
+
+
+@pytest.mark.servers
 async def test_a_capture_from_request_to_summary(root, tmp_path, make_ring, mosquitto: Mosquitto):
     """The order reaches the control block, the ranks' answers the bus, and each trace becomes one summary."""
     rings = [make_ring(rank=rank) for rank in range(2)]

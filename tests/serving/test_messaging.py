@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from lockstep.serving import local_broker, mqtt, mqtt_session
 from lockstep.serving.messaging import BrokerError, PublishRefusedError, Will, backoff_seconds
 from tests.serving.sessions import Inbox, connected, fence, open_files, until
 
@@ -59,6 +60,39 @@ async def test_a_retained_message_comes_with_the_subscription(broker):
         await reader.subscribe(["state/+", "fence"])
         await fence(writer, inbox)
     assert inbox.messages == [("state/a", b"new"), ("fence", b"")]
+
+
+def expire_after(monkeypatch: pytest.MonkeyPatch, seconds: int) -> None:
+    for module in (local_broker, mqtt, mqtt_session):
+        monkeypatch.setattr(module, "RETAINED_EXPIRY_SECONDS", seconds)
+
+
+async def retained(broker, pattern: str) -> dict[str, bytes]:
+    """Return what a new subscriber gets of the past."""
+    inbox = Inbox()
+    async with connected(broker, "newcomer", inbox) as newcomer, connected(broker, "marker") as marker:
+        await newcomer.subscribe([pattern, "fence"])
+        await fence(marker, inbox)
+    return dict(message for message in inbox.messages if message[0] != "fence")
+
+
+async def test_retained_messages_expire_unless_they_are_renewed(broker, monkeypatch):
+    """Of nodes and runs that are gone for good nothing stays at the broker, a last will neither."""
+    inbox = Inbox()
+    async with connected(broker, "reader", inbox) as reader, connected(broker, "writer") as writer:
+        await reader.subscribe(["node/#", "fence"])
+        expire_after(monkeypatch, 1)
+        async with connected(broker, "dying", will=Will(topic="node/will", payload=b"away")):
+            await writer.publish("node/gone", b"there", retain=True)
+            await writer.publish("node/renewed", b"old", retain=True)
+        await until(lambda: ("node/will", b"away") in inbox.messages)
+        assert ("node/gone", b"there") in inbox.messages
+        expire_after(monkeypatch, 3600)
+        await writer.publish("node/renewed", b"new", retain=True)
+        async with asyncio.timeout(60):
+            while (left := await retained(broker, "node/#")) != {"node/renewed": b"new"}:
+                assert left["node/renewed"] == b"new"
+                assert set(left) <= {"node/renewed", "node/gone", "node/will"}
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ from pathlib import Path
 import mqtt5
 import pytest
 
+from benchmarks.services import SHIPPED_BROKER
 from lockstep.serving import mqtt, mqtt_session
 from lockstep.serving.broker import BrokerConfig
-from lockstep.serving.messaging import BrokerError, PublishRefusedError, Will
+from lockstep.serving.messaging import RETAINED_EXPIRY_SECONDS, BrokerError, PublishRefusedError, Will
 from lockstep.serving.mqtt import MqttBroker
 from tests.serving.mqtt_server import serving
 from tests.serving.sessions import Inbox, connected, fence, until
@@ -147,8 +148,9 @@ async def test_a_packet_beyond_the_brokers_limit_is_never_sent(mosquitto):
 
 @pytest.mark.servers
 async def test_nothing_is_lost_of_a_burst_that_is_read_late(mosquitto):
-    """10,000 messages wait for a reader that stands still: beyond mosquitto's queue of 1,000, within our receive maximum."""
-    server = mosquitto()
+    """10,000 messages wait for a reader that stands still: beyond our receive maximum, within the queue that we ship."""
+    limits = SHIPPED_BROKER.read_text().splitlines()
+    server = mosquitto("".join(f"{line}\n" for line in limits if line.startswith("max_")))
     inbox = Inbox()
     broker = reach(server.port)
     async with connected(broker, "reader", inbox) as reader, connected(broker, "writer") as writer:
@@ -333,11 +335,28 @@ async def test_the_session_asks_for_what_it_needs():
         assert packet.clean_start
         assert packet.session_expiry_interval == 0
         assert packet.receive_max == mqtt_session.RECEIVE_MAX
-        assert b"\x21\xff\xfe" in packet.write(), "the receive maximum is left out of the packet"
+        assert b"\x21\x00\x40" in packet.write(), "the receive maximum is left out of the packet"
         assert packet.max_packet_size == 12_345
         assert packet.keep_alive == mqtt_session.KEEP_ALIVE_S
         assert (packet.will.topic, packet.will.payload, packet.will.retain) == ("will", b"away", True)
+        assert packet.will.message_expiry_interval == RETAINED_EXPIRY_SECONDS
         assert packet.will.qos == mqtt5.QoS.AT_LEAST_ONCE
+
+
+async def test_only_retained_messages_expire():
+    """What coordinators lack they get however late; what the broker keeps for newcomers is renewed or goes."""
+    published = []
+
+    async def serve(client):
+        await client.accept()
+        while True:
+            published.append(packet := await client.packet())
+            client.send(mqtt5.PubAckPacket(packet.packet_id))
+
+    async with serving(serve) as port, connected(reach(port), "node") as session:
+        await session.publish("kept", b"", retain=True)
+        await session.publish("passing", b"")
+    assert [packet.message_expiry_interval for packet in published] == [RETAINED_EXPIRY_SECONDS, None]
 
 
 @pytest.mark.parametrize(

@@ -46,15 +46,15 @@ def file(tmp_path):
 
 
 @contextlib.asynccontextmanager
-async def serving(file, **options):
+async def serving(file, *, handler=None, **options):
     """Run an application behind the file; yield the guard, and a function that asks it."""
     guard = Web(str(file), **options)
 
-    async def handler(_):
+    async def answer(_):
         return web.Response(text="metrics\n")
 
     app = web.Application()
-    app.router.add_get("/metrics", handler)
+    app.router.add_get("/metrics", handler or answer)
     guard.protect(app)
     runner = web.AppRunner(app)
     await runner.setup()
@@ -86,6 +86,22 @@ async def names_served(port):
 
 def basic(user, password):
     return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
+
+
+async def test_answers_that_refuse_who_asks_are_counted(file):
+    """By status, whoever answered: this configuration, or a handler that needs a token."""
+
+    async def forbid(_):
+        raise web.HTTPForbidden
+
+    write(file, {"basic_auth_users": {"prometheus": hashed(PASSWORD)}})
+    async with serving(file) as (guard, ask):
+        for authorization in (None, basic("prometheus", "wrong"), basic("prometheus", PASSWORD)):
+            await ask(authorization=authorization)
+        assert guard.refusals == {"401": 2, "403": 0}
+    async with serving("", handler=forbid) as (guard, ask):
+        assert (await ask())[0] == 403
+        assert guard.refusals == {"401": 0, "403": 1}
 
 
 async def test_without_a_file_all_is_open():

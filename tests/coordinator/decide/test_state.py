@@ -10,6 +10,7 @@ from coordinator.decide.incidents import AdviceItem
 from coordinator.decide.state import RunMachine
 from coordinator.decide.transitions import TRANSITIONS, State, TransitionError, Trigger
 from coordinator.detect.findings import FLUCTUATION, SLOW_LINK
+from coordinator.detect.hangs.hang import Hang
 from coordinator.settings.policy import Policy, ProfilePolicy
 from lockstep.contracts.domains import from_degrees
 from lockstep.contracts.messages import ProfileAnswer, TraceSummary
@@ -504,6 +505,27 @@ def test_silence_is_lost_and_steps_bring_it_back():
     assert story.feed(ev.TickEvent) == []
     story.now += POLICY.run.lost_keep_seconds
     assert [type(i).__name__ for i in story.feed(ev.TickEvent)] == ["ForgetRun"]
+
+
+def test_a_run_without_a_step_is_forgotten_like_a_lost_one():
+    """There is no last step from which it could be lost; it began when it was announced."""
+    story = Story()
+    story.now += POLICY.run.lost_keep_seconds - 1.0
+    assert story.feed(ev.TickEvent) == []
+    assert [type(i).__name__ for i in story.feed(ev.TickEvent)] == ["ForgetRun"]
+
+
+def test_a_hang_stays_open_while_its_processes_live():
+    """Forgotten, it would be found again a moment later: a page that resolves and fires once an hour."""
+    story = Story()
+    story.feed(ev.TickEvent)
+    story.now += POLICY.run.lost_seconds + 1
+    hang = Hang(cause="unknown", scope="rank", ranks=(2,), domain=("dp", "dp0"), evidence=("rank 2 is late",))
+    story.feed(ev.StandstillEvent, hang=hang)
+    assert story.state == "hung"
+    story.now += 10 * POLICY.run.lost_keep_seconds
+    assert story.feed(ev.TickEvent, is_alive=True) == []
+    assert [type(i).__name__ for i in story.feed(ev.TickEvent)] == ["CloseIncident", "ForgetRun"]
 
 
 def test_a_restart_keeps_incidents_until_the_new_attempt_was_judged():

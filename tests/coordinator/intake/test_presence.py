@@ -11,6 +11,7 @@ TIMES = {"grace_seconds": 5.0, "rejoin_seconds": 45.0}
 def noted(*notes):
     """Return what is known after notes of (second, is_alive); None is an announcement."""
     known = NodePresence()
+    known.note("another", 0, is_alive=True)
     for second, is_alive in notes:
         if is_alive is None:
             known.note_announcement("n", second)
@@ -37,6 +38,22 @@ def test_a_node_has_its_time_to_return_and_then_to_deliver(notes, until_s):
     known = noted(*notes)
     assert known.may_deliver("n", until_s - 0.1, **TIMES)
     assert not known.may_deliver("n", until_s, **TIMES)
+
+
+def test_while_every_node_is_away_each_may_deliver():
+    """The broker is; whose records are missing shows when it is back. Then each node has its time again."""
+    known = NodePresence()
+    for node in ("a", "b"):
+        known.note(node, 10, is_alive=True)
+        known.note(node, 20, is_alive=False)
+    assert known.may_deliver("a", 10_000, **TIMES)
+    for node in ("a", "b"):
+        known.note(node, 10_000, is_alive=False)
+    known.note("a", 10_001, is_alive=True)
+    assert known.may_deliver("b", 10_044, **TIMES)
+    assert not known.may_deliver("b", 10_045, **TIMES)
+    known.note("a", 10_046, is_alive=False)
+    assert known.may_deliver("b", 10_046, **TIMES)
 
 
 def test_of_an_unknown_node_nothing_is_expected():

@@ -3,9 +3,11 @@ from dataclasses import replace
 import pytest
 
 from exporter.capturing.captures import Captures
+from lockstep.contracts.limits import TERM_AHEAD_OF_NODE_SECONDS_MAX
 from lockstep.contracts.messages import ProfileRequest
 
 LIMIT_NS = 1000
+NOW_S = 1_800_000_000.0
 RANKS = {0: "running", 1: "running", 2: "failed"}
 REQUEST = ProfileRequest(run="run", node="n", request_id=5, ranks=[1, 0], first_step=-1, steps=3)
 
@@ -17,7 +19,7 @@ def captures() -> Captures:
 
 def test_a_request_becomes_an_order(captures: Captures):
     """What was asked is ordered, and the capture runs until every rank has answered."""
-    verdict = captures.judge(REQUEST, RANKS, 0)
+    verdict = captures.judge(REQUEST, RANKS, 0, NOW_S)
     assert verdict.refusals == {}
     assert verdict.order is not None
     assert (verdict.order.ranks, verdict.order.steps, verdict.order.request_id) == ([0, 1], 3, 5)
@@ -30,7 +32,7 @@ def test_a_request_becomes_an_order(captures: Captures):
 
 def test_an_unknown_run_is_refused_by_name(captures: Captures):
     """Every asked rank gets an answer that names the run."""
-    verdict = captures.judge(REQUEST, None, 0)
+    verdict = captures.judge(REQUEST, None, 0, NOW_S)
     assert verdict.order is None
     assert set(verdict.refusals) == {0, 1}
     assert "'run' is unknown on node 'n'" in verdict.refusals[0]
@@ -38,7 +40,7 @@ def test_an_unknown_run_is_refused_by_name(captures: Captures):
 
 def test_ranks_that_cannot_are_refused_and_the_others_go_on(captures: Captures):
     """A rank that is elsewhere or whose agent failed is named; those that are here are ordered."""
-    verdict = captures.judge(replace(REQUEST, ranks=[0, 2, 9]), RANKS, 0)
+    verdict = captures.judge(replace(REQUEST, ranks=[0, 2, 9]), RANKS, 0, NOW_S)
     assert verdict.order is not None
     assert verdict.order.ranks == [0]
     assert "rank 9 of run 'run' is not on node 'n'" in verdict.refusals[9]
@@ -47,67 +49,67 @@ def test_ranks_that_cannot_are_refused_and_the_others_go_on(captures: Captures):
 
 def test_one_capture_at_a_time(captures: Captures):
     """Another request meanwhile is refused with the reason, whichever run of the node it is for."""
-    captures.judge(REQUEST, RANKS, 0)
-    verdict = captures.judge(replace(REQUEST, request_id=6), RANKS, 10)
+    captures.judge(REQUEST, RANKS, 0, NOW_S)
+    verdict = captures.judge(replace(REQUEST, request_id=6), RANKS, 10, NOW_S)
     assert verdict.order is None
     assert "request 5 is being captured" in verdict.refusals[0]
-    other = captures.judge(replace(REQUEST, run="other"), RANKS, 10)
+    other = captures.judge(replace(REQUEST, run="other"), RANKS, 10, NOW_S)
     assert other.order is None
     assert "request 5 of run 'run' is being captured" in other.refusals[1]
     later = replace(REQUEST, run="other", request_id=7)
-    assert captures.judge(later, RANKS, LIMIT_NS).order is not None
+    assert captures.judge(later, RANKS, LIMIT_NS, NOW_S).order is not None
 
 
 def test_a_request_delivered_twice_is_one_request(captures: Captures):
     """QoS 1 may deliver again, and two coordinators may ask: neither a second order nor a refusal, then or later."""
-    captures.judge(REQUEST, RANKS, 0)
+    captures.judge(REQUEST, RANKS, 0, NOW_S)
     for term in (0, 1):
-        verdict = captures.judge(replace(REQUEST, term=term), RANKS, 1)
+        verdict = captures.judge(replace(REQUEST, term=term), RANKS, 1, NOW_S)
         assert (verdict.order, verdict.refusals) == (None, {})
     for rank in REQUEST.ranks:
         captures.note("run", rank, 5, "done")
-    verdict = captures.judge(REQUEST, RANKS, 2)
+    verdict = captures.judge(REQUEST, RANKS, 2, NOW_S)
     assert (verdict.order, verdict.refusals, verdict.is_outdated) == (None, {}, False)
 
 
 def test_another_request_under_the_same_id_is_refused(captures: Captures):
     """Its answers could not be told from those of the first."""
-    captures.judge(REQUEST, RANKS, 0)
-    verdict = captures.judge(replace(REQUEST, steps=4), RANKS, 1)
+    captures.judge(REQUEST, RANKS, 0, NOW_S)
+    verdict = captures.judge(replace(REQUEST, steps=4), RANKS, 1, NOW_S)
     assert (verdict.order, verdict.is_outdated) == (None, True)
     assert "request 5 of run 'run' was another one" in verdict.refusals[0]
-    assert captures.judge(replace(REQUEST, run="other"), RANKS, LIMIT_NS).order is not None
+    assert captures.judge(replace(REQUEST, run="other"), RANKS, LIMIT_NS, NOW_S).order is not None
 
 
 def test_a_request_of_a_term_that_is_over_is_refused(captures: Captures):
     """A leader that was replaced gets an answer that says so; one of the same term is as good as the first."""
-    captures.judge(replace(REQUEST, term=3), None, 0)
+    captures.judge(replace(REQUEST, term=3), None, 0, NOW_S)
     assert captures.term == 3
-    verdict = captures.judge(replace(REQUEST, request_id=6, term=2), RANKS, 0)
+    verdict = captures.judge(replace(REQUEST, request_id=6, term=2), RANKS, 0, NOW_S)
     assert (verdict.order, verdict.is_outdated) == (None, True)
     assert verdict.refusals == dict.fromkeys(REQUEST.ranks, "term 2 is over, term 3 is in force")
-    assert captures.judge(replace(REQUEST, request_id=7, term=3), RANKS, 0).order is not None
+    assert captures.judge(replace(REQUEST, request_id=7, term=3), RANKS, 0, NOW_S).order is not None
     assert captures.term == 3
 
 
 def test_requests_remembered_have_an_end(captures: Captures):
     """One that came long ago is decided again: memory has a limit, whatever peers make up."""
     for number in range(300):
-        captures.judge(replace(REQUEST, request_id=number), None, 0)
-    assert captures.judge(replace(REQUEST, request_id=299), None, 0).refusals == {}
-    assert captures.judge(replace(REQUEST, request_id=0), None, 0).refusals != {}
+        captures.judge(replace(REQUEST, request_id=number), None, 0, NOW_S)
+    assert captures.judge(replace(REQUEST, request_id=299), None, 0, NOW_S).refusals == {}
+    assert captures.judge(replace(REQUEST, request_id=0), None, 0, NOW_S).refusals != {}
 
 
 def test_a_capture_that_never_ends_makes_room(captures: Captures):
     """Behind the limit the next request is taken, exactly at it."""
-    captures.judge(REQUEST, RANKS, 0)
-    assert captures.judge(replace(REQUEST, request_id=6), RANKS, LIMIT_NS - 1).order is None
-    assert captures.judge(replace(REQUEST, request_id=7), RANKS, LIMIT_NS).order is not None
+    captures.judge(REQUEST, RANKS, 0, NOW_S)
+    assert captures.judge(replace(REQUEST, request_id=6), RANKS, LIMIT_NS - 1, NOW_S).order is None
+    assert captures.judge(replace(REQUEST, request_id=7), RANKS, LIMIT_NS, NOW_S).order is not None
 
 
 def test_an_answer_to_another_request_ends_nothing(captures: Captures):
     """Late answers of an earlier capture are not taken for this one."""
-    captures.judge(replace(REQUEST, ranks=[0]), RANKS, 0)
+    captures.judge(replace(REQUEST, ranks=[0]), RANKS, 0, NOW_S)
     captures.note("run", 0, 4, "done")
     assert captures.running_id("run") == 5
 
@@ -118,7 +120,25 @@ def test_an_answer_to_another_request_ends_nothing(captures: Captures):
 )
 def test_a_request_that_ranks_would_not_take_is_refused_here(captures: Captures, values: dict):
     """The reason names the field, and nothing runs."""
-    verdict = captures.judge(replace(REQUEST, **values), RANKS, 0)
+    verdict = captures.judge(replace(REQUEST, **values), RANKS, 0, NOW_S)
     assert verdict.order is None
     assert next(iter(values)) in verdict.refusals[0]
     assert captures.running_id("run") is None
+
+
+@pytest.mark.parametrize("term", [int(NOW_S) + TERM_AHEAD_OF_NODE_SECONDS_MAX + 1, 1 << 62, (1 << 63) - 1])
+def test_a_term_far_ahead_of_the_clock_is_refused_and_locks_nobody_out(captures: Captures, term: int):
+    """One forged order must not make the node deaf to every leader: terms are unix seconds."""
+    verdict = captures.judge(replace(REQUEST, term=term), RANKS, 0, NOW_S)
+    assert (verdict.order, verdict.is_outdated) == (None, True)
+    assert f"term {term} is no leader's" in verdict.refusals[0]
+    leader = replace(REQUEST, request_id=6, term=int(NOW_S))
+    assert captures.judge(leader, RANKS, 0, NOW_S).order is not None
+
+
+def test_a_term_that_the_clock_has_not_reached_is_not_in_force(captures: Captures):
+    """It was stored by a clock that has been set back since; the next leader's term takes its place."""
+    captures.term = 1 << 62
+    assert captures.term_in_force(NOW_S) == 0
+    assert captures.judge(replace(REQUEST, term=int(NOW_S)), RANKS, 0, NOW_S).order is not None
+    assert captures.term == captures.term_in_force(NOW_S) == int(NOW_S)

@@ -309,6 +309,28 @@ def test_a_failed_agent_is_down(node: Node, make_ring):
     assert samples[key("lockstep_agent_up", run="run-a", rank="1")] == 0
 
 
+def test_failures_of_an_agent_are_counted_over_its_attempts(node: Node, make_ring):
+    """What its word says grows within an attempt, and begins at 0 in the next; the counter never falls."""
+    failures = key("lockstep_agent_failures_total", run="run-a", rank="0")
+    ring = make_ring(attempt=1)
+    assert node.samples()[failures] == 0
+    for count in (2, 3):
+        ring.word(layout.WORD_FAILURES, count)
+        assert node.samples()[failures] == count
+    again = make_ring(attempt=1)
+    again.word(layout.WORD_FAILURES, 4)
+    assert node.samples()[failures] == 4
+    make_ring(attempt=2).word(layout.WORD_FAILURES, 1)
+    assert node.samples()[failures] == 5
+
+
+def test_http_refusals_are_shown_by_status(node: Node):
+    """Guessing passwords shows in a rate."""
+    samples = samples_of(node.snapshot(http_refusals={"401": 3, "403": 1}))
+    assert samples[key("lockstep_exporter_http_refusals_total", code="401")] == 3
+    assert samples[key("lockstep_exporter_http_refusals_total", code="403")] == 1
+
+
 def test_a_snapshot_does_not_change(node: Node, make_ring):
     """What a scrape renders is the moment at which the snapshot was taken."""
     ring = make_ring()

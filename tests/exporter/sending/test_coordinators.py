@@ -4,10 +4,9 @@ from exporter.sending.coordinators import (
     KNOWN_MAX,
     LIVE_NS,
     RESEND_NS,
-    WINDOW_BYTES,
-    WINDOW_MESSAGES,
     Coordinators,
 )
+from lockstep.contracts.delivery import WINDOW_BYTES_MAX, WINDOW_MESSAGES_MAX
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import Acknowledgement
 
@@ -35,6 +34,12 @@ def send(coordinators: Coordinators, count: int, now_ns: int = NOW, size_bytes: 
     return count
 
 
+def show(coordinators: Coordinators, acknowledgement: Acknowledgement, now_ns: int) -> None:
+    """Let a coordinator show where it stands, and time pass."""
+    coordinators.acknowledge(acknowledgement, now_ns)
+    coordinators.tick(now_ns)
+
+
 def test_nothing_is_sent_before_an_acknowledgement_in_this_session():
     """A new session begins at the coordinator's position, not where the one before had stopped."""
     coordinators = make(last=10)
@@ -46,6 +51,20 @@ def test_nothing_is_sent_before_an_acknowledgement_in_this_session():
     assert (coordinators.next_sequence, coordinators.may_send(1, NOW)) == (None, False)
     coordinators.acknowledge(ack(6), NOW)
     assert coordinators.next_sequence == 7
+
+
+def test_the_smallest_window_that_a_live_coordinator_grants_holds():
+    """In messages and in bytes; one message is always under way."""
+    coordinators = make()
+    coordinators.acknowledge(ack(0, window_messages=5), NOW)
+    coordinators.acknowledge(ack(0, name="b", window_messages=3, window_bytes=350), NOW)
+    assert send(coordinators, 10) == 3
+    coordinators.acknowledge(ack(3), NOW)
+    coordinators.acknowledge(ack(3, name="b", window_messages=0, window_bytes=0), NOW)
+    assert send(coordinators, 10) == 1
+    later = NOW + LIVE_NS + SECOND_NS
+    coordinators.acknowledge(ack(4, window_messages=5), later)
+    assert send(coordinators, 10, later) == 5
 
 
 def test_while_a_coordinator_holds_nothing_is_sent():
@@ -82,10 +101,19 @@ def test_the_timeout_begins_when_a_coordinator_holds_no_longer():
     later = NOW + 5 * RESEND_NS
     coordinators.acknowledge(ack(0, resend=True), later)
     send(coordinators, 3, later)
-    coordinators.tick(later + RESEND_NS - 1)
+    show(coordinators, ack(0), later + RESEND_NS - 1)
     assert coordinators.next_sequence == 4
-    coordinators.tick(later + RESEND_NS)
+    show(coordinators, ack(0), later + RESEND_NS)
     assert coordinators.next_sequence == 1
+
+
+def test_nothing_is_sent_again_to_a_coordinator_that_is_silent():
+    """It may have lost nothing, and what waits for it at the broker would only become more."""
+    coordinators = make()
+    coordinators.acknowledge(ack(0), NOW)
+    send(coordinators, 3)
+    coordinators.tick(NOW + 2 * RESEND_NS)
+    assert coordinators.next_sequence == 4
 
 
 def test_the_first_of_several_sends_from_the_lowest_on():
@@ -135,9 +163,9 @@ def test_what_stands_still_is_sent_again_ever_more_rarely():
         send(coordinators, 3, now)
     assert waits == [1, 2, 4, 8, 16, 32, 32]
     coordinators.acknowledge(ack(3), now)
-    coordinators.tick(now + RESEND_NS - 1)
+    show(coordinators, ack(3), now + RESEND_NS - 1)
     assert coordinators.next_sequence == 6
-    coordinators.tick(now + RESEND_NS)
+    show(coordinators, ack(3), now + RESEND_NS)
     assert coordinators.next_sequence == 4
 
 
@@ -158,8 +186,8 @@ def test_the_window_has_an_end_in_messages():
     coordinators = make()
     coordinators.acknowledge(ack(0), NOW)
     coordinators.acknowledge(ack(0, name="b"), NOW)
-    assert send(coordinators, 1000) == WINDOW_MESSAGES
-    coordinators.acknowledge(ack(WINDOW_MESSAGES), NOW)
+    assert send(coordinators, 1000) == WINDOW_MESSAGES_MAX
+    coordinators.acknowledge(ack(WINDOW_MESSAGES_MAX), NOW)
     assert send(coordinators, 1000) == 0
     coordinators.acknowledge(ack(3, name="b"), NOW)
     assert send(coordinators, 1000) == 3
@@ -169,9 +197,9 @@ def test_the_window_has_an_end_in_bytes_and_always_lets_one_pass():
     """A message larger than the window goes alone."""
     coordinators = make()
     coordinators.acknowledge(ack(0), NOW)
-    assert send(coordinators, 1000, size_bytes=WINDOW_BYTES // 4) == 4
+    assert send(coordinators, 1000, size_bytes=WINDOW_BYTES_MAX // 4) == 4
     coordinators.acknowledge(ack(4), NOW)
-    assert send(coordinators, 1000, size_bytes=WINDOW_BYTES + 1) == 1
+    assert send(coordinators, 1000, size_bytes=WINDOW_BYTES_MAX + 1) == 1
 
 
 def test_a_lost_frame_of_many_messages_is_one_in_the_window():
@@ -180,7 +208,7 @@ def test_a_lost_frame_of_many_messages_is_one_in_the_window():
     coordinators.acknowledge(ack(0), NOW)
     coordinators.note_sent(1_000_000, 0, NOW)
     assert coordinators.next_sequence == 1_000_001
-    assert send(coordinators, 1000) == WINDOW_MESSAGES - 1
+    assert send(coordinators, 1000) == WINDOW_MESSAGES_MAX - 1
 
 
 def test_a_silent_coordinator_holds_the_window_no_longer_than_that():
@@ -188,9 +216,9 @@ def test_a_silent_coordinator_holds_the_window_no_longer_than_that():
     coordinators = make()
     coordinators.acknowledge(ack(0), NOW)
     coordinators.acknowledge(ack(0, name="b"), NOW)
-    send(coordinators, WINDOW_MESSAGES)
+    send(coordinators, WINDOW_MESSAGES_MAX)
     later = NOW + LIVE_NS
-    coordinators.acknowledge(ack(WINDOW_MESSAGES), later)
+    coordinators.acknowledge(ack(WINDOW_MESSAGES_MAX), later)
     assert not coordinators.may_send(1, later)
     assert coordinators.may_send(1, later + 1)
     assert not coordinators.may_send(1, later + LIVE_NS + 1)

@@ -14,11 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from exporter.config import ExporterConfig
 from exporter.counts import Counts
-from exporter.sending.coordinators import WINDOW_MESSAGES
 from exporter.sending.publisher import Publisher
 from lockstep.contracts import topics
 from lockstep.contracts.codec import encode
-from lockstep.contracts.delivery import FrameHeader, unpack_frame
+from lockstep.contracts.delivery import WINDOW_MESSAGES_MAX, FrameHeader, unpack_frame
 from lockstep.contracts.messages import Acknowledgement
 from tests.support.model_coordinator import ModelCoordinator
 
@@ -128,7 +127,7 @@ class Delivery(RuleBasedStateMachine):
             for link in self.links:
                 if link.is_up:
                     link.queue.append((header, payload, frame.topic != TOPIC))
-        assert len(self.publisher._coordinators._in_flight) <= WINDOW_MESSAGES
+        assert len(self.publisher._coordinators._in_flight) <= WINDOW_MESSAGES_MAX
 
     @rule(which=st.integers(0, 1), count=st.integers(1, 200))
     def receive(self, which: int, count: int) -> None:

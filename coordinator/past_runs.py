@@ -1,0 +1,80 @@
+"""What is left of runs that are not followed any more: what they remember, and what brings them back.
+
+No clock and no I/O. Run names come from outside, so what is left is bounded by number and by age. Runs that never made
+a step go first, so that invented names cost no real run its memory.
+"""
+
+from collections.abc import Container, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from coordinator.decide.memory import RunMemory
+    from lockstep.contracts.messages import NodeAnnouncement
+
+PAST_RUNS_MAX = 4096
+"""16 times the runs that are followed; 1 to 3 KB each, in memory and on disk."""
+PAST_RUN_KEPT_S = 30 * 86_400.0
+"""A job that pauses over the holidays goes on counting; a name that comes back later is another job."""
+_AGED_EVERY_S = 3600.0
+_RUNNING = "running"
+
+
+class _Past(NamedTuple):
+    """`memory` is None where there is nothing to remember; `attempt` is the youngest of a run that has ended here."""
+
+    memory: "RunMemory | None"
+    attempt: int | None
+    last_sign_s: float
+
+
+class PastRuns:
+    """By name; `memories` are those of an earlier coordinator, the runs that are followed included."""
+
+    def __init__(self, memories: "Mapping[str, RunMemory]") -> None:
+        self._of_run = {run: _Past(memory, None, memory.last_sign_s) for run, memory in memories.items()}
+        self._aged_s = float("-inf")
+
+    def memory(self, run: str) -> "RunMemory | None":
+        """Return what a run remembers, if anything."""
+        past = self._of_run.get(run)
+        return past.memory if past else None
+
+    def add(self, run: str, memory: "RunMemory", *, attempt: int | None = None) -> None:
+        """Keep what a run remembers that is dropped; with its youngest `attempt` where it has ended."""
+        if memory.is_blank and attempt is None:
+            return
+        self._of_run.pop(run, None)
+        self._of_run[run] = _Past(None if memory.is_blank else memory, attempt, memory.last_sign_s)
+
+    def is_news(self, announcement: "NodeAnnouncement") -> bool:
+        """Whether an announcement is worth a run: not of one that ended, as long as none of its ranks goes on.
+
+        One that goes on has another attempt, or runs and is not reported silent.
+        """
+        past = self._of_run.get(announcement.run)
+        if past is None or past.attempt is None:
+            return True
+        return any(
+            info.attempt > past.attempt or (info.state == _RUNNING and info.progress is None)
+            for info in announcement.ranks
+        )
+
+    def trim(self, now_s: float, followed: Container[str]) -> list[str]:
+        """Drop what is too old or too much; return the names. Runs that are `followed` keep what they remember."""
+        is_aging = not 0 <= now_s - self._aged_s < _AGED_EVERY_S
+        if not is_aging and len(self._of_run) <= PAST_RUNS_MAX:
+            return []
+        self._aged_s = now_s
+        past = {run: each for run, each in self._of_run.items() if run not in followed}
+        dropped = [run for run, each in past.items() if now_s - each.last_sign_s > PAST_RUN_KEPT_S]
+        for run in dropped:
+            del past[run]
+        order = sorted(past, key=lambda run: (_made_steps(past[run]), past[run].last_sign_s))
+        dropped += order[: max(0, len(past) - PAST_RUNS_MAX)]
+        for run in dropped:
+            del self._of_run[run]
+        return dropped
+
+
+def _made_steps(past: _Past) -> bool:
+    return past.memory is not None and past.memory.judged.records > 0
