@@ -94,8 +94,7 @@ connection_messages {{ .Values.broker.mosquitto.logConnections }}
 # The largest message of ours is 8 MiB; larger ones are refused at once, by the client itself.
 max_packet_size {{ int64 .Values.broker.mosquitto.maxPacketBytes }}
 # Memory for each subscriber, also for a coordinator that stands still: the queue, and twice what is under way to it. What
-# is beyond is dropped in silence, and sent again by the delivery protocol, which has at most 64 messages and 8 MiB of each
-# node under way: 100,000 are the windows of 1,500 nodes.
+# is beyond is dropped in silence. Coordinators grant their nodes windows that fill half of it, however many nodes there are.
 max_queued_messages 100000
 max_queued_bytes 268435456
 # Under way are 64 messages at most, which subscribers ask for; without this line each of them might have 8 MiB.
