@@ -25,7 +25,7 @@ class UnwatchedProcesses:
     """
 
     def __init__(self, root: Path, counts: Counts) -> None:
-        self.by_reason: dict[UnwatchedReason, int] = dict.fromkeys(UNWATCHED_REASONS, 0)
+        self.by_reason: dict[str, int] = dict.fromkeys(UNWATCHED_REASONS, 0)
         self._directory = unwatched_directory(root)
         self._counts = counts
         self._refused: set[str] = set()
@@ -33,7 +33,7 @@ class UnwatchedProcesses:
 
     def scan(self) -> None:
         """Look at the marks, count those that are held, remove the others."""
-        by_reason = dict.fromkeys(UNWATCHED_REASONS, 0)
+        by_reason: dict[str, int] = dict.fromkeys(UNWATCHED_REASONS, 0)
         names = self._names()
         self._refused &= names
         unheld = set()

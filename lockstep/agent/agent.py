@@ -110,7 +110,7 @@ class Agent:
     def _make_ring(self, identity: Identity) -> RingWriter:
         trusted = trusted_uids(os.environ)
         check_root(identity.directory.parent, trusted)
-        with claim_run(identity) as claimed:
+        with claim_run(identity, os.environ) as claimed:
             self.ring = ring = RingWriter(claimed.directory, make_header(claimed))
         self.capture = Capture(claimed.directory, claimed.rank, ring.write_answer, trusted)
         self._place = (claimed.rank, claimed.world_size)

@@ -1,20 +1,20 @@
 """A run name for a process that trains alone: several of them may share a node, and nothing agrees on names for them.
 
-The ranks of a launched job take the name that their environment gives, all the same one. A process without a launcher
-takes another one where a living process holds that of rank 0: trainings of one process each, started side by side, are
-runs of their own.
+The ranks of a job take the name that their environment gives, all the same one. A process of its own, without a
+launcher, takes another one where a living process holds the ring of that name: trainings of one process each, started
+side by side, are runs of their own.
 """
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from lockstep.agent.identity import Identity
 from lockstep.agent.shared_directory import make_run_directory
 from lockstep.contracts.errors import MalformedError
-from lockstep.contracts.launchers import SINGLE_PROCESS
+from lockstep.contracts.launchers import gives_rank
 from lockstep.contracts.limits import NAME_MAX_BYTES
 from lockstep.contracts.locks import lock_holder
 from lockstep.contracts.paths import ring_path
@@ -23,15 +23,17 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @contextmanager
-def claim_run(identity: Identity) -> Iterator[Identity]:
+def claim_run(identity: Identity, environ: Mapping[str, str]) -> Iterator[Identity]:
     """Return the identity under a run name that is free; until the block ends no other process gets that name.
+
+    `environ` shows whether a launcher started the process, whose run then has its name already.
 
     Raises
     ------
     OSError
         The run directory cannot be made.
     """
-    if identity.source != SINGLE_PROCESS:
+    if identity.world_size > 1 or gives_rank(environ):
         yield identity
         return
     directory = -1

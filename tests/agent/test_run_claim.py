@@ -17,9 +17,9 @@ def environ(tmp_path):
     return {"LOCKSTEP_DIR": str(tmp_path), "LOCKSTEP_RUN": "job"}
 
 
-def claimed(environ):
+def claimed(environ, group=None):
     """Return the run that this process gets, whose ring it then makes and holds."""
-    with claim_run(read_identity(environ)) as identity:
+    with claim_run(read_identity(environ, group), environ) as identity:
         global ring  # noqa: PLW0603  (the lock lives as long as the ring)
         ring = RingWriter(identity.directory, make_header(identity))
         return identity.run
@@ -46,7 +46,7 @@ def test_a_training_beside_another_one_is_a_run_of_its_own(environ):
 
 def test_two_that_look_at_once_get_two_names(environ):
     """While one process has the name and no ring yet, another one does not find it free."""
-    with claim_run(read_identity(environ)) as identity:
+    with claim_run(read_identity(environ), environ) as identity:
         run, pid = in_other_process(lambda: (claimed(environ), os.getpid()))
     assert (identity.run, run) == ("job", f"job-{pid}")
 
@@ -65,6 +65,13 @@ def test_ranks_of_a_launcher_keep_their_name(environ):
     assert claimed(environ) == "job"
     launched = {**environ, "RANK": "0", "WORLD_SIZE": "2"}
     assert in_other_process(lambda: claimed(launched)) == "job"
+
+
+def test_a_group_of_one_is_alone(environ):
+    """A process group of one process agrees with nobody either."""
+    assert claimed(environ) == "job"
+    run, pid = in_other_process(lambda: (claimed(environ, group=(0, 1)), os.getpid()))
+    assert run == f"job-{pid}"
 
 
 def test_a_long_name_stays_a_name(environ):
