@@ -128,11 +128,12 @@ class Agent:
         identity = read_identity(os.environ, group)
         if (identity.rank, identity.world_size) == self._place:
             return
-        self._end_capture()
+        self._dormant = True  # a signal handler of the training may raise anywhere below: the next mark begins again
         self.recorder.thread = 0
+        self._end_capture()
         self.groups.clear()
         ring.withdraw()
-        self._begin()
+        self.wake()
 
     @property
     def alive(self) -> bool:

@@ -8,12 +8,13 @@ import pytest
 
 from lockstep.contracts.ring import STATE_FINISHED, STATE_RUNNING
 from tests.agent.rings import read_ring
-from tests.agent.safety.processes import TIMEOUT_S, watched_environment
+from tests.agent.safety.processes import watched_environment
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
 HERE = Path(__file__).parent
 GROUP_STEPS = 5  # of late_group_job.py
+TIMEOUT_S = 500  # on an idle machine 3 to 8
 
 
 def run(root, *arguments):

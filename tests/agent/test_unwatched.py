@@ -18,6 +18,8 @@ from lockstep.contracts.paths import unwatched_directory
 from lockstep.contracts.unwatched import MARK_MAX_BYTES, MARKS_MAX, UNWATCHED_REASONS, pack_mark, unpack_mark
 from tests.support.users import EXPORTER, GROUP, OTHER, TRAINER, run_as
 
+pytestmark = pytest.mark.timeout(600)
+
 NONE = dict.fromkeys(UNWATCHED_REASONS, 0)
 WAITING = """
     import sys

@@ -30,7 +30,7 @@ STARTS: dict[str, Start] = {
         title="torchrun",
         command="{lockstep} {python} -m torch.distributed.run --standalone --nproc-per-node 2 {scripts}/by_environment.py",
         shown="lockstep run -- torchrun --nproc-per-node 2 train.py",
-        source="`RANK`",
+        source="process group",
         run=_UUID,
         run_shown="the id of `--rdzv-id` or `--standalone`, else `default`",
     ),
@@ -39,7 +39,7 @@ STARTS: dict[str, Start] = {
         command="{lockstep} {python} -m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1 "
         "--mixed_precision no --dynamo_backend no {scripts}/accelerated.py",
         shown="lockstep run -- accelerate launch --num_processes 2 train.py",
-        source="`RANK`",
+        source="process group",
         run_shown="`default`",
     ),
     "lightning_subprocess": Start(
@@ -125,7 +125,7 @@ STARTS: dict[str, Start] = {
         command="srun -n 1 {lockstep} {python} -m torch.distributed.run --nproc-per-node 2 --master-port {port} "
         "{scripts}/by_environment.py",
         shown="srun lockstep run -- torchrun --nproc-per-node 2 train.py",
-        source="`RANK`",
+        source="process group",
         run=r"job-\d+\.0",
         run_shown="torchrun's id, else `job-JOB.STEP`",
         needs=SLURM,
