@@ -2,7 +2,8 @@
 # Debian packages, which are installed where root or sudo allows and named otherwise.
 VENV := .venv
 BIN := $(VENV)/bin
-SYSTEM_PACKAGES := prometheus prometheus-alertmanager mosquitto chromium victoria-metrics
+SYSTEM_PACKAGES := prometheus prometheus-alertmanager mosquitto chromium victoria-metrics \
+	openmpi-bin slurm-wlm munge
 
 .PHONY: demo test test-all check format generate bench bench-agent bench-detect bench-simulator accuracy accuracy-simulator clean
 .PHONY: bench-trace bench-localisation bench-intracard
@@ -42,6 +43,7 @@ bench: bench-agent bench-detect bench-trace bench-localisation
 
 bench-agent: $(VENV)/.dev system-packages
 	$(BIN)/python -m benchmarks.agent_cost
+	$(BIN)/python -m benchmarks.loader_cost
 	$(BIN)/python -m benchmarks.ring_cost
 
 # Two minutes. Fails where a budget is missed; on a shared machine read the column `x add`.

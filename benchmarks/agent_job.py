@@ -26,7 +26,8 @@ from torch import multiprocessing
 from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.agent import bootstrap
-from lockstep.agent.agent import OWNER_VARIABLE, Agent
+from lockstep.agent.agent import Agent
+from lockstep.agent.lineage import OWNER_VARIABLE
 from lockstep.contracts.records import RECORD_INDEX, RECORD_STRUCT
 
 RANKS = 2

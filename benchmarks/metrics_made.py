@@ -28,6 +28,7 @@ from lockstep.contracts.metrics import (
     Metric,
 )
 from lockstep.contracts.records import DOMAIN_KINDS, RECORD_FIELDS
+from lockstep.contracts.unwatched import UNWATCHED_REASONS
 from lockstep.serving.fault_isolation import OUTCOMES
 from lockstep.serving.process import OwnProcess
 from tests.alerts.promql import labels_of_recording
@@ -64,6 +65,7 @@ def exporter_snapshot(runs: int, ranks: int, seed: int) -> NodeSnapshot:
         profile_cost_ns=10**9,
         rings_quarantined=0,
         dropped=dict.fromkeys(BY_NAME["lockstep_exporter_inputs_dropped_total"].values, 0),
+        unwatched=dict.fromkeys(UNWATCHED_REASONS, 0),
         delivery=DeliveryStatus(
             connected=True,
             spool_bytes=12345,

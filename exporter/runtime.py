@@ -25,6 +25,7 @@ from exporter.reading.positions import Positions
 from exporter.reading.rings import Reading, Rings
 from exporter.reading.silence import announcement, watch
 from exporter.reading.tracks import RunTrack
+from exporter.reading.unwatched import UnwatchedProcesses
 from exporter.sending.batches import Batcher
 from exporter.sending.publisher import Publisher
 from exporter.shared_directory import prepare_root
@@ -67,6 +68,7 @@ class Exporter:
         self._isolation = FaultIsolation(("run", "message", "trace"), quarantine_s=_QUARANTINE_S)
         self._term_path = Path(config.spool_directory) / "term.json"
         self._rings = Rings(Path(config.root), self.counts, self._positions)
+        self._unwatched = UnwatchedProcesses(Path(config.root), self.counts)
         self._batcher = Batcher(self._node)
         self._captures = Captures(round(config.capture_seconds * _SECOND_NS))
         self._control = ControlWriter(self._on_control_failure)
@@ -181,6 +183,7 @@ class Exporter:
         unix_ns = time.time_ns()
         if self._is_due("scan", now_ns, self.config.scan_seconds):
             self._rings.scan(now_ns)
+            self._unwatched.scan()
             self._process_families = self._process.read()
         for reading in self._rings.read():
             with self._guard("run", reading.run.name):
@@ -202,6 +205,7 @@ class Exporter:
             unix_ns=unix_ns,
             stale_ns=round(self.config.rank_stale_seconds * _SECOND_NS),
             rings_quarantined=self._rings.quarantined,
+            unwatched=self._unwatched.by_reason,
             dropped=outcomes_of(self._isolation, self._rings.isolation),
             delivery=self._publisher.status(),
             tick_duration_ns=time.monotonic_ns() - begin_ns,

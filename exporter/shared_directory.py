@@ -7,6 +7,7 @@
     <root>/.exporter/<run>/incoming/ the one place where two users write: ranks move traces in, the exporter takes them
                                      out; sticky, so that no user of the group takes or replaces another's
     <root>/.exporter/<run>/traces/   the traces that were taken
+    <root>/.exporter/.unwatched/     for the users of the root: marks of processes that train unwatched; sticky
 
 The exporter writes nowhere but below `.exporter`, so no link that a user puts anywhere leads it elsewhere.
 """
@@ -19,7 +20,14 @@ from pathlib import Path
 
 from lockstep.contracts.errors import ConfigError, MalformedError
 from lockstep.contracts.ownership import ROOT_UID, visible_uid
-from lockstep.contracts.paths import EXPORTER_NAME, exporter_directory, incoming_directory, traces_directory
+from lockstep.contracts.paths import (
+    EXPORTER_NAME,
+    exporter_directory,
+    incoming_directory,
+    is_name,
+    traces_directory,
+    unwatched_directory,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -44,9 +52,12 @@ def prepare_root(root: Path) -> None:
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
         _make(root, _ROOT_MODE_OF_ROOT if os.geteuid() == ROOT_UID else _ROOT_MODE)
-        _make_sticky(root, _check_owner(root, {visible_uid(ROOT_UID), os.geteuid()}))
+        status = _check_owner(root, {visible_uid(ROOT_UID), os.geteuid()})
+        _make_sticky(root, status)
         for path in _prepare_own(root).iterdir():
-            remove_gone(root / path.name)
+            if is_name(path.name):
+                remove_gone(root / path.name)
+        _prepare_marks(root, status)
     except OSError as error:
         raise ConfigError(f"root: got {root}, expected a directory that can be used: {error}") from error
 
@@ -104,6 +115,21 @@ def _prepare_own(root: Path) -> Path:
     _check_owner(own, {os.geteuid()})
     _set_mode(own, _OWN_MODE)
     return own
+
+
+def _prepare_marks(root: Path, status: os.stat_result) -> None:
+    """Let whoever may create runs in the root leave marks too; without them the exporter works all the same."""
+    path = unwatched_directory(root)
+    try:
+        if status.st_mode & stat.S_IWOTH:
+            _make(path, _ROOT_MODE_OF_ROOT)
+            _set_mode(path, _ROOT_MODE_OF_ROOT)
+        else:
+            _share(path, _ROOT_MODE, status.st_gid)
+    except OSError as error:
+        _log.warning(
+            "%s: got %s, expected a directory for all who train: unwatched processes are not counted", path, error
+        )
 
 
 def _make(path: Path, mode: int) -> None:

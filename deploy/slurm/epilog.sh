@@ -4,5 +4,5 @@ ROOT="${LOCKSTEP_ROOT:-/dev/shm/lockstep}"
 case "$SLURM_JOB_ID" in
   "" | *[!0-9]*) exit 0 ;;
 esac
-rm -rf -- "$ROOT/job-$SLURM_JOB_ID"
+rm -rf -- "$ROOT/job-$SLURM_JOB_ID" "$ROOT/job-$SLURM_JOB_ID"[.-]*
 exit 0

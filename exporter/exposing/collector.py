@@ -69,6 +69,7 @@ _OF_NODE: dict[str, Callable[[NodeSnapshot], float | Mapping[str, int] | None]] 
     _P + "rings_quarantined": lambda node: node.rings_quarantined,
     _P + "ranks_omitted": lambda node: node.ranks_omitted,
     _P + "http_refusals_total": lambda node: node.http_refusals,
+    _P + "unwatched_processes": lambda node: node.unwatched,
     _P + "mqtt_connected": lambda node: node.delivery.connected,
     _P + "messages_published_total": lambda node: node.delivery.published,
     _P + "messages_resent_total": lambda node: node.delivery.resent,

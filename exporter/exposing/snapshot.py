@@ -13,12 +13,14 @@ from exporter.reading.rings import Rings
 from exporter.reading.tracks import RankTrack, RunTrack
 from lockstep.contracts.facts import RankFacts
 from lockstep.contracts.metric import HTTP_REFUSALS
+from lockstep.contracts.unwatched import UNWATCHED_REASONS
 from lockstep.serving.fault_isolation import OUTCOMES
 from lockstep.serving.process import ProcessFamilies
 
 _UNKNOWN = NodeLoad()
 _NONE_DROPPED: Mapping[str, int] = MappingProxyType(dict.fromkeys(OUTCOMES, 0))
 _NONE_REFUSED: Mapping[str, int] = MappingProxyType(dict.fromkeys(HTTP_REFUSALS, 0))
+_NONE_UNWATCHED: Mapping[str, int] = MappingProxyType(dict.fromkeys(UNWATCHED_REASONS, 0))
 _NO_HOSTS: Mapping[tuple[str, int], HostTotals] = MappingProxyType({})
 
 
@@ -72,6 +74,7 @@ class NodeSnapshot:
     rings_quarantined: int
     dropped: Mapping[str, int]
     http_refusals: Mapping[str, int]
+    unwatched: Mapping[str, int]
     process: ProcessFamilies = ()
 
 
@@ -90,6 +93,7 @@ def take_snapshot(
     rings_quarantined: int = 0,
     dropped: Mapping[str, int] = _NONE_DROPPED,
     http_refusals: Mapping[str, int] = _NONE_REFUSED,
+    unwatched: Mapping[str, int] = _NONE_UNWATCHED,
 ) -> NodeSnapshot:
     """Return the node as it is at `now_ns` (CLOCK_MONOTONIC); `hosts` by run and rank."""
     runs = (_view_run(run, run.shown(now_ns, stale_ns), hosts) for run in rings.runs.values())
@@ -107,6 +111,7 @@ def take_snapshot(
         rings_quarantined=rings_quarantined,
         dropped=dropped,
         http_refusals=http_refusals,
+        unwatched=unwatched,
         process=process,
     )
 

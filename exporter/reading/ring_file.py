@@ -4,7 +4,6 @@ Reads with pread, never through a mapping: a file that is cut under a mapping ki
 comes back short, which is an ordinary error here. It costs one copy of a few kilobytes per look (about 2 us).
 """
 
-import fcntl
 import os
 import stat
 import struct
@@ -20,11 +19,11 @@ from lockstep.contracts.blob import HEAD_BYTES, read_blob, read_generation
 from lockstep.contracts.bounds import FLAGS_MAX, INT63_MAX, MONOTONIC_NS_MAX
 from lockstep.contracts.control import OrderAnswer, answer_from_json
 from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.locks import lock_holder
 from lockstep.contracts.records import RECORD_FIELDS
 
 _WORDS = struct.Struct("<4Q")
 _FLAGS_HELD = struct.Struct("<2Q")
-_LOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid
 _FRONT_BYTES = ring.GROUPS_OFFSET + HEAD_BYTES - ring.WORDS_OFFSET
 _ANSWER = ring.ANSWER_OFFSET - ring.WORDS_OFFSET
 _GROUPS = ring.GROUPS_OFFSET - ring.WORDS_OFFSET
@@ -145,7 +144,7 @@ class RingFile:
         self._check_word("issue count", int(counts.max()), INT63_MAX)
         self._check_word("issue time", int(times_ns.max()), MONOTONIC_NS_MAX)
         flags, held = self._flags_held()
-        is_alive = self._lock()[0] if held else None
+        is_alive = lock_holder(self._descriptor) is not None if held else None
         return Issues(counts.astype(np.int64), times_ns.astype(np.int64), flags, is_alive)
 
     def holder(self) -> Holder:
@@ -161,17 +160,8 @@ class RingFile:
         _, held = self._flags_held()
         if not held:
             return Holder(pid=None, is_gone=False, locks=False)
-        is_locked, pid = self._lock()
-        return Holder(pid=pid if is_locked and pid > 0 else None, is_gone=not is_locked, locks=True)
-
-    def _lock(self) -> tuple[bool, int]:
-        """Return whether another process holds the ring, and its number in our PID namespace, 0 if it is in none.
-
-        Asking takes no lock.
-        """
-        asked = _LOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
-        kind, _, _, _, pid = _LOCK.unpack(fcntl.fcntl(self._descriptor, fcntl.F_GETLK, asked))
-        return kind != fcntl.F_UNLCK, pid
+        pid = lock_holder(self._descriptor)
+        return Holder(pid=pid or None, is_gone=pid is None, locks=True)
 
     def look(self, limit: int) -> Look:
         """Read what is new, at most `limit` records.

@@ -1,10 +1,12 @@
 """The agent of one training process: its states, and what ties hooks, recorder, ring and capture together.
 
     dormant ──first backward, optimizer step or collective──► recording ──failure──► null
-       └────────────── no ring can be made ──► null             └──exit──► finished
+       └────────────── no ring can be made ──► null          │    ▲ └──exit──► finished
+                                                             └────┘ a process group shows another rank
 
-Hooks are in place from the start, but the ring appears only when the process is seen to train: torchrun's own process,
-compile workers and spawned data workers import torch and inherit RANK too, and must not take the rank's place.
+Hooks are in place from the start, but identity is read and the ring appears only when the process is seen to train:
+torchrun's own process, compile workers and spawned data workers import torch and inherit RANK too, and must not take
+the rank's place; and many launchers set the rank late, or only as an argument of `init_process_group`.
 """
 
 import os
@@ -15,13 +17,16 @@ from threading import get_ident
 from time import monotonic_ns, sleep
 from typing import TYPE_CHECKING, Any
 
-from lockstep.agent.boundary import Boundary, describe, say
+from lockstep.agent import process_end, unwatched
+from lockstep.agent.boundary import Boundary
 from lockstep.agent.device import make_timeline
 from lockstep.agent.groups import Groups
-from lockstep.agent.identity import make_header, read_identity
+from lockstep.agent.identity import Identity, make_header, process_group, read_identity
+from lockstep.agent.lineage import may_be_rank, note_rank
 from lockstep.agent.profiler import Capture
 from lockstep.agent.recorder import Recorder
 from lockstep.agent.ring import RingWriter
+from lockstep.agent.run_claim import claim_run
 from lockstep.agent.shared_directory import check_root, trusted_uids
 from lockstep.agent.throughput.facts import collect
 from lockstep.contracts.errors import LockstepError
@@ -33,8 +38,6 @@ if TYPE_CHECKING:
 _LAST_CALLBACKS_MS = 10_000
 SETTLING_STEPS = 8
 """Boundaries at which a device is looked for: some jobs touch theirs only after a first step on the host."""
-OWNER_VARIABLE = "LOCKSTEP_AGENT_PID"
-"""Set when a process begins to record: what it starts inherits RANK and is not that rank."""
 
 
 class Agent:
@@ -44,7 +47,8 @@ class Agent:
         self.boundary = Boundary(self._fail)
         self.recorder = Recorder(self._store, self._at_boundary, self.adopt)
         self.ring: RingWriter | None = None
-        self.groups = Groups(self._store_groups, clear=self._clear_issues)
+        self.groups = Groups(self._store_groups, clear=self._clear_issues, at_first_use=self._check_rank)
+        self._place = (0, 1)  # rank and world size as the ring has them
         self.capture: Capture | None = None
         self.in_flight: dict[Collective, Any] = {}
         """The futures whose end is still to be told to us on a thread of the backend."""
@@ -90,24 +94,46 @@ class Agent:
             raise
 
     def _begin(self) -> bool:
-        owner = os.environ.get(OWNER_VARIABLE)
-        if owner not in (None, str(os.getpid())):
+        group = process_group()
+        if not may_be_rank(os.environ, group and group[1]):
             return False
         try:
-            identity = read_identity(os.environ)
-            trusted = trusted_uids(os.environ)
-            check_root(identity.directory.parent, trusted)
-            self.ring = RingWriter(identity.directory, make_header(identity))
-            self.capture = Capture(identity.directory, identity.rank, self.ring.write_answer, trusted)
+            ring = self._make_ring(read_identity(os.environ, group))
         except (OSError, LockstepError) as error:
-            say(f"agent not installed: {describe(error)}")
+            unwatched.report(error, os.environ)
             return False
-        os.environ[OWNER_VARIABLE] = str(os.getpid())
-        now = monotonic_ns()
-        ring = self.ring
-        self.recorder.begin_attempt(now, ring.beat, ring.note_issue, ring.set_flags)
+        process_end.watch_child_end(self.end)
+        self.recorder.begin_attempt(monotonic_ns(), ring.beat, ring.note_issue, ring.set_flags)
         self.recorder.thread = get_ident()
         return True
+
+    def _make_ring(self, identity: Identity) -> RingWriter:
+        trusted = trusted_uids(os.environ)
+        check_root(identity.directory.parent, trusted)
+        with claim_run(identity, os.environ) as claimed:
+            self.ring = ring = RingWriter(claimed.directory, make_header(claimed))
+        self.capture = Capture(claimed.directory, claimed.rank, ring.write_answer, trusted)
+        self._place = (claimed.rank, claimed.world_size)
+        note_rank(os.environ, claimed.world_size)
+        return ring
+
+    def _check_rank(self) -> None:
+        """Begin again, as another rank, where a new process group shows that this process is not the rank it was.
+
+        So do processes that train before they create their group, and restarts inside a process.
+        """
+        ring, group = self.ring, process_group()
+        if ring is None or group in (None, self._place) or get_ident() != self.recorder.thread:
+            return
+        identity = read_identity(os.environ, group)
+        if (identity.rank, identity.world_size) == self._place:
+            return
+        self._dormant = True  # a signal handler of the training may raise anywhere below: the next mark begins again
+        self.recorder.thread = 0
+        self._end_capture()
+        self.groups.clear()
+        ring.withdraw()
+        self.wake()
 
     @property
     def alive(self) -> bool:
@@ -117,10 +143,13 @@ class Agent:
     def forked(self) -> None:
         """Make every hook inert in a forked child, whose parent goes on writing.
 
-        A child of a process that does not train yet stays dormant: launchers fork their ranks.
+        A child of a process that does not train yet stays dormant: launchers fork their ranks. One of a process that
+        records becomes so again: it is a rank if it trains in a larger world (lineage.py).
         """
-        if not self._dormant:
+        if self.ring is not None and self.recorder.thread != 0:
             self._disable()
+            self.groups.clear()
+            self._dormant = True
         self.in_flight.clear()  # the threads that would tell are not there
 
     def _disable(self) -> None:
@@ -128,13 +157,18 @@ class Agent:
         self.recorder.thread = 0
         self.ring = self.capture = None
 
-    def finish(self) -> None:
-        """Say that the rank ended well; one that dies of an exception says nothing and its heartbeat tells."""
+    def end(self, ended_well: bool = True) -> None:  # noqa: FBT001, FBT002  (at exit nothing else is known)
+        """Finish and drain, behind the failure boundary; only the first call does anything."""
+        self.guard(self.finish)(ended_well)
+        self.guard(self.drain)()
+
+    def finish(self, ended_well: bool = True) -> None:  # noqa: FBT001, FBT002  (as above)
+        """Mark the rank as finished; one that dies of an exception is not, and its lock shows that it is gone."""
         if self.ring is None or self.recorder.thread == 0:
             return
         self.recorder.finish()
         self._end_capture()
-        if not hasattr(sys, "last_type"):
+        if ended_well and not hasattr(sys, "last_type"):
             self.ring.set_state(STATE_FINISHED)
 
     def drain(self) -> None:
@@ -208,3 +242,4 @@ class Agent:
             self.ring.set_state(STATE_FAILED, failures)
         if is_training:
             self._end_capture()
+        unwatched.mark("failure", "the agent stopped after a failure", os.environ)

@@ -1,7 +1,7 @@
 """How the agent gets into a training process: by hand (`lockstep.install()`) or by `lockstep run`.
 
-`lockstep run` puts `site/` first on PYTHONPATH. Its sitecustomize.py calls `install_when_torch_arrives` in every
-Python that starts, which acts only where RANK is set. Neither imports torch: a finder waits for training to do so.
+`lockstep run` puts `site/` first on PYTHONPATH. Its sitecustomize.py calls `install` in every Python that starts.
+Neither imports torch: a finder waits for training to do so. Which of these processes are ranks shows when they train.
 
 This module is imported at the start of every such process, so it imports nothing that Python has not loaded by then.
 """
@@ -28,15 +28,8 @@ def install() -> bool:
     """Watch this training process from now on, or from when it imports torch; return whether that will be so.
 
     Never raises and never imports torch. Calling it again changes nothing. The ring appears when training begins, not
-    before; without RANK in the environment there is nothing to watch.
+    before: the rank is read then, as launchers may set it late. A process that a rank started is not watched.
     """
-    return _guarded(_install)
-
-
-def install_when_torch_arrives() -> bool:
-    """Do the same for the loader, silently where RANK is not set: most processes do not train."""
-    if "RANK" not in os.environ:
-        return False
     return _guarded(_install)
 
 
@@ -51,12 +44,13 @@ def uninstall() -> None:
 
 
 def current() -> "Agent | None":
-    """Return this process's agent for a call of the training's own, None without RANK or after a failure.
+    """Return this process's agent for a call of the training's own, None where none was wanted or after a failure.
 
-    A process that has not imported torch by its first such call trains without it: it gets an agent without its hooks.
+    It is wanted under `lockstep run`, after `lockstep.install()`, and where a launcher has set a rank. A process that
+    has not imported torch by its first such call trains without it: it gets an agent without its hooks.
     """
     global _asked  # noqa: PLW0603  (an agent that cannot be installed is not tried again at every step)
-    if _agent is None and not _asked and "RANK" in os.environ:
+    if _agent is None and not _asked and _is_wanted():
         _asked = True
         if "torch" in sys.modules:
             _guarded(_install)
@@ -67,7 +61,7 @@ def current() -> "Agent | None":
 
 
 def loader_environment(environ: "Mapping[str, str]") -> dict[str, str]:
-    """Return `environ` such that every Python started with it loads the agent where RANK is set."""
+    """Return `environ` such that every Python started with it loads the agent."""
     paths = [SITE_DIRECTORY]
     paths += [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != SITE_DIRECTORY]
     return {**environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -78,11 +72,27 @@ def _guarded(action: "Any") -> bool:
         return bool(action())
     except Exception as error:  # noqa: BLE001  (the boundary before boundary.py may be imported)
         try:
-            text = " ".join(str(error).split())[:300]
-            print(f"lockstep: agent not installed: {text or type(error).__name__}", file=sys.stderr, flush=True)  # noqa: T201
-        except (OSError, ValueError, AttributeError):
+            text = " ".join(str(error).split())[:300] or type(error).__name__
+            print(f"lockstep: agent not installed: {text}", file=sys.stderr, flush=True)  # noqa: T201
+            _mark_unwatched(text)
+        except (ImportError, OSError, ValueError, AttributeError):
             pass
         return False
+
+
+def _mark_unwatched(text: str) -> None:
+    """Leave a mark for the exporter. Only importers of torch come here, or a training that asks by hand."""
+    from lockstep.agent.unwatched import mark  # noqa: PLC0415  (only where something failed)
+
+    mark("hooks", text, os.environ)
+
+
+def _is_wanted() -> bool:
+    if any(isinstance(finder, _TorchFinder) for finder in sys.meta_path):
+        return True
+    from lockstep.contracts.launchers import gives_rank  # noqa: PLC0415  (only where training asks)
+
+    return gives_rank(os.environ)
 
 
 def _install() -> bool:
@@ -90,30 +100,32 @@ def _install() -> bool:
         return _agent.alive
     if any(isinstance(finder, _TorchFinder) for finder in sys.meta_path):
         return True
-    if "RANK" not in os.environ:
-        raise RuntimeError("RANK is not in the environment, so this process is not a rank of a job")
     if sys.byteorder != "little":
         raise RuntimeError(f"byte order: got {sys.byteorder}, expected little")
     if "torch" in sys.modules:
-        _install_into_torch()
-    else:
-        sys.meta_path.insert(0, _TorchFinder())
+        return _install_into_torch()
+    sys.meta_path.insert(0, _TorchFinder())
     return True
 
 
-def _install_into_torch() -> None:
-    from lockstep.agent.hooks import torch_hooks  # noqa: PLC0415  (only where torch is)
+def _install_into_torch() -> bool:
+    """Install unless a rank of several started this process: hooks would cost its loader workers 50 ms for nothing."""
+    from lockstep.agent.lineage import may_become_rank  # noqa: PLC0415  (only where torch is)
 
-    _install_agent(torch_hooks())
+    if not may_become_rank(os.environ):
+        return False
+    from lockstep.agent.hooks import torch_hooks  # noqa: PLC0415
+
+    return _install_agent(torch_hooks())
 
 
-def _install_neutral() -> None:
+def _install_neutral() -> bool:
     from lockstep.agent.hooks import neutral_hooks  # noqa: PLC0415  (only where training is)
 
-    _install_agent(neutral_hooks())
+    return _install_agent(neutral_hooks())
 
 
-def _install_agent(hooks: "Any") -> None:
+def _install_agent(hooks: "Any") -> bool:
     global _agent  # noqa: PLW0603  (one agent per process)
     import atexit  # noqa: PLC0415  (only where training is)
 
@@ -122,6 +134,7 @@ def _install_agent(hooks: "Any") -> None:
     _agent = Agent(hooks)
     os.register_at_fork(after_in_child=_disable_in_child)
     atexit.register(_finish)
+    return True
 
 
 def _disable_in_child() -> None:
@@ -131,8 +144,7 @@ def _disable_in_child() -> None:
 
 def _finish() -> None:
     if _agent is not None:
-        _agent.guard(_agent.finish)()
-        _agent.guard(_agent.drain)()
+        _agent.end()
 
 
 def _forget_finder() -> None:

@@ -40,6 +40,15 @@ def move_high(descriptor: int) -> int:
         os.close(descriptor)
 
 
+def hold(descriptor: int) -> bool:
+    """Lock the file until this process ends; forked children do not hold it. Return whether that is possible here."""
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
 def _duplicate(descriptor: int) -> int:
     try:
         return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR)

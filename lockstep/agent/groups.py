@@ -44,7 +44,8 @@ class Groups:
     """Process groups in use. A group is announced when it is first used; nothing here keeps a group alive.
 
     `store` takes all announced groups and raises LocalError when they do not fit. `environ` may hold the job's degrees
-    (kinds.DEGREES_VARIABLE). `clear` is told of an issue slot that is given away.
+    (kinds.DEGREES_VARIABLE). `clear` is called with an issue slot that is given away, `at_first_use` when a
+    group is first used, before it is announced; it may call `Groups.clear`.
     """
 
     def __init__(
@@ -52,15 +53,23 @@ class Groups:
         store: Store,
         environ: Mapping[str, str] = os.environ,
         clear: Callable[[int], None] = lambda _slot: None,
+        at_first_use: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._environ = environ
         self._clear = clear
-        self._free_slots = list(range(OTHER_SLOT - 1, -1, -1))
+        self._at_first_use = at_first_use
         self._uses: dict[int, GroupUse] = {}
         self._endings: dict[int, ref[Any]] = {}
         self._announced: dict[int, dict[str, Any]] = {}
         self._configured: dict[int, list[Domain]] = {}
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all groups: they are met again, for a ring that knows none."""
+        self._free_slots = list(range(OTHER_SLOT - 1, -1, -1))
+        for known in (self._uses, self._endings, self._announced, self._configured):
+            known.clear()
 
     def of(self, group: Any) -> GroupUse:
         """Return kind and size of a torch ProcessGroup. One look-up, except for a group never met."""
@@ -77,6 +86,7 @@ class Groups:
             world_size, rank = dist.get_world_size(), dist.get_rank()
         except (KeyError, ValueError):  # torch has not listed it, or any, yet: its own set-up is still under way
             return GroupUse(DOMAIN_KINDS.index(named or "world"), size)
+        self._at_first_use()
         kind = named or unnamed_kind(ranks, world_size, self._configuration(rank, world_size), _named_domains(dist))
         key = id(group)
         self._endings[key] = ref(group, lambda _group: self._forget(key))

@@ -1,50 +1,69 @@
-"""Who this training process is, from the environment that torchrun and its like set."""
+"""Who this training process is: rank, world, run, and the directory that its node shares."""
 
 import os
+import re
 import socket
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.launchers import TORCHRUN, read_place
 from lockstep.contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, RUN_VARIABLE, check_name, is_name, run_directory
 from lockstep.contracts.ring import RingHeader
 
-RANK_VARIABLE = "RANK"
 DEFAULT_RUN = "default"
+_NO_STEP = 0xFFFFFFF0
+"""From here on Slurm's numbers of steps are its own: batch script, interactive step, and their like."""
+_FAKE = "fake"
+"""Torch's process group for trials of large worlds in one process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A rank of a run, and the directory that it shares with its node's exporter."""
+    """A rank of a run, the directory that it shares with its node's exporter, and what gave it this place."""
 
     rank: int
     local_rank: int
     world_size: int
     run: str
     directory: Path
+    source: str = TORCHRUN.rank
 
 
-def read_identity(environ: Mapping[str, str]) -> Identity:
-    """Return the identity that `environ` describes.
+def read_identity(environ: Mapping[str, str], group: tuple[int, int] | None = None) -> Identity:
+    """Return the identity that `environ` and torch's default process group, as (rank, world size), describe.
 
     Raises
     ------
     ConfigError
-        RANK is missing, a number is none, or the run has a name that cannot stand in a path.
+        The environment gives no usable rank, or the run has a name that cannot stand in a path.
     """
-    rank = _number(environ, RANK_VARIABLE, None)
-    world_size = _number(environ, "WORLD_SIZE", rank + 1)
-    if rank >= world_size:
-        raise ConfigError(f"RANK: got {rank}, expected less than WORLD_SIZE={world_size}")
+    place = read_place(environ, group)
     run = read_run(environ)
     root = Path(environ.get(ROOT_VARIABLE) or DEFAULT_ROOT)
-    return Identity(rank, _number(environ, "LOCAL_RANK", 0), world_size, run, run_directory(root, run))
+    return Identity(place.rank, place.local_rank, place.world_size, run, run_directory(root, run), place.source)
+
+
+def process_group() -> tuple[int, int] | None:
+    """Return (rank, world size) of torch's default process group, None where there is none yet or it is a fake."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    try:
+        if distributed.get_backend() == _FAKE:
+            return None
+        return distributed.get_rank(), distributed.get_world_size()
+    except (KeyError, RuntimeError, ValueError):  # torch's own set-up is still under way
+        return None
 
 
 def read_run(environ: Mapping[str, str]) -> str:
-    """Return the run's name: LOCKSTEP_RUN, else torchrun's id if it was given one, else `default`.
+    """Return the run's name: LOCKSTEP_RUN, else one that all processes of the job make alike, else `default`.
+
+    That is torchrun's id if it was given one, Open MPI's name of the job, or Slurm's number of the job and its step.
 
     Raises
     ------
@@ -55,7 +74,24 @@ def read_run(environ: Mapping[str, str]) -> str:
     if given:
         return check_name(given, RUN_VARIABLE)
     torchrun = environ.get("TORCHELASTIC_RUN_ID", "none")
-    return torchrun if torchrun != "none" and is_name(torchrun) else DEFAULT_RUN
+    names = ("" if torchrun == "none" else torchrun, _mpi_run(environ), _slurm_run(environ))
+    return next((name for name in names if is_name(name)), DEFAULT_RUN)
+
+
+def _mpi_run(environ: Mapping[str, str]) -> str:
+    """Return the name of a job of Open MPI's: of a step of Slurm's around it, not all of its nodes know."""
+    namespace = environ.get("PMIX_NAMESPACE")
+    if not namespace or "OMPI_COMM_WORLD_RANK" not in environ:
+        return ""
+    return "mpi-" + re.sub(r"[^A-Za-z0-9._-]", "-", namespace)
+
+
+def _slurm_run(environ: Mapping[str, str]) -> str:
+    """Return the name of a job step of Slurm's: several may train at once in one job."""
+    job, step = environ.get("SLURM_JOB_ID"), environ.get("SLURM_STEP_ID", "")
+    if not job:
+        return ""
+    return f"job-{job}.{step}" if step.isdecimal() and int(step) < _NO_STEP else f"job-{job}"
 
 
 def make_header(identity: Identity) -> RingHeader:
@@ -70,12 +106,3 @@ def make_header(identity: Identity) -> RingHeader:
         clock_offset_ns=wall_ns - time.monotonic_ns(),
         hostname=socket.gethostname(),
     )
-
-
-def _number(environ: Mapping[str, str], name: str, default: int | None) -> int:
-    text = environ.get(name)
-    if text is None and default is not None:
-        return default
-    if text is None or not text.isdecimal():
-        raise ConfigError(f"{name}: got {text!r}, expected a number")
-    return int(text)

@@ -11,15 +11,15 @@ process of the same run and rank has replaced it, the agent ends.
 """
 
 import ctypes
-import fcntl
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from weakref import finalize
 
 from lockstep.agent.boundary import say
-from lockstep.agent.descriptors import move_high, pwrite
+from lockstep.agent.descriptors import hold, move_high, pwrite
 from lockstep.agent.shared_directory import make_run_directory
 from lockstep.contracts import ring as layout
 from lockstep.contracts.blob import write_blob
@@ -159,6 +159,14 @@ class RingWriter:
         self._words[layout.WORD_STATE] = state
         self._store(layout.WORD_STATE * _WORD_BYTES, 2 * _WORD_BYTES)
 
+    def withdraw(self) -> None:
+        """Take the file back: this process turns out to be another rank. Call nothing afterwards."""
+        self.set_state(layout.STATE_FINISHED)
+        with suppress(OSError, LocalError):
+            if self._is_ours() and self._has_name():
+                self.path.unlink()
+                self.path.parent.rmdir()  # where no other ring is
+
     def write_answer(self, value: Any) -> None:
         """Store this rank's answer to its profile order (`control.answer_to_json`)."""
         self._write_blob(layout.ANSWER_OFFSET, layout.ANSWER_BYTES, value)
@@ -244,7 +252,7 @@ class RingWriter:
             else:
                 os.dup2(file, self._file, inheritable=False)
                 os.close(file)
-            self._words[layout.WORD_HELD] = _hold(self._file)
+            self._words[layout.WORD_HELD] = hold(self._file)
             self._fill()
             if replaces:
                 temporary.rename(self.path)
@@ -260,12 +268,3 @@ class RingWriter:
         os.ftruncate(self._file, len(self._view))
         os.posix_fallocate(self._file, 0, len(self._view))
         self._is_stored = os.pwrite(self._file, self._view, 0) == len(self._view)
-
-
-def _hold(file: int) -> bool:
-    """Lock the file until this process ends; forked children do not hold it. Return whether that is possible here."""
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

@@ -18,6 +18,7 @@ from lockstep.cli.simulation import pages as simulation_pages
 from lockstep.contracts.metrics import CATALOGUE, STEP_BUCKETS_SECONDS, Metric
 from lockstep.diagnosis import causes_page
 from tests.agent.frameworks import page as frameworks_page
+from tests.agent.launchers import page as launchers_page
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -78,6 +79,7 @@ def generated_files() -> dict[Path, str]:
         ROOT / "deploy" / "systemd" / "mosquitto.acl": access_rules.render(),
         ROOT / "docs" / "causes.md": causes_page.render(),
         ROOT / "docs" / "frameworks.md": frameworks_page.render(),
+        ROOT / "docs" / "launchers.md": launchers_page.render(),
         ROOT / "docs" / "metrics.md": metrics_page(),
         ROOT / "docs" / "states.md": state_diagram.render(),
     }

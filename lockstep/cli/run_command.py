@@ -7,9 +7,11 @@ import shutil
 from contextlib import suppress
 
 from lockstep.agent.bootstrap import loader_environment
+from lockstep.agent.lineage import OWNER_VARIABLE
 from lockstep.agent.throughput.options import check_option
 from lockstep.contracts.domains import DEFAULT_ORDER, check_order, parse_degrees
 from lockstep.contracts.errors import LocalError
+from lockstep.contracts.launchers import gives_rank
 from lockstep.contracts.ownership import EXPORTER_UID_VARIABLE
 from lockstep.contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, RUN_VARIABLE, check_name
 
@@ -36,11 +38,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser(
         "run",
         help="start a training command with the agent loaded",
-        description="Replaces itself with COMMAND. Processes of it that have RANK set load the agent once they import "
-        "torch; nothing else changes, and a failure of the agent leaves the training running without it.",
+        description="Replaces itself with COMMAND. Processes of it load the agent once they import torch, and those "
+        "that train are watched, whatever launcher started them; nothing else changes, and a failure of the agent "
+        "leaves the training running without it.",
     )
     parser.add_argument(
-        "--run", metavar="NAME", help=f"name of the run (default: ${RUN_VARIABLE}, or torchrun's job id)"
+        "--run", metavar="NAME", help=f"name of the run (default: ${RUN_VARIABLE}, or the launcher's name of the job)"
     )
     parser.add_argument("--root", metavar="DIR", help=f"directory shared with the exporter (default: {DEFAULT_ROOT})")
     layout = parser.add_argument_group("domains", "for process groups whose name tells nothing (docs/domains.md)")
@@ -67,6 +70,10 @@ def act(arguments: argparse.Namespace) -> int:
     if not command:
         raise LocalError("command of lockstep run: got nothing, expected e.g. lockstep run -- torchrun train.py")
     environment = loader_environment(os.environ)
+    if not gives_rank(
+        environment
+    ):  # started by a process that trained alone: a job of its own, and no helper of that one
+        environment.pop(OWNER_VARIABLE, None)
     if arguments.run is not None:
         environment[RUN_VARIABLE] = check_name(arguments.run, "--run")
     if arguments.root is not None:

@@ -2,6 +2,7 @@
 
 from lockstep.contracts.metric import FLAGS, HTTP_REFUSALS, PHASES, Metric, Type
 from lockstep.contracts.records import DOMAIN_KINDS
+from lockstep.contracts.unwatched import UNWATCHED_REASONS
 
 
 def _exporter(
@@ -250,7 +251,7 @@ MEASURED: tuple[Metric, ...] = (
         "counter",
         "Inputs refused because they were malformed, out of date, or another user's than they should be.",
         "input",
-        values=("run", "ring", "message", "acknowledgement", "request", "answer", "trace"),
+        values=("run", "ring", "mark", "message", "acknowledgement", "request", "answer", "trace"),
     ),
     _exporter(
         "lockstep_exporter_inputs_dropped_total",
@@ -276,6 +277,15 @@ MEASURED: tuple[Metric, ...] = (
         "HTTP requests refused for who asks, by status: a wrong password (401), a certificate of another name (403).",
         "code",
         values=HTTP_REFUSALS,
+    ),
+    _exporter(
+        "lockstep_exporter_unwatched_processes",
+        "gauge",
+        "Processes of this node that train and are not watched: no usable rank or run name (identity), a shared "
+        "directory of another user (refused), no space or rights for a ring (ring), a torch that the hooks do not fit "
+        "(hooks: whatever imports it counts), or a failure of the agent (failure). Each prints why to its stderr.",
+        "reason",
+        values=UNWATCHED_REASONS,
     ),
     _exporter("lockstep_exporter_mqtt_connected", "gauge", "1 while connected to the broker."),
     _exporter("lockstep_exporter_messages_published_total", "counter", "Messages the broker has acknowledged."),

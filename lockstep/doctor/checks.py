@@ -6,6 +6,8 @@ Facts may come from a file that somebody sent: a value of another type than expe
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.launchers import SINGLE_PROCESS, read_place
 from lockstep.doctor.verdict import FAIL, OK, UNKNOWN, WARN, Check
 
 SHM_MIN_BYTES = 1 << 30
@@ -269,7 +271,25 @@ def check_load(facts: Facts) -> Check:
     )
 
 
+def check_rank(facts: Facts) -> Check:
+    """Whether the environment gives a rank, and in which variable. A process group overrules it once training runs."""
+    name = "rank"
+    if "launcher" not in facts:
+        return Check(name=name, verdict=UNKNOWN, found="not in these facts, which an older version wrote")
+    variables = {key: value for key, value in _part(facts, "launcher").items() if isinstance(value, str)}
+    try:
+        place = read_place(variables)
+    except ConfigError as error:
+        return Check(name=name, verdict=WARN, found=str(error), advice="a training with these variables is not watched")
+    if place.source == SINGLE_PROCESS:
+        found = "no launcher's variables: rank 0 of 1, unless training makes a process group"
+    else:
+        found = f"{place.rank} of {place.world_size}, local rank {place.local_rank}, by {place.source}"
+    return Check(name=name, verdict=OK, found=found)
+
+
 CHECKS: tuple[Callable[[Facts], Check], ...] = (
+    check_rank,
     check_log_level,
     check_serialisation,
     check_network_switches,

@@ -14,6 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from lockstep.contracts.launchers import VARIABLES
+
 FACTS_VERSION = 1
 PACKAGES = (
     *("torch", "torch-npu", "triton", "numpy", "mindspore", "megatron-core", "deepspeed", "transformers", "accelerate"),
@@ -53,6 +55,7 @@ def read_facts(
         "host": socket.gethostname(),
         "versions": _versions(root),
         "environment": _wanted(variables),
+        "launcher": {name: variables[name][:_VALUE_MAX] for name in VARIABLES if name in variables},
         "cpu": _cpu(root),
         "affinity": {str(pid): _affinity(root, pid) for pid in (chosen or [os.getpid()])},
         "loader_workers": {str(pid): _children(root, pid) for pid in chosen},

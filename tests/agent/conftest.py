@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from lockstep.agent import bootstrap
-from lockstep.agent.agent import OWNER_VARIABLE, Agent
+from lockstep.agent.agent import Agent
+from lockstep.agent.lineage import OWNER_VARIABLE
 from tests.agent.rings import RingFile, read_ring
 from tests.agent.scene import Scene
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import lockstep
-from lockstep.agent.bootstrap import SITE_DIRECTORY, install_when_torch_arrives, loader_environment
+from lockstep.agent.bootstrap import SITE_DIRECTORY, loader_environment
+from lockstep.agent.lineage import OWNER_VARIABLE
 from tests.agent.rings import read_ring
 
 FAKE_TORCH = "import sys\nARRIVED = True\n"
@@ -116,7 +117,7 @@ def test_installing_by_hand_works_before_and_after_torch(tmp_path):
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
-        env={"RANK": "0", "LOCKSTEP_DIR": str(tmp_path)},
+        env={"LOCKSTEP_DIR": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,
@@ -125,38 +126,65 @@ def test_installing_by_hand_works_before_and_after_torch(tmp_path):
     assert done.stderr == ""
 
 
-def test_installing_by_hand_without_a_rank_says_why(monkeypatch, capsys):
-    """No RANK, nothing to watch: false and one line, while the loader says nothing at all."""
-    monkeypatch.delenv("RANK", raising=False)
-    before = list(sys.meta_path)
-    assert not install_when_torch_arrives()
-    assert capsys.readouterr().err == ""
-    assert not lockstep.install()
-    assert capsys.readouterr().err.startswith("lockstep: agent not installed: RANK is not in the environment")
-    assert sys.meta_path == before
-
-
-def test_process_without_a_rank_is_untouched(tmp_path):
-    """The launcher's own process and every tool: no finder, nothing of ours imported, torch not imported."""
+@pytest.mark.torch
+@pytest.mark.parametrize("variables", [{}, {"RANK": "0"}])
+def test_process_that_never_trains_leaves_nothing(tmp_path, variables):
+    """A process that imports torch, computes and loads data has no files, no mark in its environment, no output."""
     code = """
-        import sys
-        print([type(f).__name__ for f in sys.meta_path if "lockstep" in getattr(type(f), "__module__", "")])
-        print(any(name.startswith("lockstep") for name in sys.modules), "torch" in sys.modules)
+        import os, torch
+        list(torch.utils.data.DataLoader(torch.ones(12, 4), batch_size=4))
+        torch.nn.Linear(4, 1)(torch.ones(2, 4))
+        print([name for name in os.environ if name.startswith("LOCKSTEP_AGENT")])
     """
-    assert run(code, tmp_path).stdout == "[]\nFalse False\n"
+    done = run(code, tmp_path, **variables)
+    assert (done.stdout, done.stderr, done.returncode) == ("[]\n", "", 0)
+    assert not (tmp_path / "shm").exists()
 
 
-def test_loader_imports_no_torch_and_little_else(tmp_path):
-    """With RANK set the loader waits; what it imports is two modules of ours and none of anyone else's."""
+@pytest.mark.torch
+def test_training_without_a_launcher_is_rank_0_of_1(tmp_path):
+    """`lockstep run python train.py` alone: the process is the whole job."""
+    done = run(TRAINING, tmp_path)
+    assert (done.stdout, done.stderr, done.returncode) == ("trained\n", "", 0)
+    header = read_ring(tmp_path / "shm" / "default" / "0.ring").header
+    assert (header.rank, header.world_size, header.local_rank) == (0, 1, 0)
+
+
+@pytest.mark.torch
+def test_rank_that_is_set_after_the_start_counts(tmp_path):
+    """Launchers that start Python first (Ray's workers) set the variables later: they count when training begins."""
+    late = 'import os, torch\nos.environ.update(RANK="1", WORLD_SIZE="2", LOCAL_RANK="1", LOCKSTEP_RUN="late")\n'
+    done = run(late + textwrap.dedent(TRAINING), tmp_path)
+    assert (done.stdout, done.stderr, done.returncode) == ("trained\n", "", 0)
+    header = read_ring(tmp_path / "shm" / "late" / "1.ring").header
+    assert (header.rank, header.world_size, header.local_rank) == (1, 2, 1)
+
+
+@pytest.mark.torch
+def test_child_of_a_rank_of_several_gets_no_hooks(tmp_path):
+    """A loader or compile worker that a rank started imports torch as without us."""
+    code = """
+        import sys, torch
+        print(sorted(name for name in sys.modules if name.startswith("lockstep.agent.")))
+    """
+    done = run(code, tmp_path, RANK="0", **{OWNER_VARIABLE: "1/2"})
+    assert done.stdout == "['lockstep.agent.bootstrap', 'lockstep.agent.lineage']\n"
+
+
+@pytest.mark.parametrize("variables", [{}, {"RANK": "0"}])
+def test_loader_imports_no_torch_and_little_else(tmp_path, variables):
+    """The loader waits for torch; what it imports is three modules of ours and none of anyone else's."""
     code = """
         import sys
         print(sorted(name for name in sys.modules if name.startswith("lockstep")))
         print([name for name in ("torch", "importlib.util", "typing", "pathlib", "json") if name in sys.modules])
     """
-    plain = run(code, tmp_path)
-    ranked = run(code, tmp_path, RANK="0")
-    assert ranked.stdout.splitlines()[0] == "['lockstep', 'lockstep.agent', 'lockstep.agent.bootstrap']"
-    assert ranked.stdout.splitlines()[1] == plain.stdout.splitlines()[1]
+    bare = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], env={}, capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    loaded = run(code, tmp_path, **variables)
+    assert loaded.stdout.splitlines()[0] == "['lockstep', 'lockstep.agent', 'lockstep.agent.bootstrap']"
+    assert loaded.stdout.splitlines()[1] == bare.stdout.splitlines()[1]
 
 
 def test_failing_installation_leaves_the_import_alone(tmp_path):

@@ -172,6 +172,25 @@ def test_run_names_the_exporters_user(monkeypatch, given, user, expected):
     assert environment.get("LOCKSTEP_EXPORTER_UID") == expected
 
 
+@pytest.mark.parametrize(("rank", "owner"), [(None, None), ("3", "1/8")], ids=["of its own", "of a rank"])
+def test_run_by_a_process_that_trained(monkeypatch, rank, owner):
+    """A job that a script starts after it trained alone is a job of its own; what a rank starts stays its helper."""
+    environments = []
+
+    def execute(_program, _command, environment):
+        environments.append(environment)
+        raise SystemExit(0)  # the process is another program now
+
+    monkeypatch.setattr(os, "execve", execute)
+    monkeypatch.setenv("LOCKSTEP_AGENT_PID", "1/8")
+    monkeypatch.delenv("RANK", raising=False)
+    if rank is not None:
+        monkeypatch.setenv("RANK", rank)
+    with pytest.raises(SystemExit):
+        main(["run", "--", "true"])
+    assert environments[0].get("LOCKSTEP_AGENT_PID") == owner
+
+
 def test_run_needs_no_extra():
     """`lockstep run` works with the base install: no third-party package is imported."""
     code = (

@@ -10,6 +10,7 @@ from lockstep.doctor.verdict import FAIL, OK, ORDER, UNKNOWN, WARN
 HEALTHY = {
     "host": "n0",
     "environment": {"OMP_NUM_THREADS": "2", "NCCL_DEBUG": "WARN"},
+    "launcher": {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"},
     "cpu": {"count": 64, "governors": {"performance": 64}, "load_1min": 20.0},
     "affinity": {"42": 64},
     "loader_workers": {"42": [64, 64]},
@@ -32,6 +33,16 @@ def test_a_healthy_node_has_nothing():
 @pytest.mark.parametrize(
     ("name", "changed", "verdict", "words"),
     [
+        ("rank", {}, OK, "3 of 8, local rank 1, by RANK"),
+        (
+            "rank",
+            {"launcher": {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}},
+            OK,
+            "1 of 2, local rank 1, by SLURM_PROCID",
+        ),
+        ("rank", {"launcher": {}}, OK, "rank 0 of 1, unless training makes a process group"),
+        ("rank", {"launcher": {"RANK": "x"}}, WARN, "RANK: got 'x', expected a number"),
+        ("rank", {"launcher": {"RANK": 3}}, OK, "rank 0 of 1"),
         ("log level", {"environment": {"NCCL_DEBUG": "TRACE"}}, WARN, "NCCL_DEBUG=TRACE"),
         ("log level", {"environment": {"ASCEND_GLOBAL_LOG_LEVEL": "1"}}, WARN, "ASCEND_GLOBAL_LOG_LEVEL=1"),
         ("log level", {"environment": {"ASCEND_GLOBAL_LOG_LEVEL": "3"}}, OK, "no library"),

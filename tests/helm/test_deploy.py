@@ -191,12 +191,12 @@ def test_the_task_prolog_says_what_a_rank_needs(tmp_path):
 
 def test_the_epilog_removes_that_jobs_rings_and_nothing_else(tmp_path):
     """A job number that is none removes nothing."""
-    for name in ("job-17", "job-18"):
+    for name in ("job-17", "job-17.0", "job-17-4711", "job-17.1-4711", "job-18", "job-170.0"):
         (tmp_path / "rings" / name).mkdir(parents=True)
     for wrong in ("", "..", "17/../..", "*"):
         slurm("epilog.sh", tmp_path, SLURM_JOB_ID=wrong)
     slurm("epilog.sh", tmp_path, SLURM_JOB_ID="17")
-    assert [path.name for path in (tmp_path / "rings").iterdir()] == ["job-18"]
+    assert {path.name for path in (tmp_path / "rings").iterdir()} == {"job-18", "job-170.0"}
 
 
 def test_the_batch_script_runs_torchrun_under_lockstep(tmp_path):

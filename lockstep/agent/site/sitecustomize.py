@@ -1,7 +1,7 @@
 """Loaded by every Python that `lockstep run` starts, since this folder is first on PYTHONPATH.
 
-Where RANK is set the agent is installed once torch arrives. The sitecustomize that this one shadows, if there is one,
-is loaded as if this one were not there.
+The agent is installed once torch arrives. The sitecustomize that this one shadows, if there is one, is loaded as if
+this one were not there.
 """
 
 # ruff: noqa: INP001  (a folder on PYTHONPATH is no package)
@@ -20,7 +20,7 @@ def _install() -> None:
         except ModuleNotFoundError:
             sys.path.append(root)  # at the end: what the interpreter has wins
             import lockstep.agent.bootstrap  # noqa: PLC0415
-        lockstep.agent.bootstrap.install_when_torch_arrives()
+        lockstep.agent.bootstrap.install()
     except Exception as error:  # noqa: BLE001  (part of the agent's failure boundary: Python must start)
         sys.stderr.write(f"lockstep: agent not installed: {error}\n")
 
@@ -46,6 +46,5 @@ def _load_shadowed() -> None:
     spec.loader.exec_module(module)
 
 
-if "RANK" in os.environ:
-    _install()
+_install()
 _load_shadowed()

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from lockstep.agent import bootstrap
-from lockstep.agent.agent import OWNER_VARIABLE
+from lockstep.agent.lineage import OWNER_VARIABLE
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING, Flag
 from lockstep.contracts.ring import STATE_RUNNING
 from tests.agent.rings import unaccounted_ns

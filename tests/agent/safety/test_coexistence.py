@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import multiprocessing
 
 from lockstep.agent import bootstrap, recorder, running_step
-from lockstep.agent.agent import OWNER_VARIABLE
+from lockstep.agent.lineage import OWNER_VARIABLE
 from lockstep.contracts.records import Flag
 from tests.agent.rings import unaccounted_ns
 

@@ -1,0 +1,34 @@
+"""Which process started this one: what a rank starts inherits its variables and is not that rank.
+
+A rank leaves its pid and world size in its environment when it begins to record. Its descendants (loader and compile
+workers, an evaluation in a process of its own) stay out, with one exception: a process that trained alone may start the
+ranks of a job later (`torch.multiprocessing.spawn` after a trial backward), and these are in a larger world than it.
+"""
+
+import os
+from collections.abc import Mapping, MutableMapping
+
+OWNER_VARIABLE = "LOCKSTEP_AGENT_PID"
+"""`PID/WORLD_SIZE` of the rank, this process or an ancestor of it."""
+
+
+def note_rank(environ: MutableMapping[str, str], world_size: int) -> None:
+    """Note that this process is a rank of a job of `world_size`."""
+    environ[OWNER_VARIABLE] = f"{os.getpid()}/{world_size}"
+
+
+def may_be_rank(environ: Mapping[str, str], world_size: int | None) -> bool:
+    """Whether this process, in a process group of `world_size` (None: in none), may be a rank.
+
+    Not if a rank started it, unless its world is larger than that one's.
+    """
+    pid, _, size = environ.get(OWNER_VARIABLE, "").partition("/")
+    if pid in ("", str(os.getpid())):
+        return True
+    return size.isdecimal() and world_size is not None and world_size > int(size)
+
+
+def may_become_rank(environ: Mapping[str, str]) -> bool:
+    """Whether this process may turn out to be a rank: not if a rank of several started it."""
+    pid, _, size = environ.get(OWNER_VARIABLE, "").partition("/")
+    return pid in ("", str(os.getpid())) or size == "1"

@@ -1,0 +1,62 @@
+"""The mark that a process leaves for the node's exporter when it trains and cannot be watched.
+
+A small file below the exporter's own directory, locked for as long as the process lives: the exporter counts those that
+are locked and removes the others. Without such a directory (no exporter, or one of another user) there is no mark; the
+line on stderr is written either way.
+"""
+
+import os
+import stat
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from lockstep.agent.boundary import describe, say
+from lockstep.agent.descriptors import hold, move_high
+from lockstep.agent.shared_directory import check_directory, trusted_uids
+from lockstep.contracts.errors import ConfigError, LockstepError, MalformedError
+from lockstep.contracts.paths import DEFAULT_ROOT, EXPORTER_NAME, ROOT_VARIABLE, unwatched_directory
+from lockstep.contracts.unwatched import UnwatchedReason, pack_mark
+
+_MODE = 0o640
+_OPEN_MODE = 0o644
+"""Where the directory is open to all: no group is the exporter's and the training user's there."""
+_marked: set[int] = set()
+"""Pid of this process once it has its mark; a forked child inherits it and is another process."""
+
+
+def report(error: OSError | LockstepError, environ: Mapping[str, str]) -> None:
+    """Print why this process trains unwatched, and leave the mark."""
+    text = describe(error)
+    say(f"agent not installed: {text}")
+    mark(_reason(error), text, environ)
+
+
+def mark(reason: UnwatchedReason, text: str, environ: Mapping[str, str]) -> None:
+    """Leave this process's one mark, where there is a directory for it; never raises."""
+    if os.getpid() in _marked:
+        return
+    _marked.clear()
+    _marked.add(os.getpid())
+    root = Path(environ.get(ROOT_VARIABLE) or DEFAULT_ROOT)
+    with suppress(OSError, LockstepError):
+        trusted = trusted_uids(environ)
+        for path in (root, root / EXPORTER_NAME, unwatched_directory(root)):
+            check_directory(path, trusted, what="directory of marks")
+        _write(unwatched_directory(root) / f"{os.getpid()}-{time.monotonic_ns()}", pack_mark(reason, text))
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Make the file and keep it open, for the lock; the process's end gives both back."""
+    file = move_high(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE))
+    hold(file)
+    is_open = path.parent.stat().st_mode & stat.S_IWOTH
+    os.fchmod(file, _OPEN_MODE if is_open else _MODE)  # whatever the umask took
+    os.write(file, content)  # an empty mark, for want of space, counts as malformed
+
+
+def _reason(error: OSError | LockstepError) -> UnwatchedReason:
+    if isinstance(error, ConfigError):
+        return "identity"
+    return "refused" if isinstance(error, MalformedError) else "ring"

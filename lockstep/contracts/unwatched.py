@@ -1,0 +1,33 @@
+"""The mark of a process that trains and is not watched: its reason on the first line, what happened on the second."""
+
+from typing import Literal, get_args
+
+from lockstep.contracts.errors import MalformedError
+
+UnwatchedReason = Literal["identity", "refused", "ring", "hooks", "failure"]
+UNWATCHED_REASONS: tuple[UnwatchedReason, ...] = get_args(UnwatchedReason)
+"""No usable rank or run name; a directory refused for its owner; no ring for want of space or rights; hooks that do not
+fit this torch; a failure of the agent."""
+MARK_MAX_BYTES = 1024
+MARKS_MAX = 256
+"""Marks that an exporter looks at: four times the ranks that it follows of one run."""
+
+
+def pack_mark(reason: UnwatchedReason, text: str) -> bytes:
+    """Return the content of a mark; `text` is cut to fit."""
+    return f"{reason}\n{' '.join(text.split())}".encode(errors="replace")[:MARK_MAX_BYTES]
+
+
+def unpack_mark(content: bytes, *, where: str) -> tuple[UnwatchedReason, str]:
+    """Return reason and text of a mark, printable characters only.
+
+    Raises
+    ------
+    MalformedError
+        It names no reason that we know.
+    """
+    first, _, text = content[:MARK_MAX_BYTES].decode(errors="replace").partition("\n")
+    for reason in UNWATCHED_REASONS:
+        if reason == first:
+            return reason, "".join(part if part.isprintable() else " " for part in text)
+    raise MalformedError("reason", where=where, got=first, expected=" or ".join(UNWATCHED_REASONS))

@@ -1,0 +1,21 @@
+"""A rank that trains and then ends badly: `failing_spawn_job.py fork|spawn raise|exit`; the parent ends well."""
+
+import multiprocessing
+import sys
+
+import torch
+
+
+def work(how):
+    torch.set_num_threads(1)
+    torch.nn.Linear(4, 1)(torch.ones(2, 4)).sum().backward()
+    if how == "raise":
+        raise RuntimeError("out of memory")
+    sys.exit(int(how))
+
+
+if __name__ == "__main__":
+    method, how = sys.argv[1:]
+    process = multiprocessing.get_context(method).Process(target=work, args=(how,))
+    process.start()
+    process.join()

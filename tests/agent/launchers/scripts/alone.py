@@ -1,0 +1,5 @@
+"""A training without a process group."""
+
+from training import train
+
+train()
