@@ -196,6 +196,15 @@ class RunningStep:
             for draft in self.timeline.drain():
                 self._store(make_record(draft))
 
+    def _begin_again(self, now_ns: int) -> None:
+        """Forget what the running step was made of so far: its rest is another thread's, and it is a warm-up."""
+        self._drop_pending()
+        self._draft.marks = self._marks = Marks()
+        self._draft.flags |= _WARM_UP
+        self._fed = self._trained = self._due = False
+        self._last_ns = now_ns
+        self._cpu_start_ns = thread_time_ns()
+
     def _drop_marks(self) -> None:
         """Forget what the running step was made of so far: its time is the host's, and it is not one like the others.
 
