@@ -10,6 +10,8 @@ from lockstep.contracts.records import MISSING, Flag
 from tests.agent.device.simulated import ASIDE, COMMUNICATION, DP, HOME, MS, TP, Device, Scene
 from tests.agent.rings import wait_ns
 
+US = 1000
+
 
 @pytest.fixture
 def scene(monkeypatch):
@@ -288,26 +290,123 @@ def test_host_too_far_ahead(scene):
     assert scene.records[-1]["end_ns"] == scene.device.now
 
 
-def test_too_many_events(scene, monkeypatch):
-    """A step with more events than are allowed is given up, and no more are made."""
-    monkeypatch.setattr(module, "EVENTS_MAX", 20)
-    scene.step()
-    scene.device.synchronize()
-    scene.data(MS)
-    scene.forward(MS, 20 * MS)
-    with scene.backward():
-        for _ in range(40):
-            scene.collective(MS, kind=TP, synchronous=True)
+def parallel_step(scene, collectives, wait_ns=30 * US, micro_batches=1, launch_ns=20 * US):
+    """Run a step of a layer-parallel job: of so many all-reduces on the training's stream each waits for its peers."""
+    for _ in range(micro_batches):
+        scene.data(MS)
+        for half in range(2):
+            if half:
+                scene.recorder.enter_backward()
+            for _ in range(collectives // micro_batches // 2):
+                scene.forward(launch_ns, 100 * US)
+                scene.collective(10 * US, kind=TP, synchronous=True, not_before_ns=scene.device.free_ns[HOME] + wait_ns)
+        scene.device.host(1)  # no call is instant: two marks of one time would be one
+        scene.collective(MS)
+        scene.device.wait(HOME, COMMUNICATION)
+        scene.recorder.leave_backward()
     scene.optimize(MS, 5 * MS)
-    scene.device.synchronize()
+
+
+@pytest.mark.parametrize(("collectives", "micro_batches"), [(2048, 32), (2048, 1), (8192, 1)])
+def test_thousands_of_collectives_in_a_step_are_measured_exactly(monkeypatch, collectives, micro_batches):
+    """A host that its device's queue holds back has every wait measured, with events that are used again."""
+    scene = Scene(monkeypatch, Device(queue_max=1024))
+    for _ in range(4):
+        parallel_step(scene, collectives, micro_batches=micro_batches)
+    scene.finish()
+    scene.check()
+    assert len(scene.records) == 4
+    for record in scene.records[1:]:
+        assert record["device_step_ns"] == record["end_ns"] - record["start_ns"]
+        assert record["flags"] == 0
+        assert record["tp_count"] == collectives
+        assert record["tp_wait_ns"] == record["tp_comm_ns"] == collectives * 40 * US
+        assert record["tp_shortest_ns"] == 40 * US
+        assert record["dp_wait_ns"] == micro_batches * MS
+        assert record["compute_ns"] == collectives * 100 * US + 5 * MS
+    assert scene.device.made <= 2 * module.READ_FROM + 1024
+
+
+@pytest.mark.parametrize("collectives", [512, 2048, 8192])
+def test_a_collective_costs_the_same_however_many_there_are(monkeypatch, collectives):
+    """What is asked of the device for one is bounded: two distances, and a part of a question."""
+    scene = Scene(monkeypatch, Device(queue_max=1024))
     for _ in range(3):
-        scene.step()
+        parallel_step(scene, collectives)
+    scene.finish()
+    assert scene.device.asked <= 3 * (2.1 * collectives + 100)
+
+
+@pytest.mark.parametrize("collectives", [2048, 8192])
+def test_collectives_that_no_event_is_left_for(monkeypatch, collectives):
+    """A host ahead by more events than may be in use: no step is given up, and only the waits it hides are missing."""
+    scene = Scene(monkeypatch)
+    for _ in range(4):
+        parallel_step(scene, collectives, launch_ns=US)
         scene.device.synchronize()
     scene.finish()
+    scene.check()
+    assert len(scene.records) == 4
+    for record in scene.records[1:]:
+        length_ns = record["end_ns"] - record["start_ns"]
+        assert record["device_step_ns"] == length_ns
+        assert record["flags"] == 0
+        assert (record["tp_count"], record["dp_wait_ns"]) == (collectives, MS)
+        is_measured = collectives * 2 < module.EVENTS_MAX
+        assert record["tp_wait_ns"] == (collectives * 40 * US if is_measured else MISSING)
+        assert record["tp_shortest_ns"] == 40 * US
+        assert record["device_comm_ns"] == MISSING
+    assert scene.device.made <= module.EVENTS_MAX + module.RESERVE
+
+
+def test_collectives_are_measured_again_once_the_device_has_caught_up(monkeypatch):
+    """A step in which the host looks at the device comes after one in which it was too far ahead."""
+    scene = Scene(monkeypatch)
+    scene.step()
+    parallel_step(scene, 8192, launch_ns=US)
+    scene.device.synchronize()
+    for _ in range(2):
+        parallel_step(scene, 1024, launch_ns=US)
+        scene.device.synchronize()
+    scene.finish()
+    scene.check()
+    assert [record["tp_wait_ns"] for record in scene.records] == [0, MISSING, 1024 * 40 * US, 1024 * 40 * US]
+    assert scene.records[1]["compute_ns"] >= 8192 * 100 * US
+
+
+def test_waits_that_no_event_is_left_for(monkeypatch):
+    """A wait that was seen without its events is missing, for every kind that it may have been for."""
+    monkeypatch.setattr(module, "EVENTS_MAX", 10)
+    scene = Scene(monkeypatch)
+    for waits in (2, 12):
+        scene.data(MS)
+        scene.forward(MS, 20 * MS)
+        for _ in range(waits):
+            scene.collective(5 * MS, kind=TP)
+            scene.wait()
+        with scene.backward():
+            scene.forward(MS, 40 * MS)
+        scene.optimize(MS, 5 * MS)
+        scene.device.synchronize()
+    scene.finish()
+    scene.check()
+    assert [record["tp_wait_ns"] for record in scene.records] == [10 * MS, MISSING]
+    assert all(record["device_step_ns"] != MISSING for record in scene.records)
+
+
+def test_marks_of_a_step_without_an_end(monkeypatch):
+    """A process that never ends a step holds so many marks and events, not more; what follows is measured."""
+    monkeypatch.setattr(module, "MOMENTS_MAX", 1000)
+    scene = Scene(monkeypatch, Device(queue_max=1024))
+    scene.step()
+    parallel_step(scene, 4096)
+    for _ in range(2):
+        scene.step()
+    scene.finish()
+    scene.check()
+    assert [record["device_step_ns"] == MISSING for record in scene.records] == [False, True, False, False]
     assert scene.records[1]["tp_wait_ns"] == MISSING
-    assert scene.records[1]["tp_count"] == 40
-    assert scene.records[4]["device_step_ns"] != MISSING
-    assert scene.device.made <= 20 + module.PENDING_MAX
+    assert scene.device.made <= 2 * module.READ_FROM + 1024
 
 
 def test_events_are_used_again(scene):
