@@ -1,5 +1,7 @@
 """Steps on a simulated device: what hides behind its work costs nothing, and what does not is found exactly."""
 
+import signal
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -442,6 +444,98 @@ def test_graph_capture(scene):
     assert lost == [1, 2]  # the captured one, and the next, whose beginning has no event
     assert scene.records[1]["dp_wait_ns"] == MISSING
     assert scene.records[4]["compute_ns"] == 67 * MS
+
+
+def test_replayed_graph(scene):
+    """What a replay carries out is counted, and how long it waited is missing, not 0; other kinds are measured."""
+    for replays in (0, 2, 0):
+        scene.data(MS)
+        scene.collective(MS, kind=TP, synchronous=True)
+        for _ in range(replays):
+            scene.forward(MS, 20 * MS)
+            scene.recorder.note_unmeasured({TP: (8, 800, 1200)})
+        with scene.backward():
+            scene.forward(MS, 40 * MS)
+            scene.collective(2 * MS)
+            scene.device.wait(HOME, COMMUNICATION)
+        scene.optimize(MS, 5 * MS)
+        scene.device.synchronize()
+    scene.finish()
+    fields = ("tp_wait_ns", "tp_comm_ns", "tp_count", "tp_bytes", "tp_bus_bytes", "dp_wait_ns", "device_comm_ns")
+    assert [scene.records[1][name] for name in fields] == [MISSING, MISSING, 17, 1700, 2550, 2 * MS, MISSING]
+    assert [record["tp_wait_ns"] for record in scene.records] == [MS, MISSING, MS]
+    assert [record["device_step_ns"] != MISSING for record in scene.records] == [True] * 3
+
+
+def test_replay_of_a_graph_that_nobody_saw_captured(scene):
+    """Any kind that the training uses may be in it: no wait is known in that step, though nothing was dispatched."""
+    for replays in (False, True):
+        scene.data(MS)
+        if replays:
+            scene.recorder.note_unmeasured(None)
+        else:
+            scene.collective(MS, kind=TP, synchronous=True)
+        with scene.backward():
+            scene.forward(MS, 40 * MS)
+        scene.optimize(MS, 5 * MS)
+        scene.device.synchronize()
+    scene.finish()
+    assert [(record["tp_wait_ns"], record["tp_count"]) for record in scene.records] == [(MS, 1), (MISSING, 0)]
+    assert scene.records[1]["dp_wait_ns"] == MISSING
+
+
+@pytest.mark.parametrize("name", ["record", "ready", "elapsed_ns"])
+def test_exception_of_a_signal_handler_while_the_device_is_asked(scene, monkeypatch, name):
+    """What a handler of the training raises there is the training's, be it like a device's error; others are measured."""
+
+    class HandlerError(RuntimeError):
+        pass
+
+    def handle(_number, _frame):
+        raise HandlerError("out of time")
+
+    original = getattr(scene.device, name)
+
+    def interrupted(*arguments):
+        signal.raise_signal(signal.SIGUSR1)
+        return original(*arguments)
+
+    former = signal.signal(signal.SIGUSR1, handle)
+    try:
+        scene.step()
+        scene.device.synchronize()
+        scene.step()
+        scene.device.synchronize()
+        interrupt = scene.timeline.ready
+        if name == "record":
+            scene.recorder.enter_data()
+            interrupt = scene.recorder.leave_data
+        with monkeypatch.context() as patched:
+            patched.setattr(scene.device, name, interrupted)
+            with pytest.raises(HandlerError):
+                interrupt()
+    finally:
+        signal.signal(signal.SIGUSR1, former)
+    for _ in range(3):
+        scene.step()
+        scene.device.synchronize()
+    scene.finish()
+    assert len(scene.records) == 5
+    assert scene.records[-1]["device_step_ns"] != MISSING
+
+
+def test_fault_of_the_device_is_reported_once_and_left_to_the_training(scene, capsys):
+    """A fault of CUDA's fails every later call: ours ends quietly, the training's own raises as without the agent."""
+    scene.step()
+    scene.device.lost = True
+    for _ in range(3):
+        scene.step()
+    scene.finish()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "lockstep: no device times any more: RuntimeError: device lost"
+    with pytest.raises(RuntimeError, match="device lost"):
+        scene.device.record()
+    assert len(scene.records) == 4
 
 
 def test_lost_device(scene):
