@@ -38,8 +38,8 @@ def install(agent: "Agent") -> Removal:
 
         def run_backward(self, *args: Any, **kwargs: Any) -> Any:
             """Run a backward between two marks."""
-            enter()
             try:
+                enter()  # inside: what a signal handler of the training raises there ends the span as well
                 result = run(*args, **kwargs)
             except BaseException:
                 leave()
