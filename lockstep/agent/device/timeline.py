@@ -54,6 +54,8 @@ READ_COUNT = 2 * READ_EVERY
 """How many are queued between two readings, and how many are read then: 0.1 ms of host time, and faster than queued."""
 MOMENTS_MAX = 4 * MARKS_MAX
 """Moments of one step: a process that never ends one must not fill memory."""
+ERRORS_MAX = 8
+"""Errors of calls to the device after which none is made any more, though it answers others."""
 SLEW = 1000
 """A step is corrected by at most this part of its length: ten times what quartz clocks drift, and below any noise."""
 _DRIFT = 100_000  # 10 ppm: by so much of a step may the least lead seen be out of date
@@ -95,6 +97,7 @@ class Timeline:
         self._read_at = READ_FROM  # how many it has in use when some are read next
         self._turn = RLock()  # never waited for; a thread that a signal handler threw out of it gets it again
         self._is_lost = False
+        self._errors = 0
         self._known: Stamp | None = None  # the end of the step measured last, and where it lies
         self._known_ns = 0
         self._reached_ns: int | None = None  # the end of the step written last
@@ -224,17 +227,27 @@ class Timeline:
         try:
             return self._stream.record()
         except RuntimeError as error:
-            self._lose(error)
+            self._meet(error)
             return None
 
-    def _lose(self, error: RuntimeError) -> None:
-        """Ask the device nothing more. What failed is not the training's to miss: its own next call fails as well.
+    def _meet(self, error: RuntimeError) -> None:
+        """Ask the device nothing more if it failed; what failed costs its step.
 
-        A fault of work queued earlier leaves the context of CUDA unusable, so every later call returns it again; an
-        error that none would return again is one of our own calls.
+        A fault of work queued earlier leaves the context of CUDA unusable: every later call returns it, so another
+        event shows it, and the training's own next call gets it as well. Any other error is of our own call.
         """
         if came_by_signal(error):
             raise error
+        self._errors += 1
+        if self._errors < ERRORS_MAX:
+            try:
+                stamp = self._stream.record()
+            except RuntimeError as second:
+                if came_by_signal(second):
+                    raise
+            else:
+                self._stream.reuse([] if stamp is None else [stamp])
+                return
         self._is_lost = True
         say(f"no device times any more: {describe(error)}")
 
@@ -254,7 +267,7 @@ class Timeline:
                 step.read(self._stream, READ_COUNT)
             self._make_room()
         except RuntimeError as error:
-            self._lose(error)
+            self._meet(error)
         finally:  # where no room is left, at each collective: one question
             self._read_at = min(max(self._read_at, len(self._step.unread) + READ_EVERY), self._room - 1)
             self._turn.release()
@@ -279,7 +292,8 @@ class Timeline:
             gap_ns = 0 if self._known in (None, start) else max(stream.elapsed_ns(self._known, start), 0)
             length_ns = max(stream.elapsed_ns(start, end), 0)
         except RuntimeError as error:
-            self._lose(error)
+            step.is_whole = False
+            self._meet(error)
             return None
         marks = [(moment.host_ns, moment.offset_ns) for moment in step.marks if moment.offset_ns is not None]
         flights = {collective: _flight(start, *pair) for collective, pair in step.flights.items()}

@@ -538,6 +538,51 @@ def test_fault_of_the_device_is_reported_once_and_left_to_the_training(scene, ca
     assert len(scene.records) == 4
 
 
+@pytest.mark.parametrize("name", ["record", "ready", "elapsed_ns"])
+def test_error_that_no_later_call_returns_costs_one_step(scene, monkeypatch, capsys, name):
+    """A call that failed by itself, while the device answers others, costs the step that it was made for."""
+    original = getattr(scene.device, name)
+    errors = []
+
+    def fail_once(*arguments):
+        if not errors:
+            errors.append(RuntimeError("out of events"))
+            raise errors[0]
+        return original(*arguments)
+
+    scene.step()
+    scene.device.synchronize()
+    scene.step()
+    monkeypatch.setattr(scene.device, name, fail_once)
+    for _ in range(4):
+        scene.step()
+        scene.device.synchronize()
+    scene.finish()
+    assert errors
+    assert len(scene.records) == 6
+    assert 1 <= [record["device_step_ns"] for record in scene.records].count(MISSING) <= 2
+    assert scene.records[-1]["device_step_ns"] != MISSING
+    assert capsys.readouterr().err == ""
+
+
+def test_calls_that_keep_failing_end(scene, monkeypatch, capsys):
+    """A device that records events and never says when they were is asked a few times, and then no more."""
+    asked = []
+
+    def fail(*_arguments):
+        asked.append(1)
+        raise RuntimeError("not timed")
+
+    monkeypatch.setattr(scene.device, "elapsed_ns", fail)
+    for _ in range(2 * module.ERRORS_MAX):
+        scene.step()
+        scene.device.synchronize()
+    scene.finish()
+    assert len(scene.records) == 2 * module.ERRORS_MAX
+    assert len(asked) == module.ERRORS_MAX
+    assert capsys.readouterr().err == "lockstep: no device times any more: RuntimeError: not timed\n"
+
+
 def test_lost_device(scene):
     """A device that fails raises nothing here: what was on its way is written as far as the host knows it."""
     scene.step()
