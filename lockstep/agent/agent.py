@@ -83,8 +83,8 @@ class Agent:
             return False
         if self.capture is not None:
             self.capture.disown("the training thread ended during the capture")
-        recorder.change_thread()
         self._thread_exit.watch()
+        recorder.change_thread()
         return True
 
     def wake(self) -> bool:
@@ -115,8 +115,8 @@ class Agent:
         now = monotonic_ns()
         ring = self.ring
         self.recorder.begin_attempt(now, ring.beat, ring.note_issue, ring.set_flags)
-        self.recorder.thread = get_ident()
         self._thread_exit.watch()
+        self.recorder.thread = get_ident()
         return True
 
     @property
