@@ -43,6 +43,9 @@ In `Marks.blocks` a negative kind `~k` is a guess: k was issued last, and the wa
 ended.
 """
 
+Traffic = tuple[int, int, int]
+"""(count, payload bytes, bus bytes) of collectives of one kind."""
+
 _issue = attrgetter("issue_ns")
 _start = itemgetter(0)
 
@@ -70,9 +73,11 @@ class Marks:
 
     `blocks` are where the thread was seen waiting for communication. Collectives `aside` are those that a device does
     beside the training's own work: their issue says nothing of that, and what waits for them is in `blocks`.
+    `unmeasured` has the kinds whose waits are not known, with what was carried out of each without being dispatched
+    (a CUDA graph).
     """
 
-    __slots__ = ("aside", "blocks", "collectives", "gcs", "spans")
+    __slots__ = ("aside", "blocks", "collectives", "gcs", "spans", "unmeasured")
 
     def __init__(self) -> None:
         self.aside: list[Collective] = []
@@ -80,6 +85,7 @@ class Marks:
         self.gcs: list[Interval] = []
         self.collectives: list[Collective] = []
         self.blocks: list[Wait] = []
+        self.unmeasured: dict[int, Traffic] = {}
 
 
 class Shares:

@@ -4,6 +4,8 @@
        └────────────── no ring can be made ──► null          │    ▲ └──exit──► finished
                                                              └────┘ a process group shows another rank
 
+Recording, it knows one training thread, which may change: `adopt` says when.
+
 Hooks are in place from the start, but identity is read and the ring appears only when the process is seen to train:
 torchrun's own process, compile workers and spawned data workers import torch and inherit RANK too, and must not take
 the rank's place; and many launchers set the rank late, or only as an argument of `init_process_group`.
@@ -28,6 +30,7 @@ from lockstep.agent.recorder import Recorder
 from lockstep.agent.ring import RingWriter
 from lockstep.agent.run_claim import claim_run
 from lockstep.agent.shared_directory import check_root, trusted_uids
+from lockstep.agent.thread_exit import ThreadExit
 from lockstep.agent.throughput.facts import collect
 from lockstep.contracts.errors import LockstepError
 from lockstep.contracts.ring import STATE_FAILED, STATE_FINISHED
@@ -46,6 +49,7 @@ class Agent:
     def __init__(self, hooks: list[Callable[["Agent"], Callable[[], None]]]) -> None:
         self.boundary = Boundary(self._fail)
         self.recorder = Recorder(self._store, self._at_boundary, self.adopt)
+        self._thread_exit = ThreadExit(self.recorder.vacate)
         self.ring: RingWriter | None = None
         self.groups = Groups(self._store_groups, clear=self._clear_issues, at_first_use=self._check_rank)
         self._place = (0, 1)  # rank and world size as the ring has them
@@ -72,19 +76,24 @@ class Agent:
     def adopt(self) -> bool:
         """Whether the calling thread, which trains, is the training thread from now on.
 
-        The first thread that trains wakes the agent; as long as no step is complete another one may take over, since
-        a collective can come from a thread that only sets the job up.
+        The first thread that trains wakes the agent. Another one takes its place as long as it has completed no step,
+        since a collective or a backward can come from a thread that only sets the job up, and once it has ended.
+        Autograd's own threads never do: they work for the thread that called backward.
         """
         if self._dormant:
             return self.wake()
-        if self.recorder.thread == 0 or self.recorder.step > 0:
+        recorder = self.recorder
+        if recorder.in_graph_task() or not recorder.may_change_thread:
             return False
-        self.recorder.thread = get_ident()
+        if self.capture is not None:
+            self.capture.disown("the training thread ended during the capture")
+        self._thread_exit.watch()
+        recorder.change_thread()
         return True
 
     def wake(self) -> bool:
         """Begin to record if that did not happen yet and can; the calling thread is the training thread then."""
-        if not self._dormant:
+        if not self._dormant or self.recorder.in_graph_task():
             return False
         self._dormant = False
         try:
@@ -104,6 +113,7 @@ class Agent:
             return False
         process_end.watch_child_end(self.end)
         self.recorder.begin_attempt(monotonic_ns(), ring.beat, ring.note_issue, ring.set_flags)
+        self._thread_exit.watch()
         self.recorder.thread = get_ident()
         return True
 

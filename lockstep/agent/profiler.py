@@ -120,6 +120,14 @@ class Capture:
         elif self._order is not None:
             self._refuse("training ended before the capture")
 
+    def disown(self, why: str) -> None:
+        """Give up a running capture whose thread has ended: torch's session ended with it, and nothing is stopped."""
+        if self._recording is not None:
+            SESSION.release()
+            self._charge(self._recording)
+            self._recording = None
+            self._refuse(why)
+
     def _stale_request(self) -> int:
         """Return the request that a former attempt of this rank was given, _NO_REQUEST without one."""
         return _request_of(self._poll(monotonic_ns()))

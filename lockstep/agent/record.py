@@ -124,13 +124,15 @@ def _write_domains(record: bytearray, draft: Draft, shares: Shares) -> None:
             took = collective.done_ns - collective.issue_ns
             if took < shortest[kind] or shortest[kind] == MISSING:
                 shortest[kind] = took
-        elif collective.done_ns == UNKNOWN_NS and waits[kind] != MISSING:
-            # When it was done is not known, so what was waited is not either. What little was seen of it stays part
-            # of the rank's own work, so that the parts still sum to the step.
-            shares.compute_ns += waits[kind]
-            waits[kind] = flight[kind] = MISSING
+        elif collective.done_ns == UNKNOWN_NS:
+            _forget_wait(shares, kind)
         elif draft.device_step_ns != MISSING:  # on a device waits are seen without it, what is hidden is not
             flight[kind] = MISSING
+    for kind, traffic in draft.marks.unmeasured.items():
+        count[kind] += traffic[0]
+        payload[kind] += traffic[1]
+        bus[kind] += traffic[2]
+        _forget_wait(shares, kind)
     for kind in draft.kinds:
         _DOMAIN.pack_into(
             record,
@@ -142,3 +144,13 @@ def _write_domains(record: bytearray, draft: Draft, shares: Shares) -> None:
             count[kind],
             shortest[kind],
         )
+
+
+def _forget_wait(shares: Shares, kind: int) -> None:
+    """Note that what was waited for a kind is not known.
+
+    What little was seen of it stays part of the rank's own work, so that the parts still sum to the step.
+    """
+    if shares.waits_ns[kind] != MISSING:
+        shares.compute_ns += shares.waits_ns[kind]
+        shares.waits_ns[kind] = shares.comm_ns[kind] = MISSING

@@ -6,8 +6,10 @@ is running_step.py's. Not here: torch, the failure boundary (hooks get these met
 
 Threads: everything belongs to the training thread, whose id is `thread`; calls from others return at once. 0 is
 no thread's id, so a recorder with `thread == 0` is inert: before training begins, after a failure, in a forked child.
-Two exceptions: a backward on a GPU issues collectives from autograd's own thread while the training thread is inside
-it, and `Collective.done_ns` is set by the backend's thread. Both are single stores or appends, atomic under the GIL.
+VACANT is no thread's id either: the training thread has ended, and the next one that trains takes its place.
+Two exceptions: autograd's own threads issue collectives and step fused optimizers while the training thread is inside
+its backward, and `Collective.done_ns` is set by the backend's thread. Each is a single store or append, atomic under
+the GIL.
 """
 
 from collections.abc import Callable
@@ -19,10 +21,18 @@ from lockstep.agent.iteration import Iteration
 from lockstep.agent.running_step import MARKS_MAX, RunningStep
 from lockstep.contracts.records import Flag
 
+VACANT = -1
+"""`Recorder.thread` once the training thread has ended."""
+
 _NONE = -1
 _WARM_UP = int(Flag.WARM_UP)
 _SKIPPED = int(Flag.SKIPPED_OPTIMIZER)
 _FUSED_EVENT = 1  # optimizers that step inside backward
+
+
+def _never() -> bool:
+    """Answer for a process that has no autograd."""
+    return False
 
 
 class Recorder(RunningStep):
@@ -37,6 +47,8 @@ class Recorder(RunningStep):
     ) -> None:
         self._adopt = adopt
         self._explicit = False
+        self.in_graph_task: Callable[[], bool] = _never
+        """Whether the calling thread runs a part of an autograd graph's backward, now (hooks/backward.py)."""
         super().__init__(store, at_boundary)
 
     def begin_attempt(
@@ -48,17 +60,52 @@ class Recorder(RunningStep):
     ) -> None:
         """Forget everything and begin step 0, as `RunningStep.begin_attempt` says."""
         self._iteration = Iteration()
+        self._close_spans(now_ns)
+        super().begin_attempt(now_ns, beat, note_issue, note_flags)
+        self._first_step = self.step
+
+    def _close_spans(self, now_ns: int) -> None:
         self._depth = [0, 0, 0, 0]
         self._open = _NONE
         self._owner: object = None
         self._event = 0
         self._stepped = self._in_closure = False
         self._opened_ns = now_ns
-        super().begin_attempt(now_ns, beat, note_issue, note_flags)
 
     def records_here(self) -> bool:
-        """Whether a collective issued by the calling thread, now, belongs to the training thread's step."""
-        return get_ident() == self.thread or (self.thread != 0 and self._open == BACKWARD)
+        """Whether a collective issued by the calling thread, now, belongs to the training thread's step.
+
+        On another thread it does where that works for the training thread's backward. Threads that save a checkpoint
+        meanwhile do not; one that runs a backward of its own at the same time cannot be told from autograd's.
+        """
+        return get_ident() == self.thread or (self.thread > 0 and self._open == BACKWARD and self.in_graph_task())
+
+    # Which thread trains.
+
+    @property
+    def may_change_thread(self) -> bool:
+        """Whether another thread that trains takes the place of the training thread.
+
+        It does once that has ended, and as long as it has completed no step: it may only have set the job up. What
+        runs inside its open backward works for it.
+        """
+        if self.thread == VACANT:
+            return True
+        return self.thread != 0 and self.step == self._first_step and not self._depth[BACKWARD]
+
+    def change_thread(self) -> None:
+        """Make the calling thread the training thread. What the former one left in the running step is dropped."""
+        now = monotonic_ns()
+        self._iteration = Iteration()
+        self._close_spans(now)
+        self._begin_again(now)
+        self._first_step = self.step
+        self.thread = get_ident()
+
+    def vacate(self, thread: int) -> None:
+        """Note that `thread` has ended."""
+        if thread == self.thread:
+            self.thread = VACANT
 
     # Spans of the training thread. The outermost wins: what runs inside a span belongs to it, except that a
     # backward inside an optimizer step (a closure) is a backward.
@@ -146,6 +193,7 @@ class Recorder(RunningStep):
     def enter_optimizer(self, optimizer: object) -> None:
         """Begin an optimizer's step, which may contain those of others."""
         if get_ident() != self.thread and not self._adopt():
+            self._due |= self.records_here()  # fused into a backward on a device, autograd's own thread steps
             return
         self._stepped = True
         if optimizer is self._owner:  # its last step raised, so it never left

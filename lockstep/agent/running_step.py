@@ -7,11 +7,11 @@ On a device the marks say when work was queued. `timeline` notes a device event 
 draft back, in device time, when the device has come so far; without it a step is complete when it ends.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import monotonic_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any
 
-from lockstep.agent.account import Collective, Marks
+from lockstep.agent.account import Collective, Marks, Traffic
 from lockstep.agent.quantities import Quantities
 from lockstep.agent.record import Draft, make_record
 from lockstep.contracts.records import MISSING, Flag
@@ -131,11 +131,21 @@ class RunningStep:
         """Take the end of the next wait as the time when `collective` was done: nobody else will say."""
         self._pending.append(collective)
 
+    def note_unmeasured(self, traffic: Mapping[int, Traffic] | None) -> None:
+        """Note collectives, by kind, that were carried out without being dispatched; None if nobody knows which."""
+        unmeasured = self._marks.unmeasured
+        if traffic is None:
+            traffic = dict.fromkeys(self._seen_kinds, (0, 0, 0))
+        for kind, added in traffic.items():
+            self._seen_kinds.add(kind)
+            count, payload_bytes, bus_bytes = unmeasured.get(kind, (0, 0, 0))
+            unmeasured[kind] = (count + added[0], payload_bytes + added[1], bus_bytes + added[2])
+
     def begin_block(self) -> int:
         """Return the time at which a wait begins; on a device it is seen there too."""
         now = monotonic_ns()
         if self.timeline is not None:
-            self.timeline.mark(now)
+            self.timeline.mark_wait(now)
         return now
 
     def block(self, start_ns: int, end_ns: int) -> None:
@@ -151,7 +161,7 @@ class RunningStep:
             self._marks.blocks.append((start_ns, end_ns, kind))
             self._beat(end_ns)
             if self.timeline is not None:
-                self.timeline.mark(end_ns)
+                self.timeline.mark_wait(end_ns)
 
     # Its end.
 
@@ -195,6 +205,15 @@ class RunningStep:
         if self.timeline is not None:
             for draft in self.timeline.drain():
                 self._store(make_record(draft))
+
+    def _begin_again(self, now_ns: int) -> None:
+        """Forget what the running step was made of so far: its rest is another thread's, and it is a warm-up."""
+        self._drop_pending()
+        self._draft.marks = self._marks = Marks()
+        self._draft.flags |= _WARM_UP
+        self._fed = self._trained = self._due = False
+        self._last_ns = now_ns
+        self._cpu_start_ns = thread_time_ns()
 
     def _drop_marks(self) -> None:
         """Forget what the running step was made of so far: its time is the host's, and it is not one like the others.

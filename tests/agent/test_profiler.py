@@ -384,3 +384,33 @@ def test_end_of_training_ends_the_capture(training):
     training.watched.agent.finish()
     assert (training.answer.state, training.answer.reason) == ("refused", "training ended during the capture")
     assert training.answer.state in ANSWER_STATES
+
+
+def test_training_thread_that_ends_during_its_capture(watched, monkeypatch):
+    """The thread that trains next refuses it without a call of torch's profiler, whose session nobody else can end."""
+    monkeypatch.setattr(budget, "SLOWDOWN_FLOOR_NS", 60_000_000_000)
+    monkeypatch.setattr(torch.autograd.profiler, "_is_profiler_enabled", False)  # undoes what torch leaves set
+    training = Training(watched)
+
+    def begin():
+        training.steps(1)
+        training.block = ControlBlock(watched.directory)
+        training.let_a_second_pass()
+        training.block.order(1, steps=50)
+        training.steps(3)
+
+    thread = threading.Thread(target=begin)
+    thread.start()
+    thread.join()
+    assert training.answer.state == "running"
+    training.steps(2)
+    assert (training.answer.state, training.answer.reason) == (
+        "refused",
+        "the training thread ended during the capture",
+    )
+    assert not watched.agent.capture.running
+    training.let_a_second_pass()
+    training.block.order(2)
+    training.steps(2)
+    assert (training.answer.state, training.answer.reason) == ("refused", "another profiler is running")
+    assert len(watched.ring().records) == 8

@@ -79,6 +79,7 @@ def translate(marks: Marks, axis: Axis, flights: Mapping[Collective, Flight]) ->
     """
     at = axis.at
     translated = Marks()
+    translated.unmeasured = dict(marks.unmeasured)
     translated.spans = [(phase, at(begin), at(end)) for phase, begin, end in marks.spans]
     translated.gcs = [axis.exposed(begin, end) for begin, end in marks.gcs]
     translated.blocks = [(at(begin), at(end), kind) for begin, end, kind in marks.blocks]

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from lockstep.agent.device.graphs import GRAPHS
+
 NPU_VARIABLE = "LOCKSTEP_NPU_EVENTS"
 """Set to 1 to time Ascend devices. Reading a time there first waits until torch_npu's launch thread has emptied its
 queue (NPUEvent::elapsed_time), which costs the training thread some of its lead; so it is not done unasked."""
@@ -31,7 +33,7 @@ class Stream(Protocol):
     """The calling thread's current stream of one device. No method waits for the device."""
 
     def record(self) -> Stamp | None:
-        """Queue an event; None while none may be (a graph is being captured)."""
+        """Queue an event; None while none may be (a graph is being captured, in whatever thread)."""
 
     def usable(self) -> bool:
         """Whether events may be recorded and asked for at this moment."""
@@ -58,15 +60,16 @@ class TorchStream:
         self._current_stream = module.current_stream
         self._event = module.Event
         self._is_capturing = getattr(module, "is_current_stream_capturing", _never)
+        self._captures = GRAPHS.captures
         self._free: list[Stamp] = []
 
     def usable(self) -> bool:
         """Whether no graph is being captured: an event would become part of it, and a query would break it."""
-        return not self._is_capturing()
+        return not self._captures and not self._is_capturing()
 
     def record(self) -> Stamp | None:
         """Queue an event, one used before if there is one; creating one costs the driver more than recording it."""
-        if self._is_capturing():
+        if not self.usable():
             return None
         try:
             stamp = self._free.pop()

@@ -10,48 +10,57 @@ before it is queued, nor after it was seen done. The anchor is as early as the f
 may be stretched or shortened by a thousandth to keep within these bounds, which is how two clocks that drift stay
 together without a jump.
 
-A step is given up when an event of it is missing (graph capture, too many of them), when more than PENDING_MAX steps
-wait for the device, or when the device is lost: its record has host times, its waits are missing, and it is flagged.
-The next measured step ends where the device's time, counted through the gap, says.
+A step is given up when an event of its own is missing (graph capture), when more than PENDING_MAX steps wait for the
+device, or when the device is lost: its record has host times, its waits are missing, and it is flagged. The next
+measured step ends where the device's time, counted through the gap, says.
 
-Threads: as the recorder's; autograd's own thread marks collectives while the training thread is inside backward.
+A step may issue any number of collectives. Each has one or two events, which are read and used again while the step
+still runs, as soon as the device has passed them; so only how far the host is ahead counts against EVENTS_MAX. What
+finds no event in spite of that is not measured: the waits of its kind are missing in that step, never a part of them.
+
+Threads: as the recorder's; autograd's own threads mark collectives while the training thread is inside backward, and
+read events as it does, one thread at a time.
 """
 
 from collections import deque
 from collections.abc import Callable
+from threading import RLock
 from time import monotonic_ns
 
 from lockstep.agent.account import BACKWARD, FORWARD, UNKNOWN_NS, Collective, Marks
+from lockstep.agent.boundary import came_by_signal, describe, say
 from lockstep.agent.device.axis import Axis, Flight, in_flight_ns, translate
+from lockstep.agent.device.moments import Moment, StepEvents
 from lockstep.agent.device.streams import Stamp, Stream
 from lockstep.agent.record import Draft
+from lockstep.agent.running_step import MARKS_MAX
 from lockstep.contracts.records import MISSING, Flag
 
 PENDING_MAX = 8
 """Steps that may wait for the device. A job whose host runs further ahead (whole steps as one graph, never a look at
 the loss) would have its steps judged too late anyway."""
 EVENTS_MAX = 4096
-"""Events in use at one time, ends of steps aside: bounds what the agent holds, about 0.25 KB each on the host."""
+"""Events of collectives and waits in use at one time: bounds what the agent holds, about 0.25 KB each on the host. CUDA
+lets a host run about a thousand launches ahead (its launch queue; to be checked on a device), so no job should need
+more."""
+RESERVE = 1024
+"""Events in use above those, for the marks of the step itself (six for each batch of a step that accumulates) and for
+the first RARE_MAX collectives of each kind: one kind's thousands leave no other without events."""
+RARE_MAX = 32
+READ_FROM = 512
+"""Events in use from which on those passed are read while the step runs; most steps have fewer."""
+READ_EVERY = 64
+READ_COUNT = 2 * READ_EVERY
+"""How many are queued between two readings, and how many are read then: 0.1 ms of host time, and faster than queued."""
+MOMENTS_MAX = 4 * MARKS_MAX
+"""Moments of one step: a process that never ends one must not fill memory."""
+ERRORS_MAX = 8
+"""Errors of calls to the device after which none is made any more, though it answers others."""
 SLEW = 1000
 """A step is corrected by at most this part of its length: ten times what quartz clocks drift, and below any noise."""
 _DRIFT = 100_000  # 10 ppm: by so much of a step may the least lead seen be out of date
 
 _WARM_UP = int(Flag.WARM_UP)
-
-
-class _Step:
-    """A step whose events are not all done. `start` is the end of the step before; None is one that is missing."""
-
-    __slots__ = ("draft", "end", "flights", "marks", "stamps", "start", "whole")
-
-    def __init__(self, start: Stamp | None) -> None:
-        self.start = start
-        self.end: Stamp | None = None
-        self.whole = start is not None
-        self.stamps: list[Stamp] = []
-        self.marks: list[tuple[int, Stamp]] = []
-        self.flights: dict[Collective, tuple[Stamp, Stamp | None]] = {}
-        self.draft: Draft
 
 
 class _Reading:
@@ -81,11 +90,14 @@ class Timeline:
     def __init__(self, stream: Stream, start: Stamp, clock: Callable[[], int] = monotonic_ns) -> None:
         self._stream = stream
         self._clock = clock
-        self._step = _Step(start)
+        self._step = StepEvents(start)
         self._home = start.stream
-        self._pending: deque[_Step] = deque()
-        self._live = 1
+        self._pending: deque[StepEvents] = deque()
+        self._room = EVENTS_MAX  # events that the running step may have in use
+        self._read_at = READ_FROM  # how many it has in use when some are read next
+        self._turn = RLock()  # never waited for; a thread that a signal handler threw out of it gets it again
         self._is_lost = False
+        self._errors = 0
         self._known: Stamp | None = None  # the end of the step measured last, and where it lies
         self._known_ns = 0
         self._reached_ns: int | None = None  # the end of the step written last
@@ -95,9 +107,20 @@ class Timeline:
 
     def mark(self, host_ns: int) -> None:
         """Queue an event for `host_ns`, which is now; those on other streams than the training's own are not kept."""
-        stamp = self._record(EVENTS_MAX)
-        if stamp is not None and stamp.stream == self._home:
-            self._step.marks.append((host_ns, stamp))
+        moment = self._note(host_ns, self._room + RESERVE)
+        if moment is None:
+            self._step.is_whole = False
+        elif moment.stream == self._home:
+            self._step.marks.append(moment)
+
+    def mark_wait(self, host_ns: int) -> None:
+        """Do the same where the training begins or ends to wait."""
+        self._read_passed()
+        moment = self._note(host_ns, self._room)
+        if moment is None:
+            self._step.waits_are_known = False
+        elif moment.stream == self._home:
+            self._step.marks.append(moment)
 
     def is_home(self, stream: int) -> bool:
         """Whether `stream` is the number of the stream that the training queues its own work on."""
@@ -105,12 +128,16 @@ class Timeline:
 
     def issued(self, collective: Collective) -> None:
         """Queue the event of its beginning: the device cannot begin before it has come so far."""
-        stamp = self._record(EVENTS_MAX)
-        if stamp is None:
+        self._read_passed()
+        step, kind = self._step, collective.kind
+        count = step.counts[kind] = step.counts[kind] + 1
+        moment = self._note(collective.issue_ns, self._room + (RESERVE // 2 if count <= RARE_MAX else 0))
+        if moment is None:
+            step.unmeasured.add(kind)
             return
-        self._step.flights[collective] = (stamp, None)
-        if stamp.stream == self._home:
-            self._step.marks.append((collective.issue_ns, stamp))
+        step.flights[collective] = (moment, None)
+        if moment.stream == self._home:
+            step.marks.append(moment)
         else:
             self.has_aside = True
 
@@ -121,109 +148,161 @@ class Timeline:
         """
         if not in_order:
             return
-        began, _ = self._step.flights.get(collective, (None, None))
-        stamp = None if began is None else self._record(EVENTS_MAX)
-        if began is None or stamp is None or stamp.stream != began.stream:
+        step = self._step
+        began, _ = step.flights.get(collective, (None, None))
+        moment = None if began is None else self._note(self._clock(), self._room + RESERVE)
+        if began is None or moment is None or moment.stream != began.stream:
             collective.done_ns = UNKNOWN_NS
         else:
-            self._step.flights[collective] = (began, stamp)
-            if stamp.stream == self._home:
-                self._step.marks.append((self._clock(), stamp))
+            step.flights[collective] = (began, moment)
+            if moment.stream == self._home:
+                step.marks.append(moment)
 
     def close(self, draft: Draft) -> None:
         """End the running step, which `draft` describes in host time, and begin the next."""
         step = self._step
         step.draft = draft
-        if step.marks and step.marks[-1][0] == draft.end_ns:
-            step.end = step.marks[-1][1]
-        else:
-            step.end = self._record(EVENTS_MAX + PENDING_MAX)
+        step.end = step.detach_end(draft.end_ns) or self._record()
         self._pending.append(step)
-        self._step = _Step(step.end)
+        self._step = StepEvents(step.end)
+        self._make_room()
         self.has_aside = False
         if step.end is not None:
             self._home = step.end.stream
 
     def ready(self) -> list[Draft]:
         """Return the steps that the device is done with or that are given up, oldest first, ready for the record."""
+        if not self._turn.acquire(blocking=False):
+            return []
+        try:
+            return self._finish()
+        finally:
+            self._turn.release()
+
+    def drain(self) -> list[Draft]:
+        """Return every step that was ended, for the process ends: done or given up. Nothing is recorded after it."""
+        finished = self._finish()
+        self._is_lost = True
+        return finished + self._finish()
+
+    def _finish(self) -> list[Draft]:
         finished: list[Draft] = []
         pending = self._pending
         while pending:
             step = pending[0]
-            reading = self._read(step) if step.whole and not self._is_lost else None
+            reading = self._read(step) if step.is_whole and not self._is_lost else None
             if reading is not None:
                 self._measure(step, reading)
-            elif step.whole and not self._is_lost and len(pending) <= PENDING_MAX:
+            elif step.is_whole and not self._is_lost and len(pending) <= PENDING_MAX:
                 break
             else:
                 self._give_up(step)
             pending.popleft()
             finished.append(step.draft)
+        self._make_room()
         return finished
-
-    def drain(self) -> list[Draft]:
-        """Return every step that was ended, for the process ends: done or given up. Nothing is recorded after it."""
-        finished = self.ready()
-        self._is_lost = True
-        return finished + self.ready()
 
     # Events.
 
-    def _record(self, events_max: int) -> Stamp | None:
-        """Queue an event on the current stream. Without one the running step cannot be measured."""
-        stamp: Stamp | None = None
-        if self._live < events_max and not self._is_lost:
+    def _note(self, host_ns: int, room: int) -> Moment | None:
+        """Queue an event for the running step if it may have one more in use than `room`; None if it has no event."""
+        step = self._step
+        if not step.is_whole or len(step.unread) >= room:
+            return None
+        if len(step.marks) >= MOMENTS_MAX or len(step.flights) >= MOMENTS_MAX:
+            step.forget()
+            return None
+        stamp = self._record()
+        if stamp is None:
+            step.is_whole = False
+            return None
+        moment = Moment(host_ns, stamp)
+        step.unread.append(moment)
+        return moment
+
+    def _record(self) -> Stamp | None:
+        """Queue an event on the current stream; None while none may be, and once the device failed."""
+        if self._is_lost:
+            return None
+        try:
+            return self._stream.record()
+        except RuntimeError as error:
+            self._meet(error)
+            return None
+
+    def _meet(self, error: RuntimeError) -> None:
+        """Ask the device nothing more if it failed; what failed costs its step.
+
+        A fault of work queued earlier leaves the context of CUDA unusable: every later call returns it, so another
+        event shows it, and the training's own next call gets it as well. Any other error is of our own call.
+        """
+        if came_by_signal(error):
+            raise error
+        self._errors += 1
+        if self._errors < ERRORS_MAX:
             try:
                 stamp = self._stream.record()
-            except RuntimeError:  # the device is gone; the training's next call says so in its own words
-                self._is_lost = True
-        if stamp is None:
-            self._step.whole = False
-        else:
-            self._live += 1
-            self._step.stamps.append(stamp)
-        return stamp
+            except RuntimeError as second:
+                if came_by_signal(second):
+                    raise
+            else:
+                self._stream.reuse([] if stamp is None else [stamp])
+                return
+        self._is_lost = True
+        say(f"no device times any more: {describe(error)}")
 
-    def _release(self, step: _Step) -> None:
+    def _make_room(self) -> None:
+        """Set how many events the running step may have in use, and at how many some are read."""
+        in_use = sum(len(step.unread) for step in self._pending)
+        self._room = EVENTS_MAX - in_use
+        self._read_at = READ_FROM - in_use
+
+    def _read_passed(self) -> None:
+        """Read events that the device has passed, if many are in use; the oldest step's come first."""
+        if len(self._step.unread) < self._read_at or self._is_lost or not self._turn.acquire(blocking=False):
+            return
+        try:
+            step = next((step for step in (*self._pending, self._step) if step.unread and step.is_whole), None)
+            if step is not None and self._stream.usable():
+                step.read(self._stream, READ_COUNT)
+            self._make_room()
+        except RuntimeError as error:
+            self._meet(error)
+        finally:  # where no room is left, at each collective: one question
+            self._read_at = min(max(self._read_at, len(self._step.unread) + READ_EVERY), self._room - 1)
+            self._turn.release()
+
+    def _release(self, step: StepEvents) -> None:
         """Give back what nobody asks for again, which the ends of this step and of the one measured last are not."""
-        stamps = [stamp for stamp in step.stamps if stamp is not step.end]
+        stamps = step.release()
         if step.start is not None and step.start is not self._known:
             stamps.append(step.start)
-        self._live -= len(stamps)
         self._stream.reuse(stamps)
 
-    def _read(self, step: _Step) -> _Reading | None:
+    def _read(self, step: StepEvents) -> _Reading | None:
         """Return what the device says of the step, or None: it is not done with it, or is lost."""
         start, end, stream = step.start, step.end, self._stream
         assert start is not None
-        assert end is not None
+        if end is None:
+            step.is_whole = False
+            return None
         try:
-            if not stream.usable() or not stream.ready(end):
+            if not stream.usable() or not stream.ready(end) or not step.read(stream, len(step.unread)):
                 return None
-            for pair in step.flights.values():
-                for stamp in pair:
-                    if stamp is not None and stamp.stream != end.stream and not stream.ready(stamp):
-                        return None
             gap_ns = 0 if self._known in (None, start) else max(stream.elapsed_ns(self._known, start), 0)
             length_ns = max(stream.elapsed_ns(start, end), 0)
-            marks = [(host_ns, stream.elapsed_ns(start, stamp)) for host_ns, stamp in step.marks]
-            flights = {collective: self._read_flight(start, pair) for collective, pair in step.flights.items()}
-        except RuntimeError:  # as above
-            self._is_lost = True
+        except RuntimeError as error:
+            step.is_whole = False
+            self._meet(error)
             return None
+        marks = [(moment.host_ns, moment.offset_ns) for moment in step.marks if moment.offset_ns is not None]
+        flights = {collective: _flight(start, *pair) for collective, pair in step.flights.items()}
         marks.sort()
         return _Reading(gap_ns, length_ns, _ascending(step.draft, length_ns, marks), flights)
 
-    def _read_flight(self, start: Stamp, pair: tuple[Stamp, Stamp | None]) -> Flight:
-        """Return a collective's offsets from the step's start."""
-        began, ended = pair
-        issue = self._stream.elapsed_ns(start, began)
-        done = None if ended is None else max(self._stream.elapsed_ns(start, ended), issue)
-        return issue, done, began.stream != start.stream
-
     # Where device time lies.
 
-    def _measure(self, step: _Step, reading: _Reading) -> None:
+    def _measure(self, step: StepEvents, reading: _Reading) -> None:
         """Move the step to device time."""
         draft = step.draft
         origin_ns = self._place(draft, reading)
@@ -236,12 +315,13 @@ class Timeline:
         }
         draft.marks = translate(draft.marks, axis, flights)
         draft.device_step_ns = reading.length_ns
-        draft.device_comm_ns = in_flight_ns(draft.marks.collectives + draft.marks.aside)
+        _note_unmeasured(draft.marks, step)
+        if not draft.marks.unmeasured:
+            draft.device_comm_ns = in_flight_ns(draft.marks.collectives + draft.marks.aside)
         draft.host_lead_ns = min((lead for lead in leads if lead != MISSING), default=MISSING)
         former, self._known = self._known, step.end
         self._release(step)
         if former is not None and former is not step.start:  # steps given up lay between
-            self._live -= 1
             self._stream.reuse([former])
 
     def _place(self, draft: Draft, reading: _Reading) -> int:
@@ -271,7 +351,7 @@ class Timeline:
             return min(earliest_ns - origin_ns, most_ns)
         return -min(max(origin_ns + length_ns - self._clock(), 0), most_ns)
 
-    def _give_up(self, step: _Step) -> None:
+    def _give_up(self, step: StepEvents) -> None:
         """Leave the step in host time, moved to where the one before ended; what was waited in it is not known."""
         draft = step.draft
         shift_ns = 0 if self._reached_ns is None else self._reached_ns - draft.start_ns
@@ -281,6 +361,24 @@ class Timeline:
         draft.marks = _shifted(draft.marks, shift_ns)
         self._reached_ns = draft.end_ns
         self._release(step)
+
+
+def _flight(start: Stamp, began: Moment, ended: Moment | None) -> Flight:
+    """Return a collective's offsets from the step's start, and whether it ran beside the training's own work."""
+    assert began.offset_ns is not None
+    if ended is None:
+        return began.offset_ns, None, began.stream != start.stream
+    assert ended.offset_ns is not None
+    return began.offset_ns, max(ended.offset_ns, began.offset_ns), began.stream != start.stream
+
+
+def _note_unmeasured(marks: Marks, step: StepEvents) -> None:
+    """Note the kinds of which something found no event; of a wait nobody knows for which kind it was."""
+    kinds = set(step.unmeasured)
+    if not step.waits_are_known:
+        kinds.update(collective.kind for collective in (*marks.collectives, *marks.aside))
+    for kind in kinds:
+        marks.unmeasured.setdefault(kind, (0, 0, 0))
 
 
 def _ascending(draft: Draft, length_ns: int, marks: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -299,6 +397,7 @@ def _ascending(draft: Draft, length_ns: int, marks: list[tuple[int, int]]) -> li
 
 def _shifted(marks: Marks, shift_ns: int) -> Marks:
     shifted = Marks()
+    shifted.unmeasured = marks.unmeasured
     shifted.spans = [(phase, begin + shift_ns, end + shift_ns) for phase, begin, end in marks.spans]
     shifted.gcs = [(begin + shift_ns, end + shift_ns) for begin, end in marks.gcs]
     for collective in marks.collectives:

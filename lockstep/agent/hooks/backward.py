@@ -3,6 +3,10 @@
 `Tensor.backward`, `torch.autograd.backward` and `grad`, activation checkpointing and code that calls the engine itself
 (Megatron-LM's pipeline schedule) all look up `Variable._execution_engine`. An engine of a subclass takes its place:
 the C++ engine behind it is a singleton, and torch.compile knows engines by their class.
+
+Which threads work for a backward the engine itself says: while it runs a node of the graph, a hook or a callback, on
+the caller's thread or its own (one for each device, more for backwards nested deep), that thread has a graph task
+(`GraphTaskGuard`, torch/csrc/autograd/graph_task.h).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -11,6 +15,8 @@ from lockstep.agent.hooks import Removal
 
 if TYPE_CHECKING:
     from lockstep.agent.agent import Agent
+
+_NO_GRAPH_TASK = -1
 
 
 def install(agent: "Agent") -> Removal:
@@ -24,13 +30,16 @@ def install(agent: "Agent") -> Removal:
     enter = agent.guard_mark(agent.recorder.enter_backward)
     leave = agent.guard_mark(agent.recorder.leave_backward)
 
+    graph_task_id = torch._C._current_graph_task_id  # noqa: SLF001  (no public name; torch's checkpoint and FSDP ask it)
+    agent.recorder.in_graph_task = lambda: graph_task_id() != _NO_GRAPH_TASK
+
     class WatchedEngine(torch._C._ImperativeEngine):  # type: ignore[misc]  # noqa: SLF001
         """Torch's engine, seen from outside."""
 
         def run_backward(self, *args: Any, **kwargs: Any) -> Any:
             """Run a backward between two marks."""
-            enter()
             try:
+                enter()  # inside: what a signal handler of the training raises there ends the span as well
                 result = run(*args, **kwargs)
             except BaseException:
                 leave()

@@ -16,6 +16,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from lockstep.agent.account import UNKNOWN_NS, Collective
+from lockstep.agent.device.graphs import GRAPHS
 from lockstep.agent.hooks import Removal
 from lockstep.agent.traffic import bus_bytes
 from lockstep.contracts.ring import OTHER_SLOT
@@ -109,6 +110,7 @@ def _issuer(agent: "Agent", operator: Any, name: str, payload_index: int | None)
     peer_index = None if peer is None else names.index(peer)
     recorder = agent.recorder
     group_of, pair_slot = agent.groups.of, agent.groups.pair_slot
+    captures, dispatched = GRAPHS.captures, GRAPHS.dispatched
 
     def issue(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Collective | None:
         now = monotonic_ns()
@@ -126,6 +128,8 @@ def _issuer(agent: "Agent", operator: Any, name: str, payload_index: int | None)
         collective = Collective(now, group.kind, payload, bus_bytes(name, payload, group.size), synchronous)
         collective.issue_ns = issued = monotonic_ns()
         recorder.issue(collective, slot)
+        if captures:
+            dispatched(collective, recorder.thread)
         recorder.spend(issued - now)
         return collective
 

@@ -27,8 +27,8 @@ def install(agent: "Agent") -> Removal:
     count = agent.guard(_counter(agent))
 
     def __next__(self: Any) -> Any:  # noqa: N807  (takes this name's place)
-        enter()
         try:
+            enter()  # inside: what a signal handler of the training raises there ends the span as well
             batch = original(self)
         except BaseException:
             leave()

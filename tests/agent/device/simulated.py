@@ -3,6 +3,7 @@
 The host queues work, events and waits and goes on; a stream begins a piece when it is queued and the stream is free.
 """
 
+from collections import deque
 from contextlib import contextmanager
 from threading import get_ident
 
@@ -29,10 +30,17 @@ class Event:
 
 
 class Device:
-    """Three streams and the host that feeds them. `rate` is how fast the device's clock runs against the host's."""
+    """Three streams and the host that feeds them. `rate` is how fast the device's clock runs against the host's.
 
-    def __init__(self, now=1000 * MS, rate=1.0, grain=1, record_ns=0):
+    With `queue_max` the host is stopped, as CUDA's is, where so many pieces of work and events wait for a stream.
+    `asked` counts what the agent asked the device: questions, and distances read.
+    """
+
+    def __init__(self, now=1000 * MS, rate=1.0, grain=1, record_ns=0, queue_max=None):
         self.record_ns = record_ns
+        self.queue_max = queue_max
+        self.queued = [deque(), deque(), deque()]
+        self.asked = 0
         self.now = now
         self.rate = rate
         self.grain = grain
@@ -53,6 +61,14 @@ class Device:
         """Queue work on the current stream."""
         stream = self.current if stream is None else stream
         self.free_ns[stream] = max(self.free_ns[stream], self.now) + took_ns
+        self._queue(stream)
+
+    def _queue(self, stream):
+        if self.queue_max is not None:
+            queued = self.queued[stream]
+            queued.append(self.free_ns[stream])
+            if len(queued) > self.queue_max:
+                self.now = max(self.now, queued.popleft())
 
     def wait(self, waiting, awaited):
         """Queue a wait of one stream for what is queued on another one."""
@@ -85,6 +101,7 @@ class Device:
             stamp = Stamp(None, 0)
         stamp.event = Event(max(self.free_ns[self.current], self.now))
         stamp.stream = self.current
+        self._queue(self.current)
         self.now += self.record_ns
         return stamp
 
@@ -92,11 +109,13 @@ class Device:
         if self.lost:
             raise RuntimeError("device lost")
         assert not self.capturing
+        self.asked += 1
         return stamp.event.done_ns <= self.now
 
     def elapsed_ns(self, earlier, later):
         assert earlier.event.done_ns <= self.now
         assert later.event.done_ns <= self.now
+        self.asked += 1
         exact = (later.event.done_ns - earlier.event.done_ns) * self.rate
         return round(exact / self.grain) * self.grain
 

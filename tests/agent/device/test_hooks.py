@@ -1,6 +1,7 @@
 """The hooks of a real training, with a device that is the host: its stream is done with everything at once."""
 
 import gc
+import signal
 from itertools import pairwise
 from time import monotonic_ns
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils.data import DataLoader
 
 from lockstep.agent.device.streams import Stamp
 from lockstep.agent.device.timeline import Timeline
@@ -97,6 +99,40 @@ def test_without_a_timeline_waits_on_a_device_are_missing(watched, group):
     (kind,) = [kind for kind in DOMAIN_KINDS if record[f"{kind}_count"] != MISSING]
     assert record[f"{kind}_count"] == 1
     assert record[f"{kind}_wait_ns"] == record[f"{kind}_comm_ns"] == MISSING
+
+
+@pytest.mark.parametrize("phase", ["data", "backward"])
+def test_signal_handler_that_raises_where_a_span_begins(watched, phase):
+    """The training gets what its handler raised there, and the span that had begun does not hide later steps."""
+
+    class HandlerError(Exception):
+        pass
+
+    def handle(_number, _frame):
+        raise HandlerError
+
+    class Interrupted(HostStream):
+        due = False
+
+        def record(self):
+            if self.due:
+                self.due = False
+                signal.raise_signal(signal.SIGUSR1)
+            return super().record()
+
+    train(1)
+    stream = Interrupted()
+    watched.agent.recorder.timeline = Timeline(stream, stream.record())
+    train(1)
+    former = signal.signal(signal.SIGUSR1, handle)
+    try:
+        stream.due = True
+        with pytest.raises(HandlerError):
+            next(iter(DataLoader([1]))) if phase == "data" else torch.ones(1, requires_grad=True).sum().backward()
+    finally:
+        signal.signal(signal.SIGUSR1, former)
+    train(2)
+    assert watched.ring().head == 4
 
 
 def test_end_with_steps_on_their_way(watched):

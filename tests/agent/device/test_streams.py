@@ -1,14 +1,17 @@
 """The adapter to torch's device modules: what it calls exists in this torch, and it initialises nothing."""
 
+import gc
 import inspect
 import os
 import subprocess
 import sys
+from threading import Thread, get_ident
 
 import pytest
 import torch
 
 from lockstep.agent.device import make_timeline
+from lockstep.agent.device.graphs import Graphs
 from lockstep.agent.device.streams import NPU_VARIABLE, TorchStream, find_stream
 
 
@@ -75,6 +78,32 @@ def test_no_event_while_a_graph_is_captured():
     assert TorchStream(plain).usable()
 
 
+def test_no_event_while_another_thread_captures_a_graph(monkeypatch):
+    """A capture of any thread fails where another one asks the device: nothing is recorded or asked until it ends."""
+    module = Module()
+    stream = TorchStream(module)
+    graphs = Graphs()
+    stream._captures = graphs.captures
+    monkeypatch.setattr(module, "current_stream", None)
+    graph = Module()
+    thread = Thread(target=graphs.begin, args=(graph,))
+    thread.start()
+    thread.join()
+    assert stream.record() is None
+    assert not stream.usable()
+    graphs.end(graph, get_ident())
+    assert stream.usable()
+    assert graphs.traffic(graph) is None
+
+
+def test_capture_that_never_ends_is_over_with_its_graph():
+    """A graph that is let go of in mid-capture leaves nothing behind."""
+    graphs = Graphs()
+    graphs.begin(Module())
+    gc.collect()
+    assert not graphs.captures
+
+
 def test_ascend_only_when_asked(monkeypatch):
     """Reading times on Ascend waits for its launch thread, so it needs a word of the operator; CUDA does not."""
     monkeypatch.setattr(torch, "npu", Module(), raising=False)
@@ -103,6 +132,10 @@ def test_no_device_no_timeline():
         (torch.cuda.Event, "query", (None,)),
         (torch.cuda.Event, "elapsed_time", (None, None)),
         (torch.cuda.Stream, "wait_event", (None, None)),
+        (torch.cuda.CUDAGraph, "capture_begin", (None,)),
+        (torch.cuda.CUDAGraph, "capture_end", (None,)),
+        (torch.cuda.CUDAGraph, "replay", (None,)),
+        (torch.cuda.CUDAGraph, "reset", (None,)),
     ],
 )
 def test_calls_fit_this_torch(owner, name, arguments):

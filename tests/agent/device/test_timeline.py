@@ -1,5 +1,7 @@
 """Steps on a simulated device: what hides behind its work costs nothing, and what does not is found exactly."""
 
+import signal
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -9,6 +11,8 @@ from lockstep.agent.device import timeline as module
 from lockstep.contracts.records import MISSING, Flag
 from tests.agent.device.simulated import ASIDE, COMMUNICATION, DP, HOME, MS, TP, Device, Scene
 from tests.agent.rings import wait_ns
+
+US = 1000
 
 
 @pytest.fixture
@@ -288,26 +292,123 @@ def test_host_too_far_ahead(scene):
     assert scene.records[-1]["end_ns"] == scene.device.now
 
 
-def test_too_many_events(scene, monkeypatch):
-    """A step with more events than are allowed is given up, and no more are made."""
-    monkeypatch.setattr(module, "EVENTS_MAX", 20)
-    scene.step()
-    scene.device.synchronize()
-    scene.data(MS)
-    scene.forward(MS, 20 * MS)
-    with scene.backward():
-        for _ in range(40):
-            scene.collective(MS, kind=TP, synchronous=True)
+def parallel_step(scene, collectives, wait_ns=30 * US, micro_batches=1, launch_ns=20 * US):
+    """Run a step of a layer-parallel job: of so many all-reduces on the training's stream each waits for its peers."""
+    for _ in range(micro_batches):
+        scene.data(MS)
+        for half in range(2):
+            if half:
+                scene.recorder.enter_backward()
+            for _ in range(collectives // micro_batches // 2):
+                scene.forward(launch_ns, 100 * US)
+                scene.collective(10 * US, kind=TP, synchronous=True, not_before_ns=scene.device.free_ns[HOME] + wait_ns)
+        scene.device.host(1)  # no call is instant: two marks of one time would be one
+        scene.collective(MS)
+        scene.device.wait(HOME, COMMUNICATION)
+        scene.recorder.leave_backward()
     scene.optimize(MS, 5 * MS)
-    scene.device.synchronize()
+
+
+@pytest.mark.parametrize(("collectives", "micro_batches"), [(2048, 32), (2048, 1), (8192, 1)])
+def test_thousands_of_collectives_in_a_step_are_measured_exactly(monkeypatch, collectives, micro_batches):
+    """A host that its device's queue holds back has every wait measured, with events that are used again."""
+    scene = Scene(monkeypatch, Device(queue_max=1024))
+    for _ in range(4):
+        parallel_step(scene, collectives, micro_batches=micro_batches)
+    scene.finish()
+    scene.check()
+    assert len(scene.records) == 4
+    for record in scene.records[1:]:
+        assert record["device_step_ns"] == record["end_ns"] - record["start_ns"]
+        assert record["flags"] == 0
+        assert record["tp_count"] == collectives
+        assert record["tp_wait_ns"] == record["tp_comm_ns"] == collectives * 40 * US
+        assert record["tp_shortest_ns"] == 40 * US
+        assert record["dp_wait_ns"] == micro_batches * MS
+        assert record["compute_ns"] == collectives * 100 * US + 5 * MS
+    assert scene.device.made <= 2 * module.READ_FROM + 1024
+
+
+@pytest.mark.parametrize("collectives", [512, 2048, 8192])
+def test_a_collective_costs_the_same_however_many_there_are(monkeypatch, collectives):
+    """What is asked of the device for one is bounded: two distances, and a part of a question."""
+    scene = Scene(monkeypatch, Device(queue_max=1024))
     for _ in range(3):
-        scene.step()
+        parallel_step(scene, collectives)
+    scene.finish()
+    assert scene.device.asked <= 3 * (2.1 * collectives + 100)
+
+
+@pytest.mark.parametrize("collectives", [2048, 8192])
+def test_collectives_that_no_event_is_left_for(monkeypatch, collectives):
+    """A host ahead by more events than may be in use: no step is given up, and only the waits it hides are missing."""
+    scene = Scene(monkeypatch)
+    for _ in range(4):
+        parallel_step(scene, collectives, launch_ns=US)
         scene.device.synchronize()
     scene.finish()
+    scene.check()
+    assert len(scene.records) == 4
+    for record in scene.records[1:]:
+        length_ns = record["end_ns"] - record["start_ns"]
+        assert record["device_step_ns"] == length_ns
+        assert record["flags"] == 0
+        assert (record["tp_count"], record["dp_wait_ns"]) == (collectives, MS)
+        is_measured = collectives * 2 < module.EVENTS_MAX
+        assert record["tp_wait_ns"] == (collectives * 40 * US if is_measured else MISSING)
+        assert record["tp_shortest_ns"] == 40 * US
+        assert record["device_comm_ns"] == MISSING
+    assert scene.device.made <= module.EVENTS_MAX + module.RESERVE
+
+
+def test_collectives_are_measured_again_once_the_device_has_caught_up(monkeypatch):
+    """A step in which the host looks at the device comes after one in which it was too far ahead."""
+    scene = Scene(monkeypatch)
+    scene.step()
+    parallel_step(scene, 8192, launch_ns=US)
+    scene.device.synchronize()
+    for _ in range(2):
+        parallel_step(scene, 1024, launch_ns=US)
+        scene.device.synchronize()
+    scene.finish()
+    scene.check()
+    assert [record["tp_wait_ns"] for record in scene.records] == [0, MISSING, 1024 * 40 * US, 1024 * 40 * US]
+    assert scene.records[1]["compute_ns"] >= 8192 * 100 * US
+
+
+def test_waits_that_no_event_is_left_for(monkeypatch):
+    """A wait that was seen without its events is missing, for every kind that it may have been for."""
+    monkeypatch.setattr(module, "EVENTS_MAX", 10)
+    scene = Scene(monkeypatch)
+    for waits in (2, 12):
+        scene.data(MS)
+        scene.forward(MS, 20 * MS)
+        for _ in range(waits):
+            scene.collective(5 * MS, kind=TP)
+            scene.wait()
+        with scene.backward():
+            scene.forward(MS, 40 * MS)
+        scene.optimize(MS, 5 * MS)
+        scene.device.synchronize()
+    scene.finish()
+    scene.check()
+    assert [record["tp_wait_ns"] for record in scene.records] == [10 * MS, MISSING]
+    assert all(record["device_step_ns"] != MISSING for record in scene.records)
+
+
+def test_marks_of_a_step_without_an_end(monkeypatch):
+    """A process that never ends a step holds so many marks and events, not more; what follows is measured."""
+    monkeypatch.setattr(module, "MOMENTS_MAX", 1000)
+    scene = Scene(monkeypatch, Device(queue_max=1024))
+    scene.step()
+    parallel_step(scene, 4096)
+    for _ in range(2):
+        scene.step()
+    scene.finish()
+    scene.check()
+    assert [record["device_step_ns"] == MISSING for record in scene.records] == [False, True, False, False]
     assert scene.records[1]["tp_wait_ns"] == MISSING
-    assert scene.records[1]["tp_count"] == 40
-    assert scene.records[4]["device_step_ns"] != MISSING
-    assert scene.device.made <= 20 + module.PENDING_MAX
+    assert scene.device.made <= 2 * module.READ_FROM + 1024
 
 
 def test_events_are_used_again(scene):
@@ -343,6 +444,143 @@ def test_graph_capture(scene):
     assert lost == [1, 2]  # the captured one, and the next, whose beginning has no event
     assert scene.records[1]["dp_wait_ns"] == MISSING
     assert scene.records[4]["compute_ns"] == 67 * MS
+
+
+def test_replayed_graph(scene):
+    """What a replay carries out is counted, and how long it waited is missing, not 0; other kinds are measured."""
+    for replays in (0, 2, 0):
+        scene.data(MS)
+        scene.collective(MS, kind=TP, synchronous=True)
+        for _ in range(replays):
+            scene.forward(MS, 20 * MS)
+            scene.recorder.note_unmeasured({TP: (8, 800, 1200)})
+        with scene.backward():
+            scene.forward(MS, 40 * MS)
+            scene.collective(2 * MS)
+            scene.device.wait(HOME, COMMUNICATION)
+        scene.optimize(MS, 5 * MS)
+        scene.device.synchronize()
+    scene.finish()
+    fields = ("tp_wait_ns", "tp_comm_ns", "tp_count", "tp_bytes", "tp_bus_bytes", "dp_wait_ns", "device_comm_ns")
+    assert [scene.records[1][name] for name in fields] == [MISSING, MISSING, 17, 1700, 2550, 2 * MS, MISSING]
+    assert [record["tp_wait_ns"] for record in scene.records] == [MS, MISSING, MS]
+    assert [record["device_step_ns"] != MISSING for record in scene.records] == [True] * 3
+
+
+def test_replay_of_a_graph_that_nobody_saw_captured(scene):
+    """Any kind that the training uses may be in it: no wait is known in that step, though nothing was dispatched."""
+    for replays in (False, True):
+        scene.data(MS)
+        if replays:
+            scene.recorder.note_unmeasured(None)
+        else:
+            scene.collective(MS, kind=TP, synchronous=True)
+        with scene.backward():
+            scene.forward(MS, 40 * MS)
+        scene.optimize(MS, 5 * MS)
+        scene.device.synchronize()
+    scene.finish()
+    assert [(record["tp_wait_ns"], record["tp_count"]) for record in scene.records] == [(MS, 1), (MISSING, 0)]
+    assert scene.records[1]["dp_wait_ns"] == MISSING
+
+
+@pytest.mark.parametrize("name", ["record", "ready", "elapsed_ns"])
+def test_exception_of_a_signal_handler_while_the_device_is_asked(scene, monkeypatch, name):
+    """What a handler of the training raises there is the training's, be it like a device's error; others are measured."""
+
+    class HandlerError(RuntimeError):
+        pass
+
+    def handle(_number, _frame):
+        raise HandlerError("out of time")
+
+    original = getattr(scene.device, name)
+
+    def interrupted(*arguments):
+        signal.raise_signal(signal.SIGUSR1)
+        return original(*arguments)
+
+    former = signal.signal(signal.SIGUSR1, handle)
+    try:
+        scene.step()
+        scene.device.synchronize()
+        scene.step()
+        scene.device.synchronize()
+        interrupt = scene.timeline.ready
+        if name == "record":
+            scene.recorder.enter_data()
+            interrupt = scene.recorder.leave_data
+        with monkeypatch.context() as patched:
+            patched.setattr(scene.device, name, interrupted)
+            with pytest.raises(HandlerError):
+                interrupt()
+    finally:
+        signal.signal(signal.SIGUSR1, former)
+    for _ in range(3):
+        scene.step()
+        scene.device.synchronize()
+    scene.finish()
+    assert len(scene.records) == 5
+    assert scene.records[-1]["device_step_ns"] != MISSING
+
+
+def test_fault_of_the_device_is_reported_once_and_left_to_the_training(scene, capsys):
+    """A fault of CUDA's fails every later call: ours ends quietly, the training's own raises as without the agent."""
+    scene.step()
+    scene.device.lost = True
+    for _ in range(3):
+        scene.step()
+    scene.finish()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "lockstep: no device times any more: RuntimeError: device lost"
+    with pytest.raises(RuntimeError, match="device lost"):
+        scene.device.record()
+    assert len(scene.records) == 4
+
+
+@pytest.mark.parametrize("name", ["record", "ready", "elapsed_ns"])
+def test_error_that_no_later_call_returns_costs_one_step(scene, monkeypatch, capsys, name):
+    """A call that failed by itself, while the device answers others, costs the step that it was made for."""
+    original = getattr(scene.device, name)
+    errors = []
+
+    def fail_once(*arguments):
+        if not errors:
+            errors.append(RuntimeError("out of events"))
+            raise errors[0]
+        return original(*arguments)
+
+    scene.step()
+    scene.device.synchronize()
+    scene.step()
+    monkeypatch.setattr(scene.device, name, fail_once)
+    for _ in range(4):
+        scene.step()
+        scene.device.synchronize()
+    scene.finish()
+    assert errors
+    assert len(scene.records) == 6
+    assert 1 <= [record["device_step_ns"] for record in scene.records].count(MISSING) <= 2
+    assert scene.records[-1]["device_step_ns"] != MISSING
+    assert capsys.readouterr().err == ""
+
+
+def test_calls_that_keep_failing_end(scene, monkeypatch, capsys):
+    """A device that records events and never says when they were is asked a few times, and then no more."""
+    asked = []
+
+    def fail(*_arguments):
+        asked.append(1)
+        raise RuntimeError("not timed")
+
+    monkeypatch.setattr(scene.device, "elapsed_ns", fail)
+    for _ in range(2 * module.ERRORS_MAX):
+        scene.step()
+        scene.device.synchronize()
+    scene.finish()
+    assert len(scene.records) == 2 * module.ERRORS_MAX
+    assert len(asked) == module.ERRORS_MAX
+    assert capsys.readouterr().err == "lockstep: no device times any more: RuntimeError: not timed\n"
 
 
 def test_lost_device(scene):

@@ -5,7 +5,7 @@ import os
 import signal
 import warnings
 from itertools import pairwise
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 import torch
@@ -110,13 +110,26 @@ def test_forked_child_of_a_rank_is_inert(watched):
 
 
 def test_training_thread_is_the_one_that_trains(watched):
-    """A job that trains in a thread is recorded; the main thread's data loading is not, then."""
-    thread = Thread(target=train, args=(make_loader(),))
+    """A job that trains in a thread is recorded; training in the main thread meanwhile is not, and is afterwards."""
+    first_done, resume = Event(), Event()
+
+    def train_twice():
+        train(make_loader())
+        first_done.set()
+        resume.wait(60)
+        train(make_loader(batches=2))
+
+    thread = Thread(target=train_twice)
     thread.start()
-    thread.join()
+    assert first_done.wait(60)
     assert watched.ring().head == 6
     train(make_loader())
     assert watched.ring().head == 6
+    resume.set()
+    thread.join()
+    assert watched.ring().head == 8
+    train(make_loader())
+    assert watched.ring().head == 14
 
 
 def test_collection_is_measured_inside_its_phase(watched):

@@ -1,0 +1,75 @@
+"""When CUDA graphs are captured and replayed: the methods of `torch.cuda.CUDAGraph`, which all of torch goes through.
+
+`torch.cuda.graph`, `make_graphed_callables` and torch.compile's graph trees call them. A capture begun by the CUDA
+library's own calls is seen on the current stream alone (device/streams.py), and a replay by them is not seen.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from lockstep.agent.device.graphs import GRAPHS
+from lockstep.agent.hooks import Removal, patch
+
+if TYPE_CHECKING:
+    from lockstep.agent.agent import Agent
+
+
+def install(agent: "Agent") -> Removal:
+    """Patch the methods, which exist where there is no device as well."""
+    import torch  # noqa: PLC0415  (training imported it)
+
+    graph_type = torch.cuda.CUDAGraph
+    wrappers = {"capture_begin": _beginning, "capture_end": _ending, "reset": _ending, "replay": _replaying}
+    removals = [
+        patch(graph_type, name, wrap(agent, getattr(graph_type, name)))
+        for name, wrap in wrappers.items()
+        if hasattr(graph_type, name)
+    ]
+
+    def remove() -> None:
+        for removal in removals:
+            removal()
+
+    return remove
+
+
+def _beginning(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
+    begin, end = agent.guard(GRAPHS.begin), agent.guard(GRAPHS.end)
+
+    def capture_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            begin(self)  # first, so that no thread of ours asks the device once the capture is under way
+            return original(self, *args, **kwargs)
+        except BaseException:
+            end(self, agent.recorder.thread)
+            raise
+
+    return capture_begin
+
+
+def _ending(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
+    end = agent.guard(GRAPHS.end)
+
+    def finish(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            end(self, agent.recorder.thread)
+
+    return finish
+
+
+def _replaying(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
+    recorder = agent.recorder
+
+    def note(graph: Any) -> None:
+        if recorder.records_here():
+            recorder.note_unmeasured(GRAPHS.traffic(graph))
+
+    note_guarded = agent.guard(note)
+
+    def replay(self: Any, *args: Any, **kwargs: Any) -> Any:
+        note_guarded(self)
+        return original(self, *args, **kwargs)
+
+    return replay
