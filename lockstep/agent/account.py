@@ -85,8 +85,8 @@ class Marks:
 class Shares:
     """Where one step's time went, all in ns: disjoint, but for `comm_ns` (by kind).
 
-    `phases_ns` is of DATA, FORWARD, BACKWARD and OPTIMIZER, without the waits and collections inside them: the last three
-    sum to `compute_ns`.
+    `phases_ns` is of DATA, FORWARD, BACKWARD and OPTIMIZER, without the waits and collections inside them: the last
+    three sum to `compute_ns`.
     `comm_ns` and `waits_ns` are lists of length KIND_COUNT; a kind that waited was in flight for at least as long.
     """
 

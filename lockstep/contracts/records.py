@@ -9,9 +9,9 @@ The account of a step is exact. With `self = data + compute + host + gc`,
 
 holds in every record (times of the training thread; collectives hidden behind its work are not waits). It is
 what makes a slow rank visible in a job whose ranks all end a step together: the slow rank's `self` is long and
-it waits least. Two views of the same time stand beside the sum: `compute = forward + backward + optimizer`, exact where all
-three are measured, and `cpu_ns`, the CPU time of the training thread in the whole step. What of `self` the CPU time
-does not cover, the thread was off the CPU: asleep, blocked, or descheduled (`coordinator/intake/columns.py`).
+it waits least. Two views of the same time stand beside the sum: `compute = forward + backward + optimizer`, exact
+where all three are measured, and `cpu_ns`, the CPU time of the training thread in the whole step. What of `self` the
+CPU time does not cover, the thread was off the CPU (`coordinator/intake/columns.py` says when that is known).
 """
 
 import struct
@@ -24,6 +24,9 @@ MISSING = -(1 << 63)
 
 DOMAIN_KINDS = ("tp", "cp", "ep", "dp", "pp", "world")
 """Tensor, context, expert, data and pipeline parallelism, and groups of every rank beside those."""
+
+COMPUTE_PHASES = ("forward", "backward", "optimizer")
+"""What compute consists of."""
 
 _DOMAIN_FIELDS = ("wait_ns", "comm_ns", "bytes", "bus_bytes", "count", "shortest_ns")
 
@@ -50,9 +53,9 @@ RECORD_FIELDS = (
     "work",  # what compute should be proportional to: sum of squared lengths, or FLOPs
     "model_flops",
     "recompilations",
-    # What the agent cost the training thread: its CPU time at the end of the step before, and wall time at collectives and
-    # batches, which reading the thread's clock would make 40 % dearer. It is more than thread time by what the thread was
-    # off the CPU there, and never more than cpu_ns.
+    # What the agent cost the training thread: its CPU time at the end of the step before, and wall time at collectives
+    # and batches, which reading the thread's clock would make 40 % dearer. It exceeds thread time by what the thread
+    # was off the CPU there, and is never more than cpu_ns.
     "agent_ns",
     # Per domain kind: blocked time; time with a collective in flight (a union; less the wait, it was hidden behind
     # work); payload bytes; bytes that a ring algorithm moves over the slowest link for it (bus bandwidth's numerator);
