@@ -1,7 +1,7 @@
 """What an exporter measures on its node, and what it says of itself."""
 
 from lockstep.contracts.metric import FLAGS, HTTP_REFUSALS, PHASES, Metric, Type
-from lockstep.contracts.records import DOMAIN_KINDS
+from lockstep.contracts.records import COMPUTE_PHASES, DOMAIN_KINDS
 
 
 def _exporter(
@@ -36,6 +36,16 @@ MEASURED: tuple[Metric, ...] = (
         "rank",
         "phase",
         values=PHASES,
+    ),
+    _exporter(
+        "lockstep_compute_time_seconds_total",
+        "counter",
+        "What compute consists of, without waits and collections: forward, backward and optimizer sum to it.",
+        "run",
+        "rank",
+        "phase",
+        values=COMPUTE_PHASES,
+        detail=True,
     ),
     _exporter(
         "lockstep_collective_wait_seconds_total",
@@ -157,7 +167,12 @@ MEASURED: tuple[Metric, ...] = (
         "rank",
     ),
     _exporter(
-        "lockstep_cpu_time_seconds_total", "counter", "CPU time of the training thread.", "run", "rank", detail=True
+        "lockstep_cpu_time_seconds_total",
+        "counter",
+        "CPU time of the training thread, waits included.",
+        "run",
+        "rank",
+        detail=True,
     ),
     _exporter(
         "lockstep_agent_time_seconds_total",

@@ -69,6 +69,20 @@ def parts_of(row: "StepRow") -> "Parts":
     return {**row.components, **row.views, SELF: row.self_seconds, WAIT: row.duration - row.self_seconds}
 
 
+def is_asleep(off_cpu: float | None, total: float, usual: "Mapping[str, float]", policy: "CausePolicy") -> bool:
+    """Whether an excess of `total` seconds is no work: the thread was off the CPU for `off_cpu` seconds of it.
+
+    `usual` holds the reference's seconds by part. What a thread computes on a crowded machine it is off the CPU for
+    as well, as it is in its usual work: of the excess it must have been on the CPU less than that by far.
+    """
+    if off_cpu is None or total <= 0:
+        return False
+    waited = usual.get("data", 0.0)  # for loaders, off the CPU
+    working = max(usual.get(SELF, 0.0) - waited, _SECONDS_MIN)
+    busy_ratio = min(max(1 - (usual.get(OFF_CPU, 0.0) - waited) / working, 0.0), 1.0)
+    return total - off_cpu <= (1 - policy.off_cpu_share_min) * busy_ratio * total
+
+
 def phase_of(more: "Mapping[str, float]") -> str:
     """Return the phase that holds most of what compute takes longer, seconds by part; empty where none does."""
     phases = {name: more[name] for name in COMPUTE_PHASES if name in more}
@@ -153,9 +167,8 @@ def _explain_one(own: dict[str, float], peers: dict[str, float], policy: "CauseP
     if component != UNKNOWN and not excess[component] >= policy.share_min * total > 0:
         component = UNKNOWN
     cause, share = component, excess.get(component, 0.0) / total if component != UNKNOWN else 0.0
-    off_cpu = more.get(OFF_CPU, 0.0)
-    if component in SLEEPS and off_cpu >= policy.off_cpu_share_min * total > 0:
-        cause, share = OFF_CPU, off_cpu / total
+    if component in SLEEPS and is_asleep(more.get(OFF_CPU), total, peers, policy):
+        cause, share = OFF_CPU, more[OFF_CPU] / total
     return Explanation(
         cause=cause,
         confidence="high" if share >= _SURE_SHARE else "medium" if cause != UNKNOWN else "low",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from coordinator.detect.findings import LINK, UNKNOWN
-from coordinator.detect.ranks.components import COMPUTE, SELF, SLEEPS, WAIT
+from coordinator.detect.ranks.components import COMPUTE, SELF, SLEEPS, WAIT, is_asleep
 from coordinator.intake.views import OFF_CPU, VIEWS
 from lockstep.contracts.records import COMPUTE_PHASES
 
@@ -77,7 +77,7 @@ def explain_run(
     largest = next(iter(own), UNKNOWN)
     if total > 0 and own and own[largest] >= policy.run_share_min * total:
         cause, explained = largest, own[largest]
-        if largest in SLEEPS and views.get(OFF_CPU, 0.0) >= policy.off_cpu_share_min * explained:
+        if largest in SLEEPS and is_asleep(views.get(OFF_CPU), explained, before, policy):
             cause = OFF_CPU
         rest = max((value for name, value in own.items() if name != largest), default=0.0)
     elif total > 0 and waiting >= policy.run_share_min * total:

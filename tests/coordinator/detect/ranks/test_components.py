@@ -76,6 +76,18 @@ def test_half_an_excess_off_the_cpu_is_no_sleep():
     assert explain(rows[60:63], slow(3), Groups([0] * 8), {})[3].cause == "compute"
 
 
+@pytest.mark.parametrize(("asleep_seconds", "cause"), [(0.04, "compute"), (0.05, "off_cpu")])
+def test_where_all_ranks_share_cores_a_sleep_must_be_plainer(asleep_seconds, cause):
+    """Peers that are descheduled for three quarters of their work: so is what a rank computes more, for as much."""
+    computing = 0.05 - asleep_seconds
+    scenario = Scenario().with_fault("forward", 3, seconds=computing, begin=60)
+    scenario = scenario.with_fault("forward", 3, seconds=asleep_seconds, begin=60, asleep=True)
+    rows = list(generate(scenario).rows())[60:63]
+    for row in rows:
+        row.views["off_cpu"] += 0.75 * scenario.compute
+    assert explain(rows, slow(3), Groups([0] * 8), {})[3].cause == cause
+
+
 def test_without_views_compute_is_all_that_is_known():
     """Records of agents that do not measure them, or of some ranks only, have the component as their cause."""
     rows = list(generate(Scenario().with_fault("forward", 3, seconds=0.05, begin=60, asleep=True)).rows())
