@@ -36,7 +36,7 @@ VIEW_FIELDS = (*_PHASES, _CPU, _DEVICE)
 _SPINNING_RATIO = 0.1  # of the waits: less CPU time than this is what entering and leaving them takes
 
 
-def compute_phases(table: "BatchTable", limit_ns: int, tolerance_ns: "NDArray[np.float64]") -> "Seconds":
+def compute_phases(table: "BatchTable", limit_ns: int, tolerance_ns: "NDArray[np.floating]") -> "Seconds":
     """Return forward, backward and optimizer, arrays of shape (N,), seconds, NaN where they do not sum to compute.
 
     No time is longer than `limit_ns`; `tolerance_ns` of shape (N,) is what rounding may add.
@@ -57,7 +57,7 @@ def off_cpu(
     self_ns: "NDArray[np.int64]",
     waits_ns: "NDArray[np.int64]",
     limit_ns: int,
-    tolerance_ns: "NDArray[np.float64]",
+    tolerance_ns: "NDArray[np.floating]",
     *,
     is_own: "NDArray[np.bool_]",
 ) -> "Seconds":

@@ -177,7 +177,7 @@ MEASURED: tuple[Metric, ...] = (
     _exporter(
         "lockstep_agent_time_seconds_total",
         "counter",
-        "Time the agent took from the training thread.",
+        "Time the agent took from the training thread: CPU time at step ends, wall time at collectives and batches.",
         "run",
         "rank",
     ),
