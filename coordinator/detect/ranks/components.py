@@ -44,6 +44,7 @@ SLEEPS = (COMPUTE, "host")
 _SURE_SHARE = 0.8
 _WORKING = ("forward", "backward")
 _SECONDS_MIN = 1e-9  # resolution of a record
+_DOUBLED_SHARE = 0.1  # of an excess on the CPU that is as long as the usual work: a tenth of a core is a crowd
 _PHASE_SHARE = 0.8  # of the excess of compute: a slow device is slow in all phases
 
 
@@ -73,14 +74,19 @@ def is_asleep(off_cpu: float | None, total: float, usual: "Mapping[str, float]",
     """Whether an excess of `total` seconds is no work: the thread was off the CPU for `off_cpu` seconds of it.
 
     `usual` holds the reference's seconds by part. What a thread computes on a crowded machine it is off the CPU for
-    as well, as it is in its usual work: of the excess it must have been on the CPU less than that by far.
+    as well, as it is in its usual work: of the excess it must have been on the CPU less than that by far. Short work is
+    hardly ever descheduled, so peers do not show every crowd: a rank whose CPU time doubles must have slept nearly all.
     """
     if off_cpu is None or total <= 0:
         return False
     waited = usual.get("data", 0.0)  # for loaders, off the CPU
     working = max(usual.get(SELF, 0.0) - waited, _SECONDS_MIN)
     busy_ratio = min(max(1 - (usual.get(OFF_CPU, 0.0) - waited) / working, 0.0), 1.0)
-    return total - off_cpu <= (1 - policy.off_cpu_share_min) * busy_ratio * total
+    busy = total - off_cpu
+    share_max = (1 - policy.off_cpu_share_min) * busy_ratio
+    if busy > busy_ratio * working:
+        share_max = min(share_max, _DOUBLED_SHARE)
+    return busy <= share_max * total
 
 
 def phase_of(more: "Mapping[str, float]") -> str:

@@ -88,6 +88,15 @@ def test_where_all_ranks_share_cores_a_sleep_must_be_plainer(asleep_seconds, cau
     assert explain(rows, slow(3), Groups([0] * 8), {})[3].cause == cause
 
 
+@pytest.mark.parametrize(("computing_seconds", "cause"), [(0.02, "compute"), (0.005, "off_cpu")])
+def test_a_rank_whose_cpu_time_doubles_computes_more(computing_seconds, cause):
+    """On a crowded machine it is off the CPU for most of what it computes more, while the short work of peers is not."""
+    scenario = Scenario(compute=0.01, host=0.001, gc=0.0).with_fault("forward", 3, seconds=computing_seconds, begin=60)
+    scenario = scenario.with_fault("forward", 3, seconds=0.08, begin=60, asleep=True)
+    rows = list(generate(scenario).rows())[60:63]
+    assert explain(rows, slow(3), Groups([0] * 8), {})[3].cause == cause
+
+
 def test_without_views_compute_is_all_that_is_known():
     """Records of agents that do not measure them, or of some ranks only, have the component as their cause."""
     rows = list(generate(Scenario().with_fault("forward", 3, seconds=0.05, begin=60, asleep=True)).rows())
