@@ -61,10 +61,10 @@ _READ_BYTES = 64 << 10  # of the stream at once: less than the buffer of a socke
 _PACKET_IDS = 65_535
 _NS = 1_000_000_000
 _OTHER_COLUMNS = (
-    *("gc_count", "gc_full_count", "forward_ns", "backward_ns", "optimizer_ns", "cpu_ns", "samples", "model_flops"),
+    *("gc_count", "gc_full_count", "samples", "model_flops"),
     *("recompilations", "agent_ns", "device_step_ns", "device_comm_ns", "host_lead_ns"),
 )
-"""What an exporter sends besides, and nothing here reads."""
+"""What an exporter sends besides; of it, only whether there is a device is read here."""
 
 
 @dataclass(slots=True)
@@ -217,6 +217,9 @@ def batches_of(
     columns = {"step": np.full(ranks, step), "start_ns": end_ns - duration_ns[row], "end_ns": end_ns}
     columns |= {"flags": recording.flags[row], **parts, **waits, "tokens": recording.tokens[row].astype(np.int64)}
     columns |= {f"{kind}_bytes": moved for kind, moved in recording.moved.items()}
+    columns |= {"forward_ns": parts["compute_ns"] // 3, "optimizer_ns": parts["compute_ns"] // 10}
+    columns["backward_ns"] = parts["compute_ns"] - columns["forward_ns"] - columns["optimizer_ns"]
+    columns["cpu_ns"] = duration_ns[row] - sum(waits.values()) - parts["data_ns"]
     for kind, transfer in recording.transfers.items():
         if all_columns or kind == "pp":
             columns |= {f"{kind}_count": np.full(ranks, 8), f"{kind}_shortest_ns": _ns(transfer[row] / 8)}

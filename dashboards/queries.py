@@ -31,6 +31,7 @@ STATE_COLOURS = {
 
 CAUSE_COLOURS = {
     "compute": "red",
+    "off_cpu": "light-orange",
     "host": "orange",
     "data": "blue",
     "gc": "purple",

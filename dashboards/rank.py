@@ -15,6 +15,11 @@ def _per_step(metric: str, by: str = "") -> str:
     return f"{rate(metric, by, RANK)} / on () group_left () {_STEPS}"
 
 
+_OWN_WORK = rate("lockstep_phase_time_seconds_total", matchers=RANK)
+_CPU = rate("lockstep_cpu_time_seconds_total", matchers=RANK)
+_WAITING = rate("lockstep_phase_time_seconds_total", matchers=f'{RANK},phase="data"')
+
+
 def _own(title: str, description: str, unit: str, *metrics: tuple[str, str]) -> object:
     return timeseries(title, description, unit, *(query(_per_step(metric), legend) for metric, legend in metrics))
 
@@ -91,6 +96,27 @@ _STEP = Row(
                         "{{domain_kind}}, average rank",
                     ),
                     overrides=[dashed(", average rank$")],
+                ),
+            ),
+        ),
+        Line(
+            panels=(
+                timeseries(
+                    "Phases of compute",
+                    "Seconds of a step in forward, backward and optimizer, without waits and collections: they sum to "
+                    "compute.",
+                    "s",
+                    query(_per_step("lockstep_compute_time_seconds_total", "phase"), "{{phase}}"),
+                ),
+                timeseries(
+                    "Off the CPU",
+                    "Seconds of a step of own work in which the training thread was asleep, blocked (a loader, I/O, a "
+                    "lock) or descheduled, at least: waits that spin hide some of it. Dashed, what of it was waiting "
+                    "for data. With a device the thread waits for that as well, so there it says little.",
+                    "s",
+                    query(f"clamp_min({_OWN_WORK} - {_CPU}, 0) / {_STEPS}", "off the CPU"),
+                    query(f"{_WAITING} / {_STEPS}", "waiting for data"),
+                    overrides=[dashed("^waiting for data$")],
                 ),
             ),
         ),

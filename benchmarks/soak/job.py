@@ -117,7 +117,8 @@ class Job:
             "dp_wait_ns": made.dp_ended_ns - node_ended,
             "world_wait_ns": made.duration_ns - made.dp_ended_ns,
             "forward_ns": compute // 3,
-            "backward_ns": compute - compute // 3,
+            "optimizer_ns": compute // 10,
+            "backward_ns": compute - compute // 3 - compute // 10,
             "cpu_ns": compute,
             "device_step_ns": made.duration_ns,
         }
@@ -162,7 +163,6 @@ def _constants() -> "Ints":
         "host_ns": _HOST_NS,
         "gc_ns": _GC_NS,
         "gc_count": 1,
-        "optimizer_ns": 9_000_000,
         "device_comm_ns": sum(_TRANSFER_NS.values()),
         "host_lead_ns": 5_000_000,
         "tokens": 8192,

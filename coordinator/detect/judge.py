@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from lockstep.contracts.domains import Topology
 
 _ROWS_MIN, _ROWS_MAX = 5, 32  # kept for causes, which need 3, and for explanations
-_CELLS_MAX = 1 << 18  # rows x ranks of them: 50 MB
+_CELLS_MAX = 1 << 18  # rows x ranks of them: 55 MB
 _RESIZED_RATIO = 0.25  # of the ranks, gone or come from one step to the next: more than a node's lost records
 _SHARE_FORGOTTEN = 1e-3  # of flagged steps, below which a rank is as one that never flagged any
 _SAMPLE_RANKS = 1024  # all ranks of a synchronous job end a step together: so many tell how long it took

@@ -16,6 +16,7 @@ from coordinator.decide import events as ev
 from coordinator.detect.findings import FLUCTUATION, SLOW_LINK, SLOW_RANK
 from coordinator.expected.healthy import WINDOW_STEPS, HealthySteps, KeptWindow
 from coordinator.expected.regained import loss_of
+from coordinator.intake.views import OFF_CPU
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.metrics import EXPECTED_STATES
 from lockstep.simulator.calibration.repair import COMPUTING, FLOOR, LINK, RANK, Fault
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 UNSPECIFIED, WAITING, FITTING, KNOWN, REFUSED = EXPECTED_STATES
 _NEWS_RATIO = 0.1  # by which what an incident costs must have moved for its repair to be predicted again
 _EVERY_STEPS = 8  # judged steps between two predictions of one incident
-_OF_ALL = {"compute": COMPUTING, "data": FLOOR, "host": FLOOR, "gc": FLOOR}
+_OF_ALL = {"compute": COMPUTING, "data": FLOOR, "host": FLOOR, "gc": FLOOR, OFF_CPU: FLOOR}
 _SIZES = 16  # judged steps whose median is what an incident costs: single ones are noise
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coordinator.intake.views import VIEW_FIELDS, compute_phases, off_cpu
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING
 from lockstep.contracts.rows import RANK
 
@@ -36,7 +37,7 @@ _COUNTS = tuple(f"{kind}_count" for kind in DOMAIN_KINDS)
 _SHORTEST = tuple(f"{kind}_shortest_ns" for kind in DOMAIN_KINDS)
 
 REQUIRED_FIELDS = (RANK, *_HEAD, "flags", *_PARTS)
-OPTIONAL_FIELDS = (*_WAITS, *_BYTES, *_AMOUNTS, *_COUNTS, *_SHORTEST)
+OPTIONAL_FIELDS = (*_WAITS, *_BYTES, *_AMOUNTS, *_COUNTS, *_SHORTEST, *VIEW_FIELDS)
 """Every field of the record that is read here, as `batch_table.read_batches` wants them."""
 
 _LIMITS = {
@@ -91,12 +92,12 @@ def account(table: "BatchTable", policy: "TimelinePolicy") -> "tuple[Records, ND
 
     A record can be true when nothing is negative or beyond its limit (a day, for times), and its parts do not exceed
     the step; where no part of the thread's own time is missing they must sum to it, for that is what self time rests
-    on.
+    on. Views that cannot be true are void alone.
     """
     limit_ns = int(policy.part_max_seconds / _NS)
     known = {name: values != MISSING for name, values in table.items()}
     possible = np.logical_and.reduce([known[name] for name in _HEAD])
-    for name in table.keys() - {RANK}:
+    for name in table.keys() - {RANK, *VIEW_FIELDS}:
         beyond = (table[name] < 0) | (table[name] > _LIMITS.get(name, limit_ns))
         possible &= ~(beyond & known[name])
     duration_ns = table["end_ns"] - table["start_ns"]
@@ -106,7 +107,8 @@ def account(table: "BatchTable", policy: "TimelinePolicy") -> "tuple[Records, ND
         return sum((np.where(known[name], table[name], 0) for name in names), start=np.zeros_like(duration_ns))
 
     waits = [name for name in _WAITS if name in table]
-    self_ns = duration_ns - total(waits)
+    waits_ns = total(waits)
+    self_ns = duration_ns - waits_ns
     rest_ns = self_ns - total(_PARTS)
     tolerance_ns = policy.sum_tolerance_ratio * duration_ns + _ROUNDING_NS
     is_partial = ~np.logical_and.reduce([known[name] for name in _PARTS])
@@ -115,6 +117,8 @@ def account(table: "BatchTable", policy: "TimelinePolicy") -> "tuple[Records, ND
     has_waits = np.logical_or.reduce([known[name] for name in waits]) if waits else np.zeros_like(possible)
     values = _values(table, known) | {"duration": duration_ns * _NS}
     values["self"] = np.where(has_waits, self_ns * _NS, np.nan)  # without any wait, own work is not known
+    values |= compute_phases(table, limit_ns, tolerance_ns)
+    values |= off_cpu(table, self_ns, waits_ns, limit_ns, tolerance_ns, is_own=has_waits & possible)
     return Records(
         rank=table[RANK],
         step=table["step"],

@@ -14,7 +14,7 @@ Shapes: R ranks known (columns, ascending by rank), N records.
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, compress, repeat
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ import numpy as np
 from coordinator.intake.attempts import Attempts
 from coordinator.intake.batch_table import read_batches
 from coordinator.intake.columns import COMPONENTS, OPTIONAL_FIELDS, REQUIRED_FIELDS, account
+from coordinator.intake.views import VIEWS
 from coordinator.intake.window import NOTHING, BatchReceipt
 from lockstep.contracts.metrics import REJECTED_REASONS
 from lockstep.contracts.records import DOMAIN_KINDS
@@ -61,6 +62,8 @@ class StepRow:
     duration: "Floats"
     self_seconds: "Floats"
     components: "dict[str, Floats]"
+    views: "dict[str, Floats]" = field(default_factory=dict)
+    """Forward, backward and optimizer of compute, and own work off the CPU (`views.py`): those that some rank knows."""
     waits: "dict[str, Floats]"
     transfers: "dict[str, Floats]"
     """Per domain kind, what may be transfer: the wait, for pipelines count x shortest (their waits hold bubbles)."""
@@ -249,6 +252,7 @@ def _row(pending: "PendingStep", ranks: "NDArray[np.int64]") -> StepRow:
         duration=value_of["duration"],
         self_seconds=value_of["self"],
         components={name: value_of[name] for name in COMPONENTS},
+        views={name: value_of[name] for name in VIEWS if name in value_of},
         waits=waits,
         transfers=waits | ({"pp": value(_FLOORS["pp"])} if "pp" in waits else {}),
         floors=by_kind(_FLOORS),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coordinator.page.heat import WORST_RANKS, figures
-from lockstep.contracts.records import DOMAIN_KINDS
+from lockstep.contracts.records import COMPUTE_PHASES, DOMAIN_KINDS
 
 if TYPE_CHECKING:
     from coordinator.decide.explain import Scene
@@ -25,7 +25,8 @@ RANKS_MAX = 64
 _PEERS = 8  # healthy ranks beside those of an incident
 _US = 1e6
 _THOUSANDTHS = 3  # of a microsecond: what the format's readers keep
-_COMPONENTS = ("data", "compute", "host", "gc")
+_COMPUTE = "compute"
+_COMPONENTS = ("data", _COMPUTE, "host", "gc")
 _ORDER = "parts are drawn one behind the other; when each began within its step is not recorded"
 
 
@@ -75,13 +76,24 @@ def _of_rank(scene: "Scene", rows: "list[StepRow]", rank: int, origin_s: float) 
             continue
         before_us = end_us
         parts = dict(_parts(row, at))
-        arguments = {"step": row.step, "step_seconds": float(row.duration[at]), **_seconds(parts)}
+        views = {name: float(values_R[at]) for name, values_R in row.views.items() if np.isfinite(values_R[at])}
+        arguments = {"step": row.step, "step_seconds": float(row.duration[at]), **_seconds(parts), **_seconds(views)}
         yield _slice(f"step {row.step}", "step", rank, (begin_us, end_us), arguments)
         for part, seconds in parts.items():
             begin, begin_us = begin_us, min(end_us, begin_us + seconds * _US)
             if begin_us > begin:
                 category = "wait" if part.endswith(" wait") else "own work"
                 yield _slice(part, category, rank, (begin, begin_us), {"seconds": seconds})
+            if part == _COMPUTE:
+                yield from _phases(views, rank, begin, begin_us)
+
+
+def _phases(views: dict[str, float], rank: int, begin_us: float, end_us: float) -> Iterator[Event]:
+    """Yield forward, backward and optimizer inside their compute, one after the other."""
+    for phase in COMPUTE_PHASES:
+        start_us, begin_us = begin_us, min(end_us, begin_us + views.get(phase, 0.0) * _US)
+        if begin_us > start_us:
+            yield _slice(phase, "phase of compute", rank, (start_us, begin_us), {"seconds": views[phase]})
 
 
 def _parts(row: "StepRow", at: int) -> Iterator[tuple[str, float]]:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from coordinator.intake.batch_table import read_batches
+from coordinator.intake.views import VIEW_FIELDS
 from coordinator.record.unbooked import book_rest
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.limits import WORLD_SIZE_MAX
@@ -40,6 +41,7 @@ OPTIONAL_COLUMNS = (
     "tokens",
     "work",
     "flags",
+    *VIEW_FIELDS,
     "received_ns",
 )
 _TIMES = ("step", "start_ns", "end_ns")

@@ -168,6 +168,8 @@ class CausePolicy:
 
     steps: int = 3  # median over these: the third slow step must already name the cause
     share_min: float = 0.4  # below this share of the excess no single component is the cause
+    off_cpu_share_min: float = 0.7  # of it, the thread did not do more but slept; what it computes on a core that it
+    # shares with one more task it is off the CPU for half of (`components.is_asleep`)
     run_share_min: float = 0.25  # reference: own work that explains so much of a slower run goes before waiting
     typical_rate: float = 1 / 8  # memory of what a step of the run usually consists of, in samples ...
     typical_every: int = 8  # ... of one step in so many: it changes slowly and costs as much as the rank test

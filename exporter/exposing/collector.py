@@ -14,7 +14,7 @@ from exporter.exposing.snapshot import NodeSnapshot, RankView
 from exporter.host_watch import HostTotals
 from exporter.reading.tracks import FAILED
 from lockstep.contracts.metrics import BY_NAME, CATALOGUE, FLAGS, PHASES, STEP_BUCKETS_SECONDS
-from lockstep.contracts.records import DOMAIN_KINDS, RECORD_INDEX
+from lockstep.contracts.records import COMPUTE_PHASES, DOMAIN_KINDS, RECORD_INDEX
 
 _NS = 1e-9
 _P = "lockstep_exporter_"
@@ -34,6 +34,7 @@ _TOTALS: dict[str, tuple[int, float]] = {
 }
 _ENUMERATED: dict[str, dict[str, tuple[int, float]]] = {
     "lockstep_phase_time_seconds_total": {phase: (RECORD_INDEX[f"{phase}_ns"], _NS) for phase in PHASES},
+    "lockstep_compute_time_seconds_total": {phase: (RECORD_INDEX[f"{phase}_ns"], _NS) for phase in COMPUTE_PHASES},
     "lockstep_collective_wait_seconds_total": {k: (RECORD_INDEX[f"{k}_wait_ns"], _NS) for k in DOMAIN_KINDS},
     "lockstep_collective_time_seconds_total": {k: (RECORD_INDEX[f"{k}_comm_ns"], _NS) for k in DOMAIN_KINDS},
     "lockstep_collective_bus_bytes_total": {k: (RECORD_INDEX[f"{k}_bus_bytes"], 1.0) for k in DOMAIN_KINDS},

@@ -89,18 +89,20 @@ class Marks:
 
 
 class Shares:
-    """Where one step's time went, all in ns: disjoint, but for `wall_ns` (by phase) and `comm_ns` (by kind).
+    """Where one step's time went, all in ns: disjoint, but for `comm_ns` (by kind).
 
+    `phases_ns` is of DATA, FORWARD, BACKWARD and OPTIMIZER, without the waits and collections inside them: the last
+    three sum to `compute_ns`.
     `comm_ns` and `waits_ns` are lists of length KIND_COUNT; a kind that waited was in flight for at least as long.
     """
 
-    __slots__ = ("comm_ns", "compute_ns", "data_ns", "gc_ns", "host_ns", "waits_ns", "wall_ns")
+    __slots__ = ("comm_ns", "compute_ns", "data_ns", "gc_ns", "host_ns", "phases_ns", "waits_ns")
 
     def __init__(self) -> None:
         self.data_ns = self.compute_ns = self.host_ns = self.gc_ns = 0
         self.comm_ns = [0] * KIND_COUNT
         self.waits_ns = [0] * KIND_COUNT
-        self.wall_ns = [0, 0, 0, 0]
+        self.phases_ns = [0, 0, 0, 0]
 
 
 def account(start_ns: int, end_ns: int, marks: Marks) -> Shares:
@@ -126,15 +128,13 @@ def account(start_ns: int, end_ns: int, marks: Marks) -> Shares:
         if marks.aside:
             ordered = sorted(ordered + marks.aside, key=_issue)
         _add_flight(shares, start_ns, end_ns, ordered)
-    own = [0, 0, 0, 0]
-    wall = shares.wall_ns
+    own = shares.phases_ns
     first = 0
     for phase, span_start, span_end in marks.spans:
         begin = span_start if span_start > start_ns else start_ns  # noqa: FURB136  (max() costs 3 times as much)
         end = span_end if span_end < end_ns else end_ns  # noqa: FURB136
         if begin >= end:
             continue
-        wall[phase] += end - begin
         if taken:
             lost, first = _overlap(begin, end, taken, first)
             own[phase] += end - begin - lost

@@ -14,10 +14,10 @@ from typing import Any
 from weakref import ref
 
 from lockstep.agent.boundary import say
-from lockstep.agent.kinds import announced_name, configured_domains, unnamed_kind
+from lockstep.agent.kinds import Described, announced_name, configured_domains, group_kind
 from lockstep.contracts.domains import Domain, pack_ranks
 from lockstep.contracts.errors import ConfigError, LocalError
-from lockstep.contracts.kinds import named_kind
+from lockstep.contracts.kinds import described_kinds
 from lockstep.contracts.records import DOMAIN_KINDS
 from lockstep.contracts.ring import OTHER_SLOT
 
@@ -80,14 +80,15 @@ class Groups:
         import torch.distributed as dist  # noqa: PLC0415  (training imported it)
 
         description, size = group.group_desc, group.size()
-        named = named_kind(description)
+        kinds = described_kinds(description)
         try:
             ranks = sorted(dist.get_process_group_ranks(group))
             world_size, rank = dist.get_world_size(), dist.get_rank()
         except (KeyError, ValueError):  # torch has not listed it, or any, yet: its own set-up is still under way
-            return GroupUse(DOMAIN_KINDS.index(named or "world"), size)
+            return GroupUse(DOMAIN_KINDS.index(kinds[0] if kinds else "world"), size)
         self._at_first_use()
-        kind = named or unnamed_kind(ranks, world_size, self._configuration(rank, world_size), _named_domains(dist))
+        configured = self._configuration(rank, world_size)
+        kind = group_kind(kinds, ranks, world_size, configured, _described_groups(dist))
         key = id(group)
         self._endings[key] = ref(group, lambda _group: self._forget(key))
         self._uses[key] = use = GroupUse(DOMAIN_KINDS.index(kind), size, self._take_slot())
@@ -156,11 +157,11 @@ class Groups:
             say(f"process group {group['name']} is not announced: {error}")
 
 
-def _named_domains(dist: Any) -> Iterator[Domain]:
-    """Return the domains that named groups of this rank make, used ones or not: that is the same on all members."""
+def _described_groups(dist: Any) -> Iterator[Described]:
+    """Yield this rank's groups whose description names a kind, used ones or not: that is the same on all members."""
     world = getattr(dist.distributed_c10d, "_world", None)
     for group, ranks in dict(getattr(world, "pg_group_ranks", {})).items():
         # One entry is no group but a number, for the groups that this rank is no member of.
-        kind = named_kind(getattr(group, "group_desc", ""))
-        if kind is not None:
-            yield Domain(kind, group.group_name, tuple(sorted(ranks)))
+        kinds = described_kinds(getattr(group, "group_desc", ""))
+        if kinds:
+            yield kinds, group.group_name, tuple(sorted(ranks))

@@ -2,7 +2,8 @@
 
 Three sources, the first that answers wins (docs/domains.md):
 
-1. the description that the framework gave the group (Megatron-LM's group names, DeviceMesh's `mesh_<dimension>`);
+1. the description that the framework gave the group (Megatron-LM's group names, DeviceMesh's `mesh_<dimension>`); of
+   one that names several kinds, the first whose axis is longer than 1;
 2. the parallel degrees that the environment configures: what part of the grid the ranks cover;
 3. a named group of the same ranks: groups are made twice for overlap or for another backend.
 
@@ -14,11 +15,11 @@ May live here: names and sets of ranks. May not: torch, state.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from lockstep.contracts.domains import DEFAULT_ORDER, Domain, domains_of_rank, parse_degrees
 from lockstep.contracts.errors import ConfigError
-from lockstep.contracts.kinds import covered_kind, first_kind
+from lockstep.contracts.kinds import covered_kind, first_kind, spanned_kind
 from lockstep.contracts.limits import NAME_MAX_BYTES
 from lockstep.contracts.paths import is_name
 
@@ -28,6 +29,9 @@ ORDER_VARIABLE = "LOCKSTEP_ORDER"
 """Their order, the fastest varying first; Megatron-LM's if not given."""
 
 _FOREIGN = re.compile(r"[^A-Za-z0-9._-]+")
+
+Described = tuple[tuple[str, ...], str, tuple[int, ...]]
+"""(kinds that the description names, at least one; name; ranks ascending) of a process group."""
 
 
 def configured_domains(environ: Mapping[str, str], rank: int, world_size: int) -> list[Domain]:
@@ -47,6 +51,27 @@ def configured_domains(environ: Mapping[str, str], rank: int, world_size: int) -
         return domains_of_rank(degrees, rank, world_size, order=order)
     except ConfigError as error:
         raise ConfigError(f"{DEGREES_VARIABLE}={text!r}, {ORDER_VARIABLE}={order!r}: {error}") from error
+
+
+def group_kind(
+    kinds: Sequence[str],
+    ranks: Collection[int],
+    world_size: int,
+    configured: Sequence[Domain],
+    described: Iterable[Described],
+) -> str:
+    """Return the kind of a group of `ranks` whose description names `kinds`.
+
+    `configured` are the domains of one member, `described` its groups with a description: those that name one kind
+    settle which of several another one has.
+    """
+    groups = list(described)
+    known = [*configured, *(Domain(named[0], name, members) for named, name, members in groups if len(named) == 1)]
+    kind = spanned_kind(kinds, ranks, known)
+    if kind is not None:
+        return kind
+    named = [Domain(spanned_kind(each, members, known) or each[0], name, members) for each, name, members in groups]
+    return unnamed_kind(ranks, world_size, configured, named)
 
 
 def unnamed_kind(

@@ -73,11 +73,16 @@ def make_record(draft: Draft) -> bytearray:
     """Return the record of a complete step as it lies in the ring (RECORD_STRUCT)."""
     marks = draft.marks
     shares = account(draft.start_ns, draft.end_ns, marks)
-    wall = shares.wall_ns
-    has_backward = draft.has_backward
     record = bytearray(_EMPTY_RECORD)
     if draft.kinds:
         _write_domains(record, draft, shares)
+    phases = shares.phases_ns
+    has_backward = draft.has_backward
+    cpu_ns, agent_ns = draft.cpu_ns, draft.agent_ns
+    if cpu_ns < 0:  # the step ended on another thread than it began on
+        cpu_ns = MISSING
+    elif agent_ns > cpu_ns:  # what is wall time in it holds time off the CPU
+        agent_ns = cpu_ns
     _STEP.pack_into(
         record,
         0,
@@ -91,10 +96,10 @@ def make_record(draft: Draft) -> bytearray:
         shares.gc_ns,
         len(marks.gcs),
         draft.gc_full_count,
-        wall[FORWARD] if has_backward else MISSING,
-        wall[BACKWARD] if has_backward else MISSING,
-        wall[OPTIMIZER],
-        draft.cpu_ns,
+        phases[FORWARD] if has_backward else MISSING,
+        phases[BACKWARD] if has_backward else MISSING,
+        phases[OPTIMIZER],
+        cpu_ns,
         draft.device_step_ns,
         draft.device_comm_ns,
         draft.host_lead_ns,
@@ -103,7 +108,7 @@ def make_record(draft: Draft) -> bytearray:
         draft.work,
         draft.flops,
         draft.recompilations,
-        draft.agent_ns,
+        agent_ns,
     )
     return record
 
@@ -149,8 +154,11 @@ def _write_domains(record: bytearray, draft: Draft, shares: Shares) -> None:
 def _forget_wait(shares: Shares, kind: int) -> None:
     """Note that what was waited for a kind is not known.
 
-    What little was seen of it stays part of the rank's own work, so that the parts still sum to the step.
+    What little was seen of it stays part of the rank's own work, so that the parts still sum to the step; of which
+    phase, is not known.
     """
     if shares.waits_ns[kind] != MISSING:
-        shares.compute_ns += shares.waits_ns[kind]
+        if shares.waits_ns[kind]:
+            shares.compute_ns += shares.waits_ns[kind]
+            shares.phases_ns = [MISSING] * len(shares.phases_ns)
         shares.waits_ns[kind] = shares.comm_ns[kind] = MISSING

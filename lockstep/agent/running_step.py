@@ -108,9 +108,11 @@ class RunningStep:
         self._note_flags(self._draft.flags)
 
     def spend(self, agent_ns: int) -> None:
-        """Add to what the agent cost the training thread in this step: step ends and collectives.
+        """Add wall time that the agent took from the training thread in this step at a collective or a batch.
 
-        The marks and counted batches are not timed: that would double them.
+        Thread time is what counts, but to read its clock four times would cost a collective 40 % more (0.26 µs each of
+        2.7 µs). Step ends, where captures begin and are written, are thread time; the marks are not timed at all, that
+        would double them.
         """
         self._draft.agent_ns += agent_ns
 
@@ -197,7 +199,7 @@ class RunningStep:
             for ready in self.timeline.ready():
                 self._store(make_record(ready))
         following.flags |= self._at_boundary(following.step)
-        following.agent_ns += monotonic_ns() - now
+        following.agent_ns += thread_time_ns() - cpu_ns
 
     def finish(self) -> None:
         """Record nothing more; write the steps that the device was not done with when they ended."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from lockstep.analysis.rank import RankAnalysis
-from lockstep.contracts.domains import DEFAULT_ORDER, domains_of_rank
+from lockstep.contracts.domains import DEFAULT_ORDER, Domain, domains_of_rank
 from lockstep.contracts.errors import ConfigError
-from lockstep.contracts.kinds import covered_kind, named_kind
+from lockstep.contracts.kinds import covered_kind, described_kinds, spanned_kind
 from lockstep.contracts.records import DOMAIN_KINDS
 from lockstep.diagnosis.communication_causes.collectives import Group
 
@@ -43,9 +43,10 @@ class GroupKind:
 
 @dataclass(slots=True)
 class _Known:
-    """What the traces say together; described groups by their ranks."""
+    """What the traces say together; described groups by their ranks, those of one kind alone in `domains` too."""
 
     descriptions: dict[str, str] = field(default_factory=dict)
+    domains: list[Domain] = field(default_factory=list)
     by_ranks: dict[tuple[int, ...], str] = field(default_factory=dict)
     whole: set[tuple[int, ...]] = field(default_factory=set)
     world_size: int = 0
@@ -67,16 +68,21 @@ def group_kinds(
 
 def _known(ranks: Sequence[RankAnalysis]) -> _Known:
     known = _Known()
+    described: dict[tuple[int, ...], tuple[str, ...]] = {}
     for each in ranks:
         known.world_size = max(known.world_size, each.about.world_size)
         known.descriptions |= each.about.group_descriptions
         for name, members in each.about.groups.items():
-            kind = named_kind(each.about.group_descriptions.get(name, ""))
+            kinds = described_kinds(each.about.group_descriptions.get(name, ""))
             in_order = tuple(sorted(members))
             if len(in_order) > 1:
                 known.whole.add(in_order)
-            if kind is not None:
-                known.by_ranks[in_order] = kind
+            if kinds:
+                described[in_order] = kinds
+            if len(kinds) == 1:
+                known.domains.append(Domain(kinds[0], name, in_order))
+    for members, kinds in described.items():
+        known.by_ranks[members] = spanned_kind(kinds, members, known.domains) or kinds[0]
     return known
 
 
@@ -84,7 +90,7 @@ def _kind(group: Group, known: _Known, degrees: Degrees | None) -> GroupKind:
     name, ranks = group
     members = tuple(sorted(ranks))
     described = known.descriptions.get(name, "")
-    if kind := named_kind(described):
+    if kind := spanned_kind(described_kinds(described), members, known.domains):
         return GroupKind(kind, f"described as {described:.80}")
     if not members:
         return GroupKind(None, "the traces do not list its ranks")

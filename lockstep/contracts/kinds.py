@@ -4,7 +4,7 @@ What is done with it while a job trains, and what else is a source there: `locks
 """
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from math import prod
 
 from lockstep.contracts.domains import Domain
@@ -24,32 +24,43 @@ _WORDS = {
 # Descriptions whose words alone would say nothing or mislead.
 _NAMES = {
     # Megatron-LM, megatron/core/parallel_state.py
-    "embedding_group": "pp",  # first and last pipeline stage share their embedding
-    "position_embedding_group": "pp",
-    "model_parallel_group": "tp",  # tensor x pipeline; carries the gradient's norm
-    "expert_tensor_parallel_group": "tp",
-    "hybrid_dp_cp_group": "cp",  # parts of a dp x cp group that share long sequences
+    "embedding_group": ("pp",),  # first and last pipeline stage share their embedding
+    "position_embedding_group": ("pp",),
+    "model_parallel_group": ("tp", "pp"),  # carries the gradient's norm
+    "expert_tensor_parallel_group": ("tp",),
+    "hybrid_dp_cp_group": ("cp",),  # parts of a dp x cp group that share long sequences
     # torchtitan, torchtitan/distributed/parallel_dims.py
-    "mesh_batch": "dp",
-    "mesh_loss": "dp",
+    "mesh_batch": ("dp",),
+    "mesh_loss": ("dp",),
     # the customary pair of dimensions `data` and `model`
-    "mesh_model": "tp",
-    "mesh_mp": "tp",
+    "mesh_model": ("tp",),
+    "mesh_mp": ("tp",),
 }
 _SPLIT = re.compile(r"[^a-z]+")
 
 
-def named_kind(description: str) -> str | None:
-    """Return the kind that a group's description tells, None if it tells none.
+def described_kinds(description: str) -> tuple[str, ...]:
+    """Return the kinds that a group's description names, in the order of PRECEDENCE; none if it names none.
 
     Whole words decide, parts of words do not. torch's own descriptions (`default_pg`, `undefined`, `mesh_default`,
-    `mesh_dim_0`) tell none.
+    `mesh_dim_0`) name none.
     """
     words = [word for word in _SPLIT.split(description.lower()) if word]
-    kind = _NAMES.get("_".join(words))
-    if kind is None:
-        kind = first_kind([kind for kind, known in _WORDS.items() if not known.isdisjoint(words)])
-    return kind
+    known = _NAMES.get("_".join(words))
+    return known or tuple(kind for kind in PRECEDENCE if not _WORDS[kind].isdisjoint(words))
+
+
+def spanned_kind(kinds: Sequence[str], ranks: Collection[int], domains: Iterable[Domain]) -> str | None:
+    """Return which of the kinds that its description names a group of `ranks` has, None where it names none.
+
+    Megatron-LM's names stay the same whatever the sizes are: its tensor x pipeline group is the pipeline's own group
+    where the tensor-parallel size is 1. An axis of size 1 is not spanned. `domains` are those of members, each of one
+    kind alone; without them the names decide. Groups that span replicas of the data move gradients: they stay `dp`.
+    """
+    if len(kinds) < 2 or kinds[0] == "dp":  # noqa: PLR2004  (one kind is no choice)
+        return first_kind(kinds)
+    spanned = [domain for domain in domains if domain.kind in kinds and len(domain.ranks) > 1]
+    return covered_kind(ranks, spanned) or first_kind(kinds)
 
 
 def covered_kind(ranks: Collection[int], domains: Iterable[Domain]) -> str | None:

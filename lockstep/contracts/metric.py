@@ -18,7 +18,7 @@ FLAGS = tuple(str(flag.name).lower() for flag in Flag)
 
 IMBALANCES = ("stage", "replica", "work")
 """What legitimate differences between ranks come from: pipeline stages, batches of replicas, tokens and experts."""
-CAUSES = ("compute", "host", "data", "gc", "link", "imbalance", "unknown")
+CAUSES = ("compute", "off_cpu", "host", "data", "gc", "link", "imbalance", "unknown")
 RUN_STATES = ("warming", "healthy", "suspect", "profiling", "diagnosed", "recovering", "hung", "lost", "finished")
 PROFILE_STATES = ("requested", "done", "refused", "expired")
 EXPECTED_STATES = ("unspecified", "waiting", "fitting", "known", "refused")

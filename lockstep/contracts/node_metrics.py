@@ -1,7 +1,7 @@
 """What an exporter measures on its node, and what it says of itself."""
 
 from lockstep.contracts.metric import FLAGS, HTTP_REFUSALS, PHASES, Metric, Type
-from lockstep.contracts.records import DOMAIN_KINDS
+from lockstep.contracts.records import COMPUTE_PHASES, DOMAIN_KINDS
 from lockstep.contracts.unwatched import UNWATCHED_REASONS
 
 
@@ -37,6 +37,16 @@ MEASURED: tuple[Metric, ...] = (
         "rank",
         "phase",
         values=PHASES,
+    ),
+    _exporter(
+        "lockstep_compute_time_seconds_total",
+        "counter",
+        "What compute consists of, without waits and collections: forward, backward and optimizer sum to it.",
+        "run",
+        "rank",
+        "phase",
+        values=COMPUTE_PHASES,
+        detail=True,
     ),
     _exporter(
         "lockstep_collective_wait_seconds_total",
@@ -158,12 +168,17 @@ MEASURED: tuple[Metric, ...] = (
         "rank",
     ),
     _exporter(
-        "lockstep_cpu_time_seconds_total", "counter", "CPU time of the training thread.", "run", "rank", detail=True
+        "lockstep_cpu_time_seconds_total",
+        "counter",
+        "CPU time of the training thread, waits included.",
+        "run",
+        "rank",
+        detail=True,
     ),
     _exporter(
         "lockstep_agent_time_seconds_total",
         "counter",
-        "Time the agent took from the training thread.",
+        "Time the agent took from the training thread: CPU time at step ends, wall time at collectives and batches.",
         "run",
         "rank",
     ),

@@ -9,7 +9,9 @@ The account of a step is exact. With `self = data + compute + host + gc`,
 
 holds in every record (times of the training thread; collectives hidden behind its work are not waits). It is
 what makes a slow rank visible in a job whose ranks all end a step together: the slow rank's `self` is long and
-it waits least.
+it waits least. Two views of the same time stand beside the sum: `compute = forward + backward + optimizer`, exact
+where all three are measured, and `cpu_ns`, the CPU time of the training thread in the whole step. What of `self` the
+CPU time does not cover, the thread was off the CPU (`coordinator/intake/columns.py` says when that is known).
 """
 
 import struct
@@ -22,6 +24,9 @@ MISSING = -(1 << 63)
 
 DOMAIN_KINDS = ("tp", "cp", "ep", "dp", "pp", "world")
 """Tensor, context, expert, data and pipeline parallelism, and groups of every rank beside those."""
+
+COMPUTE_PHASES = ("forward", "backward", "optimizer")
+"""What compute consists of."""
 
 _DOMAIN_FIELDS = ("wait_ns", "comm_ns", "bytes", "bus_bytes", "count", "shortest_ns")
 
@@ -36,10 +41,10 @@ RECORD_FIELDS = (
     "gc_ns",  # Python's garbage collector ran
     "gc_count",
     "gc_full_count",  # collections of the oldest generation, the long ones
-    "forward_ns",  # wall time from batch (or previous backward) to backward, waits and gc included
-    "backward_ns",  # wall time, waits and gc included
-    "optimizer_ns",  # wall time, waits and gc included
-    "cpu_ns",  # CPU time of the training thread: far below self time means descheduled
+    "forward_ns",  # part of compute: from batch (or previous backward) to backward, without waits and gc
+    "backward_ns",  # part of compute, likewise
+    "optimizer_ns",  # part of compute, likewise
+    "cpu_ns",  # CPU time of the training thread in the whole step, waits included
     "device_step_ns",  # device clock, where there is a device
     "device_comm_ns",  # union of all collectives in flight there
     "host_lead_ns",  # least time by which the host was ahead of the device: near 0, the device waits for launches
@@ -48,7 +53,10 @@ RECORD_FIELDS = (
     "work",  # what compute should be proportional to: sum of squared lengths, or FLOPs
     "model_flops",
     "recompilations",
-    "agent_ns",  # what the agent itself spent in this step
+    # What the agent cost the training thread: its CPU time at the end of the step before, and wall time at collectives
+    # and batches, which reading the thread's clock would make 40 % dearer. It exceeds thread time by what the thread
+    # was off the CPU there, and is never more than cpu_ns.
+    "agent_ns",
     # Per domain kind: blocked time; time with a collective in flight (a union; less the wait, it was hidden behind
     # work); payload bytes; bytes that a ring algorithm moves over the slowest link for it (bus bandwidth's numerator);
     # collectives; the shortest one (a bound without waiting).

@@ -117,6 +117,8 @@ def test_parts_sum_to_the_step(made):
     parts = [shares.gc_ns, shares.host_ns, shares.data_ns, shares.compute_ns, *shares.waits_ns]
     assert min(parts) >= 0
     assert sum(parts) == END - START
+    assert shares.phases_ns[0] == shares.data_ns
+    assert sum(shares.phases_ns[1:]) == shares.compute_ns
 
 
 def test_reducer_is_hidden_until_its_last_issue():
@@ -127,7 +129,7 @@ def test_reducer_is_hidden_until_its_last_issue():
     shares = account(0, 400, made)
     assert shares.waits_ns[3] == 290 - 250
     assert shares.compute_ns == 90 + 200 + 40 - 40
-    assert shares.wall_ns == [10, 90, 200, 40]
+    assert shares.phases_ns == [10, 90, 200 - 40, 40]
     assert shares.host_ns == 10 + 50
 
 

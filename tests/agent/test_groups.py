@@ -82,6 +82,25 @@ def test_mesh_without_names_is_not_guessed(mesh_of):
         assert [configured.kind(mesh.get_group(dim)) for dim in (0, 1)] == ["pp", "tp"]
 
 
+@pytest.mark.parametrize(
+    ("tensor", "pipeline", "kind"),
+    [
+        ([[0], [1], [2], [3]], [[0, 1, 2, 3]], "pp"),
+        ([[0, 1, 2, 3]], [[0], [1], [2], [3]], "tp"),
+        ([[0, 1], [2, 3]], [[0, 2], [1, 3]], "tp"),
+    ],
+)
+def test_megatrons_model_parallel_group(tensor, pipeline, kind):
+    """It spans tensor and pipeline parallelism: with a tensor-parallel size of 1 it is the pipeline's group."""
+    book = Book()
+    with world(4):
+        names = {"TENSOR_MODEL_PARALLEL_GROUP": tensor, "PIPELINE_MODEL_PARALLEL_GROUP": pipeline}
+        kept = [dist.new_group(ranks, group_desc=name) for name, groups in names.items() for ranks in groups]
+        model = dist.new_group([0, 1, 2, 3], group_desc="MODEL_PARALLEL_GROUP")
+        assert book.kind(model) == kind
+        assert len(kept) == len(tensor) + len(pipeline)
+
+
 def test_groups_without_a_description(capsys):
     """A copy of a named group is of its kind, used or not; everybody is the world; degrees that do not fit are told once."""
     with world(8):

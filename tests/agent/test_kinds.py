@@ -11,11 +11,12 @@ from lockstep.agent.kinds import (
     ORDER_VARIABLE,
     announced_name,
     configured_domains,
+    group_kind,
     unnamed_kind,
 )
 from lockstep.contracts.domains import Domain
 from lockstep.contracts.errors import ConfigError
-from lockstep.contracts.kinds import covered_kind, named_kind
+from lockstep.contracts.kinds import PRECEDENCE, covered_kind, described_kinds, first_kind, spanned_kind
 from lockstep.contracts.paths import is_name
 
 # Megatron-LM's descriptions (megatron/core/parallel_state.py): the axes that each group spans, in the dense grid of
@@ -80,7 +81,7 @@ EXPERT = {
 )
 def test_kind_of_a_description(description, kind):
     """Megatron's names, mesh dimensions, flattened ones too, and whole words decide."""
-    assert named_kind(description) == kind
+    assert first_kind(described_kinds(description)) == kind
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def test_kind_of_a_description(description, kind):
 )
 def test_description_that_tells_nothing(description):
     """What torch itself writes, and words that only contain a known one, decide nothing."""
-    assert named_kind(description) is None
+    assert described_kinds(description) == ()
 
 
 def part(rank, sizes, order, axes):
@@ -167,6 +168,36 @@ def test_unnamed_group_of_a_configured_job(layout):
             assert told == kind
         else:
             assert told in {"dp", "world"} | {other for members, other in groups.values() if members == ranks}
+
+
+@settings(deadline=None)
+@given(layouts())
+def test_an_axis_of_one_rank_is_not_spanned(layout):
+    """Of the kinds that a name holds, the first whose axis is longer than 1 counts; dp moves gradients and stays."""
+    _, world_size, groups, degrees, _ = layout
+    sizes = {**degrees, "edp": 2}
+    described = [(described_kinds(name), name, ranks) for name, (ranks, _) in groups.items()]
+    for name, (ranks, kind) in groups.items():
+        axes = {**DENSE, **EXPERT}[name][0].split()
+        long = [each for each in PRECEDENCE if each in axes and sizes[each] > 1]
+        expected = kind if kind == "dp" else first_kind(long)
+        assert group_kind(described_kinds(name), ranks, world_size, [], described) == expected
+
+
+def test_a_name_of_several_kinds_alone():
+    """Where no group of one kind is described, or those that are do not make up the group, the name decides."""
+    kinds = described_kinds("MODEL_PARALLEL_GROUP")
+    assert kinds == ("tp", "pp")
+    assert spanned_kind(kinds, (0, 1, 2, 3), []) == "tp"
+    assert spanned_kind(kinds, (0, 1, 2, 3), [Domain("pp", "a", (0, 2))]) == "tp"
+    assert spanned_kind(kinds, (0, 1, 2, 3), [Domain("pp", "a", (0, 1, 2, 3))]) == "pp"
+    assert spanned_kind((), (0, 1), [Domain("pp", "a", (0, 1))]) is None
+
+
+def test_a_copy_of_a_model_parallel_group():
+    """An undescribed group of the same ranks is of the kind that the described one has, not of its name's first."""
+    described = [(("tp",), "t", (0,)), (("pp",), "p", (0, 1)), (("tp", "pp"), "m", (0, 1))]
+    assert group_kind((), (0, 1), 4, [], described) == "pp"
 
 
 def test_shape_tells_no_kind():

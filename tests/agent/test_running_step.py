@@ -2,6 +2,7 @@
 
 from threading import get_ident
 
+from lockstep.agent import running_step
 from lockstep.agent.account import UNKNOWN_NS, Collective
 from lockstep.agent.garbage import CollectionLog
 from lockstep.agent.quantities import BATCHES_MAX
@@ -55,6 +56,39 @@ def test_a_collective_on_a_device_has_no_measured_wait(scene):
     assert (record["dp_bytes"], record["dp_count"]) == (64, 1)
 
 
+def test_phases_are_unknown_where_a_wait_of_theirs_is(scene):
+    """What was seen of an unmeasured wait is compute's, but of which phase is not known: none of them is given."""
+    collective = Collective(scene.now + 35, DOMAIN_KINDS.index("dp"), 64, 64, synchronous=False)
+    collective.done_ns = UNKNOWN_NS
+    scene.run(*DATA, BACKWARD[0])
+    scene.recorder.issue(collective)
+    scene.recorder.block(scene.now + 6, scene.now + 8)
+    scene.run(BACKWARD[1], *STEP)
+    (record,) = scene.records
+    assert record["compute_ns"] == 65
+    assert [record[f"{phase}_ns"] for phase in ("forward", "backward", "optimizer")] == [MISSING] * 3
+
+
+def test_the_agents_own_time_is_thread_time(scene, monkeypatch):
+    """A boundary in which the thread sleeps costs its CPU time, and all of it is never more than the step's."""
+    cpu = iter((0, 1_000, 1_030, 2_000, 2_050, 2_060, 2_070))
+    monkeypatch.setattr(running_step, "thread_time_ns", lambda: next(cpu))
+    scene.recorder.begin_attempt(scene.now, scene.beats.append)
+    for spent_ns in (0, 7, 500):
+        scene.run(*DATA, ("spend", 0, spent_ns), *BACKWARD, *STEP)
+    assert [record["cpu_ns"] for record in scene.records] == [1_000, 1_000, 60]
+    assert [record["agent_ns"] for record in scene.records] == [0, 30 + 7, 60]
+
+
+def test_cpu_time_of_another_thread_is_not_measured(scene, monkeypatch):
+    """A step that one thread began and another one ended has no CPU time, rather than a negative one."""
+    cpu = iter((5_000, 1_000, 1_010))
+    monkeypatch.setattr(running_step, "thread_time_ns", lambda: next(cpu))
+    scene.recorder.begin_attempt(scene.now, scene.beats.append)
+    scene.run(*DATA, *BACKWARD, *STEP)
+    assert scene.records[0]["cpu_ns"] == MISSING
+
+
 def test_a_wait_for_nothing_known_is_of_the_kind_last_issued(scene):
     """A seen wait counts for the last collective's kind when none is done near it, and for nothing before one."""
     scene.run(*DATA, ("block", 0, 105, 108), *BACKWARD)
@@ -73,7 +107,8 @@ def test_collections_are_counted(scene):
     scene.run(("leave_backward", 40), *STEP, *DATA, *BACKWARD, *STEP)
     record = scene.records[0]
     assert (record["gc_ns"], record["gc_count"], scene.records[1]["gc_count"]) == (2, 1, 0)
-    assert (record["backward_ns"], record["compute_ns"]) == (40, 63)
+    assert (record["forward_ns"], record["backward_ns"], record["optimizer_ns"]) == (20, 38, 5)
+    assert record["compute_ns"] == 63
 
 
 def test_flags_come_from_the_boundary_before(scene):

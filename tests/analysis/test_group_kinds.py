@@ -46,6 +46,13 @@ def test_what_the_framework_calls_it(analysis, description, kind):
     assert (description in found.source) if kind else ("do not say" in found.source)
 
 
+def test_a_model_parallel_group_without_tensor_parallelism(analysis):
+    """Megatron's tensor x pipeline group is the pipeline's where the tensor-parallel size is 1."""
+    names = {"1": "TENSOR_MODEL_PARALLEL_GROUP", "2": "PIPELINE_MODEL_PARALLEL_GROUP", "3": "MODEL_PARALLEL_GROUP"}
+    ranks = told(analysis, groups={"1": (0,), "2": PAIR, "3": PAIR}, descriptions=names)
+    assert group_kinds(ranks, [("3", PAIR)])["3", PAIR].kind == "pp"
+
+
 def test_degrees_tell_the_rest(analysis):
     """Every domain of a grid of 16 ranks is found by its ranks."""
     degrees = Degrees(by_kind={"tp": 2, "dp": 4, "pp": 2})

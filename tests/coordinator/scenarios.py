@@ -19,6 +19,8 @@ from tests.support.batches import batch_of_columns
 
 NS = 1e9
 START_UNIX_S = 1_790_000_000.0
+PHASE_SHARES = {"forward": 0.3, "backward": 0.6, "optimizer": 0.1}
+"""Of compute; data is waited for, off the CPU, and so are all waits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +52,10 @@ SHARED_CORES = Noise(
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """Ranks that do more from step `begin` to before `end`; `seconds` is added to `part` (or to the transfers of a domain)."""
+    """Ranks that do more from step `begin` to before `end`; `seconds` is added to `part` (or to the transfers of a domain).
+
+    `part` is a component, a phase of compute, or a kind of domain; `asleep`: the training thread is off the CPU for it.
+    """
 
     part: str
     ranks: tuple[int, ...]
@@ -58,6 +63,7 @@ class Fault:
     begin: int = 0
     end: int = 1 << 40
     drift_steps: int = 0
+    asleep: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +100,7 @@ class Recording:
     topology: domains.Topology
     duration: np.ndarray
     components: dict[str, np.ndarray]
+    views: dict[str, np.ndarray]
     waits: dict[str, np.ndarray]
     flags: np.ndarray
     present: np.ndarray
@@ -121,6 +128,7 @@ class Recording:
                 duration=known(self.duration),
                 self_seconds=known(self.self_seconds),
                 components={name: known(value) for name, value in self.components.items()},
+                views={name: known(value) for name, value in self.views.items()},
                 waits=waits,
                 transfers=waits,
                 floors={},
@@ -136,11 +144,17 @@ class Recording:
         ends = start_s * NS + np.cumsum(np.rint(self.duration * NS), axis=0)
         columns = {name: [] for name in ("step", "start_ns", "end_ns", "flags", *(f"{n}_ns" for n in self.components))}
         columns |= {f"{kind}_{what}": [] for kind in self.waits for what in ("wait_ns", "bytes")}
+        columns |= {name: [] for name in ("forward_ns", "backward_ns", "optimizer_ns", "cpu_ns")}
         for rank, step in rows:
             duration = round(float(self.duration[step, rank]) * NS)
             parts = {name: round(float(v[step, rank]) * NS) for name, v in self.components.items() if name != "compute"}
             waits = {kind: round(float(v[step, rank]) * NS) for kind, v in self.waits.items()}
             parts["compute"] = duration - sum(parts.values()) - sum(waits.values())
+            views = {name: round(float(v[step, rank]) * NS) for name, v in self.views.items()}
+            columns["forward_ns"].append(views["forward"])
+            columns["backward_ns"].append(views["backward"])
+            columns["optimizer_ns"].append(parts["compute"] - views["forward"] - views["backward"])
+            columns["cpu_ns"].append(sum(parts.values()) - views["off_cpu"])
             end = int(ends[step, rank])
             columns["step"].append(step + step_offset)
             columns["start_ns"].append(end - duration)
@@ -190,14 +204,24 @@ def generate(scenario: Scenario) -> Recording:
         "host": scenario.host * (1 + rng.normal(0, 0.05, shape)),
         "gc": scenario.gc * (1 + rng.normal(0, 0.1, shape)),
     }
+    phases = {phase: share * parts["compute"] for phase, share in PHASE_SHARES.items()}
+    asleep = parts["data"].copy()
     transfers = dict.fromkeys({domain.kind for domain in topology.domains}, scenario.transfer)
     slow_transfers = {kind: np.zeros(shape) for kind in transfers}
     for fault in scenario.faults:
         steps = np.arange(scenario.steps)
         active = (steps >= fault.begin) & (steps < fault.end)
         rise = np.minimum(1.0, (steps - fault.begin + 1) / fault.drift_steps) if fault.drift_steps else 1.0
-        target = parts if fault.part in parts else slow_transfers
-        target[fault.part][:, list(fault.ranks)] += (active * rise * fault.seconds)[:, None]
+        more = (active * rise * fault.seconds)[:, None]
+        where = fault.part if fault.part in parts or fault.part in slow_transfers else "compute"
+        (parts if where in parts else slow_transfers)[where][:, list(fault.ranks)] += more
+        for phase, share in PHASE_SHARES.items():
+            if where == "compute":
+                phases[phase][:, list(fault.ranks)] += more * (
+                    share if fault.part == "compute" else fault.part == phase
+                )
+        if fault.asleep or where == "data":
+            asleep[:, list(fault.ranks)] += more
     flags = np.zeros(shape, dtype=np.int64)
     if scenario.checkpoint_every:
         at = np.arange(scenario.steps) % scenario.checkpoint_every == scenario.checkpoint_every - 1
@@ -207,10 +231,11 @@ def generate(scenario: Scenario) -> Recording:
     for step in scenario.profiled:
         parts["host"][step : step + 2, list(scenario.profiled_ranks)] += 0.5
         flags[step, list(scenario.profiled_ranks)] |= Flag.PROFILED
-    return _synchronise(scenario, topology, parts, slow_transfers, flags=flags, rng=rng)
+    views = phases | {"off_cpu": asleep}
+    return _synchronise(scenario, topology, parts, views, slow_transfers, flags=flags, rng=rng)
 
 
-def _synchronise(scenario, topology, parts, slow_transfers, *, flags, rng) -> Recording:
+def _synchronise(scenario, topology, parts, views, slow_transfers, *, flags, rng) -> Recording:
     """Let groups end with their slowest member, innermost domain first, and book what each rank waited."""
     own = sum(parts.values())
     now = own.copy()
@@ -236,6 +261,7 @@ def _synchronise(scenario, topology, parts, slow_transfers, *, flags, rng) -> Re
         topology=topology,
         duration=duration,
         components=parts,
+        views=views,
         waits=waits,
         flags=flags,
         present=rng.random(now.shape) >= scenario.missing,

@@ -438,6 +438,8 @@ def assert_row(row, recording, step):
     np.testing.assert_allclose(row.self_seconds, recording.self_seconds[step], rtol=1e-6)
     for name, values in recording.components.items():
         np.testing.assert_allclose(row.components[name], values[step], rtol=1e-6, atol=1e-7, err_msg=name)
+    for name, values in recording.views.items():
+        np.testing.assert_allclose(row.views[name], values[step], rtol=1e-6, atol=1e-7, err_msg=name)
     for kind, values in recording.waits.items():
         np.testing.assert_allclose(row.waits[kind], values[step], rtol=1e-6, atol=1e-7, err_msg=kind)
     assert row.flags.tolist() == recording.flags[step].tolist()

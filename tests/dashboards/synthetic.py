@@ -23,6 +23,7 @@ FUNCTION = "model.py:spin"
 SLOW_CLOCK_MHZ = 1410
 
 _OWN_S = {"data": 0.05, "compute": 0.7, "host": 0.04, "gc": 0.01}
+_COMPUTE_S = {"forward": 0.2, "backward": 0.45, "optimizer": 0.05}
 _PER_STEP = {
     "lockstep_steps_total": 1.0,
     "lockstep_gc_collections_total": 0.5,
@@ -167,6 +168,10 @@ def _value(metric: Metric, labels, start):
         "lockstep_phase_time_seconds_total": lambda t: (
             _OWN_S.get(labels.get("phase"), 0) * steps(t)
             + (excess_s(t) if slow and labels.get("phase") == "compute" else 0)
+        ),
+        "lockstep_compute_time_seconds_total": lambda t: (
+            _COMPUTE_S.get(labels.get("phase"), 0) * steps(t)
+            + (excess_s(t) if slow and labels.get("phase") == "forward" else 0)
         ),
         "lockstep_collective_wait_seconds_total": lambda t: (
             0.0 if labels.get("domain_kind") != "dp" else 0.2 * steps(t) + (0 if slow else excess_s(t))

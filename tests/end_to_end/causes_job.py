@@ -122,12 +122,17 @@ class Model(nn.Module):
         hidden = hidden + self.pool(hidden.detach().mean((0, 1)).expand(length, -1))
         if self.fault.active("forward"):
             self.score_again(hidden)
+        if self.fault.active("sleeping"):
+            self.ask_later()
         return self.head(hidden)
 
     def score_again(self, hidden: Tensor) -> None:
         wide = hidden.detach().flatten(0, 1)
         for _ in self.fault.lasting():
             functional.softmax(wide @ wide.T, dim=-1) @ wide
+
+    def ask_later(self) -> None:
+        time.sleep(FAULT_SECONDS)
 
 
 def pool(history: Tensor) -> Tensor:

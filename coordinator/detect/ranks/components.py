@@ -1,9 +1,14 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""Which part of its own work makes a slow rank slow: data, compute, host or gc.
+"""Which part of its own work makes a slow rank slow: data, compute, host or gc, and what of it is no work at all.
 
 Pure. Medians over the last steps, so that one odd step names nothing. The peers' figure is the median of those in the
 same stage that are not slow themselves, plus what the rank's replica shares: under uneven batches compute differs by
 more than any fault, and would be blamed for a slow loader.
+
+The part with the largest excess is the cause. Where that is compute, forward, backward or optimizer may hold most of
+it. Where it is compute or host and the thread spent the excess off the CPU, that is the cause: it did not do more, it
+slept, was blocked or was descheduled. Off the CPU is compared in own work as a whole: a rank that sleeps waits less for
+its loader, which is time off the CPU as well.
 
 Shapes: R ranks, P stages, K steps.
 """
@@ -15,6 +20,9 @@ import numpy as np
 
 from coordinator.detect.findings import UNKNOWN
 from coordinator.detect.ranks.groups import Groups, middle
+from coordinator.intake.columns import COMPONENTS
+from coordinator.intake.views import OFF_CPU, VIEWS
+from lockstep.contracts.records import COMPUTE_PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,25 +36,64 @@ if TYPE_CHECKING:
 
 SELF = "self"
 WAIT = "wait"
+PARTS = (*COMPONENTS, *VIEWS, SELF, WAIT)
+"""All that is compared."""
+COMPUTE = "compute"
+SLEEPS = (COMPUTE, "host")
+"""Components in which a thread that is off the CPU is no part of the work: loaders are waited for so."""
 _SURE_SHARE = 0.8
+_WORKING = ("forward", "backward")
+_SECONDS_MIN = 1e-9  # resolution of a record
+_DOUBLED_SHARE = 0.1  # of an excess on the CPU that is as long as the usual work: a tenth of a core is a crowd
+_PHASE_SHARE = 0.8  # of the excess of compute: a slow device is slow in all phases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Cause of one slow rank, and seconds a step of it and of its peers by part (`self`, `wait`, components).
+    """Cause of one slow rank, and seconds a step of it and of its peers by part (`PARTS`).
 
-    A part that was not measured is left out of both. `confidence` is high, medium or low.
+    A part that was not measured is left out of both. `confidence` is high, medium or low. `component` is the one that
+    grew most, or unknown: the cause itself, unless that is off the CPU. `phase` is the phase of compute that holds the
+    excess, empty where none does.
     """
 
     cause: str
     confidence: str
+    component: str
+    phase: str
     own: dict[str, float]
     peers: dict[str, float]
 
 
 def parts_of(row: "StepRow") -> "Parts":
-    """Return the parts of one step: its components, own work and waiting, arrays of shape (n_ranks,), seconds."""
-    return {**row.components, SELF: row.self_seconds, WAIT: row.duration - row.self_seconds}
+    """Return the parts of one step: components, views, own work and waiting, arrays of shape (n_ranks,), seconds."""
+    return {**row.components, **row.views, SELF: row.self_seconds, WAIT: row.duration - row.self_seconds}
+
+
+def is_asleep(off_cpu: float | None, total: float, usual: "Mapping[str, float]", policy: "CausePolicy") -> bool:
+    """Whether an excess of `total` seconds is no work: the thread was off the CPU for `off_cpu` seconds of it.
+
+    `usual` holds the reference's seconds by part. What a thread computes on a crowded machine it is off the CPU for
+    as well, as it is in its usual work: of the excess it must have been on the CPU less than that by far. Short work is
+    hardly ever descheduled, so peers do not show every crowd: a rank whose CPU time doubles must have slept nearly all.
+    """
+    if off_cpu is None or total <= 0:
+        return False
+    waited = usual.get("data", 0.0)  # for loaders, off the CPU
+    working = max(usual.get(SELF, 0.0) - waited, _SECONDS_MIN)
+    busy_ratio = min(max(1 - (usual.get(OFF_CPU, 0.0) - waited) / working, 0.0), 1.0)
+    busy = total - off_cpu
+    share_max = (1 - policy.off_cpu_share_min) * busy_ratio
+    if busy > busy_ratio * working:
+        share_max = min(share_max, _DOUBLED_SHARE)
+    return busy <= share_max * total
+
+
+def phase_of(more: "Mapping[str, float]") -> str:
+    """Return the phase that holds most of what compute takes longer, seconds by part; empty where none does."""
+    phases = {name: more[name] for name in COMPUTE_PHASES if name in more}
+    phase = max(phases, key=lambda name: phases[name], default="")
+    return phase if phase and phases[phase] >= _PHASE_SHARE * more.get(COMPUTE, 0.0) > 0 else ""
 
 
 def middling(parts: "Mapping[str, NDArray[np.floating]]") -> dict[str, float]:
@@ -57,14 +104,24 @@ def middling(parts: "Mapping[str, NDArray[np.floating]]") -> dict[str, float]:
 def medians(rows: "Sequence[StepRow]") -> "Parts":
     """Return per part the median over `rows`, arrays of shape (n_ranks,), seconds, NaN where never measured."""
     parts = [parts_of(row) for row in rows]
-    return {name: middle(np.stack([part[name] for part in parts])) for name in parts[-1]}
+    unknown_R = np.full(rows[-1].ranks.shape, np.nan, dtype=np.float32)
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: middle(np.stack([part.get(name, unknown_R) for part in parts])) for name in names}
 
 
 def less_work(parts: "Parts", shift_R: "NDArray[np.floating] | None") -> "Parts":
-    """Return the parts without the seconds of compute that each rank's work explains."""
+    """Return the parts without the seconds of compute that each rank's work explains.
+
+    More work lengthens forward and backward alike, in proportion, and no optimizer.
+    """
     if shift_R is None:
         return parts
-    return parts | {name: parts[name] - shift_R for name in (SELF, "compute")}
+    less = {name: parts[name] - shift_R for name in (SELF, COMPUTE)}
+    if parts.keys() >= {*_WORKING}:
+        working_R = sum(parts[name] for name in _WORKING)
+        less_ratio_R = shift_R / np.maximum(working_R, _SECONDS_MIN)
+        less |= {name: parts[name] * (1 - less_ratio_R) for name in _WORKING}
+    return parts | less
 
 
 class Explainer:
@@ -109,16 +166,20 @@ class Explainer:
 
 def _explain_one(own: dict[str, float], peers: dict[str, float], policy: "CausePolicy") -> Explanation:
     known = [name for name in own if not np.isnan(own[name] - peers[name])]
-    excess = {name: own[name] - peers[name] for name in known if name not in (SELF, WAIT)}
+    more = {name: own[name] - peers[name] for name in known}
+    excess = {name: more[name] for name in COMPONENTS if name in more}
     total = own[SELF] - peers[SELF]
-    cause = max(excess, key=lambda name: excess[name], default=UNKNOWN)
-    if cause != UNKNOWN and not excess[cause] >= policy.share_min * total > 0:
-        cause = UNKNOWN
-    share = excess[cause] / total if cause != UNKNOWN else 0.0
-    confidence = "high" if share >= _SURE_SHARE else "medium" if cause != UNKNOWN else "low"
+    component = max(excess, key=lambda name: excess[name], default=UNKNOWN)
+    if component != UNKNOWN and not excess[component] >= policy.share_min * total > 0:
+        component = UNKNOWN
+    cause, share = component, excess.get(component, 0.0) / total if component != UNKNOWN else 0.0
+    if component in SLEEPS and is_asleep(more.get(OFF_CPU), total, peers, policy):
+        cause, share = OFF_CPU, more[OFF_CPU] / total
     return Explanation(
         cause=cause,
-        confidence=confidence,
+        confidence="high" if share >= _SURE_SHARE else "medium" if cause != UNKNOWN else "low",
+        component=component,
+        phase=phase_of(more) if component == COMPUTE else "",
         own={name: own[name] for name in known},
         peers={name: peers[name] for name in known},
     )

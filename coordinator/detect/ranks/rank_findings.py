@@ -14,7 +14,10 @@ import numpy as np
 
 from coordinator.detect.findings import SLOW_RANK, Finding
 from coordinator.detect.ranks.components import (
+    COMPUTE,
+    PARTS,
     SELF,
+    SLEEPS,
     WAIT,
     Explainer,
     Explanation,
@@ -24,6 +27,8 @@ from coordinator.detect.ranks.components import (
     parts_of,
 )
 from coordinator.intake.columns import COMPONENTS
+from coordinator.intake.views import OFF_CPU
+from lockstep.contracts.records import COMPUTE_PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -172,7 +177,7 @@ class RankFindings:
     def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
         """Take back what `memory` gave; what does not fit is left alone."""
         count = self._test.stage_groups.count
-        known = {name: value for name, value in memory.items() if name in (*COMPONENTS, SELF, WAIT)}
+        known = {name: value for name, value in memory.items() if name in PARTS}
         self.typical |= {name: value.astype(np.float64) for name, value in known.items() if value.shape == (count,)}
         if "samples" in memory and memory["samples"].shape == (1,):
             self._samples = int(memory["samples"][0])
@@ -213,13 +218,30 @@ def _evidence(rank: int, explanation: Explanation) -> list[str]:
         lines.append(f"rank {rank} works {_ms(own[SELF])} a step by itself, its peers {_ms(peers[SELF])}")
     if WAIT in own:
         lines.append(f"it waits {_ms(own[WAIT])} a step for others, its peers {_ms(peers[WAIT])}")
-    grown = {name: own[name] - peers[name] for name in COMPONENTS if name in own}
-    telling = [name for name, seconds in grown.items() if seconds > _TELLING_SHARE * max(grown.values())]
-    lines += [
-        f"{name}: {_ms(own[name])} a step, peers {_ms(peers[name])}"
-        for name in sorted(telling, key=lambda name: -grown[name])
-    ]
+    grown = {name: own[name] - peers[name] for name in own}
+    if explanation.component in SLEEPS and grown.get(OFF_CPU, 0.0) > _TELLING_SHARE * grown[SELF]:
+        lines.append(_off_cpu_text(own, peers))
+    lines += _telling(COMPONENTS, grown, explanation)
+    if explanation.component == COMPUTE:
+        lines += _telling(COMPUTE_PHASES, grown, explanation)
     return lines
+
+
+def _telling(names: "Sequence[str]", grown: "Mapping[str, float]", explanation: Explanation) -> list[str]:
+    """Return a line for each part that is much of what grew, the largest first."""
+    known = sorted((name for name in names if name in grown), key=lambda name: -grown[name])
+    telling = [name for name in known if grown[name] > _TELLING_SHARE * grown[known[0]]]
+    own, peers = explanation.own, explanation.peers
+    where = {COMPUTE: f", the excess in {explanation.phase}"} if explanation.phase else {}
+    return [f"{name}: {_ms(own[name])} a step, peers {_ms(peers[name])}{where.get(name, '')}" for name in telling]
+
+
+def _off_cpu_text(own: "Mapping[str, float]", peers: "Mapping[str, float]") -> str:
+    """Return what it means that a training thread was off the CPU, seconds a step by part."""
+    return (
+        f"the training thread was off the CPU for {_ms(own[OFF_CPU])} of {_ms(own[SELF])} of own work (peers "
+        f"{_ms(peers[OFF_CPU])} of {_ms(peers[SELF])}): sleeping, blocked on I/O or a lock, or descheduled"
+    )
 
 
 def _ms(seconds: float) -> str:

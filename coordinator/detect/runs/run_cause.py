@@ -1,4 +1,4 @@
-"""Why a whole run is slower: its own work (data, compute, host, gc), communication, or unknown.
+"""Why a whole run is slower: its own work (data, compute, host, gc), time off the CPU, communication, or unknown.
 
 Pure. Seconds a step by part, as they used to be and as they are now, each the middle over the ranks of the stage that
 sets the pace. What all ranks do longer they do on the critical path, so a part's growth is compared with that of the
@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from coordinator.detect.findings import LINK, UNKNOWN
-from coordinator.detect.ranks.components import SELF, WAIT
+from coordinator.detect.ranks.components import COMPUTE, SELF, SLEEPS, WAIT, is_asleep
+from coordinator.intake.views import OFF_CPU, VIEWS
+from lockstep.contracts.records import COMPUTE_PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +23,7 @@ GC = "gc"
 HIGH, MEDIUM, LOW = "high", "medium", "low"
 _HIGH_SHARE, _MEDIUM_SHARE = 0.6, 0.4  # of the step's growth; a pipeline's bubble grows with its stages, up to as much
 _HIGH_SECOND, _MEDIUM_SECOND = 0.5, 0.8  # of the largest growth, what the second may reach
+_TITLES = {OFF_CPU: "off the CPU"}
 _TELLING_SHARE = 0.05  # of the step's growth; smaller ones only distract
 
 
@@ -28,8 +31,9 @@ _TELLING_SHARE = 0.05  # of the step's growth; smaller ones only distract
 class RunCause:
     """Cause of a slower run: confidence is high, medium or low; `growth` in seconds a step by part, largest first.
 
-    `share` is the part of the step's growth (`step_growth_seconds`) that the cause explains. `evidence` says in words
-    what `numbers` holds.
+    `share` is the part of the step's growth (`step_growth_seconds`) that the cause explains. `views` is the growth of
+    the phases of compute and of time off the CPU, which the parts hold already. `evidence` says in words what `numbers`
+    holds.
     """
 
     cause: str
@@ -37,12 +41,13 @@ class RunCause:
     share: float
     step_growth_seconds: float
     growth: dict[str, float]
+    views: dict[str, float]
     evidence: tuple[str, ...]
 
     @property
     def numbers(self) -> dict[str, float]:
         """The growth of the step and of each part, seconds, and the share explained."""
-        parts = {f"{name}_growth_seconds": value for name, value in self.growth.items()}
+        parts = {f"{name}_growth_seconds": value for name, value in (self.growth | self.views).items()}
         return {"step_growth_seconds": self.step_growth_seconds, "explained_share": self.share, **parts}
 
 
@@ -56,11 +61,12 @@ def explain_run(
 ) -> RunCause:
     """Return why steps are longer now than before.
 
-    `before` and `now` hold seconds by part (components, `self`, `wait`); parts that either lacks are left out.
+    `before` and `now` hold seconds by part (`components.PARTS`); parts that either lacks are left out.
     `few_ranks_seconds` is what the slowest ranks work longer than their peers, `scattered_gc_seconds` what collections
     of garbage on some rank or other hold up a step: both are waiting to everybody else, and no fault of a link.
     """
     growth = {name: now[name] - before[name] for name in now if name in before}
+    views = {name: growth.pop(name) for name in VIEWS if name in growth}
     total = _step_growth(growth)
     own = {name: value for name, value in growth.items() if name not in (SELF, WAIT)}
     if scattered_gc_seconds > 0:
@@ -71,6 +77,8 @@ def explain_run(
     largest = next(iter(own), UNKNOWN)
     if total > 0 and own and own[largest] >= policy.run_share_min * total:
         cause, explained = largest, own[largest]
+        if largest in SLEEPS and is_asleep(views.get(OFF_CPU), explained, before, policy):
+            cause = OFF_CPU
         rest = max((value for name, value in own.items() if name != largest), default=0.0)
     elif total > 0 and waiting >= policy.run_share_min * total:
         cause, explained, rest = LINK, waiting, max(own.values(), default=0.0)
@@ -82,8 +90,15 @@ def explain_run(
         share=share,
         step_growth_seconds=total,
         growth=parts,
-        evidence=tuple(_lines(parts, before, now, total)),
+        views=views,
+        evidence=(*_lines(parts, before, now, total), *_lines(_shown(views, largest), before, now, total)),
     )
+
+
+def _shown(views: "Mapping[str, float]", largest: str) -> dict[str, float]:
+    """Return the views that explain the part that grew most, by what they are called."""
+    phases = COMPUTE_PHASES if largest == COMPUTE else ()
+    return {name: views[name] for name in (*phases, OFF_CPU) if name in views}
 
 
 def _step_growth(growth: "Mapping[str, float]") -> float:
@@ -104,7 +119,7 @@ def _lines(
 ) -> list[str]:
     telling = {name: seconds for name, seconds in parts.items() if total > 0 and seconds > _TELLING_SHARE * total}
     return [
-        f"{name}: {before[name] * 1e3:.1f} ms a step before, {now[name] * 1e3:.1f} ms now, "
+        f"{_TITLES.get(name, name)}: {before[name] * 1e3:.1f} ms a step before, {now[name] * 1e3:.1f} ms now, "
         f"{min(seconds / total, 1.0):.0%} of what the step grew by"
         for name, seconds in sorted(telling.items(), key=lambda item: -item[1])
         if name in now and name in before

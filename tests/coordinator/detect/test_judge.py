@@ -1,5 +1,7 @@
 """All detectors together, on whole jobs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -26,6 +28,50 @@ def first_finding(judgements, kind="slow_rank"):
 
 def named(judgements, kind="slow_rank"):
     return {rank for j in judgements for f in j.findings if f.kind == kind for rank in f.ranks}
+
+
+@pytest.mark.parametrize("phase", ["forward", "backward", "optimizer"])
+@pytest.mark.parametrize(("asleep", "cause"), [(False, "compute"), (True, "off_cpu")])
+def test_the_third_slow_step_names_the_phase_and_whether_the_thread_slept(phase, asleep, cause):
+    """A rank that computes more is told from one that sleeps, in words and numbers, in every phase of compute."""
+    scenario = Scenario(degrees="tp=2,dp=4").with_fault(phase, 3, seconds=0.06, begin=60, asleep=asleep)
+    step, finding = first_finding(judge_all(scenario))
+    assert (step, finding.ranks, finding.cause, finding.confidence) == (62, (3,), cause, "high")
+    numbers = finding.numbers
+    assert numbers[f"{phase}_seconds"] - numbers[f"peers_{phase}_seconds"] == pytest.approx(0.06, rel=0.25)
+    off_cpu = numbers["off_cpu_seconds"] - numbers["peers_off_cpu_seconds"]
+    assert off_cpu == pytest.approx(0.06 * asleep, abs=0.005)
+    assert any(line.startswith("compute: ") and line.endswith(f"the excess in {phase}") for line in finding.evidence)
+    assert any(line.startswith(f"{phase}: ") for line in finding.evidence)
+    assert any("was off the CPU for" in line for line in finding.evidence) == asleep
+
+
+def test_an_uneven_batch_lengthens_forward_and_backward_alike():
+    """What a work figure explains is taken off both: a sleep in the optimizer is told in a job of uneven batches."""
+    work_r = np.random.default_rng(5).normal(1.0, 0.1, 8)
+    recording = generate(Scenario(degrees="dp=8").with_fault("optimizer", 3, seconds=0.06, begin=60, asleep=True))
+    judge = Judge(np.arange(8), recording.topology, POLICY)
+    more_s_r = 0.3 * (work_r - 1.0)
+    judgements = []
+    for row in recording.rows():
+        longer = {name: row.views[name] + more_s_r * share for name, share in (("forward", 1 / 3), ("backward", 2 / 3))}
+        judgements.append(
+            judge.judge(
+                replace(
+                    row,
+                    self_seconds=row.self_seconds + more_s_r,
+                    duration=row.duration + np.max(more_s_r),
+                    components=row.components | {"compute": row.components["compute"] + more_s_r},
+                    views=row.views | longer,
+                    work=work_r,
+                )
+            )
+        )
+    _, finding = first_finding(judgements)
+    assert (finding.ranks, finding.cause) == ((3,), "off_cpu")
+    numbers = finding.numbers
+    for phase, more in (("forward", 0.0), ("backward", 0.0), ("optimizer", 0.06)):
+        assert numbers[f"{phase}_seconds"] - numbers[f"peers_{phase}_seconds"] == pytest.approx(more, abs=0.015)
 
 
 @pytest.mark.parametrize("part", ["compute", "data", "gc", "host"])

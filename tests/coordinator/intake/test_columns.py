@@ -36,6 +36,46 @@ def test_own_work_is_the_step_without_its_waits():
     assert set(records.fields) == {*COMPONENTS, "dp_wait", "duration", "self"}
 
 
+PHASES = {"forward_ns": 20 * MS, "backward_ns": 35 * MS, "optimizer_ns": 5 * MS}
+
+
+def test_phases_of_compute():
+    """Forward, backward and optimizer are taken where they sum to compute; what does not condemns no record."""
+    walls = PHASES | {"backward_ns": 55 * MS}  # as older agents sent them, waits included
+    lies = PHASES | {"forward_ns": -20 * MS, "optimizer_ns": 45 * MS}
+    huge = PHASES | {"forward_ns": (1 << 63) - 1, "backward_ns": (1 << 63) - 1}
+    unseen = PHASES | {"forward_ns": MISSING, "backward_ns": MISSING}
+    records, possible = accounted(*(batch(0, **each) for each in (PHASES, walls, lies, huge, unseen)), batch(0))
+    assert possible.all()
+    assert records.value("forward") == pytest.approx([0.02, *[np.nan] * 5], nan_ok=True)
+    assert records.value("backward") == pytest.approx([0.035, *[np.nan] * 5], nan_ok=True)
+    assert records.value("optimizer") == pytest.approx([0.005, *[np.nan] * 5], nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("changed", "off_cpu"),
+    [
+        ({"cpu_ns": 30 * MS}, 0.05),
+        ({"cpu_ns": 80 * MS}, 0.0),
+        ({"cpu_ns": 81 * MS}, 0.0),  # waiting takes a little CPU time, too
+        ({"cpu_ns": 95 * MS}, np.nan),  # the waits spin: how much of the CPU time is own work is not known
+        ({"cpu_ns": MISSING}, np.nan),
+        ({"cpu_ns": -5}, np.nan),
+        ({"cpu_ns": 1 << 62}, np.nan),
+        ({"cpu_ns": 30 * MS, "device_step_ns": 100 * MS}, np.nan),  # the thread sleeps while the device works
+        ({"cpu_ns": 30 * MS, "tp_wait_ns": MISSING, "tp_bytes": 8}, np.nan),  # it may have waited there
+        ({"cpu_ns": 30 * MS, "tp_wait_ns": 0, "tp_bytes": 8}, 0.05),
+        ({"cpu_ns": 30 * MS, "dp_wait_ns": MISSING}, np.nan),
+    ],
+)
+def test_time_off_the_cpu(changed, off_cpu):
+    """Own work that the thread's CPU time does not cover, where that can be known."""
+    parts = {"compute_ns": 80 * MS} if changed.get("dp_wait_ns") == MISSING else {}
+    records, possible = accounted(batch(0, **(parts | changed)))
+    assert possible.all()
+    assert records.value("off_cpu") == pytest.approx([off_cpu], nan_ok=True)
+
+
 def test_the_parts_must_sum_to_the_step():
     """Within a thousandth and a microsecond; where a part is missing they must not exceed it."""
     tenth = 100 * MS // 1000

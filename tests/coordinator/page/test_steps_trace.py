@@ -40,7 +40,7 @@ def test_every_step_is_as_long_as_it_was_and_its_parts_fill_it(run):
         steps = slices(events, rank, category="step")
         assert [e["args"]["step"] for e in steps] == [row.step for row in run.scene.rows]
         assert all(b["ts"] >= a["ts"] + a["dur"] - 0.002 for a, b in pairwise(steps))
-        parts = [e for e in slices(events, rank) if e["cat"] != "step"]
+        parts = [e for e in slices(events, rank) if e["cat"] in ("own work", "wait")]
         for step in steps:
             inside = [e for e in parts if step["ts"] < e["ts"] + e["dur"] / 2 < step["ts"] + step["dur"]]
             assert sum(e["dur"] for e in inside) == pytest.approx(step["dur"], rel=0.02)
@@ -49,6 +49,19 @@ def test_every_step_is_as_long_as_it_was_and_its_parts_fill_it(run):
         r: np.median([e["args"]["seconds"] for e in slices(events, r) if e["name"] == "data"][-5:]) for r in range(4)
     }
     assert data_s[2] > max(data_s[0], data_s[1], data_s[3]) + 0.1
+
+
+def test_the_phases_of_compute_lie_inside_it(run):
+    """Forward, backward and optimizer fill each rank's compute; time off the CPU is an argument of the step."""
+    events = traced(run)["traceEvents"]
+    phases = slices(events, 2, category="phase of compute")
+    compute = [e for e in slices(events, 2) if e["name"] == "compute"]
+    assert [e["name"] for e in phases[:3]] == ["forward", "backward", "optimizer"]
+    assert len(phases) == 3 * len(compute)
+    for whole, first, last in zip(compute, phases[::3], phases[2::3], strict=True):
+        assert first["ts"] == whole["ts"]
+        assert last["ts"] + last["dur"] == pytest.approx(whole["ts"] + whole["dur"], abs=5)
+    assert all(e["args"]["off_cpu_seconds"] >= 0 for e in slices(events, 2, category="step"))
 
 
 def test_the_incident_stands_where_it_began(run):

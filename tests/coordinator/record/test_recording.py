@@ -10,6 +10,7 @@ import pytest
 from benchmarks.scenarios.job import Fault, Imbalance, Interruptions, Noise, Scenario
 from benchmarks.scenarios.model import generate
 from coordinator.intake.timeline import Timeline
+from coordinator.intake.views import VIEWS
 from coordinator.record import steplog
 from coordinator.record.journal import Start
 from coordinator.record.recorder import Recorder
@@ -19,7 +20,7 @@ from coordinator.record.rerun import rerun
 from coordinator.settings.policy import Policy
 from coordinator.store import Store
 from lockstep.contracts.errors import ConfigError, MalformedError
-from lockstep.contracts.records import MISSING, RECORD_FIELDS, Flag
+from lockstep.contracts.records import COMPUTE_PHASES, MISSING, RECORD_FIELDS, Flag
 from tests.coordinator.live import NS, Live, batch_of
 from tests.support.batches import with_columns
 
@@ -203,6 +204,7 @@ def test_records_that_lie_are_told_as_live(tmp_path):
 def test_every_column_that_is_judged_is_recorded(tmp_path):
     """A record in which each field has a value of its own gives the same row of the timeline, live and recorded."""
     values = {name: 1000 + place for place, name in enumerate(RECORD_FIELDS)} | {"step": 0, "flags": 0}
+    values |= {"device_step_ns": MISSING, "compute_ns": sum(values[f"{phase}_ns"] for phase in COMPUTE_PHASES)}
     parts = [name for name in RECORD_FIELDS if name.endswith("_wait_ns") or name in steplog.PART_COLUMNS]
     values |= {"start_ns": int(START_S) * NS, "end_ns": int(START_S) * NS + sum(values[name] for name in parts)}
     batch = batch_of(generate(JOB).log(), np.arange(8), "node0", START_S)
@@ -218,6 +220,7 @@ def test_every_column_that_is_judged_is_recorded(tmp_path):
         timeline.ingest(each, START_S)
         rows += timeline.ready(START_S)
     live, recorded = map(asdict, rows)
+    assert live["views"].keys() == {*VIEWS}
     np.testing.assert_equal(recorded, live)
 
 

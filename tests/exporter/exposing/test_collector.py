@@ -14,7 +14,7 @@ from exporter.reading.rings import Rings
 from lockstep.contracts import ring as layout
 from lockstep.contracts.facts import RankFacts, facts_to_json
 from lockstep.contracts.metrics import BY_NAME, CATALOGUE, FLAGS, PHASES
-from lockstep.contracts.records import MISSING, Flag
+from lockstep.contracts.records import COMPUTE_PHASES, MISSING, Flag
 from lockstep.serving.exposition import render
 from lockstep.serving.process import OwnProcess
 from tests.exporter.conftest import NOW_NS, OFFSET_NS, record
@@ -171,6 +171,15 @@ def test_what_the_host_watch_knows_is_shown_and_nothing_else(node: Node, make_ri
         key("lockstep_node_cpu_pressure_seconds_total"): 1.5,
         key("lockstep_exporter_host_watch_time_seconds_total"): 0.003,
     }
+
+
+def test_compute_by_phase(node: Node, make_ring):
+    """Forward, backward and optimizer in seconds; none of a rank whose backward is not seen but the optimizer."""
+    make_ring().write(record(0, forward_ns=20_000_000, backward_ns=MISSING, optimizer_ns=0))
+    samples = node.samples()
+    rank = {"run": "run-a", "rank": "0"}
+    found = {p: samples.get(key("lockstep_compute_time_seconds_total", **rank, phase=p)) for p in COMPUTE_PHASES}
+    assert found == {"forward": 0.02, "backward": None, "optimizer": 0}
 
 
 def test_what_was_never_measured_has_no_series(node: Node, make_ring):

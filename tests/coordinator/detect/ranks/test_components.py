@@ -34,6 +34,86 @@ def test_the_part_that_grew_is_the_cause(part):
     assert explained[3].own["wait"] < explained[3].peers["wait"]
 
 
+@pytest.mark.parametrize("phase", ["forward", "backward", "optimizer"])
+@pytest.mark.parametrize("asleep", [False, True])
+def test_the_phase_of_compute_that_grew_is_named(phase, asleep):
+    """A rank that computes more is told from one that sleeps, and in either which phase of compute holds the excess."""
+    scenario = Scenario().with_fault(phase, 3, seconds=0.05, begin=60, asleep=asleep)
+    explained = explain(list(generate(scenario).rows())[60:63], slow(3), Groups([0] * 8), {})[3]
+    assert (explained.cause, explained.confidence) == ("off_cpu" if asleep else "compute", "high")
+    assert (explained.component, explained.phase) == ("compute", phase)
+    assert explained.own[phase] - explained.peers[phase] == pytest.approx(0.05, abs=0.01)
+    off_cpu = explained.own["off_cpu"] - explained.peers["off_cpu"]
+    assert off_cpu == pytest.approx(0.05 if asleep else 0.0, abs=0.01)
+
+
+def test_a_rank_that_computes_more_of_everything_has_no_phase():
+    """No phase holds most of an excess that is spread over all of them as they are."""
+    scenario = Scenario().with_fault("compute", 3, seconds=0.05, begin=60)
+    explained = explain(list(generate(scenario).rows())[60:63], slow(3), Groups([0] * 8), {})[3]
+    assert (explained.cause, explained.phase) == ("compute", "")
+
+
+def test_a_rank_that_sleeps_between_its_steps():
+    """Sleep in host time is told as sleep, with where; a wait for data stays the loader's, and a collection a collection."""
+    for part, cause in (("host", "off_cpu"), ("data", "data"), ("gc", "gc")):
+        scenario = Scenario().with_fault(part, 3, seconds=0.05, begin=60, asleep=True)
+        explained = explain(list(generate(scenario).rows())[60:63], slow(3), Groups([0] * 8), {})[3]
+        assert (explained.cause, explained.component, explained.phase) == (cause, part, "")
+
+
+def test_a_rank_that_waits_less_for_data_because_it_sleeps():
+    """Its loader has time to fetch ahead: its excess is less than its sleep, and is sleep all the same."""
+    scenario = Scenario(data=0.04).with_fault("forward", 3, seconds=0.08, begin=60, asleep=True)
+    rows = list(generate(scenario.with_fault("data", 3, seconds=-0.04, begin=60)).rows())
+    assert explain(rows[60:63], slow(3), Groups([0] * 8), {})[3].cause == "off_cpu"
+
+
+def test_half_an_excess_off_the_cpu_is_no_sleep():
+    """A rank that computes more on a core that it shares is descheduled in what it computes more."""
+    scenario = Scenario().with_fault("forward", 3, seconds=0.03, begin=60)
+    rows = list(generate(scenario.with_fault("forward", 3, seconds=0.03, begin=60, asleep=True)).rows())
+    assert explain(rows[60:63], slow(3), Groups([0] * 8), {})[3].cause == "compute"
+
+
+@pytest.mark.parametrize(("asleep_seconds", "cause"), [(0.04, "compute"), (0.05, "off_cpu")])
+def test_where_all_ranks_share_cores_a_sleep_must_be_plainer(asleep_seconds, cause):
+    """Peers that are descheduled for three quarters of their work: so is what a rank computes more, for as much."""
+    computing = 0.05 - asleep_seconds
+    scenario = Scenario().with_fault("forward", 3, seconds=computing, begin=60)
+    scenario = scenario.with_fault("forward", 3, seconds=asleep_seconds, begin=60, asleep=True)
+    rows = list(generate(scenario).rows())[60:63]
+    for row in rows:
+        row.views["off_cpu"] += 0.75 * scenario.compute
+    assert explain(rows, slow(3), Groups([0] * 8), {})[3].cause == cause
+
+
+@pytest.mark.parametrize(("computing_seconds", "cause"), [(0.02, "compute"), (0.005, "off_cpu")])
+def test_a_rank_whose_cpu_time_doubles_computes_more(computing_seconds, cause):
+    """On a crowded machine it is off the CPU for most of what it computes more, while the short work of peers is not."""
+    scenario = Scenario(compute=0.01, host=0.001, gc=0.0).with_fault("forward", 3, seconds=computing_seconds, begin=60)
+    scenario = scenario.with_fault("forward", 3, seconds=0.08, begin=60, asleep=True)
+    rows = list(generate(scenario).rows())[60:63]
+    assert explain(rows, slow(3), Groups([0] * 8), {})[3].cause == cause
+
+
+def test_without_views_compute_is_all_that_is_known():
+    """Records of agents that do not measure them, or of some ranks only, have the component as their cause."""
+    rows = list(generate(Scenario().with_fault("forward", 3, seconds=0.05, begin=60, asleep=True)).rows())
+    for row in rows:
+        row.views.clear()
+    explained = explain(rows[60:63], slow(3), Groups([0] * 8), {})[3]
+    assert (explained.cause, explained.component, explained.phase) == ("compute", "compute", "")
+    assert "off_cpu" not in explained.own
+
+
+def test_views_that_some_rows_lack():
+    """A view counts where at least one of the last rows has it."""
+    rows = list(generate(Scenario().with_fault("forward", 3, seconds=0.05, begin=60, asleep=True)).rows())[60:63]
+    rows[2].views.clear()
+    assert explain(rows, slow(3), Groups([0] * 8), {})[3].cause == "off_cpu"
+
+
 def test_slow_peers_are_no_reference():
     """With seven of eight ranks slow, the eighth is the measure."""
     rows = list(generate(Scenario().with_fault("data", *range(7), seconds=0.05)).rows())

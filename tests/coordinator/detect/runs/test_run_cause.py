@@ -27,6 +27,19 @@ def test_what_all_ranks_do_longer_is_the_cause(part):
     assert found.evidence[0].startswith(f"{part}: ")
 
 
+@pytest.mark.parametrize(("asleep", "cause"), [(False, "compute"), (True, "off_cpu")])
+def test_a_run_that_sleeps_is_told_from_one_that_computes(asleep, cause):
+    """All ranks slower in one phase: the evidence names it, and whether their threads were on the CPU."""
+    scenario = Scenario(degrees="dp=8").with_fault("backward", *range(8), seconds=0.05, begin=60, asleep=asleep)
+    rows = list(generate(scenario).rows())
+    found = explain_run(middling(medians(rows[50:60])), middling(medians(rows[60:66])), POLICY)
+    assert (found.cause, found.confidence) == (cause, "high")
+    assert found.evidence[0].startswith("compute: ")
+    assert found.evidence[1].startswith("backward: ")
+    assert found.numbers["backward_growth_seconds"] == pytest.approx(0.05, abs=0.01)
+    assert found.numbers["off_cpu_growth_seconds"] == pytest.approx(0.05 * asleep, abs=0.01)
+
+
 def test_compute_is_the_cause_though_waiting_grows_more():
     """A pipeline's bubble grows with its stages: a third of the growth is enough, with less confidence."""
     found = explain_run(BEFORE, grown(compute=0.02, wait=0.04), POLICY)

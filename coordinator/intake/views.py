@@ -1,0 +1,83 @@
+"""Two views of a rank's own work, beside the components that sum to it: the phases of compute, and time off the CPU.
+
+Pure. A view that cannot be known, or cannot be true, is NaN and condemns no record; one that no record has is left out,
+and costs nothing.
+
+- Forward, backward and optimizer are compute. Agents that counted waits among them sent more than that.
+- Off the CPU is own work that the CPU time of the training thread does not cover: the thread slept, was blocked on I/O
+  or a lock, or was descheduled. The CPU time is that of the whole step, waits included, so this is a lower bound. It is
+  not known where waits evidently spin, where one was not measured, and with a device, for whose work the thread waits.
+
+Shapes: N records.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lockstep.contracts.records import COMPUTE_PHASES, DOMAIN_KINDS, MISSING
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from coordinator.intake.batch_table import BatchTable
+
+    Seconds = dict[str, NDArray[np.float64]]
+
+OFF_CPU = "off_cpu"
+VIEWS = (*COMPUTE_PHASES, OFF_CPU)
+
+_NS = 1e-9
+_PHASES = tuple(f"{name}_ns" for name in COMPUTE_PHASES)
+_CPU, _DEVICE = "cpu_ns", "device_step_ns"
+VIEW_FIELDS = (*_PHASES, _CPU, _DEVICE)
+"""Fields of the record that are read here and nowhere else."""
+
+_SPINNING_RATIO = 0.1  # of the waits: less CPU time than this is what entering and leaving them takes
+
+
+def compute_phases(table: "BatchTable", limit_ns: int, tolerance_ns: "NDArray[np.floating]") -> "Seconds":
+    """Return forward, backward and optimizer, arrays of shape (N,), seconds, NaN where they do not sum to compute.
+
+    No time is longer than `limit_ns`; `tolerance_ns` of shape (N,) is what rounding may add.
+    """
+    if not table.keys() >= {*_PHASES}:
+        return {}
+    parts = [table[name] for name in (*_PHASES, "compute_ns")]
+    sums = np.logical_and.reduce([_is_time(values, limit_ns) for values in parts])
+    *phases, compute = (np.where(sums, values, 0) for values in parts)
+    sums &= np.abs(sum(phases) - compute) <= tolerance_ns
+    if not sums.any():
+        return {}
+    return {name: np.where(sums, values * _NS, np.nan) for name, values in zip(COMPUTE_PHASES, phases, strict=True)}
+
+
+def off_cpu(
+    table: "BatchTable",
+    self_ns: "NDArray[np.int64]",
+    waits_ns: "NDArray[np.int64]",
+    limit_ns: int,
+    tolerance_ns: "NDArray[np.floating]",
+    *,
+    is_own: "NDArray[np.bool_]",
+) -> "Seconds":
+    """Return own work off the CPU, array of shape (N,), seconds, NaN where it cannot be known.
+
+    `self_ns` is the own work where `is_own`, `waits_ns` the sum of the waits, both of shape (N,).
+    """
+    if _CPU not in table:
+        return {}
+    known = is_own & _is_time(table[_CPU], limit_ns)
+    if _DEVICE in table:
+        known &= table[_DEVICE] == MISSING
+    for kind in DOMAIN_KINDS:
+        wait, moved = table.get(f"{kind}_wait_ns"), table.get(f"{kind}_bytes")
+        if moved is not None:
+            known &= moved == MISSING if wait is None else (moved == MISSING) | (wait != MISSING)
+    off_ns = np.where(known, self_ns, 0) - np.where(known, table[_CPU], 0)
+    known &= off_ns >= -_SPINNING_RATIO * np.where(known, waits_ns, 0) - tolerance_ns
+    return {OFF_CPU: np.where(known, np.maximum(off_ns, 0) * _NS, np.nan)} if known.any() else {}
+
+
+def _is_time(values: "NDArray[np.int64]", limit_ns: int) -> "NDArray[np.bool_]":
+    return (values >= 0) & (values <= limit_ns)
