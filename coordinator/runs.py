@@ -43,7 +43,7 @@ from lockstep.serving.fault_isolation import FaultIsolation
 from lockstep.serving.log_limit import LogLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from coordinator.intake.streams import Receipt
     from coordinator.intake.timeline import StepRow
@@ -327,6 +327,8 @@ class Runs:
         if judged is not None and is_going_on(run.timeline, judged.step):
             return []
         hang = run.progress.locate(run.topology, run.timeline)
+        if hang is not None and self._awaits_nodes_of(run, hang.ranks or run.timeline.ranks.tolist(), now_s):
+            return []
         return self._feed(run.name, ev.StandstillEvent(unix_s=now_s, cause_id="tick", hang=hang))
 
     def forget(self, name: str) -> None:
@@ -357,6 +359,10 @@ class Runs:
     def _waits_for_nodes(self, run: Run, now_s: float) -> bool:
         """Whether nodes of a run that has just begun, or is new to this coordinator, are still to announce it."""
         return not run.membership.is_complete and now_s - run.begun_s < run.policy.timeline.rejoin_seconds
+
+    def _awaits_nodes_of(self, run: Run, ranks: "Iterable[int]", now_s: float) -> bool:
+        """Whether a node of these ranks may be about to deliver: what they did since it was heard is not known."""
+        return any(self._may_deliver(run, now_s, rank) for rank in ranks)
 
     def _may_deliver(self, run: Run, now_s: float, rank: int) -> bool:
         policy, node = run.policy.timeline, run.membership.nodes.get(rank, "")

@@ -7,7 +7,7 @@ from coordinator.decide import events as ev
 from coordinator.detect.judge import Judge
 from coordinator.runs import QUARANTINE_S, Runs
 from coordinator.settings.config import CoordinatorConfig
-from coordinator.settings.policy import Policy
+from coordinator.settings.policy import Policy, RunPolicy
 from lockstep.contracts.messages import GroupInfo, NodeAlive
 from lockstep.contracts.records import MISSING
 from tests.coordinator.conftest import START_UNIX_S, announce
@@ -18,8 +18,8 @@ NOW = START_UNIX_S + 10
 FAULTY = generate(Scenario(degrees="dp=4", steps=80).with_fault("data", 2, seconds=0.2, begin=40))
 
 
-def runs(memories=None, **settings):
-    return Runs(CoordinatorConfig(**settings), Policy(), memories or {}, lambda: 0.0)
+def runs(memories=None, policy=None, **settings):
+    return Runs(CoordinatorConfig(**settings), policy or Policy(), memories or {}, lambda: 0.0)
 
 
 def names(orders):
@@ -217,6 +217,42 @@ def test_an_outage_of_the_broker_loses_nothing():
     watch.take(alive("n1"), NOW + 631)
     send(watch, "n1", 10, 60, NOW + 632)
     assert judged_all(watch, 60)
+
+
+@pytest.mark.parametrize("returned", [(), ("n0",)])
+def test_ranks_of_a_node_that_may_return_have_not_stopped(returned):
+    """The broker is away, or just back: a record that one node has not delivered yet is no rank that hangs."""
+    watch = runs(policy=Policy(run=RunPolicy(hang_lacking_max=1.0)))
+    two_nodes(watch)
+    for node in ("n0", "n1"):
+        watch.take(alive(node), NOW)
+    play(watch, FAULTY, 0, 40)
+    send(watch, "n0", 40, 41, NOW + 40)
+    watch.end_session(NOW + 40)
+    if returned:
+        watch.begin_session(NOW + 41)
+    for node in returned:
+        watch.take(alive(node), NOW + 42)
+    kinds = set()
+    for second in range(42, 85):
+        watch.tick(NOW + second)
+        kinds |= {each.kind for each in watch.by_name["job"].machine.casebook.incidents.values()}
+    assert kinds <= {"slow_rank"}
+
+
+def test_ranks_of_a_node_that_did_not_return_have_stopped():
+    """It had its time."""
+    watch = runs(policy=Policy(run=RunPolicy(hang_lacking_max=1.0)))
+    two_nodes(watch)
+    for node in ("n0", "n1"):
+        watch.take(alive(node), NOW)
+    play(watch, FAULTY, 0, 40)
+    send(watch, "n0", 40, 41, NOW + 40)
+    watch.take(alive("n1", is_alive=False), NOW + 40)
+    for second in range(41, 120):
+        watch.tick(NOW + second)
+    (hang,) = (each for each in watch.by_name["job"].machine.casebook.incidents.values() if each.kind == "hang")
+    assert hang.ranks == (2, 3)
 
 
 def test_a_coordinator_that_was_restarted_waits_for_all_nodes_of_a_run():
