@@ -4,6 +4,7 @@
     axis.py         host times to device times: arithmetic
     graphs.py       CUDA graphs: no event in a capture, no wait seen in a replay
     moments.py      the events of one step, read as the device passes them
+    reading.py      what they say of a finished step
     timeline.py     which steps are still on their way, and where the device's time lies on the host's
 
 docs/devices.md has the reasoning.

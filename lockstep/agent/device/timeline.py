@@ -27,10 +27,11 @@ from collections.abc import Callable
 from threading import RLock
 from time import monotonic_ns
 
-from lockstep.agent.account import BACKWARD, FORWARD, UNKNOWN_NS, Collective, Marks
+from lockstep.agent.account import BACKWARD, FORWARD, UNKNOWN_NS, Collective
 from lockstep.agent.boundary import came_by_signal, describe, say
-from lockstep.agent.device.axis import Axis, Flight, in_flight_ns, translate
+from lockstep.agent.device.axis import Axis, in_flight_ns, translate
 from lockstep.agent.device.moments import Moment, StepEvents
+from lockstep.agent.device.reading import Reading, ascending, note_unmeasured, read_flight, shifted
 from lockstep.agent.device.streams import Stamp, Stream
 from lockstep.agent.record import Draft
 from lockstep.agent.running_step import MARKS_MAX
@@ -61,23 +62,6 @@ SLEW = 1000
 _DRIFT = 100_000  # 10 ppm: by so much of a step may the least lead seen be out of date
 
 _WARM_UP = int(Flag.WARM_UP)
-
-
-class _Reading:
-    """What the device says of a step: offsets from its start, in ns; `marks` are (host, offset), ascending in both.
-
-    `gap_ns` is the time from the end of the step measured last to this one's start.
-    """
-
-    __slots__ = ("flights", "gap_ns", "length_ns", "marks")
-
-    def __init__(
-        self, gap_ns: int, length_ns: int, marks: list[tuple[int, int]], flights: dict[Collective, Flight]
-    ) -> None:
-        self.gap_ns = gap_ns
-        self.length_ns = length_ns
-        self.marks = marks
-        self.flights = flights
 
 
 class Timeline:
@@ -279,7 +263,7 @@ class Timeline:
             stamps.append(step.start)
         self._stream.reuse(stamps)
 
-    def _read(self, step: StepEvents) -> _Reading | None:
+    def _read(self, step: StepEvents) -> Reading | None:
         """Return what the device says of the step, or None: it is not done with it, or is lost."""
         start, end, stream = step.start, step.end, self._stream
         assert start is not None
@@ -296,13 +280,13 @@ class Timeline:
             self._meet(error)
             return None
         marks = [(moment.host_ns, moment.offset_ns) for moment in step.marks if moment.offset_ns is not None]
-        flights = {collective: _flight(start, *pair) for collective, pair in step.flights.items()}
+        flights = {collective: read_flight(start, *pair) for collective, pair in step.flights.items()}
         marks.sort()
-        return _Reading(gap_ns, length_ns, _ascending(step.draft, length_ns, marks), flights)
+        return Reading(gap_ns, length_ns, ascending(step.draft, length_ns, marks), flights)
 
     # Where device time lies.
 
-    def _measure(self, step: StepEvents, reading: _Reading) -> None:
+    def _measure(self, step: StepEvents, reading: Reading) -> None:
         """Move the step to device time."""
         draft = step.draft
         origin_ns = self._place(draft, reading)
@@ -315,7 +299,7 @@ class Timeline:
         }
         draft.marks = translate(draft.marks, axis, flights)
         draft.device_step_ns = reading.length_ns
-        _note_unmeasured(draft.marks, step)
+        note_unmeasured(draft.marks, step)
         if not draft.marks.unmeasured:
             draft.device_comm_ns = in_flight_ns(draft.marks.collectives + draft.marks.aside)
         draft.host_lead_ns = min((lead for lead in leads if lead != MISSING), default=MISSING)
@@ -324,7 +308,7 @@ class Timeline:
         if former is not None and former is not step.start:  # steps given up lay between
             self._stream.reuse([former])
 
-    def _place(self, draft: Draft, reading: _Reading) -> int:
+    def _place(self, draft: Draft, reading: Reading) -> int:
         """Set the step's start and end, and return where its first event lies."""
         earliest_ns = max(host_ns - offset_ns for host_ns, offset_ns in reading.marks)
         length_ns = reading.length_ns
@@ -358,56 +342,6 @@ class Timeline:
         draft.start_ns += shift_ns
         draft.end_ns += shift_ns
         draft.flags |= _WARM_UP
-        draft.marks = _shifted(draft.marks, shift_ns)
+        draft.marks = shifted(draft.marks, shift_ns)
         self._reached_ns = draft.end_ns
         self._release(step)
-
-
-def _flight(start: Stamp, began: Moment, ended: Moment | None) -> Flight:
-    """Return a collective's offsets from the step's start, and whether it ran beside the training's own work."""
-    assert began.offset_ns is not None
-    if ended is None:
-        return began.offset_ns, None, began.stream != start.stream
-    assert ended.offset_ns is not None
-    return began.offset_ns, max(ended.offset_ns, began.offset_ns), began.stream != start.stream
-
-
-def _note_unmeasured(marks: Marks, step: StepEvents) -> None:
-    """Note the kinds of which something found no event; of a wait nobody knows for which kind it was."""
-    kinds = set(step.unmeasured)
-    if not step.waits_are_known:
-        kinds.update(collective.kind for collective in (*marks.collectives, *marks.aside))
-    for kind in kinds:
-        marks.unmeasured.setdefault(kind, (0, 0, 0))
-
-
-def _ascending(draft: Draft, length_ns: int, marks: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the marks between the step's two ends, their offsets made to ascend: drivers round them one by one."""
-    points = [(draft.start_ns, 0)]
-    reached = 0
-    for host_ns, offset_ns in marks:
-        if not draft.start_ns < host_ns <= draft.end_ns:  # a mark in the middle of a step's end
-            continue
-        reached = min(max(offset_ns, reached), length_ns)
-        points.append((host_ns, reached))
-    if points[-1] != (draft.end_ns, length_ns):
-        points.append((draft.end_ns, length_ns))
-    return points
-
-
-def _shifted(marks: Marks, shift_ns: int) -> Marks:
-    shifted = Marks()
-    shifted.unmeasured = marks.unmeasured
-    shifted.spans = [(phase, begin + shift_ns, end + shift_ns) for phase, begin, end in marks.spans]
-    shifted.gcs = [(begin + shift_ns, end + shift_ns) for begin, end in marks.gcs]
-    for collective in marks.collectives:
-        copy = Collective(
-            collective.issue_ns + shift_ns,
-            collective.kind,
-            collective.payload_bytes,
-            collective.bus_bytes,
-            collective.synchronous,
-        )
-        copy.done_ns = UNKNOWN_NS
-        shifted.collectives.append(copy)
-    return shifted
