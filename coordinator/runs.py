@@ -327,8 +327,8 @@ class Runs:
         if judged is not None and is_going_on(run.timeline, judged.step):
             return []
         hang = run.progress.locate(run.topology, run.timeline)
-        if hang is not None and self._awaits_nodes_of(run, hang.ranks or run.timeline.ranks.tolist(), now_s):
-            return []
+        if hang is not None and not hang.is_measured and self._awaits_nodes_of(run, hang.ranks, now_s):
+            return []  # who is behind by the records only has delivered less
         return self._feed(run.name, ev.StandstillEvent(unix_s=now_s, cause_id="tick", hang=hang))
 
     def forget(self, name: str) -> None:
@@ -361,7 +361,7 @@ class Runs:
         return not run.membership.is_complete and now_s - run.begun_s < run.policy.timeline.rejoin_seconds
 
     def _awaits_nodes_of(self, run: Run, ranks: "Iterable[int]", now_s: float) -> bool:
-        """Whether a node of these ranks may be about to deliver: what they did since it was heard is not known."""
+        """Whether a node of these ranks may be about to deliver what they did."""
         return any(self._may_deliver(run, now_s, rank) for rank in ranks)
 
     def _may_deliver(self, run: Run, now_s: float, rank: int) -> bool:
