@@ -126,7 +126,7 @@ def test_autograds_own_threads_work_for_the_training_thread(nested_rings):
         assert (len(records), ring.failures, ring.state) == (nested_job.STEPS + nested_job.FUSED, 0, STATE_FINISHED)
         check(records)
         assert [counts(record) for record in records] == [[nested_job.OWN]] * len(records)
-        assert all(0 < record["world_wait_ns"] < record["backward_ns"] for record in records)
+        assert all(record["world_wait_ns"] > 0 for record in records)
 
 
 def test_optimizer_that_autograds_own_thread_steps_ends_the_step(nested_rings):
