@@ -6,7 +6,7 @@ import pytest
 from benchmarks.chaos import __main__ as chaos
 from benchmarks.chaos.faults import FAULTS, OUTAGE_BATCHES, OUTAGE_RECORDS, drawn, outage_seconds
 from benchmarks.chaos.ranks import Job, RanksPlan
-from benchmarks.chaos.verdict import Ended, common_checks, lossless_checks, lossy_checks
+from benchmarks.chaos.verdict import EXPORTER_FAULTS, Ended, Line, common_checks, lossless_checks, lossy_checks
 from benchmarks.chaos.watch import Lifetimes
 from benchmarks.chaos.world import BATCH_S, RUN
 from benchmarks.checks import has_missed
@@ -130,6 +130,20 @@ def test_what_a_full_spool_dropped_must_be_counted():
     assert not is_good(dropped | {"judged": {RUN: 779}})
     assert not is_good(dropped | {"judged": {RUN: 805}})
     assert not is_good(dropped | {"ledger": {"settled": 780, "malformed": 20}})
+
+
+def test_a_killed_exporter_may_send_a_message_again():
+    """Its records are judged once all the same."""
+    again = {"ledger": {"settled": 808}}
+    assert has_missed(checks_of(ended(a=again)))
+    assert not has_missed(checks_of(ended(a=again, lines={"exporter killed": Line(times=1)})))
+    assert has_missed(checks_of(ended(a=again | {"judged": {RUN: 808}}, lines={"exporter killed": Line(times=1)})))
+    assert has_missed(checks_of(ended(a={"ledger": {"settled": 825}}, lines={"exporter killed": Line(times=1)})))
+
+
+def test_faults_that_kill_an_exporter_are_known_by_name():
+    """Else what they repeat would be a failure."""
+    assert {fault.name for fault in FAULTS if "exporter" in fault.name} == set(EXPORTER_FAULTS)
 
 
 @pytest.mark.servers
