@@ -14,7 +14,7 @@ PARTLY_JUDGED_MAX = RANKS * 3
 """Records of a message of each node: a batch interval holds two steps, or three."""
 
 EXPORTER_FAULTS = ("exporter killed", "every exporter killed", "broker and exporter killed")
-"""Faults that kill an exporter, which may happen between its two writes: of a message, and of how far rings were read."""
+"""Faults that kill an exporter, perhaps between its two writes: of a message, and of how far rings were read."""
 
 
 @dataclass(slots=True)
