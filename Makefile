@@ -23,8 +23,8 @@ test-all: $(VENV)/.dev system-packages
 test-live: $(VENV)/.dev system-packages
 	$(BIN)/pytest tests/end_to_end/test_alert_loop.py tests/end_to_end/test_alert_loop_victoria.py tests/end_to_end/test_metrics_live.py
 
-# Trains with DeepSpeed, megatron-core, Ray, Lightning, TRL and others over several ranks: five to fifteen minutes, and 0.5 GB of
-# packages. It is no part of `make test-all`; docs/frameworks.md says what ran.
+# Trains with DeepSpeed, megatron-core, torchtitan, Ray, Lightning, TRL and others over several ranks: five to fifteen
+# minutes, and 1.5 GB of packages. It is no part of `make test-all`; docs/frameworks.md says what ran.
 .PHONY: test-frameworks
 test-frameworks: $(VENV)/.frameworks system-packages
 	$(BIN)/python -m tests.run frameworks

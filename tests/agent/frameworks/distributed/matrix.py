@@ -24,6 +24,7 @@ VERSIONS = {
     "torch": "2.13.0",
     "deepspeed": "0.19.8",
     "megatron-core": "0.16.1",
+    "torchtitan": "0.3.0",
     "ray": "2.60.0",
     "lightning": "2.6.6",
     "trl": "1.16.0",
@@ -108,6 +109,12 @@ FRAMEWORKS = {
         slow_rank=3,
         note="The same with two stages under the 1F1B schedule; sends and receives count as `pp`.",
     ),
+    "torchtitan": Framework(
+        title="torchtitan",
+        script="torchtitan_llama.py",
+        launcher="torchrun",
+        note="Llama 3 fully sharded over all ranks, whose group is `world`; it writes its log in every step.",
+    ),
     "ray_train": Framework(
         title="Ray Train",
         script="ray_train.py",
@@ -154,11 +161,6 @@ FRAMEWORKS = {
 """Name -> row, in the order of docs/frameworks.md."""
 
 NOT_RUN = (
-    NotRun(
-        title="torchtitan 0.3.0",
-        reason="its trainer imports Triton, which the CPU build of torch does not require; with Triton 3.9.0 FlexAttention, its "
-        "only attention for this model that is not CUDA's, was not run",
-    ),
     NotRun(
         title="torchtune 0.6.1",
         reason="it imports `torchao.dtypes.nf4tensor`, which torchao 0.18.0 does not have",
