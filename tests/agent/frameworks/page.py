@@ -24,12 +24,12 @@ _REMARK = """\
 In every record the parts of the step sum to it exactly. What a process did before its first backward and after its last
 step is in no record.
 """
-_DISTRIBUTED = """\
+_DISTRIBUTED = f"""\
 ## Over several ranks
 
 Each row is a script under `tests/agent/frameworks/distributed/scripts/` that trains with the real library over gloo on the
-CPU. `make test-frameworks` runs it without the agent, then with it, where steps take 0.2 s and one rank 0.6 s more from step 40
-on. It is a tier of its own, with its own packages (the extra `frameworks`).
+CPU. `make test-frameworks` runs it without the agent, then with it, where steps take {distributed.WORK_S} s and one rank
+{distributed.DELAY_S} s more from step {distributed.ONSET_STEP} on. It is a tier of its own, with its own packages (the extra `frameworks`).
 """
 _NOT_RUN = """\
 Tried, and not run on a CPU:

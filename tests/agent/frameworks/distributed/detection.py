@@ -36,14 +36,14 @@ def incidents(root: Path, run: str) -> "list[Incident]":
     announced, batches = _read(root, run)
     policy = Policy()
     policy = replace(policy, profile=replace(policy.profile, enabled=False))  # no rank lives that could capture
-    runs, told = Runs(CoordinatorConfig(), policy, {}, clock=lambda: 0.0), Replayed()
+    runs, replayed = Runs(CoordinatorConfig(), policy, {}, clock=lambda: 0.0), Replayed()
     for batch in batches:
         now_s = batch.sent_unix_ns / NS
-        told.note(runs.take(announced, now_s))
-        told.note(runs.take(batch, now_s))
-        told.note(runs.tick(now_s))
-    told.note_open(runs)
-    return list(told.incidents.values())
+        replayed.note(runs.take(announced, now_s))
+        replayed.note(runs.take(batch, now_s))
+        replayed.note(runs.tick(now_s))
+    replayed.note_open(runs)
+    return list(replayed.incidents.values())
 
 
 def _read(root: Path, run: str) -> "tuple[NodeAnnouncement, list[StepBatch]]":

@@ -10,16 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.agent.bootstrap import loader_environment
-from tests.agent.frameworks.distributed.matrix import Framework
+from tests.agent.frameworks.distributed.matrix import DELAY_S, ONSET_STEP, STEPS, WORK_S, Framework
 from tests.agent.frameworks.jobs import Rank
 from tests.agent.rings import read_ring
 from tests.support.servers import free_port
 
 SCRIPTS = Path(__file__).parent / "scripts"
 RUN = "distributed"
-STEPS, ONSET_STEP = 56, 40
-WORK_S, DELAY_S = 0.2, 0.6
-"""Time of each step, so that a busy machine makes little of it, and what the slow rank takes longer."""
 TIMEOUT_S = 400
 
 _PYTHON = (sys.executable, "-W", "ignore")

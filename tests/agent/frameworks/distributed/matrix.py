@@ -33,6 +33,11 @@ VERSIONS = {
 }
 """What was run."""
 
+STEPS, ONSET_STEP = 56, 40
+"""Iterations of a job, and the first one in which its slow rank is delayed."""
+WORK_S, DELAY_S = 0.2, 0.6
+"""Time of each step, so that other processes of the machine add little to it, and what the slow rank takes longer."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Framework:
@@ -97,8 +102,8 @@ FRAMEWORKS = {
         arguments=("2", "1"),
         ranks=4,
         slow_rank=2,
-        note="GPT with the distributed optimizer, three micro-batches a step. Only the first tensor-parallel ranks load data, "
-        "so the others count neither samples nor tokens.",
+        note="GPT with the distributed optimizer, three micro-batches a step; the script answers for the CPU what it asks of "
+        "CUDA. Only the first tensor-parallel ranks load data, so the others count neither samples nor tokens.",
     ),
     "megatron_pp2_dp2": Framework(
         title="megatron-core, PP 2 x DP 2",
@@ -113,7 +118,8 @@ FRAMEWORKS = {
         title="torchtitan",
         script="torchtitan_llama.py",
         launcher="torchrun",
-        note="Llama 3 fully sharded over all ranks, whose group is `world`; it writes its log in every step.",
+        note="Llama 3 fully sharded over all ranks, whose group is `world`; it logs in every step. The script answers for the CPU "
+        "what it asks of a device and of a torch after 2.13, and has it attend without FlexAttention.",
     ),
     "ray_train": Framework(
         title="Ray Train",

@@ -8,8 +8,8 @@ from coordinator.detect.findings import SLOW_RANK
 from lockstep.contracts.ring import STATE_FINISHED, STATE_RUNNING
 from tests.agent.frameworks.distributed.detection import incidents
 from tests.agent.frameworks.distributed.evidence import observe
-from tests.agent.frameworks.distributed.jobs import ONSET_STEP, RUN, run_job
-from tests.agent.frameworks.distributed.matrix import FRAMEWORKS, SIGNALS, VERSIONS
+from tests.agent.frameworks.distributed.jobs import RUN, run_job
+from tests.agent.frameworks.distributed.matrix import FRAMEWORKS, ONSET_STEP, SIGNALS, VERSIONS
 from tests.agent.frameworks.matrix import ABSENT, SEEN
 from tests.agent.rings import unaccounted_ns
 

@@ -1,4 +1,4 @@
-"""Lets megatron-core train on a CPU: what it asks of CUDA is answered for the CPU. Only the script beside it uses this."""
+"""Lets megatron-core train on a CPU: what it asks of CUDA is answered for the CPU. Only megatron_gpt.py uses it."""
 
 import contextlib
 
