@@ -43,7 +43,6 @@ WORK_S, DELAY_S = 0.2, 0.6
 class Framework:
     """One row: a training script and what starts it. A signal without a cell is seen.
 
-    `installs_by_hand`: the script calls `lockstep.install()`, since its processes know their rank only once they run.
     `ends_by_exit`: its processes end by themselves; others are killed by their framework and cannot report their end.
     """
 
@@ -55,7 +54,6 @@ class Framework:
     slow_rank: int = 1
     cells: dict[str, Cell] = field(default_factory=dict)
     note: str = ""
-    installs_by_hand: bool = False
     ends_by_exit: bool = True
 
     def cell(self, signal: str) -> Cell:
@@ -70,8 +68,6 @@ class NotRun:
     title: str
     reason: str
 
-
-_BY_HAND = "The launcher sets no rank before Python starts: the script calls `lockstep.install()`."
 
 FRAMEWORKS = {
     "deepspeed_zero1": Framework(
@@ -125,25 +121,20 @@ FRAMEWORKS = {
         title="Ray Train",
         script="ray_train.py",
         launcher="python",
-        installs_by_hand=True,
         ends_by_exit=False,
-        note=f"{_BY_HAND} Ray kills its workers when they have trained, so their ranks report no end.",
+        note="Its workers know their rank only once they run. Ray kills its workers when they have trained, so their ranks report no end.",
     ),
     "lightning_script": Framework(
         title="Lightning, script launcher",
         script="lightning_ddp.py",
         launcher="python",
         arguments=("ddp",),
-        installs_by_hand=True,
-        note=_BY_HAND,
     ),
     "lightning_spawn": Framework(
         title="Lightning, spawn launcher",
         script="lightning_ddp.py",
         launcher="python",
         arguments=("ddp_spawn",),
-        installs_by_hand=True,
-        note=_BY_HAND,
     ),
     "trl": Framework(
         title="TRL SFTTrainer",

@@ -3,7 +3,6 @@
 import os
 import sys
 
-import by_hand
 import lightning
 import torch
 from ledger import BATCH, STEPS, Ledger, Tokens, bucket_traffic, make_model
@@ -33,7 +32,6 @@ class Module(lightning.LightningModule):
 
 class Keeper(lightning.Callback):
     def setup(self, trainer, module, **_more):
-        by_hand.install(trainer.global_rank, trainer.world_size)
         module.ledger = Ledger(trainer.global_rank)
         module.ledger.groups = [["world", list(range(RANKS))]]
 

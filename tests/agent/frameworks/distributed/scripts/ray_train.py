@@ -4,7 +4,6 @@ import os
 import tempfile
 from pathlib import Path
 
-import by_hand
 import ray
 import ray.train.torch
 import torch
@@ -18,7 +17,6 @@ OBJECT_STORE_BYTES = 80 << 20  # little more than the least that Ray accepts
 
 def train():
     rank = ray.train.get_context().get_world_rank()
-    by_hand.install(rank, RANKS)
     ledger = Ledger(rank)
     model = make_model()
     ledger.groups = [["world", list(range(RANKS))]]
