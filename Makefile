@@ -23,6 +23,12 @@ test-all: $(VENV)/.dev system-packages
 test-live: $(VENV)/.dev system-packages
 	$(BIN)/pytest tests/end_to_end/test_alert_loop.py tests/end_to_end/test_alert_loop_victoria.py tests/end_to_end/test_metrics_live.py
 
+# Trains with DeepSpeed, megatron-core, torchtitan, Ray, Lightning, TRL and others over several ranks: five to fifteen
+# minutes, and 1.5 GB of packages. It is no part of `make test-all`; docs/frameworks.md says what ran.
+.PHONY: test-frameworks
+test-frameworks: $(VENV)/.frameworks system-packages
+	$(BIN)/python -m tests.run frameworks
+
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -125,6 +131,10 @@ $(VENV)/.demo: pyproject.toml | $(BIN)/python
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@ $(VENV)/.demo
+
+$(VENV)/.frameworks: pyproject.toml | $(BIN)/python
+	DS_BUILD_OPS=0 $(BIN)/python -m pip install --quiet --editable '.[frameworks]'
+	@touch $@ $(VENV)/.dev $(VENV)/.demo
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

@@ -1,4 +1,4 @@
-"""Runs the tests part by part, each to its end: `python -m tests.run [TIER]`, as `make test` and `make test-all` do.
+"""Runs the tests part by part, each to its end: `python -m tests.run [TIER]`, as `make test`, `make test-all` and `make test-frameworks` do.
 
 A part that fails does not keep the next from running. At the end there is one summary, with the closing line of pytest
 for each part, and the exit status is 1 if a part failed.
@@ -32,15 +32,21 @@ class Part:
     prefix: tuple[str, ...] = ()
 
 
-PURE = Part(name="pure", marked="not torch and not servers and not alone", flags=_WAITING)
+_OWN_TIER = "not frameworks"
+PURE = Part(name="pure", marked=f"not torch and not servers and not alone and {_OWN_TIER}", flags=_WAITING)
 JUST_BOOTED = Part(
     name="pure, just booted", marked=PURE.marked, flags=PURE.flags, prefix=("sh", str(ROOT / "setup/just_booted.sh"))
 )
 SMOKE = Part(name="smoke", marked="smoke")
-SERVERS = Part(name="servers", marked="servers and not torch and not alone", flags=_WAITING)
-TORCH = Part(name="torch", marked="torch and not alone", flags=_COMPUTING)
-ALONE = Part(name="alone", marked="alone")
-TIERS = {"quick": (PURE, SMOKE), "all": (PURE, JUST_BOOTED, SERVERS, TORCH, ALONE)}
+SERVERS = Part(name="servers", marked=f"servers and not torch and not alone and {_OWN_TIER}", flags=_WAITING)
+TORCH = Part(name="torch", marked=f"torch and not alone and {_OWN_TIER}", flags=_COMPUTING)
+ALONE = Part(name="alone", marked=f"alone and {_OWN_TIER}")
+FRAMEWORKS = Part(name="frameworks", marked="frameworks")
+TIERS = {
+    "quick": (PURE, SMOKE),
+    "all": (PURE, JUST_BOOTED, SERVERS, TORCH, ALONE),
+    "frameworks": (FRAMEWORKS,),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ import yaml
 from tests import run
 
 ROOT = Path(__file__).resolve().parents[1]
-KINDS = ("torch", "servers", "alone")
+KINDS = ("torch", "servers", "alone", "frameworks")
 
 
 def playing(monkeypatch, **scripts: str):
@@ -52,10 +52,13 @@ def test_the_status_is_that_of_the_parts(monkeypatch, capsys, script, status):
 
 @pytest.mark.parametrize("kinds", list(itertools.product((False, True), repeat=len(KINDS))))
 def test_each_test_belongs_to_one_part(kinds):
-    """Whatever its marks: no test is left out of `make test-all`, and none runs twice but where clocks are young."""
+    """Whatever its marks: none runs twice but where clocks are young, and only those of frameworks have their own tier."""
     marks = dict(zip(KINDS, kinds, strict=True))
-    chosen = [part.name for part in run.TIERS["all"] if eval(part.marked, {}, marks)]
-    assert chosen in (["pure", "pure, just booted"], ["servers"], ["torch"], ["alone"])
+    chosen = [part.name for tier in ("all", "frameworks") for part in run.TIERS[tier] if eval(part.marked, {}, marks)]
+    if marks["frameworks"]:
+        assert chosen == ["frameworks"]
+    else:
+        assert chosen in (["pure", "pure, just booted"], ["servers"], ["torch"], ["alone"])
 
 
 def test_what_a_part_runs_is_pytest():

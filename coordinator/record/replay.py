@@ -215,6 +215,8 @@ def _check(log: "StepLog", topology: Topology, *, lenient: bool) -> None:
             "rank", where=where, got=f"0 to {highest}", expected=f"0 to {topology.world_size - 1}, as the domains say"
         )
     kinds = {domain.kind for domain in topology.domains}
+    if topology.is_data_parallel and "world_wait_ns" in log.columns:
+        kinds = {"world"}
     lacking = [f"{kind}_wait_ns" for kind in DOMAIN_KINDS if kind in kinds and f"{kind}_wait_ns" not in log.columns]
     if lacking:
         raise MalformedError(

@@ -36,6 +36,11 @@ class Topology:
     domains: tuple[Domain, ...]
     stages: tuple[int, ...]
 
+    @property
+    def is_data_parallel(self) -> bool:
+        """Whether one data-parallel domain holds every rank and there is no other; records may call it `world`."""
+        return len(self.domains) == 1 and self.domains[0].kind == "dp" and len(self.domains[0].ranks) == self.world_size
+
     def of_rank(self, rank: int) -> list[Domain]:
         """Return the domains that `rank` belongs to."""
         return [domain for domain in self.domains if rank in domain.ranks]

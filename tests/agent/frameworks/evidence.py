@@ -69,12 +69,16 @@ def _gc(rank: Rank) -> Observation:
 
 def _amount(name: str) -> Callable[[Rank], Observation]:
     def observe_amount(rank: Rank) -> Observation:
-        """Look at all steps but the last, which has less where batches are fetched ahead."""
+        """Look at all steps but the last, which has less, or none, where batches are fetched ahead."""
         total, steps = rank.ledger[name], rank.ledger["steps"]
         found = [record[name] for record, _ in rank.steady]
         if set(found) == {MISSING}:
             return ABSENT if total is None else NOT_SEEN
-        if total is not None and set(found[:-1]) == {total // steps} and 0 < found[-1] <= total // steps:
+        if (
+            total is not None
+            and set(found[:-1]) == {total // steps}
+            and (found[-1] == MISSING or 0 < found[-1] <= total // steps)
+        ):
             return SEEN
         return _contradiction(found, total)
 

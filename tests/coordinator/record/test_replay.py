@@ -64,6 +64,16 @@ def test_optional_columns_may_be_absent():
     assert line["slowdown_ratio"] == pytest.approx(0.1, rel=0.2)
 
 
+@pytest.mark.parametrize("degrees", ["", "dp=8"])
+def test_records_of_a_job_of_one_group_call_it_world(degrees):
+    """The step log of a plain data-parallel job has `world_wait_ns` and no `dp_wait_ns`: its incident is the same."""
+    log = generate_job(job(degrees="dp=8")).log()
+    waits_ns = log.columns.pop("world_wait_ns") + log.columns["dp_wait_ns"]
+    columns = {name.replace("dp_", "world_"): values for name, values in log.columns.items()}
+    (line,) = replayed(StepLog(log.run, columns | {"world_wait_ns": waits_ns}), degrees)
+    assert (line["kind"], line["ranks"], line["onset_step"], line["domain"]["kind"]) == ("slow_rank", [5], 60, "dp")
+
+
 def test_restarts_and_pauses_are_no_incidents_and_lose_no_step():
     """A rollback after minutes, checkpoints and evaluations: every step of both attempts is judged, nothing is told."""
     restarted = job(faults=(), steps=200, interruptions=Interruptions(restart_at=120, missing=0.0, late=0.0))
