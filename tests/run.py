@@ -83,7 +83,7 @@ def run(part: Part) -> Result:
             sys.stdout.write(line)
             sys.stdout.flush()
             plain = _COLOUR.sub("", line).strip()
-            if plain.startswith(("FAILED ", "ERROR ")):
+            if plain.startswith(("FAILED tests/", "ERROR tests/")):
                 failures.append(plain)
             closing = plain or closing
     return Result(part=part, status=process.returncode, failures=tuple(failures), closing=closing)

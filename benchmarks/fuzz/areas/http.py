@@ -13,7 +13,7 @@ from random import Random
 from traceback import extract_tb
 from typing import Any
 
-from aiohttp import ClientConnectionResetError, web
+from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from benchmarks.fuzz import mutate
@@ -32,7 +32,7 @@ _EXPORTER_SHARE = 0.2  # it has five pages, and nothing can be changed there
 _IDLE_S = 0.05  # of the servers here: half a request is what many cases are
 _ANSWER_S = 20.0  # longest time for an answer, or for the end of a connection; only a hang takes it
 _STREAM_S = 0.1  # for what never ends, as events
-_EXPECTED = (HttpProcessingError, web.RequestPayloadError, ClientConnectionResetError)
+_EXPECTED = (HttpProcessingError, web.RequestPayloadError, ConnectionResetError)
 _UPSTREAM = re.compile(rb"\nExpect:[^\r\n]*[\x80-\xff]", re.IGNORECASE)
 """aiohttp 3.14 answers this with 500 before any code of ours runs: it puts the header into a text of UTF-8."""
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
