@@ -1,0 +1,95 @@
+"""Collectives and waits of the running step, from marks of their issue, their end and the waits between."""
+
+from lockstep.accounting.bus_bytes import bus_bytes
+from lockstep.accounting.events import EVENTS_MAX, UNKNOWN_NS, IssuedCollective, StepEvents
+from lockstep.contracts.marks import Issue
+
+_NO_DOMAIN, _LOST_DOMAIN = -1, -2
+WAITS_DEEP_MAX = 64
+"""Waits inside waits; three are real."""
+
+
+class CommunicationTracker:
+    """Communication of one rank's running step, whose collectives and waits go to `events`.
+
+    `domains` are the indices in DOMAIN_KINDS that this rank has ever used.
+    """
+
+    def __init__(self) -> None:
+        self.events = StepEvents()
+        self.domains: set[int] = set()
+        self._last_domain = _NO_DOMAIN
+        self._by_ordinal: dict[int, IssuedCollective] = {}
+        self._expected: list[IssuedCollective] = []
+        self._waits: tuple[list[int | None], list[int | None]] = ([], [])
+
+    def overflows(self) -> bool:
+        """Whether one more event is too many for the step."""
+        return len(self.events.collectives) >= EVENTS_MAX or len(self.events.blocked) >= EVENTS_MAX
+
+    def begin_step(self, events: StepEvents) -> None:
+        """Give up on the ends of the former step's collectives; those of the next one go to `events`.
+
+        When something was done that nobody waited for is not known, and taken as at once.
+        """
+        for collective in self._expected:
+            collective.done_ns = collective.issue_ns
+        self._expected.clear()
+        self._by_ordinal.clear()
+        self.events = events
+
+    def forget_waits(self) -> None:
+        """Forget which waits are open."""
+        self._waits = ([], [])
+
+    def lose(self) -> None:
+        """Forget what depends on marks that are lost."""
+        self.forget_waits()
+        if self._last_domain != _NO_DOMAIN:
+            self._last_domain = _LOST_DOMAIN
+
+    def issue(self, ordinal: int, issue: Issue, now_ns: int) -> None:
+        """Add a collective."""
+        payload = issue.payload_bytes
+        moved = bus_bytes(issue.operator, payload, issue.group_size)
+        collective = IssuedCollective(now_ns, issue.domain, payload, moved, synchronous=issue.synchronous)
+        self._by_ordinal[ordinal] = collective
+        self.events.collectives.append(collective)
+        self._last_domain = issue.domain
+        self.domains.add(issue.domain)
+
+    def end(self, ordinal: int, done_ns: int = UNKNOWN_NS) -> None:
+        """Note when a collective was done; one of a former step is done with."""
+        collective = self._by_ordinal.get(ordinal)
+        if collective is not None:
+            collective.done_ns = done_ns
+
+    def expect(self, ordinal: int) -> None:
+        """Take the end of the next wait as the time when a collective was done."""
+        collective = self._by_ordinal.get(ordinal)
+        if collective is not None:
+            self._expected.append(collective)
+
+    def begin_wait(self, now_ns: int, *, other_thread: bool, is_ours: bool) -> bool:
+        """Begin a wait, of the training thread or of autograd's; return False where waits are nested beyond belief."""
+        waits = self._waits[other_thread]
+        waits.append(now_ns if is_ours else None)
+        return len(waits) <= WAITS_DEEP_MAX
+
+    def end_wait(self, now_ns: int, *, other_thread: bool) -> bool:
+        """End the wait that began last on that thread; return False where what it waited for is lost."""
+        waits = self._waits[other_thread]
+        began_ns = waits.pop() if waits else None
+        if began_ns is None:
+            return True
+        domain = ~self._last_domain
+        if self._last_domain == _LOST_DOMAIN:
+            return False
+        if self._expected:
+            domain = self._expected[-1].domain
+            for collective in self._expected:
+                collective.done_ns = now_ns
+            self._expected.clear()
+        if self._last_domain != _NO_DOMAIN:
+            self.events.blocked.append((began_ns, now_ns, domain))
+        return True

@@ -1,0 +1,131 @@
+"""The marks of a step give the record that today's agent writes for the same events: its code is the oracle."""
+
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lockstep.accounting import bus_bytes
+from lockstep.accounting.step_builder import StepBuilder
+from lockstep.agent import traffic
+from lockstep.contracts.marks import OPERATORS
+from lockstep.contracts.records import MISSING, Flag
+from tests.accounting.jobs import Job
+from tests.accounting.twin import Twin, flops_of, named
+
+COUNTS = st.none() | st.tuples(*[st.integers(0, 100) | st.just(MISSING)] * 3)
+ISSUE = st.tuples(
+    st.just("issue"), st.integers(0, len(OPERATORS) - 1), st.integers(0, 5), st.integers(1, 9), st.integers(0, 1 << 34)
+)
+PLAIN = st.one_of(
+    st.tuples(st.just("sleep"), st.sampled_from((0, 1, 7, 30_000, 20_000_000))),
+    st.sampled_from(
+        (
+            *("data_begin", "backward_begin", "backward_end", "optimizer_end", "closure_begin", "closure_end"),
+            *("step_end", "explicit"),
+        )
+    ).map(lambda name: (name,)),
+    st.tuples(st.just("data_end"), COUNTS),
+    st.tuples(st.sampled_from(("optimizer_begin", "scaler_end")), st.integers(0, 3)),
+    st.tuples(st.just("scaler_begin"), st.integers(0, 3), st.integers(0, 3)),
+    st.tuples(st.sampled_from(("phase_begin", "phase_end")), st.integers(0, 3)),
+    st.tuples(st.just("done"), st.integers(0, 9)),
+    st.tuples(st.just("collect"), st.integers(0, 2), st.integers(1, 50)),
+    st.tuples(st.just("annotate"), st.integers(0, 3), st.integers(0, 1000)),
+    st.tuples(st.sampled_from(("flag", "capture")), st.integers(0, 31)),
+    st.tuples(st.sampled_from(("spend", "compile")), st.integers(0, 9)),
+)
+
+
+@pytest.mark.parametrize("seed", range(240))
+def test_jobs_of_all_kinds(seed):
+    """Accumulation, GANs, fused and nested optimizers, scalers, closures, phases, evaluations, errors: equal bytes."""
+    with Twin() as twin:
+        Job(twin, Random(seed)).run(45)
+        assert twin.records
+        twin.check()
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    events=st.lists(PLAIN | ISSUE | st.tuples(st.just("wait"), PLAIN | ISSUE), max_size=120),
+    endings=st.lists(st.tuples(st.booleans(), st.sampled_from(("later", "expect", "unknown"))), min_size=1),
+)
+def test_events_in_any_order(events, endings):
+    """Also what no training does, like ends without a beginning, gives equal bytes."""
+    with Twin() as twin:
+        endings = endings * len(events)
+
+        def play(method, *arguments):
+            if method == "issue":
+                synchronous, ending = endings.pop()
+                twin.issue(*arguments, synchronous=synchronous, ending=ending)
+            else:
+                getattr(twin, method)(*arguments)
+
+        twin.play = play
+        for method, *arguments in events:
+            if method == "wait":
+                twin.wait(("play", *arguments[0]))
+            else:
+                play(method, *arguments)
+        twin.step_end()
+        twin.check()
+
+
+def test_the_extension_gives_the_same(monkeypatch):
+    """The chain from C to the record."""
+    with Twin(writer="C") as twin:
+        Job(twin, Random(7)).run(45)
+        twin.check()
+
+
+def test_the_jobs_are_what_they_claim():
+    """The jobs of the seeds contain every case that is compared: each flag, collective, collection, and lost optimizer."""
+    records = []
+    for seed in range(60):
+        with Twin() as twin:
+            Job(twin, Random(seed)).run(45)
+            records += map(named, twin.records)
+    for flag in (Flag.WARM_UP, Flag.CHECKPOINT, Flag.EVALUATION, Flag.PROFILED, Flag.SKIPPED_OPTIMIZER):
+        assert any(record["flags"] & flag for record in records), flag
+        assert any(not record["flags"] & flag for record in records), flag
+    for name in ("gc_ns", "gc_full_count", "dp_wait_ns", "dp_comm_ns", "agent_ns", "recompilations", "model_flops"):
+        assert any(record[name] > 0 for record in records), name
+    assert any(record["dp_wait_ns"] == MISSING < record["dp_count"] for record in records)
+
+
+def test_a_step_with_too_much_is_cut_alike():
+    """A process that never steps fills no memory, and the step is flagged as today."""
+    with Twin(block_count=4096) as twin:
+        for _ in range(2):
+            for _ in range(16_400):
+                twin.sleep(3)
+                twin.data_begin()
+                twin.sleep(1)
+                twin.data_end((1, MISSING, MISSING))
+            twin.collect(2, 9)
+            twin.step_end()
+        twin.check()
+        assert named(twin.records[1])["flags"] & Flag.EVALUATION
+        assert named(twin.records[1])["gc_count"] == 1
+
+
+@pytest.mark.parametrize("operator", range(len(OPERATORS)))
+def test_bus_bytes_are_those_of_the_agent(operator):
+    """Every operator, groups of one included."""
+    for size in (1, 2, 3, 1024):
+        for payload in (0, 1, 12345, 1 << 38):
+            expected = traffic.bus_bytes(OPERATORS[operator], payload, size)
+            assert bus_bytes.bus_bytes(operator, payload, size) == expected
+
+
+def test_blocks_may_come_one_by_one():
+    """Nothing depends on where a block ends or when it is read."""
+    with Twin() as twin:
+        Job(twin, Random(11)).run(45)
+        builder = StepBuilder(flops_of)
+        counts = [len(builder.add(block)) for block in twin.blocks()]
+        assert sum(counts) == len(twin.records)
+        assert builder.step == len(twin.records)
