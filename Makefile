@@ -45,6 +45,7 @@ bench-agent: $(VENV)/.dev system-packages
 	$(BIN)/python -m benchmarks.agent_cost
 	$(BIN)/python -m benchmarks.loader_cost
 	$(BIN)/python -m benchmarks.ring_cost
+	$(BIN)/python -m benchmarks.mark_cost
 
 # Two minutes. Fails where a budget is missed; on a shared machine read the column `x add`.
 bench-detect: $(VENV)/.dev

@@ -10,6 +10,7 @@ may lose those; the C extension runs no handler.
 """
 
 import ctypes
+import struct
 import zlib
 from collections.abc import Callable
 from threading import get_ident
@@ -25,6 +26,7 @@ from lockstep.contracts.ring import ISSUE_SLOT_BYTES, ISSUE_SLOTS, ISSUES_BYTES,
 _FIRST = marks.BLOCK_HEADER_BYTES
 _STEP = marks.MARK_BYTES
 _END = _FIRST + marks.BLOCK_MARKS * _STEP
+_LAST = _END - _STEP
 _CHECKSUM_BYTES = marks.CHECKSUM.size
 _CALL_SITE_MAX = marks.CALL_SITE_MAX
 _DETAIL_BITS, _SIZE_BITS, _SLOT_SHIFT = marks.DETAIL_BITS, marks.SIZE_BITS, marks.SLOT_SHIFT
@@ -71,6 +73,7 @@ _IDENTITY_SHIFT = 4  # addresses of objects are multiples of 16
 ) = (int(kind) for kind in MarkKind)  # struct packs plain integers in half the time
 
 _pack_mark = marks.MARK_STRUCT.pack_into
+_pack_plain = struct.Struct("<QQq").pack_into  # detail and subject of 0 in one word with the kind
 _pack_header = marks.BLOCK_HEADER.pack_into
 _pack_checksum = marks.CHECKSUM.pack_into
 _crc32 = zlib.crc32
@@ -144,9 +147,9 @@ class MarkBuffer:
                 return
             at = buffer._at
             now = clock()
-            _pack_mark(block, at, now, kind, 0, 0, 0)
+            _pack_plain(block, at, now, kind, 0)
             buffer._at = at + _STEP
-            if now >= buffer._due_ns or at + _STEP == _END:
+            if now >= buffer._due_ns or at == _LAST:
                 buffer._store(now)
 
         return mark
@@ -155,7 +158,7 @@ class MarkBuffer:
         at = self._at
         _pack_mark(self._block, at, now, kind, detail, subject, argument)
         self._at = at + _STEP
-        if now >= self._due_ns or at + _STEP == _END:
+        if now >= self._due_ns or at == _LAST:
             self._store(now)
 
     def _append(self, kind: int, detail: int = 0, subject: int = 0, argument: int = 0) -> None:
@@ -232,9 +235,9 @@ class MarkBuffer:
             self._ends_at_backward = self._optimizer_ends
         self._backward_depth += 1
         at = self._at
-        _pack_mark(self._block, at, now, _BACKWARD_BEGIN, 0, 0, 0)
-        self._at = at = at + _STEP
-        if now >= self._due_ns or at == _END:
+        _pack_plain(self._block, at, now, _BACKWARD_BEGIN, 0)
+        self._at = at + _STEP
+        if now >= self._due_ns or at == _LAST:
             self._store(now)
 
     def backward_end(self) -> None:
@@ -250,9 +253,9 @@ class MarkBuffer:
             self._event(now)
             return
         at = self._at
-        _pack_mark(self._block, at, now, _BACKWARD_END, 0, 0, MISSING)
-        self._at = at = at + _STEP
-        if now >= self._due_ns or at == _END:
+        _pack_plain(self._block, at, now, _BACKWARD_END, MISSING)
+        self._at = at + _STEP
+        if now >= self._due_ns or at == _LAST:
             self._store(now)
 
     def optimizer_begin(self, optimizer: object) -> None:
@@ -263,8 +266,8 @@ class MarkBuffer:
         at = self._at
         identity = (id(optimizer) ^ self._key) >> _IDENTITY_SHIFT & _ORDINAL_MASK
         _pack_mark(self._block, at, now, _OPTIMIZER_BEGIN, 0, identity, 0)
-        self._at = at = at + _STEP
-        if now >= self._due_ns or at == _END:
+        self._at = at + _STEP
+        if now >= self._due_ns or at == _LAST:
             self._store(now)
 
     def optimizer_end(self) -> None:
@@ -274,9 +277,9 @@ class MarkBuffer:
         now = self._clock()
         self._optimizer_ends += 1
         at = self._at
-        _pack_mark(self._block, at, now, _OPTIMIZER_END, 0, 0, self._cpu_clock())
-        self._at = at = at + _STEP
-        if now >= self._event_due_ns or at == _END:
+        _pack_plain(self._block, at, now, _OPTIMIZER_END, self._cpu_clock())
+        self._at = at + _STEP
+        if now >= self._event_due_ns or at == _LAST:
             self._store(now)
 
     def scaler_begin(self, scaler: object, optimizer: object) -> None:
