@@ -103,9 +103,11 @@ def _blocked(end_ns: int, events: StepEvents, ordered: list[IssuedCollective]) -
     span_start = span_end = last = last_limit = -1
     for collective in ordered:
         issue, done = collective.issue_ns, collective.done_ns
-        if collective.synchronous:
+        domain, _, _, synchronous = collective.traffic
+        if synchronous:
             if done > 0 and issue < end_ns:
-                waits.append((issue, min(done, limits[bisect_right(limits, issue)]), collective.domain))
+                limit = limits[bisect_right(limits, issue)]
+                waits.append((issue, done if done < limit else limit, domain))  # noqa: FURB136  (min() takes 3 times as long)
             continue
         while span_end < issue and index + 1 < len(backwards):
             index += 1
@@ -115,15 +117,15 @@ def _blocked(end_ns: int, events: StepEvents, ordered: list[IssuedCollective]) -
         if span_start <= issue <= span_end:
             if done == IN_FLIGHT or done > last_limit:
                 done = last_limit
-            waits.append((last, done, collective.domain))
+            waits.append((last, done, domain))
     return waits + _known_domains(events.blocked, ordered)
 
 
 def _known_domains(blocked: list[Wait], ordered: list[IssuedCollective]) -> list[Wait]:
     """Return `blocked`, each guessed domain replaced by that of the collective done nearest to the wait's end."""
     done: list[tuple[int, int]] = []
-    if any(domain < 0 for _, _, domain in blocked) and len({collective.domain for collective in ordered}) > 1:
-        done = sorted((collective.done_ns, collective.domain) for collective in ordered if collective.done_ns > 0)
+    if any(domain < 0 for _, _, domain in blocked) and len({collective.traffic.domain for collective in ordered}) > 1:
+        done = sorted((c.done_ns, c.traffic.domain) for c in ordered if c.done_ns > 0)
     return [
         (begin, end, domain if domain >= 0 else _nearest(end, done, guess=~domain)) for begin, end, domain in blocked
     ]
@@ -151,12 +153,12 @@ def _add_flight(breakdown: StepBreakdown, start_ns: int, end_ns: int, ordered: l
     reached = [start_ns] * DOMAIN_COUNT
     flight = breakdown.in_flight_ns
     for collective in ordered:
-        domain, done = collective.domain, collective.done_ns
+        domain, done, begin = collective.traffic.domain, collective.done_ns, collective.issue_ns
         if done == UNKNOWN_NS:
             continue
         if done == IN_FLIGHT or done > end_ns:
             done = end_ns
-        begin = max(reached[domain], collective.issue_ns)
+        begin = max(begin, reached[domain])
         if done > begin:
             flight[domain] += done - begin
             reached[domain] = done
@@ -169,7 +171,8 @@ def _disjoint(waits: list[Wait], start_ns: int, end_ns: int) -> list[Wait]:
     pieces: list[Wait] = []
     cursor = start_ns
     for wait_start, wait_end, domain in sorted(waits, key=_start):
-        begin, end = max(wait_start, cursor), min(wait_end, end_ns)
+        begin = cursor if wait_start < cursor else wait_start  # noqa: FURB136  (as above)
+        end = end_ns if wait_end > end_ns else wait_end  # noqa: FURB136
         if begin < end:
             pieces.append((begin, end, domain))
             cursor = end

@@ -1,12 +1,15 @@
 """Collectives and waits of the running step, from marks of their issue, their end and the waits between."""
 
 from lockstep.accounting.bus_bytes import bus_bytes
-from lockstep.accounting.events import EVENTS_MAX, UNKNOWN_NS, IssuedCollective, StepEvents
-from lockstep.contracts.marks import Issue
+from lockstep.accounting.events import UNKNOWN_NS, IssuedCollective, StepEvents, Traffic
+from lockstep.contracts.marks import OPERATORS, unpack_issue
+from lockstep.contracts.records import DOMAIN_KINDS
 
 _NO_DOMAIN, _LOST_DOMAIN = -1, -2
 WAITS_DEEP_MAX = 64
 """Waits inside waits; three are real."""
+TRAFFIC_MAX = 4096
+"""Different collectives whose bytes are held: a model has some hundred."""
 
 
 class CommunicationTracker:
@@ -19,13 +22,10 @@ class CommunicationTracker:
         self.events = StepEvents()
         self.domains: set[int] = set()
         self._last_domain = _NO_DOMAIN
+        self._traffic: dict[tuple[int, int], Traffic] = {}
         self._by_ordinal: dict[int, IssuedCollective] = {}
         self._expected: list[IssuedCollective] = []
         self._waits: tuple[list[int | None], list[int | None]] = ([], [])
-
-    def overflows(self) -> bool:
-        """Whether one more event is too many for the step."""
-        return len(self.events.collectives) >= EVENTS_MAX or len(self.events.blocked) >= EVENTS_MAX
 
     def begin_step(self, events: StepEvents) -> None:
         """Give up on the ends of the former step's collectives; those of the next one go to `events`.
@@ -48,15 +48,31 @@ class CommunicationTracker:
         if self._last_domain != _NO_DOMAIN:
             self._last_domain = _LOST_DOMAIN
 
-    def issue(self, ordinal: int, issue: Issue, now_ns: int) -> None:
-        """Add a collective."""
-        payload = issue.payload_bytes
-        moved = bus_bytes(issue.operator, payload, issue.group_size)
-        collective = IssuedCollective(now_ns, issue.domain, payload, moved, synchronous=issue.synchronous)
+    def issue(self, ordinal: int, detail: int, argument: int, now_ns: int) -> bool:
+        """Add a collective (`marks.pack_issue`); return False where no agent writes such a mark."""
+        traffic = self._traffic.get((detail, argument)) or self._met(detail, argument)
+        if traffic is None:
+            return False
+        collective = IssuedCollective(now_ns, traffic)
         self._by_ordinal[ordinal] = collective
         self.events.collectives.append(collective)
-        self._last_domain = issue.domain
-        self.domains.add(issue.domain)
+        domain = traffic.domain
+        if domain != self._last_domain:
+            self._last_domain = domain
+            self.domains.add(domain)
+        return True
+
+    def _met(self, detail: int, argument: int) -> Traffic | None:
+        """Return what such collectives move, which is worked out once for all of them."""
+        issue = unpack_issue(detail, argument)
+        if issue.operator >= len(OPERATORS) or issue.domain >= len(DOMAIN_KINDS) or issue.payload_bytes < 0:
+            return None
+        if len(self._traffic) == TRAFFIC_MAX:
+            self._traffic.clear()
+        moved = bus_bytes(issue.operator, issue.payload_bytes, issue.group_size)
+        traffic = Traffic(issue.domain, issue.payload_bytes, moved, issue.synchronous)
+        self._traffic[detail, argument] = traffic
+        return traffic
 
     def end(self, ordinal: int, done_ns: int = UNKNOWN_NS) -> None:
         """Note when a collective was done; one of a former step is done with."""
@@ -86,7 +102,7 @@ class CommunicationTracker:
         if self._last_domain == _LOST_DOMAIN:
             return False
         if self._expected:
-            domain = self._expected[-1].domain
+            domain = self._expected[-1].traffic.domain
             for collective in self._expected:
                 collective.done_ns = now_ns
             self._expected.clear()

@@ -1,5 +1,7 @@
 """What happened in one step: the running step collects it, the breakdown reads it. Times are CLOCK_MONOTONIC ns."""
 
+from typing import NamedTuple
+
 DATA, FORWARD, BACKWARD, OPTIMIZER = range(4)
 PHASE_COUNT = 4
 
@@ -25,18 +27,24 @@ collective that was done when it ended.
 """
 
 
+class Traffic(NamedTuple):
+    """What a collective moves: `bus_bytes` is what crosses the slowest link for its payload (bus_bytes.py)."""
+
+    domain: int
+    payload_bytes: int
+    bus_bytes: int
+    synchronous: bool
+
+
 class IssuedCollective:
-    """One collective; `bus_bytes` is what crosses the slowest link for its payload (bus_bytes.py)."""
+    """One collective, of which many share their `traffic`."""
 
-    __slots__ = ("bus_bytes", "domain", "done_ns", "issue_ns", "payload_bytes", "synchronous")
+    __slots__ = ("done_ns", "issue_ns", "traffic")
 
-    def __init__(self, issue_ns: int, domain: int, payload_bytes: int, bus_bytes: int, *, synchronous: bool) -> None:
+    def __init__(self, issue_ns: int, traffic: Traffic) -> None:
         self.issue_ns = issue_ns
         self.done_ns = IN_FLIGHT
-        self.domain = domain
-        self.payload_bytes = payload_bytes
-        self.bus_bytes = bus_bytes
-        self.synchronous = synchronous
+        self.traffic = traffic
 
 
 class StepEvents:

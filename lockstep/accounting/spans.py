@@ -6,7 +6,7 @@ closure) is a backward. Forward is what runs between the last span and a backwar
 Methods that may end an iteration return its event (iteration.py), others nothing. Not here: what ends a step.
 """
 
-from lockstep.accounting.events import BACKWARD, DATA, EVENTS_MAX, FORWARD, OPTIMIZER, PHASE_COUNT, StepEvents
+from lockstep.accounting.events import BACKWARD, DATA, FORWARD, OPTIMIZER, PHASE_COUNT, StepEvents
 from lockstep.accounting.iteration import IterationLearner
 
 _NO_PHASE = -1
@@ -19,7 +19,7 @@ class SpanTracker:
     """Which span the training thread of one rank is in; spans that end go to `events.spans`.
 
     `backward_known` says whether this rank's backwards are ever seen, `is_backward` whether it is inside one,
-    `owns_batch` whether the data span that ended last was one, `overflows` whether the step has more spans than it may.
+    `owns_batch` whether the data span that ended last was one.
     `last_ns` is when the last span or step ended, `has_unmatched_end` whether in this step one ended that never began.
     """
 
@@ -54,10 +54,6 @@ class SpanTracker:
     def is_in_optimizer(self) -> bool:
         """Whether an optimizer's step is under way: a closure is called as often as its optimizer likes."""
         return self._depth[OPTIMIZER] > 0
-
-    def overflows(self) -> bool:
-        """Whether one more span is too many."""
-        return len(self.events.spans) >= EVENTS_MAX
 
     def _close(self, now_ns: int) -> None:
         self.events.spans.append((self._open, self._opened_ns, now_ns))

@@ -12,15 +12,12 @@ from lockstep.accounting.step_in_progress import BuiltStep, ModelFlopsOf, StepIn
 from lockstep.contracts.bounds import FLAGS_MAX, MONOTONIC_NS_MAX
 from lockstep.contracts.marks import (
     ANNOTATED,
-    KIND_MASK,
     MARK_STRUCT,
-    OPERATORS,
     OTHER_THREAD,
     MarkBlock,
     MarkKind,
-    unpack_issue,
 )
-from lockstep.contracts.records import DOMAIN_KINDS, MISSING, Flag
+from lockstep.contracts.records import MISSING, Flag
 
 Mark = tuple[int, int, int, int, int]
 """(time ns, kind, detail, subject, argument)."""
@@ -81,8 +78,15 @@ class StepBuilder:
             self._lose(block.position - self._position)
         self._position = block.position + block.count
         self._ends = EndCounts(block.backward_ends, block.optimizer_ends, block.step_ends)
+        self._running.limit_events(block.count)
         for mark in MARK_STRUCT.iter_unpack(block.marks):
-            self._add_mark(mark)
+            handler = self._handlers.get(mark[_KIND])
+            if handler is None or mark[_TIME] > MONOTONIC_NS_MAX:
+                self._refuse()
+            elif self.is_aligned:
+                handler(mark)
+            else:
+                self._align(mark)
         built, self._running.built = self._running.built, []
         return built
 
@@ -90,20 +94,6 @@ class StepBuilder:
     def step(self) -> int:
         """Index of the running step, as far as `is_aligned`."""
         return self._running.step
-
-    def _add_mark(self, mark: Mark) -> None:
-        kind = mark[_KIND] & KIND_MASK
-        handler = self._handlers.get(kind)
-        is_foreign = mark[_KIND] >= OTHER_THREAD and kind not in _ANY_THREAD
-        if handler is None or is_foreign or mark[_TIME] > MONOTONIC_NS_MAX:
-            self._refuse()
-            return
-        if kind in _ENDS:
-            self._ends = self._ends.after(kind)
-        if self.is_aligned or kind == _BEGIN:
-            handler(mark)
-        else:
-            self._align(mark)
 
     def _begin_attempt(self, start_ns: int, cpu_ns: int) -> None:
         self._running = StepInProgress(start_ns, cpu_ns, self._flops_of)
@@ -129,6 +119,11 @@ class StepBuilder:
     def _align(self, mark: Mark) -> None:
         """Resume where `mark` is the end of a step whose number is known."""
         kind = mark[_KIND]
+        if kind == _BEGIN:
+            self._begin(mark)
+            return
+        if kind in _ENDS:
+            self._ends = self._ends.after(kind)
         if kind == _EXPLICIT and not self._explicit:
             self._stride = Stride()  # since when the training names its steps is lost, and their number with it
         if kind not in _ENDS or (self._explicit and kind != _STEP_END):
@@ -159,6 +154,7 @@ class StepBuilder:
         self._explicit = True
 
     def _end_step(self, mark: Mark) -> None:
+        self._ends = self._ends.after(_STEP_END)
         self._begin_explicit(mark)
         if self.is_aligned:
             self._running.end(mark[_TIME], mark[_ARGUMENT])
@@ -170,11 +166,11 @@ class StepBuilder:
         handlers: dict[MarkKind, Callable[[Mark], None]] = {
             MarkKind.BEGIN: self._begin,
             MarkKind.DATA_BEGIN: lambda mark: self._spans.begin_phase(DATA, mark[_TIME]),
-            MarkKind.DATA_END: self._end_data,
+            MarkKind.DATA_END: lambda mark: self._spans.end_data(mark[_TIME]),
             MarkKind.BACKWARD_BEGIN: lambda mark: self._spans.begin_backward(mark[_TIME]),
             MarkKind.BACKWARD_END: self._end_backward,
             MarkKind.OPTIMIZER_BEGIN: self._begin_optimizer,
-            MarkKind.OPTIMIZER_END: lambda mark: self._end_iteration(self._spans.end_optimizer(mark[_TIME]), mark),
+            MarkKind.OPTIMIZER_END: self._end_optimizer,
             MarkKind.SCALER_BEGIN: self._begin_scaler,
             MarkKind.SCALER_END: self._end_scaler,
             MarkKind.CLOSURE_BEGIN: lambda mark: self._spans.begin_closure(mark[_TIME]),
@@ -202,7 +198,8 @@ class StepBuilder:
             MarkKind.FAILURE: self._fail,
             MarkKind.FINISH: self._finish,
         }
-        return {int(kind): handler for kind, handler in handlers.items()}
+        own = {int(kind): handler for kind, handler in handlers.items()}
+        return own | {kind | OTHER_THREAD: own[kind] for kind in _ANY_THREAD}
 
     def _begin(self, mark: Mark) -> None:
         self.is_aligned = True
@@ -214,12 +211,8 @@ class StepBuilder:
     def _fail(self, mark: Mark) -> None:
         self.failures = mark[_ARGUMENT]
 
-    def _end_data(self, mark: Mark) -> None:
-        self._running.limit_events()
-        self._spans.end_data(mark[_TIME])
-
     def _end_backward(self, mark: Mark) -> None:
-        self._running.limit_events()
+        self._ends = self._ends.after(_BACKWARD_END)
         if self._spans.end_backward(mark[_TIME]):
             if not self._spans.is_in_optimizer:  # a closure is called as often as its optimizer likes
                 self._running.quantities.add_backward()
@@ -228,13 +221,17 @@ class StepBuilder:
     def _begin_optimizer(self, mark: Mark) -> None:
         self._spans.begin_optimizer(mark[_SUBJECT], self._running.learner, mark[_TIME])
 
+    def _end_optimizer(self, mark: Mark) -> None:
+        self._ends = self._ends.after(mark[_KIND])
+        self._end_iteration(self._spans.end_optimizer(mark[_TIME]), mark)
+
     def _begin_scaler(self, mark: Mark) -> None:
         self._spans.begin_scaler(mark[_SUBJECT], mark[_ARGUMENT], self._running.learner, mark[_TIME])
 
     def _end_scaler(self, mark: Mark) -> None:
         if self._spans.has_skipped(mark[_SUBJECT]):
             self._running.note_skipped()
-        self._end_iteration(self._spans.end_optimizer(mark[_TIME]), mark)
+        self._end_optimizer(mark)
 
     def _begin_phase(self, mark: Mark) -> None:
         if mark[_DETAIL] < PHASE_COUNT:
@@ -243,7 +240,6 @@ class StepBuilder:
             self._refuse()
 
     def _end_phase(self, mark: Mark) -> None:
-        self._running.limit_events()
         if mark[_DETAIL] < PHASE_COUNT:
             self._spans.end_phase(mark[_DETAIL], mark[_TIME])
         else:
@@ -254,12 +250,11 @@ class StepBuilder:
         return mark[_KIND] < OTHER_THREAD or self._spans.is_backward
 
     def _issue(self, mark: Mark) -> None:
-        issue = unpack_issue(mark[_DETAIL], mark[_ARGUMENT])
-        if issue.operator >= len(OPERATORS) or issue.domain >= len(DOMAIN_KINDS) or issue.payload_bytes < 0:
+        time_ns, kind, detail, ordinal, argument = mark
+        if kind >= OTHER_THREAD and not self._spans.is_backward:
+            return
+        if not self._communication.issue(ordinal, detail, argument, time_ns):
             self._refuse()
-        elif self._is_ours(mark):
-            self._running.limit_events()
-            self._communication.issue(mark[_SUBJECT], issue, mark[_TIME])
 
     def _begin_wait(self, mark: Mark) -> None:
         is_other = mark[_KIND] >= OTHER_THREAD
@@ -268,7 +263,6 @@ class StepBuilder:
             self._refuse()
 
     def _end_wait(self, mark: Mark) -> None:
-        self._running.limit_events()
         if not self._communication.end_wait(mark[_TIME], other_thread=mark[_KIND] >= OTHER_THREAD):
             self._running.is_incomplete = True
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lockstep.accounting.communication import CommunicationTracker
-from lockstep.accounting.events import COLLECTIONS_MAX, StepEvents
+from lockstep.accounting.events import COLLECTIONS_MAX, EVENTS_MAX, StepEvents
 from lockstep.accounting.iteration import IterationLearner
 from lockstep.accounting.quantities import StepQuantities
 from lockstep.accounting.spans import SpanTracker
@@ -94,14 +94,15 @@ class StepInProgress:
         self._collection_began_ns = 0
         self._full_collections += generation == _OLDEST_GENERATION
 
-    def limit_events(self) -> None:
-        """Forget what the step was made of so far, if that is too much: its time is the host's.
+    def limit_events(self, more: int) -> None:
+        """Forget what the step was made of so far, if `more` events are too many: its time is the host's.
 
         A process that never steps (an evaluation of hours, inference over several ranks) must not fill memory.
         """
-        if self.spans.overflows() or self.communication.overflows():
+        held = self.spans.events
+        if max(len(held.spans), len(held.collectives), len(held.blocked)) + more > EVENTS_MAX:
             events = StepEvents()
-            events.collections = self.spans.events.collections
+            events.collections = held.collections
             self._hold(events)
             self._flags |= _EVALUATION
 

@@ -87,13 +87,14 @@ def _domain_fields(step: FinishedStep, breakdown: StepBreakdown) -> tuple[int, .
     payload, bus, count = ([0] * DOMAIN_COUNT for _ in range(3))
     shortest = [MISSING] * DOMAIN_COUNT
     for collective in step.events.collectives:
-        domain = collective.domain
+        domain, payload_bytes, bus_bytes, _ = collective.traffic
         count[domain] += 1
-        payload[domain] += collective.payload_bytes
-        bus[domain] += collective.bus_bytes
+        payload[domain] += payload_bytes
+        bus[domain] += bus_bytes
         if collective.done_ns > IN_FLIGHT:
             took = collective.done_ns - collective.issue_ns
-            shortest[domain] = took if shortest[domain] == MISSING else min(shortest[domain], took)
+            if took < shortest[domain] or shortest[domain] == MISSING:
+                shortest[domain] = took
         elif collective.done_ns == UNKNOWN_NS and waits[domain] != MISSING:
             # When it was done is not known, so what was waited is not either. What little was seen of it stays part
             # of the rank's own work, so that the parts still sum to the step.
