@@ -19,6 +19,7 @@ it was no wait was hidden behind work.
 """
 
 from bisect import bisect_left, bisect_right
+from itertools import accumulate
 from operator import attrgetter, itemgetter
 
 from lockstep.accounting.events import (
@@ -80,13 +81,12 @@ def _add_phases(
 ) -> None:
     """Fill what is left of data, compute and host beside what is `taken` already, and the wall time of phases."""
     own = [0] * PHASE_COUNT
-    first = 0
+    taken_time = _TakenTime(taken)
     for phase, span_start, span_end in events.spans:
         begin, end = max(span_start, start_ns), min(span_end, end_ns)
         if begin < end:
             breakdown.phase_ns[phase] += end - begin
-            lost, first = _overlap(begin, end, taken, first)
-            own[phase] += end - begin - lost
+            own[phase] += end - begin - (taken_time.until(end) - taken_time.until(begin))
     breakdown.data_ns = own[DATA]
     breakdown.compute_ns = sum(own) - own[DATA]
     attributed = breakdown.collection_ns + sum(breakdown.wait_ns) + sum(own)
@@ -158,7 +158,7 @@ def _add_flight(breakdown: StepBreakdown, start_ns: int, end_ns: int, ordered: l
             continue
         if done == IN_FLIGHT or done > end_ns:
             done = end_ns
-        begin = max(begin, reached[domain])
+        begin = reached[domain] if begin < reached[domain] else begin  # noqa: FURB136  (as above)
         if done > begin:
             flight[domain] += done - begin
             reached[domain] = done
@@ -199,14 +199,16 @@ def _subtract(pieces: list[Wait], taken: list[Interval]) -> list[Wait]:
     return left
 
 
-def _overlap(begin: int, end: int, taken: list[Interval], first: int) -> tuple[int, int]:
-    """Return how much of begin to end is taken, and the index from which the next span need look."""
-    lost = 0
-    count = len(taken)
-    while first < count and taken[first][1] <= begin:
-        first += 1
-    index = first
-    while index < count and taken[index][0] < end:
-        lost += min(taken[index][1], end) - max(taken[index][0], begin)
-        index += 1
-    return lost, first
+class _TakenTime:
+    """How much time disjoint, ascending intervals take before any instant."""
+
+    def __init__(self, taken: list[Interval]) -> None:
+        self._taken = taken
+        self._starts = [begin for begin, _ in taken]
+        self._before = [0, *accumulate(end - begin for begin, end in taken)]
+
+    def until(self, instant_ns: int) -> int:
+        """Return the time taken before `instant_ns`."""
+        index = bisect_left(self._starts, instant_ns)
+        beyond = max(self._taken[index - 1][1] - instant_ns, 0) if index else 0
+        return self._before[index] - beyond
