@@ -165,6 +165,7 @@ class Job:
             with self.span(self.twin.closure_begin, self.twin.closure_end):
                 self.work()
                 self.backward()
+                self.work()
         self.twin.optimizer_end()
 
     def scaler(self, _index):
