@@ -6,6 +6,7 @@ from lockstep.contracts.marks import OPERATORS, unpack_issue
 from lockstep.contracts.records import DOMAIN_KINDS
 
 _NO_DOMAIN, _LOST_DOMAIN = -1, -2
+_NOT_OURS = -1
 WAITS_DEEP_MAX = 64
 """Waits inside waits; three are real."""
 TRAFFIC_MAX = 4096
@@ -25,7 +26,7 @@ class CommunicationTracker:
         self._traffic: dict[tuple[int, int], Traffic] = {}
         self._by_ordinal: dict[int, IssuedCollective] = {}
         self._expected: list[IssuedCollective] = []
-        self._waits: tuple[list[int | None], list[int | None]] = ([], [])
+        self.forget_waits()
 
     def begin_step(self, events: StepEvents) -> None:
         """Give up on the ends of the former step's collectives; those of the next one go to `events`.
@@ -40,7 +41,8 @@ class CommunicationTracker:
 
     def forget_waits(self) -> None:
         """Forget which waits are open."""
-        self._waits = ([], [])
+        self._waits: list[int] = []
+        self._other_waits: list[int] = []
 
     def lose(self) -> None:
         """Forget what depends on marks that are lost."""
@@ -86,18 +88,27 @@ class CommunicationTracker:
         if collective is not None:
             self._expected.append(collective)
 
-    def begin_wait(self, now_ns: int, *, other_thread: bool, is_ours: bool) -> bool:
-        """Begin a wait, of the training thread or of autograd's; return False where waits are nested beyond belief."""
-        waits = self._waits[other_thread]
-        waits.append(now_ns if is_ours else None)
+    def begin_wait(self, now_ns: int) -> bool:
+        """Begin a wait of the training thread; return False where waits are nested beyond belief."""
+        waits = self._waits
+        waits.append(now_ns)
         return len(waits) <= WAITS_DEEP_MAX
 
-    def end_wait(self, now_ns: int, *, other_thread: bool) -> bool:
-        """End the wait that began last on that thread; return False where what it waited for is lost."""
-        waits = self._waits[other_thread]
-        began_ns = waits.pop() if waits else None
-        if began_ns is None:
-            return True
+    def begin_other_wait(self, now_ns: int, *, is_ours: bool) -> bool:
+        """Begin a wait of autograd's thread, or of one whose communication is not the step's."""
+        self._other_waits.append(now_ns if is_ours else _NOT_OURS)
+        return len(self._other_waits) <= WAITS_DEEP_MAX
+
+    def end_wait(self, now_ns: int) -> bool:
+        """End the wait that the training thread began last; return False where what it waited for is lost."""
+        return self._note_wait(self._waits.pop(), now_ns) if self._waits else True
+
+    def end_other_wait(self, now_ns: int) -> bool:
+        """End the same of the other thread."""
+        began_ns = self._other_waits.pop() if self._other_waits else _NOT_OURS
+        return began_ns == _NOT_OURS or self._note_wait(began_ns, now_ns)
+
+    def _note_wait(self, began_ns: int, now_ns: int) -> bool:
         domain = ~self._last_domain
         if self._last_domain == _LOST_DOMAIN:
             return False

@@ -79,9 +79,10 @@ class StepBuilder:
         self._position = block.position + block.count
         self._ends = EndCounts(block.backward_ends, block.optimizer_ends, block.step_ends)
         self._running.limit_events(block.count)
+        handler_of = self._handlers.get
         for mark in MARK_STRUCT.iter_unpack(block.marks):
-            handler = self._handlers.get(mark[_KIND])
-            if handler is None or mark[_TIME] > MONOTONIC_NS_MAX:
+            handler = handler_of(mark[1])  # the literals are _KIND and _TIME, whose look-ups cost as much as the rest
+            if handler is None or mark[0] > MONOTONIC_NS_MAX:
                 self._refuse()
             elif self.is_aligned:
                 handler(mark)
@@ -199,7 +200,13 @@ class StepBuilder:
             MarkKind.FINISH: self._finish,
         }
         own = {int(kind): handler for kind, handler in handlers.items()}
-        return own | {kind | OTHER_THREAD: own[kind] for kind in _ANY_THREAD}
+        elsewhere = {kind: own[kind] for kind in _ANY_THREAD} | {
+            MarkKind.ISSUE: self._issue_elsewhere,
+            MarkKind.WAIT_BEGIN: self._begin_wait_elsewhere,
+            MarkKind.WAIT_END: self._end_wait_elsewhere,
+            MarkKind.AGENT_COST: self._spend_elsewhere,
+        }
+        return own | {kind | OTHER_THREAD: handler for kind, handler in elsewhere.items()}
 
     def _begin(self, mark: Mark) -> None:
         self.is_aligned = True
@@ -245,25 +252,35 @@ class StepBuilder:
         else:
             self._refuse()
 
-    def _is_ours(self, mark: Mark) -> bool:
-        """Whether communication belongs to the training thread's step: autograd's thread issues inside its backward."""
-        return mark[_KIND] < OTHER_THREAD or self._spans.is_backward
+    # Communication. Of another thread it belongs to the step inside a backward: autograd's thread issues there.
 
     def _issue(self, mark: Mark) -> None:
-        time_ns, kind, detail, ordinal, argument = mark
-        if kind >= OTHER_THREAD and not self._spans.is_backward:
-            return
+        time_ns, _, detail, ordinal, argument = mark
         if not self._communication.issue(ordinal, detail, argument, time_ns):
             self._refuse()
 
+    def _issue_elsewhere(self, mark: Mark) -> None:
+        if self._spans.is_backward:
+            self._issue(mark)
+
     def _begin_wait(self, mark: Mark) -> None:
-        is_other = mark[_KIND] >= OTHER_THREAD
-        if not self._communication.begin_wait(mark[_TIME], other_thread=is_other, is_ours=self._is_ours(mark)):
-            self._communication.forget_waits()
-            self._refuse()
+        if not self._communication.begin_wait(mark[_TIME]):
+            self._refuse_waits()
+
+    def _begin_wait_elsewhere(self, mark: Mark) -> None:
+        if not self._communication.begin_other_wait(mark[_TIME], is_ours=self._spans.is_backward):
+            self._refuse_waits()
+
+    def _refuse_waits(self) -> None:
+        self._communication.forget_waits()
+        self._refuse()
 
     def _end_wait(self, mark: Mark) -> None:
-        if not self._communication.end_wait(mark[_TIME], other_thread=mark[_KIND] >= OTHER_THREAD):
+        if not self._communication.end_wait(mark[_TIME]):
+            self._running.is_incomplete = True
+
+    def _end_wait_elsewhere(self, mark: Mark) -> None:
+        if not self._communication.end_other_wait(mark[_TIME]):
             self._running.is_incomplete = True
 
     def _note_tokens(self, mark: Mark) -> None:
@@ -294,5 +311,8 @@ class StepBuilder:
             self._refuse()
 
     def _spend(self, mark: Mark) -> None:
-        if self._is_ours(mark):
-            self._running.spend(mark[_ARGUMENT])
+        self._running.spend(mark[_ARGUMENT])
+
+    def _spend_elsewhere(self, mark: Mark) -> None:
+        if self._spans.is_backward:
+            self._spend(mark)
