@@ -69,6 +69,7 @@ class StepBuilder:
         self.has_finished = False
         self._position = 0
         self._ends = EndCounts()
+        self._built: list[BuiltStep] = []
         self._handlers = self._make_handlers()
         self._begin_attempt(0, MISSING)
 
@@ -88,7 +89,8 @@ class StepBuilder:
                 handler(mark)
             else:
                 self._align(mark)
-        built, self._running.built = self._running.built, []
+        built = self._built.copy()
+        self._built.clear()
         return built
 
     @property
@@ -97,11 +99,11 @@ class StepBuilder:
         return self._running.step
 
     def _begin_attempt(self, start_ns: int, cpu_ns: int) -> None:
-        self._running = StepInProgress(start_ns, cpu_ns, self._flops_of)
+        self._running = StepInProgress(start_ns, cpu_ns, self._flops_of, self._built)
         self._spans = self._running.spans
         self._communication = self._running.communication
         self._stride = Stride()
-        self._explicit = self._is_gapped = False
+        self._explicit = self._is_gapped = self._is_numberless = False
         self._tokens = self._work = MISSING
 
     # What is lost.
@@ -125,9 +127,9 @@ class StepBuilder:
             return
         if kind in _ENDS:
             self._ends = self._ends.after(kind)
-        if kind == _EXPLICIT and not self._explicit:
-            self._stride = Stride()  # since when the training names its steps is lost, and their number with it
-        if kind not in _ENDS or (self._explicit and kind != _STEP_END):
+        if kind in (_EXPLICIT, _STEP_END) and not self._explicit:
+            self._is_numberless = True  # since when the training names its steps is lost, and their number with it
+        if self._is_numberless or kind not in _ENDS or (self._explicit and kind != _STEP_END):
             return
         ended = 0
         if self._explicit:
@@ -150,7 +152,7 @@ class StepBuilder:
 
     def _begin_explicit(self, _mark: Mark) -> None:
         if self._is_gapped and not self._explicit:
-            self._stride = Stride()  # as in _align
+            self._is_numberless = True  # as in _align
             self.is_aligned = False
         self._explicit = True
 

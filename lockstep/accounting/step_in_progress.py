@@ -37,9 +37,9 @@ class StepInProgress:
     lost. Steps that end are appended to `built`.
     """
 
-    def __init__(self, start_ns: int, cpu_ns: int, flops_of: ModelFlopsOf) -> None:
+    def __init__(self, start_ns: int, cpu_ns: int, flops_of: ModelFlopsOf, built: list[BuiltStep]) -> None:
         self._flops_of = flops_of
-        self.built: list[BuiltStep] = []
+        self._built = built
         self.learner = IterationLearner()
         self.spans = SpanTracker(start_ns)
         self.communication = CommunicationTracker()
@@ -144,7 +144,7 @@ class StepInProgress:
         # A span that ends where accounting has just resumed may have begun in what is lost.
         is_incomplete = self.is_incomplete or (self._has_resumed and self.spans.has_unmatched_end)
         self.begin(self.step + 1, now_ns, cpu_ns)  # gives up on collectives that nobody waited for
-        self.built.append(_build_incomplete(finished) if is_incomplete else _build(finished))
+        self._built.append(_build_incomplete(finished) if is_incomplete else _build(finished))
 
     def _recompilations(self) -> int:
         compiled, before = self._compiled, self._compiled_before
@@ -165,7 +165,7 @@ class StepInProgress:
         """Begin to account again, `ended` steps after the one some of whose marks were lost, at the end of the last."""
         if ended == 1:
             finished = FinishedStep(step=self.step, start_ns=self._start_ns, end_ns=now_ns, flags=self._flags)
-            self.built.append(_build_incomplete(finished))
+            self._built.append(_build_incomplete(finished))
         self.learner.begin_sequence()
         self.begin(self.step + ended, now_ns, cpu_ns)
         self._has_resumed = True

@@ -36,41 +36,14 @@ _FLUSH_INTERVAL_NS, _FLUSH_EVENT_NS = marks.FLUSH_INTERVAL_NS, marks.FLUSH_EVENT
 _BLOCK_BYTES, _VERSION = marks.BLOCK_BYTES, marks.MARKS_VERSION
 _IDENTITY_SHIFT = 4  # addresses of objects are multiples of 16
 
+# fmt: off
 (
-    _BEGIN,
-    _DATA_BEGIN,
-    _DATA_END,
-    _BACKWARD_BEGIN,
-    _BACKWARD_END,
-    _OPTIMIZER_BEGIN,
-    _OPTIMIZER_END,
-    _SCALER_BEGIN,
-    _SCALER_END,
-    _CLOSURE_BEGIN,
-    _CLOSURE_END,
-    _PHASE_BEGIN,
-    _PHASE_END,
-    _EXPLICIT,
-    _STEP_END,
-    _ISSUE,
-    _DONE,
-    _DONE_UNKNOWN,
-    _EXPECT,
-    _WAIT_BEGIN,
-    _WAIT_END,
-    _GC_BEGIN,
-    _GC_END,
-    _BATCH_TOKENS,
-    _BATCH_WORK,
-    _BATCH,
-    _BATCH_EVALUATED,
-    _ANNOTATION,
-    _FLAGS,
-    _COMPILED,
-    _AGENT_COST,
-    _FAILURE,
-    _FINISH,
+    _BEGIN, _DATA_BEGIN, _DATA_END, _BACKWARD_BEGIN, _BACKWARD_END, _OPTIMIZER_BEGIN, _OPTIMIZER_END,
+    _SCALER_BEGIN, _SCALER_END, _CLOSURE_BEGIN, _CLOSURE_END, _PHASE_BEGIN, _PHASE_END, _EXPLICIT, _STEP_END,
+    _ISSUE, _DONE, _DONE_UNKNOWN, _EXPECT, _WAIT_BEGIN, _WAIT_END, _GC_BEGIN, _GC_END, _BATCH_TOKENS,
+    _BATCH_WORK, _BATCH, _BATCH_EVALUATED, _ANNOTATION, _FLAGS, _COMPILED, _AGENT_COST, _FAILURE, _FINISH,
 ) = (int(kind) for kind in MarkKind)  # struct packs plain integers in half the time
+# fmt: on
 
 _pack_mark = marks.MARK_STRUCT.pack_into
 _pack_plain = struct.Struct("<QQq").pack_into  # detail and subject of 0 in one word with the kind

@@ -229,3 +229,30 @@ def test_an_attempt_says_how_it_ended():
     _, builder = build([block_of([(5, MarkKind.BEGIN, 0, 0, 0), (6, MarkKind.FINISH, 0, 0, 0)])])
     assert (builder.failures, builder.has_finished) == (0, True)
     assert dataclasses.asdict(builder.counts) == {"lost_marks": 0, "lost_steps": 0, "malformed_marks": 0}
+
+
+def test_steps_named_after_a_gap_for_the_first_time_have_no_number():
+    """Whether the training named its steps in what is lost already, nobody knows: no record from there on."""
+    with Twin() as twin:
+        job = job_of(twin, "plain", 5)
+        job.run(30)
+        named_from = len(twin.records)
+        before = len(in_blocks_of(twin.blocks(), 7))
+        job.kind = "phases"
+        job.run(20)
+        truth = [named(record) for record in twin.records]
+        blocks = in_blocks_of(twin.blocks(), 7)
+        lost = before * 2 // 3
+        steps, builder = build(blocks[:lost] + blocks[lost + 2 :])
+        records = [named(step.record) for step in steps]
+        assert not builder.is_aligned
+        assert named_from - 3 < len(records) <= named_from
+        assert all(record["end_ns"] == truth[record["step"]]["end_ns"] for record in records)
+
+
+def test_an_attempt_that_begins_twice_loses_no_step():
+    """Steps that ended before, in the same block, are built all the same."""
+    first, second = (5, MarkKind.BEGIN, 0, 0, 0), (20, MarkKind.BEGIN, 0, 0, 0)
+    end, other_end = (9, MarkKind.STEP_END, 0, 0, 4), (31, MarkKind.STEP_END, 0, 0, 5)
+    steps, _ = build([block_of([first, end, second, other_end])])
+    assert [(named(step.record)["step"], named(step.record)["end_ns"]) for step in steps] == [(0, 9), (0, 31)]
