@@ -205,12 +205,17 @@ def measure_all(
 
 @contextmanager
 def todays_agent() -> Iterator[Any]:
-    """Hand out the agent of this process, recording."""
+    """Hand out the agent of this process, recording; the environment is what it was afterwards."""
+    former = dict(os.environ)
     with tempfile.TemporaryDirectory() as directory:
         os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCKSTEP_RUN": "cost"}
         os.environ["LOCKSTEP_DIR"] = directory
-        with watched() as agent:
-            yield agent
+        try:
+            with watched() as agent:
+                yield agent
+        finally:
+            os.environ.clear()
+            os.environ.update(former)
 
 
 def check(found: dict[str, dict[str, Part]], empty_call_ns: float) -> list[Check]:

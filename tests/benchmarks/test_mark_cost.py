@@ -1,5 +1,7 @@
 """How much Python runs for a mark: the same on every machine, however busy."""
 
+import os
+
 import pytest
 
 from benchmarks import mark_cost
@@ -26,9 +28,11 @@ def test_bytecodes_of_the_python_writer(method, most):
 
 def test_a_step_takes_a_fraction_of_todays_bytecodes():
     """The writer in Python, beside the agent that accounts in the training thread."""
+    before = dict(os.environ)
     with mark_cost.todays_agent() as agent:
         todays = mark_cost.count_bytecodes(mark_cost.settled(mark_cost.TodaysSteps(agent).step))
     assert bytecodes(MarkBuffer, "step") * mark_cost.FALLBACK_BYTECODE_RATIO <= todays
+    assert dict(os.environ) == before
 
 
 def test_bytecodes_are_counted():
