@@ -42,10 +42,11 @@ _start = itemgetter(0)
 
 
 class StepBreakdown:
-    """Where one step's time went, all in ns: disjoint, but for `phase_ns` (wall time) and `in_flight_ns`.
+    """Where one step's time went, all in ns: disjoint, but for `in_flight_ns`.
 
-    `phase_ns` is a list of length PHASE_COUNT, `wait_ns` and `in_flight_ns` are lists of length DOMAIN_COUNT; a domain
-    that waited was in flight for at least as long.
+    `phase_ns` is a list of length PHASE_COUNT, without the waits and collections inside a phase: forward, backward and
+    optimizer sum to `compute_ns`. `wait_ns` and `in_flight_ns` are lists of length DOMAIN_COUNT; a domain that waited
+    was in flight for at least as long.
     """
 
     __slots__ = ("collection_ns", "compute_ns", "data_ns", "host_ns", "in_flight_ns", "phase_ns", "wait_ns")
@@ -79,13 +80,12 @@ def attribute(start_ns: int, end_ns: int, events: StepEvents) -> StepBreakdown:
 def _add_phases(
     breakdown: StepBreakdown, start_ns: int, end_ns: int, events: StepEvents, taken: list[Interval]
 ) -> None:
-    """Fill what is left of data, compute and host beside what is `taken` already, and the wall time of phases."""
-    own = [0] * PHASE_COUNT
+    """Fill what is left of phases, data, compute and host beside what is `taken` already."""
+    own = breakdown.phase_ns
     taken_time = _TakenTime(taken)
     for phase, span_start, span_end in events.spans:
         begin, end = max(span_start, start_ns), min(span_end, end_ns)
         if begin < end:
-            breakdown.phase_ns[phase] += end - begin
             own[phase] += end - begin - (taken_time.until(end) - taken_time.until(begin))
     breakdown.data_ns = own[DATA]
     breakdown.compute_ns = sum(own) - own[DATA]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from lockstep.accounting.breakdown import DOMAIN_COUNT, StepBreakdown, attribute
-from lockstep.accounting.events import BACKWARD, FORWARD, IN_FLIGHT, OPTIMIZER, UNKNOWN_NS, StepEvents
+from lockstep.accounting.events import BACKWARD, FORWARD, IN_FLIGHT, OPTIMIZER, PHASE_COUNT, UNKNOWN_NS, StepEvents
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING, RECORD_FIELDS, RECORD_INDEX, RECORD_STRUCT, Flag
 
 _DOMAINS_AT = RECORD_INDEX["tp_wait_ns"]
@@ -48,6 +48,9 @@ def pack_record(step: FinishedStep) -> bytes:
     """
     breakdown = attribute(step.start_ns, step.end_ns, step.events)
     domains = _domain_fields(step, breakdown) if step.domains else _NO_DOMAINS  # first: it moves waits to compute
+    cpu_ns = step.cpu_ns if step.cpu_ns >= 0 else MISSING  # of two threads, the difference is no time
+    # What is wall time in the agent's cost holds time off the CPU.
+    agent_ns = step.agent_ns if cpu_ns == MISSING else min(step.agent_ns, cpu_ns)
     phase_ns, quantities = breakdown.phase_ns, step.quantities
     return RECORD_STRUCT.pack(
         step.step,
@@ -63,14 +66,14 @@ def pack_record(step: FinishedStep) -> bytes:
         phase_ns[FORWARD] if step.has_backward else MISSING,
         phase_ns[BACKWARD] if step.has_backward else MISSING,
         phase_ns[OPTIMIZER],
-        step.cpu_ns,
+        cpu_ns,
         *_NO_DEVICE,
         quantities.get("tokens", MISSING),
         quantities.get("samples", MISSING),
         quantities.get("work", MISSING),
         quantities.get("flops", MISSING),
         step.recompilations,
-        step.agent_ns,
+        agent_ns,
         *domains,
     )
 
@@ -95,14 +98,23 @@ def _domain_fields(step: FinishedStep, breakdown: StepBreakdown) -> tuple[int, .
             took = collective.done_ns - collective.issue_ns
             if took < shortest[domain] or shortest[domain] == MISSING:
                 shortest[domain] = took
-        elif collective.done_ns == UNKNOWN_NS and waits[domain] != MISSING:
-            # When it was done is not known, so what was waited is not either. What little was seen of it stays part
-            # of the rank's own work, so that the parts still sum to the step.
-            breakdown.compute_ns += waits[domain]
-            waits[domain] = flight[domain] = MISSING
+        elif collective.done_ns == UNKNOWN_NS:
+            _hide_wait(breakdown, domain)
     columns = zip(waits, flight, payload, bus, count, shortest, strict=True)
     return tuple(
         value
         for domain, fields in enumerate(columns)
         for value in (fields if domain in step.domains else (MISSING,) * _DOMAIN_FIELDS)
     )
+
+
+def _hide_wait(breakdown: StepBreakdown, domain: int) -> None:
+    """Make the wait for a domain MISSING: when one of its collectives was done is not known.
+
+    The parts still sum to the step: what was seen of the wait becomes the rank's own work, of no known phase.
+    """
+    seen_ns = breakdown.wait_ns[domain]
+    breakdown.wait_ns[domain] = breakdown.in_flight_ns[domain] = MISSING
+    if seen_ns not in (0, MISSING):
+        breakdown.compute_ns += seen_ns
+        breakdown.phase_ns = [MISSING] * PHASE_COUNT
