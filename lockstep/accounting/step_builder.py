@@ -254,7 +254,8 @@ class StepBuilder:
         else:
             self._refuse()
 
-    # Communication. Of another thread it belongs to the step inside a backward: autograd's thread issues there.
+    # Communication. Of another thread it belongs to the step inside a backward: autograd's threads issue there. Whether
+    # a thread is one of those is known in the process alone, where others leave no such marks (contracts/marks.py).
 
     def _issue(self, mark: Mark) -> None:
         time_ns, _, detail, ordinal, argument = mark

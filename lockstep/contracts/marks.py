@@ -2,7 +2,8 @@
 
 A mark is MARK_BYTES long: time u64 (CLOCK_MONOTONIC, ns), kind u16 (`MarkKind`), detail u16, subject u32, argument i64,
 little endian; `MarkKind` has what each kind holds. A mark of a thread that is not the training thread has
-OTHER_THREAD set in its kind.
+OTHER_THREAD set in its kind. Such threads leave marks of issues, waits and costs only where they work for a backward of
+autograd's.
 
 Marks are written in blocks, one `pwrite` each, to a ring of `block_count` slots of BLOCK_BYTES; block n lies in slot
 n % block_count. A block is a header and 1 to BLOCK_MARKS marks:
@@ -91,7 +92,7 @@ class MarkKind(IntEnum):
     ANNOTATION = 28  # detail: index in ANNOTATED; argument: value
     FLAGS = 29  # argument: records.Flag of the running step
     COMPILED = 30  # argument: graphs compiled in the process so far
-    AGENT_COST = 31  # argument: ns that the agent took from the running step
+    AGENT_COST = 31  # argument: ns that the agent took from the step: thread time where it begins, else wall time
     FAILURE = 32  # argument: failed hooks; the agent writes nothing more
     FINISH = 33  # the attempt ended well
 

@@ -90,7 +90,7 @@ class Job:
         if self.sometimes(0.05):
             twin.annotate(random.randint(0, 3), random.randint(0, 1000))
         if random.random() < 0.1:
-            twin.capture(random.choice((0, 8)))
+            twin.capture(*random.choice(((0, 0), (8, 0), (8, 700_001))))
 
     @contextmanager
     def span(self, begin, end):

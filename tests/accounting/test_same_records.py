@@ -96,6 +96,46 @@ def test_the_jobs_are_what_they_claim():
     assert any(record["dp_wait_ns"] == MISSING < record["dp_count"] for record in records)
 
 
+def test_what_the_agent_does_between_steps_is_thread_time():
+    """A writer notes it by a mark, since the marks of the training do not show it: half of the wall time here."""
+    with Twin() as twin:
+        twin.capture(8, 3_001)
+        for _ in range(3):
+            twin.sleep(10_000)
+            twin.step_end()
+        assert [named(record)["agent_ns"] for record in twin.records] == [0, 1_500, 1_501]
+        twin.check()
+
+
+def test_the_agent_costs_no_more_than_the_thread_had():
+    """What it spends at collectives and batches is wall time, which the thread may have been descheduled in."""
+    with Twin() as twin:
+        twin.spend(9_000)
+        twin.sleep(10_000)
+        twin.step_end()
+        assert named(twin.records[0])["agent_ns"] == named(twin.records[0])["cpu_ns"] == 5_000
+        twin.check()
+
+
+def test_a_wait_of_no_known_end_has_no_phase():
+    """It becomes compute, of which the phases are no exact parts then; without one they are."""
+    with Twin() as twin:
+        for ending in ("later", "unknown"):
+            twin.backward_begin()
+            twin.issue(0, 3, 2, 64, synchronous=False, ending=ending)
+            twin.sleep(50)
+            twin.wait(("sleep", 40))
+            twin.done(0)
+            twin.backward_end()
+            twin.step_end()
+        known, unknown = map(named, twin.records)
+        assert (known["dp_wait_ns"], known["compute_ns"]) == (90, known["forward_ns"] + known["backward_ns"])
+        assert unknown["compute_ns"] == 90
+        for name in ("dp_wait_ns", "dp_comm_ns", "forward_ns", "backward_ns", "optimizer_ns"):
+            assert unknown[name] == MISSING, name
+        twin.check()
+
+
 def test_a_step_with_too_much_is_cut():
     """A process that never steps fills no memory, and the step is flagged as today; its parts still sum to it."""
     with Twin(block_count=4096) as twin:

@@ -32,7 +32,7 @@ class Twin:
         clocks += [(running_step, "thread_time_ns", self._cpu_ns), (garbage, "_full_collections", self._full_count)]
         for module, name, clock in clocks:
             self._stack.enter_context(mock.patch.object(module, name, clock))
-        self.full_collections = self.graphs = self.boundary_flags = 0
+        self.full_collections = self.graphs = self.boundary_flags = self.boundary_ns = 0
         self.ring = Ring(directory, writer, block_count=block_count)
         self._stack.callback(self.ring.close)
         self.buffer = self.ring.buffer
@@ -63,18 +63,26 @@ class Twin:
         self._stack.close()
 
     def _at_boundary(self, _step):
+        self.sleep(self.boundary_ns)
         return self.boundary_flags
 
     def sleep(self, ns):
         self.ring.now += ns
 
     def _both(self, ours, theirs, *arguments):
-        """Call both; a capture flags the step after the one that ended."""
+        """Call both. What is done at the end of a step flags the next one, and costs it thread time.
+
+        The marks know of neither by themselves: today's agent measures both where it acts, and so will a writer.
+        """
         before = len(self.records)
-        result = getattr(self.recorder, ours)(*arguments)
         getattr(self.buffer, theirs)(*arguments)
-        if len(self.records) > before and self.boundary_flags:
-            self.buffer.flag(self.boundary_flags)
+        ended_cpu_ns = self._cpu_ns()
+        result = getattr(self.recorder, ours)(*arguments)
+        if len(self.records) > before:
+            if self.boundary_flags:
+                self.buffer.flag(self.boundary_flags)
+            if self.boundary_ns:
+                self.buffer.spend(self._cpu_ns() - ended_cpu_ns)
         return result
 
     def data_begin(self):
@@ -184,8 +192,10 @@ class Twin:
         self.graphs += graphs
         self.buffer.compiled(self.graphs)
 
-    def capture(self, flags):
+    def capture(self, flags, took_ns=0):
+        """From now on, flag each step and take so long at its beginning."""
         self.boundary_flags = flags
+        self.boundary_ns = took_ns
 
     def blocks(self):
         self.buffer.flush()
