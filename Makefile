@@ -51,6 +51,7 @@ bench-agent: $(VENV)/.dev system-packages
 	$(BIN)/python -m benchmarks.agent_cost
 	$(BIN)/python -m benchmarks.loader_cost
 	$(BIN)/python -m benchmarks.ring_cost
+	$(BIN)/python -m benchmarks.mark_cost
 
 # Two minutes. Fails where a budget is missed; on a shared machine read the column `x add`.
 bench-detect: $(VENV)/.dev
@@ -124,11 +125,11 @@ system-packages:
 $(BIN)/python:
 	@sh setup/virtual_environment.sh $(VENV)
 
-$(VENV)/.demo: pyproject.toml | $(BIN)/python
+$(VENV)/.demo: pyproject.toml setup.py lockstep/agent/_marks.c | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[demo]'
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml | $(BIN)/python
+$(VENV)/.dev: pyproject.toml setup.py lockstep/agent/_marks.c | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@ $(VENV)/.demo
 

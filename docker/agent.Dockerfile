@@ -5,10 +5,12 @@ ARG PYTHON=python:3.11.14-slim-bookworm
 ARG BUSYBOX=busybox:1.37.0
 
 FROM ${PYTHON} AS build
+# A compiler for the agent's C extension, which is optional: without one the agent writes its marks in Python.
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 WORKDIR /source
 COPY docker/requirements-build.txt docker/
 RUN pip install --no-cache-dir --require-hashes -r docker/requirements-build.txt
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY lockstep lockstep
 COPY exporter exporter
 COPY coordinator coordinator

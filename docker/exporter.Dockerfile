@@ -10,14 +10,14 @@ WORKDIR /source
 COPY docker/requirements-build.txt docker/requirements-exporter.txt docker/
 RUN pip install --no-cache-dir --require-hashes -r docker/requirements-build.txt \
     && pip install --no-cache-dir --require-hashes --only-binary :all: -r docker/requirements-exporter.txt
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY lockstep lockstep
 COPY exporter exporter
 COPY coordinator coordinator
 COPY dashboards dashboards
 COPY alerts alerts
 RUN pip install --no-cache-dir --no-deps --no-build-isolation . \
-    && pip uninstall --yes hatchling packaging pathspec pluggy tomlkit trove-classifiers setuptools pip
+    && pip uninstall --yes setuptools pip
 
 FROM ${PYTHON}
 COPY --from=build /opt/venv /opt/venv

@@ -94,7 +94,7 @@ def test_requirements_are_pinned_by_hash_and_are_those_of_the_project(name):
 
 
 def test_the_build_system_is_the_projects():
-    """The images build without isolation, with the same hatchling by hash."""
+    """The images build without isolation, with the same setuptools by hash."""
     (wanted,) = PROJECT["build-system"]["requires"]
     assert wanted in (DOCKER / "requirements-build.in").read_text()
     assert wanted in (DOCKER / "requirements-build.txt").read_text()

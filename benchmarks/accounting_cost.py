@@ -1,0 +1,142 @@
+"""What the exporter pays to build step records from marks: eight ranks at ten steps a second, 200 collectives a step.
+
+    python -m benchmarks.accounting_cost [--steps N] [--profile]
+
+The blocks are those that the Python writer stores for such a step, half of its collectives synchronous and half
+asynchronous inside the backward. Thread CPU time of reading the slots and of building the records, the least of several
+rounds. Exit code 1 when eight ranks take more than 3 % of a core.
+"""
+
+import argparse
+import cProfile
+import sys
+import tempfile
+import time
+from functools import partial
+
+from benchmarks.checks import Check, equal, has_missed
+from lockstep.accounting.block_reader import BlockReader
+from lockstep.accounting.step_builder import StepBuilder
+from lockstep.agent.mark_buffer import MarkBuffer
+from lockstep.contracts.marks import BLOCK_BYTES, pack_call_site
+from lockstep.contracts.records import RECORD_FIELDS, RECORD_STRUCT
+
+RANKS = 8
+STEPS_PER_SECOND = 10
+COLLECTIVES = 200
+CORE_BUDGET_RATIO = 0.03
+
+_ROUNDS = 5
+STEP_NS = 10**9 // STEPS_PER_SECOND
+_BLOCKS_PER_STEP = 40
+
+
+class StepMarks:
+    """Writes the marks of steps under a clock of its own, so that they look as those of a job do."""
+
+    def __init__(self, buffer_file: int, block_count: int) -> None:
+        self.now_ns = 1
+        self._buffer = MarkBuffer(buffer_file, 0, block_count, clock=self._clock, cpu_clock=self._clock)
+        self._buffer.begin()
+        self._tensor = pack_call_site("allreduce_", synchronous=True, domain=0, slot=1, group_size=8)
+        self._data = pack_call_site("allreduce_", synchronous=False, domain=3, slot=2, group_size=64)
+
+    def _clock(self) -> int:
+        self.now_ns += 20_000
+        return self.now_ns
+
+    def step(self) -> None:
+        """Write one step."""
+        began_ns, buffer = self.now_ns, self._buffer
+        buffer.data_begin()
+        buffer.data_end()
+        for _ in range(COLLECTIVES // 2):
+            self._synchronous()
+        buffer.backward_begin()
+        issued = [buffer.issue(self._data, 1 << 20) for _ in range(COLLECTIVES // 2)]
+        for ordinal in issued:
+            assert ordinal is not None
+            buffer.done(ordinal)
+        buffer.wait_begin()
+        buffer.wait_end()
+        buffer.backward_end()
+        buffer.optimizer_begin(self)
+        buffer.optimizer_end()
+        self.now_ns = max(self.now_ns, began_ns + STEP_NS)
+
+    def _synchronous(self) -> None:
+        buffer = self._buffer
+        ordinal = buffer.issue(self._tensor, 1 << 20)
+        assert ordinal is not None
+        buffer.expect(ordinal)
+        buffer.wait_begin()
+        buffer.wait_end()
+
+
+def slots_of(steps: int) -> bytes:
+    """Return a ring that holds so many steps."""
+    block_count = steps * _BLOCKS_PER_STEP
+    with tempfile.TemporaryFile() as file:
+        file.truncate(block_count * BLOCK_BYTES)
+        marks = StepMarks(file.fileno(), block_count)
+        for _ in range(steps):
+            marks.step()
+        return file.read()
+
+
+def fetch(slots: bytes, first: int, count: int) -> bytes:
+    """Return slots of a ring in memory, copied as `pread` copies them."""
+    return slots[first * BLOCK_BYTES : (first + count) * BLOCK_BYTES]
+
+
+def build(slots: bytes) -> list[bytes]:
+    """Return the records of a ring's steps."""
+    builder = StepBuilder()
+    read = BlockReader(len(slots) // BLOCK_BYTES).read(partial(fetch, slots))
+    return [step.record for block in read.blocks for step in builder.add(block)]
+
+
+def step_ns(slots: bytes) -> tuple[float, list[bytes]]:
+    """Return the CPU time of a step's account in the quietest round, and the records."""
+    rounds = []
+    for _ in range(_ROUNDS):
+        began_ns = time.thread_time_ns()
+        records = build(slots)
+        rounds.append((time.thread_time_ns() - began_ns) / len(records))
+    return min(rounds), records
+
+
+def check(cost_ns: float, records: list[bytes], steps: int) -> list[Check]:
+    """Return every figure."""
+    share = cost_ns * RANKS * STEPS_PER_SECOND / 1e9
+    last = dict(zip(RECORD_FIELDS, RECORD_STRUCT.unpack(records[-1]), strict=True))
+    return [
+        equal("steps, all but the last, which is not stored yet", len(records), steps - 1),
+        equal("collectives of a step", last["tp_count"] + last["dp_count"], COLLECTIVES),
+        Check("a step's account", f"{cost_ns / 1000:,.0f} us"),
+        Check(
+            f"{RANKS} ranks at {STEPS_PER_SECOND} steps a second",
+            f"{share:.1%} of a core",
+            f"at most {CORE_BUDGET_RATIO:.0%}",
+            share <= CORE_BUDGET_RATIO,
+        ),
+    ]
+
+
+def main() -> int:
+    """Measure, print, judge."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=100, help="steps of the ring that is read")
+    parser.add_argument("--profile", action="store_true", help="print where the time goes")
+    arguments = parser.parse_args()
+    slots = slots_of(arguments.steps)
+    if arguments.profile:
+        cProfile.runctx("build(slots)", globals(), locals(), sort="tottime")
+    checks = check(*step_ns(slots), arguments.steps)
+    for line in checks:
+        print(line.text())
+    return int(has_missed(checks))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,14 @@
+"""Marks of a training process become step records: pure functions and states, run by the exporter.
+
+    block_reader.py     slots of a ring to blocks, and what was lost
+    step_builder.py     blocks to step records; the one way in
+    spans.py            phases of the training thread, and where an iteration may end
+    iteration.py        which of these ends are a step's
+    communication.py    collectives and waits of the running step
+    quantities.py       samples, tokens, work and FLOPs of the running step
+    breakdown.py        the events of a step to a partition of its time
+    step_record.py      the record's bytes
+    bus_bytes.py        bytes over the slowest link
+
+No clock, no file, no thread. What is lost is counted and flagged, never guessed.
+"""

@@ -1,0 +1,62 @@
+"""Which step is running after marks were lost, from the counts of ends that every block carries.
+
+Steps are numbered by their ends, which lost marks cannot show. But blocks count the ends of backwards and optimizers
+since the attempt began. Where the last REPEATS steps all had the same number of both, and what has ended since the last
+known step is a multiple of these, so many steps have ended. Steps whose ends the training names are counted themselves.
+Anything else is not a number of steps: the rank has none until its next attempt.
+"""
+
+from dataclasses import dataclass
+
+from lockstep.accounting.iteration import REPEATS
+from lockstep.contracts.marks import MarkKind
+
+
+@dataclass(frozen=True, slots=True)
+class EndCounts:
+    """How many backwards, optimizer steps and named steps have ended since the attempt began."""
+
+    backwards: int = 0
+    optimizers: int = 0
+    steps: int = 0
+
+    def after(self, kind: int) -> "EndCounts":
+        """Return the counts after a mark that is such an end."""
+        if kind == MarkKind.BACKWARD_END:
+            return EndCounts(self.backwards + 1, self.optimizers, self.steps)
+        if kind == MarkKind.STEP_END:
+            return EndCounts(self.backwards, self.optimizers, self.steps + 1)
+        return EndCounts(self.backwards, self.optimizers + 1, self.steps)
+
+
+class Stride:
+    """The ends of a step of one rank, as far as the last REPEATS steps agree on them."""
+
+    def __init__(self) -> None:
+        self._last = EndCounts()
+        self._stride = (0, 0)
+        self._repeats = 0
+
+    def end_step(self, ends: EndCounts) -> None:
+        """Note the ends at the end of a step."""
+        stride = (ends.backwards - self._last.backwards, ends.optimizers - self._last.optimizers)
+        self._repeats = self._repeats + 1 if stride == self._stride else 1
+        self._stride = stride
+        self._last = ends
+
+    def resume(self, ends: EndCounts) -> None:
+        """Note the ends at the end of a step, the last of several."""
+        self._last = ends
+
+    def named_steps(self, ends: EndCounts) -> int:
+        """Return how many steps have ended since the last one noted, in a training that names the ends of its steps."""
+        return ends.steps - self._last.steps
+
+    def learnt_steps(self, ends: EndCounts) -> int:
+        """Return the same for an iteration that is learnt; 0 where `ends` are not those of a step's end."""
+        if ends.steps != self._last.steps or self._repeats < REPEATS:
+            return 0
+        backwards, optimizers = self._stride
+        done = (ends.backwards - self._last.backwards, ends.optimizers - self._last.optimizers)
+        count = done[1] // optimizers if optimizers else 0
+        return count if done == (count * backwards, count * optimizers) else 0

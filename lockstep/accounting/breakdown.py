@@ -1,0 +1,214 @@
+"""The events of one step become a partition of its time.
+
+Every instant of the step goes to exactly one of: garbage collection, a wait for a domain, data, compute (forward,
+backward, optimizer), host (the rest), in this order of priority. So
+
+    data + compute + host + gc + sum of waits == end - start
+
+holds exactly, in integers. When is the training thread blocked by a collective?
+
+- A synchronous one blocks from issue to done, where that is known.
+- An asynchronous one (DDP's reducer) is hidden behind the thread's work while the thread keeps issuing. Inside one
+  backward it can block only after the last issue there, when the reducer waits for what is still on its way; anywhere
+  else it blocks only where the thread is seen waiting for it (`blocked`).
+- Whatever the thread does next of its own (a span begins or ends, another issue, a wait begins or ends) proves that it
+  was not blocked any longer. The time when a collective is done is noted by another thread, which may have been late.
+
+Besides, every domain has the time during which one of its collectives was in flight (`in_flight_ns`, a union): what of
+it was no wait was hidden behind work.
+"""
+
+from bisect import bisect_left, bisect_right
+from itertools import accumulate
+from operator import attrgetter, itemgetter
+
+from lockstep.accounting.events import (
+    BACKWARD,
+    DATA,
+    IN_FLIGHT,
+    PHASE_COUNT,
+    UNKNOWN_NS,
+    Interval,
+    IssuedCollective,
+    StepEvents,
+    Wait,
+)
+from lockstep.contracts.records import DOMAIN_KINDS
+
+DOMAIN_COUNT = len(DOMAIN_KINDS)
+
+_issue_ns = attrgetter("issue_ns")
+_start = itemgetter(0)
+
+
+class StepBreakdown:
+    """Where one step's time went, all in ns: disjoint, but for `in_flight_ns`.
+
+    `phase_ns` is a list of length PHASE_COUNT, without the waits and collections inside a phase: forward, backward and
+    optimizer sum to `compute_ns`. `wait_ns` and `in_flight_ns` are lists of length DOMAIN_COUNT; a domain that waited
+    was in flight for at least as long.
+    """
+
+    __slots__ = ("collection_ns", "compute_ns", "data_ns", "host_ns", "in_flight_ns", "phase_ns", "wait_ns")
+
+    def __init__(self) -> None:
+        self.data_ns = self.compute_ns = self.host_ns = self.collection_ns = 0
+        self.phase_ns = [0] * PHASE_COUNT
+        self.wait_ns = [0] * DOMAIN_COUNT
+        self.in_flight_ns = [0] * DOMAIN_COUNT
+
+
+def attribute(start_ns: int, end_ns: int, events: StepEvents) -> StepBreakdown:
+    """Return the partition of the step from `start_ns` to `end_ns`; events that reach out of it are clipped."""
+    breakdown = StepBreakdown()
+    taken = _clip(events.collections, start_ns, end_ns)
+    breakdown.collection_ns = sum(end - begin for begin, end in taken)
+    if events.collectives or events.blocked:
+        ordered = sorted(events.collectives, key=_issue_ns)
+        pieces = _disjoint(_blocked(end_ns, events, ordered), start_ns, end_ns)
+        if taken:
+            pieces = _subtract(pieces, taken)
+        for begin, end, domain in pieces:
+            breakdown.wait_ns[domain] += end - begin
+        taken += [(begin, end) for begin, end, _ in pieces]
+        taken.sort()
+        _add_flight(breakdown, start_ns, end_ns, ordered)
+    _add_phases(breakdown, start_ns, end_ns, events, taken)
+    return breakdown
+
+
+def _add_phases(
+    breakdown: StepBreakdown, start_ns: int, end_ns: int, events: StepEvents, taken: list[Interval]
+) -> None:
+    """Fill what is left of phases, data, compute and host beside what is `taken` already."""
+    own = breakdown.phase_ns
+    taken_time = _TakenTime(taken)
+    for phase, span_start, span_end in events.spans:
+        begin, end = max(span_start, start_ns), min(span_end, end_ns)
+        if begin < end:
+            own[phase] += end - begin - (taken_time.until(end) - taken_time.until(begin))
+    breakdown.data_ns = own[DATA]
+    breakdown.compute_ns = sum(own) - own[DATA]
+    attributed = breakdown.collection_ns + sum(breakdown.wait_ns) + sum(own)
+    breakdown.host_ns = end_ns - start_ns - attributed
+
+
+def _blocked(end_ns: int, events: StepEvents, ordered: list[IssuedCollective]) -> list[Wait]:
+    """Return where the thread was blocked; intervals may overlap, the earliest issued comes first among equals."""
+    issues = [collective.issue_ns for collective in ordered]
+    limits = _unblocked_at(end_ns, events, issues)
+    backwards = [span for span in events.spans if span[0] == BACKWARD]
+    waits: list[Wait] = []
+    index = -1
+    span_start = span_end = last = last_limit = -1
+    for collective in ordered:
+        issue, done = collective.issue_ns, collective.done_ns
+        domain, _, _, synchronous = collective.traffic
+        if synchronous:
+            if done > 0 and issue < end_ns:
+                limit = limits[bisect_right(limits, issue)]
+                waits.append((issue, done if done < limit else limit, domain))  # noqa: FURB136  (min() takes 3 times as long)
+            continue
+        while span_end < issue and index + 1 < len(backwards):
+            index += 1
+            _, span_start, span_end = backwards[index]
+            last = issues[bisect_right(issues, span_end) - 1]
+            last_limit = limits[bisect_right(limits, last)] if last < end_ns else last
+        if span_start <= issue <= span_end:
+            if done == IN_FLIGHT or done > last_limit:
+                done = last_limit
+            waits.append((last, done, domain))
+    return waits + _known_domains(events.blocked, ordered)
+
+
+def _known_domains(blocked: list[Wait], ordered: list[IssuedCollective]) -> list[Wait]:
+    """Return `blocked`, each guessed domain replaced by that of the collective done nearest to the wait's end."""
+    done: list[tuple[int, int]] = []
+    if any(domain < 0 for _, _, domain in blocked) and len({collective.traffic.domain for collective in ordered}) > 1:
+        done = sorted((c.done_ns, c.traffic.domain) for c in ordered if c.done_ns > 0)
+    return [
+        (begin, end, domain if domain >= 0 else _nearest(end, done, guess=~domain)) for begin, end, domain in blocked
+    ]
+
+
+def _nearest(end_ns: int, done: list[tuple[int, int]], *, guess: int) -> int:
+    at = bisect_right(done, (end_ns, DOMAIN_COUNT))
+    near = done[max(at - 1, 0) : at + 1]
+    return min(near, key=lambda item: abs(item[0] - end_ns))[1] if near else guess
+
+
+def _unblocked_at(end_ns: int, events: StepEvents, issues: list[int]) -> list[int]:
+    """Return every time at which the thread is known not to be blocked, ascending."""
+    times = [*issues, end_ns]
+    for _, begin, end in events.spans:
+        times += (begin, end)
+    for begin, end, _ in events.blocked:
+        times += (begin, end)
+    times.sort()
+    return times
+
+
+def _add_flight(breakdown: StepBreakdown, start_ns: int, end_ns: int, ordered: list[IssuedCollective]) -> None:
+    """Fill `in_flight_ns`."""
+    reached = [start_ns] * DOMAIN_COUNT
+    flight = breakdown.in_flight_ns
+    for collective in ordered:
+        domain, done, begin = collective.traffic.domain, collective.done_ns, collective.issue_ns
+        if done == UNKNOWN_NS:
+            continue
+        if done == IN_FLIGHT or done > end_ns:
+            done = end_ns
+        begin = reached[domain] if begin < reached[domain] else begin  # noqa: FURB136  (as above)
+        if done > begin:
+            flight[domain] += done - begin
+            reached[domain] = done
+    for domain, wait in enumerate(breakdown.wait_ns):
+        flight[domain] = max(flight[domain], wait)
+
+
+def _disjoint(waits: list[Wait], start_ns: int, end_ns: int) -> list[Wait]:
+    """Return the union of `waits` inside the step, each instant given to the wait that began first."""
+    pieces: list[Wait] = []
+    cursor = start_ns
+    for wait_start, wait_end, domain in sorted(waits, key=_start):
+        begin = cursor if wait_start < cursor else wait_start  # noqa: FURB136  (as above)
+        end = end_ns if wait_end > end_ns else wait_end  # noqa: FURB136
+        if begin < end:
+            pieces.append((begin, end, domain))
+            cursor = end
+    return pieces
+
+
+def _clip(intervals: list[Interval], start_ns: int, end_ns: int) -> list[Interval]:
+    clipped = ((max(begin, start_ns), min(end, end_ns)) for begin, end in intervals)
+    return [(begin, end) for begin, end in clipped if begin < end]
+
+
+def _subtract(pieces: list[Wait], taken: list[Interval]) -> list[Wait]:
+    """Return `pieces` less `taken`; both ascend and are disjoint."""
+    left: list[Wait] = []
+    starts = [begin for begin, _ in taken]
+    for begin, end, domain in pieces:
+        cursor = begin
+        for taken_start, taken_end in taken[max(bisect_left(starts, begin) - 1, 0) : bisect_left(starts, end)]:
+            if cursor < taken_start:
+                left.append((cursor, taken_start, domain))
+            cursor = max(cursor, taken_end)
+        if cursor < end:
+            left.append((cursor, end, domain))
+    return left
+
+
+class _TakenTime:
+    """How much time disjoint, ascending intervals take before any instant."""
+
+    def __init__(self, taken: list[Interval]) -> None:
+        self._taken = taken
+        self._starts = [begin for begin, _ in taken]
+        self._before = [0, *accumulate(end - begin for begin, end in taken)]
+
+    def until(self, instant_ns: int) -> int:
+        """Return the time taken before `instant_ns`."""
+        index = bisect_left(self._starts, instant_ns)
+        beyond = max(self._taken[index - 1][1] - instant_ns, 0) if index else 0
+        return self._before[index] - beyond

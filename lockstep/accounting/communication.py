@@ -1,0 +1,122 @@
+"""Collectives and waits of the running step, from marks of their issue, their end and the waits between."""
+
+from lockstep.accounting.bus_bytes import bus_bytes
+from lockstep.accounting.events import UNKNOWN_NS, IssuedCollective, StepEvents, Traffic
+from lockstep.contracts.marks import OPERATORS, unpack_issue
+from lockstep.contracts.records import DOMAIN_KINDS
+
+_NO_DOMAIN, _LOST_DOMAIN = -1, -2
+_NOT_OURS = -1
+WAITS_DEEP_MAX = 64
+"""Waits inside waits; three are real."""
+TRAFFIC_MAX = 4096
+"""Different collectives whose bytes are held: a model has some hundred."""
+
+
+class CommunicationTracker:
+    """Communication of one rank's running step, whose collectives and waits go to `events`.
+
+    `domains` are the indices in DOMAIN_KINDS that this rank has ever used.
+    """
+
+    def __init__(self) -> None:
+        self.events = StepEvents()
+        self.domains: set[int] = set()
+        self._last_domain = _NO_DOMAIN
+        self._traffic: dict[tuple[int, int], Traffic] = {}
+        self._by_ordinal: dict[int, IssuedCollective] = {}
+        self._expected: list[IssuedCollective] = []
+        self.forget_waits()
+
+    def begin_step(self, events: StepEvents) -> None:
+        """Give up on the ends of the former step's collectives; those of the next one go to `events`.
+
+        When something was done that nobody waited for is not known, and taken as at once.
+        """
+        for collective in self._expected:
+            collective.done_ns = collective.issue_ns
+        self._expected.clear()
+        self._by_ordinal.clear()
+        self.events = events
+
+    def forget_waits(self) -> None:
+        """Forget which waits are open."""
+        self._waits: list[int] = []
+        self._other_waits: list[int] = []
+
+    def lose(self) -> None:
+        """Forget what depends on marks that are lost."""
+        self.forget_waits()
+        if self._last_domain != _NO_DOMAIN:
+            self._last_domain = _LOST_DOMAIN
+
+    def issue(self, ordinal: int, detail: int, argument: int, now_ns: int) -> bool:
+        """Add a collective (`marks.pack_issue`); return False where no agent writes such a mark."""
+        traffic = self._traffic.get((detail, argument)) or self._met(detail, argument)
+        if traffic is None:
+            return False
+        collective = IssuedCollective(now_ns, traffic)
+        self._by_ordinal[ordinal] = collective
+        self.events.collectives.append(collective)
+        domain = traffic.domain
+        if domain != self._last_domain:
+            self._last_domain = domain
+            self.domains.add(domain)
+        return True
+
+    def _met(self, detail: int, argument: int) -> Traffic | None:
+        """Return what such collectives move, which is worked out once for all of them."""
+        issue = unpack_issue(detail, argument)
+        if issue.operator >= len(OPERATORS) or issue.domain >= len(DOMAIN_KINDS) or issue.payload_bytes < 0:
+            return None
+        if len(self._traffic) == TRAFFIC_MAX:
+            self._traffic.clear()
+        moved = bus_bytes(issue.operator, issue.payload_bytes, issue.group_size)
+        traffic = Traffic(issue.domain, issue.payload_bytes, moved, issue.synchronous)
+        self._traffic[detail, argument] = traffic
+        return traffic
+
+    def end(self, ordinal: int, done_ns: int = UNKNOWN_NS) -> None:
+        """Note when a collective was done; one of a former step is done with."""
+        collective = self._by_ordinal.get(ordinal)
+        if collective is not None:
+            collective.done_ns = done_ns
+
+    def expect(self, ordinal: int) -> None:
+        """Take the end of the next wait as the time when a collective was done."""
+        collective = self._by_ordinal.get(ordinal)
+        if collective is not None:
+            self._expected.append(collective)
+
+    def begin_wait(self, now_ns: int) -> bool:
+        """Begin a wait of the training thread; return False where waits are nested beyond belief."""
+        waits = self._waits
+        waits.append(now_ns)
+        return len(waits) <= WAITS_DEEP_MAX
+
+    def begin_other_wait(self, now_ns: int, *, is_ours: bool) -> bool:
+        """Begin a wait of autograd's thread, or of one whose communication is not the step's."""
+        self._other_waits.append(now_ns if is_ours else _NOT_OURS)
+        return len(self._other_waits) <= WAITS_DEEP_MAX
+
+    def end_wait(self, now_ns: int) -> bool:
+        """End the wait that the training thread began last; return False where what it waited for is lost."""
+        return self._note_wait(self._waits.pop(), now_ns) if self._waits else True
+
+    def end_other_wait(self, now_ns: int) -> bool:
+        """End the same of the other thread."""
+        began_ns = self._other_waits.pop() if self._other_waits else _NOT_OURS
+        return began_ns == _NOT_OURS or self._note_wait(began_ns, now_ns)
+
+    def _note_wait(self, began_ns: int, now_ns: int) -> bool:
+        domain = ~self._last_domain
+        if self._last_domain == _LOST_DOMAIN:
+            return False
+        if self._expected:
+            domain = self._expected[-1].traffic.domain
+            for collective in self._expected:
+                collective.done_ns = now_ns
+            self._expected.clear()
+        if self._last_domain != _NO_DOMAIN:
+            self.events.blocked.append((began_ns, now_ns, domain))
+        return True

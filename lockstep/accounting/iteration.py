@@ -1,0 +1,104 @@
+"""Where an iteration ends, learnt from the training itself (PerfTracker, section 4.1).
+
+An iteration is what repeats. Its events are the ends of outermost optimizer steps, each with whether training (a batch
+or a backward) led up to it. PerfTracker's sequence holds the batches as well; but ranks of one job may differ in those
+(only the first tensor-parallel rank loads data), and all ranks must end their steps at the same events.
+
+Until M identical repeats are seen, every optimizer end after training ends a step. Then the last event of the
+repeating sequence does: one iteration of a GAN is one step, and so is one that steps an optimizer per parameter group.
+Steps unlike the others, those of a GAN before it is learnt among them, are not `is_regular`.
+"""
+
+from collections import deque
+from itertools import islice
+
+REPEATS = 10
+"""PerfTracker's M: identical sequences until one is believed."""
+RELEARN_EVENTS = 200
+"""PerfTracker's K. When more than a tenth of so many events do not fit, the sequence is learnt again: the paper's rule
+(none of K events completes a match) never gives up a short sequence that is part of a longer one."""
+PERIOD_MAX = 32
+"""Events of the longest sequence that is looked for."""
+
+_OPTIMIZERS_MAX = 64  # a training that makes optimizers all the time must not fill memory
+_MISSES_MAX = RELEARN_EVENTS // 10
+
+
+class IterationLearner:
+    """The learner of one rank; an event is a small integer, odd if training led up to it.
+
+    `sequence` is what repeats, empty until it is learnt; `is_regular` says whether the step that ended last is one like
+    the others.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+        self._restart()
+
+    def _restart(self) -> None:
+        self.sequence: list[int] = []
+        self.is_regular = True
+        self._history: deque[int] = deque(maxlen=REPEATS * PERIOD_MAX)
+        self._position = self._events = self._misses = 0
+
+    def event_of(self, identity: int) -> int:
+        """Return the event of an optimizer without training before it: even, by order of appearance on every rank."""
+        number = self._numbers.get(identity)
+        if number is None:
+            if len(self._numbers) == _OPTIMIZERS_MAX:
+                self._numbers.clear()
+            self._numbers[identity] = number = len(self._numbers) + 1
+        return 2 * number
+
+    def ends_step(self, event: int) -> bool:
+        """Return whether a training step ends with `event`, the next one."""
+        if not self.sequence:
+            return self._learn(event)
+        self._events += 1
+        if event != self.sequence[self._position]:
+            return self._miss(event)
+        self._position += 1
+        if self._position < len(self.sequence):
+            return False
+        self._position = 0
+        self.is_regular = True
+        if self._events >= RELEARN_EVENTS:
+            self._events = self._misses = 0
+        return True
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether what repeats is learnt, and the step that ended last was one like the others."""
+        return bool(self.sequence) and self.is_regular
+
+    def begin_sequence(self) -> None:
+        """Expect the first event of the sequence next: a step has ended that was not followed event by event."""
+        self._position = 0
+
+    def _learn(self, event: int) -> bool:
+        history = self._history
+        history.append(event)
+        self.is_regular = history.count(event) == len(history)
+        for period in range(1, min(PERIOD_MAX, len(history) // REPEATS) + 1):
+            if event == history[-1 - period] and self._repeats(period):
+                self.sequence = list(history)[-period:]
+                history.clear()
+                break
+        return bool(event & 1)
+
+    def _repeats(self, period: int) -> bool:
+        """Whether the history ends in REPEATS times its last `period` events, with training among them."""
+        recent = list(islice(self._history, len(self._history) - period * REPEATS, None))
+        sequence = recent[-period:]
+        return recent == sequence * REPEATS and any(event & 1 for event in sequence)
+
+    def _miss(self, event: int) -> bool:
+        """Fit an unexpected event in: as the beginning of the next sequence, else as the end of a step."""
+        self._misses += 1
+        self.is_regular = False
+        if self._misses > _MISSES_MAX:
+            self._restart()
+            return self._learn(event)
+        restarts = event == self.sequence[0] and self._position > 0
+        self._position = 1 if restarts else 0
+        return bool(event & 1) and not restarts

@@ -1,0 +1,192 @@
+"""Marks of the training thread become spans of phases, and ends of outermost optimizer steps.
+
+The outermost span wins: what runs inside it belongs to it, except that a backward inside an optimizer's step (a
+closure) is a backward. Forward is what runs between the last span and a backward.
+
+Methods that may end an iteration return its event (iteration.py), others nothing. Not here: what ends a step.
+"""
+
+from lockstep.accounting.events import BACKWARD, DATA, FORWARD, OPTIMIZER, PHASE_COUNT, StepEvents
+from lockstep.accounting.iteration import IterationLearner
+
+_NO_PHASE = -1
+_NO_OWNER = -1
+FUSED_EVENT = 1
+"""Optimizers that step inside a backward."""
+
+
+class SpanTracker:
+    """Which span the training thread of one rank is in; spans that end go to `events.spans`.
+
+    `backward_known` says whether this rank's backwards are ever seen, `is_backward` whether it is inside one,
+    `owns_batch` whether the data span that ended last was one.
+    `last_ns` is when the last span or step ended, `has_unmatched_end` whether in this step one ended that never began.
+    """
+
+    def __init__(self, start_ns: int) -> None:
+        self.events = StepEvents()
+        self.backward_known = self._data_known = False
+        self.owns_batch = True
+        self.begin_step(start_ns)
+        self.leave_all()
+
+    def begin_step(self, start_ns: int) -> None:
+        """Begin a step: nothing led up to its optimizer's yet."""
+        self.last_ns = start_ns
+        self.has_unmatched_end = False
+        self._fed = self._trained = self._due = False
+
+    def leave_all(self) -> None:
+        """Forget which spans are open."""
+        self._depth = [0] * PHASE_COUNT
+        self._open = _NO_PHASE
+        self._opened_ns = 0
+        self._owner = _NO_OWNER
+        self._event = 0
+        self._stepped = self._in_closure = False
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether the training thread is inside a backward."""
+        return self._open == BACKWARD
+
+    @property
+    def is_in_optimizer(self) -> bool:
+        """Whether an optimizer's step is under way: a closure is called as often as its optimizer likes."""
+        return self._depth[OPTIMIZER] > 0
+
+    def _close(self, now_ns: int) -> None:
+        self.events.spans.append((self._open, self._opened_ns, now_ns))
+
+    def _switch(self, phase: int, now_ns: int) -> None:
+        self._close(now_ns)
+        self._open = phase
+        self._opened_ns = now_ns
+
+    def _leave(self, phase: int) -> bool:
+        """Count the end of a span of `phase`; return whether it was the one that is open."""
+        depth = self._depth
+        if not depth[phase]:
+            self.has_unmatched_end = True
+            return False
+        depth[phase] -= 1
+        return not depth[phase] and self._open == phase
+
+    def begin_phase(self, phase: int, now_ns: int) -> None:
+        """Begin to wait for a batch, or a phase that the training names."""
+        self._depth[phase] += 1
+        if self._open == _NO_PHASE:
+            self._open = phase
+            self._opened_ns = now_ns
+
+    def end_phase(self, phase: int, now_ns: int) -> None:
+        """End a phase that the training names."""
+        if self._leave(phase):
+            self._switch(_NO_PHASE, now_ns)
+            self.last_ns = now_ns
+            self.backward_known |= phase == BACKWARD
+
+    def end_data(self, now_ns: int) -> None:
+        """End the wait for a batch."""
+        self.owns_batch = self._leave(DATA)
+        if self.owns_batch:
+            self._switch(_NO_PHASE, now_ns)
+            self.last_ns = now_ns
+            self._fed = self._data_known = True
+
+    def begin_backward(self, now_ns: int) -> None:
+        """Begin a backward; what ran since the last span was its forward."""
+        self._depth[BACKWARD] += 1
+        if self._depth[BACKWARD] != 1:
+            return
+        if self._open == _NO_PHASE:
+            self.events.spans.append((FORWARD, self.last_ns, now_ns))
+        elif self._open in (FORWARD, OPTIMIZER):
+            self._close(now_ns)
+        else:
+            return
+        self._open = BACKWARD
+        self._opened_ns = now_ns
+
+    def end_backward(self, now_ns: int) -> bool:
+        """End it; return whether it was the outermost span. `fused_event` has that of optimizers inside it."""
+        if not self._leave(BACKWARD):
+            return False
+        after = FORWARD if self._in_closure else OPTIMIZER if self._depth[OPTIMIZER] else _NO_PHASE
+        self._switch(after, now_ns)
+        self.last_ns = now_ns
+        self.backward_known = self._trained = True
+        return True
+
+    def fused_event(self) -> int | None:
+        """Return the event of optimizers that stepped inside the backward that has just ended, once."""
+        if not self._due:
+            return None
+        self._due = False
+        return FUSED_EVENT
+
+    def begin_optimizer(self, identity: int, learner: IterationLearner, now_ns: int) -> None:
+        """Begin an optimizer's step, which may contain those of others."""
+        self._stepped = True
+        if identity == self._owner:  # its last step raised, so it never ended
+            self._depth[OPTIMIZER] = 0
+            if self._open == OPTIMIZER:
+                self._open = _NO_PHASE
+        self._depth[OPTIMIZER] += 1
+        if self._depth[OPTIMIZER] != 1:
+            return
+        self._owner = identity
+        self._event = learner.event_of(identity)
+        if self._open == _NO_PHASE:
+            self._open = OPTIMIZER
+            self._opened_ns = now_ns
+
+    def end_optimizer(self, now_ns: int) -> int | None:
+        """End it; return the event of the outermost one."""
+        depth = self._depth
+        if not depth[OPTIMIZER]:
+            self.has_unmatched_end = True
+            return None
+        depth[OPTIMIZER] -= 1
+        if depth[OPTIMIZER]:
+            return None
+        self._owner = _NO_OWNER
+        if self._open == BACKWARD:  # fused into the backward: the step ends where that does
+            self._due = True
+        if self._open != OPTIMIZER:
+            return None
+        self._switch(_NO_PHASE, now_ns)
+        self.last_ns = now_ns
+        event = self._event + self._has_trained()
+        self._trained = self._fed = False
+        return event
+
+    def _has_trained(self) -> bool:
+        """Whether training led up to this optimizer step, by the best sign that this rank ever gives."""
+        if self.backward_known:
+            return self._trained
+        return self._fed or not self._data_known
+
+    def begin_scaler(self, identity: int, optimizer: int, learner: IterationLearner, now_ns: int) -> None:
+        """Begin a gradient scaler's step, which skips that of its optimizer when gradients overflowed."""
+        self.begin_optimizer(identity, learner, now_ns)
+        if self._owner == identity:
+            self._stepped = False
+            self._event = learner.event_of(optimizer)
+
+    def has_skipped(self, identity: int) -> bool:
+        """Whether the scaler, whose step ends now, has skipped its optimizer."""
+        return self._owner == identity and not self._stepped
+
+    def begin_closure(self, now_ns: int) -> None:
+        """Begin to evaluate the model inside an optimizer's step: a forward, as far as no backward runs."""
+        if self._open == OPTIMIZER:
+            self._in_closure = True
+            self._switch(FORWARD, now_ns)
+
+    def end_closure(self, now_ns: int) -> None:
+        """End it; the optimizer goes on."""
+        if self._in_closure:
+            self._in_closure = False
+            if self._open == FORWARD:
+                self._switch(OPTIMIZER, now_ns)

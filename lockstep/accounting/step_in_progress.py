@@ -1,0 +1,182 @@
+"""The running step of one rank: what it holds, and the record that it becomes at its end.
+
+May live here: what of an attempt outlives a step, and what does not. Not here: marks, and what is lost of them.
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lockstep.accounting.communication import CommunicationTracker
+from lockstep.accounting.events import COLLECTIONS_MAX, EVENTS_MAX, StepEvents
+from lockstep.accounting.iteration import IterationLearner
+from lockstep.accounting.quantities import StepQuantities
+from lockstep.accounting.spans import SpanTracker
+from lockstep.accounting.step_record import FinishedStep, pack_incomplete_record, pack_record
+from lockstep.contracts.records import MISSING, Flag
+
+_OLDEST_GENERATION = 2
+_WARM_UP, _EVALUATION, _SKIPPED = int(Flag.WARM_UP), int(Flag.EVALUATION), int(Flag.SKIPPED_OPTIMIZER)
+
+ModelFlopsOf = Callable[[int, int], int]
+"""(samples, tokens) of a step to its model FLOPs; MISSING is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltStep:
+    """A step's record (RECORD_STRUCT). Of an incomplete step, some of whose marks are lost, it has the limits only."""
+
+    record: bytes
+    is_incomplete: bool = False
+
+
+class StepInProgress:
+    """The running step of an attempt that began at `start_ns`, when its thread had taken `cpu_ns` of CPU time.
+
+    `spans`, `communication` and `quantities` are what it holds; `is_incomplete` is set where some of its marks are
+    lost. Steps that end are appended to `built`.
+    """
+
+    def __init__(self, start_ns: int, cpu_ns: int, flops_of: ModelFlopsOf, built: list[BuiltStep]) -> None:
+        self._flops_of = flops_of
+        self._built = built
+        self.learner = IterationLearner()
+        self.spans = SpanTracker(start_ns)
+        self.communication = CommunicationTracker()
+        self.quantities = StepQuantities()
+        self._compiled: int | None = None
+        self._compiled_before: int | None = 0
+        self.step = 0
+        self.begin(0, start_ns, cpu_ns)
+        self._flags = _WARM_UP  # what came before it is not known exactly
+
+    def begin(self, step: int, start_ns: int, cpu_ns: int) -> None:
+        """Begin a step; the former one is dropped."""
+        self.step = step
+        self._start_ns = start_ns
+        self._cpu_start_ns = cpu_ns
+        self._flags = self._agent_ns = 0
+        self._full_collections = self._collection_began_ns = 0
+        self.is_incomplete = self._has_resumed = False
+        self._hold(StepEvents())
+        self.spans.begin_step(start_ns)
+
+    def _hold(self, events: StepEvents) -> None:
+        self.spans.events = events
+        self.communication.begin_step(events)
+
+    # What it holds.
+
+    def flag(self, flags: int) -> None:
+        """Flag the step."""
+        self._flags |= flags
+
+    def spend(self, agent_ns: int) -> None:
+        """Add to what the agent cost the training thread in it."""
+        self._agent_ns += agent_ns
+
+    def note_compiled(self, graphs: int) -> None:
+        """Note how many graphs were compiled so far in the process."""
+        self._compiled = graphs
+
+    def begin_collection(self, now_ns: int) -> None:
+        """Begin a collection of garbage."""
+        self._collection_began_ns = now_ns
+
+    def end_collection(self, generation: int, now_ns: int) -> None:
+        """End it."""
+        if not self._collection_began_ns:
+            return
+        collections = self.spans.events.collections
+        if len(collections) == COLLECTIONS_MAX:
+            del collections[0]
+        collections.append((self._collection_began_ns, now_ns))
+        self._collection_began_ns = 0
+        self._full_collections += generation == _OLDEST_GENERATION
+
+    def limit_events(self, more: int) -> None:
+        """Forget what the step was made of so far, if `more` events are too many: its time is the host's.
+
+        A process that never steps (an evaluation of hours, inference over several ranks) must not fill memory.
+        """
+        held = self.spans.events
+        if max(len(held.spans), len(held.collectives), len(held.blocked)) + more > EVENTS_MAX:
+            events = StepEvents()
+            events.collections = held.collections
+            self._hold(events)
+            self._flags |= _EVALUATION
+
+    def note_skipped(self) -> None:
+        """Note that a gradient scaler has skipped its optimizer."""
+        self._flags |= _SKIPPED
+
+    # Its end.
+
+    def end_iteration(self, event: int, now_ns: int, cpu_ns: int) -> bool:
+        """End the step if an iteration ends with `event` (iteration.py); return whether it does."""
+        if not self.learner.ends_step(event):
+            return False
+        if not self.learner.is_regular:
+            self._flags |= _WARM_UP
+        self.end(now_ns, cpu_ns)
+        return True
+
+    def end(self, now_ns: int, cpu_ns: int) -> None:
+        """End it here; `cpu_ns` is MISSING where it is not known."""
+        quantities, has_evaluated = self.quantities.end_step(self.step)
+        if quantities["flops"] == MISSING:
+            quantities["flops"] = self._flops_of(quantities["samples"], quantities["tokens"])
+        events = self.spans.events
+        finished = FinishedStep(
+            step=self.step,
+            start_ns=self._start_ns,
+            end_ns=now_ns,
+            flags=self._flags | (_EVALUATION if has_evaluated else 0),
+            events=events,
+            domains=self.communication.domains,
+            has_backward=self.spans.backward_known,
+            full_collections=min(self._full_collections, len(events.collections)),
+            cpu_ns=MISSING if MISSING in (cpu_ns, self._cpu_start_ns) else cpu_ns - self._cpu_start_ns,
+            quantities=quantities,
+            recompilations=self._recompilations(),
+            agent_ns=self._agent_ns,
+        )
+        # A span that ends where accounting has just resumed may have begun in what is lost.
+        is_incomplete = self.is_incomplete or (self._has_resumed and self.spans.has_unmatched_end)
+        self.begin(self.step + 1, now_ns, cpu_ns)  # gives up on collectives that nobody waited for
+        self._built.append(_build_incomplete(finished) if is_incomplete else _build(finished))
+
+    def _recompilations(self) -> int:
+        compiled, before = self._compiled, self._compiled_before
+        self._compiled_before = compiled
+        return MISSING if compiled is None or before is None else compiled - before
+
+    # What is lost of it.
+
+    def lose(self) -> None:
+        """Forget what depends on marks that are lost."""
+        self._compiled = self._compiled_before = None
+        self.spans.leave_all()
+        self.communication.lose()
+        self.quantities.begin_step()
+        self.is_incomplete = True
+
+    def resume(self, ended: int, now_ns: int, cpu_ns: int) -> None:
+        """Begin to account again, `ended` steps after the one some of whose marks were lost, at the end of the last."""
+        if ended == 1:
+            finished = FinishedStep(step=self.step, start_ns=self._start_ns, end_ns=now_ns, flags=self._flags)
+            self._built.append(_build_incomplete(finished))
+        self.learner.begin_sequence()
+        self.begin(self.step + ended, now_ns, cpu_ns)
+        self._has_resumed = True
+
+
+def _build(finished: FinishedStep) -> BuiltStep:
+    try:
+        return BuiltStep(pack_record(finished))
+    except struct.error:  # counts that no training has, beyond 64 bits
+        return _build_incomplete(finished)
+
+
+def _build_incomplete(finished: FinishedStep) -> BuiltStep:
+    return BuiltStep(pack_incomplete_record(finished), is_incomplete=True)

@@ -1,0 +1,120 @@
+"""What is known of a step at its end becomes its record (contracts/records.py): order of fields, what is missing."""
+
+from dataclasses import dataclass, field
+
+from lockstep.accounting.breakdown import DOMAIN_COUNT, StepBreakdown, attribute
+from lockstep.accounting.events import BACKWARD, FORWARD, IN_FLIGHT, OPTIMIZER, PHASE_COUNT, UNKNOWN_NS, StepEvents
+from lockstep.contracts.records import DOMAIN_KINDS, MISSING, RECORD_FIELDS, RECORD_INDEX, RECORD_STRUCT, Flag
+
+_DOMAINS_AT = RECORD_INDEX["tp_wait_ns"]
+_DOMAIN_FIELDS = RECORD_INDEX["cp_wait_ns"] - _DOMAINS_AT
+_NO_DOMAINS = (MISSING,) * (_DOMAIN_FIELDS * DOMAIN_COUNT)
+_NO_DEVICE = (MISSING, MISSING, MISSING)
+_MEASURES = RECORD_INDEX["flags"] + 1
+
+assert _DOMAINS_AT + _DOMAIN_FIELDS * len(DOMAIN_KINDS) == len(RECORD_FIELDS)
+
+
+@dataclass(slots=True, kw_only=True)
+class FinishedStep:
+    """A step that has ended; times and costs ns, counts MISSING where they are not known.
+
+    `domains` are the domains that this rank has ever used: a step without any of them has a wait of 0 there, not none.
+    `has_backward` says whether this rank's backwards are ever seen; without it forward and backward cannot be told
+    apart. `quantities` are by ANNOTATED.
+    """
+
+    step: int
+    start_ns: int
+    end_ns: int
+    flags: int
+    events: StepEvents = field(default_factory=StepEvents)
+    domains: frozenset[int] | set[int] = frozenset()
+    has_backward: bool = False
+    full_collections: int = 0
+    cpu_ns: int = MISSING
+    quantities: dict[str, int] = field(default_factory=dict)
+    recompilations: int = MISSING
+    agent_ns: int = 0
+
+
+def pack_record(step: FinishedStep) -> bytes:
+    """Return a step's record (RECORD_STRUCT).
+
+    Raises
+    ------
+    struct.error
+        A value beyond 64 bits.
+    """
+    breakdown = attribute(step.start_ns, step.end_ns, step.events)
+    domains = _domain_fields(step, breakdown) if step.domains else _NO_DOMAINS  # first: it moves waits to compute
+    cpu_ns = step.cpu_ns if step.cpu_ns >= 0 else MISSING  # of two threads, the difference is no time
+    # What is wall time in the agent's cost holds time off the CPU.
+    agent_ns = step.agent_ns if cpu_ns == MISSING else min(step.agent_ns, cpu_ns)
+    phase_ns, quantities = breakdown.phase_ns, step.quantities
+    return RECORD_STRUCT.pack(
+        step.step,
+        step.start_ns,
+        step.end_ns,
+        step.flags,
+        breakdown.data_ns,
+        breakdown.compute_ns,
+        breakdown.host_ns,
+        breakdown.collection_ns,
+        len(step.events.collections),
+        step.full_collections,
+        phase_ns[FORWARD] if step.has_backward else MISSING,
+        phase_ns[BACKWARD] if step.has_backward else MISSING,
+        phase_ns[OPTIMIZER],
+        cpu_ns,
+        *_NO_DEVICE,
+        quantities.get("tokens", MISSING),
+        quantities.get("samples", MISSING),
+        quantities.get("work", MISSING),
+        quantities.get("flops", MISSING),
+        step.recompilations,
+        agent_ns,
+        *domains,
+    )
+
+
+def pack_incomplete_record(step: FinishedStep) -> bytes:
+    """Return the record of a step of which only its limits are known: no measure, and no baseline."""
+    measures = (MISSING,) * (len(RECORD_FIELDS) - _MEASURES)
+    return RECORD_STRUCT.pack(step.step, step.start_ns, step.end_ns, step.flags | Flag.WARM_UP, *measures)
+
+
+def _domain_fields(step: FinishedStep, breakdown: StepBreakdown) -> tuple[int, ...]:
+    """Return the fields of all domains, MISSING for those never used."""
+    waits, flight = breakdown.wait_ns, breakdown.in_flight_ns
+    payload, bus, count = ([0] * DOMAIN_COUNT for _ in range(3))
+    shortest = [MISSING] * DOMAIN_COUNT
+    for collective in step.events.collectives:
+        domain, payload_bytes, bus_bytes, _ = collective.traffic
+        count[domain] += 1
+        payload[domain] += payload_bytes
+        bus[domain] += bus_bytes
+        if collective.done_ns > IN_FLIGHT:
+            took = collective.done_ns - collective.issue_ns
+            if took < shortest[domain] or shortest[domain] == MISSING:
+                shortest[domain] = took
+        elif collective.done_ns == UNKNOWN_NS:
+            _hide_wait(breakdown, domain)
+    columns = zip(waits, flight, payload, bus, count, shortest, strict=True)
+    return tuple(
+        value
+        for domain, fields in enumerate(columns)
+        for value in (fields if domain in step.domains else (MISSING,) * _DOMAIN_FIELDS)
+    )
+
+
+def _hide_wait(breakdown: StepBreakdown, domain: int) -> None:
+    """Make the wait for a domain MISSING: when one of its collectives was done is not known.
+
+    The parts still sum to the step: what was seen of the wait becomes the rank's own work, of no known phase.
+    """
+    seen_ns = breakdown.wait_ns[domain]
+    breakdown.wait_ns[domain] = breakdown.in_flight_ns[domain] = MISSING
+    if seen_ns not in (0, MISSING):
+        breakdown.compute_ns += seen_ns
+        breakdown.phase_ns = [MISSING] * PHASE_COUNT

@@ -1,0 +1,635 @@
+/* HOT (budget 50 ns a mark, 600 ns a block): the marks of a training process, appended and stored by C.
+ *
+ * contracts/marks.py is the layout, mark_buffer.py the same in Python, for processes without this extension; a test
+ * holds both to the same bytes. May live here: clocks, marks, blocks, pwrite. May not: what marks mean.
+ *
+ * Every call holds the GIL from its beginning to its end, pwrite included (descriptors.py says why), so no two calls
+ * overlap, and no signal handler of the training runs inside one. Built for the stable ABI of Python 3.11.
+ */
+
+#define Py_LIMITED_API 0x030B0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define HEADER_BYTES 48
+#define MARK_BYTES 24
+#define BLOCK_MARKS 40
+#define BLOCK_BYTES 1024
+#define MARKS_VERSION 1
+#define OTHER_THREAD 0x8000
+#define FLUSH_INTERVAL_NS 100000000ull
+#define FLUSH_EVENT_NS 10000000ull
+#define ISSUE_SLOTS 128
+#define PAYLOAD_BYTES_MAX ((1ll << 39) - 1)
+#define SITE_MAX ((1ll << 40) - 1)
+#define MISSING INT64_MIN
+
+enum {
+    BEGIN = 1, DATA_BEGIN, DATA_END, BACKWARD_BEGIN, BACKWARD_END, OPTIMIZER_BEGIN, OPTIMIZER_END, SCALER_BEGIN,
+    SCALER_END, CLOSURE_BEGIN, CLOSURE_END, PHASE_BEGIN, PHASE_END, EXPLICIT, STEP_END, ISSUE, DONE, DONE_UNKNOWN,
+    EXPECT, WAIT_BEGIN, WAIT_END, GC_BEGIN, GC_END, BATCH_TOKENS, BATCH_WORK, BATCH, BATCH_EVALUATED, ANNOTATION,
+    FLAGS, COMPILED, AGENT_COST, FAILURE, FINISH
+};
+
+typedef struct {
+    uint64_t time_ns;
+    uint16_t kind, detail;
+    uint32_t subject;
+    int64_t argument;
+} Mark;
+
+typedef struct {
+    uint32_t checksum;
+    uint16_t count, version;
+    uint64_t sequence, position, backward_ends, optimizer_ends, step_ends;
+} Header;
+
+typedef struct {
+    Header header;
+    Mark marks[BLOCK_MARKS];
+} Block;
+
+_Static_assert(sizeof(Mark) == MARK_BYTES && sizeof(Header) == HEADER_BYTES, "as contracts/marks.py has it");
+_Static_assert(sizeof(Block) <= BLOCK_BYTES, "a block fits its slot");
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "marks are little endian"
+#endif
+
+typedef struct {
+    PyObject_HEAD
+    /* What each mark reads comes first, next to the block that it writes: caches are cold. */
+    unsigned long long thread; /* the training thread; 0: nobody's, the buffer is inert */
+    PyObject *clock, *cpu_clock;
+    uint64_t due_ns, event_due_ns;
+    unsigned long long key; /* makes identities of addresses */
+    uint64_t backward_ends, optimizer_ends, step_ends; /* until now; those of the header are until its first mark */
+    uint64_t backward_depth, ends_at_backward;
+    Block block;
+    long long offset, issues_offset;
+    unsigned long block_count;
+    int file;
+    uint32_t issued;             /* ordinal of the next collective */
+    unsigned long long failures; /* stores that failed */
+    PyObject *adopt;
+    uint64_t issues[ISSUE_SLOTS][2];
+} MarkBuffer;
+
+/* CRC-32 as zlib has it. A full block is summed four bytes a turn (slicing, Kounavis and Berry 2008); the few marks of a
+ * step byte by byte, from 1 KB of tables: the other 3 KB, which a training's own work leaves in no cache, cost 4 us. */
+#define BYTEWISE_MAX 512
+static uint32_t crc_table[4][256];
+
+static void make_crc_table(void)
+{
+    for (uint32_t index = 0; index < 256; index++) {
+        uint32_t value = index;
+        for (int bit = 0; bit < 8; bit++)
+            value = value & 1 ? 0xEDB88320u ^ value >> 1 : value >> 1;
+        crc_table[0][index] = value;
+    }
+    for (uint32_t index = 0; index < 256; index++)
+        for (int slice = 1; slice < 4; slice++) {
+            const uint32_t former = crc_table[slice - 1][index];
+            crc_table[slice][index] = former >> 8 ^ crc_table[0][former & 0xFF];
+        }
+}
+
+static uint32_t crc32_of(const unsigned char *data, size_t size) /* size: a multiple of 4 */
+{
+    const unsigned char *end = data + size;
+    uint32_t crc = ~0u;
+    if (size <= BYTEWISE_MAX)
+        while (data < end)
+            crc = crc_table[0][(crc ^ *data++) & 0xFF] ^ crc >> 8;
+    for (; data < end; data += 4) {
+        uint32_t word;
+        memcpy(&word, data, sizeof word);
+        word ^= crc;
+        crc = crc_table[3][word & 0xFF] ^ crc_table[2][word >> 8 & 0xFF] ^ crc_table[1][word >> 16 & 0xFF]
+            ^ crc_table[0][word >> 24];
+    }
+    return ~crc;
+}
+
+/* Clocks. A buffer that was given clocks of its own (tests) asks them; -1 is an error. */
+
+static int read_clock(PyObject *callable, clockid_t id, uint64_t *ns)
+{
+    if (callable == NULL) {
+        struct timespec now;
+        clock_gettime(id, &now);
+        *ns = (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+        return 0;
+    }
+    PyObject *value = PyObject_CallNoArgs(callable);
+    if (value == NULL)
+        return -1;
+    *ns = PyLong_AsUnsignedLongLong(value);
+    Py_DECREF(value);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Storing. */
+
+static void begin_block(MarkBuffer *self, uint64_t position)
+{
+    Header *header = &self->block.header;
+    header->position = position;
+    header->backward_ends = self->backward_ends;
+    header->optimizer_ends = self->optimizer_ends;
+    header->step_ends = self->step_ends;
+    header->count = 0;
+}
+
+static void store(MarkBuffer *self)
+{
+    Header *header = &self->block.header;
+    if (header->count == 0)
+        return;
+    const uint64_t last_ns = self->block.marks[header->count - 1].time_ns;
+    const unsigned char *bytes = (const unsigned char *)&self->block;
+    const size_t size = HEADER_BYTES + (size_t)header->count * MARK_BYTES;
+    header->checksum = crc32_of(bytes + sizeof header->checksum, size - sizeof header->checksum);
+    const off_t at = self->offset + (off_t)(header->sequence % self->block_count) * BLOCK_BYTES;
+    if (pwrite(self->file, bytes, size, at) != (ssize_t)size)
+        self->failures++;
+    header->sequence++;
+    begin_block(self, header->position + header->count);
+    self->due_ns = last_ns + FLUSH_INTERVAL_NS;
+    self->event_due_ns = last_ns + FLUSH_EVENT_NS;
+}
+
+/* Appending. 1: appended, 0: not this thread's to append, -1: an exception is set. */
+
+enum policy { OWN, ADOPTING, ANY };
+
+static inline int admit(MarkBuffer *self, enum policy policy, uint16_t *kind)
+{
+    if (PyThread_get_thread_ident() == self->thread)
+        return 1;
+    if (policy == ANY) {
+        *kind |= OTHER_THREAD;
+        return self->thread != 0;
+    }
+    if (policy == OWN || self->adopt == NULL)
+        return 0;
+    PyObject *answer = PyObject_CallNoArgs(self->adopt);
+    if (answer == NULL)
+        return -1;
+    const int adopted = PyObject_IsTrue(answer);
+    Py_DECREF(answer);
+    return adopted;
+}
+
+static inline void put(MarkBuffer *self, uint64_t now, uint16_t kind, uint16_t detail, uint32_t subject, int64_t argument)
+{
+    Header *header = &self->block.header;
+    self->block.marks[header->count] = (Mark){now, kind, detail, subject, argument};
+    if (++header->count == BLOCK_MARKS || now >= self->due_ns)
+        store(self);
+}
+
+static int append(
+    MarkBuffer *self, enum policy policy, uint16_t kind, uint16_t detail, uint32_t subject, int64_t argument, uint64_t *now)
+{
+    uint64_t here;
+    if (now == NULL)
+        now = &here;
+    const int admitted = admit(self, policy, &kind);
+    if (admitted <= 0)
+        return admitted;
+    if (read_clock(self->clock, CLOCK_MONOTONIC, now) < 0)
+        return -1;
+    put(self, *now, kind, detail, subject, argument);
+    return 1;
+}
+
+static int append_end(MarkBuffer *self, enum policy policy, uint16_t kind, uint32_t subject, uint64_t *ends)
+{
+    uint64_t now, cpu_ns;
+    const int admitted = admit(self, policy, &kind);
+    if (admitted <= 0)
+        return admitted;
+    if (read_clock(self->clock, CLOCK_MONOTONIC, &now) < 0)
+        return -1;
+    if (read_clock(self->cpu_clock, CLOCK_THREAD_CPUTIME_ID, &cpu_ns) < 0)
+        return -1;
+    ++*ends;
+    put(self, now, kind, 0, subject, (int64_t)cpu_ns);
+    if (now >= self->event_due_ns)
+        store(self);
+    return 1;
+}
+
+static PyObject *none(int appended)
+{
+    if (appended < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static int64_t integer(PyObject *value)
+{
+    return PyLong_AsLongLong(value); /* -1 and an exception for what is none */
+}
+
+static uint32_t identity(MarkBuffer *self, PyObject *object)
+{
+    return (uint32_t)(((uint64_t)(uintptr_t)object ^ self->key) >> 4);
+}
+
+/* Methods without arguments. */
+
+#define MARK(NAME, POLICY, KIND) \
+    static PyObject *NAME(MarkBuffer *self, PyObject *unused) \
+    { \
+        return none(append(self, POLICY, KIND, 0, 0, 0, NULL)); \
+    }
+
+MARK(data_begin, OWN, DATA_BEGIN)
+MARK(data_end, OWN, DATA_END)
+MARK(closure_begin, OWN, CLOSURE_BEGIN)
+MARK(closure_end, OWN, CLOSURE_END)
+MARK(begin_explicit, ADOPTING, EXPLICIT)
+MARK(wait_end, ANY, WAIT_END)
+MARK(batch_evaluated, OWN, BATCH_EVALUATED)
+
+static PyObject *backward_begin(MarkBuffer *self, PyObject *unused)
+{
+    const int appended = append(self, ADOPTING, BACKWARD_BEGIN, 0, 0, 0, NULL);
+    if (appended > 0 && self->backward_depth++ == 0)
+        self->ends_at_backward = self->optimizer_ends;
+    return none(appended);
+}
+
+static PyObject *backward_end(MarkBuffer *self, PyObject *unused)
+{
+    uint16_t kind = BACKWARD_END;
+    if (admit(self, OWN, &kind) <= 0)
+        Py_RETURN_NONE;
+    if (self->backward_depth > 0)
+        self->backward_depth--;
+    if (self->optimizer_ends != self->ends_at_backward) /* the step may end here */
+        return none(append_end(self, OWN, BACKWARD_END, 0, &self->backward_ends));
+    self->backward_ends++;
+    return none(append(self, OWN, BACKWARD_END, 0, 0, MISSING, NULL));
+}
+
+static PyObject *optimizer_end(MarkBuffer *self, PyObject *unused)
+{
+    return none(append_end(self, OWN, OPTIMIZER_END, 0, &self->optimizer_ends));
+}
+
+static PyObject *step_end(MarkBuffer *self, PyObject *unused)
+{
+    return none(append_end(self, ADOPTING, STEP_END, 0, &self->step_ends));
+}
+
+static PyObject *wait_begin(MarkBuffer *self, PyObject *unused)
+{
+    uint64_t now = 0;
+    const int appended = append(self, ANY, WAIT_BEGIN, 0, 0, 0, &now);
+    if (appended > 0 && now >= self->event_due_ns)
+        store(self);
+    return none(appended);
+}
+
+static PyObject *flush(MarkBuffer *self, PyObject *unused)
+{
+    if (self->thread != 0)
+        store(self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *begin(MarkBuffer *self, PyObject *unused)
+{
+    uint64_t now, cpu_ns;
+    self->thread = PyThread_get_thread_ident();
+    if (read_clock(self->clock, CLOCK_MONOTONIC, &now) < 0
+        || read_clock(self->cpu_clock, CLOCK_THREAD_CPUTIME_ID, &cpu_ns) < 0)
+        return NULL;
+    put(self, now, BEGIN, 0, 0, (int64_t)cpu_ns);
+    Py_RETURN_NONE;
+}
+
+static PyObject *finish(MarkBuffer *self, PyObject *unused)
+{
+    const int appended = append(self, ANY, FINISH, 0, 0, 0, NULL);
+    if (appended > 0)
+        store(self);
+    self->thread = 0;
+    return none(appended);
+}
+
+/* Methods with one argument. */
+
+static PyObject *optimizer_begin(MarkBuffer *self, PyObject *optimizer)
+{
+    return none(append(self, ADOPTING, OPTIMIZER_BEGIN, 0, identity(self, optimizer), 0, NULL));
+}
+
+static PyObject *scaler_end(MarkBuffer *self, PyObject *scaler)
+{
+    return none(append_end(self, OWN, SCALER_END, identity(self, scaler), &self->optimizer_ends));
+}
+
+#define INTEGER_MARK(NAME, POLICY, KIND, DETAIL, SUBJECT, ARGUMENT) \
+    static PyObject *NAME(MarkBuffer *self, PyObject *given) \
+    { \
+        const int64_t value = integer(given); \
+        if (value == -1 && PyErr_Occurred()) \
+            return NULL; \
+        return none(append(self, POLICY, KIND, DETAIL, SUBJECT, ARGUMENT, NULL)); \
+    }
+
+INTEGER_MARK(phase_begin, ADOPTING, PHASE_BEGIN, (uint16_t)value, 0, 0)
+INTEGER_MARK(phase_end, OWN, PHASE_END, (uint16_t)value, 0, 0)
+INTEGER_MARK(done, ANY, DONE, 0, (uint32_t)value, 0)
+INTEGER_MARK(done_unknown, ANY, DONE_UNKNOWN, 0, (uint32_t)value, 0)
+INTEGER_MARK(expect, ANY, EXPECT, 0, (uint32_t)value, 0)
+INTEGER_MARK(flag, ANY, FLAGS, 0, 0, value)
+INTEGER_MARK(compiled, OWN, COMPILED, 0, 0, value)
+INTEGER_MARK(spend, ANY, AGENT_COST, 0, 0, value)
+
+static PyObject *fail(MarkBuffer *self, PyObject *given)
+{
+    const int64_t value = integer(given);
+    if (value == -1 && PyErr_Occurred())
+        return NULL;
+    const int appended = append(self, ANY, FAILURE, 0, 0, value, NULL);
+    if (appended > 0)
+        store(self);
+    self->thread = 0;
+    return none(appended);
+}
+
+/* Methods with several arguments. */
+
+static int has_arguments(const char *name, Py_ssize_t got, Py_ssize_t expected)
+{
+    if (got == expected)
+        return 1;
+    PyErr_Format(PyExc_TypeError, "%s: got %zd arguments, expected %zd", name, got, expected);
+    return 0;
+}
+
+static PyObject *scaler_begin(MarkBuffer *self, PyObject *const *given, Py_ssize_t count)
+{
+    if (!has_arguments("scaler_begin", count, 2))
+        return NULL;
+    return none(
+        append(self, ADOPTING, SCALER_BEGIN, 0, identity(self, given[0]), (int64_t)identity(self, given[1]), NULL));
+}
+
+static PyObject *annotate(MarkBuffer *self, PyObject *const *given, Py_ssize_t count)
+{
+    if (!has_arguments("annotate", count, 2))
+        return NULL;
+    const int64_t quantity = integer(given[0]), value = integer(given[1]);
+    if (PyErr_Occurred())
+        return NULL;
+    return none(append(self, ADOPTING, ANNOTATION, (uint16_t)quantity, 0, value, NULL));
+}
+
+static PyObject *batch(MarkBuffer *self, PyObject *const *given, Py_ssize_t count)
+{
+    if (!has_arguments("batch", count, 3))
+        return NULL;
+    const int64_t samples = integer(given[0]), tokens = integer(given[1]), work = integer(given[2]);
+    if (PyErr_Occurred())
+        return NULL;
+    if (tokens != MISSING && append(self, OWN, BATCH_TOKENS, 0, 0, tokens, NULL) < 0)
+        return NULL;
+    if (work != MISSING && append(self, OWN, BATCH_WORK, 0, 0, work, NULL) < 0)
+        return NULL;
+    return none(append(self, OWN, BATCH, 0, 0, samples, NULL));
+}
+
+static void count_issue(MarkBuffer *self, unsigned slot, uint64_t now)
+{
+    self->issues[slot][0]++;
+    self->issues[slot][1] = now;
+    if (self->issues_offset < 0)
+        return;
+    const off_t at = self->issues_offset + (off_t)(slot * sizeof self->issues[0]);
+    if (pwrite(self->file, self->issues[slot], sizeof self->issues[0], at) != sizeof self->issues[0])
+        self->failures++;
+}
+
+static PyObject *issue(MarkBuffer *self, PyObject *const *given, Py_ssize_t count)
+{
+    if (!has_arguments("issue", count, 2))
+        return NULL;
+    const int64_t site = integer(given[0]), payload = integer(given[1]);
+    if (PyErr_Occurred())
+        return NULL;
+    if (site < 0 || site > SITE_MAX || payload < 0 || payload > PAYLOAD_BYTES_MAX) {
+        PyErr_Format(
+            PyExc_ValueError, "issue: got call site %lld and %lld bytes, expected 0 to %lld and 0 to %lld",
+            (long long)site, (long long)payload, (long long)SITE_MAX, (long long)PAYLOAD_BYTES_MAX);
+        return NULL;
+    }
+    const uint16_t detail = (uint16_t)site;
+    const int64_t argument = (int64_t)((uint64_t)payload << 24 | (uint64_t)site >> 16);
+    uint64_t now;
+    const int appended = append(self, ANY, ISSUE, detail, self->issued, argument, &now);
+    if (appended < 0)
+        return NULL;
+    if (!appended)
+        Py_RETURN_NONE;
+    count_issue(self, detail >> 9, now);
+    return PyLong_FromUnsignedLong(self->issued++);
+}
+
+static PyObject *clear_issues(MarkBuffer *self, PyObject *given)
+{
+    const int64_t slot = integer(given);
+    if (slot == -1 && PyErr_Occurred())
+        return NULL;
+    if (slot < 0 || slot >= ISSUE_SLOTS) {
+        PyErr_Format(PyExc_ValueError, "issue slot: got %lld, expected 0 to %d", (long long)slot, ISSUE_SLOTS - 1);
+        return NULL;
+    }
+    if (self->thread != 0) {
+        self->issues[slot][0] = (uint64_t)-1;
+        count_issue(self, (unsigned)slot, 0);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *collect(MarkBuffer *self, PyObject *const *given, Py_ssize_t count)
+{
+    if (!has_arguments("collect", count, 2))
+        return NULL;
+    if (PyThread_get_thread_ident() != self->thread)
+        Py_RETURN_NONE;
+    PyObject *generation = PyDict_GetItemString(given[1], "generation"); /* borrowed; "start" or "stop" */
+    const int64_t number = generation == NULL ? 0 : integer(generation);
+    const Py_UCS4 letter = PyUnicode_ReadChar(given[0], 2);
+    if (PyErr_Occurred())
+        return NULL;
+    return none(append(self, OWN, letter == 'a' ? GC_BEGIN : GC_END, (uint16_t)number, 0, 0, NULL));
+}
+
+static PyMethodDef methods[] = {
+#define METHOD(NAME, FLAGS_, DOC) {#NAME, (PyCFunction)(void (*)(void))NAME, FLAGS_, DOC}
+    METHOD(begin, METH_NOARGS, "Begin an attempt; the calling thread is the training thread."),
+    METHOD(data_begin, METH_NOARGS, "Begin to wait for a batch."),
+    METHOD(data_end, METH_NOARGS, "End it."),
+    METHOD(batch, METH_FASTCALL, "Count the batch fetched last: samples, tokens, work; MISSING is not known."),
+    METHOD(batch_evaluated, METH_NOARGS, "Say that the batch fetched last is an evaluation's."),
+    METHOD(backward_begin, METH_NOARGS, "Begin a backward."),
+    METHOD(backward_end, METH_NOARGS, "End it."),
+    METHOD(optimizer_begin, METH_O, "Begin the step of an optimizer."),
+    METHOD(optimizer_end, METH_NOARGS, "End it."),
+    METHOD(scaler_begin, METH_FASTCALL, "Begin the step of a gradient scaler for an optimizer."),
+    METHOD(scaler_end, METH_O, "End it."),
+    METHOD(closure_begin, METH_NOARGS, "Begin to evaluate the model inside an optimizer's step."),
+    METHOD(closure_end, METH_NOARGS, "End it."),
+    METHOD(phase_begin, METH_O, "Begin a phase that the training names."),
+    METHOD(phase_end, METH_O, "End it."),
+    METHOD(begin_explicit, METH_NOARGS, "From now on steps end at step_end only."),
+    METHOD(step_end, METH_NOARGS, "End the step."),
+    METHOD(issue, METH_FASTCALL, "Note a collective: call site, payload bytes. Return its ordinal, None if inert."),
+    METHOD(clear_issues, METH_O, "Give an issue slot to another group: it counts from 0."),
+    METHOD(done, METH_O, "Note that a collective is done."),
+    METHOD(done_unknown, METH_O, "Note that it will not be known when a collective is done."),
+    METHOD(expect, METH_O, "Take the end of the next wait as the time when a collective was done."),
+    METHOD(wait_begin, METH_NOARGS, "Begin to wait for communication."),
+    METHOD(wait_end, METH_NOARGS, "End it."),
+    METHOD(collect, METH_FASTCALL, "For gc.callbacks."),
+    METHOD(annotate, METH_FASTCALL, "Add to a quantity of the step: index in ANNOTATED, value."),
+    METHOD(flag, METH_O, "Flag the running step."),
+    METHOD(compiled, METH_O, "Note how many graphs were compiled so far."),
+    METHOD(spend, METH_O, "Add to what the agent cost the running step, ns."),
+    METHOD(fail, METH_O, "Note how many hooks failed, and be inert."),
+    METHOD(finish, METH_NOARGS, "Note that the attempt ended well, and be inert."),
+    METHOD(flush, METH_NOARGS, "Store what was appended."),
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef members[] = {
+    {"thread", T_ULONGLONG, offsetof(MarkBuffer, thread), 0, "Id of the training thread; 0: the buffer is inert."},
+    {"failures", T_ULONGLONG, offsetof(MarkBuffer, failures), READONLY, "Stores that failed."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyObject *optional(PyObject *value)
+{
+    if (value == NULL || value == Py_None)
+        return NULL;
+    Py_INCREF(value);
+    return value;
+}
+
+static PyObject *make(PyTypeObject *type, PyObject *given, PyObject *named)
+{
+    static char *names[] = {"file", "offset", "block_count", "issues_offset", "key", "adopt", "clock", "cpu_clock", NULL};
+    int file;
+    long long offset, issues_offset = -1;
+    unsigned long block_count;
+    unsigned long long key = 0;
+    PyObject *adopt = NULL, *clock = NULL, *cpu_clock = NULL;
+    if (!PyArg_ParseTupleAndKeywords(
+            given, named, "iLk|$LKOOO:MarkBuffer", names, &file, &offset, &block_count, &issues_offset, &key, &adopt,
+            &clock, &cpu_clock))
+        return NULL;
+    if (block_count == 0 || offset < 0) {
+        PyErr_Format(
+            PyExc_ValueError, "ring of marks: got %lu blocks at offset %lld, expected 1 or more at 0 or more", block_count,
+            offset);
+        return NULL;
+    }
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    MarkBuffer *self = (MarkBuffer *)allocate(type, 0); /* zeroed */
+    if (self == NULL)
+        return NULL;
+    self->file = file;
+    self->offset = offset;
+    self->block_count = block_count;
+    self->issues_offset = issues_offset;
+    self->key = key;
+    self->adopt = optional(adopt);
+    self->clock = optional(clock);
+    self->cpu_clock = optional(cpu_clock);
+    self->block.header.version = MARKS_VERSION;
+    begin_block(self, 0);
+    return (PyObject *)self;
+}
+
+static int traverse(MarkBuffer *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->adopt);
+    Py_VISIT(self->clock);
+    Py_VISIT(self->cpu_clock);
+    Py_VISIT(Py_TYPE((PyObject *)self));
+    return 0;
+}
+
+static int clear(MarkBuffer *self)
+{
+    Py_CLEAR(self->adopt);
+    Py_CLEAR(self->clock);
+    Py_CLEAR(self->cpu_clock);
+    return 0;
+}
+
+static void deallocate(MarkBuffer *self)
+{
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    PyObject_GC_UnTrack(self);
+    clear(self);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(self);
+    Py_DECREF(type);
+}
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "Marks of one attempt; mark_buffer.MarkBuffer documents the interface."},
+    {Py_tp_new, make},
+    {Py_tp_traverse, traverse},
+    {Py_tp_clear, clear},
+    {Py_tp_dealloc, deallocate},
+    {Py_tp_methods, methods},
+    {Py_tp_members, members},
+    {0, NULL},
+};
+
+static PyType_Spec specification = {
+    .name = "lockstep.agent._marks.MarkBuffer",
+    .basicsize = sizeof(MarkBuffer),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = slots,
+};
+
+static int execute(PyObject *module)
+{
+    make_crc_table();
+    PyObject *type = PyType_FromSpec(&specification);
+    if (type == NULL)
+        return -1;
+    const int added = PyModule_AddObjectRef(module, "MarkBuffer", type);
+    Py_DECREF(type);
+    return added;
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0, NULL}};
+
+static PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "lockstep.agent._marks",
+    .m_doc = "Marks of a training process, appended and stored by C.",
+    .m_size = 0,
+    .m_slots = module_slots,
+};
+
+PyMODINIT_FUNC PyInit__marks(void)
+{
+    return PyModuleDef_Init(&definition);
+}

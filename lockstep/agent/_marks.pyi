@@ -1,0 +1,1 @@
+from lockstep.agent.mark_buffer import MarkBuffer as MarkBuffer

@@ -1,0 +1,397 @@
+"""HOT (budget 400 ns a mark, 2,000 ns a block): marks in Python, for processes that cannot load `_marks`.
+
+The interface and the bytes are those of the C extension; contracts/marks.py is the layout. Nothing is interpreted here:
+lockstep/accounting makes step records of the marks, in the exporter.
+
+Threads: marks belong to the training thread, whose id is `thread`. Those of others are dropped or, where the accounting
+decides, bear OTHER_THREAD. `thread` is 0 before `begin`, after `fail` and `finish`, and in a forked child: 0 is no
+thread's id, so the buffer is inert. A signal handler of the training that runs inside `flush` and appends marks itself
+may lose those; the C extension runs no handler.
+"""
+
+import ctypes
+import struct
+import zlib
+from collections.abc import Callable
+from threading import get_ident
+from time import monotonic_ns, thread_time_ns
+from typing import Any
+
+from lockstep.agent.descriptors import pwrite
+from lockstep.contracts import marks
+from lockstep.contracts.marks import MarkKind
+from lockstep.contracts.records import MISSING
+from lockstep.contracts.ring import ISSUE_SLOT_BYTES, ISSUE_SLOTS, ISSUES_BYTES, WORDS_PER_ISSUE_SLOT
+
+_FIRST = marks.BLOCK_HEADER_BYTES
+_STEP = marks.MARK_BYTES
+_END = _FIRST + marks.BLOCK_MARKS * _STEP
+_LAST = _END - _STEP
+_CHECKSUM_BYTES = marks.CHECKSUM.size
+_CALL_SITE_MAX = marks.CALL_SITE_MAX
+_DETAIL_BITS, _SIZE_BITS, _SLOT_SHIFT = marks.DETAIL_BITS, marks.SIZE_BITS, marks.SLOT_SHIFT
+_DETAIL_MASK = (1 << _DETAIL_BITS) - 1
+_ORDINAL_MASK = marks.ORDINAL_MASK
+_FLUSH_INTERVAL_NS, _FLUSH_EVENT_NS = marks.FLUSH_INTERVAL_NS, marks.FLUSH_EVENT_NS
+_BLOCK_BYTES, _VERSION = marks.BLOCK_BYTES, marks.MARKS_VERSION
+_IDENTITY_SHIFT = 4  # addresses of objects are multiples of 16
+
+# fmt: off
+(
+    _BEGIN, _DATA_BEGIN, _DATA_END, _BACKWARD_BEGIN, _BACKWARD_END, _OPTIMIZER_BEGIN, _OPTIMIZER_END,
+    _SCALER_BEGIN, _SCALER_END, _CLOSURE_BEGIN, _CLOSURE_END, _PHASE_BEGIN, _PHASE_END, _EXPLICIT, _STEP_END,
+    _ISSUE, _DONE, _DONE_UNKNOWN, _EXPECT, _WAIT_BEGIN, _WAIT_END, _GC_BEGIN, _GC_END, _BATCH_TOKENS,
+    _BATCH_WORK, _BATCH, _BATCH_EVALUATED, _ANNOTATION, _FLAGS, _COMPILED, _AGENT_COST, _FAILURE, _FINISH,
+) = (int(kind) for kind in MarkKind)  # struct packs plain integers in half the time
+# fmt: on
+
+_pack_mark = marks.MARK_STRUCT.pack_into
+_pack_plain = struct.Struct("<QQq").pack_into  # detail and subject of 0 in one word with the kind
+_pack_header = marks.BLOCK_HEADER.pack_into
+_pack_checksum = marks.CHECKSUM.pack_into
+_crc32 = zlib.crc32
+
+
+def _nobody() -> bool:
+    return False
+
+
+class MarkBuffer:
+    """Appends marks of one attempt to a block in private memory and stores it in a ring of blocks.
+
+    `file` is open for writing and stays the caller's; the ring of `block_count` slots begins at byte `offset`, the
+    issue words of contracts/ring.py at `issues_offset`, -1 for none. `key` hides addresses behind identities.
+    `adopt()` is asked when a thread that is not the training thread trains, and answers whether it now is the one.
+
+    Nothing here raises for a store that fails: it is counted in `failures`, and the block is lost.
+    """
+
+    def __init__(
+        self,
+        file: int,
+        offset: int,
+        block_count: int,
+        *,
+        issues_offset: int = -1,
+        key: int = 0,
+        adopt: Callable[[], bool] | None = None,
+        clock: Callable[[], int] | None = None,
+        cpu_clock: Callable[[], int] | None = None,
+    ) -> None:
+        if block_count < 1 or offset < 0:
+            raise ValueError(
+                f"ring of marks: got {block_count} blocks at offset {offset}, expected 1 or more at 0 or more"
+            )
+        self.thread = 0
+        self.failures = 0
+        self._file = file
+        self._offset = offset
+        self._block_count = block_count
+        self._issues_offset = issues_offset
+        self._key = key
+        self._adopt = adopt or _nobody
+        self._clock = clock or monotonic_ns
+        self._cpu_clock = cpu_clock or thread_time_ns
+        self._block = bytearray(_END)
+        self._store_of = (ctypes.c_char * _END).from_buffer(self._block)
+        self._view = memoryview(self._block)
+        issues = (ctypes.c_char * ISSUES_BYTES)()
+        self._issue_words = memoryview(issues).cast("B").cast("Q")  # native order: bootstrap refuses big-endian hosts
+        self._issues_of = [ctypes.byref(issues, slot * ISSUE_SLOT_BYTES) for slot in range(ISSUE_SLOTS)]
+        self._at = _FIRST
+        self._last_ns = self._due_ns = self._event_due_ns = 0
+        self._sequence = self._position = self._issued = 0
+        self._backward_ends = self._optimizer_ends = self._step_ends = 0
+        self._backward_depth = self._ends_at_backward = 0
+        self._ends = (0, 0, 0)
+        """Ends of backwards, optimizers and steps before the block's first mark."""
+        self.data_begin = self._mark(_DATA_BEGIN)
+        self.data_end = self._mark(_DATA_END)
+        self.closure_begin = self._mark(_CLOSURE_BEGIN)
+        self.closure_end = self._mark(_CLOSURE_END)
+        self.batch_evaluated = self._mark(_BATCH_EVALUATED)
+
+    def _mark(self, kind: int) -> Callable[[], None]:
+        """Return a function that appends a mark of the training thread; without the call of `_put` it takes half."""
+        buffer, block, clock = self, self._block, self._clock
+
+        def mark() -> None:
+            if get_ident() != buffer.thread:
+                return
+            at = buffer._at
+            now = clock()
+            _pack_plain(block, at, now, kind, 0)
+            buffer._at = at + _STEP
+            if now >= buffer._due_ns or at == _LAST:
+                buffer._store(now)
+
+        return mark
+
+    def _put(self, now: int, kind: int, detail: int, subject: int, argument: int) -> None:
+        at = self._at
+        _pack_mark(self._block, at, now, kind, detail, subject, argument)
+        self._at = at + _STEP
+        if now >= self._due_ns or at == _LAST:
+            self._store(now)
+
+    def _append(self, kind: int, detail: int = 0, subject: int = 0, argument: int = 0) -> None:
+        """Append a mark that any thread may make."""
+        if get_ident() != self.thread:
+            if not self.thread:
+                return
+            kind |= marks.OTHER_THREAD
+        self._put(self._clock(), kind, detail, subject, argument)
+
+    def _append_own(self, kind: int, detail: int = 0, subject: int = 0, argument: int = 0) -> None:
+        if get_ident() == self.thread:
+            self._put(self._clock(), kind, detail, subject, argument)
+
+    def _store(self, last_ns: int) -> None:
+        """Write the block, whose last mark is of `last_ns`, into its slot and begin the next one."""
+        at, block, sequence = self._at, self._block, self._sequence
+        count = (at - _FIRST) // _STEP
+        _pack_header(block, 0, 0, count, _VERSION, sequence, self._position, *self._ends)
+        _pack_checksum(block, 0, _crc32(self._view[_CHECKSUM_BYTES:at]))
+        place = self._offset + sequence % self._block_count * _BLOCK_BYTES
+        if pwrite(self._file, self._store_of, at, place) != at:
+            self.failures += 1
+        self._sequence = sequence + 1
+        self._position += count
+        self._ends = (self._backward_ends, self._optimizer_ends, self._step_ends)
+        self._at = _FIRST
+        self._due_ns = last_ns + _FLUSH_INTERVAL_NS
+        self._event_due_ns = last_ns + _FLUSH_EVENT_NS
+
+    def flush(self) -> None:
+        """Store what was appended."""
+        if self.thread and self._at != _FIRST:
+            self._store(self._last_time())
+
+    def _last_time(self) -> int:
+        return int(marks.MARK_STRUCT.unpack_from(self._block, self._at - _STEP)[0])
+
+    def _event(self, now: int) -> None:
+        """Store at an event that readers wait for, unless that was done a moment ago."""
+        if now >= self._event_due_ns and self._at != _FIRST:
+            self._store(now)
+
+    # An attempt.
+
+    def begin(self) -> None:
+        """Begin an attempt; the calling thread is the training thread."""
+        self.thread = get_ident()
+        now = self._clock()
+        self._put(now, _BEGIN, 0, 0, self._cpu_clock())
+
+    def finish(self) -> None:
+        """Note that the attempt ended well, and be inert."""
+        self._append(_FINISH)
+        self.flush()
+        self.thread = 0
+
+    def fail(self, failures: int) -> None:
+        """Note how many hooks failed, and be inert."""
+        self._append(_FAILURE, argument=failures)
+        self.flush()
+        self.thread = 0
+
+    # Spans.
+
+    # The four below hold a copy of `_put`, whose call costs 80 ns each time (benchmarks/mark_cost.py).
+
+    def backward_begin(self) -> None:
+        """Begin a backward."""
+        if get_ident() != self.thread and not self._adopt():
+            return
+        now = self._clock()
+        if not self._backward_depth:
+            self._ends_at_backward = self._optimizer_ends
+        self._backward_depth += 1
+        at = self._at
+        _pack_plain(self._block, at, now, _BACKWARD_BEGIN, 0)
+        self._at = at + _STEP
+        if now >= self._due_ns or at == _LAST:
+            self._store(now)
+
+    def backward_end(self) -> None:
+        """End it."""
+        if get_ident() != self.thread:
+            return
+        now = self._clock()
+        if self._backward_depth:
+            self._backward_depth -= 1
+        self._backward_ends += 1
+        if self._optimizer_ends != self._ends_at_backward:  # the step may end here
+            self._put(now, _BACKWARD_END, 0, 0, self._cpu_clock())
+            self._event(now)
+            return
+        at = self._at
+        _pack_plain(self._block, at, now, _BACKWARD_END, MISSING)
+        self._at = at + _STEP
+        if now >= self._due_ns or at == _LAST:
+            self._store(now)
+
+    def optimizer_begin(self, optimizer: object) -> None:
+        """Begin the step of an optimizer, which may contain those of others."""
+        if get_ident() != self.thread and not self._adopt():
+            return
+        now = self._clock()
+        at = self._at
+        identity = (id(optimizer) ^ self._key) >> _IDENTITY_SHIFT & _ORDINAL_MASK
+        _pack_mark(self._block, at, now, _OPTIMIZER_BEGIN, 0, identity, 0)
+        self._at = at + _STEP
+        if now >= self._due_ns or at == _LAST:
+            self._store(now)
+
+    def optimizer_end(self) -> None:
+        """End it."""
+        if get_ident() != self.thread:
+            return
+        now = self._clock()
+        self._optimizer_ends += 1
+        at = self._at
+        _pack_plain(self._block, at, now, _OPTIMIZER_END, self._cpu_clock())
+        self._at = at + _STEP
+        if now >= self._event_due_ns or at == _LAST:
+            self._store(now)
+
+    def scaler_begin(self, scaler: object, optimizer: object) -> None:
+        """Begin the step of a gradient scaler, which skips that of its optimizer when gradients overflowed."""
+        if get_ident() == self.thread or self._adopt():
+            identity = self._identity(scaler)
+            self._put(self._clock(), _SCALER_BEGIN, 0, identity, self._identity(optimizer))
+
+    def scaler_end(self, scaler: object) -> None:
+        """End it."""
+        if get_ident() != self.thread:
+            return
+        now = self._clock()
+        self._optimizer_ends += 1
+        self._put(now, _SCALER_END, 0, self._identity(scaler), self._cpu_clock())
+        self._event(now)
+
+    def _identity(self, value: object) -> int:
+        return (id(value) ^ self._key) >> _IDENTITY_SHIFT & _ORDINAL_MASK
+
+    def phase_begin(self, phase: int) -> None:
+        """Begin a phase that the training names: 0 data, 1 forward, 2 backward, 3 optimizer."""
+        if get_ident() == self.thread or self._adopt():
+            self._put(self._clock(), _PHASE_BEGIN, phase, 0, 0)
+
+    def phase_end(self, phase: int) -> None:
+        """End it."""
+        self._append_own(_PHASE_END, phase)
+
+    def begin_explicit(self) -> None:
+        """From now on steps end at `step_end` only."""
+        if get_ident() == self.thread or self._adopt():
+            self._put(self._clock(), _EXPLICIT, 0, 0, 0)
+
+    def step_end(self) -> None:
+        """End the step."""
+        if get_ident() != self.thread and not self._adopt():
+            return
+        now = self._clock()
+        self._step_ends += 1
+        self._put(now, _STEP_END, 0, 0, self._cpu_clock())
+        self._event(now)
+
+    # Communication.
+
+    def issue(self, call_site: int, payload_bytes: int) -> int | None:
+        """Note a collective (`marks.pack_call_site`); return its ordinal, None where the buffer is inert.
+
+        Raises
+        ------
+        ValueError
+            A call site that `pack_call_site` does not make, or a payload beyond PAYLOAD_BYTES_MAX.
+        """
+        if not 0 <= call_site <= _CALL_SITE_MAX or not 0 <= payload_bytes <= marks.PAYLOAD_BYTES_MAX:
+            raise ValueError(
+                f"issue: got call site {call_site} and {payload_bytes} bytes, "
+                f"expected 0 to {_CALL_SITE_MAX} and 0 to {marks.PAYLOAD_BYTES_MAX}"
+            )
+        kind = _ISSUE
+        if get_ident() != self.thread:
+            if not self.thread:
+                return None
+            kind |= marks.OTHER_THREAD
+        ordinal = self._issued
+        now = self._clock()
+        self._put(now, kind, call_site & _DETAIL_MASK, ordinal, payload_bytes << _SIZE_BITS | call_site >> _DETAIL_BITS)
+        slot = (call_site & _DETAIL_MASK) >> _SLOT_SHIFT
+        word = slot * WORDS_PER_ISSUE_SLOT
+        self._issue_words[word] += 1
+        self._issue_words[word + 1] = now
+        self._store_issues(slot)
+        self._issued = ordinal + 1 & _ORDINAL_MASK
+        return ordinal
+
+    def clear_issues(self, slot: int) -> None:
+        """Give an issue slot to another group: it counts from 0."""
+        if not 0 <= slot < ISSUE_SLOTS:
+            raise ValueError(f"issue slot: got {slot}, expected 0 to {ISSUE_SLOTS - 1}")
+        if self.thread:
+            word = slot * WORDS_PER_ISSUE_SLOT
+            self._issue_words[word] = self._issue_words[word + 1] = 0
+            self._store_issues(slot)
+
+    def _store_issues(self, slot: int) -> None:
+        if self._issues_offset >= 0:
+            place = self._issues_offset + slot * ISSUE_SLOT_BYTES
+            if pwrite(self._file, self._issues_of[slot], ISSUE_SLOT_BYTES, place) != ISSUE_SLOT_BYTES:
+                self.failures += 1
+
+    def done(self, ordinal: int) -> None:
+        """Note that a collective is done."""
+        self._append(_DONE, 0, ordinal)
+
+    def done_unknown(self, ordinal: int) -> None:
+        """Note that it will not be known when a collective is done."""
+        self._append(_DONE_UNKNOWN, 0, ordinal)
+
+    def expect(self, ordinal: int) -> None:
+        """Take the end of the next wait as the time when a collective was done."""
+        self._append(_EXPECT, 0, ordinal)
+
+    def wait_begin(self) -> None:
+        """Begin to wait for communication."""
+        self._append(_WAIT_BEGIN)
+        if self.thread and self._at != _FIRST:
+            self._event(self._last_time())
+
+    def wait_end(self) -> None:
+        """End it."""
+        self._append(_WAIT_END)
+
+    # What else a step holds.
+
+    def collect(self, phase: str, info: dict[str, Any]) -> None:
+        """Note a collection of garbage. Python runs signal handlers in here, the C extension does not (garbage.py)."""
+        kind = _GC_BEGIN if phase == "start" else _GC_END
+        self._append_own(kind, info.get("generation", 0))
+
+    def batch(self, samples: int, tokens: int, work: int) -> None:
+        """Count the batch fetched last; MISSING is not known."""
+        if tokens != MISSING:
+            self._append_own(_BATCH_TOKENS, 0, 0, tokens)
+        if work != MISSING:
+            self._append_own(_BATCH_WORK, 0, 0, work)
+        self._append_own(_BATCH, 0, 0, samples)
+
+    def annotate(self, quantity: int, value: int) -> None:
+        """Add to a quantity of the step: its index in ANNOTATED, and the value."""
+        if get_ident() == self.thread or self._adopt():
+            self._put(self._clock(), _ANNOTATION, quantity, 0, value)
+
+    def flag(self, flags: int) -> None:
+        """Flag the running step."""
+        self._append(_FLAGS, 0, 0, flags)
+
+    def compiled(self, graphs: int) -> None:
+        """Note how many graphs were compiled so far."""
+        self._append_own(_COMPILED, 0, 0, graphs)
+
+    def spend(self, cost_ns: int) -> None:
+        """Add to what the agent cost the running step."""
+        self._append(_AGENT_COST, 0, 0, cost_ns)

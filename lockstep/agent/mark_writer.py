@@ -1,0 +1,20 @@
+"""Which of the two writers of marks this process has: the C extension, or the same in Python where there is none."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lockstep.agent.mark_buffer import MarkBuffer
+
+C_EXTENSION = "C extension"
+PURE_PYTHON = "pure Python"
+
+
+def mark_buffer_type() -> "tuple[type[MarkBuffer], str]":
+    """Return the class of mark buffers to use, and what it is written in; chosen at start, not at import."""
+    try:
+        from lockstep.agent._marks import MarkBuffer as Extension  # noqa: PLC0415  (optional)
+    except ImportError:  # no compiler at installation, or a build for another machine
+        from lockstep.agent.mark_buffer import MarkBuffer  # noqa: PLC0415
+
+        return MarkBuffer, PURE_PYTHON
+    return Extension, C_EXTENSION

@@ -1,0 +1,234 @@
+"""Byte layout of marks: what a training process writes while it trains, and the exporter makes step records of.
+
+A mark is MARK_BYTES long: time u64 (CLOCK_MONOTONIC, ns), kind u16 (`MarkKind`), detail u16, subject u32, argument i64,
+little endian; `MarkKind` has what each kind holds. A mark of a thread that is not the training thread has
+OTHER_THREAD set in its kind. Such threads leave marks of issues, waits and costs only where they work for a backward of
+autograd's.
+
+Marks are written in blocks, one `pwrite` each, to a ring of `block_count` slots of BLOCK_BYTES; block n lies in slot
+n % block_count. A block is a header and 1 to BLOCK_MARKS marks:
+
+    0   checksum u32        CRC-32 of all that follows
+    4   count u16           marks in this block
+    6   version u16         MARKS_VERSION
+    8   sequence u64        blocks written before this one in the attempt
+    16  position u64        marks before its first one
+    24  backward_ends u64   BACKWARD_END marks before its first mark
+    32  optimizer_ends u64  OPTIMIZER_END and SCALER_END marks before it
+    40  step_ends u64       STEP_END marks before it
+    48  marks
+
+No slot is written twice in a lap, so a writer that is killed at any byte loses the block it was writing and the marks
+that it had not written yet. A gap in `sequence` is blocks that were overwritten or never stored, a gap in `position`
+counts their marks, and the three counts of ends say what happened in the gap as far as step numbers depend on it.
+"""
+
+import struct
+import zlib
+from dataclasses import dataclass
+from enum import IntEnum
+
+from lockstep.contracts.errors import LocalError
+from lockstep.contracts.limits import WORLD_SIZE_MAX
+from lockstep.contracts.records import DOMAIN_KINDS
+from lockstep.contracts.ring import ISSUE_SLOTS
+
+MARKS_VERSION = 1
+
+MARK_STRUCT = struct.Struct("<QHHIq")
+MARK_BYTES = MARK_STRUCT.size
+BLOCK_HEADER = struct.Struct("<IHHQQQQQ")
+CHECKSUM = struct.Struct("<I")
+BLOCK_HEADER_BYTES = BLOCK_HEADER.size
+BLOCK_MARKS = 40
+"""Marks of a full block: it and its header fit a quarter of a page, so a store touches one page."""
+BLOCK_BYTES = 1024
+BLOCK_COUNT = 2048
+"""Slots of a ring, 2 MiB: 200 s at ten steps a second, 7 s at 200 synchronous collectives in each of them."""
+
+OTHER_THREAD = 0x8000
+KIND_MASK = OTHER_THREAD - 1
+ORDINAL_MASK = 0xFFFFFFFF
+
+FLUSH_INTERVAL_NS = 100_000_000
+"""The first mark so long after the last store writes the block, full or not: readers need seconds."""
+FLUSH_EVENT_NS = 10_000_000
+"""The same at the end of an optimizer's step and at the beginning of a wait, which may last for ever."""
+
+
+class MarkKind(IntEnum):
+    """Kinds of marks; detail, subject and argument are 0 where nothing else stands here.
+
+    An identity is 32 bits that tell objects of one process apart. CPU time is the training thread's, ns.
+    """
+
+    BEGIN = 1  # an attempt begins; argument: CPU time
+    DATA_BEGIN = 2
+    DATA_END = 3
+    BACKWARD_BEGIN = 4
+    BACKWARD_END = 5  # argument: CPU time if an optimizer stepped inside, else MISSING
+    OPTIMIZER_BEGIN = 6  # subject: identity of the optimizer
+    OPTIMIZER_END = 7  # argument: CPU time
+    SCALER_BEGIN = 8  # subject: identity of the scaler; argument: identity of its optimizer
+    SCALER_END = 9  # subject: identity of the scaler; argument: CPU time
+    CLOSURE_BEGIN = 10
+    CLOSURE_END = 11
+    PHASE_BEGIN = 12  # detail: 0 data, 1 forward, 2 backward, 3 optimizer
+    PHASE_END = 13  # detail: as above
+    EXPLICIT = 14  # steps end at STEP_END only, from now on
+    STEP_END = 15  # argument: CPU time
+    ISSUE = 16  # a collective: detail and argument as `pack_issue` says; subject: its ordinal in the attempt
+    DONE = 17  # subject: ordinal of the collective
+    DONE_UNKNOWN = 18  # it will never be known when the collective `subject` was done
+    EXPECT = 19  # the end of the next wait is when the collective `subject` was done
+    WAIT_BEGIN = 20  # the thread blocks for communication
+    WAIT_END = 21
+    GC_BEGIN = 22  # detail: generation
+    GC_END = 23  # detail: generation
+    BATCH_TOKENS = 24  # of the batch whose BATCH follows; argument: tokens
+    BATCH_WORK = 25  # the same; argument: work
+    BATCH = 26  # the batch of the last data span; argument: samples or MISSING
+    BATCH_EVALUATED = 27  # the batch of the last data span was fetched for an evaluation
+    ANNOTATION = 28  # detail: index in ANNOTATED; argument: value
+    FLAGS = 29  # argument: records.Flag of the running step
+    COMPILED = 30  # argument: graphs compiled in the process so far
+    AGENT_COST = 31  # argument: ns that the agent took from the step: thread time where it begins, else wall time
+    FAILURE = 32  # argument: failed hooks; the agent writes nothing more
+    FINISH = 33  # the attempt ended well
+
+
+ANNOTATED = ("samples", "tokens", "work", "flops")
+
+OPERATORS = (
+    "allreduce_",
+    "allreduce_coalesced_",
+    "_allgather_base_",
+    "allgather_",
+    "allgather_coalesced_",
+    "allgather_into_tensor_coalesced_",
+    "_reduce_scatter_base_",
+    "reduce_scatter_",
+    "reduce_scatter_tensor_coalesced_",
+    "broadcast_",
+    "barrier",
+    "alltoall_base_",
+    "alltoall_",
+    "send",
+    "recv_",
+    "recv_any_source_",
+    "reduce_",
+    "gather_",
+    "scatter_",
+)
+"""Operators of torch's c10d; an issue mark holds the index."""
+OPERATOR_INDEX = {name: index for index, name in enumerate(OPERATORS)}
+
+PAYLOAD_BYTES_MAX = (1 << 39) - 1
+"""512 GiB, more than any device holds: what is left of the argument beside the group's size."""
+DETAIL_BITS = 16
+SIZE_BITS = 24
+CALL_SITE_MAX = (1 << DETAIL_BITS + SIZE_BITS) - 1
+_SIZE_MASK = (1 << SIZE_BITS) - 1
+_SYNCHRONOUS = 1 << 5
+_DOMAIN_SHIFT, _DOMAIN_MASK = 6, 7
+SLOT_SHIFT = 9
+
+assert len(OPERATORS) <= _SYNCHRONOUS
+assert len(DOMAIN_KINDS) <= _DOMAIN_MASK + 1
+assert ISSUE_SLOTS <= 1 << (DETAIL_BITS - SLOT_SHIFT)
+assert WORLD_SIZE_MAX <= _SIZE_MASK
+assert BLOCK_HEADER_BYTES + BLOCK_MARKS * MARK_BYTES <= BLOCK_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class MarkBlock:
+    """One block: its header, and its marks as bytes of shape (count, MARK_BYTES), read by `MARK_STRUCT.iter_unpack`."""
+
+    sequence: int
+    position: int
+    backward_ends: int
+    optimizer_ends: int
+    step_ends: int
+    marks: bytes
+
+    @property
+    def count(self) -> int:
+        """Number of marks."""
+        return len(self.marks) // MARK_BYTES
+
+
+def pack_block(block: MarkBlock) -> bytes:
+    """Return a block as it lies in the ring, without what follows its marks in the slot."""
+    header = BLOCK_HEADER.pack(
+        0,
+        block.count,
+        MARKS_VERSION,
+        block.sequence,
+        block.position,
+        block.backward_ends,
+        block.optimizer_ends,
+        block.step_ends,
+    )
+    body = header[CHECKSUM.size :] + block.marks
+    return CHECKSUM.pack(zlib.crc32(body)) + body
+
+
+def unpack_block(slot: bytes | memoryview) -> MarkBlock | None:
+    """Return the block in a slot of BLOCK_BYTES, or None where it is torn, never written or of another version."""
+    checksum, count, version, sequence, position, backwards, optimizers, steps = BLOCK_HEADER.unpack_from(slot)
+    if version != MARKS_VERSION or not 1 <= count <= BLOCK_MARKS:
+        return None
+    block = memoryview(slot)[: BLOCK_HEADER_BYTES + count * MARK_BYTES]
+    if zlib.crc32(block[CHECKSUM.size :]) != checksum:
+        return None
+    return MarkBlock(sequence, position, backwards, optimizers, steps, bytes(block[BLOCK_HEADER_BYTES:]))
+
+
+def pack_call_site(operator: str, *, synchronous: bool, domain: int, slot: int, group_size: int) -> int:
+    """Return what all collectives of one operator in one group have in common: made once, passed at each issue.
+
+    `domain` is an index in DOMAIN_KINDS, `slot` the group's issue slot (`ring.ISSUE_SLOTS`).
+
+    Raises
+    ------
+    LocalError
+        A value that an issue mark has no room for.
+    """
+    for what, got, most in (("slot", slot, ISSUE_SLOTS - 1), ("domain", domain, len(DOMAIN_KINDS) - 1)):
+        if not 0 <= got <= most:
+            raise LocalError(f"{what} of a collective: got {got}, expected 0 to {most}")
+    if not 1 <= group_size <= WORLD_SIZE_MAX:
+        raise LocalError(f"group size of a collective: got {group_size}, expected 1 to {WORLD_SIZE_MAX}")
+    if operator not in OPERATOR_INDEX:
+        raise LocalError(f"operator of a collective: got {operator!r}, expected one of {', '.join(OPERATORS)}")
+    detail = OPERATOR_INDEX[operator] | _SYNCHRONOUS * synchronous | domain << _DOMAIN_SHIFT | slot << SLOT_SHIFT
+    return detail | group_size << DETAIL_BITS
+
+
+def pack_issue(call_site: int, payload_bytes: int) -> tuple[int, int]:
+    """Return (detail, argument) of an issue mark; `payload_bytes` is at most PAYLOAD_BYTES_MAX."""
+    return call_site & ((1 << DETAIL_BITS) - 1), payload_bytes << SIZE_BITS | call_site >> DETAIL_BITS
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """What an issue mark holds: `operator` is an index in OPERATORS, `domain` in DOMAIN_KINDS."""
+
+    operator: int
+    synchronous: bool
+    domain: int
+    slot: int
+    group_size: int
+    payload_bytes: int
+
+
+def unpack_issue(detail: int, argument: int) -> Issue:
+    """Return what `pack_issue` packed."""
+    return Issue(
+        operator=detail & (_SYNCHRONOUS - 1),
+        synchronous=bool(detail & _SYNCHRONOUS),
+        domain=detail >> _DOMAIN_SHIFT & _DOMAIN_MASK,
+        slot=detail >> SLOT_SHIFT,
+        group_size=argument & _SIZE_MASK,
+        payload_bytes=argument >> SIZE_BITS,
+    )

@@ -1,0 +1,86 @@
+"""Both writers of marks, under a clock of the test's own, over a ring in a file."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+
+import pytest
+
+from lockstep.agent import mark_buffer
+from lockstep.contracts.marks import BLOCK_BYTES, MARK_STRUCT, MarkKind, unpack_block
+from lockstep.contracts.ring import ISSUES_BYTES
+
+ROOT = Path(__file__).resolve().parents[2]
+WRITERS = ("C", "Python")
+
+
+@cache
+def extension():
+    """Return the C extension, built from this checkout as an installation builds it."""
+    with TemporaryDirectory() as directory:
+        command = [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", directory, "--build-temp", directory]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        built = next(Path(directory).glob("lockstep/agent/_marks*.so"), None)
+        if built is None:  # an installation goes on without it, and so do the other tests
+            pytest.skip(f"the C extension cannot be built here: {done.stderr[-300:]}")
+        spec = importlib.util.spec_from_file_location("lockstep.agent._marks", built)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+
+def writer(name):
+    return extension().MarkBuffer if name == "C" else mark_buffer.MarkBuffer
+
+
+class Ring:
+    """A buffer named "C" or "Python", its clock, and what lies in its file."""
+
+    def __init__(self, directory, name, *, block_count=8, adopt=None, real_clock=False, start_ns=1000):
+        self.block_count = block_count
+        self.path = Path(directory) / f"{name}.marks"
+        self.file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        self.size = block_count * BLOCK_BYTES + ISSUES_BYTES
+        os.ftruncate(self.file, self.size)
+        self.now = start_ns
+        self.reads = []
+        clocks = {} if real_clock else {"clock": self._clock, "cpu_clock": self._cpu_clock}
+        self.buffer = writer(name)(
+            self.file, 0, block_count, issues_offset=block_count * BLOCK_BYTES, adopt=adopt, **clocks
+        )
+
+    def _clock(self):
+        self.reads.append("clock")
+        return self.now
+
+    def _cpu_clock(self):
+        self.reads.append("cpu")
+        return self.now // 2
+
+    def bytes(self):
+        return os.pread(self.file, self.size, 0)
+
+    def blocks(self):
+        """Return the blocks in their order."""
+        data = self.bytes()
+        slots = [data[at : at + BLOCK_BYTES] for at in range(0, self.block_count * BLOCK_BYTES, BLOCK_BYTES)]
+        return sorted(filter(None, map(unpack_block, slots)), key=lambda block: block.sequence)
+
+    def marks(self):
+        """Return the marks of all blocks."""
+        return [
+            SimpleNamespace(time_ns=time, kind=kind, detail=detail, subject=subject, argument=argument)
+            for block in self.blocks()
+            for time, kind, detail, subject, argument in MARK_STRUCT.iter_unpack(block.marks)
+        ]
+
+    def kinds(self):
+        return [MarkKind(mark.kind) for mark in self.marks()]
+
+    def close(self):
+        os.close(self.file)
