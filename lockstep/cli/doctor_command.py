@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lockstep.agent.mark_writer import mark_buffer_type
 from lockstep.contracts.errors import ConfigError, MalformedError
 from lockstep.doctor.checks import check_all
 from lockstep.doctor.facts import FACTS_VERSION, read_facts
@@ -50,9 +49,9 @@ def act(arguments: argparse.Namespace) -> int:
         A file holds no facts.
     """
     if arguments.facts is not None:
-        _write(arguments.facts, _facts_of_this_node(arguments.pid))
+        _write(arguments.facts, read_facts(pids=arguments.pid))
         return 0
-    nodes = [read_file(Path(name)) for name in arguments.files] or [_facts_of_this_node(arguments.pid)]
+    nodes = [read_file(Path(name)) for name in arguments.files] or [read_facts(pids=arguments.pid)]
     judged = {str(facts["host"]): _by_weight(check_all(facts)) for facts in nodes}
     between = _by_weight(compare(nodes)) if len(nodes) > 1 else []
     if arguments.json:
@@ -62,10 +61,6 @@ def act(arguments: argparse.Namespace) -> int:
         _print(judged, between)
     everything = [*between, *(check for checks in judged.values() for check in checks)]
     return _PROBLEM if any(check.verdict in (WARN, FAIL) for check in everything) else 0
-
-
-def _facts_of_this_node(pids: list[int]) -> dict[str, Any]:
-    return read_facts(pids=pids, mark_writer=mark_buffer_type()[1])
 
 
 def read_file(path: Path) -> dict[str, Any]:

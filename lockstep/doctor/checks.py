@@ -288,18 +288,6 @@ def check_rank(facts: Facts) -> Check:
     return Check(name=name, verdict=OK, found=found)
 
 
-def check_mark_writer(facts: Facts) -> Check:
-    """Which of the two writers of marks is installed; each does, one costs the training thread less."""
-    writer = facts.get("mark_writer")
-    known = isinstance(writer, str) and writer != ""
-    return Check(
-        name="agent's marks",
-        verdict=OK if known else UNKNOWN,
-        found=f"written by {writer}" if known else "not known",
-        source="benchmarks/mark_cost.py",
-    )
-
-
 CHECKS: tuple[Callable[[Facts], Check], ...] = (
     check_rank,
     check_log_level,
@@ -314,5 +302,4 @@ CHECKS: tuple[Callable[[Facts], Check], ...] = (
     check_open_files,
     check_locked_memory,
     check_load,
-    check_mark_writer,
 )

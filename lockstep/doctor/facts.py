@@ -43,12 +43,11 @@ def read_facts(
     root: Path = Path("/"),
     environment: Mapping[str, str] = os.environ,
     pids: Iterable[int] = (),
-    mark_writer: str = "",
 ) -> dict[str, Any]:
     """Return the facts of this node as JSON values.
 
     `root` is where /proc and /sys are found; `pids` are processes of the job, whose environment and affinity are taken
-    instead of this one's where they can be read. `mark_writer` is what the agent's marks are written by here.
+    instead of this one's where they can be read.
     """
     chosen = [pid for pid in pids if (root / f"proc/{pid}").is_dir()]
     variables = dict(environment)
@@ -67,7 +66,6 @@ def read_facts(
         "memory": _memory(root),
         "limits": _limits(),
         "cgroup": _cgroup(root),
-        "mark_writer": mark_writer,
     }
 
 

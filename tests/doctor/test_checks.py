@@ -18,7 +18,6 @@ HEALTHY = {
     "memory": {"swap_bytes": 0, "swap_free_bytes": 0},
     "limits": {"open_files": 65536, "locked_bytes": -1},
     "cgroup": {"quota_cpus": 16.0, "nr_periods": 1000, "nr_throttled": 0, "throttled_usec": 0},
-    "mark_writer": "C extension",
 }
 
 
@@ -73,8 +72,6 @@ def test_a_healthy_node_has_nothing():
         ),
         ("locked memory", {"limits": {"locked_bytes": 65536}}, OK, "0 MiB"),
         ("load", {"cpu": {"count": 4, "load_1min": 9.0}}, WARN, "9.0 runnable on 4"),
-        ("agent's marks", {"mark_writer": "pure Python"}, OK, "written by pure Python"),
-        ("agent's marks", {"mark_writer": ""}, UNKNOWN, "not known"),
     ],
 )
 def test_each_check(name, changed, verdict, words):
