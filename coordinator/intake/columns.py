@@ -114,11 +114,11 @@ def account(table: "BatchTable", policy: "TimelinePolicy") -> "tuple[Records, ND
     is_partial = ~np.logical_and.reduce([known[name] for name in _PARTS])
     possible &= (rest_ns >= -tolerance_ns) & ((rest_ns <= tolerance_ns) | is_partial)
 
-    has_waits = np.logical_or.reduce([known[name] for name in waits]) if waits else np.zeros_like(possible)
+    is_own = _are_waits_known(table, known)
     values = _values(table, known) | {"duration": duration_ns * _NS}
-    values["self"] = np.where(has_waits, self_ns * _NS, np.nan)  # without any wait, own work is not known
+    values["self"] = np.where(is_own, self_ns * _NS, np.nan)
     values |= compute_phases(table, limit_ns, tolerance_ns)
-    values |= off_cpu(table, self_ns, waits_ns, limit_ns, tolerance_ns, is_own=has_waits & possible)
+    values |= off_cpu(table, self_ns, waits_ns, limit_ns, tolerance_ns, is_own=is_own & possible)
     return Records(
         rank=table[RANK],
         step=table["step"],
@@ -128,6 +128,17 @@ def account(table: "BatchTable", policy: "TimelinePolicy") -> "tuple[Records, ND
         fields=tuple(values),
         values_VN=np.stack(list(values.values()), dtype=np.float32, casting="unsafe"),
     ), possible
+
+
+def _are_waits_known(table: "BatchTable", known: "dict[str, NDArray[np.bool_]]") -> "NDArray[np.bool_]":
+    """Return whether what a record's rank waited is known, array of shape (N,).
+
+    There is a wait, and one for each kind of domain that moved bytes: own work is the step without all of them.
+    """
+    nothing = np.zeros(len(table[RANK]), dtype=np.bool_)
+    waits = [known.get(name, nothing) for name in _WAITS]
+    complete = [wait | ~known.get(moved, nothing) for wait, moved in zip(waits, _BYTES, strict=True)]
+    return np.logical_or.reduce(waits) & np.logical_and.reduce(complete)
 
 
 def _values(table: "BatchTable", known: "dict[str, NDArray[np.bool_]]") -> "dict[str, NDArray[np.float64]]":

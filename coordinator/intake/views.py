@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lockstep.contracts.records import COMPUTE_PHASES, DOMAIN_KINDS, MISSING
+from lockstep.contracts.records import COMPUTE_PHASES, MISSING
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,10 +70,6 @@ def off_cpu(
     known = is_own & _is_time(table[_CPU], limit_ns)
     if _DEVICE in table:
         known &= table[_DEVICE] == MISSING
-    for kind in DOMAIN_KINDS:
-        wait, moved = table.get(f"{kind}_wait_ns"), table.get(f"{kind}_bytes")
-        if moved is not None:
-            known &= moved == MISSING if wait is None else (moved == MISSING) | (wait != MISSING)
     off_ns = np.where(known, self_ns, 0) - np.where(known, table[_CPU], 0)
     known &= off_ns >= -_SPINNING_RATIO * np.where(known, waits_ns, 0) - tolerance_ns
     return {OFF_CPU: np.where(known, np.maximum(off_ns, 0) * _NS, np.nan)} if known.any() else {}

@@ -36,6 +36,15 @@ def test_own_work_is_the_step_without_its_waits():
     assert set(records.fields) == {*COMPONENTS, "dp_wait", "duration", "self"}
 
 
+@pytest.mark.parametrize("unknown", [{"tp_wait_ns": MISSING}, {}])
+def test_own_work_is_not_known_where_a_wait_is_missing(unknown):
+    """A kind that moved bytes and whose wait was not measured: what is left of the step holds it."""
+    blind = {"tp_bytes": 8, "tp_count": 1, **unknown}
+    records, possible = accounted(batch(0, **blind), batch(1, **(blind | {"tp_wait_ns": 0})), batch(2))
+    assert possible.all()
+    assert records.value("self") == pytest.approx([np.nan, 0.08, 0.08], nan_ok=True)
+
+
 PHASES = {"forward_ns": 20 * MS, "backward_ns": 35 * MS, "optimizer_ns": 5 * MS}
 
 
