@@ -373,7 +373,6 @@ class Runs:
     def _judge(self, run: Run, row: "StepRow", now_s: float) -> Orders:
         if run.topology is None or not run.is_new(row):
             return []
-        row = row.in_kinds_of(run.topology)
         begin = self._clock()
         if run.judge is None:
             run.begin_judge()

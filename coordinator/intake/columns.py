@@ -138,7 +138,8 @@ def _are_waits_known(table: "BatchTable", known: "dict[str, NDArray[np.bool_]]")
     nothing = np.zeros(len(table[RANK]), dtype=np.bool_)
     waits = [known.get(name, nothing) for name in _WAITS]
     complete = [wait | ~known.get(moved, nothing) for wait, moved in zip(waits, _BYTES, strict=True)]
-    return np.logical_or.reduce(waits) & np.logical_and.reduce(complete)
+    are_known: NDArray[np.bool_] = np.logical_or.reduce(waits) & np.logical_and.reduce(complete)
+    return are_known
 
 
 def _values(table: "BatchTable", known: "dict[str, NDArray[np.bool_]]") -> "dict[str, NDArray[np.float64]]":

@@ -14,7 +14,7 @@ Shapes: R ranks known (columns, ascending by rank), N records.
 """
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain, compress, repeat
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from coordinator.intake.owners import Owners
     from coordinator.intake.window import PendingStep
     from coordinator.settings.policy import TimelinePolicy
-    from lockstep.contracts.domains import Topology
     from lockstep.contracts.messages import StepBatch
 
     Floats = NDArray[np.float32]
@@ -75,22 +74,6 @@ class StepRow:
     tokens: "Floats"
     work: "Floats"
     """What compute should be proportional to (no unit): the record's work figure, else its tokens."""
-
-    def in_kinds_of(self, topology: "Topology") -> "StepRow":
-        """Return the row with the kinds of a topology: `dp` for what records call `world` in a job of one group."""
-        if not topology.is_data_parallel or "dp" in self.waits or "world" not in self.waits:
-            return self
-
-        def in_kinds(of_kind: "dict[str, Floats]") -> "dict[str, Floats]":
-            return {"dp" if kind == "world" else kind: values_R for kind, values_R in of_kind.items()}
-
-        return replace(
-            self,
-            waits=in_kinds(self.waits),
-            transfers=in_kinds(self.transfers),
-            floors=in_kinds(self.floors),
-            moved=in_kinds(self.moved),
-        )
 
 
 def rejections() -> Counter[str]:

@@ -59,21 +59,6 @@ def test_the_third_slow_step_opens_an_incident_and_asks_for_a_capture():
     assert sum(snapshot.step_counts) == 43
 
 
-@pytest.mark.parametrize("kind", ["dp", "world"])
-def test_the_link_of_the_only_group_is_judged(kind):
-    """A plain data-parallel job, whose records call its only group `world`: a slow link is found as in any other group."""
-    slow = generate(Scenario(degrees="dp=4", steps=80).with_fault("dp", 0, 1, 2, 3, seconds=0.2, begin=40))
-    watch = runs()
-    watch.take(announce(0, 1, 2, 3, groups=[GroupInfo(kind=kind, name="g", ranks=[[0, 4, 1]])]), NOW)
-    orders = []
-    for step in range(80):
-        batch = slow.batch(step, step + 1)
-        columns = {name.replace("dp_", f"{kind}_"): values for name, values in columns_of(batch).items()}
-        orders += watch.take(with_columns(batch, columns), NOW + step)
-    incident = next(i.incident for _, instructions in orders for i in instructions if isinstance(i, ev.OpenIncident))
-    assert (incident.kind, incident.domain, incident.onset_step) == ("slow_link", ("dp", "g"), 40)
-
-
 def test_runs_do_not_see_each_other():
     """Two runs with the same ranks keep their own steps, incidents and states."""
     watch = runs()

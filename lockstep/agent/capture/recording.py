@@ -68,8 +68,12 @@ class Recording:
             return
 
     def collected(self, start_ns: int, end_ns: int, generation: int | None = None) -> None:
-        """Note a garbage collection of the training thread, its generation as far as it is known."""
-        if len(self._collections) < COLLECTIONS_MAX:
+        """Note a garbage collection of the training thread, its generation as far as it is known.
+
+        One from before the first boundary, while the profiler was started, is none of the captured steps'.
+        """
+        begun = self.boundaries and start_ns >= self.boundaries[0][1]
+        if begun and len(self._collections) < COLLECTIONS_MAX:
             self._collections.append((start_ns, end_ns, generation))
 
     @property
