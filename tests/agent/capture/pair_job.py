@@ -30,7 +30,6 @@ def main():
         dist.all_reduce(found)
         if found.item():
             break
-    del model  # it keeps the group's threads; torch may abort at exit while they run, soon after a profile (no agent needed)
     dist.destroy_process_group()
 
 
