@@ -118,7 +118,7 @@ def _prepare_own(root: Path) -> Path:
 
 
 def _prepare_marks(root: Path, status: os.stat_result) -> None:
-    """Let whoever may create runs in the root leave marks too; without them the exporter works all the same."""
+    """Let users who may create runs in the root leave marks too; without them the exporter works all the same."""
     path = unwatched_directory(root)
     try:
         if status.st_mode & stat.S_IWOTH:

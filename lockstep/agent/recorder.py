@@ -76,7 +76,7 @@ class Recorder(RunningStep):
         """Whether a collective issued by the calling thread, now, belongs to the training thread's step.
 
         On another thread it does where that works for the training thread's backward. Threads that save a checkpoint
-        meanwhile do not; one that runs a backward of its own at the same time cannot be told from autograd's.
+        meanwhile do not; one that runs a backward of its own at the same time cannot be distinguished from autograd's.
         """
         return get_ident() == self.thread or (self.thread > 0 and self._open == BACKWARD and self.in_graph_task())
 

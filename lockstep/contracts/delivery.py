@@ -40,7 +40,7 @@ WINDOW_MESSAGES_MIN = 2  # twice what a node has to send between two acknowledge
 def window_of(nodes: int) -> tuple[int, int]:
     """Return how many messages and bytes each of so many nodes may have under way to one coordinator.
 
-    Together they fill at most half of what the broker queues for it. The other half is for nodes that have not heard of
+    Together they fill at most half of what the broker queues for it. The other half is for nodes that do not know of
     a smaller window yet, and for announcements. Nodes that fill more than the queue lose messages, send them again, and
     keep the queue full with what they send again.
     """

@@ -15,7 +15,7 @@ from lockstep.contracts.limits import ANNOUNCE_REFRESH_SECONDS
 RETAINED_EXPIRY_SECONDS = 12 * int(ANNOUNCE_REFRESH_SECONDS)
 """An hour: the broker drops a retained message that was not renewed for so long.
 
-Whoever is there renews its own every five minutes at least. A run that is announced no more is history after an hour.
+Each publisher renews its own every five minutes at least. A run that is no longer announced expires after an hour.
 """
 
 OnMessage = Callable[[str, bytes], None]

@@ -68,7 +68,7 @@ def test_every_step_has_all_views(rows):
 
 @pytest.mark.parametrize("block", range(len(BLOCKS)), ids=[f"{p}-{'asleep' if a else 'busy'}" for p, a in BLOCKS])
 def test_phase_and_cause_of_each_fault(rows, block):
-    """A rank that sleeps and one that computes more are told apart in every phase."""
+    """A rank that sleeps and one that computes more have different causes in every phase."""
     phase, asleep = BLOCKS[block]
     first = HEALTHY_STEPS + block * BLOCK_STEPS + 1
     slow_r = np.arange(2) == SLOW_RANK
