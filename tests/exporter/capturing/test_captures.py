@@ -8,7 +8,7 @@ from lockstep.contracts.messages import ProfileRequest
 
 LIMIT_NS = 1000
 NOW_S = 1_800_000_000.0
-RANKS = {0: "running", 1: "running", 2: "failed"}
+RANKS = {0: "running", 1: "running", 2: "unwatched"}
 REQUEST = ProfileRequest(run="run", node="n", request_id=5, ranks=[1, 0], first_step=-1, steps=3)
 
 
@@ -44,7 +44,7 @@ def test_ranks_that_cannot_are_refused_and_the_others_go_on(captures: Captures):
     assert verdict.order is not None
     assert verdict.order.ranks == [0]
     assert "rank 9 of run 'run' is not on node 'n'" in verdict.refusals[9]
-    assert "failed" in verdict.refusals[2]
+    assert "unwatched" in verdict.refusals[2]
 
 
 def test_one_capture_at_a_time(captures: Captures):

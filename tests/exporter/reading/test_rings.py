@@ -83,7 +83,7 @@ def test_the_agents_own_writer_is_understood(rings: Rings, root: Path, make_ring
     assert steps_of([reading], 3) == list(range(5))
     assert reading.answer == OrderAnswer(request_id=1, state="accepted")
     (info,) = rings.runs["run-a"].announced()
-    assert (info.rank, info.state, len(rings.runs["run-a"].groups())) == (3, "failed", 1)
+    assert (info.rank, info.state, len(rings.runs["run-a"].groups())) == (3, "unwatched", 1)
     assert info.facts == RankFacts(device="cpu", dtype="fp32")
 
 
