@@ -45,7 +45,7 @@ class _Watched:
 class EndWatch:
     """Watches processes by a key of the caller's; belongs to the event loop, and works without one.
 
-    `on_end` is called, with the key, as soon as the loop sees that a process has ended; its line in /proc does not last.
+    `on_end` is called, with the key, as soon as the loop sees that a process has ended: its line in /proc goes soon.
     """
 
     def __init__(self, on_end: Callable[[str], None] | None = None, proc: str = "/proc") -> None:
