@@ -106,6 +106,7 @@ bench-simulator: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.simulator_cost
 
 accuracy-simulator: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.simulator_untuned
 	$(BIN)/python -m benchmarks.simulator_accuracy
 
 # The table of docs/accuracy.md with the acceptance beside it; `python -m benchmarks.accuracy --ranks 8 --seeds 2` for a
