@@ -11,7 +11,7 @@ import csv
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,13 +26,12 @@ from lockstep.simulator.models.transformers import gpt, llama
 from lockstep.simulator.simulate import DDP_BUCKET_BYTES, Options
 from lockstep.simulator.strategy.preset import Degrees, preset
 from lockstep.simulator.strategy.schedule import Schedule
-from lockstep.simulator.strategy.tree import StrategyTree
+from lockstep.simulator.strategy.tree import FULL, StrategyTree
 
 RUNS = Path("published_runs.csv")
 OPEN, HELD = "open", "held"
-NODES: Mapping[str, Callable[[int], Cluster]] = {"V100": dgx_v100, "A100": dgx_a100, "H100": dgx_h100}
+NODES: Mapping[str, Callable[..., Cluster]] = {"V100": dgx_v100, "A100": dgx_a100, "H100": dgx_h100}
 _GIGABYTE = 1e9
-_GBIT_BYTES = 1e9 / 8
 _MEASURED = ("measured_step_s", "measured_memory_gb", "out_of_memory", "source", "note")
 _COLUMNS = (
     *("set", "device", "n_gpus", "gpus_per_node", "inter_gbit_per_node", "model", "layers", "hidden", "heads"),
@@ -194,9 +193,11 @@ def run_of(observation: Observation, cluster: Cluster, device: str, set_name: st
     degrees = meshes[0].axes if meshes[0] else ()
     job = (set_name, tree.model.name, tree.model.flops_per_sample, degrees, len(meshes), observation.batch)
     replicas = meshes[0].degree("dp") if meshes[0] else 1
+    kinds = {block.recomputation for block in tree.root.children.values()}
+    recomputation = FULL if FULL in kinds else tree.root.recomputation
     return Run(
         set_name=set_name,
-        half=half_of((*job, schedule.micro_batches, tree.root.recomputation)),
+        half=half_of((*job, schedule.micro_batches, recomputation)),
         device=device,
         tree=tree,
         batch=observation.batch,
@@ -209,7 +210,7 @@ def run_of(observation: Observation, cluster: Cluster, device: str, set_name: st
         memory_bytes=None,
         out_of_memory=False,
         model_key=(set_name, tree.model.name, tree.model.flops_per_sample, len(tree.model.blocks)),
-        job_key=(*job, tree.root.recomputation),
+        job_key=(*job, recomputation),
     )
 
 
@@ -237,11 +238,9 @@ def _model(row: Row, framework: Framework) -> ModelSpec:
 
 def _cluster(row: Row, device: str) -> Cluster:
     """Return the preset with the network that the source states; the preset's where it states none."""
-    cluster = NODES[device](-(-int(row["n_gpus"]) // int(row["gpus_per_node"])))
-    if row["inter_gbit_per_node"]:
-        inner, network = cluster.levels
-        link = replace(network.link, bytes_per_second=float(row["inter_gbit_per_node"]) * _GBIT_BYTES)
-        cluster = replace(cluster, levels=(inner, replace(network, link=link)))
+    nodes = -(-int(row["n_gpus"]) // int(row["gpus_per_node"]))
+    network = row["inter_gbit_per_node"]
+    cluster = NODES[device](nodes, float(network)) if network else NODES[device](nodes)
     if "40GB" in row["device"]:
         cluster = cluster.with_device(memory_bytes=40 * 2**30, memory_bytes_per_second=1555e9)  # A100 40GB data sheet
     return cluster.with_device(**_HBM2E) if "HBM2e" in row["device"] else cluster

@@ -39,6 +39,18 @@ def forecast(model, degrees, cluster, *, batch=64, micro_batches=4, **options):
     return simulate(tree, cluster, batch=batch, options=Options(**options))
 
 
+def test_a_stage_waits_for_its_messages_unless_they_overlap():
+    """Blocking sends cost each stage what its messages take, by the longest path and by events alike."""
+    slow = dgx_a100(2, network_gbit=8)
+    way = Degrees(tp=8, pp=2)
+    blocking, overlapped = (forecast(SMALL, way, slow, overlap_sends=choice) for choice in (False, True))
+    assert blocking.step_seconds > 1.02 * overlapped.step_seconds
+    events = forecast(SMALL, way, slow, overlap_sends=False, events_only=True)
+    assert events.step_seconds == pytest.approx(blocking.step_seconds, rel=1e-9)
+    chunks = Degrees(tp=4, pp=2, dp=2, virtual=2)
+    assert forecast(SMALL, chunks, slow) == forecast(SMALL, chunks, slow, overlap_sends=True)
+
+
 @pytest.mark.parametrize("degrees", STRATEGIES, ids=str)
 @pytest.mark.parametrize(
     "hurt",

@@ -6,7 +6,7 @@ from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.models.model import ModelSpec, Operator
 from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.schedule import Schedule
-from lockstep.simulator.strategy.tree import MEMORY_ITEMS, NONE, StrategyTree
+from lockstep.simulator.strategy.tree import FULL, MEMORY_ITEMS, NONE, StrategyTree
 
 STAGE_AXES = ("tp", "cp", "ep", "dp")
 """Axes of the mesh of a pipeline stage, from the fastest varying on."""
@@ -21,7 +21,10 @@ _SEQUENCE_PARALLEL = ("norm*", "final_norm", "residual*", "positions", "sum", "r
 class Degrees:
     """A strategy in numbers. The ranks are tp * cp * dp * pp, tp varying fastest; `ep` divides `dp`.
 
-    `virtual` is the number of chunks of each stage, `zero` the ZeRO stage over the ranks that share gradients.
+    `virtual` is the number of chunks of each stage, `zero` the ZeRO stage over the ranks that share gradients. In a
+    pipeline gradients are summed and weights gathered once a step, whatever the stage: Megatron-LM's distributed
+    optimizer keeps whole gradients between micro-batches, torchtitan whole weights too. `recompute` "full" is that of
+    the layers; embedding and head keep what they need.
     """
 
     tp: int = 1
@@ -60,17 +63,30 @@ def preset(model: ModelSpec, degrees: Degrees, schedule: Schedule | None = None)
         More chunks than blocks to put in them.
     """
     tree = StrategyTree.of(model)
-    tree.root.schedule(schedule or Schedule()).recompute(degrees.recompute)
+    tree.root.schedule(schedule or Schedule())
+    _recompute(tree, degrees.recompute)
     tree.root.split(b=("ep", "dp"), s="cp")
     _split_tensors(tree)
     if degrees.sequence_parallel:
         for pattern in _SEQUENCE_PARALLEL:
             for leaf in tree.root.find(pattern):
                 leaf.split(s="tp")
-    for item in MEMORY_ITEMS[: degrees.zero]:
+    in_parts = degrees.zero if degrees.pp == 1 else min(degrees.zero, 1)
+    for item in MEMORY_ITEMS[:in_parts]:
         tree.root.split(item, over=("cp", "ep", "dp"))
     _map_stages(tree, degrees)
     return tree
+
+
+def _recompute(tree: StrategyTree, what: str) -> None:
+    blocks = list(tree.root.children.values())
+    layers = blocks[1:-1]
+    if what != FULL or not layers:
+        tree.root.recompute(what)
+        return
+    tree.root.recompute(NONE)
+    for layer in layers:
+        layer.recompute(FULL)
 
 
 def _split_tensors(tree: StrategyTree) -> None:
