@@ -14,7 +14,7 @@ OPERATORS = Path(__file__).resolve().parents[1] / "data" / "operators.csv"
 HALF_BYTES = 2
 ROW_LAUNCH_S = 5e-6
 """Beginning and end of a kernel in the measured rows, which are issued back to back or have the host's part taken off."""
-SHIPPED = [pytest.param(each, 0.06, id=each.name) for each in (A100, H100, V100)]
+SHIPPED = [pytest.param(each, id=each.name) for each in (A100, H100, V100)]
 TILING = Tiling(multiprocessors=100, narrow_share=0.7)
 
 
@@ -64,19 +64,32 @@ def test_a_larger_product_never_takes_less():
             assert seconds(*larger, count=count) >= base * (1 - 1e-9)
 
 
-@pytest.mark.parametrize(("device", "budget_ratio"), SHIPPED)
-def test_shipped_devices_reproduce_published_operator_times(device: Device, budget_ratio):
-    """Products measured on the device, each row with its source, are met to 6 % on average."""
+def measured_products(device):
+    """Return FLOPs, measured seconds, and predicted over measured seconds of the device's rows: arrays of one shape."""
     with OPERATORS.open(encoding="utf-8", newline="") as stream:
         rows = [row for row in csv.DictReader(stream) if row["device"] == device.name]
-    assert len(rows) >= 5
-    errors = []
+    flops, measured_s, ratios = [], [], []
     for row in rows:
-        sizes = {name: float(row[name]) for name in ("rows", "columns", "inner", "count")}
-        shape = Shape(**sizes)
-        flops = 2 * shape.rows * shape.columns * shape.inner * shape.count
+        shape = Shape(**{name: float(row[name]) for name in ("rows", "columns", "inner", "count")})
+        flops.append(2 * shape.rows * shape.columns * shape.inner * shape.count)
         elements = shape.rows * shape.inner + shape.inner * shape.columns + shape.rows * shape.columns
-        arithmetic_s = device.arithmetic_seconds(flops, shapes=(shape,))
+        arithmetic_s = device.arithmetic_seconds(flops[-1], shapes=(shape,))
         predicted_s = device.bound_seconds(arithmetic_s, elements * HALF_BYTES * shape.count, 0.0) + ROW_LAUNCH_S
-        errors.append(predicted_s / (flops / float(row["tflops"]) / 1e12) - 1)
-    assert np.abs(errors).mean() <= budget_ratio, np.round(errors, 3)
+        measured_s.append(flops[-1] / float(row["tflops"]) / 1e12)
+        ratios.append(predicted_s / measured_s[-1])
+    return np.array(flops), np.array(measured_s), np.array(ratios)
+
+
+@pytest.mark.parametrize("device", SHIPPED)
+def test_shipped_efficiencies_are_those_of_the_largest_products(device: Device):
+    """Under sustained load: the largest product of the table, in each format it has, is met to 2 % on average."""
+    flops, _, ratios = measured_products(device)
+    assert abs(ratios[flops == flops.max()].mean() - 1) <= 0.02
+
+
+@pytest.mark.parametrize("device", SHIPPED)
+def test_shipped_tilings_show_the_measured_dependence_on_shape(device: Device):
+    """Beside a common factor, the devices' clocks, products of all shapes are met to 6 % on average."""
+    _, _, ratios = measured_products(device)
+    assert len(ratios) >= 5
+    assert np.abs(ratios / np.median(ratios) - 1).mean() <= 0.06
