@@ -26,7 +26,7 @@ from lockstep.simulator.models.transformers import gpt, llama
 from lockstep.simulator.simulate import DDP_BUCKET_BYTES, Options
 from lockstep.simulator.strategy.preset import Degrees, preset
 from lockstep.simulator.strategy.schedule import Schedule
-from lockstep.simulator.strategy.tree import FULL, StrategyTree
+from lockstep.simulator.strategy.tree import StrategyTree
 
 RUNS = Path("published_runs.csv")
 OPEN, HELD = "open", "held"
@@ -193,8 +193,7 @@ def run_of(observation: Observation, cluster: Cluster, device: str, set_name: st
     degrees = meshes[0].axes if meshes[0] else ()
     job = (set_name, tree.model.name, tree.model.flops_per_sample, degrees, len(meshes), observation.batch)
     replicas = meshes[0].degree("dp") if meshes[0] else 1
-    kinds = {block.recomputation for block in tree.root.children.values()}
-    recomputation = FULL if FULL in kinds else tree.root.recomputation
+    recomputation = tree.root.recomputation
     return Run(
         set_name=set_name,
         half=half_of((*job, schedule.micro_batches, recomputation)),

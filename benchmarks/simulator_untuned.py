@@ -66,8 +66,7 @@ def formula_seconds(run: Run) -> float:
     """Return the step by one line at an efficiency of 1: FLOPs with recomputation, over all peaks, times the bubble."""
     schedule = run.tree.root.order
     assert schedule is not None
-    blocks = run.tree.root.children.values()
-    recomputed = 4 / 3 if any(block.recomputation == FULL for block in blocks) else 1.0
+    recomputed = 4 / 3 if run.tree.root.recomputation == FULL else 1.0
     flops = run.batch * run.tree.model.flops_per_sample * recomputed
     return flops / (run.gpus * run.peak_flops) * (1 + (run.stages - 1) / (run.chunks * schedule.micro_batches))
 

@@ -13,6 +13,8 @@ STAGE_AXES = ("tp", "cp", "ep", "dp")
 _COLUMNS = ("qkv", "fc1", "logits", "expert1")
 """Operators whose outputs are split over tp; what follows them inherits the split until a row operator sums it."""
 _ROWS = ("proj", "fc2", "expert2")
+_KEPT_BLOCKS = {"embedding", "head"}
+"""What full recomputation leaves alone, as Megatron-LM, DeepSpeed and torchtitan do."""
 _SEQUENCE_PARALLEL = ("norm*", "final_norm", "residual*", "positions", "sum", "router", "combine")
 """What sequence parallelism splits over tp by tokens (Korthikanti et al. 2022, section 4.2.2)."""
 
@@ -23,8 +25,8 @@ class Degrees:
 
     `virtual` is the number of chunks of each stage, `zero` the ZeRO stage over the ranks that share gradients. In a
     pipeline gradients are summed and weights gathered once a step, whatever the stage: Megatron-LM's distributed
-    optimizer keeps whole gradients between micro-batches, torchtitan whole weights too. `recompute` "full" is that of
-    the layers; embedding and head keep what they need.
+    optimizer keeps whole gradients between micro-batches, torchtitan whole weights too. `recompute` "full" leaves
+    embedding and head alone, which keep what they need.
     """
 
     tp: int = 1
@@ -79,14 +81,10 @@ def preset(model: ModelSpec, degrees: Degrees, schedule: Schedule | None = None)
 
 
 def _recompute(tree: StrategyTree, what: str) -> None:
-    blocks = list(tree.root.children.values())
-    layers = blocks[1:-1]
-    if what != FULL or not layers:
-        tree.root.recompute(what)
-        return
-    tree.root.recompute(NONE)
-    for layer in layers:
-        layer.recompute(FULL)
+    tree.root.recompute(what)
+    if what == FULL:
+        for name in _KEPT_BLOCKS & tree.root.children.keys():
+            tree.root.children[name].recompute(NONE)
 
 
 def _split_tensors(tree: StrategyTree) -> None:
