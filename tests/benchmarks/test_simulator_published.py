@@ -1,9 +1,11 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from benchmarks.simulator_measured import COMMITTED
 from benchmarks.simulator_published import HELD, OPEN, RUNS, half_of, read_runs
-from benchmarks.simulator_untuned import agreement, formula_seconds, pairs
+from benchmarks.simulator_untuned import Judged, agreement, formula_seconds, missed, pairs
 from lockstep.contracts.errors import MalformedError
 
 
@@ -49,6 +51,19 @@ def test_only_pairs_that_differ_in_the_micro_batch_alone_are_compared(runs):
     measured = np.array([run.seconds for run in chosen])
     assert agreement(measured, chosen, found) == (len(found), len(found))
     assert agreement(-measured, chosen, found) == (0, len(found))
+
+
+def test_a_set_above_its_target_is_listed(runs):
+    """Only the half that is never fitted counts: a set that is 20 % off misses the target of 15 %, one at 5 % does not."""
+    held = [run for run in runs if run.half == HELD and run.seconds is not None][:4]
+
+    def judged(ratio):
+        found = [SimpleNamespace(step_seconds=run.seconds * ratio) for run in held]
+        return Judged(held, found, np.array([run.seconds for run in held]), np.array([]))
+
+    shipped, fitted = missed({"near": judged(1.05), "far": judged(0.8)})
+    assert shipped == "shipped, target 15% of the half held: missed by far"
+    assert fitted == "fitted, target 7% of the half held: missed by none"
 
 
 def test_a_row_that_cannot_be_read_is_named(tmp_path):

@@ -98,14 +98,14 @@ class _Drawing:
                 receiver = canvas.board.members(family, group)[1]
                 sent, micro, _ = self.chosen(self.classes[sender], direction, source[1])
                 number = canvas.flow_number(family, group, SEND, boundary.message_bytes)
-                drawn = canvas.send(SENDING, number, boundary.message_bytes, len(sent))
+                drawn, arriving = canvas.send(SENDING, number, boundary.message_bytes, len(sent))
                 _, _, taken = self.chosen(self.classes[receiver], direction, target[1])
                 begins, ends = bounds[sender]
                 canvas.runs.append((ends[sent], drawn))
                 if not overlap:
                     followed = sent[sent < len(begins) - 1]
                     canvas.runs.append((drawn[: len(followed)], begins[followed + 1]))
-                canvas.runs.append((drawn, bounds[receiver][0][taken[micro]]))
+                canvas.runs.append((arriving, bounds[receiver][0][taken[micro]]))
 
 
 class _Together:
