@@ -4,7 +4,7 @@
 the measured peak of memory where it is known, and whether the run ran out of memory. What a row leaves open is what
 `lockstep simulate` takes when a user leaves it open; what the framework of a set always does is in `_FRAMEWORKS`.
 A run is in the half OPEN or in the half HELD by a hash of its configuration, so that repetitions of one configuration
-are in one half; nothing in the repository is fitted to the half HELD.
+are in one half; no shipped number is fitted to the half HELD.
 """
 
 import csv
