@@ -7,6 +7,7 @@ import numpy.ma  # noqa: F401 - `np.unique` imports it when first called, which 
 from lockstep.analysis.answers import Answers
 from lockstep.analysis.evidence import NOTHING, Evidence
 from lockstep.analysis.exposed import bounded, exposed_ns
+from lockstep.contracts.messages import TraceSummary
 from lockstep.diagnosis.communication_causes.collectives import RankCollectives, collectives_of
 from lockstep.diagnosis.communication_causes.contention import computing
 from lockstep.diagnosis.communication_causes.links import (
@@ -36,6 +37,7 @@ from lockstep.trace.patterns import PatternSummary, summarise_patterns
 from lockstep.trace.prepared import PreparedTrace, prepare
 from lockstep.trace.step_breakdown import Breakdown, break_down_steps
 from lockstep.trace.steps import Steps
+from lockstep.trace.summarise import summarise_columns
 
 POINTS_MAX = 256
 """Operators on a roofline; real traces have up to 60."""
@@ -60,7 +62,8 @@ class RankAnalysis:
     `window_ns` goes from the beginning of the first step's window to the end of the last's; `breakdown` and `path` sum
     to its length. `computing` is when the device computed beside one of the `collectives`. `vendor_collectives` hold
     the vendor's transmission times. `component_shares` is the kernels' time by what holds them (`Bound`), as shares.
-    `findings` have no advice before `analyse_cluster`.
+    `calls` is the call tree as a capture's summary has it, None for a trace that is compared with no other. `findings`
+    have no advice before `analyse_cluster`.
     """
 
     rank: int
@@ -79,6 +82,7 @@ class RankAnalysis:
     patterns: PatternSummary | None = None
     rooflines: Rooflines | None = None
     component_shares: dict[str, float] | None = None
+    calls: TraceSummary | None = None
     findings: tuple[Finding, ...] = ()
     not_judged: tuple[NotJudged, ...] = ()
 
@@ -88,10 +92,13 @@ class RankAnalysis:
         return self.window_ns[1] - self.window_ns[0]
 
 
-def analyse_rank(columns: TraceColumns, *, rank: int, evidence: Evidence = NOTHING) -> RankAnalysis:
+def analyse_rank(
+    columns: TraceColumns, *, rank: int, evidence: Evidence = NOTHING, has_peers: bool = True
+) -> RankAnalysis:
     """Return all that one rank's columns tell; `rank` counts, whatever the trace calls itself.
 
-    Raises nothing for a trace that a loader accepted: what it lacks is told in `not_judged`.
+    Without `has_peers` what only serves the comparison with other ranks is left out. Raises nothing for a trace that a
+    loader accepted: what it lacks is told in `not_judged`.
     """
     trace = prepare(columns)
     account = break_down_steps(trace)
@@ -120,6 +127,7 @@ def analyse_rank(columns: TraceColumns, *, rank: int, evidence: Evidence = NOTHI
         patterns=parts.patterns(),
         rooflines=rooflines,
         component_shares=component_shares,
+        calls=_calls(columns, rank, len(trace.steps)) if has_peers else None,
     )
     parts.host()
     found = _with_answers(found, parts.answers)
@@ -132,6 +140,10 @@ def _about(columns: TraceColumns) -> TraceAbout:
         said.group: said.description for said in set(columns.collectives.values()) if said.group and said.description
     }
     return replace(columns.about, group_descriptions={**told, **columns.about.group_descriptions})
+
+
+def _calls(columns: TraceColumns, rank: int, steps: int) -> TraceSummary:
+    return summarise_columns(columns, run="", node=columns.about.host, rank=rank, request_id=0, steps=max(steps, 1))
 
 
 def with_communication(analysis: RankAnalysis, communication: Communication) -> RankAnalysis:
@@ -159,6 +171,7 @@ def renumbered(analysis: RankAnalysis, rank: int) -> RankAnalysis:
         rank=rank,
         collectives=moved(analysis.collectives),
         vendor_collectives=moved(analysis.vendor_collectives),
+        calls=None if analysis.calls is None else replace(analysis.calls, rank=rank),
         findings=tuple(replace(each, ranks=(rank,)) for each in analysis.findings),
     )
 
