@@ -206,6 +206,10 @@ class _Together:
         except LockstepError as error:
             self.refused.append(NotJudged(rule=LOCALISATION, reason=str(error)))
             return None
+        if not found.has_peers:
+            reason = "one rank alone is compared with nothing: what is usual depends on the job"
+            self.noted.append(Refusal(rule=LOCALISATION, reason=reason, ranks=tuple(summaries)))
+            return found
         answer = findings_of(found)
         if isinstance(answer, NotJudged):
             self.refused.append(answer)

@@ -8,10 +8,12 @@ time in which the device computes nothing is the same loss twice.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+import numpy as np
+
 from lockstep.analysis.merge import window_of
 from lockstep.analysis.rank import RankAnalysis
 from lockstep.analysis.stragglers import are_waited_for, judged_groups, waited_ns
-from lockstep.diagnosis.communication_causes.thresholds import WORTH_RATIO
+from lockstep.diagnosis.communication_causes.thresholds import WAIT_RATIO, WORTH_RATIO
 from lockstep.diagnosis.communication_causes.waiting import GroupWaiting
 from lockstep.diagnosis.finding import CPU, IO, Finding, NotJudged
 from lockstep.diagnosis.localisation.findings import (
@@ -109,5 +111,11 @@ def _named(ranks: Iterable[int]) -> str:
 
 
 def _is_waiting(finding: Finding, groups: Sequence[GroupWaiting]) -> bool:
-    """Whether all ranks of a collective wait for others, in groups that were matched, as long as it costs them."""
+    """Whether the ranks of a collective wait for others in it as long as it costs them, and transmit as fast as they.
+
+    Where the vendor gives the transmission by itself, transmissions that are alike on all ranks leave waiting alone.
+    """
+    known = [each for each in groups if set(finding.ranks) <= set(each.ranks) and not np.isnan(each.transit_ratio)]
+    if known:
+        return all(each.transit_ratio < WAIT_RATIO.value for each in known)
     return all(waited_ns(groups, rank) >= max(finding.lost_ns or 0, 1) for rank in finding.ranks)

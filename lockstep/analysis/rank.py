@@ -21,6 +21,7 @@ from lockstep.diagnosis.communication_causes.links import (
 )
 from lockstep.diagnosis.communication_causes.messages import find_misaligned, find_small_messages
 from lockstep.diagnosis.communication_causes.vendor_collectives import collectives_of_communication
+from lockstep.diagnosis.context import context_of, with_context
 from lockstep.diagnosis.finding import Finding, NotJudged
 from lockstep.diagnosis.host_causes import judge_host, view_host
 from lockstep.diagnosis.roofline.classic import Rooflines, by_operator
@@ -28,6 +29,7 @@ from lockstep.diagnosis.roofline.component_rules import shares
 from lockstep.diagnosis.roofline.components import classify
 from lockstep.diagnosis.roofline.judge import judge_operators
 from lockstep.diagnosis.roofline.kernel_counters import KernelCounters, component_table_of, kernel_counters_of
+from lockstep.diagnosis.roofline.roll_up import roll_up
 from lockstep.trace.ascend.communication import Communication
 from lockstep.trace.columns import TraceAbout, TraceColumns
 from lockstep.trace.critical_path.path import PathShare, ranked
@@ -116,7 +118,7 @@ def analyse_rank(
     )
     if window_ns[1] <= window_ns[0]:
         return replace(found, not_judged=(NotJudged(rule="all rules", reason="no work in the trace's steps"),))
-    parts = _Parts(trace, window_ns, rank, evidence)
+    parts = _Parts(trace, window_ns, rank, evidence, computing_ns=account.whole.compute_active_ns)
     collectives = parts.collectives()
     rooflines, component_shares = parts.operators()
     found = replace(
@@ -130,6 +132,8 @@ def analyse_rank(
         calls=_calls(columns, rank, len(trace.steps)) if has_peers else None,
     )
     parts.host()
+    context = context_of(columns)
+    parts.answers.findings = [with_context(each, context) for each in parts.answers.findings]
     found = _with_answers(found, parts.answers)
     return found if evidence.communication is None else with_communication(found, evidence.communication)
 
@@ -196,10 +200,13 @@ def _judge_links(answers: Answers, transfers: LinkTransfers, length_ns: int) -> 
 class _Parts:
     """The parts of one trace's analysis."""
 
-    def __init__(self, trace: PreparedTrace, window_ns: tuple[int, int], rank: int, evidence: Evidence) -> None:
+    def __init__(
+        self, trace: PreparedTrace, window_ns: tuple[int, int], rank: int, evidence: Evidence, *, computing_ns: int
+    ) -> None:
         self.answers = Answers(rank)
         self._trace, self._columns, self._rank, self._evidence = trace, trace.columns, rank, evidence
         self._window_ns, self._length_ns = window_ns, window_ns[1] - window_ns[0]
+        self._computing_ns = computing_ns
 
     def path(self) -> RankPath | None:
         def found() -> RankPath:
@@ -224,7 +231,9 @@ class _Parts:
         )
         if found is None:
             return None, None
-        self.answers.take(found.findings, found.not_judged)
+        self.answers.take((), found.not_judged)
+        length_ns, busy_ns = self._length_ns, self._computing_ns
+        self.answers.ask("operators", lambda: roll_up(found.findings, window_ns=length_ns, computing_ns=busy_ns))
         held = None if not counters else self.answers.of("component roofline", lambda: _shares(counters))
         return None if found.rooflines is None else _joined(found.rooflines), held
 

@@ -266,7 +266,7 @@ def _judged(waiting: GroupWaiting, window_ns: int, *, hides: bool) -> Finding | 
     if is_single := waiting.caused_ns[at] - waiting.once_ns[at] < limit * (total - waiting.once_ns[at]):
         doubts.append("most of it in a single collective")
     if not any(waiting.group):
-        doubts.append("the traces do not name the group: collectives are matched by their order")
+        doubts.append("the traces do not name the group: collectives are matched by kind, size and end")
     return Finding(
         bottleneck=COMMUNICATION,
         cause=SLOW_RANK,

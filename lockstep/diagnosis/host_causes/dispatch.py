@@ -16,7 +16,7 @@ from lockstep.diagnosis.verdict import HIGH, MEDIUM
 from lockstep.trace.columns import ABSENT, Work
 from lockstep.trace.intervals import Intervals
 from lockstep.trace.launches import launches_of
-from lockstep.trace.names import tidy
+from lockstep.trace.names import kernel_label
 
 DISPATCH = "dispatch"
 
@@ -97,4 +97,4 @@ def _told(view: HostView, sequence: FusibleSequence) -> str:
 
 
 def _names(sequence: FusibleSequence) -> str:
-    return " + ".join(map(tidy, sequence.unit))
+    return " + ".join(map(kernel_label, sequence.unit))
