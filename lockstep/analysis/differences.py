@@ -6,6 +6,7 @@ host's time: functions on the critical path of one rank share no time, so what a
 time in which the device computes nothing is the same loss twice.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -30,6 +31,7 @@ from lockstep.trace.patterns.pattern import OUTSIDE
 LOCAL = (SLOW_DEVICE, SLOW_COPY, SLOW_FUNCTION, LATE_ARRIVAL)
 """Causes on a rank itself. Collectives that are slow on some ranks are judged by themselves."""
 OVERLAP = Threshold(0.5, "ratio of the function's cost", "own: a function most of which is explained is no other loss")
+_DISPATCHED = re.compile(r"\w+::\w.*|(?:cu|cuda|hip|acl)[A-Z]\w*")
 _NAMED_RANKS = 8
 
 
@@ -80,6 +82,8 @@ def _against_local(
     if (finding.lost_ns or 0) < WORTH_RATIO.value * window_of(finding, windows_ns):
         return "some functions differ by less than 1 % of the window"
     shared = [group for group in groups if not set(group.ranks).isdisjoint(finding.ranks)]
+    if finding.cause == SLOW_FUNCTION and len(finding.ranks) == len(windows_ns) and _is_dispatch(finding.subject):
+        return f"{finding.subject} takes as long on all ranks: launching is judged as a whole, not by operators"
     if finding.subject == OUTSIDE and (shared or len(finding.ranks) == len(windows_ns)):
         return f"{(finding.lost_ns or 0) / 1e6:.1f} ms in no recorded call: capture with stacks to see in which"
     if set(finding.ranks) & set(slow) and len(finding.ranks) < len(windows_ns):
@@ -89,6 +93,11 @@ def _against_local(
     return (
         f"{finding.subject} is unlike the peers' on ranks {_named(finding.ranks)}, and the others do not wait for them"
     )
+
+
+def _is_dispatch(subject: str) -> bool:
+    """Whether a host function is an operator or a call into the device's runtime: nobody can shorten one of them."""
+    return _DISPATCHED.fullmatch(subject) is not None
 
 
 def _twice(finding: Finding, ranks: Mapping[int, RankAnalysis], explained: Sequence[Finding]) -> str:

@@ -33,6 +33,9 @@ SMALL_KERNEL_RATIO = Threshold(
     0.3, "ratio of the kernels", "own: healthy traces hold less, host-bound ones 0.43 and more"
 )
 STARVED_RATIO = Threshold(0.1, "ratio of the window", "TraceML, step_time policy: residual share that warns")
+FUSED_RATIO = Threshold(
+    0.05, "ratio of the window", "PerfTracker 4.1: 5 % is a fluctuation; where launches starve nothing"
+)
 LAUNCH_GAP_NS = Threshold(1e6, "ns", "own: launching one operator takes 5 to 100 us; the host does other things longer")
 SEQUENCE_LENGTH = Threshold(10, "count of operators", f"{_ADVISOR} and Hermes 4.2.2: sequences of 2 to 10")
 SEQUENCE_COUNT = Threshold(5, "count", f"{_ADVISOR}, fusible sequences")
@@ -72,6 +75,7 @@ BY_CAUSE: Mapping[str, tuple[str, ...]] = {
         "SMALL_KERNEL_NS",
         "SMALL_KERNEL_RATIO",
         "STARVED_RATIO",
+        "FUSED_RATIO",
         "LAUNCH_GAP_NS",
         "SEQUENCE_LENGTH",
         "SEQUENCE_COUNT",
