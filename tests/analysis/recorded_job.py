@@ -2,7 +2,8 @@
 
     python -m tests.analysis.recorded_job tests/analysis/recorded healthy forward forward_stacks ...
 
-The recordings in `recorded` are one of three sets (torch 2.13), the one whose healthy job has no finding. Each fault leaves `FOLDER/FAULT/rank<R>.json.gz`. A fault that ends in STACKS is recorded with Python stacks, others without.
+The recordings in `recorded` are one of three sets (torch 2.13), the one whose healthy job has no finding. Each fault leaves
+`FOLDER/FAULT/rank<R>.json.gz`. A fault that ends in STACKS is recorded with Python stacks, others without.
 Faults sleep, or collect garbage, for about FAULT_S a step: longer than what a scheduler takes from a healthy rank.
 """
 
