@@ -114,10 +114,11 @@ def _walk(rng: np.random.Generator, shape: tuple[int, ...], sigma: float, memory
 
 def _noise(noise: "Noise", shape: tuple[int, int], rng: np.random.Generator) -> "Floats":
     """Return factors of compute, array of shape (W, R)."""
+    factor = 1 + np.float32(noise.spread) * _normal(rng, (1, shape[1]))
     step = _normal(rng, shape)
     step[: noise.later_row] *= np.float32(noise.step)
     step[noise.later_row :] *= np.float32(noise.step if noise.later_step is None else noise.later_step)
-    factor = 1 + np.float32(noise.spread) * _normal(rng, (1, shape[1])) + step
+    factor = factor + step
     if noise.wander:
         factor += _walk(rng, shape, noise.wander, noise.wander_memory)
     common = 1 + _walk(rng, (shape[0], 1), noise.common, noise.common_memory)
