@@ -51,7 +51,7 @@ class ExcessPolicy:
     tail_factor: float = 1.6  # the same where pools are noisy: shared cores have longer tails than Gaussian noise
     walk_prior_ratio: float = 0.004  # slow walk of a rank taken for granted until long means have been compared
     median_share: float = 0.7  # reference: share of the gate that the last steps' middle must reach beside the mean
-    gross_ratio: float = 0.75  # an excess this large is judged by three steps alone, without the sum
+    gross_ratio: float = 0.75  # where ranks share cores, the median of three steps that is an effect
     noisy_sigma: float = 0.05  # more than 10 times the noise of reference jobs: ranks share cores, and one of them
     # descheduled for 7 steps reads as +56 %. There the short median must reach the gross ratio, ...
     noisy_long_factor: float = 2.0  # ... and the long mean twice its gate. Learnt noise is too young to know the tail:
