@@ -62,7 +62,7 @@ class ExcessPolicy:
     clear_floor_share: float = 0.8  # ... of which so much of the floor is enough: drifts, told at 2 to 3 %
     static_share: float = 0.6  # share of the floor below which a lasting excess is silicon, and learnt
     static_sigmas: float = 0.5  # and, beside it, what noise does to a long mean: more than that is no silicon
-    least_share: float = 0.33  # share of the gate that the least of three steps must reach: two stalls are no fault
+    least_share: float = 0.33  # share of gate and median that the least of three must reach: two stalls are no fault
     clear_steps: int = 5  # reference: quiet steps that end an alarm
     clear_share: float = 0.5  # share of the gate below which a step is quiet
 

@@ -201,7 +201,8 @@ class Gates:
             | (long_C & (those.median > floor))
             | last_C
         )
-        summed_C &= those.least > policy.least_share * np.minimum(gate_C, self._noisy_gate(self.short)[pool_C])
+        least_C = np.maximum(np.minimum(gate_C, self._noisy_gate(self.short)[pool_C]), those.median)
+        summed_C &= those.least > policy.least_share * least_C
         noisy_C = self.scale_P[pool_C] > policy.noisy_sigma
         return np.where(noisy_C, self._passed_in_noise(those), summed_C) if noisy_C.any() else summed_C
 
