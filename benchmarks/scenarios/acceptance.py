@@ -51,6 +51,8 @@ DEMANDS: dict[str, Demand] = {
     "domain of two": _HALF,
     "two slow nodes": _HALF,
     "drift": Demand(p50=None, p95=28),  # 3.5 % of 15 % in 120 steps
+    "data jitter of all": Demand(p95=8),
+    "compute jitter of all": Demand(p95=8),
     "slow, noisy": Demand(p50=None, p95=8, innocents=None),
     "scattered gc": Demand(recall=0.97, p50=None, p95=None),  # three events on three ranks take their time
     **dict.fromkeys(("link tp", "link cp", "link ep", "link dp", "link pp", "nic of a node", "network of all"), _LINK),
@@ -78,9 +80,7 @@ def missed(table: Table) -> Iterator[str]:
 
 def _missed_of(table: Table, ranks: int, name: str) -> Iterator[str]:
     demand, result = DEMANDS[name], table.total(OURS, ranks, [name])
-    if not result.wanted:
-        return
-    if ranks >= demand.smallest:
+    if result.wanted and ranks >= demand.smallest:
         in_time = [rows for rows in result.latency_rows if demand.within is None or rows <= demand.within]
         recall = len(in_time) / result.wanted
         if recall < demand.recall:

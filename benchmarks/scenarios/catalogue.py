@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from benchmarks.scenarios.job import LINK, NOISY, Imbalance, Interruptions, Scenario
+from benchmarks.scenarios.job import LINK, NOISY, Imbalance, Interruptions, Noise, Scenario, Stall
 from benchmarks.scenarios.recipes import (
     CONTEXTS,
     EXPERTS,
@@ -36,6 +36,9 @@ _LOSING = replace(RESTARTED, missing_bursts=8, missing=0.01)
 _FROZEN, _MAD = replace(RESTARTED, frozen_rank=0), replace(RESTARTED, mad_clock_rank=0)
 _SEQUENCE = Imbalance(sequence_sigma=0.12)
 _EXPERTS_HOT = Imbalance(expert_sigma=0.1)
+_ROUTED = Imbalance(routing_sigma=0.3)
+_SCALING = replace(RESTARTED, warm_up_scales=True)
+_LONG = replace(_SCALING, warm_up_ratio=2.0, warm_up_fade_steps=8.0)
 _HALF_BANDWIDTH = 1.0  # a transfer takes as long again
 
 
@@ -84,6 +87,11 @@ FAULTS: dict[str, Make] = {
     **_named(whole_job, name="data of all", cause="data", ratio=0.10),
     **_named(whole_job, name="compute of all", cause="compute", ratio=0.08),
     **_named(whole_job, name="network of all", cause=LINK, ratio=_HALF_BANDWIDTH),
+    **_named(whole_job, name="data jitter of all", cause="data", ratio=0.30, jitters=True),
+    **_named(whole_job, name="compute jitter of all", cause="compute", ratio=0.10, jitters=True),
+    **_named(whole_job, name="noise to 2 %", cause="compute", ratio=0, noise=Noise(later_step=0.02), wanted=""),
+    **_named(whole_job, name="noise to 3 %", cause="compute", ratio=0, noise=Noise(later_step=0.03), wanted=""),
+    **_named(whole_job, name="noise to 12 %", cause="compute", ratio=0, noise=Noise(later_step=0.12), wanted=""),
     **_named(scattered_gc, name="scattered gc"),
     **_named(rank_and_link, name="slow rank and link"),
     **_named(rank_and_job, name="slow rank and job"),
@@ -99,6 +107,28 @@ HEALTHY: dict[str, Make] = {
     **_named(healthy, name="last stage", shapes=PIPELINES, imbalance=Imbalance(last_stage=0.25)),
     **_named(healthy, name="sequences", imbalance=_SEQUENCE),
     **_named(healthy, name="experts", shapes=EXPERTS, imbalance=_EXPERTS_HOT),
+    **_named(healthy, name="routed experts", shapes=EXPERTS, imbalance=_ROUTED),
+    **_named(healthy, name="routed experts, warm-up", shapes=EXPERTS, imbalance=_ROUTED, interruptions=_SCALING),
+    **_named(healthy, name="routed experts, long warm-up", shapes=EXPERTS, imbalance=_ROUTED, interruptions=_LONG),
+    **_named(healthy, name="experts, warm-up", shapes=EXPERTS, imbalance=_EXPERTS_HOT, interruptions=_LONG),
+    **_named(
+        healthy,
+        name="accumulation, warm-up",
+        imbalance=Imbalance(accumulation=0.4),
+        interruptions=replace(_SCALING, warm_up_ratio=3.0, warm_up_fade_steps=5.0),
+    ),
+    **_named(healthy, name="stall and lost record", interruptions=replace(RESTARTED, stall=Stall())),
+    **_named(healthy, name="stall and late record", interruptions=replace(RESTARTED, stall=Stall(late_seconds=20.0))),
+    **_named(
+        healthy,
+        name="stall and two lost records",
+        interruptions=replace(RESTARTED, stall=Stall(ratio=1.2, lost=(1, 2), after_step=3, after_ratio=0.02)),
+    ),
+    **_named(
+        healthy,
+        name="two stalls and a lost record",
+        interruptions=replace(RESTARTED, stall=Stall(ratio=1.0, steps=2, lost=(2,), after_step=3)),
+    ),
     **_named(healthy, name="accumulation", imbalance=Imbalance(accumulation=0.25)),
     **_named(healthy, name="batch ramp", imbalance=Imbalance(ramp_steps=(50, 100, 150))),
     **_named(healthy, name="gradual ramp", imbalance=Imbalance(ramp_rows=120)),

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float32]
 
-_WARM_UP_FADE_STEPS = 3.0
 _BURST_ROWS = 8
+_STALL_SEED = 75  # keeps the draw of stalls apart from that of everything else
+_STALL_FIRST_ROW, _STALL_EVERY_ROWS = 40, 12
 _BURST_SHARE = 1 / 16  # of the ranks
 _YEARS_NS = 94_000_000_000_000_000  # three of them
 
@@ -35,11 +36,17 @@ def interrupt(
         step_W[begin:] -= plan.rollback_steps
         gap_W[begin] = plan.restart_seconds
     for begin in (0, *plan.restarts):
-        fade = np.exp(-np.arange(rows - begin) / _WARM_UP_FADE_STEPS).astype(np.float32)
-        parts["compute"][begin:] += np.float32(plan.warm_up_ratio * scenario.compute) * fade[:, None]
+        fade = np.exp(-np.arange(rows - begin) / plan.warm_up_fade_steps).astype(np.float32)
+        longer = parts["compute"][begin:] if plan.warm_up_scales else np.float32(scenario.compute)
+        parts["compute"][begin:] += longer * (np.float32(plan.warm_up_ratio) * fade[:, None])
     if plan.collection_every:
         at = np.arange(rows) % plan.collection_every == plan.collection_every - 1
         parts["gc"][at] += np.float32(plan.collection_seconds)
+    if plan.stall is not None:
+        for row, rank in _stalls(scenario):
+            own = np.float32(scenario.own_seconds)
+            parts["host"][row : row + plan.stall.steps, rank] += np.float32(plan.stall.ratio) * own
+            parts["host"][row + plan.stall.after_step, rank] += np.float32(plan.stall.after_ratio) * own
     flags = np.zeros((rows, ranks), dtype=np.int64)
     for every, seconds, flag in (
         (plan.checkpoint_every, plan.checkpoint_seconds, Flag.CHECKPOINT),
@@ -75,10 +82,33 @@ def present(scenario: "Scenario", rng: np.random.Generator) -> "NDArray[np.bool_
         here[first:, shape[1] - plan.leaving_ranks :] = False
     if plan.joining_ranks:
         here[:first, shape[1] - plan.joining_ranks :] = False
+    if plan.stall is not None and not plan.stall.late_seconds:
+        for row, rank in _stalls(scenario):
+            here[[row + step for step in plan.stall.lost], rank] = False
     for fault in scenario.faults:
         if fault.cause == HANG:
             here[fault.begin : fault.end, list(fault.ranks)] = False
     return here
+
+
+def held_back(scenario: "Scenario") -> "NDArray[np.float64]":
+    """Return by how many seconds records around stalls are late, array that broadcasts to (W, R)."""
+    stall = scenario.interruptions.stall
+    if stall is None or not stall.late_seconds:
+        return np.zeros((1, 1))
+    held_WR = np.zeros((scenario.steps, scenario.ranks))
+    for row, rank in _stalls(scenario):
+        held_WR[[row + step for step in stall.lost], rank] = stall.late_seconds
+    return held_WR
+
+
+def _stalls(scenario: "Scenario") -> "list[tuple[int, int]]":
+    """Return row and rank of each stall with records that do not arrive in time, far from each other."""
+    assert scenario.interruptions.stall is not None
+    rng = np.random.default_rng((scenario.seed, _STALL_SEED))
+    rows = rng.permutation(np.arange(_STALL_FIRST_ROW, scenario.steps - _STALL_EVERY_ROWS, _STALL_EVERY_ROWS))
+    rows = rows[: scenario.interruptions.stall.count]
+    return list(zip(rows.tolist(), rng.integers(scenario.ranks, size=len(rows)).tolist(), strict=True))
 
 
 def told_steps(scenario: "Scenario", step_W: "NDArray[np.int64]") -> "NDArray[np.int64]":  # noqa: N803

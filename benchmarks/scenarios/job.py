@@ -31,6 +31,8 @@ class Noise:
     wander: float = 0.0  # slow walk of each rank by itself
     wander_memory: float = 0.9
     contention: float = 0.0  # share of its wait by which a waiting rank's own work looks longer
+    later_step: float | None = None  # noise of a step from row `later_row` on
+    later_row: int = 80
 
 
 NOISY = Noise(step=0.01, wander=0.005, stall_rate=1e-4, stall_memory=0.3, contention=0.3)
@@ -45,11 +47,29 @@ class Imbalance:
     sequence_sigma: float = 0.0  # work of a replica's batch, anew each step, the same seconds in all its stages
     sequence_rest: float = 0.011  # what is left of it inside the replica
     expert_sigma: float = 0.0  # tokens of an expert's ranks, drifting; half of the work follows them
+    routing_sigma: float = 0.0  # the same of each rank by itself: a router that sends other tokens in each replica
     accumulation: float = 0.0  # every second replica does so much more, and has as many more tokens
     ramp_steps: tuple[int, ...] = ()  # from each of these on, all ranks have ...
     ramp_ratio: float = 0.25  # ... so many more tokens and so much more work
     ramp_rows: int = 0  # the batch doubles bit by bit over so many rows, from row 40 on
     tokens_known: bool = True  # without, a log has no column of them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stall:
+    """A rank stalls, records around it do not arrive in time, and its next recorded step is a little long.
+
+    `count` times in a run, another rank each time; ratios are of a healthy rank's own work. Of its record and those
+    that follow, `lost` steps after the first stalled one are lost, or late by `late_seconds` where that is not 0.
+    """
+
+    count: int = 12
+    ratio: float = 0.75
+    steps: int = 1
+    lost: tuple[int, ...] = (1,)
+    late_seconds: float = 0.0
+    after_ratio: float = 0.013
+    after_step: int = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +81,9 @@ class Interruptions:
     evaluation_every: int = 150
     evaluation_seconds: float = 5.0
     flagged: bool = False
-    warm_up_ratio: float = 1.0  # the first step of an attempt takes so much longer, fading over a few steps
+    warm_up_ratio: float = 1.0  # the first step of an attempt takes so much longer, ...
+    warm_up_fade_steps: float = 3.0  # ... which fades by a factor of e in so many
+    warm_up_scales: bool = False  # each rank's compute by that ratio, rather than all ranks' by the same seconds
     restart_at: int | None = None  # row at which another attempt begins ...
     second_restart_at: int | None = None  # ... and a third one, each ...
     rollback_steps: int = 10  # ... so many steps back, ...
@@ -75,6 +97,7 @@ class Interruptions:
     missing_bursts: int = 0  # so often a sixteenth of the ranks lose their records of 8 rows in a row
     late: float = 0.005
     skew_seconds: float = 0.01  # largest difference of a node's clock
+    stall: "Stall | None" = None
     frozen_rank: int | None = None  # says the same step index from LIE_ROW on
     mad_clock_rank: int | None = None  # its clock is years ahead from LIE_ROW on
 
@@ -90,7 +113,8 @@ class Fault:
 
     `cause` is a component or `link`. Own work grows by `ratio` of a healthy rank's own work, a link's transfers by
     `ratio` of themselves. A link fault slows the groups of `kinds` that `ranks` belong to. `wanted` is rank, group,
-    node or job. With `drift_steps` the ratio is reached gradually, with `on_steps` it comes and goes.
+    node or job, or empty: then no rank may be named, and the job may. With `drift_steps` the ratio is reached
+    gradually, with `on_steps` it comes and goes.
     """
 
     cause: str
@@ -104,6 +128,7 @@ class Fault:
     on_steps: int = 0
     off_steps: int = 0
     scatter_rate: float = 0.0  # asynchronous: each rank is hit on its own in this share of steps, not all at once
+    jitters: bool = False  # each rank and step draws its own: the ratio times the size of a Gaussian
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.scenarios.interruptions import clock_ahead, interrupt, present, told_steps
+from benchmarks.scenarios.interruptions import clock_ahead, held_back, interrupt, present, told_steps
 from benchmarks.scenarios.job import COMPONENTS, LINK, Scenario
 from benchmarks.scenarios.recording import RANKS_PER_NODE, Recording
 from lockstep.contracts import domains
@@ -91,6 +91,7 @@ def generate(scenario: Scenario) -> Recording:
         flags=flags,
         present=present(scenario, rng),
         late=rng.random(shape, dtype=np.float32) < interruptions.late,
+        held_seconds=held_back(scenario),
         skew_ns_R=np.repeat(skew_ns, RANKS_PER_NODE)[: shape[1]],
         told_step=told_steps(scenario, step_W),
         ahead_ns=clock_ahead(scenario),
@@ -113,7 +114,11 @@ def _walk(rng: np.random.Generator, shape: tuple[int, ...], sigma: float, memory
 
 def _noise(noise: "Noise", shape: tuple[int, int], rng: np.random.Generator) -> "Floats":
     """Return factors of compute, array of shape (W, R)."""
-    factor = 1 + np.float32(noise.spread) * _normal(rng, (1, shape[1])) + np.float32(noise.step) * _normal(rng, shape)
+    factor = 1 + np.float32(noise.spread) * _normal(rng, (1, shape[1]))
+    step = _normal(rng, shape)
+    step[: noise.later_row] *= np.float32(noise.step)
+    step[noise.later_row :] *= np.float32(noise.step if noise.later_step is None else noise.later_step)
+    factor = factor + step
     if noise.wander:
         factor += _walk(rng, shape, noise.wander, noise.wander_memory)
     common = 1 + _walk(rng, (shape[0], 1), noise.common, noise.common_memory)
@@ -148,6 +153,11 @@ def _imbalance(
         hot /= hot.mean(axis=3, keepdims=True)  # a token that one expert gets, another one does not
         load *= hot
         extra += np.float32(_EXPERT_SHARE) * (hot - 1)
+    if imbalance.routing_sigma:
+        routed = np.exp(_walk(rng, full, imbalance.routing_sigma, _EXPERT_MEMORY))
+        routed /= routed.mean(axis=3, keepdims=True)
+        load *= routed
+        extra += np.float32(_EXPERT_SHARE) * (routed - 1)
     if imbalance.accumulation:
         more = np.where(np.arange(replicas) % 2, imbalance.accumulation, 0.0).astype(np.float32)
         more = more.reshape(1, 1, grid[1], grid[2], 1, 1)
@@ -174,6 +184,8 @@ def _fault(fault: "Fault", shape: tuple[int, int], rng: np.random.Generator) -> 
     rise = np.clip((since + 1) / fault.drift_steps, 0, 1) if fault.drift_steps else np.ones(shape[0])
     ratio = np.zeros(shape, dtype=np.float32)
     ratio[:, list(fault.ranks)] = (fault.ratio * rise * active).astype(np.float32)[:, None]
+    if fault.jitters:
+        ratio *= np.abs(_normal(rng, shape))
     if fault.scatter_rate:
         ratio *= rng.random(shape, dtype=np.float32) < fault.scatter_rate
     return ratio

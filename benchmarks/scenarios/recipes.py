@@ -133,19 +133,31 @@ def slow_nic(ranks: int, seed: int, *, name: str) -> Scenario:
     return replace(scenario, faults=(fault,))
 
 
-def whole_job(ranks: int, seed: int, *, name: str, cause: str, ratio: float, scatter_rate: float = 0.0) -> Scenario:
+def whole_job(
+    ranks: int,
+    seed: int,
+    *,
+    name: str,
+    cause: str,
+    ratio: float,
+    scatter_rate: float = 0.0,
+    jitters: bool = False,
+    noise: Noise = _USUAL,
+    wanted: str = "job",
+) -> Scenario:
     """Return a job that all ranks make slower."""
     scenario, rng = _scenario(name, ranks, seed, PIPELINES)
     fault = Fault(
         cause=cause,
         ranks=tuple(range(ranks)),
         ratio=ratio,
-        wanted="job",
+        wanted=wanted,
         kinds=("pp", "dp") if cause == LINK else (),
         begin=_begin(rng),
         scatter_rate=scatter_rate,
+        jitters=jitters,
     )
-    return replace(scenario, faults=(fault,))
+    return replace(scenario, faults=(fault,), noise=replace(noise, later_row=fault.begin))
 
 
 def healthy(

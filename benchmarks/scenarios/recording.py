@@ -42,6 +42,8 @@ class Recording:
     flags: "NDArray[np.int64]"
     present: "NDArray[np.bool_]"
     late: "NDArray[np.bool_]"
+    """Which records arrive two steps late; `held_seconds`, which broadcasts to (W, R), comes on top of it."""
+    held_seconds: "NDArray[np.float64]"
     skew_ns_R: "NDArray[np.int64]"
     told_step: "NDArray[np.int64]"
     """What each rank says the step's index is, and by how much its clock is ahead, ns: both broadcast to (W, R)."""
@@ -61,6 +63,7 @@ class Recording:
         end_ns_W = START_UNIX_S * _NS + np.cumsum(duration_ns_W + gaps_ns_W)
         received_ns = end_ns_W[:, None] + self.skew_ns_R + int(_BATCH_SECONDS * _NS)
         received_ns += self.late * (2 * duration_ns_W)[:, None]
+        received_ns += (self.held_seconds * _NS).astype(np.int64)
         rows = np.flatnonzero(self.present)
         rows = rows[np.argsort(received_ns.ravel()[rows], kind="stable")]
         at_W, rank = np.divmod(rows, self.present.shape[1])

@@ -122,6 +122,8 @@ def score(scenario: "Scenario", topology: "Topology", named: "Iterable[Named]") 
 
 
 def _wanted(fault: "Fault", topology: "Topology") -> list[Thing]:
+    if not fault.wanted:
+        return []
     if fault.wanted == "rank":
         return [("rank", rank) for rank in fault.ranks]
     if fault.wanted == "node":

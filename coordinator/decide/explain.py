@@ -208,7 +208,7 @@ def _rule(policy: "Policy", floor_ratio: float, what: str) -> str:
     return (
         f"{what} by {floor_ratio:.1%} or more that noise does not explain, for so long that the sum over steps of the "
         f"excess in sigmas (at most {own.clip_sigmas:g} a step, less {own.slack_sigmas:g}) is beyond "
-        f"{own.alarm_sigmas:g}; or three steps of more than {own.gross_ratio:.0%}"
+        f"{own.alarm_sigmas:g}"
     )
 
 

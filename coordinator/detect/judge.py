@@ -210,8 +210,10 @@ class Judge:
             found = [*without_scattered(found), scattered_gc(self._scattered.found, collecting)]
         found += [slow_link(slow) for slow in self._links.found(step_seconds)]
         if self._fluctuation.fluctuating:
-            before, now = self._rank_findings.before_and_now(list(self.recent_rows)[-policy.steps :])
-            found.append(slower_run(self._fluctuation, before, now, found, policy))
+            rows = list(self.recent_rows)[-policy.steps :]
+            before, now = self._rank_findings.before_and_now(rows)
+            longest = self._rank_findings.longest_growth(rows)
+            found.append(slower_run(self._fluctuation, before, now, found, policy, longest_growth=longest))
         return tuple(found)
 
 

@@ -26,8 +26,13 @@ def slower_run(
     now: "Mapping[str, float]",
     beside: "Sequence[Finding]",
     policy: "CausePolicy",
+    *,
+    longest_growth: "Mapping[str, float]",
 ) -> Finding:
-    """Describe a run that is slower than its history; `beside` is what else was found in the same step."""
+    """Describe a run that is slower than its history; `beside` is what else was found in the same step.
+
+    `longest_growth` holds by how much each part of the rank with most own work grew, seconds a step.
+    """
     ratio, baseline = test.level_ratio, test.baseline_seconds or 0.0
     few = [finding.excess_seconds for finding in beside if finding.kind == SLOW_RANK]
     scattered = [finding.excess_seconds for finding in beside if finding.kind == SCATTERED]
@@ -36,6 +41,7 @@ def slower_run(
         now,
         policy,
         few_ranks_seconds=max(few, default=0.0),
+        longest_growth=longest_growth,
         scattered_gc_seconds=max(scattered, default=0.0),
     )
     return Finding(

@@ -51,7 +51,7 @@ class ExcessPolicy:
     tail_factor: float = 1.6  # the same where pools are noisy: shared cores have longer tails than Gaussian noise
     walk_prior_ratio: float = 0.004  # slow walk of a rank taken for granted until long means have been compared
     median_share: float = 0.7  # reference: share of the gate that the last steps' middle must reach beside the mean
-    gross_ratio: float = 0.75  # an excess this large is judged by three steps alone, without the sum
+    gross_ratio: float = 0.75  # where ranks share cores, the median of three steps that is an effect
     noisy_sigma: float = 0.05  # more than 10 times the noise of reference jobs: ranks share cores, and one of them
     # descheduled for 7 steps reads as +56 %. There the short median must reach the gross ratio, ...
     noisy_long_factor: float = 2.0  # ... and the long mean twice its gate. Learnt noise is too young to know the tail:
@@ -62,7 +62,7 @@ class ExcessPolicy:
     clear_floor_share: float = 0.8  # ... of which so much of the floor is enough: drifts, told at 2 to 3 %
     static_share: float = 0.6  # share of the floor below which a lasting excess is silicon, and learnt
     static_sigmas: float = 0.5  # and, beside it, what noise does to a long mean: more than that is no silicon
-    least_share: float = 0.33  # share of the gate that the least of three steps must reach: two stalls are no fault
+    least_share: float = 0.33  # share of gate and median that the least of three must reach: two stalls are no fault
     clear_steps: int = 5  # reference: quiet steps that end an alarm
     clear_share: float = 0.5  # share of the gate below which a step is quiet
 

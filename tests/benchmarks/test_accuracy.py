@@ -71,6 +71,12 @@ def test_what_only_feels_the_fault_counts_neither_way(fault, right, symptom, wro
     assert scored(fault, Named(60, wrong)).wrong == 1
 
 
+def test_where_no_rank_is_at_fault_the_job_may_be_named():
+    """A job whose noise grows is longer as a whole: naming it is no mistake, naming a rank is one."""
+    result = scored(replace(WHOLE, wanted=""), Named(60, JOB), rank(60, 3))
+    assert (result.wanted, result.found, result.wrong, result.wrong_ranks) == (0, 0, 1, 1)
+
+
 def test_a_line_of_the_table_leaves_out_what_was_not_measured():
     """A dash where there is nothing to measure, sums of runs elsewhere."""
     total = Score()
@@ -154,6 +160,7 @@ def test_every_fault_has_a_demand():
         ),
         (table_of("slow 5 %", **found(100, right=98)), ["cause right in 0.980"]),
         (table_of("slow 5 %", wrong_ranks=1, **found(100)), ["1 innocent ranks"]),
+        (table_of("noise to 2 %", wrong_ranks=1), ["1 innocent ranks"]),
         (table_of("slow, noisy", wrong_ranks=1, **found(100, rows=8)), []),
         (table_of("slow 3 %", **found(100, rows=9)), ["recall 0.000 within 8"]),
         (table_of("slow 3 %", ranks=8, **found(100, rows=9)), []),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.scenarios.catalogue import SCENARIOS, names
-from benchmarks.scenarios.job import Fault, Imbalance, Interruptions, Noise, Scenario
+from benchmarks.scenarios.job import Fault, Imbalance, Interruptions, Noise, Scenario, Stall
 from benchmarks.scenarios.model import generate, world_size
 from benchmarks.scenarios.recipes import SHAPES, SIZES
 from coordinator.record.replay import replay
@@ -187,3 +187,29 @@ def test_shapes_have_the_ranks_they_promise(ranks):
     assert {world_size(SCENARIOS[name](ranks, 3)) for name in names(ranks)} == {ranks}
     assert ("slow node" in names(ranks)) == (ranks > 8)
     assert ranks in SHAPES
+
+
+def test_a_stalled_rank_loses_the_record_after_its_stall():
+    """The stalled step is recorded, the next one is lost or held back, the one after is a little long."""
+    for late_seconds in (0.0, 20.0):
+        stall = Stall(count=2, late_seconds=late_seconds)
+        calm = scenario(steps=80, noise=STILL)
+        recording = generate(replace(calm, interruptions=replace(UNDISTURBED, stall=stall)))
+        longer = recording.parts["host"] - generate(calm).parts["host"]
+        rows, ranks = np.nonzero(longer > 0.5 * calm.own_seconds)
+        assert len(rows) == 2
+        assert longer[rows + 2, ranks] == pytest.approx(np.full(2, 0.013 * calm.own_seconds), abs=1e-6)
+        lost = (
+            recording.held_seconds[rows + 1, ranks] == late_seconds
+            if late_seconds
+            else ~recording.present[rows + 1, ranks]
+        )
+        assert lost.all()
+
+
+def test_noise_may_grow_in_the_middle_of_a_run():
+    """From `later_row` on each rank's compute scatters more, before it as ever."""
+    recording = generate(scenario("dp=64", noise=replace(STILL, step=0.004, later_step=0.03, later_row=10)))
+    sigmas = (recording.parts["compute"] / 0.4).std(axis=1)
+    assert sigmas[:10] == pytest.approx(np.full(10, 0.004), rel=0.4)
+    assert sigmas[10:] == pytest.approx(np.full(10, 0.03), rel=0.4)

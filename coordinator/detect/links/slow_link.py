@@ -216,7 +216,7 @@ class SlowLinkTest:
             extra_seconds=level * self._scale_G()[groups] * bytes_V,
             onset_step=onset,
             is_from_peers=self._is_from_peers_G[groups],
-            sigma_ratio=self._test.noise.sigma_P[self._transfers.kind_G[groups]],
+            sigma_ratio=self._test.gates.scale_P[self._transfers.kind_G[groups]],
             threshold_ratio=self.policy.effect_ratio,
         )
         return describe(verdict, figures, self._transfers.domains, self._tomography, self._transfers.kind_G)

@@ -101,6 +101,15 @@ def middling(parts: "Mapping[str, NDArray[np.floating]]") -> dict[str, float]:
     return {name: float(np.nanmedian(value)) for name, value in parts.items() if not np.isnan(value).all()}
 
 
+def longest(parts: "Parts") -> dict[str, float]:
+    """Return each part of the rank that has most own work, seconds; parts that it did not measure are left out."""
+    own_R = parts[SELF]
+    if np.isnan(own_R).all():
+        return {}
+    rank = int(np.nanargmax(own_R))
+    return {name: float(value[rank]) for name, value in parts.items() if not np.isnan(value[rank])}
+
+
 def medians(rows: "Sequence[StepRow]") -> "Parts":
     """Return per part the median over `rows`, arrays of shape (n_ranks,), seconds, NaN where never measured."""
     parts = [parts_of(row) for row in rows]

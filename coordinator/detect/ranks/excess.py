@@ -83,7 +83,6 @@ class ExcessTest:
         self._may_be_early_P = np.ones(pools.count, dtype=bool)
         count = self.count
         self._recent = [np.zeros(count, dtype=np.float32) for _ in range(SHORT_STEPS - 1)]
-        self._recent_highest = [0.0] * (SHORT_STEPS - 1)
         self._median_N = np.zeros(count, dtype=np.float32)  # some steps ago
         self._mean_N = np.zeros(count, dtype=np.float32)
         self._mean_before_N = np.zeros(count, dtype=np.float32)  # a window ago
@@ -156,11 +155,11 @@ class ExcessTest:
 
         In quiet ones that is early, in others after `warm_up_steps`.
         """
-        policy, noise = self.policy, self.noise
+        policy = self.policy
         if self.judged > policy.warm_up_steps:
             return None
-        warm_P: Marks = self._may_be_early_P & (noise.cautious_P < policy.early_sigma)
-        warm_P &= noise.samples_P >= policy.early_samples
+        warm_P: Marks = self._may_be_early_P & (self.gates.cautious_P < policy.early_sigma)
+        warm_P &= self.noise.samples_P >= policy.early_samples
         return warm_P
 
     def step(self, excess_N: "NDArray[np.floating]", step: int) -> None:
@@ -185,8 +184,14 @@ class ExcessTest:
         self._find_high()
         if self.judged > 1:
             self._follow(values, sigma_P)
-        self._recent = [*self._recent[1:], values.raw_N]
-        self._recent_highest = [*self._recent_highest[1:], values.highest]
+        self._recent = self._shifted(values)
+
+    def _shifted(self, values: _Excess) -> "list[Floats]":
+        """Return the last values of each series, the oldest first; a step without one is no step of that series."""
+        older_N, old_N = self._recent
+        if values.seen_N is not None:  # there `raw_N` repeats the last one
+            np.copyto(old_N, older_N, where=~values.seen_N)
+        return [old_N, values.raw_N]
 
     def _over_baseline(self, excess_N: "NDArray[np.floating]") -> _Excess:
         raw_N: Floats = np.subtract(excess_N, self._baseline_N, dtype=np.float32, casting="same_kind")
@@ -207,13 +212,19 @@ class ExcessTest:
         scratch_N = np.empty_like(raw_N)
         if self.judged > 1:
             np.subtract(*self._tamed(values), out=scratch_N)
+            self.gates.follow(scratch_N)
+            common_P = self.gates.common_P
+            if common_P is not None:  # what all do at once is no noise
+                scratch_N -= self._pools.beside(common_P.astype(np.float32))
             # What is in alarm scatters as it likes: it must not make its peers look noisy.
-            self.noise.learn(np.abs(scratch_N, out=scratch_N), self._unsteady(values), policy)
+            np.abs(scratch_N, out=scratch_N)
+            self.noise.learn(scratch_N, self._unsteady(values), policy, present_P=self.gates.present_P)
         if self.judged % SHORT_STEPS == 0:
             median_N = median_of_three(self._recent[0], self._recent[1], raw_N)
             if self.judged >= policy.settle_steps + 2 * SHORT_STEPS:
                 np.subtract(median_N, self._median_N, out=scratch_N)
-                self.gates.short.learn(np.abs(scratch_N, out=scratch_N), None, policy)
+                unseen = None if values.seen_N is None else (~values.seen_N).nonzero()[0]
+                self.gates.short.learn(np.abs(scratch_N, out=scratch_N), unseen, policy)
             self._median_N = median_N
         if self.judged > 1:
             self._learn_mean(values, scratch_N)
@@ -243,6 +254,8 @@ class ExcessTest:
             clipped_N = self._pools.clip(values.raw_N, self.gates.widest_P(), values.reach_P)
         np.subtract(clipped_N, self._mean_N, out=scratch_N)
         scratch_N *= np.float32(1 / min(self.judged - 1, _LONG_RATE_STEPS))
+        if values.seen_N is not None:
+            scratch_N *= values.seen_N
         self._mean_N += scratch_N
         if self.judged % LONG_STEPS == 0:
             if self.judged > LONG_STEPS:
@@ -270,15 +283,11 @@ class ExcessTest:
             self._keep(values)
 
     def _candidates(self, values: _Excess) -> "Places":
-        """Return the series, in no alarm yet, whose sum is an alarm's or whose last three steps are gross."""
-        policy, sums = self.policy, self.sums
-        candidates = sums.series[:0]
-        if len(sums.above(self.gates.least_alarm_sigmas)):
-            candidates = sums.series[sums.sum_C > self.gates.alarm_P().astype(np.float32)[sums.pool_C]]
-        highest = sorted((*self._recent_highest, values.highest))
-        if self.judged > policy.warm_up_steps and highest[1] > policy.gross_ratio:  # else no median of three is
-            gross_N = self._median_of(slice(None), values) > policy.gross_ratio
-            candidates = np.union1d(candidates, gross_N.nonzero()[0])
+        """Return the series, in no alarm yet, whose sum is an alarm's."""
+        sums = self.sums
+        if not len(sums.above(self.gates.least_alarm_sigmas)):
+            return sums.series[:0]
+        candidates = sums.series[sums.sum_C > self.gates.alarm_P().astype(np.float32)[sums.pool_C]]
         if values.seen_N is not None:
             candidates = candidates[values.seen_N[candidates]]
         if not len(candidates):
@@ -288,7 +297,7 @@ class ExcessTest:
             return candidates
         return candidates[self._median_of(candidates, values) > self.gates.least_median()]
 
-    def _median_of(self, series: "Places | slice", values: _Excess) -> "Floats":
+    def _median_of(self, series: "Places", values: _Excess) -> "Floats":
         """Return the medians of the last three steps of some series."""
         older_N, old_N = self._recent
         median_C: Floats = median_of_three(older_N[series], old_N[series], values.raw_N[series])
@@ -382,7 +391,6 @@ class ExcessTest:
         self.sums.recall(part_of(memory, "sums"), self.count)
         self._find_high()
         self.alarms.recall(part_of(memory, "alarms"), self.count)
-        self._recent_highest = [float(np.maximum.reduce(values_N)) for values_N in self._recent]
         self.judged = int(memory["judged"][0])
         self._steps.clear()
         self._steps.extend(memory.get("steps", np.zeros(0)).astype(np.int64).tolist())

@@ -45,7 +45,7 @@ class Family:
     @property
     def sigma_P(self) -> "NDArray[np.float64]":
         """Standard deviation of one step, array of shape (P,); NaN while unknown."""
-        return self._test.noise.sigma_P[self.pools]
+        return self._test.gates.scale_P[self.pools]
 
     @property
     def alarm_N(self) -> "NDArray[np.bool_]":

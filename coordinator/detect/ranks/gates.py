@@ -14,7 +14,7 @@ import numpy as np
 
 from coordinator.detect.keeping import joined
 from coordinator.detect.ranks.groups import has_nan
-from coordinator.detect.ranks.noise import PooledNoise
+from coordinator.detect.ranks.noise import PooledNoise, PresentScatter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,6 +65,10 @@ class Gates:
         self._explained: list[tuple[float, float]] = []
         self._explained_step = 0
         self.single = PooledNoise(pools)
+        self._pools_now = PresentScatter([_listed(pools.members(pool)) for pool in range(pools.count)])
+        self._family_now = PresentScatter([np.arange(series_F[0])])  # in units of what has been learnt of each pool
+        self._pool_1M = pools.of(self._family_now.chosen_KM.ravel())[None, :]
+        self.present_P = np.full(pools.count, np.nan)
         self.short = PooledNoise(pools)
         self.long = PooledNoise(pools)
 
@@ -86,16 +90,47 @@ class Gates:
         """How far a single step may reach in any pool to count in full in a long mean."""
         self._factor_P = np.maximum(self._chance_P, policy.chance_sigmas_min)
 
+    def follow(self, difference_N: "Floats") -> None:
+        """Take how far series are from their last step, and see by how much more they scatter now than has been learnt.
+
+        Pools of few series, as replicas and stages are, do not show it soon: what the scatter of the first family as a
+        whole has grown by holds for all of them. A replica is as noisy as its ranks.
+        """
+        learnt_P = np.maximum(self.single.sigma_P, _SIGMA_MIN)
+        self._pools_now.learn(difference_N[self._pools_now.chosen_KM])
+        if not has_nan(learnt_P):
+            ratio_1M = difference_N[self._family_now.chosen_KM] / learnt_P[self._pool_1M]
+            self._family_now.learn(ratio_1M)
+        self.present_P = np.fmax(self._pools_now.sigma_K, learnt_P * self._family_now.sigma_K)
+
+    @property
+    def common_P(self) -> "Figures | None":
+        """By how much all series of each pool have moved in the last step, None where that is within their noise."""
+        common_P = self._pools_now.common_K
+        return common_P if np.count_nonzero(np.abs(common_P) > self.policy.clip_sigmas * self.scale_P) else None
+
+    @property
+    def scale_P(self) -> "Figures":
+        """The standard deviation of single steps: as learnt or, where that is more, as it is now; shape (P,)."""
+        scale_P: Figures = np.maximum(self.single.sigma_P, self.present_P)
+        return scale_P
+
+    @property
+    def cautious_P(self) -> "Figures":
+        """The same with a margin for what few samples leave open, array of shape (P,)."""
+        cautious_P: Figures = np.maximum(self.single.cautious_P, self.present_P)
+        return cautious_P
+
     def sigma_P(self) -> "Figures":
         """Return the standard deviation of single steps to judge by, array of shape (P,); infinite while unknown."""
-        sigma_P = np.maximum(self.single.cautious_P, _SIGMA_MIN)
+        sigma_P = np.maximum(self.cautious_P, _SIGMA_MIN)
         if has_nan(sigma_P):
             sigma_P[np.isnan(sigma_P)] = np.inf
         return sigma_P
 
     def widest_P(self) -> "Figures":
         """Return how far a single step may reach to count in full in a long mean, array of shape (P,)."""
-        widest_F = self.policy.clip_sigmas * np.fmax.reduceat(self.single.sigma_P, self._first_F)
+        widest_F = self.policy.clip_sigmas * np.fmax.reduceat(self.scale_P, self._first_F)
         widest_P: Figures = np.fmax(widest_F, FULL_FLOORS * self.floor_ratio)[self._family_P]
         return widest_P
 
@@ -135,7 +170,7 @@ class Gates:
         Worked out once a step: of many series in alarm, each asks for the same few figures.
         """
         if self._explained_step != judged:
-            sigma_P = self.single.sigma_P
+            sigma_P = self.scale_P
             gate_P = self.short_gate(np.arange(len(sigma_P)))
             self._explained = list(zip(sigma_P.tolist(), gate_P.tolist(), strict=True))
             self._explained_step = judged
@@ -166,8 +201,9 @@ class Gates:
             | (long_C & (those.median > floor))
             | last_C
         )
-        summed_C &= those.least > policy.least_share * np.minimum(gate_C, self._noisy_gate(self.short)[pool_C])
-        noisy_C = self.single.sigma_P[pool_C] > policy.noisy_sigma
+        least_C = np.maximum(np.minimum(gate_C, self._noisy_gate(self.short)[pool_C]), those.median)
+        summed_C &= those.least > policy.least_share * least_C
+        noisy_C = self.scale_P[pool_C] > policy.noisy_sigma
         return np.where(noisy_C, self._passed_in_noise(those), summed_C) if noisy_C.any() else summed_C
 
     def least_median(self) -> float:
@@ -177,7 +213,7 @@ class Gates:
     def _passed_in_noise(self, those: Candidates) -> "Marks":
         """Return the same for pools that are very noisy."""
         policy, pool_C = self.policy, those.pool
-        sigma_C = self.single.sigma_P[pool_C]
+        sigma_C = self.scale_P[pool_C]
         short_C = np.maximum(self._noisy_gate(self.short)[pool_C], policy.gross_ratio)
         short_C = np.maximum(short_C, policy.noisy_short_sigmas * sigma_C)
         long_C = policy.noisy_long_factor * self._noisy_gate(self.long)[pool_C]
@@ -191,4 +227,10 @@ class Gates:
     def memory(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt."""
         noises = {"noise": self.single, "short": self.short, "long": self.long}
-        return joined({name: noise.memory() for name, noise in noises.items()})
+        now = {"now.pools": self._pools_now.sigma_K, "now.family": self._family_now.sigma_K, "now": self.present_P}
+        return joined({name: noise.memory() for name, noise in noises.items()}) | now
+
+
+def _listed(members: "Places | slice") -> "Places":
+    """Return the series of a pool, one after the other."""
+    return np.arange(members.start, members.stop) if isinstance(members, slice) else members

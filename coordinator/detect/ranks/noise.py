@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from coordinator.detect.ranks.pools import Pools
@@ -27,6 +29,54 @@ _MEDIAN_TO_SIGMA = 1.048  # Gaussian: the median of |a - b| is 0.954 sigma
 _STILL_SIGMAS = 0.1  # a series that moves by less from one step to the next stands still
 _STILL_EVERY = 4  # updates; how many stand still is no matter of single steps
 _SIGMA_MIN = 1e-6  # ratio; below, figures are equal but for rounding
+_QUANTILE = 0.4  # of differences: half of a small pool may change at once, and not be among them
+_QUANTILE_ERROR = 0.5  # of its place, times the root of their number: a standard error, on the low side
+_QUANTILE_TO_SIGMA = 1.348  # Gaussian: it is 0.742 sigma
+_RATE_MAX = 0.7  # of a step in what is known of large pools: two steps, so that chance in one makes little of it
+_COMMON_MIN = 3  # series that move together; of two the one that is the reference stands still
+_SAMPLED = 256  # series of a pool, which give its scatter to 5 %
+_SAMPLES_MIN = 12  # differences that the scatter rests on: of small pools those of several steps
+
+
+class PresentScatter:
+    """How much series scatter now, in rows of series that scatter alike: `sigma_K`, NaN until one has been seen.
+
+    By how far the middle one of those that move has moved in this step, of a few steps where a row has few series,
+    beyond what all have. So it holds while fewer than half of them begin or end to be slow at once, or all together,
+    and follows noise that changes for all of them: then a memory of many steps is no measure of what this one shows.
+    """
+
+    def __init__(self, series: "Sequence[Places]") -> None:
+        chosen = [own[:: -(-max(len(own), 1) // _SAMPLED)] for own in series]
+        self._known_K = np.array([len(own) for own in chosen])
+        self._rows_K = np.arange(len(chosen))
+        width = int(self._known_K.max())
+        self.chosen_KM = np.array([np.pad(own, (0, width - len(own)), mode="edge") for own in chosen])
+        """The series that are looked at, a row after the other, the last one again where a row has fewer."""
+        self._is_padding_KM = np.arange(width) >= self._known_K[:, None]
+        self._rate_K = np.minimum(self._known_K / _SAMPLES_MIN, _RATE_MAX)
+        self._caution_K = np.where(self._known_K < _SAMPLES_MIN, 0.0, _QUANTILE_ERROR * np.sqrt(self._known_K))
+        self.sigma_K = np.full(len(chosen), np.nan)
+        self.common_K = np.zeros(len(chosen))
+        """By how much the middle one has moved in the last step, 0 in rows of fewer than three."""
+
+    def learn(self, difference_KM: "Floats") -> None:
+        """Take how far the chosen series have moved in one step, 0 where that is not known. Changes it."""
+        difference_KM[self._is_padding_KM] = np.inf  # sorted behind all others
+        still_K = np.count_nonzero(np.abs(difference_KM) <= _SIGMA_MIN, axis=1)
+        difference_KM.sort(axis=1)
+        common_K = difference_KM[self._rows_K, (_QUANTILE * (self._known_K - 1)).astype(np.intp)]
+        self.common_K = np.where(self._known_K >= _COMMON_MIN, common_K, np.float32(0))
+        difference_KM -= common_K[:, None]
+        np.abs(difference_KM, out=difference_KM)
+        difference_KM.sort(axis=1)
+        moving_K = self._known_K - still_K
+        middle_K = _QUANTILE * (moving_K - 1) - self._caution_K
+        middle_K = still_K + np.maximum(middle_K, 0).astype(np.intp)
+        middle_K = np.minimum(middle_K, self._known_K - 1)
+        now_K = difference_KM[self._rows_K, middle_K] * (_QUANTILE_TO_SIGMA * moving_K / self._known_K)
+        np.copyto(self.sigma_K, now_K, where=np.isnan(self.sigma_K))
+        self.sigma_K += self._rate_K * (now_K - self.sigma_K)
 
 
 class PooledNoise:
@@ -55,8 +105,18 @@ class PooledNoise:
         margin_P *= self.sigma_P
         return margin_P
 
-    def learn(self, difference_N: "Floats", left_out: "Places | None", policy: "ExcessPolicy") -> None:
-        """Take absolute differences; the series `left_out` (each once) do not count. Changes `difference_N`."""
+    def learn(
+        self,
+        difference_N: "Floats",
+        left_out: "Places | None",
+        policy: "ExcessPolicy",
+        *,
+        present_P: "Figures | None" = None,
+    ) -> None:
+        """Take absolute differences; the series `left_out` (each once) do not count. Changes `difference_N`.
+
+        Where `present_P` is above what has been learnt, what is far beyond noise is measured by that.
+        """
         pools = self._pools
         count_P = pools.sizes_P
         if left_out is not None and len(left_out):
@@ -66,7 +126,8 @@ class PooledNoise:
         if int(np.maximum.reduce(self.updates_P)) % _STILL_EVERY == 0:
             self._count_still(difference_N, left_out, rate_P, count_P)
         least = float(np.minimum.reduce(self.sigma_P))
-        self._clip(difference_N, rate_P, count_P, policy, has_limits=least > _SIGMA_MIN)
+        limit_P = policy.clip_sigmas * (self.sigma_P if present_P is None else np.maximum(self.sigma_P, present_P))
+        self._clip(difference_N, rate_P, count_P, policy, limit_P, has_limits=least > _SIGMA_MIN)
         mean_P = pools.sums(difference_N)
         mean_P *= policy.difference_to_sigma
         mean_P /= count_P
@@ -99,11 +160,17 @@ class PooledNoise:
         self.still_P += np.minimum(_STILL_EVERY * rate_P, 1) * (share_P - self.still_P)
 
     def _clip(
-        self, difference_N: "Floats", rate_P: "Figures", count_P: "Figures", policy: "ExcessPolicy", *, has_limits: bool
+        self,
+        difference_N: "Floats",
+        rate_P: "Figures",
+        count_P: "Figures",
+        policy: "ExcessPolicy",
+        limit_P: "Figures",
+        *,
+        has_limits: bool,
     ) -> None:
         """Cut what is far beyond its pool's noise, and learn how common that is; `has_limits` where all have noise."""
         pools = self._pools
-        limit_P = policy.clip_sigmas * self.sigma_P
         if not has_limits:
             # Not known, or nothing seen yet but equal figures: a limit of 0 would never let go of 0.
             limit_P[~(self.sigma_P > _SIGMA_MIN)] = np.inf

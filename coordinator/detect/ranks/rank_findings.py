@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.detect.findings import SLOW_RANK, Finding
+from coordinator.detect.keeping import part_of
 from coordinator.detect.ranks.components import (
     COMPUTE,
     PARTS,
@@ -22,10 +23,12 @@ from coordinator.detect.ranks.components import (
     Explainer,
     Explanation,
     less_work,
+    longest,
     medians,
     middling,
     parts_of,
 )
+from coordinator.detect.ranks.groups import median_of
 from coordinator.intake.columns import COMPONENTS
 from coordinator.intake.views import OFF_CPU
 from lockstep.contracts.records import COMPUTE_PHASES
@@ -68,6 +71,7 @@ class RankFindings:
         self._samples = 0
         self.typical: Parts = {}
         """Seconds of each part in a healthy step, array of shape (P,) by part."""
+        self._longest: dict[str, float] = {}  # the same of whoever has most own work in a step
 
     def learn(self, row: "StepRow", policy: "CausePolicy") -> None:
         """Remember what steps consist of while nothing is wrong, stage by stage."""
@@ -75,7 +79,11 @@ class RankFindings:
         rate = max(policy.typical_rate, 1 / max(self._samples - _FORGOTTEN_SAMPLES, 1))
         test = self._test
         suspicious = test.ranks.suspicious
-        for name, value_R in less_work(parts_of(row), test.shift_R).items():
+        parts = less_work(parts_of(row), test.shift_R)
+        for name, value in longest(parts).items():
+            before = self._longest.get(name, value)
+            self._longest[name] = before + rate * (value - before)
+        for name, value_R in parts.items():
             healthy_R = value_R
             if len(suspicious):
                 healthy_R = value_R.copy()
@@ -90,6 +98,12 @@ class RankFindings:
         """Return the seconds of each part in the middle stage's usual step, and in the last ones (`rows`)."""
         now = less_work(medians(rows), self._test.shift_R)
         return middling(self.typical), middling({k: self._test.stage_groups.median(v) for k, v in now.items()})
+
+    def longest_growth(self, rows: "Sequence[StepRow]") -> dict[str, float]:
+        """Return by how much each part of the rank with most own work, whichever that is, has grown, seconds."""
+        each = [longest(less_work(parts_of(row), self._test.shift_R)) for row in rows]
+        shared = set(self._longest).intersection(*each)
+        return {name: median_of(np.array([one[name] for one in each])) - self._longest[name] for name in shared}
 
     def find(self, rows: "Sequence[StepRow]", policy: "CausePolicy") -> list[Finding]:
         """Return a finding for each rank in alarm; `rows` are the last steps, the youngest last."""
@@ -172,13 +186,16 @@ class RankFindings:
 
     def memory(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt, arrays by name."""
-        return {**self.typical, "samples": np.array([self._samples])}
+        most = {f"longest.{name}": np.array([value]) for name, value in self._longest.items()}
+        return {**self.typical, **most, "samples": np.array([self._samples])}
 
     def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
         """Take back what `memory` gave; what does not fit is left alone."""
         count = self._test.stage_groups.count
         known = {name: value for name, value in memory.items() if name in PARTS}
         self.typical |= {name: value.astype(np.float64) for name, value in known.items() if value.shape == (count,)}
+        most = {name: value for name, value in part_of(memory, "longest").items() if value.shape == (1,)}
+        self._longest |= {name: float(value[0]) for name, value in most.items() if name in PARTS}
         if "samples" in memory and memory["samples"].shape == (1,):
             self._samples = int(memory["samples"][0])
 

@@ -1,4 +1,4 @@
-# ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
+# ruff: noqa: N802, N803, N806  (names of arrays end in their shape, see the legend below)
 """What a rank computes longer because it has more to do: hot experts, accumulation, uneven batches.
 
 Pure. Inside a pipeline stage compute is laid against the work figure of the record (else tokens), and the common slope
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _SECONDS_MIN = 1e-9  # resolution of a record
 _SQUARE_MIN = 1e-30  # of work: keeps a stage where all have the same to do from dividing by nothing
+_MISFIT_SIGMAS = 5.0  # Student's t of what the slope leaves over work; one slow rank makes 3 of it at the most
 
 
 class WorkCorrection:
@@ -63,16 +64,19 @@ class WorkCorrection:
         teaches_R = (np.abs(longer_R) < stages.spread(policy.longer_max * compute_P)) & known_R & (most_R < limit_R)
         teaches_R[suspicious()] = False
         self._learn(more_R, np.nan_to_num(longer_R), teaches_R)
-        square_P, product_P = self._products_2P
         most_P = np.nan_to_num(policy.slope_max * compute_P / usual_P)
-        slope_P = np.clip(product_P / np.maximum(square_P, _SQUARE_MIN), 0.0, most_P)
+        slope_P = np.clip(self._slope_P(), 0.0, most_P)
         shift_R: NDArray[np.float32] = (stages.spread(slope_P) * more_R).astype(np.float32)
         return shift_R
 
     def _learn(
         self, more_R: "NDArray[np.floating]", longer_R: "NDArray[np.floating]", teaches_R: "NDArray[np.bool_]"
     ) -> None:
-        """Add one step's products; NaN is never among the teaching ranks."""
+        """Add one step's products; NaN is never among the teaching ranks.
+
+        Where the slope so far leaves compute that still follows the work, it was another one, as that of a warm-up in
+        which all work takes longer: then this step's is all that is known.
+        """
         weight_R = teaches_R.astype(np.float64)
         known_P = np.maximum(self._stages.sums(weight_R), 1)
         centred = []
@@ -80,8 +84,19 @@ class WorkCorrection:
             mean_P = self._stages.sums(value_R * weight_R) / known_P
             centred.append((value_R - self._stages.spread(mean_P)) * weight_R)
         more_R, longer_R = centred
-        self._products_2P *= 1 - self.policy.rate
-        self._products_2P += [self._stages.sums(more_R * other_R) for other_R in (more_R, longer_R)]
+        square_P, product_P = (self._stages.sums(more_R * other_R) for other_R in (more_R, longer_R))
+        left_R = longer_R - self._stages.spread(self._slope_P()) * more_R
+        share_P = self._stages.sums(more_R * left_R) ** 2  # of what is left, that follows the work
+        share_P /= np.maximum(square_P * self._stages.sums(left_R**2), _SQUARE_MIN)
+        limit_P = _MISFIT_SIGMAS**2 / (np.maximum(known_P - 2, 0) + _MISFIT_SIGMAS**2)
+        self._products_2P *= (1 - self.policy.rate) * (share_P <= limit_P)
+        self._products_2P += [square_P, product_P]
+
+    def _slope_P(self) -> "NDArray[np.float64]":
+        """Return the seconds that a unit of work takes longer in each stage, as learnt so far."""
+        square_P, product_P = self._products_2P
+        slope_P: NDArray[np.float64] = product_P / np.maximum(square_P, _SQUARE_MIN)
+        return slope_P
 
     def memory(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt."""

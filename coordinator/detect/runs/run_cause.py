@@ -57,14 +57,17 @@ def explain_run(
     policy: "CausePolicy",
     *,
     few_ranks_seconds: float = 0.0,
+    longest_growth: "Mapping[str, float] | None" = None,
     scattered_gc_seconds: float = 0.0,
 ) -> RunCause:
     """Return why steps are longer now than before.
 
     `before` and `now` hold seconds by part (`components.PARTS`); parts that either lacks are left out.
     `few_ranks_seconds` is what the slowest ranks work longer than their peers, `scattered_gc_seconds` what collections
-    of garbage on some rank or other hold up a step: both are waiting to everybody else, and no fault of a link.
+    of garbage on some rank or other hold up a step: both are waiting to everybody else, and no fault of a link. So is
+    what the rank with most own work, another one in each step, works longer than before: `longest_growth` by part.
     """
+    most = longest_growth or {}
     growth = {name: now[name] - before[name] for name in now if name in before}
     views = {name: growth.pop(name) for name in VIEWS if name in growth}
     total = _step_growth(growth)
@@ -72,17 +75,23 @@ def explain_run(
     if scattered_gc_seconds > 0:
         own[GC] = own.get(GC, 0.0) + scattered_gc_seconds
     own = dict(sorted(own.items(), key=lambda item: -item[1]))
-    waiting = growth.get(WAIT, 0.0) - max(few_ranks_seconds, 0.0) - max(scattered_gc_seconds, 0.0)
+    few_ranks_seconds = max(few_ranks_seconds, most.get(SELF, 0.0) - growth.get(SELF, 0.0), 0.0)
+    waiting = growth.get(WAIT, 0.0) - few_ranks_seconds - max(scattered_gc_seconds, 0.0)
     cause, explained, rest = UNKNOWN, 0.0, total
     largest = next(iter(own), UNKNOWN)
-    if total > 0 and own and own[largest] >= policy.run_share_min * total:
-        cause, explained = largest, own[largest]
+    turns = {name: most[name] for name in own if name in most}
+    by_turns = max(own.values(), default=0.0) < policy.run_share_min * total > waiting and bool(turns)
+    grown = turns if by_turns else own  # by whoever is longest in a step, or by all
+    largest = max(grown, key=lambda name: grown[name], default=largest)
+    if total > 0 and grown and grown[largest] >= policy.run_share_min * total:
+        cause, explained = largest, grown[largest]
         if largest in SLEEPS and is_asleep(views.get(OFF_CPU), explained, before, policy):
             cause = OFF_CPU
-        rest = max((value for name, value in own.items() if name != largest), default=0.0)
+        rest = max((value for name, value in grown.items() if name != largest), default=0.0)
     elif total > 0 and waiting >= policy.run_share_min * total:
         cause, explained, rest = LINK, waiting, max(own.values(), default=0.0)
     share = min(explained / total, 1.0) if total > 0 else 0.0
+    turn = f"{largest}: {explained * 1e3:.1f} ms a step more on the rank with most own work, another one in each step"
     parts = own | ({WAIT: growth[WAIT]} if WAIT in growth else {})
     return RunCause(
         cause=cause,
@@ -91,7 +100,11 @@ def explain_run(
         step_growth_seconds=total,
         growth=parts,
         views=views,
-        evidence=(*_lines(parts, before, now, total), *_lines(_shown(views, largest), before, now, total)),
+        evidence=(
+            *([turn] if by_turns and cause != UNKNOWN else []),
+            *_lines(parts, before, now, total),
+            *_lines(_shown(views, largest), before, now, total),
+        ),
     )
 
 

@@ -198,7 +198,6 @@ def test_groups_that_are_about_to_alarm_are_waited_for():
     job.recording.present[begin : begin + 5] = True
     job.recording.late[begin : begin + 5] = False
     job.recording.present[begin + 1, 3] = False
-    job.recording.present[begin + 2, 11] = False
     said = job.run()
     assert said.keys() == {("group", "", tuple(range(16)))}
     ((step, slow),) = said.values()

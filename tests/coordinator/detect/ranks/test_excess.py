@@ -96,6 +96,34 @@ def test_missing_values_change_nothing():
     assert run(values)[1][0] == 65
 
 
+@pytest.mark.parametrize("lost", [[61], [61, 62], [59, 61], [60]])
+def test_a_missing_value_is_no_evidence(lost):
+    """Beside values that are missing, a stall of one or two steps and a step a little high are what they are."""
+    for stalled in (1, 2):
+        values = noise()
+        values[60 : 60 + stalled, 0] += 0.75
+        values[lost, 0] = np.nan
+        values[60 + stalled + len(lost), 0] += 0.013
+        assert run(values)[1] == [None] * 8
+
+
+@pytest.mark.parametrize("series", [8, 32, 256])
+@pytest.mark.parametrize("sigma", [0.02, 0.03, 0.3])
+def test_noise_that_grows_names_nobody(series, sigma):
+    """From one step to the next all series scatter five times as much, or seventy times: none of them is slow."""
+    values = noise(series=series, steps=160, seed=series)
+    values[60:] *= sigma / 0.004
+    assert run(values)[1] == [None] * series
+
+
+def test_a_fault_beside_noise_that_has_grown_is_found():
+    """Noise of 2 % since a moment ago hides 5 %, and not 30 %."""
+    values = noise(series=32)
+    values[60:] *= 5
+    values[64:, 3] += 0.30
+    assert run(values)[1][3] in (66, 67)
+
+
 def test_pools_keep_their_own_noise():
     """A noisy pool does not hide a fault in a quiet one, nor does the quiet one make the noisy one alarm."""
     values = np.hstack([noise(series=4), noise(series=4, sigma=0.03, seed=1)])

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from coordinator.detect.ranks.noise import PooledNoise
+from coordinator.detect.ranks.noise import PooledNoise, PresentScatter
 from coordinator.detect.ranks.pools import Pools
 from coordinator.settings.policy import ExcessPolicy
 
@@ -98,3 +98,38 @@ def test_series_that_are_the_reference_stand_still():
     assert halved.still_P[0] > 0.25
     assert halved.sigma_P[0] < 0.6 * 0.004
     assert learnt(excess, left_out=np.arange(8)).still_P[0] == pytest.approx(halved.still_P[0], abs=0.06)
+
+
+def present(values):
+    """Feed rows of shape (steps, series) of one pool; return its scatter after each step."""
+    scatter = PresentScatter([np.arange(values.shape[1])])
+    figures = []
+    for before, after in itertools.pairwise(values):
+        scatter.learn((after - before).astype(np.float32)[scatter.chosen_KM])
+        figures.append(float(scatter.sigma_K[0]))
+    return np.array(figures)
+
+
+@pytest.mark.parametrize(("series", "error"), [(8, 0.35), (32, 0.35), (1024, 0.1)])
+def test_present_scatter_is_that_of_the_last_steps(series, error):
+    """Right in the mean, a third too small of few series, and three steps after noise has grown twice the old one."""
+    values = gaussian(series=series)
+    values[150:] *= 7
+    figures = present(values)
+    assert figures[:149].mean() == pytest.approx(0.004, rel=error)
+    assert figures[151:].mean() == pytest.approx(0.028, rel=error)
+    assert figures[152] > 0.009
+
+
+@pytest.mark.parametrize("slow", [1, 4, 8])
+def test_present_scatter_holds_while_series_turn_slow(slow):
+    """One, half, or all of eight at once: the step in which they do is no noise."""
+    values = gaussian(series=8)
+    values[150:, :slow] += 0.05
+    assert present(values)[147:155].max() < 0.012
+
+
+def test_present_scatter_holds_where_half_of_the_series_stand_still():
+    """Of two ranks of a replica the lower one is the reference: it counts as one that does not scatter."""
+    values = np.maximum(gaussian(series=64), 0)
+    assert present(values).mean() == pytest.approx(learnt(values).sigma_P[0], rel=0.35)

@@ -105,3 +105,30 @@ def test_routed_tokens_cost_the_same_seconds_in_unequal_stages():
         shift = work.seconds(compute, tokens, nobody)
     for stage in (slice(0, 4), slice(4, 8)):
         assert np.ptp((compute - shift)[stage]) < 0.002
+
+
+@pytest.mark.parametrize("longer", [1.0, 3.0])
+def test_a_warm_up_that_scales_all_work_is_not_remembered(longer):
+    """Seconds per token are more in each step of it: as soon as it is over they are those of the job."""
+    work = correction((0,) * 32)
+    rng = np.random.default_rng(2)
+    tokens = 8192 * np.exp(rng.normal(0, 0.3, 32))
+    for step in range(30):
+        compute = 0.4 * (0.5 + 0.5 * tokens / 8192) * rng.normal(1, 0.004, 32) * (1 + longer * np.exp(-step / 3))
+        shift = work.seconds(compute, tokens, nobody)
+    assert np.ptp(compute) > 0.1
+    assert np.ptp(compute - shift) < 0.4 * 0.03
+
+
+def test_one_slow_rank_is_no_other_slope():
+    """Far out in its work and three times as slow as noise allows, it does not make the others' slope forgotten."""
+    work = correction((0,) * 32)
+    rng = np.random.default_rng(3)
+    tokens = 8192 * np.exp(rng.normal(0, 0.1, 32))
+    slowest = int(tokens.argmax())
+    for step in range(60):
+        compute = 0.4 * (0.5 + 0.5 * tokens / 8192) * rng.normal(1, 0.004, 32)
+        compute[slowest] *= 1.05 if step >= 50 else 1.0
+        shift = work.seconds(compute, tokens, nobody)
+    rest = compute - shift
+    assert rest[slowest] - np.median(rest) == pytest.approx(0.02, rel=0.35)

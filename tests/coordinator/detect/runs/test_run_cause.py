@@ -83,3 +83,12 @@ def test_numbers_hold_what_the_words_say():
     assert found.numbers["host_growth_seconds"] == pytest.approx(0.03)
     assert found.numbers["step_growth_seconds"] == pytest.approx(0.03)
     assert found.evidence == ("host: 20.0 ms a step before, 50.0 ms now, 100% of what the step grew by",)
+
+
+def test_what_another_rank_does_longer_in_each_step_is_no_link():
+    """A loader that jitters on all ranks: most of the step's growth is waiting for whoever is longest."""
+    now = grown(data=0.02, wait=0.2)
+    assert explain_run(BEFORE, now, POLICY).cause == "link"
+    found = explain_run(BEFORE, now, POLICY, longest_growth={"data": 0.21, "self": 0.21})
+    assert (found.cause, found.confidence) == ("data", "high")
+    assert explain_run(BEFORE, now, POLICY, longest_growth={"data": 0.03, "self": 0.03}).cause == "link"
