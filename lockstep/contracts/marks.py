@@ -31,7 +31,6 @@ from enum import IntEnum
 from lockstep.contracts.errors import LocalError
 from lockstep.contracts.limits import WORLD_SIZE_MAX
 from lockstep.contracts.records import DOMAIN_KINDS
-from lockstep.contracts.ring import ISSUE_SLOTS
 
 MARKS_VERSION = 1
 
@@ -132,10 +131,10 @@ _SIZE_MASK = (1 << SIZE_BITS) - 1
 _SYNCHRONOUS = 1 << 5
 _DOMAIN_SHIFT, _DOMAIN_MASK = 6, 7
 SLOT_SHIFT = 9
+_SLOT_MAX = (1 << (DETAIL_BITS - SLOT_SHIFT)) - 1
 
 assert len(OPERATORS) <= _SYNCHRONOUS
 assert len(DOMAIN_KINDS) <= _DOMAIN_MASK + 1
-assert ISSUE_SLOTS <= 1 << (DETAIL_BITS - SLOT_SHIFT)
 assert WORLD_SIZE_MAX <= _SIZE_MASK
 assert BLOCK_HEADER_BYTES + BLOCK_MARKS * MARK_BYTES <= BLOCK_BYTES
 
@@ -194,7 +193,7 @@ def pack_call_site(operator: str, *, synchronous: bool, domain: int, slot: int, 
     LocalError
         A value that an issue mark has no room for.
     """
-    for what, got, most in (("slot", slot, ISSUE_SLOTS - 1), ("domain", domain, len(DOMAIN_KINDS) - 1)):
+    for what, got, most in (("slot", slot, _SLOT_MAX), ("domain", domain, len(DOMAIN_KINDS) - 1)):
         if not 0 <= got <= most:
             raise LocalError(f"{what} of a collective: got {got}, expected 0 to {most}")
     if not 1 <= group_size <= WORLD_SIZE_MAX:
