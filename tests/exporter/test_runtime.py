@@ -37,7 +37,6 @@ from lockstep.serving.mqtt import MqttBroker
 from tests.exporter.conftest import (
     MS,
     OFFSET_NS,
-    FakeRing,
     make_config,
     open_descriptors,
     record,
@@ -217,7 +216,7 @@ async def test_steps_reach_the_broker_in_wall_clock_time(root, tmp_path, make_ri
 @pytest.mark.servers
 async def test_a_broker_that_is_down_for_a_while_loses_nothing(root, tmp_path, make_ring, mosquitto: Mosquitto):
     """Steps of the time without a broker, and of a restart of the exporter in it, arrive in order and once."""
-    ring = make_ring(slot_count=64)
+    ring = make_ring(block_count=64)
     mosquitto.stop()
     config = make_config(root, tmp_path, broker_port=mosquitto.port)
     step = 0
@@ -241,7 +240,7 @@ async def test_a_broker_that_is_down_for_a_while_loses_nothing(root, tmp_path, m
 @pytest.mark.servers
 async def test_what_does_not_fit_the_spool_is_counted_on_both_sides(root, tmp_path, make_ring, mosquitto: Mosquitto):
     """Beyond the spool's limit the oldest steps go; metrics and a lost frame say how many, and the rest arrives."""
-    ring = make_ring(slot_count=1024)
+    ring = make_ring(block_count=1024)
     mosquitto.stop()
     config = make_config(root, tmp_path, broker_port=mosquitto.port, spool_max_bytes=64 << 10)
     async with running(Exporter(config)) as exporter:
@@ -266,17 +265,17 @@ async def test_records_that_were_overwritten_are_reported_with_their_run(
     root, tmp_path, make_ring, mosquitto: Mosquitto
 ):
     """What the ring lost is counted here and in the next batch of the run, once."""
-    ring = make_ring(slot_count=16)
+    ring = make_ring(block_count=16)
     async with (
         coordinating(mosquitto.port) as coordinator,
         running(Exporter(make_config(root, tmp_path, broker_port=mosquitto.port))) as exporter,
     ):
         ring.write(record(0))
         await coordinator.until(lambda: steps_of(coordinator) == [0])
-        for step in range(1, 100):
-            ring.slot(step, record(step))
-        ring.head = 100
-        ring.word(layout.WORD_HEAD, 100)
+        for step in range(1, 80):
+            ring.lose(record(step))
+        for step in range(80, 100):
+            ring.write(record(step))
         await coordinator.until(lambda: 99 in steps_of(coordinator))
         lost = [batch.lost for batch in coordinator.of(StepBatch) if batch.lost]
         assert lost == [{"lapped": exporter.counts.lost["lapped"]}]
@@ -465,7 +464,7 @@ async def test_a_damaged_spool_is_no_reason_not_to_start(config: ExporterConfig,
 
 async def test_a_ring_that_is_written_fast_is_read_completely(config: ExporterConfig, make_ring):
     """A toy job of thousands of steps a second is followed without a gap."""
-    ring: FakeRing = make_ring(slot_count=1024)
+    ring = make_ring(block_count=1024)
     exporter = Exporter(config)
     exporter._publisher.open()
     now = time.monotonic_ns()
