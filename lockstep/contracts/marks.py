@@ -95,7 +95,15 @@ class MarkKind(IntEnum):
     AGENT_COST = 31  # argument: ns that the agent took from the step: thread time where it begins, else wall time
     FAILURE = 32  # argument: failed hooks; the agent writes nothing more
     FINISH = 33  # the attempt ended well
+    THREAD = 34  # the thread of this mark is the training thread from now on; argument: its CPU time
+    # Collectives that were carried out without being dispatched (a CUDA graph). detail: domain, or UNKNOWN_DOMAIN where
+    # it is not known which there were; subject: count; argument: payload bytes.
+    UNMEASURED = 36
+    UNMEASURED_BUS = 37  # the same; detail: domain; argument: bus bytes
 
+
+UNKNOWN_DOMAIN = 0xFFFF
+"""Detail of an UNMEASURED mark: any domain that the rank has used so far."""
 
 ANNOTATED = ("samples", "tokens", "work", "flops")
 
