@@ -3,14 +3,17 @@
 May live here: which mark goes where, and what to do when some are lost. Not here: clocks, files, what a step holds.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from lockstep.accounting.alignment import EndCounts, Stride
+from lockstep.accounting.alignment import ENDS_FORM, EndCounts, Stride
 from lockstep.accounting.events import DATA, PHASE_COUNT
+from lockstep.accounting.state import ANY_INTEGER, BOOLEAN, COUNT, StateForm, Stateful, mapping, restore, saved
 from lockstep.accounting.step_in_progress import BuiltStep, ModelFlopsOf, StepInProgress
 from lockstep.contracts.bounds import FLAGS_MAX, MONOTONIC_NS_MAX
 from lockstep.contracts.control import BACKWARD, OPTIMIZER, STEP, StepBoundary
+from lockstep.contracts.errors import ContractVersionError
 from lockstep.contracts.marks import (
     ANNOTATED,
     MARK_STRUCT,
@@ -24,6 +27,8 @@ Mark = tuple[int, int, int, int, int]
 """(time ns, kind, detail, subject, argument)."""
 Handler = Callable[[Mark], None]
 _TIME, _KIND, _DETAIL, _SUBJECT, _ARGUMENT = range(5)
+
+STATE_VERSION = 1
 
 _EVALUATION = int(Flag.EVALUATION)
 _BEGIN = int(MarkKind.BEGIN)
@@ -52,6 +57,8 @@ class BuilderCounts:
     lost_steps: int = 0
     malformed_marks: int = 0
 
+    STATE: ClassVar[Mapping[str, StateForm]] = dict.fromkeys(("lost_marks", "lost_steps", "malformed_marks"), COUNT)
+
 
 def _unknown_flops(_samples: int, _tokens: int) -> int:
     return MISSING
@@ -65,6 +72,13 @@ class StepBuilder:
     known, no record is built. `failures` are the agent's failed hooks, after which it wrote nothing more, and
     `has_finished` says that the attempt ended well.
     """
+
+    STATE: ClassVar[Mapping[str, StateForm]] = {
+        **dict.fromkeys(("is_aligned", "has_finished", "_explicit", "_is_gapped", "_is_numberless"), BOOLEAN),
+        **dict.fromkeys(("failures", "_tokens", "_work"), ANY_INTEGER),
+        "_position": COUNT,
+        "_ends": ENDS_FORM,
+    }
 
     def __init__(self, flops_of: ModelFlopsOf = _unknown_flops) -> None:
         self._flops_of = flops_of
@@ -97,6 +111,40 @@ class StepBuilder:
         built = self._built.copy()
         self._built.clear()
         return built
+
+    def state(self) -> dict[str, Any]:
+        """Return all that is known behind the last block added, as values of JSON.
+
+        Small where a step has just ended: of the running step it has every event.
+        """
+        return {
+            "version": STATE_VERSION,
+            "builder": saved(self),
+            "counts": saved(self.counts),
+            "stride": saved(self._stride),
+            "running": self._running.state(),
+        }
+
+    @classmethod
+    def from_state(cls, state: Any, flops_of: ModelFlopsOf = _unknown_flops, *, where: str) -> "StepBuilder":
+        """Return a builder that goes on where the one that had this state stood; `where` the state comes from.
+
+        Raises
+        ------
+        MalformedError
+            It is no state that `state` returned.
+        ContractVersionError
+            It is one of another version of this program.
+        """
+        got = mapping(state, "accounting state", where).get("version")
+        if got != STATE_VERSION:
+            raise ContractVersionError("version of the accounting state", where=where, got=got, expected=STATE_VERSION)
+        builder = cls(flops_of)
+        parts: dict[str, Stateful] = {"builder": builder, "counts": builder.counts, "stride": builder._stride}
+        for name, part in parts.items():
+            restore(part, state.get(name), what=f"accounting state: {name}", where=where)
+        builder._running.restore(state.get("running"), what="accounting state: running", where=where)
+        return builder
 
     @property
     def step(self) -> int:
