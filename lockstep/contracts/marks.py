@@ -103,6 +103,9 @@ class MarkKind(IntEnum):
     ISSUE_BUS = 39  # of the collective `subject`, whose operator does not show them; argument: bus bytes
 
 
+UNKNOWN_DOMAIN = 0xFFFF
+"""Detail of an UNMEASURED mark: any domain that the rank has used so far."""
+
 ANNOTATED = ("samples", "tokens", "work", "flops")
 ANY_DOMAIN = 0xFFFF
 """Detail of UNMEASURED: which collectives they were is not known."""
