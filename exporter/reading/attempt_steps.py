@@ -17,7 +17,7 @@ from exporter.reading.positions import Position
 from lockstep.accounting.block_reader import BlockRead, BlockReader, Fetch
 from lockstep.accounting.step_builder import BuilderCounts, StepBuilder
 from lockstep.contracts.bounds import INT63_MAX, STEP_MAX
-from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.errors import PeerError
 from lockstep.contracts.messages import LAPPED, LOSS_REASONS, TORN
 from lockstep.contracts.records import RECORD_FIELDS, RECORD_INDEX
 
@@ -29,6 +29,7 @@ _log = logging.getLogger(__name__)
 
 RECORDS_PER_READ = 512
 """2,500 steps a second at five ticks a second."""
+_WHERE = "positions"
 _STEP, _END = RECORD_INDEX["step"], RECORD_INDEX["end_ns"]
 
 Records = NDArray[np.int64]
@@ -86,8 +87,8 @@ class AttemptSteps:
         if position.builder is None:
             return 0
         try:
-            self._builder = StepBuilder.from_state(position.builder)
-        except MalformedError as error:
+            self._builder = StepBuilder.from_state(position.builder, where=_WHERE)
+        except PeerError as error:
             _log.warning("the state of an attempt's steps is not used: %s", error)
             return 0
         self._saved, self._saved_sequence, self._is_saved = position.builder, position.next_sequence, True
@@ -166,4 +167,4 @@ class AttemptSteps:
     def _forget(self) -> None:
         """Begin again behind a fault of the accounting: the rank has no number until it can be derived."""
         state = self._saved
-        self._builder = StepBuilder() if state is None else StepBuilder.from_state(state)
+        self._builder = StepBuilder() if state is None else StepBuilder.from_state(state, where=_WHERE)

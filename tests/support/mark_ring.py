@@ -224,6 +224,11 @@ class MarkRing:
         for first in range(0, len(marks), BLOCK_MARKS):
             self._next_block(marks[first : first + BLOCK_MARKS])
 
+    def continue_from(self, other: "MarkRing") -> None:
+        """Go on behind another file of the same attempt, without its blocks."""
+        self.steps, self.sequence = other.steps, other.sequence
+        self._position, self._ends = other._position, list(other._ends)
+
     def word(self, word: int, value: int) -> None:
         """Store one of the words."""
         os.pwrite(self.file, value.to_bytes(8, "little"), word * 8)
