@@ -97,15 +97,16 @@ class MarkKind(IntEnum):
     FINISH = 33  # the attempt ended well
     THREAD = 34  # another thread trains from now on: what the running step held is forgotten; argument: its CPU time
     FUSED_STEP = 35  # autograd's own thread steps an optimizer inside the running backward; counts as OPTIMIZER_END
-    UNMEASURED = 36  # collectives not dispatched; detail: a domain or ANY_DOMAIN; subject: count; argument: bytes
+    UNMEASURED = 36  # collectives not dispatched; detail: a domain or UNKNOWN_DOMAIN; subject: count, argument: bytes
     UNMEASURED_BUS = 37  # detail: as above, argument: their bus bytes
     MODEL_FLOPS = 38  # from the running step on; detail: index in FLOPS_UNITS, argument: `flops_argument`
     ISSUE_BUS = 39  # of the collective `subject`, whose operator does not show them; argument: bus bytes
 
 
+UNKNOWN_DOMAIN = 0xFFFF
+"""Detail of an UNMEASURED mark: any domain that the rank has used so far."""
+
 ANNOTATED = ("samples", "tokens", "work", "flops")
-ANY_DOMAIN = 0xFFFF
-"""Detail of UNMEASURED: which collectives they were is not known."""
 FLOPS_UNITS = ("token", "sample", "step", "unknown")
 """What a number of model FLOPs is for."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.agent.device.graphs import GRAPHS
 from lockstep.agent.hooks import Removal, patch
-from lockstep.contracts.marks import ANY_DOMAIN
+from lockstep.contracts.marks import UNKNOWN_DOMAIN
 
 if TYPE_CHECKING:
     from lockstep.agent.agent import Agent
@@ -68,7 +68,7 @@ def _replaying(agent: "Agent", original: Callable[..., Any]) -> Callable[..., An
             return
         traffic = GRAPHS.traffic(graph)
         if traffic is None:
-            marks.unmeasured(ANY_DOMAIN, 0, 0, 0)
+            marks.unmeasured(UNKNOWN_DOMAIN, 0, 0, 0)
         for domain, (count, payload_bytes, bus_bytes) in (traffic or {}).items():
             marks.unmeasured(domain, count, payload_bytes, bus_bytes)
 
