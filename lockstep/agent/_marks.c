@@ -77,6 +77,7 @@ typedef struct {
     uint32_t issued;             /* ordinal of the next collective */
     unsigned long long failures; /* stores that failed */
     PyObject *adopt;
+    PyObject *device; /* called behind the marks that a device has an event of; NULL: there is none */
     uint64_t issues[ISSUE_SLOTS][2];
 } MarkBuffer;
 
@@ -234,6 +235,32 @@ static PyObject *none(int appended)
     Py_RETURN_NONE;
 }
 
+static unsigned last_ordinal(MarkBuffer *self) /* of the mark appended last */
+{
+    return (unsigned)(self->block.header.position + self->block.header.count - 1);
+}
+
+/* Let the device queue an event behind the mark appended last. */
+static int call_device(MarkBuffer *self, int appended, uint16_t kind, uint16_t detail, uint32_t subject)
+{
+    PyObject *device = self->device;
+    if (appended <= 0)
+        return appended;
+    Py_INCREF(device);
+    PyObject *answer = PyObject_CallFunction(
+        device, "iiII", (int)kind, (int)detail, (unsigned)subject, last_ordinal(self));
+    Py_DECREF(device);
+    Py_XDECREF(answer);
+    return answer == NULL ? -1 : 1;
+}
+
+static inline PyObject *noted(MarkBuffer *self, int appended, uint16_t kind, uint16_t detail)
+{
+    if (self->device != NULL)
+        appended = call_device(self, appended, kind, detail, 0);
+    return none(appended);
+}
+
 static int64_t integer(PyObject *value)
 {
     return PyLong_AsLongLong(value); /* -1 and an exception for what is none */
@@ -252,12 +279,18 @@ static uint32_t identity(MarkBuffer *self, PyObject *object)
         return none(append(self, POLICY, KIND, 0, 0, 0, NULL)); \
     }
 
-MARK(data_begin, OWN, DATA_BEGIN)
-MARK(data_end, OWN, DATA_END)
-MARK(closure_begin, OWN, CLOSURE_BEGIN)
-MARK(closure_end, OWN, CLOSURE_END)
+#define EVENT_MARK(NAME, POLICY, KIND) \
+    static PyObject *NAME(MarkBuffer *self, PyObject *unused) \
+    { \
+        return noted(self, append(self, POLICY, KIND, 0, 0, 0, NULL), KIND, 0); \
+    }
+
+EVENT_MARK(data_begin, OWN, DATA_BEGIN)
+EVENT_MARK(data_end, OWN, DATA_END)
+EVENT_MARK(closure_begin, OWN, CLOSURE_BEGIN)
+EVENT_MARK(closure_end, OWN, CLOSURE_END)
+EVENT_MARK(wait_end, ANY, WAIT_END)
 MARK(begin_explicit, ADOPTING, EXPLICIT)
-MARK(wait_end, ANY, WAIT_END)
 MARK(batch_evaluated, OWN, BATCH_EVALUATED)
 
 static PyObject *backward_begin(MarkBuffer *self, PyObject *unused)
@@ -265,7 +298,7 @@ static PyObject *backward_begin(MarkBuffer *self, PyObject *unused)
     const int appended = append(self, ADOPTING, BACKWARD_BEGIN, 0, 0, 0, NULL);
     if (appended > 0 && self->backward_depth++ == 0)
         self->ends_at_backward = self->optimizer_ends;
-    return none(appended);
+    return noted(self, appended, BACKWARD_BEGIN, 0);
 }
 
 static PyObject *backward_end(MarkBuffer *self, PyObject *unused)
@@ -276,19 +309,19 @@ static PyObject *backward_end(MarkBuffer *self, PyObject *unused)
     if (self->backward_depth > 0)
         self->backward_depth--;
     if (self->optimizer_ends != self->ends_at_backward) /* the step may end here */
-        return none(append_end(self, OWN, BACKWARD_END, 0, &self->backward_ends));
+        return noted(self, append_end(self, OWN, BACKWARD_END, 0, &self->backward_ends), BACKWARD_END, 1);
     self->backward_ends++;
-    return none(append(self, OWN, BACKWARD_END, 0, 0, MISSING, NULL));
+    return noted(self, append(self, OWN, BACKWARD_END, 0, 0, MISSING, NULL), BACKWARD_END, 0);
 }
 
 static PyObject *optimizer_end(MarkBuffer *self, PyObject *unused)
 {
-    return none(append_end(self, OWN, OPTIMIZER_END, 0, &self->optimizer_ends));
+    return noted(self, append_end(self, OWN, OPTIMIZER_END, 0, &self->optimizer_ends), OPTIMIZER_END, 0);
 }
 
 static PyObject *step_end(MarkBuffer *self, PyObject *unused)
 {
-    return none(append_end(self, ADOPTING, STEP_END, 0, &self->step_ends));
+    return noted(self, append_end(self, ADOPTING, STEP_END, 0, &self->step_ends), STEP_END, 0);
 }
 
 static PyObject *wait_begin(MarkBuffer *self, PyObject *unused)
@@ -297,7 +330,7 @@ static PyObject *wait_begin(MarkBuffer *self, PyObject *unused)
     const int appended = append(self, ANY, WAIT_BEGIN, 0, 0, 0, &now);
     if (appended > 0 && now >= self->event_due_ns)
         store(self);
-    return none(appended);
+    return noted(self, appended, WAIT_BEGIN, 0);
 }
 
 static PyObject *flush(MarkBuffer *self, PyObject *unused)
@@ -331,12 +364,14 @@ static PyObject *finish(MarkBuffer *self, PyObject *unused)
 
 static PyObject *optimizer_begin(MarkBuffer *self, PyObject *optimizer)
 {
-    return none(append(self, ADOPTING, OPTIMIZER_BEGIN, 0, identity(self, optimizer), 0, NULL));
+    const int appended = append(self, ADOPTING, OPTIMIZER_BEGIN, 0, identity(self, optimizer), 0, NULL);
+    return noted(self, appended, OPTIMIZER_BEGIN, 0);
 }
 
 static PyObject *scaler_end(MarkBuffer *self, PyObject *scaler)
 {
-    return none(append_end(self, OWN, SCALER_END, identity(self, scaler), &self->optimizer_ends));
+    const int appended = append_end(self, OWN, SCALER_END, identity(self, scaler), &self->optimizer_ends);
+    return noted(self, appended, SCALER_END, 0);
 }
 
 #define INTEGER_MARK(NAME, POLICY, KIND, DETAIL, SUBJECT, ARGUMENT) \
@@ -383,8 +418,8 @@ static PyObject *scaler_begin(MarkBuffer *self, PyObject *const *given, Py_ssize
 {
     if (!has_arguments("scaler_begin", count, 2))
         return NULL;
-    return none(
-        append(self, ADOPTING, SCALER_BEGIN, 0, identity(self, given[0]), (int64_t)identity(self, given[1]), NULL));
+    const uint32_t scaler = identity(self, given[0]), optimizer = identity(self, given[1]);
+    return noted(self, append(self, ADOPTING, SCALER_BEGIN, 0, scaler, (int64_t)optimizer, NULL), SCALER_BEGIN, 0);
 }
 
 static PyObject *annotate(MarkBuffer *self, PyObject *const *given, Py_ssize_t count)
@@ -444,7 +479,24 @@ static PyObject *issue(MarkBuffer *self, PyObject *const *given, Py_ssize_t coun
     if (!appended)
         Py_RETURN_NONE;
     count_issue(self, detail >> 9, now);
-    return PyLong_FromUnsignedLong(self->issued++);
+    const uint32_t ordinal = self->issued++;
+    if (self->device != NULL && call_device(self, appended, ISSUE, detail, ordinal) < 0)
+        return NULL;
+    return PyLong_FromUnsignedLong(ordinal);
+}
+
+static PyObject *device_mark(MarkBuffer *self, PyObject *const *given, Py_ssize_t count)
+{
+    if (!has_arguments("device_mark", count, 4))
+        return NULL;
+    const int64_t kind = integer(given[0]), detail = integer(given[1]), subject = integer(given[2]),
+                  argument = integer(given[3]);
+    if (PyErr_Occurred())
+        return NULL;
+    const int appended = append(self, ANY, (uint16_t)kind, (uint16_t)detail, (uint32_t)subject, argument, NULL);
+    if (appended < 0)
+        return NULL;
+    return appended ? PyLong_FromUnsignedLong(last_ordinal(self)) : PyLong_FromLong(-1);
 }
 
 static PyObject *clear_issues(MarkBuffer *self, PyObject *given)
@@ -511,13 +563,39 @@ static PyMethodDef methods[] = {
     METHOD(fail, METH_O, "Note how many hooks failed, and be inert."),
     METHOD(finish, METH_NOARGS, "Note that the attempt ended well, and be inert."),
     METHOD(flush, METH_NOARGS, "Store what was appended."),
+    METHOD(device_mark, METH_FASTCALL, "Append a mark of a device: kind, detail, subject, argument. Return its ordinal."),
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef members[] = {
     {"thread", T_ULONGLONG, offsetof(MarkBuffer, thread), 0, "Id of the training thread; 0: the buffer is inert."},
     {"failures", T_ULONGLONG, offsetof(MarkBuffer, failures), READONLY, "Stores that failed."},
+    {"backward_depth", T_ULONGLONG, offsetof(MarkBuffer, backward_depth), READONLY, "How many backwards are open."},
     {NULL, 0, 0, 0, NULL},
+};
+
+static PyObject *get_device(MarkBuffer *self, void *unused)
+{
+    if (self->device == NULL)
+        Py_RETURN_NONE;
+    Py_INCREF(self->device);
+    return self->device;
+}
+
+static int set_device(MarkBuffer *self, PyObject *value, void *unused)
+{
+    PyObject *former = self->device;
+    if (value == Py_None)
+        value = NULL;
+    Py_XINCREF(value);
+    self->device = value;
+    Py_XDECREF(former);
+    return 0;
+}
+
+static PyGetSetDef properties[] = {
+    {"device", (getter)get_device, (setter)set_device, "Called behind the marks that a device has an event of.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyObject *optional(PyObject *value)
@@ -566,6 +644,7 @@ static PyObject *make(PyTypeObject *type, PyObject *given, PyObject *named)
 static int traverse(MarkBuffer *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->adopt);
+    Py_VISIT(self->device);
     Py_VISIT(self->clock);
     Py_VISIT(self->cpu_clock);
     Py_VISIT(Py_TYPE((PyObject *)self));
@@ -575,6 +654,7 @@ static int traverse(MarkBuffer *self, visitproc visit, void *arg)
 static int clear(MarkBuffer *self)
 {
     Py_CLEAR(self->adopt);
+    Py_CLEAR(self->device);
     Py_CLEAR(self->clock);
     Py_CLEAR(self->cpu_clock);
     return 0;
@@ -598,6 +678,7 @@ static PyType_Slot slots[] = {
     {Py_tp_dealloc, deallocate},
     {Py_tp_methods, methods},
     {Py_tp_members, members},
+    {Py_tp_getset, properties},
     {0, NULL},
 };
 

@@ -42,7 +42,7 @@ _IDENTITY_SHIFT = 4  # addresses of objects are multiples of 16
     _SCALER_BEGIN, _SCALER_END, _CLOSURE_BEGIN, _CLOSURE_END, _PHASE_BEGIN, _PHASE_END, _EXPLICIT, _STEP_END,
     _ISSUE, _DONE, _DONE_UNKNOWN, _EXPECT, _WAIT_BEGIN, _WAIT_END, _GC_BEGIN, _GC_END, _BATCH_TOKENS,
     _BATCH_WORK, _BATCH, _BATCH_EVALUATED, _ANNOTATION, _FLAGS, _COMPILED, _AGENT_COST, _FAILURE, _FINISH,
-) = (int(kind) for kind in MarkKind)  # struct packs plain integers in half the time
+) = (int(kind) for kind in MarkKind if kind <= MarkKind.FINISH)  # struct packs plain integers in half the time
 # fmt: on
 
 _pack_mark = marks.MARK_STRUCT.pack_into
@@ -50,6 +50,10 @@ _pack_plain = struct.Struct("<QQq").pack_into  # detail and subject of 0 in one 
 _pack_header = marks.BLOCK_HEADER.pack_into
 _pack_checksum = marks.CHECKSUM.pack_into
 _crc32 = zlib.crc32
+
+
+DeviceCallback = Callable[[int, int, int, int], None]
+"""(kind, detail, subject, ordinal) of a mark: the ordinal is its position in the attempt & ORDINAL_MASK."""
 
 
 def _nobody() -> bool:
@@ -62,6 +66,9 @@ class MarkBuffer:
     `file` is open for writing and stays the caller's; the ring of `block_count` slots begins at byte `offset`, the
     issue words of contracts/ring.py at `issues_offset`, -1 for none. `key` hides addresses behind identities.
     `adopt()` is asked when a thread that is not the training thread trains, and answers whether it now is the one.
+    `device`, where it is not None, is called after the marks of data, backwards, optimizers, scalers, closures, named
+    ends of steps, issues and waits, on the thread that made them; with a detail of 1 after the end of a backward that
+    may end the step. `backward_depth` is how many backwards are open.
 
     Nothing here raises for a store that fails: it is counted in `failures`, and the block is lost.
     """
@@ -84,6 +91,8 @@ class MarkBuffer:
             )
         self.thread = 0
         self.failures = 0
+        self.device: DeviceCallback | None = None
+        self.backward_depth = 0
         self._file = file
         self._offset = offset
         self._block_count = block_count
@@ -102,14 +111,13 @@ class MarkBuffer:
         self._last_ns = self._due_ns = self._event_due_ns = 0
         self._sequence = self._position = self._issued = 0
         self._backward_ends = self._optimizer_ends = self._step_ends = 0
-        self._backward_depth = self._ends_at_backward = 0
+        self._ends_at_backward = 0
         self._ends = (0, 0, 0)
         """Ends of backwards, optimizers and steps before the block's first mark."""
         self.data_begin = self._mark(_DATA_BEGIN)
         self.data_end = self._mark(_DATA_END)
         self.closure_begin = self._mark(_CLOSURE_BEGIN)
         self.closure_end = self._mark(_CLOSURE_END)
-        self.batch_evaluated = self._mark(_BATCH_EVALUATED)
 
     def _mark(self, kind: int) -> Callable[[], None]:
         """Return a function that appends a mark of the training thread; without the call of `_put` it takes half."""
@@ -124,8 +132,17 @@ class MarkBuffer:
             buffer._at = at + _STEP
             if now >= buffer._due_ns or at == _LAST:
                 buffer._store(now)
+            if buffer.device is not None:
+                buffer._note_device(buffer.device, kind)
 
         return mark
+
+    def _note_device(self, device: DeviceCallback, kind: int, detail: int = 0, subject: int = 0) -> None:
+        """Let the device queue an event behind the mark that was appended last."""
+        device(kind, detail, subject, self._last_ordinal())
+
+    def _last_ordinal(self) -> int:
+        return self._position + (self._at - _FIRST) // _STEP - 1 & _ORDINAL_MASK
 
     def _put(self, now: int, kind: int, detail: int, subject: int, argument: int) -> None:
         at = self._at
@@ -204,32 +221,38 @@ class MarkBuffer:
         if get_ident() != self.thread and not self._adopt():
             return
         now = self._clock()
-        if not self._backward_depth:
+        if not self.backward_depth:
             self._ends_at_backward = self._optimizer_ends
-        self._backward_depth += 1
+        self.backward_depth += 1
         at = self._at
         _pack_plain(self._block, at, now, _BACKWARD_BEGIN, 0)
         self._at = at + _STEP
         if now >= self._due_ns or at == _LAST:
             self._store(now)
+        if self.device is not None:
+            self._note_device(self.device, _BACKWARD_BEGIN)
 
     def backward_end(self) -> None:
         """End it."""
         if get_ident() != self.thread:
             return
         now = self._clock()
-        if self._backward_depth:
-            self._backward_depth -= 1
+        if self.backward_depth:
+            self.backward_depth -= 1
         self._backward_ends += 1
         if self._optimizer_ends != self._ends_at_backward:  # the step may end here
             self._put(now, _BACKWARD_END, 0, 0, self._cpu_clock())
             self._event(now)
+            if self.device is not None:
+                self._note_device(self.device, _BACKWARD_END, 1)
             return
         at = self._at
         _pack_plain(self._block, at, now, _BACKWARD_END, MISSING)
         self._at = at + _STEP
         if now >= self._due_ns or at == _LAST:
             self._store(now)
+        if self.device is not None:
+            self._note_device(self.device, _BACKWARD_END)
 
     def optimizer_begin(self, optimizer: object) -> None:
         """Begin the step of an optimizer, which may contain those of others."""
@@ -242,6 +265,8 @@ class MarkBuffer:
         self._at = at + _STEP
         if now >= self._due_ns or at == _LAST:
             self._store(now)
+        if self.device is not None:
+            self._note_device(self.device, _OPTIMIZER_BEGIN)
 
     def optimizer_end(self) -> None:
         """End it."""
@@ -254,12 +279,16 @@ class MarkBuffer:
         self._at = at + _STEP
         if now >= self._event_due_ns or at == _LAST:
             self._store(now)
+        if self.device is not None:
+            self._note_device(self.device, _OPTIMIZER_END)
 
     def scaler_begin(self, scaler: object, optimizer: object) -> None:
         """Begin the step of a gradient scaler, which skips that of its optimizer when gradients overflowed."""
         if get_ident() == self.thread or self._adopt():
             identity = self._identity(scaler)
             self._put(self._clock(), _SCALER_BEGIN, 0, identity, self._identity(optimizer))
+            if self.device is not None:
+                self._note_device(self.device, _SCALER_BEGIN)
 
     def scaler_end(self, scaler: object) -> None:
         """End it."""
@@ -269,6 +298,8 @@ class MarkBuffer:
         self._optimizer_ends += 1
         self._put(now, _SCALER_END, 0, self._identity(scaler), self._cpu_clock())
         self._event(now)
+        if self.device is not None:
+            self._note_device(self.device, _SCALER_END)
 
     def _identity(self, value: object) -> int:
         return (id(value) ^ self._key) >> _IDENTITY_SHIFT & _ORDINAL_MASK
@@ -295,6 +326,8 @@ class MarkBuffer:
         self._step_ends += 1
         self._put(now, _STEP_END, 0, 0, self._cpu_clock())
         self._event(now)
+        if self.device is not None:
+            self._note_device(self.device, _STEP_END)
 
     # Communication.
 
@@ -325,6 +358,8 @@ class MarkBuffer:
         self._issue_words[word + 1] = now
         self._store_issues(slot)
         self._issued = ordinal + 1 & _ORDINAL_MASK
+        if self.device is not None:
+            self._note_device(self.device, _ISSUE, call_site & _DETAIL_MASK, ordinal)
         return ordinal
 
     def clear_issues(self, slot: int) -> None:
@@ -359,10 +394,21 @@ class MarkBuffer:
         self._append(_WAIT_BEGIN)
         if self.thread and self._at != _FIRST:
             self._event(self._last_time())
+        if self.device is not None and self.thread:
+            self._note_device(self.device, _WAIT_BEGIN)
 
     def wait_end(self) -> None:
         """End it."""
         self._append(_WAIT_END)
+        if self.device is not None and self.thread:
+            self._note_device(self.device, _WAIT_END)
+
+    # The device.
+
+    def device_mark(self, kind: int, detail: int, subject: int, argument: int) -> int:
+        """Append a mark of a device (40 and up, contracts/marks.py) and return its ordinal; -1 where it is inert."""
+        self._append(kind, detail, subject, argument)
+        return self._last_ordinal() if self.thread else -1
 
     # What else a step holds.
 
@@ -378,6 +424,10 @@ class MarkBuffer:
         if work != MISSING:
             self._append_own(_BATCH_WORK, 0, 0, work)
         self._append_own(_BATCH, 0, 0, samples)
+
+    def batch_evaluated(self) -> None:
+        """Note that the batch fetched last is an evaluation's."""
+        self._append_own(_BATCH_EVALUATED)
 
     def annotate(self, quantity: int, value: int) -> None:
         """Add to a quantity of the step: its index in ANNOTATED, and the value."""

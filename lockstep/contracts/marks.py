@@ -95,6 +95,16 @@ class MarkKind(IntEnum):
     AGENT_COST = 31  # argument: ns that the agent took from the step: thread time where it begins, else wall time
     FAILURE = 32  # argument: failed hooks; the agent writes nothing more
     FINISH = 33  # the attempt ended well
+    # Of a device (docs/devices.md). An event is queued behind a mark; its distance is read later. Anchors are the
+    # events of marks that may end a step, and that of DEVICE_BEGIN; a segment lies between two of them. Ordinals of
+    # marks are their positions in the attempt & ORDINAL_MASK. A mark whose event is never read was not measured.
+    DEVICE_BEGIN = 40  # events are queued from now on; the running step begins at this one; detail: stream
+    DEVICE_EVENT = 41  # detail: stream; subject: ordinal of a mark; argument: device ns from the last anchor before it
+    DEVICE_ANCHOR = 42  # detail: stream; subject: ordinal of a mark; argument: device ns from the anchor read last
+    DEVICE_QUEUED = 43  # subject: ordinal of a collective, which is done where the event of this mark is
+    DEVICE_UNMEASURED = 44  # subject: ordinal of a mark whose segment has lost an event; with detail 1 the one it ends
+    DEVICE_BEHIND = 45  # argument: segments that the device was not done with when it was last asked
+    DEVICE_LOST = 46  # nothing more is read from the device
 
 
 ANNOTATED = ("samples", "tokens", "work", "flops")
@@ -130,11 +140,11 @@ SIZE_BITS = 24
 CALL_SITE_MAX = (1 << DETAIL_BITS + SIZE_BITS) - 1
 _SIZE_MASK = (1 << SIZE_BITS) - 1
 _SYNCHRONOUS = 1 << 5
-_DOMAIN_SHIFT, _DOMAIN_MASK = 6, 7
+DOMAIN_SHIFT, DOMAIN_MASK = 6, 7
 SLOT_SHIFT = 9
 
 assert len(OPERATORS) <= _SYNCHRONOUS
-assert len(DOMAIN_KINDS) <= _DOMAIN_MASK + 1
+assert len(DOMAIN_KINDS) <= DOMAIN_MASK + 1
 assert ISSUE_SLOTS <= 1 << (DETAIL_BITS - SLOT_SHIFT)
 assert WORLD_SIZE_MAX <= _SIZE_MASK
 assert BLOCK_HEADER_BYTES + BLOCK_MARKS * MARK_BYTES <= BLOCK_BYTES
@@ -201,7 +211,7 @@ def pack_call_site(operator: str, *, synchronous: bool, domain: int, slot: int, 
         raise LocalError(f"group size of a collective: got {group_size}, expected 1 to {WORLD_SIZE_MAX}")
     if operator not in OPERATOR_INDEX:
         raise LocalError(f"operator of a collective: got {operator!r}, expected one of {', '.join(OPERATORS)}")
-    detail = OPERATOR_INDEX[operator] | _SYNCHRONOUS * synchronous | domain << _DOMAIN_SHIFT | slot << SLOT_SHIFT
+    detail = OPERATOR_INDEX[operator] | _SYNCHRONOUS * synchronous | domain << DOMAIN_SHIFT | slot << SLOT_SHIFT
     return detail | group_size << DETAIL_BITS
 
 
@@ -227,7 +237,7 @@ def unpack_issue(detail: int, argument: int) -> Issue:
     return Issue(
         operator=detail & (_SYNCHRONOUS - 1),
         synchronous=bool(detail & _SYNCHRONOUS),
-        domain=detail >> _DOMAIN_SHIFT & _DOMAIN_MASK,
+        domain=detail >> DOMAIN_SHIFT & DOMAIN_MASK,
         slot=detail >> SLOT_SHIFT,
         group_size=argument & _SIZE_MASK,
         payload_bytes=argument >> SIZE_BITS,
