@@ -13,6 +13,7 @@ from lockstep.contracts.limits import TERM_AHEAD_OF_NODE_SECONDS_MAX
 from lockstep.contracts.messages import ProfileRequest
 
 _TERMINAL = ("done", "refused")
+_OF_THE_NODE = ("ranks", "boundaries")  # of an order; the other fields are the request's
 _REQUESTS_MAX = 256  # requests remembered; an incident takes a handful
 
 
@@ -139,6 +140,6 @@ def _unfit(request: ProfileRequest, rank: int, ranks: Mapping[int, str]) -> str:
 
 def _order(request: ProfileRequest, ranks: list[int]) -> ProfileOrder:
     """Return the order for `ranks`, checked as the ranks will check it."""
-    values = {f.name: getattr(request, f.name) for f in fields(ProfileOrder) if f.name != "ranks"}
+    values = {f.name: getattr(request, f.name) for f in fields(ProfileOrder) if f.name not in _OF_THE_NODE}
     order = ProfileOrder(ranks=sorted(set(ranks)), **values)
     return order_from_json(order_to_json(order), where="profile request")

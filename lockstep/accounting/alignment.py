@@ -9,6 +9,7 @@ Anything else is not a number of steps: the rank has none until its next attempt
 from dataclasses import dataclass
 
 from lockstep.accounting.iteration import REPEATS
+from lockstep.contracts.control import BACKWARD, ENDS_PER_STEP_MAX, OPTIMIZER, STEP, StepBoundary
 from lockstep.contracts.marks import MarkKind
 
 
@@ -36,13 +37,15 @@ class Stride:
         self._last = EndCounts()
         self._stride = (0, 0)
         self._repeats = 0
+        self._end_kind = OPTIMIZER
 
-    def end_step(self, ends: EndCounts) -> None:
-        """Note the ends at the end of a step."""
+    def end_step(self, ends: EndCounts, end_kind: str) -> None:
+        """Note the ends at the end of a step, and which of END_KINDS it was."""
         stride = (ends.backwards - self._last.backwards, ends.optimizers - self._last.optimizers)
         self._repeats = self._repeats + 1 if stride == self._stride else 1
         self._stride = stride
         self._last = ends
+        self._end_kind = end_kind
 
     def resume(self, ends: EndCounts) -> None:
         """Note the ends at the end of a step, the last of several."""
@@ -60,3 +63,19 @@ class Stride:
         done = (ends.backwards - self._last.backwards, ends.optimizers - self._last.optimizers)
         count = done[1] // optimizers if optimizers else 0
         return count if done == (count * backwards, count * optimizers) else 0
+
+    def boundary(self, running: int, step: int, *, is_named: bool) -> StepBoundary | None:
+        """Return how `step` follows from the ends, where the step `running` began at the last end noted.
+
+        None where the last steps do not agree on what a step has. A training that names its steps ends one at each.
+        """
+        backwards, optimizers = self._stride
+        kind = STEP if is_named else self._end_kind
+        last, per_step = {
+            BACKWARD: (self._last.backwards, backwards),
+            OPTIMIZER: (self._last.optimizers, optimizers),
+            STEP: (self._last.steps, 1),
+        }[kind]
+        if not is_named and (self._repeats < REPEATS or not 1 <= per_step <= ENDS_PER_STEP_MAX):
+            return None
+        return StepBoundary(kind, per_step, last + (step - running) * per_step, step)

@@ -2,7 +2,7 @@
 
 from lockstep.accounting.bus_bytes import bus_bytes
 from lockstep.accounting.events import UNKNOWN_NS, IssuedCollective, StepEvents, Traffic
-from lockstep.contracts.marks import OPERATORS, unpack_issue
+from lockstep.contracts.marks import OPERATORS, UNKNOWN_DOMAIN, unpack_issue
 from lockstep.contracts.records import DOMAIN_KINDS
 
 _NO_DOMAIN, _LOST_DOMAIN = -1, -2
@@ -87,6 +87,22 @@ class CommunicationTracker:
         collective = self._by_ordinal.get(ordinal)
         if collective is not None:
             self._expected.append(collective)
+
+    def note_unmeasured(self, domain: int, count: int, payload_bytes: int, bus_bytes: int) -> bool:
+        """Add collectives that were carried out without being dispatched; return False where no agent writes so.
+
+        `domain` is an index in DOMAIN_KINDS, or UNKNOWN_DOMAIN.
+        """
+        if min(count, payload_bytes, bus_bytes) < 0 or not (domain < len(DOMAIN_KINDS) or domain == UNKNOWN_DOMAIN):
+            return False
+        if domain == UNKNOWN_DOMAIN:
+            for each in self.domains:
+                self.events.unmeasured.setdefault(each, (0, 0, 0))
+            return True
+        self.domains.add(domain)
+        known = self.events.unmeasured.get(domain, (0, 0, 0))
+        self.events.unmeasured[domain] = (known[0] + count, known[1] + payload_bytes, known[2] + bus_bytes)
+        return True
 
     def begin_wait(self, now_ns: int) -> bool:
         """Begin a wait of the training thread; return False where waits are nested beyond belief."""

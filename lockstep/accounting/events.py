@@ -47,16 +47,22 @@ class IssuedCollective:
         self.traffic = traffic
 
 
+Unmeasured = tuple[int, int, int]
+"""(count, payload bytes, bus bytes) of collectives that were carried out without being dispatched."""
+
+
 class StepEvents:
     """Events of one step, each list in the order of appearance; `spans` and `collections` are disjoint and ascend.
 
-    `blocked` are where the training thread was seen waiting for communication.
+    `blocked` are where the training thread was seen waiting for communication. `unmeasured` has, by domain, what was
+    carried out without being dispatched (a CUDA graph), so that the waits of that domain are not known.
     """
 
-    __slots__ = ("blocked", "collections", "collectives", "spans")
+    __slots__ = ("blocked", "collections", "collectives", "spans", "unmeasured")
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
         self.collectives: list[IssuedCollective] = []
         self.blocked: list[Wait] = []
         self.collections: list[Interval] = []
+        self.unmeasured: dict[int, Unmeasured] = {}

@@ -106,6 +106,20 @@ class StepInProgress:
             self._hold(events)
             self._flags |= _EVALUATION
 
+    def change_thread(self, now_ns: int, cpu_ns: int) -> None:
+        """Forget what the step was made of so far: its rest is another thread's, and it is a warm-up.
+
+        `cpu_ns` is the CPU time that the other thread had taken.
+        """
+        self.learner = IterationLearner()
+        self._hold(StepEvents())
+        self.communication.forget_waits()
+        self.spans.begin_step(now_ns)
+        self.spans.leave_all()
+        self._cpu_start_ns = cpu_ns
+        self._full_collections = self._collection_began_ns = 0
+        self._flags |= _WARM_UP
+
     def note_skipped(self) -> None:
         """Note that a gradient scaler has skipped its optimizer."""
         self._flags |= _SKIPPED

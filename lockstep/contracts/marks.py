@@ -95,6 +95,11 @@ class MarkKind(IntEnum):
     AGENT_COST = 31  # argument: ns that the agent took from the step: thread time where it begins, else wall time
     FAILURE = 32  # argument: failed hooks; the agent writes nothing more
     FINISH = 33  # the attempt ended well
+    THREAD = 34  # the thread of this mark is the training thread from now on; argument: its CPU time
+    # Collectives that were carried out without being dispatched (a CUDA graph). detail: domain, or UNKNOWN_DOMAIN where
+    # it is not known which there were; subject: count; argument: payload bytes.
+    UNMEASURED = 36
+    UNMEASURED_BUS = 37  # the same; detail: domain; argument: bus bytes
     # Of a device (docs/devices.md). An event is queued behind a mark; its distance is read later. Anchors are the
     # events of marks that may end a step, and that of DEVICE_BEGIN; a segment lies between two of them. Ordinals of
     # marks are their positions in the attempt & ORDINAL_MASK. A mark whose event is never read was not measured.
@@ -106,6 +111,9 @@ class MarkKind(IntEnum):
     DEVICE_BEHIND = 45  # argument: segments that the device was not done with when it was last asked
     DEVICE_LOST = 46  # nothing more is read from the device
 
+
+UNKNOWN_DOMAIN = 0xFFFF
+"""Detail of an UNMEASURED mark: any domain that the rank has used so far."""
 
 ANNOTATED = ("samples", "tokens", "work", "flops")
 
