@@ -81,6 +81,7 @@ typedef struct {
     int file;
     uint32_t issued;             /* ordinal of the next collective */
     unsigned long long failures; /* stores that failed */
+    PyObject *device; /* called behind the marks that a device has an event of */
     PyObject *adopt, *at_store, *at_boundary, *meet, *watch_closure;
     PyObject *compilations, *stats_name, *graphs_name;
     uint64_t poll_due_ns;
@@ -221,6 +222,36 @@ static inline void put(MarkBuffer *self, uint64_t now, uint16_t kind, uint16_t d
         store(self);
 }
 
+static int is_given(PyObject *callable)
+{
+    return callable != NULL && callable != Py_None;
+}
+
+static int call(PyObject *callable)
+{
+    PyObject *answer = PyObject_CallNoArgs(callable);
+    Py_XDECREF(answer);
+    return answer == NULL ? -1 : 1;
+}
+
+static uint32_t last_ordinal(MarkBuffer *self) /* of the mark appended last */
+{
+    return (uint32_t)(self->block.header.position + self->block.header.count - 1);
+}
+
+static int call_device(MarkBuffer *self, uint16_t kind, uint16_t detail, uint32_t subject)
+{
+    PyObject *device = self->device;
+    if (!is_given(device))
+        return 1;
+    Py_INCREF(device);
+    PyObject *answer = PyObject_CallFunction(
+        device, "iiII", (int)kind, (int)detail, (unsigned)subject, (unsigned)last_ordinal(self));
+    Py_DECREF(device);
+    Py_XDECREF(answer);
+    return answer == NULL ? -1 : 1;
+}
+
 static int append(
     MarkBuffer *self, enum policy policy, uint16_t kind, uint16_t detail, uint32_t subject, int64_t argument, uint64_t *now)
 {
@@ -276,18 +307,6 @@ static void note_compiled(MarkBuffer *self, uint64_t now)
     }
 }
 
-static int is_given(PyObject *callable)
-{
-    return callable != NULL && callable != Py_None;
-}
-
-static int call(PyObject *callable)
-{
-    PyObject *answer = PyObject_CallNoArgs(callable);
-    Py_XDECREF(answer);
-    return answer == NULL ? -1 : 1;
-}
-
 /* After a mark of the training thread that is the end number `ends` of its sort. */
 static int pass_boundary(MarkBuffer *self, unsigned sort, uint64_t ends, int settles)
 {
@@ -316,6 +335,8 @@ static int append_end(
     if (now >= self->event_due_ns)
         store(self);
     set_flags(self, 0);
+    if (self->device != NULL && call_device(self, kind, kind == BACKWARD_END, 0) < 0)
+        return -1;
     return pass_boundary(self, sort, *ends, self->backward_depth == 0);
 }
 
@@ -336,6 +357,14 @@ static PyObject *none(MarkBuffer *self, int appended)
     Py_RETURN_NONE;
 }
 
+/* The same for a mark that a device has an event of. */
+static PyObject *noted(MarkBuffer *self, int appended, uint16_t kind)
+{
+    if (appended > 0 && self->device != NULL)
+        appended = call_device(self, kind, 0, 0);
+    return none(self, appended);
+}
+
 static int64_t integer(PyObject *value)
 {
     return PyLong_AsLongLong(value); /* -1 and an exception for what is none */
@@ -354,12 +383,18 @@ static uint32_t identity(MarkBuffer *self, PyObject *object)
         return none(self, append(self, POLICY, KIND, 0, 0, 0, NULL)); \
     }
 
-MARK(data_begin, OWN, DATA_BEGIN)
-MARK(data_end, OWN, DATA_END)
-MARK(closure_begin, OWN, CLOSURE_BEGIN)
-MARK(closure_end, OWN, CLOSURE_END)
+#define EVENT_MARK(NAME, POLICY, KIND) \
+    static PyObject *NAME(MarkBuffer *self, PyObject *unused) \
+    { \
+        return noted(self, append(self, POLICY, KIND, 0, 0, 0, NULL), KIND); \
+    }
+
+EVENT_MARK(data_begin, OWN, DATA_BEGIN)
+EVENT_MARK(data_end, OWN, DATA_END)
+EVENT_MARK(closure_begin, OWN, CLOSURE_BEGIN)
+EVENT_MARK(closure_end, OWN, CLOSURE_END)
+EVENT_MARK(wait_end, ANY, WAIT_END)
 MARK(begin_explicit, ADOPTING, EXPLICIT)
-MARK(wait_end, ANY, WAIT_END)
 
 static PyObject *batch_evaluated(MarkBuffer *self, PyObject *unused)
 {
@@ -374,7 +409,7 @@ static PyObject *backward_begin(MarkBuffer *self, PyObject *unused)
     const int appended = append(self, ADOPTING, BACKWARD_BEGIN, 0, 0, 0, NULL);
     if (appended > 0 && self->backward_depth++ == 0)
         self->ends_at_backward = self->optimizer_ends;
-    return none(self, appended);
+    return noted(self, appended, BACKWARD_BEGIN);
 }
 
 static PyObject *backward_end(MarkBuffer *self, PyObject *unused)
@@ -387,7 +422,8 @@ static PyObject *backward_end(MarkBuffer *self, PyObject *unused)
     if (self->optimizer_ends != self->ends_at_backward) /* the step may end here */
         return none(self, append_end(self, OWN, BACKWARD_END, 0, &self->backward_ends, BACKWARDS));
     self->backward_ends++;
-    if (append(self, OWN, BACKWARD_END, 0, 0, MISSING, NULL) < 0)
+    if (append(self, OWN, BACKWARD_END, 0, 0, MISSING, NULL) < 0
+        || (self->device != NULL && call_device(self, BACKWARD_END, 0, 0) < 0))
         return NULL;
     return none(self, pass_boundary(self, BACKWARDS, self->backward_ends, 0));
 }
@@ -408,7 +444,7 @@ static PyObject *wait_begin(MarkBuffer *self, PyObject *unused)
     const int appended = append(self, ANY, WAIT_BEGIN, 0, 0, 0, &now);
     if (appended > 0 && now >= self->event_due_ns)
         store(self);
-    return none(self, appended);
+    return noted(self, appended, WAIT_BEGIN);
 }
 
 static PyObject *flush(MarkBuffer *self, PyObject *unused)
@@ -471,14 +507,14 @@ static int begin_optimizer(MarkBuffer *self, uint16_t kind, uint32_t subject, in
     const int admitted = admit(self, ADOPTING, &kind);
     if (admitted == WORKS_FOR_BACKWARD) {
         self->optimizer_ends++;
-        return append(self, ANY, FUSED_STEP, 0, 0, 0, NULL);
+        return append(self, ANY, FUSED_STEP, 0, 0, 0, NULL) < 0 ? -1 : 0;
     }
     return admitted == 1 ? append(self, OWN, kind, 0, subject, argument, NULL) : admitted;
 }
 
 static PyObject *optimizer_begin(MarkBuffer *self, PyObject *optimizer)
 {
-    return none(self, begin_optimizer(self, OPTIMIZER_BEGIN, identity(self, optimizer), 0));
+    return noted(self, begin_optimizer(self, OPTIMIZER_BEGIN, identity(self, optimizer), 0), OPTIMIZER_BEGIN);
 }
 
 /* Show an optimizer that was not met before, as far as that is remembered, to `meet`. */
@@ -555,8 +591,8 @@ static PyObject *scaler_begin(MarkBuffer *self, PyObject *const *given, Py_ssize
 {
     if (!has_arguments("scaler_begin", count, 2))
         return NULL;
-    return none(
-        self, begin_optimizer(self, SCALER_BEGIN, identity(self, given[0]), (int64_t)identity(self, given[1])));
+    const uint32_t scaler = identity(self, given[0]), optimizer = identity(self, given[1]);
+    return noted(self, begin_optimizer(self, SCALER_BEGIN, scaler, (int64_t)optimizer), SCALER_BEGIN);
 }
 
 /* torch's hooks of optimizers: (optimizer, arguments, named arguments). */
@@ -565,9 +601,11 @@ static PyObject *optimizer_pre_hook(MarkBuffer *self, PyObject *const *given, Py
 {
     if (!has_arguments("optimizer_pre_hook", count, 3))
         return NULL;
-    if (is_given(self->meet) && meet_optimizer(self, given[0]) < 0)
+    PyObject *appended = optimizer_begin(self, given[0]);
+    if (appended != NULL && is_given(self->meet) && meet_optimizer(self, given[0]) < 0) {
+        Py_DECREF(appended);
         return NULL;
-    PyObject *appended = none(self, begin_optimizer(self, OPTIMIZER_BEGIN, identity(self, given[0]), 0));
+    }
     if (appended == NULL || !is_given(self->watch_closure))
         return appended;
     const Py_ssize_t arguments = PyObject_Size(given[1]), named = PyObject_Size(given[2]);
@@ -709,9 +747,25 @@ static PyObject *issue(MarkBuffer *self, PyObject *const *given, Py_ssize_t coun
         Py_RETURN_NONE;
     count_issue(self, detail >> 9, now);
     const uint32_t ordinal = self->issued++;
+    if (self->device != NULL && call_device(self, ISSUE, detail, ordinal) < 0)
+        return NULL;
     if (self->wants_poll && poll(self) < 0)
         return NULL;
     return PyLong_FromUnsignedLong(ordinal);
+}
+
+static PyObject *device_mark(MarkBuffer *self, PyObject *const *given, Py_ssize_t count)
+{
+    if (!has_arguments("device_mark", count, 4))
+        return NULL;
+    const int64_t kind = integer(given[0]), detail = integer(given[1]), subject = integer(given[2]),
+                  argument = integer(given[3]);
+    if (PyErr_Occurred())
+        return NULL;
+    const int appended = append(self, ANY, (uint16_t)kind, (uint16_t)detail, (uint32_t)subject, argument, NULL);
+    if (appended < 0)
+        return NULL;
+    return appended ? PyLong_FromUnsignedLong(last_ordinal(self)) : PyLong_FromLong(-1);
 }
 
 static PyObject *clear_issues(MarkBuffer *self, PyObject *given)
@@ -788,6 +842,7 @@ static PyMethodDef methods[] = {
     METHOD(finish, METH_NOARGS, "Note that the attempt ended well, and be inert."),
     METHOD(flush, METH_NOARGS, "Store what was appended."),
     METHOD(store_words, METH_NOARGS, "Store issues and flags, in a file that was written again."),
+    METHOD(device_mark, METH_FASTCALL, "Append a mark of a device: kind, detail, subject, argument. Return its ordinal."),
     {NULL, NULL, 0, NULL},
 };
 
@@ -805,6 +860,7 @@ static PyMemberDef members[] = {
     NUMBER(mark_cost_ns, T_UINT, 0, "What a mark costs, for readers."),
     NUMBER(collective_cost_ns, T_USHORT, 0, "What a collective costs besides its marks, for readers."),
 #define CALLABLE(NAME, DOC) {#NAME, T_OBJECT, offsetof(MarkBuffer, NAME), 0, DOC}
+    CALLABLE(device, "Called behind the marks that a device has an event of: kind, detail, subject, ordinal; or None."),
     CALLABLE(meet, "Called with an optimizer that steps for the first time, as far as that is remembered; or None."),
     CALLABLE(watch_closure, "Returns arguments of an optimizer with their closure watched; or None."),
     CALLABLE(compilations, "torch.compile's counters, a dict; or None."),
@@ -867,6 +923,7 @@ static PyObject *make(PyTypeObject *type, PyObject *given, PyObject *named)
 
 static int traverse(MarkBuffer *self, visitproc visit, void *arg)
 {
+    Py_VISIT(self->device);
     Py_VISIT(self->adopt);
     Py_VISIT(self->at_store);
     Py_VISIT(self->at_boundary);
@@ -881,6 +938,7 @@ static int traverse(MarkBuffer *self, visitproc visit, void *arg)
 
 static int clear(MarkBuffer *self)
 {
+    Py_CLEAR(self->device);
     Py_CLEAR(self->adopt);
     Py_CLEAR(self->at_store);
     Py_CLEAR(self->at_boundary);

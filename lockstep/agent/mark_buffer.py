@@ -57,6 +57,9 @@ _pack_checksum = marks.CHECKSUM.pack_into
 _crc32 = zlib.crc32
 
 
+DeviceCallback = Callable[[int, int, int, int], Any]
+"""(kind, detail, subject, ordinal) of a mark."""
+
 _EVALUATION = int(Flag.EVALUATION)
 _WORKS_FOR_BACKWARD = 2
 _MET_MAX = 8
@@ -81,6 +84,9 @@ class MarkBuffer:
     a backward of the training thread, else 0. `at_store()` is called on the training thread, behind a mark, once a
     block was stored and POLL_INTERVAL_NS are over since it was called last; `at_boundary()` behind the end whose number
     is `boundary_at`, of the sort `boundary_ends`, and at the next `settling` ends of steps outside of a backward.
+    `device`, where it is not None, is called after the marks of data, backwards, optimizers, scalers, closures, named
+    ends of steps, issues and waits, on the thread that made them; with a detail of 1 after the end of a backward that
+    may end the step. `backward_depth` is how many backwards are open.
 
     Nothing here raises for a store that fails: it is counted in `failures`, and the block is lost.
     """
@@ -105,6 +111,7 @@ class MarkBuffer:
         self.meet: Callable[[Any], None] | None = None
         self.watch_closure: Callable[[Any, Any], Any] | None = None
         self.compilations: Any = None
+        self.device: DeviceCallback | None = None
         self.garbage: CollectionLog | None = None
         """Collections of garbage, whose marks are made at the next end (garbage.py says why)."""
         self._met: deque[int] = deque(maxlen=_MET_MAX)
@@ -168,10 +175,19 @@ class MarkBuffer:
             buffer._at = at + _STEP
             if now >= buffer._due_ns or at == _LAST:
                 buffer._store(now)
-                if buffer._wants_poll:
-                    buffer._poll()
+            if buffer.device is not None:
+                buffer._note_device(buffer.device, kind)
+            if buffer._wants_poll:
+                buffer._poll()
 
         return mark
+
+    def _note_device(self, device: DeviceCallback, kind: int, detail: int = 0, subject: int = 0) -> None:
+        """Let the device queue an event behind the mark that was appended last."""
+        device(kind, detail, subject, self._last_ordinal())
+
+    def _last_ordinal(self) -> int:
+        return (self._position + (self._at - _FIRST) // _STEP - 1) & _ORDINAL_MASK
 
     def _put(self, now: int, kind: int, detail: int, subject: int, argument: int) -> None:
         at = self._at
@@ -213,6 +229,8 @@ class MarkBuffer:
         self._event(now)
         if self._flags.value:
             self._set_flags(0)
+        if self.device is not None:
+            self._note_device(self.device, kind, int(kind == _BACKWARD_END))
 
     def _pass_boundary(self, sort: int, ends: int) -> None:
         is_settling = self.settling > 0 and not self.backward_depth
@@ -334,6 +352,10 @@ class MarkBuffer:
         self._at = at + _STEP
         if now >= self._due_ns or at == _LAST:
             self._store(now)
+        if self.device is not None:
+            self._note_device(self.device, _BACKWARD_BEGIN)
+        if self._wants_poll:
+            self._poll()
 
     def backward_end(self) -> None:
         """End it."""
@@ -352,6 +374,8 @@ class MarkBuffer:
         self._at = at + _STEP
         if now >= self._due_ns or at == _LAST:
             self._store(now)
+        if self.device is not None:
+            self._note_device(self.device, _BACKWARD_END)
         if self.boundary_ends == BACKWARDS and self.boundary_at == self.backward_ends:
             self._at_boundary()
         if self._wants_poll:
@@ -367,8 +391,10 @@ class MarkBuffer:
             self._at = at + _STEP
             if now >= self._due_ns or at == _LAST:
                 self._store(now)
-                if self._wants_poll:
-                    self._poll()
+            if self.device is not None:
+                self._note_device(self.device, _OPTIMIZER_BEGIN)
+            if self._wants_poll:
+                self._poll()
 
     def _admit_optimizer(self) -> bool:
         """Whether the step of an optimizer is the training thread's; autograd's own may step one for its backward."""
@@ -391,9 +417,9 @@ class MarkBuffer:
 
     def optimizer_pre_hook(self, optimizer: object, args: Any, kwargs: Any) -> Any:
         """Do the same as torch's hook before an optimizer's step."""
+        self.optimizer_begin(optimizer)
         if self.meet is not None:
             self._meet_optimizer(optimizer, self.meet)
-        self.optimizer_begin(optimizer)
         if self.watch_closure is not None and (len(args) > 1 or kwargs):
             return self.watch_closure(args, kwargs)
         return None
@@ -414,6 +440,8 @@ class MarkBuffer:
         if self._admit_optimizer():
             identity = self._identity(scaler)
             self._put(self._clock(), _SCALER_BEGIN, 0, identity, self._identity(optimizer))
+            if self.device is not None:
+                self._note_device(self.device, _SCALER_BEGIN)
 
     def scaler_end(self, scaler: object) -> None:
         """End it."""
@@ -479,6 +507,8 @@ class MarkBuffer:
         self._issue_words[word + 1] = now
         self._store_issues(slot)
         self._issued = ordinal + 1 & _ORDINAL_MASK
+        if self.device is not None:
+            self._note_device(self.device, _ISSUE, call_site & _DETAIL_MASK, ordinal)
         if self._wants_poll:
             self._poll()
         return ordinal
@@ -524,10 +554,21 @@ class MarkBuffer:
         self._append(_WAIT_BEGIN)
         if self.thread and self._at != _FIRST:
             self._event(self._last_time())
+        if self.device is not None and self.thread:
+            self._note_device(self.device, _WAIT_BEGIN)
 
     def wait_end(self) -> None:
         """End it."""
         self._append(_WAIT_END)
+        if self.device is not None and self.thread:
+            self._note_device(self.device, _WAIT_END)
+
+    # The device.
+
+    def device_mark(self, kind: int, detail: int, subject: int, argument: int) -> int:
+        """Append a mark of a device (40 and up, contracts/marks.py) and return its ordinal; -1 where it is inert."""
+        self._append(kind, detail, subject, argument)
+        return self._last_ordinal() if self.thread else -1
 
     # What else a step holds.
 
