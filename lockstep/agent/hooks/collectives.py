@@ -12,13 +12,12 @@ behind those that run on the current stream; without a timeline the wait is reco
 """
 
 from collections.abc import Callable
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from lockstep.agent.account import UNKNOWN_NS, Collective
 from lockstep.agent.device.graphs import GRAPHS
 from lockstep.agent.hooks import Removal
 from lockstep.agent.traffic import bus_bytes
+from lockstep.contracts.marks import PAYLOAD_BYTES_MAX, pack_call_site
 from lockstep.contracts.ring import OTHER_SLOT
 
 if TYPE_CHECKING:
@@ -88,17 +87,20 @@ def _kernel(agent: "Agent", operator: Any, name: str, payload_index: int | None)
     after = agent.guard(_completer(agent))
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        collective = before(args, kwargs)
+        issued = before(args, kwargs)
         result = redispatch(keyset & after_key, *args, **kwargs)
-        if collective is not None:
-            after(collective, result, args)
+        if issued is not None:
+            after(*issued, result, args)
         return result
 
     return kernel
 
 
-def _issuer(agent: "Agent", operator: Any, name: str, payload_index: int | None) -> Callable[..., Collective | None]:
-    """Return a function that notes a call of `operator`, or returns None if it is not the training thread's."""
+def _issuer(agent: "Agent", operator: Any, name: str, payload_index: int | None) -> Callable[..., tuple[int, bool] | None]:
+    """Return a function that notes a call of `operator`.
+
+    It returns its ordinal and whether it is synchronous, or None if it is not the training thread's.
+    """
     import torch  # noqa: PLC0415  (training imported it)
 
     names = [argument.name for argument in operator._schema.arguments]  # noqa: SLF001  (public in C++ only)
@@ -108,30 +110,27 @@ def _issuer(agent: "Agent", operator: Any, name: str, payload_index: int | None)
     is_collective, is_send = name not in _PEERS, name == "send"
     peer = _PEERS.get(name)
     peer_index = None if peer is None else names.index(peer)
-    recorder = agent.recorder
+    marks = agent.marks
     group_of, pair_slot = agent.groups.of, agent.groups.pair_slot
     captures, dispatched = GRAPHS.captures, GRAPHS.dispatched
 
-    def issue(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Collective | None:
-        now = monotonic_ns()
-        if not recorder.records_here() and not agent.wake():
+    def issue(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, bool] | None:
+        if not agent.records_here() and not agent.wake():
             return None
         torch_group = unbox(args[group_index])
         group = group_of(torch_group)
         slot = group.slot if is_collective else OTHER_SLOT
         if peer_index is not None:
             slot = pair_slot(torch_group, is_send, args[peer_index])
-        payload = 0 if payload_index is None else payload_bytes(args[payload_index])
+        payload = 0 if payload_index is None else min(payload_bytes(args[payload_index]), PAYLOAD_BYTES_MAX)
         synchronous = False
         if async_index is not None:
             synchronous = not (args[async_index] if len(args) > async_index else kwargs.get(names[async_index], True))
-        collective = Collective(now, group.kind, payload, bus_bytes(name, payload, group.size), synchronous)
-        collective.issue_ns = issued = monotonic_ns()
-        recorder.issue(collective, slot)
+        site = pack_call_site(name, synchronous=synchronous, domain=group.kind, slot=slot, group_size=group.size)
+        ordinal = marks.issue(site, payload)
         if captures:
-            dispatched(collective, recorder.thread)
-        recorder.spend(issued - now)
-        return collective
+            dispatched(group.kind, payload, bus_bytes(name, payload, group.size), marks.thread)
+        return None if ordinal is None else (ordinal, synchronous)
 
     return issue
 
@@ -141,7 +140,7 @@ def _completer(agent: "Agent") -> Callable[..., None]:
     import torch  # noqa: PLC0415  (training imported it)
 
     unbox = torch._C._distributed_c10d.Work.unbox  # noqa: SLF001
-    recorder = agent.recorder
+    marks = agent.marks
     in_flight = agent.in_flight
     tensor_type = torch.Tensor
     has_future = True
@@ -161,34 +160,31 @@ def _completer(agent: "Agent") -> Callable[..., None]:
             has_future = False
             return None
 
-    def complete(collective: Collective, result: Any, args: tuple[Any, ...]) -> None:
-        now = monotonic_ns()
+    def complete(ordinal: int, synchronous: bool, result: Any, args: tuple[Any, ...]) -> None:  # noqa: FBT001  (hot: positional calls are the fast ones)
         if on_device(args[0], tensor_type):
-            if recorder.timeline is None:
-                collective.done_ns = UNKNOWN_NS
+            if agent.device is None:
+                marks.done_unknown(ordinal)
             else:
-                recorder.timeline.completed(collective, in_order=collective.synchronous and work_of(result) is None)
-        elif collective.synchronous or (future := future_of(result)) is None:
-            recorder.expect(collective)
+                agent.device.completed(ordinal, in_order=synchronous and work_of(result) is None)
+        elif synchronous or (future := future_of(result)) is None:
+            marks.expect(ordinal)
+        elif future.done():  # its callback would run here, where torch swallows what a signal handler raises in it
+            marks.done(ordinal)
         else:
-            _note_end(collective, future, in_flight)
-        if recorder.records_here():
-            recorder.spend(monotonic_ns() - now)
+            _note_end(marks, ordinal, future, in_flight)
 
     return complete
 
 
-def _note_end(collective: Collective, future: Any, in_flight: dict[Collective, Any]) -> None:
-    """Let the backend's thread say when `future` is done, or say it here if it is already."""
-    if future.done():  # its callback would run here, where torch swallows what a signal handler raises in it
-        collective.done_ns = monotonic_ns()
-        return
+def _note_end(marks: Any, ordinal: int, future: Any, in_flight: dict[int, Any]) -> None:
+    """Let the backend's thread note when `future` is done."""
+    done = marks.done
 
     def note(_future: Any) -> None:
-        collective.done_ns = monotonic_ns()
-        in_flight.pop(collective, None)
+        done(ordinal)
+        in_flight.pop(ordinal, None)
 
-    in_flight[collective] = future
+    in_flight[ordinal] = future
     future.add_done_callback(note)
 
 
