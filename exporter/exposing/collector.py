@@ -68,7 +68,7 @@ _OF_NODE: dict[str, Callable[[NodeSnapshot], float | Mapping[str, int] | None]] 
     _P + "blocks_lost_total": lambda node: node.lost_blocks,
     _P + "steps_incomplete_total": lambda node: node.incomplete_steps,
     _P + "marks_malformed_total": lambda node: node.malformed_marks,
-    _P + "ranks_unnumbered": lambda node: node.ranks_unnumbered,
+    _P + "unnumbered_ranks": lambda node: node.ranks_unnumbered,
     _P + "inputs_rejected_total": lambda node: node.rejected,
     _P + "inputs_dropped_total": lambda node: node.dropped,
     _P + "rings_quarantined": lambda node: node.rings_quarantined,

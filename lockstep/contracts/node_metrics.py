@@ -290,7 +290,7 @@ MEASURED: tuple[Metric, ...] = (
         "Marks in a ring that no agent writes.",
     ),
     _exporter(
-        "lockstep_exporter_ranks_unnumbered",
+        "lockstep_exporter_unnumbered_ranks",
         "gauge",
         "Ranks without records, because marks were lost and the number of their running step is not known.",
     ),
