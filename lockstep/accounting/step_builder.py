@@ -11,7 +11,7 @@ from lockstep.accounting.alignment import ENDS_FORM, EndCounts, Stride
 from lockstep.accounting.events import DATA, PHASE_COUNT
 from lockstep.accounting.state import ANY_INTEGER, BOOLEAN, COUNT, StateForm, Stateful, mapping, restore, saved
 from lockstep.accounting.step_in_progress import BuiltStep, ModelFlopsOf, StepInProgress
-from lockstep.contracts.bounds import FLAGS_MAX, MONOTONIC_NS_MAX
+from lockstep.contracts.bounds import FLAGS_MAX, MONOTONIC_NS_MAX, STEP_MAX
 from lockstep.contracts.control import BACKWARD, OPTIMIZER, STEP, StepBoundary
 from lockstep.contracts.errors import ContractVersionError
 from lockstep.contracts.marks import (
@@ -200,7 +200,7 @@ class StepBuilder:
             ended = self._stride.named_steps(self._ends)
         elif self._running.learner.is_settled:
             ended = self._stride.learnt_steps(self._ends)
-        if ended > 0:
+        if 0 < ended <= STEP_MAX - self.step:  # counts that no training has are no step's number either
             self.counts.lost_steps += ended if ended > 1 else 0  # of one, the limits are known
             self.is_aligned = True
             self._stride.resume(self._ends)

@@ -185,6 +185,16 @@ def test_counts_beyond_64_bits_leave_the_step_incomplete():
     assert step.is_incomplete
 
 
+def test_counts_of_ends_beyond_every_training_number_no_step():
+    """Whatever a block's header claims, no record bears a number that a message cannot hold."""
+    end = (9, MarkKind.STEP_END, 0, 0, 4)
+    begin = block_of([(5, MarkKind.BEGIN, 0, 0, 0), end])
+    later = dataclasses.replace(block_of([end, end]), sequence=9, position=99, step_ends=(1 << 64) - 4)
+    steps, builder = build([begin, later])
+    assert [named(step.record)["step"] for step in steps] == [0]
+    assert (builder.is_aligned, builder.counts.lost_steps) == (False, 0)
+
+
 def test_waits_inside_waits_without_end_are_refused():
     """A writer that begins waits for ever fills no memory."""
     marks = (
