@@ -42,7 +42,8 @@ _IDENTITY_SHIFT = 4  # addresses of objects are multiples of 16
     _SCALER_BEGIN, _SCALER_END, _CLOSURE_BEGIN, _CLOSURE_END, _PHASE_BEGIN, _PHASE_END, _EXPLICIT, _STEP_END,
     _ISSUE, _DONE, _DONE_UNKNOWN, _EXPECT, _WAIT_BEGIN, _WAIT_END, _GC_BEGIN, _GC_END, _BATCH_TOKENS,
     _BATCH_WORK, _BATCH, _BATCH_EVALUATED, _ANNOTATION, _FLAGS, _COMPILED, _AGENT_COST, _FAILURE, _FINISH,
-) = (int(kind) for kind in MarkKind if kind <= MarkKind.FINISH)  # struct packs plain integers in half the time
+    _THREAD, _FUSED_STEP, _UNMEASURED, _UNMEASURED_BUS, _MODEL_FLOPS, _ISSUE_BUS,
+) = (int(kind) for kind in sorted(MarkKind)[:39])  # struct packs plain integers in half the time
 # fmt: on
 
 _pack_mark = marks.MARK_STRUCT.pack_into

@@ -14,7 +14,7 @@ n % block_count. A block is a header and 1 to BLOCK_MARKS marks:
     8   sequence u64        blocks written before this one in the attempt
     16  position u64        marks before its first one
     24  backward_ends u64   BACKWARD_END marks before its first mark
-    32  optimizer_ends u64  OPTIMIZER_END and SCALER_END marks before it
+    32  optimizer_ends u64  OPTIMIZER_END, SCALER_END and FUSED_STEP marks before it
     40  step_ends u64       STEP_END marks before it
     48  marks
 
@@ -31,7 +31,6 @@ from enum import IntEnum
 from lockstep.contracts.errors import LocalError
 from lockstep.contracts.limits import WORLD_SIZE_MAX
 from lockstep.contracts.records import DOMAIN_KINDS
-from lockstep.contracts.ring import ISSUE_SLOTS
 
 MARKS_VERSION = 1
 
@@ -39,6 +38,7 @@ MARK_STRUCT = struct.Struct("<QHHIq")
 MARK_BYTES = MARK_STRUCT.size
 BLOCK_HEADER = struct.Struct("<IHHQQQQQ")
 CHECKSUM = struct.Struct("<I")
+_FLOAT, _INTEGER = struct.Struct("<d"), struct.Struct("<q")
 BLOCK_HEADER_BYTES = BLOCK_HEADER.size
 BLOCK_MARKS = 40
 """Marks of a full block: it and its header fit a quarter of a page, so a store touches one page."""
@@ -62,7 +62,7 @@ class MarkKind(IntEnum):
     An identity is 32 bits that tell objects of one process apart. CPU time is the training thread's, ns.
     """
 
-    BEGIN = 1  # an attempt begins; argument: CPU time
+    BEGIN = 1  # an attempt begins; subject and detail: ns that a mark and a collective cost; argument: CPU time
     DATA_BEGIN = 2
     DATA_END = 3
     BACKWARD_BEGIN = 4
@@ -95,17 +95,19 @@ class MarkKind(IntEnum):
     AGENT_COST = 31  # argument: ns that the agent took from the step: thread time where it begins, else wall time
     FAILURE = 32  # argument: failed hooks; the agent writes nothing more
     FINISH = 33  # the attempt ended well
-    THREAD = 34  # the thread of this mark is the training thread from now on; argument: its CPU time
-    # Collectives that were carried out without being dispatched (a CUDA graph). detail: domain, or UNKNOWN_DOMAIN where
-    # it is not known which there were; subject: count; argument: payload bytes.
-    UNMEASURED = 36
-    UNMEASURED_BUS = 37  # the same; detail: domain; argument: bus bytes
+    THREAD = 34  # another thread trains from now on: what the running step held is forgotten; argument: its CPU time
+    FUSED_STEP = 35  # autograd's own thread steps an optimizer inside the running backward; counts as OPTIMIZER_END
+    UNMEASURED = 36  # collectives not dispatched; detail: a domain or ANY_DOMAIN; subject: count; argument: bytes
+    UNMEASURED_BUS = 37  # detail: as above, argument: their bus bytes
+    MODEL_FLOPS = 38  # from the running step on; detail: index in FLOPS_UNITS, argument: `flops_argument`
+    ISSUE_BUS = 39  # of the collective `subject`, whose operator does not show them; argument: bus bytes
 
-
-UNKNOWN_DOMAIN = 0xFFFF
-"""Detail of an UNMEASURED mark: any domain that the rank has used so far."""
 
 ANNOTATED = ("samples", "tokens", "work", "flops")
+ANY_DOMAIN = 0xFFFF
+"""Detail of UNMEASURED: which collectives they were is not known."""
+FLOPS_UNITS = ("token", "sample", "step", "unknown")
+"""What a number of model FLOPs is for."""
 
 OPERATORS = (
     "allreduce_",
@@ -140,10 +142,10 @@ _SIZE_MASK = (1 << SIZE_BITS) - 1
 _SYNCHRONOUS = 1 << 5
 _DOMAIN_SHIFT, _DOMAIN_MASK = 6, 7
 SLOT_SHIFT = 9
+_SLOT_MAX = (1 << (DETAIL_BITS - SLOT_SHIFT)) - 1
 
 assert len(OPERATORS) <= _SYNCHRONOUS
 assert len(DOMAIN_KINDS) <= _DOMAIN_MASK + 1
-assert ISSUE_SLOTS <= 1 << (DETAIL_BITS - SLOT_SHIFT)
 assert WORLD_SIZE_MAX <= _SIZE_MASK
 assert BLOCK_HEADER_BYTES + BLOCK_MARKS * MARK_BYTES <= BLOCK_BYTES
 
@@ -202,7 +204,7 @@ def pack_call_site(operator: str, *, synchronous: bool, domain: int, slot: int, 
     LocalError
         A value that an issue mark has no room for.
     """
-    for what, got, most in (("slot", slot, ISSUE_SLOTS - 1), ("domain", domain, len(DOMAIN_KINDS) - 1)):
+    for what, got, most in (("slot", slot, _SLOT_MAX), ("domain", domain, len(DOMAIN_KINDS) - 1)):
         if not 0 <= got <= most:
             raise LocalError(f"{what} of a collective: got {got}, expected 0 to {most}")
     if not 1 <= group_size <= WORLD_SIZE_MAX:
@@ -216,6 +218,16 @@ def pack_call_site(operator: str, *, synchronous: bool, domain: int, slot: int, 
 def pack_issue(call_site: int, payload_bytes: int) -> tuple[int, int]:
     """Return (detail, argument) of an issue mark; `payload_bytes` is at most PAYLOAD_BYTES_MAX."""
     return call_site & ((1 << DETAIL_BITS) - 1), payload_bytes << SIZE_BITS | call_site >> DETAIL_BITS
+
+
+def flops_argument(flops: float) -> int:
+    """Return the argument of a MODEL_FLOPS mark: the bits of a float64."""
+    return int(_INTEGER.unpack(_FLOAT.pack(flops))[0])
+
+
+def flops_of_argument(argument: int) -> float:
+    """Return what `flops_argument` was given."""
+    return float(_FLOAT.unpack(_INTEGER.pack(argument))[0])
 
 
 @dataclass(frozen=True, slots=True)
