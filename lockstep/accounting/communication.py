@@ -8,7 +8,7 @@ from lockstep.accounting.events import EVENTS_MAX, UNKNOWN_NS, IssuedCollective,
 from lockstep.accounting.state import TIME_NS, DictForm, IntegerForm, ListForm, StateForm, mapping, restore, saved
 from lockstep.contracts.bounds import MONOTONIC_NS_MAX
 from lockstep.contracts.errors import MalformedError
-from lockstep.contracts.marks import OPERATORS, ORDINAL_MASK, UNKNOWN_DOMAIN, unpack_issue
+from lockstep.contracts.marks import ANY_DOMAIN, OPERATORS, ORDINAL_MASK, unpack_issue
 from lockstep.contracts.records import DOMAIN_KINDS
 
 _NO_DOMAIN, _LOST_DOMAIN = -1, -2
@@ -113,11 +113,11 @@ class CommunicationTracker:
     def note_unmeasured(self, domain: int, count: int, payload_bytes: int, bus_bytes: int) -> bool:
         """Add collectives that were carried out without being dispatched; return False where no agent writes so.
 
-        `domain` is an index in DOMAIN_KINDS, or UNKNOWN_DOMAIN.
+        `domain` is an index in DOMAIN_KINDS, or ANY_DOMAIN.
         """
-        if min(count, payload_bytes, bus_bytes) < 0 or not (domain < len(DOMAIN_KINDS) or domain == UNKNOWN_DOMAIN):
+        if min(count, payload_bytes, bus_bytes) < 0 or not (domain < len(DOMAIN_KINDS) or domain == ANY_DOMAIN):
             return False
-        if domain == UNKNOWN_DOMAIN:
+        if domain == ANY_DOMAIN:
             for each in self.domains:
                 self.events.unmeasured.setdefault(each, (0, 0, 0))
             return True

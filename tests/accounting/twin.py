@@ -10,7 +10,7 @@ from lockstep.agent import garbage, recorder, running_step
 from lockstep.agent.account import UNKNOWN_NS, Collective
 from lockstep.agent.recorder import Recorder
 from lockstep.agent.traffic import bus_bytes
-from lockstep.contracts.marks import OPERATORS, UNKNOWN_DOMAIN, MarkKind, pack_call_site
+from lockstep.contracts.marks import OPERATORS, ANY_DOMAIN, MarkKind, pack_call_site
 from lockstep.contracts.records import MISSING, RECORD_FIELDS, RECORD_STRUCT
 from tests.agent.mark_buffers import Ring
 
@@ -190,7 +190,7 @@ class Twin:
         """Carry out collectives, by domain, that are not dispatched; None where it is not known which."""
         self.recorder.note_unmeasured(traffic)
         if traffic is None:
-            self._put(MarkKind.UNMEASURED, UNKNOWN_DOMAIN)
+            self._put(MarkKind.UNMEASURED, ANY_DOMAIN)
         for domain, (count, payload, moved) in (traffic or {}).items():
             self._put(MarkKind.UNMEASURED, domain, count, payload)
             self._put(MarkKind.UNMEASURED_BUS, domain, 0, moved)
