@@ -119,6 +119,11 @@ class StepBuilder:
         self._is_gapped = True
         self._running.lose()
 
+    def _note_lost(self, mark: Mark) -> None:
+        """Count marks that found no room in the process; what the running step waited for is not known."""
+        self.counts.lost_marks += max(mark[_ARGUMENT], 0)
+        self._running.is_incomplete = True
+
     def _align(self, mark: Mark) -> None:
         """Resume where `mark` is the end of a step whose number is known."""
         kind = mark[_KIND]
@@ -200,6 +205,7 @@ class StepBuilder:
             MarkKind.AGENT_COST: self._spend,
             MarkKind.FAILURE: self._fail,
             MarkKind.FINISH: self._finish,
+            MarkKind.MARKS_LOST: self._note_lost,
         }
         own = {int(kind): handler for kind, handler in handlers.items()}
         elsewhere = {kind: own[kind] for kind in _ANY_THREAD} | {

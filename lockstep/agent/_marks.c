@@ -4,13 +4,13 @@
  * holds both to the same bytes. May live here: clocks, marks, blocks, pwrite. May not: what marks mean.
  *
  * Every call holds the GIL from its beginning to its end, pwrite included (descriptors.py says why), so no two calls
- * overlap, and no signal handler of the training runs inside one. Built for the stable ABI of Python 3.11.
+ * overlap, and no signal handler of the training runs inside one. Marks that C++ makes without it wait in a queue
+ * (_mark_queue.h) for the next call that appends. Built for the stable ABI of Python 3.11.
  */
 
 #define Py_LIMITED_API 0x030B0000
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
-#include <structmember.h>
 
 #include <stdint.h>
 #include <string.h>
@@ -34,7 +34,8 @@ enum {
     BEGIN = 1, DATA_BEGIN, DATA_END, BACKWARD_BEGIN, BACKWARD_END, OPTIMIZER_BEGIN, OPTIMIZER_END, SCALER_BEGIN,
     SCALER_END, CLOSURE_BEGIN, CLOSURE_END, PHASE_BEGIN, PHASE_END, EXPLICIT, STEP_END, ISSUE, DONE, DONE_UNKNOWN,
     EXPECT, WAIT_BEGIN, WAIT_END, GC_BEGIN, GC_END, BATCH_TOKENS, BATCH_WORK, BATCH, BATCH_EVALUATED, ANNOTATION,
-    FLAGS, COMPILED, AGENT_COST, FAILURE, FINISH
+    FLAGS, COMPILED, AGENT_COST, FAILURE, FINISH,
+    MARKS_LOST = 50
 };
 
 typedef struct {
@@ -61,23 +62,26 @@ _Static_assert(sizeof(Block) <= BLOCK_BYTES, "a block fits its slot");
 #error "marks are little endian"
 #endif
 
+#include "_mark_queue.h"
+
 typedef struct {
     PyObject_HEAD
     /* What each mark reads comes first, next to the block that it writes: caches are cold. */
     unsigned long long thread; /* the training thread; 0: nobody's, the buffer is inert */
     PyObject *clock, *cpu_clock;
+    Channel *open_channel; /* the one below, once others may leave marks in it */
     uint64_t due_ns, event_due_ns;
     unsigned long long key; /* makes identities of addresses */
     uint64_t backward_ends, optimizer_ends, step_ends; /* until now; those of the header are until its first mark */
     uint64_t backward_depth, ends_at_backward;
     Block block;
-    long long offset, issues_offset;
+    long long offset;
     unsigned long block_count;
     int file;
-    uint32_t issued;             /* ordinal of the next collective */
-    unsigned long long failures; /* stores that failed */
+    unsigned long long failures; /* blocks that could not be stored */
+    Channel *channel;
+    uint64_t reported_lost;
     PyObject *adopt;
-    uint64_t issues[ISSUE_SLOTS][2];
 } MarkBuffer;
 
 /* CRC-32 as zlib has it. A full block is summed four bytes a turn (slicing, Kounavis and Berry 2008); the few marks of a
@@ -195,6 +199,37 @@ static inline void put(MarkBuffer *self, uint64_t now, uint16_t kind, uint16_t d
         store(self);
 }
 
+/* Append what others left in the channel, each with the time when they did: before the next mark's time is taken, and
+ * before that mark is counted, since a block may be stored here. */
+static void drain(MarkBuffer *self)
+{
+    Channel *channel = self->open_channel;
+    const Mark *mark;
+    while ((mark = front(channel)) != NULL) {
+        put(self, mark->time_ns, mark->kind, mark->detail, mark->subject, mark->argument);
+        pop(channel);
+    }
+    const uint64_t lost = atomic_load_explicit(&channel->lost, memory_order_relaxed);
+    if (lost != self->reported_lost) {
+        put(self, monotonic_ns(), MARKS_LOST, 0, 0, (int64_t)(lost - self->reported_lost));
+        self->reported_lost = lost;
+    }
+}
+
+static inline void drain_if_any(MarkBuffer *self)
+{
+    if (self->open_channel != NULL && front(self->open_channel) != NULL)
+        drain(self);
+}
+
+static void set_thread(MarkBuffer *self, unsigned long long thread)
+{
+    self->thread = thread;
+    atomic_store(&self->channel->thread, thread);
+    if (thread == 0)
+        quiet(self->channel);
+}
+
 static int append(
     MarkBuffer *self, enum policy policy, uint16_t kind, uint16_t detail, uint32_t subject, int64_t argument, uint64_t *now)
 {
@@ -204,6 +239,7 @@ static int append(
     const int admitted = admit(self, policy, &kind);
     if (admitted <= 0)
         return admitted;
+    drain_if_any(self);
     if (read_clock(self->clock, CLOCK_MONOTONIC, now) < 0)
         return -1;
     put(self, *now, kind, detail, subject, argument);
@@ -216,6 +252,7 @@ static int append_end(MarkBuffer *self, enum policy policy, uint16_t kind, uint3
     const int admitted = admit(self, policy, &kind);
     if (admitted <= 0)
         return admitted;
+    drain_if_any(self);
     if (read_clock(self->clock, CLOCK_MONOTONIC, &now) < 0)
         return -1;
     if (read_clock(self->cpu_clock, CLOCK_THREAD_CPUTIME_ID, &cpu_ns) < 0)
@@ -277,8 +314,13 @@ static PyObject *backward_end(MarkBuffer *self, PyObject *unused)
         self->backward_depth--;
     if (self->optimizer_ends != self->ends_at_backward) /* the step may end here */
         return none(append_end(self, OWN, BACKWARD_END, 0, &self->backward_ends));
+    uint64_t now;
+    drain_if_any(self);
+    if (read_clock(self->clock, CLOCK_MONOTONIC, &now) < 0)
+        return NULL;
     self->backward_ends++;
-    return none(append(self, OWN, BACKWARD_END, 0, 0, MISSING, NULL));
+    put(self, now, BACKWARD_END, 0, 0, MISSING);
+    Py_RETURN_NONE;
 }
 
 static PyObject *optimizer_end(MarkBuffer *self, PyObject *unused)
@@ -302,15 +344,17 @@ static PyObject *wait_begin(MarkBuffer *self, PyObject *unused)
 
 static PyObject *flush(MarkBuffer *self, PyObject *unused)
 {
-    if (self->thread != 0)
+    if (self->thread != 0) {
+        drain_if_any(self);
         store(self);
+    }
     Py_RETURN_NONE;
 }
 
 static PyObject *begin(MarkBuffer *self, PyObject *unused)
 {
     uint64_t now, cpu_ns;
-    self->thread = PyThread_get_thread_ident();
+    set_thread(self, PyThread_get_thread_ident());
     if (read_clock(self->clock, CLOCK_MONOTONIC, &now) < 0
         || read_clock(self->cpu_clock, CLOCK_THREAD_CPUTIME_ID, &cpu_ns) < 0)
         return NULL;
@@ -323,7 +367,7 @@ static PyObject *finish(MarkBuffer *self, PyObject *unused)
     const int appended = append(self, ANY, FINISH, 0, 0, 0, NULL);
     if (appended > 0)
         store(self);
-    self->thread = 0;
+    set_thread(self, 0);
     return none(appended);
 }
 
@@ -365,7 +409,7 @@ static PyObject *fail(MarkBuffer *self, PyObject *given)
     const int appended = append(self, ANY, FAILURE, 0, 0, value, NULL);
     if (appended > 0)
         store(self);
-    self->thread = 0;
+    set_thread(self, 0);
     return none(appended);
 }
 
@@ -411,17 +455,6 @@ static PyObject *batch(MarkBuffer *self, PyObject *const *given, Py_ssize_t coun
     return none(append(self, OWN, BATCH, 0, 0, samples, NULL));
 }
 
-static void count_issue(MarkBuffer *self, unsigned slot, uint64_t now)
-{
-    self->issues[slot][0]++;
-    self->issues[slot][1] = now;
-    if (self->issues_offset < 0)
-        return;
-    const off_t at = self->issues_offset + (off_t)(slot * sizeof self->issues[0]);
-    if (pwrite(self->file, self->issues[slot], sizeof self->issues[0], at) != sizeof self->issues[0])
-        self->failures++;
-}
-
 static PyObject *issue(MarkBuffer *self, PyObject *const *given, Py_ssize_t count)
 {
     if (!has_arguments("issue", count, 2))
@@ -438,13 +471,16 @@ static PyObject *issue(MarkBuffer *self, PyObject *const *given, Py_ssize_t coun
     const uint16_t detail = (uint16_t)site;
     const int64_t argument = (int64_t)((uint64_t)payload << 24 | (uint64_t)site >> 16);
     uint64_t now;
-    const int appended = append(self, ANY, ISSUE, detail, self->issued, argument, &now);
-    if (appended < 0)
-        return NULL;
-    if (!appended)
+    uint16_t kind = ISSUE;
+    if (admit(self, ANY, &kind) <= 0)
         Py_RETURN_NONE;
-    count_issue(self, detail >> 9, now);
-    return PyLong_FromUnsignedLong(self->issued++);
+    drain_if_any(self);
+    if (read_clock(self->clock, CLOCK_MONOTONIC, &now) < 0)
+        return NULL;
+    const uint32_t ordinal = atomic_fetch_add_explicit(&self->channel->issued, 1, memory_order_relaxed);
+    put(self, now, kind, detail, ordinal, argument);
+    count_issue(self->channel, detail >> 9, now);
+    return PyLong_FromUnsignedLong(ordinal);
 }
 
 static PyObject *clear_issues(MarkBuffer *self, PyObject *given)
@@ -456,10 +492,8 @@ static PyObject *clear_issues(MarkBuffer *self, PyObject *given)
         PyErr_Format(PyExc_ValueError, "issue slot: got %lld, expected 0 to %d", (long long)slot, ISSUE_SLOTS - 1);
         return NULL;
     }
-    if (self->thread != 0) {
-        self->issues[slot][0] = (uint64_t)-1;
-        count_issue(self, (unsigned)slot, 0);
-    }
+    if (self->thread != 0)
+        forget_issues(self->channel, (unsigned)slot);
     Py_RETURN_NONE;
 }
 
@@ -475,6 +509,24 @@ static PyObject *collect(MarkBuffer *self, PyObject *const *given, Py_ssize_t co
     if (PyErr_Occurred())
         return NULL;
     return none(append(self, OWN, letter == 'a' ? GC_BEGIN : GC_END, (uint16_t)number, 0, 0, NULL));
+}
+
+static void release_capsule(PyObject *capsule)
+{
+    LockstepChannel *channel = PyCapsule_GetPointer(capsule, LOCKSTEP_CHANNEL_CAPSULE);
+    if (channel != NULL)
+        channel->release(channel);
+}
+
+static PyObject *channel(MarkBuffer *self, PyObject *unused)
+{
+    if (open_channel(self->channel) < 0)
+        return PyErr_NoMemory();
+    self->open_channel = self->channel;
+    PyObject *capsule = PyCapsule_New(&self->channel->shared, LOCKSTEP_CHANNEL_CAPSULE, release_capsule);
+    if (capsule != NULL)
+        channel_retain(&self->channel->shared);
+    return capsule;
 }
 
 static PyMethodDef methods[] = {
@@ -511,13 +563,33 @@ static PyMethodDef methods[] = {
     METHOD(fail, METH_O, "Note how many hooks failed, and be inert."),
     METHOD(finish, METH_NOARGS, "Note that the attempt ended well, and be inert."),
     METHOD(flush, METH_NOARGS, "Store what was appended."),
+    METHOD(channel, METH_NOARGS, "Return a capsule by which C++ leaves marks without the interpreter lock (_channel.h)."),
     {NULL, NULL, 0, NULL},
 };
 
-static PyMemberDef members[] = {
-    {"thread", T_ULONGLONG, offsetof(MarkBuffer, thread), 0, "Id of the training thread; 0: the buffer is inert."},
-    {"failures", T_ULONGLONG, offsetof(MarkBuffer, failures), READONLY, "Stores that failed."},
-    {NULL, 0, 0, 0, NULL},
+static PyObject *get_thread(MarkBuffer *self, void *unused)
+{
+    return PyLong_FromUnsignedLongLong(self->thread);
+}
+
+static int assign_thread(MarkBuffer *self, PyObject *value, void *unused)
+{
+    const unsigned long long thread = value == NULL ? 0 : PyLong_AsUnsignedLongLong(value);
+    if (PyErr_Occurred())
+        return -1;
+    set_thread(self, thread);
+    return 0;
+}
+
+static PyObject *get_failures(MarkBuffer *self, void *unused)
+{
+    return PyLong_FromUnsignedLongLong(self->failures + atomic_load(&self->channel->failures));
+}
+
+static PyGetSetDef attributes[] = {
+    {"thread", (getter)get_thread, (setter)assign_thread, "Id of the training thread; 0: the buffer is inert.", NULL},
+    {"failures", (getter)get_failures, NULL, "Stores that failed.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyObject *optional(PyObject *value)
@@ -553,7 +625,11 @@ static PyObject *make(PyTypeObject *type, PyObject *given, PyObject *named)
     self->file = file;
     self->offset = offset;
     self->block_count = block_count;
-    self->issues_offset = issues_offset;
+    self->channel = make_channel(file, issues_offset);
+    if (self->channel == NULL) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
     self->key = key;
     self->adopt = optional(adopt);
     self->clock = optional(clock);
@@ -585,6 +661,10 @@ static void deallocate(MarkBuffer *self)
     PyTypeObject *type = Py_TYPE((PyObject *)self);
     PyObject_GC_UnTrack(self);
     clear(self);
+    if (self->channel != NULL) {
+        set_thread(self, 0); /* the file is its owner's, who may close it now */
+        channel_release(&self->channel->shared);
+    }
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(self);
     Py_DECREF(type);
@@ -597,7 +677,7 @@ static PyType_Slot slots[] = {
     {Py_tp_clear, clear},
     {Py_tp_dealloc, deallocate},
     {Py_tp_methods, methods},
-    {Py_tp_members, members},
+    {Py_tp_getset, attributes},
     {0, NULL},
 };
 
@@ -611,6 +691,10 @@ static PyType_Spec specification = {
 static int execute(PyObject *module)
 {
     make_crc_table();
+    if (watch_forks() != 0) {
+        PyErr_NoMemory();
+        return -1;
+    }
     PyObject *type = PyType_FromSpec(&specification);
     if (type == NULL)
         return -1;

@@ -101,6 +101,7 @@ class MarkKind(IntEnum):
     UNMEASURED_BUS = 37  # detail: as above, argument: their bus bytes
     MODEL_FLOPS = 38  # from the running step on; detail: index in FLOPS_UNITS, argument: `flops_argument`
     ISSUE_BUS = 39  # of the collective `subject`, whose operator does not show them; argument: bus bytes
+    MARKS_LOST = 50  # argument: marks of threads without the interpreter lock that found no room (_mark_queue.h)
 
 
 ANNOTATED = ("samples", "tokens", "work", "flops")
