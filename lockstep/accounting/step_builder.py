@@ -181,6 +181,11 @@ class StepBuilder:
         self._is_gapped = True
         self._running.lose()
 
+    def _note_lost(self, mark: Mark) -> None:
+        """Count marks that found no room in the process; what the running step waited for is not known."""
+        self.counts.lost_marks += max(mark[_ARGUMENT], 0)
+        self._running.is_incomplete = True
+
     def _align(self, mark: Mark) -> None:
         """Resume where `mark` is the end of a step whose number is known."""
         kind = mark[_KIND]
@@ -267,6 +272,7 @@ class StepBuilder:
             MarkKind.THREAD: lambda mark: self._running.change_thread(mark[_TIME], mark[_ARGUMENT]),
             MarkKind.UNMEASURED: self._note_unmeasured,
             MarkKind.UNMEASURED_BUS: self._note_unmeasured_bus,
+            MarkKind.MARKS_LOST: self._note_lost,
         }
         own = {int(kind): handler for kind, handler in handlers.items()}
         elsewhere = {kind: own[kind] for kind in _ANY_THREAD} | {

@@ -113,6 +113,7 @@ class MarkKind(IntEnum):
     DEVICE_UNMEASURED = 44  # subject: ordinal of a mark whose segment has lost an event; with detail 1 the one it ends
     DEVICE_BEHIND = 45  # argument: segments that the device was not done with when it was last asked
     DEVICE_LOST = 46  # nothing more is read from the device
+    MARKS_LOST = 50  # argument: marks of threads without the interpreter lock that found no room (_mark_queue.h)
 
 
 UNKNOWN_DOMAIN = 0xFFFF
