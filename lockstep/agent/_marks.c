@@ -1066,6 +1066,10 @@ static PyType_Spec specification = {
 static int execute(PyObject *module)
 {
     make_crc_table();
+    if (watch_forks() != 0) {
+        PyErr_NoMemory();
+        return -1;
+    }
     PyObject *type = PyType_FromSpec(&specification);
     if (type == NULL)
         return -1;
