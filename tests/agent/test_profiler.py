@@ -367,7 +367,7 @@ def test_foreign_control_block_is_refused(watched):
     training.steps(2)
     assert (training.answer.request_id, training.answer.state) == (0, "refused")
     assert "control version" in training.answer.reason
-    assert watched.ring().head == 3
+    assert watched.ring().step_count == 3
 
 
 def test_order_of_a_former_attempt_is_passed_over(watched):

@@ -88,7 +88,7 @@ def test_data_workers_are_seen_and_stay_out(watched):
         train(make_loader(workers=2))
     found = watched.ring()
     assert found.header.pid == os.getpid()
-    assert found.head == before.head + 6
+    assert found.step_count == before.step_count + 6
     assert all(record["data_ns"] > 0 for record in found.records[1:])
 
 
@@ -105,9 +105,9 @@ def test_forked_child_of_a_rank_is_inert(watched):
         finally:
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
-    assert watched.ring().head == before.head == 6
+    assert watched.ring().step_count == before.step_count == 6
     train(make_loader())
-    assert watched.ring().head == 12
+    assert watched.ring().step_count == 12
 
 
 def test_training_thread_is_the_one_that_trains(watched):
@@ -123,14 +123,14 @@ def test_training_thread_is_the_one_that_trains(watched):
     thread = Thread(target=train_twice)
     thread.start()
     assert first_done.wait(60)
-    assert watched.ring().head == 6
+    assert watched.ring().step_count == 6
     train(make_loader())
-    assert watched.ring().head == 6
+    assert watched.ring().step_count == 6
     resume.set()
     thread.join()
-    assert watched.ring().head == 8
+    assert watched.ring().step_count == 8
     train(make_loader())
-    assert watched.ring().head == 14
+    assert watched.ring().step_count == 14
 
 
 def test_collection_is_measured_inside_its_phase(watched):
@@ -193,7 +193,7 @@ def test_users_exceptions_pass_unchanged(watched):
     with pytest.raises(RuntimeError, match="does not require grad"):
         torch.ones(1).backward()
     train(make_loader(batches=2), model)
-    assert watched.ring().head == 4
+    assert watched.ring().step_count == 4
 
 
 def test_closure_optimizer_is_one_step(watched):
@@ -284,7 +284,7 @@ def test_skipped_optimizer_is_flagged(watched):
 def test_failing_hook_leaves_training_as_it_was(watched, capsys, monkeypatch):
     """A hook that raises costs the agent, not training: same losses bit for bit, and the ring says what happened."""
     expected = train(make_loader())
-    steps = watched.ring().head
+    steps = watched.ring().step_count
 
     def broken(_record):
         raise RuntimeError("disk on fire")
@@ -293,11 +293,11 @@ def test_failing_hook_leaves_training_as_it_was(watched, capsys, monkeypatch):
         patch.setattr(type(watched.agent.ring), "write", lambda _self, record: broken(record))
         assert train(make_loader()) == expected
     found = watched.ring()
-    assert (found.head, found.failures, found.state) == (steps, 1, 3)
+    assert (found.step_count, found.failures, found.state) == (steps, 1, 3)
     (line,) = capsys.readouterr().err.splitlines()
     assert "RuntimeError: disk on fire; training goes on" in line
     assert train(make_loader()) == expected
-    assert watched.ring().head == steps
+    assert watched.ring().step_count == steps
     watched.agent.boundary.failures = 0  # this one was wanted
 
 
@@ -326,5 +326,5 @@ def test_interrupted_backward_is_closed(watched):
     with pytest.raises(TimeoutError):
         Interrupting.apply(torch.ones(1, requires_grad=True)).backward()
     train(make_loader(batches=2))
-    assert watched.ring().head == 2
+    assert watched.ring().step_count == 2
     assert signal.getsignal(signal.SIGINT) is before
