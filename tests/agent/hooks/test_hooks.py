@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lockstep.agent import bootstrap
 from lockstep.agent.lineage import OWNER_VARIABLE
+from lockstep.agent.throughput.batch import BatchCounter
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING, Flag
 from lockstep.contracts.ring import STATE_RUNNING
 from tests.agent.rings import unaccounted_ns
@@ -286,11 +287,11 @@ def test_failing_hook_leaves_training_as_it_was(watched, capsys, monkeypatch):
     expected = train(make_loader())
     steps = watched.ring().step_count
 
-    def broken(_record):
+    def broken(*_arguments):
         raise RuntimeError("disk on fire")
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(watched.agent.ring), "write", lambda _self, record: broken(record))
+        patch.setattr(BatchCounter, "count", broken)
         assert train(make_loader()) == expected
     found = watched.ring()
     assert (found.step_count, found.failures, found.state) == (steps, 1, 3)
