@@ -8,6 +8,8 @@
     quantities.py       samples, tokens, work and FLOPs of the running step
     breakdown.py        the events of a step to a partition of its time
     step_record.py      the record's bytes
+    alignment.py        steps from the counts of ends: over lost marks, and for captures
+    state.py            what a restart of the exporter needs, as values of JSON
     bus_bytes.py        bytes over the slowest link
 
 No clock, no file, no thread. What is lost is counted and flagged, never guessed.

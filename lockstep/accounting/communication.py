@@ -1,8 +1,14 @@
 """Collectives and waits of the running step, from marks of their issue, their end and the waits between."""
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 from lockstep.accounting.bus_bytes import bus_bytes
-from lockstep.accounting.events import UNKNOWN_NS, IssuedCollective, StepEvents, Traffic
-from lockstep.contracts.marks import OPERATORS, unpack_issue
+from lockstep.accounting.events import EVENTS_MAX, UNKNOWN_NS, IssuedCollective, StepEvents, Traffic
+from lockstep.accounting.state import TIME_NS, DictForm, IntegerForm, ListForm, StateForm, mapping, restore, saved
+from lockstep.contracts.bounds import MONOTONIC_NS_MAX
+from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.marks import OPERATORS, ORDINAL_MASK, UNKNOWN_DOMAIN, unpack_issue
 from lockstep.contracts.records import DOMAIN_KINDS
 
 _NO_DOMAIN, _LOST_DOMAIN = -1, -2
@@ -12,12 +18,23 @@ WAITS_DEEP_MAX = 64
 TRAFFIC_MAX = 4096
 """Different collectives whose bytes are held: a model has some hundred."""
 
+_INDEX = IntegerForm(0, EVENTS_MAX)
+_BY_ORDINAL = DictForm(IntegerForm(0, ORDINAL_MASK), _INDEX, EVENTS_MAX)
+_EXPECTED = ListForm(_INDEX, EVENTS_MAX)
+
 
 class CommunicationTracker:
     """Communication of one rank's running step, whose collectives and waits go to `events`.
 
     `domains` are the indices in DOMAIN_KINDS that this rank has ever used.
     """
+
+    STATE: ClassVar[Mapping[str, StateForm]] = {
+        "domains": ListForm(IntegerForm(0, len(DOMAIN_KINDS) - 1), len(DOMAIN_KINDS), set),
+        "_last_domain": IntegerForm(_LOST_DOMAIN, len(DOMAIN_KINDS) - 1),
+        "_waits": ListForm(TIME_NS, WAITS_DEEP_MAX),
+        "_other_waits": ListForm(IntegerForm(_NOT_OURS, MONOTONIC_NS_MAX), WAITS_DEEP_MAX),
+    }
 
     def __init__(self) -> None:
         self.events = StepEvents()
@@ -82,11 +99,32 @@ class CommunicationTracker:
         if collective is not None:
             collective.done_ns = done_ns
 
+    @property
+    def expected_count(self) -> int:
+        """How often collectives are expected to be done at the next wait's end."""
+        return len(self._expected)
+
     def expect(self, ordinal: int) -> None:
         """Take the end of the next wait as the time when a collective was done."""
         collective = self._by_ordinal.get(ordinal)
         if collective is not None:
             self._expected.append(collective)
+
+    def note_unmeasured(self, domain: int, count: int, payload_bytes: int, bus_bytes: int) -> bool:
+        """Add collectives that were carried out without being dispatched; return False where no agent writes so.
+
+        `domain` is an index in DOMAIN_KINDS, or UNKNOWN_DOMAIN.
+        """
+        if min(count, payload_bytes, bus_bytes) < 0 or not (domain < len(DOMAIN_KINDS) or domain == UNKNOWN_DOMAIN):
+            return False
+        if domain == UNKNOWN_DOMAIN:
+            for each in self.domains:
+                self.events.unmeasured.setdefault(each, (0, 0, 0))
+            return True
+        self.domains.add(domain)
+        known = self.events.unmeasured.get(domain, (0, 0, 0))
+        self.events.unmeasured[domain] = (known[0] + count, known[1] + payload_bytes, known[2] + bus_bytes)
+        return True
 
     def begin_wait(self, now_ns: int) -> bool:
         """Begin a wait of the training thread; return False where waits are nested beyond belief."""
@@ -120,3 +158,39 @@ class CommunicationTracker:
         if self._last_domain != _NO_DOMAIN:
             self.events.blocked.append((began_ns, now_ns, domain))
         return True
+
+    # Its state.
+
+    def state(self) -> dict[str, Any]:
+        """Return what `restore` needs."""
+        indices = {id(collective): at for at, collective in enumerate(self.events.collectives)}
+        return {
+            **saved(self),
+            "events": saved(self.events),
+            "by_ordinal": _BY_ORDINAL.save({key: indices[id(value)] for key, value in self._by_ordinal.items()}),
+            "expected": _EXPECTED.save([indices[id(collective)] for collective in self._expected]),
+        }
+
+    def restore(self, state: Any, *, what: str, where: str) -> None:
+        """Be the communication of a state, with events of its own.
+
+        Raises
+        ------
+        MalformedError
+            It is none.
+        """
+        parts = mapping(state, what, where).copy()
+        events, by_ordinal, expected = (parts.pop(name, None) for name in ("events", "by_ordinal", "expected"))
+        restore(self, parts, what=what, where=where)
+        self.events = StepEvents()
+        restore(self.events, events, what=f"{what}.events", where=where)
+        indices = _BY_ORDINAL.load(by_ordinal, f"{what}.by_ordinal", where)
+        awaited = _EXPECTED.load(expected, f"{what}.expected", where)
+        collectives = self.events.collectives
+        for index in (*indices.values(), *awaited):
+            if index >= len(collectives):
+                raise MalformedError(
+                    f"{what}: index of a collective", where=where, got=index, expected=f"below {len(collectives)}"
+                )
+        self._by_ordinal = {ordinal: collectives[index] for ordinal, index in indices.items()}
+        self._expected = [collectives[index] for index in awaited]

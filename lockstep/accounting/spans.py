@@ -6,8 +6,13 @@ closure) is a backward. Forward is what runs between the last span and a backwar
 Methods that may end an iteration return its event (iteration.py), others nothing. Not here: what ends a step.
 """
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from lockstep.accounting.events import BACKWARD, DATA, FORWARD, OPTIMIZER, PHASE_COUNT, StepEvents
 from lockstep.accounting.iteration import IterationLearner
+from lockstep.accounting.state import BOOLEAN, COUNT, TIME_NS, IntegerForm, StateForm, TupleForm
+from lockstep.contracts.bounds import INT63_MAX
 
 _NO_PHASE = -1
 _NO_OWNER = -1
@@ -22,6 +27,16 @@ class SpanTracker:
     `owns_batch` whether the data span that ended last was one.
     `last_ns` is when the last span or step ended, `has_unmatched_end` whether in this step one ended that never began.
     """
+
+    STATE: ClassVar[Mapping[str, StateForm]] = {
+        **dict.fromkeys(("last_ns", "_opened_ns"), TIME_NS),
+        **dict.fromkeys(("has_unmatched_end", "backward_known", "_data_known", "owns_batch"), BOOLEAN),
+        **dict.fromkeys(("_fed", "_trained", "_due", "_stepped", "_in_closure"), BOOLEAN),
+        "_depth": TupleForm(*[COUNT] * PHASE_COUNT, make=lambda *depth: list(depth)),
+        "_open": IntegerForm(_NO_PHASE, PHASE_COUNT - 1),
+        "_owner": IntegerForm(_NO_OWNER, INT63_MAX),
+        "_event": COUNT,
+    }
 
     def __init__(self, start_ns: int) -> None:
         self.events = StepEvents()

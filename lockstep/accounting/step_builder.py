@@ -3,13 +3,17 @@
 May live here: which mark goes where, and what to do when some are lost. Not here: clocks, files, what a step holds.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from lockstep.accounting.alignment import EndCounts, Stride
+from lockstep.accounting.alignment import ENDS_FORM, EndCounts, Stride
 from lockstep.accounting.events import DATA, PHASE_COUNT
+from lockstep.accounting.state import ANY_INTEGER, BOOLEAN, COUNT, StateForm, Stateful, mapping, restore, saved
 from lockstep.accounting.step_in_progress import BuiltStep, ModelFlopsOf, StepInProgress
 from lockstep.contracts.bounds import FLAGS_MAX, MONOTONIC_NS_MAX
+from lockstep.contracts.control import BACKWARD, OPTIMIZER, STEP, StepBoundary
+from lockstep.contracts.errors import ContractVersionError
 from lockstep.contracts.marks import (
     ANNOTATED,
     MARK_STRUCT,
@@ -21,20 +25,26 @@ from lockstep.contracts.records import MISSING, Flag
 
 Mark = tuple[int, int, int, int, int]
 """(time ns, kind, detail, subject, argument)."""
+Handler = Callable[[Mark], None]
 _TIME, _KIND, _DETAIL, _SUBJECT, _ARGUMENT = range(5)
+
+STATE_VERSION = 1
 
 _EVALUATION = int(Flag.EVALUATION)
 _BEGIN = int(MarkKind.BEGIN)
 _STEP_END = int(MarkKind.STEP_END)
 _EXPLICIT = int(MarkKind.EXPLICIT)
+_THREAD = int(MarkKind.THREAD)
 _BACKWARD_END = int(MarkKind.BACKWARD_END)
 _OPTIMIZER_ENDS = (int(MarkKind.OPTIMIZER_END), int(MarkKind.SCALER_END))
+_END_KIND_OF = {_BACKWARD_END: BACKWARD, **dict.fromkeys(_OPTIMIZER_ENDS, OPTIMIZER)}
 _ENDS = frozenset((_BACKWARD_END, _STEP_END, *_OPTIMIZER_ENDS))
 _ANY_THREAD = frozenset(
     int(kind)
     for kind in (
         *(MarkKind.ISSUE, MarkKind.DONE, MarkKind.DONE_UNKNOWN, MarkKind.EXPECT, MarkKind.WAIT_BEGIN),
         *(MarkKind.WAIT_END, MarkKind.FLAGS, MarkKind.AGENT_COST, MarkKind.FAILURE, MarkKind.FINISH),
+        *(MarkKind.UNMEASURED, MarkKind.UNMEASURED_BUS),
     )
 )
 
@@ -46,6 +56,8 @@ class BuilderCounts:
     lost_marks: int = 0
     lost_steps: int = 0
     malformed_marks: int = 0
+
+    STATE: ClassVar[Mapping[str, StateForm]] = dict.fromkeys(("lost_marks", "lost_steps", "malformed_marks"), COUNT)
 
 
 def _unknown_flops(_samples: int, _tokens: int) -> int:
@@ -60,6 +72,13 @@ class StepBuilder:
     known, no record is built. `failures` are the agent's failed hooks, after which it wrote nothing more, and
     `has_finished` says that the attempt ended well.
     """
+
+    STATE: ClassVar[Mapping[str, StateForm]] = {
+        **dict.fromkeys(("is_aligned", "has_finished", "_explicit", "_is_gapped", "_is_numberless"), BOOLEAN),
+        **dict.fromkeys(("failures", "_tokens", "_work"), ANY_INTEGER),
+        "_position": COUNT,
+        "_ends": ENDS_FORM,
+    }
 
     def __init__(self, flops_of: ModelFlopsOf = _unknown_flops) -> None:
         self._flops_of = flops_of
@@ -93,10 +112,53 @@ class StepBuilder:
         self._built.clear()
         return built
 
+    def state(self) -> dict[str, Any]:
+        """Return all that is known behind the last block added, as values of JSON.
+
+        Small where a step has just ended: of the running step it has every event.
+        """
+        return {
+            "version": STATE_VERSION,
+            "builder": saved(self),
+            "counts": saved(self.counts),
+            "stride": saved(self._stride),
+            "running": self._running.state(),
+        }
+
+    @classmethod
+    def from_state(cls, state: Any, flops_of: ModelFlopsOf = _unknown_flops, *, where: str) -> "StepBuilder":
+        """Return a builder that goes on where the one that had this state stood; `where` the state comes from.
+
+        Raises
+        ------
+        MalformedError
+            It is no state that `state` returned.
+        ContractVersionError
+            It is one of another version of this program.
+        """
+        got = mapping(state, "accounting state", where).get("version")
+        if got != STATE_VERSION:
+            raise ContractVersionError("version of the accounting state", where=where, got=got, expected=STATE_VERSION)
+        builder = cls(flops_of)
+        parts: dict[str, Stateful] = {"builder": builder, "counts": builder.counts, "stride": builder._stride}
+        for name, part in parts.items():
+            restore(part, state.get(name), what=f"accounting state: {name}", where=where)
+        builder._running.restore(state.get("running"), what="accounting state: running", where=where)
+        return builder
+
     @property
     def step(self) -> int:
         """Index of the running step, as far as `is_aligned`."""
         return self._running.step
+
+    def boundary(self, first_step: int) -> StepBoundary | None:
+        """Return how the process itself sees `first_step` begin, or the running step where that is past.
+
+        None where steps are not numbered, or not all alike in what ends them.
+        """
+        if not self.is_aligned or not (self._explicit or self._running.learner.is_settled):
+            return None
+        return self._stride.boundary(self.step, max(first_step, self.step), is_named=self._explicit)
 
     def _begin_attempt(self, start_ns: int, cpu_ns: int) -> None:
         self._running = StepInProgress(start_ns, cpu_ns, self._flops_of, self._built)
@@ -132,6 +194,8 @@ class StepBuilder:
             return
         if kind in _ENDS:
             self._ends = self._ends.after(kind)
+        if kind == _THREAD and len(self._running.learner.sequence) > 1:
+            self._is_numberless = True  # which ends are a step's is learnt again: those before that are not known
         if kind in (_EXPLICIT, _STEP_END) and not self._explicit:
             self._is_numberless = True  # since when the training names its steps is lost, and their number with it
         if self._is_numberless or kind not in _ENDS or (self._explicit and kind != _STEP_END):
@@ -153,7 +217,7 @@ class StepBuilder:
         if event is None or self._explicit:
             return
         if self._running.end_iteration(event, mark[_TIME], mark[_ARGUMENT]):
-            self._stride.end_step(self._ends)
+            self._stride.end_step(self._ends, _END_KIND_OF[mark[_KIND]])
 
     def _begin_explicit(self, _mark: Mark) -> None:
         if self._is_gapped and not self._explicit:
@@ -166,12 +230,12 @@ class StepBuilder:
         self._begin_explicit(mark)
         if self.is_aligned:
             self._running.end(mark[_TIME], mark[_ARGUMENT])
-            self._stride.end_step(self._ends)
+            self._stride.end_step(self._ends, STEP)
 
     # Which mark goes where.
 
-    def _make_handlers(self) -> dict[int, Callable[[Mark], None]]:
-        handlers: dict[MarkKind, Callable[[Mark], None]] = {
+    def _make_handlers(self) -> dict[int, Handler]:
+        handlers: dict[MarkKind, Handler] = {
             MarkKind.BEGIN: self._begin,
             MarkKind.DATA_BEGIN: lambda mark: self._spans.begin_phase(DATA, mark[_TIME]),
             MarkKind.DATA_END: lambda mark: self._spans.end_data(mark[_TIME]),
@@ -205,14 +269,19 @@ class StepBuilder:
             MarkKind.AGENT_COST: self._spend,
             MarkKind.FAILURE: self._fail,
             MarkKind.FINISH: self._finish,
+            MarkKind.THREAD: lambda mark: self._running.change_thread(mark[_TIME], mark[_ARGUMENT]),
+            MarkKind.UNMEASURED: self._note_unmeasured,
+            MarkKind.UNMEASURED_BUS: self._note_unmeasured_bus,
             MarkKind.MARKS_LOST: self._note_lost,
         }
         own = {int(kind): handler for kind, handler in handlers.items()}
         elsewhere = {kind: own[kind] for kind in _ANY_THREAD} | {
-            MarkKind.ISSUE: self._issue_elsewhere,
+            MarkKind.ISSUE: self._if_backward(self._issue),
             MarkKind.WAIT_BEGIN: self._begin_wait_elsewhere,
             MarkKind.WAIT_END: self._end_wait_elsewhere,
-            MarkKind.AGENT_COST: self._spend_elsewhere,
+            MarkKind.UNMEASURED: self._if_backward(self._note_unmeasured),
+            MarkKind.UNMEASURED_BUS: self._if_backward(self._note_unmeasured_bus),
+            MarkKind.AGENT_COST: self._if_backward(self._spend),
         }
         return own | {kind | OTHER_THREAD: handler for kind, handler in elsewhere.items()}
 
@@ -268,9 +337,21 @@ class StepBuilder:
         if not self._communication.issue(ordinal, detail, argument, time_ns):
             self._refuse()
 
-    def _issue_elsewhere(self, mark: Mark) -> None:
-        if self._spans.is_backward:
-            self._issue(mark)
+    def _if_backward(self, handler: Handler) -> Handler:
+        def handle(mark: Mark) -> None:
+            if self._spans.is_backward:
+                handler(mark)
+
+        return handle
+
+    def _note_unmeasured(self, mark: Mark) -> None:
+        _, _, domain, count, payload_bytes = mark
+        if not self._communication.note_unmeasured(domain, count, payload_bytes, 0):
+            self._refuse()
+
+    def _note_unmeasured_bus(self, mark: Mark) -> None:
+        if not self._communication.note_unmeasured(mark[_DETAIL], 0, 0, mark[_ARGUMENT]):
+            self._refuse()
 
     def _begin_wait(self, mark: Mark) -> None:
         if not self._communication.begin_wait(mark[_TIME]):
@@ -321,7 +402,3 @@ class StepBuilder:
 
     def _spend(self, mark: Mark) -> None:
         self._running.spend(mark[_ARGUMENT])
-
-    def _spend_elsewhere(self, mark: Mark) -> None:
-        if self._spans.is_backward:
-            self._spend(mark)

@@ -4,14 +4,27 @@ May live here: what of an attempt outlives a step, and what does not. Not here: 
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from lockstep.accounting.communication import CommunicationTracker
 from lockstep.accounting.events import COLLECTIONS_MAX, EVENTS_MAX, StepEvents
 from lockstep.accounting.iteration import IterationLearner
 from lockstep.accounting.quantities import StepQuantities
 from lockstep.accounting.spans import SpanTracker
+from lockstep.accounting.state import (
+    ANY_INTEGER,
+    BOOLEAN,
+    COUNT,
+    TIME_NS,
+    OptionalForm,
+    StateForm,
+    Stateful,
+    mapping,
+    restore,
+    saved,
+)
 from lockstep.accounting.step_record import FinishedStep, pack_incomplete_record, pack_record
 from lockstep.contracts.records import MISSING, Flag
 
@@ -36,6 +49,14 @@ class StepInProgress:
     `spans`, `communication` and `quantities` are what it holds; `is_incomplete` is set where some of its marks are
     lost. Steps that end are appended to `built`.
     """
+
+    STATE: ClassVar[Mapping[str, StateForm]] = {
+        **dict.fromkeys(("step", "_flags", "_full_collections"), COUNT),
+        **dict.fromkeys(("_start_ns", "_collection_began_ns"), TIME_NS),
+        **dict.fromkeys(("_cpu_start_ns", "_agent_ns"), ANY_INTEGER),
+        **dict.fromkeys(("is_incomplete", "_has_resumed"), BOOLEAN),
+        **dict.fromkeys(("_compiled", "_compiled_before"), OptionalForm(ANY_INTEGER)),
+    }
 
     def __init__(self, start_ns: int, cpu_ns: int, flops_of: ModelFlopsOf, built: list[BuiltStep]) -> None:
         self._flops_of = flops_of
@@ -100,11 +121,26 @@ class StepInProgress:
         A process that never steps (an evaluation of hours, inference over several ranks) must not fill memory.
         """
         held = self.spans.events
-        if max(len(held.spans), len(held.collectives), len(held.blocked)) + more > EVENTS_MAX:
+        longest = max(len(held.spans), len(held.collectives), len(held.blocked), self.communication.expected_count)
+        if longest + more > EVENTS_MAX:
             events = StepEvents()
             events.collections = held.collections
             self._hold(events)
             self._flags |= _EVALUATION
+
+    def change_thread(self, now_ns: int, cpu_ns: int) -> None:
+        """Forget what the step was made of so far: its rest is another thread's, and it is a warm-up.
+
+        `cpu_ns` is the CPU time that the other thread had taken.
+        """
+        self.learner = IterationLearner()
+        self._hold(StepEvents())
+        self.communication.forget_waits()
+        self.spans.begin_step(now_ns)
+        self.spans.leave_all()
+        self._cpu_start_ns = cpu_ns
+        self._full_collections = self._collection_began_ns = 0
+        self._flags |= _WARM_UP
 
     def note_skipped(self) -> None:
         """Note that a gradient scaler has skipped its optimizer."""
@@ -169,6 +205,39 @@ class StepInProgress:
         self.learner.begin_sequence()
         self.begin(self.step + ended, now_ns, cpu_ns)
         self._has_resumed = True
+
+    # Its state.
+
+    def state(self) -> dict[str, Any]:
+        """Return what `restore` needs."""
+        return {
+            "step": saved(self),
+            "learner": saved(self.learner),
+            "spans": saved(self.spans),
+            "communication": self.communication.state(),
+            "quantities": saved(self.quantities),
+        }
+
+    def restore(self, state: Any, *, what: str, where: str) -> None:
+        """Be the step of a state.
+
+        Raises
+        ------
+        MalformedError
+            It is none.
+        """
+        mapping(state, what, where)
+        parts: dict[str, Stateful] = {
+            "step": self,
+            "learner": self.learner,
+            "spans": self.spans,
+            "quantities": self.quantities,
+        }
+        for name, part in parts.items():
+            restore(part, state.get(name), what=f"{what}.{name}", where=where)
+        self.learner.check(what=f"{what}.learner", where=where)
+        self.communication.restore(state.get("communication"), what=f"{what}.communication", where=where)
+        self.spans.events = self.communication.events
 
 
 def _build(finished: FinishedStep) -> BuiltStep:

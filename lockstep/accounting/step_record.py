@@ -100,6 +100,11 @@ def _domain_fields(step: FinishedStep, breakdown: StepBreakdown) -> tuple[int, .
                 shortest[domain] = took
         elif collective.done_ns == UNKNOWN_NS:
             _hide_wait(breakdown, domain)
+    for domain, (unmeasured, payload_bytes, bus_bytes) in step.events.unmeasured.items():
+        count[domain] += unmeasured
+        payload[domain] += payload_bytes
+        bus[domain] += bus_bytes
+        _hide_wait(breakdown, domain)
     columns = zip(waits, flight, payload, bus, count, shortest, strict=True)
     return tuple(
         value

@@ -158,6 +158,10 @@ def test_a_mark_that_no_agent_writes_flags_its_step():
         (1, MarkKind.ISSUE, 31, 0, 1),
         (1, MarkKind.ISSUE, 7 << 6, 0, 1),
         (1, MarkKind.ISSUE, 0, 0, -1),
+        (1, MarkKind.THREAD | OTHER_THREAD, 0, 0, 0),
+        (1, MarkKind.UNMEASURED, len(DOMAIN_KINDS), 1, 1),
+        (1, MarkKind.UNMEASURED, 0, 1, -1),
+        (1, MarkKind.UNMEASURED_BUS, 0, 0, -1),
     ]
     for mark in wrong:
         marks = [(5, MarkKind.BEGIN, 0, 0, 0), mark, (9, MarkKind.STEP_END, 0, 0, 4), (12, MarkKind.STEP_END, 0, 0, 5)]

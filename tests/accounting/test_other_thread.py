@@ -4,10 +4,13 @@ Communication of autograd's threads belongs to the backward that the training th
 autograd is known in the process alone, so what it writes there is taken.
 """
 
+from random import Random
+
 from lockstep.accounting.step_builder import StepBuilder
 from lockstep.contracts.marks import MARK_STRUCT, OTHER_THREAD, MarkBlock, MarkKind, pack_call_site, pack_issue
 from lockstep.contracts.records import MISSING, Flag
-from tests.accounting.twin import Twin, named
+from tests.accounting.jobs import Job
+from tests.accounting.twin import Twin, flops_of, named
 
 DETAIL, ARGUMENT = pack_issue(pack_call_site("allreduce_", synchronous=True, domain=3, slot=0, group_size=2), 64)
 OTHER = OTHER_THREAD
@@ -75,22 +78,40 @@ def test_an_optimizer_that_autograds_thread_steps_ends_no_step():
         assert (len(twin.records), twin.built()) == (1, [])
 
 
-def test_a_change_of_the_training_thread_is_not_seen():
-    """No mark shows it: today's agent drops what the former thread did in that step. Steps after it are equal."""
+def test_a_changed_training_thread_begins_the_step_again():
+    """What the former thread did in that step is forgotten, and the step is a warm-up; steps after it are whole."""
     with Twin() as twin:
         for changes in (False, True, False):
             twin.backward_begin()
+            twin.issue(0, 3, 2, 64, synchronous=True)
             twin.sleep(100)
             twin.backward_end()
             if changes:
-                twin.recorder.change_thread()
+                twin.change_thread()
             twin.sleep(60)
             twin.step_end()
-        ours, theirs = list(map(named, twin.built())), list(map(named, twin.records))
-        assert (ours[0], ours[2]) == (theirs[0], theirs[2])
-        assert (ours[1]["start_ns"], ours[1]["end_ns"]) == (theirs[1]["start_ns"], theirs[1]["end_ns"])
-        assert (ours[1]["backward_ns"], ours[1]["flags"], ours[1]["cpu_ns"]) == (100, 0, 80)
-        assert (theirs[1]["backward_ns"], theirs[1]["flags"], theirs[1]["cpu_ns"]) == (0, Flag.WARM_UP, 30)
+        twin.check()
+        first, second, third = map(named, twin.records)
+        assert (first["backward_ns"], third["backward_ns"], second["backward_ns"]) == (100, 100, 0)
+        assert (second["flags"], second["cpu_ns"], second["dp_count"]) == (Flag.WARM_UP, 30, 0)
+        assert second["end_ns"] - second["start_ns"] == 160
+
+
+def test_a_thread_that_changes_in_lost_marks_leaves_learnt_steps_without_number():
+    """Several ends a step are learnt again, so that steps before that is done have other numbers; one end is not."""
+    for kind, is_numbered in (("plain", True), ("gan", False)):
+        with Twin() as twin:
+            job = Job(twin, Random(3)).steady(kind)
+            job.run(25)
+            lost = len(twin.blocks())
+            twin.change_thread()
+            job.run(25)
+            truth = [named(record) for record in twin.records]
+            builder = StepBuilder(flops_of)
+            blocks = twin.blocks()
+            steps = [named(step.record) for block in blocks[: lost - 1] + blocks[lost:] for step in builder.add(block)]
+            assert builder.is_aligned == is_numbered
+            assert all(record["end_ns"] == truth[record["step"]]["end_ns"] for record in steps)
 
 
 def test_the_cpu_time_of_two_threads_is_not_known():

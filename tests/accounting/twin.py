@@ -10,7 +10,7 @@ from lockstep.agent import garbage, recorder, running_step
 from lockstep.agent.account import UNKNOWN_NS, Collective
 from lockstep.agent.recorder import Recorder
 from lockstep.agent.traffic import bus_bytes
-from lockstep.contracts.marks import OPERATORS, pack_call_site
+from lockstep.contracts.marks import OPERATORS, UNKNOWN_DOMAIN, MarkKind, pack_call_site
 from lockstep.contracts.records import MISSING, RECORD_FIELDS, RECORD_STRUCT
 from tests.agent.mark_buffers import Ring
 
@@ -177,6 +177,26 @@ class Twin:
         self.full_collections += generation == 2
         events.append((self.ring.now, get_ident(), False, None))
         self.buffer.collect("stop", {"generation": generation})
+
+    def change_thread(self):
+        """Let another thread become the training thread: collections of garbage before it are none of that thread's."""
+        log = self.recorder.garbage
+        log.take_full_count()
+        log.events = type(log.events)((at, -1, begins, counts) for at, _, begins, counts in log.events)
+        self.recorder.change_thread()
+        self._put(MarkKind.THREAD, argument=self._cpu_ns())
+
+    def unmeasured(self, traffic):
+        """Carry out collectives, by domain, that are not dispatched; None where it is not known which."""
+        self.recorder.note_unmeasured(traffic)
+        if traffic is None:
+            self._put(MarkKind.UNMEASURED, UNKNOWN_DOMAIN)
+        for domain, (count, payload, moved) in (traffic or {}).items():
+            self._put(MarkKind.UNMEASURED, domain, count, payload)
+            self._put(MarkKind.UNMEASURED_BUS, domain, 0, moved)
+
+    def _put(self, kind, detail=0, subject=0, argument=0):
+        self.buffer._put(self.ring.now, int(kind), detail, subject, argument)
 
     def annotate(self, quantity, value):
         self.recorder.annotate(QUANTITIES[quantity], value)

@@ -21,6 +21,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <memory>
@@ -39,6 +40,7 @@ constexpr size_t kOperatorsMax = 32; /* five bits of a call site */
 constexpr uint64_t kSynchronous = 1 << 5;
 constexpr int kSlotShift = 9;
 constexpr uint64_t kSlotMask = 0x7F;
+constexpr uint64_t kPayloadBytesMax = (1ull << 39) - 1;
 constexpr int64_t kNoGraphTask = -1;
 constexpr int kNone = -1;
 
@@ -266,7 +268,7 @@ Issued issue(const Operator& what, const torch::jit::Stack& stack) {
   issued.session = here;
   issued.group = group.get();
   const uint64_t whole_site = *site | what.mark | (issued.synchronous ? kSynchronous : 0);
-  const uint64_t payload = what.payload == kNone ? 0 : bytes_of(given[what.payload]);
+  const uint64_t payload = what.payload == kNone ? 0 : std::min(bytes_of(given[what.payload]), kPayloadBytesMax);
   issued.ordinal = issued.on_device ? issue_on_device(whole_site, payload)
                                     : here->channel->issue(here->channel, whole_site, payload);
   return issued;

@@ -18,9 +18,17 @@ from dataclasses import dataclass
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
+from lockstep.agent.device.graphs import GRAPHS
 from lockstep.agent.hooks import Removal, native, native_kernel
-from lockstep.agent.hooks.native_kernel import complete_on_device
-from lockstep.contracts.marks import OPERATOR_INDEX, OPERATORS, SLOT_BITS, SLOT_SHIFT, SYNCHRONOUS
+from lockstep.agent.hooks.device_collectives import complete_on_device, issue_on_device
+from lockstep.contracts.marks import (
+    OPERATOR_INDEX,
+    OPERATORS,
+    PAYLOAD_BYTES_MAX,
+    SLOT_BITS,
+    SLOT_SHIFT,
+    SYNCHRONOUS,
+)
 from lockstep.contracts.ring import OTHER_SLOT
 
 if TYPE_CHECKING:
@@ -133,6 +141,8 @@ def _kernel(agent: "Agent", operator: Operator) -> Callable[..., Any]:  # noqa: 
     after_key = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)  # noqa: SLF001
     redispatch = getattr(torch.ops.c10d, operator.name).default._handle.redispatch_boxed  # noqa: SLF001  (as `redispatch`)
     unbox = torch._C._distributed_c10d.ProcessGroup.unbox  # noqa: SLF001
+    captures = GRAPHS.captures
+    issue = agent.marks.issue
     buffer, group_of, absorbs = agent.marks, agent.groups.of, agent.boundary.absorbs
     complete, pair_site = _completer(agent), _pair_site(agent, operator)
     group_index, payload_index, async_index = operator.group_index, operator.payload_index, operator.async_index
@@ -152,7 +162,9 @@ def _kernel(agent: "Agent", operator: Operator) -> Callable[..., Any]:  # noqa: 
                 if payload_index is not None:
                     for tensor in tensors_in(args[payload_index]):
                         payload += tensor.numel() * tensor.element_size()
-                ordinal = buffer.issue(site | bits | SYNCHRONOUS if synchronous else site | bits, payload)
+                site |= bits | SYNCHRONOUS if synchronous else bits
+                payload = min(payload, PAYLOAD_BYTES_MAX)
+                ordinal = issue_on_device(agent, site, payload) if captures else issue(site, payload)
         except Exception as error:  # part of the failure boundary (boundary.py)
             if not absorbs(kernel, error):
                 raise

@@ -26,7 +26,6 @@ from lockstep.contracts.native_hooks import (
     source_sha256,
 )
 
-
 _OTHERS_WRITE = 0o022
 _MODULE_NAME = "_collectives"
 _loaded: dict[Path, Any] = {}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from lockstep.agent.hooks import Removal
+from lockstep.agent.hooks.device_collectives import complete_on_device, issue_on_device
 from lockstep.contracts.errors import LocalError
 from lockstep.contracts.marks import OPERATOR_INDEX
 from lockstep.contracts.ring import OTHER_SLOT
@@ -98,18 +99,10 @@ class _Answers:
         self._endings.pop(address, None)
 
     def _issue_on_device(self, call_site: int, payload_bytes: int) -> int | None:
-        return self._agent.marks.issue(call_site, payload_bytes)
+        return issue_on_device(self._agent, call_site, payload_bytes)
 
     def _complete_on_device(self, ordinal: int, in_order: bool) -> None:  # noqa: FBT001  (C++ passes no names)
         complete_on_device(self._agent, ordinal, in_order=in_order)
 
     def _fail(self, message: str) -> None:
         raise LocalError(f"C++ kernels: {message}")
-
-
-def complete_on_device(agent: "Agent", ordinal: int, *, in_order: bool) -> None:
-    """See to it that the device's timeline notes when a collective is done, if there is one."""
-    if agent.device is None:
-        agent.marks.done_unknown(ordinal)
-    else:
-        agent.device.completed(ordinal, in_order=in_order)
