@@ -21,6 +21,8 @@ class Watched:
     directory: Path
 
     def ring(self) -> RingFile:
+        """Return what the ring holds, the marks of this moment included."""
+        self.agent.marks.flush()
         return read_ring(self.directory / "0.ring")
 
 
@@ -37,9 +39,9 @@ def patched_names(torch):
 
 
 @pytest.fixture
-def scene(monkeypatch):
-    """Return a recorder of which this thread is the training thread; on teardown its records must add up."""
-    scene = Scene(monkeypatch)
+def scene():
+    """Return a mark buffer of which this thread is the training thread; on teardown its steps must add up."""
+    scene = Scene()
     yield scene
     scene.check()
 

@@ -1,56 +1,69 @@
-"""A recorder under a clock of the test's own, and the marks of a plain step."""
+"""Marks under a clock of the test's own, and the steps that they are built to."""
 
-from threading import get_ident
+import os
+from tempfile import TemporaryFile
 
-from lockstep.agent import recorder, running_step
-from lockstep.agent.recorder import Recorder
+from lockstep.accounting.step_builder import StepBuilder
+from lockstep.agent.mark_buffer import MarkBuffer
+from lockstep.contracts.marks import BLOCK_BYTES, unpack_block
 from lockstep.contracts.records import MISSING, RECORD_FIELDS, RECORD_STRUCT
 from tests.agent.rings import unaccounted_ns
 
 OPTIMIZER = object()
-DATA = (("enter_data", 1), ("leave_data", 10))
-BATCH = (*DATA, ("add_batch", 0, 4, 32, MISSING))
-BACKWARD = (("enter_backward", 20), ("leave_backward", 40))
-STEP = (("enter_optimizer", 2, OPTIMIZER), ("leave_optimizer", 5))
+DATA = (("data_begin", 1), ("data_end", 10))
+BATCH = (*DATA, ("batch", 0, 4, 32, MISSING))
+BACKWARD = (("backward_begin", 20), ("backward_end", 40))
+STEP = (("optimizer_begin", 2, OPTIMIZER), ("optimizer_end", 5))
+_BLOCKS = 4096
 
 
 class Scene:
-    """A recorder, its clock, and the records that came out."""
+    """A mark buffer of this thread, its clock, and what a builder makes of its marks."""
 
-    def __init__(self, monkeypatch):
+    def __init__(self):
         self.now = 100
-        self.records = []
-        self.next_flags = 0
-        self.beats = []
-        for module in (recorder, running_step):
-            monkeypatch.setattr(module, "monotonic_ns", lambda: self.now)
-        monkeypatch.setattr(running_step, "thread_time_ns", lambda: self.now // 2)
         self.adoptions = 0
-        self.recorder = Recorder(self._store, self._at_boundary, self._adopt)
-        self.recorder.begin_attempt(self.now, self.beats.append)
-        self.recorder.thread = get_ident()
-
-    def _store(self, record):
-        self.records.append(dict(zip(RECORD_FIELDS, RECORD_STRUCT.unpack(record), strict=True)))
-
-    def _at_boundary(self, next_step):
-        assert next_step == len(self.records)
-        return self.next_flags
+        self._file = TemporaryFile()
+        os.ftruncate(self._file.fileno(), _BLOCKS * BLOCK_BYTES)
+        self.marks = MarkBuffer(
+            self._file.fileno(),
+            0,
+            _BLOCKS,
+            adopt=self._adopt,
+            clock=lambda: self.now,
+            cpu_clock=lambda: self.now // 2,
+        )
+        self.marks.begin()
 
     def _adopt(self):
         self.adoptions += 1
-        return False
+        return 0
 
     def run(self, *what):
         """Play (method, time it takes) pairs: the time passes before the method is called."""
         for name, took, *arguments in what:
             self.now += took
-            owner = self.recorder if hasattr(self.recorder, name) else self.recorder.quantities
-            getattr(owner, name)(*arguments)
+            getattr(self.marks, name)(*arguments)
+
+    @property
+    def blocks(self):
+        self.marks.flush()
+        data = os.pread(self._file.fileno(), _BLOCKS * BLOCK_BYTES, 0)
+        return [unpack_block(data[at : at + BLOCK_BYTES]) for at in range(0, len(data), BLOCK_BYTES) if data[at]]
+
+    @property
+    def records(self):
+        """Steps that have ended."""
+        builder = StepBuilder()
+        built = [step for block in self.blocks for step in builder.add(block)]
+        assert not any(step.is_incomplete for step in built)
+        return [dict(zip(RECORD_FIELDS, RECORD_STRUCT.unpack(step.record), strict=True)) for step in built]
 
     def check(self):
         """Every record's parts are its whole, and each step begins where the one before ended."""
-        for record in self.records:
+        records = self.records
+        for record in records:
             assert unaccounted_ns(record) == 0
-        for former, latter in zip(self.records, self.records[1:], strict=False):
+        for former, latter in zip(records, records[1:], strict=False):
             assert latter["start_ns"] == former["end_ns"]
+        self._file.close()
