@@ -2,7 +2,7 @@
 
 A build serves one version of torch, one of Python and one of Lockstep. It lies in a directory of its own, named after
 all three, below one of `search_directories`: the library, and a manifest (JSON) that is written last, after the build
-passed its self-test. `lockstep build-hooks` writes both; a training process reads them (lockstep/agent/hooks/native.py).
+passed its self-test. `lockstep build-hooks` writes both, a training process reads them (lockstep/agent/hooks/native.py).
 """
 
 import hashlib
@@ -78,7 +78,7 @@ def source_sha256() -> str:
 
 
 def search_directories(environ: Mapping[str, str]) -> list[Path]:
-    """Return where builds are looked for, in this order: the configured directory alone, or the package's and the user's."""
+    """Return where builds are looked for: the configured directory alone, or the package's and then the user's."""
     configured = environ.get(HOOKS_VARIABLE)
     if configured:
         return [Path(configured)]

@@ -1,4 +1,4 @@
-"""HOT (budget 12 us a collective): every collective, from the moment it is issued: kernels in front of torch's c10d operators.
+"""HOT (budget 12 us a collective): every collective, when it is issued: kernels in front of torch's c10d operators.
 
 A kernel at the dispatch key BackendSelect sees them all (the DDP reducer's in C++, FSDP's, functional, compiled)
 and passes on with `redispatch_boxed`, which releases the GIL; `call_boxed` would keep it and deadlock gloo. Patching

@@ -1,8 +1,8 @@
 """Loads the C++ kernels where a build fits this process exactly.
 
-Never builds: that is `lockstep build-hooks`, ahead of training. A build that does not fit, that failed its self-test, or
-that another user could have changed is not loaded; the kernels in Python take its place (collectives.py), and the
-reason goes into the ring's facts.
+Never builds: that is `lockstep build-hooks`, ahead of training. A build that does not fit, or that another user could
+have changed, is not loaded; the kernels in Python take its place (collectives.py), and the reason goes into the ring's
+facts.
 """
 
 import hashlib

@@ -6,7 +6,6 @@ Everything else happens in C++ without the interpreter lock.
 
 import atexit
 import os
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -17,6 +16,8 @@ from lockstep.contracts.marks import OPERATOR_INDEX
 from lockstep.contracts.ring import OTHER_SLOT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from lockstep.agent.agent import Agent
     from lockstep.agent.hooks.collectives import Operator
 
