@@ -13,6 +13,7 @@ from lockstep.agent.mark_writer import C_EXTENSION, mark_buffer_type
 from lockstep.cli.native_hooks.build import build
 from lockstep.contracts.native_hooks import HOOKS_VARIABLE
 
+KERNELS = ("Python", "C++")
 DIRECTORY = Path(__file__).resolve().parents[3] / "build" / "native_hooks"
 
 
@@ -32,9 +33,9 @@ def directory():
     return DIRECTORY
 
 
-def environment():
-    """Return the environment in which a training finds them."""
-    return {**os.environ, HOOKS_VARIABLE: str(directory())}
+def kernels_environment(kernels):
+    """Return the variables with which a training has the kernels in Python or those in C++."""
+    return {HOOKS_VARIABLE: str(directory() if kernels == "C++" else DIRECTORY / "none")}
 
 
 def library():
