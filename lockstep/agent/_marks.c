@@ -492,8 +492,10 @@ static PyObject *wait_begin(MarkBuffer *self, PyObject *unused)
 
 static PyObject *flush(MarkBuffer *self, PyObject *unused)
 {
-    if (self->thread != 0)
+    if (self->thread != 0) {
+        drain_if_any(self);
         store(self);
+    }
     Py_RETURN_NONE;
 }
 

@@ -153,12 +153,14 @@ DETAIL_BITS = 16
 SIZE_BITS = 24
 CALL_SITE_MAX = (1 << DETAIL_BITS + SIZE_BITS) - 1
 _SIZE_MASK = (1 << SIZE_BITS) - 1
-_SYNCHRONOUS = 1 << 5
+SYNCHRONOUS = 1 << 5
+"""Bit of a call site; those below it are the operator's."""
 DOMAIN_SHIFT, DOMAIN_MASK = 6, 7
 SLOT_SHIFT = 9
+SLOT_BITS = ((1 << DETAIL_BITS) - 1) >> SLOT_SHIFT << SLOT_SHIFT
 _SLOT_MAX = (1 << (DETAIL_BITS - SLOT_SHIFT)) - 1
 
-assert len(OPERATORS) <= _SYNCHRONOUS
+assert len(OPERATORS) <= SYNCHRONOUS
 assert len(DOMAIN_KINDS) <= DOMAIN_MASK + 1
 assert WORLD_SIZE_MAX <= _SIZE_MASK
 assert BLOCK_HEADER_BYTES + BLOCK_MARKS * MARK_BYTES <= BLOCK_BYTES
@@ -225,7 +227,7 @@ def pack_call_site(operator: str, *, synchronous: bool, domain: int, slot: int, 
         raise LocalError(f"group size of a collective: got {group_size}, expected 1 to {WORLD_SIZE_MAX}")
     if operator not in OPERATOR_INDEX:
         raise LocalError(f"operator of a collective: got {operator!r}, expected one of {', '.join(OPERATORS)}")
-    detail = OPERATOR_INDEX[operator] | _SYNCHRONOUS * synchronous | domain << DOMAIN_SHIFT | slot << SLOT_SHIFT
+    detail = OPERATOR_INDEX[operator] | SYNCHRONOUS * synchronous | domain << DOMAIN_SHIFT | slot << SLOT_SHIFT
     return detail | group_size << DETAIL_BITS
 
 
@@ -259,8 +261,8 @@ class Issue:
 def unpack_issue(detail: int, argument: int) -> Issue:
     """Return what `pack_issue` packed."""
     return Issue(
-        operator=detail & (_SYNCHRONOUS - 1),
-        synchronous=bool(detail & _SYNCHRONOUS),
+        operator=detail & (SYNCHRONOUS - 1),
+        synchronous=bool(detail & SYNCHRONOUS),
         domain=detail >> DOMAIN_SHIFT & DOMAIN_MASK,
         slot=detail >> SLOT_SHIFT,
         group_size=argument & _SIZE_MASK,

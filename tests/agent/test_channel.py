@@ -103,7 +103,7 @@ def test_threads_lose_and_repeat_nothing(ring, channel):
         producer.start()
     start.wait()
     while any(producer.is_alive() for producer in producers):
-        ring.buffer.data_begin()
+        ring.buffer.flush()
     for producer in producers:
         producer.join()
     ring.buffer.flush()
