@@ -9,6 +9,8 @@ IN_FLIGHT = 0
 """`IssuedCollective.done_ns` as long as nobody noted its end."""
 UNKNOWN_NS = -1
 """`IssuedCollective.done_ns` of one whose end will never be known: it blocks nobody here."""
+UNSEEN_NS = -2
+"""The same where the waits for it are seen, on a device: it blocks only there."""
 
 EVENTS_MAX = 16_384
 """Events of one sort in a step: three times what the largest known steps issue, and under 4 MB."""
@@ -54,11 +56,13 @@ Unmeasured = tuple[int, int, int]
 class StepEvents:
     """Events of one step, each list in the order of appearance; `spans` and `collections` are disjoint and ascend.
 
-    `blocked` are where the training thread was seen waiting for communication. `unmeasured` has, by domain, what was
-    carried out without being dispatched (a CUDA graph), so that the waits of that domain are not known.
+    `blocked` are where the training thread was seen waiting for communication. Collectives `aside` are those that a
+    device does beside the training's own work: their issue blocks nothing, and what waits for them is in `blocked`.
+    `unmeasured` has, by domain, what was carried out without being dispatched (a CUDA graph), so that the waits of that
+    domain are not known.
     """
 
-    __slots__ = ("blocked", "collections", "collectives", "spans", "unmeasured")
+    __slots__ = ("aside", "blocked", "collections", "collectives", "spans", "unmeasured")
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
@@ -66,3 +70,4 @@ class StepEvents:
         self.blocked: list[Wait] = []
         self.collections: list[Interval] = []
         self.unmeasured: dict[int, Unmeasured] = {}
+        self.aside: list[IssuedCollective] = []
