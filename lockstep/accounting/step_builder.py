@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from lockstep.accounting.alignment import ENDS_FORM, EndCounts, Stride
+from lockstep.accounting.device_marks import DEVICE_KINDS, DeviceMarks
 from lockstep.accounting.events import DATA, PHASE_COUNT
 from lockstep.accounting.state import ANY_INTEGER, BOOLEAN, COUNT, StateForm, Stateful, mapping, restore, saved
 from lockstep.accounting.step_in_progress import BuiltStep, ModelFlopsOf, StepInProgress
@@ -16,6 +17,7 @@ from lockstep.contracts.control import BACKWARD, OPTIMIZER, STEP, StepBoundary
 from lockstep.contracts.errors import ContractVersionError
 from lockstep.contracts.marks import (
     ANNOTATED,
+    KIND_MASK,
     MARK_STRUCT,
     OTHER_THREAD,
     MarkBlock,
@@ -99,6 +101,15 @@ class StepBuilder:
         self._position = block.position + block.count
         self._ends = EndCounts(block.backward_ends, block.optimizer_ends, block.step_ends)
         self._running.limit_events(block.count)
+        if self._device is None:
+            self._add_marks(block)
+        else:
+            self._add_marks_of_device(block, self._device)
+        built = self._built.copy()
+        self._built.clear()
+        return built
+
+    def _add_marks(self, block: MarkBlock) -> None:
         handler_of = self._handlers.get
         for mark in MARK_STRUCT.iter_unpack(block.marks):
             handler = handler_of(mark[1])  # the literals are _KIND and _TIME, whose look-ups cost as much as the rest
@@ -108,9 +119,26 @@ class StepBuilder:
                 handler(mark)
             else:
                 self._align(mark)
-        built = self._built.copy()
-        self._built.clear()
-        return built
+        if self._device is not None and mark[1] != MarkKind.DEVICE_BEGIN:
+            self._device.forget_running()  # marks of it follow in this block, whose ordinals were not counted
+
+    def _add_marks_of_device(self, block: MarkBlock, device: DeviceMarks) -> None:
+        """Add marks whose ordinals count: what is read of a device names them by these."""
+        handler_of = self._handlers.get
+        for ordinal, mark in enumerate(MARK_STRUCT.iter_unpack(block.marks), block.position):
+            device.ordinal = ordinal
+            kind = mark[1]
+            handler = handler_of(kind)
+            if handler is None or mark[0] > MONOTONIC_NS_MAX:
+                self._refuse()
+            elif kind & KIND_MASK in DEVICE_KINDS:
+                device.read(mark)
+            elif self.is_aligned:
+                device.handle(mark, handler)
+            else:
+                self._align(mark)
+                if self.is_aligned:
+                    device.resume()
 
     def state(self) -> dict[str, Any]:
         """Return all that is known behind the last block added, as values of JSON.
@@ -167,6 +195,7 @@ class StepBuilder:
         self._stride = Stride()
         self._explicit = self._is_gapped = self._is_numberless = False
         self._tokens = self._work = MISSING
+        self._device: DeviceMarks | None = None
 
     # What is lost.
 
@@ -180,6 +209,13 @@ class StepBuilder:
         self.is_aligned = False
         self._is_gapped = True
         self._running.lose()
+        if self._device is not None:
+            self._device.lose_marks()
+
+    def _note_lost(self, mark: Mark) -> None:
+        """Count marks that found no room in the process; what the running step waited for is not known."""
+        self.counts.lost_marks += max(mark[_ARGUMENT], 0)
+        self._running.is_incomplete = True
 
     def _align(self, mark: Mark) -> None:
         """Resume where `mark` is the end of a step whose number is known."""
@@ -267,9 +303,11 @@ class StepBuilder:
             MarkKind.THREAD: lambda mark: self._running.change_thread(mark[_TIME], mark[_ARGUMENT]),
             MarkKind.UNMEASURED: self._note_unmeasured,
             MarkKind.UNMEASURED_BUS: self._note_unmeasured_bus,
+            MarkKind.MARKS_LOST: self._note_lost,
         }
         own = {int(kind): handler for kind, handler in handlers.items()}
-        elsewhere = {kind: own[kind] for kind in _ANY_THREAD} | {
+        own |= dict.fromkeys(DEVICE_KINDS, self._meet_device)
+        elsewhere = {kind: own[kind] for kind in _ANY_THREAD | DEVICE_KINDS} | {
             MarkKind.ISSUE: self._if_backward(self._issue),
             MarkKind.WAIT_BEGIN: self._begin_wait_elsewhere,
             MarkKind.WAIT_END: self._end_wait_elsewhere,
@@ -285,9 +323,19 @@ class StepBuilder:
 
     def _finish(self, _mark: Mark) -> None:
         self.has_finished = True
+        if self._device is not None:
+            self._device.drain()
 
     def _fail(self, mark: Mark) -> None:
         self.failures = mark[_ARGUMENT]
+        if self._device is not None:
+            self._device.drain()
+
+    def _meet_device(self, mark: Mark) -> None:
+        """Begin to measure on a device, by the last mark of its block: ordinals count from the next block on."""
+        if self._device is None and DeviceMarks.begins(mark):
+            self._device = DeviceMarks(self._running, self._position - 1)
+            self._device.read(mark)
 
     def _end_backward(self, mark: Mark) -> None:
         self._ends = self._ends.after(_BACKWARD_END)

@@ -9,7 +9,6 @@ from lockstep.contracts.records import DOMAIN_KINDS, MISSING, RECORD_FIELDS, REC
 _DOMAINS_AT = RECORD_INDEX["tp_wait_ns"]
 _DOMAIN_FIELDS = RECORD_INDEX["cp_wait_ns"] - _DOMAINS_AT
 _NO_DOMAINS = (MISSING,) * (_DOMAIN_FIELDS * DOMAIN_COUNT)
-_NO_DEVICE = (MISSING, MISSING, MISSING)
 _MEASURES = RECORD_INDEX["flags"] + 1
 
 assert _DOMAINS_AT + _DOMAIN_FIELDS * len(DOMAIN_KINDS) == len(RECORD_FIELDS)
@@ -20,6 +19,7 @@ class FinishedStep:
     """A step that has ended; times and costs ns, counts MISSING where they are not known.
 
     `domains` are the domains that this rank has ever used: a step without any of them has a wait of 0 there, not none.
+    `is_incomplete` says that some of its marks are lost: only its limits are known.
     `has_backward` says whether this rank's backwards are ever seen; without it forward and backward cannot be told
     apart. `quantities` are by ANNOTATED.
     """
@@ -28,6 +28,7 @@ class FinishedStep:
     start_ns: int
     end_ns: int
     flags: int
+    is_incomplete: bool = False
     events: StepEvents = field(default_factory=StepEvents)
     domains: frozenset[int] | set[int] = frozenset()
     has_backward: bool = False
@@ -36,6 +37,9 @@ class FinishedStep:
     quantities: dict[str, int] = field(default_factory=dict)
     recompilations: int = MISSING
     agent_ns: int = 0
+    device_step_ns: int = MISSING
+    device_comm_ns: int = MISSING
+    host_lead_ns: int = MISSING
 
 
 def pack_record(step: FinishedStep) -> bytes:
@@ -67,7 +71,9 @@ def pack_record(step: FinishedStep) -> bytes:
         phase_ns[BACKWARD] if step.has_backward else MISSING,
         phase_ns[OPTIMIZER],
         cpu_ns,
-        *_NO_DEVICE,
+        step.device_step_ns,
+        step.device_comm_ns,
+        step.host_lead_ns,
         quantities.get("tokens", MISSING),
         quantities.get("samples", MISSING),
         quantities.get("work", MISSING),
@@ -89,7 +95,8 @@ def _domain_fields(step: FinishedStep, breakdown: StepBreakdown) -> tuple[int, .
     waits, flight = breakdown.wait_ns, breakdown.in_flight_ns
     payload, bus, count = ([0] * DOMAIN_COUNT for _ in range(3))
     shortest = [MISSING] * DOMAIN_COUNT
-    for collective in step.events.collectives:
+    is_on_device = step.device_step_ns != MISSING
+    for collective in (*step.events.collectives, *step.events.aside):
         domain, payload_bytes, bus_bytes, _ = collective.traffic
         count[domain] += 1
         payload[domain] += payload_bytes
@@ -100,6 +107,8 @@ def _domain_fields(step: FinishedStep, breakdown: StepBreakdown) -> tuple[int, .
                 shortest[domain] = took
         elif collective.done_ns == UNKNOWN_NS:
             _hide_wait(breakdown, domain)
+        elif is_on_device:  # there waits are seen without it, what is hidden is not
+            flight[domain] = MISSING
     for domain, (unmeasured, payload_bytes, bus_bytes) in step.events.unmeasured.items():
         count[domain] += unmeasured
         payload[domain] += payload_bytes

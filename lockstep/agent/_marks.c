@@ -4,7 +4,9 @@
  * holds both to the same bytes. May live here: clocks, marks, blocks, pwrite. May not: what marks mean.
  *
  * Every call holds the GIL from its beginning to its end, pwrite included (descriptors.py says why), so no two calls
- * overlap, and no signal handler of the training runs inside one. Built for the stable ABI of Python 3.11.
+ * overlap, and no signal handler of the training runs inside one, but where it calls Python (`adopt`, `at_store`,
+ * `at_boundary`, `device`). Marks that C++ makes without the GIL wait in a queue (_mark_queue.h) for the next call that
+ * appends. Built for the stable ABI of Python 3.11.
  */
 
 #define Py_LIMITED_API 0x030B0000
@@ -35,7 +37,8 @@ enum {
     BEGIN = 1, DATA_BEGIN, DATA_END, BACKWARD_BEGIN, BACKWARD_END, OPTIMIZER_BEGIN, OPTIMIZER_END, SCALER_BEGIN,
     SCALER_END, CLOSURE_BEGIN, CLOSURE_END, PHASE_BEGIN, PHASE_END, EXPLICIT, STEP_END, ISSUE, DONE, DONE_UNKNOWN,
     EXPECT, WAIT_BEGIN, WAIT_END, GC_BEGIN, GC_END, BATCH_TOKENS, BATCH_WORK, BATCH, BATCH_EVALUATED, ANNOTATION,
-    FLAGS, COMPILED, AGENT_COST, FAILURE, FINISH, THREAD, FUSED_STEP, UNMEASURED, UNMEASURED_BUS, MODEL_FLOPS, ISSUE_BUS
+    FLAGS, COMPILED, AGENT_COST, FAILURE, FINISH, THREAD, FUSED_STEP, UNMEASURED, UNMEASURED_BUS, MODEL_FLOPS, ISSUE_BUS,
+    MARKS_LOST = 50
 };
 
 enum { NO_END, BACKWARDS, OPTIMIZERS, STEPS }; /* `boundary_ends` */
@@ -66,21 +69,25 @@ _Static_assert(sizeof(Block) <= BLOCK_BYTES, "a block fits its slot");
 #error "marks are little endian"
 #endif
 
+#include "_mark_queue.h"
+
 typedef struct {
     PyObject_HEAD
     /* What each mark reads comes first, next to the block that it writes: caches are cold. */
     unsigned long long thread; /* the training thread; 0: nobody's, the buffer is inert */
     PyObject *clock, *cpu_clock;
+    Channel *open_channel; /* the one below, once others may leave marks in it */
     uint64_t due_ns, event_due_ns;
     unsigned long long key; /* makes identities of addresses */
     uint64_t backward_ends, optimizer_ends, step_ends; /* until now; those of the header are until its first mark */
     uint64_t backward_depth, ends_at_backward;
     Block block;
-    long long offset, issues_offset;
+    long long offset;
     unsigned long block_count;
     int file;
-    uint32_t issued;             /* ordinal of the next collective */
-    unsigned long long failures; /* stores that failed */
+    unsigned long long failures; /* blocks that could not be stored */
+    Channel *channel;
+    uint64_t reported_lost;
     PyObject *device; /* called behind the marks that a device has an event of */
     PyObject *adopt, *at_store, *at_boundary, *meet, *watch_closure;
     PyObject *compilations, *stats_name, *graphs_name;
@@ -96,7 +103,6 @@ typedef struct {
     unsigned short collective_cost_ns;
     uint32_t met[MET_MAX];
     unsigned met_next;
-    uint64_t issues[ISSUE_SLOTS][2];
 } MarkBuffer;
 
 /* CRC-32 as zlib has it. A full block is summed four bytes a turn (slicing, Kounavis and Berry 2008); the few marks of a
@@ -222,6 +228,37 @@ static inline void put(MarkBuffer *self, uint64_t now, uint16_t kind, uint16_t d
         store(self);
 }
 
+/* Append what others left in the channel, each with the time when they did: before the next mark's time is taken, and
+ * before that mark is counted, since a block may be stored here. */
+static void drain(MarkBuffer *self)
+{
+    Channel *channel = self->open_channel;
+    const Mark *mark;
+    while ((mark = front(channel)) != NULL) {
+        put(self, mark->time_ns, mark->kind, mark->detail, mark->subject, mark->argument);
+        pop(channel);
+    }
+    const uint64_t lost = atomic_load_explicit(&channel->lost, memory_order_relaxed);
+    if (lost != self->reported_lost) {
+        put(self, monotonic_ns(), MARKS_LOST, 0, 0, (int64_t)(lost - self->reported_lost));
+        self->reported_lost = lost;
+    }
+}
+
+static inline void drain_if_any(MarkBuffer *self)
+{
+    if (self->open_channel != NULL && front(self->open_channel) != NULL)
+        drain(self);
+}
+
+static void set_thread(MarkBuffer *self, unsigned long long thread)
+{
+    self->thread = thread;
+    atomic_store(&self->channel->thread, thread);
+    if (thread == 0)
+        quiet(self->channel);
+}
+
 static int is_given(PyObject *callable)
 {
     return callable != NULL && callable != Py_None;
@@ -261,6 +298,7 @@ static int append(
     const int admitted = admit(self, policy, &kind);
     if (admitted != 1)
         return admitted < 0 ? -1 : 0;
+    drain_if_any(self);
     if (read_clock(self->clock, CLOCK_MONOTONIC, now) < 0)
         return -1;
     put(self, *now, kind, detail, subject, argument);
@@ -325,6 +363,7 @@ static int append_end(
     const int admitted = admit(self, policy, &kind);
     if (admitted != 1)
         return admitted < 0 ? -1 : 0;
+    drain_if_any(self);
     if (read_clock(self->clock, CLOCK_MONOTONIC, &now) < 0)
         return -1;
     if (read_clock(self->cpu_clock, CLOCK_THREAD_CPUTIME_ID, &cpu_ns) < 0)
@@ -421,9 +460,13 @@ static PyObject *backward_end(MarkBuffer *self, PyObject *unused)
         self->backward_depth--;
     if (self->optimizer_ends != self->ends_at_backward) /* the step may end here */
         return none(self, append_end(self, OWN, BACKWARD_END, 0, &self->backward_ends, BACKWARDS));
+    uint64_t now;
+    drain_if_any(self); /* before the end is counted: a block may be stored here */
+    if (read_clock(self->clock, CLOCK_MONOTONIC, &now) < 0)
+        return NULL;
     self->backward_ends++;
-    if (append(self, OWN, BACKWARD_END, 0, 0, MISSING, NULL) < 0
-        || (self->device != NULL && call_device(self, BACKWARD_END, 0, 0) < 0))
+    put(self, now, BACKWARD_END, 0, 0, MISSING);
+    if ((self->device != NULL && call_device(self, BACKWARD_END, 0, 0) < 0))
         return NULL;
     return none(self, pass_boundary(self, BACKWARDS, self->backward_ends, 0));
 }
@@ -449,8 +492,10 @@ static PyObject *wait_begin(MarkBuffer *self, PyObject *unused)
 
 static PyObject *flush(MarkBuffer *self, PyObject *unused)
 {
-    if (self->thread != 0)
+    if (self->thread != 0) {
+        drain_if_any(self);
         store(self);
+    }
     Py_RETURN_NONE;
 }
 
@@ -460,7 +505,7 @@ static PyObject *take_thread(MarkBuffer *self, uint16_t kind, uint16_t detail, u
     if (read_clock(self->clock, CLOCK_MONOTONIC, &now) < 0
         || read_clock(self->cpu_clock, CLOCK_THREAD_CPUTIME_ID, &cpu_ns) < 0)
         return NULL;
-    self->thread = PyThread_get_thread_ident();
+    set_thread(self, PyThread_get_thread_ident());
     self->backward_depth = 0;
     put(self, now, kind, detail, subject, (int64_t)cpu_ns);
     Py_RETURN_NONE;
@@ -476,16 +521,11 @@ static PyObject *change_thread(MarkBuffer *self, PyObject *unused)
     return take_thread(self, THREAD, 0, 0);
 }
 
-static void store_issues(MarkBuffer *self)
-{
-    if (self->issues_offset >= 0
-        && pwrite(self->file, self->issues, sizeof self->issues, self->issues_offset) != sizeof self->issues)
-        self->failures++;
-}
-
 static PyObject *store_words(MarkBuffer *self, PyObject *unused)
 {
-    store_issues(self);
+    for (unsigned slot = 0; slot < ISSUE_SLOTS; slot++)
+        if (atomic_load(&self->channel->issues[slot][0]) != 0)
+            store_issues(self->channel, slot);
     store_flags(self);
     Py_RETURN_NONE;
 }
@@ -495,7 +535,7 @@ static PyObject *finish(MarkBuffer *self, PyObject *unused)
     const int appended = append(self, ANY, FINISH, 0, 0, 0, NULL);
     if (appended > 0)
         store(self);
-    self->thread = 0;
+    set_thread(self, 0);
     return none(self, appended);
 }
 
@@ -573,7 +613,7 @@ static PyObject *fail(MarkBuffer *self, PyObject *given)
     const int appended = append(self, ANY, FAILURE, 0, 0, value, NULL);
     if (appended > 0)
         store(self);
-    self->thread = 0;
+    set_thread(self, 0);
     return none(self, appended);
 }
 
@@ -668,21 +708,25 @@ static PyObject *open_ring(MarkBuffer *self, PyObject *given, PyObject *named)
             offset);
         return NULL;
     }
-    self->thread = 0;
+    Channel *channel = make_channel(file, issues_offset);
+    if (channel == NULL)
+        return PyErr_NoMemory();
+    set_thread(self, 0);
+    channel_release(&self->channel->shared);
+    self->channel = channel;
+    self->open_channel = NULL; /* who used the former one finds it inert, and asks for this one */
+    self->reported_lost = 0;
     self->file = file;
     self->offset = offset;
     self->block_count = block_count;
-    self->issues_offset = issues_offset;
     self->flags_offset = flags_offset;
     self->due_ns = self->event_due_ns = self->poll_due_ns = 0;
     self->wants_poll = 0;
     self->settling = self->boundary_ends = 0;
     self->backward_ends = self->optimizer_ends = self->step_ends = 0;
     self->backward_depth = self->ends_at_backward = 0;
-    self->issued = 0;
     self->flags = 0;
     self->graphs_noted = -1;
-    memset(self->issues, 0, sizeof self->issues);
     self->block.header.version = MARKS_VERSION;
     self->block.header.sequence = 0;
     begin_block(self, 0);
@@ -713,17 +757,6 @@ static PyObject *batch(MarkBuffer *self, PyObject *const *given, Py_ssize_t coun
     return none(self, append(self, OWN, BATCH, 0, 0, samples, NULL));
 }
 
-static void count_issue(MarkBuffer *self, unsigned slot, uint64_t now)
-{
-    self->issues[slot][0]++;
-    self->issues[slot][1] = now;
-    if (self->issues_offset < 0)
-        return;
-    const off_t at = self->issues_offset + (off_t)(slot * sizeof self->issues[0]);
-    if (pwrite(self->file, self->issues[slot], sizeof self->issues[0], at) != sizeof self->issues[0])
-        self->failures++;
-}
-
 static PyObject *issue(MarkBuffer *self, PyObject *const *given, Py_ssize_t count)
 {
     if (!has_arguments("issue", count, 2))
@@ -740,13 +773,15 @@ static PyObject *issue(MarkBuffer *self, PyObject *const *given, Py_ssize_t coun
     const uint16_t detail = (uint16_t)site;
     const int64_t argument = (int64_t)((uint64_t)payload << 24 | (uint64_t)site >> 16);
     uint64_t now;
-    const int appended = append(self, ANY, ISSUE, detail, self->issued, argument, &now);
-    if (appended < 0)
-        return NULL;
-    if (!appended)
+    uint16_t kind = ISSUE;
+    if (admit(self, ANY, &kind) <= 0)
         Py_RETURN_NONE;
-    count_issue(self, detail >> 9, now);
-    const uint32_t ordinal = self->issued++;
+    drain_if_any(self);
+    if (read_clock(self->clock, CLOCK_MONOTONIC, &now) < 0)
+        return NULL;
+    const uint32_t ordinal = atomic_fetch_add_explicit(&self->channel->issued, 1, memory_order_relaxed);
+    put(self, now, kind, detail, ordinal, argument);
+    count_issue(self->channel, detail >> 9, now);
     if (self->device != NULL && call_device(self, ISSUE, detail, ordinal) < 0)
         return NULL;
     if (self->wants_poll && poll(self) < 0)
@@ -777,10 +812,8 @@ static PyObject *clear_issues(MarkBuffer *self, PyObject *given)
         PyErr_Format(PyExc_ValueError, "issue slot: got %lld, expected 0 to %d", (long long)slot, ISSUE_SLOTS - 1);
         return NULL;
     }
-    if (self->thread != 0) {
-        self->issues[slot][0] = (uint64_t)-1;
-        count_issue(self, (unsigned)slot, 0);
-    }
+    if (self->thread != 0)
+        forget_issues(self->channel, (unsigned)slot);
     Py_RETURN_NONE;
 }
 
@@ -798,6 +831,24 @@ static PyObject *collect(MarkBuffer *self, PyObject *const *given, Py_ssize_t co
     if (append(self, OWN, letter == 'a' ? GC_BEGIN : GC_END, (uint16_t)number, 0, 0, NULL) < 0)
         return NULL;
     Py_RETURN_NONE; /* without `poll`: no Python code may run inside of a collection */
+}
+
+static void release_capsule(PyObject *capsule)
+{
+    LockstepChannel *channel = PyCapsule_GetPointer(capsule, LOCKSTEP_CHANNEL_CAPSULE);
+    if (channel != NULL)
+        channel->release(channel);
+}
+
+static PyObject *channel(MarkBuffer *self, PyObject *unused)
+{
+    if (open_channel(self->channel) < 0)
+        return PyErr_NoMemory();
+    self->open_channel = self->channel;
+    PyObject *capsule = PyCapsule_New(&self->channel->shared, LOCKSTEP_CHANNEL_CAPSULE, release_capsule);
+    if (capsule != NULL)
+        channel_retain(&self->channel->shared);
+    return capsule;
 }
 
 static PyMethodDef methods[] = {
@@ -843,12 +894,37 @@ static PyMethodDef methods[] = {
     METHOD(flush, METH_NOARGS, "Store what was appended."),
     METHOD(store_words, METH_NOARGS, "Store issues and flags, in a file that was written again."),
     METHOD(device_mark, METH_FASTCALL, "Append a mark of a device: kind, detail, subject, argument. Return its ordinal."),
+    METHOD(channel, METH_NOARGS, "Return a capsule by which C++ leaves marks without the interpreter lock (_channel.h)."),
     {NULL, NULL, 0, NULL},
 };
 
+static PyObject *get_thread(MarkBuffer *self, void *unused)
+{
+    return PyLong_FromUnsignedLongLong(self->thread);
+}
+
+static int assign_thread(MarkBuffer *self, PyObject *value, void *unused)
+{
+    const unsigned long long thread = value == NULL ? 0 : PyLong_AsUnsignedLongLong(value);
+    if (PyErr_Occurred())
+        return -1;
+    set_thread(self, thread);
+    return 0;
+}
+
+static PyObject *get_failures(MarkBuffer *self, void *unused)
+{
+    return PyLong_FromUnsignedLongLong(self->failures + atomic_load(&self->channel->failures));
+}
+
+static PyGetSetDef attributes[] = {
+    {"thread", (getter)get_thread, (setter)assign_thread, "Id of the training thread; 0: the buffer is inert.", NULL},
+    {"failures", (getter)get_failures, NULL, "Stores that failed.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+
 static PyMemberDef members[] = {
-    {"thread", T_ULONGLONG, offsetof(MarkBuffer, thread), 0, "Id of the training thread; 0: the buffer is inert."},
-    {"failures", T_ULONGLONG, offsetof(MarkBuffer, failures), READONLY, "Stores that failed."},
 #define NUMBER(NAME, TYPE, ACCESS, DOC) {#NAME, TYPE, offsetof(MarkBuffer, NAME), ACCESS, DOC}
     NUMBER(backward_ends, T_ULONGLONG, READONLY, "Ends of backwards in the attempt."),
     NUMBER(optimizer_ends, T_ULONGLONG, READONLY, "Ends of optimizers' steps."),
@@ -901,7 +977,11 @@ static PyObject *make(PyTypeObject *type, PyObject *given, PyObject *named)
     self->file = file;
     self->offset = offset;
     self->block_count = block_count;
-    self->issues_offset = issues_offset;
+    self->channel = make_channel(file, issues_offset);
+    if (self->channel == NULL) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
     self->flags_offset = flags_offset;
     self->key = key;
     self->graphs_noted = -1;
@@ -957,6 +1037,10 @@ static void deallocate(MarkBuffer *self)
     PyTypeObject *type = Py_TYPE((PyObject *)self);
     PyObject_GC_UnTrack(self);
     clear(self);
+    if (self->channel != NULL) {
+        set_thread(self, 0); /* the file is its owner's, who may close it now */
+        channel_release(&self->channel->shared);
+    }
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(self);
     Py_DECREF(type);
@@ -970,6 +1054,7 @@ static PyType_Slot slots[] = {
     {Py_tp_dealloc, deallocate},
     {Py_tp_methods, methods},
     {Py_tp_members, members},
+    {Py_tp_getset, attributes},
     {0, NULL},
 };
 
@@ -983,6 +1068,10 @@ static PyType_Spec specification = {
 static int execute(PyObject *module)
 {
     make_crc_table();
+    if (watch_forks() != 0) {
+        PyErr_NoMemory();
+        return -1;
+    }
     PyObject *type = PyType_FromSpec(&specification);
     if (type == NULL)
         return -1;

@@ -20,7 +20,7 @@ from threading import get_ident
 from time import monotonic_ns, sleep, thread_time_ns
 from typing import Any
 
-from lockstep.agent import process_end, unwatched
+from lockstep.agent import backend_threads, process_end, unwatched
 from lockstep.agent.boundary import Boundary
 from lockstep.agent.groups import Groups
 from lockstep.agent.identity import Identity, make_header, process_group, read_identity
@@ -294,8 +294,6 @@ class Agent:
         torch waits for the same collectives, later, when it destroys its process groups.
         """
         self.marks.thread = 0
-        if not self.in_flight:
-            return
         for future in list(self.in_flight.values()):
             with suppress(RuntimeError):  # that it failed is the training's to hear
                 future.wait()
@@ -303,7 +301,8 @@ class Agent:
             if not self.in_flight:
                 break
             sleep(0.001)
-        sleep(0.01)  # the callback has noted its end and still has to return
+        if self.ring is not None:
+            backend_threads.let_finish()
 
     def remove(self) -> None:
         """Take every hook off again, last one first. Not to be called from inside a hook."""
