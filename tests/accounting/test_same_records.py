@@ -12,7 +12,7 @@ from lockstep.agent import traffic
 from lockstep.contracts.marks import OPERATORS
 from lockstep.contracts.records import MISSING, Flag
 from tests.accounting.jobs import Job
-from tests.accounting.twin import Twin, flops_of, named
+from tests.accounting.twin import Twin, named
 
 COUNTS = st.none() | st.tuples(*[st.integers(0, 100) | st.just(MISSING)] * 3)
 ISSUE = st.tuples(
@@ -173,7 +173,7 @@ def test_blocks_may_come_one_by_one():
     """Nothing depends on where a block ends or when it is read."""
     with Twin() as twin:
         Job(twin, Random(11)).run(45)
-        builder = StepBuilder(flops_of)
+        builder = StepBuilder()
         counts = [len(builder.add(block)) for block in twin.blocks()]
         assert sum(counts) == len(twin.records)
         assert builder.step == len(twin.records)
