@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from lockstep.accounting import bus_bytes
 from lockstep.accounting.step_builder import StepBuilder
-from lockstep.agent import traffic
 from lockstep.contracts.marks import OPERATORS
 from lockstep.contracts.records import MISSING, Flag
 from tests.accounting.jobs import Job
+from tests.accounting.oracle import traffic
 from tests.accounting.twin import Twin, named
 
 COUNTS = st.none() | st.tuples(*[st.integers(0, 100) | st.just(MISSING)] * 3)

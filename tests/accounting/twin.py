@@ -6,12 +6,12 @@ from threading import get_ident
 from unittest import mock
 
 from lockstep.accounting.step_builder import StepBuilder
-from lockstep.agent import garbage, recorder, running_step
-from lockstep.agent.account import UNKNOWN_NS, Collective
-from lockstep.agent.recorder import Recorder
-from lockstep.agent.traffic import bus_bytes
 from lockstep.contracts.marks import ANY_DOMAIN, FLOPS_UNITS, OPERATORS, MarkKind, flops_argument, pack_call_site
 from lockstep.contracts.records import MISSING, RECORD_FIELDS, RECORD_STRUCT
+from tests.accounting.oracle import garbage, recorder, running_step
+from tests.accounting.oracle.account import UNKNOWN_NS, Collective
+from tests.accounting.oracle.recorder import Recorder
+from tests.accounting.oracle.traffic import bus_bytes
 from tests.agent.mark_buffers import Ring
 
 OPTIMIZERS = [object() for _ in range(4)]
