@@ -63,7 +63,7 @@ def attribute(start_ns: int, end_ns: int, events: StepEvents) -> StepBreakdown:
     breakdown = StepBreakdown()
     taken = clip(events.collections, start_ns, end_ns)
     breakdown.collection_ns = sum(end - begin for begin, end in taken)
-    if events.collectives or events.blocked:
+    if events.collectives or events.blocked or events.aside:
         ordered = sorted(events.collectives, key=_issue_ns)
         pieces = _disjoint(_blocked(end_ns, events, ordered), start_ns, end_ns)
         if taken:
@@ -72,6 +72,8 @@ def attribute(start_ns: int, end_ns: int, events: StepEvents) -> StepBreakdown:
             breakdown.wait_ns[domain] += end - begin
         taken += [(begin, end) for begin, end, _ in pieces]
         taken.sort()
+        if events.aside:
+            ordered = sorted(ordered + events.aside, key=_issue_ns)
         _add_flight(breakdown, start_ns, end_ns, ordered)
     add_phases(breakdown, start_ns, end_ns, events, taken)
     return breakdown
@@ -116,7 +118,7 @@ def _blocked(end_ns: int, events: StepEvents, ordered: list[IssuedCollective]) -
             if done == IN_FLIGHT or done > last_limit:
                 done = last_limit
             waits.append((last, done, domain))
-    return waits + _known_domains(events.blocked, ordered)
+    return waits + _known_domains(events.blocked, ordered + events.aside if events.aside else ordered)
 
 
 def _known_domains(blocked: list[Wait], ordered: list[IssuedCollective]) -> list[Wait]:

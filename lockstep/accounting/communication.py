@@ -1,5 +1,6 @@
 """Collectives and waits of the running step, from marks of their issue, their end and the waits between."""
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -8,13 +9,15 @@ from lockstep.accounting.events import EVENTS_MAX, UNKNOWN_NS, IssuedCollective,
 from lockstep.accounting.state import TIME_NS, DictForm, IntegerForm, ListForm, StateForm, mapping, restore, saved
 from lockstep.contracts.bounds import MONOTONIC_NS_MAX
 from lockstep.contracts.errors import MalformedError
-from lockstep.contracts.marks import ANY_DOMAIN, OPERATORS, ORDINAL_MASK, unpack_issue
+from lockstep.contracts.marks import OPERATORS, ORDINAL_MASK, UNKNOWN_DOMAIN, unpack_issue
 from lockstep.contracts.records import DOMAIN_KINDS
 
 _NO_DOMAIN, _LOST_DOMAIN = -1, -2
 NOT_OURS = -1
 WAITS_DEEP_MAX = 64
 """Waits inside waits; three are real."""
+FORMER_STEPS = 10
+"""Steps that a device may not be done with, and a few more."""
 TRAFFIC_MAX = 4096
 """Different collectives whose bytes are held: a model has some hundred."""
 
@@ -42,6 +45,9 @@ class CommunicationTracker:
         self.last_domain = _NO_DOMAIN
         self._traffic: dict[tuple[int, int], Traffic] = {}
         self._by_ordinal: dict[int, IssuedCollective] = {}
+        self._former: deque[dict[int, IssuedCollective]] = deque(maxlen=FORMER_STEPS)
+        self.keeps_former = False
+        """Whether ends of collectives of former steps are noted: a device was not done with those steps."""
         self._expected: list[IssuedCollective] = []
         self.forget_waits()
 
@@ -53,7 +59,11 @@ class CommunicationTracker:
         for collective in self._expected:
             collective.done_ns = collective.issue_ns
         self._expected.clear()
-        self._by_ordinal.clear()
+        if self.keeps_former:
+            self._former.append(self._by_ordinal)
+            self._by_ordinal = {}
+        else:
+            self._by_ordinal.clear()
         self.events = events
 
     def forget_waits(self) -> None:
@@ -100,6 +110,8 @@ class CommunicationTracker:
     def end(self, ordinal: int, done_ns: int = UNKNOWN_NS) -> None:
         """Note when a collective was done; one of a former step is done with."""
         collective = self._by_ordinal.get(ordinal)
+        if collective is None and self.keeps_former:
+            collective = next((former[ordinal] for former in self._former if ordinal in former), None)
         if collective is not None:
             collective.done_ns = done_ns
 
@@ -115,6 +127,10 @@ class CommunicationTracker:
         """How often collectives are expected to be done at the next wait's end."""
         return len(self._expected)
 
+    def find(self, ordinal: int) -> IssuedCollective | None:
+        """Return a collective of the running step."""
+        return self._by_ordinal.get(ordinal)
+
     def expect(self, ordinal: int) -> None:
         """Take the end of the next wait as the time when a collective was done."""
         collective = self._by_ordinal.get(ordinal)
@@ -124,11 +140,11 @@ class CommunicationTracker:
     def note_unmeasured(self, domain: int, count: int, payload_bytes: int, bus_bytes: int) -> bool:
         """Add collectives that were carried out without being dispatched; return False where no agent writes so.
 
-        `domain` is an index in DOMAIN_KINDS, or ANY_DOMAIN.
+        `domain` is an index in DOMAIN_KINDS, or UNKNOWN_DOMAIN.
         """
-        if min(count, payload_bytes, bus_bytes) < 0 or not (domain < len(DOMAIN_KINDS) or domain == ANY_DOMAIN):
+        if min(count, payload_bytes, bus_bytes) < 0 or not (domain < len(DOMAIN_KINDS) or domain == UNKNOWN_DOMAIN):
             return False
-        if domain == ANY_DOMAIN:
+        if domain == UNKNOWN_DOMAIN:
             for each in self.domains:
                 self.events.unmeasured.setdefault(each, (0, 0, 0))
             return True

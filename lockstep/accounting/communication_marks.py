@@ -84,13 +84,13 @@ class CommunicationMarks:
         if max(pending.issues, pending.waits) + more > most or len(pending) + more > PENDING_MAX:
             self.settle()
 
-    def end_step(self, *, are_spans_plain: Callable[[], bool]) -> StepArrays | None:
+    def end_step(self, *, is_plain: Callable[[], bool]) -> StepArrays | None:
         """Return the communication of the step that ends as arrays, None where it is in the tracker's events.
 
-        `are_spans_plain()` answers whether the step's spans are in the order of time, as arrays need them.
+        `is_plain()` answers whether arrays will do: spans in the order of time, and no device.
         """
         arrays = None
-        if len(self.pending) >= ARRAYS_FROM and are_spans_plain():
+        if len(self.pending) >= ARRAYS_FROM and is_plain():
             arrays = read_arrays(self.pending, self._tracker)
         if arrays is None:
             self.settle()

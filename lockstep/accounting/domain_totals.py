@@ -7,10 +7,11 @@ from lockstep.contracts.records import DOMAIN_KINDS, MISSING
 class DomainTotals:
     """Collectives of a step, lists by domain: `shortest_ns` is MISSING where it is not known when one was done.
 
-    `unknown` are the domains with a collective of which that will never be known.
+    `unknown` are the domains with a collective of which that will never be known, `in_flight` those with one of which
+    it was not noted.
     """
 
-    __slots__ = ("bus_bytes", "count", "payload_bytes", "shortest_ns", "unknown")
+    __slots__ = ("bus_bytes", "count", "in_flight", "payload_bytes", "shortest_ns", "unknown")
 
     def __init__(self) -> None:
         self.count = [0] * len(DOMAIN_KINDS)
@@ -18,6 +19,7 @@ class DomainTotals:
         self.bus_bytes = [0] * len(DOMAIN_KINDS)
         self.shortest_ns = [MISSING] * len(DOMAIN_KINDS)
         self.unknown: set[int] = set()
+        self.in_flight: set[int] = set()
 
     def add(self, domain: int, count: int, payload_bytes: int, bus_bytes: int) -> None:
         """Add collectives."""
@@ -30,7 +32,7 @@ def total(events: StepEvents) -> DomainTotals:
     """Return the totals of the collectives that were dispatched."""
     totals = DomainTotals()
     count, payload, bus, shortest = totals.count, totals.payload_bytes, totals.bus_bytes, totals.shortest_ns
-    for collective in events.collectives:
+    for collective in (*events.collectives, *events.aside):
         domain, payload_bytes, bus_bytes, _ = collective.traffic
         count[domain] += 1
         payload[domain] += payload_bytes
@@ -41,4 +43,6 @@ def total(events: StepEvents) -> DomainTotals:
                 shortest[domain] = took
         elif collective.done_ns == UNKNOWN_NS:
             totals.unknown.add(domain)
+        else:
+            totals.in_flight.add(domain)
     return totals

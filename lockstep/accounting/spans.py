@@ -67,6 +67,11 @@ class SpanTracker:
         return self._open == BACKWARD
 
     @property
+    def open_since(self) -> tuple[int, int]:
+        """Which phase is open, negative for none, and when it began, ns."""
+        return self._open, self._opened_ns
+
+    @property
     def is_in_optimizer(self) -> bool:
         """Whether an optimizer's step is under way: a closure is called as often as its optimizer likes."""
         return self._depth[OPTIMIZER] > 0

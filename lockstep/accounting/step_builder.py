@@ -18,6 +18,7 @@ from lockstep.accounting.communication_marks import (
     Handler,
     Mark,
 )
+from lockstep.accounting.device_marks import DEVICE_KINDS, DeviceMarks
 from lockstep.accounting.events import DATA, EVENTS_MAX, PHASE_COUNT
 from lockstep.accounting.pending_marks import COMMUNICATION_KINDS, KIND_AT, OTHER_KIND, has_plain_kinds
 from lockstep.accounting.state import ANY_INTEGER, BOOLEAN, COUNT, StateForm, Stateful, mapping, restore, saved
@@ -27,6 +28,7 @@ from lockstep.contracts.control import BACKWARD, OPTIMIZER, STEP, StepBoundary
 from lockstep.contracts.errors import ContractVersionError
 from lockstep.contracts.marks import (
     ANNOTATED,
+    KIND_MASK,
     MARK_BYTES,
     MARK_STRUCT,
     OTHER_THREAD,
@@ -98,13 +100,39 @@ class StepBuilder:
         self._ends = EndCounts(block.backward_ends, block.optimizer_ends, block.step_ends)
         self._communication.limit(more=block.count, most=EVENTS_MAX)
         self._running.limit_events(block.count)
+        if self._device is None:
+            self._add_marks(block)
+        else:
+            self._add_marks_of_device(block, self._device)
+        built = self._built.copy()
+        self._built.clear()
+        return built
+
+    def _add_marks(self, block: MarkBlock) -> None:
         if has_plain_kinds(block.marks):
             self._add_runs(block)
         else:
             self._add_each(block, 0)
-        built = self._built.copy()
-        self._built.clear()
-        return built
+        if self._device is not None and MARK_STRUCT.unpack(block.marks[-MARK_BYTES:])[KIND] != MarkKind.DEVICE_BEGIN:
+            self._device.forget_running()  # marks of it follow in this block, whose ordinals were not counted
+
+    def _add_marks_of_device(self, block: MarkBlock, device: DeviceMarks) -> None:
+        """Add marks whose ordinals count: what is read of a device names them by these."""
+        handler_of = self._handlers.get
+        for self._at, mark in enumerate(MARK_STRUCT.iter_unpack(block.marks), block.position):
+            device.ordinal = self._at
+            kind = mark[KIND]
+            handler = handler_of(kind)
+            if handler is None or mark[TIME] > MONOTONIC_NS_MAX:
+                self._refuse()
+            elif kind & KIND_MASK in DEVICE_KINDS:
+                device.read(mark)
+            elif self.is_aligned:
+                device.handle(mark, handler)
+            else:
+                self._align(mark)
+                if self.is_aligned:
+                    device.resume()
 
     def _add_runs(self, block: MarkBlock) -> None:
         """Handle the marks of a block, but keep those of communication until the step ends."""
@@ -195,6 +223,7 @@ class StepBuilder:
         self._stride = Stride()
         self._explicit = self._is_gapped = self._is_numberless = False
         self._tokens = self._work = MISSING
+        self._device: DeviceMarks | None = None
 
     # What is lost.
 
@@ -213,6 +242,13 @@ class StepBuilder:
         self.is_aligned = False
         self._is_gapped = True
         self._running.lose()
+        if self._device is not None:
+            self._device.lose_marks()
+
+    def _note_lost(self, mark: Mark) -> None:
+        """Count marks that found no room in the process; what the running step waited for is not known."""
+        self.counts.lost_marks += max(mark[ARGUMENT], 0)
+        self._running.is_incomplete = True
 
     def _align(self, mark: Mark) -> None:
         """Resume where `mark` is the end of a step whose number is known."""
@@ -251,7 +287,7 @@ class StepBuilder:
             self._end(mark, _END_KIND_OF[mark[KIND]])
 
     def _end(self, mark: Mark, end_kind: str) -> None:
-        arrays = self._communication.end_step(are_spans_plain=self._spans.have_ascended)
+        arrays = self._communication.end_step(is_plain=lambda: self._device is None and self._spans.have_ascended())
         self._running.end(mark[TIME], mark[ARGUMENT], self._at - self._began_at, arrays)
         self._began_at = self._at
         self._stride.end_step(self._ends, end_kind)
@@ -301,9 +337,11 @@ class StepBuilder:
             MarkKind.FINISH: self._finish,
             MarkKind.THREAD: self._change_thread,
             MarkKind.MODEL_FLOPS: self._set_flops,
+            MarkKind.MARKS_LOST: self._note_lost,
         }
         own = {int(kind): handler for kind, handler in handlers.items()}
-        elsewhere = {kind: own[kind] for kind in _ANY_THREAD} | {
+        own |= dict.fromkeys(DEVICE_KINDS, self._meet_device)
+        elsewhere = {kind: own[kind] for kind in _ANY_THREAD | DEVICE_KINDS} | {
             MarkKind.FUSED_STEP: self._fuse_optimizer,
             MarkKind.AGENT_COST: self._spend_elsewhere,
         }
@@ -334,9 +372,20 @@ class StepBuilder:
 
     def _finish(self, _mark: Mark) -> None:
         self.has_finished = True
+        if self._device is not None:
+            self._device.drain()
 
     def _fail(self, mark: Mark) -> None:
         self.failures = mark[ARGUMENT]
+        if self._device is not None:
+            self._device.drain()
+
+    def _meet_device(self, mark: Mark) -> None:
+        """Begin to measure on a device, by the last mark of its block: ordinals count from the next block on."""
+        if self._device is None and DeviceMarks.begins(mark):
+            self._communication.settle()
+            self._device = DeviceMarks(self._running, self._position - 1)
+            self._device.read(mark)
 
     def _end_backward(self, mark: Mark) -> None:
         self._ends = self._ends.after(_BACKWARD_END)

@@ -4,7 +4,7 @@ May live here: what of an attempt outlives a step, and what does not. Not here: 
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -71,6 +71,8 @@ class StepInProgress:
         self._costs = costs
         self._built = built
         self.flops = ModelFlops()
+        self.deliver: Callable[[FinishedStep], None] = self.build
+        """Takes each step that ends; with a device it is one that calls `build` later."""
         self.learner = IterationLearner()
         self.spans = SpanTracker(start_ns)
         self.communication = CommunicationTracker()
@@ -192,9 +194,13 @@ class StepInProgress:
             agent_ns=self._agent_ns + marks * self._costs.mark_ns + collectives * self._costs.collective_ns,
         )
         # A span that ends where accounting has just resumed may have begun in what is lost.
-        is_incomplete = self.is_incomplete or (self._has_resumed and self.spans.has_unmatched_end)
+        finished.is_incomplete = self.is_incomplete or (self._has_resumed and self.spans.has_unmatched_end)
         self.begin(self.step + 1, now_ns, cpu_ns)  # gives up on collectives that nobody waited for
-        self._built.append(_build_incomplete(finished) if is_incomplete else _build(finished))
+        self.deliver(finished)
+
+    def build(self, finished: FinishedStep) -> None:
+        """Append the record of a step to `built`."""
+        self._built.append(_build_incomplete(finished) if finished.is_incomplete else _build(finished))
 
     def _recompilations(self) -> int:
         compiled, before = self._compiled, self._compiled_before
@@ -215,7 +221,8 @@ class StepInProgress:
         """Begin to account again, `ended` steps after the one some of whose marks were lost, at the end of the last."""
         if ended == 1:
             finished = FinishedStep(step=self.step, start_ns=self._start_ns, end_ns=now_ns, flags=self._flags)
-            self._built.append(_build_incomplete(finished))
+            finished.is_incomplete = True
+            self.deliver(finished)
         self.learner.begin_sequence()
         self.begin(self.step + ended, now_ns, cpu_ns)
         self._has_resumed = True

@@ -12,7 +12,6 @@ from lockstep.contracts.records import DOMAIN_KINDS, MISSING, RECORD_FIELDS, REC
 _DOMAINS_AT = RECORD_INDEX["tp_wait_ns"]
 _DOMAIN_FIELDS = RECORD_INDEX["cp_wait_ns"] - _DOMAINS_AT
 _NO_DOMAINS = (MISSING,) * (_DOMAIN_FIELDS * DOMAIN_COUNT)
-_NO_DEVICE = (MISSING, MISSING, MISSING)
 _MEASURES = RECORD_INDEX["flags"] + 1
 
 assert _DOMAINS_AT + _DOMAIN_FIELDS * len(DOMAIN_KINDS) == len(RECORD_FIELDS)
@@ -24,6 +23,7 @@ class FinishedStep:
 
     `arrays` is the communication of a large step, which is not in `events` then.
     `domains` are the domains that this rank has ever used: a step without any of them has a wait of 0 there, not none.
+    `is_incomplete` says that some of its marks are lost: only its limits are known.
     `has_backward` says whether this rank's backwards are ever seen; without it forward and backward cannot be told
     apart. `quantities` are by ANNOTATED.
     """
@@ -32,6 +32,7 @@ class FinishedStep:
     start_ns: int
     end_ns: int
     flags: int
+    is_incomplete: bool = False
     events: StepEvents = field(default_factory=StepEvents)
     arrays: StepArrays | None = None
     domains: frozenset[int] | set[int] = frozenset()
@@ -41,6 +42,9 @@ class FinishedStep:
     quantities: dict[str, int] = field(default_factory=dict)
     recompilations: int = MISSING
     agent_ns: int = 0
+    device_step_ns: int = MISSING
+    device_comm_ns: int = MISSING
+    host_lead_ns: int = MISSING
 
 
 def pack_record(step: FinishedStep) -> bytes:
@@ -75,7 +79,9 @@ def pack_record(step: FinishedStep) -> bytes:
         phase_ns[BACKWARD] if step.has_backward else MISSING,
         phase_ns[OPTIMIZER],
         cpu_ns,
-        *_NO_DEVICE,
+        step.device_step_ns,
+        step.device_comm_ns,
+        step.host_lead_ns,
         quantities.get("tokens", MISSING),
         quantities.get("samples", MISSING),
         quantities.get("work", MISSING),
@@ -95,6 +101,9 @@ def pack_incomplete_record(step: FinishedStep) -> bytes:
 def _domain_fields(step: FinishedStep, breakdown: StepBreakdown) -> tuple[int, ...]:
     """Return the fields of all domains, MISSING for those never used."""
     totals = total(step.events) if step.arrays is None else total_arrays(step.arrays)
+    if step.device_step_ns != MISSING:  # on a device waits are seen without an end, what is hidden is not
+        for domain in totals.in_flight:
+            breakdown.in_flight_ns[domain] = MISSING
     for domain, unmeasured in step.events.unmeasured.items():
         totals.add(domain, *unmeasured)
     for domain in totals.unknown | step.events.unmeasured.keys():

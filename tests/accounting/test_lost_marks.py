@@ -185,6 +185,14 @@ def test_counts_beyond_64_bits_leave_the_step_incomplete():
     assert step.is_incomplete
 
 
+def test_marks_that_found_no_room_in_the_process_are_counted():
+    """What the running step waited for is not known then; the next one is whole."""
+    lost = (6, MarkKind.MARKS_LOST, 0, 0, 7)
+    marks = [(5, MarkKind.BEGIN, 0, 0, 0), lost, (9, MarkKind.STEP_END, 0, 0, 4), (12, MarkKind.STEP_END, 0, 0, 5)]
+    (one, two), builder = build([block_of(marks)])
+    assert (one.is_incomplete, two.is_incomplete, builder.counts.lost_marks) == (True, False, 7)
+
+
 def test_waits_inside_waits_without_end_are_refused():
     """A writer that begins waits for ever fills no memory."""
     marks = (

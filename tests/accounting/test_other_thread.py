@@ -68,16 +68,10 @@ def test_an_optimizer_that_autograds_thread_steps_ends_the_step_with_the_backwar
         twin.recorder.in_graph_task = lambda: True
         for _ in range(2):
             twin.backward_begin()
-            twin.recorder.thread += 1  # the calling thread is another one for a moment
-            twin.recorder.enter_optimizer(object())
-            twin.recorder.leave_optimizer()
-            twin.recorder.thread -= 1
-            twin._put(MarkKind.FUSED_STEP | OTHER)
-            twin.buffer._optimizer_ends += 1
+            twin.fused_step()
             twin.sleep(10)
             twin.backward_end()
-            twin._put(MarkKind.FUSED_STEP | OTHER)
-            twin.buffer._optimizer_ends += 1
+            twin.fused_step()
         assert len(twin.records) == 2
         twin.check()
 

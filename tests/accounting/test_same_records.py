@@ -79,9 +79,7 @@ def test_events_in_any_order(events, endings):
 def test_the_extension_gives_the_same():
     """The chain from C to the record."""
     with Twin(writer="C") as twin:
-        job = Job(twin, Random(7)).steady("plain")
-        job.has_graphs = False
-        job.run(45)
+        Job(twin, Random(7)).run(45)
         twin.check()
 
 

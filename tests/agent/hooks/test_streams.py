@@ -5,7 +5,8 @@ import torch
 
 from lockstep.agent.boundary import Boundary
 from lockstep.agent.hooks import streams
-from tests.agent.device.simulated import ASIDE, HOME, MS, Scene
+from tests.agent.device.recorded import RecordedScene as Scene
+from tests.agent.device.simulated import ASIDE, HOME, MS
 
 
 class Agent:
