@@ -245,7 +245,10 @@ class MarkBuffer:
     def _note_compiled(self, now: int) -> None:
         """Note torch.compile's own count of graphs if it changed; a training may clear its counters."""
         stats = self.compilations.get("stats")  # a defaultdict: indexing would write into it
-        graphs = stats.get("unique_graphs", 0) if stats else 0
+        graphs = stats.get("unique_graphs", 0) if isinstance(stats, dict) else 0
+        if not isinstance(graphs, int):
+            self.compilations = None
+            return
         if graphs < self._graphs_seen:
             self._graphs_before += self._graphs_seen
         self._graphs_seen = graphs
@@ -255,8 +258,8 @@ class MarkBuffer:
 
     def _note_collections(self, log: CollectionLog) -> None:
         for begin_ns, end_ns, generation in log.take(self.thread):
-            self._put(begin_ns, _GC_BEGIN, generation, 0, 0)
-            self._put(end_ns, _GC_END, generation, 0, 0)
+            self._put(begin_ns, _GC_BEGIN, generation or 0, 0, 0)
+            self._put(end_ns, _GC_END, generation or 0, 0, 0)
 
     def _set_flags(self, flags: int) -> None:
         """Store the running step's flags: a step that hangs may store no mark any more."""
