@@ -12,7 +12,7 @@ from lockstep.accounting.step_builder import StepBuilder
 from lockstep.contracts.marks import BLOCK_MARKS, MARK_BYTES, MARK_STRUCT, OTHER_THREAD, MarkBlock, MarkKind
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING, RECORD_FIELDS, Flag
 from tests.accounting.jobs import Job
-from tests.accounting.twin import Twin, flops_of, named
+from tests.accounting.twin import Twin, named
 
 KINDS = ("plain", "gan", "groups", "fused", "closure", "scaler", "explicit", "phases", "bare", "nested")
 MEASURES = RECORD_FIELDS[RECORD_FIELDS.index("flags") + 1 :]
@@ -24,7 +24,7 @@ def job_of(twin, kind, seed):
 
 
 def build(blocks, builder=None):
-    builder = builder or StepBuilder(flops_of)
+    builder = builder or StepBuilder()
     return [step for block in blocks for step in builder.add(block)], builder
 
 
