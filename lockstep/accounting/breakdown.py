@@ -206,7 +206,7 @@ class _TakenTime:
     def __init__(self, taken: list[Interval]) -> None:
         self._taken = taken
         self._starts = [begin for begin, _ in taken]
-        self._before = [0, *accumulate(end - begin for begin, end in taken)]
+        self._before = [0, *accumulate([end - begin for begin, end in taken])]
 
     def until(self, instant_ns: int) -> int:
         """Return the time taken before `instant_ns`."""

@@ -7,7 +7,9 @@ Marks in an order that a training seldom leaves are not read here but one by one
 Shapes: M marks, C collectives, W waits, E ends of collectives.
 """
 
+from collections import defaultdict
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,8 +144,8 @@ def _read_issues(marks: _Marks, tracker: CommunicationTracker) -> _Issues | None
     if not (ordinal_C[1:] > ordinal_C[:-1]).all():
         return None
     pairs = zip(marks.marks_M["detail"][at_C].tolist(), marks.marks_M["argument"][at_C].tolist(), strict=True)
-    indices: dict[tuple[int, int], int] = {}
-    traffic_C = np.array([indices.setdefault(pair, len(indices)) for pair in pairs], np.int64)
+    indices: defaultdict[tuple[int, int], int] = defaultdict(count().__next__)
+    traffic_C = np.array(list(map(indices.__getitem__, pairs)), np.int64)
     traffic = [tracker.traffic_of(*pair) for pair in indices]
     known = [each for each in traffic if each is not None]
     if len(known) < len(traffic):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from lockstep.accounting.communication import CommunicationTracker
 from lockstep.accounting.communication_arrays import StepArrays, read_arrays
-from lockstep.accounting.pending_marks import PENDING_MAX, PendingMarks
+from lockstep.accounting.pending_marks import PendingMarks
 from lockstep.contracts.bounds import MONOTONIC_NS_MAX
 from lockstep.contracts.marks import MARK_BYTES, MARK_STRUCT, OTHER_THREAD, MarkKind
 
@@ -77,12 +77,6 @@ class CommunicationMarks:
                 else:
                     handlers[mark[1]](mark)
             at = end
-
-    def limit(self, *, more: int, most: int) -> None:
-        """Settle if with `more` marks there may be more than `most` collectives or waits in the step."""
-        pending = self.pending
-        if max(pending.issues, pending.waits) + more > most or len(pending) + more > PENDING_MAX:
-            self.settle()
 
     def end_step(self, *, is_plain: Callable[[], bool]) -> StepArrays | None:
         """Return the communication of the step that ends as arrays, None where it is in the tracker's events.

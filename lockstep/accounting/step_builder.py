@@ -20,7 +20,7 @@ from lockstep.accounting.communication_marks import (
 )
 from lockstep.accounting.device_marks import DEVICE_KINDS, DeviceMarks
 from lockstep.accounting.events import DATA, EVENTS_MAX, PHASE_COUNT
-from lockstep.accounting.pending_marks import COMMUNICATION_KINDS, KIND_AT, OTHER_KIND, has_plain_kinds
+from lockstep.accounting.pending_marks import COMMUNICATION_KINDS, KIND_AT, OTHER_KIND, PENDING_MAX, has_plain_kinds
 from lockstep.accounting.state import ANY_INTEGER, BOOLEAN, COUNT, StateForm, Stateful, mapping, restore, saved
 from lockstep.accounting.step_in_progress import AgentCosts, BuiltStep, StepInProgress
 from lockstep.contracts.bounds import FLAGS_MAX, MONOTONIC_NS_MAX, STEP_MAX
@@ -91,6 +91,8 @@ class StepBuilder:
         self._ends = EndCounts()
         self._built: list[BuiltStep] = []
         self._handlers = self._make_handlers()
+        self._limited_until = 0
+        """Marks of the attempt up to which no step can have too many events: a mark is at most one of each sort."""
         self._at = 0
         """Marks of the attempt before the one that is handled."""
         self._begin_attempt(0, MISSING, AgentCosts())
@@ -101,8 +103,8 @@ class StepBuilder:
             self._miss(block)
         self._position = block.position + block.count
         self._ends = EndCounts(block.backward_ends, block.optimizer_ends, block.step_ends)
-        self._communication.limit(more=block.count, most=EVENTS_MAX)
-        self._running.limit_events(block.count)
+        if self._position > self._limited_until:
+            self._limit(block.count)
         if self._device is None:
             self._add_marks(block)
         else:
@@ -113,6 +115,14 @@ class StepBuilder:
             self._number()
             return []
         return built
+
+    def _limit(self, more: int) -> None:
+        """Forget what the running step was made of if with `more` marks it may be of too many events."""
+        pending = self._communication.pending
+        if self._running.longest + max(pending.issues, pending.waits) + more > EVENTS_MAX or len(pending) > PENDING_MAX:
+            self._communication.settle()
+            self._running.limit_events(more)
+        self._limited_until = self._position + EVENTS_MAX - self._running.longest - len(pending) - more
 
     def _add_marks(self, block: MarkBlock) -> None:
         if has_plain_kinds(block.marks):
@@ -279,6 +289,7 @@ class StepBuilder:
             self._is_provisional = False
 
     def _lose(self, marks: int) -> None:
+        self._limited_until = 0
         self._communication.settle()
         self.counts.lost_marks += max(marks, 0)
         self.is_aligned = False

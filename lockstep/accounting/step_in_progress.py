@@ -127,16 +127,20 @@ class StepInProgress:
         self._collection_began_ns = 0
         self._full_collections += generation == _OLDEST_GENERATION
 
+    @property
+    def longest(self) -> int:
+        """How many events the step is made of so far, of the most frequent sort."""
+        held = self.spans.events
+        return max(len(held.spans), len(held.collectives), len(held.blocked), self.communication.expected_count)
+
     def limit_events(self, more: int) -> None:
         """Forget what the step was made of so far, if `more` events are too many: its time is the host's.
 
         A process that never steps (an evaluation of hours, inference over several ranks) must not fill memory.
         """
-        held = self.spans.events
-        longest = max(len(held.spans), len(held.collectives), len(held.blocked), self.communication.expected_count)
-        if longest + more > EVENTS_MAX:
+        if self.longest + more > EVENTS_MAX:
             events = StepEvents()
-            events.collections = held.collections
+            events.collections = self.spans.events.collections
             self._hold(events)
             self._flags |= _EVALUATION
 
