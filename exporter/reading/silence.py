@@ -7,9 +7,9 @@ nothing is decided, a node whose ranks write no records tells where they are, fo
 
 import logging
 
-from exporter.reading.tracks import RUNNING, RankTrack, RunTrack
+from exporter.reading.tracks import RankTrack, RunTrack
 from lockstep.contracts.errors import MalformedError
-from lockstep.contracts.messages import GroupInfo, IssueCount, NodeAnnouncement, RankInfo, RankProgress
+from lockstep.contracts.messages import RUNNING, GroupInfo, IssueCount, NodeAnnouncement, RankInfo, RankProgress
 
 _log = logging.getLogger(__name__)
 

@@ -11,14 +11,13 @@ from exporter.reading.totals import FlaggedSteps, RankTotals, StepHistogram
 from lockstep.contracts import ring
 from lockstep.contracts.facts import RankFacts
 from lockstep.contracts.limits import RANKS_PER_NODE_MAX
-from lockstep.contracts.messages import GroupInfo, RankInfo, RankProgress
+from lockstep.contracts.messages import FINISHED, RUNNING, UNWATCHED, GroupInfo, RankInfo, RankProgress
 
-RUNNING, FINISHED, FAILED = "running", "finished", "failed"
 STATES = {
     ring.STATE_NONE: RUNNING,
     ring.STATE_RUNNING: RUNNING,
     ring.STATE_FINISHED: FINISHED,
-    ring.STATE_FAILED: FAILED,
+    ring.STATE_FAILED: UNWATCHED,
 }
 """The agent's state word."""
 
@@ -123,7 +122,7 @@ class RunTrack:
         open_ranks = [track for track in self.ranks.values() if track.ring is not None]
         fresh = [t for t in open_ranks if t.state != FINISHED and t.is_fresh(now_ns, stale_ns)]
         lives = any(track.state == RUNNING for track in fresh)
-        return [t for t in open_ranks if t in fresh or (lives and t.state == FAILED)]
+        return [t for t in open_ranks if t in fresh or (lives and t.state == UNWATCHED)]
 
     def announced(self) -> list[RankTrack]:
         """Return the ranks to announce, ascending: with a file, or finished before theirs was removed.
