@@ -37,7 +37,8 @@ _WARM_UP = int(Flag.WARM_UP)
 class DeviceTracker:
     """Device times of one rank's steps.
 
-    `emit` is given each step in its order, once the device was done with it or it is given up. `running` is the step in progress. Ordinals are positions of marks in the attempt.
+    `emit` is given each step in its order, once the device was done with it or it is given up. `running` is the step in
+    progress. Ordinals are positions of marks in the attempt.
     """
 
     def __init__(self, emit: Callable[[FinishedStep], None]) -> None:
