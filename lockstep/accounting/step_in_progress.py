@@ -4,22 +4,42 @@ May live here: what of an attempt outlives a step, and what does not. Not here: 
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 from lockstep.accounting.communication import CommunicationTracker
+from lockstep.accounting.communication_arrays import StepArrays
 from lockstep.accounting.events import COLLECTIONS_MAX, EVENTS_MAX, StepEvents
 from lockstep.accounting.iteration import IterationLearner
+from lockstep.accounting.model_flops import ModelFlops
 from lockstep.accounting.quantities import StepQuantities
 from lockstep.accounting.spans import SpanTracker
+from lockstep.accounting.state import (
+    ANY_INTEGER,
+    BOOLEAN,
+    COUNT,
+    TIME_NS,
+    OptionalForm,
+    StateForm,
+    Stateful,
+    TupleForm,
+    mapping,
+    restore,
+    saved,
+)
 from lockstep.accounting.step_record import FinishedStep, pack_incomplete_record, pack_record
 from lockstep.contracts.records import MISSING, Flag
 
 _OLDEST_GENERATION = 2
 _WARM_UP, _EVALUATION, _SKIPPED = int(Flag.WARM_UP), int(Flag.EVALUATION), int(Flag.SKIPPED_OPTIMIZER)
 
-ModelFlopsOf = Callable[[int, int], int]
-"""(samples, tokens) of a step to its model FLOPs; MISSING is not known."""
+
+class AgentCosts(NamedTuple):
+    """What the agent takes from the training thread, ns: for a mark, and for a collective besides its marks."""
+
+    mark_ns: int = 0
+    collective_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +53,24 @@ class BuiltStep:
 class StepInProgress:
     """The running step of an attempt that began at `start_ns`, when its thread had taken `cpu_ns` of CPU time.
 
+    `costs` are what marks and collectives cost it.
     `spans`, `communication` and `quantities` are what it holds; `is_incomplete` is set where some of its marks are
     lost. Steps that end are appended to `built`.
     """
 
-    def __init__(self, start_ns: int, cpu_ns: int, flops_of: ModelFlopsOf, built: list[BuiltStep]) -> None:
-        self._flops_of = flops_of
+    STATE: ClassVar[Mapping[str, StateForm]] = {
+        **dict.fromkeys(("step", "_flags", "_full_collections"), COUNT),
+        **dict.fromkeys(("_start_ns", "_collection_began_ns"), TIME_NS),
+        **dict.fromkeys(("_cpu_start_ns", "_agent_ns"), ANY_INTEGER),
+        **dict.fromkeys(("is_incomplete", "_has_resumed"), BOOLEAN),
+        **dict.fromkeys(("_compiled", "_compiled_before"), OptionalForm(ANY_INTEGER)),
+        "_costs": TupleForm(COUNT, COUNT, make=AgentCosts),
+    }
+
+    def __init__(self, start_ns: int, cpu_ns: int, costs: AgentCosts, built: list[BuiltStep]) -> None:
+        self._costs = costs
         self._built = built
+        self.flops = ModelFlops()
         self.deliver: Callable[[FinishedStep], None] = self.build
         """Takes each step that ends; with a device it is one that calls `build` later."""
         self.learner = IterationLearner()
@@ -102,7 +133,8 @@ class StepInProgress:
         A process that never steps (an evaluation of hours, inference over several ranks) must not fill memory.
         """
         held = self.spans.events
-        if max(len(held.spans), len(held.collectives), len(held.blocked)) + more > EVENTS_MAX:
+        longest = max(len(held.spans), len(held.collectives), len(held.blocked), self.communication.expected_count)
+        if longest + more > EVENTS_MAX:
             events = StepEvents()
             events.collections = held.collections
             self._hold(events)
@@ -128,34 +160,38 @@ class StepInProgress:
 
     # Its end.
 
-    def end_iteration(self, event: int, now_ns: int, cpu_ns: int) -> bool:
-        """End the step if an iteration ends with `event` (iteration.py); return whether it does."""
+    def ends_with(self, event: int) -> bool:
+        """Return whether an iteration, and the step with it, ends with `event` (iteration.py)."""
         if not self.learner.ends_step(event):
             return False
         if not self.learner.is_regular:
             self._flags |= _WARM_UP
-        self.end(now_ns, cpu_ns)
         return True
 
-    def end(self, now_ns: int, cpu_ns: int) -> None:
-        """End it here; `cpu_ns` is MISSING where it is not known."""
+    def end(self, now_ns: int, cpu_ns: int, marks: int, arrays: StepArrays | None) -> None:
+        """End it here, after so many marks; `cpu_ns` is MISSING where it is not known.
+
+        `arrays` is its communication, None where that is in `communication.events`.
+        """
         quantities, has_evaluated = self.quantities.end_step(self.step)
         if quantities["flops"] == MISSING:
-            quantities["flops"] = self._flops_of(quantities["samples"], quantities["tokens"])
+            quantities["flops"] = self.flops.of_step(quantities["samples"], quantities["tokens"])
         events = self.spans.events
+        collectives = len(events.collectives) if arrays is None else len(arrays.issue_ns_C)
         finished = FinishedStep(
             step=self.step,
             start_ns=self._start_ns,
             end_ns=now_ns,
             flags=self._flags | (_EVALUATION if has_evaluated else 0),
             events=events,
+            arrays=arrays,
             domains=self.communication.domains,
             has_backward=self.spans.backward_known,
             full_collections=min(self._full_collections, len(events.collections)),
             cpu_ns=MISSING if MISSING in (cpu_ns, self._cpu_start_ns) else cpu_ns - self._cpu_start_ns,
             quantities=quantities,
             recompilations=self._recompilations(),
-            agent_ns=self._agent_ns,
+            agent_ns=self._agent_ns + marks * self._costs.mark_ns + collectives * self._costs.collective_ns,
         )
         # A span that ends where accounting has just resumed may have begun in what is lost.
         finished.is_incomplete = self.is_incomplete or (self._has_resumed and self.spans.has_unmatched_end)
@@ -190,6 +226,41 @@ class StepInProgress:
         self.learner.begin_sequence()
         self.begin(self.step + ended, now_ns, cpu_ns)
         self._has_resumed = True
+
+    # Its state.
+
+    def state(self) -> dict[str, Any]:
+        """Return what `restore` needs."""
+        return {
+            "step": saved(self),
+            "learner": saved(self.learner),
+            "spans": saved(self.spans),
+            "communication": self.communication.state(),
+            "quantities": saved(self.quantities),
+            "flops": saved(self.flops),
+        }
+
+    def restore(self, state: Any, *, what: str, where: str) -> None:
+        """Be the step of a state.
+
+        Raises
+        ------
+        MalformedError
+            It is none.
+        """
+        mapping(state, what, where)
+        parts: dict[str, Stateful] = {
+            "step": self,
+            "learner": self.learner,
+            "spans": self.spans,
+            "quantities": self.quantities,
+            "flops": self.flops,
+        }
+        for name, part in parts.items():
+            restore(part, state.get(name), what=f"{what}.{name}", where=where)
+        self.learner.check(what=f"{what}.learner", where=where)
+        self.communication.restore(state.get("communication"), what=f"{what}.communication", where=where)
+        self.spans.events = self.communication.events
 
 
 def _build(finished: FinishedStep) -> BuiltStep:

@@ -12,7 +12,7 @@ from lockstep.accounting.step_builder import StepBuilder
 from lockstep.contracts.marks import BLOCK_MARKS, MARK_BYTES, MARK_STRUCT, OTHER_THREAD, MarkBlock, MarkKind
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING, RECORD_FIELDS, Flag
 from tests.accounting.jobs import Job
-from tests.accounting.twin import Twin, flops_of, named
+from tests.accounting.twin import Twin, named
 
 KINDS = ("plain", "gan", "groups", "fused", "closure", "scaler", "explicit", "phases", "bare", "nested")
 MEASURES = RECORD_FIELDS[RECORD_FIELDS.index("flags") + 1 :]
@@ -24,7 +24,7 @@ def job_of(twin, kind, seed):
 
 
 def build(blocks, builder=None):
-    builder = builder or StepBuilder(flops_of)
+    builder = builder or StepBuilder()
     return [step for block in blocks for step in builder.add(block)], builder
 
 
@@ -183,6 +183,14 @@ def test_counts_beyond_64_bits_leave_the_step_incomplete():
     marks = [(5, MarkKind.BEGIN, 0, 0, 0), annotation, annotation, (9, MarkKind.STEP_END, 0, 0, 4)]
     (step,), _ = build([block_of(marks)])
     assert step.is_incomplete
+
+
+def test_marks_that_found_no_room_in_the_process_are_counted():
+    """What the running step waited for is not known then; the next one is whole."""
+    lost = (6, MarkKind.MARKS_LOST, 0, 0, 7)
+    marks = [(5, MarkKind.BEGIN, 0, 0, 0), lost, (9, MarkKind.STEP_END, 0, 0, 4), (12, MarkKind.STEP_END, 0, 0, 5)]
+    (one, two), builder = build([block_of(marks)])
+    assert (one.is_incomplete, two.is_incomplete, builder.counts.lost_marks) == (True, False, 7)
 
 
 def test_waits_inside_waits_without_end_are_refused():

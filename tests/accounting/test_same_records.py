@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from lockstep.accounting import bus_bytes
 from lockstep.accounting.step_builder import StepBuilder
-from lockstep.agent import traffic
 from lockstep.contracts.marks import OPERATORS
 from lockstep.contracts.records import MISSING, Flag
 from tests.accounting.jobs import Job
-from tests.accounting.twin import Twin, flops_of, named
+from tests.accounting.oracle import traffic
+from tests.accounting.twin import Twin, named
 
 COUNTS = st.none() | st.tuples(*[st.integers(0, 100) | st.just(MISSING)] * 3)
 ISSUE = st.tuples(
@@ -79,9 +79,7 @@ def test_events_in_any_order(events, endings):
 def test_the_extension_gives_the_same():
     """The chain from C to the record."""
     with Twin(writer="C") as twin:
-        job = Job(twin, Random(7)).steady("plain")
-        job.has_graphs = False
-        job.run(45)
+        Job(twin, Random(7)).run(45)
         twin.check()
 
 
@@ -173,7 +171,7 @@ def test_blocks_may_come_one_by_one():
     """Nothing depends on where a block ends or when it is read."""
     with Twin() as twin:
         Job(twin, Random(11)).run(45)
-        builder = StepBuilder(flops_of)
+        builder = StepBuilder()
         counts = [len(builder.add(block)) for block in twin.blocks()]
         assert sum(counts) == len(twin.records)
         assert builder.step == len(twin.records)

@@ -50,7 +50,7 @@ def test_every_step_of_every_rank_is_there(rings):
     """Both ranks recorded all steps, lost nothing and ended well, without a change to the script."""
     for rank, ring in enumerate(rings):
         assert (ring.header.rank, ring.header.local_rank, ring.header.world_size) == (rank, rank, 2)
-        assert (ring.head, ring.torn, ring.failures, ring.state) == (STEPS, 0, 0, STATE_FINISHED)
+        assert (ring.step_count, ring.torn, ring.failures, ring.state) == (STEPS, 0, 0, STATE_FINISHED)
         assert [record["step"] for record in ring.records] == list(range(STEPS))
 
 

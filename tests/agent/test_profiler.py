@@ -213,8 +213,9 @@ def test_facts_travel_with_the_trace(training):
     assert (facts["version"], facts["run"], facts["rank"], facts["reason"]) == (2, "default", 0, "")
     assert [step for step, _ in facts["boundaries"]] == [2, 3, 4]
     assert facts["boundaries"][1][1] >= records[2]["end_ns"]
-    assert facts["boundaries"][0][1] < facts["collections"][0][0] < facts["collections"][0][1]
-    assert facts["collections"][0][2] == (2 if sys.version_info < (3, 14) else None)
+    generation = 2 if sys.version_info < (3, 14) else None
+    ours = [(start_ns, end_ns) for start_ns, end_ns, noted in facts["collections"] if noted == generation]
+    assert facts["boundaries"][0][1] < ours[0][0] < ours[0][1]  # younger ones come as allocations have it
     assert abs(facts["unix_minus_monotonic_ns"] - (time.time_ns() - time.monotonic_ns())) < SLACK_NS
     assert all(facts["cost_ns"][name] > 0 for name in ("start", "stop", "export", "free"))
 
@@ -366,7 +367,7 @@ def test_foreign_control_block_is_refused(watched):
     training.steps(2)
     assert (training.answer.request_id, training.answer.state) == (0, "refused")
     assert "control version" in training.answer.reason
-    assert watched.ring().head == 3
+    assert watched.ring().step_count == 3
 
 
 def test_order_of_a_former_attempt_is_passed_over(watched):

@@ -51,7 +51,7 @@ def test_new_ring_is_running_and_alive(ring):
     """A ring that has its name already says who writes it, that it runs and when it last lived."""
     found = read_ring(ring.path)
     assert found.header == make_header()
-    assert (found.head, found.state, found.failures) == (0, STATE_RUNNING, 0)
+    assert (found.step_count, found.state, found.failures) == (0, STATE_RUNNING, 0)
     assert found.heartbeat_ns > 0
     assert (found.groups, found.answer) == (None, None)
 
@@ -82,7 +82,7 @@ def test_lapped_ring_keeps_the_last_slots(ring):
     for step in range(21):
         ring.write(make_record(step))
     found = read_ring(ring.path)
-    assert found.head == 21
+    assert found.step_count == 21
     assert found.torn == 0
     assert [record["step"] for record in found.records] == list(range(13, 21))
 
@@ -157,7 +157,7 @@ def test_restarted_rank_replaces_the_file(tmp_path):
     old.write(make_record(9))
     found = read_ring(new.path)
     assert new.path.stat().st_ino != inode
-    assert (found.header.attempt, found.head) == (2, 0)
+    assert (found.header.attempt, found.step_count) == (2, 0)
 
 
 KILLED_WRITER = """
@@ -186,7 +186,7 @@ def test_killed_writer_costs_at_most_its_own_record(tmp_path, attempt):
     writer.wait()
     writer.stdout.close()
     found = read_ring(tmp_path / "0.ring")
-    assert found.head >= 200
+    assert found.step_count >= 200
     assert found.torn <= 1
     assert len(found.records) + found.torn == 64
     steps = [record["step"] for record in found.records]

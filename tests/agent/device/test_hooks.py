@@ -132,7 +132,7 @@ def test_signal_handler_that_raises_where_a_span_begins(watched, phase):
     finally:
         signal.signal(signal.SIGUSR1, former)
     train(2)
-    assert watched.ring().head == 4
+    assert watched.ring().step_count == 4
 
 
 def test_end_with_steps_on_their_way(watched):

@@ -221,7 +221,7 @@ def test_provisional_thread_gives_way_after_a_change_too(watched):
     Training(CheckpointFunction).run(2)
     leave.set()
     thread.join()
-    assert watched.ring().head == 4
+    assert watched.ring().step_count == 4
     assert watched.agent.recorder.thread == get_ident()
 
 

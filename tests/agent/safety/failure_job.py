@@ -168,7 +168,7 @@ def trial(name, mode):
         "said": [line for line in said.getvalue().splitlines() if line.startswith("lockstep")],
         "state": ring and ring.state,
         "ring_failures": ring and ring.failures,
-        "head": ring and ring.head,
+        "head": ring and ring.step_count,
         "exact": ring is None or all(unaccounted_ns(record) == 0 for record in ring.records),
         "alive": alive,
         "failures": failures,

@@ -69,7 +69,7 @@ def test_objects_are_copied_and_pickled_without_the_agent(watched):
         copy.deepcopy(thing)
     twin_model, twin = copy.deepcopy((model, optimizer))
     steps(twin_model, twin)
-    assert watched.ring().head == 6
+    assert watched.ring().step_count == 6
     written = io.BytesIO()
     torch.save(optimizer.state_dict(), written)
     assert b"lockstep" not in written.getvalue()
@@ -92,7 +92,7 @@ def test_spawned_children_train_beside_the_rank(watched):
     child.join()
     assert child.exitcode == 0
     steps(*make())
-    assert watched.ring().head == 6
+    assert watched.ring().step_count == 6
 
 
 def test_monkeypatches_and_odd_optimizers_keep_their_way(watched, monkeypatch):
@@ -111,7 +111,7 @@ def test_monkeypatches_and_odd_optimizers_keep_their_way(watched, monkeypatch):
     steps(model, optimizer)
     assert len(calls) == 4
     found = watched.ring()
-    assert found.head == 4
+    assert found.step_count == 4
     assert all(record["backward_ns"] > 0 for record in found.records)
 
 

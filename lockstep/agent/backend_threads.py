@@ -1,0 +1,63 @@
+"""torch's own threads at the end of a process: given the time to finish before the interpreter goes.
+
+A collective that is done is freed by the backend's thread if that is the last to hold it, and to free a tensor that
+Python has seen it needs the interpreter lock. A thread that asks for the lock once the interpreter is gone is ended by
+CPython inside a destructor, which aborts the process: "terminate called without an active exception", after a training
+that went well. torch alone does it where a process ends within milliseconds of its last collective; the agent's own
+time at that collective makes it likelier.
+
+Linux says which thread runs. One that sleeps while nobody holds the lock waits for work, and needs nothing any more.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic_ns, sleep
+
+LIMIT_NS = 2_000_000_000
+"""Longest wait; only a thread that is runnable and gets no processor takes long."""
+_PAUSE_S = 0.001
+_QUIET_LOOKS = 3
+"""In a row: a pause lets those that wait for the lock have it, unless another thread of Python takes it first."""
+_TASKS = Path("/proc/self/task")
+_PREFIX = "pt_"  # of all threads that torch names
+_ASLEEP = "S"
+
+
+def let_finish(
+    states: Callable[[], list[str]] | None = None,
+    pause: Callable[[float], None] = sleep,
+    clock: Callable[[], int] = monotonic_ns,
+) -> bool:
+    """Wait until every thread of torch sleeps, at most LIMIT_NS; return whether they do.
+
+    `states` returns the scheduling state of each such thread, as in proc_pid_stat(5); `pause` releases the lock.
+    """
+    states = states or thread_states
+    deadline_ns = clock() + LIMIT_NS
+    quiet = 0
+    while quiet < _QUIET_LOOKS:
+        found = states()
+        if not found:
+            return True
+        quiet = quiet + 1 if all(state == _ASLEEP for state in found) else 0
+        if clock() >= deadline_ns:
+            return False
+        pause(_PAUSE_S)
+    return True
+
+
+def thread_states() -> list[str]:
+    """Return the scheduling state, one letter, of each thread of torch in this process; none where /proc is closed."""
+    found = []
+    try:
+        tasks = list(_TASKS.iterdir())
+    except OSError:
+        return []
+    for task in tasks:
+        try:
+            name, _, rest = (task / "stat").read_text(errors="replace").partition("(")[2].rpartition(") ")
+        except OSError:  # ended meanwhile
+            continue
+        if name.startswith(_PREFIX):
+            found.append(rest[:1])
+    return found

@@ -1,0 +1,88 @@
+"""The end of a process waits for torch's own threads, which abort it if they need the interpreter once it is gone."""
+
+import subprocess
+import sys
+
+import pytest
+
+from lockstep.agent.backend_threads import LIMIT_NS, let_finish
+
+MILLISECOND_NS = 10**6
+
+
+class FakeThreads:
+    """Threads whose states are listed look by look; the last look repeats. Its clock moves with each pause."""
+
+    def __init__(self, *looks):
+        self._looks = looks
+        self.pauses = 0
+
+    def states(self):
+        return list(self._looks[min(self.pauses, len(self._looks) - 1)])
+
+    def pause(self, seconds):
+        assert seconds == 0.001
+        self.pauses += 1
+
+    def clock_ns(self):
+        return self.pauses * MILLISECOND_NS
+
+    def finish(self):
+        return let_finish(self.states, self.pause, self.clock_ns)
+
+
+def test_no_thread_costs_no_time():
+    """A process whose torch has no thread of its own ends at once."""
+    threads = FakeThreads("")
+    assert threads.finish()
+    assert threads.pauses == 0
+
+
+def test_sleeping_threads_are_seen_asleep_after_pauses():
+    """One look is not enough: a thread that waits for the interpreter lock sleeps too, until a pause releases it."""
+    threads = FakeThreads("SS")
+    assert threads.finish()
+    assert threads.pauses == 3
+
+
+@pytest.mark.parametrize("busy", ["R", "D", "SR"])
+def test_a_running_thread_is_waited_for(busy):
+    """Looks count from the last one that saw a thread run."""
+    threads = FakeThreads("SS", "SS", busy, "SS")
+    assert threads.finish()
+    assert threads.pauses == 6
+
+
+def test_the_wait_is_bounded():
+    """A thread that computes for ever delays the end by the limit."""
+    threads = FakeThreads("R")
+    assert not threads.finish()
+    assert threads.clock_ns() == LIMIT_NS
+
+
+SCRIPT = """
+import ctypes, os, sys
+from lockstep.agent.backend_threads import let_finish
+
+sys.setswitchinterval(100)  # nobody takes the interpreter lock from the main thread: it gives it up only when it waits
+
+@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+def work(_argument):
+    os.write(1, b"finished")
+
+os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
+libc = ctypes.PyDLL(None)  # calls hold the interpreter lock
+thread = ctypes.c_ulong()
+assert libc.pthread_create(ctypes.byref(thread), None, work, None) == 0
+assert libc.pthread_setname_np(thread, b"pt_gloo_runloop") == 0
+{wait} and let_finish()
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(("wait", "written"), [(True, "finished"), (False, "")])
+def test_a_real_thread_that_needs_the_interpreter_gets_it(wait, written):
+    """A thread that Python did not make runs Python while the main thread waits, and not without that."""
+    command = [sys.executable, "-c", SCRIPT.format(wait=wait)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", written)
