@@ -17,7 +17,7 @@ DEVICE_KINDS = [kind for kind in MarkKind if kind.name.startswith("DEVICE_")]
 
 def blocks_of(steps, collectives=30):
     """Return the blocks of a training whose steps are all alike but for their waits, and their records."""
-    scene = MarkedScene(None)
+    scene = MarkedScene()
     for step in range(steps):
         scene.data(MS)
         for _ in range(collectives):

@@ -5,11 +5,12 @@ from random import Random
 
 import pytest
 
-from lockstep.agent.device import event_queue, timeline
+from lockstep.agent.device import event_queue
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING, Flag
 from tests.accounting.jobs import Job
+from tests.accounting.oracle import timeline
+from tests.accounting.recorded import RecordedScene
 from tests.agent.device.marked import MarkedScene
-from tests.agent.device.recorded import RecordedScene
 from tests.agent.device.simulated import ASIDE, HOME, MS, Device
 
 OPTIMIZERS = [object() for _ in range(4)]
@@ -163,7 +164,8 @@ class DeviceTwin:
 def records_of(scene_type, monkeypatch, seed, device=None, *, kinds=None, is_gapless=False, is_steady=False):
     """Return the records of one job; one that `is_steady` has no spans inside others, which have events for nothing."""
     with monkeypatch.context() as patched:
-        scene = scene_type(patched, device or Device())
+        device = device or Device()
+        scene = MarkedScene(device) if scene_type is MarkedScene else RecordedScene(patched, device)
         job = Job(None, Random(seed))
         if kinds is not None:
             job.kind = kinds[seed % len(kinds)]

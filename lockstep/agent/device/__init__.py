@@ -16,7 +16,6 @@ from lockstep.agent.device.streams import find_stream
 
 if TYPE_CHECKING:
     from lockstep.agent.device.event_queue import EventQueue
-    from lockstep.agent.device.timeline import Timeline
     from lockstep.agent.mark_buffer import MarkBuffer
 
 
@@ -39,17 +38,3 @@ def make_event_queue(
     queue = EventQueue(stream, buffer, start)
     buffer.device = guard(queue.at_mark)
     return queue
-
-
-def make_timeline() -> "Timeline | None":
-    """Return the timeline of the device that this process uses, from now on; None where it has initialised none.
-
-    To be called where a step has just begun.
-    """
-    stream = find_stream(os.environ)
-    if stream is None:
-        return None
-    from lockstep.agent.device.timeline import Timeline  # noqa: PLC0415  (most hosts have no device)
-
-    start = stream.record()
-    return None if start is None else Timeline(stream, start)

@@ -67,7 +67,7 @@ class Marks:
 class MarkedScene(Training):
     """The same interface as RecordedScene has."""
 
-    def __init__(self, _monkeypatch, device=None, writer="Python", block_count=4096):
+    def __init__(self, device=None, writer="Python", block_count=4096):
         self.device = device or Device()
         with tempfile.TemporaryDirectory() as directory:  # the file lives as long as it is open
             self.ring = DeviceRing(directory, writer, self.device, block_count)

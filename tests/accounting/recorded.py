@@ -2,13 +2,13 @@
 
 from threading import get_ident
 
-from lockstep.agent import recorder, running_step
-from lockstep.agent.account import UNKNOWN_NS, Collective
-from lockstep.agent.device.timeline import Timeline
-from lockstep.agent.garbage import CollectionLog
-from lockstep.agent.recorder import Recorder
 from lockstep.contracts.marks import ANNOTATED
 from lockstep.contracts.records import RECORD_FIELDS, RECORD_STRUCT, Flag
+from tests.accounting.oracle import recorder, running_step
+from tests.accounting.oracle.account import UNKNOWN_NS, Collective
+from tests.accounting.oracle.garbage import CollectionLog
+from tests.accounting.oracle.recorder import Recorder
+from tests.accounting.oracle.timeline import Timeline
 from tests.agent.device.simulated import Device, Training
 
 
