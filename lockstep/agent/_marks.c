@@ -92,6 +92,7 @@ typedef struct {
     PyObject *adopt, *at_store, *at_boundary, *meet, *watch_closure;
     PyObject *compilations, *stats_name, *graphs_name;
     uint64_t poll_due_ns;
+    unsigned long long poll_interval_ns;
     int wants_poll;
     unsigned settling;       /* ends of steps that still call at_boundary */
     unsigned boundary_ends;  /* the ends of which number boundary_at calls it */
@@ -385,7 +386,7 @@ static int poll(MarkBuffer *self)
     if (PyThread_get_thread_ident() != self->thread)
         return 1;
     self->wants_poll = 0;
-    self->poll_due_ns = self->due_ns - FLUSH_INTERVAL_NS + POLL_INTERVAL_NS;
+    self->poll_due_ns = self->due_ns - FLUSH_INTERVAL_NS + self->poll_interval_ns;
     return self->at_store == NULL ? 1 : call(self->at_store);
 }
 
@@ -930,6 +931,7 @@ static PyMemberDef members[] = {
     NUMBER(optimizer_ends, T_ULONGLONG, READONLY, "Ends of optimizers' steps."),
     NUMBER(step_ends, T_ULONGLONG, READONLY, "Ends of steps that the training names."),
     NUMBER(backward_depth, T_ULONGLONG, READONLY, "Backwards under way."),
+    NUMBER(poll_interval_ns, T_ULONGLONG, 0, "Least time between two calls of at_store."),
     NUMBER(settling, T_UINT, 0, "Ends of steps that still call at_boundary."),
     NUMBER(boundary_ends, T_UINT, 0, "Whose end number boundary_at calls it: 1 backward, 2 optimizer, 3 step; 0 none's."),
     NUMBER(boundary_at, T_ULONGLONG, 0, "Number of that end."),
@@ -985,6 +987,7 @@ static PyObject *make(PyTypeObject *type, PyObject *given, PyObject *named)
     self->flags_offset = flags_offset;
     self->key = key;
     self->graphs_noted = -1;
+    self->poll_interval_ns = POLL_INTERVAL_NS;
     self->adopt = optional(adopt);
     self->at_store = optional(at_store);
     self->at_boundary = optional(at_boundary);

@@ -72,6 +72,8 @@ class Agent:
         self.marks.mark_cost_ns = _MARK_COST_NS[self.mark_writer == C_EXTENSION]
         self.in_graph_task: Callable[[], bool] = _never
         """Whether the calling thread runs a part of an autograd graph's backward, now (hooks/backward.py)."""
+        self.collective_kernels = self.collective_kernels_reason = ""
+        """What the kernels in front of collectives are written in, and why not in C++ (hooks/collectives.py)."""
         self.device: Any = None
         """What queues events on the device of this process (agent/device), None without one."""
         self.settling = Settling(self.marks, self.mark_writer)
