@@ -135,9 +135,7 @@ class MarkBuffer:
         self.closure_begin = self._mark(_CLOSURE_BEGIN)
         self.closure_end = self._mark(_CLOSURE_END)
 
-    def open(
-        self, file: int, offset: int, block_count: int, issues_offset: int = -1, flags_offset: int = -1
-    ) -> None:
+    def open(self, file: int, offset: int, block_count: int, issues_offset: int = -1, flags_offset: int = -1) -> None:
         """Go over to another ring, or the first one: forget everything, and be inert until `begin`."""
         if block_count < 1 or offset < 0:
             raise ValueError(
