@@ -6,7 +6,7 @@ Shapes: C collectives, W waits, S backwards, L limits, P pieces of waits.
 
 import numpy as np
 
-from lockstep.accounting.breakdown import StepBreakdown, add_phases, clip, subtract
+from lockstep.accounting.breakdown import StepBreakdown, TakenTime, add_phases, clip, subtract
 from lockstep.accounting.communication_arrays import Integers, StepArrays
 from lockstep.accounting.domain_totals import DomainTotals
 from lockstep.accounting.events import BACKWARD, IN_FLIGHT, UNKNOWN_NS, StepEvents
@@ -27,10 +27,12 @@ def attribute_arrays(start_ns: int, end_ns: int, events: StepEvents, arrays: Ste
     length_ns_P = end_ns_P - begin_ns_P
     for domain in set(domain_P.tolist()):
         breakdown.wait_ns[domain] = int(length_ns_P[domain_P == domain].sum())
-    taken += zip(begin_ns_P.tolist(), end_ns_P.tolist(), strict=True)
-    taken.sort()
+    begins, ends = begin_ns_P.tolist(), end_ns_P.tolist()
+    if taken:
+        begins = sorted([*begins, *(begin for begin, _ in taken)])  # disjoint: both ends are in the same order
+        ends = sorted([*ends, *(end for _, end in taken)])
     _add_flight(breakdown, start_ns, end_ns, arrays)
-    add_phases(breakdown, start_ns, end_ns, events, taken)
+    add_phases(breakdown, start_ns, end_ns, events, TakenTime(begins, ends))
     return breakdown
 
 

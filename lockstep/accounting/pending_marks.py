@@ -20,6 +20,7 @@ OTHER_KIND = re.compile(b"[^" + re.escape(bytes(_KINDS)) + b"]", re.DOTALL)
 """Finds, among the low bytes of kinds, those that are not kept."""
 KIND_AT = 8
 """Byte of a mark at which its kind begins."""
+_ISSUE, _WAIT_END = int(MarkKind.ISSUE), int(MarkKind.WAIT_END)
 _THREAD_BYTES = bytes((0, OTHER_THREAD >> 8))
 
 assert MARK_STRUCT.format.startswith("<QH")
@@ -46,13 +47,12 @@ class PendingMarks:
         """Return the number of marks."""
         return len(self.data) // MARK_BYTES
 
-    def add(self, marks: bytes, *, is_backward: bool) -> None:
-        """Add marks, of `has_plain_kinds` and COMMUNICATION_KINDS."""
+    def add(self, marks: bytes, kinds: bytes, *, is_backward: bool) -> None:
+        """Add marks with these kinds, of `has_plain_kinds` and COMMUNICATION_KINDS."""
         self.data += marks
-        self.runs.append((len(marks) // MARK_BYTES, is_backward))
-        kinds = marks[KIND_AT::MARK_BYTES]
-        self.issues += kinds.count(MarkKind.ISSUE)
-        self.waits += kinds.count(MarkKind.WAIT_END)
+        self.runs.append((len(kinds), is_backward))
+        self.issues += kinds.count(_ISSUE)
+        self.waits += kinds.count(_WAIT_END)
 
     def clear(self) -> None:
         """Forget them."""

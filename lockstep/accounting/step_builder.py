@@ -98,10 +98,11 @@ class StepBuilder:
         """Return the steps that end in `block`, which follows the block added before, as far as none is lost."""
         if block.position != self._position:
             self._lose(block.position - self._position)
-        self._position = block.position + block.count
+        count = block.count
+        self._position = block.position + count
         self._ends = EndCounts(block.backward_ends, block.optimizer_ends, block.step_ends)
         if self._position > self._limited_until:
-            self._limit(block.count)
+            self._limit(count)
         if self._device is None:
             self._add_marks(block)
         else:
@@ -147,19 +148,22 @@ class StepBuilder:
     def _add_runs(self, block: MarkBlock) -> None:
         """Handle the marks of a block, but keep those of communication until the step ends."""
         marks, behind = block.marks, 0
-        for found in OTHER_KIND.finditer(marks[KIND_AT::MARK_BYTES]):
+        kinds = marks[KIND_AT::MARK_BYTES]
+        for found in OTHER_KIND.finditer(kinds):
             at = found.start()
             if not self.is_aligned:
                 self._add_each(block, behind)
                 return
             if at > behind:
-                run = marks[behind * MARK_BYTES : at * MARK_BYTES]
-                self._communication.pending.add(run, is_backward=self._spans.is_backward)
+                self._keep(marks[behind * MARK_BYTES : at * MARK_BYTES], kinds[behind:at])
             self._at = block.position + at
             self._handle(MARK_STRUCT.unpack_from(marks, at * MARK_BYTES))
             behind = at + 1
-        if behind < block.count and self.is_aligned:
-            self._communication.pending.add(marks[behind * MARK_BYTES :], is_backward=self._spans.is_backward)
+        if behind < len(kinds) and self.is_aligned:
+            self._keep(marks[behind * MARK_BYTES :], kinds[behind:])
+
+    def _keep(self, marks: bytes, kinds: bytes) -> None:
+        self._communication.pending.add(marks, kinds, is_backward=self._spans.is_backward)
 
     def _add_each(self, block: MarkBlock, first: int) -> None:
         """Handle the marks of a block from `first` on."""
