@@ -20,6 +20,7 @@ from lockstep.accounting.device_axis import Axis, in_flight_ns, shifted, transla
 from lockstep.accounting.device_step import Anchors, DeviceReading, DeviceStep, note_unmeasured, read_step
 from lockstep.accounting.events import BACKWARD, FORWARD
 from lockstep.accounting.step_record import FinishedStep
+from lockstep.contracts.bounds import MONOTONIC_NS_MAX
 from lockstep.contracts.records import MISSING, Flag
 
 PENDING_MAX = 8
@@ -29,6 +30,8 @@ SLEW = 1000
 """A step is corrected by at most this part of its length: ten times what quartz clocks drift, and below any noise."""
 ANCHORS_MAX = 4096
 """Anchors that are held; a step of more (an optimizer for each parameter, a thousand times) is not measured."""
+DISTANCE_MAX_NS = 1 << 53
+"""104 days, more than lies between two steps: no device has been read that far apart."""
 _DRIFT = 100_000  # 10 ppm: by so much of a step may the least lead seen be out of date
 
 _WARM_UP = int(Flag.WARM_UP)
@@ -37,7 +40,8 @@ _WARM_UP = int(Flag.WARM_UP)
 class DeviceTracker:
     """Device times of one rank's steps.
 
-    `emit` is given each step in its order, once the device was done with it or it is given up. `running` is the step in progress. Ordinals are positions of marks in the attempt.
+    `emit` is given each step in its order, once the device was done with it or it is given up. `running` is the step in
+    progress. Ordinals are positions of marks in the attempt.
     """
 
     def __init__(self, emit: Callable[[FinishedStep], None]) -> None:
@@ -69,6 +73,9 @@ class DeviceTracker:
 
     def read_anchor(self, ordinal: int, stream: int, distance_ns: int, seen_ns: int) -> None:
         """Note where an anchor lies after the one read before; the device was seen to be done with it at `seen_ns`."""
+        if distance_ns > DISTANCE_MAX_NS:
+            self.lose_marks()
+            return
         self._device_ns += max(distance_ns, 0)
         self._anchors[ordinal] = (self._device_ns, stream)
         if len(self._anchors) > ANCHORS_MAX:
@@ -139,9 +146,7 @@ class DeviceTracker:
             if step.is_whole and not self._is_lost and step.end > newest:
                 return
             reading = None if self._is_lost or seen_ns is None else read_step(step, anchors)
-            if reading is not None and seen_ns is not None:
-                self._measure(step, reading, seen_ns)
-            else:
+            if reading is None or seen_ns is None or not self._measure(step, reading, seen_ns):
                 self._give_up(step)
             pending.popleft()
             for ordinal in [ordinal for ordinal in anchors if ordinal < step.end]:
@@ -150,13 +155,16 @@ class DeviceTracker:
 
     # Where device time lies.
 
-    def _measure(self, step: DeviceStep, reading: DeviceReading, seen_ns: int) -> None:
-        """Move the step to device time."""
+    def _measure(self, step: DeviceStep, reading: DeviceReading, seen_ns: int) -> bool:
+        """Move the step to device time; return False where that is nowhere on the host's clock."""
         finished = step.finished
-        start_device_ns = self._anchors[step.end][0] - reading.length_ns
-        gap_ns = 0 if self._known is None else start_device_ns - self._known[0]
+        end_device_ns = self._anchors[step.end][0]
+        if reading.length_ns > DISTANCE_MAX_NS or sum(self._known or (0, 0)) + end_device_ns > MONOTONIC_NS_MAX:
+            self._known = None
+            return False
+        gap_ns = 0 if self._known is None else end_device_ns - reading.length_ns - self._known[0]
         origin_ns, end_ns = self._place(finished, reading, gap_ns, seen_ns)
-        self._known = (self._anchors[step.end][0], end_ns)
+        self._known = (end_device_ns, end_ns)
         axis = Axis([(host_ns, min(origin_ns + offset, end_ns)) for host_ns, offset in reading.points], self._floor_ns)
         events = finished.events
         leads = [axis.lead(begin, end) for phase, begin, end in events.spans if phase in (FORWARD, BACKWARD)]
@@ -170,6 +178,7 @@ class DeviceTracker:
         if not finished.events.unmeasured:
             finished.device_comm_ns = in_flight_ns(finished.events)
         finished.host_lead_ns = min((lead for lead in leads if lead != MISSING), default=MISSING)
+        return True
 
     def _place(self, finished: FinishedStep, reading: DeviceReading, gap_ns: int, seen_ns: int) -> tuple[int, int]:
         """Set the step's start and end; return where its first event and its last one lie."""

@@ -23,7 +23,7 @@ from lockstep.accounting.events import DATA, EVENTS_MAX, PHASE_COUNT
 from lockstep.accounting.pending_marks import COMMUNICATION_KINDS, KIND_AT, OTHER_KIND, PENDING_MAX, has_plain_kinds
 from lockstep.accounting.state import ANY_INTEGER, BOOLEAN, COUNT, StateForm, Stateful, mapping, restore, saved
 from lockstep.accounting.step_in_progress import AgentCosts, BuiltStep, StepInProgress
-from lockstep.contracts.bounds import FLAGS_MAX, MONOTONIC_NS_MAX
+from lockstep.contracts.bounds import FLAGS_MAX, MONOTONIC_NS_MAX, STEP_MAX
 from lockstep.contracts.control import BACKWARD, OPTIMIZER, STEP, StepBoundary
 from lockstep.contracts.errors import ContractVersionError
 from lockstep.contracts.marks import (
@@ -66,14 +66,17 @@ class BuilderCounts:
 class StepBuilder:
     """Builds the steps of one attempt of a rank; a new attempt, which has a ring of its own, gets a new builder.
 
-    `counts` is what could not be used, `is_aligned` whether the number of the running step is known: from the
-    attempt's beginning on, and after lost marks from a step's end on that alignment.py can number. Where it is not
-    known, no record is built. `failures` are the agent's failed hooks, after which it wrote nothing more, and
-    `has_finished` says that the attempt ended well.
+    `counts` is what could not be used, `is_aligned` whether steps are accounted for: from the attempt's beginning on,
+    and after lost marks from a step's end on that alignment.py can number. A reader that comes late, or loses marks
+    before the iteration is learnt, accounts without numbers until ten steps show them. Without one no record is built.
+    `failures` are the agent's failed hooks, after which it wrote nothing more, and `has_finished` says that the attempt
+    ended well.
     """
 
     STATE: ClassVar[Mapping[str, StateForm]] = {
-        **dict.fromkeys(("is_aligned", "has_finished", "_explicit", "_is_gapped", "_is_numberless"), BOOLEAN),
+        **dict.fromkeys(
+            ("is_aligned", "has_finished", "_explicit", "_is_gapped", "_is_numberless", "_is_provisional"), BOOLEAN
+        ),
         **dict.fromkeys(("failures", "_tokens", "_work"), ANY_INTEGER),
         **dict.fromkeys(("_position", "_began_at"), COUNT),
         "_ends": ENDS_FORM,
@@ -97,7 +100,7 @@ class StepBuilder:
     def add(self, block: MarkBlock) -> list[BuiltStep]:
         """Return the steps that end in `block`, which follows the block added before, as far as none is lost."""
         if block.position != self._position:
-            self._lose(block.position - self._position)
+            self._miss(block)
         count = block.count
         self._position = block.position + count
         self._ends = EndCounts(block.backward_ends, block.optimizer_ends, block.step_ends)
@@ -109,6 +112,9 @@ class StepBuilder:
             self._add_marks_of_device(block, self._device)
         built = self._built.copy()
         self._built.clear()
+        if self._is_provisional and built:
+            self._number()
+            return []
         return built
 
     def _limit(self, more: int) -> None:
@@ -216,8 +222,13 @@ class StepBuilder:
         return builder
 
     @property
+    def is_numbered(self) -> bool:
+        """Whether the number of the running step is known."""
+        return self.is_aligned and not self._is_provisional
+
+    @property
     def step(self) -> int:
-        """Index of the running step, as far as `is_aligned`."""
+        """Index of the running step, as far as `is_numbered`."""
         return self._running.step
 
     def boundary(self, first_step: int) -> StepBoundary | None:
@@ -225,17 +236,17 @@ class StepBuilder:
 
         None where steps are not numbered, or not all alike in what ends them.
         """
-        if not self.is_aligned or not (self._explicit or self._running.learner.is_settled):
+        if not self.is_numbered or not (self._explicit or self._running.learner.is_settled):
             return None
         return self._stride.boundary(self.step, max(first_step, self.step), is_named=self._explicit)
 
-    def _begin_attempt(self, start_ns: int, cpu_ns: int, costs: AgentCosts) -> None:
+    def _begin_attempt(self, start_ns: int, cpu_ns: int, costs: AgentCosts | None) -> None:
         self._running = StepInProgress(start_ns, cpu_ns, costs, self._built)
         self._spans = self._running.spans
         self._communication = CommunicationMarks(self._running.communication, self._refuse, self._lack)
         self._began_at = self._at
         self._stride = Stride()
-        self._explicit = self._is_gapped = self._is_numberless = False
+        self._explicit = self._is_gapped = self._is_numberless = self._is_provisional = False
         self._tokens = self._work = MISSING
         self._device: DeviceMarks | None = None
 
@@ -249,6 +260,37 @@ class StepBuilder:
     def _lack(self) -> None:
         """Note that something which the step depends on is lost."""
         self._running.is_incomplete = True
+
+    def _miss(self, block: MarkBlock) -> None:
+        """Go on with `block`, before which marks are lost."""
+        is_first = self._position == 0 and not self.is_aligned
+        knows_stride = self._explicit or self._running.learner.is_settled
+        if is_first or self._is_provisional or not knows_stride:
+            self._begin_late(block)
+        else:
+            self._lose(block.position - self._position)
+
+    def _begin_late(self, block: MarkBlock) -> None:
+        """Account without numbers from `block` on, until `_number` knows them: too little was learnt before it."""
+        self.counts.lost_marks += max(block.position - self._position, 0)
+        self._at = block.position
+        start_ns = MARK_STRUCT.unpack_from(block.marks)[TIME]
+        self._begin_attempt(min(start_ns, MONOTONIC_NS_MAX), MISSING, None)
+        self._running.lose()
+        self.is_aligned = self._is_provisional = True
+
+    def _number(self) -> None:
+        """Find the number of the running step, if all ends of the attempt are those of steps like the last ones.
+
+        Of a sequence of several events nobody knows when it was learnt, and so how many steps there were before.
+        """
+        learner = self._running.learner
+        count = self._stride.all_steps(is_named=self._explicit)
+        is_learnt = self._explicit or (learner.is_settled and len(learner.sequence) == 1)
+        if is_learnt and 0 < count <= STEP_MAX:
+            self.counts.lost_steps += self._running.step
+            self._running.step = count
+            self._is_provisional = False
 
     def _lose(self, marks: int) -> None:
         self._limited_until = 0
@@ -286,7 +328,7 @@ class StepBuilder:
             ended = self._stride.named_steps(self._ends)
         elif self._running.learner.is_settled:
             ended = self._stride.learnt_steps(self._ends)
-        if ended > 0:
+        if 0 < ended <= STEP_MAX - self.step:  # counts that no training has are no step's number either
             self.counts.lost_steps += ended if ended > 1 else 0  # of one, the limits are known
             self.is_aligned = True
             self._stride.resume(self._ends)

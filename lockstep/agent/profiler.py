@@ -143,7 +143,9 @@ class Capture:
     def _step_ns(self, boundary: StepBoundary) -> int:
         """Return how long a step took lately, on average."""
         kind, now_ns, ends = END_KINDS.index(boundary.end_kind), monotonic_ns(), self._ends(boundary)
-        before = [(at_ns, counts[kind]) for at_ns, counts in self._pace if ends - counts[kind] >= boundary.ends_per_step]
+        before = [
+            (at_ns, counts[kind]) for at_ns, counts in self._pace if ends - counts[kind] >= boundary.ends_per_step
+        ]
         at_ns, count = before[-1] if before else (self._pace[0][0], 0)
         return (now_ns - at_ns) * boundary.ends_per_step // max(ends - count, 1)
 

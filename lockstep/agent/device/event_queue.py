@@ -248,6 +248,10 @@ class EventQueue:
             pending = self._pending
             while pending and not self._is_lost and self._read_to_end(pending[0]):
                 pending.popleft()
+            for segment in pending:
+                if segment.is_whole:
+                    break
+                self._release(segment)
             self._make_room()
         finally:
             self._turn.release()
@@ -266,13 +270,17 @@ class EventQueue:
             self._give_up(segment, segment.end_ordinal, _SEGMENT_THAT_ENDS)
             self._meet(error)
             return False
-        stream.reuse([stamp for _, stamp in segment.unread])
-        segment.unread.clear()
+        self._release(segment)
         if end is not None:
             self._buffer.device_mark(_ANCHOR, self._stream_index(end), segment.end_ordinal, distance_ns)
             former, self._known = self._known, end
             stream.reuse([former])
         return True
+
+    def _release(self, segment: Segment) -> None:
+        """Give back what is not asked for again."""
+        unread, segment.unread = segment.unread, deque()
+        self._stream.reuse([stamp for _, stamp in unread])
 
     def _read(self, segment: Segment, count: int) -> bool:
         """Read the oldest `count` events if the device has passed all of them; return whether it has.

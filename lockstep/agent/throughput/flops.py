@@ -136,7 +136,9 @@ class ModelFlops:
             self._give_up("another dispatch mode began in the measured step" if total else "no operator was counted")
             return
         self.is_measuring = False
-        samples, tokens = (sum(value for value in values if value != MISSING) for values in zip(*self._counted(), strict=True))
+        samples, tokens = (
+            sum(value for value in values if value != MISSING) for values in zip(*self._counted(), strict=True)
+        )
         if tokens:
             self._per_token = total / tokens
         elif samples:

@@ -40,7 +40,8 @@ class Marks:
         self.enter_closure, self.leave_closure = buffer.closure_begin, buffer.closure_end
         self.enter_phase, self.leave_phase = buffer.phase_begin, buffer.phase_end
         self.end_explicit, self.begin_explicit = buffer.step_end, buffer.begin_explicit
-        self.expect = buffer.expect
+        self.enter_scaler, self.leave_scaler = buffer.scaler_begin, buffer.scaler_end
+        self.expect, self.flag = buffer.expect, buffer.flag
 
     def begin_block(self):
         self._buffer.wait_begin()
@@ -66,7 +67,7 @@ class Marks:
 class MarkedScene(Training):
     """The same interface as RecordedScene has."""
 
-    def __init__(self, _monkeypatch, device=None, writer="Python", block_count=4096):
+    def __init__(self, device=None, writer="Python", block_count=4096):
         self.device = device or Device()
         with tempfile.TemporaryDirectory() as directory:  # the file lives as long as it is open
             self.ring = DeviceRing(directory, writer, self.device, block_count)
@@ -106,6 +107,24 @@ class MarkedScene(Training):
     def issue(self, kind, *, synchronous):
         site = pack_call_site("allreduce_", synchronous=synchronous, domain=kind, slot=kind, group_size=GROUP_SIZE)
         return self.buffer.issue(site, 100)
+
+    def batch(self, counts):
+        """End the wait for a batch of (samples, tokens, work); None is an evaluation's."""
+        self.buffer.data_end()
+        if counts is None:
+            self.buffer.batch_evaluated()
+        else:
+            self.buffer.batch(*counts)
+
+    def annotate(self, quantity, value):
+        self.buffer.annotate(quantity, value)
+
+    def change_thread(self):
+        """Let another thread become the training thread."""
+        self.buffer.device_mark(MarkKind.THREAD, 0, 0, self.device.now // 2)  # it appends what it is given
+
+    def done_unknown(self, collective):
+        self.buffer.done_unknown(collective)
 
     def done(self, collective):
         self.buffer.done(collective)

@@ -8,26 +8,19 @@ from hypothesis import strategies as st
 
 from lockstep.accounting import device_step
 from lockstep.accounting.device_tracker import PENDING_MAX
-from lockstep.agent.device import event_queue, timeline
+from lockstep.agent.device import event_queue
 from lockstep.agent.device.event_queue import ERRORS_MAX, EVENTS_MAX, READ_FROM, RESERVE
 from lockstep.contracts.records import MISSING, Flag
 from tests.agent.device.marked import MarkedScene
-from tests.agent.device.recorded import RecordedScene
 from tests.agent.device.simulated import ASIDE, COMMUNICATION, DP, HOME, MS, TP, Device
 from tests.agent.rings import wait_ns
 
 US = 1000
 
 
-@pytest.fixture(params=[RecordedScene, MarkedScene])
-def scene_type(request):
-    """How the training is recorded."""
-    return request.param
-
-
 @pytest.fixture
-def scene(scene_type, monkeypatch):
-    scene = scene_type(monkeypatch)
+def scene():
+    scene = MarkedScene()
     yield scene
     scene.check()
 
@@ -136,12 +129,12 @@ def test_young_collection_of_an_idle_device(scene):
     assert scene.records[1]["gc_ns"] == 8 * MS
 
 
-def test_slow_rank_waits_least(scene_type, monkeypatch):
+def test_slow_rank_waits_least():
     """Of two ranks in one all-reduce the slow one computes longer and the other one waits for it."""
-    slow, quick = scene_type(monkeypatch), None
+    slow, quick = MarkedScene(), None
     arrivals = [ddp_step(slow, backward_ns=80 * MS) for _ in range(4)]
     slow.finish()
-    quick = scene_type(monkeypatch)
+    quick = MarkedScene()
     for arrival_ns in arrivals:
         ddp_step(quick, not_before_ns=arrival_ns)
     quick.finish()
@@ -317,9 +310,9 @@ def parallel_step(scene, collectives, wait_ns=30 * US, micro_batches=1, launch_n
 
 
 @pytest.mark.parametrize(("collectives", "micro_batches"), [(2048, 32), (2048, 1), (8192, 1)])
-def test_thousands_of_collectives_in_a_step_are_measured_exactly(scene_type, monkeypatch, collectives, micro_batches):
+def test_thousands_of_collectives_in_a_step_are_measured_exactly(collectives, micro_batches):
     """A host that its device's queue holds back has every wait measured, with events that are used again."""
-    scene = scene_type(monkeypatch, Device(queue_max=1024))
+    scene = MarkedScene(Device(queue_max=1024))
     for _ in range(4):
         parallel_step(scene, collectives, micro_batches=micro_batches)
     scene.finish()
@@ -337,9 +330,9 @@ def test_thousands_of_collectives_in_a_step_are_measured_exactly(scene_type, mon
 
 
 @pytest.mark.parametrize("collectives", [512, 2048, 8192])
-def test_a_collective_costs_the_same_however_many_there_are(scene_type, monkeypatch, collectives):
+def test_a_collective_costs_the_same_however_many_there_are(collectives):
     """What is asked of the device for one is bounded: two distances, and a part of a question."""
-    scene = scene_type(monkeypatch, Device(queue_max=1024))
+    scene = MarkedScene(Device(queue_max=1024))
     for _ in range(3):
         parallel_step(scene, collectives)
     scene.finish()
@@ -347,9 +340,9 @@ def test_a_collective_costs_the_same_however_many_there_are(scene_type, monkeypa
 
 
 @pytest.mark.parametrize("collectives", [2048, 8192])
-def test_collectives_that_no_event_is_left_for(scene_type, monkeypatch, collectives):
+def test_collectives_that_no_event_is_left_for(collectives):
     """A host ahead by more events than may be in use: no step is given up, and only the waits it hides are missing."""
-    scene = scene_type(monkeypatch)
+    scene = MarkedScene()
     for _ in range(4):
         parallel_step(scene, collectives, launch_ns=US)
         scene.device.synchronize()
@@ -368,9 +361,9 @@ def test_collectives_that_no_event_is_left_for(scene_type, monkeypatch, collecti
     assert scene.device.made <= EVENTS_MAX + RESERVE
 
 
-def test_collectives_are_measured_again_once_the_device_has_caught_up(scene_type, monkeypatch):
+def test_collectives_are_measured_again_once_the_device_has_caught_up():
     """A step in which the host looks at the device comes after one in which it was too far ahead."""
-    scene = scene_type(monkeypatch)
+    scene = MarkedScene()
     scene.step()
     parallel_step(scene, 8192, launch_ns=US)
     scene.device.synchronize()
@@ -383,11 +376,10 @@ def test_collectives_are_measured_again_once_the_device_has_caught_up(scene_type
     assert scene.records[1]["compute_ns"] >= 8192 * 100 * US
 
 
-def test_waits_that_no_event_is_left_for(scene_type, monkeypatch):
+def test_waits_that_no_event_is_left_for(monkeypatch):
     """A wait that was seen without its events is missing, for every kind that it may have been for."""
-    for module in (timeline, event_queue):
-        monkeypatch.setattr(module, "EVENTS_MAX", 10)
-    scene = scene_type(monkeypatch)
+    monkeypatch.setattr(event_queue, "EVENTS_MAX", 10)
+    scene = MarkedScene()
     for waits in (2, 12):
         scene.data(MS)
         scene.forward(MS, 20 * MS)
@@ -404,11 +396,10 @@ def test_waits_that_no_event_is_left_for(scene_type, monkeypatch):
     assert all(record["device_step_ns"] != MISSING for record in scene.records)
 
 
-def test_marks_of_a_step_without_an_end(scene_type, monkeypatch):
+def test_marks_of_a_step_without_an_end(monkeypatch):
     """A process that never ends a step holds so many marks and events, not more; what follows is measured."""
-    monkeypatch.setattr(timeline, "MOMENTS_MAX", 1000)
     monkeypatch.setattr(device_step, "POINTS_MAX", 1000)
-    scene = scene_type(monkeypatch, Device(queue_max=1024))
+    scene = MarkedScene(Device(queue_max=1024))
     scene.step()
     parallel_step(scene, 4096)
     for _ in range(2):
@@ -634,9 +625,9 @@ def test_work_on_another_stream_is_not_the_trainings_own(scene):
 
 
 @pytest.mark.parametrize("rate", [0.9999, 1.0, 1.0001])
-def test_clocks_that_drift_stay_together(scene_type, monkeypatch, rate):
+def test_clocks_that_drift_stay_together(rate):
     """Drift of 100 ppm, with the coarse times that drivers answer, never moves a step from when the host lived it."""
-    scene = scene_type(monkeypatch, Device(rate=rate, grain=512))
+    scene = MarkedScene(Device(rate=rate, grain=512))
     ends = []
     for _ in range(3000):
         scene.step()
@@ -649,11 +640,11 @@ def test_clocks_that_drift_stay_together(scene_type, monkeypatch, rate):
         assert abs(record["end_ns"] - end_ns) <= 80 * MS  # a step: what is seen done is seen at the next boundary
 
 
-def test_anchor_behind_a_queue(scene_type, monkeypatch):
+def test_anchor_behind_a_queue():
     """A device that is busy when it is first seen is anchored no earlier than any work was queued."""
     device = Device()
     device.work(300 * MS)
-    scene = scene_type(monkeypatch, device)
+    scene = MarkedScene(device)
     scene.step()
     device.synchronize()
     scene.step()
@@ -703,9 +694,9 @@ def play(scene, actions):
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(STEPS, st.sampled_from([1.0, 1.0003, 0.9997]), st.sampled_from([1, 7]))
-def test_any_run_adds_up(scene_type, monkeypatch, steps, rate, grain):
+def test_any_run_adds_up(steps, rate, grain):
     """Whatever is queued in whatever order: one record a step, exact sums, no gap, nothing negative, no event lost."""
-    scene = scene_type(monkeypatch, Device(rate=rate, grain=grain, record_ns=1))
+    scene = MarkedScene(Device(rate=rate, grain=grain, record_ns=1))
     in_order = []
     for before, forward, backward in steps:
         scene.recorder.enter_data()

@@ -2,12 +2,13 @@
 
 from threading import get_ident
 
-from lockstep.agent import recorder, running_step
-from lockstep.agent.account import Collective
-from lockstep.agent.device.timeline import Timeline
-from lockstep.agent.garbage import CollectionLog
-from lockstep.agent.recorder import Recorder
-from lockstep.contracts.records import RECORD_FIELDS, RECORD_STRUCT
+from lockstep.contracts.marks import ANNOTATED
+from lockstep.contracts.records import RECORD_FIELDS, RECORD_STRUCT, Flag
+from tests.accounting.oracle import recorder, running_step
+from tests.accounting.oracle.account import UNKNOWN_NS, Collective
+from tests.accounting.oracle.garbage import CollectionLog
+from tests.accounting.oracle.recorder import Recorder
+from tests.accounting.oracle.timeline import Timeline
 from tests.agent.device.simulated import Device, Training
 
 
@@ -45,6 +46,24 @@ class RecordedScene(Training):
         collective = Collective(self.device.now, kind, 100, 150, synchronous)
         self.recorder.issue(collective)
         return collective
+
+    def batch(self, counts):
+        if self.recorder.leave_data():
+            if counts is None:
+                self.recorder.flag(int(Flag.EVALUATION))
+            else:
+                self.recorder.quantities.add_batch(*counts)
+
+    def annotate(self, quantity, value):
+        self.recorder.annotate(ANNOTATED[quantity], value)
+
+    def change_thread(self):
+        self.garbage.full = 0
+        self.garbage.events.clear()
+        self.recorder.change_thread()
+
+    def done_unknown(self, collective):
+        collective.done_ns = UNKNOWN_NS
 
     def done(self, collective):
         collective.done_ns = self.device.now
