@@ -33,29 +33,27 @@ def has_plain_kinds(marks: bytes) -> bool:
 
 
 class PendingMarks:
-    """Marks of the running step in their order: `data`, and `runs` of (marks, whether they lie inside a backward).
-
-    `issues` and `waits` are how many of them are ISSUE and WAIT_END, of any thread.
-    """
+    """Marks of the running step in their order: `data`, and `runs` of (marks, whether they lie inside a backward)."""
 
     def __init__(self) -> None:
         self.data = bytearray()
         self.runs: list[tuple[int, bool]] = []
-        self.issues = self.waits = 0
 
     def __len__(self) -> int:
         """Return the number of marks."""
         return len(self.data) // MARK_BYTES
 
-    def add(self, marks: bytes, kinds: bytes, *, is_backward: bool) -> None:
-        """Add marks with these kinds, of `has_plain_kinds` and COMMUNICATION_KINDS."""
+    def add(self, marks: bytes, *, is_backward: bool) -> None:
+        """Add marks, of `has_plain_kinds` and COMMUNICATION_KINDS."""
         self.data += marks
-        self.runs.append((len(kinds), is_backward))
-        self.issues += kinds.count(_ISSUE)
-        self.waits += kinds.count(_WAIT_END)
+        self.runs.append((len(marks) // MARK_BYTES, is_backward))
+
+    def longest(self) -> int:
+        """Return how many collectives or waits there may be, of any thread, the more frequent of both."""
+        kinds = self.data[KIND_AT::MARK_BYTES]
+        return max(kinds.count(_ISSUE), kinds.count(_WAIT_END))
 
     def clear(self) -> None:
         """Forget them."""
         self.data = bytearray()
         self.runs = []
-        self.issues = self.waits = 0

@@ -120,10 +120,11 @@ class StepBuilder:
     def _limit(self, more: int) -> None:
         """Forget what the running step was made of if with `more` marks it may be of too many events."""
         pending = self._communication.pending
-        if self._running.longest + max(pending.issues, pending.waits) + more > EVENTS_MAX or len(pending) > PENDING_MAX:
+        if self._running.longest + pending.longest() + more > EVENTS_MAX or len(pending) > PENDING_MAX:
             self._communication.settle()
             self._running.limit_events(more)
-        self._limited_until = self._position + EVENTS_MAX - self._running.longest - len(pending) - more
+        longest = self._running.longest + pending.longest()
+        self._limited_until = self._position + min(EVENTS_MAX - longest - more, PENDING_MAX - len(pending))
 
     def _add_marks(self, block: MarkBlock) -> None:
         if has_plain_kinds(block.marks):
@@ -161,15 +162,14 @@ class StepBuilder:
                 self._add_each(block, behind)
                 return
             if at > behind:
-                self._keep(marks[behind * MARK_BYTES : at * MARK_BYTES], kinds[behind:at])
+                run = marks[behind * MARK_BYTES : at * MARK_BYTES]
+                self._communication.pending.add(run, is_backward=self._spans.is_backward)
             self._at = block.position + at
             self._handle(MARK_STRUCT.unpack_from(marks, at * MARK_BYTES))
             behind = at + 1
         if behind < len(kinds) and self.is_aligned:
-            self._keep(marks[behind * MARK_BYTES :], kinds[behind:])
-
-    def _keep(self, marks: bytes, kinds: bytes) -> None:
-        self._communication.pending.add(marks, kinds, is_backward=self._spans.is_backward)
+            run = marks[behind * MARK_BYTES :]
+            self._communication.pending.add(run, is_backward=self._spans.is_backward)
 
     def _add_each(self, block: MarkBlock, first: int) -> None:
         """Handle the marks of a block from `first` on."""
