@@ -101,10 +101,11 @@ class StepBuilder:
         """Return the steps that end in `block`, which follows the block added before, as far as none is lost."""
         if block.position != self._position:
             self._miss(block)
-        self._position = block.position + block.count
+        count = block.count
+        self._position = block.position + count
         self._ends = EndCounts(block.backward_ends, block.optimizer_ends, block.step_ends)
         if self._position > self._limited_until:
-            self._limit(block.count)
+            self._limit(count)
         if self._device is None:
             self._add_marks(block)
         else:
@@ -119,10 +120,11 @@ class StepBuilder:
     def _limit(self, more: int) -> None:
         """Forget what the running step was made of if with `more` marks it may be of too many events."""
         pending = self._communication.pending
-        if self._running.longest + max(pending.issues, pending.waits) + more > EVENTS_MAX or len(pending) > PENDING_MAX:
+        if self._running.longest + pending.longest() + more > EVENTS_MAX or len(pending) > PENDING_MAX:
             self._communication.settle()
             self._running.limit_events(more)
-        self._limited_until = self._position + EVENTS_MAX - self._running.longest - len(pending) - more
+        longest = self._running.longest + pending.longest()
+        self._limited_until = self._position + min(EVENTS_MAX - longest - more, PENDING_MAX - len(pending))
 
     def _add_marks(self, block: MarkBlock) -> None:
         if has_plain_kinds(block.marks):
@@ -153,7 +155,8 @@ class StepBuilder:
     def _add_runs(self, block: MarkBlock) -> None:
         """Handle the marks of a block, but keep those of communication until the step ends."""
         marks, behind = block.marks, 0
-        for found in OTHER_KIND.finditer(marks[KIND_AT::MARK_BYTES]):
+        kinds = marks[KIND_AT::MARK_BYTES]
+        for found in OTHER_KIND.finditer(kinds):
             at = found.start()
             if not self.is_aligned:
                 self._add_each(block, behind)
@@ -164,8 +167,9 @@ class StepBuilder:
             self._at = block.position + at
             self._handle(MARK_STRUCT.unpack_from(marks, at * MARK_BYTES))
             behind = at + 1
-        if behind < block.count and self.is_aligned:
-            self._communication.pending.add(marks[behind * MARK_BYTES :], is_backward=self._spans.is_backward)
+        if behind < len(kinds) and self.is_aligned:
+            run = marks[behind * MARK_BYTES :]
+            self._communication.pending.add(run, is_backward=self._spans.is_backward)
 
     def _add_each(self, block: MarkBlock, first: int) -> None:
         """Handle the marks of a block from `first` on."""
