@@ -120,7 +120,7 @@ def _claim(slots: memoryview, at: int) -> int:
 
 
 def _block_in(slots: memoryview, at: int, sequence: int) -> MarkBlock | None:
-    """Return the block at byte `at` if it is number `sequence`; of former ones no checksum is made, which costs 1 us."""
+    """Return the block at byte `at` if it is number `sequence`; the checksum of others, 1 us each, is not made."""
     if BLOCK_HEADER.unpack_from(slots, at)[_SEQUENCE] != sequence:
         return None
     # None of a slot that was never written, which claims the sequence 0, as well.
