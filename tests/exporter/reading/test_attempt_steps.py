@@ -1,5 +1,7 @@
 """Blocks of one attempt to records: bounded reads, restarts within a step, faults of the accounting."""
 
+import tracemalloc
+
 import msgspec
 import pytest
 
@@ -8,7 +10,7 @@ from exporter.reading.positions import Position
 from lockstep.accounting.step_builder import StepBuilder
 from lockstep.contracts.bounds import STEP_MAX
 from lockstep.contracts.control import STEP, StepBoundary
-from lockstep.contracts.marks import BLOCK_BYTES, BLOCK_MARKS, MarkKind, pack_block
+from lockstep.contracts.marks import BLOCK_BYTES, BLOCK_MARKS, MarkKind, pack_block, pack_call_site, pack_issue
 from lockstep.contracts.records import MISSING, RECORD_INDEX
 from tests.exporter.conftest import MS, record
 from tests.support.mark_ring import BlockMaker, StepMarks
@@ -124,6 +126,24 @@ def test_a_fault_of_the_accounting_costs_the_steps_of_that_read(slots: Slots, mo
     for _ in range(3):
         slots.step()
     assert steps_of(reader.read(slots.fetch, ALL)) == [3, 4]
+
+
+def test_a_process_that_never_ends_a_step_fills_no_memory(slots: Slots):
+    """Hours of collectives, waits and collections without an optimizer: what is held of them is bounded."""
+    detail, argument = pack_issue(pack_call_site("send", synchronous=True, domain=4, slot=1, group_size=2), 8)
+    reader, held = AttemptSteps(COUNT), []
+    slots.write([(5, MarkKind.BEGIN, 0, 0, 0)])
+    tracemalloc.start()
+    for number in range(6_000):
+        at = 1_000 * number
+        kinds = (MarkKind.WAIT_BEGIN, MarkKind.WAIT_END, MarkKind.DATA_BEGIN, MarkKind.DATA_END, MarkKind.GC_BEGIN)
+        marks = [(at + index, kind, 0, 0, MISSING) for index, kind in enumerate((*kinds, MarkKind.GC_END))]
+        slots.write([(at, MarkKind.ISSUE, detail, number, argument), *marks] * 5)
+        reader.read(slots.fetch, ALL)
+        if number % 3_000 == 2_999:
+            held.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    assert held[1] < held[0] + (1 << 20) < 32 << 20
 
 
 def test_what_malformed_marks_and_losses_come_to_is_counted_by_read(slots: Slots):
