@@ -15,6 +15,7 @@ May live here: which step is measured when, and where it lies. Not here: marks (
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from lockstep.accounting.device_axis import Axis, in_flight_ns, shifted, translate
 from lockstep.accounting.device_step import Anchors, DeviceReading, DeviceStep, note_unmeasured, read_step
@@ -109,6 +110,13 @@ class DeviceTracker:
             step.forget()
         self._finish()
 
+    def given_up(self) -> list[FinishedStep]:
+        """Return what the steps are that the device was not done with, if they are given up now."""
+        steps, reached_ns = [replace(step.finished) for step in self._pending], self._reached_ns
+        for finished in steps:
+            reached_ns = _give_up(finished, reached_ns)
+        return steps
+
     # Steps.
 
     def close(self, finished: FinishedStep, ordinal: int) -> None:
@@ -147,7 +155,7 @@ class DeviceTracker:
                 return
             reading = None if self._is_lost or seen_ns is None else read_step(step, anchors)
             if reading is None or seen_ns is None or not self._measure(step, reading, seen_ns):
-                self._give_up(step)
+                self._reached_ns = _give_up(step.finished, self._reached_ns)
             pending.popleft()
             for ordinal in [ordinal for ordinal in anchors if ordinal < step.end]:
                 del anchors[ordinal]
@@ -200,15 +208,18 @@ class DeviceTracker:
         self._reached_ns = finished.end_ns = max(end_ns, finished.start_ns)
         return origin_ns, end_ns
 
-    def _give_up(self, step: DeviceStep) -> None:
-        """Leave the step in host time, moved to where the one before ended; what was waited in it is not known."""
-        finished = step.finished
-        shift_ns = 0 if self._reached_ns is None else self._reached_ns - finished.start_ns
-        finished.start_ns += shift_ns
-        finished.end_ns += shift_ns
-        finished.flags |= _WARM_UP
-        finished.events = shifted(finished.events, shift_ns)
-        self._reached_ns = finished.end_ns
+
+def _give_up(finished: FinishedStep, reached_ns: int | None) -> int:
+    """Leave the step in host time, moved to where the one before ended; what was waited in it is not known.
+
+    Return where it ends.
+    """
+    shift_ns = 0 if reached_ns is None else reached_ns - finished.start_ns
+    finished.start_ns += shift_ns
+    finished.end_ns += shift_ns
+    finished.flags |= _WARM_UP
+    finished.events = shifted(finished.events, shift_ns)
+    return finished.end_ns
 
 
 def _correction(origin_ns: int, earliest_ns: int, length_ns: int, seen_ns: int) -> int:

@@ -1,5 +1,6 @@
 """Marks of a device that are lost, late, or that no agent writes: no measure is made of them, and what follows is exact."""
 
+import json
 from random import Random
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lockstep.accounting.step_builder import StepBuilder
+from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.marks import MARK_STRUCT, OTHER_THREAD, MarkBlock, MarkKind
 from lockstep.contracts.records import MISSING, RECORD_FIELDS, RECORD_STRUCT, Flag
 from tests.agent.device.marked import MarkedScene
@@ -132,3 +134,33 @@ def test_marks_that_no_agent_writes(marks, seed):
         position += len(content) // MARK_STRUCT.size
     records = built(StepBuilder(), blocks)
     assert sorted(records) == sorted(WHOLE)
+
+
+@pytest.mark.parametrize("at", range(2, len(BLOCKS), 5))
+def test_a_reader_that_begins_again(at):
+    """No step is lost or numbered otherwise; those that the device was not done with then have no measure."""
+    builder = StepBuilder()
+    former = built(builder, BLOCKS[:at])
+    state = json.loads(json.dumps(builder.state()))
+    again = StepBuilder.from_state(state, where="a test")
+    latter = built(again, BLOCKS[at:])
+    assert sorted([*former, *latter]) == sorted(WHOLE)
+    unmeasured = [step for step, (record, _) in latter.items() if record["device_step_ns"] == MISSING]
+    assert len(unmeasured) <= 3
+    for step in unmeasured:
+        assert latter[step][0]["flags"] & Flag.WARM_UP
+        assert latter[step][0]["tp_wait_ns"] == MISSING
+    for step in set(latter) - set(unmeasured):
+        for name in ("device_step_ns", "tp_wait_ns", "tp_comm_ns", "tp_count", "tp_shortest_ns", "backward_ns"):
+            assert latter[step][0][name] == WHOLE[step][0][name]
+    assert builder.state() == state  # it was not changed by that
+
+
+@pytest.mark.parametrize(
+    "steps", [1, [1], [["00", True]], [["00" * RECORD_STRUCT.size, 1]], [["zz" * 700, False]], "00"]
+)
+def test_a_state_that_is_none(steps):
+    """A file that holds what no builder has written is refused."""
+    state = StepBuilder().state() | {"device": steps}
+    with pytest.raises(MalformedError, match="device"):
+        StepBuilder.from_state(state, where="a test")
