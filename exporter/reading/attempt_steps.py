@@ -96,7 +96,7 @@ class AttemptSteps:
 
     def position(self, attempt: int, answer_generation: int) -> Position:
         """Return where the next reader goes on: with the state at the end of the last read that ended a step."""
-        if not self._is_saved and self._builder.is_aligned:
+        if not self._is_saved and self._builder.is_numbered:
             self._saved = self._builder.state()
             self._saved_sequence = self._next_sequence
             self._is_saved = True
@@ -109,7 +109,7 @@ class AttemptSteps:
     @property
     def is_unnumbered(self) -> bool:
         """Whether the number of the running step is not known, although there are marks: no record comes."""
-        return self._has_marks and not self._builder.is_aligned
+        return self._has_marks and not self._builder.is_numbered
 
     def boundary(self, first_step: int) -> "StepBoundary | None":
         """Return where `first_step` begins, or the running step if that is later; None where steps are not numbered."""

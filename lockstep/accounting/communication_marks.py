@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from lockstep.accounting.communication import CommunicationTracker
 from lockstep.accounting.communication_arrays import StepArrays, read_arrays
-from lockstep.accounting.pending_marks import PENDING_MAX, PendingMarks
+from lockstep.accounting.pending_marks import PendingMarks
 from lockstep.contracts.bounds import MONOTONIC_NS_MAX
 from lockstep.contracts.marks import MARK_BYTES, MARK_STRUCT, OTHER_THREAD, MarkKind
 
@@ -17,7 +17,7 @@ Mark = tuple[int, int, int, int, int]
 TIME, KIND, DETAIL, SUBJECT, ARGUMENT = range(5)
 Handler = Callable[[Mark], None]
 
-ARRAYS_FROM = 150
+ARRAYS_FROM = 230
 """Marks of a step from which on arrays are faster than one mark after another (benchmarks/accounting_cost.py)."""
 
 
@@ -77,12 +77,6 @@ class CommunicationMarks:
                 else:
                     handlers[mark[1]](mark)
             at = end
-
-    def limit(self, *, more: int, most: int) -> None:
-        """Settle if with `more` marks there may be more than `most` collectives or waits in the step."""
-        pending = self.pending
-        if max(pending.issues, pending.waits) + more > most or len(pending) + more > PENDING_MAX:
-            self.settle()
 
     def end_step(self, *, is_plain: Callable[[], bool]) -> StepArrays | None:
         """Return the communication of the step that ends as arrays, None where it is in the tracker's events.

@@ -89,6 +89,10 @@ class DeviceMarks:
         """Return the steps that the device was not done with, as they are if nothing more is read of them."""
         return [built_step(finished) for finished in self._tracker.given_up()]
 
+    def renumber(self, shift: int) -> None:
+        """Add to the numbers of the steps that the device is not done with."""
+        self._tracker.renumber(shift)
+
     def lose_marks(self) -> None:
         """Note that marks are lost."""
         self._tracker.lose_marks()

@@ -6,7 +6,7 @@ before it is queued, nor after it was seen done. The anchor is as early as the f
 may be stretched or shortened by a thousandth to keep within these bounds, which is how two clocks that drift stay
 together without a jump.
 
-A step is given up when an event of its own is missing (graph capture), when more than PENDING_MAX steps wait for the
+A step is given up when an event of its own is missing (graph capture), when more than PENDING_STEPS_MAX steps wait for the
 device, or when the device is lost: its record has host times, its waits are missing, and it is flagged. The next
 measured step ends where the device's time, counted through the gap, says.
 
@@ -24,7 +24,7 @@ from lockstep.accounting.step_record import FinishedStep
 from lockstep.contracts.bounds import MONOTONIC_NS_MAX
 from lockstep.contracts.records import MISSING, Flag
 
-PENDING_MAX = 8
+PENDING_STEPS_MAX = 8
 """Steps that may wait for the device. A job whose host runs further ahead (whole steps as one graph, never a look at
 the loss) would have its steps judged too late anyway."""
 SLEW = 1000
@@ -94,8 +94,8 @@ class DeviceTracker:
         self._finish()
 
     def fall_behind(self) -> None:
-        """Give up the oldest of more than PENDING_MAX steps."""
-        while len(self._pending) > PENDING_MAX:
+        """Give up the oldest of more than PENDING_STEPS_MAX steps."""
+        while len(self._pending) > PENDING_STEPS_MAX:
             self._pending[0].forget()
             self._finish()
 
@@ -116,6 +116,11 @@ class DeviceTracker:
         for finished in steps:
             reached_ns = _give_up(finished, reached_ns)
         return steps
+
+    def renumber(self, shift: int) -> None:
+        """Add to the numbers of the steps that the device is not done with."""
+        for step in self._pending:
+            step.finished.step += shift
 
     # Steps.
 

@@ -19,9 +19,9 @@ from lockstep.accounting.communication_marks import (
     Mark,
 )
 from lockstep.accounting.device_marks import DEVICE_KINDS, DeviceMarks
-from lockstep.accounting.device_tracker import PENDING_MAX
+from lockstep.accounting.device_tracker import PENDING_STEPS_MAX
 from lockstep.accounting.events import DATA, EVENTS_MAX, PHASE_COUNT
-from lockstep.accounting.pending_marks import COMMUNICATION_KINDS, KIND_AT, OTHER_KIND, has_plain_kinds
+from lockstep.accounting.pending_marks import COMMUNICATION_KINDS, KIND_AT, OTHER_KIND, PENDING_MAX, has_plain_kinds
 from lockstep.accounting.state import (
     ANY_INTEGER,
     BOOLEAN,
@@ -35,7 +35,7 @@ from lockstep.accounting.state import (
     saved,
 )
 from lockstep.accounting.step_in_progress import AgentCosts, BuiltStep, BuiltStepForm, StepInProgress
-from lockstep.contracts.bounds import FLAGS_MAX, MONOTONIC_NS_MAX
+from lockstep.contracts.bounds import FLAGS_MAX, MONOTONIC_NS_MAX, STEP_MAX
 from lockstep.contracts.control import BACKWARD, OPTIMIZER, STEP, StepBoundary
 from lockstep.contracts.errors import ContractVersionError
 from lockstep.contracts.marks import (
@@ -51,7 +51,7 @@ from lockstep.contracts.records import MISSING, Flag
 
 STATE_VERSION = 1
 
-_DEVICE_STEPS = OptionalForm(ListForm(BuiltStepForm(), PENDING_MAX + 1))
+_DEVICE_STEPS = OptionalForm(ListForm(BuiltStepForm(), PENDING_STEPS_MAX + 1))
 _EVALUATION = int(Flag.EVALUATION)
 _BEGIN = int(MarkKind.BEGIN)
 _STEP_END = int(MarkKind.STEP_END)
@@ -79,14 +79,17 @@ class BuilderCounts:
 class StepBuilder:
     """Builds the steps of one attempt of a rank; a new attempt, which has a ring of its own, gets a new builder.
 
-    `counts` is what could not be used, `is_aligned` whether the number of the running step is known: from the
-    attempt's beginning on, and after lost marks from a step's end on that alignment.py can number. Where it is not
-    known, no record is built. `failures` are the agent's failed hooks, after which it wrote nothing more, and
-    `has_finished` says that the attempt ended well.
+    `counts` is what could not be used, `is_aligned` whether steps are accounted for: from the attempt's beginning on,
+    and after lost marks from a step's end on that alignment.py can number. A reader that comes late, or loses marks
+    before the iteration is learnt, accounts without numbers until ten steps show them. Without one no record is built.
+    `failures` are the agent's failed hooks, after which it wrote nothing more, and `has_finished` says that the attempt
+    ended well.
     """
 
     STATE: ClassVar[Mapping[str, StateForm]] = {
-        **dict.fromkeys(("is_aligned", "has_finished", "_explicit", "_is_gapped", "_is_numberless"), BOOLEAN),
+        **dict.fromkeys(
+            ("is_aligned", "has_finished", "_explicit", "_is_gapped", "_is_numberless", "_is_provisional"), BOOLEAN
+        ),
         **dict.fromkeys(("failures", "_tokens", "_work"), ANY_INTEGER),
         **dict.fromkeys(("_position", "_began_at"), COUNT),
         "_ends": ENDS_FORM,
@@ -101,6 +104,8 @@ class StepBuilder:
         self._ends = EndCounts()
         self._built: list[BuiltStep] = []
         self._handlers = self._make_handlers()
+        self._limited_until = 0
+        """Marks of the attempt up to which no step can have too many events: a mark is at most one of each sort."""
         self._at = 0
         """Marks of the attempt before the one that is handled."""
         self._begin_attempt(0, MISSING, AgentCosts())
@@ -108,23 +113,37 @@ class StepBuilder:
     def add(self, block: MarkBlock) -> list[BuiltStep]:
         """Return the steps that end in `block`, which follows the block added before, as far as none is lost."""
         if block.position != self._position:
-            self._lose(block.position - self._position)
-        self._position = block.position + block.count
+            self._miss(block)
+        count = block.count
+        self._position = block.position + count
         self._ends = EndCounts(block.backward_ends, block.optimizer_ends, block.step_ends)
-        self._communication.limit(more=block.count, most=EVENTS_MAX)
-        self._running.limit_events(block.count)
+        if self._position > self._limited_until:
+            self._limit(count)
         if self._device is None and has_plain_kinds(block.marks):
             self._add_runs(block)
         else:  # what is read of a device names marks by their positions
             self._add_each(block, 0)
         built = self._built.copy()
         self._built.clear()
+        if self._is_provisional and built:
+            self._number()
+            return []
         return built
+
+    def _limit(self, more: int) -> None:
+        """Forget what the running step was made of if with `more` marks it may be of too many events."""
+        pending = self._communication.pending
+        if self._running.longest + pending.longest() + more > EVENTS_MAX or len(pending) > PENDING_MAX:
+            self._communication.settle()
+            self._running.limit_events(more)
+        longest = self._running.longest + pending.longest()
+        self._limited_until = self._position + min(EVENTS_MAX - longest - more, PENDING_MAX - len(pending))
 
     def _add_runs(self, block: MarkBlock) -> None:
         """Handle the marks of a block, but keep those of communication until the step ends."""
         marks, behind = block.marks, 0
-        for found in OTHER_KIND.finditer(marks[KIND_AT::MARK_BYTES]):
+        kinds = marks[KIND_AT::MARK_BYTES]
+        for found in OTHER_KIND.finditer(kinds):
             at = found.start()
             if not self.is_aligned or self._device is not None:
                 self._add_each(block, behind)
@@ -135,8 +154,9 @@ class StepBuilder:
             self._at = block.position + at
             self._handle(MARK_STRUCT.unpack_from(marks, at * MARK_BYTES))
             behind = at + 1
-        if behind < block.count and self.is_aligned:
-            self._communication.pending.add(marks[behind * MARK_BYTES :], is_backward=self._spans.is_backward)
+        if behind < len(kinds) and self.is_aligned:
+            run = marks[behind * MARK_BYTES :]
+            self._communication.pending.add(run, is_backward=self._spans.is_backward)
 
     def _add_each(self, block: MarkBlock, first: int) -> None:
         """Handle the marks of a block from `first` on."""
@@ -207,8 +227,13 @@ class StepBuilder:
         return builder
 
     @property
+    def is_numbered(self) -> bool:
+        """Whether the number of the running step is known."""
+        return self.is_aligned and not self._is_provisional
+
+    @property
     def step(self) -> int:
-        """Index of the running step, as far as `is_aligned`."""
+        """Index of the running step, as far as `is_numbered`."""
         return self._running.step
 
     def boundary(self, first_step: int) -> StepBoundary | None:
@@ -216,17 +241,17 @@ class StepBuilder:
 
         None where steps are not numbered, or not all alike in what ends them.
         """
-        if not self.is_aligned or not (self._explicit or self._running.learner.is_settled):
+        if not self.is_numbered or not (self._explicit or self._running.learner.is_settled):
             return None
         return self._stride.boundary(self.step, max(first_step, self.step), is_named=self._explicit)
 
-    def _begin_attempt(self, start_ns: int, cpu_ns: int, costs: AgentCosts) -> None:
+    def _begin_attempt(self, start_ns: int, cpu_ns: int, costs: AgentCosts | None) -> None:
         self._running = StepInProgress(start_ns, cpu_ns, costs, self._built)
         self._spans = self._running.spans
         self._communication = CommunicationMarks(self._running.communication, self._refuse, self._lack)
         self._began_at = self._at
         self._stride = Stride()
-        self._explicit = self._is_gapped = self._is_numberless = False
+        self._explicit = self._is_gapped = self._is_numberless = self._is_provisional = False
         self._tokens = self._work = MISSING
         self._device: DeviceMarks | None = None
 
@@ -241,7 +266,41 @@ class StepBuilder:
         """Note that something which the step depends on is lost."""
         self._running.is_incomplete = True
 
+    def _miss(self, block: MarkBlock) -> None:
+        """Go on with `block`, before which marks are lost."""
+        is_first = self._position == 0 and not self.is_aligned
+        knows_stride = self._explicit or self._running.learner.is_settled
+        if is_first or self._is_provisional or not knows_stride:
+            self._begin_late(block)
+        else:
+            self._lose(block.position - self._position)
+
+    def _begin_late(self, block: MarkBlock) -> None:
+        """Account without numbers from `block` on, until `_number` knows them: too little was learnt before it."""
+        self.counts.lost_marks += max(block.position - self._position, 0)
+        self._at = block.position
+        start_ns = MARK_STRUCT.unpack_from(block.marks)[TIME]
+        self._begin_attempt(min(start_ns, MONOTONIC_NS_MAX), MISSING, None)
+        self._running.lose()
+        self.is_aligned = self._is_provisional = True
+
+    def _number(self) -> None:
+        """Find the number of the running step, if all ends of the attempt are those of steps like the last ones.
+
+        Of a sequence of several events nobody knows when it was learnt, and so how many steps there were before.
+        """
+        learner = self._running.learner
+        count = self._stride.all_steps(is_named=self._explicit)
+        is_learnt = self._explicit or (learner.is_settled and len(learner.sequence) == 1)
+        if is_learnt and 0 < count <= STEP_MAX:
+            if self._device is not None:
+                self._device.renumber(count - self._running.step)
+            self.counts.lost_steps += self._running.step
+            self._running.step = count
+            self._is_provisional = False
+
     def _lose(self, marks: int) -> None:
+        self._limited_until = 0
         self._communication.settle()
         self.counts.lost_marks += max(marks, 0)
         self.is_aligned = False
@@ -276,7 +335,7 @@ class StepBuilder:
             ended = self._stride.named_steps(self._ends)
         elif self._running.learner.is_settled:
             ended = self._stride.learnt_steps(self._ends)
-        if ended > 0:
+        if 0 < ended <= STEP_MAX - self.step:  # counts that no training has are no step's number either
             self.counts.lost_steps += ended if ended > 1 else 0  # of one, the limits are known
             self.is_aligned = True
             self._stride.resume(self._ends)

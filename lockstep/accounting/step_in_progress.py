@@ -57,7 +57,7 @@ class BuiltStep:
 class StepInProgress:
     """The running step of an attempt that began at `start_ns`, when its thread had taken `cpu_ns` of CPU time.
 
-    `costs` are what marks and collectives cost it.
+    `costs` are what marks and collectives cost it, None where that is lost.
     `spans`, `communication` and `quantities` are what it holds; `is_incomplete` is set where some of its marks are
     lost. Steps that end are appended to `built`.
     """
@@ -68,10 +68,10 @@ class StepInProgress:
         **dict.fromkeys(("_cpu_start_ns", "_agent_ns"), ANY_INTEGER),
         **dict.fromkeys(("is_incomplete", "_has_resumed"), BOOLEAN),
         **dict.fromkeys(("_compiled", "_compiled_before"), OptionalForm(ANY_INTEGER)),
-        "_costs": TupleForm(COUNT, COUNT, make=AgentCosts),
+        "_costs": OptionalForm(TupleForm(COUNT, COUNT, make=AgentCosts)),
     }
 
-    def __init__(self, start_ns: int, cpu_ns: int, costs: AgentCosts, built: list[BuiltStep]) -> None:
+    def __init__(self, start_ns: int, cpu_ns: int, costs: AgentCosts | None, built: list[BuiltStep]) -> None:
         self._costs = costs
         self._built = built
         self.flops = ModelFlops()
@@ -131,16 +131,20 @@ class StepInProgress:
         self._collection_began_ns = 0
         self._full_collections += generation == _OLDEST_GENERATION
 
+    @property
+    def longest(self) -> int:
+        """How many events the step is made of so far, of the most frequent sort."""
+        held = self.spans.events
+        return max(len(held.spans), len(held.collectives), len(held.blocked), self.communication.expected_count)
+
     def limit_events(self, more: int) -> None:
         """Forget what the step was made of so far, if `more` events are too many: its time is the host's.
 
         A process that never steps (an evaluation of hours, inference over several ranks) must not fill memory.
         """
-        held = self.spans.events
-        longest = max(len(held.spans), len(held.collectives), len(held.blocked), self.communication.expected_count)
-        if longest + more > EVENTS_MAX:
+        if self.longest + more > EVENTS_MAX:
             events = StepEvents()
-            events.collections = held.collections
+            events.collections = self.spans.events.collections
             self._hold(events)
             self._flags |= _EVALUATION
 
@@ -195,7 +199,7 @@ class StepInProgress:
             cpu_ns=MISSING if MISSING in (cpu_ns, self._cpu_start_ns) else cpu_ns - self._cpu_start_ns,
             quantities=quantities,
             recompilations=self._recompilations(),
-            agent_ns=self._agent_ns + marks * self._costs.mark_ns + collectives * self._costs.collective_ns,
+            agent_ns=self._agent_cost_ns(marks, collectives),
         )
         # A span that ends where accounting has just resumed may have begun in what is lost.
         finished.is_incomplete = self.is_incomplete or (self._has_resumed and self.spans.has_unmatched_end)
@@ -205,6 +209,11 @@ class StepInProgress:
     def build(self, finished: FinishedStep) -> None:
         """Append the record of a step to `built`."""
         self._built.append(built_step(finished))
+
+    def _agent_cost_ns(self, marks: int, collectives: int) -> int:
+        if self._costs is None:
+            return MISSING
+        return self._agent_ns + marks * self._costs.mark_ns + collectives * self._costs.collective_ns
 
     def _recompilations(self) -> int:
         compiled, before = self._compiled, self._compiled_before

@@ -91,7 +91,7 @@ typedef struct {
     PyObject *device; /* called behind the marks that a device has an event of */
     PyObject *adopt, *at_store, *at_boundary, *meet, *watch_closure;
     PyObject *compilations, *stats_name, *graphs_name;
-    uint64_t poll_due_ns;
+    uint64_t polled_ns;
     unsigned long long poll_interval_ns;
     int wants_poll;
     unsigned settling;       /* ends of steps that still call at_boundary */
@@ -189,7 +189,7 @@ static void store(MarkBuffer *self)
     begin_block(self, header->position + header->count);
     self->due_ns = last_ns + FLUSH_INTERVAL_NS;
     self->event_due_ns = last_ns + FLUSH_EVENT_NS;
-    if (last_ns >= self->poll_due_ns)
+    if (last_ns >= self->polled_ns + self->poll_interval_ns)
         self->wants_poll = 1;
 }
 
@@ -386,7 +386,7 @@ static int poll(MarkBuffer *self)
     if (PyThread_get_thread_ident() != self->thread)
         return 1;
     self->wants_poll = 0;
-    self->poll_due_ns = self->due_ns - FLUSH_INTERVAL_NS + self->poll_interval_ns;
+    self->polled_ns = self->due_ns - FLUSH_INTERVAL_NS; /* the time of the last store */
     return self->at_store == NULL ? 1 : call(self->at_store);
 }
 
@@ -721,7 +721,7 @@ static PyObject *open_ring(MarkBuffer *self, PyObject *given, PyObject *named)
     self->offset = offset;
     self->block_count = block_count;
     self->flags_offset = flags_offset;
-    self->due_ns = self->event_due_ns = self->poll_due_ns = 0;
+    self->due_ns = self->event_due_ns = self->polled_ns = 0;
     self->wants_poll = 0;
     self->settling = self->boundary_ends = 0;
     self->backward_ends = self->optimizer_ends = self->step_ends = 0;

@@ -339,7 +339,8 @@ class Agent:
         self._dormant = False
         is_training = get_ident() == self.marks.thread
         try:
-            self.marks.fail(failures)
+            if self.ring is None or self.ring.file >= 0:  # what the training closed may be a file of its own by now
+                self.marks.fail(failures)
         finally:
             self.marks.thread = 0
             self._drop_device()

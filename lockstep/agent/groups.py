@@ -63,6 +63,8 @@ class Groups:
         self._clear = clear
         self._at_first_use = at_first_use
         self._uses: dict[int, GroupUse] = {}
+        self.known = self._uses.get
+        """Returns what `of` does, by the id of a group; None for one never met."""
         self._endings: dict[int, ref[Any]] = {}
         self._announced: dict[int, dict[str, Any]] = {}
         self._configured: dict[int, list[Domain]] = {}
@@ -78,10 +80,6 @@ class Groups:
         """Return kind and size of a torch ProcessGroup. One look-up, except for a group never met."""
         use = self._uses.get(id(group))
         return self._meet(group) if use is None else use
-
-    def knows(self, group: Any) -> bool:
-        """Whether `of` returns the same until the group ends."""
-        return id(group) in self._uses
 
     def _meet(self, group: Any) -> GroupUse:
         import torch.distributed as dist  # noqa: PLC0415  (training imported it)

@@ -151,7 +151,7 @@ class MarkBuffer:
         ctypes.memset(self._issues, 0, ISSUES_BYTES)
         self._flags.value = 0
         self._at = _FIRST
-        self._due_ns = self._event_due_ns = self._poll_due_ns = 0
+        self._due_ns = self._event_due_ns = self._polled_ns = 0
         self._wants_poll = False
         self.settling = self.boundary_ends = self.boundary_at = 0
         self._sequence = self._position = self._issued = 0
@@ -215,7 +215,7 @@ class MarkBuffer:
         """Do what a store leaves to be done: readers ask for signs of life, and write requests."""
         if get_ident() == self.thread:
             self._wants_poll = False
-            self._poll_due_ns = self._due_ns - _FLUSH_INTERVAL_NS + self.poll_interval_ns
+            self._polled_ns = self._due_ns - _FLUSH_INTERVAL_NS  # the time of the last store
             self._at_store()
 
     def _put_end(self, now: int, kind: int, subject: int = 0) -> None:
@@ -293,7 +293,7 @@ class MarkBuffer:
         self._at = _FIRST
         self._due_ns = last_ns + _FLUSH_INTERVAL_NS
         self._event_due_ns = last_ns + _FLUSH_EVENT_NS
-        if last_ns >= self._poll_due_ns:
+        if last_ns >= self._polled_ns + self.poll_interval_ns:
             self._wants_poll = True
 
     def flush(self) -> None:

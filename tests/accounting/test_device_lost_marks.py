@@ -69,20 +69,15 @@ def test_a_block_that_is_lost(lost):
     assert records[max(records)][0]["device_step_ns"] != MISSING
 
 
-def test_a_reader_that_comes_late():
-    """One that has not seen the device's beginning measures from the first anchors on."""
-    blocks = [block for block in BLOCKS if block is not BLOCKS[0]]
-    first = MARK_STRUCT.pack(*next(MARK_STRUCT.iter_unpack(BLOCKS[0].marks)))
-    begun = MarkBlock(0, BLOCKS[1].position - 1, 0, 0, 0, first)
-    builder = StepBuilder()
-    built(builder, [begun])
-    builder.counts.lost_marks = 0
-    records = built(builder, blocks)
-    measured = [step for step, (record, _) in records.items() if record["device_step_ns"] != MISSING]
-    assert min(measured) <= 2
-    for step in measured:
-        assert records[step][0]["device_step_ns"] == WHOLE[step][0]["device_step_ns"]
-        assert records[step][0]["tp_wait_ns"] == WHOLE[step][0]["tp_wait_ns"]
+@pytest.mark.parametrize("first", range(1, 30, 3))
+def test_a_reader_that_comes_late(first):
+    """One that has not seen the device's beginning measures from the first anchors on, once steps are numbered."""
+    records = built(StepBuilder(), BLOCKS[first:])
+    assert sorted(records) == list(range(min(records), len(WHOLE)))
+    assert min(records) <= 12 + first // 3
+    for step, (record, _) in records.items():
+        assert record["device_step_ns"] == WHOLE[step][0]["device_step_ns"]
+        assert record["tp_wait_ns"] == WHOLE[step][0]["tp_wait_ns"]
 
 
 @pytest.mark.parametrize("distance_ns", [2**63 - 1, -(2**63), 1 << 61])

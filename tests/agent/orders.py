@@ -48,6 +48,15 @@ EACH_OPTIMIZER_STEP = StepBoundary(OPTIMIZER, ends_per_step=1, first_end=0, firs
 """Of a training of one optimizer, as the accounting numbers its steps."""
 
 
+def look_for_requests(agent) -> None:
+    """Let an agent that records look now; a training's does so ten times a second, behind a store of marks."""
+    if agent is not None and agent.ring is not None and agent.alive:
+        agent.marks.poll_interval_ns = 0
+        agent.marks.spend(0)
+        agent.marks.flush()
+        agent.marks.spend(0)  # polls, on the training thread
+
+
 def make_order(request_id: int, **changes) -> ProfileOrder:
     """Return an order, for ranks of one optimizer unless `boundaries` says otherwise."""
     values = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.agent.bootstrap import loader_environment
-from lockstep.agent.ring import BEAT_INTERVAL_NS
+from lockstep.agent.mark_buffer import POLL_INTERVAL_NS
 from lockstep.contracts.records import MISSING
 from lockstep.contracts.ring import STATE_FINISHED
 from tests.agent import group_job
@@ -93,7 +93,7 @@ def test_both_ranks_count_the_same_issues(rings):
     counts = [ring.issues[0] for ring in rings]
     assert counts[0][0] == counts[1][0] >= sum(record["world_count"] for record in rings[0].records)
     for ring in rings:
-        assert ring.records[-1]["start_ns"] < ring.issues[0][1] < ring.heartbeat_ns + BEAT_INTERVAL_NS
+        assert ring.records[-1]["start_ns"] < ring.issues[0][1] < ring.heartbeat_ns + POLL_INTERVAL_NS
 
 
 @pytest.fixture(scope="module")

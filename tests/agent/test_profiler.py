@@ -21,7 +21,7 @@ from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.kineto.notes import read_notes
 from lockstep.trace.names import GC_KIND
 from lockstep.trace.summarise import summarise_trace
-from tests.agent.orders import ControlBlock, make_order
+from tests.agent.orders import ControlBlock, look_for_requests, make_order
 from tests.agent.rings import unaccounted_ns
 
 pytestmark = pytest.mark.torch
@@ -44,8 +44,7 @@ class Training:
     def steps(self, count):
         """Run steps; each begins with the look for requests that other trainings have ten times a second."""
         for _ in range(count):
-            if self.watched.agent.ring is not None:
-                self.watched.agent._at_store()
+            look_for_requests(self.watched.agent)
             self.optimizer.zero_grad()
             self.model(self.data).sum().backward()
             self.optimizer.step()

@@ -24,6 +24,7 @@ from lockstep.contracts.marks import (
     pack_block,
     pack_call_site,
     pack_issue,
+    unpack_block,
 )
 from lockstep.contracts.paths import ring_path
 from lockstep.contracts.records import COMPUTE_PHASES, DOMAIN_KINDS, MISSING, RECORD_FIELDS
@@ -156,10 +157,33 @@ def _collections(now_ns: int, gc_ns: int, count: int, full: int) -> list[Mark]:
     return marks
 
 
+class BlockMaker:
+    """Makes the blocks of one attempt; `sequence` is that of the next one."""
+
+    def __init__(self) -> None:
+        self.sequence = 0
+        self._position = 0
+        self._ends = [0, 0, 0]
+
+    def blocks(self, marks: list[Mark]) -> list[MarkBlock]:
+        """Return marks in as few blocks as hold them."""
+        return [self._block(marks[first : first + BLOCK_MARKS]) for first in range(0, len(marks), BLOCK_MARKS)]
+
+    def _block(self, marks: list[Mark]) -> MarkBlock:
+        packed = b"".join(MARK_STRUCT.pack(*mark) for mark in marks)
+        block = MarkBlock(self.sequence, self._position, *self._ends, packed)
+        self.sequence += 1
+        self._position += len(marks)
+        for _, kind, *_rest in marks:
+            if kind in _END_COUNTS:
+                self._ends[_END_COUNTS[MarkKind(kind)]] += 1
+        return block
+
+
 class MarkRing:
     """Writes the ring file of one attempt of a rank by pwrite, so that a test can cut it; owns its descriptor.
 
-    `steps` makes the marks of `write`. With `hold` it locks the file, as an agent does, until `close`.
+    `steps` makes the marks of `write`, `maker` their blocks. With `hold` it locks the file, as an agent does, until `close`.
     """
 
     def __init__(self, directory: Path, header: layout.RingHeader, *, now_ns: int, hold: bool = False) -> None:
@@ -167,9 +191,7 @@ class MarkRing:
         self.header = header
         self.path = ring_path(directory, header.rank)
         self.steps = StepMarks()
-        self.sequence = 0
-        self._position = 0
-        self._ends = [0, 0, 0]
+        self.maker = BlockMaker()
         self._generations: dict[int, int] = {}
         temporary = directory / f".{header.rank}.tmp"
         self.file = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o660)
@@ -188,15 +210,12 @@ class MarkRing:
 
     def marks(self, marks: list[Mark]) -> None:
         """Write marks in as few blocks as hold them."""
-        for first in range(0, len(marks), BLOCK_MARKS):
-            self.block(self._next_block(marks[first : first + BLOCK_MARKS]))
+        for block in self.maker.blocks(marks):
+            self.block(block)
 
-    def block(self, block: MarkBlock, *, torn: bool = False) -> None:
+    def block(self, block: MarkBlock) -> None:
         """Store a block in the slot of its sequence."""
-        data = bytearray(pack_block(block))
-        if torn:
-            data[-1] ^= 0xFF
-        os.pwrite(self.file, data, self.slot_offset(block.sequence))
+        os.pwrite(self.file, pack_block(block), self.slot_offset(block.sequence))
 
     def tear(self, sequence: int) -> None:
         """Damage a block that was stored."""
@@ -208,26 +227,13 @@ class MarkRing:
         """Return where in the file a block's slot begins."""
         return layout.BLOCKS_OFFSET + sequence % self.header.block_count * BLOCK_BYTES
 
-    def _next_block(self, marks: list[Mark]) -> MarkBlock:
-        packed = b"".join(MARK_STRUCT.pack(*mark) for mark in marks)
-        block = MarkBlock(self.sequence, self._position, *self._ends, packed)
-        self.sequence += 1
-        self._position += len(marks)
-        for _, kind, *_rest in marks:
-            if kind in _END_COUNTS:
-                self._ends[_END_COUNTS[MarkKind(kind)]] += 1
-        return block
-
     def lose(self, wanted: Mapping[str, int]) -> None:
         """Make the marks of the next step without storing them."""
-        marks = self.steps.marks(wanted)
-        for first in range(0, len(marks), BLOCK_MARKS):
-            self._next_block(marks[first : first + BLOCK_MARKS])
+        self.maker.blocks(self.steps.marks(wanted))
 
     def continue_from(self, other: "MarkRing") -> None:
         """Go on behind another file of the same attempt, without its blocks."""
-        self.steps, self.sequence = other.steps, other.sequence
-        self._position, self._ends = other._position, list(other._ends)
+        self.steps, self.maker = other.steps, other.maker
 
     def word(self, word: int, value: int) -> None:
         """Store one of the words."""
@@ -270,6 +276,19 @@ class MarkRing:
         if self.file >= 0:
             os.close(self.file)
             self.file = -1
+
+
+def steps_written(path: Path) -> int:
+    """Return how many steps the writer of a ring has ended, all of them named ones, as far as stored."""
+    with path.open("rb") as file:
+        file.seek(layout.BLOCKS_OFFSET)
+        data = memoryview(file.read())
+    blocks = [unpack_block(data[at : at + BLOCK_BYTES]) for at in range(0, len(data), BLOCK_BYTES)]
+    newest = max((block for block in blocks if block is not None), key=lambda block: block.sequence, default=None)
+    if newest is None:
+        return 0
+    kinds = [mark[1] for mark in MARK_STRUCT.iter_unpack(newest.marks)]
+    return newest.step_ends + kinds.count(MarkKind.STEP_END)
 
 
 def make_header(

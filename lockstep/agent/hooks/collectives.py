@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from lockstep.agent.device.graphs import GRAPHS
 from lockstep.agent.hooks import Removal, native, native_kernel
 from lockstep.agent.hooks.device_collectives import complete_on_device, issue_on_device
+from lockstep.agent.hooks.payloads import is_on_device, of_nothing, payload_counter
 from lockstep.contracts.marks import (
     OPERATOR_INDEX,
     OPERATORS,
@@ -45,6 +46,8 @@ _PAYLOADS = {
 }
 """Index of the argument whose tensors are the payload (accounting/bus_bytes.py), where that is not the first one; None
 moves nothing."""
+_ALWAYS_ASYNC = 1 << 30
+"""More arguments than any operator has."""
 _ASYNC_NAMES = ("async_op", "asyncop")
 _GROUP = "process_group"
 _PEERS = {"send": "dst", "recv_": "src", "recv_any_source_": None}
@@ -53,11 +56,20 @@ _PEERS = {"send": "dst", "recv_": "src", "recv_any_source_": None}
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """An operator of c10d, and which of its `arguments` (their names) the kernels read; None: it has none such."""
+    """An operator of c10d, and which of its `arguments` (their names) the kernels read; None: it has none such.
+
+    `payload_index` is that of the argument whose tensors are the payload, `types` are the arguments', in torch's words.
+    """
 
     name: str
     arguments: tuple[str, ...]
+    types: tuple[str, ...]
     payload_index: int | None
+
+    @property
+    def payload_counter(self) -> Callable[[Any], int]:
+        """What counts the bytes of the payload."""
+        return of_nothing if self.payload_index is None else payload_counter(self.types[self.payload_index])
 
     @property
     def group_index(self) -> int:
@@ -105,16 +117,16 @@ def operators() -> list[Operator]:
     """Return the operators that this torch has and the training has put no kernel of its own in front of."""
     import torch  # noqa: PLC0415  (training imported it)
 
-    namespace = torch.ops.c10d
-    return [
-        Operator(
-            name,
-            tuple(argument.name for argument in getattr(namespace, name).default._schema.arguments),  # noqa: SLF001  (public in C++ only)
-            _PAYLOADS.get(name, 0),
-        )
-        for name in OPERATORS
-        if hasattr(namespace, name) and not _taken(name)
-    ]
+    found = []
+    for name in OPERATORS:
+        if not hasattr(torch.ops.c10d, name) or _taken(name):
+            continue
+        arguments = getattr(torch.ops.c10d, name).default._schema.arguments  # noqa: SLF001  (public in C++ only)
+        if not any(argument.kwarg_only for argument in arguments):  # c10d has none, and the kernels take none
+            names = tuple(argument.name for argument in arguments)
+            types = tuple(str(argument.type) for argument in arguments)
+            found.append(Operator(name, names, types, _PAYLOADS.get(name, 0)))
+    return found
 
 
 def _taken(name: str) -> bool:
@@ -134,44 +146,49 @@ def install_in_python(agent: "Agent") -> Removal:
     return library._destroy  # type: ignore[no-any-return]  # noqa: SLF001  (the only way to take kernels off again)
 
 
-def _kernel(agent: "Agent", operator: Operator) -> Callable[..., Any]:  # noqa: C901  (one function: each frame costs)
-    """Return the kernel that stands in front of `operator`."""
+def _kernel(agent: "Agent", operator: Operator) -> Callable[..., Any]:  # noqa: C901  (one frame)
+    """Return the kernel that stands in front of `operator`: one frame, as each costs a microsecond in cold caches."""
     import torch  # noqa: PLC0415  (training imported it)
 
-    after_key = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)  # noqa: SLF001
+    keys = torch._C.DispatchKey  # noqa: SLF001
+    after_key = torch._C._dispatch_keyset_full_after(keys.BackendSelect)  # noqa: SLF001
+    host_key = keys.CPU
     redispatch = getattr(torch.ops.c10d, operator.name).default._handle.redispatch_boxed  # noqa: SLF001  (as `redispatch`)
     unbox = torch._C._distributed_c10d.ProcessGroup.unbox  # noqa: SLF001
-    captures = GRAPHS.captures
-    issue = agent.marks.issue
-    buffer, group_of, absorbs = agent.marks, agent.groups.of, agent.boundary.absorbs
-    complete, pair_site = _completer(agent), _pair_site(agent, operator)
-    group_index, payload_index, async_index = operator.group_index, operator.payload_index, operator.async_index
-    bits = OPERATOR_INDEX[operator.name]
+    marks, groups, absorbs, captures = agent.marks, agent.groups, agent.boundary.absorbs, GRAPHS.captures
+    known, meet, issue, expect = groups.known, groups.of, marks.issue, marks.expect
+    complete, pair_site, count = _completer(agent), _pair_site(agent, operator), operator.payload_counter
+    group_index, payload_index = operator.group_index, operator.payload_index or 0
+    async_index = _ALWAYS_ASYNC if operator.async_index is None else operator.async_index
+    async_bits = OPERATOR_INDEX[operator.name]
+    synchronous_bits = async_bits | SYNCHRONOUS
 
     def records() -> bool:
         return agent.records_here() or agent.wake()
 
-    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+    def kernel(keyset: Any, *args: Any) -> Any:
         ordinal = None
         try:
-            if get_ident() == buffer.thread or records():
+            if get_ident() == marks.thread or records():
                 group = unbox(args[group_index])
-                site = group_of(group).site if pair_site is None else pair_site(group, args)
-                synchronous = async_index is not None and len(args) > async_index and not args[async_index]
-                payload = 0
-                if payload_index is not None:
-                    for tensor in tensors_in(args[payload_index]):
-                        payload += tensor.numel() * tensor.element_size()
-                site |= bits | SYNCHRONOUS if synchronous else bits
-                payload = min(payload, PAYLOAD_BYTES_MAX)
+                site = (known(id(group)) or meet(group)).site
+                if pair_site is not None:
+                    site = pair_site(group, site, args)
+                synchronous = len(args) > async_index and not args[async_index]  # defaults at the end are left out
+                site |= synchronous_bits if synchronous else async_bits
+                payload = count(args[payload_index])
+                payload = payload if payload < PAYLOAD_BYTES_MAX else PAYLOAD_BYTES_MAX  # noqa: FURB136  (hot)
                 ordinal = issue_on_device(agent, site, payload) if captures else issue(site, payload)
         except Exception as error:  # part of the failure boundary (boundary.py)
             if not absorbs(kernel, error):
                 raise
-        result = redispatch(keyset & after_key, *args, **kwargs)
+        result = redispatch(keyset & after_key, *args)
         if ordinal is not None:
             try:
-                complete(ordinal, synchronous, args[0], result)
+                if synchronous and keyset.has(host_key):
+                    expect(ordinal)
+                else:
+                    complete(ordinal, synchronous, args[payload_index], result)
             except Exception as error:  # as above
                 if not absorbs(kernel, error):
                     raise
@@ -180,14 +197,13 @@ def _kernel(agent: "Agent", operator: Operator) -> Callable[..., Any]:  # noqa: 
     return kernel
 
 
-def _pair_site(agent: "Agent", operator: Operator) -> Callable[[Any, Any], int] | None:
+def _pair_site(agent: "Agent", operator: Operator) -> Callable[[Any, int, Any], int] | None:
     """Return what gives the call site of an operator between two ranks, None for those of a whole group."""
     if not operator.is_pair:
         return None
     groups, is_send, peer_index = agent.groups, operator.is_send, operator.peer_index
 
-    def pair_site(group: Any, args: Any) -> int:
-        site = groups.of(group).site
+    def pair_site(group: Any, site: int, args: Any) -> int:
         slot = OTHER_SLOT if peer_index is None else groups.pair_slot(group, is_send, args[peer_index])
         return site & ~SLOT_BITS | slot << SLOT_SHIFT
 
@@ -219,9 +235,7 @@ def _completer(agent: "Agent") -> Callable[[int, bool, Any, Any], None]:
             return None
 
     def complete(ordinal: int, synchronous: bool, tensors: Any, result: Any) -> None:  # noqa: FBT001  (hot)
-        while tensors.__class__ is list and tensors:
-            tensors = tensors[0]
-        if tensors.__class__ is not list and not tensors.is_cpu:
+        if is_on_device(tensors):
             complete_on_device(agent, ordinal, in_order=synchronous and work_of(result) is None)
         elif synchronous or (future := future_of(result)) is None:
             buffer.expect(ordinal)
@@ -243,12 +257,3 @@ def _note_end(buffer: Any, ordinal: int, future: Any, in_flight: dict[int, Any])
 
     in_flight[ordinal] = future
     future.add_done_callback(note)
-
-
-def tensors_in(tensors: Any) -> Any:
-    """Return the tensors of a tensor, or of lists of tensors at most two deep."""
-    if tensors.__class__ is not list:
-        return (tensors,)
-    if tensors and tensors[0].__class__ is list:
-        return [tensor for part in tensors for tensor in part]
-    return tensors

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lockstep.accounting import device_step
-from lockstep.accounting.device_tracker import PENDING_MAX
+from lockstep.accounting.device_tracker import PENDING_STEPS_MAX
 from lockstep.agent.device import event_queue
 from lockstep.agent.device.event_queue import ERRORS_MAX, EVENTS_MAX, READ_FROM, RESERVE
 from lockstep.contracts.records import MISSING, Flag
@@ -276,11 +276,11 @@ def test_step_waits_for_its_last_collective(scene):
 
 
 def test_host_too_far_ahead(scene):
-    """More than PENDING_MAX steps on their way: the oldest is written with its wait missing, flagged, and no gap."""
+    """More than PENDING_STEPS_MAX steps on their way: the oldest is written with its wait missing, flagged, and no gap."""
     for _ in range(2):
         ddp_step(scene)
         scene.device.synchronize()
-    for _ in range(PENDING_MAX + 3):
+    for _ in range(PENDING_STEPS_MAX + 3):
         ddp_step(scene, backward_ns=4000 * MS)
     assert len(scene.records) == 5
     for record in scene.records[2:]:
