@@ -6,8 +6,8 @@ before it is queued, nor after it was seen done. The anchor is as early as the f
 may be stretched or shortened by a thousandth to keep within these bounds, which is how two clocks that drift stay
 together without a jump.
 
-A step is given up when an event of its own is missing (graph capture), when more than PENDING_STEPS_MAX steps wait for the
-device, or when the device is lost: its record has host times, its waits are missing, and it is flagged. The next
+A step is given up when an event of its own is missing (graph capture), when more than PENDING_STEPS_MAX steps wait for
+the device, or when the device is lost: its record has host times, its waits are missing, and it is flagged. The next
 measured step ends where the device's time, counted through the gap, says.
 
 May live here: which step is measured when, and where it lies. Not here: marks (device_marks.py), a step's arithmetic.
