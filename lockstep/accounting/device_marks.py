@@ -9,7 +9,7 @@ May live here: what a mark means on a device. Not here: what was read of a step,
 from collections.abc import Callable
 
 from lockstep.accounting.device_tracker import DeviceTracker
-from lockstep.accounting.step_in_progress import StepInProgress
+from lockstep.accounting.step_in_progress import BuiltStep, StepInProgress, built_step
 from lockstep.accounting.step_record import FinishedStep
 from lockstep.contracts.marks import KIND_MASK, ORDINAL_MASK, OTHER_THREAD, MarkKind
 
@@ -85,9 +85,13 @@ class DeviceMarks:
         else:
             self._reads[kind](mark)
 
-    def forget_running(self) -> None:
-        """Do not measure the running step: it has marks whose ordinals are not known."""
-        self._tracker.running.forget()
+    def steps_given_up(self) -> list[BuiltStep]:
+        """Return the steps that the device was not done with, as they are if nothing more is read of them."""
+        return [built_step(finished) for finished in self._tracker.given_up()]
+
+    def renumber(self, shift: int) -> None:
+        """Add to the numbers of the steps that the device is not done with."""
+        self._tracker.renumber(shift)
 
     def lose_marks(self) -> None:
         """Note that marks are lost."""

@@ -103,7 +103,6 @@ class EventQueue:
         self.has_aside = False
         """Whether a collective of the running segment was queued on another stream than the training's own."""
         buffer.device_mark(int(MarkKind.DEVICE_BEGIN), self._stream_index(start), 0, 0)
-        buffer.flush()  # the accounting counts ordinals from the next block on
 
     # What the training does.
 
