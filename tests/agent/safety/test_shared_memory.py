@@ -55,8 +55,8 @@ KILLED = """
         begun, begin = os.pipe()
         child = os.fork()
         if child == 0:
-            marks, step = make_marks(RingWriter(root, header(attempt=attempt, block_count=16))), 0
-            marks.flush()
+            ring, step = RingWriter(root, header(attempt=attempt, block_count=16)), 0
+            marks = make_marks(ring)
             while True:
                 for _ in range(40):
                     marks.spend(step)
@@ -80,7 +80,7 @@ KILLED = """
         assert torn <= 1, torn
         file.close()
         os.close(begun), os.close(begin)
-    print(seen > 1500)
+    print(seen > 2000)
 """
 
 
