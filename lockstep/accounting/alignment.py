@@ -2,7 +2,8 @@
 
 Steps are numbered by their ends, which lost marks cannot show. But blocks count the ends of backwards and optimizers
 since the attempt began. Where the last REPEATS steps all had the same number of both, and what has ended since the last
-known step is a multiple of these, so many steps have ended. Steps whose ends the training names are counted themselves.
+known step is a multiple of these, so many steps have ended; the attempt's beginning is step 0. Steps whose ends the
+training names are counted themselves.
 Anything else is not a number of steps: the rank has none until its next attempt.
 """
 
@@ -83,6 +84,16 @@ class Stride:
         done = (ends.backwards - self._last.backwards, ends.optimizers - self._last.optimizers)
         count = done[1] // optimizers if optimizers else 0
         return count if done == (count * backwards, count * optimizers) else 0
+
+    def all_steps(self, *, is_named: bool) -> int:
+        """Return how many steps have ended in the attempt up to the last end noted.
+
+        0 where it is not known: the last REPEATS steps do not agree, or not all ends since the beginning are theirs.
+        """
+        backwards, optimizers = self._stride
+        count = self._last.steps if is_named else self._last.optimizers // optimizers if optimizers else 0
+        expected = EndCounts(count * backwards, count * optimizers, count if is_named else 0)
+        return count if self._repeats >= REPEATS and self._last == expected else 0
 
     def boundary(self, running: int, step: int, *, is_named: bool) -> StepBoundary | None:
         """Return how `step` follows from the ends, where the step `running` began at the last end noted.

@@ -14,6 +14,8 @@ IN_FLIGHT = 0
 """`IssuedCollective.done_ns` as long as nobody noted its end."""
 UNKNOWN_NS = -1
 """`IssuedCollective.done_ns` of one whose end will never be known: it blocks nobody here."""
+UNSEEN_NS = -2
+"""The same where the waits for it are seen, on a device: it blocks only there."""
 
 EVENTS_MAX = 16_384
 """Events of one sort in a step: three times what the largest known steps issue, and under 4 MB."""
@@ -81,14 +83,17 @@ class _CollectiveForm:
 class StepEvents:
     """Events of one step, each list in the order of appearance; `spans` and `collections` are disjoint and ascend.
 
-    `blocked` are where the training thread was seen waiting for communication. `unmeasured` has, by domain, what was
-    carried out without being dispatched (a CUDA graph), so that the waits of that domain are not known.
+    `blocked` are where the training thread was seen waiting for communication. Collectives `aside` are those that a
+    device does beside the training's own work: their issue blocks nothing, and what waits for them is in `blocked`.
+    `unmeasured` has, by domain, what was carried out without being dispatched (a CUDA graph), so that the waits of that
+    domain are not known.
     """
 
-    __slots__ = ("blocked", "collections", "collectives", "spans", "unmeasured")
+    __slots__ = ("aside", "blocked", "collections", "collectives", "spans", "unmeasured")
     STATE: ClassVar[Mapping[str, StateForm]] = {
         "spans": ListForm(TupleForm(IntegerForm(0, PHASE_COUNT - 1), TIME_NS, TIME_NS), EVENTS_MAX),
         "collectives": ListForm(_CollectiveForm(), EVENTS_MAX),
+        "aside": ListForm(_CollectiveForm(), EVENTS_MAX),
         "blocked": ListForm(TupleForm(TIME_NS, TIME_NS, _DOMAIN_OR_GUESS), EVENTS_MAX),
         "collections": ListForm(TupleForm(TIME_NS, TIME_NS), COLLECTIONS_MAX),
         "unmeasured": DictForm(_DOMAIN, TupleForm(COUNT, COUNT, COUNT), len(DOMAIN_KINDS)),
@@ -100,3 +105,4 @@ class StepEvents:
         self.blocked: list[Wait] = []
         self.collections: list[Interval] = []
         self.unmeasured: dict[int, Unmeasured] = {}
+        self.aside: list[IssuedCollective] = []

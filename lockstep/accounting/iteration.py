@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import ClassVar
 
-from lockstep.accounting.state import BOOLEAN, COUNT, DictForm, IntegerForm, ListForm, StateForm
+from lockstep.accounting.state import ANY_INTEGER, BOOLEAN, COUNT, DictForm, IntegerForm, ListForm, StateForm
 from lockstep.contracts.errors import MalformedError
 
 REPEATS = 10
@@ -38,7 +38,7 @@ class IterationLearner:
     """
 
     STATE: ClassVar[Mapping[str, StateForm]] = {
-        "_numbers": DictForm(IntegerForm(), IntegerForm(1, _OPTIMIZERS_MAX), _OPTIMIZERS_MAX),
+        "_numbers": DictForm(ANY_INTEGER, IntegerForm(1, _OPTIMIZERS_MAX), _OPTIMIZERS_MAX),
         "sequence": ListForm(COUNT, PERIOD_MAX),
         "is_regular": BOOLEAN,
         "_history": ListForm(COUNT, _HISTORY_MAX, lambda events: deque(events, maxlen=_HISTORY_MAX)),

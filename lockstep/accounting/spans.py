@@ -7,6 +7,7 @@ Methods that may end an iteration return its event (iteration.py), others nothin
 """
 
 from collections.abc import Mapping
+from operator import le
 from typing import ClassVar
 
 from lockstep.accounting.events import BACKWARD, DATA, FORWARD, OPTIMIZER, PHASE_COUNT, StepEvents
@@ -66,9 +67,19 @@ class SpanTracker:
         return self._open == BACKWARD
 
     @property
+    def open_since(self) -> tuple[int, int]:
+        """Which phase is open, negative for none, and when it began, ns."""
+        return self._open, self._opened_ns
+
+    @property
     def is_in_optimizer(self) -> bool:
         """Whether an optimizer's step is under way: a closure is called as often as its optimizer likes."""
         return self._depth[OPTIMIZER] > 0
+
+    def have_ascended(self) -> bool:
+        """Whether the step's spans so far are in the order of time, as those of a clock are."""
+        times = [time for _, begin, end in self.events.spans for time in (begin, end)]
+        return all(map(le, times, times[1:]))
 
     def _close(self, now_ns: int) -> None:
         self.events.spans.append((self._open, self._opened_ns, now_ns))
@@ -132,6 +143,10 @@ class SpanTracker:
         self.last_ns = now_ns
         self.backward_known = self._trained = True
         return True
+
+    def fuse_optimizer(self) -> None:
+        """Note that autograd's own thread has stepped an optimizer inside the backward that is open."""
+        self._due |= self.is_backward
 
     def fused_event(self) -> int | None:
         """Return the event of optimizers that stepped inside the backward that has just ended, once."""

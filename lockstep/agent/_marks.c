@@ -91,7 +91,8 @@ typedef struct {
     PyObject *device; /* called behind the marks that a device has an event of */
     PyObject *adopt, *at_store, *at_boundary, *meet, *watch_closure;
     PyObject *compilations, *stats_name, *graphs_name;
-    uint64_t poll_due_ns;
+    uint64_t polled_ns;
+    unsigned long long poll_interval_ns;
     int wants_poll;
     unsigned settling;       /* ends of steps that still call at_boundary */
     unsigned boundary_ends;  /* the ends of which number boundary_at calls it */
@@ -188,7 +189,7 @@ static void store(MarkBuffer *self)
     begin_block(self, header->position + header->count);
     self->due_ns = last_ns + FLUSH_INTERVAL_NS;
     self->event_due_ns = last_ns + FLUSH_EVENT_NS;
-    if (last_ns >= self->poll_due_ns)
+    if (last_ns >= self->polled_ns + self->poll_interval_ns)
         self->wants_poll = 1;
 }
 
@@ -385,7 +386,7 @@ static int poll(MarkBuffer *self)
     if (PyThread_get_thread_ident() != self->thread)
         return 1;
     self->wants_poll = 0;
-    self->poll_due_ns = self->due_ns - FLUSH_INTERVAL_NS + POLL_INTERVAL_NS;
+    self->polled_ns = self->due_ns - FLUSH_INTERVAL_NS; /* the time of the last store */
     return self->at_store == NULL ? 1 : call(self->at_store);
 }
 
@@ -720,7 +721,7 @@ static PyObject *open_ring(MarkBuffer *self, PyObject *given, PyObject *named)
     self->offset = offset;
     self->block_count = block_count;
     self->flags_offset = flags_offset;
-    self->due_ns = self->event_due_ns = self->poll_due_ns = 0;
+    self->due_ns = self->event_due_ns = self->polled_ns = 0;
     self->wants_poll = 0;
     self->settling = self->boundary_ends = 0;
     self->backward_ends = self->optimizer_ends = self->step_ends = 0;
@@ -930,6 +931,7 @@ static PyMemberDef members[] = {
     NUMBER(optimizer_ends, T_ULONGLONG, READONLY, "Ends of optimizers' steps."),
     NUMBER(step_ends, T_ULONGLONG, READONLY, "Ends of steps that the training names."),
     NUMBER(backward_depth, T_ULONGLONG, READONLY, "Backwards under way."),
+    NUMBER(poll_interval_ns, T_ULONGLONG, 0, "Least time between two calls of at_store."),
     NUMBER(settling, T_UINT, 0, "Ends of steps that still call at_boundary."),
     NUMBER(boundary_ends, T_UINT, 0, "Whose end number boundary_at calls it: 1 backward, 2 optimizer, 3 step; 0 none's."),
     NUMBER(boundary_at, T_ULONGLONG, 0, "Number of that end."),
@@ -985,6 +987,7 @@ static PyObject *make(PyTypeObject *type, PyObject *given, PyObject *named)
     self->flags_offset = flags_offset;
     self->key = key;
     self->graphs_noted = -1;
+    self->poll_interval_ns = POLL_INTERVAL_NS;
     self->adopt = optional(adopt);
     self->at_store = optional(at_store);
     self->at_boundary = optional(at_boundary);

@@ -18,10 +18,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from threading import get_ident
 from time import monotonic_ns, sleep, thread_time_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lockstep.agent import backend_threads, process_end, unwatched
 from lockstep.agent.boundary import Boundary
+from lockstep.agent.device import make_event_queue
 from lockstep.agent.groups import Groups
 from lockstep.agent.identity import Identity, make_header, process_group, read_identity
 from lockstep.agent.lineage import may_be_rank, note_rank
@@ -34,6 +35,9 @@ from lockstep.agent.shared_directory import check_root, trusted_uids
 from lockstep.agent.thread_exit import ThreadExit
 from lockstep.contracts.errors import LockstepError
 from lockstep.contracts.ring import BLOCKS_OFFSET, ISSUES_OFFSET, STATE_FAILED, STATE_FINISHED
+
+if TYPE_CHECKING:
+    from lockstep.agent.device.event_queue import EventQueue
 
 VACANT = (1 << 64) - 1
 """`MarkBuffer.thread` once the training thread has ended: no thread's id, and 0 is none either."""
@@ -72,7 +76,9 @@ class Agent:
         self.marks.mark_cost_ns = _MARK_COST_NS[self.mark_writer == C_EXTENSION]
         self.in_graph_task: Callable[[], bool] = _never
         """Whether the calling thread runs a part of an autograd graph's backward, now (hooks/backward.py)."""
-        self.device: Any = None
+        self.collective_kernels = self.collective_kernels_reason = ""
+        """What the kernels in front of collectives are written in, and why not in C++ (hooks/collectives.py)."""
+        self.device: EventQueue | None = None
         """What queues events on the device of this process (agent/device), None without one."""
         self.settling = Settling(self.marks, self.mark_writer)
         self.find_counters: Callable[[], Any] = lambda: None
@@ -176,6 +182,7 @@ class Agent:
             return False
         process_end.watch_child_end(self.end)
         marks = self.marks
+        self._drop_device()  # the ordinals of another attempt are not this one's
         marks.open(ring.file, BLOCKS_OFFSET, ring.block_count, ISSUES_OFFSET, FLAGS_OFFSET)
         self._first_ends, self._failed_stores = 0, marks.failures
         self.settling.begin(ring)
@@ -236,6 +243,8 @@ class Agent:
     def _at_boundary(self) -> None:
         """Act where a step may begin: in the attempt's first steps, and where a capture wants to."""
         began_ns = thread_time_ns()
+        if self.device is None and self.settling.looks_for_device:
+            self.device = make_event_queue(self.marks, self.guard)
         self.settling.at_boundary()
         capture = self.capture  # a failure inside of it takes it out of the agent
         assert capture is not None
@@ -263,9 +272,13 @@ class Agent:
             self._dormant = True
         self.in_flight.clear()  # the threads that would note them are not there
 
+    def _drop_device(self) -> None:
+        self.device = self.marks.device = None
+
     def _disable(self) -> None:
         self._dormant = False
         self.marks.thread = 0
+        self._drop_device()
         self.ring = self.capture = None
 
     def end(self, ended_well: bool = True) -> None:  # noqa: FBT001, FBT002  (at exit nothing else is known)
@@ -278,6 +291,8 @@ class Agent:
         if self.ring is None or self.marks.thread == 0:
             return
         is_finished = ended_well and not hasattr(sys, "last_type")
+        if self.device is not None:
+            self.device.finish()
         if is_finished:
             self.marks.finish()
         else:
@@ -324,9 +339,11 @@ class Agent:
         self._dormant = False
         is_training = get_ident() == self.marks.thread
         try:
-            self.marks.fail(failures)
+            if self.ring is None or self.ring.file >= 0:  # what the training closed may be a file of its own by now
+                self.marks.fail(failures)
         finally:
             self.marks.thread = 0
+            self._drop_device()
         if self.ring is not None:
             self.ring.set_state(STATE_FAILED, failures)
         if is_training:

@@ -24,8 +24,8 @@ Counts = tuple[int, int, int]
 """Of `gc.get_count`: allocations, and collections of each younger generation since the generation's own."""
 Event = tuple[int, int, bool, Counts | None]
 """(time in ns, thread, whether a collection began there, counts at its end if they are noted)."""
-Collection = tuple[int, int, int]
-"""(start ns, end ns, generation)."""
+Collection = tuple[int, int, int | None]
+"""(start ns, end ns, generation, if that is known)."""
 _COUNTS_TELL = sys.version_info < (3, 14)
 """Whether a collection of a generation sets the counts of all younger ones to 0; the one of 3.14 works in slices."""
 
@@ -59,7 +59,7 @@ class CollectionLog:
             if begins:
                 began_ns = at_ns
             elif began_ns and where == thread:
-                taken.append((began_ns, at_ns, 0 if counts is None else _generation(counts)))
+                taken.append((began_ns, at_ns, None if counts is None else _generation(counts)))
         return taken if _COUNTS_TELL else self._with_full(taken)
 
     def _with_full(self, taken: list[Collection]) -> list[Collection]:
@@ -67,7 +67,7 @@ class CollectionLog:
         first = len(taken) - (count - self._full_before)
         self._full_before = count
         return [
-            (begin, end, _OLDEST_GENERATION if index >= first else 0) for index, (begin, end, _) in enumerate(taken)
+            (begin, end, _OLDEST_GENERATION if index >= first else None) for index, (begin, end, _) in enumerate(taken)
         ]
 
 

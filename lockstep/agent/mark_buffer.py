@@ -82,7 +82,7 @@ class MarkBuffer:
     issue words of contracts/ring.py at `issues_offset`, -1 for none. `key` hides addresses behind identities.
     `adopt()` is asked when a thread that is not the training thread trains: 1 if it now is the one, 2 if it works for
     a backward of the training thread, else 0. `at_store()` is called on the training thread, behind a mark, once a
-    block was stored and POLL_INTERVAL_NS are over since it was called last; `at_boundary()` behind the end whose number
+    block was stored and `poll_interval_ns` are over since it was called last; `at_boundary()` behind the end whose number
     is `boundary_at`, of the sort `boundary_ends`, and at the next `settling` ends of steps outside of a backward.
     `device`, where it is not None, is called after the marks of data, backwards, optimizers, scalers, closures, named
     ends of steps, issues and waits, on the thread that made them; with a detail of 1 after the end of a backward that
@@ -108,6 +108,7 @@ class MarkBuffer:
     ) -> None:
         self.failures = 0
         self.mark_cost_ns = self.collective_cost_ns = 0
+        self.poll_interval_ns = POLL_INTERVAL_NS
         self.meet: Callable[[Any], None] | None = None
         self.watch_closure: Callable[[Any, Any], Any] | None = None
         self.compilations: Any = None
@@ -150,7 +151,7 @@ class MarkBuffer:
         ctypes.memset(self._issues, 0, ISSUES_BYTES)
         self._flags.value = 0
         self._at = _FIRST
-        self._due_ns = self._event_due_ns = self._poll_due_ns = 0
+        self._due_ns = self._event_due_ns = self._polled_ns = 0
         self._wants_poll = False
         self.settling = self.boundary_ends = self.boundary_at = 0
         self._sequence = self._position = self._issued = 0
@@ -214,7 +215,7 @@ class MarkBuffer:
         """Do what a store leaves to be done: readers ask for signs of life, and write requests."""
         if get_ident() == self.thread:
             self._wants_poll = False
-            self._poll_due_ns = self._due_ns - _FLUSH_INTERVAL_NS + POLL_INTERVAL_NS
+            self._polled_ns = self._due_ns - _FLUSH_INTERVAL_NS  # the time of the last store
             self._at_store()
 
     def _put_end(self, now: int, kind: int, subject: int = 0) -> None:
@@ -242,7 +243,10 @@ class MarkBuffer:
     def _note_compiled(self, now: int) -> None:
         """Note torch.compile's own count of graphs if it changed; a training may clear its counters."""
         stats = self.compilations.get("stats")  # a defaultdict: indexing would write into it
-        graphs = stats.get("unique_graphs", 0) if stats else 0
+        graphs = stats.get("unique_graphs", 0) if isinstance(stats, dict) else 0
+        if not isinstance(graphs, int):
+            self.compilations = None
+            return
         if graphs < self._graphs_seen:
             self._graphs_before += self._graphs_seen
         self._graphs_seen = graphs
@@ -252,8 +256,8 @@ class MarkBuffer:
 
     def _note_collections(self, log: CollectionLog) -> None:
         for begin_ns, end_ns, generation in log.take(self.thread):
-            self._put(begin_ns, _GC_BEGIN, generation, 0, 0)
-            self._put(end_ns, _GC_END, generation, 0, 0)
+            self._put(begin_ns, _GC_BEGIN, generation or 0, 0, 0)
+            self._put(end_ns, _GC_END, generation or 0, 0, 0)
 
     def _set_flags(self, flags: int) -> None:
         """Store the running step's flags: a step that hangs may store no mark any more."""
@@ -289,7 +293,7 @@ class MarkBuffer:
         self._at = _FIRST
         self._due_ns = last_ns + _FLUSH_INTERVAL_NS
         self._event_due_ns = last_ns + _FLUSH_EVENT_NS
-        if last_ns >= self._poll_due_ns:
+        if last_ns >= self._polled_ns + self.poll_interval_ns:
             self._wants_poll = True
 
     def flush(self) -> None:

@@ -40,6 +40,11 @@ class Settling:
         self._noted = _UNKNOWN
         self._marks.settling = SETTLING_ENDS
 
+    @property
+    def looks_for_device(self) -> bool:
+        """Whether a device may still be found."""
+        return self._ends < SETTLING_ENDS
+
     def at_boundary(self) -> None:
         """Go on, where that has not ended yet."""
         flops = self.flops

@@ -11,7 +11,7 @@ from lockstep.contracts.control import BACKWARD, NEXT_STEP, OPTIMIZER, STEP
 from lockstep.contracts.marks import MarkKind
 from tests.accounting.jobs import Job
 from tests.accounting.test_lost_marks import KINDS, block_of, in_blocks_of
-from tests.accounting.twin import Twin, flops_of
+from tests.accounting.twin import Twin
 
 END_KINDS = {"fused": BACKWARD, "explicit": STEP, "phases": STEP}
 
@@ -33,7 +33,7 @@ def test_a_boundary_foresees_every_later_step(kind):
     with Twin(block_count=2048) as twin:
         Job(twin, Random(2)).steady(kind).run(40)
         end_kind = END_KINDS.get(kind, OPTIMIZER)
-        begins, boundaries = step_begins(in_blocks_of(twin.blocks(), 1), StepBuilder(flops_of), end_kind)
+        begins, boundaries = step_begins(in_blocks_of(twin.blocks(), 1), StepBuilder(), end_kind)
     known = [(at, boundary) for at, boundary in enumerate(boundaries) if boundary is not None]
     assert len(known) > 10
     assert known[0][0] >= REPEATS or end_kind == STEP
@@ -47,7 +47,7 @@ def test_a_boundary_names_the_step_that_was_asked_for():
     """A step to come, or the running one where that is past."""
     with Twin(block_count=2048) as twin:
         Job(twin, Random(2)).steady("gan").run(40)
-        builder = StepBuilder(flops_of)
+        builder = StepBuilder()
         for block in twin.blocks():
             builder.add(block)
     running = builder.boundary(builder.step)
@@ -63,7 +63,7 @@ def test_there_is_no_boundary_where_steps_are_not_numbered():
     with Twin(block_count=2048) as twin:
         Job(twin, Random(3)).steady("closure").run(60)
         blocks = in_blocks_of(twin.blocks(), 7)
-        builder = StepBuilder(flops_of)
+        builder = StepBuilder()
         builder.add(blocks[0])
         assert builder.is_aligned
         assert builder.boundary(NEXT_STEP) is None

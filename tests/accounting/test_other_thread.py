@@ -10,7 +10,7 @@ from lockstep.accounting.step_builder import StepBuilder
 from lockstep.contracts.marks import MARK_STRUCT, OTHER_THREAD, MarkBlock, MarkKind, pack_call_site, pack_issue
 from lockstep.contracts.records import MISSING, Flag
 from tests.accounting.jobs import Job
-from tests.accounting.twin import Twin, flops_of, named
+from tests.accounting.twin import Twin, named
 
 DETAIL, ARGUMENT = pack_issue(pack_call_site("allreduce_", synchronous=True, domain=3, slot=0, group_size=2), 64)
 OTHER = OTHER_THREAD
@@ -62,20 +62,34 @@ def test_waits_of_two_threads_do_not_mix():
     assert record["dp_wait_ns"] == (126 - 121) + (140 - 126)
 
 
-def test_an_optimizer_that_autograds_thread_steps_ends_no_step():
-    """Today it ends the step with the backward. That happens on devices, which marks do not cover: writers drop it."""
+def test_an_optimizer_that_autograds_thread_steps_ends_the_step_with_the_backward():
+    """It is fused into a backward on a device. Outside of a backward it is no training's."""
     with Twin() as twin:
         twin.recorder.in_graph_task = lambda: True
-        twin.backward_begin()
-        for side in (twin.recorder, twin.buffer):
-            side.thread += 1  # the calling thread is another one for a moment
-        twin.optimizer_begin(0)
-        twin.optimizer_end()
-        for side in (twin.recorder, twin.buffer):
-            side.thread -= 1
-        twin.sleep(10)
-        twin.backward_end()
-        assert (len(twin.records), twin.built()) == (1, [])
+        for _ in range(2):
+            twin.backward_begin()
+            twin.fused_step()
+            twin.sleep(10)
+            twin.backward_end()
+            twin.fused_step()
+        assert len(twin.records) == 2
+        twin.check()
+
+
+def test_fused_steps_count_as_ends_of_optimizers():
+    """So does the process in the headers of its blocks: steps of such a training are numbered over a gap."""
+    step = ((MarkKind.BACKWARD_BEGIN, 0), (MarkKind.FUSED_STEP | OTHER, 0), (MarkKind.BACKWARD_END, 0))
+    kinds = [(MarkKind.BEGIN, 0), *step * 40]
+    blocks = []
+    for at, (kind, argument) in enumerate(kinds):
+        done = [each for each, _ in kinds[:at]]
+        ends = (done.count(MarkKind.BACKWARD_END), done.count(MarkKind.FUSED_STEP | OTHER), 0)
+        blocks.append(MarkBlock(at, at, *ends, MARK_STRUCT.pack(at, kind, 0, 0, argument)))
+    builder = StepBuilder()
+    steps = [named(step.record) for block in blocks[:50] + blocks[65:] for step in builder.add(block)]
+    assert builder.is_aligned
+    assert all(record["end_ns"] == 3 * (record["step"] + 1) for record in steps)
+    assert steps[-1]["step"] == 39
 
 
 def test_a_changed_training_thread_begins_the_step_again():
@@ -107,7 +121,7 @@ def test_a_thread_that_changes_in_lost_marks_leaves_learnt_steps_without_number(
             twin.change_thread()
             job.run(25)
             truth = [named(record) for record in twin.records]
-            builder = StepBuilder(flops_of)
+            builder = StepBuilder()
             blocks = twin.blocks()
             steps = [named(step.record) for block in blocks[: lost - 1] + blocks[lost:] for step in builder.add(block)]
             assert builder.is_aligned == is_numbered

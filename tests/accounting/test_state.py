@@ -15,19 +15,19 @@ from lockstep.contracts.marks import BLOCK_MARKS, MARK_STRUCT, MarkKind
 from lockstep.contracts.records import Flag
 from tests.accounting.jobs import Job
 from tests.accounting.test_lost_marks import KINDS, MARK, block_of, in_blocks_of
-from tests.accounting.twin import Twin, flops_of
+from tests.accounting.twin import Twin
 
 WHERE = "/var/spool/positions.json"
 
 
 def restarted(builder):
     """Return a builder made of the state as it comes back from a file."""
-    return StepBuilder.from_state(json.loads(json.dumps(builder.state())), flops_of, where=WHERE)
+    return StepBuilder.from_state(json.loads(json.dumps(builder.state())), where=WHERE)
 
 
 def build(blocks, *, restarts):
     """Return (steps, counts of the builder), with a restart behind each block whose index `restarts` holds for."""
-    builder = StepBuilder(flops_of)
+    builder = StepBuilder()
     steps = []
     for at, block in enumerate(blocks):
         steps += builder.add(block)
@@ -74,7 +74,7 @@ def test_the_state_of_a_rank_that_keeps_up_is_small():
     """It is stored once a second, for each rank."""
     with Twin(block_count=2048) as twin:
         Job(twin, Random(4)).steady("gan").run(60)
-        builder = StepBuilder(flops_of)
+        builder = StepBuilder()
         for block in twin.blocks():
             builder.add(block)
     assert len(json.dumps(builder.state())) < 4096
@@ -84,7 +84,7 @@ def test_the_state_of_a_rank_that_keeps_up_is_small():
 @given(marks=st.lists(MARK, min_size=1, max_size=BLOCK_MARKS), after=st.lists(MARK, min_size=1, max_size=BLOCK_MARKS))
 def test_a_state_made_of_any_marks_comes_back(marks, after):
     """Whatever a block holds, what was saved is no state that is refused."""
-    builder = StepBuilder(flops_of)
+    builder = StepBuilder()
     builder.add(block_of([(0, MarkKind.BEGIN, 0, 0, 0)]))
     builder.add(block_of(marks))
     again = restarted(builder)
@@ -147,7 +147,7 @@ def test_a_state_changed_anywhere_is_refused_or_good_for_any_marks(data, after):
         place = place[key]
     place[path[-1]] = data.draw(VALUES)
     try:
-        builder = StepBuilder.from_state(bad, flops_of, where=WHERE)
+        builder = StepBuilder.from_state(bad, where=WHERE)
     except MalformedError:
         return
     end = (MONOTONIC_NS_MAX, MarkKind.STEP_END, 0, 0, 0)
@@ -158,7 +158,7 @@ def test_a_state_changed_anywhere_is_refused_or_good_for_any_marks(data, after):
 
 def busy_state():
     """Return the state of a builder in the midst of a step that has something of everything."""
-    builder = StepBuilder(flops_of)
+    builder = StepBuilder()
     with Twin() as twin:
         Job(twin, Random(4)).steady("gan").run(30)
         twin.data_begin()
@@ -187,7 +187,7 @@ STATE = busy_state()
 def test_the_busy_state_holds_something_of_everything():
     """No list of it is empty."""
     empty = {path[-1] for path in leaves(STATE) if value_at(path) == []}
-    assert empty == {"other_waits", "history"}
+    assert empty == {"other_waits", "history", "aside"}
     assert MARK_STRUCT.size * 2 < len(json.dumps(STATE))
 
 

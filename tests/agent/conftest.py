@@ -10,7 +10,6 @@ from lockstep.agent import bootstrap
 from lockstep.agent.agent import Agent
 from lockstep.agent.lineage import OWNER_VARIABLE
 from tests.agent.rings import RingFile, read_ring
-from tests.agent.scene import Scene
 
 
 @dataclass
@@ -36,14 +35,6 @@ def patched_names(torch):
         torch.amp.GradScaler.step,
         torch.utils.data.dataloader._BaseDataLoaderIter.__next__,
     )
-
-
-@pytest.fixture
-def scene():
-    """Return a mark buffer of which this thread is the training thread; on teardown its steps must add up."""
-    scene = Scene()
-    yield scene
-    scene.check()
 
 
 @pytest.fixture

@@ -30,6 +30,11 @@ class RingFile:
     records: list[dict[str, int]]
     incomplete: list[int]
 
+    @property
+    def step_count(self) -> int:
+        """Steps that have ended."""
+        return len(self.records)
+
 
 def read_ring(path: Path) -> RingFile:
     """Return everything that a ring file holds; torn blocks are counted, not returned."""

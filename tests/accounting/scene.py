@@ -2,11 +2,12 @@
 
 import os
 from tempfile import TemporaryFile
+from threading import Thread
 
 from lockstep.accounting.step_builder import StepBuilder
 from lockstep.agent.mark_buffer import MarkBuffer
-from lockstep.contracts.marks import BLOCK_BYTES, unpack_block
-from lockstep.contracts.records import MISSING, RECORD_FIELDS, RECORD_STRUCT
+from lockstep.contracts.marks import BLOCK_BYTES, pack_call_site, unpack_block
+from lockstep.contracts.records import DOMAIN_KINDS, MISSING, RECORD_FIELDS, RECORD_STRUCT
 from tests.agent.rings import unaccounted_ns
 
 OPTIMIZER = object()
@@ -22,7 +23,8 @@ class Scene:
 
     def __init__(self):
         self.now = 100
-        self.adoptions = 0
+        self.adoptions = self.adopts = 0
+        self.cpu_ns = lambda: self.now // 2
         self._file = TemporaryFile()
         os.ftruncate(self._file.fileno(), _BLOCKS * BLOCK_BYTES)
         self.marks = MarkBuffer(
@@ -31,13 +33,13 @@ class Scene:
             _BLOCKS,
             adopt=self._adopt,
             clock=lambda: self.now,
-            cpu_clock=lambda: self.now // 2,
+            cpu_clock=lambda: self.cpu_ns(),
         )
         self.marks.begin()
 
     def _adopt(self):
         self.adoptions += 1
-        return 0
+        return self.adopts
 
     def run(self, *what):
         """Play (method, time it takes) pairs: the time passes before the method is called."""
@@ -45,11 +47,26 @@ class Scene:
             self.now += took
             getattr(self.marks, name)(*arguments)
 
+    def run_elsewhere(self, *what):
+        """Do the same on another thread."""
+        thread = Thread(target=self.run, args=what)
+        thread.start()
+        thread.join()
+
+    def issue(self, took, kind, payload_bytes, *, synchronous=False):
+        """Issue an all-reduce of four ranks after a time; return its ordinal."""
+        self.now += took
+        site = pack_call_site(
+            "allreduce_", synchronous=synchronous, domain=DOMAIN_KINDS.index(kind), slot=0, group_size=4
+        )
+        return self.marks.issue(site, payload_bytes)
+
     @property
     def blocks(self):
         self.marks.flush()
         data = os.pread(self._file.fileno(), _BLOCKS * BLOCK_BYTES, 0)
-        return [unpack_block(data[at : at + BLOCK_BYTES]) for at in range(0, len(data), BLOCK_BYTES) if data[at]]
+        slots = (data[at : at + BLOCK_BYTES] for at in range(0, len(data), BLOCK_BYTES))
+        return [block for block in map(unpack_block, slots) if block is not None]
 
     @property
     def records(self):
@@ -66,4 +83,6 @@ class Scene:
             assert unaccounted_ns(record) == 0
         for former, latter in zip(records, records[1:], strict=False):
             assert latter["start_ns"] == former["end_ns"]
+
+    def close(self):
         self._file.close()
