@@ -40,14 +40,24 @@ def test_a_healthy_node_has_nothing():
     ("name", "changed", "verdict", "words"),
     [
         ("collective kernels", {}, OK, "C++, built for torch 2.13.0 in /hooks/a"),
-        ("collective kernels", {"versions": {"torch": "2.12.1"}}, OK, "the builds are for torch 2.13.0 with cpython-311"),
+        (
+            "collective kernels",
+            {"versions": {"torch": "2.12.1"}},
+            OK,
+            "the builds are for torch 2.13.0 with cpython-311",
+        ),
         (
             "collective kernels",
             {"collective_kernels": {**HEALTHY["collective_kernels"], "source": "cd"}},
             OK,
             "another Lockstep",
         ),
-        ("collective kernels", {"collective_kernels": {"builds": []}}, OK, "Python: no build, and torch here is 2.13.0"),
+        (
+            "collective kernels",
+            {"collective_kernels": {"builds": []}},
+            OK,
+            "Python: no build, and torch here is 2.13.0",
+        ),
         ("collective kernels", {"versions": {}}, OK, "torch is not installed"),
         ("collective kernels", {"collective_kernels": 1}, UNKNOWN, "older version"),
         ("rank", {}, OK, "3 of 8, local rank 1, by RANK"),
