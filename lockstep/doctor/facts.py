@@ -185,7 +185,7 @@ def _memory(root: Path) -> dict[str, int]:
 
 
 def _collective_kernels(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return for which torch, Python and sources the agent's C++ kernels are built, and what they would have to be for."""
+    """Return for which torch, Python and sources C++ kernels are built, and for which they would have to be."""
     builds = []
     for place in native_hooks.search_directories(environment):
         for path in sorted(place.glob(f"*/{native_hooks.MANIFEST_NAME}"))[:_BUILDS_MAX]:
