@@ -24,13 +24,13 @@ from exporter.reading.attempt_steps import NO_RECORDS, RECORDS_PER_READ, Attempt
 from exporter.reading.positions import Positions
 from exporter.reading.ring_file import Look, RingFile
 from exporter.reading.totals import possible
-from exporter.reading.tracks import RUNNING, STATES, RankTrack, RunTrack
+from exporter.reading.tracks import STATES, RankTrack, RunTrack
 from exporter.shared_directory import run_status
 from lockstep.contracts.control import OrderAnswer
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.facts import facts_from_json
 from lockstep.contracts.limits import RANKS_PER_NODE_MAX, RUNS_PER_NODE_MAX
-from lockstep.contracts.messages import TORN
+from lockstep.contracts.messages import RUNNING, TORN
 from lockstep.contracts.paths import is_name, rank_of_ring, ring_path
 from lockstep.contracts.records import RECORD_INDEX
 from lockstep.serving.fault_isolation import FaultIsolation

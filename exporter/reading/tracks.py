@@ -11,14 +11,13 @@ from exporter.reading.totals import FlaggedSteps, RankTotals, StepHistogram
 from lockstep.contracts import ring
 from lockstep.contracts.facts import RankFacts
 from lockstep.contracts.limits import RANKS_PER_NODE_MAX
-from lockstep.contracts.messages import GroupInfo, RankInfo, RankProgress
+from lockstep.contracts.messages import FINISHED, RUNNING, UNWATCHED, GroupInfo, RankInfo, RankProgress
 
-RUNNING, FINISHED, FAILED = "running", "finished", "failed"
 STATES = {
     ring.STATE_NONE: RUNNING,
     ring.STATE_RUNNING: RUNNING,
     ring.STATE_FINISHED: FINISHED,
-    ring.STATE_FAILED: FAILED,
+    ring.STATE_FAILED: UNWATCHED,
 }
 """The agent's state word."""
 
@@ -84,13 +83,15 @@ class RankTrack:
 
 @dataclass(slots=True)
 class Silence:
-    """Since when a run is without a new record. `heard_records` are those of its histogram, `heard_ns` when they came.
+    """Since when a run makes no steps.
 
-    Both are None until the run was looked at once. `is_told`: the announcements carry where its ranks stand.
+    `progress` counts its records and the ends that may be a step's, since ranks whose steps have no number train as
+    well; `progress_ns` is when it last grew. None until the run was looked at once. `is_told`: the announcements carry
+    where its ranks stand.
     """
 
-    heard_records: int | None = None
-    heard_ns: int = 0
+    progress: tuple[int, int] | None = None
+    progress_ns: int = 0
     is_told: bool = False
 
 
@@ -123,7 +124,7 @@ class RunTrack:
         open_ranks = [track for track in self.ranks.values() if track.ring is not None]
         fresh = [t for t in open_ranks if t.state != FINISHED and t.is_fresh(now_ns, stale_ns)]
         lives = any(track.state == RUNNING for track in fresh)
-        return [t for t in open_ranks if t in fresh or (lives and t.state == FAILED)]
+        return [t for t in open_ranks if t in fresh or (lives and t.state == UNWATCHED)]
 
     def announced(self) -> list[RankTrack]:
         """Return the ranks to announce, ascending: with a file, or finished before theirs was removed.

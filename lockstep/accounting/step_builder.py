@@ -237,6 +237,11 @@ class StepBuilder:
         return builder
 
     @property
+    def ends(self) -> int:
+        """How many optimizer steps and named steps have ended in the attempt."""
+        return self._ends.optimizers + self._ends.steps
+
+    @property
     def is_numbered(self) -> bool:
         """Whether the number of the running step is known."""
         return self.is_aligned and not self._is_provisional
