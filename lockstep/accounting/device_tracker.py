@@ -47,7 +47,7 @@ class DeviceTracker:
 
     def __init__(self, emit: Callable[[FinishedStep], None]) -> None:
         self._emit = emit
-        self.running = DeviceStep(None)
+        self.running = self._read_last = DeviceStep(None)
         self._pending: deque[DeviceStep] = deque()
         self._is_lost = False
         self._anchors: Anchors = {}
@@ -65,12 +65,16 @@ class DeviceTracker:
 
     def read_event(self, ordinal: int, stream: int, distance_ns: int) -> None:
         """Note where the event of a mark lies after the last anchor before it."""
-        step: DeviceStep | None = self.running
-        if step is not None and (step.start is None or ordinal <= step.start):
-            step = next((step for step in self._pending if ordinal <= step.end), None)
-        point = None if step is None else step.points.get(ordinal)
-        if point is not None:
-            point.distance_ns, point.stream = distance_ns, stream
+        point = self._read_last.points.get(ordinal)  # they come in their order, a step after the other
+        if point is None:
+            for step in (*self._pending, self.running):
+                if ordinal in step.points:
+                    point = step.points[ordinal]
+                    self._read_last = step
+                    break
+            else:
+                return
+        point.distance_ns, point.stream = distance_ns, stream
 
     def read_anchor(self, ordinal: int, stream: int, distance_ns: int, seen_ns: int) -> None:
         """Note where an anchor lies after the one read before; the device was seen to be done with it at `seen_ns`."""

@@ -3,7 +3,7 @@
 May live here: which mark goes where, and what to do when some are lost. Not here: clocks, files, what a step holds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -119,9 +119,12 @@ class StepBuilder:
         self._ends = EndCounts(block.backward_ends, block.optimizer_ends, block.step_ends)
         if self._position > self._limited_until:
             self._limit(count)
-        if self._device is None and has_plain_kinds(block.marks):
+        if self._device is not None:  # what is read of it names marks by their positions
+            marks = enumerate(MARK_STRUCT.iter_unpack(block.marks), block.position)
+            self._add_each_on_device(marks, self._device)
+        elif has_plain_kinds(block.marks):
             self._add_runs(block)
-        else:  # what is read of a device names marks by their positions
+        else:
             self._add_each(block, 0)
         built = self._built.copy()
         self._built.clear()
@@ -160,31 +163,38 @@ class StepBuilder:
 
     def _add_each(self, block: MarkBlock, first: int) -> None:
         """Handle the marks of a block from `first` on."""
-        marks = MARK_STRUCT.iter_unpack(block.marks[first * MARK_BYTES :])
-        for self._at, mark in enumerate(marks, block.position + first):
+        marks = enumerate(MARK_STRUCT.iter_unpack(block.marks[first * MARK_BYTES :]), block.position + first)
+        for self._at, mark in marks:
             self._handle(mark)
+            if self._device is not None:
+                self._add_each_on_device(marks, self._device)
+
+    def _add_each_on_device(self, marks: Iterable[tuple[int, Mark]], device: DeviceMarks) -> None:
+        reader_of, handler_of = device.readers.get, self._handlers.get
+        for at, mark in marks:
+            self._at = device.ordinal = at
+            reader = reader_of(mark[KIND])
+            if reader is not None and mark[TIME] <= MONOTONIC_NS_MAX:
+                reader(mark)
+                continue
+            handler = handler_of(mark[KIND])
+            if handler is None or mark[TIME] > MONOTONIC_NS_MAX:
+                self._refuse()
+            elif self.is_aligned:
+                device.handle(mark, handler)
+            else:
+                self._align(mark)
+                if self.is_aligned:
+                    device.resume()
 
     def _handle(self, mark: Mark) -> None:
         handler = self._handlers.get(mark[KIND])
         if handler is None or mark[TIME] > MONOTONIC_NS_MAX:
             self._refuse()
-        elif self._device is not None:
-            self._handle_on_device(mark, handler, self._device)
         elif self.is_aligned or mark[KIND] & KIND_MASK in DEVICE_KINDS:
             handler(mark)
         else:
             self._align(mark)
-
-    def _handle_on_device(self, mark: Mark, handler: Handler, device: DeviceMarks) -> None:
-        device.ordinal = self._at
-        if mark[KIND] & KIND_MASK in DEVICE_KINDS:
-            device.read(mark)
-        elif self.is_aligned:
-            device.handle(mark, handler)
-        else:
-            self._align(mark)
-            if self.is_aligned:
-                device.resume()
 
     def state(self) -> dict[str, Any]:
         """Return all that is known behind the last block added, as values of JSON.
@@ -454,7 +464,7 @@ class StepBuilder:
         if self._device is None and DeviceMarks.begins(mark):
             self._communication.settle()
             self._device = DeviceMarks(self._running, self._at)
-            self._device.read(mark)
+            self._device.readers[mark[KIND]](mark)
 
     def _end_backward(self, mark: Mark) -> None:
         self._ends = self._ends.after(_BACKWARD_END)

@@ -17,7 +17,12 @@ EXCESS_NS = 30_000_000
 JITTER_RATIO = 0.003  # of a rank's own work, as on devices of its own
 NS = 1_000_000_000
 FACTS = RankFacts(
-    device="NVIDIA H200", device_kind="cuda", dtype="bf16", peak_flops_per_second=989.5e12, mark_writer="C extension"
+    device="NVIDIA H200",
+    device_kind="cuda",
+    dtype="bf16",
+    peak_flops_per_second=989.5e12,
+    mark_writer="C extension",
+    collective_kernels="C++",
 )
 MEASURED = dict.fromkeys(
     ("cpu_ns", "gc_count", "gc_full_count", "recompilations", "model_flops", "tokens", "work", "agent_ns"), 0

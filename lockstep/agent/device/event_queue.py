@@ -161,6 +161,8 @@ class EventQueue:
     def finish(self) -> None:
         """Write what the device has passed, for the process ends. Nothing is queued or read after it."""
         self._read_segments()
+        if self._pending:
+            self._lose()
         self._is_lost = True
 
     # Queueing.
@@ -338,6 +340,10 @@ class EventQueue:
             else:
                 self._stream.reuse([] if stamp is None else [stamp])
                 return
-        self._is_lost = True
-        self._buffer.device_mark(int(MarkKind.DEVICE_LOST), 0, 0, 0)
+        self._lose()
         say(f"no device times any more: {describe(error)}")
+
+    def _lose(self) -> None:
+        if not self._is_lost:
+            self._is_lost = True
+            self._buffer.device_mark(int(MarkKind.DEVICE_LOST), 0, 0, 0)
