@@ -125,11 +125,11 @@ system-packages:
 $(BIN)/python:
 	@sh setup/virtual_environment.sh $(VENV)
 
-$(VENV)/.demo: pyproject.toml setup.py lockstep/agent/_marks.c | $(BIN)/python
+$(VENV)/.demo: pyproject.toml setup.py lockstep/agent/_marks.c lockstep/agent/_mark_queue.h lockstep/agent/_channel.h | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[demo]'
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml setup.py lockstep/agent/_marks.c | $(BIN)/python
+$(VENV)/.dev: pyproject.toml setup.py lockstep/agent/_marks.c lockstep/agent/_mark_queue.h lockstep/agent/_channel.h | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@ $(VENV)/.demo
 

@@ -88,7 +88,7 @@ THIRD_PARTY = {
     "lockstep": set(),
     "lockstep.contracts": set(),
     "lockstep.agent": {"torch"},
-    "lockstep.accounting": set(),
+    "lockstep.accounting": {"numpy"},
     "lockstep.trace": {"numpy", "msgspec", "pyarrow"},
     "lockstep.simulator": {"numpy"},
     **{room: {"numpy"} for room in _SIMULATOR},

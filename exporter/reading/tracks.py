@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from exporter.reading.announce import SlotUse, merge_groups
+from exporter.reading.attempt_steps import AttemptSteps
 from exporter.reading.positions import Position
 from exporter.reading.ring_file import RingFile
 from exporter.reading.totals import FlaggedSteps, RankTotals, StepHistogram
@@ -31,6 +32,7 @@ class RankTrack:
 
     header: ring.RingHeader
     ring: RingFile | None
+    steps: AttemptSteps
     state: str = RUNNING
     is_superseded: bool = False
     heartbeat_ns: int = 0
@@ -50,6 +52,10 @@ class RankTrack:
     def rank(self) -> int:
         """Index in the job."""
         return self.header.rank
+
+    def position(self, ring_file: RingFile) -> Position:
+        """Return how far its present file was read."""
+        return self.steps.position(self.header.attempt, ring_file.answer_generation)
 
     def note_failures(self, failures: int) -> None:
         """Take the word of the agent of this attempt, which only grows."""

@@ -3,16 +3,20 @@
 May live here: which slot holds what. Not here: files (the caller fetches bytes), marks.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lockstep.contracts.bounds import INT63_MAX
-from lockstep.contracts.marks import BLOCK_BYTES, MarkBlock, unpack_block
+from lockstep.contracts.marks import BLOCK_BYTES, BLOCK_HEADER, MarkBlock, unpack_block
 
 WINDOW_BLOCKS = 64
 """Slots that are fetched at once, 64 KiB."""
 IDLE_READS = 16
 """Reads without a block after which the whole ring is searched: a writer whose stores failed may go on far ahead."""
+
+_SEQUENCE = 3
+_EMPTY = memoryview(bytes(BLOCK_BYTES))
 
 Fetch = Callable[[int, int], bytes]
 """(first slot, count) to the bytes of these slots."""
@@ -48,28 +52,34 @@ class BlockReader:
 
     def _read_window(self, fetch: Fetch, read: BlockRead) -> bool:
         """Read the slots from the next block's on; return whether there may be more."""
-        first = self.next_sequence % self._block_count
-        window = self._fetch(fetch, first, min(WINDOW_BLOCKS, self._block_count - first))
-        for at, block in enumerate(window):
-            if block is None or block.sequence != self.next_sequence:
+        window = self._window(fetch)
+        for at, slot in enumerate(window):
+            block = _block_in(slot, self.next_sequence)
+            if block is None:
                 return self._skip(fetch, read, window[at:])
             read.blocks.append(block)
             self.next_sequence += 1
         return True
 
-    def _skip(self, fetch: Fetch, read: BlockRead, window: list[MarkBlock | None]) -> bool:
+    def _window(self, fetch: Fetch) -> list[memoryview]:
+        """Return the slots from the next block's on, over the ring's end."""
+        first, count = self.next_sequence % self._block_count, min(WINDOW_BLOCKS, self._block_count)
+        straight = min(count, self._block_count - first)
+        slots = _split(fetch(first, straight), straight)
+        return slots if straight == count else slots + _split(fetch(0, count - straight), count - straight)
+
+    def _skip(self, fetch: Fetch, read: BlockRead, window: list[memoryview]) -> bool:
         """Go on behind blocks that are lost; return whether any are.
 
         `window` are slots from the next block's on, which does not hold it.
         """
-        block = window[0]
-        if block is not None and block.sequence > self.next_sequence:
+        if _sequence_in(window[0]) > self.next_sequence:
             return self._catch_up(fetch, read)
-        for ahead, later in enumerate(window):
-            if later is not None and later.sequence == self.next_sequence + ahead:
+        for ahead, slot in enumerate(window):
+            if _block_in(slot, self.next_sequence + ahead) is not None:
                 # It may have been written after its slot was fetched, and before this one's was.
-                (again,) = self._fetch(fetch, self.next_sequence % self._block_count, 1)
-                if again is None or again.sequence != self.next_sequence:
+                (again,) = _split(fetch(self.next_sequence % self._block_count, 1), 1)
+                if _block_in(again, self.next_sequence) is None:
                     read.torn += ahead
                     self.next_sequence += ahead
                 return True
@@ -77,27 +87,39 @@ class BlockReader:
 
     def _catch_up(self, fetch: Fetch, read: BlockRead) -> bool:
         """Go on with the oldest block but an eighth of the ring, which the writer may reach meanwhile."""
-        found = sorted(block.sequence for block in self._fetch(fetch, 0, self._block_count) if block is not None)
-        if not found or found[-1] <= self.next_sequence:
+        slots = _split(fetch(0, self._block_count), self._block_count)
+        claims = (int(BLOCK_HEADER.unpack_from(slot)[_SEQUENCE]) for slot in slots)
+        found = sorted(s for at, s in enumerate(claims) if s % self._block_count == at and s <= INT63_MAX)
+        newest = next((s for s in reversed(found) if _block_in(slots[s % self._block_count], s) is not None), -1)
+        if newest <= self.next_sequence:
             return False
-        oldest = found[-1] - self._block_count + 1 + self._block_count // 8
-        target = next(sequence for sequence in found if sequence >= max(oldest, self.next_sequence))
+        oldest = newest - self._block_count + 1 + self._block_count // 8
+        later = found[bisect_left(found, max(oldest, self.next_sequence)) :]
+        target = next(s for s in later if _block_in(slots[s % self._block_count], s) is not None)
         lapped = min(max(oldest - self.next_sequence, 0), target - self.next_sequence)
         read.overwritten += lapped
         read.torn += target - self.next_sequence - lapped
         self.next_sequence = target
         return True
 
-    def _fetch(self, fetch: Fetch, first: int, count: int) -> list[MarkBlock | None]:
-        """Return the block in each of these slots, None where there is none that belongs there."""
-        data = memoryview(fetch(first, count))
-        blocks = [
-            unpack_block(data[at : at + BLOCK_BYTES]) if at + BLOCK_BYTES <= len(data) else None
-            for at in range(0, count * BLOCK_BYTES, BLOCK_BYTES)
-        ]
-        return [
-            block
-            if block is not None and block.sequence % self._block_count == slot and block.sequence <= INT63_MAX
-            else None
-            for slot, block in enumerate(blocks, first)
-        ]
+
+def _split(data: bytes, count: int) -> list[memoryview]:
+    """Return `count` slots, empty ones where the file was cut."""
+    view = memoryview(data).toreadonly()
+    slots = (view[at : at + BLOCK_BYTES] for at in range(0, count * BLOCK_BYTES, BLOCK_BYTES))
+    return [slot if len(slot) == BLOCK_BYTES else _EMPTY for slot in slots]
+
+
+def _sequence_in(slot: memoryview) -> int:
+    """Return the sequence of the block in a slot, -1 where there is none."""
+    block = unpack_block(slot)
+    return -1 if block is None else block.sequence
+
+
+def _block_in(slot: memoryview, sequence: int) -> MarkBlock | None:
+    """Return the block in a slot if it is number `sequence`: most slots hold former ones, whose checksum costs 1 us."""
+    if BLOCK_HEADER.unpack_from(slot)[_SEQUENCE] != sequence:
+        return None
+    block = unpack_block(slot)
+    # A slot that was never written has the sequence 0 and no checksum.
+    return block if block is not None and block.sequence == sequence else None

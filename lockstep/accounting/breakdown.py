@@ -61,25 +61,25 @@ class StepBreakdown:
 def attribute(start_ns: int, end_ns: int, events: StepEvents) -> StepBreakdown:
     """Return the partition of the step from `start_ns` to `end_ns`; events that reach out of it are clipped."""
     breakdown = StepBreakdown()
-    taken = _clip(events.collections, start_ns, end_ns)
+    taken = clip(events.collections, start_ns, end_ns)
     breakdown.collection_ns = sum(end - begin for begin, end in taken)
-    if events.collectives or events.blocked:
+    if events.collectives or events.blocked or events.aside:
         ordered = sorted(events.collectives, key=_issue_ns)
         pieces = _disjoint(_blocked(end_ns, events, ordered), start_ns, end_ns)
         if taken:
-            pieces = _subtract(pieces, taken)
+            pieces = subtract(pieces, taken)
         for begin, end, domain in pieces:
             breakdown.wait_ns[domain] += end - begin
         taken += [(begin, end) for begin, end, _ in pieces]
         taken.sort()
+        if events.aside:
+            ordered = sorted(ordered + events.aside, key=_issue_ns)
         _add_flight(breakdown, start_ns, end_ns, ordered)
-    _add_phases(breakdown, start_ns, end_ns, events, taken)
+    add_phases(breakdown, start_ns, end_ns, events, taken)
     return breakdown
 
 
-def _add_phases(
-    breakdown: StepBreakdown, start_ns: int, end_ns: int, events: StepEvents, taken: list[Interval]
-) -> None:
+def add_phases(breakdown: StepBreakdown, start_ns: int, end_ns: int, events: StepEvents, taken: list[Interval]) -> None:
     """Fill what is left of phases, data, compute and host beside what is `taken` already."""
     own = breakdown.phase_ns
     taken_time = _TakenTime(taken)
@@ -118,7 +118,7 @@ def _blocked(end_ns: int, events: StepEvents, ordered: list[IssuedCollective]) -
             if done == IN_FLIGHT or done > last_limit:
                 done = last_limit
             waits.append((last, done, domain))
-    return waits + _known_domains(events.blocked, ordered)
+    return waits + _known_domains(events.blocked, ordered + events.aside if events.aside else ordered)
 
 
 def _known_domains(blocked: list[Wait], ordered: list[IssuedCollective]) -> list[Wait]:
@@ -179,12 +179,13 @@ def _disjoint(waits: list[Wait], start_ns: int, end_ns: int) -> list[Wait]:
     return pieces
 
 
-def _clip(intervals: list[Interval], start_ns: int, end_ns: int) -> list[Interval]:
+def clip(intervals: list[Interval], start_ns: int, end_ns: int) -> list[Interval]:
+    """Return what of `intervals` lies in the step."""
     clipped = ((max(begin, start_ns), min(end, end_ns)) for begin, end in intervals)
     return [(begin, end) for begin, end in clipped if begin < end]
 
 
-def _subtract(pieces: list[Wait], taken: list[Interval]) -> list[Wait]:
+def subtract(pieces: list[Wait], taken: list[Interval]) -> list[Wait]:
     """Return `pieces` less `taken`; both ascend and are disjoint."""
     left: list[Wait] = []
     starts = [begin for begin, _ in taken]
@@ -205,7 +206,7 @@ class _TakenTime:
     def __init__(self, taken: list[Interval]) -> None:
         self._taken = taken
         self._starts = [begin for begin, _ in taken]
-        self._before = [0, *accumulate(end - begin for begin, end in taken)]
+        self._before = [0, *accumulate([end - begin for begin, end in taken])]
 
     def until(self, instant_ns: int) -> int:
         """Return the time taken before `instant_ns`."""

@@ -18,7 +18,8 @@ class RankFacts:
     `device` is the name the framework reports, `device_uuid` its UUID in the form of DCGM's and nvidia-smi's
     ("GPU-" and 8-4-4-4-12 hexadecimal digits), `device_kind` cpu, cuda, rocm or npu, `dtype` the number format of the
     model's matrix products (`peaks.DTYPES`), `parameters` those of this rank's share of the work, `flops_source` where
-    the model FLOPs of a step come from: configured, parameters, measured or none.
+    the model FLOPs of a step come from: configured, parameters, measured or none, `mark_writer` what the agent's writer
+    of marks is written in (`agent/mark_writer.py`).
     """
 
     device: Name = ""
@@ -30,6 +31,7 @@ class RankFacts:
     torch_version: Name = ""
     backend: Name = ""
     device_uuid: Name = ""
+    mark_writer: Name = ""
 
 
 def facts_to_json(facts: RankFacts) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def test_training_with_a_late_import_is_watched(tmp_path):
     done = run(TRAINING, tmp_path, RANK="0", LOCKSTEP_RUN="job")
     assert (done.stdout, done.stderr, done.returncode) == ("trained\n", "", 0)
     found = read_ring(tmp_path / "shm" / "job" / "0.ring")
-    assert (found.head, found.state) == (3, 2)
+    assert (found.step_count, found.state) == (3, 2)
 
 
 @pytest.mark.torch

@@ -6,7 +6,6 @@ No UUID was ever read from a device here: what torch says was read in the source
 import os
 import re
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from lockstep.agent.throughput.flops import ModelFlops
@@ -24,13 +23,12 @@ _UUID = re.compile(r"(?!0{8}-)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SLICE = re.compile(r"\bMIG\b")
 
 
-def collect(flops: Callable[[int, int], int]) -> dict[str, Any]:
-    """Return the JSON form of this rank's RankFacts; `flops` is what the recorder asks for model FLOPs.
+def collect(model: ModelFlops | None, mark_writer: str = "") -> dict[str, Any]:
+    """Return the JSON form of this rank's RankFacts; `model` knows its FLOPs, where there is torch.
 
     Never starts a device that training has not started.
     """
     torch: Any = sys.modules.get("torch")
-    model = flops if isinstance(flops, ModelFlops) else None
     options = read_options(os.environ)
     name, kind = HOST if torch is None else _device(torch)
     dtype = _dtype(torch, "" if model is None else model.dtype, kind, options)
@@ -45,6 +43,7 @@ def collect(flops: Callable[[int, int], int]) -> dict[str, Any]:
             torch_version="" if torch is None else _label(str(torch.__version__)),
             backend=_backend(),
             device_uuid=_uuid(torch, name) if kind == "cuda" else "",
+            mark_writer=mark_writer,
         )
     )
 

@@ -12,7 +12,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader
 
 from lockstep.agent.device.streams import Stamp
-from lockstep.agent.device.timeline import Timeline
+from lockstep.agent.device.event_queue import EventQueue
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING
 from lockstep.contracts.ring import STATE_FINISHED
 from tests.agent.rings import unaccounted_ns
@@ -39,6 +39,18 @@ class HostStream:
 
     def reuse(self, stamps):
         pass
+
+
+def use(agent, stream):
+    """Make `stream` the device that the agent has found."""
+    agent.device = EventQueue(stream, agent.marks, stream.record())
+    agent.marks.device = agent.guard(agent.device.at_mark)
+
+
+def ring_of(watched):
+    """Return the ring with all that is recorded so far."""
+    watched.agent.marks.flush()
+    return watched.ring()
 
 
 @pytest.fixture
@@ -72,9 +84,9 @@ def test_steps_collectives_and_collections_of_a_device(watched, group):
 
     train(1)
     stream = HostStream()
-    watched.agent.recorder.timeline = Timeline(stream, stream.record())
+    use(watched.agent, stream)
     train(4, communicate)
-    records = watched.ring().records
+    records = ring_of(watched).records
     assert len(records) == 5
     assert [unaccounted_ns(record) for record in records] == [0] * 5
     kinds = [kind for kind in DOMAIN_KINDS if records[2][f"{kind}_count"] != MISSING]
@@ -95,7 +107,7 @@ def test_steps_collectives_and_collections_of_a_device(watched, group):
 def test_without_a_timeline_waits_on_a_device_are_missing(watched, group):
     """Nothing is made up of host times where nobody can see the device."""
     train(2, lambda: dist.all_reduce(torch.ones(16, device="meta")))
-    record = watched.ring().records[1]
+    record = ring_of(watched).records[1]
     (kind,) = [kind for kind in DOMAIN_KINDS if record[f"{kind}_count"] != MISSING]
     assert record[f"{kind}_count"] == 1
     assert record[f"{kind}_wait_ns"] == record[f"{kind}_comm_ns"] == MISSING
@@ -122,7 +134,7 @@ def test_signal_handler_that_raises_where_a_span_begins(watched, phase):
 
     train(1)
     stream = Interrupted()
-    watched.agent.recorder.timeline = Timeline(stream, stream.record())
+    use(watched.agent, stream)
     train(1)
     former = signal.signal(signal.SIGUSR1, handle)
     try:
@@ -132,7 +144,7 @@ def test_signal_handler_that_raises_where_a_span_begins(watched, phase):
     finally:
         signal.signal(signal.SIGUSR1, former)
     train(2)
-    assert watched.ring().head == 4
+    assert ring_of(watched).step_count == 4
 
 
 def test_end_with_steps_on_their_way(watched):
@@ -140,9 +152,9 @@ def test_end_with_steps_on_their_way(watched):
     train(1)
     stream = HostStream()
     stream.stuck = True
-    watched.agent.recorder.timeline = Timeline(stream, stream.record())
+    use(watched.agent, stream)
     train(3)
-    assert len(watched.ring().records) == 1
+    assert len(ring_of(watched).records) == 1
     watched.agent.finish()
     ring = watched.ring()
     assert [record["device_step_ns"] for record in ring.records[1:]] == [MISSING] * 3

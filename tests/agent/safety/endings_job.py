@@ -153,7 +153,9 @@ def raising_stderr(training):
 
     training.steps()
     if training.watched:
-        bootstrap._agent.recorder.flops = None
+        bootstrap._agent.capture = None
+        bootstrap._agent.marks.poll_interval_ns = 0
+        bootstrap._agent.marks.flush()
     ours, sys.stderr = sys.stderr, Tee()
     training.steps()
     sys.stderr = ours

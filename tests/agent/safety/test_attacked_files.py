@@ -109,7 +109,7 @@ def test_ring_that_is_damaged_costs_a_file(job, attempt):
         job.steps()
         found = read_ring(job.path)
         rewritten += attack is not close_run
-        assert (found.head, found.state, found.failures) == (job.taken, STATE_RUNNING, rewritten), attack
+        assert (found.step_count, found.state, found.failures) == (job.taken, STATE_RUNNING, rewritten), attack
         assert [record["step"] for record in found.records] == list(range(job.taken)), attack
     assert job.end() == (0, [f"lockstep: {job.path} was cut or removed: written again"])
     assert read_ring(job.path).state == STATE_FINISHED
@@ -202,5 +202,5 @@ def test_control_block_that_is_attacked_costs_orders(job, attempt):
     shutil.rmtree(control_path(job.run).parent.parent)
     job.steps(4)
     found = read_ring(job.path)
-    assert (found.head, found.state, found.failures) == (job.taken, STATE_RUNNING, 0)
+    assert (found.step_count, found.state, found.failures) == (job.taken, STATE_RUNNING, 0)
     assert job.end() == (0, [])

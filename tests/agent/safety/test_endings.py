@@ -5,6 +5,7 @@ import json
 import pytest
 
 from lockstep.contracts.ring import STATE_FAILED, STATE_FINISHED, STATE_RUNNING
+from tests.agent.hooks.native_builds import KERNELS, kernels_environment
 from tests.agent.rings import read_ring
 from tests.agent.safety.processes import environment, run
 
@@ -33,10 +34,11 @@ STATUS = {
 }
 
 
-@pytest.fixture(scope="module")
-def endings(tmp_path_factory):
+@pytest.fixture(scope="module", params=KERNELS)
+def endings(tmp_path_factory, request):
     root = tmp_path_factory.mktemp("endings")
-    done = run(["-W", "ignore", "-m", "tests.agent.safety.endings_job"], environment(root))
+    job = ["-W", "ignore", "-m", "tests.agent.safety.endings_job"]
+    done = run(job, environment(root, **kernels_environment(request.param)))
     assert done.returncode == 0, done.stderr
     return root, json.loads(done.stdout.splitlines()[-1])
 

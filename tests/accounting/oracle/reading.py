@@ -1,10 +1,10 @@
 """What the device says of a step that it is done with, as offsets from the step's start. Pure arithmetic on ns."""
 
-from lockstep.agent.account import UNKNOWN_NS, Collective, Marks
-from lockstep.agent.device.axis import Flight
-from lockstep.agent.device.moments import Moment, StepEvents
 from lockstep.agent.device.streams import Stamp
-from lockstep.agent.record import Draft
+from tests.accounting.oracle.account import UNKNOWN_NS, Collective, Marks
+from tests.accounting.oracle.axis import Flight
+from tests.accounting.oracle.moments import Moment, StepEvents
+from tests.accounting.oracle.record import Draft
 
 
 class Reading:

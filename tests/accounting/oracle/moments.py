@@ -11,11 +11,11 @@ from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from lockstep.agent.account import KIND_COUNT, Collective
 from lockstep.agent.device.streams import Stamp, Stream
+from tests.accounting.oracle.account import KIND_COUNT, Collective
 
 if TYPE_CHECKING:
-    from lockstep.agent.record import Draft
+    from tests.accounting.oracle.record import Draft
 
 
 class Moment:

@@ -3,7 +3,7 @@
 from threading import Thread
 
 from lockstep.contracts.records import MISSING, Flag
-from tests.agent.scene import BACKWARD, DATA, OPTIMIZER, STEP
+from tests.accounting.scene import BACKWARD, DATA, OPTIMIZER, STEP
 
 
 def test_plain_step(scene):
@@ -29,7 +29,7 @@ def test_accumulation_is_one_step(scene):
 
 def test_second_optimizer_without_training_between_ends_no_step(scene):
     """DeepSpeed steps once per parameter group: one step, and the rest of the time is the next step's."""
-    scene.run(*DATA, *BACKWARD, *STEP, ("enter_optimizer", 0, object()), ("leave_optimizer", 5))
+    scene.run(*DATA, *BACKWARD, *STEP, ("optimizer_begin", 0, object()), ("optimizer_end", 5))
     assert len(scene.records) == 1
     scene.run(*DATA, *BACKWARD, *STEP)
     assert scene.records[1]["optimizer_ns"] == 10
@@ -44,17 +44,17 @@ def test_optimizer_alone_ends_a_step_where_nothing_else_is_ever_seen(scene):
 
 def test_nested_optimizers_and_backwards_count_once(scene):
     """A container around optimizers and torch.autograd.backward inside Tensor.backward are one span each."""
-    inner = (("enter_optimizer", 1, object()), ("leave_optimizer", 3))
+    inner = (("optimizer_begin", 1, object()), ("optimizer_end", 3))
     scene.run(
         *DATA,
-        ("enter_backward", 20),
-        ("enter_backward", 1),
-        ("leave_backward", 30),
-        ("leave_backward", 1),
-        ("enter_optimizer", 1, OPTIMIZER),
+        ("backward_begin", 20),
+        ("backward_begin", 1),
+        ("backward_end", 30),
+        ("backward_end", 1),
+        ("optimizer_begin", 1, OPTIMIZER),
         *inner,
         *inner,
-        ("leave_optimizer", 1),
+        ("optimizer_end", 1),
     )
     (record,) = scene.records
     assert (record["backward_ns"], record["optimizer_ns"]) == (32, 9)
@@ -62,14 +62,14 @@ def test_nested_optimizers_and_backwards_count_once(scene):
 
 def test_backward_inside_optimizer_is_a_backward(scene):
     """A closure's backward splits the optimizer's span."""
-    scene.run(*DATA, ("enter_optimizer", 1, OPTIMIZER), *BACKWARD, ("leave_optimizer", 7))
+    scene.run(*DATA, ("optimizer_begin", 1, OPTIMIZER), *BACKWARD, ("optimizer_end", 7))
     (record,) = scene.records
     assert (record["optimizer_ns"], record["backward_ns"]) == (20 + 7, 40)
 
 
 def test_optimizers_fused_into_backward_end_the_step_with_it(scene):
     """Optimizers that step inside backward belong to it, and the step ends where it does."""
-    scene.run(*DATA, ("enter_backward", 20), *STEP, *STEP, ("leave_backward", 10))
+    scene.run(*DATA, ("backward_begin", 20), *STEP, *STEP, ("backward_end", 10))
     (record,) = scene.records
     assert record["backward_ns"] == 24
     assert record["end_ns"] == scene.now
@@ -77,7 +77,7 @@ def test_optimizers_fused_into_backward_end_the_step_with_it(scene):
 
 def test_optimizer_that_raised_does_not_hide_later_steps(scene):
     """An optimizer step that raised never left; the next one of the same optimizer starts over."""
-    scene.run(*DATA, *BACKWARD, ("enter_optimizer", 1, OPTIMIZER))
+    scene.run(*DATA, *BACKWARD, ("optimizer_begin", 1, OPTIMIZER))
     scene.run(*DATA, *BACKWARD, *STEP)
     assert len(scene.records) == 1
     scene.run(*DATA, *BACKWARD, *STEP)
@@ -96,19 +96,18 @@ def test_other_threads_are_ignored(scene):
     assert scene.records[0]["data_ns"] == 10
 
 
-def test_inert_recorder_records_nothing(scene):
+def test_an_inert_buffer_records_nothing(scene):
     """Thread 0 is nobody."""
-    scene.recorder.thread = 0
+    scene.marks.thread = 0
     scene.run(*DATA, *BACKWARD, *STEP)
     assert scene.records == []
-    assert not scene.recorder.records_here()
 
 
 def test_a_gan_is_one_step_once_it_is_learnt(scene):
     """Two optimizers that step in turn end a step each, flagged, until ten repeats; then one for both."""
     first, second = object(), object()
-    one = (*DATA, *BACKWARD, ("enter_optimizer", 2, first), ("leave_optimizer", 5))
-    other = (*BACKWARD, ("enter_optimizer", 2, second), ("leave_optimizer", 5))
+    one = (*DATA, *BACKWARD, ("optimizer_begin", 2, first), ("optimizer_end", 5))
+    other = (*BACKWARD, ("optimizer_begin", 2, second), ("optimizer_end", 5))
     scene.run(*(one + other) * 10)
     assert len(scene.records) == 20
     assert {record["flags"] for record in scene.records[1:]} == {Flag.WARM_UP}
@@ -119,7 +118,7 @@ def test_a_gan_is_one_step_once_it_is_learnt(scene):
 
 def test_several_steps_of_one_optimizer_are_one_step_once_learnt(scene):
     """An optimizer called per parameter group ends a step at its last call, not at the first."""
-    again = (("enter_optimizer", 1, OPTIMIZER), ("leave_optimizer", 5))
+    again = (("optimizer_begin", 1, OPTIMIZER), ("optimizer_end", 5))
     iteration = (*DATA, *BACKWARD, *STEP, *again, *again)
     scene.run(*iteration * 13)
     assert len(scene.records) == 13
@@ -130,8 +129,8 @@ def test_several_steps_of_one_optimizer_are_one_step_once_learnt(scene):
 def test_a_skipped_optimizer_ends_a_flagged_step(scene):
     """A scaler that met an overflow calls no optimizer: the iteration is a step, and says so."""
     scaler = object()
-    enter, leave = ("enter_scaler", 2, scaler, OPTIMIZER), ("leave_scaler", 5, scaler)
-    inner = (("enter_optimizer", 1, OPTIMIZER), ("leave_optimizer", 3))
+    enter, leave = ("scaler_begin", 2, scaler, OPTIMIZER), ("scaler_end", 5, scaler)
+    inner = (("optimizer_begin", 1, OPTIMIZER), ("optimizer_end", 3))
     for skipped in (False, True, False):
         scene.run(*DATA, *BACKWARD, enter, *(() if skipped else inner), leave)
     assert [record["flags"] for record in scene.records] == [Flag.WARM_UP, Flag.SKIPPED_OPTIMIZER, 0]
@@ -140,16 +139,16 @@ def test_a_skipped_optimizer_ends_a_flagged_step(scene):
 
 def test_steps_end_where_the_training_says_so(scene):
     """After the first explicit end no optimizer ends a step, and each explicit one does."""
-    scene.run(("end_explicit", 10), *DATA, *BACKWARD, *STEP, *DATA, *BACKWARD, *STEP, ("end_explicit", 7))
+    scene.run(("step_end", 10), *DATA, *BACKWARD, *STEP, *DATA, *BACKWARD, *STEP, ("step_end", 7))
     assert [record["step"] for record in scene.records] == [0, 1]
     assert (scene.records[1]["backward_ns"], scene.records[1]["end_ns"]) == (80, scene.now)
 
 
 def test_named_phases_fill_the_account(scene):
     """Phases that the training names are spans; an outer one wins."""
-    scene.run(("enter_phase", 1, 0), ("leave_phase", 9, 0), ("enter_phase", 1, 1), ("enter_phase", 1, 2))
-    scene.run(("leave_phase", 5, 2), ("leave_phase", 6, 1), ("enter_phase", 1, 2), ("leave_phase", 8, 2))
-    scene.run(("end_explicit", 3))
+    scene.run(("phase_begin", 1, 0), ("phase_end", 9, 0), ("phase_begin", 1, 1), ("phase_begin", 1, 2))
+    scene.run(("phase_end", 5, 2), ("phase_end", 6, 1), ("phase_begin", 1, 2), ("phase_end", 8, 2))
+    scene.run(("step_end", 3))
     (record,) = scene.records
     assert (record["data_ns"], record["forward_ns"], record["backward_ns"]) == (9, 12, 8)
     assert (record["compute_ns"], record["host_ns"]) == (20, 6)
@@ -157,7 +156,7 @@ def test_named_phases_fill_the_account(scene):
 
 def test_closure_is_forward_and_backward(scene):
     """What an optimizer calls to evaluate the model is forward and backward, as often as it does; the rest is its own."""
-    evaluation = (("enter_closure", 3), *BACKWARD, ("leave_closure", 1))
-    scene.run(*DATA, ("enter_optimizer", 2, OPTIMIZER), *evaluation, *evaluation, ("leave_optimizer", 5))
+    evaluation = (("closure_begin", 3), *BACKWARD, ("closure_end", 1))
+    scene.run(*DATA, ("optimizer_begin", 2, OPTIMIZER), *evaluation, *evaluation, ("optimizer_end", 5))
     (record,) = scene.records
     assert (record["forward_ns"], record["backward_ns"], record["optimizer_ns"]) == (42, 80, 11)

@@ -27,15 +27,15 @@ from collections.abc import Callable
 from threading import RLock
 from time import monotonic_ns
 
-from lockstep.agent.account import BACKWARD, FORWARD, UNKNOWN_NS, Collective
 from lockstep.agent.boundary import came_by_signal, describe, say
-from lockstep.agent.device.axis import Axis, in_flight_ns, translate
-from lockstep.agent.device.moments import Moment, StepEvents
-from lockstep.agent.device.reading import Reading, ascending, note_unmeasured, read_flight, shifted
 from lockstep.agent.device.streams import Stamp, Stream
-from lockstep.agent.record import Draft
-from lockstep.agent.running_step import MARKS_MAX
 from lockstep.contracts.records import MISSING, Flag
+from tests.accounting.oracle.account import BACKWARD, FORWARD, UNKNOWN_NS, Collective
+from tests.accounting.oracle.axis import Axis, in_flight_ns, translate
+from tests.accounting.oracle.moments import Moment, StepEvents
+from tests.accounting.oracle.reading import Reading, ascending, note_unmeasured, read_flight, shifted
+from tests.accounting.oracle.record import Draft
+from tests.accounting.oracle.running_step import MARKS_MAX
 
 PENDING_MAX = 8
 """Steps that may wait for the device. A job whose host runs further ahead (whole steps as one graph, never a look at

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from threading import get_ident
 from time import monotonic_ns
 
-from lockstep.agent.account import BACKWARD, DATA, FORWARD, OPTIMIZER
-from lockstep.agent.iteration import Iteration
-from lockstep.agent.running_step import MARKS_MAX, RunningStep
 from lockstep.contracts.records import Flag
+from tests.accounting.oracle.account import BACKWARD, DATA, FORWARD, OPTIMIZER
+from tests.accounting.oracle.iteration import Iteration
+from tests.accounting.oracle.running_step import MARKS_MAX, RunningStep
 
 VACANT = -1
 """`Recorder.thread` once the training thread has ended."""
