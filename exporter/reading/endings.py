@@ -58,7 +58,8 @@ class EndWatch:
         """Watch a process, which exists, under `key`; or note what is known of it once more."""
         known = self._watched.get(key)
         if known is not None:
-            self._watched[key] = replace(known, oom_kills=oom_kills())
+            is_readable = known.is_readable or _is_readable(self._stat(pid))  # one that just began may not be yet
+            self._watched[key] = replace(known, is_readable=is_readable, oom_kills=oom_kills())
             return
         if key in self._endings:
             return
@@ -71,7 +72,7 @@ class EndWatch:
             pid,
             pidfd,
             start_time=int(fields[_START_TIME]) if fields else 0,
-            is_readable=bool(fields) and fields[_START_STACK] != b"0",  # else every protected field reads as 0
+            is_readable=_is_readable(fields),
             oom_kills=oom_kills(),
         )
         with suppress(RuntimeError):  # no loop runs: `ending` looks
@@ -142,6 +143,11 @@ class EndWatch:
         with suppress(RuntimeError, ValueError):
             asyncio.get_running_loop().remove_reader(watched.pidfd)
         os.close(watched.pidfd)
+
+
+def _is_readable(fields: list[bytes]) -> bool:
+    """Whether the kernel shows us the protected fields of a process, which are 0 for others."""
+    return bool(fields) and fields[_START_STACK] != b"0"
 
 
 def oom_kills() -> int:

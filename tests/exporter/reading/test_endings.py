@@ -15,7 +15,8 @@ from lockstep.contracts.messages import EXIT_CODE, SIGNAL, VANISHED
 
 PARENT = """
 import os, subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdin=subprocess.PIPE)
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+child.stdout.read(1)          # it runs
 print(child.pid, flush=True)
 sys.stdin.readline()          # the watch is in place: let the child go on
 child.stdin.close()
@@ -23,7 +24,7 @@ sys.argv[2] == "wait" and child.wait()
 print("waited", flush=True)
 sys.stdin.readline()
 """
-WAIT = "import sys; sys.stdin.read(); "
+WAIT = "import sys; print(flush=True); sys.stdin.read(); "
 
 
 class Family:
