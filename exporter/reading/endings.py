@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import time_ns
+from time import monotonic_ns, time_ns
 
 from lockstep.contracts.messages import EXIT_CODE, SIGNAL, VANISHED, RankEnding
 
@@ -25,21 +25,18 @@ _INFO_EXIT = 1 << 3
 _START_TIME, _START_STACK, _EXIT_STATUS = 19, 25, 49  # fields of proc_pid_stat(5), from the state (0) on
 _VMSTAT = Path("/proc/vmstat")
 _OOM_KILL = b"\noom_kill "
+_OOM_INTERVAL_NS = 1_000_000_000
 _CODE_MAX = 255
 
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """A process: its pidfd, when it started (clock ticks since boot), and whether /proc says how it ends.
-
-    `oom_kills` is the kernel's count of processes killed for want of memory when it was last seen running.
-    """
+    """A process: its pidfd, when it started (clock ticks since boot), and whether /proc says how it ends."""
 
     pid: int
     pidfd: int
     start_time: int
     is_readable: bool
-    oom_kills: int
 
 
 class EndWatch:
@@ -53,12 +50,16 @@ class EndWatch:
         self._proc = proc
         self._watched: dict[str, _Watched] = {}
         self._endings: dict[str, RankEnding | None] = {}
+        self._oom_kills = -1  # as counted while all that is watched ran
+        self._oom_due_ns = 0
 
     def watch(self, key: str, pid: int) -> None:
-        """Watch a process, which exists, under `key`; or note what is known of it once more."""
+        """Watch a process, which exists, under `key`; to be called again and again as long as it does."""
+        self._count_oom_kills()
         known = self._watched.get(key)
         if known is not None:
-            self._watched[key] = replace(known, oom_kills=oom_kills())
+            if not known.is_readable and _is_readable(self._stat(pid)):  # one that just began may not be yet
+                self._watched[key] = replace(known, is_readable=True)
             return
         if key in self._endings:
             return
@@ -71,8 +72,7 @@ class EndWatch:
             pid,
             pidfd,
             start_time=int(fields[_START_TIME]) if fields else 0,
-            is_readable=bool(fields) and fields[_START_STACK] != b"0",  # else every protected field reads as 0
-            oom_kills=oom_kills(),
+            is_readable=_is_readable(fields),
         )
         with suppress(RuntimeError):  # no loop runs: `ending` looks
             asyncio.get_running_loop().add_reader(pidfd, self._ended, key)
@@ -82,12 +82,15 @@ class EndWatch:
         self._look(key)
         return key in self._watched
 
-    def ending(self, key: str) -> RankEnding | None:
-        """Return how a process ended that has released its ring, None where it ended well."""
+    def ending(self, key: str, last_sign_unix_ns: int) -> RankEnding | None:
+        """Return how a process ended that has released its ring, None where it ended well.
+
+        One that was not watched has vanished, after the last sign of life that it gave.
+        """
         self._look(key)
         if key in self._endings:
             return self._endings[key]
-        return RankEnding(unix_ns=time_ns(), kind=VANISHED)
+        return RankEnding(unix_ns=last_sign_unix_ns, kind=VANISHED)
 
     def forget(self, key: str) -> None:
         """Drop all that is known under `key`."""
@@ -113,7 +116,7 @@ class EndWatch:
             return
         status = self._status(watched)
         self._close(watched)
-        oom = oom_kills() > watched.oom_kills >= 0
+        oom = oom_kills() > self._oom_kills >= 0
         self._endings[key] = _ending(status, now_ns, is_out_of_memory=oom)
         self._on_end(key)
 
@@ -132,6 +135,12 @@ class EndWatch:
         mask, *_, status = _INFO.unpack(info)
         return status if mask & _INFO_EXIT else None
 
+    def _count_oom_kills(self) -> None:
+        now_ns = monotonic_ns()
+        if now_ns >= self._oom_due_ns:
+            self._oom_due_ns = now_ns + _OOM_INTERVAL_NS
+            self._oom_kills = oom_kills()
+
     def _stat(self, pid: int) -> list[bytes]:
         try:
             return Path(self._proc, str(pid), "stat").read_bytes().rpartition(b") ")[2].split()
@@ -142,6 +151,11 @@ class EndWatch:
         with suppress(RuntimeError, ValueError):
             asyncio.get_running_loop().remove_reader(watched.pidfd)
         os.close(watched.pidfd)
+
+
+def _is_readable(fields: list[bytes]) -> bool:
+    """Whether the kernel shows us the protected fields of a process, which are 0 for others."""
+    return bool(fields) and fields[_START_STACK] != b"0"
 
 
 def oom_kills() -> int:

@@ -15,7 +15,8 @@ from lockstep.contracts.messages import EXIT_CODE, SIGNAL, VANISHED
 
 PARENT = """
 import os, subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdin=subprocess.PIPE)
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+child.stdout.read(1)          # it runs
 print(child.pid, flush=True)
 sys.stdin.readline()          # the watch is in place: let the child go on
 child.stdin.close()
@@ -23,7 +24,7 @@ sys.argv[2] == "wait" and child.wait()
 print("waited", flush=True)
 sys.stdin.readline()
 """
-WAIT = "import sys; sys.stdin.read(); "
+WAIT = "import sys; print(flush=True); sys.stdin.read(); "
 
 
 class Family:
@@ -87,7 +88,7 @@ def test_a_process_whose_parent_has_not_waited_yet(family, code, expected):
     assert watch.is_watched("a")
     one.release()
     until(lambda: not watch.is_watched("a"))
-    ending = watch.ending("a")
+    ending = watch.ending("a", 7)
     assert (None if ending is None else (ending.kind, ending.code)) == expected
     assert ending is None or before_ns <= ending.unix_ns <= time.time_ns()
     assert ending is None or not ending.is_out_of_memory
@@ -103,7 +104,7 @@ def test_the_loop_sees_the_end_at_once(family):
         watch.watch("a", one.child)
         await asyncio.to_thread(one.release)
         await asyncio.wait_for(ended.wait(), 60)
-        return watch.ending("a")
+        return watch.ending("a", 7)
 
     ending = asyncio.run(run())
     assert (ending.kind, ending.code) == (EXIT_CODE, 5)
@@ -116,7 +117,7 @@ def test_a_process_that_was_waited_for(family):
     one.release()
     until(lambda: not watch.is_watched("a"))
     version = tuple(int(each) for each in os.uname().release.split(".")[:2])
-    ending = watch.ending("a")
+    ending = watch.ending("a", 7)
     assert (ending.kind, ending.code) == ((EXIT_CODE, 4) if version >= (6, 15) else (VANISHED, 0))
 
 
@@ -132,7 +133,7 @@ def test_a_pid_that_another_process_has_by_now_is_not_taken_for_it(family, tmp_p
     stat.write_bytes(line.replace(b" 7", b" 8"))
     one.release()
     until(lambda: not watch.is_watched("a"))
-    assert watch.ending("a").code in (0, 6)  # 8 would be signal 8
+    assert watch.ending("a", 7).code in (0, 6)  # 8 would be signal 8
 
 
 def test_protected_fields_are_not_taken_for_a_good_end(family, tmp_path):
@@ -146,13 +147,13 @@ def test_protected_fields_are_not_taken_for_a_good_end(family, tmp_path):
     watch.watch("a", one.child)
     one.release()
     until(lambda: not watch.is_watched("a"))
-    assert watch.ending("a") is not None
+    assert watch.ending("a", 7) is not None
 
 
 def test_a_process_that_was_never_watched_has_vanished():
     """Such as one of another PID namespace."""
     watch = EndWatch()
-    assert watch.ending("a").kind == VANISHED
+    assert (watch.ending("a", 7).kind, watch.ending("a", 7).unix_ns) == (VANISHED, 7)
     watch.watch("b", 2**22 + 1)  # beyond what a kernel gives
     assert not watch.is_watched("b")
 
