@@ -183,14 +183,19 @@ def _device(rank: RankView) -> list[str] | None:
     return [rank.facts.device, rank.facts.dtype, *uuid]
 
 
-def _mark_writer(rank: RankView) -> list[str] | None:
-    return [rank.facts.mark_writer] if rank.facts is not None and rank.facts.mark_writer else None
+def _agent(rank: RankView) -> list[str] | None:
+    facts = rank.facts
+    if facts is None or not facts.mark_writer:
+        return None
+    # The last label of all: a process without torch has no such kernels.
+    kernels = [facts.collective_kernels] if facts.collective_kernels else []
+    return [facts.mark_writer, *kernels]
 
 
 _INFO_OF_RANK: dict[str, Callable[[RankView], list[str] | None]] = {
     "lockstep_rank_info": lambda rank: [str(rank.local_rank), rank.hostname],
     "lockstep_rank_device_info": _device,
-    "lockstep_rank_agent_info": _mark_writer,
+    "lockstep_rank_agent_info": _agent,
 }
 """The labels behind run and rank of what is always 1, None where they are not known."""
 

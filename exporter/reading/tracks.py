@@ -90,13 +90,15 @@ class RankTrack:
 
 @dataclass(slots=True)
 class Silence:
-    """Since when a run is without a new record. `heard_records` are those of its histogram, `heard_ns` when they came.
+    """Since when a run makes no steps.
 
-    Both are None until the run was looked at once. `is_told`: the announcements carry where its ranks stand.
+    `progress` counts its records and the ends that may be a step's, since ranks whose steps have no number train as
+    well; `progress_ns` is when it last grew. None until the run was looked at once. `is_told`: the announcements carry
+    where its ranks stand.
     """
 
-    heard_records: int | None = None
-    heard_ns: int = 0
+    progress: tuple[int, int] | None = None
+    progress_ns: int = 0
     is_told: bool = False
 
 

@@ -27,6 +27,8 @@ class Settling:
     def __init__(self, marks: "MarkBuffer", mark_writer: str) -> None:
         self._marks = marks
         self._mark_writer = mark_writer
+        self.kernels = ("", "")
+        """What the kernels in front of collectives are written in, and why not in C++ (hooks/collectives.py)."""
         self.flops: ModelFlops | None = None
         self._ring: RingWriter | None = None
         self._ends = 0
@@ -57,7 +59,7 @@ class Settling:
                 self._marks.settling = max(self._marks.settling, 1)
         self.note_flops()
         if self._ends in (1, SETTLING_ENDS) and self._ring is not None:  # more optimizers are met after the first end
-            self._ring.write_facts(collect(flops, self._mark_writer))
+            self._ring.write_facts(collect(flops, self._mark_writer, self.kernels))
 
     def meet(self, optimizer: Any) -> None:
         """Look at an optimizer that steps for the first time; the model's FLOPs hold from the running step on."""

@@ -2,7 +2,7 @@
 
 A build serves one version of torch, one of Python and one of Lockstep. It lies in a directory of its own, named after
 all three, below one of `search_directories`: the library, and a manifest (JSON) that is written last, after the build
-passed its self-test. `lockstep build-hooks` writes both, a training process reads them (lockstep/agent/hooks/native.py).
+passed its self-test. `lockstep build-hooks` writes both, trainings read them (lockstep/agent/hooks/native.py).
 """
 
 import hashlib

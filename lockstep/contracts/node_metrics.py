@@ -197,10 +197,11 @@ MEASURED: tuple[Metric, ...] = (
     _exporter(
         "lockstep_rank_agent_info",
         "gauge",
-        "How the agent of a rank writes its marks: by the C extension or in pure Python; always 1.",
+        "What the agent of a rank writes its marks with, and observes collectives with: C or C++, or Python; always 1.",
         "run",
         "rank",
         "mark_writer",
+        "collective_kernels",
         detail=True,
     ),
     _exporter(

@@ -288,6 +288,25 @@ def check_rank(facts: Facts) -> Check:
     return Check(name=name, verdict=OK, found=found)
 
 
+def check_collective_kernels(facts: Facts) -> Check:
+    """Whether the agent observes collectives in C++: a build for exactly this torch, Python and Lockstep is there."""
+    name = "collective kernels"
+    versions, kernels = _part(facts, "versions"), _part(facts, "collective_kernels")
+    torch, listed = versions.get("torch"), kernels.get("builds")
+    if not isinstance(listed, list):
+        return Check(name=name, verdict=UNKNOWN, found="not in these facts, which an older version wrote")
+    if not torch:
+        return Check(name=name, verdict=OK, found="torch is not installed here")
+    builds = [build for build in listed if isinstance(build, Mapping)]
+    for build in builds:
+        if all(build.get(part) == kernels.get(part) for part in ("python", "source")) and build.get("torch") == torch:
+            return Check(name=name, verdict=OK, found=f"C++, built for torch {torch} in {build.get('directory')}")
+    others = ", ".join(sorted({f"torch {build.get('torch')} with {build.get('python')}" for build in builds}))
+    reason = f"the builds are for {others}, or for another Lockstep" if others else "no build"
+    found = f"Python: {reason}, and torch here is {torch}; `lockstep build-hooks` builds those in C++"
+    return Check(name=name, verdict=OK, found=found)
+
+
 CHECKS: tuple[Callable[[Facts], Check], ...] = (
     check_rank,
     check_log_level,
@@ -302,4 +321,5 @@ CHECKS: tuple[Callable[[Facts], Check], ...] = (
     check_open_files,
     check_locked_memory,
     check_load,
+    check_collective_kernels,
 )

@@ -17,7 +17,12 @@ EXCESS_NS = 30_000_000
 JITTER_RATIO = 0.003  # of a rank's own work, as on devices of its own
 NS = 1_000_000_000
 FACTS = RankFacts(
-    device="NVIDIA H200", device_kind="cuda", dtype="bf16", peak_flops_per_second=989.5e12, mark_writer="C extension"
+    device="NVIDIA H200",
+    device_kind="cuda",
+    dtype="bf16",
+    peak_flops_per_second=989.5e12,
+    mark_writer="C extension",
+    collective_kernels="C++",
 )
 MEASURED = dict.fromkeys(
     ("cpu_ns", "gc_count", "gc_full_count", "recompilations", "model_flops", "tokens", "work", "agent_ns"), 0
@@ -59,6 +64,7 @@ class FakeNodes:
         """Write every rank's marks of a step between two times of CLOCK_MONOTONIC."""
         for rank, ring in enumerate(self._rings):
             work_ns = int(WORK_NS * self._random.gauss(1, JITTER_RATIO)) + EXCESS_NS * (rank == self.slow_rank)
+            work_ns = min(work_ns, end_ns - start_ns)  # of a rank that has just become slow
             values = {
                 "compute_ns": work_ns,
                 "dp_wait_ns": end_ns - start_ns - work_ns,

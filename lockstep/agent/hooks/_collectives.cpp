@@ -28,7 +28,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -61,16 +60,33 @@ std::array<Operator, kOperatorsMax> operators;
 
 /* A process group of this process, until Python says that it ends. */
 struct Group {
-  uint64_t site = 0; /* call site without operator: group size, issue slot, domain */
-  std::unordered_map<int64_t, uint64_t> send_slots, receive_slots; /* by peer */
-  std::array<bool, kOperatorsMax> has_no_future{};
+  const c10d::ProcessGroup* address;
+  uint64_t site; /* call site without operator: group size, issue slot, domain */
 };
 
-/* One attempt: its channel, and the groups that it met. Never freed: a thread may be in it. */
+/* The slot of sends to, or receives from, a rank of a group. */
+struct Pair {
+  const c10d::ProcessGroup* address;
+  int64_t peer;
+  bool is_send;
+  uint64_t slot;
+};
+
+/* One attempt: its channel, and the groups that it met. Never freed: a thread may be in it. The tables are searched from
+ * their beginning: a job has some ten groups, and a hash table leaves the caches sooner. */
 struct Session {
   LockstepChannel* channel = nullptr;
+  std::array<std::atomic<bool>, kOperatorsMax> has_no_future{};
   std::mutex mutex; /* of the tables; held for a look-up, never while Python or torch is called */
-  std::unordered_map<const c10d::ProcessGroup*, Group> groups;
+  std::vector<Group> groups;
+  std::vector<Pair> pairs;
+
+  const Group* find(const c10d::ProcessGroup* address) const {
+    for (const Group& group : groups)
+      if (group.address == address)
+        return &group;
+    return nullptr;
+  }
 };
 
 /* OFF: observe nothing. ASK: ask Python at the next collective whether to record. ON: there is a session. */
@@ -99,7 +115,6 @@ class ChannelReference {
 struct Issued {
   int64_t ordinal = -1;
   Session* session = nullptr;
-  const c10d::ProcessGroup* group = nullptr;
   bool synchronous = false;
   bool on_device = false;
 };
@@ -122,8 +137,8 @@ Session* wake() {
 
 std::optional<uint64_t> known_site(Session* here, const c10d::ProcessGroup* group) {
   const std::lock_guard<std::mutex> held(here->mutex);
-  const auto found = here->groups.find(group);
-  return found == here->groups.end() ? std::nullopt : std::optional<uint64_t>(found->second.site);
+  const Group* found = here->find(group);
+  return found == nullptr ? std::nullopt : std::optional<uint64_t>(found->site);
 }
 
 /* Call site of a group that is not in the table; none where the agent failed over it. */
@@ -136,7 +151,8 @@ std::optional<uint64_t> meet(Session* here, const c10::intrusive_ptr<c10d::Proce
   const auto [site, stays] = answer.cast<std::pair<uint64_t, bool>>();
   if (stays) {
     const std::lock_guard<std::mutex> held(here->mutex);
-    here->groups[group.get()].site = site;
+    if (here->find(group.get()) == nullptr) /* another thread may have met it meanwhile */
+      here->groups.push_back({group.get(), site});
   }
   return site;
 }
@@ -147,9 +163,8 @@ uint64_t meet_peer(
   const py::object answer = ask("meet_peer", py::cast(group), is_send, peer);
   const uint64_t slot = answer.is_none() ? other_slot.load() : answer.cast<uint64_t>();
   const std::lock_guard<std::mutex> held(here->mutex);
-  const auto found = here->groups.find(group.get());
-  if (found != here->groups.end())
-    (is_send ? found->second.send_slots : found->second.receive_slots)[peer] = slot;
+  if (here->find(group.get()) != nullptr)
+    here->pairs.push_back({group.get(), peer, is_send, slot});
   return slot;
 }
 
@@ -182,6 +197,12 @@ void fail(const char* what) noexcept {
 
 /* What a call is about. */
 
+/* As IValue::toCustomClass, without its look-up of the class: the operator's schema has checked that. */
+template <typename Held>
+c10::intrusive_ptr<Held> held_by(const c10::IValue& value) {
+  return c10::static_intrusive_pointer_cast<Held>(value.toObjectRef().getSlot(0).toCapsule());
+}
+
 uint64_t bytes_of(const c10::IValue& value) {
   if (value.isTensor()) {
     const at::Tensor& tensor = value.toTensor();
@@ -204,13 +225,9 @@ uint64_t pair_slot(
     Session* here, const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Operator& what, int64_t peer) {
   {
     const std::lock_guard<std::mutex> held(here->mutex);
-    const auto found = here->groups.find(group.get());
-    if (found != here->groups.end()) {
-      const auto& slots = what.is_send ? found->second.send_slots : found->second.receive_slots;
-      const auto slot = slots.find(peer);
-      if (slot != slots.end())
-        return slot->second;
-    }
+    for (const Pair& pair : here->pairs)
+      if (pair.address == group.get() && pair.peer == peer && pair.is_send == what.is_send)
+        return pair.slot;
   }
   return meet_peer(here, group, what.is_send, peer);
 }
@@ -252,7 +269,7 @@ Session* session_here() {
 Issued issue(const Operator& what, const torch::jit::Stack& stack) {
   Issued issued;
   const c10::ArrayRef<c10::IValue> given(stack.data() + stack.size() - what.arguments, what.arguments);
-  const auto group = given[what.group].toCustomClass<c10d::ProcessGroup>();
+  const auto group = held_by<c10d::ProcessGroup>(given[what.group]);
   Session* here = session_here();
   if (here == nullptr)
     return issued;
@@ -266,7 +283,6 @@ Issued issue(const Operator& what, const torch::jit::Stack& stack) {
   issued.synchronous = what.is_async != kNone && !given[what.is_async].toBool();
   issued.on_device = is_on_device(given[0]);
   issued.session = here;
-  issued.group = group.get();
   const uint64_t whole_site = *site | what.mark | (issued.synchronous ? kSynchronous : 0);
   const uint64_t payload = what.payload == kNone ? 0 : std::min(bytes_of(given[what.payload]), kPayloadBytesMax);
   issued.ordinal = issued.on_device ? issue_on_device(whole_site, payload)
@@ -279,27 +295,19 @@ Issued issue(const Operator& what, const torch::jit::Stack& stack) {
 c10::intrusive_ptr<c10d::Work> work_of(const torch::jit::Stack& stack) {
   if (stack.empty() || !stack.back().isObject())
     return {}; /* NCCL's synchronous collectives, which run on the current stream, have none */
-  return stack.back().toCustomClass<c10d::Work>();
+  return held_by<c10d::Work>(stack.back());
 }
 
 /* The future of a Work, none where its backend has none for this operator: which it says by an exception, once. */
 c10::intrusive_ptr<c10::ivalue::Future> future_of(const Operator& what, const Issued& issued, const torch::jit::Stack& stack) {
-  const auto work = work_of(stack);
-  if (!work)
+  std::atomic<bool>& has_none = issued.session->has_no_future[what.mark];
+  if (has_none.load(std::memory_order_relaxed))
     return {};
-  {
-    const std::lock_guard<std::mutex> held(issued.session->mutex);
-    const auto found = issued.session->groups.find(issued.group);
-    if (found != issued.session->groups.end() && found->second.has_no_future[what.mark])
-      return {};
-  }
+  const auto work = work_of(stack);
   try {
-    return work->getFuture();
+    return work ? work->getFuture() : nullptr;
   } catch (const std::exception&) {
-    const std::lock_guard<std::mutex> held(issued.session->mutex);
-    const auto found = issued.session->groups.find(issued.group);
-    if (found != issued.session->groups.end())
-      found->second.has_no_future[what.mark] = true;
+    has_none.store(true, std::memory_order_relaxed);
     return {};
   }
 }
@@ -420,7 +428,9 @@ void forget(uintptr_t address) {
   if (here == nullptr)
     return;
   const std::lock_guard<std::mutex> held(here->mutex);
-  here->groups.erase(reinterpret_cast<const c10d::ProcessGroup*>(address));
+  const auto* ended = reinterpret_cast<const c10d::ProcessGroup*>(address);
+  std::erase_if(here->groups, [ended](const Group& group) { return group.address == ended; });
+  std::erase_if(here->pairs, [ended](const Pair& pair) { return pair.address == ended; });
 }
 
 /* A fork's child is inert until Python says otherwise. The tables of its parent may be locked for ever. */

@@ -49,6 +49,9 @@ moves nothing."""
 _ALWAYS_ASYNC = 1 << 30
 """More arguments than any operator has."""
 _ASYNC_NAMES = ("async_op", "asyncop")
+_COST_NS = {native.IN_CPP: 4_000, native.IN_PYTHON: 25_000}
+"""What a collective takes of the training thread besides its marks: a third of what benchmarks/collective_cost.py
+prints for cold caches, as real jobs showed it of the former agent. To measure each would cost as much."""
 _GROUP = "process_group"
 _PEERS = {"send": "dst", "recv_": "src", "recv_any_source_": None}
 """Operators between two ranks, and the argument that says who the other one is, if any does."""
@@ -58,7 +61,7 @@ _PEERS = {"send": "dst", "recv_": "src", "recv_any_source_": None}
 class Operator:
     """An operator of c10d, and which of its `arguments` (their names) the kernels read; None: it has none such.
 
-    `payload_index` is that of the argument whose tensors are the payload, `types` are the arguments', in torch's words.
+    `payload_index` is that of the argument whose tensors are the payload, `types` are the arguments' types.
     """
 
     name: str
@@ -107,9 +110,11 @@ def install(agent: "Agent") -> Removal:
     try:
         module = native.load(os.environ)
     except native.NoNativeKernelsError as error:
-        agent.collective_kernels, agent.collective_kernels_reason = "Python", str(error)
+        agent.settling.kernels = (native.IN_PYTHON, str(error))
+        agent.marks.collective_cost_ns = _COST_NS[native.IN_PYTHON]
         return install_in_python(agent)
-    agent.collective_kernels = "C++"
+    agent.settling.kernels = (native.IN_CPP, "")
+    agent.marks.collective_cost_ns = _COST_NS[native.IN_CPP]
     return native_kernel.install(agent, module, operators())
 
 

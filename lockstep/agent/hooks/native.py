@@ -26,6 +26,8 @@ from lockstep.contracts.native_hooks import (
     source_sha256,
 )
 
+IN_CPP, IN_PYTHON = "C++", "Python"
+"""What the kernels of a process are written in."""
 _OTHERS_WRITE = 0o022
 _MODULE_NAME = "_collectives"
 _loaded: dict[Path, Any] = {}

@@ -80,10 +80,11 @@ class _Answers:
     def _wake(self) -> None:
         """Say where to leave marks from now on, if anywhere: no attempt is known to the kernels, or it has ended."""
         agent = self._agent
-        if not agent.marks.thread:
+        marks: Any = agent.marks  # of the C extension: native.py loads no kernels without it
+        if not marks.thread:
             agent.wake()
-        if agent.marks.thread:
-            self.module.attach(agent.marks.channel())
+        if marks.thread:
+            self.module.attach(marks.channel())
         else:
             self.module.set_mode(agent.alive)
 

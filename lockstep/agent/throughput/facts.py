@@ -23,8 +23,10 @@ _UUID = re.compile(r"(?!0{8}-)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SLICE = re.compile(r"\bMIG\b")
 
 
-def collect(model: ModelFlops | None, mark_writer: str = "") -> dict[str, Any]:
+def collect(model: ModelFlops | None, mark_writer: str = "", kernels: tuple[str, str] = ("", "")) -> dict[str, Any]:
     """Return the JSON form of this rank's RankFacts; `model` knows its FLOPs, where there is torch.
+
+    `kernels` are those in front of collectives: what they are written in, and why not in C++.
 
     Never starts a device that training has not started.
     """
@@ -44,6 +46,8 @@ def collect(model: ModelFlops | None, mark_writer: str = "") -> dict[str, Any]:
             backend=_backend(),
             device_uuid=_uuid(torch, name) if kind == "cuda" else "",
             mark_writer=mark_writer,
+            collective_kernels=kernels[0],
+            collective_kernels_reason=_label(kernels[1]),
         )
     )
 

@@ -44,7 +44,6 @@ class RecordingStub:
         self.in_flight: dict[int, Any] = {}
         self.device = None
         self.alive = True
-        self.collective_kernels = self.collective_kernels_reason = ""
         self._file = file
         self.marks.begin()
 

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.agent.hooks import collectives, native, native_kernel
 from lockstep.cli.native_hooks.self_test import noted, recording
-from lockstep.contracts.marks import OTHER_THREAD
+from lockstep.contracts.marks import OTHER_THREAD, MarkKind
 
 warnings.simplefilter("ignore")
 
@@ -113,17 +113,17 @@ def new_groups():
 
 class Reduced(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, tensor):
+    def forward(_ctx, tensor):
         return tensor * 2
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(_ctx, gradient):
         dist.all_reduce(gradient)
         return gradient * 2
 
 
 def other_threads():
-    """A thread of the training's own issues unseen, one that runs a backward is autograd's."""
+    """Issue in a thread of the training's own, and in its backward: the second one is autograd's."""
 
     def both():
         dist.all_reduce(value())
@@ -136,11 +136,11 @@ def other_threads():
 
 
 def failing():
-    """What the operator raises arrives as it is, and the rank goes on."""
+    """Go on after an operator that raises."""
     try:
         dist.all_gather_into_tensor(torch.empty(5), value())
-    except Exception as error:
-        print(f"{type(error).__name__}: {error}".splitlines()[0], file=sys.stderr)
+    except RuntimeError as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}".splitlines()[0] + "\n")
     dist.all_reduce(value())
 
 
@@ -163,9 +163,9 @@ def main():
             with recording(install) as stub:
                 scene()
                 marks = noted(stub)
-                others = sum(bool(kind & OTHER_THREAD) for _, kind, *_ in stub.written())
-                found.setdefault(scene.__name__, {})[name] = [marks, others > 0, stub.boundary.failures]
-    print(json.dumps(found))
+                elsewhere = sum(kind == MarkKind.ISSUE | OTHER_THREAD for _, kind, *_ in stub.written())
+                found.setdefault(scene.__name__, {})[name] = [marks, elsewhere, stub.boundary.failures]
+    sys.stdout.write(json.dumps(found))
     dist.destroy_process_group()
 
 

@@ -269,6 +269,22 @@ def test_device_and_peak_are_exported_as_far_as_they_are_known(node: Node, make_
     }
 
 
+def test_what_the_agent_is_written_in_is_exported(node: Node, make_ring):
+    """Its writer of marks and its kernels in front of collectives; without torch it has no kernels."""
+    both, neutral, _silent = (make_ring(rank=rank) for rank in range(3))
+    reason = "none is built for torch 2.13.0"
+    facts = RankFacts(mark_writer="C extension", collective_kernels="Python", collective_kernels_reason=reason)
+    both.facts(facts_to_json(facts))
+    neutral.facts(facts_to_json(RankFacts(mark_writer="pure Python")))
+    found = {name: value for name, value in node.samples().items() if name[0] == "lockstep_rank_agent_info"}
+    assert found == {
+        key(
+            "lockstep_rank_agent_info", run="run-a", rank="0", mark_writer="C extension", collective_kernels="Python"
+        ): 1,
+        key("lockstep_rank_agent_info", run="run-a", rank="1", mark_writer="pure Python"): 1,
+    }
+
+
 def test_a_rank_that_has_not_stepped_has_no_step(node: Node, make_ring):
     """Before the first step there is no index and no time of it, but the rank is there."""
     make_ring()

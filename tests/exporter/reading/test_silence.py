@@ -15,6 +15,7 @@ from exporter.reading.silence import announcement, watch
 from lockstep.contracts import ring as layout
 from lockstep.contracts.codec import encode
 from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.marks import MarkKind
 from lockstep.contracts.messages import SIGNAL, VANISHED, IssueCount, RankProgress
 from lockstep.contracts.records import Flag
 from tests.exporter.conftest import NOW_NS, OFFSET_NS, record
@@ -121,6 +122,19 @@ def test_slow_steps_are_given_five_of_them(node: Node, ring: MarkRing):
     node.look()
     assert node.look(19.9).ranks[0].progress is None
     assert node.look(0.2).ranks[0].progress is not None
+
+
+def test_steps_without_numbers_are_no_silence(node: Node, ring: MarkRing):
+    """A rank that steps and cannot be numbered is not silent; when it stops, its last known step is not told."""
+    ring.lose(record(0))
+    ring.maker.blocks([(7, MarkKind.OPTIMIZER_END, 0, 0, 0)] * 3)
+    for _ in range(20):
+        ring.write(record(ring.steps.step))
+        assert not node.look(1.0).ranks[0].progress
+        assert not node.rings.runs["run-a"].silence.is_told
+    node.look(6.0)
+    assert node.rings.runs["run-a"].silence.is_told
+    assert node.look(1.0).ranks[0].progress is None
 
 
 def test_a_run_that_ended_is_not_silent(root: Path, node: Node):
