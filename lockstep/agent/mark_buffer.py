@@ -219,7 +219,7 @@ class MarkBuffer:
             self._at_store()
 
     def _note_held(self, now: int) -> None:
-        """Append what the step held before an end that may be its own, and before it is counted: it may fill a block."""
+        """Append what the step held before an end that may be its own; not counted yet, since it may fill a block."""
         if self.garbage is not None and self.garbage.events:
             self._note_collections(self.garbage)
         if self.compilations is not None:
