@@ -22,7 +22,7 @@ from exporter.counts import Counts
 from exporter.reading.announce import parse_groups, parse_slots
 from exporter.reading.attempt_steps import NO_RECORDS, RECORDS_PER_READ, AttemptSteps, Records, StepsRead
 from exporter.reading.positions import Positions
-from exporter.reading.rank_states import RankStates
+from exporter.reading.rank_states import RankStates, State
 from exporter.reading.ring_file import Look, RingFile
 from exporter.reading.totals import possible
 from exporter.reading.tracks import RankTrack, RunTrack
@@ -294,12 +294,13 @@ class Rings:
         with self.isolation.guard(_RING, key, self._now_s):
             try:
                 look = ring.look()
+                state = self._states.state_of(key, track, ring, look, self._now_s)
                 steps = track.steps.read(ring.blocks, blocks, records_max)
             except (MalformedError, OSError) as error:
                 self._refuse(run, track.rank, ring.inode, error)
                 return []
             built = len(steps.records)
-            self._take_state(run, track, ring, look)
+            self._take_state(run, track, look, state)
             lost = self._take_losses(steps)
             records = self._take_records(run, track, steps.records)
             is_new = len(records) or look.answer is not None or lost
@@ -307,12 +308,11 @@ class Rings:
         self._counts.lost[TORN] += built
         return [Reading(run, track.rank, NO_RECORDS, None, {TORN: built})] if built else []
 
-    def _take_state(self, run: RunTrack, track: RankTrack, ring: RingFile, look: Look) -> None:
+    def _take_state(self, run: RunTrack, track: RankTrack, look: Look, state: State) -> None:
         track.heartbeat_ns = look.heartbeat_ns
         track.note_failures(look.failures)
-        state, ending = self._states.state_of(_key(ring.path, ring.inode), track, ring, look, self._now_s)
-        if (state, ending) != (track.state, track.ending):
-            track.state, track.ending = state, ending
+        if state != (track.state, track.ending):
+            track.state, track.ending = state
             run.revision += 1
         for error in look.errors:
             self._counts.reject("answer", error)
