@@ -13,7 +13,8 @@ from lockstep.contracts.records import DOMAIN_KINDS, MISSING, RECORD_FIELDS, REC
 @dataclass
 class RingFile:
     """`records` are the steps of its blocks, `builder` what has built them; `incomplete` has the numbers of those some
-    of whose marks are lost."""
+    of whose marks are lost.
+    """
 
     header: layout.RingHeader
     heartbeat_ns: int
