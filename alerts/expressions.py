@@ -2,6 +2,9 @@
 
 from alerts.policy import Site
 
+OVER = "finished|cancelled|crashed"
+"""States of runs whose processes have ended, as a regular expression."""
+
 
 def by_run(operation: str, vector: str, site: Site) -> str:
     """Return one value per run: whatever target, replica or pod the series came from."""
@@ -14,8 +17,8 @@ def is_in_state(states: str, site: Site) -> str:
 
 
 def unfinished(vector: str, site: Site) -> str:
-    """Return `vector` without the runs that have ended well, which never alert."""
-    return f"(\n{_indent(vector)}\n)\nunless on ({site.run_labels})\n{is_in_state('finished', site)}"
+    """Return `vector` without the runs that are over: of one that crashed its own alert tells, of others none."""
+    return f"(\n{_indent(vector)}\n)\nunless on ({site.run_labels})\n{is_in_state(OVER, site)}"
 
 
 def last_step_age(site: Site) -> str:

@@ -35,6 +35,9 @@ class AlertPolicy:
     stalled_for_seconds: int = 0
     """The age in the expression is the waiting time; a second one would only delay the page."""
 
+    crashed_for_seconds: int = 60
+    """A launcher that restarts the job by itself has begun another attempt by then."""
+
     ranks_missing_for_seconds: int = 300
     """An exporter that restarts, or a node that is drained, is back well before."""
 

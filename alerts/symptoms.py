@@ -8,10 +8,28 @@ from alerts.rule import Alert
 def alerts(site: Site, policy: AlertPolicy) -> tuple[Alert, ...]:
     """Return the alerts on symptoms."""
     return (
+        _run_crashed(site, policy),
         _run_stalled(site, policy),
         _ranks_missing(site, policy),
         _run_slow(site, policy),
         _run_slower_than_expected(site, policy),
+    )
+
+
+def _run_crashed(site: Site, policy: AlertPolicy) -> Alert:
+    return Alert(
+        name="LockstepRunCrashed",
+        severity="critical",
+        expr=by_run("max", 'lockstep_run_incidents_open{cause="process"} > 0', site),
+        for_seconds=policy.crashed_for_seconds,
+        summary="A training run ended because a rank ended before the others.",
+        description="Run {{ $labels.run }} has crashed."
+        '{{ with printf `lockstep_incident_info{run="%s",cause="process"}` $labels.run | query | sortByLabel "rank" }}'
+        "{{ with . | first }} Rank {{ .Labels.rank }}"
+        '{{ with printf `lockstep_rank_info{run="%s",rank="%s"}` .Labels.run .Labels.rank | query '
+        '| sortByLabel "hostname" }}'
+        " on {{ . | first | label `hostname` }}{{ end }}"
+        " ended first: {{ .Labels.root_cause }}{{ with .Labels.function }} in {{ . }}{{ end }}.{{ end }}{{ end }}",
     )
 
 

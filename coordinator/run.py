@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.decide.explain import Scene
 from coordinator.decide.memory import JudgedUntil, Learnt, RunMemory, fingerprint_of
-from coordinator.decide.transitions import State
+from coordinator.decide.transitions import OVER, State
 from coordinator.detect.findings import SLOW_RANK
 from coordinator.detect.hangs.progress import ProgressBook
 from coordinator.detect.judge import Judge
@@ -44,6 +44,8 @@ class Run:
     topology: "Topology | None" = None
     judge: Judge | None = None
     generation: int = 0
+    ended_since_s: float | None = None
+    """When the first of the ranks that have not ended well was seen to, None as long as there is none."""
     reshape_is_due: bool = False
     """Whether nodes have announced what `topology` and `timeline` do not know yet."""
     histogram: StepHistogram = field(default_factory=StepHistogram.empty)
@@ -140,7 +142,7 @@ class Run:
         """Return what is known of the run now."""
         machine = self.machine
         judgement, model = machine.judgement, self.expectation.model
-        is_live = machine.state not in (State.WARMING, State.HUNG, State.LOST, State.FINISHED)
+        is_live = machine.state not in (*OVER, State.WARMING, State.HUNG, State.LOST)
         findings = judgement.findings if judgement and is_live else ()
         slow = sorted((f for f in findings if f.kind == SLOW_RANK), key=lambda finding: -finding.excess_ratio)
         suspects = tuple(_suspect(self, finding) for finding in slow[:SUSPECTS_MAX])

@@ -15,9 +15,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from coordinator.decide import events as ev
+from coordinator.decide.endings import crash_of, is_request
 from coordinator.decide.explain import explain_told
 from coordinator.decide.memory import JudgedUntil, RunMemory
 from coordinator.decide.state import RunMachine
+from coordinator.decide.transitions import OVER
 from coordinator.detect.hangs.progress import is_going_on
 from coordinator.detect.scope import heard, is_watched
 from coordinator.expected.expectation import Expectation
@@ -317,7 +319,8 @@ class Runs:
         """Let a run know the time."""
         is_alive = now_s - run.membership.last_seen_unix_s < ANNOUNCE_REFRESH_SECONDS
         tick = ev.TickEvent(unix_s=now_s, cause_id="tick", is_alive=is_alive)
-        return self._look_for_hang(run, now_s) + self._feed(run.name, tick)
+        concluded = self._conclude(run, now_s)
+        return concluded + self._look_for_hang(run, now_s) + self._feed(run.name, tick)
 
     def _look_for_hang(self, run: Run, now_s: float) -> Orders:
         is_heard = run.policy.detectors.hang and is_watched(run.name, run.policy.scope.runs)
@@ -442,7 +445,32 @@ class Runs:
         if run.reshape_is_due and (run.topology is None or change.is_completed or _is_small(run)):
             return self._reshape(run, now_s) + self._judge_ready(run, now_s)
         ended = self._announce(run, now_s) if change.is_finished and not run.reshape_is_due else []
-        return ended + self._judge_ready(run, now_s)
+        return ended + self._judge_ready(run, now_s) + self._conclude(run, now_s)
+
+    def _conclude(self, run: Run, now_s: float) -> Orders:
+        """Conclude how the run ended, once its ranks have, or have had their time to."""
+        if not run.membership.has_failed or run.machine.state in OVER:
+            run.ended_since_s = None
+            return []
+        endings = run.membership.endings()
+        if not endings:
+            return []
+        if run.ended_since_s is None:
+            run.ended_since_s = now_s
+        is_over, waited_s, policy = run.membership.is_over, now_s - run.ended_since_s, run.policy.run
+        patience_s = policy.stop_seconds if all(map(is_request, endings.values())) else policy.crash_seconds
+        if not is_over and waited_s < patience_s:
+            return []
+        crash = crash_of(endings, are_all_over=is_over)
+        ended = ev.EndedEvent(
+            unix_s=now_s,
+            cause_id="end",
+            crash=crash,
+            hostname="" if crash is None else run.hostname(crash.rank),
+            ended_ranks=run.membership.ended_ranks,
+            is_silent=not (run.policy.detectors.crash and is_watched(run.name, run.policy.scope.runs)),
+        )
+        return self._feed(run.name, ended)
 
     def _announce(self, run: Run, now_s: float) -> Orders:
         """Tell the run's machine who there is."""

@@ -25,6 +25,8 @@ STATE_COLOURS = {
     "recovering": "light-green",
     "hung": "dark-orange",
     "lost": "dark-red",
+    "crashed": "dark-red",
+    "cancelled": "text",
     "finished": "text",
 }
 """The colour of each state of a run."""
@@ -37,6 +39,7 @@ CAUSE_COLOURS = {
     "gc": "purple",
     "link": "yellow",
     "imbalance": "light-blue",
+    "process": "dark-red",
     "unknown": "text",
 }
 """The colour of each cause of an incident, wherever one is drawn."""

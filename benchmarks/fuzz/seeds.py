@@ -1,6 +1,7 @@
 """Valid input from the real encoders, every field in use: what the fuzzer mutates, and what tests of bounds change."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from lockstep.contracts import messages, topics
 from lockstep.contracts.codec import Message
@@ -100,6 +101,9 @@ _PROGRESS = messages.RankProgress(
     ],
     is_alive=True,
 )
+_ENDING = messages.RankEnding(
+    unix_ns=UNIX_NS, kind=messages.EXCEPTION, code=1, exception="ValueError", frame="train.py(88): load"
+)
 _GROUPS = [
     messages.GroupInfo(kind="dp", name="dp0", ranks=[[0, 2, 1]]),
     messages.GroupInfo(kind="pp", name="pp0", ranks=[[0, 2, 1]]),
@@ -110,7 +114,7 @@ ANNOUNCEMENT = messages.NodeAnnouncement(
 SILENT = messages.NodeAnnouncement(
     run=RUN,
     node=NODE,
-    ranks=[rank_info(rank, progress=_PROGRESS) for rank in range(WORLD_SIZE)],
+    ranks=[replace(rank_info(rank, progress=_PROGRESS), ending=_ENDING) for rank in range(WORLD_SIZE)],
     groups=_GROUPS,
     revision=4,
 )

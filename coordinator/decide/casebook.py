@@ -8,17 +8,29 @@ judged steps without any of its findings.
 import hashlib
 from collections import Counter
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from coordinator.decide.beside import growth_beside
 from coordinator.decide.incidents import CLOSED, Incident
 from coordinator.decide.memory import RunMemory
-from coordinator.detect.findings import FLUCTUATION, HANG, SCATTERED, SLOW_LINK, SLOW_RANK, UNKNOWN
+from coordinator.detect.findings import (
+    CRASH,
+    FLUCTUATION,
+    HANG,
+    PROCESS,
+    SCATTERED,
+    SLOW_LINK,
+    SLOW_RANK,
+    UNKNOWN,
+    Finding,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from coordinator.detect.findings import Finding, Judgement
+    from coordinator.decide.endings import Crash
+    from coordinator.detect.findings import Judgement
     from coordinator.settings.policy import RunPolicy
 
 Key = tuple[str, str]
@@ -126,10 +138,10 @@ class Casebook:
         fresh = changed - {incident.id for incident in opened}
         return new, [self.incidents[iid] for iid in sorted(fresh) if iid in self.incidents], closed
 
-    def close_all(self, now_s: float) -> list[Incident]:
-        """Close what is open: the run has ended."""
+    def close_all(self, now_s: float, *, but: Incident | None = None) -> list[Incident]:
+        """Close what is open, all `but` one incident: the run has ended."""
         self._assigned.clear()
-        return [self.close(incident_id, self._step, now_s) for incident_id in list(self.incidents)]
+        return [self.close(each.id, self._step, now_s) for each in list(self.incidents.values()) if each is not but]
 
     def forget_steps(self) -> None:
         """Begin findings anew for a new attempt; incidents stay open until it has been judged."""
@@ -331,11 +343,37 @@ class Casebook:
     def _close_quiet(self, step: int, now_s: float, busy: set[str]) -> list[Incident]:
         active = set(self._assigned.values())
         closed = []
-        for incident_id in [iid for iid, incident in self.incidents.items() if incident.kind != HANG]:
+        for incident_id in [iid for iid, incident in self.incidents.items() if incident.kind not in (HANG, CRASH)]:
             self._quiet_steps[incident_id] = 0 if incident_id in active else self._quiet_steps[incident_id] + 1
             if self._quiet_steps[incident_id] >= self.policy.recover_steps and incident_id not in busy:
                 closed.append(self.close(incident_id, step, now_s))
         return closed
+
+    def open_crash(self, crash: "Crash", hostname: str, ended_ranks: int, now_s: float) -> Incident:
+        """Open the incident of the rank that ended the run."""
+        ending = crash.ending
+        ended_at = f"{datetime.fromtimestamp(ending.unix_ns * 1e-9, UTC):%H:%M:%S} UTC"
+        where = f" on host {hostname}" if hostname else ""
+        evidence = [f"rank {crash.rank}{where} ended first, at {ended_at}: {crash.what}"]
+        if ending.frame:
+            evidence.append(f"it was in {ending.frame}")
+        if ended_ranks > 1:
+            evidence.append(f"{ended_ranks - 1} other ranks ended after it")
+        finding = Finding(
+            kind=CRASH,
+            cause=PROCESS,
+            scope="rank",
+            ranks=(crash.rank,),
+            domain=None,
+            onset_step=self._step,
+            excess_ratio=0.0,
+            excess_seconds=0.0,
+            evidence=tuple(evidence),
+        )
+        incident = self.open(finding, self._step, now_s, ended_unix_s=ending.unix_ns * 1e-9)
+        incident = replace(incident, root_cause=crash.what, function=ending.frame, diagnosed=True)
+        self.incidents[incident.id] = incident
+        return incident
 
     def close(self, incident_id: str, step: int, now_s: float) -> Incident:
         """Close an open incident; return its last form."""

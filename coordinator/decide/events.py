@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from coordinator.decide.endings import Crash
     from coordinator.decide.incidents import AdviceItem, Incident, Prediction
     from coordinator.decide.losses import Losses
     from coordinator.detect.findings import Judgement
@@ -56,6 +57,20 @@ class TickEvent(Event):
     """Time has passed. `is_alive`: nodes still show processes of the run alive, whether it makes steps or not."""
 
     is_alive: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedEvent(Event):
+    """The processes of the run have ended, not all of them well: by `crash`, or cancelled where that is None.
+
+    `hostname` is where the rank that crashed ran, empty where unknown; `ended_ranks` counts those that ended by then.
+    Where the run or this kind of incident is not watched, `is_silent`: the state changes, and no incident is opened.
+    """
+
+    crash: "Crash | None"
+    hostname: str = ""
+    ended_ranks: int = 0
+    is_silent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,8 @@ from coordinator.decide.memory import RunMemory
 from coordinator.decide.profiling import note_of
 from coordinator.decide.selection import JOB, Selection, select
 from coordinator.decide.standstill import Standstill
-from coordinator.decide.transitions import TRANSITIONS, State, TransitionError, Trigger
-from coordinator.detect.findings import HANG, UNKNOWN
+from coordinator.decide.transitions import OVER, TRANSITIONS, State, TransitionError, Trigger
+from coordinator.detect.findings import CRASH, HANG, UNKNOWN
 from coordinator.detect.scope import is_watched
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class RunMachine:
             ev.StepJudgedEvent: self._on_judged,
             ev.AnnounceEvent: self._on_announced,
             ev.RestartedEvent: self._on_restarted,
+            ev.EndedEvent: self._on_ended,
             ev.TickEvent: self._on_tick,
             ev.StandstillEvent: self._on_standstill,
             ev.LossesEvent: self._on_losses,
@@ -95,7 +96,7 @@ class RunMachine:
     def _on_judged(self, event: ev.StepJudgedEvent) -> None:
         judgement = event.judgement
         self.judgement = judgement
-        if self.state is State.FINISHED:  # its last steps may arrive after the news of its end; they are shown, no more
+        if self.state in OVER:  # its last steps may arrive after the news of its end; they are shown, no more
             return
         if self.standstill.take_step(judgement, event.unix_s):
             self._close_hang(event.unix_s)
@@ -134,17 +135,42 @@ class RunMachine:
     def _on_announced(self, event: ev.AnnounceEvent) -> None:
         self._topology = event.topology
         self._ranks = frozenset(event.ranks)
-        if event.is_finished and self.state is not State.FINISHED:
-            self.captures.put_away(event.unix_s)
-            self._move(Trigger.FINISHED)
-            self.standstill.begin(event.unix_s)
-            closed = self.casebook.close_all(event.unix_s)
-            self._out += [ev.CloseIncident(cause_id=self._cause_id, incident=incident) for incident in closed]
+        if event.is_finished and self.state not in OVER:
+            self._end(Trigger.FINISHED, event.unix_s)
+
+    def _on_ended(self, event: ev.EndedEvent) -> None:
+        if self.state in OVER:
+            return
+        known = self._crash  # from before a restart of the coordinator
+        self._end(Trigger.CANCELLED if event.crash is None else Trigger.CRASHED, event.unix_s, but=known)
+        if event.crash is not None and known is None and not event.is_silent:
+            incident = self.casebook.open_crash(event.crash, event.hostname, event.ended_ranks, event.unix_s)
+            self._out.append(ev.OpenIncident(cause_id=self._cause_id, incident=incident))
+
+    def _end(self, trigger: Trigger, now_s: float, *, but: Incident | None = None) -> None:
+        """End the run: nothing is captured any more, and what was open is over, all `but` one."""
+        self.captures.put_away(now_s)
+        self._move(trigger)
+        self.standstill.begin(now_s)
+        for incident in self.casebook.close_all(now_s, but=but):
+            self._out.append(ev.CloseIncident(cause_id=self._cause_id, incident=incident))
+
+    @property
+    def _crash(self) -> Incident | None:
+        return next((each for each in self.casebook.incidents.values() if each.kind == CRASH), None)
+
+    def _close_crash(self, now_s: float) -> None:
+        """Close the incident of a crash, if one is open: the run goes on, or is history."""
+        incident = self._crash
+        if incident is not None:
+            closed = self.casebook.close(incident.id, incident.detected_step, now_s)
+            self._out.append(ev.CloseIncident(cause_id=self._cause_id, incident=closed))
 
     def _on_restarted(self, event: ev.RestartedEvent) -> None:
         self.captures.put_away(event.unix_s)
         self.casebook.forget_steps()
         self._close_hang(event.unix_s)
+        self._close_crash(event.unix_s)
         self.standstill.begin(event.unix_s)
         self._move(Trigger.RESTARTED)
 
@@ -158,11 +184,13 @@ class RunMachine:
     def _on_tick(self, event: ev.TickEvent) -> None:
         policy = self._policy.run
         silence_s = event.unix_s - self.standstill.last_sign_s
-        if self.state in (State.FINISHED, State.LOST) or self.judgement is None:
-            keep_s = policy.keep_seconds if self.state is State.FINISHED else policy.lost_keep_seconds
+        if self.state in OVER or self.state is State.LOST or self.judgement is None:
+            is_history = self.state in (State.FINISHED, State.CANCELLED)
+            keep_s = policy.keep_seconds if is_history else policy.lost_keep_seconds
             hangs = self.standstill.incident is not None and event.is_alive
             if silence_s > keep_s and not hangs:
                 self._close_hang(event.unix_s)
+                self._close_crash(event.unix_s)
                 self._out.append(ev.ForgetRun(cause_id=self._cause_id))
         else:
             step_s = self.judgement.recent_step_seconds or self.judgement.step_seconds
@@ -172,7 +200,7 @@ class RunMachine:
 
     def is_blocked(self, now_s: float) -> bool:
         """Whether somebody should look who has not arrived (`StandstillEvent`); changes nothing."""
-        return self.state is not State.FINISHED and self.standstill.is_blocked(now_s)
+        return self.state not in OVER and self.standstill.is_blocked(now_s)
 
     def _on_standstill(self, event: ev.StandstillEvent) -> None:
         if not self.is_blocked(event.unix_s):
@@ -197,7 +225,7 @@ class RunMachine:
         reason = "" if self._policy.profile.enabled else "profiling is switched off"
         if self.captures.current is not None:
             reason = f"request {self.captures.current.request_id} is under way"
-        elif self.judgement is None or self.state in (State.HUNG, State.LOST, State.FINISHED):
+        elif self.judgement is None or self.state in OVER or self.state in (State.HUNG, State.LOST):
             reason = f"the run is {self.state}"
         if reason:
             self._out.append(ev.RefuseProfile(cause_id=self._cause_id, reason=reason))

@@ -19,6 +19,8 @@ class State(StrEnum):
     RECOVERING = "recovering"
     HUNG = "hung"
     LOST = "lost"
+    CRASHED = "crashed"
+    CANCELLED = "cancelled"
     FINISHED = "finished"
 
 
@@ -38,8 +40,13 @@ class Trigger(StrEnum):
     SILENT = "no step for too long"
     RESUMED = "steps come again"
     RESTARTED = "a new attempt"
+    CRASHED = "a rank ended before the others"
+    CANCELLED = "all ranks were stopped"
     FINISHED = "every rank ended well"
 
+
+OVER = frozenset((State.FINISHED, State.CANCELLED, State.CRASHED))
+"""States of a run whose processes have ended, or wait in vain for one that has."""
 
 _ALIVE = (State.WARMING, State.HEALTHY, State.SUSPECT, State.PROFILING, State.DIAGNOSED, State.RECOVERING)
 
@@ -61,6 +68,8 @@ TRANSITIONS: dict[tuple[State, Trigger], State] = {
     (State.LOST, Trigger.RESUMED): State.RECOVERING,
     **{(state, Trigger.BLOCKED): State.HUNG for state in _ALIVE},
     **{(state, Trigger.SILENT): State.LOST for state in (*_ALIVE, State.HUNG)},
+    **{(state, Trigger.CRASHED): State.CRASHED for state in (*_ALIVE, State.HUNG, State.LOST)},
+    **{(state, Trigger.CANCELLED): State.CANCELLED for state in (*_ALIVE, State.HUNG, State.LOST)},
     **{(state, Trigger.FINISHED): State.FINISHED for state in (*_ALIVE, State.HUNG, State.LOST)},
     **{(state, Trigger.RESTARTED): State.WARMING for state in State},
 }

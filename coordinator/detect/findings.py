@@ -8,8 +8,10 @@ SLOW_LINK = "slow_link"
 FLUCTUATION = "fluctuation"
 SCATTERED = "scattered_gc"
 HANG = "hang"
-KINDS = (SLOW_RANK, SLOW_LINK, FLUCTUATION, SCATTERED, HANG)
+CRASH = "crash"
+KINDS = (SLOW_RANK, SLOW_LINK, FLUCTUATION, SCATTERED, HANG, CRASH)
 LINK = "link"
+PROCESS = "process"
 UNKNOWN = "unknown"
 
 

@@ -13,12 +13,13 @@ from coordinator.intake.owners import Owners
 from coordinator.intake.refusals import GROUP, RANK_CLAIMED, Refusals
 from lockstep.contracts import domains
 from lockstep.contracts.limits import HEARTBEAT_SECONDS_MAX
+from lockstep.contracts.messages import FAILED, FINISHED, GONE
 from lockstep.contracts.records import DOMAIN_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lockstep.contracts.messages import NodeAnnouncement, RankInfo, RunHeartbeat
+    from lockstep.contracts.messages import NodeAnnouncement, RankEnding, RankInfo, RunHeartbeat
 
 OWNER_SILENT_SECONDS = 3 * HEARTBEAT_SECONDS_MAX
 """A rank whose owner has not shown it alive for so long goes to a node that does."""
@@ -28,7 +29,7 @@ a single forged rank must not have a million laid out."""
 _CLAIMS_PER_RANK_MAX = 8  # nodes that wait for one rank; a restart elsewhere is one
 _VOTE_SECONDS = 60.0  # what ranks announced that a smaller attempt left behind does not count
 _RANKS_PER_RECOUNT = 1024  # votes are counted again after a message for each so many ranks: 0.1 ms a message
-_FINISHED = "finished"
+_ENDED = frozenset((FINISHED, FAILED, GONE))
 _NS = 1e-9
 
 REPLICA_KINDS = ("tp", "cp", "pp")
@@ -121,6 +122,8 @@ class Membership:
         self._claims: dict[int, dict[str, _Claim]] = {}
         self._ranks_of_world: Counter[int] = Counter()
         self._finished_of_world: Counter[int] = Counter()
+        self._ended_of_world: Counter[int] = Counter()
+        self._failed: set[int] = set()
         self.last_seen_unix_s = float("-inf")
         self._elected_world = 0
         self._messages_since_count = 0
@@ -214,6 +217,26 @@ class Membership:
         """Whether every announced rank of the world has ended well."""
         return 0 < self._ranks_of_world[self.world_size] == self._finished_of_world[self.world_size]
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the process of every announced rank of the world has ended."""
+        return 0 < self._ranks_of_world[self.world_size] == self._ended_of_world[self.world_size]
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the process of some rank did not end well; costs nothing, as long as all run."""
+        return bool(self._failed)
+
+    def endings(self) -> "dict[int, RankEnding]":
+        """Return how the processes of those ranks of the world ended that did not end well."""
+        infos = ((rank, self.infos[rank]) for rank in self._failed)
+        return {rank: info.ending for rank, info in infos if info.ending and info.world_size == self.world_size}
+
+    @property
+    def ended_ranks(self) -> int:
+        """How many announced ranks of the world have a process that has ended."""
+        return self._ended_of_world[self.world_size]
+
     def topology(self) -> domains.Topology:
         """Return the domains of the run: configured degrees if they fit its world, else announced groups.
 
@@ -241,6 +264,7 @@ class Membership:
         change.is_reshaped |= known is None or known.world_size != info.world_size
         self._count(info, 1)
         self.infos[rank] = info
+        (self._failed.add if info.ending is not None else self._failed.discard)(rank)
         self._show(rank, sign)
         if self.nodes.get(rank) != node:
             self.nodes[rank] = node
@@ -286,7 +310,11 @@ class Membership:
             del self._claims[rank]
 
     def _count(self, info: "RankInfo", by: int) -> None:
-        for counter, counts in ((self._ranks_of_world, True), (self._finished_of_world, info.state == _FINISHED)):
+        for counter, counts in (
+            (self._ranks_of_world, True),
+            (self._finished_of_world, info.state == FINISHED),
+            (self._ended_of_world, info.state in _ENDED),
+        ):
             if counts:
                 counter[info.world_size] += by
                 if not counter[info.world_size]:

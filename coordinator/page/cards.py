@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from coordinator.decide.explain import history
 from coordinator.decide.incidents import BY_MODEL, BY_RECORDS, CLOSED
-from coordinator.detect.findings import FLUCTUATION, HANG, KINDS, SCATTERED, SLOW_LINK, SLOW_RANK
+from coordinator.detect.findings import CRASH, FLUCTUATION, HANG, KINDS, SCATTERED, SLOW_LINK, SLOW_RANK
 from coordinator.page.told import link, moment_ns, seconds_told
 from lockstep.analysis.report.markup import Html, code, folded, items, join, soft, tag
 from lockstep.analysis.report.units import counted, told_ranks
@@ -22,7 +22,7 @@ DASHBOARD = "lockstep-run"
 TITLES = dict(
     zip(
         KINDS,
-        ("Slow rank", "Slow link", "Slower than its own history", "Unsynchronised pauses", "Hang"),
+        ("Slow rank", "Slow link", "Slower than its own history", "Unsynchronised pauses", "Hang", "Crash"),
         strict=True,
     )
 )
@@ -32,6 +32,7 @@ RUNBOOKS = {
     FLUCTUATION: "LockstepRunSlow",
     SCATTERED: "LockstepRunSlow",
     HANG: "LockstepRunHung",
+    CRASH: "LockstepRunCrashed",
 }
 """The alert, and so the page of alerts/runbooks, that is about each kind of incident."""
 _NOWHERE: "Mapping[str, str]" = MappingProxyType({})
@@ -104,7 +105,8 @@ def facts(incident: "Incident", *, with_run: bool, host: str) -> Html:
     if incident.operator:
         rows.append(("Operator", code(incident.operator)))
     rows.append(("When", _span(incident)))
-    rows.append(_extent(incident))
+    if incident.kind != CRASH:
+        rows.append(_extent(incident))
     if incident.lost_device_seconds:
         lost = "Lost" if incident.state == CLOSED else "Lost so far"
         rows.append((lost, f"{seconds_told(incident.lost_device_seconds)} of device time"))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from coordinator.decide.transitions import State
+from coordinator.decide.transitions import OVER, State
 from coordinator.page.cards import DASHBOARD, cards
 from coordinator.page.overview import expected, lost, step_time, suspects
 from coordinator.page.told import bar, document, link, live, moment, seconds_told
@@ -22,7 +22,7 @@ CLOSED_MAX = 10
 OPEN_MAX = 50
 CAPTURES_SHOWN = 4
 _SUSPECTS_ASKED = 4  # slow ranks that the profile form begins with
-_STILL = (State.HUNG, State.LOST, State.FINISHED)
+_STILL = (*OVER, State.HUNG, State.LOST)
 _STRIP_STEP = 6  # pixels
 _STRIP_HEIGHT = 14
 
@@ -101,7 +101,7 @@ def _stillness(run: "RunSnapshot") -> Html:
     """Return since when a run makes no step; nothing where steps come, for then the last one is no news."""
     if run.state not in _STILL or run.last_step_unix_s is None:
         return Html()
-    is_over = run.state == State.FINISHED
+    is_over = run.state in (State.FINISHED, State.CANCELLED)
     told = ("Last step at " if is_over else "No step since ", moment(run.last_step_unix_s), ".")
     return tag("p", *told, class_="soft" if is_over else "bad")
 

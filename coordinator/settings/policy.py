@@ -189,6 +189,8 @@ class RunPolicy:
     lost_steps: float = 10.0
     lost_keep_seconds: float = 3600.0  # a lost run may come back; after that it is history
     keep_seconds: float = 900.0  # a run that ended stays visible: several scrapes and an operator's look
+    crash_seconds: float = 10.0  # once a rank has ended, others end with it in so long, or they wait in vain for it
+    stop_seconds: float = 60.0  # the same where it was asked to end: ranks save a checkpoint in the grace period
     store_steps: int = 50  # judged steps between two writes of an incident's running figures
     hang_steps: float = 5.0  # PerfTracker: no step for so many usual ones is a run that is blocked ...
     hang_seconds: float = 5.0  # ... if it is so long: records travel in batches, and hosts of short steps stall
@@ -227,6 +229,7 @@ class DetectorPolicy:
     fluctuation: bool = True
     scattered_gc: bool = True
     hang: bool = True
+    crash: bool = True
     imbalance: bool = True
 
 

@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import Metric as Family
 import lockstep
 from exporter.exposing.snapshot import NodeSnapshot, RankView
 from exporter.host_watch import HostTotals
-from exporter.reading.tracks import FAILED
+from lockstep.contracts.messages import UNWATCHED
 from lockstep.contracts.metrics import BY_NAME, CATALOGUE, FLAGS, PHASES, STEP_BUCKETS_SECONDS
 from lockstep.contracts.records import COMPUTE_PHASES, DOMAIN_KINDS, RECORD_INDEX
 
@@ -50,7 +50,7 @@ _OF_RANK: dict[str, Callable[[RankView], float | None]] = {
     "lockstep_last_step_timestamp_seconds": lambda rank: (
         None if rank.last_step_unix_ns is None else rank.last_step_unix_ns * _NS
     ),
-    "lockstep_agent_up": lambda rank: rank.state != FAILED,
+    "lockstep_agent_up": lambda rank: rank.state != UNWATCHED,
     "lockstep_agent_failures_total": lambda rank: rank.failures,
     "lockstep_rank_peak_flops_per_second": lambda rank: (
         None if rank.facts is None else rank.facts.peak_flops_per_second

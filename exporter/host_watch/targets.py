@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 
 from exporter.host_watch.reading import Target
-from exporter.reading.tracks import FINISHED, RunTrack
+from exporter.reading.tracks import RunTrack
 from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.messages import FINISHED
 
 
 def find_targets(runs: Iterable[RunTrack]) -> list[Target]:

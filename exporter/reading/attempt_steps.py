@@ -107,6 +107,11 @@ class AttemptSteps:
         return self._pending[0].sequence if self._pending else self._reader.next_sequence
 
     @property
+    def ends(self) -> int:
+        """Ends of optimizers and of named steps so far: any of them may be a step's."""
+        return self._builder.ends
+
+    @property
     def is_unnumbered(self) -> bool:
         """Whether the number of the running step is not known, although there are marks: no record comes."""
         return self._has_marks and not self._builder.is_numbered

@@ -21,10 +21,12 @@ from lockstep.contracts.control import OrderAnswer, answer_from_json
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.locks import lock_holder
 from lockstep.contracts.marks import BLOCK_BYTES
+from lockstep.contracts.ring import RaisedEnding
 
 _WORDS = struct.Struct("<3Q")
 _FLAGS_HELD = struct.Struct("<2Q")
 _FRONT_BYTES = ring.GROUPS_OFFSET + HEAD_BYTES - ring.WORDS_OFFSET
+_ENDING = ring.ENDING_OFFSET - ring.WORDS_OFFSET
 _ANSWER = ring.ANSWER_OFFSET - ring.WORDS_OFFSET
 _GROUPS = ring.GROUPS_OFFSET - ring.WORDS_OFFSET
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe in a ring's place must not block us
@@ -37,6 +39,7 @@ class Look:
     heartbeat_ns: int
     state: int
     failures: int
+    ending: RaisedEnding | None
     answer: OrderAnswer | None
     groups: Any
     facts: Any
@@ -155,6 +158,7 @@ class RingFile:
             heartbeat_ns=heartbeat_ns,
             state=state,
             failures=failures,
+            ending=self._ending(front, errors) if state == ring.STATE_RAISED else None,
             answer=self._answer(front, errors),
             groups=self._groups(front),
             facts=self._facts(),
@@ -169,7 +173,7 @@ class RingFile:
         """Return heartbeat, state and failures."""
         heartbeat_ns, state, failures = _WORDS.unpack_from(front)
         self._check_word("heartbeat", heartbeat_ns, MONOTONIC_NS_MAX)
-        self._check_word("state", state, ring.STATE_FAILED)
+        self._check_word("state", state, ring.STATE_RAISED)
         self._check_word("failures", failures, INT63_MAX)
         return heartbeat_ns, state, failures
 
@@ -190,6 +194,16 @@ class RingFile:
             size = os.fstat(self._descriptor).st_size
             raise MalformedError("ring size", where=str(self.path), got=size, expected=self.header.file_bytes)
         return data
+
+    def _ending(self, front: memoryview, errors: list[MalformedError]) -> RaisedEnding | None:
+        found = read_blob(front, _ENDING, ring.ENDING_BYTES)
+        if found is None:
+            return None
+        try:
+            return ring.raised_from_json(found[1], where=str(self.path))
+        except MalformedError as error:
+            errors.append(error)
+            return None
 
     def _answer(self, front: memoryview, errors: list[MalformedError]) -> OrderAnswer | None:
         if read_generation(front, _ANSWER) == self.answer_generation:

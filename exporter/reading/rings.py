@@ -22,15 +22,16 @@ from exporter.counts import Counts
 from exporter.reading.announce import parse_groups, parse_slots
 from exporter.reading.attempt_steps import NO_RECORDS, RECORDS_PER_READ, AttemptSteps, Records, StepsRead
 from exporter.reading.positions import Positions
+from exporter.reading.rank_states import RankStates
 from exporter.reading.ring_file import Look, RingFile
 from exporter.reading.totals import possible
-from exporter.reading.tracks import RUNNING, STATES, RankTrack, RunTrack
+from exporter.reading.tracks import RankTrack, RunTrack
 from exporter.shared_directory import run_status
 from lockstep.contracts.control import OrderAnswer
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.facts import facts_from_json
 from lockstep.contracts.limits import RANKS_PER_NODE_MAX, RUNS_PER_NODE_MAX
-from lockstep.contracts.messages import TORN
+from lockstep.contracts.messages import RUNNING, TORN
 from lockstep.contracts.paths import is_name, rank_of_ring, ring_path
 from lockstep.contracts.records import RECORD_INDEX
 from lockstep.serving.fault_isolation import FaultIsolation
@@ -81,6 +82,7 @@ class Rings:
         self._refused: dict[str, int] = {}  # run names that are no runs -> inode, so that each is counted once
         self._late: list[Reading] = []
         self._gone: list[RunTrack] = []
+        self._states = RankStates()
 
     def scan(self, now_ns: int) -> None:
         """Look for runs and rings that came, went or were replaced."""
@@ -126,7 +128,8 @@ class Rings:
         return sum(t.ring is not None and t.state == RUNNING and t.steps.is_unnumbered for t in tracks)
 
     def close(self) -> None:
-        """Close every ring."""
+        """Close every ring, and watch no process any more."""
+        self._states.close()
         for run in self.runs.values():
             for track in run.ranks.values():
                 if track.ring is not None:
@@ -246,7 +249,7 @@ class Rings:
         if track.header.attempt != ring.header.attempt:
             track.failures_read = 0
         track.header, track.ring, track.state, track.groups = ring.header, ring, RUNNING, ()
-        track.facts, track.slots, track.is_superseded, track.alive_ns = None, (), False, 0
+        track.facts, track.slots, track.is_superseded, track.alive_ns, track.ending = None, (), False, 0, None
         track.totals.begin_attempt()
         run.revision += 1
         self._resume(run, track, ring)
@@ -272,7 +275,9 @@ class Rings:
             return
         self._late += self._look(run, track, track.ring, track.header.block_count, _RECORDS_AT_END)
         self._counts.lost_blocks[TORN] += track.steps.drop_pending()
-        self.isolation.forget(_RING, _key(track.ring.path, track.ring.inode))
+        key = _key(track.ring.path, track.ring.inode)
+        self.isolation.forget(_RING, key)
+        self._states.forget(key)
         track.left_at = track.position(track.ring)
         track.ring.close()
         track.ring = None
@@ -294,7 +299,7 @@ class Rings:
                 self._refuse(run, track.rank, ring.inode, error)
                 return []
             built = len(steps.records)
-            self._take_state(run, track, look)
+            self._take_state(run, track, ring, look)
             lost = self._take_losses(steps)
             records = self._take_records(run, track, steps.records)
             is_new = len(records) or look.answer is not None or lost
@@ -302,12 +307,12 @@ class Rings:
         self._counts.lost[TORN] += built
         return [Reading(run, track.rank, NO_RECORDS, None, {TORN: built})] if built else []
 
-    def _take_state(self, run: RunTrack, track: RankTrack, look: Look) -> None:
+    def _take_state(self, run: RunTrack, track: RankTrack, ring: RingFile, look: Look) -> None:
         track.heartbeat_ns = look.heartbeat_ns
         track.note_failures(look.failures)
-        state = STATES[look.state]
-        if state != track.state:
-            track.state = state
+        state, ending = self._states.state_of(_key(ring.path, ring.inode), track, ring, look, self._now_s)
+        if (state, ending) != (track.state, track.ending):
+            track.state, track.ending = state, ending
             run.revision += 1
         for error in look.errors:
             self._counts.reject("answer", error)

@@ -18,5 +18,10 @@
     state.py            what a restart of the exporter needs, as values of JSON
     bus_bytes.py        bytes over the slowest link
 
+    device_marks.py     on a device: which marks have events, and what is read of them
+    device_tracker.py   steps that it is not done with, and where its time lies on the host's clock
+    device_step.py      the events of one step, and what they measure
+    device_axis.py      host times to device times
+
 No clock, no file, no thread. What is lost is counted and flagged, never guessed.
 """

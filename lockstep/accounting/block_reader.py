@@ -16,7 +16,6 @@ IDLE_READS = 16
 """Reads without a block after which the whole ring is searched: a writer whose stores failed may go on far ahead."""
 
 _SEQUENCE = 3
-_EMPTY = memoryview(bytes(BLOCK_BYTES))
 
 Fetch = Callable[[int, int], bytes]
 """(first slot, count) to the bytes of these slots."""
@@ -53,33 +52,36 @@ class BlockReader:
     def _read_window(self, fetch: Fetch, read: BlockRead) -> bool:
         """Read the slots from the next block's on; return whether there may be more."""
         window = self._window(fetch)
-        for at, slot in enumerate(window):
-            block = _block_in(slot, self.next_sequence)
+        for at in range(0, len(window), BLOCK_BYTES):
+            block = _block_in(window, at, self.next_sequence)
             if block is None:
                 return self._skip(fetch, read, window[at:])
             read.blocks.append(block)
             self.next_sequence += 1
-        return True
+        return bool(window)
 
-    def _window(self, fetch: Fetch) -> list[memoryview]:
+    def _window(self, fetch: Fetch) -> memoryview:
         """Return the slots from the next block's on, over the ring's end."""
         first, count = self.next_sequence % self._block_count, min(WINDOW_BLOCKS, self._block_count)
         straight = min(count, self._block_count - first)
-        slots = _split(fetch(first, straight), straight)
-        return slots if straight == count else slots + _split(fetch(0, count - straight), count - straight)
+        slots = fetch(first, straight)
+        if straight < count and len(slots) == straight * BLOCK_BYTES:
+            slots += fetch(0, count - straight)
+        return _whole(slots)
 
-    def _skip(self, fetch: Fetch, read: BlockRead, window: list[memoryview]) -> bool:
+    def _skip(self, fetch: Fetch, read: BlockRead, window: memoryview) -> bool:
         """Go on behind blocks that are lost; return whether any are.
 
         `window` are slots from the next block's on, which does not hold it.
         """
-        if _sequence_in(window[0]) > self.next_sequence:
+        claimed = _claim(window, 0)
+        if claimed > self.next_sequence and _block_in(window, 0, claimed) is not None:
             return self._catch_up(fetch, read)
-        for ahead, slot in enumerate(window):
-            if _block_in(slot, self.next_sequence + ahead) is not None:
+        for ahead, at in enumerate(range(0, len(window), BLOCK_BYTES)):
+            if _block_in(window, at, self.next_sequence + ahead) is not None:
                 # It may have been written after its slot was fetched, and before this one's was.
-                (again,) = _split(fetch(self.next_sequence % self._block_count, 1), 1)
-                if _block_in(again, self.next_sequence) is None:
+                again = _whole(fetch(self.next_sequence % self._block_count, 1))
+                if not again or _block_in(again, 0, self.next_sequence) is None:
                     read.torn += ahead
                     self.next_sequence += ahead
                 return True
@@ -87,39 +89,39 @@ class BlockReader:
 
     def _catch_up(self, fetch: Fetch, read: BlockRead) -> bool:
         """Go on with the oldest block but an eighth of the ring, which the writer may reach meanwhile."""
-        slots = _split(fetch(0, self._block_count), self._block_count)
-        claims = (int(BLOCK_HEADER.unpack_from(slot)[_SEQUENCE]) for slot in slots)
-        found = sorted(s for at, s in enumerate(claims) if s % self._block_count == at and s <= INT63_MAX)
-        newest = next((s for s in reversed(found) if _block_in(slots[s % self._block_count], s) is not None), -1)
+        slots = _whole(fetch(0, self._block_count))
+        claims = (_claim(slots, at) for at in range(0, len(slots), BLOCK_BYTES))
+        found = sorted(s for slot, s in enumerate(claims) if s % self._block_count == slot and s <= INT63_MAX)
+        newest = next((s for s in reversed(found) if self._has(slots, s)), -1)
         if newest <= self.next_sequence:
             return False
         oldest = newest - self._block_count + 1 + self._block_count // 8
         later = found[bisect_left(found, max(oldest, self.next_sequence)) :]
-        target = next(s for s in later if _block_in(slots[s % self._block_count], s) is not None)
+        target = next(s for s in later if self._has(slots, s))
         lapped = min(max(oldest - self.next_sequence, 0), target - self.next_sequence)
         read.overwritten += lapped
         read.torn += target - self.next_sequence - lapped
         self.next_sequence = target
         return True
 
-
-def _split(data: bytes, count: int) -> list[memoryview]:
-    """Return `count` slots, empty ones where the file was cut."""
-    view = memoryview(data).toreadonly()
-    slots = (view[at : at + BLOCK_BYTES] for at in range(0, count * BLOCK_BYTES, BLOCK_BYTES))
-    return [slot if len(slot) == BLOCK_BYTES else _EMPTY for slot in slots]
+    def _has(self, slots: memoryview, sequence: int) -> bool:
+        """Whether a whole ring's slots hold this block."""
+        return _block_in(slots, sequence % self._block_count * BLOCK_BYTES, sequence) is not None
 
 
-def _sequence_in(slot: memoryview) -> int:
-    """Return the sequence of the block in a slot, -1 where there is none."""
-    block = unpack_block(slot)
-    return -1 if block is None else block.sequence
+def _whole(data: bytes) -> memoryview:
+    """Return the slots in `data` without half a one at the end, as a file that was cut has it."""
+    return memoryview(data)[: len(data) - len(data) % BLOCK_BYTES]
 
 
-def _block_in(slot: memoryview, sequence: int) -> MarkBlock | None:
-    """Return the block in a slot if it is number `sequence`: most slots hold former ones, whose checksum costs 1 us."""
-    if BLOCK_HEADER.unpack_from(slot)[_SEQUENCE] != sequence:
+def _claim(slots: memoryview, at: int) -> int:
+    """Return the sequence that a block at byte `at` claims."""
+    return int(BLOCK_HEADER.unpack_from(slots, at)[_SEQUENCE])
+
+
+def _block_in(slots: memoryview, at: int, sequence: int) -> MarkBlock | None:
+    """Return the block at byte `at` if it is number `sequence`; the checksum of others, 1 us each, is not made."""
+    if BLOCK_HEADER.unpack_from(slots, at)[_SEQUENCE] != sequence:
         return None
-    block = unpack_block(slot)
-    # A slot that was never written has the sequence 0 and no checksum.
-    return block if block is not None and block.sequence == sequence else None
+    # None of a slot that was never written, which claims the sequence 0, as well.
+    return unpack_block(slots[at : at + BLOCK_BYTES])

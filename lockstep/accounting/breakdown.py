@@ -20,7 +20,7 @@ it was no wait was hidden behind work.
 
 from bisect import bisect_left, bisect_right
 from itertools import accumulate
-from operator import attrgetter, itemgetter
+from operator import attrgetter, itemgetter, sub
 
 from lockstep.accounting.events import (
     BACKWARD,
@@ -75,18 +75,18 @@ def attribute(start_ns: int, end_ns: int, events: StepEvents) -> StepBreakdown:
         if events.aside:
             ordered = sorted(ordered + events.aside, key=_issue_ns)
         _add_flight(breakdown, start_ns, end_ns, ordered)
-    add_phases(breakdown, start_ns, end_ns, events, taken)
+    taken_time = TakenTime([begin for begin, _ in taken], [end for _, end in taken])
+    add_phases(breakdown, start_ns, end_ns, events, taken_time)
     return breakdown
 
 
-def add_phases(breakdown: StepBreakdown, start_ns: int, end_ns: int, events: StepEvents, taken: list[Interval]) -> None:
+def add_phases(breakdown: StepBreakdown, start_ns: int, end_ns: int, events: StepEvents, taken: "TakenTime") -> None:
     """Fill what is left of phases, data, compute and host beside what is `taken` already."""
     own = breakdown.phase_ns
-    taken_time = _TakenTime(taken)
     for phase, span_start, span_end in events.spans:
         begin, end = max(span_start, start_ns), min(span_end, end_ns)
         if begin < end:
-            own[phase] += end - begin - (taken_time.until(end) - taken_time.until(begin))
+            own[phase] += end - begin - (taken.until(end) - taken.until(begin))
     breakdown.data_ns = own[DATA]
     breakdown.compute_ns = sum(own) - own[DATA]
     attributed = breakdown.collection_ns + sum(breakdown.wait_ns) + sum(own)
@@ -200,16 +200,16 @@ def subtract(pieces: list[Wait], taken: list[Interval]) -> list[Wait]:
     return left
 
 
-class _TakenTime:
-    """How much time disjoint, ascending intervals take before any instant."""
+class TakenTime:
+    """How much time disjoint intervals, of which both ends ascend, take before any instant."""
 
-    def __init__(self, taken: list[Interval]) -> None:
-        self._taken = taken
-        self._starts = [begin for begin, _ in taken]
-        self._before = [0, *accumulate([end - begin for begin, end in taken])]
+    def __init__(self, starts: list[int], ends: list[int]) -> None:
+        self._starts = starts
+        self._ends = ends
+        self._before: list[int] = [0, *accumulate(map(sub, ends, starts))]
 
     def until(self, instant_ns: int) -> int:
         """Return the time taken before `instant_ns`."""
         index = bisect_left(self._starts, instant_ns)
-        beyond = max(self._taken[index - 1][1] - instant_ns, 0) if index else 0
+        beyond = max(self._ends[index - 1] - instant_ns, 0) if index else 0
         return self._before[index] - beyond

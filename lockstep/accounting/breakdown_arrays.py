@@ -6,7 +6,7 @@ Shapes: C collectives, W waits, S backwards, L limits, P pieces of waits.
 
 import numpy as np
 
-from lockstep.accounting.breakdown import StepBreakdown, add_phases, clip, subtract
+from lockstep.accounting.breakdown import StepBreakdown, TakenTime, add_phases, clip, subtract
 from lockstep.accounting.communication_arrays import Integers, StepArrays
 from lockstep.accounting.domain_totals import DomainTotals
 from lockstep.accounting.events import BACKWARD, IN_FLIGHT, UNKNOWN_NS, StepEvents
@@ -27,10 +27,12 @@ def attribute_arrays(start_ns: int, end_ns: int, events: StepEvents, arrays: Ste
     length_ns_P = end_ns_P - begin_ns_P
     for domain in set(domain_P.tolist()):
         breakdown.wait_ns[domain] = int(length_ns_P[domain_P == domain].sum())
-    taken += zip(begin_ns_P.tolist(), end_ns_P.tolist(), strict=True)
-    taken.sort()
+    begins, ends = begin_ns_P.tolist(), end_ns_P.tolist()
+    if taken:
+        begins = sorted([*begins, *(begin for begin, _ in taken)])  # disjoint: both ends are in the same order
+        ends = sorted([*ends, *(end for _, end in taken)])
     _add_flight(breakdown, start_ns, end_ns, arrays)
-    add_phases(breakdown, start_ns, end_ns, events, taken)
+    add_phases(breakdown, start_ns, end_ns, events, TakenTime(begins, ends))
     return breakdown
 
 
@@ -46,9 +48,9 @@ def _blocked(end_ns: int, events: StepEvents, arrays: StepArrays) -> _Intervals:
     backwards = [(begin, end) for phase, begin, end in events.spans if phase == BACKWARD]
     if backwards and not is_sync_C.all():
         begin_ns_S, end_ns_S = np.array(backwards, np.int64).T
-        last_ns_S = issue_ns_C[np.searchsorted(issue_ns_C, end_ns_S, "right") - 1]
+        last_ns_S = issue_ns_C[issue_ns_C.searchsorted(end_ns_S, "right") - 1]
         limit_ns_S = np.where(last_ns_S < end_ns, _limits_behind(last_ns_S, limit_ns_L), last_ns_S)
-        span_C = np.minimum(np.searchsorted(end_ns_S, issue_ns_C), len(backwards) - 1)
+        span_C = np.minimum(end_ns_S.searchsorted(issue_ns_C), len(backwards) - 1)
         is_inside_C = ~is_sync_C & (begin_ns_S[span_C] <= issue_ns_C) & (issue_ns_C <= end_ns_S[span_C])
         is_cut_C = (done_ns_C == IN_FLIGHT) | (done_ns_C > limit_ns_S[span_C])
         start_ns_C = np.where(is_inside_C, last_ns_S[span_C], start_ns_C)
@@ -63,7 +65,7 @@ def _blocked(end_ns: int, events: StepEvents, arrays: StepArrays) -> _Intervals:
 
 def _limits_behind(time_ns: Integers, limit_ns_L: Integers) -> Integers:
     """Return the first limit behind each time; of those behind all, the last one."""
-    return limit_ns_L[np.minimum(np.searchsorted(limit_ns_L, time_ns, "right"), len(limit_ns_L) - 1)]
+    return limit_ns_L[np.minimum(limit_ns_L.searchsorted(time_ns, "right"), len(limit_ns_L) - 1)]
 
 
 def _known_domains(arrays: StepArrays) -> Integers:
@@ -79,7 +81,7 @@ def _known_domains(arrays: StepArrays) -> Integers:
     done_ns, domain = arrays.done_ns_C[is_done_C], arrays.domain_C[is_done_C]
     order = np.lexsort((domain, done_ns))
     done_ns, domain = done_ns[order], domain[order]
-    behind_W = np.searchsorted(done_ns, arrays.end_ns_W, "right")
+    behind_W = done_ns.searchsorted(arrays.end_ns_W, "right")
     before_W = np.maximum(behind_W - 1, 0)
     behind_W = np.minimum(behind_W, len(done_ns) - 1)
     is_behind_W = np.abs(done_ns[behind_W] - arrays.end_ns_W) < np.abs(done_ns[before_W] - arrays.end_ns_W)
@@ -90,7 +92,7 @@ def _disjoint(waits: _Intervals, start_ns: int, end_ns: int) -> _Intervals:
     """Return the union of waits inside the step, each instant given to the wait that began first."""
     begin_ns, finish_ns, domain = waits
     finish_ns = np.minimum(finish_ns, end_ns)
-    order = np.argsort(begin_ns, kind="stable")
+    order = begin_ns.argsort(kind="stable")
     order = order[begin_ns[order] < finish_ns[order]]
     begin_ns, finish_ns = _union(begin_ns[order], finish_ns[order], start_ns)
     is_piece = begin_ns < finish_ns

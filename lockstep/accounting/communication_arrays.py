@@ -119,7 +119,7 @@ def read_arrays(pending: PendingMarks, tracker: CommunicationTracker) -> StepArr
 
 
 def _read_marks(pending: PendingMarks) -> _Marks | None:
-    marks_M = np.frombuffer(bytes(pending.data), _MARK)
+    marks_M = np.frombuffer(pending.data, _MARK)
     kind_M = marks_M["kind"]
     time_M = marks_M["time"]
     if time_M.max() > MONOTONIC_NS_MAX:
@@ -139,13 +139,13 @@ def _read_issues(marks: _Marks, tracker: CommunicationTracker) -> _Issues | None
     is_issue_M = marks.kind_M == _ISSUE
     if marks.other_M is not None and marks.inside_M is not None:
         is_issue_M &= ~marks.other_M | marks.inside_M
-    at_C = np.flatnonzero(is_issue_M)
+    at_C = is_issue_M.nonzero()[0]
     ordinal_C = marks.marks_M["subject"][at_C]
     if not (ordinal_C[1:] > ordinal_C[:-1]).all():
         return None
     pairs = zip(marks.marks_M["detail"][at_C].tolist(), marks.marks_M["argument"][at_C].tolist(), strict=True)
     indices: defaultdict[tuple[int, int], int] = defaultdict(count().__next__)
-    traffic_C = np.array(list(map(indices.__getitem__, pairs)), np.int64)
+    traffic_C = np.fromiter(map(indices.__getitem__, pairs), np.int64, len(at_C))
     traffic = [tracker.traffic_of(*pair) for pair in indices]
     known = [each for each in traffic if each is not None]
     if len(known) < len(traffic):
@@ -155,7 +155,7 @@ def _read_issues(marks: _Marks, tracker: CommunicationTracker) -> _Issues | None
 
 
 def _read_waits(marks: _Marks, tracker: CommunicationTracker) -> _Waits | None:
-    at_W = np.flatnonzero(marks.kind_M >= _WAIT_BEGIN)
+    at_W = (marks.kind_M >= _WAIT_BEGIN).nonzero()[0]
     kind_W = marks.kind_M[at_W]
     is_alternating = (kind_W[0::2] == _WAIT_BEGIN).all() and (kind_W[1::2] == _WAIT_END).all()
     if is_alternating and not tracker.has_open_waits and (marks.other_M is None or not marks.other_M[at_W].any()):
@@ -187,20 +187,20 @@ def _pair_waits(marks: _Marks, at_W: Integers, tracker: CommunicationTracker) ->
 
 def _guessed_domains(waits: _Waits, issues: _Issues, tracker: CommunicationTracker) -> Integers:
     """Return, for each wait, the domain of what was issued last, as a guess."""
-    last_W = np.searchsorted(issues.at_C, waits.end_at_W)
+    last_W = issues.at_C.searchsorted(waits.end_at_W)
     return ~np.concatenate(([tracker.last_domain], issues.domain_C))[last_W]
 
 
 def _read_ends(marks: _Marks, issues: _Issues, waits: _Waits, domain_W: Integers) -> Integers:
     """Return when each collective was done, and set the domain of waits for those that were expected."""
-    end_at_E = np.flatnonzero((marks.kind_M >= _DONE) & (marks.kind_M <= _EXPECT))
+    end_at_E = ((marks.kind_M >= _DONE) & (marks.kind_M <= _EXPECT)).nonzero()[0]
     end_at_E, collective_E = _collectives_of(end_at_E, marks, issues)
     kind_E = marks.kind_M[end_at_E]
     done_ns_E = marks.time_M[end_at_E]
     done_ns_E[kind_E == _DONE_UNKNOWN] = UNKNOWN_NS
-    expect_E = np.flatnonzero(kind_E == _EXPECT)
+    expect_E = (kind_E == _EXPECT).nonzero()[0]
     if len(expect_E):
-        wait_E = np.searchsorted(waits.end_at_W, end_at_E[expect_E])
+        wait_E = waits.end_at_W.searchsorted(end_at_E[expect_E])
         end_at_E[expect_E] = _NEVER
         done_ns_E[expect_E] = marks.time_M[issues.at_C[collective_E[expect_E]]]  # given up at the step's end
         is_awaited_E = wait_E < len(waits.end_at_W)
@@ -208,7 +208,7 @@ def _read_ends(marks: _Marks, issues: _Issues, waits: _Waits, domain_W: Integers
         end_at_E[expect_E] = waits.end_at_W[wait_E]
         done_ns_E[expect_E] = marks.time_M[waits.end_at_W[wait_E]]
         domain_W[wait_E] = issues.domain_C[collective_E[expect_E]]  # of several the last one, as for the next line
-        order_E = np.argsort(end_at_E, kind="stable")
+        order_E = end_at_E.argsort(kind="stable")
         collective_E, done_ns_E = collective_E[order_E], done_ns_E[order_E]
     done_ns_C = np.full(len(issues.at_C), IN_FLIGHT, np.int64)
     done_ns_C[collective_E] = done_ns_E
@@ -220,7 +220,7 @@ def _collectives_of(end_at_E: Integers, marks: _Marks, issues: _Issues) -> tuple
     if not len(issues.at_C):
         return end_at_E[:0], end_at_E[:0]
     ordinal_E = marks.marks_M["subject"][end_at_E]
-    collective_E = np.searchsorted(issues.ordinal_C, ordinal_E)
+    collective_E = issues.ordinal_C.searchsorted(ordinal_E)
     collective_E[collective_E == len(issues.at_C)] = 0
     is_known_E = (issues.ordinal_C[collective_E] == ordinal_E) & (issues.at_C[collective_E] < end_at_E)
     return end_at_E[is_known_E], collective_E[is_known_E]
@@ -235,7 +235,7 @@ def _in_issue_order(arrays: StepArrays) -> StepArrays:
     """Return the arrays with collectives in the order of their times, which two threads may not keep."""
     if (arrays.issue_ns_C[1:] >= arrays.issue_ns_C[:-1]).all():
         return arrays
-    order_C = np.argsort(arrays.issue_ns_C, kind="stable")
+    order_C = arrays.issue_ns_C.argsort(kind="stable")
     for name in ("issue_ns_C", "done_ns_C", "traffic_C", "domain_C", "synchronous_C"):
         setattr(arrays, name, getattr(arrays, name)[order_C])
     return arrays

@@ -17,7 +17,7 @@ Mark = tuple[int, int, int, int, int]
 TIME, KIND, DETAIL, SUBJECT, ARGUMENT = range(5)
 Handler = Callable[[Mark], None]
 
-ARRAYS_FROM = 150
+ARRAYS_FROM = 230
 """Marks of a step from which on arrays are faster than one mark after another (benchmarks/accounting_cost.py)."""
 
 

@@ -9,7 +9,7 @@ May live here: what a mark means on a device. Not here: what was read of a step,
 from collections.abc import Callable
 
 from lockstep.accounting.device_tracker import DeviceTracker
-from lockstep.accounting.step_in_progress import StepInProgress
+from lockstep.accounting.step_in_progress import BuiltStep, StepInProgress, built_step
 from lockstep.accounting.step_record import FinishedStep
 from lockstep.contracts.marks import KIND_MASK, ORDINAL_MASK, OTHER_THREAD, MarkKind
 
@@ -55,7 +55,8 @@ class DeviceMarks:
             MarkKind.WAIT_END: self._note_wait_end,
             MarkKind.WAIT_END | OTHER_THREAD: self._note_wait_end,
         }
-        self._reads: dict[int, Handler] = {
+        readers: dict[int, Handler] = {
+            MarkKind.DEVICE_BEGIN: self._begin,
             MarkKind.DEVICE_EVENT: self._read_event,
             MarkKind.DEVICE_ANCHOR: self._read_anchor,
             MarkKind.DEVICE_QUEUED: self._note_queued,
@@ -63,6 +64,8 @@ class DeviceMarks:
             MarkKind.DEVICE_BEHIND: lambda _mark: self._tracker.fall_behind(),
             MarkKind.DEVICE_LOST: lambda _mark: self._tracker.lose_device(),
         }
+        self.readers = {kind | other: reader for kind, reader in readers.items() for other in (0, OTHER_THREAD)}
+        """What handles the marks of DEVICE_KINDS."""
 
     @staticmethod
     def begins(mark: Mark) -> bool:
@@ -77,17 +80,16 @@ class DeviceMarks:
         else:
             note(mark, handler)
 
-    def read(self, mark: Mark) -> None:
-        """Handle a mark of DEVICE_KINDS."""
-        kind = mark[1] & KIND_MASK
-        if kind == _BEGIN:
-            self._tracker.begin(self.ordinal, mark[2], is_at_start=self._is_at_start())
-        else:
-            self._reads[kind](mark)
+    def _begin(self, mark: Mark) -> None:
+        self._tracker.begin(self.ordinal, mark[2], is_at_start=self._is_at_start())
 
-    def forget_running(self) -> None:
-        """Do not measure the running step: it has marks whose ordinals are not known."""
-        self._tracker.running.forget()
+    def steps_given_up(self) -> list[BuiltStep]:
+        """Return the steps that the device was not done with, as they are if nothing more is read of them."""
+        return [built_step(finished) for finished in self._tracker.given_up()]
+
+    def renumber(self, shift: int) -> None:
+        """Add to the numbers of the steps that the device is not done with."""
+        self._tracker.renumber(shift)
 
     def lose_marks(self) -> None:
         """Note that marks are lost."""
@@ -152,7 +154,7 @@ class DeviceMarks:
 
     def _read_event(self, mark: Mark) -> None:
         _, _, stream, ordinal, distance_ns = mark
-        self._tracker.read_event(self._absolute(ordinal), stream, distance_ns)
+        self._tracker.read_event(self.ordinal - (self.ordinal - ordinal & ORDINAL_MASK), stream, distance_ns)
 
     def _read_anchor(self, mark: Mark) -> None:
         seen_ns, _, stream, ordinal, distance_ns = mark

@@ -6,8 +6,8 @@ before it is queued, nor after it was seen done. The anchor is as early as the f
 may be stretched or shortened by a thousandth to keep within these bounds, which is how two clocks that drift stay
 together without a jump.
 
-A step is given up when an event of its own is missing (graph capture), when more than PENDING_MAX steps wait for the
-device, or when the device is lost: its record has host times, its waits are missing, and it is flagged. The next
+A step is given up when an event of its own is missing (graph capture), when more than PENDING_STEPS_MAX steps wait for
+the device, or when the device is lost: its record has host times, its waits are missing, and it is flagged. The next
 measured step ends where the device's time, counted through the gap, says.
 
 May live here: which step is measured when, and where it lies. Not here: marks (device_marks.py), a step's arithmetic.
@@ -15,6 +15,7 @@ May live here: which step is measured when, and where it lies. Not here: marks (
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from lockstep.accounting.device_axis import Axis, in_flight_ns, shifted, translate
 from lockstep.accounting.device_step import Anchors, DeviceReading, DeviceStep, note_unmeasured, read_step
@@ -23,7 +24,7 @@ from lockstep.accounting.step_record import FinishedStep
 from lockstep.contracts.bounds import MONOTONIC_NS_MAX
 from lockstep.contracts.records import MISSING, Flag
 
-PENDING_MAX = 8
+PENDING_STEPS_MAX = 8
 """Steps that may wait for the device. A job whose host runs further ahead (whole steps as one graph, never a look at
 the loss) would have its steps judged too late anyway."""
 SLEW = 1000
@@ -46,7 +47,7 @@ class DeviceTracker:
 
     def __init__(self, emit: Callable[[FinishedStep], None]) -> None:
         self._emit = emit
-        self.running = DeviceStep(None)
+        self.running = self._read_last = DeviceStep(None)
         self._pending: deque[DeviceStep] = deque()
         self._is_lost = False
         self._anchors: Anchors = {}
@@ -64,12 +65,16 @@ class DeviceTracker:
 
     def read_event(self, ordinal: int, stream: int, distance_ns: int) -> None:
         """Note where the event of a mark lies after the last anchor before it."""
-        step: DeviceStep | None = self.running
-        if step is not None and (step.start is None or ordinal <= step.start):
-            step = next((step for step in self._pending if ordinal <= step.end), None)
-        point = None if step is None else step.points.get(ordinal)
-        if point is not None:
-            point.distance_ns, point.stream = distance_ns, stream
+        point = self._read_last.points.get(ordinal)  # they come in their order, a step after the other
+        if point is None:
+            for step in (*self._pending, self.running):
+                if ordinal in step.points:
+                    point = step.points[ordinal]
+                    self._read_last = step
+                    break
+            else:
+                return
+        point.distance_ns, point.stream = distance_ns, stream
 
     def read_anchor(self, ordinal: int, stream: int, distance_ns: int, seen_ns: int) -> None:
         """Note where an anchor lies after the one read before; the device was seen to be done with it at `seen_ns`."""
@@ -93,8 +98,8 @@ class DeviceTracker:
         self._finish()
 
     def fall_behind(self) -> None:
-        """Give up the oldest of more than PENDING_MAX steps."""
-        while len(self._pending) > PENDING_MAX:
+        """Give up the oldest of more than PENDING_STEPS_MAX steps."""
+        while len(self._pending) > PENDING_STEPS_MAX:
             self._pending[0].forget()
             self._finish()
 
@@ -108,6 +113,18 @@ class DeviceTracker:
         for step in self._pending:
             step.forget()
         self._finish()
+
+    def given_up(self) -> list[FinishedStep]:
+        """Return what the steps are that the device was not done with, if they are given up now."""
+        steps, reached_ns = [replace(step.finished) for step in self._pending], self._reached_ns
+        for finished in steps:
+            reached_ns = _give_up(finished, reached_ns)
+        return steps
+
+    def renumber(self, shift: int) -> None:
+        """Add to the numbers of the steps that the device is not done with."""
+        for step in self._pending:
+            step.finished.step += shift
 
     # Steps.
 
@@ -147,7 +164,7 @@ class DeviceTracker:
                 return
             reading = None if self._is_lost or seen_ns is None else read_step(step, anchors)
             if reading is None or seen_ns is None or not self._measure(step, reading, seen_ns):
-                self._give_up(step)
+                self._reached_ns = _give_up(step.finished, self._reached_ns)
             pending.popleft()
             for ordinal in [ordinal for ordinal in anchors if ordinal < step.end]:
                 del anchors[ordinal]
@@ -200,15 +217,18 @@ class DeviceTracker:
         self._reached_ns = finished.end_ns = max(end_ns, finished.start_ns)
         return origin_ns, end_ns
 
-    def _give_up(self, step: DeviceStep) -> None:
-        """Leave the step in host time, moved to where the one before ended; what was waited in it is not known."""
-        finished = step.finished
-        shift_ns = 0 if self._reached_ns is None else self._reached_ns - finished.start_ns
-        finished.start_ns += shift_ns
-        finished.end_ns += shift_ns
-        finished.flags |= _WARM_UP
-        finished.events = shifted(finished.events, shift_ns)
-        self._reached_ns = finished.end_ns
+
+def _give_up(finished: FinishedStep, reached_ns: int | None) -> int:
+    """Leave the step in host time, moved to where the one before ended; what was waited in it is not known.
+
+    Return where it ends.
+    """
+    shift_ns = 0 if reached_ns is None else reached_ns - finished.start_ns
+    finished.start_ns += shift_ns
+    finished.end_ns += shift_ns
+    finished.flags |= _WARM_UP
+    finished.events = shifted(finished.events, shift_ns)
+    return finished.end_ns
 
 
 def _correction(origin_ns: int, earliest_ns: int, length_ns: int, seen_ns: int) -> int:

@@ -20,6 +20,7 @@ OTHER_KIND = re.compile(b"[^" + re.escape(bytes(_KINDS)) + b"]", re.DOTALL)
 """Finds, among the low bytes of kinds, those that are not kept."""
 KIND_AT = 8
 """Byte of a mark at which its kind begins."""
+_ISSUE, _WAIT_END = int(MarkKind.ISSUE), int(MarkKind.WAIT_END)
 _THREAD_BYTES = bytes((0, OTHER_THREAD >> 8))
 
 assert MARK_STRUCT.format.startswith("<QH")
@@ -32,15 +33,11 @@ def has_plain_kinds(marks: bytes) -> bool:
 
 
 class PendingMarks:
-    """Marks of the running step in their order: `data`, and `runs` of (marks, whether they lie inside a backward).
-
-    `issues` and `waits` are how many of them are ISSUE and WAIT_END, of any thread.
-    """
+    """Marks of the running step in their order: `data`, and `runs` of (marks, whether they lie inside a backward)."""
 
     def __init__(self) -> None:
         self.data = bytearray()
         self.runs: list[tuple[int, bool]] = []
-        self.issues = self.waits = 0
 
     def __len__(self) -> int:
         """Return the number of marks."""
@@ -50,12 +47,13 @@ class PendingMarks:
         """Add marks, of `has_plain_kinds` and COMMUNICATION_KINDS."""
         self.data += marks
         self.runs.append((len(marks) // MARK_BYTES, is_backward))
-        kinds = marks[KIND_AT::MARK_BYTES]
-        self.issues += kinds.count(MarkKind.ISSUE)
-        self.waits += kinds.count(MarkKind.WAIT_END)
+
+    def longest(self) -> int:
+        """Return how many collectives or waits there may be, of any thread, the more frequent of both."""
+        kinds = self.data[KIND_AT::MARK_BYTES]
+        return max(kinds.count(_ISSUE), kinds.count(_WAIT_END))
 
     def clear(self) -> None:
         """Forget them."""
         self.data = bytearray()
         self.runs = []
-        self.issues = self.waits = 0

@@ -3,7 +3,7 @@
 May live here: which mark goes where, and what to do when some are lost. Not here: clocks, files, what a step holds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,10 +19,22 @@ from lockstep.accounting.communication_marks import (
     Mark,
 )
 from lockstep.accounting.device_marks import DEVICE_KINDS, DeviceMarks
+from lockstep.accounting.device_tracker import PENDING_STEPS_MAX
 from lockstep.accounting.events import DATA, EVENTS_MAX, PHASE_COUNT
 from lockstep.accounting.pending_marks import COMMUNICATION_KINDS, KIND_AT, OTHER_KIND, PENDING_MAX, has_plain_kinds
-from lockstep.accounting.state import ANY_INTEGER, BOOLEAN, COUNT, StateForm, Stateful, mapping, restore, saved
-from lockstep.accounting.step_in_progress import AgentCosts, BuiltStep, StepInProgress
+from lockstep.accounting.state import (
+    ANY_INTEGER,
+    BOOLEAN,
+    COUNT,
+    ListForm,
+    OptionalForm,
+    StateForm,
+    Stateful,
+    mapping,
+    restore,
+    saved,
+)
+from lockstep.accounting.step_in_progress import AgentCosts, BuiltStep, BuiltStepForm, StepInProgress
 from lockstep.contracts.bounds import FLAGS_MAX, MONOTONIC_NS_MAX, STEP_MAX
 from lockstep.contracts.control import BACKWARD, OPTIMIZER, STEP, StepBoundary
 from lockstep.contracts.errors import ContractVersionError
@@ -39,6 +51,7 @@ from lockstep.contracts.records import MISSING, Flag
 
 STATE_VERSION = 1
 
+_DEVICE_STEPS = OptionalForm(ListForm(BuiltStepForm(), PENDING_STEPS_MAX + 1))
 _EVALUATION = int(Flag.EVALUATION)
 _BEGIN = int(MarkKind.BEGIN)
 _STEP_END = int(MarkKind.STEP_END)
@@ -101,14 +114,18 @@ class StepBuilder:
         """Return the steps that end in `block`, which follows the block added before, as far as none is lost."""
         if block.position != self._position:
             self._miss(block)
-        self._position = block.position + block.count
+        count = block.count
+        self._position = block.position + count
         self._ends = EndCounts(block.backward_ends, block.optimizer_ends, block.step_ends)
         if self._position > self._limited_until:
-            self._limit(block.count)
-        if self._device is None:
-            self._add_marks(block)
+            self._limit(count)
+        if self._device is not None:  # what is read of it names marks by their positions
+            marks = enumerate(MARK_STRUCT.iter_unpack(block.marks), block.position)
+            self._add_each_on_device(marks, self._device)
+        elif has_plain_kinds(block.marks):
+            self._add_runs(block)
         else:
-            self._add_marks_of_device(block, self._device)
+            self._add_each(block, 0)
         built = self._built.copy()
         self._built.clear()
         if self._is_provisional and built:
@@ -119,43 +136,19 @@ class StepBuilder:
     def _limit(self, more: int) -> None:
         """Forget what the running step was made of if with `more` marks it may be of too many events."""
         pending = self._communication.pending
-        if self._running.longest + max(pending.issues, pending.waits) + more > EVENTS_MAX or len(pending) > PENDING_MAX:
+        if self._running.longest + pending.longest() + more > EVENTS_MAX or len(pending) > PENDING_MAX:
             self._communication.settle()
             self._running.limit_events(more)
-        self._limited_until = self._position + EVENTS_MAX - self._running.longest - len(pending) - more
-
-    def _add_marks(self, block: MarkBlock) -> None:
-        if has_plain_kinds(block.marks):
-            self._add_runs(block)
-        else:
-            self._add_each(block, 0)
-        if self._device is not None and MARK_STRUCT.unpack(block.marks[-MARK_BYTES:])[KIND] != MarkKind.DEVICE_BEGIN:
-            self._device.forget_running()  # marks of it follow in this block, whose ordinals were not counted
-
-    def _add_marks_of_device(self, block: MarkBlock, device: DeviceMarks) -> None:
-        """Add marks whose ordinals count: what is read of a device names them by these."""
-        handler_of = self._handlers.get
-        for self._at, mark in enumerate(MARK_STRUCT.iter_unpack(block.marks), block.position):
-            device.ordinal = self._at
-            kind = mark[KIND]
-            handler = handler_of(kind)
-            if handler is None or mark[TIME] > MONOTONIC_NS_MAX:
-                self._refuse()
-            elif kind & KIND_MASK in DEVICE_KINDS:
-                device.read(mark)
-            elif self.is_aligned:
-                device.handle(mark, handler)
-            else:
-                self._align(mark)
-                if self.is_aligned:
-                    device.resume()
+        longest = self._running.longest + pending.longest()
+        self._limited_until = self._position + min(EVENTS_MAX - longest - more, PENDING_MAX - len(pending))
 
     def _add_runs(self, block: MarkBlock) -> None:
         """Handle the marks of a block, but keep those of communication until the step ends."""
         marks, behind = block.marks, 0
-        for found in OTHER_KIND.finditer(marks[KIND_AT::MARK_BYTES]):
+        kinds = marks[KIND_AT::MARK_BYTES]
+        for found in OTHER_KIND.finditer(kinds):
             at = found.start()
-            if not self.is_aligned:
+            if not self.is_aligned or self._device is not None:
                 self._add_each(block, behind)
                 return
             if at > behind:
@@ -164,20 +157,41 @@ class StepBuilder:
             self._at = block.position + at
             self._handle(MARK_STRUCT.unpack_from(marks, at * MARK_BYTES))
             behind = at + 1
-        if behind < block.count and self.is_aligned:
-            self._communication.pending.add(marks[behind * MARK_BYTES :], is_backward=self._spans.is_backward)
+        if behind < len(kinds) and self.is_aligned:
+            run = marks[behind * MARK_BYTES :]
+            self._communication.pending.add(run, is_backward=self._spans.is_backward)
 
     def _add_each(self, block: MarkBlock, first: int) -> None:
         """Handle the marks of a block from `first` on."""
-        marks = MARK_STRUCT.iter_unpack(block.marks[first * MARK_BYTES :])
-        for self._at, mark in enumerate(marks, block.position + first):
+        marks = enumerate(MARK_STRUCT.iter_unpack(block.marks[first * MARK_BYTES :]), block.position + first)
+        for self._at, mark in marks:
             self._handle(mark)
+            if self._device is not None:
+                self._add_each_on_device(marks, self._device)
+
+    def _add_each_on_device(self, marks: Iterable[tuple[int, Mark]], device: DeviceMarks) -> None:
+        reader_of, handler_of = device.readers.get, self._handlers.get
+        for at, mark in marks:
+            self._at = device.ordinal = at
+            reader = reader_of(mark[KIND])
+            if reader is not None and mark[TIME] <= MONOTONIC_NS_MAX:
+                reader(mark)
+                continue
+            handler = handler_of(mark[KIND])
+            if handler is None or mark[TIME] > MONOTONIC_NS_MAX:
+                self._refuse()
+            elif self.is_aligned:
+                device.handle(mark, handler)
+            else:
+                self._align(mark)
+                if self.is_aligned:
+                    device.resume()
 
     def _handle(self, mark: Mark) -> None:
         handler = self._handlers.get(mark[KIND])
         if handler is None or mark[TIME] > MONOTONIC_NS_MAX:
             self._refuse()
-        elif self.is_aligned:
+        elif self.is_aligned or mark[KIND] & KIND_MASK in DEVICE_KINDS:
             handler(mark)
         else:
             self._align(mark)
@@ -194,6 +208,7 @@ class StepBuilder:
             "counts": saved(self.counts),
             "stride": saved(self._stride),
             "running": self._running.state(),
+            "device": _DEVICE_STEPS.save(None if self._device is None else self._device.steps_given_up()),
         }
 
     @classmethod
@@ -215,7 +230,16 @@ class StepBuilder:
         for name, part in parts.items():
             restore(part, state.get(name), what=f"accounting state: {name}", where=where)
         builder._running.restore(state.get("running"), what="accounting state: running", where=where)
+        steps = _DEVICE_STEPS.load(state.get("device"), "accounting state: device", where)
+        if steps is not None:
+            builder._built += steps
+            builder._device = DeviceMarks(builder._running, builder._position - 1)
         return builder
+
+    @property
+    def ends(self) -> int:
+        """How many optimizer steps and named steps have ended in the attempt."""
+        return self._ends.optimizers + self._ends.steps
 
     @property
     def is_numbered(self) -> bool:
@@ -284,6 +308,8 @@ class StepBuilder:
         count = self._stride.all_steps(is_named=self._explicit)
         is_learnt = self._explicit or (learner.is_settled and len(learner.sequence) == 1)
         if is_learnt and 0 < count <= STEP_MAX:
+            if self._device is not None:
+                self._device.renumber(count - self._running.step)
             self.counts.lost_steps += self._running.step
             self._running.step = count
             self._is_provisional = False
@@ -434,11 +460,11 @@ class StepBuilder:
             self._device.drain()
 
     def _meet_device(self, mark: Mark) -> None:
-        """Begin to measure on a device, by the last mark of its block: ordinals count from the next block on."""
+        """Begin to measure on a device; one whose beginning is lost is known by its anchors."""
         if self._device is None and DeviceMarks.begins(mark):
             self._communication.settle()
-            self._device = DeviceMarks(self._running, self._position - 1)
-            self._device.read(mark)
+            self._device = DeviceMarks(self._running, self._at)
+            self._device.readers[mark[KIND]](mark)
 
     def _end_backward(self, mark: Mark) -> None:
         self._ends = self._ends.after(_BACKWARD_END)

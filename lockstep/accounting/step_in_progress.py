@@ -3,8 +3,10 @@
 May live here: what of an attempt outlives a step, and what does not. Not here: marks, and what is lost of them.
 """
 
+import re
 import struct
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -29,8 +31,10 @@ from lockstep.accounting.state import (
     saved,
 )
 from lockstep.accounting.step_record import FinishedStep, pack_incomplete_record, pack_record
-from lockstep.contracts.records import MISSING, Flag
+from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.records import MISSING, RECORD_STRUCT, Flag
 
+_RECORD_DIGITS = re.compile(f"[0-9a-f]{{{2 * RECORD_STRUCT.size}}}")
 _OLDEST_GENERATION = 2
 _WARM_UP, _EVALUATION, _SKIPPED = int(Flag.WARM_UP), int(Flag.EVALUATION), int(Flag.SKIPPED_OPTIMIZER)
 
@@ -204,7 +208,7 @@ class StepInProgress:
 
     def build(self, finished: FinishedStep) -> None:
         """Append the record of a step to `built`."""
-        self._built.append(_build_incomplete(finished) if finished.is_incomplete else _build(finished))
+        self._built.append(built_step(finished))
 
     def _agent_cost_ns(self, marks: int, collectives: int) -> int:
         if self._costs is None:
@@ -272,12 +276,25 @@ class StepInProgress:
         self.spans.events = self.communication.events
 
 
-def _build(finished: FinishedStep) -> BuiltStep:
-    try:
-        return BuiltStep(pack_record(finished))
-    except struct.error:  # counts that no training has, beyond 64 bits
-        return _build_incomplete(finished)
-
-
-def _build_incomplete(finished: FinishedStep) -> BuiltStep:
+def built_step(finished: FinishedStep) -> BuiltStep:
+    """Return the record of a step; of one with counts that no training has, beyond 64 bits, its limits only."""
+    if not finished.is_incomplete:
+        with suppress(struct.error):
+            return BuiltStep(pack_record(finished))
     return BuiltStep(pack_incomplete_record(finished), is_incomplete=True)
+
+
+class BuiltStepForm:
+    """A BuiltStep, as its record in hexadecimal digits and whether it is incomplete."""
+
+    def save(self, value: BuiltStep) -> list[Any]:
+        """Return the list."""
+        return [value.record.hex(), value.is_incomplete]
+
+    def load(self, value: Any, what: str, where: str) -> BuiltStep:
+        """Return the step."""
+        match value:
+            case [str(digits), bool(is_incomplete)] if _RECORD_DIGITS.fullmatch(digits):
+                return BuiltStep(bytes.fromhex(digits), is_incomplete)
+        expected = f"{2 * RECORD_STRUCT.size} hexadecimal digits, and true or false"
+        raise MalformedError(what, where=where, got=value, expected=expected)

@@ -13,7 +13,6 @@ the rank's place; and many launchers set the rank late, or only as an argument o
 """
 
 import os
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from threading import get_ident
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from lockstep.agent import backend_threads, process_end, unwatched
 from lockstep.agent.boundary import Boundary
 from lockstep.agent.device import make_event_queue
+from lockstep.agent.ending import describe_ending, last_error
 from lockstep.agent.groups import Groups
 from lockstep.agent.identity import Identity, make_header, process_group, read_identity
 from lockstep.agent.lineage import may_be_rank, note_rank
@@ -34,7 +34,7 @@ from lockstep.agent.settling import Settling
 from lockstep.agent.shared_directory import check_root, trusted_uids
 from lockstep.agent.thread_exit import ThreadExit
 from lockstep.contracts.errors import LockstepError
-from lockstep.contracts.ring import BLOCKS_OFFSET, ISSUES_OFFSET, STATE_FAILED, STATE_FINISHED
+from lockstep.contracts.ring import BLOCKS_OFFSET, ISSUES_OFFSET, STATE_FAILED, STATE_FINISHED, STATE_RAISED
 
 if TYPE_CHECKING:
     from lockstep.agent.device.event_queue import EventQueue
@@ -283,16 +283,17 @@ class Agent:
         self._drop_device()
         self.ring = self.capture = None
 
-    def end(self, ended_well: bool = True) -> None:  # noqa: FBT001, FBT002  (at exit nothing else is known)
+    def end(self, error: BaseException | None = None) -> None:
         """Finish and drain, behind the failure boundary; only the first call does anything."""
-        self.guard(self.finish)(ended_well)
+        self.guard(self.finish)(error)
         self.guard(self.drain)()
 
-    def finish(self, ended_well: bool = True) -> None:  # noqa: FBT001, FBT002  (as above)
-        """Mark the rank as finished; one that dies of an exception is not, and its lock shows that it is gone."""
+    def finish(self, error: BaseException | None = None) -> None:
+        """Mark the rank as finished, or as ended by `error`; one that dies otherwise shows that by its lock alone."""
         if self.ring is None or self.marks.thread == 0:
             return
-        is_finished = ended_well and not hasattr(sys, "last_type")
+        error = error or last_error()
+        is_finished = error is None
         if self.device is not None:
             self.device.finish()
         if is_finished:
@@ -301,8 +302,11 @@ class Agent:
             self.marks.flush()
             self.marks.thread = 0
         self._end_capture()
-        if is_finished:
+        if error is None:
             self.ring.set_state(STATE_FINISHED)
+        else:
+            self.ring.write_ending(describe_ending(error))
+            self.ring.set_state(STATE_RAISED)
 
     def drain(self) -> None:
         """Wait, at the very end, until every collective in flight has noted its end here.

@@ -82,7 +82,9 @@ class RingWriter:
         self._words[_HEARTBEAT] = time.monotonic_ns()
         self._words[layout.WORD_STATE] = layout.STATE_RUNNING
         self._heartbeat_at = ctypes.byref(self._image, _HEARTBEAT_OFFSET)
-        self._generations = {layout.ANSWER_OFFSET: 0, layout.GROUPS_OFFSET: 0, layout.FACTS_OFFSET: 0}
+        self._generations = dict.fromkeys(
+            (layout.ENDING_OFFSET, layout.ANSWER_OFFSET, layout.GROUPS_OFFSET, layout.FACTS_OFFSET), 0
+        )
         self._rewritten = 0
         self._inspect_due_ns = time.monotonic_ns() + INSPECT_INTERVAL_NS
         self._is_stored = True
@@ -148,6 +150,10 @@ class RingWriter:
     def write_facts(self, value: Any) -> None:
         """Store what this rank runs on (`facts.facts_to_json`)."""
         self._write_blob(layout.FACTS_OFFSET, layout.FACTS_BYTES, value)
+
+    def write_ending(self, value: Any) -> None:
+        """Store how the process ends (`ending.describe_ending`)."""
+        self._write_blob(layout.ENDING_OFFSET, layout.ENDING_BYTES, value)
 
     def _write_blob(self, offset: int, capacity_bytes: int, value: Any) -> None:
         write_blob(self._view, offset, capacity_bytes, self._generations[offset] + 1, value)

@@ -18,15 +18,15 @@ EVIDENCE_MAX = 3  # lines of an incident
 NAME_MAX = 40  # characters of a name in a column
 _BAR_WIDTH = 24
 _BAR_FULL_RATIO = 0.5  # excess that fills a bar
-_HEALTHY = frozenset({"healthy", "finished"})
+_HEALTHY = frozenset({"healthy", "finished", "cancelled"})
 _UNEASY = frozenset({"warming", "recovering"})
-_STILL = frozenset({"hung", "lost"})
+_STILL = frozenset({"hung", "lost", "crashed"})
 _LEAST_TOLD = 0.005  # of a step; less would read as +0 %
 _MILLISECONDS_MAX = 1.0
 _LONG_S, _MINUTES_MAX_S = 600.0, 7200.0
 _MINUTE_S, _HOUR_S = 60.0, 3600.0
 _NS = 1e9
-_HANG = "hang"
+_HANG, _CRASH = "hang", "crash"
 _OF_RANKS = frozenset({"rank", "node"})  # scopes
 
 
@@ -128,9 +128,7 @@ def _incidents(incidents: Sequence[dict[str, Any]]) -> list[Line]:
 
 def _incident(each: dict[str, Any]) -> list[Line]:
     root = f", root cause {each['root_cause']}" if each["root_cause"] else ""
-    is_hang = each["kind"] == _HANG  # no step is longer, for there is none
-    extent = f"no step for {told(each['excess_seconds'])}" if is_hang else f"{each['slowdown_ratio']:+.0%}"
-    title = f"{each['kind']}: {_where(each)}, cause {each['cause']}{root}, {extent}".replace("_", " ")
+    title = f"{each['kind']}: {_where(each)}, cause {each['cause']}{root}{_extent(each)}".replace("_", " ")
     found_at = datetime.fromtimestamp(each["opened_unix_ns"] / _NS, UTC)
     when = f"since step {each['onset_step']}, found at step {each['detected_step']}"
     made: list[Line] = [[("* ", "red"), (printable(title), "bold"), (f"  {printable(each['run'])}", "dim")]]
@@ -145,6 +143,15 @@ def _incident(each: dict[str, Any]) -> list[Line]:
     elif gain:
         made.append([(f"    {told_gain.strip(' ()')}", "green")])
     return made
+
+
+def _extent(incident: dict[str, Any]) -> str:
+    """Return how bad it is; a hang has no longer step, but none, and a crashed run has no steps to compare."""
+    if incident["kind"] == _CRASH:
+        return ""
+    if incident["kind"] == _HANG:
+        return f", no step for {told(incident['excess_seconds'])}"
+    return f", {incident['slowdown_ratio']:+.0%}"
 
 
 def _where(incident: dict[str, Any]) -> str:

@@ -53,8 +53,14 @@ from lockstep.contracts.ring import ISSUE_SLOTS
 MESSAGE_VERSION = 1
 """Of all messages; it counts from the first release on."""
 
-RANK_STATES = ("running", "finished", "failed")
-"""Of the agent: failed is one that took itself out after a failure of its own."""
+RUNNING, FINISHED, FAILED, GONE, UNWATCHED = "running", "finished", "failed", "gone", "unwatched"
+RANK_STATES = (RUNNING, FINISHED, FAILED, GONE, UNWATCHED)
+"""Of a rank's process: it runs; it ended well; it ended by an exception or with an exit code; it ended by a signal, or
+nobody knows how; it runs, and the agent took itself out after a failure of its own."""
+
+EXCEPTION, EXIT_CODE, SIGNAL, VANISHED = "exception", "exit_code", "signal", "vanished"
+ENDINGS = (EXCEPTION, EXIT_CODE, SIGNAL, VANISHED)
+"""What ended a process that did not end well; vanished: it is not there any more, and the kernel did not keep why."""
 
 _LAYOUT_MAX_BYTES = 4096  # three times the names of all fields
 _NODE_MAX_NS = 1 << 53  # 104 days; sums over all nodes of a tree stay within int64
@@ -125,11 +131,28 @@ class RankProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankInfo:
-    """One rank of a node. `attempt` tells incarnations apart; `state` is running, finished or failed (the agent's).
+class RankEnding:
+    """How the process of a rank ended that did not end well.
 
-    `facts` is None until the rank has told them, after its first step; `progress` is None unless no rank of the run on
-    this node makes steps.
+    `code` is the exit code or the number of the signal, 0 for the other kinds. `exception` is the type of an exception
+    and `frame` the innermost frame of the training's own code, "train.py(88): load"; no message, which may hold data.
+    `is_out_of_memory`: the kernel killed a process of its cgroup for want of memory just then.
+    """
+
+    unix_ns: UnixNs
+    kind: Annotated[str, OneOf(ENDINGS)]
+    code: Annotated[int, Range(0, 255)] = 0
+    exception: Name = ""
+    frame: Name = ""
+    is_out_of_memory: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankInfo:
+    """One rank of a node. `attempt` distinguishes incarnations; `state` is one of RANK_STATES.
+
+    `ending` is None unless the state is failed or gone. `facts` is None until the rank has written them, after its
+    first step; `progress` is None unless no rank of the run on this node makes steps.
     """
 
     rank: Rank
@@ -141,6 +164,7 @@ class RankInfo:
     heartbeat_unix_ns: UnixNs
     facts: RankFacts | None = None
     progress: RankProgress | None = None
+    ending: RankEnding | None = None
 
 
 RankSpan = Annotated[list[Annotated[int, Range(0, WORLD_SIZE_MAX)]], Length(3, least=3)]

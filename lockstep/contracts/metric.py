@@ -18,8 +18,11 @@ FLAGS = tuple(str(flag.name).lower() for flag in Flag)
 
 IMBALANCES = ("stage", "replica", "work")
 """What legitimate differences between ranks come from: pipeline stages, batches of replicas, tokens and experts."""
-CAUSES = ("compute", "off_cpu", "host", "data", "gc", "link", "imbalance", "unknown")
-RUN_STATES = ("warming", "healthy", "suspect", "profiling", "diagnosed", "recovering", "hung", "lost", "finished")
+CAUSES = ("compute", "off_cpu", "host", "data", "gc", "link", "imbalance", "process", "unknown")
+RUN_STATES = (
+    *("warming", "healthy", "suspect", "profiling", "diagnosed", "recovering"),
+    *("hung", "lost", "crashed", "cancelled", "finished"),
+)
 PROFILE_STATES = ("requested", "done", "refused", "expired")
 EXPECTED_STATES = ("unspecified", "waiting", "fitting", "known", "refused")
 """How far a run's model is: nobody says what the job is, no healthy window yet, being fitted, fitted, impossible."""

@@ -2,6 +2,7 @@
 
     0      static header   magic, versions, sizes, identity; written before the file gets its name
     512    words           u64 each, 8-aligned: heartbeat, state, failures, flags, held
+    576    ending          blob: the exception that ended the process (`RaisedEnding`)
     1024   issues          ISSUE_SLOTS pairs of u64, count and time: what this rank issued, by issue slot
     4096   answer          blob: state of the profile request this rank last saw
     8192   groups          blob: process groups of this rank, and their issue slots
@@ -23,9 +24,10 @@ same attempt, without the blocks that it held: these are lost, and those after t
 """
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
-from lockstep.contracts.bounds import MONOTONIC_NS_MAX, UNIX_NS_MAX
+from lockstep.contracts.bounds import MONOTONIC_NS_MAX, UNIX_NS_MAX, MonotonicNs, Name, unannotated, violation
 from lockstep.contracts.errors import ContractVersionError, MalformedError
 from lockstep.contracts.limits import RING_FILE_MAX_BYTES, WORLD_SIZE_MAX
 from lockstep.contracts.marks import BLOCK_BYTES, BLOCK_COUNT, DETAIL_BITS, MARKS_VERSION, SLOT_SHIFT
@@ -66,6 +68,11 @@ STATE_RUNNING = 1
 STATE_FINISHED = 2
 STATE_FAILED = 3
 """The agent took itself out after a failure of its own; training goes on unwatched."""
+STATE_RAISED = 4
+"""An exception ends the process; the ending says which."""
+
+ENDING_OFFSET = 576
+ENDING_BYTES = ISSUES_OFFSET - ENDING_OFFSET
 
 ANSWER_OFFSET = 4096
 ANSWER_BYTES = 4096
@@ -100,6 +107,34 @@ class RingHeader:
     def file_bytes(self) -> int:
         """Size of the whole file."""
         return BLOCKS_OFFSET + self.block_count * BLOCK_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaisedEnding:
+    """The exception that ended a process: its type, the innermost frame of the training's own code, and when."""
+
+    exception: Name
+    frame: Name
+    monotonic_ns: MonotonicNs
+
+
+def raised_from_json(value: Any, *, where: str) -> RaisedEnding:
+    """Return the ending that a blob holds, every field checked.
+
+    Raises
+    ------
+    MalformedError
+        A field is missing, unknown, of another type or beyond its bound.
+    """
+    names = [field.name for field in fields(RaisedEnding)]
+    if not isinstance(value, dict) or sorted(value) != sorted(names):
+        raise MalformedError("ending", where=where, got=repr(value)[:200], expected=f"an object of {', '.join(names)}")
+    for field in fields(RaisedEnding):
+        content, kind = value[field.name], unannotated(field.type)[0]
+        expected = violation(content, field.type) if type(content) is kind else kind.__name__
+        if expected:
+            raise MalformedError(f"ending's {field.name}", where=where, got=repr(content)[:200], expected=expected)
+    return RaisedEnding(**value)
 
 
 def pack_header(header: RingHeader) -> bytes:

@@ -1,6 +1,7 @@
 """Marks under a clock of the test's own, and the steps that they are built to."""
 
 import os
+from itertools import pairwise
 from tempfile import TemporaryFile
 from threading import Thread
 
@@ -25,7 +26,7 @@ class Scene:
         self.now = 100
         self.adoptions = self.adopts = 0
         self.cpu_ns = lambda: self.now // 2
-        self._file = TemporaryFile()
+        self._file = TemporaryFile()  # noqa: SIM115  (closed by `close`)
         os.ftruncate(self._file.fileno(), _BLOCKS * BLOCK_BYTES)
         self.marks = MarkBuffer(
             self._file.fileno(),
@@ -33,7 +34,7 @@ class Scene:
             _BLOCKS,
             adopt=self._adopt,
             clock=lambda: self.now,
-            cpu_clock=lambda: self.cpu_ns(),
+            cpu_clock=lambda: self.cpu_ns(),  # noqa: PLW0108  (tests set another)
         )
         self.marks.begin()
 
@@ -81,7 +82,7 @@ class Scene:
         records = self.records
         for record in records:
             assert unaccounted_ns(record) == 0
-        for former, latter in zip(records, records[1:], strict=False):
+        for former, latter in pairwise(records):
             assert latter["start_ns"] == former["end_ns"]
 
     def close(self):

@@ -1,5 +1,6 @@
 """Marks of a device that are lost, late, or that no agent writes: no measure is made of them, and what follows is exact."""
 
+import json
 from random import Random
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lockstep.accounting.step_builder import StepBuilder
+from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.marks import MARK_STRUCT, OTHER_THREAD, MarkBlock, MarkKind
 from lockstep.contracts.records import MISSING, RECORD_FIELDS, RECORD_STRUCT, Flag
 from tests.agent.device.marked import MarkedScene
@@ -67,20 +69,15 @@ def test_a_block_that_is_lost(lost):
     assert records[max(records)][0]["device_step_ns"] != MISSING
 
 
-def test_a_reader_that_comes_late():
-    """One that has not seen the device's beginning measures from the first anchors on."""
-    blocks = [block for block in BLOCKS if block is not BLOCKS[0]]
-    first = MARK_STRUCT.pack(*next(MARK_STRUCT.iter_unpack(BLOCKS[0].marks)))
-    begun = MarkBlock(0, BLOCKS[1].position - 1, 0, 0, 0, first)
-    builder = StepBuilder()
-    built(builder, [begun])
-    builder.counts.lost_marks = 0
-    records = built(builder, blocks)
-    measured = [step for step, (record, _) in records.items() if record["device_step_ns"] != MISSING]
-    assert min(measured) <= 2
-    for step in measured:
-        assert records[step][0]["device_step_ns"] == WHOLE[step][0]["device_step_ns"]
-        assert records[step][0]["tp_wait_ns"] == WHOLE[step][0]["tp_wait_ns"]
+@pytest.mark.parametrize("first", range(1, 30, 3))
+def test_a_reader_that_comes_late(first):
+    """One that has not seen the device's beginning measures from the first anchors on, once steps are numbered."""
+    records = built(StepBuilder(), BLOCKS[first:])
+    assert sorted(records) == list(range(min(records), len(WHOLE)))
+    assert min(records) <= 12 + first // 3
+    for step, (record, _) in records.items():
+        assert record["device_step_ns"] == WHOLE[step][0]["device_step_ns"]
+        assert record["tp_wait_ns"] == WHOLE[step][0]["tp_wait_ns"]
 
 
 @pytest.mark.parametrize("distance_ns", [2**63 - 1, -(2**63), 1 << 61])
@@ -132,3 +129,33 @@ def test_marks_that_no_agent_writes(marks, seed):
         position += len(content) // MARK_STRUCT.size
     records = built(StepBuilder(), blocks)
     assert sorted(records) == sorted(WHOLE)
+
+
+@pytest.mark.parametrize("at", range(2, len(BLOCKS), 5))
+def test_a_reader_that_begins_again(at):
+    """No step is lost or numbered otherwise; those that the device was not done with then have no measure."""
+    builder = StepBuilder()
+    former = built(builder, BLOCKS[:at])
+    state = json.loads(json.dumps(builder.state()))
+    again = StepBuilder.from_state(state, where="a test")
+    latter = built(again, BLOCKS[at:])
+    assert sorted([*former, *latter]) == sorted(WHOLE)
+    unmeasured = [step for step, (record, _) in latter.items() if record["device_step_ns"] == MISSING]
+    assert len(unmeasured) <= 3
+    for step in unmeasured:
+        assert latter[step][0]["flags"] & Flag.WARM_UP
+        assert latter[step][0]["tp_wait_ns"] == MISSING
+    for step in set(latter) - set(unmeasured):
+        for name in ("device_step_ns", "tp_wait_ns", "tp_comm_ns", "tp_count", "tp_shortest_ns", "backward_ns"):
+            assert latter[step][0][name] == WHOLE[step][0][name]
+    assert builder.state() == state  # it was not changed by that
+
+
+@pytest.mark.parametrize(
+    "steps", [1, [1], [["00", True]], [["00" * RECORD_STRUCT.size, 1]], [["zz" * 700, False]], "00"]
+)
+def test_a_state_that_is_none(steps):
+    """A file that holds what no builder has written is refused."""
+    state = StepBuilder().state() | {"device": steps}
+    with pytest.raises(MalformedError, match="device"):
+        StepBuilder.from_state(state, where="a test")

@@ -1,6 +1,7 @@
 """On a simulated device the marks of a step give the record that today's agent writes for the same training."""
 
 from contextlib import nullcontext
+from functools import partial
 from random import Random
 
 import pytest
@@ -165,7 +166,7 @@ def records_of(scene_type, monkeypatch, seed, device=None, *, kinds=None, is_gap
     """Return the records of one job; one that `is_steady` has no spans inside others, which have events for nothing."""
     with monkeypatch.context() as patched:
         device = device or Device()
-        scene = MarkedScene(device) if scene_type is MarkedScene else RecordedScene(patched, device)
+        scene = RecordedScene(patched, device) if scene_type is RecordedScene else scene_type(device)
         job = Job(None, Random(seed))
         if kinds is not None:
             job.kind = kinds[seed % len(kinds)]
@@ -214,6 +215,13 @@ def test_a_host_that_no_event_is_left_for(monkeypatch, seed):
             monkeypatch.setattr(module, name, value)
     theirs = records_of(RecordedScene, monkeypatch, seed, kinds=ONE_ANCHOR, is_steady=True)
     assert_same(records_of(MarkedScene, monkeypatch, seed, kinds=ONE_ANCHOR, is_steady=True), theirs)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_extension_gives_the_same(monkeypatch, seed):
+    """The chain from C to the record."""
+    theirs = records_of(RecordedScene, monkeypatch, seed)
+    assert_same(records_of(partial(MarkedScene, writer="C"), monkeypatch, seed), theirs)
 
 
 def test_the_jobs_are_what_they_claim(monkeypatch):

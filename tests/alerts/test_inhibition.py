@@ -16,6 +16,7 @@ pytestmark = pytest.mark.servers
 SLOWNESS = {"LockstepRunSlow", "LockstepRunSlowerThanExpected"}
 SUSPICION = SLOWNESS | {"LockstepSlowDeviceFound", "LockstepLinkSlow"}
 OF_ONE_RUN = {
+    "LockstepRunCrashed": SUSPICION | {"LockstepRunStalled", "LockstepRunHung", "LockstepRunRanksMissing"},
     "LockstepRunStalled": SUSPICION,
     "LockstepRunHung": SUSPICION | {"LockstepRunStalled", "LockstepRunRanksMissing"},
     "LockstepRunRanksMissing": {"LockstepRunStalled"},
@@ -23,7 +24,9 @@ OF_ONE_RUN = {
     "LockstepRunExplained": SLOWNESS,
 }
 """What explains, and what it explains about the same run."""
-VERDICTS = SUSPICION | {"LockstepRunStalled", "LockstepRunHung", "LockstepRunRanksMissing", "LockstepRunUnwatched"}
+VERDICTS = SUSPICION | {
+    *("LockstepRunCrashed", "LockstepRunStalled", "LockstepRunHung", "LockstepRunRanksMissing", "LockstepRunUnwatched"),
+}
 """What the coordinator says of a run, or what its silence says: none of it is told without a coordinator."""
 ALERTS = {alert.name: alert for alert in rules.alerts()}
 PER_RUN = sorted(name for name, alert in ALERTS.items() if alert.per_run)

@@ -24,7 +24,9 @@ RANK = messages.RankInfo(
 ISSUE = messages.IssueCount(group=0, operation="send", peer=1, issued=7, last_unix_ns=9)
 PROGRESS = messages.RankProgress(last_step=None, flags=0, issues=[ISSUE])
 GROUP = messages.GroupInfo(kind="pp", name="pp0", ranks=[[0, 2, 1]])
-SILENT = messages.NodeAnnouncement(run="r", node="n", ranks=[replace(RANK, progress=PROGRESS)], groups=[GROUP])
+ENDING = messages.RankEnding(unix_ns=9, kind="exception", exception="ValueError", frame="train.py(88): load")
+ENDED = replace(RANK, state="failed", progress=PROGRESS, ending=ENDING)
+SILENT = messages.NodeAnnouncement(run="r", node="n", ranks=[ENDED], groups=[GROUP])
 EVERY = [
     (topics.STEPS, EMPTY),
     (topics.ANNOUNCE, messages.NodeAnnouncement(run="r", node="n", ranks=[RANK], groups=[])),

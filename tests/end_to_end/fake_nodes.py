@@ -64,6 +64,7 @@ class FakeNodes:
         """Write every rank's marks of a step between two times of CLOCK_MONOTONIC."""
         for rank, ring in enumerate(self._rings):
             work_ns = int(WORK_NS * self._random.gauss(1, JITTER_RATIO)) + EXCESS_NS * (rank == self.slow_rank)
+            work_ns = min(work_ns, end_ns - start_ns)  # of a rank that has just become slow
             values = {
                 "compute_ns": work_ns,
                 "dp_wait_ns": end_ns - start_ns - work_ns,

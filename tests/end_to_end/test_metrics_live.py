@@ -125,7 +125,7 @@ def test_a_scrape_has_the_series_that_are_promised(addresses, service):
         if service == "exporter"
         else series_table.of_coordinator(runs=1)
     )
-    assert sum(expected.values()) == most >= found.total() > 0.9 * most
+    assert sum(expected.values()) == most >= found.total() > 0.85 * most
 
 
 @pytest.mark.parametrize("service", SERVICES)

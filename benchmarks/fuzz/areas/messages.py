@@ -234,13 +234,13 @@ class Messages:
         offset = _NODES.index(node) * _RANKS_OF_NODE
         is_silent = random.random() < 0.3
         infos = [
-            messages.RankInfo(
+            _rank_info(
+                random,
                 rank=offset + local,
                 local_rank=local,
                 world_size=_WORLD if random.random() < 0.95 else random.choice((_WORLD + 1, 1 << 10, 1 << 20)),
                 hostname=f"host-{node}" if random.random() < 0.9 else random.choice(mutate.TEXTS)[:128],
                 attempt=seeds.UNIX_NS + self._attempt,
-                state=random.choices(messages.RANK_STATES, (0.9, 0.05, 0.05))[0],
                 heartbeat_unix_ns=max(0, round((self._now_s - random.choice((0, 0, 30, 3600))) * 1e9)),
                 facts=seeds.FACTS,
                 progress=_progress(random) if is_silent else None,
@@ -333,3 +333,14 @@ def _encoded(value: Any) -> bytes:
         return mutate.with_half_pairs(msgspec.msgpack.encode(value))
     except (OverflowError, TypeError, RecursionError):  # beyond 64 bits, or a mapping's key that is a list
         return b"\xc1"
+
+
+def _rank_info(random: Random, **values: Any) -> messages.RankInfo:
+    """Return a rank in any state, with how it ended where it has."""
+    state = random.choices(messages.RANK_STATES, (0.9, 0.025, 0.025, 0.025, 0.025))[0]
+    ending = None
+    if state in (messages.FAILED, messages.GONE):
+        kind, code = random.choice(messages.ENDINGS), random.choice((0, 1, 9, 15, 130, 255))
+        unix_ns = max(0, seeds.UNIX_NS + random.randrange(-(10**10), 10**10))
+        ending = messages.RankEnding(unix_ns=unix_ns, kind=kind, code=code, is_out_of_memory=random.random() < 0.2)
+    return messages.RankInfo(state=state, ending=ending, **values)

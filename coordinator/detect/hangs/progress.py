@@ -12,7 +12,7 @@ import numpy as np
 from coordinator.detect.hangs.hang import who_is_late
 from coordinator.detect.hangs.waiting import ISSUE_FIELDS, Progress
 from coordinator.intake.groups import NO_GROUP
-from lockstep.contracts.messages import OPERATIONS
+from lockstep.contracts.messages import FINISHED, OPERATIONS, UNWATCHED
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from lockstep.contracts.messages import NodeAnnouncement
 
 _DOMAIN = ISSUE_FIELDS.index("domain")
-_FAILED = "failed"
-_ENDED = "finished"
 
 
 def is_going_on(timeline: "Timeline", judged_step: int) -> bool:
@@ -64,7 +62,7 @@ class ProgressBook:
         self._groups = membership.groups
         infos = [info for info in announcement.ranks if membership.nodes[info.rank] == announcement.node]
         self._host_of |= {info.rank: info.hostname for info in infos}
-        reporting = [info for info in infos if info.progress is not None and info.state != _FAILED]
+        reporting = [info for info in infos if info.progress is not None and info.state != UNWATCHED]
         if not reporting:
             if self._nodes.pop(announcement.node, None) is not None:
                 self.revision += 1
@@ -73,9 +71,9 @@ class ProgressBook:
         ranks, issues = [], []
         for info in reporting:
             assert info.progress is not None
-            gone = info.progress.is_alive is False and info.state != _ENDED
+            gone = info.progress.is_alive is False and info.state != FINISHED
             step = -1 if info.progress.last_step is None else info.progress.last_step
-            ranks.append((info.rank, step, info.heartbeat_unix_ns, info.progress.flags, info.state == _ENDED, gone))
+            ranks.append((info.rank, step, info.heartbeat_unix_ns, info.progress.flags, info.state == FINISHED, gone))
             issues += [
                 (info.rank, group_ids[i.group], OPERATIONS.index(i.operation), i.peer, i.issued, i.last_unix_ns)
                 for i in info.progress.issues

@@ -103,7 +103,6 @@ class EventQueue:
         self.has_aside = False
         """Whether a collective of the running segment was queued on another stream than the training's own."""
         buffer.device_mark(int(MarkKind.DEVICE_BEGIN), self._stream_index(start), 0, 0)
-        buffer.flush()  # the accounting counts ordinals from the next block on
 
     # What the training does.
 
@@ -162,6 +161,8 @@ class EventQueue:
     def finish(self) -> None:
         """Write what the device has passed, for the process ends. Nothing is queued or read after it."""
         self._read_segments()
+        if self._pending:
+            self._lose()
         self._is_lost = True
 
     # Queueing.
@@ -339,6 +340,10 @@ class EventQueue:
             else:
                 self._stream.reuse([] if stamp is None else [stamp])
                 return
-        self._is_lost = True
-        self._buffer.device_mark(int(MarkKind.DEVICE_LOST), 0, 0, 0)
+        self._lose()
         say(f"no device times any more: {describe(error)}")
+
+    def _lose(self) -> None:
+        if not self._is_lost:
+            self._is_lost = True
+            self._buffer.device_mark(int(MarkKind.DEVICE_LOST), 0, 0, 0)

@@ -106,7 +106,8 @@ class ModelFlops:
     def add_batch(self, samples: int, tokens: int) -> None:
         """Count a batch, as long as `is_measuring`."""
         self._has_batches = True
-        self._batches.append((samples, tokens))
+        if self._counter is not None:
+            self._batches.append((samples, tokens))
 
     def measure(self) -> None:
         """Begin or end to measure, where an optimizer's step has just ended."""
@@ -118,13 +119,13 @@ class ModelFlops:
             if self._compilations():
                 self._give_up("torch.compile hides operators from the counter")
             else:
+                self._batches.clear()
                 self._counter = _enter_counter()
                 self.measuring_thread = get_ident()
-        if self._counter is None:
-            self._batches.clear()
+        if self._counter is not None:
+            self._flag(int(Flag.PROFILED))  # the step that begins is counted, and is not like the others
 
     def _finish(self) -> None:
-        self._flag(int(Flag.PROFILED))
         is_first = not self._is_late
         total = _leave_counter(self._counter)
         if total is None:  # a mode of the training's own lies above ours: ours has to wait for its end
@@ -136,18 +137,14 @@ class ModelFlops:
             self._give_up("another dispatch mode began in the measured step" if total else "no operator was counted")
             return
         self.is_measuring = False
-        samples, tokens = (
-            sum(value for value in values if value != MISSING) for values in zip(*self._counted(), strict=True)
-        )
+        samples = sum(count for count, _ in self._batches if count != MISSING)
+        tokens = sum(count for _, count in self._batches if count != MISSING)
         if tokens:
             self._per_token = total / tokens
         elif samples:
             self._per_sample = total / samples
         else:
             self._per_step = total
-
-    def _counted(self) -> list[tuple[int, int]]:
-        return self._batches or [(MISSING, MISSING)]
 
     def _give_up(self, reason: str) -> None:
         say(f"LOCKSTEP_MODEL_FLOPS=measure: {reason}; 6 x parameters x tokens is taken instead")

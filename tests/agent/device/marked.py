@@ -17,9 +17,9 @@ GROUP_SIZE = 4  # of an all-reduce of 100 bytes, 150 cross the slowest link
 class DeviceRing(Ring):
     """A ring whose clock is the device's host."""
 
-    def __init__(self, directory, writer, device, block_count):
+    def __init__(self, directory, writer, device, block_count, adopt):
         self._device = device
-        super().__init__(directory, writer, block_count=block_count)
+        super().__init__(directory, writer, block_count=block_count, adopt=adopt)
 
     def _clock(self):
         return self._device.now
@@ -67,10 +67,10 @@ class Marks:
 class MarkedScene(Training):
     """The same interface as RecordedScene has."""
 
-    def __init__(self, device=None, writer="Python", block_count=4096):
+    def __init__(self, device=None, writer="Python", block_count=4096, adopt=None):
         self.device = device or Device()
         with tempfile.TemporaryDirectory() as directory:  # the file lives as long as it is open
-            self.ring = DeviceRing(directory, writer, self.device, block_count)
+            self.ring = DeviceRing(directory, writer, self.device, block_count, adopt)
         self.buffer = self.ring.buffer
         self._reader = BlockReader(block_count)
         self.builder = StepBuilder()

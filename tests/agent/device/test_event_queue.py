@@ -1,18 +1,20 @@
 """Steps on a simulated device: what hides behind its work costs nothing, and what does not is found exactly."""
 
 import signal
+from threading import Thread
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lockstep.accounting import device_step
-from lockstep.accounting.device_tracker import PENDING_MAX
+from lockstep.accounting.device_tracker import PENDING_STEPS_MAX
 from lockstep.agent.device import event_queue
 from lockstep.agent.device.event_queue import ERRORS_MAX, EVENTS_MAX, READ_FROM, RESERVE
 from lockstep.contracts.records import MISSING, Flag
 from tests.agent.device.marked import MarkedScene
 from tests.agent.device.simulated import ASIDE, COMMUNICATION, DP, HOME, MS, TP, Device
+from tests.agent.mark_buffers import WRITERS
 from tests.agent.rings import wait_ns
 
 US = 1000
@@ -274,11 +276,11 @@ def test_step_waits_for_its_last_collective(scene):
 
 
 def test_host_too_far_ahead(scene):
-    """More than PENDING_MAX steps on their way: the oldest is written with its wait missing, flagged, and no gap."""
+    """More than PENDING_STEPS_MAX steps on their way: the oldest is written with its wait missing, flagged, and no gap."""
     for _ in range(2):
         ddp_step(scene)
         scene.device.synchronize()
-    for _ in range(PENDING_MAX + 3):
+    for _ in range(PENDING_STEPS_MAX + 3):
         ddp_step(scene, backward_ns=4000 * MS)
     assert len(scene.records) == 5
     for record in scene.records[2:]:
@@ -409,6 +411,74 @@ def test_marks_of_a_step_without_an_end(monkeypatch):
     assert [record["device_step_ns"] == MISSING for record in scene.records] == [False, True, False, False]
     assert scene.records[1]["tp_wait_ns"] == MISSING
     assert scene.device.made <= 2 * READ_FROM + 1024
+
+
+def elsewhere(*calls):
+    """Make the calls on another thread."""
+    thread = Thread(target=lambda: [call() for call in calls])
+    thread.start()
+    thread.join()
+
+
+def test_optimizers_and_collectives_of_autograds_thread():
+    """On a device it works for the open backward: its step ends with that, and its collectives are the step's."""
+    scene = MarkedScene(adopt=lambda: 2)
+    optimizer = object()
+    for _ in range(4):
+        scene.data(MS)
+        scene.forward(MS, 20 * MS)
+        with scene.backward():
+            elsewhere(
+                lambda: scene.forward(MS, 40 * MS),
+                lambda: scene.collective(3 * MS, kind=TP, synchronous=True),
+                lambda: scene.recorder.enter_optimizer(optimizer),
+                lambda: scene.forward(MS, 5 * MS),
+                scene.recorder.leave_optimizer,
+            )
+        scene.device.synchronize()
+    scene.finish()
+    scene.check()
+    assert len(scene.records) == 4
+    for record in scene.records[1:]:
+        assert record["device_step_ns"] == record["end_ns"] - record["start_ns"] == 70 * MS
+        assert (record["backward_ns"], record["tp_wait_ns"], record["tp_count"]) == (45 * MS, 3 * MS, 1)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_optimizers_fused_into_the_backward(writer):
+    """They have no events of their own, however many they are; the step ends with the backward's."""
+    scene = MarkedScene(writer=writer)
+    for _ in range(4):
+        scene.data(MS)
+        scene.forward(MS, 20 * MS)
+        with scene.backward():
+            for _ in range(300):
+                scene.optimize(1, 1000)
+        scene.device.synchronize()
+    scene.finish()
+    scene.check()
+    assert [record["device_step_ns"] for record in scene.records[1:]] == [22 * MS + 300 * US] * 3
+    assert scene.device.made < 20
+
+
+def test_several_optimizers_in_a_step(scene):
+    """Each end of theirs is an anchor, and the step is as long as they are together."""
+    optimizers = [object() for _ in range(3)]
+    for _ in range(15):
+        scene.data(MS)
+        scene.forward(MS, 20 * MS)
+        with scene.backward():
+            scene.forward(MS, 40 * MS)
+        for optimizer in optimizers:
+            scene.collective(2 * MS, synchronous=True)
+            scene.recorder.enter_optimizer(optimizer)
+            scene.forward(MS, 5 * MS)
+            scene.recorder.leave_optimizer()
+        scene.device.synchronize()
+    scene.finish()
+    record = scene.records[-1]
+    assert record["device_step_ns"] == record["end_ns"] - record["start_ns"] == 83 * MS
+    assert (record["optimizer_ns"], record["dp_wait_ns"], record["dp_count"]) == (15 * MS, 6 * MS, 3)
 
 
 def test_events_are_used_again(scene):

@@ -11,8 +11,9 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader
 
-from lockstep.agent.device.streams import Stamp
+from lockstep.agent import device
 from lockstep.agent.device.event_queue import EventQueue
+from lockstep.agent.device.streams import Stamp
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING
 from lockstep.contracts.ring import STATE_FINISHED
 from tests.agent.rings import unaccounted_ns
@@ -147,16 +148,33 @@ def test_signal_handler_that_raises_where_a_span_begins(watched, phase):
     assert ring_of(watched).step_count == 4
 
 
-def test_end_with_steps_on_their_way(watched):
-    """The process ends while the device has not said a word: its steps are written, the rank is finished."""
+def test_the_device_is_found_where_a_step_begins(watched, monkeypatch):
+    """At the first end of an optimizer's step after the process has initialised it; from the next step on it measures."""
+    found = []
+    monkeypatch.setattr(device, "find_stream", lambda _environ: found[0] if found else None)
+    train(2)
+    found.append(HostStream())
+    train(4)
+    watched.agent.finish()
+    records = watched.ring().records
+    assert [record["device_step_ns"] != MISSING for record in records] == [False] * 3 + [True] * 3
+    assert [unaccounted_ns(record) for record in records] == [0] * 6
+    for former, record in pairwise(records):
+        assert record["start_ns"] == former["end_ns"] or record["flags"]
+    assert watched.agent.boundary.failures == 0
+
+
+@pytest.mark.parametrize("ended_well", [True, False])
+def test_end_with_steps_on_their_way(watched, ended_well):
+    """The process ends while the device is done with nothing: its steps are written, also after an exception."""
     train(1)
     stream = HostStream()
     stream.stuck = True
     use(watched.agent, stream)
     train(3)
     assert len(ring_of(watched).records) == 1
-    watched.agent.finish()
+    watched.agent.finish(ended_well)
     ring = watched.ring()
     assert [record["device_step_ns"] for record in ring.records[1:]] == [MISSING] * 3
     assert [unaccounted_ns(record) for record in ring.records] == [0] * 4
-    assert ring.state == STATE_FINISHED
+    assert (ring.state == STATE_FINISHED) == ended_well

@@ -309,7 +309,7 @@ def announced(draw, worlds=(8,)):
         node=draw(st.sampled_from(["n0", "n1", "n2", "n3"])),
         groups=groups if ranks else [],
         attempt=draw(st.integers(1, 3)),
-        state=draw(st.sampled_from(["running", "finished", "failed"])),
+        state=draw(st.sampled_from(["running", "finished", "failed", "gone", "unwatched"])),
         heartbeat_s=draw(st.sampled_from([0, START_UNIX_S, START_UNIX_S + 1000, 4e9])),
         revision=draw(st.integers(0, 1)),
     )

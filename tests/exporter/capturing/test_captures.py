@@ -13,7 +13,7 @@ BOUNDARIES = [StepBoundary(OPTIMIZER, 2, 14, 7), StepBoundary(OPTIMIZER, 1, 8, 8
 RANKS = {
     0: Candidate("running", BOUNDARIES[0]),
     1: Candidate("running", BOUNDARIES[1]),
-    2: Candidate("failed", BOUNDARIES[0]),
+    2: Candidate("unwatched", BOUNDARIES[0]),
     3: Candidate("running", None),
 }
 REQUEST = ProfileRequest(run="run", node="n", request_id=5, ranks=[1, 0], first_step=-1, steps=3)
@@ -52,7 +52,7 @@ def test_ranks_that_cannot_are_refused_and_the_others_go_on(captures: Captures):
     assert verdict.order is not None
     assert verdict.order.ranks == [0]
     assert "rank 9 of run 'run' is not on node 'n'" in verdict.refusals[9]
-    assert "failed" in verdict.refusals[2]
+    assert "unwatched" in verdict.refusals[2]
     assert "the steps of rank 3 of run 'run' cannot be foreseen" in verdict.refusals[3]
     assert verdict.order.boundaries == BOUNDARIES[:1]
 

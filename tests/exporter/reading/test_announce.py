@@ -8,7 +8,7 @@ from exporter.reading.announce import merge_groups, parse_groups
 from lockstep.contracts import topics
 from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.errors import MalformedError
-from lockstep.contracts.messages import GroupInfo, IssueCount, NodeAnnouncement, RankProgress
+from lockstep.contracts.messages import GroupInfo, IssueCount, NodeAnnouncement, RankEnding, RankProgress
 
 TOPIC = topics.run_topic(RUN, topics.ANNOUNCE, NODE)
 GROUP = {"kind": "dp", "name": "dp0", "ranks": [[0, 8, 2]]}
@@ -96,7 +96,8 @@ def test_the_largest_announcement_is_one_message():
     issue = IssueCount(group=4095, operation="collective", peer=WORLD - 1, issued=(1 << 63) - 1, last_unix_ns=1 << 62)
     progress = RankProgress(last_step=(1 << 62) - 1, flags=(1 << 32) - 1, issues=[issue] * 128, is_alive=True)
     facts = replace(FACTS, **dict.fromkeys(("device", "device_kind", "dtype", "flops_source", "backend"), name))
-    info = replace(rank_info(0, facts=facts, progress=progress), world_size=WORLD, hostname=name)
+    ending = RankEnding(unix_ns=1 << 62, kind="exit_code", code=255, exception=name, frame=name, is_out_of_memory=True)
+    info = replace(rank_info(0, facts=facts, progress=progress), world_size=WORLD, hostname=name, ending=ending)
     groups = [GroupInfo(kind="world", name=name, ranks=spans_of(8, 1 << 18)) for _ in range(4096)]
     ranks = [replace(info, rank=WORLD - 1 - rank) for rank in range(64)]
     message = NodeAnnouncement(run=RUN, node=NODE, ranks=ranks, groups=groups)

@@ -152,7 +152,7 @@ def test_a_refused_file_leaves_no_descriptor_open(root: Path):
         (layout.WORD_HEARTBEAT, "heartbeat", (1 << 61) + 1),
         (layout.WORD_HEARTBEAT, "heartbeat", 1 << 63),
         (layout.WORD_HEARTBEAT, "heartbeat", (1 << 64) - 1),
-        (layout.WORD_STATE, "state", 4),
+        (layout.WORD_STATE, "state", 5),
         (layout.WORD_STATE, "state", (1 << 64) - 1),
     ],
 )

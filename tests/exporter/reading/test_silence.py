@@ -15,7 +15,8 @@ from exporter.reading.silence import announcement, watch
 from lockstep.contracts import ring as layout
 from lockstep.contracts.codec import encode
 from lockstep.contracts.errors import MalformedError
-from lockstep.contracts.messages import IssueCount, RankProgress
+from lockstep.contracts.marks import MarkKind
+from lockstep.contracts.messages import SIGNAL, VANISHED, IssueCount, RankProgress
 from lockstep.contracts.records import Flag
 from tests.exporter.conftest import NOW_NS, OFFSET_NS, record
 from tests.support.mark_ring import MarkRing
@@ -71,7 +72,7 @@ def header(rank: int = 0) -> layout.RingHeader:
 
 @pytest.fixture
 def ring(root: Path):
-    ring = MarkRing(root / "run-a", header(), now_ns=NOW_NS, hold=True)
+    ring = MarkRing(root / "run-a", header(), now_ns=NOW_NS)
     yield ring
     ring.close()
 
@@ -95,7 +96,7 @@ def test_a_silent_node_says_where_its_ranks_stand(node: Node, ring: MarkRing):
             IssueCount(group=0, operation="collective", peer=-1, issued=2, last_unix_ns=OFFSET_NS + 7),
             IssueCount(group=1, operation="send", peer=2, issued=1, last_unix_ns=OFFSET_NS + 6),
         ],
-        is_alive=False,  # by a lock, which a process does not see of itself
+        is_alive=None,
     )
     assert [group.name for group in told.groups] == ["dp0", "pp0"]
     assert node.revision == before + 1
@@ -121,6 +122,19 @@ def test_slow_steps_are_given_five_of_them(node: Node, ring: MarkRing):
     node.look()
     assert node.look(19.9).ranks[0].progress is None
     assert node.look(0.2).ranks[0].progress is not None
+
+
+def test_steps_without_numbers_are_no_silence(node: Node, ring: MarkRing):
+    """A rank that steps and cannot be numbered is not silent; when it stops, its last known step is not told."""
+    ring.lose(record(0))
+    ring.maker.blocks([(7, MarkKind.OPTIMIZER_END, 0, 0, 0)] * 3)
+    for _ in range(20):
+        ring.write(record(ring.steps.step))
+        assert not node.look(1.0).ranks[0].progress
+        assert not node.rings.runs["run-a"].silence.is_told
+    node.look(6.0)
+    assert node.rings.runs["run-a"].silence.is_told
+    assert node.look(1.0).ranks[0].progress is None
 
 
 def test_a_run_that_ended_is_not_silent(root: Path, node: Node):
@@ -153,7 +167,10 @@ signal.pause()
 
 
 def test_a_process_that_was_killed_is_known_to_be_gone(root: Path, node: Node):
-    """A rank of another process is alive as long as that is, and not as long as a child that it forked."""
+    """A rank of another process is alive as long as that is, and not as long as a child that it forked.
+
+    Nobody waits for a rank that is gone, so where it stands is not reported; how it ended is.
+    """
     command = [sys.executable, "-c", WRITER, str(root / "run-a")]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
         child = int(writer.stdout.readline())
@@ -161,9 +178,10 @@ def test_a_process_that_was_killed_is_known_to_be_gone(root: Path, node: Node):
         assert node.look(6.0).ranks[0].progress.is_alive is True
         writer.kill()
         writer.wait()
-        is_gone = node.look(1.0).ranks[0].progress.is_alive is False
+        (info,) = node.look(1.0).ranks
         os.kill(child, signal.SIGKILL)
-    assert is_gone
+    assert (info.state, info.progress) == ("gone", None)
+    assert info.ending.kind in (SIGNAL, VANISHED)  # which of both is the kernel's matter, see test_endings.py
 
 
 def test_a_file_system_without_locks_tells_nothing_of_processes(node: Node, make_ring):

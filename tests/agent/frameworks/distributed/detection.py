@@ -16,8 +16,8 @@ from coordinator.settings.policy import Policy
 from exporter.counts import Counts
 from exporter.reading.rings import Rings
 from exporter.reading.silence import announcement
-from exporter.reading.tracks import RUNNING
 from exporter.sending.batches import Batcher
+from lockstep.contracts.messages import RUNNING
 from lockstep.contracts.records import RECORD_INDEX
 
 if TYPE_CHECKING:

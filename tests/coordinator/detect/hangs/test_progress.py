@@ -72,7 +72,7 @@ def test_a_group_is_known_by_what_it_is_not_by_its_place():
 
 def test_ranks_without_an_agent_are_not_known():
     """A rank whose agent took itself out counts no more: its old counts are no evidence against it."""
-    failed = silent(2, issued=3, node="n1", state="failed")
+    failed = silent(2, issued=3, node="n1", state="unwatched")
     hang = located(silent(0, 1, 3, issued=11), failed)
     assert "nothing is known of rank 2" in hang.evidence[1]
 

@@ -1,0 +1,88 @@
+"""How a run ended, from how the processes of its ranks ended: cancelled, or crashed, and by which rank.
+
+Pure. Ranks end together in any case: a launcher ends what is left of a job, and peers fail once a rank is gone. So what
+counts is which rank ended first, and of what. A signal that asks to end, and a keyboard interrupt, are the wish of a
+person or a scheduler; an exception, an exit code and a crash are not. SIGKILL is a wish where it met all ranks at once.
+"""
+
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lockstep.contracts.messages import EXCEPTION, EXIT_CODE, SIGNAL, VANISHED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lockstep.contracts.messages import RankEnding
+
+REQUESTS = frozenset((signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2))
+"""Signals by which people, shells and schedulers ask a process to end; its default action leaves no exit code."""
+INTERRUPTS = frozenset(("KeyboardInterrupt", "SignalException"))
+"""Exceptions by which Python, and torchrun's processes, end on such a signal."""
+TOGETHER_S = 5.0
+"""Processes that one command kills are gone within as much, on all nodes, by their own clocks."""
+_SHELL_SIGNAL = 128  # a shell's, and many a trainer's, exit code for a signal
+_NS = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crash:
+    """The rank that ended first and how."""
+
+    rank: int
+    ending: "RankEnding"
+
+    @property
+    def what(self) -> str:
+        """What ended it, in a word: the type of the exception, the name of the signal, "exit 3"."""
+        ending = self.ending
+        if ending.is_out_of_memory:
+            return "out of memory"
+        if ending.kind == EXCEPTION:
+            return ending.exception or "exception"
+        if ending.kind == EXIT_CODE:
+            return f"exit {ending.code}"
+        return _signal_name(ending.code) if ending.kind == SIGNAL else "process gone"
+
+
+def crash_of(endings: "Mapping[int, RankEnding]", *, are_all_over: bool) -> Crash | None:
+    """Return the rank that ended the run, None if the run was cancelled.
+
+    `endings`, not empty, are those of ranks that did not end well; `are_all_over` unless some rank still runs.
+    """
+    order = sorted(endings, key=lambda rank: (endings[rank].unix_ns, rank))
+    first = endings[order[0]]
+    if are_all_over and (is_request(first) or _are_killed_together(endings)):
+        return None
+    return Crash(rank=order[0], ending=first)
+
+
+def is_request(ending: "RankEnding") -> bool:
+    """Whether a process ended because it was asked to."""
+    if ending.kind == EXCEPTION:
+        return ending.exception in INTERRUPTS
+    if ending.kind == EXIT_CODE:
+        return ending.code - _SHELL_SIGNAL in REQUESTS
+    return ending.kind == SIGNAL and ending.code in REQUESTS
+
+
+def _are_killed_together(endings: "Mapping[int, RankEnding]") -> bool:
+    """Whether all were killed by one command, or vanished, as processes do whose container is removed."""
+    times_ns = [ending.unix_ns for ending in endings.values()]
+    return (
+        len(endings) > 1
+        and (max(times_ns) - min(times_ns)) * _NS <= TOGETHER_S
+        and all(
+            not ending.is_out_of_memory
+            and (ending.kind == VANISHED or (ending.kind == SIGNAL and ending.code == signal.SIGKILL))
+            for ending in endings.values()
+        )
+    )
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # real-time ones have no name
+        return f"signal {number}"

@@ -1,0 +1,176 @@
+"""How processes end, watched by somebody who is not their parent."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from exporter.reading.endings import EndWatch, oom_kills
+from lockstep.contracts.messages import EXIT_CODE, SIGNAL, VANISHED
+
+PARENT = """
+import os, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+child.stdout.read(1)          # it runs
+print(child.pid, flush=True)
+sys.stdin.readline()          # the watch is in place: let the child go on
+child.stdin.close()
+sys.argv[2] == "wait" and child.wait()
+print("waited", flush=True)
+sys.stdin.readline()
+"""
+WAIT = "import sys; print(flush=True); sys.stdin.read(); "
+
+
+class Family:
+    """A parent and its child, which goes on when `release` is called."""
+
+    def __init__(self, code, *, waits):
+        command = [sys.executable, "-c", PARENT, WAIT + code, "wait" if waits else "leave"]
+        self._parent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.child = int(self._parent.stdout.readline())
+
+    def release(self):
+        self._parent.stdin.write("\n")
+        self._parent.stdin.flush()
+        assert self._parent.stdout.readline() == "waited\n"
+
+    def end(self):
+        self._parent.communicate("\n")
+
+
+@pytest.fixture
+def family():
+    made = []
+
+    def make(code, *, waits=False):
+        made.append(Family(code, waits=waits))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.end()
+
+
+def descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+ENDS = {
+    "sys.exit(0)": None,
+    "sys.exit(3)": (EXIT_CODE, 3),
+    "import os; os._exit(7)": (EXIT_CODE, 7),
+    "raise ValueError": (EXIT_CODE, 1),
+    "import os; os.kill(os.getpid(), 9)": (SIGNAL, signal.SIGKILL),
+    "import os; os.kill(os.getpid(), 15)": (SIGNAL, signal.SIGTERM),
+    "import os; os.abort()": (SIGNAL, signal.SIGABRT),
+}
+
+
+@pytest.mark.parametrize(("code", "expected"), ENDS.items(), ids=ENDS)
+def test_a_process_whose_parent_has_not_waited_yet(family, code, expected):
+    """Its line in /proc says how it ended."""
+    before_ns = time.time_ns()
+    one, watch = family(code), EndWatch()
+    watch.watch("a", one.child)
+    assert watch.is_watched("a")
+    one.release()
+    until(lambda: not watch.is_watched("a"))
+    ending = watch.ending("a", 7)
+    assert (None if ending is None else (ending.kind, ending.code)) == expected
+    assert ending is None or before_ns <= ending.unix_ns <= time.time_ns()
+    assert ending is None or not ending.is_out_of_memory
+
+
+def test_the_loop_sees_the_end_at_once(family):
+    """Nobody has to ask: torchrun waits for its ranks ten times a second, and the line in /proc is gone then."""
+
+    async def run():
+        ended = asyncio.Event()
+        watch = EndWatch(lambda _key: ended.set())
+        one = family("sys.exit(5)")
+        watch.watch("a", one.child)
+        await asyncio.to_thread(one.release)
+        await asyncio.wait_for(ended.wait(), 60)
+        return watch.ending("a", 7)
+
+    ending = asyncio.run(run())
+    assert (ending.kind, ending.code) == (EXIT_CODE, 5)
+
+
+def test_a_process_that_was_waited_for(family):
+    """From Linux 6.15 on its pidfd says how it ended, before that nobody does."""
+    one, watch = family("sys.exit(4)", waits=True), EndWatch()
+    watch.watch("a", one.child)
+    one.release()
+    until(lambda: not watch.is_watched("a"))
+    version = tuple(int(each) for each in os.uname().release.split(".")[:2])
+    ending = watch.ending("a", 7)
+    assert (ending.kind, ending.code) == ((EXIT_CODE, 4) if version >= (6, 15) else (VANISHED, 0))
+
+
+def test_a_pid_that_another_process_has_by_now_is_not_taken_for_it(family, tmp_path):
+    """What /proc says is believed only of the process that was watched."""
+    one = family("sys.exit(6)", waits=True)
+    line = (f"{one.child} (a b) c) S " + " ".join(["7"] * 60)).encode()
+    (tmp_path / str(one.child)).mkdir()
+    stat = tmp_path / str(one.child) / "stat"
+    stat.write_bytes(line)
+    watch = EndWatch(proc=str(tmp_path))
+    watch.watch("a", one.child)
+    stat.write_bytes(line.replace(b" 7", b" 8"))
+    one.release()
+    until(lambda: not watch.is_watched("a"))
+    assert watch.ending("a", 7).code in (0, 6)  # 8 would be signal 8
+
+
+def test_protected_fields_are_not_taken_for_a_good_end(family, tmp_path):
+    """Of another user's process /proc shows zeros."""
+    one = family("sys.exit(6)", waits=True)
+    (tmp_path / str(one.child)).mkdir()
+    fields = ["7"] * 60
+    fields[25 - 1] = fields[49 - 1] = "0"
+    (tmp_path / str(one.child) / "stat").write_text(f"{one.child} (a) S " + " ".join(fields))
+    watch = EndWatch(proc=str(tmp_path))
+    watch.watch("a", one.child)
+    one.release()
+    until(lambda: not watch.is_watched("a"))
+    assert watch.ending("a", 7) is not None
+
+
+def test_a_process_that_was_never_watched_has_vanished():
+    """Such as one of another PID namespace."""
+    watch = EndWatch()
+    assert (watch.ending("a", 7).kind, watch.ending("a", 7).unix_ns) == (VANISHED, 7)
+    watch.watch("b", 2**22 + 1)  # beyond what a kernel gives
+    assert not watch.is_watched("b")
+
+
+def test_what_is_forgotten_costs_no_descriptor(family):
+    """A rank whose ring is replaced, and an exporter that stops."""
+    one, watch = family("sys.exit(0)"), EndWatch()
+    before = descriptors()
+    watch.watch("a", one.child)
+    watch.watch("a", one.child)
+    watch.watch("b", one.child)
+    assert descriptors() == before + 2
+    watch.forget("a")
+    watch.close()
+    assert descriptors() == before
+
+
+def test_the_kernel_counts_what_it_kills_for_want_of_memory():
+    """The count only grows."""
+    assert 0 <= oom_kills() <= oom_kills()
