@@ -7,8 +7,8 @@ All-reduces of four numbers in a gloo group of one rank, synchronous and asynchr
 a training has there: kernels, the patch of `Work.wait`, a ring in shared memory. Thread CPU time, less that of the same
 calls without the agent; the variants take turns, so that what else the machine does meets all of them. Hot: the least
 of the rounds. Cold: 64 MB are touched before each call, which is what a training's own work does to the caches; the
-lower quartile of a round, and the median of what the rounds' differ by. Frames and bytecodes are the agent's own, and do not depend on the machine:
-tests/benchmarks/test_collective_cost.py holds them.
+lower quartile of a round, and the median of what the rounds' differ by. Frames and bytecodes are the agent's own, and
+do not depend on the machine: tests/benchmarks/test_collective_cost.py holds them.
 
 The agent that accounted in the training thread took 24 us hot and 246 us cold of an asynchronous collective, 20 and 240
 of a synchronous one, and ran 27 frames and 532 bytecodes for it, on two shared cores.
