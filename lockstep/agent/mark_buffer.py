@@ -151,7 +151,7 @@ class MarkBuffer:
         ctypes.memset(self._issues, 0, ISSUES_BYTES)
         self._flags.value = 0
         self._at = _FIRST
-        self._due_ns = self._event_due_ns = self._polled_ns = 0
+        self._due_ns = self._event_due_ns = self._end_due_ns = self._polled_ns = 0
         self._wants_poll = False
         self.settling = self.boundary_ends = self.boundary_at = 0
         self._sequence = self._position = self._issued = 0
@@ -218,14 +218,20 @@ class MarkBuffer:
             self._polled_ns = self._due_ns - _FLUSH_INTERVAL_NS  # the time of the last store
             self._at_store()
 
-    def _put_end(self, now: int, kind: int, subject: int = 0) -> None:
-        """Append an end that may be a step's: what happened in the step goes before it."""
+    def _note_held(self, now: int) -> None:
+        """Append what the step held before an end that may be its own, and before it is counted: it may fill a block."""
         if self.garbage is not None and self.garbage.events:
             self._note_collections(self.garbage)
         if self.compilations is not None:
             self._note_compiled(now)
+
+    def _put_end(self, now: int, kind: int, subject: int = 0) -> None:
+        """Append an end that may be a step's; it is stored whenever a wait stored last."""
         self._put(now, kind, 0, subject, self._cpu_clock())
-        self._event(now)
+        if now >= self._end_due_ns:
+            self._end_due_ns = now + _FLUSH_EVENT_NS
+            if self._at != _FIRST:
+                self._store(now)
         if self._flags.value:
             self._set_flags(0)
         if self.device is not None:
@@ -366,11 +372,13 @@ class MarkBuffer:
         now = self._clock()
         if self.backward_depth:
             self.backward_depth -= 1
-        self.backward_ends += 1
         if self.optimizer_ends != self._ends_at_backward:  # the step may end here
+            self._note_held(now)
+            self.backward_ends += 1
             self._put_end(now, _BACKWARD_END)
             self._pass_boundary(BACKWARDS, self.backward_ends)
             return
+        self.backward_ends += 1
         at = self._at
         _pack_plain(self._block, at, now, _BACKWARD_END, MISSING)
         self._at = at + _STEP
@@ -413,6 +421,7 @@ class MarkBuffer:
         if get_ident() != self.thread:
             return
         now = self._clock()
+        self._note_held(now)
         self.optimizer_ends += 1
         self._put_end(now, _OPTIMIZER_END)
         self._pass_boundary(OPTIMIZERS, self.optimizer_ends)
@@ -450,6 +459,7 @@ class MarkBuffer:
         if get_ident() != self.thread:
             return
         now = self._clock()
+        self._note_held(now)
         self.optimizer_ends += 1
         self._put_end(now, _SCALER_END, self._identity(scaler))
         self._pass_boundary(OPTIMIZERS, self.optimizer_ends)
@@ -476,6 +486,7 @@ class MarkBuffer:
         if get_ident() != self.thread and self._adopt() != 1:
             return
         now = self._clock()
+        self._note_held(now)
         self.step_ends += 1
         self._put_end(now, _STEP_END)
         self._pass_boundary(STEPS, self.step_ends)
