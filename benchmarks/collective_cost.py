@@ -7,8 +7,8 @@ All-reduces of four numbers in a gloo group of one rank, synchronous and asynchr
 a training has there: kernels, the patch of `Work.wait`, a ring in shared memory. Thread CPU time, less that of the same
 calls without the agent; the variants take turns, so that what else the machine does meets all of them. Hot: the least
 of the rounds. Cold: 64 MB are touched before each call, which is what a training's own work does to the caches; the
-lower quartile of a round, and the median of what the rounds' differ by. Frames and bytecodes are the agent's own, and do not depend on the machine:
-tests/benchmarks/test_collective_cost.py holds them.
+lower quartile of a round, and the median of what the rounds' differ by. Frames and bytecodes are the agent's own, and
+do not depend on the machine: tests/benchmarks/test_collective_cost.py holds them.
 
 The agent that accounted in the training thread took 24 us hot and 246 us cold of an asynchronous collective, 20 and 240
 of a synchronous one, and ran 27 frames and 532 bytecodes for it, on two shared cores.
@@ -138,6 +138,36 @@ def measure(
     return {name: (min(hot[name]), bare_cold + added[name]) for name in variants}
 
 
+def added(*, quick: bool) -> dict[str, dict[str, tuple[float, float]]]:
+    """Return what the kernels add to a call, (hot, cold) in ns, by operation and kernels.
+
+    Raises
+    ------
+    native.NoNativeKernelsError
+        Those in C++ are not built.
+    """
+    native.load(os.environ)
+    with agents(KERNELS) as variants:
+        costs = measure_operations(variants, quick=quick)
+    return {
+        operation: {
+            name: (hot - measured[_BARE][0], cold - measured[_BARE][1])
+            for name, (hot, cold) in measured.items()
+            if name != _BARE
+        }
+        for operation, measured in costs.items()
+    }
+
+
+def measure_operations(variants: dict[str, Variant], *, quick: bool) -> dict[str, dict[str, tuple[float, float]]]:
+    """Return what `measure` gives, by operation."""
+    rounds, calls, cold_calls = (5, 300, 8) if quick else (25, 1_000, 16)
+    return {
+        name: measure(variants, operation, rounds=rounds, calls=calls, cold_calls=cold_calls)
+        for name, operation in OPERATIONS.items()
+    }
+
+
 def _cold_ns(operation: Callable[[], None], calls: int, memory: bytearray) -> float:
     times = []
     for _ in range(calls):
@@ -235,11 +265,7 @@ def main() -> int:
         return 2
     with agents(KERNELS) as variants:
         runs = count(variants)
-        rounds, calls, cold_calls = (5, 300, 8) if quick else (25, 1_000, 16)
-        costs = {
-            name: measure(variants, operation, rounds=rounds, calls=calls, cold_calls=cold_calls)
-            for name, operation in OPERATIONS.items()
-        }
+        costs = measure_operations(variants, quick=quick)
     checks = check(costs, runs)
     for line in checks:
         print(line.text())

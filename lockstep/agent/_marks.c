@@ -549,8 +549,13 @@ static int begin_optimizer(MarkBuffer *self, uint16_t kind, uint32_t subject, in
 {
     const int admitted = admit(self, ADOPTING, &kind);
     if (admitted == WORKS_FOR_BACKWARD) {
+        uint64_t now;
+        drain_if_any(self); /* before it is counted, as in append_end */
+        if (read_clock(self->clock, CLOCK_MONOTONIC, &now) < 0)
+            return -1;
         self->optimizer_ends++;
-        return append(self, ANY, FUSED_STEP, 0, 0, 0, NULL) < 0 ? -1 : 0;
+        put(self, now, FUSED_STEP | OTHER_THREAD, 0, 0, 0);
+        return 0;
     }
     return admitted == 1 ? append(self, OWN, kind, 0, subject, argument, NULL) : admitted;
 }

@@ -50,7 +50,7 @@ benchmarks/agent_cost.py prints them. To measure each would cost more than the m
 
 
 def _never() -> bool:
-    """Answer for a process that has no autograd."""
+    """Answer for a process without autograd, or without kernels in C++."""
     return False
 
 
@@ -90,6 +90,8 @@ class Agent:
         self.capture: Capture | None = None
         self.in_flight: dict[int, Any] = {}
         """The futures of collectives, by ordinal, whose end is still to be noted on a thread of the backend."""
+        self.is_in_flight: Callable[[], bool] = _never
+        """Whether the end of a collective is still to be noted in C++ (hooks/native_kernel.py)."""
         self._dormant = True
         self._first_ends = self._failed_stores = 0
         self._removals: list[Callable[[], None]] = []
@@ -317,7 +319,7 @@ class Agent:
             with suppress(RuntimeError):  # that it failed is the training's to hear
                 future.wait()
         for _ in range(_LAST_CALLBACKS_MS):  # waiting ends just before the callback runs
-            if not self.in_flight:
+            if not self.in_flight and not self.is_in_flight():
                 break
             sleep(0.001)
         if self.ring is not None:

@@ -82,8 +82,8 @@ class MarkBuffer:
     issue words of contracts/ring.py at `issues_offset`, -1 for none. `key` hides addresses behind identities.
     `adopt()` is asked when a thread that is not the training thread trains: 1 if it now is the one, 2 if it works for
     a backward of the training thread, else 0. `at_store()` is called on the training thread, behind a mark, once a
-    block was stored and `poll_interval_ns` are over since it was called last; `at_boundary()` behind the end whose number
-    is `boundary_at`, of the sort `boundary_ends`, and at the next `settling` ends of steps outside of a backward.
+    block was stored and `poll_interval_ns` are over since it was called last; `at_boundary()` behind the end whose
+    number is `boundary_at`, of the sort `boundary_ends`, and at the next `settling` ends of steps outside a backward.
     `device`, where it is not None, is called after the marks of data, backwards, optimizers, scalers, closures, named
     ends of steps, issues and waits, on the thread that made them; with a detail of 1 after the end of a backward that
     may end the step. `backward_depth` is how many backwards are open.
@@ -219,7 +219,7 @@ class MarkBuffer:
             self._at_store()
 
     def _note_held(self, now: int) -> None:
-        """Append what the step held before an end that may be its own; not counted yet, since it may fill a block."""
+        """Append what the step held before an end that may be its own, before that is counted: it may fill a block."""
         if self.garbage is not None and self.garbage.events:
             self._note_collections(self.garbage)
         if self.compilations is not None:
@@ -272,7 +272,8 @@ class MarkBuffer:
             self._store_flags()
 
     def _store_flags(self) -> None:
-        if self._flags_offset >= 0 and pwrite(self._file, ctypes.byref(self._flags), 8, self._flags_offset) != 8:
+        size = ctypes.sizeof(self._flags)
+        if self._flags_offset >= 0 and pwrite(self._file, ctypes.byref(self._flags), size, self._flags_offset) != size:
             self.failures += 1
 
     def store_words(self) -> None:

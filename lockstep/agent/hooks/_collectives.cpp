@@ -98,13 +98,21 @@ std::atomic<uint64_t> other_slot{kSlotMask};
 PyObject* python = nullptr; /* the object that is asked; set and read under the interpreter lock */
 std::unique_ptr<torch::Library>* library = nullptr;
 
+std::atomic<int64_t> references{0}; /* held by callbacks of collectives in flight */
+
 /* A reference to a channel, which outlives its buffer and the interpreter. */
 class ChannelReference {
  public:
-  explicit ChannelReference(LockstepChannel* channel) : channel_(channel) { channel_->retain(channel_); }
+  explicit ChannelReference(LockstepChannel* channel) : channel_(channel) {
+    channel_->retain(channel_);
+    references.fetch_add(1, std::memory_order_relaxed);
+  }
   ChannelReference(const ChannelReference& other) : ChannelReference(other.channel_) {}
   ChannelReference& operator=(const ChannelReference&) = delete;
-  ~ChannelReference() { channel_->release(channel_); }
+  ~ChannelReference() {
+    channel_->release(channel_);
+    references.fetch_sub(1, std::memory_order_release);
+  }
   void note(uint16_t kind, uint32_t ordinal) const { channel_->note(channel_, kind, ordinal); }
 
  private:
@@ -437,6 +445,12 @@ void forget(uintptr_t address) {
 void forked() {
   mode.store(OFF);
   session.store(nullptr);
+  references.store(0); /* the threads that held them are not there */
+}
+
+/* Whether a collective is in flight whose callback has not run, or not returned yet. */
+bool is_in_flight() {
+  return references.load(std::memory_order_acquire) > 0;
 }
 
 } // namespace
@@ -449,5 +463,6 @@ PYBIND11_MODULE(_collectives, module) {
   module.def("attach", &attach);
   module.def("set_mode", &set_mode);
   module.def("forget", &forget);
+  module.def("is_in_flight", &is_in_flight);
   pthread_atfork(nullptr, nullptr, &forked);
 }

@@ -43,6 +43,7 @@ def install(agent: "Agent", module: Any, operators: "Sequence[Operator]") -> Rem
         for operator in operators
     ]
     module.install(answers, described, OTHER_SLOT)
+    agent.is_in_flight = module.is_in_flight
     # A forked child is inert in C++ from its first instruction; here it asks again whether it is a rank.
     after_fork = ref(answers)
     os.register_at_fork(after_in_child=lambda: _ask_again(after_fork))
