@@ -307,6 +307,18 @@ def check_collective_kernels(facts: Facts) -> Check:
     return Check(name=name, verdict=OK, found=found)
 
 
+def check_mark_writer(facts: Facts) -> Check:
+    """Whether the agent writes its marks in C: the extension was built where Lockstep was installed."""
+    name = "mark writer"
+    has_extension = facts.get("mark_extension")
+    if not isinstance(has_extension, bool):
+        return Check(name=name, verdict=UNKNOWN, found="not in these facts, which an older version wrote")
+    if has_extension:
+        return Check(name=name, verdict=OK, found="C extension")
+    found = "pure Python: Lockstep was installed without a compiler, a step costs the training thread 5 times as much"
+    return Check(name=name, verdict=OK, found=found)
+
+
 CHECKS: tuple[Callable[[Facts], Check], ...] = (
     check_rank,
     check_log_level,
@@ -322,4 +334,5 @@ CHECKS: tuple[Callable[[Facts], Check], ...] = (
     check_locked_memory,
     check_load,
     check_collective_kernels,
+    check_mark_writer,
 )

@@ -12,6 +12,7 @@ import socket
 import sysconfig
 from collections.abc import Iterable, Mapping
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,7 @@ def read_facts(
         "limits": _limits(),
         "cgroup": _cgroup(root),
         "collective_kernels": _collective_kernels(environment),
+        "mark_extension": find_spec("lockstep.agent._marks") is not None,
     }
 
 

@@ -19,6 +19,7 @@ HEALTHY = {
     "limits": {"open_files": 65536, "locked_bytes": -1},
     "cgroup": {"quota_cpus": 16.0, "nr_periods": 1000, "nr_throttled": 0, "throttled_usec": 0},
     "versions": {"torch": "2.13.0"},
+    "mark_extension": True,
     "collective_kernels": {
         "builds": [{"directory": "/hooks/a", "torch": "2.13.0", "python": "cpython-311", "source": "ab"}],
         "python": "cpython-311",
@@ -60,6 +61,9 @@ def test_a_healthy_node_has_nothing():
         ),
         ("collective kernels", {"versions": {}}, OK, "torch is not installed"),
         ("collective kernels", {"collective_kernels": 1}, UNKNOWN, "older version"),
+        ("mark writer", {}, OK, "C extension"),
+        ("mark writer", {"mark_extension": False}, OK, "pure Python"),
+        ("mark writer", {"mark_extension": "yes"}, UNKNOWN, "older version"),
         ("rank", {}, OK, "3 of 8, local rank 1, by RANK"),
         (
             "rank",
