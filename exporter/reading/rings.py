@@ -310,7 +310,11 @@ class Rings:
     def _take_state(self, run: RunTrack, track: RankTrack, ring: RingFile, look: Look) -> None:
         track.heartbeat_ns = look.heartbeat_ns
         track.note_failures(look.failures)
-        state, ending = self._states.state_of(_key(ring.path, ring.inode), track, ring, look, self._now_s)
+        state, ending = track.state, track.ending
+        try:
+            state, ending = self._states.state_of(_key(ring.path, ring.inode), track, ring, look, self._now_s)
+        except (MalformedError, OSError) as error:
+            self._refuse(run, track.rank, ring.inode, error)
         if (state, ending) != (track.state, track.ending):
             track.state, track.ending = state, ending
             run.revision += 1
