@@ -173,7 +173,7 @@ def test_end_with_steps_on_their_way(watched, ended_well):
     use(watched.agent, stream)
     train(3)
     assert len(ring_of(watched).records) == 1
-    watched.agent.finish(ended_well)
+    watched.agent.finish(None if ended_well else ValueError())
     ring = watched.ring()
     assert [record["device_step_ns"] for record in ring.records[1:]] == [MISSING] * 3
     assert [unaccounted_ns(record) for record in ring.records] == [0] * 4
