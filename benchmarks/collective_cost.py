@@ -138,6 +138,36 @@ def measure(
     return {name: (min(hot[name]), bare_cold + added[name]) for name in variants}
 
 
+def added(*, quick: bool) -> dict[str, dict[str, tuple[float, float]]]:
+    """Return what the kernels add to a call, (hot, cold) in ns, by operation and kernels.
+
+    Raises
+    ------
+    native.NoNativeKernelsError
+        Those in C++ are not built.
+    """
+    native.load(os.environ)
+    with agents(KERNELS) as variants:
+        costs = measure_operations(variants, quick=quick)
+    return {
+        operation: {
+            name: (hot - measured[_BARE][0], cold - measured[_BARE][1])
+            for name, (hot, cold) in measured.items()
+            if name != _BARE
+        }
+        for operation, measured in costs.items()
+    }
+
+
+def measure_operations(variants: dict[str, Variant], *, quick: bool) -> dict[str, dict[str, tuple[float, float]]]:
+    """Return what `measure` gives, by operation."""
+    rounds, calls, cold_calls = (5, 300, 8) if quick else (25, 1_000, 16)
+    return {
+        name: measure(variants, operation, rounds=rounds, calls=calls, cold_calls=cold_calls)
+        for name, operation in OPERATIONS.items()
+    }
+
+
 def _cold_ns(operation: Callable[[], None], calls: int, memory: bytearray) -> float:
     times = []
     for _ in range(calls):
@@ -235,11 +265,7 @@ def main() -> int:
         return 2
     with agents(KERNELS) as variants:
         runs = count(variants)
-        rounds, calls, cold_calls = (5, 300, 8) if quick else (25, 1_000, 16)
-        costs = {
-            name: measure(variants, operation, rounds=rounds, calls=calls, cold_calls=cold_calls)
-            for name, operation in OPERATIONS.items()
-        }
+        costs = measure_operations(variants, quick=quick)
     checks = check(costs, runs)
     for line in checks:
         print(line.text())

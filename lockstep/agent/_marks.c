@@ -77,7 +77,7 @@ typedef struct {
     unsigned long long thread; /* the training thread; 0: nobody's, the buffer is inert */
     PyObject *clock, *cpu_clock;
     Channel *open_channel; /* the one below, once others may leave marks in it */
-    uint64_t due_ns, event_due_ns;
+    uint64_t due_ns, event_due_ns, end_due_ns;
     unsigned long long key; /* makes identities of addresses */
     uint64_t backward_ends, optimizer_ends, step_ends; /* until now; those of the header are until its first mark */
     uint64_t backward_depth, ends_at_backward;
@@ -372,8 +372,10 @@ static int append_end(
     note_compiled(self, now);
     ++*ends;
     put(self, now, kind, 0, subject, (int64_t)cpu_ns);
-    if (now >= self->event_due_ns)
+    if (now >= self->end_due_ns) { /* whenever a wait stored last: a step that ended shows */
+        self->end_due_ns = now + FLUSH_EVENT_NS;
         store(self);
+    }
     set_flags(self, 0);
     if (self->device != NULL && call_device(self, kind, kind == BACKWARD_END, 0) < 0)
         return -1;
@@ -547,8 +549,13 @@ static int begin_optimizer(MarkBuffer *self, uint16_t kind, uint32_t subject, in
 {
     const int admitted = admit(self, ADOPTING, &kind);
     if (admitted == WORKS_FOR_BACKWARD) {
+        uint64_t now;
+        drain_if_any(self); /* before it is counted, as in append_end */
+        if (read_clock(self->clock, CLOCK_MONOTONIC, &now) < 0)
+            return -1;
         self->optimizer_ends++;
-        return append(self, ANY, FUSED_STEP, 0, 0, 0, NULL) < 0 ? -1 : 0;
+        put(self, now, FUSED_STEP | OTHER_THREAD, 0, 0, 0);
+        return 0;
     }
     return admitted == 1 ? append(self, OWN, kind, 0, subject, argument, NULL) : admitted;
 }
@@ -721,7 +728,7 @@ static PyObject *open_ring(MarkBuffer *self, PyObject *given, PyObject *named)
     self->offset = offset;
     self->block_count = block_count;
     self->flags_offset = flags_offset;
-    self->due_ns = self->event_due_ns = self->polled_ns = 0;
+    self->due_ns = self->event_due_ns = self->end_due_ns = self->polled_ns = 0;
     self->wants_poll = 0;
     self->settling = self->boundary_ends = 0;
     self->backward_ends = self->optimizer_ends = self->step_ends = 0;

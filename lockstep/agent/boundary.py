@@ -60,19 +60,6 @@ class Boundary:
 
         return guarded
 
-    def guard_mark(self, function: Callable[[], Any]) -> Callable[[], Any]:
-        """Return the same for a function without arguments, in two thirds of the time: marks are hot."""
-
-        def guarded() -> Any:
-            try:
-                return function()
-            except Exception as error:  # part of the one boundary
-                if self.absorbs(function, error):
-                    return None
-                raise
-
-        return guarded
-
     def absorbs(self, function: Callable[..., Any], error: Exception) -> bool:
         """Whether `error` is a failure of the agent's own in `function`; if so it is counted and the first one said.
 

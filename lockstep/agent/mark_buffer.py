@@ -82,8 +82,8 @@ class MarkBuffer:
     issue words of contracts/ring.py at `issues_offset`, -1 for none. `key` hides addresses behind identities.
     `adopt()` is asked when a thread that is not the training thread trains: 1 if it now is the one, 2 if it works for
     a backward of the training thread, else 0. `at_store()` is called on the training thread, behind a mark, once a
-    block was stored and `poll_interval_ns` are over since it was called last; `at_boundary()` behind the end whose number
-    is `boundary_at`, of the sort `boundary_ends`, and at the next `settling` ends of steps outside of a backward.
+    block was stored and `poll_interval_ns` are over since it was called last; `at_boundary()` behind the end whose
+    number is `boundary_at`, of the sort `boundary_ends`, and at the next `settling` ends of steps outside a backward.
     `device`, where it is not None, is called after the marks of data, backwards, optimizers, scalers, closures, named
     ends of steps, issues and waits, on the thread that made them; with a detail of 1 after the end of a backward that
     may end the step. `backward_depth` is how many backwards are open.
@@ -151,7 +151,7 @@ class MarkBuffer:
         ctypes.memset(self._issues, 0, ISSUES_BYTES)
         self._flags.value = 0
         self._at = _FIRST
-        self._due_ns = self._event_due_ns = self._polled_ns = 0
+        self._due_ns = self._event_due_ns = self._end_due_ns = self._polled_ns = 0
         self._wants_poll = False
         self.settling = self.boundary_ends = self.boundary_at = 0
         self._sequence = self._position = self._issued = 0
@@ -218,14 +218,20 @@ class MarkBuffer:
             self._polled_ns = self._due_ns - _FLUSH_INTERVAL_NS  # the time of the last store
             self._at_store()
 
-    def _put_end(self, now: int, kind: int, subject: int = 0) -> None:
-        """Append an end that may be a step's: what happened in the step goes before it."""
+    def _note_held(self, now: int) -> None:
+        """Append what the step held before an end that may be its own, before that is counted: it may fill a block."""
         if self.garbage is not None and self.garbage.events:
             self._note_collections(self.garbage)
         if self.compilations is not None:
             self._note_compiled(now)
+
+    def _put_end(self, now: int, kind: int, subject: int = 0) -> None:
+        """Append an end that may be a step's; it is stored whenever a wait stored last."""
         self._put(now, kind, 0, subject, self._cpu_clock())
-        self._event(now)
+        if now >= self._end_due_ns:
+            self._end_due_ns = now + _FLUSH_EVENT_NS
+            if self._at != _FIRST:
+                self._store(now)
         if self._flags.value:
             self._set_flags(0)
         if self.device is not None:
@@ -266,7 +272,8 @@ class MarkBuffer:
             self._store_flags()
 
     def _store_flags(self) -> None:
-        if self._flags_offset >= 0 and pwrite(self._file, ctypes.byref(self._flags), 8, self._flags_offset) != 8:
+        size = ctypes.sizeof(self._flags)
+        if self._flags_offset >= 0 and pwrite(self._file, ctypes.byref(self._flags), size, self._flags_offset) != size:
             self.failures += 1
 
     def store_words(self) -> None:
@@ -366,11 +373,13 @@ class MarkBuffer:
         now = self._clock()
         if self.backward_depth:
             self.backward_depth -= 1
-        self.backward_ends += 1
         if self.optimizer_ends != self._ends_at_backward:  # the step may end here
+            self._note_held(now)
+            self.backward_ends += 1
             self._put_end(now, _BACKWARD_END)
             self._pass_boundary(BACKWARDS, self.backward_ends)
             return
+        self.backward_ends += 1
         at = self._at
         _pack_plain(self._block, at, now, _BACKWARD_END, MISSING)
         self._at = at + _STEP
@@ -413,6 +422,7 @@ class MarkBuffer:
         if get_ident() != self.thread:
             return
         now = self._clock()
+        self._note_held(now)
         self.optimizer_ends += 1
         self._put_end(now, _OPTIMIZER_END)
         self._pass_boundary(OPTIMIZERS, self.optimizer_ends)
@@ -450,6 +460,7 @@ class MarkBuffer:
         if get_ident() != self.thread:
             return
         now = self._clock()
+        self._note_held(now)
         self.optimizer_ends += 1
         self._put_end(now, _SCALER_END, self._identity(scaler))
         self._pass_boundary(OPTIMIZERS, self.optimizer_ends)
@@ -476,6 +487,7 @@ class MarkBuffer:
         if get_ident() != self.thread and self._adopt() != 1:
             return
         now = self._clock()
+        self._note_held(now)
         self.step_ends += 1
         self._put_end(now, _STEP_END)
         self._pass_boundary(STEPS, self.step_ends)

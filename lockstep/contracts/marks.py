@@ -53,7 +53,8 @@ ORDINAL_MASK = 0xFFFFFFFF
 FLUSH_INTERVAL_NS = 100_000_000
 """The first mark so long after the last store writes the block, full or not: readers need seconds."""
 FLUSH_EVENT_NS = 10_000_000
-"""The same at the end of an optimizer's step and at the beginning of a wait, which may last for ever."""
+"""The same at the beginning of a wait, which may last for ever; and at an end that may be a step's, so long after the
+last such end was stored, whatever waits stored meanwhile: a rank may stop behind it without a mark."""
 
 
 class MarkKind(IntEnum):

@@ -47,7 +47,7 @@ def built(builder, blocks):
 BLOCKS, WHOLE = blocks_of(24)
 
 
-@pytest.mark.parametrize("lost", range(40, len(BLOCKS) - 8))
+@pytest.mark.parametrize("lost", range(40, len(BLOCKS) - 12))
 def test_a_block_that_is_lost(lost):
     """Steps around it have no measure that lacks a mark; those after it are measured again, as they were."""
     builder = StepBuilder()

@@ -12,8 +12,10 @@ from lockstep.contracts.records import DOMAIN_KINDS, MISSING, RECORD_FIELDS, REC
 
 @dataclass
 class RingFile:
-    """`records` are the steps of its blocks, `builder` what has built them; `incomplete` has the numbers of those some
-    of whose marks are lost."""
+    """What a ring holds; `records` are the steps of its blocks, `builder` what has built them.
+
+    `incomplete` has the numbers of the steps some of whose marks are lost.
+    """
 
     header: layout.RingHeader
     heartbeat_ns: int

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 
 from exporter.runtime import Exporter
 from lockstep.agent.bootstrap import loader_environment
+from tests.agent.launchers.slurm import slurm_cluster
 from tests.coordinator.conftest import running as coordinator_running
 from tests.coordinator.conftest import until
 from tests.end_to_end import ending_job
@@ -44,6 +46,7 @@ class Job:
     directory: Path
     root: Path
     environment: dict = field(default_factory=dict)
+    prefix: tuple = ()
     launcher: asyncio.subprocess.Process = None
 
     async def start(self):
@@ -61,11 +64,9 @@ class Job:
             }
         )
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
+        command = [*self.prefix, sys.executable, *torchrun, ending_job.__file__, self.how, str(directory)]
         self.launcher = await asyncio.create_subprocess_exec(
-            *(sys.executable, *torchrun, ending_job.__file__, self.how, str(directory)),
-            env=environment,
-            stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
+            *command, env=environment, stderr=asyncio.subprocess.DEVNULL, start_new_session=True
         )
 
     def ranks(self):
@@ -253,3 +254,25 @@ async def test_a_rank_that_the_kernel_kills_for_want_of_memory_is_said_to(tmp_pa
         job = Job("memory", row.how, tmp_path, root, {"MEMORY_CGROUP": str(memory_cgroup)})
         found = await outcome(row, job, coordinator)
     assert (found.state, [incident[:3] for incident in found.incidents]) == expected(row)
+
+
+async def scancel(environment):
+    """Cancel every job of the cluster."""
+    command = ["scancel", "--user", str(os.getuid())]
+    process = await asyncio.create_subprocess_exec(*command, env=os.environ | environment)
+    assert await process.wait() == 0
+
+
+async def test_a_job_that_slurm_cancels_is_cancelled(tmp_path):
+    """`scancel` sends SIGTERM to all tasks, and SIGKILL after a while."""
+    row = Row("scancel", "train", nothing, "cancelled")
+    with tempfile.TemporaryDirectory(prefix="slurm") as cluster, slurm_cluster(Path(cluster)) as environment:
+        async with services(tmp_path) as (root, coordinator):
+            job = Job("slurm", row.how, tmp_path, root, environment, ("srun", "--ntasks", "1", "--quiet"))
+
+            def act(_job):
+                job.cancelling = asyncio.ensure_future(scancel(environment))
+
+            found = await outcome(Row(row.way, row.how, act, row.state), job, coordinator)
+            await job.cancelling
+    assert (found.state, found.incidents) == expected(row)

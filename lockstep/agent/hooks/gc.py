@@ -1,7 +1,6 @@
 """When Python's garbage collector stops the training thread. Collections on other threads are not counted."""
 
 import gc
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from lockstep.agent.garbage import CollectionLog
@@ -9,6 +8,8 @@ from lockstep.agent.hooks import Removal
 from lockstep.agent.mark_writer import C_EXTENSION
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lockstep.agent.agent import Agent
 
 

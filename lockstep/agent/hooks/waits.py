@@ -2,8 +2,8 @@
 
 `Work.wait` is what synchronous collectives and users of asynchronous ones call; `_broadcast_coalesced` is how DDP sends
 parameters and buffers in its forward; the operator `wait_tensor` is how functional collectives wait. What was waited
-for is told by when collectives were done (lockstep/accounting): Work objects have no identity that outlives the call, and
-keeping them would keep their tensors.
+for follows from when collectives were done (lockstep/accounting): Work objects have no identity that outlives the call,
+and keeping them would keep their tensors.
 """
 
 from collections.abc import Callable

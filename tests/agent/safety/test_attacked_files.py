@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from lockstep.contracts.control import answer_from_json
-from lockstep.contracts.paths import control_path
 from lockstep.contracts.marks import MARK_STRUCT, MarkKind
+from lockstep.contracts.paths import control_path
 from lockstep.contracts.ring import STATE_FINISHED, STATE_RUNNING
 from tests.agent.orders import ControlBlock
 from tests.agent.rings import read_ring
