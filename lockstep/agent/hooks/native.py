@@ -50,7 +50,7 @@ def load(environ: Mapping[str, str]) -> Any:
     try:
         target = target_of_process()
         directory = _find(target, environ)
-        _check(directory, target, trusted_uids(environ))
+        _check(directory, target, trusted_uids({}))  # root's and the own user's: the exporter gives orders, no code
         return import_library(directory / LIBRARY_NAME)
     except NoNativeKernelsError:
         raise

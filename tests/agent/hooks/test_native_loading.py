@@ -26,9 +26,9 @@ def build(tmp_path):
     return tmp_path / "hooks" / name
 
 
-def refusal(build):
+def refusal(build, **variables):
     with pytest.raises(native.NoNativeKernelsError) as caught:
-        native.load({HOOKS_VARIABLE: str(build.parent)})
+        native.load({HOOKS_VARIABLE: str(build.parent), **variables})
     return str(caught.value)
 
 
@@ -82,6 +82,14 @@ def test_another_users_build_is_refused(build, name):
         pytest.skip("only root gives a file to another user")
     os.chown(build / name, 12345, -1)
     assert "uid 12345" in refusal(build)
+
+
+def test_the_exporters_build_is_refused(build):
+    """It may order captures, and bring no code into a training."""
+    if os.geteuid() != 0:
+        pytest.skip("only root gives a file to another user")
+    os.chown(build / LIBRARY_NAME, 12345, -1)
+    assert "uid 12345" in refusal(build, LOCKSTEP_EXPORTER_UID="12345")
 
 
 def test_without_a_build_the_reason_says_how_to_make_one(tmp_path):
