@@ -78,12 +78,20 @@ def watched() -> Iterator[Any]:
         bootstrap.uninstall()
 
 
+class Idle(torch.optim.Optimizer):
+    """An optimizer that does nothing, so that what is left are the hooks."""
+
+    def step(self, closure: Any = None) -> None:
+        """Do nothing."""
+
+
 class Steps:
     """The marks of a step, as hooks make them."""
 
     def __init__(self, agent: Any) -> None:
         names = ("data_begin", "data_end", "backward_begin", "backward_end")
         self._before = [agent.mark(name) for name in names]
+        self._optimizer = Idle([torch.ones(1, requires_grad=True)], {})
         self._pre_hook, self._post_hook = agent.mark("optimizer_pre_hook"), agent.mark("optimizer_post_hook")
 
     def step(self) -> None:
@@ -93,8 +101,8 @@ class Steps:
         data_end()
         backward_begin()
         backward_end()
-        self._pre_hook(self, (), {})
-        self._post_hook(self, (), {})
+        self._pre_hook(self._optimizer, (), {})
+        self._post_hook(self._optimizer, (), {})
 
 
 class Endless(IterableDataset[Any]):
@@ -105,13 +113,6 @@ class Endless(IterableDataset[Any]):
         batch = torch.zeros(8, 64, dtype=torch.int64)
         while True:
             yield batch
-
-
-class Idle(torch.optim.Optimizer):
-    """An optimizer that does nothing, so that what is left are the hooks."""
-
-    def step(self, closure: Any = None) -> None:
-        """Do nothing."""
 
 
 def hooked_calls() -> dict[str, Callable[[], Any]]:
