@@ -71,10 +71,10 @@ def test_training_with_a_late_import_is_watched(tmp_path):
 
 @pytest.mark.torch
 def test_training_that_dies_is_not_finished(tmp_path):
-    """An exception that ends the script leaves the state running: the heartbeat will tell."""
+    """An exception that ends the script is what the ring shows, and the state says so."""
     done = run(textwrap.dedent(TRAINING) + "\nraise SystemError('x')", tmp_path, RANK="0", LOCKSTEP_RUN="job")
     assert done.returncode == 1
-    assert read_ring(tmp_path / "shm" / "job" / "0.ring").state == 1
+    assert read_ring(tmp_path / "shm" / "job" / "0.ring").state == STATE_RAISED
 
 
 @pytest.mark.torch
