@@ -11,6 +11,7 @@ import pytest
 import lockstep
 from lockstep.agent.bootstrap import SITE_DIRECTORY, loader_environment
 from lockstep.agent.lineage import OWNER_VARIABLE
+from lockstep.contracts.ring import STATE_RAISED
 from tests.agent.rings import read_ring
 
 FAKE_TORCH = "import sys\nARRIVED = True\n"
