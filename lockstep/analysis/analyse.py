@@ -52,7 +52,12 @@ def analyse_paths(
     """
     found = find_sources(paths)
     jobs = [
-        Job(number=number, source=source, store=None if store is None else store / f".{number}.parquet.new")
+        Job(
+            number=number,
+            source=source,
+            has_peers=len(found.sources) > 1,
+            store=None if store is None else store / f".{number}.parquet.new",
+        )
         for number, source in enumerate(found.sources)
     ]
     on_done(0, len(jobs))

@@ -4,16 +4,14 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from lockstep.analysis.evidence import NOTHING, Evidence
+from lockstep.analysis.evidence import NOTHING, Evidence, with_notes
 from lockstep.analysis.fitting import fitted
 from lockstep.analysis.rank import RankAnalysis, analyse_rank
 from lockstep.contracts import limits
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import RankFinding, TraceSummary
 from lockstep.diagnosis.finding import Finding
-from lockstep.diagnosis.host_causes import Collection
 from lockstep.trace.kineto.load import load_trace
-from lockstep.trace.kineto.notes import read_notes
 from lockstep.trace.summarise import empty_summary, summarise_columns
 
 FINDINGS_MAX = 8
@@ -54,20 +52,9 @@ def summarise(
     except MalformedError as error:
         reason = str(error)[:ERROR_CHARS]
         return empty_summary(run=run, node=node, rank=rank, request_id=request_id, steps=steps, error=reason)
-    evidence = _with_notes(evidence, path)
+    evidence = with_notes(evidence, path)
     summary = summarise_columns(columns, run=run, node=node, rank=rank, request_id=request_id, steps=steps)
-    return with_analysis(summary, analyse_rank(columns, rank=rank, evidence=evidence))
-
-
-def _with_notes(evidence: Evidence, path: Path) -> Evidence:
-    """Return the evidence with the collections that the agent noted in its trace."""
-    try:
-        notes = read_notes(path)
-    except MalformedError:
-        return evidence  # the trace itself is good
-    if notes is None or evidence.noted_collections is not None:
-        return evidence
-    return replace(evidence, noted_collections=[Collection(*each) for each in notes.collections])
+    return with_analysis(summary, analyse_rank(columns, rank=rank, evidence=evidence, has_peers=False))
 
 
 def with_analysis(summary: TraceSummary, analysis: RankAnalysis) -> TraceSummary:

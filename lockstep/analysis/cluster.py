@@ -3,7 +3,6 @@
 In Hermes' order (section 4.3): first between components and devices (overlap, R_wait), then inside the component.
 """
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,15 +11,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.analysis.confirm import LOCAL, confirm
 from lockstep.analysis.device_types import LOCALISATION, device_types, refusals_between
+from lockstep.analysis.differences import new_differences
 from lockstep.analysis.doctor_reports import DoctorReport
 from lockstep.analysis.exposed import bounded, exposed_ns
 from lockstep.analysis.group_kinds import Degrees, GroupKind, group_kinds
 from lockstep.analysis.merge import Refusal, advise, merge_findings, merge_refusals
 from lockstep.analysis.network import NetworkEvidence, judge_network, network_evidence
 from lockstep.analysis.rank import RankAnalysis
-from lockstep.analysis.told_already import without_told
+from lockstep.analysis.roles import Roles, pipeline_stages
+from lockstep.analysis.stragglers import costing, explain_stragglers, judged_groups
 from lockstep.analysis.totals import CollectiveTotal, totals_of_table
 from lockstep.contracts.errors import LockstepError
 from lockstep.diagnosis.communication_causes.bandwidth import judge_bandwidth
@@ -34,7 +34,7 @@ from lockstep.diagnosis.communication_causes.waiting import (
     judge_transmission,
     judge_waiting,
 )
-from lockstep.diagnosis.finding import CPU, IO, Finding, NotJudged
+from lockstep.diagnosis.finding import Finding, NotJudged
 from lockstep.diagnosis.localisation import NO_GROUP, Localisation, findings_of, gather, localise
 from lockstep.diagnosis.localisation.limits import GROUP_MEMBERS
 from lockstep.diagnosis.neighbour_fusion import with_fusion_gain
@@ -45,7 +45,6 @@ from lockstep.diagnosis.roofline.devices import rated_mhz
 
 _FAMILIES_MAX = 16
 _SAMPLES_CLOCK = "ascend"
-_LOCATED_MAX = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,17 +77,21 @@ def analyse_cluster(
     """
     ranks = tuple(sorted(ranks, key=lambda each: each.rank))
     windows_ns = {each.rank: each.length_ns for each in ranks}
-    together = _Together(ranks)
+    stages = pipeline_stages(ranks, degrees)
+    together = _Together(ranks, stages)
     together.parallelism()
     together.communication()
     together.network(network_evidence(ranks, reports, paths or {}))
     together.frequency()
+    together.stragglers()
     localisations = together.localise()
     exposed = {each.rank: exposed_ns(each.about, each.breakdown) for each in ranks}
     shared = bounded(together.findings, exposed)
-    findings = merge_findings([*shared, *(each for rank in ranks for each in rank.findings)], windows_ns)
+    own = together.own_findings()
+    findings = merge_findings([*shared, *own], windows_ns)
     framework = ASCEND if any(each.about.vendor == "ascend" for each in ranks) else PYTORCH
-    ranks = tuple(replace(each, findings=tuple(advise(each.findings, windows_ns, framework))) for each in ranks)
+    by_rank = {each.rank: [found for found in own if found.ranks == (each.rank,)] for each in ranks}
+    ranks = tuple(replace(each, findings=tuple(advise(by_rank[each.rank], windows_ns, framework))) for each in ranks)
     refusals = merge_refusals((rank.rank, rank.not_judged) for rank in ranks)
     return ClusterAnalysis(
         ranks=ranks,
@@ -104,13 +107,15 @@ def analyse_cluster(
 class _Together:
     """The rules over several ranks; what cannot be judged is left in `refused`, and of some ranks only in `noted`."""
 
-    def __init__(self, ranks: tuple[RankAnalysis, ...]) -> None:
+    def __init__(self, ranks: tuple[RankAnalysis, ...], stages: Roles) -> None:
         self.findings: list[Finding] = []
         self.refused: list[NotJudged] = []
         self.noted: list[Refusal] = []
         self.groups: list[GroupWaiting] = []
         self.totals: list[CollectiveTotal] = []
+        self.slow: set[int] = set()
         self._ranks = ranks
+        self._stages = stages
         self._types = device_types(ranks)
         self._window_ns = max((each.length_ns for each in ranks), default=0)
 
@@ -161,8 +166,29 @@ class _Together:
             rated = rated_mhz(each.name)
             self._ask(partial(find_frequency_drop, known, windows_ns, rated_mhz=rated))
 
+    def stragglers(self) -> None:
+        """Find out why the others wait for the slow ranks; has to come after `communication`."""
+        self.slow = {rank for each in self.findings if each.cause == SLOW_RANK for rank in each.ranks}
+        peers = {
+            rank: [each for each in of_type.numbers if each != rank and self._is_same_stage(each, rank)]
+            for of_type in self._types
+            for rank in of_type.numbers
+        }
+        self.findings = explain_stragglers(self.findings, {each.rank: each for each in self._ranks}, peers)
+
+    def own_findings(self) -> list[Finding]:
+        """Return what ranks show by themselves and what costs the job; the causes of slow ranks are given with them."""
+        explained = {(each.cause, rank) for each in self.findings for rank in each.ranks if rank in self.slow}
+        own = [each for rank in self._ranks for each in rank.findings if (each.cause, rank.rank) not in explained]
+        kept, left_out = costing(own, judged_groups(self.groups), self.slow, len(self._ranks))
+        self.noted += left_out
+        return kept
+
+    def _is_same_stage(self, one: int, other: int) -> bool:
+        return self._stages.get(one) == self._stages.get(other)
+
     def localise(self) -> dict[str, Localisation]:
-        """Judge the patterns of ranks with devices of one type, and keep what makes the others wait."""
+        """Judge the patterns of ranks with devices of one type; has to come after `stragglers`."""
         self.noted += refusals_between(self._types)
         found = {}
         for each in self._types:
@@ -175,24 +201,23 @@ class _Together:
         summaries = {each.rank: each.patterns for each in ranks if each.patterns is not None}
         try:
             matrix = gather(summaries)
-            found = localise(matrix, groups=families(ranks, matrix.rank_W.tolist()))
+            roles = [self._stages.get(rank, 0) for rank in matrix.rank_W.tolist()]
+            found = localise(matrix, roles=np.array(roles, np.int64), groups=families(ranks, matrix.rank_W.tolist()))
         except LockstepError as error:
             self.refused.append(NotJudged(rule=LOCALISATION, reason=str(error)))
             return None
-        own = [each for rank in ranks for each in rank.findings]
-        answer = findings_of(without_told(found, own))
+        if not found.has_peers:
+            reason = "one rank alone is compared with nothing: what is usual depends on the job"
+            self.noted.append(Refusal(rule=LOCALISATION, reason=reason, ranks=tuple(summaries)))
+            return found
+        answer = findings_of(found)
         if isinstance(answer, NotJudged):
             self.refused.append(answer)
             return found
-        kept, refused = confirm(
-            answer,
-            self.groups,
-            slow={rank for each in self.findings if each.cause == SLOW_RANK for rank in each.ranks},
-            windows_ns={each.rank: each.length_ns for each in ranks},
-            explained={each.subject for each in own if each.bottleneck in (IO, CPU)},
+        kept, refused = new_differences(
+            answer, self.groups, slow=self.slow, ranks={each.rank: each for each in ranks}, explained=self.findings
         )
-        inside = [*kept, *_of_few(own, len(ranks))]
-        self.findings = [*(_located(each, inside) for each in self.findings), *kept]
+        self.findings += kept
         self.refused += refused
         return found
 
@@ -202,28 +227,6 @@ class _Together:
             self.refused.append(answer)
         else:
             self.findings += answer
-
-
-def _located(finding: Finding, inside: Sequence[Finding]) -> Finding:
-    """Return a rank that others wait for with what it does meanwhile: inside the component next."""
-    if finding.cause != SLOW_RANK:
-        return finding
-    same = [each for each in inside if set(each.ranks) <= set(finding.ranks)]
-    same.sort(key=lambda each: -(each.lost_ns or 0))
-    return replace(finding, evidence=(*finding.evidence, *map(_inside, same[:_LOCATED_MAX])))
-
-
-def _inside(finding: Finding) -> str:
-    if finding.cause in LOCAL or finding.bottleneck not in (IO, CPU):
-        return f"there {finding.subject} is not as on the peers: {'; '.join(finding.evidence)}"
-    return f"there alone {finding.cause}: {finding.evidence[0]}"
-
-
-def _of_few(findings: Sequence[Finding], rank_count: int) -> list[Finding]:
-    """Return what the host's rules say of less than half of the ranks: what all have makes none of them slower."""
-    host = [each for each in findings if each.bottleneck in (IO, CPU) and each.evidence]
-    ranks = Counter(cause for cause, _ in {(each.cause, each.ranks) for each in host})
-    return [each for each in host if 2 * ranks[each.cause] < rank_count]
 
 
 def families(ranks: Sequence[RankAnalysis], workers: Sequence[int]) -> dict[str, NDArray[np.int64]]:

@@ -1,11 +1,14 @@
 """What the trace of a rank comes with: tables of its vendor, samples of its node, what its agent noted."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+from lockstep.contracts.errors import MalformedError
 from lockstep.diagnosis.host_causes import Collection, HostSamples, LoaderWorkers, QueueSamples
 from lockstep.trace.ascend.communication import Communication
 from lockstep.trace.ascend.kernels import Kernels
+from lockstep.trace.kineto.notes import read_notes
 from lockstep.trace.patterns import Resource, Samples
 
 
@@ -30,3 +33,16 @@ class Evidence:
 
 
 NOTHING = Evidence()
+
+
+def with_notes(evidence: Evidence, path: Path) -> Evidence:
+    """Return the evidence with the collections that the agent noted in the trace at `path`, if it wrote any."""
+    if evidence.noted_collections is not None:
+        return evidence
+    try:
+        notes = read_notes(path)
+    except MalformedError:
+        return evidence  # the trace itself is good
+    if notes is None:
+        return evidence
+    return replace(evidence, noted_collections=[Collection(*each) for each in notes.collections])

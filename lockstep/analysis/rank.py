@@ -7,6 +7,7 @@ import numpy.ma  # noqa: F401 - `np.unique` imports it when first called, which 
 from lockstep.analysis.answers import Answers
 from lockstep.analysis.evidence import NOTHING, Evidence
 from lockstep.analysis.exposed import bounded, exposed_ns
+from lockstep.contracts.messages import TraceSummary
 from lockstep.diagnosis.communication_causes.collectives import RankCollectives, collectives_of
 from lockstep.diagnosis.communication_causes.contention import computing
 from lockstep.diagnosis.communication_causes.links import (
@@ -20,6 +21,7 @@ from lockstep.diagnosis.communication_causes.links import (
 )
 from lockstep.diagnosis.communication_causes.messages import find_misaligned, find_small_messages
 from lockstep.diagnosis.communication_causes.vendor_collectives import collectives_of_communication
+from lockstep.diagnosis.context import context_of, with_context
 from lockstep.diagnosis.finding import Finding, NotJudged
 from lockstep.diagnosis.host_causes import judge_host, view_host
 from lockstep.diagnosis.roofline.classic import Rooflines, by_operator
@@ -27,6 +29,7 @@ from lockstep.diagnosis.roofline.component_rules import shares
 from lockstep.diagnosis.roofline.components import classify
 from lockstep.diagnosis.roofline.judge import judge_operators
 from lockstep.diagnosis.roofline.kernel_counters import KernelCounters, component_table_of, kernel_counters_of
+from lockstep.diagnosis.roofline.roll_up import roll_up
 from lockstep.trace.ascend.communication import Communication
 from lockstep.trace.columns import TraceAbout, TraceColumns
 from lockstep.trace.critical_path.path import PathShare, ranked
@@ -36,6 +39,7 @@ from lockstep.trace.patterns import PatternSummary, summarise_patterns
 from lockstep.trace.prepared import PreparedTrace, prepare
 from lockstep.trace.step_breakdown import Breakdown, break_down_steps
 from lockstep.trace.steps import Steps
+from lockstep.trace.summarise import summarise_columns
 
 POINTS_MAX = 256
 """Operators on a roofline; real traces have up to 60."""
@@ -60,7 +64,8 @@ class RankAnalysis:
     `window_ns` goes from the beginning of the first step's window to the end of the last's; `breakdown` and `path` sum
     to its length. `computing` is when the device computed beside one of the `collectives`. `vendor_collectives` hold
     the vendor's transmission times. `component_shares` is the kernels' time by what holds them (`Bound`), as shares.
-    `findings` have no advice before `analyse_cluster`.
+    `calls` is the call tree as a capture's summary has it, None for a trace that is compared with no other. `findings`
+    have no advice before `analyse_cluster`.
     """
 
     rank: int
@@ -79,6 +84,7 @@ class RankAnalysis:
     patterns: PatternSummary | None = None
     rooflines: Rooflines | None = None
     component_shares: dict[str, float] | None = None
+    calls: TraceSummary | None = None
     findings: tuple[Finding, ...] = ()
     not_judged: tuple[NotJudged, ...] = ()
 
@@ -88,10 +94,13 @@ class RankAnalysis:
         return self.window_ns[1] - self.window_ns[0]
 
 
-def analyse_rank(columns: TraceColumns, *, rank: int, evidence: Evidence = NOTHING) -> RankAnalysis:
+def analyse_rank(
+    columns: TraceColumns, *, rank: int, evidence: Evidence = NOTHING, has_peers: bool = True
+) -> RankAnalysis:
     """Return all that one rank's columns tell; `rank` counts, whatever the trace calls itself.
 
-    Raises nothing for a trace that a loader accepted: what it lacks is told in `not_judged`.
+    Without `has_peers` what only serves the comparison with other ranks is left out. Raises nothing for a trace that a
+    loader accepted: what it lacks is told in `not_judged`.
     """
     trace = prepare(columns)
     account = break_down_steps(trace)
@@ -109,7 +118,7 @@ def analyse_rank(columns: TraceColumns, *, rank: int, evidence: Evidence = NOTHI
     )
     if window_ns[1] <= window_ns[0]:
         return replace(found, not_judged=(NotJudged(rule="all rules", reason="no work in the trace's steps"),))
-    parts = _Parts(trace, window_ns, rank, evidence)
+    parts = _Parts(trace, window_ns, rank, evidence, computing_ns=account.whole.compute_active_ns)
     collectives = parts.collectives()
     rooflines, component_shares = parts.operators()
     found = replace(
@@ -120,8 +129,11 @@ def analyse_rank(columns: TraceColumns, *, rank: int, evidence: Evidence = NOTHI
         patterns=parts.patterns(),
         rooflines=rooflines,
         component_shares=component_shares,
+        calls=_calls(columns, rank, len(trace.steps)) if has_peers else None,
     )
     parts.host()
+    context = context_of(columns)
+    parts.answers.findings = [with_context(each, context) for each in parts.answers.findings]
     found = _with_answers(found, parts.answers)
     return found if evidence.communication is None else with_communication(found, evidence.communication)
 
@@ -132,6 +144,10 @@ def _about(columns: TraceColumns) -> TraceAbout:
         said.group: said.description for said in set(columns.collectives.values()) if said.group and said.description
     }
     return replace(columns.about, group_descriptions={**told, **columns.about.group_descriptions})
+
+
+def _calls(columns: TraceColumns, rank: int, steps: int) -> TraceSummary:
+    return summarise_columns(columns, run="", node=columns.about.host, rank=rank, request_id=0, steps=max(steps, 1))
 
 
 def with_communication(analysis: RankAnalysis, communication: Communication) -> RankAnalysis:
@@ -159,6 +175,7 @@ def renumbered(analysis: RankAnalysis, rank: int) -> RankAnalysis:
         rank=rank,
         collectives=moved(analysis.collectives),
         vendor_collectives=moved(analysis.vendor_collectives),
+        calls=None if analysis.calls is None else replace(analysis.calls, rank=rank),
         findings=tuple(replace(each, ranks=(rank,)) for each in analysis.findings),
     )
 
@@ -183,10 +200,13 @@ def _judge_links(answers: Answers, transfers: LinkTransfers, length_ns: int) -> 
 class _Parts:
     """The parts of one trace's analysis."""
 
-    def __init__(self, trace: PreparedTrace, window_ns: tuple[int, int], rank: int, evidence: Evidence) -> None:
+    def __init__(
+        self, trace: PreparedTrace, window_ns: tuple[int, int], rank: int, evidence: Evidence, *, computing_ns: int
+    ) -> None:
         self.answers = Answers(rank)
         self._trace, self._columns, self._rank, self._evidence = trace, trace.columns, rank, evidence
         self._window_ns, self._length_ns = window_ns, window_ns[1] - window_ns[0]
+        self._computing_ns = computing_ns
 
     def path(self) -> RankPath | None:
         def found() -> RankPath:
@@ -211,7 +231,9 @@ class _Parts:
         )
         if found is None:
             return None, None
-        self.answers.take(found.findings, found.not_judged)
+        self.answers.take((), found.not_judged)
+        length_ns, busy_ns = self._length_ns, self._computing_ns
+        self.answers.ask("operators", lambda: roll_up(found.findings, window_ns=length_ns, computing_ns=busy_ns))
         held = None if not counters else self.answers.of("component roofline", lambda: _shares(counters))
         return None if found.rooflines is None else _joined(found.rooflines), held
 

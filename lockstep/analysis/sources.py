@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from lockstep.analysis.doctor_reports import DoctorReport, is_doctor_report, read_report
-from lockstep.analysis.evidence import NOTHING, Evidence
+from lockstep.analysis.evidence import NOTHING, Evidence, with_notes
 from lockstep.analysis.kernels_only import columns_of_kernels
 from lockstep.contracts.errors import LockstepError, MalformedError
 from lockstep.trace.ascend.communication import load_communication
@@ -207,7 +207,7 @@ def load_source(source: Source) -> Loaded:
         from lockstep.trace.store import read_columns  # noqa: PLC0415  (nodes summarise without pyarrow)
 
         return Loaded(columns=read_columns(source.path))
-    return Loaded(columns=load_trace(source.path))
+    return Loaded(columns=load_trace(source.path), evidence=with_notes(NOTHING, source.path))
 
 
 def _load_ascend(output: AscendOutput) -> Loaded:

@@ -17,10 +17,11 @@ _CONNECT_S = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One trace to analyse; its columns are stored at `store` if that is not None."""
+    """One trace to analyse, among others or alone; its columns are stored at `store` if that is not None."""
 
     number: int
     source: Source
+    has_peers: bool = True
     store: Path | None = None
 
 
@@ -54,7 +55,7 @@ def work(job: Job) -> Outcome:
         loaded = load_source(job.source)
         rank = rank_of(job.source, loaded.columns)
         number = job.number if rank == ABSENT else rank
-        analysis = analyse_rank(loaded.columns, rank=number, evidence=loaded.evidence)
+        analysis = analyse_rank(loaded.columns, rank=number, evidence=loaded.evidence, has_peers=job.has_peers)
     except LockstepError as error:
         return Outcome(job=job, skipped=(Skipped(path, str(error)),))
     except MemoryError:

@@ -10,6 +10,7 @@ from lockstep.diagnosis.excess import HOLDING_RATIO, ExcessTree, Scope, compare
 from lockstep.diagnosis.frames import is_frame, is_operation, is_user_frame
 from lockstep.diagnosis.verdict import HIGH, INSUFFICIENT, LOW, MEDIUM, Advice, Diagnosis
 from lockstep.trace.names import COMMUNICATION_KIND, DATA_KIND, GC_KIND
+from lockstep.trace.patterns.pattern import OUTSIDE
 from lockstep.trace.tree import ROOT
 from lockstep.trace.waiting import WAIT_NAME
 
@@ -21,12 +22,13 @@ LOOP_RATIO = 0.9
 """A frame with this share of the window is the training loop itself: to name it says little unless it does the work."""
 
 AUTOMATIC_GC = "automatic garbage collection"
-_COLLECT = "<built-in function collect>"
 _SCOPES = {
     "data": Scope(only=frozenset({DATA_KIND})),
-    "gc": Scope(only=frozenset({GC_KIND, _COLLECT})),
+    "gc": Scope(only=frozenset({GC_KIND}), named=frozenset({evidence.COLLECT})),
 }
 _WORK = Scope(without=frozenset({DATA_KIND, GC_KIND, COMMUNICATION_KIND}))
+_ANY = Scope(without=frozenset({COMMUNICATION_KIND}), outside=True)
+UNKNOWN, COMPUTE = "unknown", "compute"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +64,10 @@ def diagnose(
 ) -> Diagnosis:
     """Return where the suspect spends the time by which it is slower than its peers, and what to do.
 
-    `cause` is one of `metrics.CAUSES`; `step_seconds` the job's step, `excess_seconds` the suspect's self time
-    beyond its peers' a step, as measured outside the capture (0 or less: not known). Summaries with an error count as
-    absent. With little to go by the answer is `INSUFFICIENT` or of low confidence, never a guess.
+    `cause` is one of `metrics.CAUSES`, `unknown` where nobody measured it: then the call trees decide (`cause_of`).
+    `step_seconds` is the job's step, `excess_seconds` the suspect's self time beyond its peers' a step, as measured
+    outside the capture (0 or less: not known). Summaries with an error count as absent. With little to go by the answer
+    is `INSUFFICIENT` or of low confidence, never a guess.
     """
     usable = [peer for peer in peers if peer.tree or peer.collectives]
     if suspect is None or not (suspect.tree or suspect.collectives):
@@ -80,7 +83,19 @@ def diagnose(
         evidence=[*found.evidence, *notes],
         advice=found.advice,
         confidence=found.confidence,
+        held_ns=found.held_ns,
     )
+
+
+def cause_of(suspect: TraceSummary, peers: list[TraceSummary]) -> str:
+    """Return what the suspect's excess consists of for the most part: data, gc, else compute; unknown without peers."""
+    usable = [peer for peer in peers if peer.tree]
+    if not usable or not suspect.tree:
+        return UNKNOWN
+    whole_ns = compare(suspect, usable, _ANY).explained_ns
+    shares = {cause: compare(suspect, usable, scope).explained_ns for cause, scope in _SCOPES.items()}
+    likely = max(shares, key=lambda cause: shares[cause])
+    return likely if shares[likely] >= HOLDING_RATIO * whole_ns > 0 else COMPUTE
 
 
 def _from_calls(case: _Case) -> Diagnosis:
@@ -96,10 +111,21 @@ def _from_calls(case: _Case) -> Diagnosis:
     walked = tree.walk(case.excess_ns)
     if case.cause == "gc" and not (walked and _is_collection(tree, walked[-1])):
         return _automatic_gc(case, tree)
-    if not walked or tree.held_ns[walked[-1]] < EXPLAINING_RATIO * case.excess_ns:
-        return _unexplained(case, tree, walked)
-    place = _place(case.cause, tree, walked)
-    return _verdict(case, tree, place)
+    if walked and tree.held_ns[walked[-1]] >= EXPLAINING_RATIO * case.excess_ns:
+        return _verdict(case, tree, _place(case.cause, tree, walked))
+    return (_unrecorded(case) if scope is _WORK else None) or _unexplained(case, tree, walked)
+
+
+def _unrecorded(case: _Case) -> Diagnosis | None:
+    """Return that the excess is in no recorded call, None if it is not: what is recorded goes first."""
+    tree = compare(case.suspect, case.peers, replace(_WORK, outside=True))
+    walked = tree.walk(case.excess_ns)
+    if not walked or tree.nodes[walked[-1]].name != OUTSIDE:
+        return None
+    if tree.held_ns[walked[-1]] < EXPLAINING_RATIO * case.excess_ns:
+        return None
+    why = "garbage collection and Python without stacks leave no call"
+    return _verdict(case, tree, _Place(walked, walked[-1], [why], certain=False))
 
 
 def _place(cause: str, tree: ExcessTree, walked: list[int]) -> _Place:
@@ -107,7 +133,7 @@ def _place(cause: str, tree: ExcessTree, walked: list[int]) -> _Place:
     if cause == "data":
         return _place_in_loader(tree, walked)
     notes = []
-    if cause == "gc" and not any(tree.nodes[index].name == _COLLECT for index in walked):
+    if cause == "gc" and not any(tree.nodes[index].name == evidence.COLLECT for index in walked):
         notes = ["these are Python's own collections, started by what is allocated there"]
     for suits in (is_user_frame, is_frame):
         frames = [index for index in walked if suits(tree.nodes[index])]
@@ -157,6 +183,7 @@ def _verdict(case: _Case, tree: ExcessTree, place: _Place) -> Diagnosis:
         evidence=sentences,
         advice=_advice(case, function, operator, path, held_ns),
         confidence=_confidence(case, held_ns, certain=place.certain, scattered=scattered),
+        held_ns=round(held_ns),
     )
 
 
@@ -187,12 +214,13 @@ def _confidence(case: _Case, held_ns: float, *, certain: bool, scattered: bool) 
 
 
 def _is_collection(tree: ExcessTree, index: int) -> bool:
-    return tree.nodes[index].kind == GC_KIND or tree.nodes[index].name == _COLLECT
+    return tree.nodes[index].kind == GC_KIND or tree.nodes[index].name == evidence.COLLECT
 
 
 def _automatic_gc(case: _Case, tree: ExcessTree) -> Diagnosis:
     """Answer with Python's own collections, started wherever an allocation crosses the threshold: no single place."""
-    held_ns = tree.explained_ns
+    recorded_ns, unrecorded_ns = tree.explained_ns, _unrecorded_ns(case)
+    held_ns = max(recorded_ns, unrecorded_ns)
     if held_ns <= 0 or held_ns < EXPLAINING_RATIO * case.excess_ns:
         return _unexplained(case, tree, [])
     return Diagnosis(
@@ -200,13 +228,24 @@ def _automatic_gc(case: _Case, tree: ExcessTree) -> Diagnosis:
         operator="",
         path=[],
         evidence=[
-            evidence.collections(case.suspect, case.peers),
+            evidence.collections(case.suspect, case.peers)
+            if recorded_ns >= unrecorded_ns
+            else "collections were measured; the captures record none, and the excess in no call",
             evidence.share(held_ns, case.excess_ns, case.suspect),
             *evidence.waited_for(case.suspect, case.peers),
         ],
         advice=_advice(case, AUTOMATIC_GC, "", [], held_ns),
-        confidence=_confidence(case, held_ns, certain=True, scattered=False),
+        confidence=_confidence(case, held_ns, certain=recorded_ns >= unrecorded_ns, scattered=False),
+        held_ns=round(held_ns),
     )
+
+
+def _unrecorded_ns(case: _Case) -> float:
+    """Return what the time in no recorded call holds: collections leave no other sign in captures without stacks."""
+    if not case.peers or case.excess_seconds <= 0:
+        return 0.0
+    tree = compare(case.suspect, case.peers, _ANY)
+    return sum(tree.held_ns[root] for root in tree.children.get(ROOT, []) if tree.nodes[root].name == OUTSIDE)
 
 
 def _from_collectives(case: _Case) -> Diagnosis:

@@ -9,6 +9,7 @@ from lockstep.trace.names import GC_KIND
 from lockstep.trace.tree import ROOT
 from lockstep.trace.waiting import WAIT_NAME
 
+COLLECT = "<built-in function collect>"
 _NAMED_RANKS = 4  # more peers than this are counted instead of listed
 _WAIT_RATIO = 0.8  # a suspect that waits less than this share of its peers' waiting is waited for
 
@@ -53,7 +54,8 @@ def collections(suspect: TraceSummary, peers: list[TraceSummary]) -> str:
     """Say how many collections ran and how long they took, here and there."""
 
     def counted(summary: TraceSummary) -> tuple[float, float]:
-        found = [node for node in summary.tree if node.kind == GC_KIND]
+        recorded = [node for node in summary.tree if node.kind == GC_KIND]
+        found = recorded or [node for node in summary.tree if node.name == COLLECT]
         steps = max(summary.steps, 1)
         return sum(node.count for node in found) / steps, sum(node.total_ns for node in found) / steps
 

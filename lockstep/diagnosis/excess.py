@@ -6,13 +6,16 @@ waits shorter. Hence not the difference of a node decides but what it *holds*,
     held = max(0, own difference, sum of what the children hold),
 
 which a negative difference elsewhere cannot eat up. Times are ns a step; a node that a peer's summary lacks is 0
-there (it was below the summary's share of the window).
+there (it was below the summary's share of the window). Time of the window in no root can be a node of its own
+(`Scope.outside`): Python itself where a trace has no stacks.
 """
 
 from dataclasses import dataclass
 from statistics import median
 
 from lockstep.contracts.messages import CallNode, TraceSummary
+from lockstep.trace.names import PYTHON_KIND
+from lockstep.trace.patterns.pattern import OUTSIDE
 from lockstep.trace.tree import ROOT
 
 HOLDING_RATIO = 0.6
@@ -27,12 +30,18 @@ Path = tuple[tuple[str, str], ...]
 class Scope:
     """Which part of the trees is compared.
 
-    `only`: the subtrees of nodes of these kinds or names, all if empty. `without`: kinds whose subtrees are taken out
-    of every total above them.
+    `only` and `named`: the subtrees of nodes of these kinds and of these names; all if both are empty. `without`: kinds
+    whose subtrees are taken out of every total above them. `outside`: whether time in no recorded call is a node too.
     """
 
     only: frozenset[str] = frozenset()
+    named: frozenset[str] = frozenset()
     without: frozenset[str] = frozenset()
+    outside: bool = False
+
+    def begins_at(self, node: CallNode) -> bool:
+        """Whether the subtree of this node belongs to the scope, wherever it stands."""
+        return not (self.only or self.named) or node.kind in self.only or node.name in self.named
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +79,28 @@ class ExcessTree:
 def compare(suspect: TraceSummary, peers: list[TraceSummary], scope: Scope) -> ExcessTree:
     """Return the suspect's excess over the median of its peers (0 without peers), node by node."""
     per_peer = [_by_path(peer, scope) for peer in peers]
+    nodes = _nodes(suspect, scope)
     children: dict[int, list[int]] = {}
-    for index, node in enumerate(suspect.tree):
+    for index, node in enumerate(nodes):
         children.setdefault(node.parent, []).append(index)
-    own_ns = [total_ns / max(suspect.steps, 1) for total_ns in counted_totals(suspect.tree, scope)]
-    peers_ns = [median(peer.get(path, 0.0) for peer in per_peer) if peers else 0.0 for path in paths(suspect.tree)]
-    held_ns = [0.0] * len(suspect.tree)
-    for index in reversed(range(len(suspect.tree))):
+    own_ns = [total_ns / max(suspect.steps, 1) for total_ns in counted_totals(nodes, scope)]
+    peers_ns = [median(peer.get(path, 0.0) for peer in per_peer) if peers else 0.0 for path in paths(nodes)]
+    held_ns = [0.0] * len(nodes)
+    for index in reversed(range(len(nodes))):
         below_ns = sum(held_ns[child] for child in children.get(index, []))
         held_ns[index] = max(0.0, own_ns[index] - peers_ns[index], below_ns)
-    return ExcessTree(suspect.tree, children, own_ns, peers_ns, held_ns)
+    return ExcessTree(nodes, children, own_ns, peers_ns, held_ns)
+
+
+def _nodes(summary: TraceSummary, scope: Scope) -> list[CallNode]:
+    """Return the call tree, with what its roots leave of the window as one more root if the scope asks for it."""
+    outside_ns = summary.window_ns - sum(node.total_ns for node in summary.tree if node.parent == ROOT)
+    if not scope.outside or not summary.tree or outside_ns <= 0:
+        return summary.tree
+    outside = CallNode(
+        parent=ROOT, name=OUTSIDE, kind=PYTHON_KIND, total_ns=outside_ns, self_ns=outside_ns, count=summary.steps
+    )
+    return [*summary.tree, outside]
 
 
 def paths(tree: list[CallNode]) -> list[Path]:
@@ -96,7 +117,7 @@ def counted_totals(tree: list[CallNode], scope: Scope) -> list[int]:
     inside: list[bool] = []
     for node in tree:
         above = node.parent != ROOT and inside[node.parent]
-        inside.append(above or not scope.only or node.kind in scope.only or node.name in scope.only)
+        inside.append(above or scope.begins_at(node))
     counted = [node.total_ns if within else 0 for node, within in zip(tree, inside, strict=True)]
     for index in reversed(range(len(tree))):
         node = tree[index]
@@ -114,8 +135,9 @@ def counted_totals(tree: list[CallNode], scope: Scope) -> list[int]:
 def _by_path(summary: TraceSummary, scope: Scope) -> dict[Path, float]:
     """Return ns a step by path."""
     steps = max(summary.steps, 1)
-    totals = counted_totals(summary.tree, scope)
+    nodes = _nodes(summary, scope)
+    totals = counted_totals(nodes, scope)
     found: dict[Path, float] = {}
-    for path, total_ns in zip(paths(summary.tree), totals, strict=True):
+    for path, total_ns in zip(paths(nodes), totals, strict=True):
         found[path] = found.get(path, 0.0) + total_ns / steps
     return found

@@ -1,8 +1,9 @@
-"""From the captures of an incident to function, root cause and advice: what the coordinator asks.
+"""From the captures of ranks to function, root cause and advice: for incidents online, and for whole traces offline.
 
-Three witnesses: the suspect's call tree against its peers' names the function (`diagnose`), the causes that each node
-told of its ranks name the reason (`root_cause`), and for a job that is slower as a whole the behaviour of its functions
-is held against what is expected of any job (`localisation`).
+The call tree of the suspect against its peers' decides (`diagnose`): it names the function, and where no detector has
+measured the cause the kind of work as well. The causes that rules found on each rank name the reason (`root_cause`).
+Behaviour patterns answer where the host's calls are alike: a slow device, and for a job that is slower as a whole what
+no healthy job does (`localisation`).
 """
 
 from collections.abc import Sequence
@@ -10,15 +11,23 @@ from dataclasses import replace
 
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import TraceSummary
-from lockstep.diagnosis.diagnose import diagnose
-from lockstep.diagnosis.finding import Finding
+from lockstep.diagnosis.diagnose import EXPLAINING_RATIO, UNKNOWN, cause_of, diagnose
+from lockstep.diagnosis.finding import COMPUTE, CPU, IO, Finding
+from lockstep.diagnosis.host_causes.collection import GC
+from lockstep.diagnosis.host_causes.data import PROCESSING
 from lockstep.diagnosis.localisation import findings_of, gather, localise
+from lockstep.diagnosis.localisation.findings import SLOW_FUNCTION
 from lockstep.diagnosis.remedies import advise_finding
 from lockstep.diagnosis.root_cause import causes_beyond_peers, causes_of_many
 from lockstep.diagnosis.verdict import INSUFFICIENT, LOW, MEDIUM, Advice, Diagnosis
 from lockstep.trace.patterns import FunctionClass, PatternSummary, decode_patterns
+from lockstep.trace.patterns.pattern import OUTSIDE
 
-JOB = "job"
+JOB, RANK = "job", "rank"
+UNRECORDED = "unrecorded_time"
+_CAUSE_OF_FUNCTION = {"data": (IO, PROCESSING), "gc": (CPU, GC)}
+"""Of what the excess consists of: the root cause where the call trees name a function and no rule a reason."""
+_NO_FUNCTION = (INSUFFICIENT, OUTSIDE)
 _NS = 1e9
 _ALSO_MAX = 3  # other causes that are named beside the first
 
@@ -34,8 +43,9 @@ def explain(
 ) -> Diagnosis:
     """Return what holds an incident's ranks back, why, and what to do, each advice with its predicted gain.
 
-    `cause` is one of `metrics.CAUSES`, `scope` the incident's; `step_seconds` the job's step, `excess_seconds` what was
-    measured beyond peers or history outside the capture (0 or less: not known). Pure, but for the table of remedies.
+    `cause` is one of `metrics.CAUSES` (`unknown`: the call trees decide), `scope` the incident's; `step_seconds` the
+    job's step, `excess_seconds` what was measured beyond peers or history outside the capture (0 or less: not known).
+    Pure, but for the table of remedies.
     """
     step_ns, excess_ns = step_seconds * _NS, excess_seconds * _NS
     first = next((each for each in suspects if not each.error), suspects[0] if suspects else None)
@@ -49,15 +59,27 @@ def explain(
             excess_seconds=excess_seconds,
         )
         base = replace(base, evidence=[_of_job(everyone)] if everyone else base.evidence)
-        found = causes_of_many(everyone, step_ns=step_ns, cause=cause) or _unexpected(everyone)
+        found = causes_of_many(everyone, step_ns=step_ns, cause=cause) or _localised(everyone)
     else:
+        if cause == UNKNOWN and first is not None:
+            cause = cause_of(first, list(peers))
         base = diagnose(
             cause=cause, suspect=first, peers=list(peers), step_seconds=step_seconds, excess_seconds=excess_seconds
         )
         found = causes_beyond_peers(cause, suspects, peers, excess_ns=excess_ns)
+        if not found and base.function == INSUFFICIENT and cause != "link":
+            found = _unlike_peers(suspects, peers, excess_ns)
     if not found:
-        return base
+        return _with_code_as_cause(base, cause)
     return _joined(base, [advise_finding(each, round(step_ns)) for each in found])
+
+
+def _with_code_as_cause(base: Diagnosis, cause: str) -> Diagnosis:
+    """Return the diagnosis with the function as its own reason, if the call trees found one beyond doubt."""
+    if base.function == INSUFFICIENT or base.confidence == LOW or cause == "link":
+        return base
+    bottleneck, root_cause = _CAUSE_OF_FUNCTION.get(cause, (CPU, SLOW_FUNCTION))
+    return replace(base, bottleneck=bottleneck, root_cause=UNRECORDED if base.function == OUTSIDE else root_cause)
 
 
 def _of_job(captured: Sequence[TraceSummary]) -> str:
@@ -69,7 +91,7 @@ def _joined(base: Diagnosis, found: list[Finding]) -> Diagnosis:
     """Return the diagnosis with its causes: the first is the reason, others are named beside it."""
     cause = found[0]
     function, confidence = base.function, base.confidence
-    if function == INSUFFICIENT and cause.subject:
+    if function in _NO_FUNCTION and cause.subject:
         function, confidence = cause.subject, min(cause.confidence, MEDIUM, key=_trust)
     also = [f"beside it: {_title(each)}" for each in found[1 : 1 + _ALSO_MAX]]
     return replace(
@@ -80,6 +102,7 @@ def _joined(base: Diagnosis, found: list[Finding]) -> Diagnosis:
         advice=_ordered([*cause.advice, *base.advice]),
         root_cause=cause.cause,
         bottleneck=cause.bottleneck,
+        held_ns=base.held_ns if cause.lost_ns is None else cause.lost_ns,
     )
 
 
@@ -99,8 +122,20 @@ def _ordered(advice: list[Advice]) -> list[Advice]:
     return sorted(kept, key=lambda each: -(each.predicted_gain_ratio or 0.0))
 
 
-def _unexpected(captured: Sequence[TraceSummary]) -> list[Finding]:
-    """Return the functions that behave as in no healthy job, where a device works: of hosts nothing is expected."""
+def _unlike_peers(suspects: Sequence[TraceSummary], peers: Sequence[TraceSummary], excess_ns: float) -> list[Finding]:
+    """Return what the suspects' devices do longer than their peers', if that explains the excess."""
+    named = {each.rank for each in suspects}
+    return [
+        each
+        for each in _localised([*suspects, *peers])
+        if each.bottleneck == COMPUTE
+        and set(each.ranks) <= named
+        and (each.lost_ns or 0) >= EXPLAINING_RATIO * excess_ns
+    ]
+
+
+def _patterns(captured: Sequence[TraceSummary]) -> dict[int, PatternSummary]:
+    """Return the behaviour patterns by rank; what is no message of patterns is passed over."""
     patterns: dict[int, PatternSummary] = {}
     for summary in captured:
         if summary.patterns:
@@ -108,6 +143,12 @@ def _unexpected(captured: Sequence[TraceSummary]) -> list[Finding]:
                 patterns[summary.rank] = decode_patterns(summary.patterns, where=f"patterns of rank {summary.rank}")
             except MalformedError:
                 continue  # the capture's other witnesses still count
+    return patterns
+
+
+def _localised(captured: Sequence[TraceSummary]) -> list[Finding]:
+    """Return the abnormal functions, their loss in ns a step; none without a device."""
+    patterns = _patterns(captured)
     if not any(each.kind == FunctionClass.COMPUTE for told in patterns.values() for each in told.patterns):
         return []
     judged = findings_of(localise(gather(patterns)))

@@ -20,7 +20,8 @@ class Finding:
     `cause` is a key of the remedies (`remedies.toml`). `subject` is the function, operator, collective or domain that
     it is about, empty if the whole rank. `lost_ns` is what it costs in the window, on the slowest of `ranks`, None
     where it cannot be told; `predicted_gain_ratio` the share of the window that the best remedy would give back.
-    `fused_ns` is what fusing collectives with their neighbours would save, None where nothing says.
+    `fused_ns` is what fusing collectives with their neighbours would save, None where nothing says. `context` is what
+    remedies depend on beside the subject (`when` and `unless` of `remedies.toml`).
     """
 
     bottleneck: str
@@ -33,6 +34,7 @@ class Finding:
     predicted_gain_ratio: float | None = None
     confidence: str = HIGH
     fused_ns: int | None = None
+    context: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -163,7 +163,7 @@ def advise_finding(finding: Finding, window_ns: int, *, framework: str = PYTORCH
             source=row.source,
         )
         for row in table().remedies
-        if finding.cause in row.causes and row.applies([subject])
+        if finding.cause in row.causes and row.applies([subject, *finding.context])
     ]
     advice.sort(key=lambda each: -(each.predicted_gain_ratio or 0.0))
     best = advice[0].predicted_gain_ratio if advice else None

@@ -29,7 +29,8 @@ class Diagnosis:
     `function` is a frame as `file(line): function`, a collective, a loader, "automatic garbage collection", or
     `INSUFFICIENT`; `operator` the deepest operator or builtin below it that holds the excess, or empty; `path` the
     names from the root of the call tree down to there. `evidence` are sentences with numbers and units. `root_cause` is
-    a key of the remedies and `bottleneck` its class in Hermes' hierarchy, both empty where no rule explains the excess.
+    a key of the remedies and `bottleneck` its class in Hermes' hierarchy, both empty where nothing explains the excess.
+    `held_ns` is what function or root cause hold of the excess, ns a step, None where that is not known.
     """
 
     function: str
@@ -40,3 +41,4 @@ class Diagnosis:
     confidence: str
     root_cause: str = ""
     bottleneck: str = ""
+    held_ns: int | None = None

@@ -31,12 +31,15 @@ class Options:
     """How a step is run and simulated.
 
     `bucket_bytes` of gradients are sent together, all at the end if None. `algorithms` maps kinds of collectives to
-    algorithms; ring where not named. The switches are for comparisons: `sharing` of links, `collapsing` of equal ranks,
-    `coarse`, without which every pass is drawn act by act, and `events_only`, which leaves the longest path out.
+    algorithms; ring where not named. With `overlap_sends` a stage goes on while its message to the next is under way;
+    if None, it does so with several chunks a stage, as Megatron-LM. The other switches are for comparisons: `sharing`
+    of links, `collapsing` of equal ranks, `coarse`, without which every pass is drawn act by act, and `events_only`,
+    which leaves the longest path out.
     """
 
     bucket_bytes: float | None = DDP_BUCKET_BYTES
     algorithms: Mapping[str, str] = field(default_factory=dict)
+    overlap_sends: bool | None = None
     sharing: bool = True
     collapsing: bool = True
     events_only: bool = False
@@ -73,6 +76,7 @@ def compile_job(tree: StrategyTree, cluster: Cluster, *, batch: int, options: Op
         samples=batch / schedule.micro_batches,
         bucket_bytes=np.inf if options.bucket_bytes is None else options.bucket_bytes,
         algorithms=options.algorithms,
+        accumulates=schedule.micro_batches > 1,
     )
     fabric = plan.fabric.on(cluster)
     kinds, speeds = _rank_kinds(plan.stages, cluster)
@@ -82,7 +86,14 @@ def compile_job(tree: StrategyTree, cluster: Cluster, *, batch: int, options: Op
         else no_collapse(len(kinds), fabric.families, len(fabric.capacity))
     )
     classes = _classes(partition, kinds, speeds, plan, schedule=schedule, device=cluster.device)
-    graph = build_graph(classes, plan.boundaries, fabric.board(partition), coarse=options.coarse)
+    chunks = len(next(iter(plan.stages.values())))
+    graph = build_graph(
+        classes,
+        plan.boundaries,
+        fabric.board(partition),
+        coarse=options.coarse,
+        overlap_sends=chunks > 1 if options.overlap_sends is None else options.overlap_sends,
+    )
     return Job(
         graph=graph,
         partition=partition,

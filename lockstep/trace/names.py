@@ -27,6 +27,7 @@ _COMMUNICATION_NAMES = ("record_param_comms",)
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _INSTANCE = re.compile(r"^(nn\.Module: .+)_\d+$")
 _INSTALLED = re.compile(r"^.*/(?:site-packages|dist-packages|lib/python3\.\d+)/")
+_HCCL = re.compile(r"^(hcom_[A-Za-z0-9]+?)_*__\d+_\d+(?:_\d+)?(?:@.*)?$", re.ASCII)
 _ABSOLUTE = re.compile(r"^/(?:[^/(]+/)*([^/(]+/[^/(]+\(\d+\): )")
 
 
@@ -41,11 +42,29 @@ def kind_of(name: str, category: str) -> str:
     return OPERATOR_KIND if category == OPERATOR else PYTHON_KIND
 
 
+def kernel_label(name: str) -> str:
+    """Return what a kernel is called without return type, namespaces, template and call arguments, for a headline."""
+    label = _outside_of_brackets(name[:_LOOKED_AT_CHARS].replace("(anonymous namespace)::", ""))
+    return label.removeprefix("void ").rsplit("::", 1)[-1] or tidy(name)
+
+
+def _outside_of_brackets(name: str) -> str:
+    depth, outside = 0, []
+    for character in name:
+        if character in "<(":
+            depth += 1
+        elif character in ">)":
+            depth = max(depth - 1, 0)
+        elif not depth:
+            outside.append(character)
+    return "".join(outside).strip()
+
+
 def tidy(name: str) -> str:
     """Return `name` without what differs between machines and instances.
 
-    Addresses and instance numbers go; installed files keep the path below their library, other absolute paths their
-    last two parts; relative ones (torch strips what stands in sys.path) stay.
+    Addresses, instance numbers, and the group and number of HCCL's operators go; installed files keep the path below
+    their library, other absolute paths their last two parts; relative ones (torch strips what stands in sys.path) stay.
     """
     return _tidied(name[:_LOOKED_AT_CHARS])
 
@@ -54,6 +73,7 @@ def tidy(name: str) -> str:
 def _tidied(name: str) -> str:
     name = _ADDRESS.sub("", name)
     name = _INSTANCE.sub(r"\1", name)
+    name = _HCCL.sub(r"\1", name)
     name = _INSTALLED.sub("", name)
     name = _ABSOLUTE.sub(r"\1", name)
     return name if len(name) <= NAME_MAX_CHARS else name[: NAME_MAX_CHARS - 1] + "…"

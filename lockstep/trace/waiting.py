@@ -2,12 +2,13 @@
 
 torch on host backends has no event for it: DDP waits for its buckets inside `run_backward`, whose self time that is.
 Without this a rank that waits would look like one that works. A wait is where the thread is inside a call that can
-block, in none of the calls below it, while a collective is under way on the backend's own thread.
+block, in none of the calls below it, while a collective is under way on the backend's own thread. A trace without
+stacks has no such calls: there it is in no operator while a collective is under way.
 """
 
 import numpy as np
 
-from lockstep.trace.columns import Mask, TraceColumns
+from lockstep.trace.columns import OPERATOR, PYTHON, Mask, TraceColumns
 from lockstep.trace.intervals import Intervals, common, merged, without
 
 WAIT_NAME = "wait for collectives"
@@ -19,17 +20,35 @@ _BLOCKING = ("run_backward", "<built-in method wait of", "<built-in method barri
 
 def waits(columns: TraceColumns, thread: Mask, collectives: Mask) -> Intervals:
     """Return the waits among the events of the training thread, given those that are host collectives elsewhere."""
-    blocking = thread & columns.named(
-        lambda name: name.startswith("<built-in") and any(each in name for each in _BLOCKING)
-    )
-    if not blocking.any() or not collectives.any():
+    if not collectives.any() or not thread.any():
         return Intervals(columns.start_ns[:0], columns.start_ns[:0])
-    inside = merged(columns.start_ns[blocking], columns.end_ns[blocking])
-    callees = thread & ~blocking & _within(columns, inside)
-    standing = without(inside, merged(columns.start_ns[callees], columns.end_ns[callees]))
+    standing = _blocked(columns, thread) if _has_frames(columns, thread) else _in_no_operator(columns, thread)
     found = common(standing, merged(columns.start_ns[collectives], columns.end_ns[collectives]))
     long = found.end_ns - found.start_ns >= SHORTEST_WAIT_NS
     return Intervals(found.start_ns[long], found.end_ns[long])
+
+
+def _has_frames(columns: TraceColumns, thread: Mask) -> bool:
+    return bool((thread & (columns.category == columns.category_code(PYTHON))).any())
+
+
+def _blocked(columns: TraceColumns, thread: Mask) -> Intervals:
+    """Return when the thread is inside a call that can block, and in none of the calls below it."""
+    blocking = thread & columns.named(
+        lambda name: name.startswith("<built-in") and any(each in name for each in _BLOCKING)
+    )
+    inside = merged(columns.start_ns[blocking], columns.end_ns[blocking])
+    if not blocking.any():
+        return inside
+    callees = thread & ~blocking & _within(columns, inside)
+    return without(inside, merged(columns.start_ns[callees], columns.end_ns[callees]))
+
+
+def _in_no_operator(columns: TraceColumns, thread: Mask) -> Intervals:
+    """Return when the thread is in no operator, from its first event to its last."""
+    operators = thread & (columns.category == columns.category_code(OPERATOR))
+    whole = Intervals(columns.start_ns[thread].min(keepdims=True), columns.end_ns[thread].max(keepdims=True))
+    return without(whole, merged(columns.start_ns[operators], columns.end_ns[operators]))
 
 
 def _within(columns: TraceColumns, outer: Intervals) -> Mask:

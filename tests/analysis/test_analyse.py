@@ -11,7 +11,7 @@ from lockstep.analysis.analyse import analyse_paths
 from lockstep.analysis.workers import run_here
 from lockstep.contracts.errors import MalformedError
 from lockstep.trace.store import read_columns, write_columns
-from tests.analysis.job import RANKS, SLEEP, rank_columns
+from tests.analysis.job import FORWARD, RANKS, SLEEP, rank_columns
 from tests.trace.traces import RECORDING, document, event, write
 
 alone = partial(run_here, processes=1)
@@ -31,7 +31,7 @@ def test_processes_change_nothing(job):
     there = analyse_paths([job], partial(run_here, processes=2)).as_json()
     assert here == there
     assert [each["rank"] for each in here["ranks"]] == list(RANKS)
-    assert [(each["cause"], each["ranks"]) for each in here["findings"] if each["subject"] == SLEEP] == [
+    assert [(each["cause"], each["ranks"]) for each in here["findings"] if each["subject"] == FORWARD] == [
         ("slow_function", [2])
     ]
 

@@ -10,7 +10,7 @@ from lockstep.analysis.rank import analyse_rank
 from lockstep.diagnosis.finding import COMMUNICATION, COMPUTE, Finding
 from lockstep.trace.columns import TraceAbout
 from lockstep.trace.step_breakdown import Breakdown
-from tests.analysis.job import MS, STEPS, rank_columns
+from tests.analysis.job import FORWARD, MS, STEPS, rank_columns
 
 BREAKDOWN = Breakdown(
     compute_ns=50 * MS,
@@ -63,6 +63,6 @@ def test_waiting_that_computation_hides_is_not_what_a_slow_rank_costs():
             columns = replace(columns, duration_ns=longer)
         ranks.append(analyse_rank(columns, rank=rank))
     found = analyse_cluster(ranks).findings
-    (straggler,) = [each for each in found if each.cause == "waiting_for_straggler"]
-    assert straggler.ranks == (2,)
+    (straggler,) = [each for each in found if each.ranks == (2,)]
+    assert (straggler.cause, straggler.subject) == ("slow_function", FORWARD)
     assert straggler.lost_ns == pytest.approx(STEPS * 16e6, rel=0.1)

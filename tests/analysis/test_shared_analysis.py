@@ -48,13 +48,13 @@ def test_everything_sums_to_the_window(path):
 
 
 def test_the_slow_rank_its_function_and_its_cause():
-    """The recorded job of four: rank 2 is waited for, and the sleep in its forward is why; nobody else is named."""
+    """The recorded job of four: rank 2 is waited for because of its forward; nobody else is named, and it is named once."""
     found = summary(SHARED / "torch_cpu" / "slow_forward_rank2_with_stack")
-    assert causes(found) == [("slow_function", [2]), ("waiting_for_straggler", [2])]
+    assert causes(found) == [("slow_function", [2])]
     function = found["findings"][0]
-    assert function["subject"] == SLEEP
-    assert "called from train.py(20): forward" in function["evidence"]
-    assert function["lost_ns"] == pytest.approx(60e6, rel=0.05)  # two steps of 30 ms
+    assert function["subject"] == "train.py(20): forward"
+    assert f"most of it in {SLEEP}" in function["evidence"]
+    assert function["lost_ns"] == pytest.approx(60e6, rel=0.1)  # two steps of 30 ms, as far as the others wait for them
     assert found["groups"][0]["blame"]["2"] > 0.9
 
 

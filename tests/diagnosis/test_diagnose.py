@@ -2,6 +2,7 @@ import pytest
 
 from lockstep.contracts.metrics import CAUSES
 from lockstep.diagnosis import INSUFFICIENT, diagnose
+from lockstep.diagnosis.diagnose import AUTOMATIC_GC, cause_of
 from tests.diagnosis.summaries import summary
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -176,3 +177,41 @@ def test_unknown_excess_is_measured_by_the_capture_itself():
     """A caller without a measurement still gets the function."""
     found = _diagnose(_job(2, _attention(30)), _job(1), excess_ms=0.0)
     assert (found.function, found.confidence) == ("model.py(9): redundant", "high")
+
+
+def _outside(rank, recorded_ms, outside_ms):
+    return summary(rank, ("DistributedDataParallel.forward", recorded_ms), window_ms=recorded_ms + outside_ms)
+
+
+def test_an_excess_in_no_recorded_call_is_said_to_be_there():
+    """Without stacks a collection leaves nothing behind; that time is compared as well, but what is recorded goes first."""
+    found = _diagnose(_outside(2, 5, 40), _outside(1, 5, 10))
+    assert (found.function, found.confidence) == ("(no recorded call)", "medium")
+    assert "garbage collection and Python without stacks leave no call" in found.evidence
+    assert found.held_ns == 30_000_000
+    assert _diagnose(_outside(2, 35, 40), _outside(1, 5, 10)).function == "DistributedDataParallel.forward"
+
+
+def test_collections_that_were_measured_are_those_that_no_call_records():
+    """The detectors measured collections, the capture has none: the excess in no call is theirs, with less certainty."""
+    found = _diagnose(_outside(2, 5, 40), _outside(1, 5, 10), cause="gc")
+    assert (found.function, found.confidence) == (AUTOMATIC_GC, "medium")
+
+
+@pytest.mark.parametrize(
+    ("more", "cause"),
+    [
+        ([(LOADER, 30)], "data"),
+        ([("f.py(1): f", 0, ("<built-in function collect>", 30))], "gc"),
+        ([("data", 30)], "compute"),  # an annotation of that name is no loader
+        ([(LOADER, 30), ("f.py(1): f", 30)], "compute"),
+    ],
+)
+def test_the_call_tree_says_what_the_excess_consists_of(more, cause):
+    """Where nobody measured the cause: the loader or collections if they hold most of it, else work."""
+    assert cause_of(_job(2, *more), [_job(1)]) == cause
+
+
+def test_without_peers_nothing_is_excess():
+    """One rank alone is compared with nothing."""
+    assert cause_of(_job(2, ("f.py(1): f", 30)), []) == "unknown"

@@ -67,7 +67,7 @@ def test_scopes_take_and_leave():
     assert step == [12, 12, 12, 8, 0, 0]
     step = [total / 2e6 for total in counted_totals(one.tree, Scope(without=frozenset({"data", "gc"})))]
     assert step == [19, 2, 0, 8, 16, 0]
-    step = [total / 2e6 for total in counted_totals(one.tree, Scope(only=frozenset({"f"})))]
+    step = [total / 2e6 for total in counted_totals(one.tree, Scope(named=frozenset({"f"})))]
     assert step == [48, 0, 0, 0, 48, 32]
 
 

@@ -38,9 +38,10 @@ def answer(suspects, peers=PEERS, *, cause="compute", scope="rank", excess_secon
 
 
 def test_a_slow_function_without_a_cause_is_named_alone():
-    """Code that takes longer is its own reason: the function is told, and no root cause is made up."""
+    """Code that takes longer is its own reason, and what it holds beyond its peers is known."""
     found = answer([slow()])
-    assert (found.function, found.root_cause, found.bottleneck) == ("job.py(7): work", "", "")
+    assert (found.function, found.root_cause, found.bottleneck) == ("job.py(7): work", "slow_function", "cpu")
+    assert found.held_ns == 170_000_000
     assert found.confidence == "high"
 
 
@@ -55,7 +56,7 @@ def test_costs_that_peers_have_as_well_are_no_cause():
     """Reading that holds up every rank alike stays out of the answer."""
     reading = told("data_reading", 90, bottleneck="io")
     found = answer([slow(reading)], [replace(peer, findings=[reading]) for peer in PEERS])
-    assert found.root_cause == ""
+    assert found.root_cause == "slow_function"
     assert not any("data reading" in sentence for sentence in found.evidence)
 
 

@@ -171,8 +171,8 @@ def test_a_healthy_job_has_no_cause(job):
 @pytest.mark.parametrize(
     ("fault", "rank", "expected"),
     [
-        ("forward", 2, ("compute", "", "score_again")),
-        ("sleeping", 1, ("off_cpu", "", "ask_later")),
+        ("forward", 2, ("compute", "slow_function", "score_again")),
+        ("sleeping", 1, ("off_cpu", "slow_function", "ask_later")),
         ("reading", 1, ("data", "data_reading", "read_document")),
         ("processing", 3, ("data", "data_processing", "augment")),
         ("sweeping", 0, ("gc", "gc", "sweep_cache")),

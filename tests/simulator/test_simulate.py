@@ -39,6 +39,31 @@ def forecast(model, degrees, cluster, *, batch=64, micro_batches=4, **options):
     return simulate(tree, cluster, batch=batch, options=Options(**options))
 
 
+@pytest.mark.parametrize("events_only", [False, True])
+@pytest.mark.parametrize("overlap_sends", [False, True])
+def test_the_latency_of_messages_occupies_no_link(overlap_sends, events_only):
+    """50 ms on the way delay the first forward and the last backward, not each of 16 messages."""
+    near = dgx_a100(2)
+    inside, network = near.levels
+    far = replace(near, levels=(inside, replace(network, link=replace(network.link, launch_s=0.05))))
+    tree = preset(SMALL, Degrees(tp=8, pp=2), Schedule(micro_batches=16, order="gpipe"))
+    options = Options(overlap_sends=overlap_sends, events_only=events_only)
+    steps = [simulate(tree, cluster, batch=64, options=options).step_seconds for cluster in (near, far)]
+    assert steps[1] - steps[0] == pytest.approx(2 * 0.05, rel=0.1)
+
+
+def test_a_stage_waits_for_its_messages_unless_they_overlap():
+    """Blocking sends cost each stage what its messages take, by the longest path and by events alike."""
+    slow = dgx_a100(2, network_gbit=8)
+    way = Degrees(tp=8, pp=2)
+    blocking, overlapped = (forecast(SMALL, way, slow, overlap_sends=choice) for choice in (False, True))
+    assert blocking.step_seconds > 1.02 * overlapped.step_seconds
+    events = forecast(SMALL, way, slow, overlap_sends=False, events_only=True)
+    assert events.step_seconds == pytest.approx(blocking.step_seconds, rel=1e-9)
+    chunks = Degrees(tp=4, pp=2, dp=2, virtual=2)
+    assert forecast(SMALL, chunks, slow) == forecast(SMALL, chunks, slow, overlap_sends=True)
+
+
 @pytest.mark.parametrize("degrees", STRATEGIES, ids=str)
 @pytest.mark.parametrize(
     "hurt",

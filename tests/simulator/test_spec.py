@@ -41,6 +41,25 @@ def spec(*changes, text=SPEC, folder=None):
     return load_spec(text, "spec.yaml", folder=folder)
 
 
+def test_a_preset_takes_the_network_of_its_nodes():
+    """`network_gbit` is the line rate of a node's cards, of which the preset's share is reached."""
+    plain, slow = (
+        spec(("preset: HC2\n", f"preset: DGX A100\n  nodes: 2\n{line}"), ("network/1: 0.5", "")).cluster
+        for line in ("", "  network_gbit: 400\n")
+    )
+    assert slow.levels[1].link.bytes_per_second == plain.levels[1].link.bytes_per_second / 4
+    assert slow.levels[0] == plain.levels[0]
+
+
+def test_sends_overlap_where_the_specification_says_so():
+    """`overlap_sends` lets a stage go on while its message is under way, which is never slower."""
+    blocking, overlapped = (
+        spec(("  pp: 2\n", f"  pp: 2\n  overlap_sends: {word}\n")).forecast() for word in ("false", "true")
+    )
+    assert overlapped.step_seconds < blocking.step_seconds
+    assert spec().forecast().step_seconds == blocking.step_seconds
+
+
 def test_a_specification_is_the_job_it_says():
     """The forecast is that of the same model, degrees, batch and sick cluster built in code."""
     model = gpt(layers=4, hidden=1024, heads=16, sequence=512, vocabulary=1024, precision=FULL)
@@ -90,6 +109,7 @@ def test_there_are_examples():
         ("dp: 2", "dp: 2\n  ep: 3", "line 8, column 7: ep: got 3, expected a divisor of dp=2"),
         ("dp: 2", "dp: 2\n  dp: 2", "got 'dp' twice, expected each key once"),
         ("preset: HC2", "preset: HC1\n  nodes: 2", "expected no nodes with HC1"),
+        ("preset: HC2", "preset: HC2\n  network_gbit: 400", "expected no network_gbit with HC2"),
         ("preset: HC2", "levels: [{name: a, fanout: 2, bytes_per_second: 1e9}]", "a preset, or device and levels"),
         ("layers: 4", "layers: 2000000", "whole number 1 to 2048"),
         ("micro_batches: 4", "micro_batches: 65536", "expected a multiple of 131072"),

@@ -46,3 +46,31 @@ def test_kinds(name, category, kind):
     """Kind follows from name and category, and is one that messages may carry."""
     assert names.kind_of(name, category) == kind
     assert kind in names.KINDS
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float> >(int, Array<char*, 1>)",
+            "vectorized_elementwise_kernel",
+        ),
+        (
+            "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16>(int)",
+            "vectorized_layer_norm_kernel",
+        ),
+        ("volta_sgemm_128x128_nt", "volta_sgemm_128x128_nt"),
+        ("aten::mm", "mm"),
+        ("<(", "<("),
+    ],
+)
+def test_a_kernels_label_is_without_templates(name, label):
+    """Headlines name the kernel, not its C++ type."""
+    assert names.kernel_label(name) == label
+
+
+@pytest.mark.parametrize("number", ["868_0_1", "868_17", "023_4_2@9128731"])
+def test_hccl_operators_are_alike_on_all_ranks(number):
+    """Group and sequence number differ between ranks and steps; the operation is the function."""
+    assert names.tidy(f"hcom_allReduce__{number}") == "hcom_allReduce"
+    assert names.tidy("hcom_allReduce_by_hand") == "hcom_allReduce_by_hand"

@@ -47,6 +47,19 @@ def test_work_beside_a_collective_is_no_waiting(tmp_path):
     assert WAIT_NAME not in tree.name
 
 
+def test_without_stacks_time_in_no_operator_is_waiting(tmp_path):
+    """No frame says where backward is: the thread waits where it is in no operator while a collective is under way."""
+    events = [
+        event("data", 0, 500 * _US, cat="user_annotation"),
+        event("aten::mm", 500 * _US, 300 * _US, cat="cpu_op"),
+        event("Optimizer.step#SGD.step", 1900 * _US, 50 * _US, cat="user_annotation"),
+        _reduce(700, 400),  # 100 of it under the operator
+    ]
+    tree = build_calls(load_trace(write(tmp_path, document(events))))
+    nodes = dict(zip(tree.name, zip(tree.kind, tree.total_ns, strict=True), strict=True))
+    assert nodes[WAIT_NAME] == ("communication", 300 * _US)
+
+
 def test_recording_waits_in_backward():
     """Of 78.3 ms in backward the recorded rank works 24 and waits 54."""
     tree = build_calls(load_trace(RECORDING))

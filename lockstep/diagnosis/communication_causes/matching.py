@@ -1,10 +1,9 @@
 # ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
 """Collectives of many ranks side by side.
 
-Ranks' events are the same collective where group and sequence number agree. Without numbers it is the order inside the
-group; captures begin and end at different moments, so orders are shifted against each other until kinds and sizes
-agree, and with a shared clock the ends as well: all ranks leave a collective at about the same time. A group whose
-orders cannot be made to agree is left out whole and counted.
+Ranks' events are the same collective where group and sequence number agree. Without numbers, kinds, sizes and the
+moment at which ranks leave decide (`alignment`), so that collectives that swap places, or that one trace lacks, leave
+the others in place. A group whose ranks cannot be aligned is left out whole and counted.
 
 Shape suffixes: S collectives, R ranks.
 """
@@ -16,14 +15,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.diagnosis.communication_causes.alignment import Side, align
 from lockstep.diagnosis.communication_causes.collectives import Group, RankCollectives
 from lockstep.simulator.hardware.collectives import SEND
 from lockstep.trace.columns import ABSENT
-
-SHIFT_MAX = 64
-"""Collectives by which one rank's capture may begin later than another's."""
-_LEAST_COMMON = 0.5
-"""Share of the shorter capture that must lie in both."""
 
 Matched = NDArray[np.int64]
 
@@ -91,7 +86,7 @@ def _matched(
     """Return one group's rows, each the place of the event in each column's rank."""
     keys = {column: _numbers(parts[column], places) for column, places in by_column.items()}
     if any(each is None for each in keys.values()):
-        keys = _shifted(parts, by_column, shared=shared)
+        keys = _aligned(parts, by_column, shared=shared)
     rows: dict[object, dict[int, int]] = defaultdict(dict)
     for column, places in by_column.items():
         for key, place in zip(keys[column] or (), places, strict=bool(keys[column])):
@@ -111,54 +106,28 @@ def _numbers(part: RankCollectives, places: list[int]) -> list[object] | None:
     return numbers
 
 
-def _shifted(
+def _aligned(
     parts: Sequence[RankCollectives], by_column: dict[int, list[int]], *, shared: bool
 ) -> dict[int, list[object] | None]:
-    """Return places in the order of the longest rank's events, None for a rank whose order does not fit."""
+    """Return places of the longest rank's events for each rank's, None for a rank that cannot be aligned with it.
+
+    An event without a partner has a key of its own.
+    """
+    sides = {column: _side(parts[column], places) for column, places in by_column.items()}
     reference = max(by_column, key=lambda column: len(by_column[column]))
     keys: dict[int, list[object] | None] = {}
     for column, places in by_column.items():
-        ours = (reference, by_column[reference])
-        shift = 0 if column == reference else _shift(parts, ours, (column, places), shared=shared)
-        keys[column] = None if shift is None else [at + shift for at in range(len(places))]
+        if column == reference:
+            keys[column] = list(range(len(places)))
+            continue
+        partners = align(sides[reference], sides[column], shared=shared)
+        keys[column] = None if partners is None else [partners.get(at, (column, at)) for at in range(len(places))]
     return keys
 
 
-def _shift(
-    parts: Sequence[RankCollectives], one: tuple[int, list[int]], other: tuple[int, list[int]], *, shared: bool
-) -> int | None:
-    """Return by how much the other's order begins later, None if no shift fits or several fit equally well."""
-    (first, mine), (second, theirs) = one, other
-    signature, counterpart = _signature(parts[first], mine), _signature(parts[second], theirs)
-    fitting = []
-    for shift in sorted(range(-SHIFT_MAX, SHIFT_MAX + 1), key=abs):
-        begin, end = max(shift, 0), min(len(mine), len(theirs) + shift)
-        if end - begin >= max(_LEAST_COMMON * len(theirs), 1) and (
-            signature[begin:end] == counterpart[begin - shift : end - shift]
-        ):
-            fitting.append(shift)
-    if not fitting or not shared:
-        return 0 if 0 in fitting and len(mine) == len(theirs) else _only(fitting)
-    ends, their_ends = _ends(parts[first], mine), _ends(parts[second], theirs)
-
-    def apart_ns(shift: int) -> float:
-        begin, end = max(shift, 0), min(len(mine), len(theirs) + shift)
-        return float(np.median(np.abs(ends[begin:end] - their_ends[begin - shift : end - shift])))
-
-    return min(fitting, key=apart_ns)
-
-
-def _only(fitting: list[int]) -> int | None:
-    return fitting[0] if len(fitting) == 1 else None
-
-
-def _signature(part: RankCollectives, places: list[int]) -> list[tuple[str, int]]:
-    return list(zip([part.kinds[place] for place in places], part.bytes[places].tolist(), strict=True))
-
-
-def _ends(part: RankCollectives, places: list[int]) -> Matched:
-    ends: Matched = (part.start_ns + part.duration_ns)[places]
-    return ends
+def _side(part: RankCollectives, places: list[int]) -> Side:
+    signatures = list(zip([part.kinds[place] for place in places], part.bytes[places].tolist(), strict=True))
+    return Side(signatures, (part.start_ns + part.duration_ns)[places])
 
 
 def _table(

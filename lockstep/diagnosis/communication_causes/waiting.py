@@ -21,7 +21,7 @@ from lockstep.diagnosis.communication_causes.collectives import Group
 from lockstep.diagnosis.communication_causes.matching import CollectiveTable
 from lockstep.diagnosis.communication_causes.thresholds import BLAME_SHARE, COLLECTIVES, WAIT_RATIO, WORTH_RATIO
 from lockstep.diagnosis.finding import COMMUNICATION, Finding, NotJudged
-from lockstep.diagnosis.verdict import HIGH, MEDIUM
+from lockstep.diagnosis.verdict import HIGH, LOW, MEDIUM
 from lockstep.trace.columns import ABSENT
 from lockstep.trace.intervals import Intervals, merged, without
 from lockstep.trace.patterns.exposure import Covered
@@ -134,9 +134,9 @@ class GroupWaiting:
     `compute_ratio`, `elapsed_ratio` and `transit_ratio` are R_wait on the compute before the sync (what a rank spent in
     other groups' collectives is none), on the collectives' durations and on the vendor's transmission times (NaN where
     it gives none). `last` is how often a rank was the one that all others waited for, `caused_ns` what they waited
-    then, summed over ranks and collectives. `waited_ns` is the time in which a rank waited, `lost_ns` the time that
-    every other rank lost to this one: in which it waited for it and its device had nothing to compute. Collectives that
-    run side by side count once in both.
+    then, summed over ranks and collectives, and `once_ns` the most of it in one collective. `waited_ns` is the time in
+    which a rank waited, `lost_ns` the time that every other rank lost to this one: in which it waited for it and its
+    device had nothing to compute. Collectives that run side by side count once in both.
     """
 
     group: Group
@@ -147,6 +147,7 @@ class GroupWaiting:
     transit_ratio: float
     waited_ns: Times
     caused_ns: Times
+    once_ns: Times
     lost_ns: Times
     last: NDArray[np.int64]
     duration_ns: Times
@@ -177,8 +178,9 @@ def _group_waiting(
     waited = waited[:, members]
     start_ns = table.start_ns[rows][:, members]
     last = np.where(np.isnan(waited), np.inf, waited).argmin(axis=1)
-    caused = np.zeros(len(members))
+    caused, once = np.zeros((2, len(members)))
     np.add.at(caused, last, np.nansum(waited, axis=1))
+    np.maximum.at(once, last, np.nansum(waited, axis=1))
     mine = [busy[member] for member in members.tolist()]
     lost = [_lost_to(start_ns[last == at], waited[last == at], at, mine) for at in range(len(members))]
     duration = np.where(present, table.duration_ns[rows], np.nan)[:, members]
@@ -193,6 +195,7 @@ def _group_waiting(
         transit_ratio=wait_ratio(transit) if not np.isnan(transit).all() else float("nan"),
         waited_ns=np.array([each.measure_ns() for each in _waits(start_ns, waited)], np.float64),
         caused_ns=caused,
+        once_ns=once,
         lost_ns=np.array(lost),
         last=np.bincount(last, minlength=len(members)),
         duration_ns=np.nansum(duration, axis=0),
@@ -222,7 +225,8 @@ def judge_waiting(table: CollectiveTable, window_ns: int, computing: Computing =
     """Return the ranks that others wait for in collectives, those that cost most first.
 
     `lost_ns` is the time in which all others waited for the named rank and had nothing to compute (`computing`): what
-    they wait beside their own computation costs nobody anything. A group of which only some ranks were captured is
+    they wait beside their own computation costs nobody anything. A rank that was late once, and is not to blame without
+    that, is named with low confidence. A group of which only some ranks were captured is
     judged with less confidence: the one that all wait for may be among the others.
     """
     if not len(table):
@@ -251,16 +255,18 @@ def _judged(waiting: GroupWaiting, window_ns: int, *, hides: bool) -> Finding | 
     ratio = waiting.compute_ratio
     if ratio < WAIT_RATIO.value or total <= 0 or lost_ns < WORTH_RATIO.value * window_ns:
         return None
-    share = waiting.caused_ns[at] / total
-    if share < blame_limit(len(waiting.ranks)):
+    share, limit = waiting.caused_ns[at] / total, blame_limit(len(waiting.ranks))
+    if share < limit:
         return None
     rank = waiting.ranks[at]
     others = np.delete(waiting.waited_ns, at)
     name = waiting.group[0] or "unnamed"
     idle = [f"for it every other rank waits {lost_ns / 1e6:.3f} ms with nothing to compute meanwhile"] if hides else []
     doubts = [] if waiting.is_whole else [f"only {len(waiting.ranks)} ranks of the group were captured"]
+    if is_single := waiting.caused_ns[at] - waiting.once_ns[at] < limit * (total - waiting.once_ns[at]):
+        doubts.append("most of it in a single collective")
     if not any(waiting.group):
-        doubts.append("the traces do not name the group: collectives are matched by their order")
+        doubts.append("the traces do not name the group: collectives are matched by kind, size and end")
     return Finding(
         bottleneck=COMMUNICATION,
         cause=SLOW_RANK,
@@ -281,7 +287,7 @@ def _judged(waiting: GroupWaiting, window_ns: int, *, hides: bool) -> Finding | 
             *doubts,
         ),
         lost_ns=lost_ns,
-        confidence=MEDIUM if doubts else HIGH,
+        confidence=LOW if is_single else MEDIUM if doubts else HIGH,
     )
 
 

@@ -80,7 +80,8 @@ def _guess(view: HostView) -> list[Finding] | NotJudged:
         return NotJudged(rule=GC, reason=f"{not_told}; without a device a gap says nothing")
     columns = view.columns
     idle = view.idle()
-    long = idle.end_ns - idle.start_ns > limits.GAP_NS.value
+    length_ns = idle.end_ns - idle.start_ns
+    long = (length_ns > limits.GAP_NS.value) & (length_ns < limits.GAP_MOST_NS.value)
     held = view.spans(view.named(lambda name: name.startswith(LOADER_PREFIX), view.host))
     calls = view.spans(view.calls)
     begins_ns = np.sort(columns.start_ns[view.host | view.calls])

@@ -16,7 +16,7 @@ from lockstep.diagnosis.verdict import HIGH, MEDIUM
 from lockstep.trace.columns import ABSENT, Work
 from lockstep.trace.intervals import Intervals
 from lockstep.trace.launches import launches_of
-from lockstep.trace.names import tidy
+from lockstep.trace.names import kernel_label
 
 DISPATCH = "dispatch"
 
@@ -69,9 +69,9 @@ def judge_dispatch(view: HostView) -> list[Finding] | NotJudged:
     lost_ns = waits.measure_ns()
     starved = view.share(lost_ns) >= limits.STARVED_RATIO.value
     crowded = small.count_ratio >= limits.SMALL_KERNEL_RATIO.value
-    if not sequences and not (starved and crowded):
-        return []
     fused_ns = sum(sequence.idle_ns for sequence in sequences)
+    if not (starved and (sequences or crowded)) and view.share(fused_ns) < limits.FUSED_RATIO.value:
+        return []
     shares = f"{100 * small.count_ratio:.0f} % of {small.kernels} kernels, {100 * small.time_ratio:.0f} % of their time"
     told = (f"{shares}, are shorter than 10 us", f"the device waits for launches {view.per_step(lost_ns)}")
     return [
@@ -97,4 +97,4 @@ def _told(view: HostView, sequence: FusibleSequence) -> str:
 
 
 def _names(sequence: FusibleSequence) -> str:
-    return " + ".join(map(tidy, sequence.unit))
+    return " + ".join(map(kernel_label, sequence.unit))

@@ -172,7 +172,7 @@ def _launches_block(view: HostView, calls: Events) -> Iterator[Finding]:
     if lasting and len(awaited) > limit * lasting:
         calls = awaited
         told = f"{len(awaited)} of {lasting} launches of kernels above 10 us return when their kernel has ended"
-    elif len(launches) and len(calls) > limit * _launched(view, launches):
+    elif len(launches) >= limits.SYNC_LAUNCHES.value and len(calls) > limit * _launched(view, launches):
         told = f"{len(calls)} waiting calls for {len(launches)} launches"
     else:
         return

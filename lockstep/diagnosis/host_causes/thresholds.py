@@ -33,6 +33,9 @@ SMALL_KERNEL_RATIO = Threshold(
     0.3, "ratio of the kernels", "own: healthy traces hold less, host-bound ones 0.43 and more"
 )
 STARVED_RATIO = Threshold(0.1, "ratio of the window", "TraceML, step_time policy: residual share that warns")
+FUSED_RATIO = Threshold(
+    0.05, "ratio of the window", "PerfTracker 4.1: 5 % is a fluctuation; where launches starve nothing"
+)
 LAUNCH_GAP_NS = Threshold(1e6, "ns", "own: launching one operator takes 5 to 100 us; the host does other things longer")
 SEQUENCE_LENGTH = Threshold(10, "count of operators", f"{_ADVISOR} and Hermes 4.2.2: sequences of 2 to 10")
 SEQUENCE_COUNT = Threshold(5, "count", f"{_ADVISOR}, fusible sequences")
@@ -43,6 +46,7 @@ SYNC_RATIO = Threshold(0.01, "ratio of the window", "own: as for sequences, of i
 SYNC_LAUNCH_RATIO = Threshold(
     0.5, "ratio of the launches", f"{_ADVISOR}, sync stream: blocking launches are switched on"
 )
+SYNC_LAUNCHES = Threshold(10, "count", "own: of fewer launches half wait by chance, in traces of a few operators")
 SYNC_BATCH_NORM = Threshold(20, "count a step", f"{_ADVISOR}, SyncBatchNorm")
 READ_BACK_RATIO = Threshold(
     0.05, "ratio of the window", "PerfTracker 4.1: 5 % is a fluctuation; on a CPU, where none waits"
@@ -51,6 +55,7 @@ READ_BACK_RATIO = Threshold(
 GC_NS = Threshold(1e6, "ns", f"{_ADVISOR}, GC: shorter collections are no events")
 GC_RATIO = Threshold(0.01, "ratio of the window", "own: as for sequences; young collections take less in healthy runs")
 GAP_NS = Threshold(200e6, "ns", f"{_ADVISOR}, conjectured GC")
+GAP_MOST_NS = Threshold(5e9, "ns", "own: no collection takes so long; it is a start-up, a checkpoint or a broken trace")
 GAP_EVENTS = Threshold(0.0001, "host events a us", f"{_ADVISOR}, conjectured GC")
 GAP_BUSY_RATIO = Threshold(0.01, "ratio of the gap", f"{_ADVISOR}, conjectured GC: time in the runtime's calls")
 
@@ -70,14 +75,22 @@ BY_CAUSE: Mapping[str, tuple[str, ...]] = {
         "SMALL_KERNEL_NS",
         "SMALL_KERNEL_RATIO",
         "STARVED_RATIO",
+        "FUSED_RATIO",
         "LAUNCH_GAP_NS",
         "SEQUENCE_LENGTH",
         "SEQUENCE_COUNT",
         "SEQUENCE_RATIO",
         "SEQUENCE_BUSY_RATIO",
     ),
-    "synchronisation": ("SYNC_RATIO", "LAUNCH_GAP_NS", "SYNC_LAUNCH_RATIO", "SYNC_BATCH_NORM", "READ_BACK_RATIO"),
-    "gc": ("GC_NS", "GC_RATIO", "GAP_NS", "GAP_EVENTS", "GAP_BUSY_RATIO"),
+    "synchronisation": (
+        "SYNC_RATIO",
+        "LAUNCH_GAP_NS",
+        "SYNC_LAUNCH_RATIO",
+        "SYNC_LAUNCHES",
+        "SYNC_BATCH_NORM",
+        "READ_BACK_RATIO",
+    ),
+    "gc": ("GC_NS", "GC_RATIO", "GAP_NS", "GAP_MOST_NS", "GAP_EVENTS", "GAP_BUSY_RATIO"),
     "cpu_contention": ("RUN_QUEUE_RATIO", "THROTTLED_RATIO", "OTHERS_RATIO"),
 }
 """Which limits a cause is judged by, as names of this module; docs/causes.md is rendered from it."""

@@ -151,12 +151,13 @@ def _running(values_DM: Single, kind: FunctionClass) -> Single:
     """Return the workers that a reference may come from.
 
     Those without a device function are of another role that nobody told us of: kernels follow from the program. Host
-    functions come and go (collections, retries): without one is how it should be. A device function that hardly any
-    worker runs is judged as one that nobody should.
+    functions come and go (collections, retries): without one is how it should be. A device function that hardly any of
+    many workers runs is judged as one that nobody should; one of few is a stage of its own, with nothing to compare.
     """
     if kind is FunctionClass.HOST:
         return values_DM
     running_M = values_DM[BETA] > 0
     count = np.count_nonzero(running_M)
-    everybody = count == len(running_M) or count < max(2, ROLE_SHARE.value * len(running_M))
+    hardly = max(2, ROLE_SHARE.value * len(running_M)) if len(running_M) >= FEW_WORKERS.value else 1
+    everybody = count == len(running_M) or count < hardly
     return values_DM if everybody else values_DM[:, running_M]

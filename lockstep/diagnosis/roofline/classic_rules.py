@@ -74,6 +74,7 @@ def _finding(point: OperatorPoint, rooflines: Rooflines, rank: int) -> Finding:
         ),
         lost_ns=max(int(point.device_ns - best_ns), 0) if point.verdict == UNDERUTILISED else None,
         confidence=MEDIUM if point.kind == ELEMENTWISE else HIGH,
+        context=(f"{point.kind} in {point.number_format}",),
     )
 
 

@@ -28,6 +28,16 @@ TIME_RATIO = Threshold(
 OPERATOR_SHARE = Threshold(0.01, "ratio", "msprof-analyze looks at operators above 1 % of the step")
 """Share of the device's compute time below which an operator is not worth a finding."""
 
+DEVICE_BOUND = Threshold(
+    0.5,
+    "ratio of the window",
+    "own: what computes for less of a step does not hold it; the host or the network does",
+)
+
+WORTH_MENDING = Threshold(
+    0.05, "ratio of the window", "PerfTracker, section 4.1: 5 % is a fluctuation; of all operators of a cause together"
+)
+
 FINDINGS = Threshold(10, "count", "ASPLOS 2025, section 6.2, and msprof-analyze: the ten longest operators")
 
 TASK_NS = Threshold(20_000, "ns", "msprof-analyze: tasks above 20 us, AICPU and operators without a bound")

@@ -13,6 +13,7 @@ import numpy as np
 
 from lockstep.simulator.calibration.measured import OperatorTimes
 from lockstep.simulator.hardware.cluster import Device
+from lockstep.simulator.lowering.costs import added_seconds
 from lockstep.simulator.lowering.operators import Flow, place_operator
 from lockstep.simulator.models.model import Operator, Precision
 from lockstep.simulator.strategy.mesh import Mesh
@@ -36,6 +37,7 @@ class _Place(NamedTuple):
     samples: float
     precision: Precision
     alone: bool
+    accumulates: bool
 
 
 def operator_split(tree: StrategyTree, device: Device, *, batch: int, ranks: Sequence[int] = ()) -> OperatorTimes:
@@ -48,7 +50,7 @@ def operator_split(tree: StrategyTree, device: Device, *, batch: int, ranks: Seq
     """
     schedule = tree.root.order or Schedule()
     count = schedule.micro_batches
-    of_mesh = _by_mesh(tree, device, samples=batch / count)
+    of_mesh = _by_mesh(tree, device, samples=batch / count, accumulates=count > 1)
     weights = {mesh: _members(mesh, ranks) for mesh in of_mesh}
     total = sum(weights.values()) or 1
     matrix_s = sum(weights[mesh] * each.matrix for mesh, each in of_mesh.items()) * count / total
@@ -62,7 +64,7 @@ def _members(mesh: Mesh, ranks: Sequence[int]) -> int:
     return int(np.isin(ranks, mesh.ranks()).sum()) if len(ranks) else len(mesh)
 
 
-def _by_mesh(tree: StrategyTree, device: Device, *, samples: float) -> dict[Mesh, _Seconds]:
+def _by_mesh(tree: StrategyTree, device: Device, *, samples: float, accumulates: bool) -> dict[Mesh, _Seconds]:
     """Return what a rank of each mesh computes, in the order of the data."""
     found: dict[Mesh, _Seconds] = {}
     arriving = Flow(total_bytes=0.0, placement={})
@@ -79,7 +81,7 @@ def _by_mesh(tree: StrategyTree, device: Device, *, samples: float) -> dict[Mesh
         placement = tuple(arriving.placement.items())
         key = (id(block.module), mesh.axes, alone, block.said(), arriving.total_bytes, placement)
         if key not in kept:
-            place = _Place(mesh, device, samples, tree.model.precision, alone)
+            place = _Place(mesh, device, samples, tree.model.precision, alone, accumulates)
             kept[key] = _of_block(block, arriving, place)
         own, arriving = kept[key]
         sofar = found.get(mesh, _Seconds(0.0, 0.0, 0.0))
@@ -90,7 +92,7 @@ def _by_mesh(tree: StrategyTree, device: Device, *, samples: float) -> dict[Mesh
 
 
 def _of_block(block: Node, arriving: Flow, place: _Place) -> tuple[_Seconds, Flow]:
-    mesh, device, samples, precision, alone = place
+    mesh, device, samples, precision, alone, accumulates = place
     matrix_s = other_s = update_bytes = 0.0
     for leaf in _leaves(block):
         op = leaf.module
@@ -106,6 +108,7 @@ def _of_block(block: Node, arriving: Flow, place: _Place) -> tuple[_Seconds, Flo
             parts = prod(mesh.degree(axis) for axis in placed.memory.get(OPTIMIZER, frozenset()) & placed.sums)
             moved_bytes = 2 * precision.optimizer + precision.gradient + precision.weight
             update_bytes += placed.weights / parts * moved_bytes
+            other_s += added_seconds(placed.weights, precision, device) if accumulates else 0.0
         arriving = placed.output
     return _Seconds(matrix_s, other_s, update_bytes), arriving
 

@@ -9,6 +9,9 @@ from lockstep.simulator.lowering.coarse import Inside
 from lockstep.simulator.lowering.graph import COMPUTE, FEATURE, GRADIENT, Bounds, Graph
 
 _NOTHING = -1
+_SHORT_LATENCY_RATIO = 0.1
+"""Of a message's transfer: shorter latencies stay with it. Two operations for each message would cost large pipelines a
+fifth of their time (benchmarks/simulator_cost.py)."""
 _Row = tuple[int, int, float, float, int, int]
 """Operations drawn at once: count, queue, seconds, bytes, flow, owner; several in an array of shape (rows, 6)."""
 _Rows = NDArray[np.float64]
@@ -45,11 +48,24 @@ class Canvas:
         self._rows.append(rows)
         return first
 
-    def send(self, queue: int, number: int, volume_bytes: float, count: int) -> NDArray[np.int64]:
-        """Draw `count` equal messages of a flow, one behind the other; return their numbers."""
-        drawn = self._draw((count, queue, self._flows[number].latency_s, volume_bytes, number, _NOTHING))
-        self.runs.append((drawn[:-1], drawn[1:]))
-        return drawn
+    def send(
+        self, queue: int, number: int, volume_bytes: float, count: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Draw `count` equal messages of a flow; return by message what leaves the sender, and what arrives.
+
+        Messages leave one behind the other. What they take on the way occupies no link: it is an operation of its own,
+        which those of other messages do not wait for, unless it is short beside the message.
+        """
+        flow = self._flows[number]
+        on_the_way_s = flow.latency_s
+        if on_the_way_s <= _SHORT_LATENCY_RATIO * volume_bytes / flow.cap:
+            drawn = self._draw((count, queue, on_the_way_s, volume_bytes, number, _NOTHING))
+            self.runs.append((drawn[:-1], drawn[1:]))
+            return drawn, drawn
+        drawn = self._draw((count, queue, 0.0, volume_bytes, number, _NOTHING))
+        arriving = self._draw((count, queue, on_the_way_s, 0.0, number, _NOTHING))
+        self.runs += [(drawn[:-1], drawn[1:]), (drawn, arriving)]
+        return drawn, arriving
 
     def flow_number(self, family: int, group: int, kind: str, volume_bytes: float) -> int:
         """Return the number of a flow in the graph."""

@@ -23,9 +23,17 @@ _outline = lru_cache(maxsize=512)(outline)
 
 
 def build_graph(
-    classes: Sequence[RankClass], boundaries: Sequence[Boundary], board: Board, *, coarse: bool = True
+    classes: Sequence[RankClass],
+    boundaries: Sequence[Boundary],
+    board: Board,
+    *,
+    coarse: bool = True,
+    overlap_sends: bool = True,
 ) -> Graph:
-    """Return the graph of a step of all classes, `classes[i].number` being i; without `coarse`, act by act."""
+    """Return the graph of a step of all classes, `classes[i].number` being i; without `coarse`, act by act.
+
+    Without `overlap_sends` a stage begins no pass before the message of the one before has been sent.
+    """
     drawing = _Drawing(classes, Canvas(board))
     sending = {way for each in boundaries for way in (each.forward_family, each.backward_family)}
     sets = undisturbed_sets(classes, sending, board) if coarse else []
@@ -36,7 +44,7 @@ def build_graph(
         begun.update(zip(members, together.draw(inside), strict=True))
     bounds = [_Walk(drawing, rank_class).draw(begun.get(rank_class.number)) for rank_class in classes]
     for boundary in boundaries:
-        drawing.draw_sends(boundary, bounds)
+        drawing.draw_sends(boundary, bounds, overlap=overlap_sends)
     return drawing.canvas.finish(inside, bounds)
 
 
@@ -73,8 +81,11 @@ class _Drawing:
             self._chosen[key] = (found, micro, found[np.argsort(micro)])
         return self._chosen[key]
 
-    def draw_sends(self, boundary: Boundary, bounds: list[Bounds]) -> None:
-        """Draw the messages of one boundary in both directions, each channel in the order of its sender."""
+    def draw_sends(self, boundary: Boundary, bounds: list[Bounds], *, overlap: bool) -> None:
+        """Draw the messages of one boundary in both directions, each channel in the order of its sender.
+
+        Without `overlap` the sender's next pass waits for the message.
+        """
         canvas = self.canvas
         ways = (
             (FORWARD, boundary.forward_family, boundary.before, boundary.after),
@@ -87,10 +98,14 @@ class _Drawing:
                 receiver = canvas.board.members(family, group)[1]
                 sent, micro, _ = self.chosen(self.classes[sender], direction, source[1])
                 number = canvas.flow_number(family, group, SEND, boundary.message_bytes)
-                drawn = canvas.send(SENDING, number, boundary.message_bytes, len(sent))
+                drawn, arriving = canvas.send(SENDING, number, boundary.message_bytes, len(sent))
                 _, _, taken = self.chosen(self.classes[receiver], direction, target[1])
-                canvas.runs.append((bounds[sender][1][sent], drawn))
-                canvas.runs.append((drawn, bounds[receiver][0][taken[micro]]))
+                begins, ends = bounds[sender]
+                canvas.runs.append((ends[sent], drawn))
+                if not overlap:
+                    followed = sent[sent < len(begins) - 1]
+                    canvas.runs.append((drawn[: len(followed)], begins[followed + 1]))
+                canvas.runs.append((arriving, bounds[receiver][0][taken[micro]]))
 
 
 class _Together:

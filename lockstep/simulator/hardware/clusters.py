@@ -1,15 +1,20 @@
-"""Clusters by name: the papers' and the usual. Peaks are vendors' dense figures; calibration knows efficiencies better.
+"""Clusters by name: the papers' and the usual. Peaks are vendors' dense figures, efficiencies come from measurements.
 
-Bandwidths are one direction's. Latencies and bus bandwidths of NVLink are fits to published all-reduce times
-(vTrain's tables, messages of 16 MB and more); the others are data-sheet figures with no latency known.
+The efficiencies of V100, A100 and H100 come from the operator times of tests/simulator/data/operators.csv, each with
+its source: `matrix_efficiency` is that of the largest product of each device, for training is a sustained load, under
+which clocks fall; the tiling is what the shapes beside it show. Nothing here is fitted to steps of training. Bandwidths
+are one direction's. Latencies and bus bandwidths of NVLink are fits to published all-reduce times (vTrain's tables,
+messages of 16 MB and more); H100's and the networks' are what the maintainers of NCCL give; the others are data-sheet
+figures with no latency known.
 """
 
 from dataclasses import replace
 
 from lockstep.contracts.peaks import peak_flops_per_second
-from lockstep.simulator.hardware.cluster import Cluster, Device, Level
+from lockstep.simulator.hardware.cluster import AttentionSpeed, Cluster, Device, Level
 from lockstep.simulator.hardware.collectives import Link
 from lockstep.simulator.hardware.intracard import SUNWAY
+from lockstep.simulator.hardware.products import Tiling
 
 _GIB = 2**30
 _GBIT_BYTES = 1e9 / 8
@@ -24,6 +29,11 @@ def _peak(name: str, dtype: str) -> float:
 _FP32_EFFICIENCY = 0.8
 """What large single-precision products reach of the peak at boost clock; not measured on these clusters. Between 0.5
 and 0.8 the order of Proteus's table V on HC2 does not depend on it."""
+_MEMORY_EFFICIENCY = 0.77
+"""What an element-wise operator of PyTorch gets of an A100's memory. No measurement of V100 or H100 with a source that
+could be checked was found; they are taken to be alike."""
+_LAUNCH_S = 21e-6
+"""The host's time to issue an operator (LLMCompass's measurement on A100); other hosts are taken to be alike."""
 
 TITAN_XP = Device(
     name="Titan Xp",
@@ -34,20 +44,51 @@ TITAN_XP = Device(
 )
 V100 = Device(
     name="V100",
+    flops_per_second=_peak("V100-SXM", "fp16"),
+    memory_bytes_per_second=900e9,
+    memory_bytes=32 * _GIB,
+    matrix_efficiency=0.72,
+    memory_efficiency=_MEMORY_EFFICIENCY,
+    launch_s=_LAUNCH_S,
+    tiling=Tiling(multiprocessors=80, narrow_share=0.9),
+)
+V100_FP32 = Device(
+    name="V100 fp32",
     flops_per_second=_peak("V100-SXM", "fp32"),
     memory_bytes_per_second=900e9,
     memory_bytes=32 * _GIB,
     matrix_efficiency=_FP32_EFFICIENCY,
 )
 A100 = Device(
-    name="A100", flops_per_second=_peak("A100", "fp16"), memory_bytes_per_second=2039e9, memory_bytes=80 * _GIB
+    name="A100",
+    flops_per_second=_peak("A100", "fp16"),
+    memory_bytes_per_second=2039e9,
+    memory_bytes=80 * _GIB,
+    matrix_efficiency=0.93,
+    memory_efficiency=_MEMORY_EFFICIENCY,
+    launch_s=_LAUNCH_S,
+    tiling=Tiling(multiprocessors=108, narrow_share=0.9, fill=256.0),
+    # Dao 2023 (arXiv 2307.08691): 50 to 73 % of the peak; the lower end is that of short sequences with a causal mask.
+    attention=AttentionSpeed(forward=0.5 * 312e12, backward=0.5 * 312e12),
 )
-A100_FP32 = replace(A100, name="A100 fp32", flops_per_second=_peak("A100", "fp32"), matrix_efficiency=_FP32_EFFICIENCY)
+A100_FP32 = Device(
+    name="A100 fp32",
+    flops_per_second=_peak("A100", "fp32"),
+    memory_bytes_per_second=2039e9,
+    memory_bytes=80 * _GIB,
+    matrix_efficiency=_FP32_EFFICIENCY,
+)
 H100 = Device(
     name="H100",
     flops_per_second=_peak("H100", "bf16"),
     memory_bytes_per_second=3350e9,
     memory_bytes=80 * _GIB,
+    matrix_efficiency=0.70,
+    memory_efficiency=_MEMORY_EFFICIENCY,
+    launch_s=_LAUNCH_S,
+    tiling=Tiling(multiprocessors=132, narrow_share=0.8),
+    # FlashAttention 2, causal mask, 128 features a head, 8,192 tokens (Dao-AILab/flash-attention, pull request 1791).
+    attention=AttentionSpeed(forward=284e12, backward=287e12),
 )
 ASCEND = Device(name="Ascend", flops_per_second=256e12, memory_bytes_per_second=1200e9, memory_bytes=32 * _GIB)
 """An eighth of the node in Hermes, table 7; the bandwidth of its memory is not given there but by the data sheet."""
@@ -74,12 +115,15 @@ _A100_NVLINK = Level(
         8: (Link(bytes_per_second=229e9, launch_s=98e-6),),
     },
 )
-_H100_NVLINK = Level(name="NVLink", fanout=8, link=Link(bytes_per_second=450e9, launch_s=20e-6), through=False)
+_H100_NVLINK = Level(name="NVLink", fanout=8, link=Link(bytes_per_second=370e9, launch_s=20e-6), through=False)
+"""Of 450 GB/s the protocol leaves 370 (a maintainer of NCCL, NVIDIA/nccl-tests, issue 212), without NVLink SHARP."""
+_NETWORK_SHARE = 0.94
+"""A card of 400 Gbit/s carries 46 to 48 GB/s (a maintainer of NCCL, NVIDIA/nccl-tests, issue 290)."""
 
 
-def _network(nodes: int, gbit: float, lanes: int) -> Level:
-    """Return the level between nodes: what a node has of the network, in `lanes` cards."""
-    link = Link(bytes_per_second=gbit * _GBIT_BYTES, launch_s=10e-6, step_s=5e-6)
+def _network(nodes: int, gbit: float, lanes: int, share: float = 1.0) -> Level:
+    """Return the level between nodes: what a node has of the network, in `lanes` cards, of which `share` is reached."""
+    link = Link(bytes_per_second=gbit * _GBIT_BYTES * share, launch_s=10e-6, step_s=5e-6)
     return Level(name="network", fanout=nodes, link=link, lanes=lanes)
 
 
@@ -95,7 +139,7 @@ def hc1() -> Cluster:
 
 def hc2(nodes: int = 2) -> Cluster:
     """Return Proteus's HC2: nodes of 8 V100 with NVLink and one card of 100 Gbit/s."""
-    return Cluster(name="HC2", device=V100, levels=(_V100_NVLINK, _network(nodes, 100, 1)))
+    return Cluster(name="HC2", device=V100_FP32, levels=(_V100_NVLINK, _network(nodes, 100, 1)))
 
 
 def hc3(nodes: int = 2) -> Cluster:
@@ -116,19 +160,25 @@ def hermes(nodes: int = 8) -> Cluster:
     return Cluster(name="Hermes", device=ASCEND, levels=(hccs, pcie, network))
 
 
-def dgx_v100(nodes: int = 1) -> Cluster:
-    """Return DGX-1 V100s as vTrain measured one, whose pairs share a single NVLink; 4 x 100 Gbit/s a node."""
-    return Cluster(name="DGX V100", device=V100, levels=(_V100_MEASURED, _network(nodes, 400, 4)))
+def dgx_v100(nodes: int = 1, network_gbit: float = 400) -> Cluster:
+    """Return DGX-1 V100s as vTrain measured one, whose pairs share a single NVLink; 4 cards a node."""
+    return Cluster(
+        name="DGX V100", device=V100, levels=(_V100_MEASURED, _network(nodes, network_gbit, 4, _NETWORK_SHARE))
+    )
 
 
-def dgx_a100(nodes: int = 1) -> Cluster:
-    """Return DGX A100s: NVLink and 8 x 200 Gbit/s a node."""
-    return Cluster(name="DGX A100", device=A100, levels=(_A100_NVLINK, _network(nodes, 1600, 8)))
+def dgx_a100(nodes: int = 1, network_gbit: float = 1600) -> Cluster:
+    """Return DGX A100s: NVLink and 8 cards a node."""
+    return Cluster(
+        name="DGX A100", device=A100, levels=(_A100_NVLINK, _network(nodes, network_gbit, 8, _NETWORK_SHARE))
+    )
 
 
-def dgx_h100(nodes: int = 1) -> Cluster:
-    """Return DGX H100s: NVLink and 8 x 400 Gbit/s a node."""
-    return Cluster(name="DGX H100", device=H100, levels=(_H100_NVLINK, _network(nodes, 3200, 8)))
+def dgx_h100(nodes: int = 1, network_gbit: float = 3200) -> Cluster:
+    """Return DGX H100s: NVLink and 8 cards a node."""
+    return Cluster(
+        name="DGX H100", device=H100, levels=(_H100_NVLINK, _network(nodes, network_gbit, 8, _NETWORK_SHARE))
+    )
 
 
 def sunway_card() -> Cluster:

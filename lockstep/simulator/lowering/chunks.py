@@ -9,11 +9,17 @@ from itertools import groupby
 
 from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.hardware.cluster import Device
+from lockstep.simulator.hardware.collectives import ALL_GATHER
+from lockstep.simulator.lowering.costs import added_seconds
 from lockstep.simulator.lowering.operators import Flow, Placed, place_operator
 from lockstep.simulator.models.model import Operator, Precision
 from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.placement import PARTIAL, Placement, Transfer, shards, transfers
 from lockstep.simulator.strategy.tree import FULL, GRADIENT, OPTIMIZER, PARAMETER, Node, StrategyTree, resolve
+
+_SCATTER_AXIS = "tp"
+_SENT_TO, _SENDS = "sent to", "sends"
+"""Mark the contents of a chunk that begins with what another has sent, and of one that is not the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +105,12 @@ class Chunk:
     contents: list[object] = field(default_factory=list)
 
 
-def compile_chunks(tree: StrategyTree, device: Device, *, samples: float) -> list[Chunk]:
+def compile_chunks(tree: StrategyTree, device: Device, *, samples: float, accumulates: bool = False) -> list[Chunk]:
     """Return the chunks of the model in the order of the data, for a micro-batch of `samples` over a whole mesh.
+
+    Between stages a tensor that all ranks along `tp` hold is sent in parts, one by each, and gathered behind the way
+    (Narayanan et al. 2021, section 4.1); DeepSpeed's pipeline does so too. If it `accumulates`, every micro-batch reads
+    and writes the gradients of those before.
 
     Raises
     ------
@@ -119,7 +129,8 @@ def compile_chunks(tree: StrategyTree, device: Device, *, samples: float) -> lis
         if not chunks or mesh != chunks[-1].mesh:
             if chunks:
                 arriving = _settle(chunks[-1].part, arriving, chunks[-1].mesh)
-            chunks.append(Chunk(mesh, Part(), arriving.total_bytes / shards(arriving.placement, mesh)))
+                _gather_before(chunks[-1], arriving)
+            chunks.append(_chunk(arriving, mesh))
         alone = mesh != first  # tied weights have a copy where their owner is not
         key = (
             id(block.module),
@@ -131,12 +142,45 @@ def compile_chunks(tree: StrategyTree, device: Device, *, samples: float) -> lis
         )
         if key not in compiled:
             compiled[key] = _block(
-                block, arriving, mesh, device, samples=samples, precision=tree.model.precision, alone=alone
+                block,
+                arriving,
+                mesh,
+                device,
+                samples=samples,
+                precision=tree.model.precision,
+                alone=alone,
+                accumulates=accumulates,
             )
         chunks[-1].part.append(compiled[key])
         chunks[-1].contents.append(key)
         arriving = compiled[key].output
     return chunks
+
+
+def _scattered(flow: Flow, mesh: Mesh) -> int:
+    """Return in how many parts a tensor that is replicated along `_SCATTER_AXIS` is sent."""
+    return 1 if _SCATTER_AXIS in flow.placement else mesh.degree(_SCATTER_AXIS)
+
+
+def _chunk(arriving: Flow, mesh: Mesh) -> Chunk:
+    """Return a chunk that begins with what arrives made whole."""
+    chunk = Chunk(mesh, Part(), arriving.total_bytes / shards(arriving.placement, mesh) / _scattered(arriving, mesh))
+    if arriving.total_bytes and _scattered(arriving, mesh) > 1:
+        chunk.part.forward.append(_gather(arriving, mesh))
+        chunk.contents.append(_SENT_TO)
+    return chunk
+
+
+def _gather_before(chunk: Chunk, leaving: Flow) -> None:
+    """Let the backward pass of `chunk` begin with the gradients of what left it made whole."""
+    if _scattered(leaving, chunk.mesh) > 1:
+        chunk.part.backward.insert(0, _gather(leaving, chunk.mesh))
+        chunk.contents.append(_SENDS)
+
+
+def _gather(flow: Flow, mesh: Mesh) -> Segment:
+    volume_bytes = flow.total_bytes / shards(flow.placement, mesh)
+    return Feature(Transfer(ALL_GATHER, frozenset((_SCATTER_AXIS,)), volume_bytes))
 
 
 def _settle(part: Part, leaving: Flow, mesh: Mesh) -> Flow:
@@ -155,6 +199,7 @@ def _block(
     samples: float,
     precision: Precision,
     alone: bool,
+    accumulates: bool,
 ) -> Part:
     part = Part(output=arriving)
     said = [(op, resolve(leaf)) for leaf in _leaves(block) if isinstance(op := leaf.module, Operator)]
@@ -163,8 +208,9 @@ def _block(
         run, unit = Part(output=part.output), []
         for op, words in neighbours:
             placed = place_operator(op, words, run.output, mesh, device, samples=samples, precision=precision)
-            owned = alone or not op.shared_weights
-            run.append(_operator(placed, placed.weights * owned, mesh, precision))
+            weights = placed.weights * (alone or not op.shared_weights)
+            added_s = added_seconds(weights, precision, device) if accumulates else 0.0
+            run.append(_operator(placed, weights, mesh, precision, added_s=added_s))
             unit.append(placed)
         if recomputed:
             _recompute(run, unit)
@@ -181,10 +227,11 @@ def _leaves(node: Node) -> Iterable[Node]:
         yield from _leaves(child)
 
 
-def _operator(placed: Placed, weights: float, mesh: Mesh, precision: Precision) -> Part:
+def _operator(placed: Placed, weights: float, mesh: Mesh, precision: Precision, *, added_s: float) -> Part:
+    """Return the part of one operator; adding gradients to those of other micro-batches takes `added_s`."""
     kept = {item: placed.memory.get(item, frozenset()) & placed.sums for item in (OPTIMIZER, GRADIENT, PARAMETER)}
     fetch = _fetch(weights * precision.weight, kept[PARAMETER], mesh)
-    backward: list[Segment] = [*fetch, Work(placed.again_s + placed.backward_s), *map(Feature, placed.after)]
+    backward: list[Segment] = [*fetch, Work(placed.again_s + placed.backward_s + added_s), *map(Feature, placed.after)]
     if weights and placed.sums:
         in_parts = kept[OPTIMIZER] | kept[GRADIENT]
         backward.append(

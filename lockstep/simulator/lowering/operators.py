@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.hardware.cluster import Device
-from lockstep.simulator.models.model import BATCH, Operator, Precision, Read
+from lockstep.simulator.hardware.products import Shape
+from lockstep.simulator.lowering.costs import Work, operator_seconds
+from lockstep.simulator.models.model import BATCH, Extent, Operator, Precision, Product, Read
 from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.placement import PARTIAL, Placement, Transfer, shards, transfers
 from lockstep.simulator.strategy.tree import FULL, SELECTIVE, Said
@@ -75,20 +77,24 @@ def place_operator(
         stored = stored or {**wanted, **home}
     all_parts = _product(parts.values())
     weights = op.weights / _weight_parts(op, split, mesh)
-    moved_bytes = op.moved_elements * samples * precision.activation / all_parts
-    weight_bytes = weights * precision.weight
-    flops, ratio = op.flops * samples / all_parts, op.backward_ratio
-    moves_ratio = ratio if op.backward_moves_ratio is None else op.backward_moves_ratio
-    forward_s = device.seconds(flops, moved_bytes + weight_bytes)
+    sizes = {BATCH: samples, **op.dims}
+    local = {dim: size / parts.get(dim, 1) for dim, size in sizes.items()}
+    work = Work(
+        flops=op.flops * samples / all_parts,
+        moved_bytes=op.moved_elements * samples * precision.activation / all_parts,
+        weight_bytes=weights * precision.weight,
+        shapes=tuple(_shape(product, local) for product in op.products),
+    )
+    forward_s, backward_s = operator_seconds(op, work, device)
     selective = op.selective and said.recomputation == SELECTIVE
     output = {axis: op.writes.index(dim) if dim in op.writes else PARTIAL for axis, dim in split.items()}
     return Placed(
         before=tuple(before),
         after=tuple(after),
         forward_s=forward_s,
-        backward_s=device.seconds(flops * ratio, moved_bytes * moves_ratio + weight_bytes * ratio, ratio),
+        backward_s=backward_s,
         again_s=forward_s if selective else 0.0,
-        flops=flops * (1 + ratio),
+        flops=work.flops * (1 + op.backward_ratio),
         weights=weights,
         sums=frozenset(axis for axis, dim in split.items() if dim not in op.weight_dims and mesh.degree(axis) > 1),
         memory=said.memory,
@@ -124,6 +130,18 @@ def _parts(op: Operator, dim: str, split: Mapping[str, str], mesh: Mesh, samples
         got = f"{parts} parts of {size:.12g}"
         raise ConfigError(f"split of {dim!r} in {op.name}: got {got}, expected a divisor (it is split over {axes})")
     return parts
+
+
+def _shape(product: Product, sizes: Mapping[str, float]) -> Shape:
+    def size(extents: tuple[Extent, ...]) -> float:
+        return _product(sizes[extent] if isinstance(extent, str) else extent for extent in extents)
+
+    return Shape(
+        rows=size(product.rows),
+        columns=size(product.columns),
+        inner=size(product.inner),
+        count=size(product.repeats),
+    )
 
 
 def _weight_parts(op: Operator, split: Mapping[str, str], mesh: Mesh) -> float:

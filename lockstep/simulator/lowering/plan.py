@@ -51,6 +51,7 @@ class _Asked:
     algorithms: frozenset[tuple[str, str]]
     bucket_bytes: float
     samples: float
+    accumulates: bool
     kept: tuple[object, ...] = field(compare=False)
     tree: StrategyTree = field(compare=False)
     cluster: Cluster = field(compare=False)
@@ -63,8 +64,11 @@ def plan_of(
     samples: float,
     bucket_bytes: float,
     algorithms: Mapping[str, str],
+    accumulates: bool = False,
 ) -> Plan:
     """Return the plan for micro-batches of `samples`, gradients sent in buckets of `bucket_bytes`.
+
+    If it `accumulates`, gradients are added to those of the micro-batches before.
 
     Raises
     ------
@@ -83,6 +87,7 @@ def plan_of(
             algorithms=frozenset(algorithms.items()),
             bucket_bytes=bucket_bytes,
             samples=samples,
+            accumulates=accumulates,
             kept=tuple(block.module for block in blocks),
             tree=tree,
             cluster=cluster,
@@ -97,7 +102,7 @@ def forget() -> None:
 
 @lru_cache(maxsize=64)
 def _compiled(asked: _Asked) -> Plan:
-    chunks = compile_chunks(asked.tree, asked.device, samples=asked.samples)
+    chunks = compile_chunks(asked.tree, asked.device, samples=asked.samples, accumulates=asked.accumulates)
     stages = _stages(chunks, asked.cluster)
     fabric = Fabric(asked.cluster, dict(asked.algorithms), stages)
     made: dict[object, Program] = {}

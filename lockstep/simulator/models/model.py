@@ -23,6 +23,23 @@ class Read:
     share: float = 1.0
 
 
+Extent = str | float
+"""One factor of a size: a dimension of the operator, as it is split on a rank, or a number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """A matrix product in an operator's forward pass; every size is the product of its factors.
+
+    `repeats` are those of equal products that a rank computes at once: heads of attention, experts.
+    """
+
+    rows: tuple[Extent, ...]
+    columns: tuple[Extent, ...]
+    inner: tuple[Extent, ...]
+    repeats: tuple[Extent, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Operator:
     """One layer, forward and backward. Compared by identity: one object stands for all its repetitions.
@@ -31,8 +48,11 @@ class Operator:
     `backward_ratio` times both, or `backward_moves_ratio` times the latter where that is told. `dims` maps what can be
     split to its size, but for the batch; `reads` and `writes` say which dimension lies at which position of the tensors
     before and after. `weight_dims` are those that also split the weights; `shared_weights` are counted in another
-    operator. `stored_*` are elements kept for backward times their bytes: of the tensor before, and of the operator's
-    own making. `selective` marks what selective recomputation computes again.
+    operator. `products` are the shapes in which the FLOPs come, none where nothing is known. `separate_share` and
+    `separate_backward_share` are the parts of the moved elements that kernels beside the products move, before or after
+    them; `launches` counts kernels. Of a `fused_attention` only `executed_share` of the FLOPs is computed: half with a
+    causal mask. `stored_*` are elements kept for backward times their bytes: of the tensor before, and of the
+    operator's own making. `selective` marks what selective recomputation computes again.
     """
 
     name: str
@@ -50,6 +70,12 @@ class Operator:
     stored_input_bytes: float = 0.0
     stored_own_bytes: float = 0.0
     selective: bool = False
+    products: tuple[Product, ...] = ()
+    separate_share: float = 0.0
+    separate_backward_share: float = 0.0
+    launches: float = 1.0
+    fused_attention: bool = False
+    executed_share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -5,7 +5,7 @@ element, of which selective recomputation drops the last term. FLOPs count atten
 as Narayanan et al. 2021 do; parameters of gpt are their 12lh^2(1 + 13/(12h) + (V + s)/(12lh)) and a final norm.
 """
 
-from lockstep.simulator.models.model import MIXED, ModelSpec, Module, Operator, Precision, Read
+from lockstep.simulator.models.model import MIXED, ModelSpec, Module, Operator, Precision, Product, Read
 
 _TOKENS = ("b", "s", "h")
 _MASK_BYTES = 1.0
@@ -14,6 +14,12 @@ _UNFUSED_SCORE_MOVES = 6.5
 # Backward reads dropout's output for the values' product, writes and passes gradients through dropout (mask again) and
 # softmax (its output again), and reads them for the queries' and the keys' product.
 _UNFUSED_SCORE_BACKWARD_MOVES = 9.5
+# Of those the products themselves write and read the scores once each, and in backward read dropout's output, write
+# gradients and read them twice; softmax and dropout are kernels beside them.
+_UNFUSED_SEPARATE_SHARE = 4.5 / _UNFUSED_SCORE_MOVES
+_UNFUSED_SEPARATE_BACKWARD_SHARE = 5.5 / _UNFUSED_SCORE_BACKWARD_MOVES
+_UNFUSED_LAUNCHES = 4.0  # two products, softmax with scale and mask, dropout
+_CAUSAL_SHARE = 0.5  # fused attention skips the blocks above the diagonal
 _GELU_BACKWARD_MOVES = 1.5  # reads input and gradient, writes one: 3 elements to 2
 _SWIGLU_BACKWARD_MOVES = 5 / 3  # reads both inputs and the gradient, writes two: 5 elements to 3
 _UNFUSED_SCORE_BYTES = 5.0  # softmax and dropout outputs at 2 bytes, a mask of 1
@@ -54,13 +60,18 @@ def linear(
         weight_dims=("h", "o"),
         shared_weights=shared,
         stored_input_bytes=width * s * h,
+        products=(Product(rows=("b", "s"), columns=("o",), inner=("h",)),),
     )
 
 
 def attention(s: float, h: float, heads: int, kv_heads: int, *, width: float, fused: bool) -> Operator:
-    """Return the core of attention: the heads split, and queries by sequence; keys and values are needed whole."""
+    """Return the core of attention: the heads split, and queries by sequence; keys and values are needed whole.
+
+    `h` counts the features of all heads of the queries.
+    """
     kv = 2 * kv_heads / heads
     scores = 0.0 if fused else heads * s * s
+    head = h / heads
     return Operator(
         name="attention",
         dims={"s": s, "a": heads},
@@ -72,7 +83,16 @@ def attention(s: float, h: float, heads: int, kv_heads: int, *, width: float, fu
         backward_moves_ratio=None if fused else _UNFUSED_SCORE_BACKWARD_MOVES / _UNFUSED_SCORE_MOVES,
         stored_input_bytes=width * s * h * (1 + kv),
         stored_own_bytes=_UNFUSED_SCORE_BYTES * scores,
-        selective=not fused,
+        selective=True,
+        products=(
+            Product(rows=("s",), columns=(s,), inner=(head,), repeats=("b", "a")),
+            Product(rows=("s",), columns=(head,), inner=(s,), repeats=("b", "a")),
+        ),
+        separate_share=0.0 if fused else _UNFUSED_SEPARATE_SHARE,
+        separate_backward_share=0.0 if fused else _UNFUSED_SEPARATE_BACKWARD_SHARE,
+        launches=1.0 if fused else _UNFUSED_LAUNCHES,
+        fused_attention=fused,
+        executed_share=_CAUSAL_SHARE if fused else 1.0,
     )
 
 
@@ -160,19 +180,21 @@ def gpt(
     heads: int,
     sequence: int,
     vocabulary: int = 51200,
+    head_dim: int | None = None,
     fused_attention: bool = False,
     precision: Precision = MIXED,
     name: str = "gpt",
 ) -> ModelSpec:
     """Return a GPT: learnt positions, a wide layer of 4 `hidden`, dropout, output weights tied to the embedding."""
     s, h, width = float(sequence), float(hidden), precision.activation
+    queries = heads * head_dim if head_dim else h
     layer = Module(
         name="layer",
         children=(
             norm("norm1", s, h, weights=2 * h, width=width),
-            linear("qkv", s, h, 3 * h, width=width),
-            attention(s, h, heads, heads, width=width, fused=fused_attention),
-            linear("proj", s, h, h, width=width),
+            linear("qkv", s, h, 3 * queries, width=width),
+            attention(s, queries, heads, heads, width=width, fused=fused_attention),
+            linear("proj", s, queries, h, width=width),
             residual("residual1", s, h, dropout=True),
             norm("norm2", s, h, weights=2 * h, width=width),
             linear("fc1", s, h, 4 * h, width=width),
@@ -186,12 +208,15 @@ def gpt(
     return _model(name, (embedding, layer, head), layers=layers, s=s, precision=precision)
 
 
-def _llama_attention(s: float, h: float, heads: int, kv_heads: int, width: float) -> tuple[Operator, ...]:
+def _llama_attention(
+    s: float, h: float, heads: int, kv_heads: int, width: float, *, head_dim: int | None
+) -> tuple[Operator, ...]:
+    queries = heads * head_dim if head_dim else h
     return (
         norm("norm1", s, h, weights=h, width=width),
-        linear("qkv", s, h, h * (1 + 2 * kv_heads / heads), width=width, bias=False),
-        attention(s, h, heads, kv_heads, width=width, fused=True),
-        linear("proj", s, h, h, width=width, bias=False),
+        linear("qkv", s, h, queries * (1 + 2 * kv_heads / heads), width=width, bias=False),
+        attention(s, queries, heads, kv_heads, width=width, fused=True),
+        linear("proj", s, queries, h, width=width, bias=False),
         residual("residual1", s, h, dropout=False),
         norm("norm2", s, h, weights=h, width=width),
     )
@@ -205,6 +230,7 @@ def llama(
     sequence: int,
     ffn: int,
     kv_heads: int | None = None,
+    head_dim: int | None = None,
     vocabulary: int = 32000,
     precision: Precision = MIXED,
     name: str = "llama",
@@ -217,7 +243,9 @@ def llama(
         linear("fc2", s, ffn, h, width=width, bias=False),
         residual("residual2", s, h, dropout=False),
     )
-    layer = Module(name="layer", children=(*_llama_attention(s, h, heads, kv_heads or heads, width), *wide))
+    layer = Module(
+        name="layer", children=(*_llama_attention(s, h, heads, kv_heads or heads, width, head_dim=head_dim), *wide)
+    )
     embedding = _embedding(s, h, vocabulary, positions=False, dropout=False)
     head = _head(s, h, vocabulary, weights=h, width=width, shared=False)
     return _model(name, (embedding, layer, head), layers=layers, s=s, precision=precision)
@@ -239,6 +267,7 @@ def _experts(s: float, h: float, ffn: float, *, experts: int, chosen: int, width
             weights=experts * inner * outer,
             weight_dims=("e", "h", "o"),
             stored_input_bytes=width * chosen * s * inner,
+            products=(Product(rows=("b", "s", chosen / experts), columns=("o",), inner=("h",), repeats=("e",)),),
         )
 
     router = Operator(
@@ -285,6 +314,7 @@ def moe(
     experts: int,
     chosen: int = 2,
     kv_heads: int | None = None,
+    head_dim: int | None = None,
     vocabulary: int = 32000,
     precision: Precision = MIXED,
     name: str = "moe",
@@ -297,7 +327,7 @@ def moe(
     layer = Module(
         name="layer",
         children=(
-            *_llama_attention(s, h, heads, kv_heads or heads, width),
+            *_llama_attention(s, h, heads, kv_heads or heads, width, head_dim=head_dim),
             *_experts(s, h, ffn, experts=experts, chosen=chosen, width=width),
             residual("residual2", s, h, dropout=False),
         ),

@@ -11,7 +11,7 @@ from lockstep.simulator.hardware.cluster import Cluster, Device, Level
 from lockstep.simulator.hardware.clusters import CLUSTERS
 from lockstep.simulator.hardware.collectives import Link
 from lockstep.simulator.spec.check import nearest
-from lockstep.simulator.spec.machine import DEVICES, LINK, SIZED
+from lockstep.simulator.spec.machine import DEVICES, LINK, NETWORKED, SIZED
 
 RANK_LEVEL = "rank"
 """What comes before the slash in the name of a rank, as a level's name does in that of a link."""
@@ -47,8 +47,13 @@ def _preset(values: Mapping[str, Any], places: Places) -> Cluster:
     if nodes is not None and name not in SIZED:
         expected = f"no nodes with {name}; with {', '.join(SIZED)}"
         raise places.refuse(("cluster", "nodes"), got=nodes, expected=expected)
+    network = values["network_gbit"]
+    if network is not None and name not in NETWORKED:
+        expected = f"no network_gbit with {name}; with {', '.join(NETWORKED)}"
+        raise places.refuse(("cluster", "network_gbit"), got=network, expected=expected)
     make: Callable[..., Cluster] = CLUSTERS[name]
-    cluster = make() if nodes is None else make(nodes)
+    sizes = {"nodes": nodes, "network_gbit": network}
+    cluster = make(**{key: value for key, value in sizes.items() if value is not None})
     if values["device"] is None:
         return cluster
     given = values["device"]["name"]
@@ -61,6 +66,9 @@ def _by_levels(values: Mapping[str, Any], places: Places) -> Cluster:
         raise places.refuse(("cluster",), got=got, expected="a preset, or device and levels")
     if values["nodes"] is not None:
         raise places.refuse(("cluster", "nodes"), got=values["nodes"], expected="nodes with a preset only")
+    if values["network_gbit"] is not None:
+        expected = "network_gbit with a preset only"
+        raise places.refuse(("cluster", "network_gbit"), got=values["network_gbit"], expected=expected)
     device = _device(values["device"], DEVICES.get(values["device"]["name"]), places)
     levels = tuple(_level(each, index, places) for index, each in enumerate(values["levels"]))
     names = [level.name for level in levels]

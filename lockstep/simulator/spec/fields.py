@@ -13,6 +13,7 @@ from lockstep.simulator.models.model import FULL, HALF_GRADIENTS, MIXED
 from lockstep.simulator.simulate import DDP_BUCKET_BYTES
 from lockstep.simulator.spec.field import (
     BLOCKS_MAX,
+    BOOLEAN,
     CHOICE,
     DIM_MAX,
     HUGE,
@@ -64,6 +65,14 @@ _TRANSFORMER = {
     "layers": count("transformer layers", BLOCKS_MAX),
     "hidden": count("features of a token"),
     "heads": count("attention heads"),
+    "head_dim": Field(
+        kind=INTEGER,
+        help="features of a head; those of a token over the heads if null",
+        low=1,
+        high=DIM_MAX,
+        nullable=True,
+        default=None,
+    ),
     "sequence": count("tokens of a sample"),
 }
 _FFN = {
@@ -136,7 +145,7 @@ _SCHEDULE = {
 }
 _RECOMPUTE = Field(
     kind=CHOICE,
-    help="what backward computes again instead of keeping it",
+    help="what backward computes again instead of keeping it: the core of attention, or the layers",
     choices=(NONE, SELECTIVE, RECOMPUTE_ALL),
     default=NONE,
 )
@@ -186,7 +195,13 @@ STRATEGY = {
     "dp": count("data parallel degree", WORLD_SIZE_MAX, 1),
     "pp": count("pipeline parallel degree", BLOCKS_MAX, 1),
     "virtual": count("chunks of the model on each pipeline stage", BLOCKS_MAX, 1),
-    "zero": count("ZeRO stage: what is kept in parts over dp", 3, 0, low=0),
+    "zero": count(
+        "ZeRO stage: what is kept in parts over dp; 1 is Megatron-LM's distributed optimizer. In a pipeline, gradients "
+        "are summed and weights gathered once a step at every stage",
+        3,
+        0,
+        low=0,
+    ),
     "sequence_parallel": flag("split norms and dropout over tp by tokens", default=False),
     "recompute": _RECOMPUTE,
     **_SCHEDULE,
@@ -198,6 +213,12 @@ STRATEGY = {
         high=HUGE,
         nullable=True,
         default=DDP_BUCKET_BYTES,
+    ),
+    "overlap_sends": Field(
+        kind=BOOLEAN,
+        help="a stage goes on while its message to the next is under way; with several chunks a stage if null",
+        nullable=True,
+        default=None,
     ),
     "algorithms": Field(
         kind=SECTION,

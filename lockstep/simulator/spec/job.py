@@ -218,7 +218,11 @@ def _build(
         schedule=schedule,
         cluster=cluster,
         batch=checked["batch"],
-        options=Options(bucket_bytes=strategy["bucket_bytes"], algorithms=algorithms),
+        options=Options(
+            bucket_bytes=strategy["bucket_bytes"],
+            algorithms=algorithms,
+            overlap_sends=strategy["overlap_sends"],
+        ),
         calibration=calibration,
     )
 

@@ -9,6 +9,7 @@ from lockstep.simulator.hardware import clusters
 from lockstep.simulator.hardware.cluster import Device
 from lockstep.simulator.spec.field import (
     CHOICE,
+    HUGE,
     INTEGER,
     LIST,
     MAP,
@@ -64,6 +65,10 @@ LEVEL = {
 }
 SIZED = tuple(name for name, make in clusters.CLUSTERS.items() if inspect.signature(make).parameters)
 """Presets of clusters that can have any number of nodes."""
+NETWORKED = tuple(
+    name for name, make in clusters.CLUSTERS.items() if "network_gbit" in inspect.signature(make).parameters
+)
+"""Presets whose nodes can have any network."""
 CLUSTER = {
     "preset": Field(
         kind=CHOICE,
@@ -77,6 +82,14 @@ CLUSTER = {
         help="nodes of the preset (" + ", ".join(SIZED) + "); the preset's own if null",
         low=1,
         high=WORLD_SIZE_MAX,
+        nullable=True,
+        default=None,
+    ),
+    "network_gbit": Field(
+        kind=NUMBER,
+        help="line rate of all cards of a node (" + ", ".join(NETWORKED) + "), Gbit/s; the preset's own if null",
+        above=0.0,
+        high=HUGE,
         nullable=True,
         default=None,
     ),

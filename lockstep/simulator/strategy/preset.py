@@ -6,13 +6,15 @@ from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.models.model import ModelSpec, Operator
 from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.schedule import Schedule
-from lockstep.simulator.strategy.tree import MEMORY_ITEMS, NONE, StrategyTree
+from lockstep.simulator.strategy.tree import FULL, MEMORY_ITEMS, NONE, StrategyTree
 
 STAGE_AXES = ("tp", "cp", "ep", "dp")
 """Axes of the mesh of a pipeline stage, from the fastest varying on."""
 _COLUMNS = ("qkv", "fc1", "logits", "expert1")
 """Operators whose outputs are split over tp; what follows them inherits the split until a row operator sums it."""
 _ROWS = ("proj", "fc2", "expert2")
+_KEPT_BLOCKS = {"embedding", "head"}
+"""What full recomputation leaves alone, as Megatron-LM, DeepSpeed and torchtitan do."""
 _SEQUENCE_PARALLEL = ("norm*", "final_norm", "residual*", "positions", "sum", "router", "combine")
 """What sequence parallelism splits over tp by tokens (Korthikanti et al. 2022, section 4.2.2)."""
 
@@ -21,7 +23,10 @@ _SEQUENCE_PARALLEL = ("norm*", "final_norm", "residual*", "positions", "sum", "r
 class Degrees:
     """A strategy in numbers. The ranks are tp * cp * dp * pp, tp varying fastest; `ep` divides `dp`.
 
-    `virtual` is the number of chunks of each stage, `zero` the ZeRO stage over the ranks that share gradients.
+    `virtual` is the number of chunks of each stage, `zero` the ZeRO stage over the ranks that share gradients. In a
+    pipeline gradients are summed and weights gathered once a step, whatever the stage: Megatron-LM's distributed
+    optimizer keeps whole gradients between micro-batches, torchtitan whole weights too. `recompute` "full" leaves
+    embedding and head alone, which keep what they need.
     """
 
     tp: int = 1
@@ -60,17 +65,26 @@ def preset(model: ModelSpec, degrees: Degrees, schedule: Schedule | None = None)
         More chunks than blocks to put in them.
     """
     tree = StrategyTree.of(model)
-    tree.root.schedule(schedule or Schedule()).recompute(degrees.recompute)
+    tree.root.schedule(schedule or Schedule())
+    _recompute(tree, degrees.recompute)
     tree.root.split(b=("ep", "dp"), s="cp")
     _split_tensors(tree)
     if degrees.sequence_parallel:
         for pattern in _SEQUENCE_PARALLEL:
             for leaf in tree.root.find(pattern):
                 leaf.split(s="tp")
-    for item in MEMORY_ITEMS[: degrees.zero]:
+    in_parts = degrees.zero if degrees.pp == 1 else min(degrees.zero, 1)
+    for item in MEMORY_ITEMS[:in_parts]:
         tree.root.split(item, over=("cp", "ep", "dp"))
     _map_stages(tree, degrees)
     return tree
+
+
+def _recompute(tree: StrategyTree, what: str) -> None:
+    tree.root.recompute(what)
+    if what == FULL:
+        for name in _KEPT_BLOCKS & tree.root.children.keys():
+            tree.root.children[name].recompute(NONE)
 
 
 def _split_tensors(tree: StrategyTree) -> None:

@@ -3,7 +3,7 @@ import pytest
 from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.hardware.clusters import A100
 from lockstep.simulator.lowering.chunks import Feature, Gathered, Summed, Work, compile_chunks
-from lockstep.simulator.models.transformers import gpt, moe
+from lockstep.simulator.models.transformers import gpt, llama, moe
 from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.preset import Degrees, preset
 from lockstep.simulator.strategy.tree import StrategyTree, resolve
@@ -108,7 +108,9 @@ def test_work_is_divided_and_not_lost():
 def test_recomputation_repeats_forward_with_its_transfers():
     """Full recomputation puts a layer's forward, transfers included, before its backward, and keeps its input only."""
     plain = chunks_of(Degrees(tp=2))[0].part
-    again = chunks_of(Degrees(tp=2, recompute="full"))[0].part
+    tree = preset(MODEL, Degrees(tp=2))
+    tree.root.recompute("full")
+    again = chunks_of(None, tree=tree)[0].part
     work = {
         name: sum(s.seconds for s in segments if isinstance(s, Work))
         for name, segments in (("forward", plain.forward), ("backward", plain.backward), ("again", again.backward))
@@ -116,6 +118,62 @@ def test_recomputation_repeats_forward_with_its_transfers():
     assert work["again"] == pytest.approx(work["forward"] + work["backward"])
     assert len(transfers_of(again.backward)) == len(transfers_of(plain.forward)) + len(transfers_of(plain.backward))
     assert again.stored_bytes < plain.stored_bytes / 5
+
+
+def test_full_recomputation_leaves_embedding_and_head_alone():
+    """By degrees, layers alone are computed again: what the last norm and the logits keep stays kept."""
+    everything = preset(MODEL, Degrees(tp=2))
+    everything.root.recompute("full")
+    every, layers = (
+        chunks_of(None, tree=tree)[0].part for tree in (everything, preset(MODEL, Degrees(tp=2, recompute="full")))
+    )
+    seconds = [sum(s.seconds for s in part.backward if isinstance(s, Work)) for part in (every, layers)]
+    assert seconds[1] < seconds[0]
+    assert layers.stored_bytes > every.stored_bytes
+
+
+def test_selective_recomputation_computes_fused_attention_again():
+    """It is no word without effect where attention never writes its scores: the forward pass comes again."""
+    model = llama(layers=2, hidden=64, heads=4, kv_heads=2, sequence=32, ffn=128, vocabulary=256)
+    plain, again = (
+        chunks_of(None, tree=preset(model, Degrees(recompute=what)))[0].part for what in ("none", "selective")
+    )
+    seconds = [sum(s.seconds for s in part.backward if isinstance(s, Work)) for part in (plain, again)]
+    assert seconds[1] > seconds[0]
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_pipeline_sums_gradients_once_a_step(stage):
+    """Whatever ZeRO stage a pipeline has, gradients are not summed and weights not gathered in every micro-batch."""
+    for chunk in chunks_of(Degrees(dp=2, pp=2, zero=stage)):
+        sums = [segment for segment in chunk.part.backward if isinstance(segment, Summed)]
+        assert sums
+        assert not any(segment.every_pass for segment in sums)
+        assert not any(isinstance(segment, Gathered) for segment in chunk.part.forward)
+    without = chunks_of(Degrees(dp=2, zero=stage))[0].part
+    assert all(segment.every_pass for segment in without.backward if isinstance(segment, Summed))
+
+
+def test_what_tensor_parallel_ranks_all_hold_is_sent_in_parts():
+    """Each sends its part to the next stage, which gathers it; the gradients come back the same way."""
+    whole, parts = (chunks_of(Degrees(tp=tp, pp=2)) for tp in (1, 2))
+    assert parts[1].received_bytes == whole[1].received_bytes / 2
+    gathers = [transfers_of(segments) for segments in (parts[1].part.forward[:1], parts[0].part.backward[:1])]
+    assert gathers == [[("all_gather", "tp", whole[1].received_bytes)]] * 2
+
+
+def test_heads_may_be_wider_or_narrower_than_the_model():
+    """`head_dim` sets the features of the heads: four of 32 in a model of 64 double what attention computes."""
+    plain, wide = (
+        llama(layers=1, hidden=64, heads=4, kv_heads=2, head_dim=dim, sequence=32, ffn=128, vocabulary=256)
+        for dim in (None, 32)
+    )
+    flops = [
+        {op.name: op.flops for op in model.operators() if op.name in ("qkv", "attention", "proj", "fc1")}
+        for model in (plain, wide)
+    ]
+    ratios = {name: flops[1][name] / flops[0][name] for name in flops[0]}
+    assert ratios == {"qkv": 2.0, "attention": 2.0, "proj": 2.0, "fc1": 1.0}
 
 
 SBH = 8 * 32 * 64

@@ -44,6 +44,8 @@ def _sentence(view: View, top: Found) -> Html:
 def _subject(view: View, top: Found) -> str:
     if not top.ranks:
         return "The job is held back"
+    if len(view.summary.ranks) == 1:
+        return f"Rank {top.ranks[0]}, compared with no other, loses time"
     if len(top.ranks) == 1:
         return f"Rank {top.ranks[0]} holds the job back"
     if len(top.ranks) >= len(view.summary.ranks):

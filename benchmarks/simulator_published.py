@@ -1,0 +1,255 @@
+"""Published runs as jobs, each with the cluster that its source states and nothing fitted.
+
+`published_runs.csv` has one row for each run: what the source states of model, strategy and cluster, the measured step,
+the measured peak of memory where it is known, and whether the run ran out of memory. What a row leaves open is what
+`lockstep simulate` takes when a user leaves it open; what the framework of a set always does is in `_FRAMEWORKS`.
+A run is in the half OPEN or in the half HELD by a hash of its configuration, so that repetitions of one configuration
+are in one half; no shipped number is fitted to the half HELD.
+"""
+
+import csv
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from benchmarks.simulator_tables import Row
+from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.peaks import peak_flops_per_second
+from lockstep.simulator.calibration.calibrate import Observation
+from lockstep.simulator.hardware.cluster import Cluster
+from lockstep.simulator.hardware.clusters import dgx_a100, dgx_h100, dgx_v100
+from lockstep.simulator.models.model import ModelSpec
+from lockstep.simulator.models.transformers import gpt, llama
+from lockstep.simulator.simulate import DDP_BUCKET_BYTES, Options
+from lockstep.simulator.strategy.preset import Degrees, preset
+from lockstep.simulator.strategy.schedule import Schedule
+from lockstep.simulator.strategy.tree import StrategyTree
+
+RUNS = Path("published_runs.csv")
+OPEN, HELD = "open", "held"
+NODES: Mapping[str, Callable[..., Cluster]] = {"V100": dgx_v100, "A100": dgx_a100, "H100": dgx_h100}
+_GIGABYTE = 1e9
+_MEASURED = ("measured_step_s", "measured_memory_gb", "out_of_memory", "source", "note")
+_COLUMNS = (
+    *("set", "device", "n_gpus", "gpus_per_node", "inter_gbit_per_node", "model", "layers", "hidden", "heads"),
+    *("sequence", "vocabulary", "precision", "tp", "pp", "virtual", "dp", "cp", "zero", "micro_batch"),
+    *("global_batch", "recompute", *_MEASURED),
+)
+_OWN_STAGE_LAYERS = "embedding and head are layers of their own"
+_GROUPED = re.compile(r"(\d+) kv heads, ffn (\d+)")
+_FSDP_STAGE = 3
+_HBM2E = {"memory_bytes": 96e9, "memory_bytes_per_second": 2.4e12}
+"""torchtitan's H100, as its document states them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """What the software of a set does in every run: when gradients are summed, and how attention is computed."""
+
+    bucket_bytes: float | None
+    fused_attention: bool
+    sequence_parallel: bool = False
+
+
+_AT_THE_END = Framework(bucket_bytes=None, fused_attention=False)  # Megatron-LM and Megatron-DeepSpeed before 2023
+_FRAMEWORKS: Mapping[str, Framework] = {
+    "bigscience": _AT_THE_END,
+    "vtrain-multi": _AT_THE_END,
+    "Narayanan et al. SC21 Table 2": _AT_THE_END,
+    "MegaScale NSDI24 Table 2": Framework(bucket_bytes=None, fused_attention=True, sequence_parallel=True),
+    "Megatron-Core README model table": Framework(
+        bucket_bytes=DDP_BUCKET_BYTES, fused_attention=True, sequence_parallel=True
+    ),
+    "MLPerf Training v3.1 NVIDIA EOS GPT-3": Framework(
+        bucket_bytes=DDP_BUCKET_BYTES, fused_attention=True, sequence_parallel=True
+    ),
+    "mosaicml/llm-foundry training benchmarks": Framework(bucket_bytes=DDP_BUCKET_BYTES, fused_attention=True),
+    "torchtitan": Framework(bucket_bytes=DDP_BUCKET_BYTES, fused_attention=True),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One published run.
+
+    `model_key` is equal for runs of one model, `job_key` for those that differ in the micro-batch only; `peak_flops` is
+    the data sheet's for the number format of the run's matrix products. `seconds` is None for a run that ran out of
+    memory, `memory_bytes` where the source gives no peak.
+    """
+
+    set_name: str
+    half: str
+    device: str
+    tree: StrategyTree
+    batch: int
+    micro_batch: int
+    options: Options
+    cluster: Cluster
+    peak_flops: float
+    gpus: int
+    seconds: float | None
+    memory_bytes: float | None
+    out_of_memory: bool
+    model_key: tuple[object, ...]
+    job_key: tuple[object, ...]
+
+    @property
+    def observation(self) -> Observation:
+        """The run as `calibrate` takes it; it has a measured step."""
+        assert self.seconds is not None
+        return Observation(tree=self.tree, batch=self.batch, seconds=self.seconds, options=self.options)
+
+    @property
+    def stages(self) -> int:
+        """The number of pipeline stages."""
+        return len({block.mesh for block in self.tree.root.children.values()})
+
+    @property
+    def chunks(self) -> int:
+        """The number of chunks of the model on each stage."""
+        meshes = [block.mesh for block in self.tree.root.children.values()]
+        changes = 1 + sum(here != there for here, there in pairwise(meshes))
+        return changes // self.stages
+
+    @property
+    def described(self) -> str:
+        """The run in a line."""
+        mesh = next(iter(self.tree.root.children.values())).mesh
+        assert mesh is not None
+        degrees = " ".join(f"{axis.name}{axis.size}" for axis in mesh.axes if axis.size > 1)
+        return f"{' '.join(map(str, self.model_key[2:]))} {degrees} pp{self.stages} b{self.batch}/{self.micro_batch}"
+
+
+def read_runs(path: Path) -> Sequence[Run]:
+    """Return the runs of `path` in order, exact repetitions once.
+
+    Raises
+    ------
+    MalformedError
+        A column is missing, or a row cannot be read; names the line.
+    """
+    with path.open(encoding="utf-8", newline="") as stream:
+        reader = csv.DictReader(stream)
+        missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
+        if missing:
+            raise MalformedError("columns", where=path.name, got=reader.fieldnames, expected=", ".join(missing))
+        rows = {tuple(row.values()): (reader.line_num, row) for row in reader}
+    return [_run(row, f"{path.name}, line {number}") for number, row in rows.values()]
+
+
+def _run(row: Row, where: str) -> Run:
+    try:
+        return _read(row)
+    except (ValueError, KeyError, StopIteration) as error:
+        raise MalformedError("run", where=where, got=error, expected="a run in every column") from error
+
+
+def _read(row: Row) -> Run:
+    framework = _FRAMEWORKS[row["set"]]
+    model = _model(row, framework)
+    degrees = Degrees(
+        **{name: int(row[name]) for name in ("tp", "cp", "dp", "pp", "virtual")},
+        zero=_zero_stage(row["zero"]),
+        sequence_parallel=framework.sequence_parallel and int(row["tp"]) > 1,
+        recompute=_recompute(row["recompute"]),
+    )
+    batch, micro_batch = int(row["global_batch"]), int(row["micro_batch"] or 1)
+    schedule = Schedule(micro_batches=batch // degrees.dp // micro_batch)
+    tree = preset(model, degrees, schedule)
+    if _OWN_STAGE_LAYERS in row["note"]:
+        _deal_all_blocks(tree, degrees)
+    device = next(name for name in NODES if name in row["device"])
+    configuration = {name: row[name] for name in _COLUMNS if name not in _MEASURED}
+    return Run(
+        set_name=row["set"],
+        half=half_of(configuration.values()),
+        device=device,
+        tree=tree,
+        batch=batch,
+        micro_batch=micro_batch,
+        options=Options(bucket_bytes=framework.bucket_bytes),
+        cluster=_cluster(row, device),
+        peak_flops=peak_flops_per_second(NODES_NAME[device], row["precision"].partition(",")[0].split()[0]) or 0.0,
+        gpus=int(row["n_gpus"]),
+        seconds=float(row["measured_step_s"]) if row["measured_step_s"] else None,
+        memory_bytes=float(row["measured_memory_gb"]) * _GIGABYTE if row["measured_memory_gb"] else None,
+        out_of_memory=row["out_of_memory"] == "1",
+        model_key=tuple(row[name] for name in ("set", "device", "layers", "hidden", "heads", "sequence", "n_gpus")),
+        job_key=tuple(value for name, value in configuration.items() if name != "micro_batch"),
+    )
+
+
+NODES_NAME: Mapping[str, str] = {"V100": "V100-SXM2-32GB", "A100": "A100-SXM4-80GB", "H100": "H100 80GB HBM3"}
+
+
+def run_of(observation: Observation, cluster: Cluster, device: str, set_name: str) -> Run:
+    """Return a measured job of another table as a run on `cluster`, its half chosen in the same way."""
+    tree = observation.tree
+    meshes = list(dict.fromkeys(block.mesh for block in tree.root.children.values()))
+    schedule = tree.root.order or Schedule()
+    degrees = meshes[0].axes if meshes[0] else ()
+    job = (set_name, tree.model.name, tree.model.flops_per_sample, degrees, len(meshes), observation.batch)
+    replicas = meshes[0].degree("dp") if meshes[0] else 1
+    recomputation = tree.root.recomputation
+    return Run(
+        set_name=set_name,
+        half=half_of((*job, schedule.micro_batches, recomputation)),
+        device=device,
+        tree=tree,
+        batch=observation.batch,
+        micro_batch=observation.batch // schedule.micro_batches // replicas,
+        options=observation.options,
+        cluster=cluster,
+        peak_flops=peak_flops_per_second(NODES_NAME[device], "fp16") or 0.0,
+        gpus=sum(len(mesh) for mesh in meshes if mesh),
+        seconds=observation.seconds,
+        memory_bytes=None,
+        out_of_memory=False,
+        model_key=(set_name, tree.model.name, tree.model.flops_per_sample, len(tree.model.blocks)),
+        job_key=(*job, recomputation),
+    )
+
+
+def half_of(configuration: Iterable[object]) -> str:
+    """Return the half of a run by the SHA-256 of its configuration: the parity of the first byte."""
+    text = "\n".join(map(str, configuration))
+    return HELD if hashlib.sha256(text.encode()).digest()[0] % 2 else OPEN
+
+
+def _zero_stage(text: str) -> int:
+    return _FSDP_STAGE if text == "FULL_SHARD" else int(text or 0)
+
+
+def _recompute(text: str) -> str:
+    return text.partition(" ")[0] or "none"
+
+
+def _model(row: Row, framework: Framework) -> ModelSpec:
+    sizes = {name: int(row[name]) for name in ("layers", "hidden", "heads", "sequence", "vocabulary")}
+    grouped = _GROUPED.search(row["model"])
+    if grouped:
+        return llama(**sizes, kv_heads=int(grouped[1]), ffn=int(grouped[2]))
+    return gpt(**sizes, fused_attention=framework.fused_attention)
+
+
+def _cluster(row: Row, device: str) -> Cluster:
+    """Return the preset with the network that the source states; the preset's where it states none."""
+    nodes = -(-int(row["n_gpus"]) // int(row["gpus_per_node"]))
+    network = row["inter_gbit_per_node"]
+    cluster = NODES[device](nodes, float(network)) if network else NODES[device](nodes)
+    if "40GB" in row["device"]:
+        cluster = cluster.with_device(memory_bytes=40 * 2**30, memory_bytes_per_second=1555e9)  # A100 40GB data sheet
+    return cluster.with_device(**_HBM2E) if "HBM2e" in row["device"] else cluster
+
+
+def _deal_all_blocks(tree: StrategyTree, degrees: Degrees) -> None:
+    """Deal embedding, layers and head evenly to the stages, as BLOOM's later runs did."""
+    blocks = list(tree.root.children.values())
+    meshes = list(dict.fromkeys(block.mesh for block in blocks))
+    for index, block in enumerate(blocks):
+        mesh = meshes[index * degrees.pp // len(blocks)]
+        assert mesh is not None
+        block.map(mesh)

@@ -1,0 +1,130 @@
+"""Which functions that behave otherwise (localisation) are news: they cost the job time that nothing else explains.
+
+Two accounts decide, not names of functions. Who waits for whom: healthy ranks of a small job on shared cores differ
+from each other in something, always, and in a synchronous job that costs only where the others wait for them. And the
+host's time: functions on the critical path of one rank share no time, so what a rule and a function claim beyond the
+time in which the device computes nothing is the same loss twice.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from lockstep.analysis.merge import window_of
+from lockstep.analysis.rank import RankAnalysis
+from lockstep.analysis.stragglers import are_waited_for, judged_groups, waited_ns
+from lockstep.diagnosis.communication_causes.thresholds import WAIT_RATIO, WORTH_RATIO
+from lockstep.diagnosis.communication_causes.waiting import GroupWaiting
+from lockstep.diagnosis.finding import CPU, IO, Finding, NotJudged
+from lockstep.diagnosis.localisation.findings import (
+    LATE_ARRIVAL,
+    RULE,
+    SLOW_COLLECTIVE,
+    SLOW_COPY,
+    SLOW_DEVICE,
+    SLOW_FUNCTION,
+)
+from lockstep.diagnosis.threshold import Threshold
+from lockstep.trace.patterns.pattern import OUTSIDE
+
+LOCAL = (SLOW_DEVICE, SLOW_COPY, SLOW_FUNCTION, LATE_ARRIVAL)
+"""Causes on a rank itself. Collectives that are slow on some ranks are judged by themselves."""
+OVERLAP = Threshold(0.5, "ratio of the function's cost", "own: a function most of which is explained is no other loss")
+_DISPATCHED = re.compile(r"\w+::\w.*|(?:cu|cuda|hip|acl)[A-Z]\w*")
+_NAMED_RANKS = 8
+
+
+def new_differences(
+    findings: Iterable[Finding],
+    waiting: Sequence[GroupWaiting],
+    *,
+    slow: Collection[int],
+    ranks: Mapping[int, RankAnalysis],
+    explained: Iterable[Finding] = (),
+) -> tuple[list[Finding], list[NotJudged]]:
+    """Return the differences that are news, and why the others are not.
+
+    `slow` ranks and what holds them back are in `explained` already. Kept is what is no rank's own behaviour, what all
+    ranks of its groups have, and what is on several ranks that cause most of the waiting together. Without collectives
+    that ranks share nothing can be held against a difference. Left out is what costs less than 1 % of the window, and
+    time in no recorded call of all ranks alike.
+    """
+    groups, explained = judged_groups(waiting), list(explained)
+    held_back = {each.subject: each.ranks for each in explained if set(each.ranks) & set(slow)}
+    windows_ns = {rank: each.length_ns for rank, each in ranks.items()}
+    kept, refused = [], []
+    for each in findings:
+        if each.subject in held_back:
+            reason = f"{each.subject} is what holds rank {_named(held_back[each.subject])} back"
+            refused.append(NotJudged(rule=RULE, reason=reason))
+        elif reason := (_against(each, groups, slow, windows_ns) or _twice(each, ranks, explained)):
+            refused.append(NotJudged(rule=RULE, reason=reason))
+        else:
+            kept.append(each)
+    return kept, refused
+
+
+def _against(
+    finding: Finding, groups: Sequence[GroupWaiting], slow: Collection[int], windows_ns: Mapping[int, int]
+) -> str:
+    """Return why a finding does not hold, empty if it does."""
+    if finding.cause in LOCAL:
+        return _against_local(finding, groups, slow, windows_ns)
+    if finding.cause == SLOW_COLLECTIVE and _is_waiting(finding, groups):
+        return f"{finding.subject} takes longer on ranks {_named(finding.ranks)} because they wait for others in it"
+    return ""
+
+
+def _against_local(
+    finding: Finding, groups: Sequence[GroupWaiting], slow: Collection[int], windows_ns: Mapping[int, int]
+) -> str:
+    if (finding.lost_ns or 0) < WORTH_RATIO.value * window_of(finding, windows_ns):
+        return "some functions differ by less than 1 % of the window"
+    shared = [group for group in groups if not set(group.ranks).isdisjoint(finding.ranks)]
+    if finding.cause == SLOW_FUNCTION and len(finding.ranks) == len(windows_ns) and _is_dispatch(finding.subject):
+        return f"{finding.subject} takes as long on all ranks: launching is judged as a whole, not by operators"
+    if finding.subject == OUTSIDE and (shared or len(finding.ranks) == len(windows_ns)):
+        return f"{(finding.lost_ns or 0) / 1e6:.1f} ms in no recorded call: capture with stacks to see in which"
+    if set(finding.ranks) & set(slow) and len(finding.ranks) < len(windows_ns):
+        return f"{finding.subject} is part of what holds rank {_named(set(finding.ranks) & set(slow))} back"
+    if not shared or len(finding.ranks) == len(windows_ns) or are_waited_for(finding.ranks, shared):
+        return ""
+    return (
+        f"{finding.subject} is unlike the peers' on ranks {_named(finding.ranks)}, and the others do not wait for them"
+    )
+
+
+def _is_dispatch(subject: str) -> bool:
+    """Whether a host function is an operator or a call into the device's runtime: nobody can shorten one of them."""
+    return _DISPATCHED.fullmatch(subject) is not None
+
+
+def _twice(finding: Finding, ranks: Mapping[int, RankAnalysis], explained: Sequence[Finding]) -> str:
+    """Return that rules explain most of what a host function costs, empty if there is time left for it."""
+    if finding.cause != SLOW_FUNCTION:
+        return ""
+    for rank in finding.ranks:
+        analysis = ranks[rank]
+        own = [each for each in (*analysis.findings, *explained) if rank in each.ranks]
+        told_ns = sum(each.lost_ns or 0 for each in own if each.bottleneck in (IO, CPU))
+        left_ns = analysis.length_ns - analysis.breakdown.compute_active_ns - told_ns
+        if left_ns >= (1 - OVERLAP.value) * (finding.lost_ns or 0):
+            return ""
+    return f"{finding.subject} is part of what rules found on ranks {_named(finding.ranks)}"
+
+
+def _named(ranks: Iterable[int]) -> str:
+    named = sorted(ranks)
+    return ", ".join(map(str, named[:_NAMED_RANKS])) + (", ..." if len(named) > _NAMED_RANKS else "")
+
+
+def _is_waiting(finding: Finding, groups: Sequence[GroupWaiting]) -> bool:
+    """Whether the ranks of a collective wait for others in it as long as it costs them, and transmit as fast as they.
+
+    Where the vendor gives the transmission by itself, transmissions that are alike on all ranks leave waiting alone.
+    """
+    known = [each for each in groups if set(finding.ranks) <= set(each.ranks) and not np.isnan(each.transit_ratio)]
+    if known:
+        return all(each.transit_ratio < WAIT_RATIO.value for each in known)
+    return all(waited_ns(groups, rank) >= max(finding.lost_ns or 0, 1) for rank in finding.ranks)

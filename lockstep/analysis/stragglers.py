@@ -1,0 +1,133 @@
+"""Which ranks the others wait for, why, and what other ranks' differences cost: nothing where these ranks wait anyway.
+
+In a synchronous job a rank's loss costs the job only what the others wait for it (Hermes 4.2.1: between devices first).
+The cause is the one that the coordinator would give from the same captures: both ask `lockstep.diagnosis.explain`.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from lockstep.analysis.capture_summary import with_analysis
+from lockstep.analysis.merge import Refusal
+from lockstep.analysis.rank import RankAnalysis
+from lockstep.contracts.messages import TraceSummary
+from lockstep.diagnosis import Diagnosis, explain
+from lockstep.diagnosis.communication_causes.thresholds import BLAME_SHARE, COLLECTIVES
+from lockstep.diagnosis.communication_causes.waiting import SLOW_RANK, GroupWaiting
+from lockstep.diagnosis.diagnose import UNKNOWN
+from lockstep.diagnosis.explain import RANK
+from lockstep.diagnosis.finding import CPU, IO, Finding
+from lockstep.diagnosis.verdict import HIGH, LOW, MEDIUM
+
+PEERS_MAX = 8
+"""Captures that a slow rank is compared with: of more the median is hardly better, and each is made small first."""
+_HOST = (IO, CPU)
+_NS = 1e9
+_CONFIDENCES = (LOW, MEDIUM, HIGH)
+_WAITING_SENTENCES = 3
+
+
+def explain_stragglers(
+    findings: Sequence[Finding], ranks: Mapping[int, RankAnalysis], peers: Mapping[int, Sequence[int]]
+) -> list[Finding]:
+    """Return the findings, those on a rank that others wait for (`SLOW_RANK`) with the cause in place of the symptom.
+
+    `peers` are by rank those that do the same work on the same device. Where the captures do not tell the cause the
+    symptom stays, and says why; of a rank that was late once it is chance, and goes.
+    """
+    slow = {rank for each in findings if each.cause == SLOW_RANK for rank in each.ranks}
+    explained: dict[int, Diagnosis] = {}
+    for rank in sorted(slow):
+        cost_ns = max(each.lost_ns or 0 for each in findings if each.cause == SLOW_RANK and rank in each.ranks)
+        explained[rank] = _explained(ranks, rank, [each for each in peers[rank] if each not in slow], cost_ns)
+    told = [
+        _with_cause(each, explained[each.ranks[0]], ranks) if each.cause == SLOW_RANK else each for each in findings
+    ]
+    return [each for each in told if each.cause != SLOW_RANK or each.confidence != LOW]
+
+
+def _explained(ranks: Mapping[int, RankAnalysis], rank: int, peers: Sequence[int], cost_ns: int) -> Diagnosis:
+    suspect = _captured(ranks[rank])
+    others = [found for each in peers[:PEERS_MAX] if (found := _captured(ranks[each])) is not None]
+    steps = 1 if suspect is None else max(suspect.steps, 1)
+    return explain(
+        cause=UNKNOWN,
+        scope=RANK,
+        suspects=[] if suspect is None else [suspect],
+        peers=others,
+        step_seconds=ranks[rank].length_ns / steps / _NS,
+        excess_seconds=cost_ns / steps / _NS,
+    )
+
+
+def _captured(analysis: RankAnalysis) -> TraceSummary | None:
+    """Return what a coordinator would have received of this rank."""
+    return None if analysis.calls is None else with_analysis(analysis.calls, analysis)
+
+
+def _with_cause(symptom: Finding, diagnosis: Diagnosis, ranks: Mapping[int, RankAnalysis]) -> Finding:
+    if not diagnosis.root_cause:
+        return replace(symptom, evidence=(*symptom.evidence, *diagnosis.evidence))
+    calls = ranks[symptom.ranks[0]].calls
+    steps = 1 if calls is None else max(calls.steps, 1)
+    held_ns = None if diagnosis.held_ns is None else diagnosis.held_ns * steps
+    lost_ns = symptom.lost_ns if held_ns is None or symptom.lost_ns is None else min(symptom.lost_ns, held_ns)
+    operator = [f"most of it in {diagnosis.operator}"] if diagnosis.operator else []
+    return replace(
+        symptom,
+        bottleneck=diagnosis.bottleneck,
+        cause=diagnosis.root_cause,
+        subject=diagnosis.function,
+        evidence=(*diagnosis.evidence, *operator, *symptom.evidence[:_WAITING_SENTENCES]),
+        lost_ns=lost_ns,
+        confidence=min(diagnosis.confidence, symptom.confidence, key=_CONFIDENCES.index),
+    )
+
+
+def costing(
+    findings: Iterable[Finding], waiting: Sequence[GroupWaiting], slow: Collection[int], rank_count: int
+) -> tuple[list[Finding], list[Refusal]]:
+    """Return each rank's own findings that cost the job time, and which do not, with the reason.
+
+    What the host of few ranks loses costs nothing where these ranks wait for `slow` ones, or each other, for at least
+    as long; what most ranks have in common does.
+    """
+    findings = list(findings)
+    held = Counter(cause for cause, _ in {(each.cause, each.ranks) for each in findings})
+    kept, left_out = [], []
+    for each in findings:
+        slack_ns = min((waited_ns(waiting, rank) for rank in each.ranks), default=0.0)
+        is_shared = 2 * held[each.cause] >= rank_count
+        if each.bottleneck not in _HOST or is_shared or set(each.ranks) & set(slow) or slack_ns < (each.lost_ns or 0):
+            kept.append(each)
+        else:
+            lost_ms, slack_ms = (each.lost_ns or 0) / 1e6, slack_ns / 1e6
+            reason = f"{lost_ms:.1f} ms cost the job nothing where the rank waits {slack_ms:.1f} ms for others"
+            left_out.append(Refusal(rule=each.cause, reason=reason, ranks=each.ranks))
+    return kept, left_out
+
+
+def waited_ns(waiting: Sequence[GroupWaiting], rank: int) -> float:
+    """Return how long a rank waits for others, in the group in which it waits most."""
+    return max((float(each.waited_ns[each.ranks.index(rank)]) for each in waiting if rank in each.ranks), default=0.0)
+
+
+def judged_groups(waiting: Iterable[GroupWaiting]) -> list[GroupWaiting]:
+    """Return the groups with enough collectives, and waiting in them, to tell who waits for whom."""
+    return [each for each in waiting if each.collectives >= COLLECTIVES.value and float(each.caused_ns.sum()) > 0]
+
+
+def are_waited_for(ranks: Collection[int], groups: Sequence[GroupWaiting]) -> bool:
+    """Whether ranks together cause the waiting of a group, beyond what so many would by chance.
+
+    One of many must cause `BLAME_SHARE`, and the larger a part of the group they are, the nearer to all of it.
+    """
+    for group in groups:
+        mine = np.isin(group.ranks, list(ranks))
+        share = float(group.caused_ns[mine].sum() / group.caused_ns.sum())
+        if share >= 1 - (1 - BLAME_SHARE.value) * (1 - float(mine.mean())):
+            return True
+    return False

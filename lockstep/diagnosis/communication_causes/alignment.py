@@ -1,0 +1,214 @@
+"""Which events of two ranks are the same collective, where no sequence number says so.
+
+All ranks leave a collective at about the same time, so between two ranks the ends of all collectives differ by what
+their clocks differ (0 for a shared clock). Collectives of one kind and size keep their order; those of different ones
+may swap places, and either trace may lack some: so each kind and size is laid side by side by itself, on the aligned
+clock, and of an uneven all-to-all, in which ranks have sizes of their own, what is left over by kind alone.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.simulator.hardware.collectives import ALL_TO_ALL
+
+SHIFT_MAX = 64
+"""Collectives by which one rank's capture may begin later than another's."""
+LEAST_COMMON = 0.5
+"""Share of the shorter capture's collectives that must have a partner."""
+_LEAST_AGREEING = 0.15
+"""The same at one shift, by places alone: what is missing or extra shifts all that follows."""
+_CANDIDATES_MAX = 16
+_LOOKED_AT = 512
+"""Collectives from which the clocks' difference is found: more say nothing new about a shift of at most `SHIFT_MAX`."""
+_CLEARLY = 0.25
+"""A shift whose ends scatter less than this share of every other's is the right one: steps are never quite alike."""
+_FEWER = 0.9
+"""One that pairs less than this share of what the best pairs is worse if its ends scatter more at all."""
+
+Times = NDArray[np.int64]
+Places = NDArray[np.int64]
+
+
+Signature = tuple[str, int]
+
+
+class Side(NamedTuple):
+    """One rank's collectives of a group by start: kind and size of each, and its end, int64 ns of shape (n,)."""
+
+    signatures: Sequence[Signature]
+    ends_ns: Times
+
+
+class _Fit(NamedTuple):
+    """A shift of one order against the other, how many pairs it makes, and how far their ends scatter."""
+
+    shift: int
+    pairs: int
+    scatter_ns: float
+    apart_ns: int
+
+
+def align(one: Side, other: Side, *, shared: bool) -> dict[int, int] | None:
+    """Return for places of `other` the places of `one` that are the same collective; None where nothing decides.
+
+    With a `shared` clock ends are compared as they are. Less than `LEAST_COMMON` of the shorter side in common is none.
+    """
+    apart_ns = 0 if shared else clock_difference_ns(one, other)
+    if apart_ns is None:
+        return None
+    found = _pairs(one, other, apart_ns)
+    return found if len(found) >= _least(one, other) else None
+
+
+def clock_difference_ns(one: Side, other: Side) -> int | None:
+    """Return by how much the clock of `one` is ahead of that of `other`, None where several answers fit as well.
+
+    Shifts of one order against the other are tried, those first at which most kinds and sizes agree. The one whose ends
+    scatter clearly least is right; else none at all between captures of equal length, else the only one that fits.
+    """
+    is_even = len(one.signatures) == len(other.signatures)
+    one, other = (Side(each.signatures[:_LOOKED_AT], each.ends_ns[:_LOOKED_AT]) for each in (one, other))
+    found: dict[int, _Fit] = {}
+    for shift, apart_ns in _likely_shifts(one, other):
+        refined_ns = apart_ns
+        residual_ns = np.zeros(0, np.int64)
+        for _ in range(2):  # the median over places that do not all agree is not the best yet
+            refined_ns += int(np.median(residual_ns)) if len(residual_ns) else 0
+            pairs = _pairs(one, other, refined_ns)
+            theirs, mine = np.array(list(pairs), np.int64), np.array(list(pairs.values()), np.int64)
+            residual_ns = one.ends_ns[mine] - other.ends_ns[theirs] - refined_ns
+        if len(pairs) >= _least(one, other):
+            found[shift] = _Fit(shift, len(pairs), float(np.median(np.abs(residual_ns))), refined_ns)
+    return _chosen(found, is_even=is_even)
+
+
+def _likely_shifts(one: Side, other: Side) -> list[tuple[int, int]]:
+    """Return shifts and the clocks' difference at each, those first at which most kinds and sizes agree."""
+    codes: dict[Signature, int] = {}
+    mine, theirs = (
+        np.array([codes.setdefault(each, len(codes)) for each in side.signatures], np.int64) for side in (one, other)
+    )
+    agreeing: list[tuple[int, int, int]] = []
+    for shift in range(-SHIFT_MAX, SHIFT_MAX + 1):
+        begin, end = max(shift, 0), min(len(mine), len(theirs) + shift)
+        if end - begin < _least(one, other):
+            continue
+        same = np.flatnonzero(mine[begin:end] == theirs[begin - shift : end - shift])
+        if len(same) >= _LEAST_AGREEING * (end - begin):
+            apart_ns = one.ends_ns[begin + same] - other.ends_ns[begin - shift + same]
+            agreeing.append((len(same), shift, _densest(apart_ns)))
+    agreeing.sort(key=lambda each: (-each[0], abs(each[1])))
+    return [(shift, apart_ns) for _, shift, apart_ns in agreeing[:_CANDIDATES_MAX]]
+
+
+def _densest(values: Times) -> int:
+    """Return the middle of the shortest interval that holds a third of the values: others are of wrong partners."""
+    ordered = np.sort(values)
+    count = max(-(-len(ordered) // 3), 1)
+    at = int((ordered[count - 1 :] - ordered[: len(ordered) - count + 1]).argmin())
+    return int(ordered[at + count // 2])
+
+
+def _chosen(found: dict[int, _Fit], *, is_even: bool) -> int | None:
+    if not found:
+        return None
+    best = min(found.values(), key=lambda each: (each.scatter_ns, abs(each.shift)))
+    others = (each for each in found.values() if abs(each.apart_ns - best.apart_ns) > 2 * best.scatter_ns)
+    if all(_is_clearly_better(best, each) for each in others):
+        return best.apart_ns
+    return found[0].apart_ns if is_even and 0 in found else None
+
+
+def _is_clearly_better(best: _Fit, other: _Fit) -> bool:
+    fewer = other.pairs < _FEWER * best.pairs and other.scatter_ns > best.scatter_ns
+    return fewer or best.scatter_ns < _CLEARLY * other.scatter_ns
+
+
+def _least(one: Side, other: Side) -> float:
+    return max(LEAST_COMMON * min(len(one.signatures), len(other.signatures)), 1)
+
+
+def _pairs(one: Side, other: Side, apart_ns: int) -> dict[int, int]:
+    """Return for places of `other` those of `one`, given by how much the clock of `one` is ahead."""
+    moved = other._replace(ends_ns=other.ends_ns + apart_ns)
+    found = _laid_side_by_side(one, moved, range(len(one.signatures)), range(len(other.signatures)), _whole)
+    taken = set(found.values())
+    mine = [at for at, (kind, _) in enumerate(one.signatures) if kind == ALL_TO_ALL and at not in taken]
+    theirs = [at for at, (kind, _) in enumerate(other.signatures) if kind == ALL_TO_ALL and at not in found]
+    return found | _laid_side_by_side(one, moved, mine, theirs, _kind)
+
+
+def _whole(signature: Signature) -> Hashable:
+    return signature
+
+
+def _kind(signature: Signature) -> Hashable:
+    return signature[0]
+
+
+def _laid_side_by_side(
+    one: Side, other: Side, mine: Iterable[int], theirs: Iterable[int], key: Callable[[Signature], Hashable]
+) -> dict[int, int]:
+    """Return for these places of `other` those of `one` that agree in `key` and end together."""
+    ours = _by_key(one, mine, key)
+    found: dict[int, int] = {}
+    for signature, places in _by_key(other, theirs, key).items():
+        if signature in ours:
+            own = ours[signature]
+            pairs = _paired(one.ends_ns[own], other.ends_ns[places], _spacing_ns(one, own, other, places))
+            found.update((int(places[theirs_at]), int(own[ours_at])) for ours_at, theirs_at in pairs)
+    return found
+
+
+def _by_key(side: Side, among: Iterable[int], key: Callable[[Signature], Hashable]) -> dict[Hashable, Places]:
+    places: dict[Hashable, list[int]] = defaultdict(list)
+    for place in among:
+        places[key(side.signatures[place])].append(place)
+    return {signature: np.array(each, np.int64) for signature, each in places.items()}
+
+
+def _spacing_ns(one: Side, mine: Places, other: Side, theirs: Places) -> float:
+    """Return the mean time between collectives of one signature, between all of the group where there is one each."""
+    ends = max((one.ends_ns[mine], other.ends_ns[theirs]), key=len)
+    if len(ends) < 2:  # noqa: PLR2004  (one has no spacing)
+        ends = max((one.ends_ns, other.ends_ns), key=len)
+    return float(ends.max() - ends.min()) / max(len(ends) - 1, 1)
+
+
+def _paired(mine_ns: Times, theirs_ns: Times, spacing_ns: float) -> list[tuple[int, int]]:
+    """Return pairs of places whose ends lie together: what stands nearer than half a spacing is one cluster.
+
+    In a cluster the order counts; where one side has more, its events are left out at the ends where that fits best.
+    """
+    time_ns = np.concatenate((mine_ns, theirs_ns))
+    side = np.repeat((0, 1), (len(mine_ns), len(theirs_ns)))
+    place = np.concatenate((np.arange(len(mine_ns)), np.arange(len(theirs_ns))))
+    order = np.argsort(time_ns, kind="stable")
+    bounds = np.flatnonzero(2 * np.diff(time_ns[order]) > spacing_ns) + 1
+    pairs: list[tuple[int, int]] = []
+    for cluster in np.split(order, bounds):
+        ours, theirs = (np.sort(place[cluster[side[cluster] == each]]) for each in (0, 1))
+        if len(ours) and len(theirs):
+            pairs += _in_order(mine_ns, ours, theirs_ns, theirs)
+    return pairs
+
+
+def _in_order(mine_ns: Times, ours: Places, theirs_ns: Times, theirs: Places) -> list[tuple[int, int]]:
+    count = min(len(ours), len(theirs))
+    shifts = range(abs(len(ours) - len(theirs)) + 1)
+
+    def cut(shift: int) -> tuple[Places, Places]:
+        if len(ours) > len(theirs):
+            return ours[shift : shift + count], theirs
+        return ours, theirs[shift : shift + count]
+
+    def apart_ns(shift: int) -> float:
+        one, other = cut(shift)
+        return float(np.abs(mine_ns[one] - theirs_ns[other]).sum())
+
+    one, other = cut(min(shifts, key=apart_ns))
+    return list(zip(one.tolist(), other.tolist(), strict=True))

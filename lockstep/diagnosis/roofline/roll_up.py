@@ -1,0 +1,49 @@
+"""Operators of one rank as one finding for each cause, and none where the device is not what holds the step.
+
+A trace has dozens of operators below a roofline. One by one they bury what matters, and none of them is worth mending
+alone; together they say what a better use of the device would give back.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from lockstep.diagnosis.finding import Finding, NotJudged
+from lockstep.diagnosis.roofline.thresholds import DEVICE_BOUND, WORTH_MENDING
+
+RULE = "operators"
+_NAMED = 3
+_SENTENCES = 2
+
+
+def roll_up(findings: Iterable[Finding], *, window_ns: int, computing_ns: int) -> list[Finding] | NotJudged:
+    """Return one finding for each cause, with the operators that hold most; those that lose nothing known come last.
+
+    `computing_ns` is when the device computes in the window. Causes whose operators together lose a known time that is
+    not worth mending are left out.
+    """
+    by_cause: dict[tuple[str, str], list[Finding]] = {}
+    for each in findings:
+        by_cause.setdefault((each.bottleneck, each.cause), []).append(each)
+    if by_cause and computing_ns < DEVICE_BOUND.value * window_ns:
+        share = f"{computing_ns / max(window_ns, 1):.0%}"
+        reason = f"the device computes in {share} of the window: faster operators would not shorten the step"
+        return NotJudged(rule=RULE, reason=reason)
+    joined = [_joined(same) for same in by_cause.values()]
+    return [each for each in joined if each.lost_ns is None or each.lost_ns >= WORTH_MENDING.value * window_ns]
+
+
+def _joined(same: list[Finding]) -> Finding:
+    same = sorted(same, key=lambda each: -(each.lost_ns or 0))
+    subjects = list(dict.fromkeys(each.subject for each in same))
+    more = f" and {len(subjects) - _NAMED} more" if len(subjects) > _NAMED else ""
+    known = [each.lost_ns for each in same if each.lost_ns is not None]
+    first = same[0]
+    if len(same) == 1:
+        return first
+    return replace(
+        first,
+        subject=", ".join(subjects[:_NAMED]) + more,
+        evidence=tuple(sentence for each in same[:_NAMED] for sentence in each.evidence[:_SENTENCES]),
+        lost_ns=sum(known) if known else None,
+        context=tuple(dict.fromkeys(each for found in same for each in found.context)),
+    )

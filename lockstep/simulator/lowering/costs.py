@@ -1,0 +1,62 @@
+"""Seconds of an operator on a rank: its products by shape, what it moves, and what runs beside them.
+
+A fused attention has a speed of its own. Where the scores are written, softmax and dropout are kernels between the
+products: what they move takes its time before or after the products and is not hidden behind them.
+"""
+
+from dataclasses import dataclass
+
+from lockstep.simulator.hardware.cluster import Device
+from lockstep.simulator.hardware.products import Shape
+from lockstep.simulator.models.model import Operator, Precision
+
+_FUSED_BACKWARD_RATIO = 2.5
+"""Of fused attention: it computes the scores again, so that backward has five products to two (Dao 2023)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What an operator does on one rank in a forward pass, as split: FLOPs, bytes, and the shapes of its products."""
+
+    flops: float
+    moved_bytes: float
+    weight_bytes: float
+    shapes: tuple[Shape, ...] = ()
+
+
+def operator_seconds(op: Operator, work: Work, device: Device) -> tuple[float, float]:
+    """Return the seconds of the forward and of the backward pass on a device at full speed."""
+    if op.fused_attention:
+        return _fused_attention_seconds(op, work, device)
+    ratio = op.backward_ratio
+    moves_ratio = ratio if op.backward_moves_ratio is None else op.backward_moves_ratio
+    backward_shapes = tuple(part for shape in work.shapes for part in shape.backward())
+    forward_s = device.arithmetic_seconds(work.flops, 1.0, work.shapes)
+    backward_s = device.arithmetic_seconds(work.flops * ratio, ratio, backward_shapes)
+    moved_bytes = work.moved_bytes * moves_ratio
+    beside_s = device.memory_seconds(work.moved_bytes * op.separate_share)
+    beside_backward_s = device.memory_seconds(moved_bytes * op.separate_backward_share)
+    with_products = work.moved_bytes * (1 - op.separate_share) + work.weight_bytes
+    with_backward_products = moved_bytes * (1 - op.separate_backward_share) + work.weight_bytes * ratio
+    return (
+        beside_s + device.bound_seconds(forward_s, with_products, op.launches),
+        beside_backward_s + device.bound_seconds(backward_s, with_backward_products, op.launches * ratio),
+    )
+
+
+def added_seconds(weights: float, precision: Precision, device: Device) -> float:
+    """Return the time to add the gradients of `weights` parameters to those of the micro-batches before."""
+    return device.memory_seconds(2 * precision.gradient * weights)
+
+
+def _fused_attention_seconds(op: Operator, work: Work, device: Device) -> tuple[float, float]:
+    flops = work.flops * op.executed_share
+    backward_flops = flops * _FUSED_BACKWARD_RATIO
+    if device.attention is None:
+        forward_s, backward_s = device.arithmetic_seconds(flops), device.arithmetic_seconds(backward_flops)
+    else:
+        forward_s, backward_s = flops / device.attention.forward, backward_flops / device.attention.backward
+    return (
+        device.bound_seconds(forward_s, work.moved_bytes),
+        device.bound_seconds(backward_s, work.moved_bytes * op.backward_ratio, op.backward_ratio),
+    )

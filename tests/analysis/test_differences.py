@@ -1,0 +1,138 @@
+"""Localisation's answer held against who is waited for, and against what rules explain already."""
+
+import numpy as np
+import pytest
+
+from lockstep.analysis.differences import new_differences
+from lockstep.analysis.rank import RankAnalysis
+from lockstep.diagnosis.communication_causes.waiting import GroupWaiting
+from lockstep.diagnosis.finding import CPU, IO, Finding
+from lockstep.diagnosis.localisation.findings import SLOW_COLLECTIVE, SLOW_FUNCTION
+from lockstep.trace.columns import TraceAbout
+from lockstep.trace.patterns.pattern import OUTSIDE
+from lockstep.trace.step_breakdown import Breakdown
+
+WINDOW_NS = 1_000_000
+COMPUTE_NS = 300_000
+PARTS = ("compute_ns", "communication_ns", "host_ns", "overlap_ns", "free_ns", "memory_ns")
+MORE_PARTS = ("compute_communication_overlap_ns", "compute_active_ns", "communication_active_ns", "host_active_ns")
+
+
+def rank(number, *findings):
+    """Return a rank whose device computes for 0.3 of its 1 ms."""
+    parts = dict.fromkeys((*PARTS, *MORE_PARTS), 0)
+    return RankAnalysis(
+        rank=number,
+        about=TraceAbout(),
+        event_count=0,
+        dropped_count=0,
+        trace_bytes=0,
+        steps=None,
+        window_ns=(0, WINDOW_NS),
+        breakdown=Breakdown(**(parts | {"compute_active_ns": COMPUTE_NS})),
+        steps_breakdown=(),
+        findings=findings,
+    )
+
+
+RANKS = {number: rank(number) for number in range(4)}
+
+
+def finding(*ranks, cause=SLOW_FUNCTION, subject="f", lost_ns=100_000):
+    return Finding(bottleneck=CPU, cause=cause, ranks=ranks, evidence=(), subject=subject, lost_ns=lost_ns)
+
+
+def waiting(*caused_ns, collectives=10, waited_ns=None):
+    count = len(caused_ns)
+    zeros = np.zeros(count)
+    waited = zeros if waited_ns is None else np.array(waited_ns, np.float64)
+    return GroupWaiting(
+        group=("0", tuple(range(count))),
+        ranks=tuple(range(count)),
+        collectives=collectives,
+        compute_ratio=0.4,
+        elapsed_ratio=0.4,
+        transit_ratio=float("nan"),
+        waited_ns=waited,
+        caused_ns=np.array(caused_ns, np.float64),
+        once_ns=zeros,
+        lost_ns=zeros,
+        last=np.zeros(count, np.int64),
+        duration_ns=zeros,
+        is_whole=True,
+    )
+
+
+def holds(found, groups, **more):
+    kept, refused = new_differences([found], groups, **({"slow": (), "ranks": RANKS} | more))
+    assert len(kept) + len(refused) == 1
+    return bool(kept)
+
+
+def test_a_difference_that_nobody_waits_for_is_refused():
+    """All ranks wait for each other in turn: what rank 1 does otherwise costs nothing."""
+    assert not holds(finding(1), [waiting(25, 30, 25, 20)])
+
+
+def test_what_a_slow_rank_does_is_given_with_its_cause():
+    """The call trees have explained rank 1: its functions are parts of that, and so is the same function elsewhere."""
+    assert not holds(finding(1), [waiting(5, 90, 3, 2)], slow={1})
+    cause = finding(1, subject="g")
+    assert not holds(finding(0, 1, 2, 3, subject="g"), [waiting(5, 90, 3, 2)], slow={1}, explained=[cause])
+    assert holds(finding(0, 1, 2, 3, subject="h"), [waiting(5, 90, 3, 2)], slow={1}, explained=[cause])
+
+
+@pytest.mark.parametrize(("ranks", "holding"), [((0,), False), ((0, 1), True), ((0, 1, 2), False)])
+def test_several_slow_ranks_share_the_blame(ranks, holding):
+    """Two of four cause 85 % together; a third one beside them says no more than chance."""
+    assert holds(finding(*ranks), [waiting(45, 40, 3, 12)]) is holding
+
+
+def test_what_all_do_is_nobodys_difference():
+    """A function beyond its expected range on every rank stands."""
+    assert holds(finding(0, 1, 2, 3), [waiting(25, 30, 25, 20)])
+
+
+def test_without_shared_collectives_nothing_speaks_against_it():
+    """No group, one with too few collectives, one of other ranks: the difference stands."""
+    assert holds(finding(1), [])
+    assert holds(finding(1), [waiting(25, 30, 25, 20, collectives=2)])
+    assert holds(finding(3), [waiting(30, 70)])
+
+
+def test_slow_collectives_are_judged_by_themselves():
+    """A collective that is slow on some ranks is no behaviour of these ranks."""
+    assert holds(finding(1, cause=SLOW_COLLECTIVE), [waiting(25, 30, 25, 20)])
+
+
+def test_waiting_for_another_rank_is_no_slow_collective():
+    """Ranks 0 and 3 stand in it until rank 1 comes; where rank 1 itself is in it, or nothing was matched, it counts."""
+    group = waiting(5, 90, 3, 2, waited_ns=(100_000, 0, 100_000, 100_000))
+    assert not holds(finding(0, 3, cause=SLOW_COLLECTIVE), [group])
+    assert holds(finding(0, 1, cause=SLOW_COLLECTIVE), [group])
+    assert holds(finding(0, 3, cause=SLOW_COLLECTIVE), [])
+
+
+def test_trifles_are_left_out():
+    """Below 1 % of the window nothing is told, at 1 % it is."""
+    assert not holds(finding(1, lost_ns=9_999), [])
+    assert holds(finding(1, lost_ns=10_000), [])
+
+
+def test_time_in_no_call_is_no_function():
+    """On all ranks alike it says that stacks were not recorded; the call trees judge it where ranks wait for it."""
+    assert not holds(finding(1, subject=OUTSIDE), [waiting(5, 90, 3, 2)])
+    assert not holds(finding(0, 1, 2, 3, subject=OUTSIDE), [])
+    assert holds(finding(1, subject=OUTSIDE), [])
+
+
+def test_one_loss_is_given_once():
+    """700 us without a computing device, of which a rule explains most: a function of 400 has no room beside it."""
+
+    def with_loader(lost_ns):
+        loader = Finding(bottleneck=IO, cause="data_processing", ranks=(1,), evidence=(), lost_ns=lost_ns)
+        return RANKS | {1: rank(1, loader)}
+
+    assert holds(finding(1, lost_ns=400_000), [], ranks=with_loader(500_000))
+    assert not holds(finding(1, lost_ns=400_000), [], ranks=with_loader(500_001))
+    assert holds(finding(0, 1, lost_ns=400_000), [], ranks=with_loader(700_000))  # rank 0 has no loader

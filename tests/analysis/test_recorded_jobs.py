@@ -1,0 +1,81 @@
+"""Recordings of real jobs of four ranks with one fault each (`recorded_job`): traces and summaries give one answer."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from lockstep.analysis.analyse import analyse_paths
+from lockstep.analysis.capture_summary import summarise
+from lockstep.analysis.workers import run_here
+from lockstep.contracts import topics
+from lockstep.contracts.codec import decode, encode
+from lockstep.diagnosis import explain
+
+JOBS = Path(__file__).parent / "recorded"
+RANKS, CULPRIT, STEPS = 4, 2, 3
+LOADER_NAME = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+EXPECTED = {
+    "forward": ("slow_function", "DistributedDataParallel.forward"),
+    "forward_stacks": ("slow_function", "forward"),
+    "collect": ("unrecorded_time", "(no recorded call)"),
+    "collect_stacks": ("gc", "collect"),
+    "loader": ("data_processing", LOADER_NAME),
+    "loader_stacks": ("data_processing", "__getitem__"),
+    "annotated": ("slow_function", "data"),
+    "annotated_stacks": ("slow_function", "train_step"),
+}
+DETECTED = {"forward": "compute", "loader": "data", "annotated": "compute"}
+"""What the detectors measure of each fault, as the coordinator has it; of collections below."""
+
+
+def offline(folder):
+    """Return what `lockstep analyze` finds of some ranks only."""
+    found = analyse_paths([folder], partial(run_here, processes=1)).cluster.findings
+    return [each for each in found if len(each.ranks) < RANKS]
+
+
+def online(folder, cause):
+    """Return what the coordinator makes of the summaries that the nodes send of the same files."""
+    captured = []
+    for rank in range(RANKS):
+        made = summarise(folder / f"rank{rank}.json.gz", run="r", node="n", rank=rank, request_id=1, steps=STEPS)
+        captured.append(decode(topics.run_topic("r", topics.SUMMARY, "n"), encode(made)))
+    peers = [each for each in captured if each.rank != CULPRIT]
+    step_seconds = captured[CULPRIT].window_ns / STEPS / 1e9
+    return explain(
+        cause=cause,
+        scope="rank",
+        suspects=[captured[CULPRIT]],
+        peers=peers,
+        step_seconds=step_seconds,
+        excess_seconds=0.5 * step_seconds,
+    )
+
+
+def short(function):
+    return function.partition("): ")[2] or function
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_one_fault_is_found_once_and_alike(name):
+    """Culprit, cause and function are those of the fault, from whole traces and from summaries; nobody else is named."""
+    (found,) = offline(JOBS / name)
+    cause, function = EXPECTED[name]
+    assert found.ranks == (CULPRIT,)
+    assert (found.cause, short(found.subject)) == (cause, function), found.evidence
+    measured = DETECTED.get(name.removesuffix("_stacks"), "gc" if name.endswith("_stacks") else "unknown")
+    for given in {measured, "unknown"}:
+        answer = online(JOBS / name, given)
+        assert (answer.root_cause, answer.function) == (found.cause, found.subject), (given, answer.evidence)
+
+
+def test_collections_that_the_detectors_measured_are_named_without_stacks():
+    """The capture records no collection; the agent has measured them, and the excess is in no recorded call."""
+    answer = online(JOBS / "collect", "gc")
+    assert (answer.root_cause, answer.function) == ("gc", "automatic garbage collection")
+
+
+def test_a_healthy_job_has_no_culprit():
+    """Four ranks alike: nobody is blamed."""
+    assert [each for each in offline(JOBS / "healthy") if len(each.ranks) == 1] == []

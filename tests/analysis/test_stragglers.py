@@ -1,0 +1,76 @@
+"""Why a rank holds the job back, and which losses of other ranks cost the job nothing."""
+
+import numpy as np
+import pytest
+
+from lockstep.analysis.cluster import analyse_cluster
+from lockstep.analysis.evidence import Evidence
+from lockstep.analysis.rank import analyse_rank
+from lockstep.analysis.stragglers import costing
+from lockstep.diagnosis.finding import COMPUTE, CPU, Finding
+from lockstep.diagnosis.host_causes import HostSamples
+from tests.analysis.job import FORWARD, MS, RANKS, rank_columns
+from tests.analysis.test_differences import waiting
+
+THROTTLED = Evidence(host_samples=HostSamples(span_ns=100, throttled_ns=40, run_queue_wait_ns=0))
+QUIET = Evidence(host_samples=HostSamples(span_ns=100, throttled_ns=0, run_queue_wait_ns=0))
+
+
+def straggler(throttled):
+    """Return the finding of rank 2, which sleeps, in a job whose ranks in `throttled` are kept from the CPU as well."""
+    ranks = [
+        analyse_rank(
+            rank_columns(rank, slept_ms={2: 40}), rank=rank, evidence=THROTTLED if rank in throttled else QUIET
+        )
+        for rank in RANKS
+    ]
+    (found,) = [each for each in analyse_cluster(ranks).findings if each.ranks == (2,)]
+    return found
+
+
+def test_a_cause_of_the_slow_rank_alone_is_the_reason():
+    """Rank 2 alone is throttled, 40 ms of each step: that is why its forward takes longer."""
+    found = straggler({2})
+    assert (found.cause, found.subject) == ("cpu_contention", FORWARD)
+    assert any("its control group was throttled 40.0 %" in sentence for sentence in found.evidence)
+
+
+def test_what_all_ranks_have_is_no_reason():
+    """Where every rank is throttled alike, rank 2 is slower for its forward."""
+    found = straggler(set(RANKS))
+    assert (found.cause, found.subject) == ("slow_function", FORWARD)
+    assert not any("throttled" in sentence for sentence in found.evidence)
+
+
+def test_a_symptom_without_a_cause_says_why():
+    """Without call trees the rank is named as the one that is waited for, and nothing is made up."""
+    ranks = [analyse_rank(rank_columns(rank, slept_ms={2: 40}), rank=rank, has_peers=False) for rank in RANKS]
+    (found,) = [each for each in analyse_cluster(ranks).findings if each.ranks == (2,)]
+    assert found.cause == "waiting_for_straggler"
+    assert "no capture of the suspect arrived" in found.evidence
+
+
+def loss(rank, lost_ms, *, cause="data_processing", bottleneck=CPU):
+    return Finding(bottleneck=bottleneck, cause=cause, ranks=(rank,), evidence=(), lost_ns=round(lost_ms * MS))
+
+
+WAITING = [waiting(0, 0, 100, 0, waited_ns=np.array((30, 30, 0, 30)) * MS)]
+
+
+@pytest.mark.parametrize(("lost_ms", "costs"), [(29, False), (30, False), (30.1, True)])
+def test_a_loss_on_a_rank_that_waits_as_long_costs_nothing(lost_ms, costs):
+    """Rank 1 waits 30 ms for rank 2: up to that its loader may take; then it holds the job back itself."""
+    kept, left_out = costing([loss(1, lost_ms)], WAITING, {2}, rank_count=4)
+    assert bool(kept) is costs
+    assert [each.ranks for each in left_out] == ([] if costs else [(1,)])
+
+
+def test_other_losses_count():
+    """Those of the slow rank itself, of half of the ranks and more, on the device, and where nothing was matched."""
+    for findings, groups in (
+        ([loss(2, 10)], WAITING),
+        ([loss(0, 10), loss(1, 10)], WAITING),
+        ([loss(1, 10, bottleneck=COMPUTE)], WAITING),
+        ([loss(1, 10)], []),
+    ):
+        assert costing(findings, groups, {2}, rank_count=4) == (findings, [])

@@ -1,0 +1,85 @@
+"""Many operators as one finding, and none where the device is not what holds the step."""
+
+import pytest
+
+from lockstep.diagnosis.finding import COMPUTE, Finding, NotJudged
+from lockstep.diagnosis.remedies import advise_finding
+from lockstep.diagnosis.roofline.roll_up import roll_up
+
+WINDOW_NS = 1000
+
+
+def operator(name, lost_ns, *, cause="underutilised", context=()):
+    return Finding(
+        bottleneck=COMPUTE,
+        cause=cause,
+        ranks=(0,),
+        evidence=(f"{name} holds much", f"{name} reaches little", "its shapes"),
+        subject=name,
+        lost_ns=lost_ns,
+        context=context,
+    )
+
+
+MANY = [operator(f"op{at}", at) for at in (10, 40, 30, 20, 5)]
+
+
+def test_operators_of_one_cause_are_one_finding():
+    """The three that lose most are named, the others counted, and their losses are one."""
+    (found,) = roll_up(MANY, window_ns=WINDOW_NS, computing_ns=900)
+    assert found.subject == "op40, op30, op20 and 2 more"
+    assert found.lost_ns == 105
+    assert found.evidence[:2] == ("op40 holds much", "op40 reaches little")
+
+
+@pytest.mark.parametrize(("computing_ns", "judged"), [(499, False), (500, True)])
+def test_a_device_that_stands_still_is_not_blamed(computing_ns, judged):
+    """Where it computes in less than half of the window faster operators would not shorten the step."""
+    found = roll_up(MANY, window_ns=WINDOW_NS, computing_ns=computing_ns)
+    assert isinstance(found, NotJudged) is not judged
+    assert roll_up([], window_ns=WINDOW_NS, computing_ns=0) == []
+
+
+def test_little_is_left_out():
+    """Together below 5 % of the window they are not worth it; a loss that nobody knows is kept."""
+    few = [operator("a", 25), operator("b", 24)]
+    bound = operator("c", None, cause="memory_bound")
+    assert roll_up([*few, bound], window_ns=WINDOW_NS, computing_ns=900) == [bound]
+    assert len(roll_up([*few, operator("d", 1)], window_ns=WINDOW_NS, computing_ns=900)) == 1
+
+
+@pytest.mark.parametrize(
+    ("subject", "context", "with_words", "without_words"),
+    [
+        ("aten::mm", ("matrix in fp32",), "TF32", "torch.compile"),
+        ("aten::mm", ("matrix in bf16",), "larger batches", "TF32"),
+        (
+            "aten::bmm, aten::_softmax",
+            ("matrix in bf16", "elementwise in bf16"),
+            "scaled_dot_product_attention",
+            "TF32",
+        ),
+        ("aten::mul", ("elementwise in bf16",), "torch.compile", "TF32"),
+        ("aten::mul", ("elementwise in bf16", "compiled code"), "larger batches", "torch.compile"),
+        ("aten::mul", ("elementwise in bf16", "vendor nvidia"), "torch.compile", "torch_npu"),
+    ],
+)
+def test_advice_fits_the_operators_and_the_code(subject, context, with_words, without_words):
+    """fp32 products get TF32, softmax between products fused attention; compiled code is not to be compiled."""
+    advised = advise_finding(operator(subject, 100, context=context), WINDOW_NS)
+    how = " ".join(each.how for each in advised.advice)
+    assert with_words in how
+    assert without_words not in how
+
+
+def test_launching_compiled_code_calls_for_a_graph():
+    """CUDA graphs for what is compiled, fusing for what is not."""
+    slow = Finding(bottleneck="cpu", cause="dispatch", ranks=(0,), evidence=(), subject="k + k", lost_ns=100)
+    (fuse, *_) = advise_finding(slow, WINDOW_NS).advice
+    assert "Fuse the operators" in fuse.suggestion
+    compiled = Finding(
+        bottleneck="cpu", cause="dispatch", ranks=(0,), evidence=(), lost_ns=100, context=("compiled code",)
+    )
+    suggestions = [each.suggestion for each in advise_finding(compiled, WINDOW_NS).advice]
+    assert any("CUDA graph" in each for each in suggestions)
+    assert not any("Fuse the operators" in each for each in suggestions)
