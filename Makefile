@@ -3,7 +3,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 SYSTEM_PACKAGES := prometheus prometheus-alertmanager mosquitto chromium victoria-metrics \
-	openmpi-bin slurm-wlm munge
+	openmpi-bin slurm-wlm munge g++
 
 .PHONY: demo test test-all check format generate bench bench-agent bench-detect bench-simulator accuracy accuracy-simulator clean
 .PHONY: bench-trace bench-localisation bench-intracard
@@ -12,21 +12,21 @@ demo: $(VENV)/.demo
 	$(BIN)/lockstep demo
 
 # Everything that needs no server and no rank, and one smoke test of each real thing.
-test: $(VENV)/.dev system-packages
+test: system-packages $(VENV)/.dev
 	$(BIN)/python -m tests.run quick
 
-test-all: $(VENV)/.dev system-packages
+test-all: system-packages $(VENV)/.dev
 	$(BIN)/python -m tests.run all
 
 # From fake nodes to the pager: part of `make test-all`. On VictoriaMetrics as well where its Debian package is installed.
 .PHONY: test-live
-test-live: $(VENV)/.dev system-packages
+test-live: system-packages $(VENV)/.dev
 	$(BIN)/pytest tests/end_to_end/test_alert_loop.py tests/end_to_end/test_alert_loop_victoria.py tests/end_to_end/test_metrics_live.py
 
 # Trains with DeepSpeed, megatron-core, torchtitan, Ray, Lightning, TRL and others over several ranks: five to fifteen
 # minutes, and 1.5 GB of packages. It is no part of `make test-all`; docs/frameworks.md says what ran.
 .PHONY: test-frameworks
-test-frameworks: $(VENV)/.frameworks system-packages
+test-frameworks: system-packages $(VENV)/.frameworks
 	$(BIN)/python -m tests.run frameworks
 
 check: $(VENV)/.dev
@@ -47,7 +47,9 @@ bench: bench-agent bench-detect bench-trace bench-localisation
 	$(BIN)/python -m benchmarks.page_latency
 	$(BIN)/python -m benchmarks.broker_cost
 
-bench-agent: $(VENV)/.dev system-packages
+bench-agent: system-packages $(VENV)/.dev
+	$(BIN)/lockstep build-hooks --output build/native_hooks
+	LOCKSTEP_HOOKS_DIR=build/native_hooks $(BIN)/python -m benchmarks.collective_cost
 	$(BIN)/python -m benchmarks.agent_cost
 	$(BIN)/python -m benchmarks.loader_cost
 	$(BIN)/python -m benchmarks.ring_cost
@@ -66,7 +68,7 @@ bench-trace: $(VENV)/.dev
 
 # Two minutes, and 1.5 GB of memory: the pages of both services, then all panels over 10,240 ranks in a Prometheus.
 .PHONY: bench-metrics
-bench-metrics: $(VENV)/.dev system-packages
+bench-metrics: system-packages $(VENV)/.dev
 	$(BIN)/python -m benchmarks.metrics_cost
 
 # Fails where findings on labelled traces are less than 0.9 right or found; docs/precision.md says what that means.
@@ -85,13 +87,13 @@ bench-intracard: $(VENV)/.dev
 # Broker, coordinators and exporters killed 100 times under an open incident: every record is judged once. Fifteen
 # minutes; `python -m benchmarks.chaos --kills 10 --seed 3` for a look, the same seed for the same order of faults.
 .PHONY: chaos
-chaos: $(VENV)/.dev system-packages
+chaos: system-packages $(VENV)/.dev
 	$(BIN)/python -m benchmarks.chaos
 
 # 1,250 nodes of 8 ranks at one step a second for half an hour, then more nodes until the coordinator falls behind: 45
 # minutes, and 4 GB of memory for 12,500 nodes. `python -m benchmarks.soak --minutes 10` leaves the larger ones out.
 .PHONY: soak
-soak: $(VENV)/.dev system-packages
+soak: system-packages $(VENV)/.dev
 	$(BIN)/python -m benchmarks.soak --ladder
 
 # A million hostile inputs against the entry points of both services; fails on an unexpected exception, a hang or a
@@ -103,7 +105,7 @@ fuzz: $(VENV)/.dev
 # What strangers, other nodes and other tenants try at the broker, and other users at a node: half a minute each, the
 # second as root. Fails where an attempt succeeds or is not counted.
 .PHONY: security
-security: $(VENV)/.dev system-packages
+security: system-packages $(VENV)/.dev
 	$(BIN)/python -m benchmarks.security.broker
 	$(BIN)/python -m benchmarks.security.node_users
 
@@ -121,7 +123,7 @@ accuracy: $(VENV)/.dev
 
 # The README's pictures, from a real run of four ranks: five minutes on two cores.
 .PHONY: preview
-preview: $(VENV)/.dev system-packages
+preview: system-packages $(VENV)/.dev
 	$(BIN)/python -m benchmarks.pictures
 
 .PHONY: system-packages
@@ -131,11 +133,11 @@ system-packages:
 $(BIN)/python:
 	@sh setup/virtual_environment.sh $(VENV)
 
-$(VENV)/.demo: pyproject.toml setup.py lockstep/agent/_marks.c | $(BIN)/python
+$(VENV)/.demo: pyproject.toml setup.py lockstep/agent/_marks.c lockstep/agent/_mark_queue.h lockstep/agent/_channel.h | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[demo]'
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml setup.py lockstep/agent/_marks.c | $(BIN)/python
+$(VENV)/.dev: pyproject.toml setup.py lockstep/agent/_marks.c lockstep/agent/_mark_queue.h lockstep/agent/_channel.h | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@ $(VENV)/.demo
 

@@ -31,9 +31,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset
 
 import lockstep
+from lockstep.accounting.block_reader import BlockReader
+from lockstep.accounting.step_builder import StepBuilder
 from lockstep.agent import bootstrap
 from lockstep.agent.device.streams import TorchStream
+from lockstep.contracts.marks import BLOCK_BYTES
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING, RECORD_FIELDS, RECORD_STRUCT
+from lockstep.contracts.ring import BLOCKS_OFFSET
 
 RANKS_MAX = 2
 WARM_UP_STEPS = 24  # iterations are learnt, the allocator's pool grown, the timeline begun
@@ -87,20 +91,26 @@ class Training:
         self.loader = iter(DataLoader(self.batches, batch_size=None))
         self.extra_layers = 0
         self.records: list[Record] = []
-        self._tap()
-
-    def _tap(self) -> None:
-        """Keep each record that goes into the ring."""
         agent = bootstrap._agent  # noqa: SLF001  (the check looks inside)
         assert agent is not None
         self.agent = agent
-        store = agent.recorder._store  # noqa: SLF001
+        self._builder = StepBuilder()
+        self._reader: BlockReader | None = None
 
-        def keep(record: bytearray) -> None:
-            self.records.append(dict(zip(RECORD_FIELDS, RECORD_STRUCT.unpack(record), strict=True)))
-            store(record)
-
-        agent.recorder._store = keep  # noqa: SLF001
+    def read(self) -> int:
+        """Add the records of what the agent has written since the last call; return the number of the running step."""
+        ring = self.agent.ring
+        assert ring is not None, "the agent records nothing"
+        if self._reader is None:
+            self._reader = BlockReader(ring.block_count)
+        self.agent.marks.flush()
+        read = self._reader.read(
+            lambda first, count: os.pread(ring.file, count * BLOCK_BYTES, BLOCKS_OFFSET + first * BLOCK_BYTES)
+        )
+        for block in read.blocks:
+            for step in self._builder.add(block):
+                self.records.append(dict(zip(RECORD_FIELDS, RECORD_STRUCT.unpack(step.record), strict=True)))
+        return self._builder.step
 
     def step(self, *, collect: bool = False) -> None:
         """Train one step; the host does not wait for the device."""
@@ -121,7 +131,7 @@ class Training:
         Without synchronisation only the last entry is the host's to tell: the mean over the whole phase.
         """
         torch.cuda.synchronize()
-        first, began = self.agent.recorder.step, time.monotonic()
+        first, began = self.read(), time.monotonic()
         times = []
         for _ in range(steps):
             step_began = time.monotonic()
@@ -132,9 +142,10 @@ class Training:
         torch.cuda.synchronize()
         if not synchronised:
             times = [(time.monotonic() - began) * 1e3 / steps]
-        self.step()  # the records of steps that the device is done with are written where a step ends
+        self.step()  # the events of steps that the device is done with are read where a step ends
         torch.cuda.synchronize()
         self.step()
+        self.read()
         return [record for record in self.records if first <= record["step"] < first + steps], times
 
 
@@ -251,8 +262,9 @@ def run_rank(rank: int, world_size: int, directory: str, width: int, steps: int)
         for _ in range(WARM_UP_STEPS):
             training.step()
             torch.cuda.synchronize()
-        if training.agent.recorder.timeline is None:
-            raise SystemExit(f"rank {rank}: the agent has no timeline of the device")
+            training.read()
+        if training.agent.device is None:
+            raise SystemExit(f"rank {rank}: the agent queues no events on the device")
         claims = check(training, steps)
         if world_size > 1:
             claims += check_straggler(training, rank, steps)

@@ -1,8 +1,9 @@
 """What an exporter costs its node: CPU, memory, and the time of a scrape, for a full node at a brisk pace.
 
-A real `lockstep exporter` with a real mosquitto; this process plays the ranks, through the agent's own ring writer, and
-a coordinator that acknowledges.
-Run with `python -m benchmarks.exporter_cost [--ranks 8] [--seconds 20] [--json]`. Budget: DESIGN.md, section 5.
+A real `lockstep exporter` with a real mosquitto; this process plays the ranks, by the marks that an agent leaves for
+steps with so many collectives, half of them synchronous and half of them inside the backward, and a coordinator that
+acknowledges.
+Run with `python -m benchmarks.exporter_cost [--ranks 8] [--seconds 20] [--collectives 200] [--json]`.
 """
 
 import argparse
@@ -15,60 +16,84 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lockstep.agent.ring import RingWriter
 from lockstep.contracts.facts import RankFacts, facts_to_json
-from lockstep.contracts.records import MISSING, RECORD_FIELDS, RECORD_INDEX, RECORD_STRUCT
-from lockstep.contracts.ring import RingHeader
+from lockstep.contracts.marks import MarkKind, pack_call_site, pack_issue
+from lockstep.contracts.records import MISSING
+from tests.support.mark_ring import Mark, MarkRing, make_header
 from tests.support.model_coordinator import coordinating_in_thread
 from tests.support.servers import free_port, get, mosquitto, running, wait_ready, wait_until
 
 STEPS_PER_SECOND = 10
-CPU_BUDGET_RATIO = 0.02
+COLLECTIVES = 200
+CPU_BUDGET_RATIO = 0.05
+"""3 % for the accounting (benchmarks.accounting_cost), 2 % for all else, scrapes included."""
 MEMORY_BUDGET_MB = 80
 SCRAPE_BUDGET_MS = 5.0
 HOST_WATCH_BUDGET_RATIO = 0.005
 _WAITING = "lockstep_exporter_spool_messages "
 _HOST_WATCH = "lockstep_exporter_host_watch_time_seconds_total "
-_MEASURED = ("data_ns", "compute_ns", "host_ns", "gc_ns", "dp_wait_ns", "tp_wait_ns")
-_COUNTED = (
-    *("gc_count", "gc_full_count", "recompilations", "samples", "tokens", "work", "model_flops", "cpu_ns", "agent_ns"),
-    *(f"{kind}_{field}" for kind in ("dp", "tp") for field in ("bytes", "bus_bytes", "comm_ns", "count")),
-    *("device_step_ns", "device_comm_ns", "host_lead_ns"),
-)
 _FACTS = RankFacts(device="NVIDIA H200", device_kind="cuda", dtype="bf16", peak_flops_per_second=989.5e12)
 
 
-def make_record(step: int, begin_ns: int, end_ns: int) -> list[int]:
-    """Return a record whose parts sum to its step."""
-    record = [MISSING] * len(RECORD_FIELDS)
-    for name in _COUNTED:
-        record[RECORD_INDEX[name]] = 1000
-    part = (end_ns - begin_ns) // len(_MEASURED)
-    for name in _MEASURED:
-        record[RECORD_INDEX[name]] = part
-    record[RECORD_INDEX["host_ns"]] += end_ns - begin_ns - part * len(_MEASURED)
-    record[:4] = [step, begin_ns, end_ns, 0]
-    return record
+STEP_NS = 1_000_000_000 // STEPS_PER_SECOND
+_TENSOR = pack_call_site("allreduce_", synchronous=True, domain=0, slot=1, group_size=8)
+_DATA = pack_call_site("allreduce_", synchronous=False, domain=3, slot=2, group_size=64)
+_OPTIMIZER = 7  # the identity of the one that there is
+_GAP_NS = 50_000
 
 
-def open_rings(directory: Path, ranks: int) -> list[RingWriter]:
+class StepTemplate:
+    """Marks of one step, whose times are from its beginning on; a step has one optimizer and one backward."""
+
+    def __init__(self, collectives: int) -> None:
+        self._marks: list[Mark] = []
+        self._now_ns = 0
+        self._add(MarkKind.DATA_BEGIN)
+        self._add(MarkKind.DATA_END)
+        self._add(MarkKind.BATCH, argument=8)
+        for ordinal in range(collectives // 2):
+            self._issue(_TENSOR, ordinal)
+            self._add(MarkKind.EXPECT, subject=ordinal)
+            self._add(MarkKind.WAIT_BEGIN)
+            self._add(MarkKind.WAIT_END)
+        self._add(MarkKind.BACKWARD_BEGIN)
+        asynchronous = range(collectives // 2, collectives)
+        for ordinal in asynchronous:
+            self._issue(_DATA, ordinal)
+        for ordinal in asynchronous:
+            self._add(MarkKind.DONE, subject=ordinal)
+        self._add(MarkKind.WAIT_BEGIN)
+        self._add(MarkKind.WAIT_END)
+        self._add(MarkKind.BACKWARD_END, argument=MISSING)
+        self._add(MarkKind.OPTIMIZER_BEGIN, subject=_OPTIMIZER)
+        self._collectives = collectives
+
+    def _issue(self, site: int, ordinal: int) -> None:
+        detail, argument = pack_issue(site, 1 << 20)
+        self._add(MarkKind.ISSUE, detail, ordinal, argument)
+
+    def _add(self, kind: int, detail: int = 0, subject: int = 0, argument: int = 0) -> None:
+        self._now_ns += _GAP_NS
+        self._marks.append((self._now_ns, kind, detail, subject, argument))
+
+    def marks(self, step: int, start_ns: int) -> list[Mark]:
+        """Return the marks of a step that begins at `start_ns` (CLOCK_MONOTONIC) and takes STEP_NS."""
+        first = step * self._collectives
+        begin: list[Mark] = [] if step else [(start_ns, MarkKind.BEGIN, 0, 0, 0)]
+        shifted = [
+            (start_ns + at, kind, detail, subject + first if kind in _OF_COLLECTIVES else subject, argument)
+            for at, kind, detail, subject, argument in self._marks
+        ]
+        return [*begin, *shifted, (start_ns + STEP_NS, MarkKind.OPTIMIZER_END, 0, 0, (step + 1) * STEP_NS // 2)]
+
+
+_OF_COLLECTIVES = (MarkKind.ISSUE, MarkKind.EXPECT, MarkKind.DONE)
+
+
+def open_rings(directory: Path, ranks: int) -> list[MarkRing]:
     """Return the rings of a run's ranks on this node."""
-    offset = time.time_ns() - time.monotonic_ns()
-    return [
-        RingWriter(
-            directory,
-            RingHeader(
-                rank=rank,
-                local_rank=rank,
-                world_size=ranks,
-                pid=os.getpid(),
-                attempt=time.time_ns(),
-                clock_offset_ns=offset,
-                hostname="node",
-            ),
-        )
-        for rank in range(ranks)
-    ]
+    now_ns = time.monotonic_ns()
+    return [MarkRing(directory, make_header(rank, world_size=ranks), now_ns=now_ns, hold=True) for rank in range(ranks)]
 
 
 def process_cost(pid: int) -> tuple[float, float]:
@@ -78,12 +103,12 @@ def process_cost(pid: int) -> tuple[float, float]:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), int(resident.split()[1]) / 1024
 
 
-def measure(directory: Path, ranks: int, seconds: int) -> dict[str, Any]:
+def measure(directory: Path, ranks: int, seconds: int, collectives: int) -> dict[str, Any]:
     """Return the costs over `seconds` of steady work."""
     settings = {"root": str(directory / "shared"), "spool_directory": str(directory / "spool"), "node": "node"}
     rings = open_rings(directory / "shared" / "run", ranks)
     for ring in rings:
-        ring.write_facts(facts_to_json(_FACTS))
+        ring.facts(facts_to_json(_FACTS))
     scrape_ms = []
     with mosquitto(directory) as broker, coordinating_in_thread(broker.port):
         port = free_port()
@@ -93,17 +118,16 @@ def measure(directory: Path, ranks: int, seconds: int) -> dict[str, Any]:
         with running([sys.executable, "-m", "lockstep.cli.main", "exporter", *flags], log) as exporter:
             url = f"http://127.0.0.1:{port}"
             wait_ready(f"{url}/-/ready", exporter, log)
+            template = StepTemplate(collectives)
             begin_ns = time.monotonic_ns()
             cpu_begin, _ = process_cost(exporter.pid)
             for step in range(seconds * STEPS_PER_SECOND):
-                due_ns = begin_ns + (step + 1) * 1_000_000_000 // STEPS_PER_SECOND
-                time.sleep(max(0, due_ns - time.monotonic_ns()) / 1e9)  # the pace of the job that is played
-                now_ns = time.monotonic_ns()
+                start_ns = begin_ns + step * STEP_NS
+                time.sleep(max(0, start_ns + STEP_NS - time.monotonic_ns()) / 1e9)  # the pace of the job that is played
+                marks = template.marks(step, start_ns)
                 for ring in rings:
-                    ring.write(
-                        RECORD_STRUCT.pack(*make_record(step, now_ns - 1_000_000_000 // STEPS_PER_SECOND, now_ns))
-                    )
-                    ring.beat(now_ns)
+                    ring.marks(marks)
+                    ring.beat(start_ns + STEP_NS)
                 if step % STEPS_PER_SECOND == 0:
                     began = time.perf_counter()
                     assert get(f"{url}/metrics")
@@ -115,6 +139,7 @@ def measure(directory: Path, ranks: int, seconds: int) -> dict[str, Any]:
             host_watch_s = _sum_of(url, _HOST_WATCH)
     return {
         "ranks": ranks,
+        "collectives": collectives,
         "cpu_ratio": (cpu_end - cpu_begin) / seconds,
         "host_watch_ratio": host_watch_s / seconds,
         "processes": sum(path.name.isdigit() for path in Path("/proc").iterdir()),
@@ -139,14 +164,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--seconds", type=int, default=20)
+    parser.add_argument("--collectives", type=int, default=COLLECTIVES, help="of a step (default: %(default)s)")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        row = measure(Path(directory), arguments.ranks, arguments.seconds)
+        row = measure(Path(directory), arguments.ranks, arguments.seconds, arguments.collectives)
     if arguments.json:
         print(json.dumps(row))
         return
-    print(f"{row['ranks']} ranks at {STEPS_PER_SECOND} steps/s, one scrape a second, every step counted")
+    of_step = f"{row['collectives']} collectives each"
+    print(f"{row['ranks']} ranks at {STEPS_PER_SECOND} steps/s, {of_step}, one scrape a second, every step counted")
     print(f"CPU        {row['cpu_ratio']:.2%} of a core   budget {CPU_BUDGET_RATIO:.0%} (scrapes included here)")
     watched = f"{row['host_watch_ratio']:.2%} of a core   budget {HOST_WATCH_BUDGET_RATIO:.1%}"
     print(f"host watch {watched} (a part of it; {row['processes']} processes on this node)")

@@ -24,14 +24,15 @@ import torch
 from exporter.capturing.control import write_control
 from lockstep.agent.control import ControlReader
 from lockstep.agent.descriptors import pwrite
-from lockstep.agent.ring import RingWriter
+from lockstep.agent.mark_writer import mark_buffer_type
+from lockstep.agent.ring import FLAGS_OFFSET, RingWriter
+from lockstep.contracts.marks import BLOCK_MARKS, pack_call_site
 from lockstep.contracts.paths import control_path
-from lockstep.contracts.records import RECORD_BYTES
-from lockstep.contracts.ring import RingHeader
+from lockstep.contracts.ring import BLOCKS_OFFSET, ISSUES_OFFSET, RingHeader
 
 _FILE_BYTES = 1 << 19
 _OFFSET = 1024
-_STORES = 6  # of a step: three signs of life, a record in two stores, a look at the control block
+_STORES = 6  # of a step with two collectives: blocks, issues, a sign of life, a look at the control block
 _ROUNDS = 9
 _PAIR = struct.Struct("<2Q")
 
@@ -107,11 +108,20 @@ def operations(directory: Path) -> dict[str, Callable[[], object]]:
     ring = RingWriter(run, header)
     write_control(run, None)
     reader = ControlReader(control_path(run), frozenset({os.geteuid()}))
-    record = bytearray(RECORD_BYTES)
+    marks = mark_buffer_type()[0](
+        ring.file, BLOCKS_OFFSET, ring.block_count, issues_offset=ISSUES_OFFSET, flags_offset=FLAGS_OFFSET
+    )
+    marks.begin()
+    site = pack_call_site("barrier", synchronous=True, domain=5, slot=5, group_size=2)
+
+    def block() -> None:
+        for _ in range(BLOCK_MARKS):
+            marks.data_begin()
+
     return {
-        "a collective issued": lambda: ring.note_issue(5, time.monotonic_ns()),
-        "a sign of life": lambda: ring.beat(time.monotonic_ns()),
-        "a record": lambda: ring.write(record),
+        "a collective issued": lambda: marks.issue(site, 0),
+        "a sign of life": lambda: ring.show_life(time.monotonic_ns()),
+        "a block of marks": block,
         "a look at the control block": lambda: reader.poll(time.monotonic_ns()),
     }
 

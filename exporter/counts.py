@@ -18,6 +18,9 @@ class Counts:
     """Counters of one exporter process, written by its event loop only."""
 
     lost: dict[str, int] = field(default_factory=lambda: _zeros("lockstep_exporter_records_lost_total"))
+    lost_blocks: dict[str, int] = field(default_factory=lambda: _zeros("lockstep_exporter_blocks_lost_total"))
+    malformed_marks: int = 0
+    incomplete_steps: int = 0
     rejected: dict[str, int] = field(default_factory=lambda: _zeros("lockstep_exporter_inputs_rejected_total"))
     profiles: dict[str, int] = field(default_factory=lambda: _zeros("lockstep_exporter_profiles_total"))
     profile_cost_ns: int = 0

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from exporter.capturing.captures import Captures
+from exporter.capturing.captures import Candidate, Captures
 from exporter.capturing.control import ControlWriter, OrderJob
 from exporter.capturing.summarise import Summariser, TraceJob
 from exporter.config import ExporterConfig
@@ -319,7 +319,7 @@ class Exporter:
         ranks = None
         if run is not None:
             shown = run.shown(now_ns, round(self.config.rank_stale_seconds * _SECOND_NS))
-            ranks = {track.rank: track.state for track in shown}
+            ranks = {t.rank: Candidate(t.state, t.steps.boundary(request.first_step)) for t in shown}
         term, unix_s = self._captures.term, time.time()
         verdict = self._captures.judge(request, ranks, now_ns, unix_s)
         self._publisher.term = self._captures.term_in_force(unix_s)

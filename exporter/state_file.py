@@ -9,7 +9,7 @@ import msgspec
 
 _log = logging.getLogger(__name__)
 
-_FILE_MAX_BYTES = 1 << 20  # the largest, positions of 256 ranks of three integers, has 20 kB
+_FILE_MAX_BYTES = 64 << 20  # the largest, positions of 256 ranks: 4 KB each, but for a rank that never ends a step
 T = TypeVar("T")
 
 

@@ -63,7 +63,7 @@ _SIMULATOR["lockstep.simulator.lowering"] = {"lockstep.contracts", *_SIMULATOR}
 _SIMULATOR["lockstep.simulator.execution"] = {"lockstep.contracts", *_SIMULATOR}
 # The exporter's: each knows the rings and the files at the top, and nobody else.
 _NODE = {
-    "exporter.reading": {"lockstep.contracts", "lockstep.serving", "exporter"},
+    "exporter.reading": {"lockstep.contracts", "lockstep.accounting", "lockstep.serving", "exporter"},
     "exporter.host_watch": {"lockstep.contracts", "exporter", "exporter.reading"},
     "exporter.sending": {"lockstep.contracts", "lockstep.serving", "exporter", "exporter.reading"},
     "exporter.capturing": {*ARROWS["exporter"], "exporter", "exporter.reading", "exporter.host_watch"},
@@ -88,7 +88,7 @@ THIRD_PARTY = {
     "lockstep": set(),
     "lockstep.contracts": set(),
     "lockstep.agent": {"torch"},
-    "lockstep.accounting": set(),
+    "lockstep.accounting": {"numpy"},
     "lockstep.trace": {"numpy", "msgspec", "pyarrow"},
     "lockstep.simulator": {"numpy"},
     **{room: {"numpy"} for room in _SIMULATOR},

@@ -1,6 +1,6 @@
 """The ranks of one simulated node: `python -m benchmarks.chaos.ranks PLAN`, PLAN being a `RanksPlan` as JSON.
 
-They write real rings through the agent's own writer and answer capture orders with a small trace, without torch. The
+They write real rings of marks and answer capture orders with a small trace, without torch. The
 processes of all nodes derive the same steps from the same seed, so that the job is synchronous though they never meet:
 from `fault_step` on one rank works longer, and every step of every rank lasts as long as its.
 
@@ -17,19 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.agent.control import ControlReader
-from lockstep.agent.ring import RingWriter
 from lockstep.agent.shared_directory import trusted_uids
 from lockstep.contracts import ring as ring_layout
 from lockstep.contracts.control import OrderAnswer, ProfileOrder, answer_to_json, order_from_json
 from lockstep.contracts.paths import control_path, incoming_directory, run_directory, trace_name
-from lockstep.contracts.records import MISSING, RECORD_FIELDS, RECORD_INDEX, RECORD_STRUCT
+from tests.support.mark_ring import MarkRing, make_header, wanted_step
 
 FINISH_FILE = "finish_step"
 _NS = 1_000_000_000
 _JITTER_RATIO = 0.004
 _DATA_SHARE, _HOST_SHARE = 0.02, 0.03
 _TRANSFER_SHARE = 0.1
-_COUNTS = {"dp_count": 1, "dp_bytes": 1 << 20, "samples": 8, "tokens": 8192, "gc_count": 0}
+_COUNTS = {"dp_bytes": 1 << 20, "samples": 8, "tokens": 8192}
 _LOOK_EVERY_STEPS = 10
 """Steps between two looks for the file that ends the job: the file system is asked twice a second."""
 
@@ -73,17 +72,19 @@ class Job:
             self.own_ns[plan.slow_rank] = round(self.own_ns[plan.slow_rank] * (1 + plan.fault_ratio))
         self.begin_ns, self.end_ns = self.end_ns, self.end_ns + max(self.own_ns) + self._transfer_ns
 
-    def record(self, rank: int) -> bytes:
-        """Return a rank's record of the present step; its parts sum to it."""
+    def record(self, rank: int) -> dict[str, int]:
+        """Return a rank's present step; its parts sum to it."""
         own_ns = self.own_ns[rank]
         data_ns, host_ns = round(own_ns * _DATA_SHARE), round(own_ns * _HOST_SHARE)
-        values = {"step": self.step, "start_ns": self.begin_ns, "end_ns": self.end_ns, "flags": 0, "gc_ns": 0}
-        values |= {"data_ns": data_ns, "host_ns": host_ns, "compute_ns": own_ns - data_ns - host_ns}
-        values |= {"dp_wait_ns": self.end_ns - self.begin_ns - own_ns, **_COUNTS}
-        record = [MISSING] * len(RECORD_FIELDS)
-        for name, value in values.items():
-            record[RECORD_INDEX[name]] = value
-        return RECORD_STRUCT.pack(*record)
+        return wanted_step(
+            self.step,
+            self.begin_ns,
+            self.end_ns,
+            data_ns=data_ns,
+            compute_ns=own_ns - data_ns - host_ns,
+            dp_wait_ns=self.end_ns - self.begin_ns - own_ns,
+            **_COUNTS,
+        )
 
 
 class Rank:
@@ -95,20 +96,12 @@ class Rank:
         self._order: ProfileOrder | None = None
         self._began_step: int | None = None
         self._began_ns = 0
-        self._ring = RingWriter(
-            self._directory,
-            ring_layout.RingHeader(
-                rank=self.rank,
-                local_rank=local_rank,
-                world_size=plan.world,
-                pid=os.getpid(),
-                attempt=plan.start_ns,
-                clock_offset_ns=time.time_ns() - time.monotonic_ns(),
-                hostname=plan.node,
-            ),
+        header = make_header(
+            self.rank, world_size=plan.world, local_rank=local_rank, hostname=plan.node, attempt=plan.start_ns
         )
+        self._ring = MarkRing(self._directory, header, now_ns=time.monotonic_ns(), hold=True)
         everyone = {"kind": "dp", "name": "dp0", "ranks": [[0, plan.world, 1]]}
-        self._ring.write_groups([everyone])
+        self._ring.groups([everyone])
 
     def take_order(self, order: ProfileOrder) -> None:
         """Accept a capture order that names this rank."""
@@ -131,7 +124,7 @@ class Rank:
 
     def finish(self) -> None:
         """Say that training ended well."""
-        self._ring.set_state(ring_layout.STATE_FINISHED)
+        self._ring.state(ring_layout.STATE_FINISHED)
 
     def _finish_capture(self, order: ProfileOrder, job: Job) -> None:
         assert self._began_step is not None
@@ -155,7 +148,7 @@ class Rank:
         self._order = None
 
     def _answer(self, answer: OrderAnswer) -> None:
-        self._ring.write_answer(answer_to_json(answer))
+        self._ring.answer(answer_to_json(answer))
 
 
 def _trace(steps: int, own_ns: int, step_ns: int) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
@@ -14,7 +13,7 @@ from typing import Self
 from benchmarks.chaos.ranks import FINISH_FILE, RanksPlan
 from benchmarks.services import ROOT, Service, Stored, read_store, shipped_broker
 from lockstep.contracts.paths import ring_path, run_directory
-from lockstep.contracts.ring import WORD_HEAD
+from tests.support.mark_ring import steps_written
 from tests.support.servers import wait_until
 
 RUN = "chaos"
@@ -27,7 +26,6 @@ _START_S = 3.0
 _FINISH_STEPS = 60
 _FINISH_S = 60.0
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  (where rings lie in earnest)
-_HEAD = struct.Struct("<Q")
 _NS = 1_000_000_000
 
 
@@ -150,14 +148,12 @@ class World:
         self.is_broker_up = False
 
     def heads(self) -> dict[int, int]:
-        """Return how many records each rank has written, from its ring; ranks without a ring yet are left out."""
+        """Return how many steps each rank has ended, from its ring; ranks without a ring yet are left out."""
         heads: dict[int, int] = {}
         for rank in range(RANKS):
             path = ring_path(run_directory(self._root(rank // self.plan.ranks_per_node), RUN), rank)
             try:
-                with path.open("rb") as ring:
-                    ring.seek(8 * WORD_HEAD)
-                    heads[rank] = _HEAD.unpack(ring.read(_HEAD.size))[0]
+                heads[rank] = steps_written(path)
             except FileNotFoundError:
                 continue
         return heads

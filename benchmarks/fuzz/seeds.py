@@ -69,6 +69,9 @@ FACTS = RankFacts(
     torch_version="2.13.0",
     backend="nccl",
     device_uuid="GPU-576ef18e-b48f-c787-e91d-f93658b27b8e",
+    mark_writer="C extension",
+    collective_kernels="Python",
+    collective_kernels_reason="none is built for torch 2.13.0",
 )
 
 

@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 from benchmarks.security.node import Node, eventually, node
 from exporter.capturing.control import write_control
-from lockstep.agent.ring import RingWriter
 from lockstep.contracts import ring as layout
 from lockstep.contracts.blob import read_blob, write_blob
 from lockstep.contracts.control import (
@@ -30,13 +29,16 @@ from lockstep.contracts.control import (
     NEXT_STEP,
     ORDER_BYTES,
     ORDER_OFFSET,
+    STEP,
     OrderAnswer,
     ProfileOrder,
+    StepBoundary,
     answer_to_json,
     order_to_json,
     pack_control_header,
 )
 from lockstep.contracts.paths import control_path, exporter_directory, incoming_directory, ring_path, trace_name
+from tests.support.mark_ring import MarkRing, make_header
 from tests.support.users import OtherUserError, run_as
 
 RUN = "pretrain"
@@ -149,24 +151,17 @@ def order(request_id: int) -> ProfileOrder:
         shapes=False,
         memory=False,
         trace_max_bytes=1 << 20,
+        boundaries=[StepBoundary(STEP, 1, 0, 0)],
     )
 
 
 def write_ring(directory: Path, rank: int = 0, *, answer: OrderAnswer | None = None) -> None:
     """Write a live ring as a rank does; `directory` is made if it is missing."""
-    now_ns = time.time_ns()
-    header = layout.RingHeader(
-        rank=rank,
-        local_rank=rank,
-        world_size=64,
-        pid=os.getpid(),
-        attempt=now_ns,
-        clock_offset_ns=now_ns - time.monotonic_ns(),
-        hostname="node-1",
-    )
-    writer = RingWriter(directory, header)
+    header = make_header(rank, world_size=64, hostname="node-1")
+    writer = MarkRing(directory, header, now_ns=time.monotonic_ns())
     if answer is not None:
-        writer.write_answer(answer_to_json(answer))
+        writer.answer(answer_to_json(answer))
+    writer.close()
 
 
 # Orders.

@@ -7,13 +7,25 @@ decided once, by its id; the second is refused, because its term is over.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
-from lockstep.contracts.control import ProfileOrder, order_from_json, order_to_json
+from lockstep.contracts.control import ProfileOrder, StepBoundary, order_from_json, order_to_json
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.limits import TERM_AHEAD_OF_NODE_SECONDS_MAX
 from lockstep.contracts.messages import ProfileRequest
 
 _TERMINAL = ("done", "refused")
+_OF_THE_NODE = ("ranks", "boundaries")  # of an order; the other fields are the request's
 _REQUESTS_MAX = 256  # requests remembered; an incident takes a handful
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A rank that may be captured: the state of its agent, and how its process sees the first step begin.
+
+    `boundary` is None where the steps of the rank are not numbered, or its last ones were not alike.
+    """
+
+    state: str
+    boundary: StepBoundary | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +63,12 @@ class Captures:
         """
         return self.term if self.term <= unix_s + TERM_AHEAD_OF_NODE_SECONDS_MAX else 0
 
-    def judge(self, request: ProfileRequest, ranks: Mapping[int, str] | None, now_ns: int, unix_s: float) -> Verdict:
+    def judge(
+        self, request: ProfileRequest, ranks: Mapping[int, Candidate] | None, now_ns: int, unix_s: float
+    ) -> Verdict:
         """Decide; an accepted request counts as running from now on.
 
-        `ranks` are those of the run on this node with the state of their agents, None for a run unknown here. A request
+        `ranks` are those of the run on this node, None for a run unknown here. A request
         that was decided before, by whichever coordinator it came, gets neither order nor refusals. `unix_s` is the wall
         clock, which terms are compared with.
         """
@@ -85,7 +99,7 @@ class Captures:
             )
         return ""
 
-    def _decide(self, request: ProfileRequest, ranks: Mapping[int, str] | None, now_ns: int) -> Verdict:
+    def _decide(self, request: ProfileRequest, ranks: Mapping[int, Candidate] | None, now_ns: int) -> Verdict:
         if ranks is None:
             return Verdict(
                 None, dict.fromkeys(request.ranks, f"run {request.run!r} is unknown on node {request.node!r}")
@@ -93,7 +107,7 @@ class Captures:
         if busy := self._busy(request, now_ns):
             return Verdict(None, dict.fromkeys(request.ranks, busy))
         refusals = {rank: reason for rank in request.ranks if (reason := _unfit(request, rank, ranks))}
-        able = [rank for rank in request.ranks if rank not in refusals]
+        able = {rank: ranks[rank].boundary for rank in request.ranks if rank not in refusals}
         if not able:
             return Verdict(None, refusals)
         try:
@@ -129,16 +143,22 @@ class Captures:
         return running.request_id if running is not None else None
 
 
-def _unfit(request: ProfileRequest, rank: int, ranks: Mapping[int, str]) -> str:
+def _unfit(request: ProfileRequest, rank: int, ranks: Mapping[int, Candidate]) -> str:
     if rank not in ranks:
         return f"rank {rank} of run {request.run!r} is not on node {request.node!r}"
-    if ranks[rank] != "running":
-        return f"the agent of rank {rank} of run {request.run!r} is not running: {ranks[rank]}"
+    if ranks[rank].state != "running":
+        return f"the agent of rank {rank} of run {request.run!r} is not running: {ranks[rank].state}"
+    if ranks[rank].boundary is None:
+        return (
+            f"the steps of rank {rank} of run {request.run!r} cannot be foreseen: its last ones were not alike, or "
+            "marks of it were lost"
+        )
     return ""
 
 
-def _order(request: ProfileRequest, ranks: list[int]) -> ProfileOrder:
-    """Return the order for `ranks`, checked as the ranks will check it."""
-    values = {f.name: getattr(request, f.name) for f in fields(ProfileOrder) if f.name != "ranks"}
-    order = ProfileOrder(ranks=sorted(set(ranks)), **values)
+def _order(request: ProfileRequest, boundaries: Mapping[int, StepBoundary | None]) -> ProfileOrder:
+    """Return the order for the ranks of `boundaries`, checked as the ranks will check it."""
+    values = {f.name: getattr(request, f.name) for f in fields(ProfileOrder) if f.name not in _OF_THE_NODE}
+    known = {rank: boundary for rank, boundary in sorted(boundaries.items()) if boundary is not None}
+    order = ProfileOrder(ranks=list(known), boundaries=list(known.values()), **values)
     return order_from_json(order_to_json(order), where="profile request")

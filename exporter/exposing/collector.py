@@ -65,6 +65,10 @@ _OF_HOST: dict[str, Callable[[HostTotals], float | None]] = {
 }
 _OF_NODE: dict[str, Callable[[NodeSnapshot], float | Mapping[str, int] | None]] = {
     _P + "records_lost_total": lambda node: node.lost,
+    _P + "blocks_lost_total": lambda node: node.lost_blocks,
+    _P + "steps_incomplete_total": lambda node: node.incomplete_steps,
+    _P + "marks_malformed_total": lambda node: node.malformed_marks,
+    _P + "unnumbered_ranks": lambda node: node.ranks_unnumbered,
     _P + "inputs_rejected_total": lambda node: node.rejected,
     _P + "inputs_dropped_total": lambda node: node.dropped,
     _P + "rings_quarantined": lambda node: node.rings_quarantined,
@@ -152,13 +156,10 @@ def _fill_flagged(family: Family, node: NodeSnapshot) -> None:
 
 
 def _fill_rank(family: Family, name: str, labels: list[str], rank: RankView) -> None:
-    if name == "lockstep_rank_info":
-        family.add_metric([*labels, str(rank.local_rank), rank.hostname], 1)
-    elif name == "lockstep_rank_device_info":
-        if rank.facts is not None:
-            # The last label of all, so that one that is not known can be left out.
-            uuid = [rank.facts.device_uuid] if rank.facts.device_uuid else []
-            family.add_metric([*labels, rank.facts.device, rank.facts.dtype, *uuid], 1)
+    if name in _INFO_OF_RANK:
+        more = _INFO_OF_RANK[name](rank)
+        if more is not None:
+            family.add_metric([*labels, *more], 1)
     elif name in _OF_RANK:
         value = _OF_RANK[name](rank)
         if value is not None:
@@ -172,6 +173,31 @@ def _fill_rank(family: Family, name: str, labels: list[str], rank: RankView) -> 
     else:
         for label, place in _ENUMERATED[name].items():
             _fill_total(family, [*labels, label], rank, place)
+
+
+def _device(rank: RankView) -> list[str] | None:
+    if rank.facts is None:
+        return None
+    # The last label of all, so that one that is not known can be left out.
+    uuid = [rank.facts.device_uuid] if rank.facts.device_uuid else []
+    return [rank.facts.device, rank.facts.dtype, *uuid]
+
+
+def _agent(rank: RankView) -> list[str] | None:
+    facts = rank.facts
+    if facts is None or not facts.mark_writer:
+        return None
+    # The last label of all: a process without torch has no such kernels.
+    kernels = [facts.collective_kernels] if facts.collective_kernels else []
+    return [facts.mark_writer, *kernels]
+
+
+_INFO_OF_RANK: dict[str, Callable[[RankView], list[str] | None]] = {
+    "lockstep_rank_info": lambda rank: [str(rank.local_rank), rank.hostname],
+    "lockstep_rank_device_info": _device,
+    "lockstep_rank_agent_info": _agent,
+}
+"""The labels behind run and rank of what is always 1, None where they are not known."""
 
 
 def _fill_total(family: Family, labels: list[str], rank: RankView, place: tuple[int, float]) -> None:

@@ -65,6 +65,10 @@ class NodeSnapshot:
     runs: tuple[RunView, ...]
     ranks_omitted: int
     lost: Mapping[str, int]
+    lost_blocks: Mapping[str, int]
+    incomplete_steps: int
+    malformed_marks: int
+    ranks_unnumbered: int
     rejected: Mapping[str, int]
     profiles: Mapping[str, int]
     profile_cost_ns: int
@@ -102,6 +106,10 @@ def take_snapshot(
         runs=tuple(view for view in runs if view.ranks),
         ranks_omitted=rings.omitted,
         lost=dict(counts.lost),
+        lost_blocks=dict(counts.lost_blocks),
+        incomplete_steps=counts.incomplete_steps,
+        malformed_marks=counts.malformed_marks,
+        ranks_unnumbered=rings.unnumbered(),
         rejected=dict(counts.rejected),
         profiles=dict(counts.profiles),
         profile_cost_ns=counts.profile_cost_ns,

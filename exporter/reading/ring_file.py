@@ -20,29 +20,26 @@ from lockstep.contracts.bounds import FLAGS_MAX, INT63_MAX, MONOTONIC_NS_MAX
 from lockstep.contracts.control import OrderAnswer, answer_from_json
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.locks import lock_holder
-from lockstep.contracts.records import RECORD_FIELDS
+from lockstep.contracts.marks import BLOCK_BYTES
+from lockstep.contracts.ring import RaisedEnding
 
-_WORDS = struct.Struct("<4Q")
+_WORDS = struct.Struct("<3Q")
 _FLAGS_HELD = struct.Struct("<2Q")
 _FRONT_BYTES = ring.GROUPS_OFFSET + HEAD_BYTES - ring.WORDS_OFFSET
+_ENDING = ring.ENDING_OFFSET - ring.WORDS_OFFSET
 _ANSWER = ring.ANSWER_OFFSET - ring.WORDS_OFFSET
 _GROUPS = ring.GROUPS_OFFSET - ring.WORDS_OFFSET
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe in a ring's place must not block us
 
-Records = NDArray[np.int64]
-"""Array of shape (n_records, n_fields), int64, columns as `RECORD_FIELDS`; times ns of CLOCK_MONOTONIC."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What one look at a ring saw; `answer`, `groups` and `facts` only if they changed since the look before."""
+    """What a ring holds besides blocks; `answer`, `groups` and `facts` only if they changed since the look before."""
 
-    records: Records
-    lapped: int
-    torn: int
     heartbeat_ns: int
     state: int
     failures: int
+    ending: RaisedEnding | None
     answer: OrderAnswer | None
     groups: Any
     facts: Any
@@ -77,17 +74,14 @@ class Holder:
 class RingFile:
     """A reader of one incarnation of a rank's ring; owns its descriptor until `close`.
 
-    `next_index` is the record to read next and `answer_generation` the last answer seen: a new reader that is given
-    both goes on where this one stopped.
+    `answer_generation` is the last answer seen: a new reader that is given it does not see that answer again.
     """
 
     def __init__(self, path: Path, rank: int) -> None:
         self.path = path
-        self.next_index = 0
         self.answer_generation = 0
         self._groups_generation = 0
         self._facts_generation = 0
-        self._torn_index = -1
         self._descriptor = os.open(path, _FLAGS)
         try:
             self.inode, self.owner_uid, self.header = self._check(rank)
@@ -111,23 +105,9 @@ class RingFile:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def resume(self, next_index: int, answer_generation: int) -> Records:
-        """Go on where an earlier exporter process stopped with this same file.
-
-        Return the record before that place, none if it is gone: it tells where the rank stands, nobody counts it again.
-        """
-        head = self._words(self._pread(_WORDS.size, ring.WORDS_OFFSET))[0]
-        if not 0 <= next_index <= head:
-            return _to_records([])
-        self.next_index, self.answer_generation = next_index, answer_generation
-        if next_index == 0:
-            return _to_records([])
-        slot = ring.unpack_slot(self._slots(next_index - 1, 1))
-        return _to_records([slot[1]] if slot is not None and slot[0] == next_index - 1 else [])
-
     def heartbeat_ns(self) -> int:
         """Return the last sign of life of the agent, CLOCK_MONOTONIC."""
-        return self._words(self._pread(_WORDS.size, ring.WORDS_OFFSET))[1]
+        return self._words(self._pread(_WORDS.size, ring.WORDS_OFFSET))[0]
 
     def issues(self) -> Issues:
         """Return where the rank stands now, between its step records.
@@ -163,42 +143,39 @@ class RingFile:
         pid = lock_holder(self._descriptor)
         return Holder(pid=pid or None, is_gone=pid is None, locks=True)
 
-    def look(self, limit: int) -> Look:
-        """Read what is new, at most `limit` records.
+    def look(self) -> Look:
+        """Read the words, and what is new of answer, groups and facts.
 
         Raises
         ------
         MalformedError
-            The file was cut, or a word holds what no rank writes; nothing was consumed.
+            The file was cut, or a word holds what no rank writes.
         """
         front = memoryview(self._pread(_FRONT_BYTES, ring.WORDS_OFFSET))
-        head, heartbeat_ns, state, failures = self._words(front)
+        heartbeat_ns, state, failures = self._words(front)
         errors: list[MalformedError] = []
-        rows, lapped, torn = self._read_slots(head, limit)
-        answer = self._answer(front, errors)
-        groups = self._groups(front)
-        facts = self._facts()
         return Look(
-            records=_to_records(rows),
-            lapped=lapped,
-            torn=torn,
             heartbeat_ns=heartbeat_ns,
             state=state,
             failures=failures,
-            answer=answer,
-            groups=groups,
-            facts=facts,
+            ending=self._ending(front, errors) if state == ring.STATE_RAISED else None,
+            answer=self._answer(front, errors),
+            groups=self._groups(front),
+            facts=self._facts(),
             errors=tuple(errors),
         )
 
-    def _words(self, front: bytes | memoryview) -> tuple[int, int, int, int]:
-        """Return head, heartbeat, state and failures."""
-        head, heartbeat_ns, state, failures = _WORDS.unpack_from(front)
-        self._check_word("head", head, INT63_MAX)
+    def blocks(self, first: int, count: int) -> bytes:
+        """Return the bytes of `count` slots of blocks, fewer where the file was cut."""
+        return os.pread(self._descriptor, count * BLOCK_BYTES, ring.BLOCKS_OFFSET + first * BLOCK_BYTES)
+
+    def _words(self, front: bytes | memoryview) -> tuple[int, int, int]:
+        """Return heartbeat, state and failures."""
+        heartbeat_ns, state, failures = _WORDS.unpack_from(front)
         self._check_word("heartbeat", heartbeat_ns, MONOTONIC_NS_MAX)
-        self._check_word("state", state, ring.STATE_FAILED)
+        self._check_word("state", state, ring.STATE_RAISED)
         self._check_word("failures", failures, INT63_MAX)
-        return head, heartbeat_ns, state, failures
+        return heartbeat_ns, state, failures
 
     def _flags_held(self) -> tuple[int, int]:
         """Return the running step's flags, and whether the writer holds a lock."""
@@ -218,54 +195,15 @@ class RingFile:
             raise MalformedError("ring size", where=str(self.path), got=size, expected=self.header.file_bytes)
         return data
 
-    def _read_slots(self, head: int, limit: int) -> tuple[list[bytes], int, int]:
-        """Return (records, lapped, torn) from `next_index` on and move it.
-
-        A torn slot is given one more look at the next call, because a store of the writer may not be visible yet; torn
-        again, it is counted and passed.
-        """
-        lapped = self._skip_overwritten(head)
-        torn = 0
-        rows: list[bytes] = []
-        count = min(head - self.next_index, limit)
-        data = self._slots(self.next_index, count)
-        for offset in range(0, len(data), ring.SLOT_BYTES):
-            slot = ring.unpack_slot(data[offset : offset + ring.SLOT_BYTES])
-            if slot is None or slot[0] < self.next_index:
-                if self._torn_index != self.next_index:
-                    self._torn_index = self.next_index
-                    break
-                torn += 1
-            elif slot[0] > self.next_index:
-                lapped += 1
-            else:
-                rows.append(slot[1])
-            self.next_index += 1
-        return rows, lapped, torn
-
-    def _skip_overwritten(self, head: int) -> int:
-        if head < self.next_index:
-            raise MalformedError("head", where=str(self.path), got=head, expected=f"at least {self.next_index}")
-        overwritten = head - self.header.slot_count - self.next_index
-        if overwritten <= 0:
-            return 0
-        # Believed only if the newest slot says the same: a wrong head must not count as millions of lost records.
-        newest = ring.unpack_slot(self._slots(head - 1, 1))
-        if newest is None or newest[0] < head - 1:
-            raise MalformedError("head", where=str(self.path), got=head, expected="the index in the newest slot")
-        self.next_index += overwritten
-        return overwritten
-
-    def _slots(self, index: int, count: int) -> bytes:
-        """Return `count` slots from that of record `index` on, over the ring's end."""
-        if count == 0:
-            return b""
-        first = index % self.header.slot_count
-        straight = min(count, self.header.slot_count - first)
-        data = self._pread(straight * ring.SLOT_BYTES, ring.SLOTS_OFFSET + first * ring.SLOT_BYTES)
-        if straight < count:
-            data += self._pread((count - straight) * ring.SLOT_BYTES, ring.SLOTS_OFFSET)
-        return data
+    def _ending(self, front: memoryview, errors: list[MalformedError]) -> RaisedEnding | None:
+        found = read_blob(front, _ENDING, ring.ENDING_BYTES)
+        if found is None:
+            return None
+        try:
+            return ring.raised_from_json(found[1], where=str(self.path))
+        except MalformedError as error:
+            errors.append(error)
+            return None
 
     def _answer(self, front: memoryview, errors: list[MalformedError]) -> OrderAnswer | None:
         if read_generation(front, _ANSWER) == self.answer_generation:
@@ -300,10 +238,3 @@ class RingFile:
             return None
         self._facts_generation, value = found
         return value
-
-
-def _to_records(rows: list[bytes]) -> Records:
-    return np.frombuffer(b"".join(rows), dtype="<i8").reshape(len(rows), len(RECORD_FIELDS))
-
-
-NO_RECORDS: Records = _to_records([])

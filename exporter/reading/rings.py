@@ -20,25 +20,29 @@ import numpy as np
 
 from exporter.counts import Counts
 from exporter.reading.announce import parse_groups, parse_slots
-from exporter.reading.positions import Position, Positions
-from exporter.reading.ring_file import NO_RECORDS, Look, Records, RingFile
+from exporter.reading.attempt_steps import NO_RECORDS, RECORDS_PER_READ, AttemptSteps, Records, StepsRead
+from exporter.reading.positions import Positions
+from exporter.reading.rank_states import RankStates, State
+from exporter.reading.ring_file import Look, RingFile
 from exporter.reading.totals import possible
-from exporter.reading.tracks import STATES, RankTrack, RunTrack
+from exporter.reading.tracks import RankTrack, RunTrack
 from exporter.shared_directory import run_status
 from lockstep.contracts.control import OrderAnswer
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.facts import facts_from_json
 from lockstep.contracts.limits import RANKS_PER_NODE_MAX, RUNS_PER_NODE_MAX
-from lockstep.contracts.messages import LAPPED, RUNNING, TORN
+from lockstep.contracts.messages import RUNNING, TORN
 from lockstep.contracts.paths import is_name, rank_of_ring, ring_path
 from lockstep.contracts.records import RECORD_INDEX
-from lockstep.contracts.ring import RingHeader
 from lockstep.serving.fault_isolation import FaultIsolation
 from lockstep.serving.log_limit import LogLimit
 
 _log = logging.getLogger(__name__)
 
-_RECORDS_PER_LOOK = 512  # 2,500 steps/s per rank at five ticks a second, and 1 ms of work for one ring
+_BLOCKS_PER_READ = 4096  # of all rings together, 80 ms of work; eight ranks fill 320 a tick with 200 collectives a step
+_BLOCKS_PER_LOOK = 512  # of one ring, a quarter of what it holds
+_BLOCKS_PER_LOOK_MIN = 16
+_RECORDS_AT_END = 8192  # of a ring that lost its name; more are no training's, whose steps have several marks each
 _NAMES_MAX = 4096  # entries of the root whose owner is looked at, 10 ms a scan
 _DIRECTORIES_MAX = 256  # left-overs of old runs that are looked through for live ones
 _TRACKS_MAX = 4 * RANKS_PER_NODE_MAX  # ranks of one run that came and went, as elastic jobs make them
@@ -78,6 +82,7 @@ class Rings:
         self._refused: dict[str, int] = {}  # run names that are no runs -> inode, so that each is counted once
         self._late: list[Reading] = []
         self._gone: list[RunTrack] = []
+        self._states = RankStates()
 
     def scan(self, now_ns: int) -> None:
         """Look for runs and rings that came, went or were replaced."""
@@ -98,10 +103,11 @@ class Rings:
     def read(self) -> list[Reading]:
         """Read what is new in every open ring."""
         readings, self._late = self._late, []
-        for run in self.runs.values():
-            for track in run.ranks.values():
-                if track.ring is not None:
-                    readings += self._look(run, track, track.ring, _RECORDS_PER_LOOK)
+        tracks = [(run, track) for run in self.runs.values() for track in run.ranks.values()]
+        opened = [(run, track, track.ring) for run, track in tracks if track.ring is not None]
+        blocks = min(_BLOCKS_PER_LOOK, max(_BLOCKS_PER_LOOK_MIN, _BLOCKS_PER_READ // max(1, len(opened))))
+        for run, track, ring in opened:
+            readings += self._look(run, track, ring, blocks)
         return readings
 
     def take_gone(self) -> list[RunTrack]:
@@ -112,16 +118,18 @@ class Rings:
     def positions(self) -> Positions:
         """Return how far every open ring was read."""
         return {
-            run.name: {
-                track.rank: _position(track.header, track.ring)
-                for track in run.ranks.values()
-                if track.ring is not None
-            }
+            run.name: {track.rank: track.position(track.ring) for track in run.ranks.values() if track.ring is not None}
             for run in self.runs.values()
         }
 
+    def unnumbered(self) -> int:
+        """Return how many ranks that train have marks and no step numbers."""
+        tracks = (track for run in self.runs.values() for track in run.ranks.values())
+        return sum(t.ring is not None and t.state == RUNNING and t.steps.is_unnumbered for t in tracks)
+
     def close(self) -> None:
-        """Close every ring."""
+        """Close every ring, and watch no process any more."""
+        self._states.close()
         for run in self.runs.values():
             for track in run.ranks.values():
                 if track.ring is not None:
@@ -237,11 +245,11 @@ class Rings:
         except (MalformedError, OSError) as error:
             self._refuse(run, rank, inode, error)
             return
-        track = run.ranks.setdefault(rank, RankTrack(ring.header, ring))
+        track = run.ranks.setdefault(rank, RankTrack(ring.header, ring, AttemptSteps(ring.header.block_count)))
         if track.header.attempt != ring.header.attempt:
             track.failures_read = 0
         track.header, track.ring, track.state, track.groups = ring.header, ring, RUNNING, ()
-        track.facts, track.slots, track.is_superseded, track.alive_ns = None, (), False, 0
+        track.facts, track.slots, track.is_superseded, track.alive_ns, track.ending = None, (), False, 0, None
         track.totals.begin_attempt()
         run.revision += 1
         self._resume(run, track, ring)
@@ -252,56 +260,59 @@ class Rings:
         Its last step is where the rank stands until the next one.
         """
         position = track.left_at or self._positions.get(run.name, {}).get(track.rank)
-        if position is None or position.attempt != ring.header.attempt:
-            return
-        try:
-            last = ring.resume(position.next_index, position.answer_generation)
-        except (MalformedError, OSError) as error:
-            self._refuse(run, track.rank, ring.inode, error)
-            return
-        if len(last) and possible(last).all():
-            track.totals.note_last(last, ring.header.clock_offset_ns)
+        if position is not None and position.attempt != ring.header.attempt:
+            position = None
+        track.steps = AttemptSteps(ring.header.block_count, position)
+        if position is not None:
+            ring.answer_generation = position.answer_generation
+        if track.steps.last_step is not None and track.steps.last_end_ns is not None:
+            track.totals.last_step = track.steps.last_step
+            track.totals.last_end_ns = track.steps.last_end_ns + ring.header.clock_offset_ns
 
     def _detach(self, run: RunTrack, track: RankTrack) -> None:
-        """Read a ring that lost its name to its end, and close it. Twice, for a torn slot's second look."""
+        """Read a ring that lost its name to its end, as far as that is a training's, and close it."""
         if track.ring is None:
             return
-        for _ in range(2):
-            self._late += self._look(run, track, track.ring, track.header.slot_count)
-        self.isolation.forget(_RING, _key(track.ring.path, track.ring.inode))
-        track.left_at = _position(track.header, track.ring)
+        self._late += self._look(run, track, track.ring, track.header.block_count, _RECORDS_AT_END)
+        self._counts.lost_blocks[TORN] += track.steps.drop_pending()
+        key = _key(track.ring.path, track.ring.inode)
+        self.isolation.forget(_RING, key)
+        self._states.forget(key)
+        track.left_at = track.position(track.ring)
         track.ring.close()
         track.ring = None
         run.revision += 1
 
-    def _look(self, run: RunTrack, track: RankTrack, ring: RingFile, limit: int) -> list[Reading]:
-        """Return what is new of a ring; records that were read and could not be taken are counted lost."""
+    def _look(
+        self, run: RunTrack, track: RankTrack, ring: RingFile, blocks: int, records_max: int = RECORDS_PER_READ
+    ) -> list[Reading]:
+        """Return what is new of a ring; records that were built and could not be taken are counted lost."""
         key = _key(ring.path, ring.inode)
         if not self.isolation.admits(_RING, key, self._now_s):
             return []
-        taken = ring.next_index
+        built = 0
         with self.isolation.guard(_RING, key, self._now_s):
             try:
-                look = ring.look(limit)
+                look = ring.look()
+                state = self._states.state_of(key, track, ring, look, self._now_s)
+                steps = track.steps.read(ring.blocks, blocks, records_max)
             except (MalformedError, OSError) as error:
                 self._refuse(run, track.rank, ring.inode, error)
                 return []
-            self._take_state(run, track, look)
-            records = self._take_records(run, track, look)
-            taken = ring.next_index
-            lost = {reason: count for reason, count in ((LAPPED, look.lapped), (TORN, look.torn)) if count}
+            built = len(steps.records)
+            self._take_state(run, track, look, state)
+            lost = self._take_losses(steps)
+            records = self._take_records(run, track, steps.records)
             is_new = len(records) or look.answer is not None or lost
             return [Reading(run, track.rank, records, look.answer, lost)] if is_new else []
-        torn = ring.next_index - taken
-        self._counts.lost[TORN] += torn
-        return [Reading(run, track.rank, NO_RECORDS, None, {TORN: torn})] if torn else []
+        self._counts.lost[TORN] += built
+        return [Reading(run, track.rank, NO_RECORDS, None, {TORN: built})] if built else []
 
-    def _take_state(self, run: RunTrack, track: RankTrack, look: Look) -> None:
+    def _take_state(self, run: RunTrack, track: RankTrack, look: Look, state: State) -> None:
         track.heartbeat_ns = look.heartbeat_ns
         track.note_failures(look.failures)
-        state = STATES[look.state]
-        if state != track.state:
-            track.state = state
+        if state != (track.state, track.ending):
+            track.state, track.ending = state
             run.revision += 1
         for error in look.errors:
             self._counts.reject("answer", error)
@@ -322,11 +333,20 @@ class Rings:
         except MalformedError as error:
             self._counts.reject("ring", error)
 
-    def _take_records(self, run: RunTrack, track: RankTrack, look: Look) -> Records:
+    def _take_losses(self, steps: StepsRead) -> dict[str, int]:
+        """Count what of a ring could not be used; return the lost steps by reason."""
+        counts = self._counts
+        counts.malformed_marks += steps.malformed_marks
+        counts.incomplete_steps += steps.incomplete
+        for reason, blocks in steps.lost_blocks.items():
+            counts.lost_blocks[reason] += blocks
+        lost = {reason: count for reason, count in steps.lost_steps.items() if count}
+        for reason, count in lost.items():
+            counts.lost[reason] += count
+        return lost
+
+    def _take_records(self, run: RunTrack, track: RankTrack, records: Records) -> Records:
         """Count into the totals, and return the records with wall-clock times."""
-        self._counts.lost[LAPPED] += look.lapped
-        self._counts.lost[TORN] += look.torn
-        records = look.records
         if not len(records):
             return records
         good = possible(records)
@@ -379,10 +399,6 @@ def _has_ended(track: RankTrack) -> bool:
         return track.ring is None or track.ring.holder().is_gone
     except (MalformedError, OSError):  # counted where the ring is read for its records
         return False
-
-
-def _position(header: RingHeader, ring: RingFile) -> Position:
-    return Position(header.attempt, ring.next_index, ring.answer_generation)
 
 
 def _turns(owners: dict[str, int]) -> dict[str, int]:

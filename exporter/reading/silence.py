@@ -21,11 +21,12 @@ def watch(run: RunTrack, now_ns: int) -> None:
     """Notice that a run falls silent or is heard again (`now_ns` CLOCK_MONOTONIC); either is worth an announcement."""
     silence = run.silence
     records = int(run.histogram.counts.sum())
-    if records != silence.heard_records:
-        silence.heard_records, silence.heard_ns = records, now_ns
+    progress = records, sum(track.steps.ends for track in run.ranks.values())
+    if progress != silence.progress:
+        silence.progress, silence.progress_ns = progress, now_ns
     mean_ns = run.histogram.sum_ns / records if records else 0.0
     is_alive = any(track.ring is not None and track.state == RUNNING for track in run.ranks.values())
-    is_silent = is_alive and now_ns - silence.heard_ns > max(_LEAST_NS, _STEPS * mean_ns)
+    is_silent = is_alive and now_ns - silence.progress_ns > max(_LEAST_NS, _STEPS * mean_ns)
     if is_silent != silence.is_told:
         silence.is_told = is_silent
         run.revision += 1
@@ -40,7 +41,7 @@ def announcement(run: RunTrack, node: str) -> NodeAnnouncement:
 
 
 def _info(track: RankTrack, place: dict[tuple[str, str, str], int], *, is_silent: bool) -> RankInfo:
-    if not is_silent or track.ring is None:
+    if not is_silent or track.ring is None or track.steps.is_unnumbered:  # whose last step would be far behind
         return track.info()
     try:
         issues = track.ring.issues()

@@ -4,21 +4,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from exporter.reading.announce import SlotUse, merge_groups
+from exporter.reading.attempt_steps import AttemptSteps
 from exporter.reading.positions import Position
 from exporter.reading.ring_file import RingFile
 from exporter.reading.totals import FlaggedSteps, RankTotals, StepHistogram
 from lockstep.contracts import ring
 from lockstep.contracts.facts import RankFacts
 from lockstep.contracts.limits import RANKS_PER_NODE_MAX
-from lockstep.contracts.messages import FINISHED, RUNNING, UNWATCHED, GroupInfo, RankInfo, RankProgress
+from lockstep.contracts.messages import (
+    FAILED,
+    FINISHED,
+    GONE,
+    RUNNING,
+    UNWATCHED,
+    GroupInfo,
+    RankEnding,
+    RankInfo,
+    RankProgress,
+)
 
-STATES = {
-    ring.STATE_NONE: RUNNING,
-    ring.STATE_RUNNING: RUNNING,
-    ring.STATE_FINISHED: FINISHED,
-    ring.STATE_FAILED: UNWATCHED,
-}
-"""The agent's state word."""
+ENDED = frozenset((FINISHED, FAILED, GONE))
+"""States of a rank whose process has ended."""
 
 
 @dataclass(slots=True)
@@ -26,12 +32,14 @@ class RankTrack:
     """One rank of a run over all its attempts; `ring` is None while it has no file.
 
     `is_superseded`: its process has ended, and a younger rank of the run has its place on this node. `alive_ns` is when
-    it was last known to live (`heartbeats.py`).
+    it was last known to live (`heartbeats.py`). `ending` is how its process ended that did not end well.
     """
 
     header: ring.RingHeader
     ring: RingFile | None
+    steps: AttemptSteps
     state: str = RUNNING
+    ending: RankEnding | None = None
     is_superseded: bool = False
     heartbeat_ns: int = 0
     alive_ns: int = 0
@@ -50,6 +58,10 @@ class RankTrack:
     def rank(self) -> int:
         """Index in the job."""
         return self.header.rank
+
+    def position(self, ring_file: RingFile) -> Position:
+        """Return how far its present file was read."""
+        return self.steps.position(self.header.attempt, ring_file.answer_generation)
 
     def note_failures(self, failures: int) -> None:
         """Take the word of the agent of this attempt, which only grows."""
@@ -72,18 +84,21 @@ class RankTrack:
             heartbeat_unix_ns=self.heartbeat_ns + self.header.clock_offset_ns,
             facts=self.facts,
             progress=progress,
+            ending=self.ending,
         )
 
 
 @dataclass(slots=True)
 class Silence:
-    """Since when a run is without a new record. `heard_records` are those of its histogram, `heard_ns` when they came.
+    """Since when a run makes no steps.
 
-    Both are None until the run was looked at once. `is_told`: the announcements carry where its ranks stand.
+    `progress` counts its records and the ends that may be a step's, since ranks whose steps have no number train as
+    well; `progress_ns` is when it last grew. None until the run was looked at once. `is_told`: the announcements carry
+    where its ranks stand.
     """
 
-    heard_records: int | None = None
-    heard_ns: int = 0
+    progress: tuple[int, int] | None = None
+    progress_ns: int = 0
     is_told: bool = False
 
 
@@ -114,17 +129,17 @@ class RunTrack:
         A rank whose agent took itself out is silent by nature: it is shown while another rank of the run lives.
         """
         open_ranks = [track for track in self.ranks.values() if track.ring is not None]
-        fresh = [t for t in open_ranks if t.state != FINISHED and t.is_fresh(now_ns, stale_ns)]
+        fresh = [t for t in open_ranks if t.state not in ENDED and t.is_fresh(now_ns, stale_ns)]
         lives = any(track.state == RUNNING for track in fresh)
         return [t for t in open_ranks if t in fresh or (lives and t.state == UNWATCHED)]
 
     def announced(self) -> list[RankTrack]:
-        """Return the ranks to announce, ascending: with a file, or finished before theirs was removed.
+        """Return the ranks to announce, ascending: with a file, or ended before theirs was removed.
 
         Left out are ranks whose place has another rank by now, as after an elastic restart. Where there are too many,
         as in a job that came and went often, those that ended first are left out.
         """
-        tracks = [t for t in self.ranks.values() if (t.ring is not None or t.state == FINISHED) and not t.is_superseded]
+        tracks = [t for t in self.ranks.values() if (t.ring is not None or t.state in ENDED) and not t.is_superseded]
         if len(tracks) > RANKS_PER_NODE_MAX:
             tracks.sort(key=lambda track: (track.ring is None, -track.header.attempt))
         return sorted(tracks[:RANKS_PER_NODE_MAX], key=lambda track: track.rank)

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from exporter.reading.ring_file import Records
+from exporter.reading.attempt_steps import Records
+from lockstep.contracts.bounds import INT63_MAX
 from lockstep.contracts.limits import BATCH_RECORDS_MAX, MESSAGE_MAX_BYTES
 from lockstep.contracts.messages import StepBatch
 from lockstep.contracts.records import MISSING, RECORD_BYTES, RECORD_FIELDS
@@ -40,7 +41,7 @@ class Batcher:
     def add_lost(self, run: str, reason: str, count: int) -> None:
         """Count records of a run that could not be read, by reason (`LOSS_REASONS`)."""
         lost = self._lost.setdefault(run, {})
-        lost[reason] = lost.get(reason, 0) + count
+        lost[reason] = min(lost.get(reason, 0) + count, INT63_MAX)  # a ring may claim that more steps ended
 
     def take(self, unix_ns: int) -> list[StepBatch]:
         """Return what was gathered, in messages, in the order it was read; the first of a run has what it lost."""

@@ -2,18 +2,21 @@
 
 Steps are numbered by their ends, which lost marks cannot show. But blocks count the ends of backwards and optimizers
 since the attempt began. Where the last REPEATS steps all had the same number of both, and what has ended since the last
-known step is a multiple of these, so many steps have ended. Steps whose ends the training names are counted themselves.
+known step is a multiple of these, so many steps have ended; the attempt's beginning is step 0. Steps whose ends the
+training names are counted themselves.
 Anything else is not a number of steps: the rank has none until its next attempt.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import ClassVar, NamedTuple
 
 from lockstep.accounting.iteration import REPEATS
+from lockstep.accounting.state import COUNT, StateForm, TupleForm, WordForm
+from lockstep.contracts.control import BACKWARD, END_KINDS, ENDS_PER_STEP_MAX, OPTIMIZER, STEP, StepBoundary
 from lockstep.contracts.marks import MarkKind
 
 
-@dataclass(frozen=True, slots=True)
-class EndCounts:
+class EndCounts(NamedTuple):
     """How many backwards, optimizer steps and named steps have ended since the attempt began."""
 
     backwards: int = 0
@@ -28,20 +31,41 @@ class EndCounts:
             return EndCounts(self.backwards, self.optimizers, self.steps + 1)
         return EndCounts(self.backwards, self.optimizers + 1, self.steps)
 
+    def of(self, end_kind: str) -> int:
+        """Return the count of one of END_KINDS."""
+        return {BACKWARD: self.backwards, OPTIMIZER: self.optimizers, STEP: self.steps}[end_kind]
+
+
+ENDS_FORM = TupleForm(COUNT, COUNT, COUNT, make=EndCounts)
+
 
 class Stride:
     """The ends of a step of one rank, as far as the last REPEATS steps agree on them."""
+
+    STATE: ClassVar[Mapping[str, StateForm]] = {
+        "_last": ENDS_FORM,
+        "_stride": TupleForm(COUNT, COUNT),
+        "_repeats": COUNT,
+        "_ending": TupleForm(WordForm(END_KINDS), COUNT),
+        "_ending_repeats": COUNT,
+    }
 
     def __init__(self) -> None:
         self._last = EndCounts()
         self._stride = (0, 0)
         self._repeats = 0
+        self._ending = (OPTIMIZER, 0)
+        """Which of END_KINDS the last step ended with, and how many of them it had."""
+        self._ending_repeats = 0
 
-    def end_step(self, ends: EndCounts) -> None:
-        """Note the ends at the end of a step."""
+    def end_step(self, ends: EndCounts, end_kind: str) -> None:
+        """Note the ends at the end of a step, and which of END_KINDS it was."""
         stride = (ends.backwards - self._last.backwards, ends.optimizers - self._last.optimizers)
         self._repeats = self._repeats + 1 if stride == self._stride else 1
         self._stride = stride
+        ending = (end_kind, ends.of(end_kind) - self._last.of(end_kind))
+        self._ending_repeats = self._ending_repeats + 1 if ending == self._ending else 1
+        self._ending = ending
         self._last = ends
 
     def resume(self, ends: EndCounts) -> None:
@@ -60,3 +84,24 @@ class Stride:
         done = (ends.backwards - self._last.backwards, ends.optimizers - self._last.optimizers)
         count = done[1] // optimizers if optimizers else 0
         return count if done == (count * backwards, count * optimizers) else 0
+
+    def all_steps(self, *, is_named: bool) -> int:
+        """Return how many steps have ended in the attempt up to the last end noted.
+
+        0 where it is not known: the last REPEATS steps do not agree, or not all ends since the beginning are theirs.
+        """
+        backwards, optimizers = self._stride
+        count = self._last.steps if is_named else self._last.optimizers // optimizers if optimizers else 0
+        expected = EndCounts(count * backwards, count * optimizers, count if is_named else 0)
+        return count if self._repeats >= REPEATS and self._last == expected else 0
+
+    def boundary(self, running: int, step: int, *, is_named: bool) -> StepBoundary | None:
+        """Return how `step` follows from the ends, where the step `running` began at the last end noted.
+
+        None where the last steps do not agree on how many of the ends that ends them a step has. A training that names
+        its steps ends one at each.
+        """
+        kind, per_step = (STEP, 1) if is_named else self._ending
+        if not is_named and (self._ending_repeats < REPEATS or not 1 <= per_step <= ENDS_PER_STEP_MAX):
+            return None
+        return StepBoundary(kind, per_step, self._last.of(kind) + (step - running) * per_step, step)

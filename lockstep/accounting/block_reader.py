@@ -3,16 +3,19 @@
 May live here: which slot holds what. Not here: files (the caller fetches bytes), marks.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lockstep.contracts.bounds import INT63_MAX
-from lockstep.contracts.marks import BLOCK_BYTES, MarkBlock, unpack_block
+from lockstep.contracts.marks import BLOCK_BYTES, BLOCK_HEADER, MarkBlock, unpack_block
 
 WINDOW_BLOCKS = 64
 """Slots that are fetched at once, 64 KiB."""
 IDLE_READS = 16
 """Reads without a block after which the whole ring is searched: a writer whose stores failed may go on far ahead."""
+
+_SEQUENCE = 3
 
 Fetch = Callable[[int, int], bytes]
 """(first slot, count) to the bytes of these slots."""
@@ -48,28 +51,37 @@ class BlockReader:
 
     def _read_window(self, fetch: Fetch, read: BlockRead) -> bool:
         """Read the slots from the next block's on; return whether there may be more."""
-        first = self.next_sequence % self._block_count
-        window = self._fetch(fetch, first, min(WINDOW_BLOCKS, self._block_count - first))
-        for at, block in enumerate(window):
-            if block is None or block.sequence != self.next_sequence:
+        window = self._window(fetch)
+        for at in range(0, len(window), BLOCK_BYTES):
+            block = _block_in(window, at, self.next_sequence)
+            if block is None:
                 return self._skip(fetch, read, window[at:])
             read.blocks.append(block)
             self.next_sequence += 1
-        return True
+        return bool(window)
 
-    def _skip(self, fetch: Fetch, read: BlockRead, window: list[MarkBlock | None]) -> bool:
+    def _window(self, fetch: Fetch) -> memoryview:
+        """Return the slots from the next block's on, over the ring's end."""
+        first, count = self.next_sequence % self._block_count, min(WINDOW_BLOCKS, self._block_count)
+        straight = min(count, self._block_count - first)
+        slots = fetch(first, straight)
+        if straight < count and len(slots) == straight * BLOCK_BYTES:
+            slots += fetch(0, count - straight)
+        return _whole(slots)
+
+    def _skip(self, fetch: Fetch, read: BlockRead, window: memoryview) -> bool:
         """Go on behind blocks that are lost; return whether any are.
 
         `window` are slots from the next block's on, which does not hold it.
         """
-        block = window[0]
-        if block is not None and block.sequence > self.next_sequence:
+        claimed = _claim(window, 0)
+        if claimed > self.next_sequence and _block_in(window, 0, claimed) is not None:
             return self._catch_up(fetch, read)
-        for ahead, later in enumerate(window):
-            if later is not None and later.sequence == self.next_sequence + ahead:
+        for ahead, at in enumerate(range(0, len(window), BLOCK_BYTES)):
+            if _block_in(window, at, self.next_sequence + ahead) is not None:
                 # It may have been written after its slot was fetched, and before this one's was.
-                (again,) = self._fetch(fetch, self.next_sequence % self._block_count, 1)
-                if again is None or again.sequence != self.next_sequence:
+                again = _whole(fetch(self.next_sequence % self._block_count, 1))
+                if not again or _block_in(again, 0, self.next_sequence) is None:
                     read.torn += ahead
                     self.next_sequence += ahead
                 return True
@@ -77,27 +89,39 @@ class BlockReader:
 
     def _catch_up(self, fetch: Fetch, read: BlockRead) -> bool:
         """Go on with the oldest block but an eighth of the ring, which the writer may reach meanwhile."""
-        found = sorted(block.sequence for block in self._fetch(fetch, 0, self._block_count) if block is not None)
-        if not found or found[-1] <= self.next_sequence:
+        slots = _whole(fetch(0, self._block_count))
+        claims = (_claim(slots, at) for at in range(0, len(slots), BLOCK_BYTES))
+        found = sorted(s for slot, s in enumerate(claims) if s % self._block_count == slot and s <= INT63_MAX)
+        newest = next((s for s in reversed(found) if self._has(slots, s)), -1)
+        if newest <= self.next_sequence:
             return False
-        oldest = found[-1] - self._block_count + 1 + self._block_count // 8
-        target = next(sequence for sequence in found if sequence >= max(oldest, self.next_sequence))
+        oldest = newest - self._block_count + 1 + self._block_count // 8
+        later = found[bisect_left(found, max(oldest, self.next_sequence)) :]
+        target = next(s for s in later if self._has(slots, s))
         lapped = min(max(oldest - self.next_sequence, 0), target - self.next_sequence)
         read.overwritten += lapped
         read.torn += target - self.next_sequence - lapped
         self.next_sequence = target
         return True
 
-    def _fetch(self, fetch: Fetch, first: int, count: int) -> list[MarkBlock | None]:
-        """Return the block in each of these slots, None where there is none that belongs there."""
-        data = memoryview(fetch(first, count))
-        blocks = [
-            unpack_block(data[at : at + BLOCK_BYTES]) if at + BLOCK_BYTES <= len(data) else None
-            for at in range(0, count * BLOCK_BYTES, BLOCK_BYTES)
-        ]
-        return [
-            block
-            if block is not None and block.sequence % self._block_count == slot and block.sequence <= INT63_MAX
-            else None
-            for slot, block in enumerate(blocks, first)
-        ]
+    def _has(self, slots: memoryview, sequence: int) -> bool:
+        """Whether a whole ring's slots hold this block."""
+        return _block_in(slots, sequence % self._block_count * BLOCK_BYTES, sequence) is not None
+
+
+def _whole(data: bytes) -> memoryview:
+    """Return the slots in `data` without half a one at the end, as a file that was cut has it."""
+    return memoryview(data)[: len(data) - len(data) % BLOCK_BYTES]
+
+
+def _claim(slots: memoryview, at: int) -> int:
+    """Return the sequence that a block at byte `at` claims."""
+    return int(BLOCK_HEADER.unpack_from(slots, at)[_SEQUENCE])
+
+
+def _block_in(slots: memoryview, at: int, sequence: int) -> MarkBlock | None:
+    """Return the block at byte `at` if it is number `sequence`; the checksum of others, 1 us each, is not made."""
+    if BLOCK_HEADER.unpack_from(slots, at)[_SEQUENCE] != sequence:
+        return None
+    # None of a slot that was never written, which claims the sequence 0, as well.
+    return unpack_block(slots[at : at + BLOCK_BYTES])

@@ -20,7 +20,7 @@ it was no wait was hidden behind work.
 
 from bisect import bisect_left, bisect_right
 from itertools import accumulate
-from operator import attrgetter, itemgetter
+from operator import attrgetter, itemgetter, sub
 
 from lockstep.accounting.events import (
     BACKWARD,
@@ -61,32 +61,32 @@ class StepBreakdown:
 def attribute(start_ns: int, end_ns: int, events: StepEvents) -> StepBreakdown:
     """Return the partition of the step from `start_ns` to `end_ns`; events that reach out of it are clipped."""
     breakdown = StepBreakdown()
-    taken = _clip(events.collections, start_ns, end_ns)
+    taken = clip(events.collections, start_ns, end_ns)
     breakdown.collection_ns = sum(end - begin for begin, end in taken)
-    if events.collectives or events.blocked:
+    if events.collectives or events.blocked or events.aside:
         ordered = sorted(events.collectives, key=_issue_ns)
         pieces = _disjoint(_blocked(end_ns, events, ordered), start_ns, end_ns)
         if taken:
-            pieces = _subtract(pieces, taken)
+            pieces = subtract(pieces, taken)
         for begin, end, domain in pieces:
             breakdown.wait_ns[domain] += end - begin
         taken += [(begin, end) for begin, end, _ in pieces]
         taken.sort()
+        if events.aside:
+            ordered = sorted(ordered + events.aside, key=_issue_ns)
         _add_flight(breakdown, start_ns, end_ns, ordered)
-    _add_phases(breakdown, start_ns, end_ns, events, taken)
+    taken_time = TakenTime([begin for begin, _ in taken], [end for _, end in taken])
+    add_phases(breakdown, start_ns, end_ns, events, taken_time)
     return breakdown
 
 
-def _add_phases(
-    breakdown: StepBreakdown, start_ns: int, end_ns: int, events: StepEvents, taken: list[Interval]
-) -> None:
+def add_phases(breakdown: StepBreakdown, start_ns: int, end_ns: int, events: StepEvents, taken: "TakenTime") -> None:
     """Fill what is left of phases, data, compute and host beside what is `taken` already."""
     own = breakdown.phase_ns
-    taken_time = _TakenTime(taken)
     for phase, span_start, span_end in events.spans:
         begin, end = max(span_start, start_ns), min(span_end, end_ns)
         if begin < end:
-            own[phase] += end - begin - (taken_time.until(end) - taken_time.until(begin))
+            own[phase] += end - begin - (taken.until(end) - taken.until(begin))
     breakdown.data_ns = own[DATA]
     breakdown.compute_ns = sum(own) - own[DATA]
     attributed = breakdown.collection_ns + sum(breakdown.wait_ns) + sum(own)
@@ -118,7 +118,7 @@ def _blocked(end_ns: int, events: StepEvents, ordered: list[IssuedCollective]) -
             if done == IN_FLIGHT or done > last_limit:
                 done = last_limit
             waits.append((last, done, domain))
-    return waits + _known_domains(events.blocked, ordered)
+    return waits + _known_domains(events.blocked, ordered + events.aside if events.aside else ordered)
 
 
 def _known_domains(blocked: list[Wait], ordered: list[IssuedCollective]) -> list[Wait]:
@@ -179,12 +179,13 @@ def _disjoint(waits: list[Wait], start_ns: int, end_ns: int) -> list[Wait]:
     return pieces
 
 
-def _clip(intervals: list[Interval], start_ns: int, end_ns: int) -> list[Interval]:
+def clip(intervals: list[Interval], start_ns: int, end_ns: int) -> list[Interval]:
+    """Return what of `intervals` lies in the step."""
     clipped = ((max(begin, start_ns), min(end, end_ns)) for begin, end in intervals)
     return [(begin, end) for begin, end in clipped if begin < end]
 
 
-def _subtract(pieces: list[Wait], taken: list[Interval]) -> list[Wait]:
+def subtract(pieces: list[Wait], taken: list[Interval]) -> list[Wait]:
     """Return `pieces` less `taken`; both ascend and are disjoint."""
     left: list[Wait] = []
     starts = [begin for begin, _ in taken]
@@ -199,16 +200,16 @@ def _subtract(pieces: list[Wait], taken: list[Interval]) -> list[Wait]:
     return left
 
 
-class _TakenTime:
-    """How much time disjoint, ascending intervals take before any instant."""
+class TakenTime:
+    """How much time disjoint intervals, of which both ends ascend, take before any instant."""
 
-    def __init__(self, taken: list[Interval]) -> None:
-        self._taken = taken
-        self._starts = [begin for begin, _ in taken]
-        self._before = [0, *accumulate(end - begin for begin, end in taken)]
+    def __init__(self, starts: list[int], ends: list[int]) -> None:
+        self._starts = starts
+        self._ends = ends
+        self._before: list[int] = [0, *accumulate(map(sub, ends, starts))]
 
     def until(self, instant_ns: int) -> int:
         """Return the time taken before `instant_ns`."""
         index = bisect_left(self._starts, instant_ns)
-        beyond = max(self._taken[index - 1][1] - instant_ns, 0) if index else 0
+        beyond = max(self._ends[index - 1] - instant_ns, 0) if index else 0
         return self._before[index] - beyond

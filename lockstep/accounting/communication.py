@@ -1,16 +1,29 @@
 """Collectives and waits of the running step, from marks of their issue, their end and the waits between."""
 
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
 from lockstep.accounting.bus_bytes import bus_bytes
-from lockstep.accounting.events import UNKNOWN_NS, IssuedCollective, StepEvents, Traffic
-from lockstep.contracts.marks import OPERATORS, unpack_issue
+from lockstep.accounting.events import EVENTS_MAX, UNKNOWN_NS, IssuedCollective, StepEvents, Traffic
+from lockstep.accounting.state import TIME_NS, DictForm, IntegerForm, ListForm, StateForm, mapping, restore, saved
+from lockstep.contracts.bounds import MONOTONIC_NS_MAX
+from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.marks import OPERATORS, ORDINAL_MASK, UNKNOWN_DOMAIN, unpack_issue
 from lockstep.contracts.records import DOMAIN_KINDS
 
 _NO_DOMAIN, _LOST_DOMAIN = -1, -2
-_NOT_OURS = -1
+NOT_OURS = -1
 WAITS_DEEP_MAX = 64
 """Waits inside waits; three are real."""
+FORMER_STEPS = 10
+"""Steps that a device may not be done with, and a few more."""
 TRAFFIC_MAX = 4096
 """Different collectives whose bytes are held: a model has some hundred."""
+
+_INDEX = IntegerForm(0, EVENTS_MAX)
+_BY_ORDINAL = DictForm(IntegerForm(0, ORDINAL_MASK), _INDEX, EVENTS_MAX)
+_EXPECTED = ListForm(_INDEX, EVENTS_MAX)
 
 
 class CommunicationTracker:
@@ -19,12 +32,22 @@ class CommunicationTracker:
     `domains` are the indices in DOMAIN_KINDS that this rank has ever used.
     """
 
+    STATE: ClassVar[Mapping[str, StateForm]] = {
+        "domains": ListForm(IntegerForm(0, len(DOMAIN_KINDS) - 1), len(DOMAIN_KINDS), set),
+        "last_domain": IntegerForm(_LOST_DOMAIN, len(DOMAIN_KINDS) - 1),
+        "_waits": ListForm(TIME_NS, WAITS_DEEP_MAX),
+        "_other_waits": ListForm(IntegerForm(NOT_OURS, MONOTONIC_NS_MAX), WAITS_DEEP_MAX),
+    }
+
     def __init__(self) -> None:
         self.events = StepEvents()
         self.domains: set[int] = set()
-        self._last_domain = _NO_DOMAIN
+        self.last_domain = _NO_DOMAIN
         self._traffic: dict[tuple[int, int], Traffic] = {}
         self._by_ordinal: dict[int, IssuedCollective] = {}
+        self._former: deque[dict[int, IssuedCollective]] = deque(maxlen=FORMER_STEPS)
+        self.keeps_former = False
+        """Whether ends of collectives of former steps are noted: a device was not done with those steps."""
         self._expected: list[IssuedCollective] = []
         self.forget_waits()
 
@@ -36,7 +59,11 @@ class CommunicationTracker:
         for collective in self._expected:
             collective.done_ns = collective.issue_ns
         self._expected.clear()
-        self._by_ordinal.clear()
+        if self.keeps_former:
+            self._former.append(self._by_ordinal)
+            self._by_ordinal = {}
+        else:
+            self._by_ordinal.clear()
         self.events = events
 
     def forget_waits(self) -> None:
@@ -47,25 +74,29 @@ class CommunicationTracker:
     def lose(self) -> None:
         """Forget what depends on marks that are lost."""
         self.forget_waits()
-        if self._last_domain != _NO_DOMAIN:
-            self._last_domain = _LOST_DOMAIN
+        if self.last_domain != _NO_DOMAIN:
+            self.last_domain = _LOST_DOMAIN
 
     def issue(self, ordinal: int, detail: int, argument: int, now_ns: int) -> bool:
         """Add a collective (`marks.pack_issue`); return False where no agent writes such a mark."""
-        traffic = self._traffic.get((detail, argument)) or self._met(detail, argument)
+        traffic = self.traffic_of(detail, argument)
         if traffic is None:
             return False
         collective = IssuedCollective(now_ns, traffic)
         self._by_ordinal[ordinal] = collective
         self.events.collectives.append(collective)
         domain = traffic.domain
-        if domain != self._last_domain:
-            self._last_domain = domain
+        if domain != self.last_domain:
+            self.last_domain = domain
             self.domains.add(domain)
         return True
 
+    def traffic_of(self, detail: int, argument: int) -> Traffic | None:
+        """Return what a collective moves (`marks.pack_issue`), None where no agent writes such a mark."""
+        return self._traffic.get((detail, argument)) or self._met(detail, argument)
+
     def _met(self, detail: int, argument: int) -> Traffic | None:
-        """Return what such collectives move, which is worked out once for all of them."""
+        """Return the same for one that is met for the first time."""
         issue = unpack_issue(detail, argument)
         if issue.operator >= len(OPERATORS) or issue.domain >= len(DOMAIN_KINDS) or issue.payload_bytes < 0:
             return None
@@ -79,14 +110,48 @@ class CommunicationTracker:
     def end(self, ordinal: int, done_ns: int = UNKNOWN_NS) -> None:
         """Note when a collective was done; one of a former step is done with."""
         collective = self._by_ordinal.get(ordinal)
+        if collective is None and self.keeps_former:
+            collective = next((former[ordinal] for former in self._former if ordinal in former), None)
         if collective is not None:
             collective.done_ns = done_ns
+
+    def set_bus_bytes(self, ordinal: int, moved_bytes: int) -> bool:
+        """Set what a collective moves over the slowest link; return False where no agent writes such a mark."""
+        collective = self._by_ordinal.get(ordinal)
+        if collective is not None and moved_bytes >= 0:
+            collective.traffic = collective.traffic._replace(bus_bytes=moved_bytes)
+        return moved_bytes >= 0
+
+    @property
+    def expected_count(self) -> int:
+        """How often collectives are expected to be done at the next wait's end."""
+        return len(self._expected)
+
+    def find(self, ordinal: int) -> IssuedCollective | None:
+        """Return a collective of the running step."""
+        return self._by_ordinal.get(ordinal)
 
     def expect(self, ordinal: int) -> None:
         """Take the end of the next wait as the time when a collective was done."""
         collective = self._by_ordinal.get(ordinal)
         if collective is not None:
             self._expected.append(collective)
+
+    def note_unmeasured(self, domain: int, count: int, payload_bytes: int, bus_bytes: int) -> bool:
+        """Add collectives that were carried out without being dispatched; return False where no agent writes so.
+
+        `domain` is an index in DOMAIN_KINDS, or UNKNOWN_DOMAIN.
+        """
+        if min(count, payload_bytes, bus_bytes) < 0 or not (domain < len(DOMAIN_KINDS) or domain == UNKNOWN_DOMAIN):
+            return False
+        if domain == UNKNOWN_DOMAIN:
+            for each in self.domains:
+                self.events.unmeasured.setdefault(each, (0, 0, 0))
+            return True
+        self.domains.add(domain)
+        known = self.events.unmeasured.get(domain, (0, 0, 0))
+        self.events.unmeasured[domain] = (known[0] + count, known[1] + payload_bytes, known[2] + bus_bytes)
+        return True
 
     def begin_wait(self, now_ns: int) -> bool:
         """Begin a wait of the training thread; return False where waits are nested beyond belief."""
@@ -96,7 +161,7 @@ class CommunicationTracker:
 
     def begin_other_wait(self, now_ns: int, *, is_ours: bool) -> bool:
         """Begin a wait of autograd's thread, or of one whose communication is not the step's."""
-        self._other_waits.append(now_ns if is_ours else _NOT_OURS)
+        self._other_waits.append(now_ns if is_ours else NOT_OURS)
         return len(self._other_waits) <= WAITS_DEEP_MAX
 
     def end_wait(self, now_ns: int) -> bool:
@@ -105,18 +170,87 @@ class CommunicationTracker:
 
     def end_other_wait(self, now_ns: int) -> bool:
         """End the same of the other thread."""
-        began_ns = self._other_waits.pop() if self._other_waits else _NOT_OURS
-        return began_ns == _NOT_OURS or self._note_wait(began_ns, now_ns)
+        began_ns = self._other_waits.pop() if self._other_waits else NOT_OURS
+        return began_ns == NOT_OURS or self._note_wait(began_ns, now_ns)
 
     def _note_wait(self, began_ns: int, now_ns: int) -> bool:
-        domain = ~self._last_domain
-        if self._last_domain == _LOST_DOMAIN:
+        domain = ~self.last_domain
+        if self.last_domain == _LOST_DOMAIN:
             return False
         if self._expected:
             domain = self._expected[-1].traffic.domain
             for collective in self._expected:
                 collective.done_ns = now_ns
             self._expected.clear()
-        if self._last_domain != _NO_DOMAIN:
+        if self.last_domain != _NO_DOMAIN:
             self.events.blocked.append((began_ns, now_ns, domain))
         return True
+
+    # Of a step whose communication is read at once (communication_arrays.py).
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the running step holds nothing yet, and the domain issued last is known or there is none."""
+        events = self.events
+        held = events.collectives or events.blocked or events.unmeasured or self._expected
+        return not held and self.last_domain != _LOST_DOMAIN
+
+    @property
+    def has_communicated(self) -> bool:
+        """Whether a collective was ever issued."""
+        return self.last_domain != _NO_DOMAIN
+
+    @property
+    def has_open_waits(self) -> bool:
+        """Whether a wait is open."""
+        return bool(self._waits or self._other_waits)
+
+    def open_waits(self) -> tuple[list[int], list[int]]:
+        """Return copies of when the open waits began: of the training thread, and of the other one."""
+        return self._waits.copy(), self._other_waits.copy()
+
+    def set_waits(self, waits: list[int], other_waits: list[int]) -> None:
+        """Set the open waits."""
+        self._waits, self._other_waits = waits, other_waits
+
+    def take_over(self, domains: Iterable[int], last_domain: Sequence[int]) -> None:
+        """Note which domains were issued to, and the last one of them, if any."""
+        self.domains.update(domains)
+        if last_domain:
+            self.last_domain = last_domain[0]
+
+    # Its state.
+
+    def state(self) -> dict[str, Any]:
+        """Return what `restore` needs."""
+        indices = {id(collective): at for at, collective in enumerate(self.events.collectives)}
+        return {
+            **saved(self),
+            "events": saved(self.events),
+            "by_ordinal": _BY_ORDINAL.save({key: indices[id(value)] for key, value in self._by_ordinal.items()}),
+            "expected": _EXPECTED.save([indices[id(collective)] for collective in self._expected]),
+        }
+
+    def restore(self, state: Any, *, what: str, where: str) -> None:
+        """Be the communication of a state, with events of its own.
+
+        Raises
+        ------
+        MalformedError
+            It is none.
+        """
+        parts = mapping(state, what, where).copy()
+        events, by_ordinal, expected = (parts.pop(name, None) for name in ("events", "by_ordinal", "expected"))
+        restore(self, parts, what=what, where=where)
+        self.events = StepEvents()
+        restore(self.events, events, what=f"{what}.events", where=where)
+        indices = _BY_ORDINAL.load(by_ordinal, f"{what}.by_ordinal", where)
+        awaited = _EXPECTED.load(expected, f"{what}.expected", where)
+        collectives = self.events.collectives
+        for index in (*indices.values(), *awaited):
+            if index >= len(collectives):
+                raise MalformedError(
+                    f"{what}: index of a collective", where=where, got=index, expected=f"below {len(collectives)}"
+                )
+        self._by_ordinal = {ordinal: collectives[index] for ordinal, index in indices.items()}
+        self._expected = [collectives[index] for index in awaited]

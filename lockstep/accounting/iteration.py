@@ -10,7 +10,12 @@ Steps unlike the others, those of a GAN before it is learnt among them, are not 
 """
 
 from collections import deque
+from collections.abc import Mapping
 from itertools import islice
+from typing import ClassVar
+
+from lockstep.accounting.state import ANY_INTEGER, BOOLEAN, COUNT, DictForm, IntegerForm, ListForm, StateForm
+from lockstep.contracts.errors import MalformedError
 
 REPEATS = 10
 """PerfTracker's M: identical sequences until one is believed."""
@@ -21,6 +26,7 @@ PERIOD_MAX = 32
 """Events of the longest sequence that is looked for."""
 
 _OPTIMIZERS_MAX = 64  # a training that makes optimizers all the time must not fill memory
+_HISTORY_MAX = REPEATS * PERIOD_MAX
 _MISSES_MAX = RELEARN_EVENTS // 10
 
 
@@ -31,6 +37,16 @@ class IterationLearner:
     the others.
     """
 
+    STATE: ClassVar[Mapping[str, StateForm]] = {
+        "_numbers": DictForm(ANY_INTEGER, IntegerForm(1, _OPTIMIZERS_MAX), _OPTIMIZERS_MAX),
+        "sequence": ListForm(COUNT, PERIOD_MAX),
+        "is_regular": BOOLEAN,
+        "_history": ListForm(COUNT, _HISTORY_MAX, lambda events: deque(events, maxlen=_HISTORY_MAX)),
+        "_position": IntegerForm(0, PERIOD_MAX),
+        "_events": COUNT,
+        "_misses": COUNT,
+    }
+
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
         self._restart()
@@ -38,7 +54,7 @@ class IterationLearner:
     def _restart(self) -> None:
         self.sequence: list[int] = []
         self.is_regular = True
-        self._history: deque[int] = deque(maxlen=REPEATS * PERIOD_MAX)
+        self._history: deque[int] = deque(maxlen=_HISTORY_MAX)
         self._position = self._events = self._misses = 0
 
     def event_of(self, identity: int) -> int:
@@ -74,6 +90,18 @@ class IterationLearner:
     def begin_sequence(self) -> None:
         """Expect the first event of the sequence next: a step has ended that was not followed event by event."""
         self._position = 0
+
+    def check(self, *, what: str, where: str) -> None:
+        """Refuse a restored state whose parts do not fit each other.
+
+        Raises
+        ------
+        MalformedError
+            The next event is behind the end of the sequence.
+        """
+        if self._position >= max(len(self.sequence), 1):
+            expected = f"below the length of the sequence, {len(self.sequence)}"
+            raise MalformedError(f"{what}.position", where=where, got=self._position, expected=expected)
 
     def _learn(self, event: int) -> bool:
         history = self._history

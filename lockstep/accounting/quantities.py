@@ -4,6 +4,10 @@ Frameworks fetch evaluation batches with gradients enabled, so a batch does not 
 backward: a step with clearly more batches than backwards as usual held an evaluation.
 """
 
+from collections.abc import Mapping
+from typing import ClassVar
+
+from lockstep.accounting.state import ANY_INTEGER, COUNT, DictForm, ListForm, StateForm, TupleForm, WordForm
 from lockstep.contracts.marks import ANNOTATED
 from lockstep.contracts.records import MISSING
 
@@ -14,10 +18,23 @@ _FOLDED = BATCHES_MAX // 2
 Counts = tuple[int, int, int]
 """(samples, tokens, work) of a batch; MISSING is not known."""
 _UNKNOWN: Counts = (MISSING, MISSING, MISSING)
+_QUANTITY = WordForm(ANNOTATED)
+_COUNTS = TupleForm(ANY_INTEGER, ANY_INTEGER, ANY_INTEGER)
 
 
 class StepQuantities:
     """Counts of one rank's running step. What the training annotated once, only annotations count from then on."""
+
+    STATE: ClassVar[Mapping[str, StateForm]] = {
+        "_annotated": ListForm(_QUANTITY, len(ANNOTATED), set),
+        "_usual": ANY_INTEGER,
+        "_odd": TupleForm(ANY_INTEGER, ANY_INTEGER),
+        "_sums": DictForm(_QUANTITY, ANY_INTEGER, len(ANNOTATED)),
+        "_batches": ListForm(_COUNTS, BATCHES_MAX),
+        "_folded": _COUNTS,
+        "_folded_count": COUNT,
+        "_backwards": COUNT,
+    }
 
     def __init__(self) -> None:
         self._annotated: set[str] = set()

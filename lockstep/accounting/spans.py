@@ -6,8 +6,14 @@ closure) is a backward. Forward is what runs between the last span and a backwar
 Methods that may end an iteration return its event (iteration.py), others nothing. Not here: what ends a step.
 """
 
+from collections.abc import Mapping
+from operator import le
+from typing import ClassVar
+
 from lockstep.accounting.events import BACKWARD, DATA, FORWARD, OPTIMIZER, PHASE_COUNT, StepEvents
 from lockstep.accounting.iteration import IterationLearner
+from lockstep.accounting.state import BOOLEAN, COUNT, TIME_NS, IntegerForm, StateForm, TupleForm
+from lockstep.contracts.bounds import INT63_MAX
 
 _NO_PHASE = -1
 _NO_OWNER = -1
@@ -22,6 +28,16 @@ class SpanTracker:
     `owns_batch` whether the data span that ended last was one.
     `last_ns` is when the last span or step ended, `has_unmatched_end` whether in this step one ended that never began.
     """
+
+    STATE: ClassVar[Mapping[str, StateForm]] = {
+        **dict.fromkeys(("last_ns", "_opened_ns"), TIME_NS),
+        **dict.fromkeys(("has_unmatched_end", "backward_known", "_data_known", "owns_batch"), BOOLEAN),
+        **dict.fromkeys(("_fed", "_trained", "_due", "_stepped", "_in_closure"), BOOLEAN),
+        "_depth": TupleForm(*[COUNT] * PHASE_COUNT, make=lambda *depth: list(depth)),
+        "_open": IntegerForm(_NO_PHASE, PHASE_COUNT - 1),
+        "_owner": IntegerForm(_NO_OWNER, INT63_MAX),
+        "_event": COUNT,
+    }
 
     def __init__(self, start_ns: int) -> None:
         self.events = StepEvents()
@@ -51,9 +67,19 @@ class SpanTracker:
         return self._open == BACKWARD
 
     @property
+    def open_since(self) -> tuple[int, int]:
+        """Which phase is open, negative for none, and when it began, ns."""
+        return self._open, self._opened_ns
+
+    @property
     def is_in_optimizer(self) -> bool:
         """Whether an optimizer's step is under way: a closure is called as often as its optimizer likes."""
         return self._depth[OPTIMIZER] > 0
+
+    def have_ascended(self) -> bool:
+        """Whether the step's spans so far are in the order of time, as those of a clock are."""
+        times = [time for _, begin, end in self.events.spans for time in (begin, end)]
+        return all(map(le, times, times[1:]))
 
     def _close(self, now_ns: int) -> None:
         self.events.spans.append((self._open, self._opened_ns, now_ns))
@@ -117,6 +143,10 @@ class SpanTracker:
         self.last_ns = now_ns
         self.backward_known = self._trained = True
         return True
+
+    def fuse_optimizer(self) -> None:
+        """Note that autograd's own thread has stepped an optimizer inside the backward that is open."""
+        self._due |= self.is_backward
 
     def fused_event(self) -> int | None:
         """Return the event of optimizers that stepped inside the backward that has just ended, once."""

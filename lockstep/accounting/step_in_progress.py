@@ -3,23 +3,47 @@
 May live here: what of an attempt outlives a step, and what does not. Not here: marks, and what is lost of them.
 """
 
+import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 from lockstep.accounting.communication import CommunicationTracker
+from lockstep.accounting.communication_arrays import StepArrays
 from lockstep.accounting.events import COLLECTIONS_MAX, EVENTS_MAX, StepEvents
 from lockstep.accounting.iteration import IterationLearner
+from lockstep.accounting.model_flops import ModelFlops
 from lockstep.accounting.quantities import StepQuantities
 from lockstep.accounting.spans import SpanTracker
+from lockstep.accounting.state import (
+    ANY_INTEGER,
+    BOOLEAN,
+    COUNT,
+    TIME_NS,
+    OptionalForm,
+    StateForm,
+    Stateful,
+    TupleForm,
+    mapping,
+    restore,
+    saved,
+)
 from lockstep.accounting.step_record import FinishedStep, pack_incomplete_record, pack_record
-from lockstep.contracts.records import MISSING, Flag
+from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.records import MISSING, RECORD_STRUCT, Flag
 
+_RECORD_DIGITS = re.compile(f"[0-9a-f]{{{2 * RECORD_STRUCT.size}}}")
 _OLDEST_GENERATION = 2
 _WARM_UP, _EVALUATION, _SKIPPED = int(Flag.WARM_UP), int(Flag.EVALUATION), int(Flag.SKIPPED_OPTIMIZER)
 
-ModelFlopsOf = Callable[[int, int], int]
-"""(samples, tokens) of a step to its model FLOPs; MISSING is not known."""
+
+class AgentCosts(NamedTuple):
+    """What the agent takes from the training thread, ns: for a mark, and for a collective besides its marks."""
+
+    mark_ns: int = 0
+    collective_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +57,26 @@ class BuiltStep:
 class StepInProgress:
     """The running step of an attempt that began at `start_ns`, when its thread had taken `cpu_ns` of CPU time.
 
+    `costs` are what marks and collectives cost it, None where that is lost.
     `spans`, `communication` and `quantities` are what it holds; `is_incomplete` is set where some of its marks are
     lost. Steps that end are appended to `built`.
     """
 
-    def __init__(self, start_ns: int, cpu_ns: int, flops_of: ModelFlopsOf, built: list[BuiltStep]) -> None:
-        self._flops_of = flops_of
+    STATE: ClassVar[Mapping[str, StateForm]] = {
+        **dict.fromkeys(("step", "_flags", "_full_collections"), COUNT),
+        **dict.fromkeys(("_start_ns", "_collection_began_ns"), TIME_NS),
+        **dict.fromkeys(("_cpu_start_ns", "_agent_ns"), ANY_INTEGER),
+        **dict.fromkeys(("is_incomplete", "_has_resumed"), BOOLEAN),
+        **dict.fromkeys(("_compiled", "_compiled_before"), OptionalForm(ANY_INTEGER)),
+        "_costs": OptionalForm(TupleForm(COUNT, COUNT, make=AgentCosts)),
+    }
+
+    def __init__(self, start_ns: int, cpu_ns: int, costs: AgentCosts | None, built: list[BuiltStep]) -> None:
+        self._costs = costs
         self._built = built
+        self.flops = ModelFlops()
+        self.deliver: Callable[[FinishedStep], None] = self.build
+        """Takes each step that ends; with a device it is one that calls `build` later."""
         self.learner = IterationLearner()
         self.spans = SpanTracker(start_ns)
         self.communication = CommunicationTracker()
@@ -94,17 +131,36 @@ class StepInProgress:
         self._collection_began_ns = 0
         self._full_collections += generation == _OLDEST_GENERATION
 
+    @property
+    def longest(self) -> int:
+        """How many events the step is made of so far, of the most frequent sort."""
+        held = self.spans.events
+        return max(len(held.spans), len(held.collectives), len(held.blocked), self.communication.expected_count)
+
     def limit_events(self, more: int) -> None:
         """Forget what the step was made of so far, if `more` events are too many: its time is the host's.
 
         A process that never steps (an evaluation of hours, inference over several ranks) must not fill memory.
         """
-        held = self.spans.events
-        if max(len(held.spans), len(held.collectives), len(held.blocked)) + more > EVENTS_MAX:
+        if self.longest + more > EVENTS_MAX:
             events = StepEvents()
-            events.collections = held.collections
+            events.collections = self.spans.events.collections
             self._hold(events)
             self._flags |= _EVALUATION
+
+    def change_thread(self, now_ns: int, cpu_ns: int) -> None:
+        """Forget what the step was made of so far: its rest is another thread's, and it is a warm-up.
+
+        `cpu_ns` is the CPU time that the other thread had taken.
+        """
+        self.learner = IterationLearner()
+        self._hold(StepEvents())
+        self.communication.forget_waits()
+        self.spans.begin_step(now_ns)
+        self.spans.leave_all()
+        self._cpu_start_ns = cpu_ns
+        self._full_collections = self._collection_began_ns = 0
+        self._flags |= _WARM_UP
 
     def note_skipped(self) -> None:
         """Note that a gradient scaler has skipped its optimizer."""
@@ -112,39 +168,52 @@ class StepInProgress:
 
     # Its end.
 
-    def end_iteration(self, event: int, now_ns: int, cpu_ns: int) -> bool:
-        """End the step if an iteration ends with `event` (iteration.py); return whether it does."""
+    def ends_with(self, event: int) -> bool:
+        """Return whether an iteration, and the step with it, ends with `event` (iteration.py)."""
         if not self.learner.ends_step(event):
             return False
         if not self.learner.is_regular:
             self._flags |= _WARM_UP
-        self.end(now_ns, cpu_ns)
         return True
 
-    def end(self, now_ns: int, cpu_ns: int) -> None:
-        """End it here; `cpu_ns` is MISSING where it is not known."""
+    def end(self, now_ns: int, cpu_ns: int, marks: int, arrays: StepArrays | None) -> None:
+        """End it here, after so many marks; `cpu_ns` is MISSING where it is not known.
+
+        `arrays` is its communication, None where that is in `communication.events`.
+        """
         quantities, has_evaluated = self.quantities.end_step(self.step)
         if quantities["flops"] == MISSING:
-            quantities["flops"] = self._flops_of(quantities["samples"], quantities["tokens"])
+            quantities["flops"] = self.flops.of_step(quantities["samples"], quantities["tokens"])
         events = self.spans.events
+        collectives = len(events.collectives) if arrays is None else len(arrays.issue_ns_C)
         finished = FinishedStep(
             step=self.step,
             start_ns=self._start_ns,
             end_ns=now_ns,
             flags=self._flags | (_EVALUATION if has_evaluated else 0),
             events=events,
+            arrays=arrays,
             domains=self.communication.domains,
             has_backward=self.spans.backward_known,
             full_collections=min(self._full_collections, len(events.collections)),
             cpu_ns=MISSING if MISSING in (cpu_ns, self._cpu_start_ns) else cpu_ns - self._cpu_start_ns,
             quantities=quantities,
             recompilations=self._recompilations(),
-            agent_ns=self._agent_ns,
+            agent_ns=self._agent_cost_ns(marks, collectives),
         )
         # A span that ends where accounting has just resumed may have begun in what is lost.
-        is_incomplete = self.is_incomplete or (self._has_resumed and self.spans.has_unmatched_end)
+        finished.is_incomplete = self.is_incomplete or (self._has_resumed and self.spans.has_unmatched_end)
         self.begin(self.step + 1, now_ns, cpu_ns)  # gives up on collectives that nobody waited for
-        self._built.append(_build_incomplete(finished) if is_incomplete else _build(finished))
+        self.deliver(finished)
+
+    def build(self, finished: FinishedStep) -> None:
+        """Append the record of a step to `built`."""
+        self._built.append(built_step(finished))
+
+    def _agent_cost_ns(self, marks: int, collectives: int) -> int:
+        if self._costs is None:
+            return MISSING
+        return self._agent_ns + marks * self._costs.mark_ns + collectives * self._costs.collective_ns
 
     def _recompilations(self) -> int:
         compiled, before = self._compiled, self._compiled_before
@@ -165,18 +234,67 @@ class StepInProgress:
         """Begin to account again, `ended` steps after the one some of whose marks were lost, at the end of the last."""
         if ended == 1:
             finished = FinishedStep(step=self.step, start_ns=self._start_ns, end_ns=now_ns, flags=self._flags)
-            self._built.append(_build_incomplete(finished))
+            finished.is_incomplete = True
+            self.deliver(finished)
         self.learner.begin_sequence()
         self.begin(self.step + ended, now_ns, cpu_ns)
         self._has_resumed = True
 
+    # Its state.
 
-def _build(finished: FinishedStep) -> BuiltStep:
-    try:
-        return BuiltStep(pack_record(finished))
-    except struct.error:  # counts that no training has, beyond 64 bits
-        return _build_incomplete(finished)
+    def state(self) -> dict[str, Any]:
+        """Return what `restore` needs."""
+        return {
+            "step": saved(self),
+            "learner": saved(self.learner),
+            "spans": saved(self.spans),
+            "communication": self.communication.state(),
+            "quantities": saved(self.quantities),
+            "flops": saved(self.flops),
+        }
+
+    def restore(self, state: Any, *, what: str, where: str) -> None:
+        """Be the step of a state.
+
+        Raises
+        ------
+        MalformedError
+            It is none.
+        """
+        mapping(state, what, where)
+        parts: dict[str, Stateful] = {
+            "step": self,
+            "learner": self.learner,
+            "spans": self.spans,
+            "quantities": self.quantities,
+            "flops": self.flops,
+        }
+        for name, part in parts.items():
+            restore(part, state.get(name), what=f"{what}.{name}", where=where)
+        self.learner.check(what=f"{what}.learner", where=where)
+        self.communication.restore(state.get("communication"), what=f"{what}.communication", where=where)
+        self.spans.events = self.communication.events
 
 
-def _build_incomplete(finished: FinishedStep) -> BuiltStep:
+def built_step(finished: FinishedStep) -> BuiltStep:
+    """Return the record of a step; of one with counts that no training has, beyond 64 bits, its limits only."""
+    if not finished.is_incomplete:
+        with suppress(struct.error):
+            return BuiltStep(pack_record(finished))
     return BuiltStep(pack_incomplete_record(finished), is_incomplete=True)
+
+
+class BuiltStepForm:
+    """A BuiltStep, as its record in hexadecimal digits and whether it is incomplete."""
+
+    def save(self, value: BuiltStep) -> list[Any]:
+        """Return the list."""
+        return [value.record.hex(), value.is_incomplete]
+
+    def load(self, value: Any, what: str, where: str) -> BuiltStep:
+        """Return the step."""
+        match value:
+            case [str(digits), bool(is_incomplete)] if _RECORD_DIGITS.fullmatch(digits):
+                return BuiltStep(bytes.fromhex(digits), is_incomplete)
+        expected = f"{2 * RECORD_STRUCT.size} hexadecimal digits, and true or false"
+        raise MalformedError(what, where=where, got=value, expected=expected)

@@ -3,13 +3,15 @@
 from dataclasses import dataclass, field
 
 from lockstep.accounting.breakdown import DOMAIN_COUNT, StepBreakdown, attribute
-from lockstep.accounting.events import BACKWARD, FORWARD, IN_FLIGHT, OPTIMIZER, PHASE_COUNT, UNKNOWN_NS, StepEvents
+from lockstep.accounting.breakdown_arrays import attribute_arrays, total_arrays
+from lockstep.accounting.communication_arrays import StepArrays
+from lockstep.accounting.domain_totals import total
+from lockstep.accounting.events import BACKWARD, FORWARD, OPTIMIZER, PHASE_COUNT, StepEvents
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING, RECORD_FIELDS, RECORD_INDEX, RECORD_STRUCT, Flag
 
 _DOMAINS_AT = RECORD_INDEX["tp_wait_ns"]
 _DOMAIN_FIELDS = RECORD_INDEX["cp_wait_ns"] - _DOMAINS_AT
 _NO_DOMAINS = (MISSING,) * (_DOMAIN_FIELDS * DOMAIN_COUNT)
-_NO_DEVICE = (MISSING, MISSING, MISSING)
 _MEASURES = RECORD_INDEX["flags"] + 1
 
 assert _DOMAINS_AT + _DOMAIN_FIELDS * len(DOMAIN_KINDS) == len(RECORD_FIELDS)
@@ -19,7 +21,9 @@ assert _DOMAINS_AT + _DOMAIN_FIELDS * len(DOMAIN_KINDS) == len(RECORD_FIELDS)
 class FinishedStep:
     """A step that has ended; times and costs ns, counts MISSING where they are not known.
 
+    `arrays` is the communication of a large step, which is not in `events` then.
     `domains` are the domains that this rank has ever used: a step without any of them has a wait of 0 there, not none.
+    `is_incomplete` says that some of its marks are lost: only its limits are known.
     `has_backward` says whether this rank's backwards are ever seen; without it forward and backward cannot be told
     apart. `quantities` are by ANNOTATED.
     """
@@ -28,7 +32,9 @@ class FinishedStep:
     start_ns: int
     end_ns: int
     flags: int
+    is_incomplete: bool = False
     events: StepEvents = field(default_factory=StepEvents)
+    arrays: StepArrays | None = None
     domains: frozenset[int] | set[int] = frozenset()
     has_backward: bool = False
     full_collections: int = 0
@@ -36,6 +42,9 @@ class FinishedStep:
     quantities: dict[str, int] = field(default_factory=dict)
     recompilations: int = MISSING
     agent_ns: int = 0
+    device_step_ns: int = MISSING
+    device_comm_ns: int = MISSING
+    host_lead_ns: int = MISSING
 
 
 def pack_record(step: FinishedStep) -> bytes:
@@ -46,7 +55,10 @@ def pack_record(step: FinishedStep) -> bytes:
     struct.error
         A value beyond 64 bits.
     """
-    breakdown = attribute(step.start_ns, step.end_ns, step.events)
+    if step.arrays is None:
+        breakdown = attribute(step.start_ns, step.end_ns, step.events)
+    else:
+        breakdown = attribute_arrays(step.start_ns, step.end_ns, step.events, step.arrays)
     domains = _domain_fields(step, breakdown) if step.domains else _NO_DOMAINS  # first: it moves waits to compute
     cpu_ns = step.cpu_ns if step.cpu_ns >= 0 else MISSING  # of two threads, the difference is no time
     # What is wall time in the agent's cost holds time off the CPU.
@@ -67,7 +79,9 @@ def pack_record(step: FinishedStep) -> bytes:
         phase_ns[BACKWARD] if step.has_backward else MISSING,
         phase_ns[OPTIMIZER],
         cpu_ns,
-        *_NO_DEVICE,
+        step.device_step_ns,
+        step.device_comm_ns,
+        step.host_lead_ns,
         quantities.get("tokens", MISSING),
         quantities.get("samples", MISSING),
         quantities.get("work", MISSING),
@@ -86,21 +100,23 @@ def pack_incomplete_record(step: FinishedStep) -> bytes:
 
 def _domain_fields(step: FinishedStep, breakdown: StepBreakdown) -> tuple[int, ...]:
     """Return the fields of all domains, MISSING for those never used."""
-    waits, flight = breakdown.wait_ns, breakdown.in_flight_ns
-    payload, bus, count = ([0] * DOMAIN_COUNT for _ in range(3))
-    shortest = [MISSING] * DOMAIN_COUNT
-    for collective in step.events.collectives:
-        domain, payload_bytes, bus_bytes, _ = collective.traffic
-        count[domain] += 1
-        payload[domain] += payload_bytes
-        bus[domain] += bus_bytes
-        if collective.done_ns > IN_FLIGHT:
-            took = collective.done_ns - collective.issue_ns
-            if took < shortest[domain] or shortest[domain] == MISSING:
-                shortest[domain] = took
-        elif collective.done_ns == UNKNOWN_NS:
-            _hide_wait(breakdown, domain)
-    columns = zip(waits, flight, payload, bus, count, shortest, strict=True)
+    totals = total(step.events) if step.arrays is None else total_arrays(step.arrays)
+    if step.device_step_ns != MISSING:  # on a device waits are seen without an end, what is hidden is not
+        for domain in totals.in_flight:
+            breakdown.in_flight_ns[domain] = MISSING
+    for domain, unmeasured in step.events.unmeasured.items():
+        totals.add(domain, *unmeasured)
+    for domain in totals.unknown | step.events.unmeasured.keys():
+        _hide_wait(breakdown, domain)
+    columns = zip(
+        breakdown.wait_ns,
+        breakdown.in_flight_ns,
+        totals.payload_bytes,
+        totals.bus_bytes,
+        totals.count,
+        totals.shortest_ns,
+        strict=True,
+    )
     return tuple(
         value
         for domain, fields in enumerate(columns)

@@ -1,13 +1,14 @@
-"""Inside the training process: marks of a step become a record, in shared memory. Never slows or stops training.
+"""Inside the training process: marks of what happens, in shared memory. Never slows or stops training.
 
-    bootstrap ─► agent ─┬► hooks/ ─► recorder ─► record, account   what happened, and where the time went
-                        │               ├► iteration, quantities   where a step ends, what it holds
-                        │               └► device/                 the same on the clock of a device
-                        ├► ring                                    where the exporter reads it
-                        └► profiler ─► capture/ ◄─ control         what the coordinator asks for
+    bootstrap ─► agent ─┬► hooks/ ─► mark_buffer or _marks.c   what happened: clock, kind, argument
+                        │               └► device/             the same for what is queued on a device
+                        ├► ring                                where the exporter reads it
+                        ├► settling ─► throughput/             what is known after the first steps: facts, model FLOPs
+                        └► profiler ─► capture/ ◄─ control     what the coordinator asks for
 
-    throughput/   samples, tokens, model FLOPs, peak      garbage   collections, noted without a line of Python
     groups, kinds, traffic   who talks to whom, and how much      api, adapters/   what a training says itself
+
+Nothing is interpreted here: lockstep/accounting makes steps of the marks, in the exporter.
 
 Standard library and `lockstep.contracts` only; torch is touched in functions, once training has imported it.
 """

@@ -1,1 +1,4 @@
-from lockstep.agent.mark_buffer import MarkBuffer as MarkBuffer
+from lockstep.agent.mark_buffer import MarkBuffer as PythonMarkBuffer
+
+class MarkBuffer(PythonMarkBuffer):
+    def channel(self) -> object: ...

@@ -1,10 +1,11 @@
-"""The agent of one training process: its states, and what ties hooks, recorder, ring and capture together.
+"""The agent of one training process: its states, and what ties hooks, marks, ring and captures together.
 
     dormant ──first backward, optimizer step or collective──► recording ──failure──► null
        └────────────── no ring can be made ──► null          │    ▲ └──exit──► finished
                                                              └────┘ a process group shows another rank
 
-Recording, it knows one training thread, which may change: `adopt` says when.
+Recording, it knows one training thread, which may change: `adopt` says when. What marks mean, step numbers among it,
+is known outside of the process alone (lockstep/accounting).
 
 Hooks are in place from the start, but identity is read and the ring appears only when the process is seen to train:
 torchrun's own process, compile workers and spawned data workers import torch and inherit RANK too, and must not take
@@ -12,51 +13,87 @@ the rank's place; and many launchers set the rank late, or only as an argument o
 """
 
 import os
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from threading import get_ident
-from time import monotonic_ns, sleep
+from time import monotonic_ns, sleep, thread_time_ns
 from typing import TYPE_CHECKING, Any
 
 from lockstep.agent import backend_threads, process_end, unwatched
 from lockstep.agent.boundary import Boundary
-from lockstep.agent.device import make_timeline
+from lockstep.agent.device import make_event_queue
+from lockstep.agent.ending import describe_ending, last_error
 from lockstep.agent.groups import Groups
 from lockstep.agent.identity import Identity, make_header, process_group, read_identity
 from lockstep.agent.lineage import may_be_rank, note_rank
+from lockstep.agent.mark_writer import C_EXTENSION, mark_buffer_type
 from lockstep.agent.profiler import Capture
-from lockstep.agent.recorder import Recorder
-from lockstep.agent.ring import RingWriter
+from lockstep.agent.ring import FLAGS_OFFSET, RingWriter
 from lockstep.agent.run_claim import claim_run
+from lockstep.agent.settling import Settling
 from lockstep.agent.shared_directory import check_root, trusted_uids
 from lockstep.agent.thread_exit import ThreadExit
-from lockstep.agent.throughput.facts import collect
 from lockstep.contracts.errors import LockstepError
-from lockstep.contracts.ring import STATE_FAILED, STATE_FINISHED
+from lockstep.contracts.ring import BLOCKS_OFFSET, ISSUES_OFFSET, STATE_FAILED, STATE_FINISHED, STATE_RAISED
 
 if TYPE_CHECKING:
-    from lockstep.agent.account import Collective
+    from lockstep.agent.device.event_queue import EventQueue
 
+VACANT = (1 << 64) - 1
+"""`MarkBuffer.thread` once the training thread has ended: no thread's id, and 0 is none either."""
+WORKS_FOR_BACKWARD = 2
+_NO_FILE = -1
 _LAST_CALLBACKS_MS = 10_000
-SETTLING_STEPS = 8
-"""Boundaries at which a device is looked for: some jobs touch theirs only after a first step on the host."""
+_MARK_COST_NS = {True: 200, False: 900}
+"""What a mark takes of the training thread, by whether it is the C extension's: between hot and cold caches, as
+benchmarks/agent_cost.py prints them. To measure each would cost more than the mark."""
+
+
+def _never() -> bool:
+    """Answer for a process without autograd, or without kernels in C++."""
+    return False
 
 
 class Agent:
-    """One per process. `hooks` are functions that take the agent, put a hook in place and return its removal."""
+    """One per process. `hooks` are functions that take the agent, put a hook in place and return its removal.
+
+    `marks` is the process's MarkBuffer: inert (`thread` is 0) before training begins, after a failure and in a forked
+    child. `mark_writer` says what it is written in.
+    """
 
     def __init__(self, hooks: list[Callable[["Agent"], Callable[[], None]]]) -> None:
         self.boundary = Boundary(self._fail)
-        self.recorder = Recorder(self._store, self._at_boundary, self.adopt)
-        self._thread_exit = ThreadExit(self.recorder.vacate)
+        buffer_type, self.mark_writer = mark_buffer_type()
+        self.marks = buffer_type(
+            _NO_FILE,
+            0,
+            1,
+            key=int.from_bytes(os.urandom(8)),
+            adopt=self.guard(self.adopt),
+            at_store=self.guard(self._at_store),
+            at_boundary=self.guard(self._at_boundary),
+        )
+        self.marks.mark_cost_ns = _MARK_COST_NS[self.mark_writer == C_EXTENSION]
+        self.in_graph_task: Callable[[], bool] = _never
+        """Whether the calling thread runs a part of an autograd graph's backward, now (hooks/backward.py)."""
+        self.collective_kernels = self.collective_kernels_reason = ""
+        """What the kernels in front of collectives are written in, and why not in C++ (hooks/collectives.py)."""
+        self.device: EventQueue | None = None
+        """What queues events on the device of this process (agent/device), None without one."""
+        self.settling = Settling(self.marks, self.mark_writer)
+        self.find_counters: Callable[[], Any] = lambda: None
+        """Returns torch.compile's counters once they are there (hooks/compilation.py)."""
+        self._thread_exit = ThreadExit(self._vacate)
         self.ring: RingWriter | None = None
-        self.groups = Groups(self._store_groups, clear=self._clear_issues, at_first_use=self._check_rank)
+        self.groups = Groups(self._store_groups, clear=self.marks.clear_issues, at_first_use=self._check_rank)
         self._place = (0, 1)  # rank and world size as the ring has them
         self.capture: Capture | None = None
-        self.in_flight: dict[Collective, Any] = {}
-        """The futures whose end is still to be told to us on a thread of the backend."""
+        self.in_flight: dict[int, Any] = {}
+        """The futures of collectives, by ordinal, whose end is still to be noted on a thread of the backend."""
+        self.is_in_flight: Callable[[], bool] = _never
+        """Whether the end of a collective is still to be noted in C++ (hooks/native_kernel.py)."""
         self._dormant = True
+        self._first_ends = self._failed_stores = 0
         self._removals: list[Callable[[], None]] = []
         try:
             for hook in hooks:
@@ -69,31 +106,65 @@ class Agent:
         """Return `function` behind the failure boundary."""
         return self.boundary.guard(function)
 
-    def guard_mark(self, function: Callable[[], Any]) -> Callable[[], Any]:
-        """Return a function without arguments behind it."""
-        return self.boundary.guard_mark(function)
+    def mark(self, name: str) -> Callable[..., Any]:
+        """Return a method of the mark buffer: itself where it is C, which raises nothing of ours, else guarded."""
+        method: Callable[..., Any] = getattr(self.marks, name)
+        return method if self.mark_writer == C_EXTENSION else self.guard(method)
 
-    def adopt(self) -> bool:
+    # Which thread trains.
+
+    def records_here(self) -> bool:
+        """Whether communication of the calling thread, now, belongs to the training thread's step.
+
+        On another thread it does where that works for the training thread's backward. Threads that save a checkpoint
+        meanwhile do not; one that runs a backward of its own at the same time cannot be distinguished from autograd's.
+        """
+        return get_ident() == self.marks.thread or self.works_for_backward()
+
+    def works_for_backward(self) -> bool:
+        """Whether the calling thread is one of autograd's that works for the training thread's backward."""
+        marks = self.marks
+        return marks.thread not in (0, VACANT) and marks.backward_depth > 0 and self.in_graph_task()
+
+    def adopt(self) -> int:
         """Whether the calling thread, which trains, is the training thread from now on.
 
-        The first thread that trains wakes the agent. Another one takes its place as long as it has completed no step,
-        since a collective or a backward can come from a thread that only sets the job up, and once it has ended.
-        Autograd's own threads never do: they work for the thread that called backward.
+        The first thread that trains wakes the agent. Another one takes its place as long as it has ended no step of an
+        optimizer, since a collective or a backward can come from a thread that only sets the job up, and once it has
+        ended. Autograd's own threads never do: they work for the thread that called backward.
         """
         if self._dormant:
             return self.wake()
-        recorder = self.recorder
-        if recorder.in_graph_task() or not recorder.may_change_thread:
-            return False
+        if self.in_graph_task():
+            return WORKS_FOR_BACKWARD if self.works_for_backward() else 0
+        if not self._may_change_thread():
+            return 0
         if self.capture is not None:
             self.capture.disown("the training thread ended during the capture")
         self._thread_exit.watch()
-        recorder.change_thread()
-        return True
+        self.marks.change_thread()
+        self._first_ends = self._ends()
+        return 1
+
+    def _may_change_thread(self) -> bool:
+        marks = self.marks
+        if marks.thread == VACANT:
+            return True
+        return marks.thread != 0 and self._ends() == self._first_ends and not marks.backward_depth
+
+    def _ends(self) -> int:
+        return int(self.marks.optimizer_ends + self.marks.step_ends)
+
+    def _vacate(self, thread: int) -> None:
+        """Note that `thread` has ended."""
+        if thread == self.marks.thread:
+            self.marks.thread = VACANT
+
+    # Its beginning.
 
     def wake(self) -> bool:
         """Begin to record if that did not happen yet and can; the calling thread is the training thread then."""
-        if not self._dormant or self.recorder.in_graph_task():
+        if not self._dormant or self.in_graph_task():
             return False
         self._dormant = False
         try:
@@ -112,9 +183,15 @@ class Agent:
             unwatched.report(error, os.environ)
             return False
         process_end.watch_child_end(self.end)
-        self.recorder.begin_attempt(monotonic_ns(), ring.beat, ring.note_issue, ring.set_flags)
+        marks = self.marks
+        self._drop_device()  # the ordinals of another attempt are not this one's
+        marks.open(ring.file, BLOCKS_OFFSET, ring.block_count, ISSUES_OFFSET, FLAGS_OFFSET)
+        self._first_ends, self._failed_stores = 0, marks.failures
+        self.settling.begin(ring)
         self._thread_exit.watch()
-        self.recorder.thread = get_ident()
+        self._look_for_counters()
+        marks.begin()
+        marks.compiled(0)
         return True
 
     def _make_ring(self, identity: Identity) -> RingWriter:
@@ -122,7 +199,7 @@ class Agent:
         check_root(identity.directory.parent, trusted)
         with claim_run(identity, os.environ) as claimed:
             self.ring = ring = RingWriter(claimed.directory, make_header(claimed))
-        self.capture = Capture(claimed.directory, claimed.rank, ring.write_answer, trusted)
+        self.capture = Capture(claimed.directory, claimed.rank, ring.write_answer, trusted, self.marks)
         self._place = (claimed.rank, claimed.world_size)
         note_rank(os.environ, claimed.world_size)
         return ring
@@ -133,22 +210,57 @@ class Agent:
         So do processes that train before they create their group, and restarts inside a process.
         """
         ring, group = self.ring, process_group()
-        if ring is None or group in (None, self._place) or get_ident() != self.recorder.thread:
+        if ring is None or group in (None, self._place) or get_ident() != self.marks.thread:
             return
         identity = read_identity(os.environ, group)
         if (identity.rank, identity.world_size) == self._place:
             return
         self._dormant = True  # a signal handler of the training may raise anywhere below: the next mark begins again
-        self.recorder.thread = 0
+        self.marks.thread = 0
         self._end_capture()
         self.groups.clear()
         ring.withdraw()
         self.wake()
 
+    # While it records: what the mark buffer calls, on the training thread.
+
+    def _at_store(self) -> None:
+        """Show a sign of life and look for requests, after a store of marks: at most ten times a second."""
+        marks, ring, capture = self.marks, self.ring, self.capture
+        assert ring is not None
+        assert capture is not None
+        now_ns = monotonic_ns()
+        failed_stores = marks.failures
+        if ring.show_life(now_ns, is_stored=failed_stores == self._failed_stores):
+            marks.store_words()
+        self._failed_stores = failed_stores
+        capture.poll(now_ns)
+        self.settling.repeat(now_ns)
+        self._look_for_counters()
+
+    def _look_for_counters(self) -> None:
+        if self.marks.compilations is None:
+            self.marks.compilations = self.find_counters()
+
+    def _at_boundary(self) -> None:
+        """Act where a step may begin: in the attempt's first steps, and where a capture wants to."""
+        began_ns = thread_time_ns()
+        if self.device is None and self.settling.looks_for_device:
+            self.device = make_event_queue(self.marks, self.guard)
+        self.settling.at_boundary()
+        capture = self.capture  # a failure inside of it takes it out of the agent
+        assert capture is not None
+        flags = capture.at_boundary()
+        if flags:
+            self.marks.flag(flags)
+        self.marks.spend(thread_time_ns() - began_ns)
+
+    # Its end.
+
     @property
     def alive(self) -> bool:
         """Whether the agent records or will once training begins."""
-        return self._dormant or self.recorder.thread != 0
+        return self._dormant or self.marks.thread != 0
 
     def forked(self) -> None:
         """Make every hook inert in a forked child, whose parent goes on writing.
@@ -156,43 +268,58 @@ class Agent:
         A child of a process that does not train yet stays dormant: launchers fork their ranks. One of a process that
         records becomes so again: it is a rank if it trains in a larger world (lineage.py).
         """
-        if self.ring is not None and self.recorder.thread != 0:
+        if self.ring is not None and self.marks.thread != 0:
             self._disable()
             self.groups.clear()
             self._dormant = True
-        self.in_flight.clear()  # the threads that would tell are not there
+        self.in_flight.clear()  # the threads that would note them are not there
+
+    def _drop_device(self) -> None:
+        self.device = self.marks.device = None
 
     def _disable(self) -> None:
         self._dormant = False
-        self.recorder.thread = 0
+        self.marks.thread = 0
+        self._drop_device()
         self.ring = self.capture = None
 
-    def end(self, ended_well: bool = True) -> None:  # noqa: FBT001, FBT002  (at exit nothing else is known)
+    def end(self, error: BaseException | None = None) -> None:
         """Finish and drain, behind the failure boundary; only the first call does anything."""
-        self.guard(self.finish)(ended_well)
+        self.guard(self.finish)(error)
         self.guard(self.drain)()
 
-    def finish(self, ended_well: bool = True) -> None:  # noqa: FBT001, FBT002  (as above)
-        """Mark the rank as finished; one that dies of an exception is not, and its lock shows that it is gone."""
-        if self.ring is None or self.recorder.thread == 0:
+    def finish(self, error: BaseException | None = None) -> None:
+        """Mark the rank as finished, or as ended by `error`; one that dies otherwise shows that by its lock alone."""
+        if self.ring is None or self.marks.thread == 0:
             return
-        self.recorder.finish()
+        error = error or last_error()
+        is_finished = error is None
+        if self.device is not None:
+            self.device.finish()
+        if is_finished:
+            self.marks.finish()
+        else:
+            self.marks.flush()
+            self.marks.thread = 0
         self._end_capture()
-        if ended_well and not hasattr(sys, "last_type"):
+        if error is None:
             self.ring.set_state(STATE_FINISHED)
+        else:
+            self.ring.write_ending(describe_ending(error))
+            self.ring.set_state(STATE_RAISED)
 
     def drain(self) -> None:
-        """Wait, at the very end, until every collective in flight has told its end here.
+        """Wait, at the very end, until every collective in flight has noted its end here.
 
         One that wants to when the interpreter is gone aborts the process: its thread cannot be ended cleanly any more.
         torch waits for the same collectives, later, when it destroys its process groups.
         """
-        self.recorder.thread = 0
+        self.marks.thread = 0
         for future in list(self.in_flight.values()):
             with suppress(RuntimeError):  # that it failed is the training's to hear
                 future.wait()
         for _ in range(_LAST_CALLBACKS_MS):  # waiting ends just before the callback runs
-            if not self.in_flight:
+            if not self.in_flight and not self.is_in_flight():
                 break
             sleep(0.001)
         if self.ring is not None:
@@ -208,35 +335,6 @@ class Agent:
         if self.ring is not None:
             self.ring.write_groups(groups)
 
-    def _clear_issues(self, slot: int) -> None:
-        if self.ring is not None:
-            self.ring.clear_issues(slot)
-
-    def _store(self, record: bytearray) -> None:
-        assert self.ring is not None
-        self.ring.write(record)
-
-    def _at_boundary(self, next_step: int) -> int:
-        capture = self.capture  # a failure inside of it takes it out of the agent
-        assert capture is not None
-        if next_step <= SETTLING_STEPS:
-            self._settle(next_step)
-        garbage = self.recorder.garbage
-        if capture.running and garbage is not None:
-            for start_ns, end_ns in garbage.taken:
-                capture.collected(start_ns, end_ns, garbage.generations.get(end_ns))
-        flags = capture.at_boundary(next_step)
-        if garbage is not None and (flags or garbage.notes_generations):  # a capture began, goes on or has ended
-            garbage.note_generations(wanted=capture.running)
-        return flags
-
-    def _settle(self, next_step: int) -> None:
-        """Learn, in the first steps, what can be known only once training is under way."""
-        if self.recorder.timeline is None:
-            self.recorder.timeline = make_timeline()
-        if next_step in (1, SETTLING_STEPS) and self.ring is not None:  # a second optimizer is met after the first step
-            self.ring.write_facts(collect(self.recorder.flops))
-
     def _end_capture(self) -> None:
         """Stop a running profiler: left alone it would record until memory ends, and crash torch at exit."""
         capture, self.capture = self.capture, None
@@ -245,8 +343,13 @@ class Agent:
 
     def _fail(self, failures: int) -> None:
         self._dormant = False
-        is_training = get_ident() == self.recorder.thread
-        self.recorder.thread = 0
+        is_training = get_ident() == self.marks.thread
+        try:
+            if self.ring is None or self.ring.file >= 0:  # what the training closed may be a file of its own by now
+                self.marks.fail(failures)
+        finally:
+            self.marks.thread = 0
+            self._drop_device()
         if self.ring is not None:
             self.ring.set_state(STATE_FAILED, failures)
         if is_training:

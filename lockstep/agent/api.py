@@ -7,18 +7,20 @@ call is nothing, and a value that makes no sense is named once on stderr and lef
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from lockstep.agent import bootstrap
-from lockstep.agent.account import BACKWARD, DATA, FORWARD, OPTIMIZER, Collective
 from lockstep.agent.boundary import say
+from lockstep.contracts.marks import ANNOTATED, PAYLOAD_BYTES_MAX, pack_call_site
 from lockstep.contracts.records import DOMAIN_KINDS
+from lockstep.contracts.ring import OTHER_SLOT
 
 if TYPE_CHECKING:
     from lockstep.agent.agent import Agent
 
-PHASES = {"data": DATA, "forward": FORWARD, "backward": BACKWARD, "optimizer": OPTIMIZER}
+PHASES = {"data": 0, "forward": 1, "backward": 2, "optimizer": 3}
+"""As marks number them."""
+_ANY_OPERATOR = "broadcast_"  # its bus bytes are its payload
 _QUANTITY_MAX = 1 << 62  # a record holds 64 bits
 
 _complaints: set[str] = set()
@@ -28,7 +30,7 @@ def step_end() -> None:
     """End the running training step here; from the first call on, no step ends anywhere else."""
     agent = bootstrap.current()
     if agent is not None:
-        agent.guard(agent.recorder.end_explicit)()
+        agent.mark("step_end")()
 
 
 @contextmanager
@@ -39,7 +41,7 @@ def step() -> Iterator[None]:
     """
     agent = bootstrap.current()
     if agent is not None:
-        agent.guard(agent.recorder.begin_explicit)()
+        agent.mark("begin_explicit")()
     yield
     step_end()
 
@@ -53,12 +55,12 @@ def annotate(**quantities: float) -> None:
     if agent is None:
         return
     for name, value in quantities.items():
-        if name not in ("tokens", "samples", "work", "flops"):
+        if name not in ANNOTATED:
             _complain(f"annotate: got {name!r}, expected tokens, samples, work or flops")
         elif not isinstance(value, int | float) or not 0 <= value < _QUANTITY_MAX:
             _complain(f"annotate: {name}: got {value!r}, expected a number of at least 0")
         else:
-            agent.guard(agent.recorder.annotate)(name, int(value))
+            agent.mark("annotate")(ANNOTATED.index(name), int(value))
 
 
 @contextmanager
@@ -71,11 +73,11 @@ def phase(name: str) -> Iterator[None]:
             _complain(f"phase: got {name!r}, expected one of {', '.join(PHASES)}")
         yield
         return
-    agent.guard(agent.recorder.enter_phase)(number)
+    agent.mark("phase_begin")(number)
     try:
         yield
     finally:
-        agent.guard(agent.recorder.leave_phase)(number)
+        agent.mark("phase_end")(number)
 
 
 @contextmanager
@@ -90,21 +92,28 @@ def communication(kind: str, payload_bytes: int = 0, bus_bytes: int | None = Non
             _complain(f"communication: got {kind!r}, expected one of {', '.join(DOMAIN_KINDS)}")
         yield
         return
-    began_ns = monotonic_ns()
     moved = payload_bytes if bus_bytes is None else bus_bytes
-    agent.guard(_begin_communication)(
-        agent, Collective(began_ns, DOMAIN_KINDS.index(kind), payload_bytes, moved, synchronous=True)
-    )
+    is_noted = agent.guard(_begin_communication)(agent, DOMAIN_KINDS.index(kind), payload_bytes, moved)
     try:
         yield
     finally:
-        agent.guard(agent.recorder.block)(began_ns, monotonic_ns())
+        if is_noted:
+            agent.mark("wait_end")()
 
 
-def _begin_communication(agent: "Agent", collective: Collective) -> None:
-    if agent.recorder.records_here() or agent.adopt():
-        agent.recorder.issue(collective)
-        agent.recorder.expect(collective)
+def _begin_communication(agent: "Agent", domain: int, payload_bytes: int, bus_bytes: int) -> bool:
+    """Note a collective that is done when the wait that begins here ends; return False where it is no step's."""
+    if not agent.records_here() and agent.adopt() != 1:
+        return False
+    marks = agent.marks
+    site = pack_call_site(_ANY_OPERATOR, synchronous=True, domain=domain, slot=OTHER_SLOT, group_size=2)
+    ordinal = marks.issue(site, min(max(payload_bytes, 0), PAYLOAD_BYTES_MAX))
+    if ordinal is not None:
+        if bus_bytes != payload_bytes:
+            marks.issue_bus(ordinal, bus_bytes)
+        marks.expect(ordinal)
+        marks.wait_begin()
+    return ordinal is not None
 
 
 def _complain(message: str) -> None:

@@ -54,38 +54,23 @@ class Boundary:
             try:
                 return function(*args)
             except Exception as error:  # the one boundary
-                try:
-                    is_ours = self._is_ours(function, error)
-                except RecursionError:  # the training is so deep in calls that there is no room to say it
-                    return None
-                if is_ours:
+                if self.absorbs(function, error):
                     return None
                 raise
 
         return guarded
 
-    def guard_mark(self, function: Callable[[], Any]) -> Callable[[], Any]:
-        """Return the same for a function without arguments, in two thirds of the time: marks are hot."""
+    def absorbs(self, function: Callable[..., Any], error: Exception) -> bool:
+        """Whether `error` is a failure of the agent's own in `function`; if so it is counted and the first one said.
 
-        def guarded() -> Any:
-            try:
-                return function()
-            except Exception as error:  # part of the one boundary
-                try:
-                    is_ours = self._is_ours(function, error)
-                except RecursionError:  # the training is so deep in calls that there is no room to say it
-                    return None
-                if is_ours:
-                    return None
-                raise
-
-        return guarded
-
-    def _is_ours(self, function: Callable[..., Any], error: Exception) -> bool:
-        """Whether `error` is a failure of the agent; if so it is counted and the first one said."""
-        if came_by_signal(error):
-            return False
-        self._failed(function, error)
+        For hooks that are too hot for a wrapper; what is not absorbed is the training's and has to pass.
+        """
+        try:
+            if came_by_signal(error):
+                return False
+            self._failed(function, error)
+        except RecursionError:  # the training is so deep in calls that there is no room to say it
+            pass
         return True
 
     def _failed(self, function: Callable[..., Any], error: Exception) -> None:

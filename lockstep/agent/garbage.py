@@ -2,7 +2,8 @@
 
 Python runs signal handlers before the next line of Python code, and the collector swallows what its callbacks raise: in
 a callback written in Python, a Ctrl-C or SIGTERM that arrives during a long collection would be lost to the training.
-So the callback is put together from C functions, in which no handler runs; what it noted is read at a step's end.
+So the callback is put together from C functions, in which no handler runs; what it noted is read later. The C
+extension's marks are such a function themselves; this log is for processes without it, and for captures.
 """
 
 import gc
@@ -23,6 +24,8 @@ Counts = tuple[int, int, int]
 """Of `gc.get_count`: allocations, and collections of each younger generation since the generation's own."""
 Event = tuple[int, int, bool, Counts | None]
 """(time in ns, thread, whether a collection began there, counts at its end if they are noted)."""
+Collection = tuple[int, int, int | None]
+"""(start ns, end ns, generation, if that is known)."""
 _COUNTS_TELL = sys.version_info < (3, 14)
 """Whether a collection of a generation sets the counts of all younger ones to 0; the one of 3.14 works in slices."""
 
@@ -32,34 +35,23 @@ class CollectionLog:
 
     def __init__(self) -> None:
         self.events: deque[Event] = deque(maxlen=EVENTS_MAX)
-        self.taken: list[tuple[int, int]] = []
-        """What `take` returned last."""
-        self.generations: dict[int, int] = {}
-        """Generation of those that `take` returned last, by their end, as far as they are noted."""
-        self.notes_generations = False
         self._full_before = _full_collections()
         # The collector calls callback(phase, info), which is getattr(phases, "start" or "stop", info): a property.
         phases = {"start": property(self._noter(begins=True)), "stop": property(self._noter(begins=False))}
-        self._phases: Any = type("Phases", (), phases)
-        self.callback: Callable[[str, dict[str, Any]], Any] = partial(getattr, self._phases())
+        self.callback: Callable[[str, dict[str, Any]], Any] = partial(getattr, type("Phases", (), phases)())
 
-    def note_generations(self, *, wanted: bool) -> None:
-        """From now on, note which generation is collected, or no more; it costs 200 ns a collection."""
-        if wanted != self.notes_generations:
-            self.notes_generations = wanted
-            self._phases.stop = property(self._noter(begins=False, counts=wanted and _COUNTS_TELL))
-
-    def _noter(self, *, begins: bool, counts: bool = False) -> Callable[[Any], Any]:
+    def _noter(self, *, begins: bool) -> Callable[[Any], Any]:
         """Return a function of one argument, C all the way down, that appends the event of this moment."""
-        counted = iter(gc.get_count, None) if counts else repeat(None)
+        counted = repeat(None) if begins or not _COUNTS_TELL else iter(gc.get_count, None)
         moments = zip(iter(monotonic_ns, None), iter(get_ident, None), repeat(begins), counted, strict=False)
         return partial(next, map(self.events.append, moments))
 
-    def take(self, thread: int) -> list[tuple[int, int]]:
-        """Return (start ns, end ns) of the collections of `thread`, in order, and forget all that have ended."""
-        self.taken = []
-        if self.generations:
-            self.generations = {}
+    def take(self, thread: int) -> list[Collection]:
+        """Return the collections of `thread`, in order, and forget all that have ended.
+
+        Where their generation is not known, as many of the last ones as were full are taken as those.
+        """
+        taken: list[Collection] = []
         events = self.events
         began_ns = 0
         while events:
@@ -67,16 +59,16 @@ class CollectionLog:
             if begins:
                 began_ns = at_ns
             elif began_ns and where == thread:
-                self.taken.append((began_ns, at_ns))
-                if counts is not None:
-                    self.generations[at_ns] = _generation(counts)
-        return self.taken
+                taken.append((began_ns, at_ns, None if counts is None else _generation(counts)))
+        return taken if _COUNTS_TELL else self._with_full(taken)
 
-    def take_full_count(self) -> int:
-        """Return how many collections of the oldest generation there were since it was asked last, on any thread."""
+    def _with_full(self, taken: list[Collection]) -> list[Collection]:
         count = _full_collections()
-        before, self._full_before = self._full_before, count
-        return count - before
+        first = len(taken) - (count - self._full_before)
+        self._full_before = count
+        return [
+            (begin, end, _OLDEST_GENERATION if index >= first else None) for index, (begin, end, _) in enumerate(taken)
+        ]
 
 
 def _generation(counts: Counts) -> int:

@@ -18,6 +18,7 @@ from lockstep.agent.kinds import Described, announced_name, configured_domains, 
 from lockstep.contracts.domains import Domain, pack_ranks
 from lockstep.contracts.errors import ConfigError, LocalError
 from lockstep.contracts.kinds import described_kinds
+from lockstep.contracts.marks import OPERATORS, pack_call_site
 from lockstep.contracts.records import DOMAIN_KINDS
 from lockstep.contracts.ring import OTHER_SLOT
 
@@ -27,15 +28,17 @@ Store = Callable[[list[dict[str, Any]]], None]
 class GroupUse:
     """What a collective's account needs of its group: the index of its kind in DOMAIN_KINDS, its ranks, its issue slot.
 
-    `sends` and `receives` are the issue slots of its sends to, and receives from, a rank of the group.
+    `site` is the call site of its first operator (`marks.pack_call_site`), called asynchronously: others differ in the
+    lowest bits. `sends` and `receives` are the issue slots of its sends to, and receives from, a rank of the group.
     """
 
-    __slots__ = ("kind", "receives", "sends", "size", "slot")
+    __slots__ = ("kind", "receives", "sends", "site", "size", "slot")
 
     def __init__(self, kind: int, size: int, slot: int = OTHER_SLOT) -> None:
         self.kind = kind
         self.size = size
         self.slot = slot
+        self.site = pack_call_site(OPERATORS[0], synchronous=False, domain=kind, slot=slot, group_size=size)
         self.sends: dict[int, int] = {}
         self.receives: dict[int, int] = {}
 
@@ -60,6 +63,8 @@ class Groups:
         self._clear = clear
         self._at_first_use = at_first_use
         self._uses: dict[int, GroupUse] = {}
+        self.known = self._uses.get
+        """Returns what `of` does, by the id of a group; None for one never met."""
         self._endings: dict[int, ref[Any]] = {}
         self._announced: dict[int, dict[str, Any]] = {}
         self._configured: dict[int, list[Domain]] = {}

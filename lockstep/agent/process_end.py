@@ -4,16 +4,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from lockstep.agent.ending import cause_of
+
 _LAST = -1000
 """Priority among multiprocessing's finalizers: the training's own come first."""
 
 
-def watch_child_end(end: Callable[[bool], None]) -> None:
-    """Have `end(ended_well)` called at the end of this process if it is a child of multiprocessing.
-
-    Without an exception, or with `sys.exit(0)`, it ended well. `torch.multiprocessing.spawn` turns a failure of its
-    function into `sys.exit(1)`.
-    """
+def watch_child_end(end: Callable[[BaseException | None], None]) -> None:
+    """Have `end(error)` called at the end of this process if it is a child of multiprocessing; None: it ended well."""
     process: Any = sys.modules.get("multiprocessing.process")
     if process is None or process.parent_process() is None:
         return
@@ -21,6 +19,6 @@ def watch_child_end(end: Callable[[bool], None]) -> None:
 
     def ending() -> None:
         error = sys.exc_info()[1]
-        end(error is None or (isinstance(error, SystemExit) and error.code in (None, 0)))
+        end(None if error is None else cause_of(error))
 
     Finalize(None, ending, exitpriority=_LAST)

@@ -3,6 +3,10 @@
     idle ──order──► accepted ──boundary before its first step──► running ──N steps, or cut short──► done
                         └──────────────── refused (why) ◄───────────┘
 
+Which ends of backwards, optimizers or named steps are boundaries stands in the order (control.StepBoundary): the mark
+buffer calls at those, and counts them. A step that is unlike the others, with an end more or less, moves the numbers of
+the steps behind it by a part of a step; what is recorded is then as long as asked, and begins within a step.
+
 Starting, stopping and writing take the training thread's time, between two steps; `cost_ns` says how much. Every step
 that holds a part of it is flagged PROFILED. A capture ends early, with the whole steps it has, where it would take too
 much (capture/budget.py), before the training starts a profiler of its own, and before it forks (capture/session.py).
@@ -10,10 +14,13 @@ It ends with nothing where a signal handler of the training raises while it begi
 raises passes, and neither the profiler nor torch's session stays taken.
 """
 
+import gc
 import os
 import sys
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
+from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +29,13 @@ from lockstep.agent.capture.budget import Appetite, Budget
 from lockstep.agent.capture.memory import available_bytes
 from lockstep.agent.capture.session import SESSION
 from lockstep.agent.control import ControlReader
+from lockstep.agent.garbage import CollectionLog
 from lockstep.agent.shared_directory import check_directory
 from lockstep.contracts.control import (
+    END_KINDS,
     OrderAnswer,
     ProfileOrder,
+    StepBoundary,
     answer_to_json,
     order_from_json,
 )
@@ -35,12 +45,14 @@ from lockstep.contracts.records import Flag
 
 if TYPE_CHECKING:
     from lockstep.agent.capture.recording import Recording
+    from lockstep.agent.mark_buffer import MarkBuffer
 
 FILE_MODE = 0o640
 FREE_MARGIN_BYTES = 16 << 20  # rings of other ranks on the same file system must still fit
 _REASON_MAX = 500
 _PROFILED = int(Flag.PROFILED)
 _NO_REQUEST = 0
+PACE_SAMPLES = 16
 _TORCH_ERRORS = (RuntimeError, ValueError, TypeError, AssertionError)
 
 
@@ -48,10 +60,14 @@ class Capture:
     """The profile orders of one rank, one at a time. Used by the training thread only.
 
     `directory` is that of the run, `trusted` are the uids that may order captures, and `store_answer` takes the JSON
-    form of each answer; nothing here raises into the caller what comes from outside.
+    form of each answer; nothing here raises into the caller what comes from outside. `marks` counts ends, and calls
+    `at_boundary` at the one that is asked for.
     """
 
-    def __init__(self, directory: Path, rank: int, store_answer: Any, trusted: frozenset[int]) -> None:
+    def __init__(
+        self, directory: Path, rank: int, store_answer: Any, trusted: frozenset[int], marks: "MarkBuffer"
+    ) -> None:
+        self._marks = marks
         self._directory = directory
         self._rank = rank
         self._store_answer = store_answer
@@ -63,7 +79,12 @@ class Capture:
         self._budget: Budget | None = None
         self._appetite = Appetite()
         self._last_step = 0
-        self._boundary_ns = monotonic_ns()
+        self._boundary: StepBoundary | None = None
+        self._acted_at = -1
+        """The end of that kind at which `at_boundary` has acted last."""
+        self._pace: deque[tuple[int, tuple[int, int, int]]] = deque([(monotonic_ns(), (0, 0, 0))], maxlen=PACE_SAMPLES)
+        """When how many ends of each kind had been counted."""
+        self._collections: CollectionLog | None = None
         self._last_request = self._stale_request()
 
     @property
@@ -71,13 +92,25 @@ class Capture:
         """Whether the profiler runs."""
         return self._recording is not None
 
-    def collected(self, start_ns: int, end_ns: int, generation: int | None) -> None:
-        """Note a garbage collection of the training thread, its generation as far as it is known."""
-        if self._recording is not None:
-            self._recording.collected(start_ns, end_ns, generation)
+    def poll(self, now_ns: int) -> None:
+        """Look for a new order, unless one is being carried out."""
+        marks = self._marks
+        ends = (marks.backward_ends, marks.optimizer_ends, marks.step_ends)
+        if ends != self._pace[-1][1]:
+            self._pace.append((now_ns, ends))
+        if self._recording is None:
+            self._look(now_ns)
 
-    def at_boundary(self, next_step: int) -> int:
-        """Act at the boundary before `next_step`; return the flags of that step."""
+    def at_boundary(self) -> int:
+        """Act where an end was counted, if that is a step's boundary; return the flags of the step that begins."""
+        boundary = self._boundary
+        if boundary is None:
+            return 0
+        ends = self._ends(boundary)
+        next_step = boundary.step_after(ends)
+        if next_step is None or ends == self._acted_at:
+            return 0
+        self._acted_at = ends
         is_done = False
         try:
             flags = self._act(next_step)
@@ -85,18 +118,36 @@ class Capture:
         finally:
             if not is_done:
                 self._give_up()
+            self._arm(boundary, ends)
         return flags
+
+    def _ends(self, boundary: StepBoundary) -> int:
+        marks = self._marks
+        return (marks.backward_ends, marks.optimizer_ends, marks.step_ends)[END_KINDS.index(boundary.end_kind)]
+
+    def _arm(self, boundary: StepBoundary, ends: int) -> None:
+        """Ask for the next boundary, as long as there is something to do at it."""
+        is_needed = self._recording is not None or self._order is not None
+        self._boundary = boundary if is_needed else None
+        self._marks.boundary_ends = END_KINDS.index(boundary.end_kind) + 1 if is_needed else 0
+        self._marks.boundary_at = boundary.next_end(ends)
 
     def _act(self, next_step: int) -> int:
         if self._recording is not None:
             return self._go_on(self._recording, next_step)
-        now = monotonic_ns()
-        step_ns, self._boundary_ns = now - self._boundary_ns, now
-        self._look(now)
         order = self._order
         if order is None or order.first_step > next_step:
             return 0
-        return self._begin(order, next_step, step_ns)
+        return self._begin(order, next_step)
+
+    def _step_ns(self, boundary: StepBoundary) -> int:
+        """Return how long a step took lately, on average."""
+        kind, now_ns, ends = END_KINDS.index(boundary.end_kind), monotonic_ns(), self._ends(boundary)
+        before = [
+            (at_ns, counts[kind]) for at_ns, counts in self._pace if ends - counts[kind] >= boundary.ends_per_step
+        ]
+        at_ns, count = before[-1] if before else (self._pace[0][0], 0)
+        return (now_ns - at_ns) * boundary.ends_per_step // max(ends - count, 1)
 
     def _give_up(self) -> None:
         """End what there is of a capture, without its trace."""
@@ -124,6 +175,7 @@ class Capture:
         """Give up a running capture whose thread has ended: torch's session ended with it, and nothing is stopped."""
         if self._recording is not None:
             SESSION.release()
+            self._stop_collections()
             self._charge(self._recording)
             self._recording = None
             self._refuse(why)
@@ -154,14 +206,22 @@ class Capture:
             self._answer = OrderAnswer(request_id=request, state="accepted")
             self._refuse(str(error))
             return
-        if self._rank in order.ranks:
-            self._answer = OrderAnswer(request_id=order.request_id, state="accepted")
-            self._order = order
-            self._say(self._answer)
+        if self._rank not in order.ranks:
+            return
+        self._answer = OrderAnswer(request_id=order.request_id, state="accepted")
+        boundary = order.boundary_of(self._rank)
+        if boundary is None:
+            self._refuse("the steps of this rank are not numbered")
+            return
+        self._order = order
+        self._acted_at = self._ends(boundary)
+        self._arm(boundary, self._acted_at)
+        self._say(self._answer)
 
-    def _begin(self, order: ProfileOrder, step: int, step_ns: int) -> int:
+    def _begin(self, order: ProfileOrder, step: int) -> int:
         """Start the profiler for `order` before `step`, or refuse."""
-        self._budget = self._appetite.budget(order, step_ns)
+        assert self._boundary is not None
+        self._budget = self._appetite.budget(order, self._step_ns(self._boundary))
         obstacle = self._obstacle(order) or self._budget.obstacle(available_bytes())
         if not obstacle and not SESSION.claim(self._cut_short):
             obstacle = "another profiler is running"
@@ -183,6 +243,8 @@ class Capture:
             return _PROFILED
         self._order = None
         self._last_step = step + order.steps - 1
+        self._collections = CollectionLog()
+        gc.callbacks.append(self._collections.callback)
         recording.mark(step)
         self._say(
             OrderAnswer(
@@ -217,6 +279,7 @@ class Capture:
     def _go_on(self, recording: "Recording", next_step: int) -> int:
         """Act at a boundary of a running capture."""
         assert self._budget is not None
+        self._note_collections(recording)
         recording.mark(next_step)
         why = ""
         if next_step <= self._last_step:
@@ -225,12 +288,23 @@ class Capture:
                 why = "another thread starts a profiler of its own"
         if why or next_step > self._last_step:
             self._end(recording, why)
-        self._boundary_ns = monotonic_ns()
         return _PROFILED
+
+    def _note_collections(self, recording: "Recording") -> None:
+        if self._collections is not None:
+            for start_ns, end_ns, generation in self._collections.take(get_ident()):
+                recording.collected(start_ns, end_ns, generation)
+
+    def _stop_collections(self) -> None:
+        if self._collections is not None and self._collections.callback in gc.callbacks:
+            gc.callbacks.remove(self._collections.callback)
+        self._collections = None
 
     def _cut_short(self, why: str) -> None:
         """End the capture in the middle of a step."""
         recording = self._recording
+        if recording is not None:
+            self._note_collections(recording)
         if recording is not None and recording.steps:
             self._end(recording, why)
         elif recording is not None:
@@ -283,6 +357,7 @@ class Capture:
         self._recording = None
 
     def _stop(self, recording: "Recording") -> None:
+        self._stop_collections()
         try:
             SESSION.call(recording.stop)
         finally:

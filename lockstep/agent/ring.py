@@ -1,12 +1,13 @@
-"""HOT (budget 3,000 ns a record): the writer of a rank's ring file; contracts/ring.py is its layout.
+"""The writer of a rank's ring file, all but its blocks; contracts/ring.py is the layout.
 
-The ring lives in private memory, and each store copies what it changed to the file. A file that somebody cuts or
+Blocks, the counts of issues and the running step's flags are written by the MarkBuffer, through the file opened here.
+The rest lives in private memory, and each store copies what it changed to the file. A file that somebody cuts or
 removes, or that has no space left, therefore costs a file, and never the training: the same stores to a shared mapping
 end the process with SIGBUS.
 
 The file is made under a temporary name with its space reserved, so that a full file system is an error here, then
-renamed: a restarted rank replaces the file of its former attempt. A step's end looks once a second whether the file is
-whole and has its name. One that was cut or removed is written again, with all that the ring holds; where another
+renamed: a restarted rank replaces the file of its former attempt. Once a second `show_life` looks whether the file is
+whole and has its name. One that was cut or removed is written again, without the blocks that were in it; where another
 process of the same run and rank has replaced it, the agent ends.
 """
 
@@ -27,41 +28,35 @@ from lockstep.contracts.errors import LocalError
 from lockstep.contracts.paths import ring_path
 
 FILE_MODE = 0o640
-BEAT_INTERVAL_NS = 100_000_000
-"""Readers ask for signs of life that are seconds apart; a store of each would be the dearest part of a mark."""
 INSPECT_INTERVAL_NS = 1_000_000_000
 """Four system calls, 4 us."""
 
 _WORD_BYTES = 8
 _NO_FILE = -1
-_HEARTBEAT, _ISSUES = layout.WORD_HEARTBEAT, layout.WORD_ISSUES
-_ISSUE_WORDS, _ISSUE_BYTES = layout.WORDS_PER_ISSUE_SLOT, layout.ISSUE_SLOT_BYTES
+_HEARTBEAT = layout.WORD_HEARTBEAT
 _HEARTBEAT_OFFSET = layout.WORD_HEARTBEAT * _WORD_BYTES
-_HEAD_OFFSET = layout.WORD_HEAD * _WORD_BYTES
+FLAGS_OFFSET = layout.WORD_FLAGS * _WORD_BYTES
 
 
 class RingWriter:
-    """The one writer of `<directory>/<rank>.ring`; used by the training thread only, but for `beat` and `set_flags`."""
+    """The one writer of `<directory>/<rank>.ring`; used by the training thread only. `file` is its descriptor."""
 
     __slots__ = (
         "__weakref__",
-        "_beat_due_ns",
-        "_file",
         "_generations",
-        "_head",
-        "_head_at",
         "_header",
         "_heartbeat_at",
         "_image",
         "_inode",
         "_inspect_due_ns",
         "_is_stored",
-        "_issues_at",
         "_release",
         "_rewritten",
-        "_slot_count",
         "_view",
         "_words",
+        "block_count",
+        "file",
+        "file_bytes",
         "path",
     )
 
@@ -76,82 +71,53 @@ class RingWriter:
             Something else has the directory's name, or it is another user's.
         """
         self.path = ring_path(directory, header.rank)
-        image = bytearray(header.file_bytes)
-        self._image = (ctypes.c_char * header.file_bytes).from_buffer(image)
+        self.file_bytes = header.file_bytes
+        self.block_count = header.block_count
+        image = bytearray(layout.BLOCKS_OFFSET)
+        self._image = (ctypes.c_char * layout.BLOCKS_OFFSET).from_buffer(image)
         self._view = memoryview(image)
         self._words = self._view.cast("Q")  # native order: bootstrap refuses big-endian hosts
         self._header = layout.pack_header(header)
         self._view[: len(self._header)] = self._header
         self._words[_HEARTBEAT] = time.monotonic_ns()
         self._words[layout.WORD_STATE] = layout.STATE_RUNNING
-        self._head_at = ctypes.byref(self._image, _HEAD_OFFSET)
         self._heartbeat_at = ctypes.byref(self._image, _HEARTBEAT_OFFSET)
-        self._issues_at = [
-            ctypes.byref(self._image, layout.ISSUES_OFFSET + slot * _ISSUE_BYTES) for slot in range(layout.ISSUE_SLOTS)
-        ]
-        self._slot_count = header.slot_count
-        self._generations = {layout.ANSWER_OFFSET: 0, layout.GROUPS_OFFSET: 0, layout.FACTS_OFFSET: 0}
-        self._head = self._rewritten = 0
-        self._beat_due_ns = 0
+        self._generations = dict.fromkeys(
+            (layout.ENDING_OFFSET, layout.ANSWER_OFFSET, layout.GROUPS_OFFSET, layout.FACTS_OFFSET), 0
+        )
+        self._rewritten = 0
         self._inspect_due_ns = time.monotonic_ns() + INSPECT_INTERVAL_NS
         self._is_stored = True
-        self._file = _NO_FILE
+        self.file = _NO_FILE
         try:
             self._create()
         except BaseException:
-            if self._file != _NO_FILE:
-                os.close(self._file)
+            if self.file != _NO_FILE:
+                os.close(self.file)
             raise
         # Open for as long as we live, for the lock; at exit the process's end is early enough to give both back.
-        self._release = finalize(self, os.close, self._file)
+        self._release = finalize(self, os.close, self.file)
         self._release.atexit = False
 
-    def write(self, record: bytes | bytearray) -> None:
-        """Store a record (RECORD_STRUCT) in the next slot.
+    def show_life(self, now_ns: int, *, is_stored: bool = True) -> bool:
+        """Store a sign of life (CLOCK_MONOTONIC); return whether the file had to be written again.
+
+        That is looked at once a second, and at once where a store of somebody else's was not possible.
 
         Raises
         ------
         OSError, LocalError
             The file is lost and no other one can be made.
         """
-        now_ns = time.monotonic_ns()
-        if now_ns >= self._inspect_due_ns:
+        self._words[_HEARTBEAT] = now_ns
+        self._is_stored &= is_stored
+        if now_ns >= self._inspect_due_ns or not is_stored:
             self._inspect_due_ns = now_ns + INSPECT_INTERVAL_NS
-            self._inspect()
-        index = self._head
-        offset = layout.SLOTS_OFFSET + index % self._slot_count * layout.SLOT_BYTES
-        layout.pack_slot(self._view, offset, index, record)
-        self._head = self._words[layout.WORD_HEAD] = index + 1
-        self._store(offset, layout.SLOT_BYTES)
-        pwrite(self._file, self._head_at, _WORD_BYTES, _HEAD_OFFSET)
-
-    def beat(self, now_ns: int) -> None:
-        """Store a sign of life (CLOCK_MONOTONIC), the first one in each BEAT_INTERVAL_NS; any thread may."""
-        if now_ns >= self._beat_due_ns:
-            self._beat_due_ns = now_ns + BEAT_INTERVAL_NS
-            self._words[_HEARTBEAT] = now_ns
-            pwrite(self._file, self._heartbeat_at, _WORD_BYTES, _HEARTBEAT_OFFSET)
-
-    def note_issue(self, slot: int, now_ns: int) -> None:
-        """Count an operation issued in an issue slot, which is a sign of life too; for one thread at a time."""
-        words = self._words
-        word = _ISSUES + slot * _ISSUE_WORDS
-        words[word] += 1
-        words[word + 1] = now_ns
-        pwrite(self._file, self._issues_at[slot], _ISSUE_BYTES, word * _WORD_BYTES)
-        if now_ns >= self._beat_due_ns:
-            self.beat(now_ns)
-
-    def clear_issues(self, slot: int) -> None:
-        """Give an issue slot to another group: it counts from 0."""
-        word = _ISSUES + slot * _ISSUE_WORDS
-        self._words[word] = self._words[word + 1] = 0
-        self._store(word * _WORD_BYTES, _ISSUE_BYTES)
-
-    def set_flags(self, flags: int) -> None:
-        """Store what is known of the running step; any thread may."""
-        self._words[layout.WORD_FLAGS] = flags
-        self._store(layout.WORD_FLAGS * _WORD_BYTES, _WORD_BYTES)
+            if self._inspect():
+                return True
+        if pwrite(self.file, self._heartbeat_at, _WORD_BYTES, _HEARTBEAT_OFFSET) != _WORD_BYTES:
+            self._is_stored = False
+        return False
 
     def set_state(self, state: int, failures: int = 0) -> None:
         """Store the agent's state and how often its hooks failed."""
@@ -185,27 +151,31 @@ class RingWriter:
         """Store what this rank runs on (`facts.facts_to_json`)."""
         self._write_blob(layout.FACTS_OFFSET, layout.FACTS_BYTES, value)
 
+    def write_ending(self, value: Any) -> None:
+        """Store how the process ends (`ending.describe_ending`)."""
+        self._write_blob(layout.ENDING_OFFSET, layout.ENDING_BYTES, value)
+
     def _write_blob(self, offset: int, capacity_bytes: int, value: Any) -> None:
         write_blob(self._view, offset, capacity_bytes, self._generations[offset] + 1, value)
         self._generations[offset] += 1
         self._store(offset, capacity_bytes)
 
     def _store(self, offset: int, size_bytes: int) -> None:
-        """Copy a part of the ring to the file; if this fails, the next record writes all of it again."""
-        if pwrite(self._file, ctypes.byref(self._image, offset), size_bytes, offset) != size_bytes:
+        """Copy a part of the ring to the file; if this fails, the next sign of life writes all of it again."""
+        if pwrite(self.file, ctypes.byref(self._image, offset), size_bytes, offset) != size_bytes:
             self._is_stored = False
             self._inspect_due_ns = 0
 
-    def _inspect(self) -> None:
-        """See that the file is whole and has its name; write the ring again where it is not."""
+    def _inspect(self) -> bool:
+        """See that the file is whole and has its name; write the ring again where it is not, and return True then."""
         if not self._is_ours():
             self._release.detach()
-            self._file = _NO_FILE
+            self.file = _NO_FILE
             raise LocalError(f"descriptor of {self.path}: got closed, expected open: this process closed it")
         if not self._has_name():
             self._create(replaces=False)
         elif self._is_whole():
-            return
+            return False
         else:
             self._fill()
         self._rewritten += 1
@@ -213,11 +183,12 @@ class RingWriter:
         self._store(layout.WORD_FAILURES * _WORD_BYTES, _WORD_BYTES)
         if self._rewritten == 1:
             say(f"{self.path} was cut or removed: written again")
+        return True
 
     def _is_ours(self) -> bool:
         """Whether the descriptor is still the ring's; one that the training closed may be another file's by now."""
         try:
-            status = os.fstat(self._file)
+            status = os.fstat(self.file)
         except OSError:
             return False
         return (status.st_dev, status.st_ino) == self._inode
@@ -233,8 +204,8 @@ class RingWriter:
         return True
 
     def _is_whole(self) -> bool:
-        is_long = os.fstat(self._file).st_size == len(self._view)
-        return self._is_stored and is_long and os.pread(self._file, len(self._header), 0) == self._header
+        is_long = os.fstat(self.file).st_size == self.file_bytes
+        return self._is_stored and is_long and os.pread(self.file, len(self._header), 0) == self._header
 
     def _create(self, *, replaces: bool = True) -> None:
         """Make a file of what the ring holds; unless it `replaces` one, nothing else may have its name.
@@ -247,12 +218,12 @@ class RingWriter:
         file = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
         try:
             os.fchmod(file, FILE_MODE)  # whatever the umask took
-            if self._file == _NO_FILE:
-                self._file = move_high(file)
+            if self.file == _NO_FILE:
+                self.file = move_high(file)
             else:
-                os.dup2(file, self._file, inheritable=False)
+                os.dup2(file, self.file, inheritable=False)
                 os.close(file)
-            self._words[layout.WORD_HELD] = hold(self._file)
+            self._words[layout.WORD_HELD] = hold(self.file)
             self._fill()
             if replaces:
                 temporary.rename(self.path)
@@ -260,11 +231,11 @@ class RingWriter:
                 self.path.hardlink_to(temporary)
         finally:
             temporary.unlink(missing_ok=True)
-        status = os.fstat(self._file)
+        status = os.fstat(self.file)
         self._inode = (status.st_dev, status.st_ino)
 
     def _fill(self) -> None:
-        """Reserve the file's space and write the whole ring."""
-        os.ftruncate(self._file, len(self._view))
-        os.posix_fallocate(self._file, 0, len(self._view))
-        self._is_stored = os.pwrite(self._file, self._view, 0) == len(self._view)
+        """Reserve the file's space and write what is here of the ring."""
+        os.ftruncate(self.file, self.file_bytes)
+        os.posix_fallocate(self.file, 0, self.file_bytes)
+        self._is_stored = os.pwrite(self.file, self._view, 0) == len(self._view)

@@ -28,6 +28,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line; each sub-command sets `act`, which takes the arguments."""
     from lockstep.cli import (  # noqa: PLC0415  (cheap, and no cycle)
         analyze_command,
+        build_hooks_command,
         demo_command,
         doctor_command,
         export_command,
@@ -57,6 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
     whatif_command.add(commands)
     fuse_command.add(commands)
     doctor_command.add(commands)
+    build_hooks_command.add(commands)
     export_command.add(commands)
     preview_command.add(commands)
     demo_command.add(commands)

@@ -18,7 +18,9 @@ class RankFacts:
     `device` is the name the framework reports, `device_uuid` its UUID in the form of DCGM's and nvidia-smi's
     ("GPU-" and 8-4-4-4-12 hexadecimal digits), `device_kind` cpu, cuda, rocm or npu, `dtype` the number format of the
     model's matrix products (`peaks.DTYPES`), `parameters` those of this rank's share of the work, `flops_source` where
-    the model FLOPs of a step come from: configured, parameters, measured or none.
+    the model FLOPs of a step come from: configured, parameters, measured or none, `mark_writer` what the agent's writer
+    of marks is written in (`agent/mark_writer.py`), `collective_kernels` what its kernels in front of collectives are
+    written in, `C++` or `Python`, and `collective_kernels_reason` why not in C++ (`agent/hooks/native.py`).
     """
 
     device: Name = ""
@@ -30,6 +32,9 @@ class RankFacts:
     torch_version: Name = ""
     backend: Name = ""
     device_uuid: Name = ""
+    mark_writer: Name = ""
+    collective_kernels: Name = ""
+    collective_kernels_reason: Name = ""
 
 
 def facts_to_json(facts: RankFacts) -> dict[str, Any]:

@@ -3,8 +3,7 @@
 Each constant gives its unit in the name and its reason beside it.
 """
 
-RING_SLOTS = 1024  # at 10 steps a second an exporter may be away for 100 s before a record is lost
-RING_FILE_MAX_BYTES = 4 << 20  # 10 times the largest ring that this version writes
+RING_FILE_MAX_BYTES = 4 << 20  # twice the ring that this version writes
 RANKS_PER_NODE_MAX = 64  # reference: the largest nodes sold carry 16 devices; 4 times that
 RUNS_PER_NODE_MAX = 4  # jobs that share a node; more is a configuration mistake
 WORLD_SIZE_MAX = 1 << 20  # ten times the largest synchronous job published

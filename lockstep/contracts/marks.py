@@ -14,7 +14,7 @@ n % block_count. A block is a header and 1 to BLOCK_MARKS marks:
     8   sequence u64        blocks written before this one in the attempt
     16  position u64        marks before its first one
     24  backward_ends u64   BACKWARD_END marks before its first mark
-    32  optimizer_ends u64  OPTIMIZER_END and SCALER_END marks before it
+    32  optimizer_ends u64  OPTIMIZER_END, SCALER_END and FUSED_STEP marks before it
     40  step_ends u64       STEP_END marks before it
     48  marks
 
@@ -31,7 +31,6 @@ from enum import IntEnum
 from lockstep.contracts.errors import LocalError
 from lockstep.contracts.limits import WORLD_SIZE_MAX
 from lockstep.contracts.records import DOMAIN_KINDS
-from lockstep.contracts.ring import ISSUE_SLOTS
 
 MARKS_VERSION = 1
 
@@ -39,6 +38,7 @@ MARK_STRUCT = struct.Struct("<QHHIq")
 MARK_BYTES = MARK_STRUCT.size
 BLOCK_HEADER = struct.Struct("<IHHQQQQQ")
 CHECKSUM = struct.Struct("<I")
+_FLOAT, _INTEGER = struct.Struct("<d"), struct.Struct("<q")
 BLOCK_HEADER_BYTES = BLOCK_HEADER.size
 BLOCK_MARKS = 40
 """Marks of a full block: it and its header fit a quarter of a page, so a store touches one page."""
@@ -53,7 +53,8 @@ ORDINAL_MASK = 0xFFFFFFFF
 FLUSH_INTERVAL_NS = 100_000_000
 """The first mark so long after the last store writes the block, full or not: readers need seconds."""
 FLUSH_EVENT_NS = 10_000_000
-"""The same at the end of an optimizer's step and at the beginning of a wait, which may last for ever."""
+"""The same at the beginning of a wait, which may last for ever; and at an end that may be a step's, so long after the
+last such end was stored, whatever waits stored meanwhile: a rank may stop behind it without a mark."""
 
 
 class MarkKind(IntEnum):
@@ -62,7 +63,7 @@ class MarkKind(IntEnum):
     An identity is 32 bits that tell objects of one process apart. CPU time is the training thread's, ns.
     """
 
-    BEGIN = 1  # an attempt begins; argument: CPU time
+    BEGIN = 1  # an attempt begins; subject and detail: ns that a mark and a collective cost; argument: CPU time
     DATA_BEGIN = 2
     DATA_END = 3
     BACKWARD_BEGIN = 4
@@ -95,9 +96,33 @@ class MarkKind(IntEnum):
     AGENT_COST = 31  # argument: ns that the agent took from the step: thread time where it begins, else wall time
     FAILURE = 32  # argument: failed hooks; the agent writes nothing more
     FINISH = 33  # the attempt ended well
+    THREAD = 34  # the thread of this mark is the training thread from now on; argument: its CPU time
+    FUSED_STEP = 35  # autograd's own thread steps an optimizer inside the running backward; counts as OPTIMIZER_END
+    # Collectives that were carried out without being dispatched (a CUDA graph). detail: domain, or UNKNOWN_DOMAIN where
+    # it is not known which there were; subject: count; argument: payload bytes.
+    UNMEASURED = 36
+    UNMEASURED_BUS = 37  # the same; detail: domain; argument: bus bytes
+    MODEL_FLOPS = 38  # from the running step on; detail: index in FLOPS_UNITS, argument: `flops_argument`
+    ISSUE_BUS = 39  # of the collective `subject`, whose operator does not show them; argument: bus bytes
+    # Of a device (docs/devices.md). An event is queued behind a mark; its distance is read later. Anchors are the
+    # events of marks that may end a step, and that of DEVICE_BEGIN; a segment lies between two of them. Ordinals of
+    # marks are their positions in the attempt & ORDINAL_MASK. A mark whose event is never read was not measured.
+    DEVICE_BEGIN = 40  # events are queued from now on; the running step begins at this one; detail: stream
+    DEVICE_EVENT = 41  # detail: stream; subject: ordinal of a mark; argument: device ns from the last anchor before it
+    DEVICE_ANCHOR = 42  # detail: stream; subject: ordinal of a mark; argument: device ns from the anchor read last
+    DEVICE_QUEUED = 43  # subject: ordinal of a collective, which is done where the event of this mark is
+    DEVICE_UNMEASURED = 44  # subject: ordinal of a mark whose segment has lost an event; with detail 1 the one it ends
+    DEVICE_BEHIND = 45  # argument: segments that the device was not done with when it was last asked
+    DEVICE_LOST = 46  # nothing more is read from the device
+    MARKS_LOST = 50  # argument: marks of threads without the interpreter lock that found no room (_mark_queue.h)
 
+
+UNKNOWN_DOMAIN = 0xFFFF
+"""Detail of an UNMEASURED mark: any domain that the rank has used so far."""
 
 ANNOTATED = ("samples", "tokens", "work", "flops")
+FLOPS_UNITS = ("token", "sample", "step", "unknown")
+"""What a number of model FLOPs is for."""
 
 OPERATORS = (
     "allreduce_",
@@ -129,13 +154,15 @@ DETAIL_BITS = 16
 SIZE_BITS = 24
 CALL_SITE_MAX = (1 << DETAIL_BITS + SIZE_BITS) - 1
 _SIZE_MASK = (1 << SIZE_BITS) - 1
-_SYNCHRONOUS = 1 << 5
-_DOMAIN_SHIFT, _DOMAIN_MASK = 6, 7
+SYNCHRONOUS = 1 << 5
+"""Bit of a call site; those below it are the operator's."""
+DOMAIN_SHIFT, DOMAIN_MASK = 6, 7
 SLOT_SHIFT = 9
+SLOT_BITS = ((1 << DETAIL_BITS) - 1) >> SLOT_SHIFT << SLOT_SHIFT
+_SLOT_MAX = (1 << (DETAIL_BITS - SLOT_SHIFT)) - 1
 
-assert len(OPERATORS) <= _SYNCHRONOUS
-assert len(DOMAIN_KINDS) <= _DOMAIN_MASK + 1
-assert ISSUE_SLOTS <= 1 << (DETAIL_BITS - SLOT_SHIFT)
+assert len(OPERATORS) <= SYNCHRONOUS
+assert len(DOMAIN_KINDS) <= DOMAIN_MASK + 1
 assert WORLD_SIZE_MAX <= _SIZE_MASK
 assert BLOCK_HEADER_BYTES + BLOCK_MARKS * MARK_BYTES <= BLOCK_BYTES
 
@@ -194,20 +221,30 @@ def pack_call_site(operator: str, *, synchronous: bool, domain: int, slot: int, 
     LocalError
         A value that an issue mark has no room for.
     """
-    for what, got, most in (("slot", slot, ISSUE_SLOTS - 1), ("domain", domain, len(DOMAIN_KINDS) - 1)):
+    for what, got, most in (("slot", slot, _SLOT_MAX), ("domain", domain, len(DOMAIN_KINDS) - 1)):
         if not 0 <= got <= most:
             raise LocalError(f"{what} of a collective: got {got}, expected 0 to {most}")
     if not 1 <= group_size <= WORLD_SIZE_MAX:
         raise LocalError(f"group size of a collective: got {group_size}, expected 1 to {WORLD_SIZE_MAX}")
     if operator not in OPERATOR_INDEX:
         raise LocalError(f"operator of a collective: got {operator!r}, expected one of {', '.join(OPERATORS)}")
-    detail = OPERATOR_INDEX[operator] | _SYNCHRONOUS * synchronous | domain << _DOMAIN_SHIFT | slot << SLOT_SHIFT
+    detail = OPERATOR_INDEX[operator] | SYNCHRONOUS * synchronous | domain << DOMAIN_SHIFT | slot << SLOT_SHIFT
     return detail | group_size << DETAIL_BITS
 
 
 def pack_issue(call_site: int, payload_bytes: int) -> tuple[int, int]:
     """Return (detail, argument) of an issue mark; `payload_bytes` is at most PAYLOAD_BYTES_MAX."""
     return call_site & ((1 << DETAIL_BITS) - 1), payload_bytes << SIZE_BITS | call_site >> DETAIL_BITS
+
+
+def flops_argument(flops: float) -> int:
+    """Return the argument of a MODEL_FLOPS mark: the bits of a float64."""
+    return int(_INTEGER.unpack(_FLOAT.pack(flops))[0])
+
+
+def flops_of_argument(argument: int) -> float:
+    """Return what `flops_argument` was given."""
+    return float(_FLOAT.unpack(_INTEGER.pack(argument))[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,9 +262,9 @@ class Issue:
 def unpack_issue(detail: int, argument: int) -> Issue:
     """Return what `pack_issue` packed."""
     return Issue(
-        operator=detail & (_SYNCHRONOUS - 1),
-        synchronous=bool(detail & _SYNCHRONOUS),
-        domain=detail >> _DOMAIN_SHIFT & _DOMAIN_MASK,
+        operator=detail & (SYNCHRONOUS - 1),
+        synchronous=bool(detail & SYNCHRONOUS),
+        domain=detail >> DOMAIN_SHIFT & DOMAIN_MASK,
         slot=detail >> SLOT_SHIFT,
         group_size=argument & _SIZE_MASK,
         payload_bytes=argument >> SIZE_BITS,

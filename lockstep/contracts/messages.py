@@ -275,7 +275,7 @@ class CoordinatorAlive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileRequest:
-    """The coordinator asks one node to capture some of its ranks; field by field a `control.ProfileOrder`."""
+    """The coordinator asks one node to capture some of its ranks; a `control.ProfileOrder` but for its boundaries."""
 
     run: Name
     node: Name

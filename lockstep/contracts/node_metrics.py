@@ -1,5 +1,6 @@
 """What an exporter measures on its node, and what it says of itself."""
 
+from lockstep.contracts.messages import LOSS_REASONS
 from lockstep.contracts.metric import FLAGS, HTTP_REFUSALS, PHASES, Metric, Type
 from lockstep.contracts.records import COMPUTE_PHASES, DOMAIN_KINDS
 from lockstep.contracts.unwatched import UNWATCHED_REASONS
@@ -194,6 +195,16 @@ MEASURED: tuple[Metric, ...] = (
     ),
     _exporter("lockstep_rank_info", "gauge", "Where a rank runs; always 1.", "run", "rank", "local_rank", "hostname"),
     _exporter(
+        "lockstep_rank_agent_info",
+        "gauge",
+        "What the agent of a rank writes its marks with, and observes collectives with: C or C++, or Python; always 1.",
+        "run",
+        "rank",
+        "mark_writer",
+        "collective_kernels",
+        detail=True,
+    ),
+    _exporter(
         "lockstep_agent_up",
         "gauge",
         "1 while the agent of a rank works, 0 after it took itself out.",
@@ -260,6 +271,29 @@ MEASURED: tuple[Metric, ...] = (
         "the spool, or refused by the broker.",
         "reason",
         values=("lapped", "torn", "spool", "refused"),
+    ),
+    _exporter(
+        "lockstep_exporter_blocks_lost_total",
+        "counter",
+        "Blocks of marks lost: overwritten in the ring before they were read (lapped), or damaged in it (torn). Steps "
+        "that lie in them as a whole are records lost.",
+        "reason",
+        values=LOSS_REASONS,
+    ),
+    _exporter(
+        "lockstep_exporter_steps_incomplete_total",
+        "counter",
+        "Steps of which only beginning and end are known, because some of their marks were lost or malformed.",
+    ),
+    _exporter(
+        "lockstep_exporter_marks_malformed_total",
+        "counter",
+        "Marks in a ring that no agent writes.",
+    ),
+    _exporter(
+        "lockstep_exporter_unnumbered_ranks",
+        "gauge",
+        "Ranks without records, because marks were lost and the number of their running step is not known.",
     ),
     _exporter(
         "lockstep_exporter_inputs_rejected_total",

@@ -1,51 +1,52 @@
 """Byte layout of a rank's ring file; the rank writes it, the node's exporter reads it.
 
-    0      static header   magic, version, sizes, identity; written before the file gets its name
-    512    words           u64 each, 8-aligned: head, heartbeat, state, failures, flags, held
+    0      static header   magic, versions, sizes, identity; written before the file gets its name
+    512    words           u64 each, 8-aligned: heartbeat, state, failures, flags, held
+    576    ending          blob: the exception that ended the process (`RaisedEnding`)
     1024   issues          ISSUE_SLOTS pairs of u64, count and time: what this rank issued, by issue slot
     4096   answer          blob: state of the profile request this rank last saw
     8192   groups          blob: process groups of this rank, and their issue slots
     73728  facts           blob: what the rank runs on (`facts.RankFacts`)
-    77824  slots           slot_count x slot_bytes, slot of record i at i % slot_count
+    77824  blocks          block_count x BLOCK_BYTES, block n at n % block_count
 
-A slot is: index u64, record (`records.RECORD_FIELDS`), CRC-32 u32 over both, padding u32. The index tells a lapped
-reader which record it met, the checksum tells a torn one apart; no sequence lock is needed, nor an order of
-stores that only some processors keep. `head` counts the records ever written, so the next record's index.
+Blocks hold the marks of the training (contracts/marks.py), each with its sequence and a checksum: a lapped reader sees
+which block it met, and a torn one. No head is stored, nor is an order of stores needed that only some processors keep.
 
-A step's record is written at the step's end, so it cannot say who has not arrived in a collective that never ends. The
-issues can: in its issue slot, a rank counts what it has issued in a group since the attempt began (of sends and
-receives, with each peer), beside the CLOCK_MONOTONIC ns of the last issue. Which slot is whose stands in the groups.
+A block is written when it is full or a tenth of a second old, and a mark in it shows that the training went on: a
+step that hangs leaves none. The issues show who has not arrived in a collective that never ends: in its issue slot, a
+rank counts what it has issued in a group since the attempt began (of sends and receives, with each peer), beside the
+CLOCK_MONOTONIC ns of the last issue. Which slot is whose stands in the groups.
 
 A file is made under a temporary name, its space reserved, its header written, then renamed: a reader never meets
 half a header, and a restarted rank replaces the file instead of writing under a reader's feet. `attempt` (wall
-clock of creation) tells two incarnations of a rank apart.
+clock of creation) tells two incarnations of a rank apart. A file that was cut or removed is written again under the
+same attempt, without the blocks that it held: these are lost, and those after them go on in their sequence.
 """
 
 import struct
-import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
-from lockstep.contracts.bounds import MONOTONIC_NS_MAX, UNIX_NS_MAX
+from lockstep.contracts.bounds import MONOTONIC_NS_MAX, UNIX_NS_MAX, MonotonicNs, Name, unannotated, violation
 from lockstep.contracts.errors import ContractVersionError, MalformedError
-from lockstep.contracts.limits import RING_FILE_MAX_BYTES, RING_SLOTS, WORLD_SIZE_MAX
-from lockstep.contracts.records import RECORD_BYTES, RECORD_FIELDS, RECORD_VERSION
+from lockstep.contracts.limits import RING_FILE_MAX_BYTES, WORLD_SIZE_MAX
+from lockstep.contracts.marks import BLOCK_BYTES, BLOCK_COUNT, DETAIL_BITS, MARKS_VERSION, SLOT_SHIFT
 
 RING_MAGIC = b"LKSTRING"
-RING_VERSION = 4
+RING_VERSION = 5
 
 WORDS_OFFSET = 512
-WORD_HEAD = WORDS_OFFSET // 8
-WORD_HEARTBEAT = WORD_HEAD + 1
+WORD_HEARTBEAT = WORDS_OFFSET // 8
 """CLOCK_MONOTONIC ns of the agent's last sign of life (any hook); pids lie across PID namespaces, this does not.
 
 It is up to 100 ms behind: a store costs a system call, and readers need seconds.
 """
-WORD_STATE = WORD_HEAD + 2
-WORD_FAILURES = WORD_HEAD + 3
+WORD_STATE = WORD_HEARTBEAT + 1
+WORD_FAILURES = WORD_HEARTBEAT + 2
 """How often the file was cut or removed and written again, and hooks that failed: the first of those ends the agent."""
-WORD_FLAGS = WORD_HEAD + 4
-"""What is known of the running step (`records.Flag`) before its record is written."""
-WORD_HELD = WORD_HEAD + 5
+WORD_FLAGS = WORD_HEARTBEAT + 3
+"""What is known of the running step (`records.Flag`) before its marks are read: a step that hangs may store none."""
+WORD_HELD = WORD_HEARTBEAT + 4
 """1: the writer holds a POSIX lock on the whole file until its process ends; 0: this file system knows no locks.
 
 A rank that was killed and one that hangs look alike otherwise: neither beats, and pids lie across PID namespaces.
@@ -67,6 +68,11 @@ STATE_RUNNING = 1
 STATE_FINISHED = 2
 STATE_FAILED = 3
 """The agent took itself out after a failure of its own; training goes on unwatched."""
+STATE_RAISED = 4
+"""An exception ends the process; the ending says which."""
+
+ENDING_OFFSET = 576
+ENDING_BYTES = ISSUES_OFFSET - ENDING_OFFSET
 
 ANSWER_OFFSET = 4096
 ANSWER_BYTES = 4096
@@ -74,13 +80,11 @@ GROUPS_OFFSET = ANSWER_OFFSET + ANSWER_BYTES
 GROUPS_BYTES = 64 << 10
 FACTS_OFFSET = GROUPS_OFFSET + GROUPS_BYTES
 FACTS_BYTES = 4096
-SLOTS_OFFSET = FACTS_OFFSET + FACTS_BYTES
+BLOCKS_OFFSET = FACTS_OFFSET + FACTS_BYTES
 
-_HEADER = struct.Struct("<8sIIIIIiiiqqq64s")
-_INDEX = struct.Struct("<Q")
-_CRC = struct.Struct("<I")
-_CRC_OFFSET = _INDEX.size + RECORD_BYTES
-SLOT_BYTES = _CRC_OFFSET + 8
+_HEADER = struct.Struct("<8sIIIIiiiqqq64s")
+
+assert ISSUE_SLOTS == 1 << (DETAIL_BITS - SLOT_SHIFT)  # an issue mark has room for each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +101,40 @@ class RingHeader:
     attempt: int
     clock_offset_ns: int
     hostname: str
-    slot_count: int = RING_SLOTS
+    block_count: int = BLOCK_COUNT
 
     @property
     def file_bytes(self) -> int:
         """Size of the whole file."""
-        return SLOTS_OFFSET + self.slot_count * SLOT_BYTES
+        return BLOCKS_OFFSET + self.block_count * BLOCK_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaisedEnding:
+    """The exception that ended a process: its type, the innermost frame of the training's own code, and when."""
+
+    exception: Name
+    frame: Name
+    monotonic_ns: MonotonicNs
+
+
+def raised_from_json(value: Any, *, where: str) -> RaisedEnding:
+    """Return the ending that a blob holds, every field checked.
+
+    Raises
+    ------
+    MalformedError
+        A field is missing, unknown, of another type or beyond its bound.
+    """
+    names = [field.name for field in fields(RaisedEnding)]
+    if not isinstance(value, dict) or sorted(value) != sorted(names):
+        raise MalformedError("ending", where=where, got=repr(value)[:200], expected=f"an object of {', '.join(names)}")
+    for field in fields(RaisedEnding):
+        content, kind = value[field.name], unannotated(field.type)[0]
+        expected = violation(content, field.type) if type(content) is kind else kind.__name__
+        if expected:
+            raise MalformedError(f"ending's {field.name}", where=where, got=repr(content)[:200], expected=expected)
+    return RaisedEnding(**value)
 
 
 def pack_header(header: RingHeader) -> bytes:
@@ -110,10 +142,9 @@ def pack_header(header: RingHeader) -> bytes:
     return _HEADER.pack(
         RING_MAGIC,
         RING_VERSION,
-        RECORD_VERSION,
-        SLOT_BYTES,
-        header.slot_count,
-        len(RECORD_FIELDS),
+        MARKS_VERSION,
+        BLOCK_BYTES,
+        header.block_count,
         header.rank,
         header.local_rank,
         header.world_size,
@@ -134,19 +165,17 @@ def unpack_header(data: bytes | memoryview, *, where: str, file_bytes: int) -> R
     ContractVersionError
         A ring of another version.
     """
-    if file_bytes < SLOTS_OFFSET or len(data) < _HEADER.size:
-        raise MalformedError("ring size", where=where, got=file_bytes, expected=f"at least {SLOTS_OFFSET} bytes")
+    if file_bytes < BLOCKS_OFFSET or len(data) < _HEADER.size:
+        raise MalformedError("ring size", where=where, got=file_bytes, expected=f"at least {BLOCKS_OFFSET} bytes")
     if file_bytes > RING_FILE_MAX_BYTES:
         raise MalformedError("ring size", where=where, got=file_bytes, expected=f"at most {RING_FILE_MAX_BYTES} bytes")
-    magic, ring, record, slot, slots, fields, rank, local, world, pid, attempt, offset, host = _HEADER.unpack_from(data)
+    magic, ring, marks, block, blocks, rank, local, world, pid, attempt, offset, host = _HEADER.unpack_from(data)
     if magic != RING_MAGIC:
         raise MalformedError("magic", where=where, got=magic, expected=RING_MAGIC)
-    versions = (ring, record, slot, fields)
-    ours = (RING_VERSION, RECORD_VERSION, SLOT_BYTES, len(RECORD_FIELDS))
+    versions = (ring, marks, block)
+    ours = (RING_VERSION, MARKS_VERSION, BLOCK_BYTES)
     if versions != ours:
-        raise ContractVersionError(
-            "ring version, record version, slot bytes, fields", where=where, got=versions, expected=ours
-        )
+        raise ContractVersionError("ring version, marks version, block bytes", where=where, got=versions, expected=ours)
     if not 0 <= rank < world <= WORLD_SIZE_MAX:
         raise MalformedError("rank of world size", where=where, got=(rank, world), expected="0 <= rank < world size")
     for what, got, most in (
@@ -165,26 +194,8 @@ def unpack_header(data: bytes | memoryview, *, where: str, file_bytes: int) -> R
         attempt=attempt,
         clock_offset_ns=offset,
         hostname=host.rstrip(b"\0").decode(errors="replace"),
-        slot_count=slots,
+        block_count=blocks,
     )
-    if slots < 1 or header.file_bytes != file_bytes:
-        raise MalformedError("slot count", where=where, got=slots, expected=f"what fills {file_bytes} bytes")
+    if blocks < 1 or header.file_bytes != file_bytes:
+        raise MalformedError("block count", where=where, got=blocks, expected=f"what fills {file_bytes} bytes")
     return header
-
-
-def pack_slot(view: memoryview, offset: int, index: int, record: bytes | bytearray) -> None:
-    """Write the slot of record `index` (RECORD_BYTES long) at `offset`.
-
-    A reader that meets it half written sees its checksum wrong.
-    """
-    begin, end = offset + _INDEX.size, offset + _CRC_OFFSET
-    _INDEX.pack_into(view, offset, index)
-    view[begin:end] = record
-    _CRC.pack_into(view, end, zlib.crc32(record, zlib.crc32(view[offset:begin])))
-
-
-def unpack_slot(slot: bytes) -> tuple[int, bytes] | None:
-    """Return (index, record bytes) of a slot, or None if it is torn."""
-    if zlib.crc32(memoryview(slot)[:_CRC_OFFSET]) != _CRC.unpack_from(slot, _CRC_OFFSET)[0]:
-        return None
-    return int(_INDEX.unpack_from(slot)[0]), slot[_INDEX.size : _CRC_OFFSET]

@@ -288,6 +288,37 @@ def check_rank(facts: Facts) -> Check:
     return Check(name=name, verdict=OK, found=found)
 
 
+def check_collective_kernels(facts: Facts) -> Check:
+    """Whether the agent observes collectives in C++: a build for exactly this torch, Python and Lockstep is there."""
+    name = "collective kernels"
+    versions, kernels = _part(facts, "versions"), _part(facts, "collective_kernels")
+    torch, listed = versions.get("torch"), kernels.get("builds")
+    if not isinstance(listed, list):
+        return Check(name=name, verdict=UNKNOWN, found="not in these facts, which an older version wrote")
+    if not torch:
+        return Check(name=name, verdict=OK, found="torch is not installed here")
+    builds = [build for build in listed if isinstance(build, Mapping)]
+    for build in builds:
+        if all(build.get(part) == kernels.get(part) for part in ("python", "source")) and build.get("torch") == torch:
+            return Check(name=name, verdict=OK, found=f"C++, built for torch {torch} in {build.get('directory')}")
+    others = ", ".join(sorted({f"torch {build.get('torch')} with {build.get('python')}" for build in builds}))
+    reason = f"the builds are for {others}, or for another Lockstep" if others else "no build"
+    found = f"Python: {reason}, and torch here is {torch}; `lockstep build-hooks` builds those in C++"
+    return Check(name=name, verdict=OK, found=found)
+
+
+def check_mark_writer(facts: Facts) -> Check:
+    """Whether the agent writes its marks in C: the extension was built where Lockstep was installed."""
+    name = "mark writer"
+    has_extension = facts.get("mark_extension")
+    if not isinstance(has_extension, bool):
+        return Check(name=name, verdict=UNKNOWN, found="not in these facts, which an older version wrote")
+    if has_extension:
+        return Check(name=name, verdict=OK, found="C extension")
+    found = "pure Python: Lockstep was installed without a compiler, a step costs the training thread 5 times as much"
+    return Check(name=name, verdict=OK, found=found)
+
+
 CHECKS: tuple[Callable[[Facts], Check], ...] = (
     check_rank,
     check_log_level,
@@ -302,4 +333,6 @@ CHECKS: tuple[Callable[[Facts], Check], ...] = (
     check_open_files,
     check_locked_memory,
     check_load,
+    check_collective_kernels,
+    check_mark_writer,
 )

@@ -9,11 +9,15 @@ import re
 import resource
 import shutil
 import socket
+import sysconfig
 from collections.abc import Iterable, Mapping
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from lockstep.contracts import native_hooks
+from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.launchers import VARIABLES
 
 FACTS_VERSION = 1
@@ -31,6 +35,7 @@ _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|_KEY", re.IGNORECASE)
 _VALUE_MAX = 256  # characters of a variable
 _READ_MAX = 64 << 10
 _CPUS_MAX = 4096
+_BUILDS_MAX = 100
 _DRIVERS = {
     "nvidia": ("proc/driver/nvidia/version", re.compile(r"Kernel Module(?: for \S+)?\s+(\S+)")),
     "ascend": ("usr/local/Ascend/driver/version.info", re.compile(r"Version\s*=\s*(\S+)")),
@@ -66,6 +71,8 @@ def read_facts(
         "memory": _memory(root),
         "limits": _limits(),
         "cgroup": _cgroup(root),
+        "collective_kernels": _collective_kernels(environment),
+        "mark_extension": find_spec("lockstep.agent._marks") is not None,
     }
 
 
@@ -177,6 +184,26 @@ def _memory(root: Path) -> dict[str, int]:
         if name in names and rest.split()[:1] and rest.split()[0].isdecimal():
             found[names[name]] = int(rest.split()[0]) * 1024
     return found
+
+
+def _collective_kernels(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return for which torch, Python and sources C++ kernels are built, and for which they would have to be."""
+    builds = []
+    for place in native_hooks.search_directories(environment):
+        for path in sorted(place.glob(f"*/{native_hooks.MANIFEST_NAME}"))[:_BUILDS_MAX]:
+            try:
+                target = native_hooks.read_manifest(path).target
+            except (OSError, MalformedError):
+                continue
+            builds.append(
+                {"directory": str(path.parent), "torch": target.torch_version, "python": target.python}
+                | {"source": target.source_sha256}
+            )
+    try:
+        source = native_hooks.source_sha256()
+    except OSError:
+        source = ""
+    return {"builds": builds, "python": str(sysconfig.get_config_var("SOABI")), "source": source}
 
 
 def _limits() -> dict[str, int]:

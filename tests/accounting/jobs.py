@@ -24,6 +24,7 @@ class Job:
         self.kind = random.choice(kinds)
         self.accumulation = random.choice((1, 1, 2, 4))
         self.is_steady = False
+        self.has_graphs = random.random() < 0.2
 
     def steady(self, kind):
         """Make it a job whose iterations all consist of the same spans."""
@@ -78,6 +79,9 @@ class Job:
                 twin.wait(*inside, *([("wait", ("sleep", 7))] if random.random() < 0.1 else []))
             if random.random() < 0.5:
                 twin.done(random.randint(0, 5))
+            if self.has_graphs and random.random() < 0.1:
+                traffic = {domain: (random.randint(0, 9), random.randint(0, 99), 7) for domain in self.domains}
+                twin.unmeasured(random.choice((None, traffic)))
 
     def between(self):
         """Do what happens between two iterations."""
@@ -89,6 +93,8 @@ class Job:
             twin.compile(random.randint(1, 3))
         if self.sometimes(0.05):
             twin.annotate(random.randint(0, 3), random.randint(0, 1000))
+        if self.sometimes(0.03):
+            twin.change_thread()
         if random.random() < 0.1:
             twin.capture(*random.choice(((0, 0), (8, 0), (8, 700_001))))
 

@@ -70,6 +70,25 @@ def test_a_torn_block_is_skipped_when_later_ones_are_there():
     assert read(reader, slots) == ([3], 0, 1)
 
 
+def test_a_torn_block_at_the_rings_end_is_skipped_too():
+    """The one behind it lies in the ring's first slot."""
+    slots, reader = Slots(), BlockReader(COUNT)
+    slots.write(*range(COUNT))
+    slots.tear(COUNT - 1)
+    assert read(reader, slots) == (list(range(COUNT - 1)), 0, 0)
+    slots.write(COUNT)
+    assert read(reader, slots) == ([COUNT], 0, 1)
+
+
+def test_a_header_alone_is_no_block():
+    """What claims to be far ahead and is torn is not believed, whether it is the newest or on the way there."""
+    slots, reader = Slots(), BlockReader(COUNT)
+    slots.write(*range(30))
+    slots.write(1000 * COUNT + 3)
+    slots.tear(1000 * COUNT + 3)
+    assert read(reader, slots) == ([*range(16, 19), *range(20, 30)], 16, 1)
+
+
 def test_a_block_that_is_written_while_it_is_read_is_not_lost():
     """Its slot was fetched before it was there, the next one's after."""
     slots, reader = Slots(), BlockReader(COUNT)

@@ -1,6 +1,7 @@
 """Marks that are lost, torn, or of no agent: the step is flagged or missing, never guessed."""
 
 import dataclasses
+import json
 import struct
 from random import Random
 
@@ -12,11 +13,13 @@ from lockstep.accounting.step_builder import StepBuilder
 from lockstep.contracts.marks import BLOCK_MARKS, MARK_BYTES, MARK_STRUCT, OTHER_THREAD, MarkBlock, MarkKind
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING, RECORD_FIELDS, Flag
 from tests.accounting.jobs import Job
-from tests.accounting.twin import Twin, flops_of, named
+from tests.accounting.twin import Twin, named
 
 KINDS = ("plain", "gan", "groups", "fused", "closure", "scaler", "explicit", "phases", "bare", "nested")
 MEASURES = RECORD_FIELDS[RECORD_FIELDS.index("flags") + 1 :]
-UNKNOWN_AFTER_A_GAP = ("recompilations", *(f"{kind}_" for kind in DOMAIN_KINDS))
+LOST_WITH_THE_BEGINNING = ("recompilations", "model_flops", "agent_ns")
+"""Said once, or counted from then on."""
+UNKNOWN_AFTER_A_GAP = (*LOST_WITH_THE_BEGINNING, *(f"{kind}_" for kind in DOMAIN_KINDS))
 
 
 def job_of(twin, kind, seed):
@@ -24,7 +27,7 @@ def job_of(twin, kind, seed):
 
 
 def build(blocks, builder=None):
-    builder = builder or StepBuilder(flops_of)
+    builder = builder or StepBuilder()
     return [step for block in blocks for step in builder.add(block)], builder
 
 
@@ -78,7 +81,7 @@ def agree(record, true):
     """Compare what is known: compilations are not until they are counted again, nor that a domain was ever used."""
     unknown = [name for name in MEASURES if record[name] == MISSING and name.startswith(UNKNOWN_AFTER_A_GAP)]
     return {**record, **{name: true[name] for name in unknown}} == true and all(
-        name == "recompilations" or true[name] in (0, MISSING) for name in unknown
+        name in LOST_WITH_THE_BEGINNING or true[name] in (0, MISSING) for name in unknown
     )
 
 
@@ -116,14 +119,74 @@ def test_an_irregular_job_has_no_number_after_a_gap():
         assert not builder.is_aligned
 
 
-def test_a_reader_that_comes_late_builds_nothing():
-    """Without the attempt's beginning, and without steps before the gap, there is no number."""
-    with Twin() as twin:
-        job_of(twin, "plain", 1).run(40)
+LATE_KINDS = ("plain", "fused", "bare", "nested", "phases")
+"""Jobs whose iterations have one event, or named steps."""
+
+
+@pytest.mark.parametrize("kind", LATE_KINDS)
+def test_a_reader_that_comes_late_numbers_its_steps_by_all_ends_of_the_attempt(kind):
+    """Ten steps alike, and counts of ends that are as many times theirs: from there on records are the oracle's."""
+    with Twin(block_count=2048) as twin:
+        job_of(twin, kind, 1).run(60)
+        truth = [named(record) for record in twin.records]
         blocks = in_blocks_of(twin.blocks(), 7)
-        steps, builder = build(blocks[5:])
+        steps, builder = build(blocks[len(blocks) // 3 :])
+    records = [named(step.record) for step in steps]
+    assert builder.is_numbered
+    assert [record["step"] for record in records] == list(range(records[0]["step"], 60))
+    assert len(records) > 60 - 20 - 14
+    assert all(agree(record, truth[record["step"]]) for record in records)
+
+
+@pytest.mark.parametrize("kind", ["gan", "groups"])
+def test_a_late_reader_of_a_longer_sequence_has_no_number(kind):
+    """When it was learnt, and how many steps there were before, nobody knows."""
+    with Twin(block_count=2048) as twin:
+        job_of(twin, kind, 1).run(60)
+        blocks = in_blocks_of(twin.blocks(), 7)
+        steps, builder = build(blocks[len(blocks) // 3 :])
     assert steps == []
-    assert not builder.is_aligned
+    assert not builder.is_numbered
+    assert builder.boundary(0) is None
+
+
+def test_a_late_reader_of_steps_that_were_not_all_alike_has_no_number():
+    """One backward more than the steps account for, before the reader came."""
+    with Twin(block_count=2048) as twin:
+        job = job_of(twin, "plain", 1)
+        job.run(5)
+        job.backward()
+        job.run(50)
+        blocks = in_blocks_of(twin.blocks(), 7)
+        steps, builder = build(blocks[len(blocks) // 3 :])
+    assert (steps, builder.is_numbered) == ([], False)
+
+
+def test_a_gap_before_the_iteration_is_learnt_is_like_a_late_start():
+    """Records before it stay, and those of later steps have their numbers."""
+    with Twin(block_count=2048) as twin:
+        job_of(twin, "plain", 1).run(40)
+        truth = [named(record) for record in twin.records]
+        blocks = in_blocks_of(twin.blocks(), 7)
+        steps, builder = build(blocks[:10] + blocks[12:])
+    numbers = [named(step.record)["step"] for step in steps]
+    assert builder.is_numbered
+    assert numbers[0] == 0
+    assert numbers[-1] == 39
+    assert len(numbers) == 40 - builder.counts.lost_steps - 1  # the running step at the gap has none
+    assert all(truth[named(step.record)["step"]]["end_ns"] == named(step.record)["end_ns"] for step in steps)
+
+
+def test_a_late_reader_goes_on_after_a_restart_of_its_own():
+    """Whether its numbers are known is part of its state."""
+    with Twin(block_count=2048) as twin:
+        job_of(twin, "plain", 1).run(60)
+        blocks = in_blocks_of(twin.blocks(), 7)[20:]
+    whole, _ = build(blocks)
+    for cut in range(1, len(blocks), 9):
+        before, builder = build(blocks[:cut])
+        after, _ = build(blocks[cut:], StepBuilder.from_state(json.loads(json.dumps(builder.state())), where="test"))
+        assert before + after == whole
 
 
 def test_named_steps_are_counted_over_a_gap_unless_it_hides_the_first():
@@ -158,6 +221,10 @@ def test_a_mark_that_no_agent_writes_flags_its_step():
         (1, MarkKind.ISSUE, 31, 0, 1),
         (1, MarkKind.ISSUE, 7 << 6, 0, 1),
         (1, MarkKind.ISSUE, 0, 0, -1),
+        (1, MarkKind.THREAD | OTHER_THREAD, 0, 0, 0),
+        (1, MarkKind.UNMEASURED, len(DOMAIN_KINDS), 1, 1),
+        (1, MarkKind.UNMEASURED, 0, 1, -1),
+        (1, MarkKind.UNMEASURED_BUS, 0, 0, -1),
     ]
     for mark in wrong:
         marks = [(5, MarkKind.BEGIN, 0, 0, 0), mark, (9, MarkKind.STEP_END, 0, 0, 4), (12, MarkKind.STEP_END, 0, 0, 5)]
@@ -179,6 +246,24 @@ def test_counts_beyond_64_bits_leave_the_step_incomplete():
     marks = [(5, MarkKind.BEGIN, 0, 0, 0), annotation, annotation, (9, MarkKind.STEP_END, 0, 0, 4)]
     (step,), _ = build([block_of(marks)])
     assert step.is_incomplete
+
+
+def test_counts_of_ends_beyond_every_training_number_no_step():
+    """Whatever a block's header claims, no record bears a number that a message cannot hold."""
+    end = (9, MarkKind.STEP_END, 0, 0, 4)
+    begin = block_of([(5, MarkKind.BEGIN, 0, 0, 0), end])
+    later = dataclasses.replace(block_of([end, end]), sequence=9, position=99, step_ends=(1 << 64) - 4)
+    steps, builder = build([begin, later])
+    assert [named(step.record)["step"] for step in steps] == [0]
+    assert (builder.is_aligned, builder.counts.lost_steps) == (False, 0)
+
+
+def test_marks_that_found_no_room_in_the_process_are_counted():
+    """What the running step waited for is not known then; the next one is whole."""
+    lost = (6, MarkKind.MARKS_LOST, 0, 0, 7)
+    marks = [(5, MarkKind.BEGIN, 0, 0, 0), lost, (9, MarkKind.STEP_END, 0, 0, 4), (12, MarkKind.STEP_END, 0, 0, 5)]
+    (one, two), builder = build([block_of(marks)])
+    assert (one.is_incomplete, two.is_incomplete, builder.counts.lost_marks) == (True, False, 7)
 
 
 def test_waits_inside_waits_without_end_are_refused():

@@ -4,9 +4,12 @@ Communication of autograd's threads belongs to the backward that the training th
 autograd is known in the process alone, so what it writes there is taken.
 """
 
+from random import Random
+
 from lockstep.accounting.step_builder import StepBuilder
 from lockstep.contracts.marks import MARK_STRUCT, OTHER_THREAD, MarkBlock, MarkKind, pack_call_site, pack_issue
 from lockstep.contracts.records import MISSING, Flag
+from tests.accounting.jobs import Job
 from tests.accounting.twin import Twin, named
 
 DETAIL, ARGUMENT = pack_issue(pack_call_site("allreduce_", synchronous=True, domain=3, slot=0, group_size=2), 64)
@@ -59,38 +62,70 @@ def test_waits_of_two_threads_do_not_mix():
     assert record["dp_wait_ns"] == (126 - 121) + (140 - 126)
 
 
-def test_an_optimizer_that_autograds_thread_steps_ends_no_step():
-    """Today it ends the step with the backward. That happens on devices, which marks do not cover: writers drop it."""
+def test_an_optimizer_that_autograds_thread_steps_ends_the_step_with_the_backward():
+    """It is fused into a backward on a device. Outside of a backward it is no training's."""
     with Twin() as twin:
         twin.recorder.in_graph_task = lambda: True
-        twin.backward_begin()
-        for side in (twin.recorder, twin.buffer):
-            side.thread += 1  # the calling thread is another one for a moment
-        twin.optimizer_begin(0)
-        twin.optimizer_end()
-        for side in (twin.recorder, twin.buffer):
-            side.thread -= 1
-        twin.sleep(10)
-        twin.backward_end()
-        assert (len(twin.records), twin.built()) == (1, [])
+        for _ in range(2):
+            twin.backward_begin()
+            twin.fused_step()
+            twin.sleep(10)
+            twin.backward_end()
+            twin.fused_step()
+        assert len(twin.records) == 2
+        twin.check()
 
 
-def test_a_change_of_the_training_thread_is_not_seen():
-    """No mark shows it: today's agent drops what the former thread did in that step. Steps after it are equal."""
+def test_fused_steps_count_as_ends_of_optimizers():
+    """So does the process in the headers of its blocks: steps of such a training are numbered over a gap."""
+    step = ((MarkKind.BACKWARD_BEGIN, 0), (MarkKind.FUSED_STEP | OTHER, 0), (MarkKind.BACKWARD_END, 0))
+    kinds = [(MarkKind.BEGIN, 0), *step * 40]
+    blocks = []
+    for at, (kind, argument) in enumerate(kinds):
+        done = [each for each, _ in kinds[:at]]
+        ends = (done.count(MarkKind.BACKWARD_END), done.count(MarkKind.FUSED_STEP | OTHER), 0)
+        blocks.append(MarkBlock(at, at, *ends, MARK_STRUCT.pack(at, kind, 0, 0, argument)))
+    builder = StepBuilder()
+    steps = [named(step.record) for block in blocks[:50] + blocks[65:] for step in builder.add(block)]
+    assert builder.is_aligned
+    assert all(record["end_ns"] == 3 * (record["step"] + 1) for record in steps)
+    assert steps[-1]["step"] == 39
+
+
+def test_a_changed_training_thread_begins_the_step_again():
+    """What the former thread did in that step is forgotten, and the step is a warm-up; steps after it are whole."""
     with Twin() as twin:
         for changes in (False, True, False):
             twin.backward_begin()
+            twin.issue(0, 3, 2, 64, synchronous=True)
             twin.sleep(100)
             twin.backward_end()
             if changes:
-                twin.recorder.change_thread()
+                twin.change_thread()
             twin.sleep(60)
             twin.step_end()
-        ours, theirs = list(map(named, twin.built())), list(map(named, twin.records))
-        assert (ours[0], ours[2]) == (theirs[0], theirs[2])
-        assert (ours[1]["start_ns"], ours[1]["end_ns"]) == (theirs[1]["start_ns"], theirs[1]["end_ns"])
-        assert (ours[1]["backward_ns"], ours[1]["flags"], ours[1]["cpu_ns"]) == (100, 0, 80)
-        assert (theirs[1]["backward_ns"], theirs[1]["flags"], theirs[1]["cpu_ns"]) == (0, Flag.WARM_UP, 30)
+        twin.check()
+        first, second, third = map(named, twin.records)
+        assert (first["backward_ns"], third["backward_ns"], second["backward_ns"]) == (100, 100, 0)
+        assert (second["flags"], second["cpu_ns"], second["dp_count"]) == (Flag.WARM_UP, 30, 0)
+        assert second["end_ns"] - second["start_ns"] == 160
+
+
+def test_a_thread_that_changes_in_lost_marks_leaves_learnt_steps_without_number():
+    """Several ends a step are learnt again, so that steps before that is done have other numbers; one end is not."""
+    for kind, is_numbered in (("plain", True), ("gan", False)):
+        with Twin() as twin:
+            job = Job(twin, Random(3)).steady(kind)
+            job.run(25)
+            lost = len(twin.blocks())
+            twin.change_thread()
+            job.run(25)
+            truth = [named(record) for record in twin.records]
+            builder = StepBuilder()
+            blocks = twin.blocks()
+            steps = [named(step.record) for block in blocks[: lost - 1] + blocks[lost:] for step in builder.add(block)]
+            assert builder.is_aligned == is_numbered
+            assert all(record["end_ns"] == truth[record["step"]]["end_ns"] for record in steps)
 
 
 def test_the_cpu_time_of_two_threads_is_not_known():

@@ -7,26 +7,30 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lockstep.accounting import bus_bytes
+from lockstep.accounting.events import EVENTS_MAX
+from lockstep.accounting.pending_marks import PENDING_MAX
 from lockstep.accounting.step_builder import StepBuilder
-from lockstep.agent import traffic
-from lockstep.contracts.marks import OPERATORS
+from lockstep.contracts.marks import BLOCK_MARKS, OPERATORS
 from lockstep.contracts.records import MISSING, Flag
 from tests.accounting.jobs import Job
-from tests.accounting.twin import Twin, flops_of, named
+from tests.accounting.oracle import traffic
+from tests.accounting.twin import Twin, named
 
 COUNTS = st.none() | st.tuples(*[st.integers(0, 100) | st.just(MISSING)] * 3)
 ISSUE = st.tuples(
     st.just("issue"), st.integers(0, len(OPERATORS) - 1), st.integers(0, 5), st.integers(1, 9), st.integers(0, 1 << 34)
 )
+TRAFFIC = st.tuples(st.integers(0, 9), st.integers(0, 1 << 40), st.integers(0, 1 << 41))
 PLAIN = st.one_of(
     st.tuples(st.just("sleep"), st.sampled_from((0, 1, 7, 30_000, 20_000_000))),
     st.sampled_from(
         (
             *("data_begin", "backward_begin", "backward_end", "optimizer_end", "closure_begin", "closure_end"),
-            *("step_end", "explicit"),
+            *("step_end", "explicit", "change_thread"),
         )
     ).map(lambda name: (name,)),
     st.tuples(st.just("data_end"), COUNTS),
+    st.tuples(st.just("unmeasured"), st.none() | st.dictionaries(st.integers(0, 5), TRAFFIC, max_size=3)),
     st.tuples(st.sampled_from(("optimizer_begin", "scaler_end")), st.integers(0, 3)),
     st.tuples(st.just("scaler_begin"), st.integers(0, 3), st.integers(0, 3)),
     st.tuples(st.sampled_from(("phase_begin", "phase_end")), st.integers(0, 3)),
@@ -74,7 +78,7 @@ def test_events_in_any_order(events, endings):
         twin.check()
 
 
-def test_the_extension_gives_the_same(monkeypatch):
+def test_the_extension_gives_the_same():
     """The chain from C to the record."""
     with Twin(writer="C") as twin:
         Job(twin, Random(7)).run(45)
@@ -169,7 +173,28 @@ def test_blocks_may_come_one_by_one():
     """Nothing depends on where a block ends or when it is read."""
     with Twin() as twin:
         Job(twin, Random(11)).run(45)
-        builder = StepBuilder(flops_of)
+        builder = StepBuilder()
         counts = [len(builder.add(block)) for block in twin.blocks()]
         assert sum(counts) == len(twin.records)
         assert builder.step == len(twin.records)
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_communication_without_end_is_cut_too(saves):
+    """A process that issues and waits for ever: what is held stays bounded, with a state saved now and then or not."""
+    with Twin(block_count=4096) as twin:
+        for _ in range(20_000):
+            twin.issue(0, 3, 2, 64, synchronous=True, ending="expect")
+            twin.buffer.wait_begin()
+            twin.buffer.wait_end()
+        twin.step_end()
+        builder, steps, longest = StepBuilder(), [], 0
+        for at, block in enumerate(twin.blocks()):
+            steps += builder.add(block)
+            longest = max(longest, builder._running.longest, len(builder._communication.pending))
+            if saves and at % 100 == 0:
+                builder = StepBuilder.from_state(builder.state(), where="a test")
+        (record,) = [named(step.record) for step in steps]
+        assert record["flags"] & Flag.EVALUATION
+        assert longest <= PENDING_MAX
+        assert 20_000 - EVENTS_MAX - BLOCK_MARKS <= record["dp_count"] < EVENTS_MAX

@@ -6,20 +6,20 @@ from threading import get_ident
 from unittest import mock
 
 from lockstep.accounting.step_builder import StepBuilder
-from lockstep.agent import garbage, recorder, running_step
-from lockstep.agent.account import UNKNOWN_NS, Collective
-from lockstep.agent.recorder import Recorder
-from lockstep.agent.traffic import bus_bytes
-from lockstep.contracts.marks import OPERATORS, pack_call_site
+from lockstep.contracts.marks import FLOPS_UNITS, OPERATORS, UNKNOWN_DOMAIN, flops_argument, pack_call_site
 from lockstep.contracts.records import MISSING, RECORD_FIELDS, RECORD_STRUCT
+from tests.accounting.oracle import garbage, recorder, running_step
+from tests.accounting.oracle.account import UNKNOWN_NS, Collective
+from tests.accounting.oracle.recorder import Recorder
+from tests.accounting.oracle.traffic import bus_bytes
 from tests.agent.mark_buffers import Ring
 
 OPTIMIZERS = [object() for _ in range(4)]
 QUANTITIES = ("samples", "tokens", "work", "flops")
 
 
-def flops_of(samples, tokens):
-    return MISSING if MISSING in (samples, tokens) else 6 * samples + tokens
+def flops_of(samples, _tokens):
+    return MISSING if samples == MISSING else 6 * samples
 
 
 class Twin:
@@ -33,19 +33,21 @@ class Twin:
         for module, name, clock in clocks:
             self._stack.enter_context(mock.patch.object(module, name, clock))
         self.full_collections = self.graphs = self.boundary_flags = self.boundary_ns = 0
-        self.ring = Ring(directory, writer, block_count=block_count)
+        self.adoption = 0
+        self.ring = Ring(directory, writer, block_count=block_count, adopt=lambda: self.adoption)
         self._stack.callback(self.ring.close)
         self.buffer = self.ring.buffer
         self.records = []
         self._in_flight = []
         self.recorder = Recorder(lambda record: self.records.append(bytes(record)), self._at_boundary, lambda: False)
-        self.recorder.flops = flops_of
         self.recorder.compilations = lambda: self.graphs
         self.recorder.garbage = garbage.CollectionLog()
         self.recorder.begin_attempt(self.ring.now, lambda _now_ns: None)
         self.recorder.thread = get_ident()
         self.buffer.begin()
         self.buffer.compiled(0)
+        self.buffer.model_flops(FLOPS_UNITS.index("sample"), flops_argument(6.0))
+        self.recorder.flops = flops_of
 
     def _now_ns(self):
         return self.ring.now
@@ -178,6 +180,34 @@ class Twin:
         events.append((self.ring.now, get_ident(), False, None))
         self.buffer.collect("stop", {"generation": generation})
 
+    def change_thread(self):
+        """Let another thread become the training thread: collections of garbage before it are none of that thread's."""
+        log = self.recorder.garbage
+        log.take_full_count()
+        log.events = type(log.events)((at, -1, begins, counts) for at, _, begins, counts in log.events)
+        self.recorder.change_thread()
+        self.buffer.change_thread()
+
+    def unmeasured(self, traffic):
+        """Carry out collectives, by domain, that are not dispatched; None where it is not known which."""
+        self.recorder.note_unmeasured(traffic)
+        if traffic is None:
+            self.buffer.unmeasured(UNKNOWN_DOMAIN, 0, 0, 0)
+        for domain, counts in (traffic or {}).items():
+            self.buffer.unmeasured(domain, *counts)
+
+    def fused_step(self):
+        """Let a thread of autograd's step an optimizer."""
+        optimizer = object()
+        self.adoption = 2
+        for side in (self.recorder, self.buffer):
+            side.thread += 1  # the calling thread is another one for a moment
+        self._both("enter_optimizer", "optimizer_begin", optimizer)
+        self._both("leave_optimizer", "optimizer_end")
+        for side in (self.recorder, self.buffer):
+            side.thread -= 1
+        self.adoption = 0
+
     def annotate(self, quantity, value):
         self.recorder.annotate(QUANTITIES[quantity], value)
         self.buffer.annotate(quantity, value)
@@ -202,7 +232,7 @@ class Twin:
         return self.ring.blocks()
 
     def built(self):
-        builder = StepBuilder(flops_of)
+        builder = StepBuilder()
         steps = [step for block in self.blocks() for step in builder.add(block)]
         assert not any(step.is_incomplete for step in steps)
         assert (builder.counts.lost_marks, builder.counts.malformed_marks) == (0, 0)

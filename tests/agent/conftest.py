@@ -10,7 +10,6 @@ from lockstep.agent import bootstrap
 from lockstep.agent.agent import Agent
 from lockstep.agent.lineage import OWNER_VARIABLE
 from tests.agent.rings import RingFile, read_ring
-from tests.agent.scene import Scene
 
 
 @dataclass
@@ -21,6 +20,8 @@ class Watched:
     directory: Path
 
     def ring(self) -> RingFile:
+        """Return what the ring holds, the marks of this moment included."""
+        self.agent.marks.flush()
         return read_ring(self.directory / "0.ring")
 
 
@@ -34,14 +35,6 @@ def patched_names(torch):
         torch.amp.GradScaler.step,
         torch.utils.data.dataloader._BaseDataLoaderIter.__next__,
     )
-
-
-@pytest.fixture
-def scene(monkeypatch):
-    """Return a recorder of which this thread is the training thread; on teardown its records must add up."""
-    scene = Scene(monkeypatch)
-    yield scene
-    scene.check()
 
 
 @pytest.fixture

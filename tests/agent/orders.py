@@ -7,9 +7,11 @@ from lockstep.contracts.blob import write_blob
 from lockstep.contracts.control import (
     CONTROL_BYTES,
     NEXT_STEP,
+    OPTIMIZER,
     ORDER_BYTES,
     ORDER_OFFSET,
     ProfileOrder,
+    StepBoundary,
     order_to_json,
     pack_control_header,
 )
@@ -42,7 +44,21 @@ class ControlBlock:
         self.store(order_to_json(make_order(request_id, **changes)))
 
 
+EACH_OPTIMIZER_STEP = StepBoundary(OPTIMIZER, ends_per_step=1, first_end=0, first_step=0)
+"""Of a training of one optimizer, as the accounting numbers its steps."""
+
+
+def look_for_requests(agent) -> None:
+    """Let an agent that records look now; a training's does so ten times a second, behind a store of marks."""
+    if agent is not None and agent.ring is not None and agent.alive:
+        agent.marks.poll_interval_ns = 0
+        agent.marks.spend(0)
+        agent.marks.flush()
+        agent.marks.spend(0)  # polls, on the training thread
+
+
 def make_order(request_id: int, **changes) -> ProfileOrder:
+    """Return an order, for ranks of one optimizer unless `boundaries` says otherwise."""
     values = {
         "ranks": [0],
         "first_step": NEXT_STEP,
@@ -52,4 +68,6 @@ def make_order(request_id: int, **changes) -> ProfileOrder:
         "memory": False,
         "trace_max_bytes": 64 << 20,
     }
-    return ProfileOrder(request_id=request_id, **{**values, **changes})
+    values |= changes
+    values.setdefault("boundaries", [EACH_OPTIMIZER_STEP] * len(values["ranks"]))
+    return ProfileOrder(request_id=request_id, **values)

@@ -11,6 +11,7 @@ import pytest
 import lockstep
 from lockstep.agent.bootstrap import SITE_DIRECTORY, loader_environment
 from lockstep.agent.lineage import OWNER_VARIABLE
+from lockstep.contracts.ring import STATE_RAISED
 from tests.agent.rings import read_ring
 
 FAKE_TORCH = "import sys\nARRIVED = True\n"
@@ -66,15 +67,15 @@ def test_training_with_a_late_import_is_watched(tmp_path):
     done = run(TRAINING, tmp_path, RANK="0", LOCKSTEP_RUN="job")
     assert (done.stdout, done.stderr, done.returncode) == ("trained\n", "", 0)
     found = read_ring(tmp_path / "shm" / "job" / "0.ring")
-    assert (found.head, found.state) == (3, 2)
+    assert (found.step_count, found.state) == (3, 2)
 
 
 @pytest.mark.torch
 def test_training_that_dies_is_not_finished(tmp_path):
-    """An exception that ends the script leaves the state running: the heartbeat will tell."""
+    """An exception that ends the script is what the ring shows, and the state says so."""
     done = run(textwrap.dedent(TRAINING) + "\nraise SystemError('x')", tmp_path, RANK="0", LOCKSTEP_RUN="job")
     assert done.returncode == 1
-    assert read_ring(tmp_path / "shm" / "job" / "0.ring").state == 1
+    assert read_ring(tmp_path / "shm" / "job" / "0.ring").state == STATE_RAISED
 
 
 @pytest.mark.torch

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.agent.bootstrap import loader_environment
-from lockstep.agent.ring import BEAT_INTERVAL_NS
+from lockstep.agent.mark_buffer import POLL_INTERVAL_NS
 from lockstep.contracts.records import MISSING
 from lockstep.contracts.ring import STATE_FINISHED
 from tests.agent import group_job
@@ -50,7 +50,7 @@ def test_every_step_of_every_rank_is_there(rings):
     """Both ranks recorded all steps, lost nothing and ended well, without a change to the script."""
     for rank, ring in enumerate(rings):
         assert (ring.header.rank, ring.header.local_rank, ring.header.world_size) == (rank, rank, 2)
-        assert (ring.head, ring.torn, ring.failures, ring.state) == (STEPS, 0, 0, STATE_FINISHED)
+        assert (ring.step_count, ring.torn, ring.failures, ring.state) == (STEPS, 0, 0, STATE_FINISHED)
         assert [record["step"] for record in ring.records] == list(range(STEPS))
 
 
@@ -93,7 +93,7 @@ def test_both_ranks_count_the_same_issues(rings):
     counts = [ring.issues[0] for ring in rings]
     assert counts[0][0] == counts[1][0] >= sum(record["world_count"] for record in rings[0].records)
     for ring in rings:
-        assert ring.records[-1]["start_ns"] < ring.issues[0][1] < ring.heartbeat_ns + BEAT_INTERVAL_NS
+        assert ring.records[-1]["start_ns"] < ring.issues[0][1] < ring.heartbeat_ns + POLL_INTERVAL_NS
 
 
 @pytest.fixture(scope="module")

@@ -14,14 +14,14 @@ import torch
 from lockstep.agent import profiler as module
 from lockstep.agent.capture import budget
 from lockstep.agent.capture.recording import STEP_MARK
-from lockstep.contracts.control import ANSWER_STATES, answer_from_json, order_to_json
+from lockstep.contracts.control import ANSWER_STATES, BACKWARD, StepBoundary, answer_from_json, order_to_json
 from lockstep.contracts.paths import incoming_directory, trace_name
 from lockstep.contracts.records import Flag
 from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.kineto.notes import read_notes
 from lockstep.trace.names import GC_KIND
 from lockstep.trace.summarise import summarise_trace
-from tests.agent.orders import ControlBlock, make_order
+from tests.agent.orders import ControlBlock, look_for_requests, make_order
 from tests.agent.rings import unaccounted_ns
 
 pytestmark = pytest.mark.torch
@@ -42,7 +42,9 @@ class Training:
         self.watched.agent.capture._control._looked_ns -= 2_000_000_000
 
     def steps(self, count):
+        """Run steps; each begins with the look for requests that other trainings have ten times a second."""
         for _ in range(count):
+            look_for_requests(self.watched.agent)
             self.optimizer.zero_grad()
             self.model(self.data).sum().backward()
             self.optimizer.step()
@@ -190,16 +192,35 @@ def test_noted_collections_lie_on_the_clock_of_the_trace(training):
     assert notes.dropped_count == 0
 
 
-def test_generations_are_noted_in_captures_only(training):
-    """Outside of a capture, collections are noted as cheaply as before."""
-    garbage = training.watched.agent.recorder.garbage
-    assert not garbage.notes_generations
+def test_the_captures_own_log_listens_in_captures_only(training):
+    """Outside of a capture nothing but the marks listens to the collector."""
+    before = list(gc.callbacks)
     training.block.order(11, steps=2)
     training.steps(1)
-    assert garbage.notes_generations
+    assert len(gc.callbacks) == len(before) + 1
     training.steps(3)
     assert training.answer.state == "done"
-    assert not garbage.notes_generations
+    assert gc.callbacks == before
+
+
+def test_a_rank_without_a_boundary_refuses(training):
+    """Where the exporter does not number the rank's steps, nothing says when to begin."""
+    training.block.order(3, boundaries=[])
+    training.steps(2)
+    assert (training.answer.state, training.answer.reason) == ("refused", "the steps of this rank are not numbered")
+
+
+def test_boundaries_of_steps_of_several_ends(training):
+    """Where every third end of a backward ends a step, the capture begins and ends there, under the step's number."""
+    boundary = StepBoundary(BACKWARD, ends_per_step=3, first_end=1, first_step=40)
+    training.block.order(3, first_step=41, steps=2, boundaries=[boundary])
+    training.steps(2)
+    assert training.answer.state == "accepted"
+    training.steps(6)
+    assert training.answer.state == "running"
+    training.steps(1)
+    assert (training.answer.state, training.answer.first_step, training.answer.steps) == ("done", 41, 2)
+    assert marks_of(training.trace(3)) == [f"lockstep.step#{step}" for step in (41, 42, 43)]
 
 
 def test_facts_travel_with_the_trace(training):
@@ -367,7 +388,7 @@ def test_foreign_control_block_is_refused(watched):
     training.steps(2)
     assert (training.answer.request_id, training.answer.state) == (0, "refused")
     assert "control version" in training.answer.reason
-    assert watched.ring().head == 3
+    assert watched.ring().step_count == 3
 
 
 def test_order_of_a_former_attempt_is_passed_over(watched):

@@ -6,18 +6,19 @@ import stat
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 
-from lockstep.agent import ring as module
 from lockstep.agent.descriptors import HIGH_DESCRIPTOR
-from lockstep.agent.ring import BEAT_INTERVAL_NS, RingWriter
+from lockstep.agent.mark_buffer import MarkBuffer
+from lockstep.agent.ring import FLAGS_OFFSET, INSPECT_INTERVAL_NS, RingWriter
 from lockstep.contracts.errors import LocalError, MalformedError
-from lockstep.contracts.records import MISSING, RECORD_FIELDS, RECORD_STRUCT
+from lockstep.contracts.marks import BLOCK_BYTES, pack_call_site
+from lockstep.contracts.records import Flag
 from lockstep.contracts.ring import (
-    ISSUE_SLOTS,
-    SLOT_BYTES,
-    SLOTS_OFFSET,
+    BLOCKS_OFFSET,
+    ISSUES_OFFSET,
     STATE_FAILED,
     STATE_RUNNING,
     RingHeader,
@@ -25,7 +26,7 @@ from lockstep.contracts.ring import (
 from tests.agent.rings import read_ring
 
 
-def make_header(rank=3, slot_count=8, attempt=1):
+def make_header(rank=3, block_count=8, attempt=1):
     return RingHeader(
         rank=rank,
         local_rank=1,
@@ -34,12 +35,23 @@ def make_header(rank=3, slot_count=8, attempt=1):
         attempt=attempt,
         clock_offset_ns=5,
         hostname="node-a",
-        slot_count=slot_count,
+        block_count=block_count,
     )
 
 
-def make_record(step):
-    return RECORD_STRUCT.pack(step, *range(1, len(RECORD_FIELDS) - 1), MISSING)
+def make_marks(ring):
+    """Return a mark buffer of the ring, whose attempt has begun."""
+    marks = MarkBuffer(
+        ring.file, BLOCKS_OFFSET, ring.block_count, issues_offset=ISSUES_OFFSET, flags_offset=FLAGS_OFFSET
+    )
+    marks.begin()
+    return marks
+
+
+def end_step(marks):
+    """End a step, in a block of its own."""
+    marks.step_end()
+    marks.flush()
 
 
 @pytest.fixture
@@ -51,7 +63,7 @@ def test_new_ring_is_running_and_alive(ring):
     """A ring that has its name already says who writes it, that it runs and when it last lived."""
     found = read_ring(ring.path)
     assert found.header == make_header()
-    assert (found.head, found.state, found.failures) == (0, STATE_RUNNING, 0)
+    assert (found.blocks, found.state, found.failures) == ([], STATE_RUNNING, 0)
     assert found.heartbeat_ns > 0
     assert (found.groups, found.answer) == (None, None)
 
@@ -67,42 +79,33 @@ def test_only_the_owner_writes_and_the_group_reads(tmp_path):
     assert stat.S_IMODE(ring.path.parent.stat().st_mode) & 0o1777 == 0o1750
 
 
-def test_records_come_back_as_written(ring):
-    """Every field of every record survives."""
-    for step in range(5):
-        ring.write(make_record(step))
+def test_blocks_lie_where_a_reader_looks(ring):
+    """What a mark buffer stores through the ring's file comes back, the last ones of a lapped ring."""
+    marks = make_marks(ring)
+    for _ in range(21):
+        end_step(marks)
     found = read_ring(ring.path)
-    assert [RECORD_STRUCT.pack(*record.values()) for record in found.records] == [
-        make_record(step) for step in range(5)
-    ]
-
-
-def test_lapped_ring_keeps_the_last_slots(ring):
-    """A ring of 8 slots holds the last 8 of 21 records, each under its own index."""
-    for step in range(21):
-        ring.write(make_record(step))
-    found = read_ring(ring.path)
-    assert found.head == 21
+    assert [block.sequence for block in found.blocks] == list(range(14, 22))
     assert found.torn == 0
-    assert [record["step"] for record in found.records] == list(range(13, 21))
 
 
-def test_torn_record_costs_only_itself(ring):
-    """Half a slot is recognised and its neighbours are whole."""
-    for step in range(4):
-        ring.write(make_record(step))
+def test_torn_block_costs_only_itself(ring):
+    """Half a block is recognised and its neighbours are whole."""
+    marks = make_marks(ring)
+    for _ in range(3):
+        end_step(marks)
     data = bytearray(ring.path.read_bytes())
-    middle = SLOTS_OFFSET + 2 * SLOT_BYTES + SLOT_BYTES // 2
-    data[middle : middle + 16] = bytes(16)
+    middle = BLOCKS_OFFSET + 2 * BLOCK_BYTES + 50
+    data[middle : middle + 8] = bytes(8)
     ring.path.write_bytes(data)
     found = read_ring(ring.path)
     assert found.torn == 1
-    assert [record["step"] for record in found.records] == [0, 1, 3]
+    assert [block.sequence for block in found.blocks] == [0, 1, 3]
 
 
 def test_words_and_blobs(ring):
     """State, failures, heartbeat, groups and answer reach the reader."""
-    ring.beat(77)
+    assert not ring.show_life(77)
     ring.set_state(STATE_FAILED, 2)
     ring.write_groups([{"kind": "dp", "name": "a", "ranks": [[0, 4, 1]]}])
     ring.write_answer({"state": "running"})
@@ -113,31 +116,17 @@ def test_words_and_blobs(ring):
     assert found.answer == {"state": "done"}
 
 
-def test_issues_are_counted_by_slot(ring):
-    """Each issue is one more in its slot, at its time; a slot that is cleared counts from 0."""
-    for now_ns in (5, 6):
-        ring.note_issue(0, now_ns)
-    ring.note_issue(ISSUE_SLOTS - 1, 9)
+def test_issues_and_flags_lie_where_a_reader_looks(ring):
+    """Counts of issues by slot, and what is known of the running step."""
+    marks = make_marks(ring)
+    for slot in (0, 0, 126):
+        marks.issue(pack_call_site("barrier", synchronous=True, domain=5, slot=slot, group_size=4), 0)
+    marks.flag(int(Flag.CHECKPOINT))
     found = read_ring(ring.path)
-    assert (found.issues[0], found.issues[1], found.issues[-1]) == ((2, 6), (0, 0), (1, 9))
-    ring.clear_issues(0)
-    found = read_ring(ring.path)
-    assert (found.issues[0], found.issues[-1]) == ((0, 0), (1, 9))
-
-
-def test_signs_of_life_are_stored_once_an_interval(ring):
-    """Of marks and issues alike the first in each interval is stored: the ring is at most that far behind."""
-    seen = []
-    for now_ns in (1, BEAT_INTERVAL_NS, BEAT_INTERVAL_NS + 1, 2 * BEAT_INTERVAL_NS, 2 * BEAT_INTERVAL_NS + 1):
-        (ring.beat if now_ns % 2 else lambda now_ns: ring.note_issue(0, now_ns))(now_ns)
-        seen.append(read_ring(ring.path).heartbeat_ns)
-    assert seen == [1, 1, BEAT_INTERVAL_NS + 1, BEAT_INTERVAL_NS + 1, 2 * BEAT_INTERVAL_NS + 1]
-
-
-def test_flags_of_the_running_step_are_seen_at_once(ring):
-    """What a step is beside a training step can be read before its record is."""
-    ring.set_flags(6)
-    assert read_ring(ring.path).flags == 6
+    assert [count for count, _ in (found.issues[0], found.issues[1], found.issues[126])] == [2, 0, 1]
+    assert found.flags == Flag.CHECKPOINT
+    marks.step_end()
+    assert read_ring(ring.path).flags == 0
 
 
 def test_groups_too_large_leave_the_former_ones(ring):
@@ -154,21 +143,22 @@ def test_restarted_rank_replaces_the_file(tmp_path):
     old = RingWriter(tmp_path, make_header(attempt=1))
     inode = old.path.stat().st_ino
     new = RingWriter(tmp_path, make_header(attempt=2))
-    old.write(make_record(9))
+    end_step(make_marks(old))
     found = read_ring(new.path)
     assert new.path.stat().st_ino != inode
-    assert (found.header.attempt, found.head) == (2, 0)
+    assert (found.header.attempt, found.blocks) == (2, [])
 
 
 KILLED_WRITER = """
     import sys
     from pathlib import Path
     from lockstep.agent.ring import RingWriter
-    from tests.agent.test_ring import make_header, make_record
-    ring = RingWriter(Path(sys.argv[1]), make_header(rank=0, slot_count=64))
+    from tests.agent.test_ring import end_step, make_header, make_marks
+    ring = RingWriter(Path(sys.argv[1]), make_header(rank=0, block_count=64))
+    marks = make_marks(ring)
     step = 0
     while True:
-        ring.write(make_record(step))
+        end_step(marks)
         step += 1
         if step == 200:
             print("going", flush=True)
@@ -176,7 +166,7 @@ KILLED_WRITER = """
 
 
 @pytest.mark.parametrize("attempt", range(5))
-def test_killed_writer_costs_at_most_its_own_record(tmp_path, attempt):
+def test_killed_writer_costs_at_most_its_own_block(tmp_path, attempt):
     """SIGKILL in a tight write loop: all slots but at most one are whole and in order."""
     writer = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(KILLED_WRITER), str(tmp_path)], stdout=subprocess.PIPE
@@ -186,12 +176,11 @@ def test_killed_writer_costs_at_most_its_own_record(tmp_path, attempt):
     writer.wait()
     writer.stdout.close()
     found = read_ring(tmp_path / "0.ring")
-    assert found.head >= 200
     assert found.torn <= 1
-    assert len(found.records) + found.torn == 64
-    steps = [record["step"] for record in found.records]
-    assert steps == sorted(steps)
-    assert all(list(record.values())[1:-1] == list(range(1, len(RECORD_FIELDS) - 1)) for record in found.records)
+    assert len(found.blocks) + found.torn == 64
+    sequences = [block.sequence for block in found.blocks]
+    assert sequences[-1] >= 199
+    assert sequences == sorted(sequences)
 
 
 NO_SPACE = """
@@ -201,7 +190,7 @@ NO_SPACE = """
     from tests.agent.test_ring import make_header
     resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
     try:
-        RingWriter(Path(sys.argv[1]), make_header(slot_count=1024))
+        RingWriter(Path(sys.argv[1]), make_header(block_count=1024))
     except OSError as error:
         print(type(error).__name__, [p.name for p in Path(sys.argv[1]).iterdir()])
 """
@@ -215,55 +204,71 @@ def test_no_space_is_an_error_and_leaves_nothing(tmp_path):
     assert done.returncode == 0
 
 
+class Watchful:
+    """A ring that looks at its file at every sign of life, with some of everything in it."""
+
+    def __init__(self, ring):
+        self.ring = ring
+        self.path = ring.path
+        ring.write_groups([{"kind": "dp", "name": "a", "ranks": [[0, 4, 1]]}])
+        self.marks = make_marks(ring)
+        self.marks.issue(pack_call_site("barrier", synchronous=True, domain=5, slot=3, group_size=4), 0)
+        for _ in range(3):
+            end_step(self.marks)
+        self._now = INSPECT_INTERVAL_NS
+
+    def live(self):
+        """Show a sign of life as the agent does, and go on."""
+        self._now += 10 * INSPECT_INTERVAL_NS
+        if self.ring.show_life(self._now + time.monotonic_ns()):
+            self.marks.store_words()
+        end_step(self.marks)
+
+
 @pytest.fixture
-def watchful(ring, monkeypatch):
-    """Return a ring that looks at its file at every record, with some of everything in it."""
-    monkeypatch.setattr(module, "INSPECT_INTERVAL_NS", 0)
-    ring._inspect_due_ns = 0
-    ring.write_groups([{"kind": "dp", "name": "a", "ranks": [[0, 4, 1]]}])
-    ring.note_issue(3, 7)
-    for step in range(3):
-        ring.write(make_record(step))
-    return ring
+def watchful(ring):
+    return Watchful(ring)
 
 
-def check_is_whole(ring, failures):
-    found = read_ring(ring.path)
-    assert ([record["step"] for record in found.records], found.torn) == ([0, 1, 2, 3], 0)
+def check_is_whole(watchful, failures, held):
+    """All is there but the blocks that the file held from `held` on; those after them go on in their sequence."""
+    found = read_ring(watchful.path)
+    assert ([block.sequence for block in found.blocks], found.torn) == ([*range(held), 4], 0)
     assert (found.state, found.failures) == (STATE_RUNNING, failures)
-    assert (found.groups, found.issues[3]) == ([{"kind": "dp", "name": "a", "ranks": [[0, 4, 1]]}], (1, 7))
-    assert stat.S_IMODE(ring.path.stat().st_mode) == 0o640
-    assert ring.path.stat().st_blocks * 512 >= found.header.file_bytes
-    assert [path.name for path in ring.path.parent.iterdir()] == [ring.path.name]
+    assert (found.groups, found.issues[3][0]) == ([{"kind": "dp", "name": "a", "ranks": [[0, 4, 1]]}], 1)
+    assert stat.S_IMODE(watchful.path.stat().st_mode) == 0o640
+    assert watchful.path.stat().st_blocks * 512 >= found.header.file_bytes
+    assert [path.name for path in watchful.path.parent.iterdir()] == [watchful.path.name]
 
 
-@pytest.mark.parametrize("size", [0, 100, 600, SLOTS_OFFSET, SLOTS_OFFSET + SLOT_BYTES])
-def test_a_ring_that_is_cut_is_written_again(watchful, size, capsys):
-    """Wherever it was cut: the file holds all of it again, with its space, and the count and one line report it."""
+@pytest.mark.parametrize(
+    ("size", "held"), [(0, 0), (100, 0), (600, 0), (BLOCKS_OFFSET, 0), (BLOCKS_OFFSET + BLOCK_BYTES, 1)]
+)
+def test_a_ring_that_is_cut_is_written_again(watchful, size, held, capsys):
+    """Wherever it was cut: all but the blocks is there again, with its space, and the count and one line report it."""
     os.truncate(watchful.path, size)
-    watchful.write(make_record(3))
-    check_is_whole(watchful, failures=1)
+    watchful.live()
+    check_is_whole(watchful, failures=1, held=held)
     assert capsys.readouterr().err == f"lockstep: {watchful.path} was cut or removed: written again\n"
 
 
 def test_a_ring_that_is_overwritten_is_written_again(watchful):
     """A file of the right size with another beginning is no ring."""
     watchful.path.write_bytes(bytes(watchful.path.stat().st_size))
-    watchful.write(make_record(3))
-    check_is_whole(watchful, failures=1)
+    watchful.live()
+    check_is_whole(watchful, failures=1, held=0)
 
 
 @pytest.mark.parametrize("what", ["file", "directory"])
 def test_a_ring_that_is_removed_is_written_again(watchful, what):
     """Under its name, in a directory of the same mode; a reader of the former file keeps what it has."""
-    reader = watchful.path.open("rb")
-    watchful.path.unlink()
-    if what == "directory":
-        watchful.path.parent.rmdir()
-    watchful.write(make_record(3))
-    check_is_whole(watchful, failures=1)
-    assert stat.S_IMODE(watchful.path.parent.stat().st_mode) & 0o1777 == 0o1750
-    with reader:
+    with watchful.path.open("rb") as reader:
+        watchful.path.unlink()
+        if what == "directory":
+            watchful.path.parent.rmdir()
+        watchful.live()
+        check_is_whole(watchful, failures=1, held=0)
+        assert stat.S_IMODE(watchful.path.parent.stat().st_mode) & 0o1777 == 0o1750
         assert len(reader.read()) == watchful.path.stat().st_size
 
 
@@ -277,7 +282,7 @@ def test_a_ring_that_is_written_again_is_held(watchful):
         done = subprocess.run([sys.executable, "-c", look, watchful.path], capture_output=True, text=True, check=True)
         assert done.stdout == "True\n"
         watchful.path.unlink()
-        watchful.write(make_record(3))
+        watchful.live()
 
 
 @pytest.mark.parametrize("kind", ["ring", "file", "link", "pipe", "directory"])
@@ -289,7 +294,7 @@ def test_a_ring_that_is_replaced_ends_its_writer(watchful, kind):
     path.unlink()
     if kind == "ring":
         other = RingWriter(path.parent, make_header(attempt=2))
-        other.write(make_record(0))
+        end_step(make_marks(other))
     elif kind == "file":
         path.write_text("precious")
     elif kind == "link":
@@ -301,8 +306,8 @@ def test_a_ring_that_is_replaced_ends_its_writer(watchful, kind):
     before = path.lstat()
     for _ in range(2):
         with pytest.raises(LocalError, match="expected the ring of this process"):
-            watchful.write(make_record(3))
-    watchful.set_state(STATE_FAILED, 1)
+            watchful.live()
+    watchful.ring.set_state(STATE_FAILED, 1)
     after = path.lstat()
     assert (after.st_ino, after.st_size, after.st_mtime_ns) == (before.st_ino, before.st_size, before.st_mtime_ns)
     assert outside.read_text() == "precious"
@@ -310,18 +315,19 @@ def test_a_ring_that_is_replaced_ends_its_writer(watchful, kind):
 
 def test_a_descriptor_that_training_closed_is_never_written_to(watchful, tmp_path):
     """Its number may be that of a file of the training by now: nothing is written to it, and it is not closed."""
-    assert watchful._file >= HIGH_DESCRIPTOR
-    number = watchful._file
+    assert watchful.ring.file >= HIGH_DESCRIPTOR
+    number = watchful.ring.file
     path = tmp_path / "checkpoint"
     path.write_bytes(b"precious")
     with path.open("r+b") as checkpoint:
         os.dup2(checkpoint.fileno(), number)
         with pytest.raises(LocalError, match="this process closed it"):
-            watchful.write(make_record(3))
-        watchful.beat(1 << 40)
-        watchful.note_issue(3, 1 << 41)
-        watchful.set_state(STATE_FAILED, 1)
-        release = watchful._release
+            watchful.live()
+        watchful.ring.show_life(1)
+        watchful.ring.write_answer({"state": "done"})
+        assert watchful.ring.file < 0  # for the agent, whose marks go there as well
+        watchful.ring.set_state(STATE_FAILED, 1)
+        release = watchful.ring._release
         del watchful
         assert not release.alive
         os.fstat(number)
@@ -331,9 +337,9 @@ def test_a_descriptor_that_training_closed_is_never_written_to(watchful, tmp_pat
 
 def test_a_closed_descriptor_ends_the_writer(watchful):
     """Where nothing has its number, the same."""
-    os.close(watchful._file)
+    os.close(watchful.ring.file)
     with pytest.raises(LocalError, match="this process closed it"):
-        watchful.write(make_record(3))
+        watchful.live()
 
 
 def test_a_ring_in_a_directory_of_somebody_else_is_refused_before_anything_is_made(tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.contracts.ring import STATE_FINISHED, STATE_RUNNING
+from lockstep.contracts.ring import STATE_FINISHED, STATE_RAISED
 from tests.agent.rings import read_ring
 from tests.agent.safety.processes import watched_environment
 
@@ -41,7 +41,7 @@ def test_a_late_group_begins_a_new_attempt(tmp_path):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-@pytest.mark.parametrize(("how", "state"), [("raise", STATE_RUNNING), ("1", STATE_RUNNING), ("0", STATE_FINISHED)])
+@pytest.mark.parametrize(("how", "state"), [("raise", STATE_RAISED), ("1", STATE_RAISED), ("0", STATE_FINISHED)])
 def test_a_process_that_ends_badly_is_not_finished(tmp_path, method, how, state):
     """Children of multiprocessing, whose exceptions never reach the interpreter's end, and forked ones, which have none."""
     run(tmp_path, HERE / "failing_spawn_job.py", method, how)

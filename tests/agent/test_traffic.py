@@ -6,8 +6,8 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.agent.hooks.collectives import OPERATORS
 from lockstep.agent.traffic import bus_bytes
+from lockstep.contracts.marks import MARK_STRUCT, OPERATORS, MarkKind, unpack_issue
 
 MEGA = 1_000_000
 
@@ -82,17 +82,23 @@ CALLS = {
 }
 
 
+def issues(ring):
+    marks = [mark for block in ring.blocks for mark in MARK_STRUCT.iter_unpack(block.marks)]
+    return [unpack_issue(detail, argument) for _, kind, detail, _, argument in marks if kind == MarkKind.ISSUE]
+
+
 def test_payload_of_every_call(watched):
     """Through torch's own calls in a group of four, the hook notes the payload that each factor is meant for."""
     from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: PLC0415  (after torch)
 
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
     try:
+        dist.barrier()
         for name, (call, payload, moved) in CALLS.items():
-            before = len(watched.agent.recorder._marks.collectives)
+            before = len(issues(watched.ring()))
             call()
-            noted = watched.agent.recorder._marks.collectives[before:]
-            sizes = [(collective.payload_bytes, collective.bus_bytes) for collective in noted]
-            assert sizes == [(4 * payload, 4 * moved)], name
+            (issued,) = issues(watched.ring())[before:]
+            assert issued.payload_bytes == 4 * payload, name
+            assert bus_bytes(OPERATORS[issued.operator], issued.payload_bytes, issued.group_size) == 4 * moved, name
     finally:
         dist.destroy_process_group()

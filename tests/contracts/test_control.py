@@ -5,11 +5,15 @@ from dataclasses import replace
 import pytest
 
 from lockstep.contracts import control
+from lockstep.contracts.blob import write_blob
+from lockstep.contracts.bounds import INT63_MAX, STEP_MAX
 from lockstep.contracts.errors import ContractVersionError, MalformedError
+from lockstep.contracts.limits import PROFILE_RANKS_MAX, WORLD_SIZE_MAX
 
 ORDER = control.ProfileOrder(
-    request_id=4, ranks=[1, 2], first_step=70, steps=3, stacks=True, shapes=False, memory=False, trace_max_bytes=1 << 20
-)
+    request_id=4, ranks=[1, 2], first_step=70, steps=3, stacks=True, shapes=False, memory=False, trace_max_bytes=1 << 20,
+    boundaries=[control.StepBoundary(control.OPTIMIZER, 2, 140, 70), control.StepBoundary(control.STEP, 1, 70, 70)],
+)  # fmt: skip
 BLOCK = control.pack_control_header().ljust(control.CONTROL_BYTES, b"\0")
 
 
@@ -43,13 +47,51 @@ def test_other_versions_are_refused_by_name():
 @pytest.mark.parametrize(
     ("field", "value"),
     [("steps", 0), ("steps", 10**9), ("steps", "3"), ("steps", True), ("ranks", [-1]), ("ranks", ["1"]),
-     ("ranks", list(range(1000))), ("stacks", 1), ("request_id", None)],
+     ("ranks", list(range(1000))), ("stacks", 1), ("request_id", None), ("boundaries", {}),
+     ("boundaries", [["step", 1, 0, 0]]), ("boundaries", [["step", 1, 0, 0]] * 65), ("boundaries", [[1], [2]]),
+     ("boundaries", [{}, {}])],
 )  # fmt: skip
 def test_a_bad_field_is_named(field, value):
     """Each field of an order is checked for type and limit."""
     with pytest.raises(MalformedError) as caught:
         control.order_from_json(control.order_to_json(ORDER) | {field: value}, where="control")
     assert caught.value.what == field
+
+
+@pytest.mark.parametrize(
+    ("row", "what"),
+    [(["gc", 1, 0, 0], "end_kind"), (["step", 0, 0, 0], "ends_per_step"), (["step", 1, -1, 0], "first_end"),
+     (["step", 1, 0, -1], "first_step"), (["step", 1, True, 0], "first_end")],
+)  # fmt: skip
+def test_a_bad_boundary_is_named(row, what):
+    """So is each field of a boundary."""
+    with pytest.raises(MalformedError) as caught:
+        control.order_from_json(control.order_to_json(ORDER) | {"boundaries": [row, row]}, where="control")
+    assert caught.value.what == what
+
+
+def test_a_rank_finds_its_boundary():
+    """Boundaries stand in the order of the ranks."""
+    assert ORDER.boundary_of(2) == control.StepBoundary(control.STEP, 1, 70, 70)
+    assert ORDER.boundary_of(3) is None
+
+
+@pytest.mark.parametrize(
+    ("ends", "step", "following"),
+    [(0, None, 12), (11, None, 12), (12, 5, 15), (13, None, 15), (15, 6, 18), (312, 105, 315)],
+)
+def test_steps_follow_from_a_count_of_ends(ends, step, following):
+    """Step 5 begins at the end number 12, and three ends make a step."""
+    boundary = control.StepBoundary(control.BACKWARD, 3, 12, 5)
+    assert (boundary.step_after(ends), boundary.next_end(ends)) == (step, following)
+
+
+def test_the_largest_order_fits_its_region():
+    """Every number at its bound, for as many ranks as a request may name."""
+    ranks = list(range(WORLD_SIZE_MAX - PROFILE_RANKS_MAX, WORLD_SIZE_MAX))
+    boundary = control.StepBoundary(control.OPTIMIZER, control.ENDS_PER_STEP_MAX, INT63_MAX, STEP_MAX)
+    order = replace(ORDER, request_id=INT63_MAX, ranks=ranks, first_step=STEP_MAX, boundaries=[boundary] * len(ranks))
+    write_blob(memoryview(bytearray(control.ORDER_BYTES)), 0, control.ORDER_BYTES, 1, control.order_to_json(order))
 
 
 @pytest.mark.parametrize("value", [None, [], "order", {}, {"request_id": 1}])

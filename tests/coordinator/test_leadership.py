@@ -1,7 +1,8 @@
 """Who orders captures: one of those that are alive, with a term above all before it."""
 
 from coordinator.leadership import SETTLE_S, SILENT_S, Leadership
-from exporter.capturing.captures import Captures
+from exporter.capturing.captures import Candidate, Captures
+from lockstep.contracts.control import OPTIMIZER, StepBoundary
 from lockstep.contracts.limits import TERM_AHEAD_SECONDS_MAX
 from lockstep.contracts.messages import CoordinatorAlive, ProfileRequest
 
@@ -126,8 +127,9 @@ def test_nodes_that_lie_cannot_raise_terms_beyond_what_nodes_accept():
         leader.update(now_s)
     assert leader.leads
     captures = Captures(limit_ns=1)
+    able = Candidate("running", StepBoundary(OPTIMIZER, 1, 0, 0))
     request = ProfileRequest(run="r", node="n", request_id=1, ranks=[0], first_step=0, steps=1, term=leader.term)
-    assert captures.judge(request, {0: "running"}, 0, now_s).order is not None
+    assert captures.judge(request, {0: able}, 0, now_s).order is not None
 
 
 def test_a_clock_that_was_ahead_and_is_set_back_costs_no_leader():

@@ -18,6 +18,13 @@ HEALTHY = {
     "memory": {"swap_bytes": 0, "swap_free_bytes": 0},
     "limits": {"open_files": 65536, "locked_bytes": -1},
     "cgroup": {"quota_cpus": 16.0, "nr_periods": 1000, "nr_throttled": 0, "throttled_usec": 0},
+    "versions": {"torch": "2.13.0"},
+    "mark_extension": True,
+    "collective_kernels": {
+        "builds": [{"directory": "/hooks/a", "torch": "2.13.0", "python": "cpython-311", "source": "ab"}],
+        "python": "cpython-311",
+        "source": "ab",
+    },
 }
 
 
@@ -33,6 +40,30 @@ def test_a_healthy_node_has_nothing():
 @pytest.mark.parametrize(
     ("name", "changed", "verdict", "words"),
     [
+        ("collective kernels", {}, OK, "C++, built for torch 2.13.0 in /hooks/a"),
+        (
+            "collective kernels",
+            {"versions": {"torch": "2.12.1"}},
+            OK,
+            "the builds are for torch 2.13.0 with cpython-311",
+        ),
+        (
+            "collective kernels",
+            {"collective_kernels": {**HEALTHY["collective_kernels"], "source": "cd"}},
+            OK,
+            "another Lockstep",
+        ),
+        (
+            "collective kernels",
+            {"collective_kernels": {"builds": []}},
+            OK,
+            "Python: no build, and torch here is 2.13.0",
+        ),
+        ("collective kernels", {"versions": {}}, OK, "torch is not installed"),
+        ("collective kernels", {"collective_kernels": 1}, UNKNOWN, "older version"),
+        ("mark writer", {}, OK, "C extension"),
+        ("mark writer", {"mark_extension": False}, OK, "pure Python"),
+        ("mark writer", {"mark_extension": "yes"}, UNKNOWN, "older version"),
         ("rank", {}, OK, "3 of 8, local rank 1, by RANK"),
         (
             "rank",

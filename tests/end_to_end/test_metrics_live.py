@@ -1,4 +1,4 @@
-"""/metrics of both services as a scraper meets them: real processes, eight ranks that measure everything there is."""
+"""/metrics of both services as a scraper meets them: real processes, eight ranks that measure everything on a host."""
 
 import gzip
 import re
@@ -34,6 +34,11 @@ AS_THE_NODE_SHOWS = {
     "lockstep_node_load",
 }
 """What a container may not let be read."""
+ON_A_DEVICE = {
+    "lockstep_device_step_time_seconds_total",
+    "lockstep_device_collective_time_seconds_total",
+    "lockstep_host_lead_seconds_total",
+}
 ONCE_KNOWN = {
     "lockstep_run_expected_step_seconds",
     "lockstep_run_expected_step_error_ratio",
@@ -111,7 +116,7 @@ def test_a_scrape_has_the_series_that_are_promised(addresses, service):
     """Family by family what docs/metrics.md counts, for eight ranks in all kinds of domains; and no other."""
     _, text = scrape(addresses[service])
     found, expected = families(text), promised(service)
-    optional = AS_THE_NODE_SHOWS | ONCE_KNOWN
+    optional = AS_THE_NODE_SHOWS | ON_A_DEVICE | ONCE_KNOWN
     assert set(found) <= set(expected)
     differ = {name: (found[name], count) for name, count in expected.items() if found[name] != count}
     assert {name: pair for name, pair in differ.items() if name not in optional or pair[0]} == {}
@@ -120,7 +125,7 @@ def test_a_scrape_has_the_series_that_are_promised(addresses, service):
         if service == "exporter"
         else series_table.of_coordinator(runs=1)
     )
-    assert sum(expected.values()) == most >= found.total() > 0.9 * most
+    assert sum(expected.values()) == most >= found.total() > 0.85 * most
 
 
 @pytest.mark.parametrize("service", SERVICES)

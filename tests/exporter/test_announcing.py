@@ -52,7 +52,7 @@ def test_an_unchanged_run_is_announced_once(station: Station, make_ring):
     """Then come heartbeats only, every ten seconds; after five minutes it is announced again."""
     ring = make_ring()
     assert station.tick() == [NodeAnnouncement, NodeAlive]
-    step, announced_s = 0, []
+    step, announced_s = -1, []
     for second in range(1, 2 * int(ANNOUNCE_REFRESH_SECONDS) + 1):
         ring.write(record(step := step + 1))
         sent = station.tick(1.0)

@@ -15,9 +15,10 @@ from lockstep.contracts.messages import StepBatch
 from lockstep.serving import mqtt
 from lockstep.serving.broker import BrokerConfig
 from lockstep.serving.mqtt import MqttBroker
-from tests.exporter.conftest import FakeRing, make_config, record, running, until
+from tests.exporter.conftest import make_config, record, running, until
 from tests.support.alert_loop import lockstep
 from tests.support.batches import columns_of, ranks_of
+from tests.support.mark_ring import MarkRing
 from tests.support.model_coordinator import ModelCoordinator, coordinating
 from tests.support.servers import Mosquitto, get_json, wait_ready
 
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.servers
 class Training:
     """Ranks that make steps for as long as the test lasts."""
 
-    rings: list[FakeRing]
+    rings: list[MarkRing]
     steps: int = 0
 
     async def run(self) -> None:
@@ -61,7 +62,7 @@ async def test_every_record_arrives_once_and_in_order_whatever_the_broker_does(r
     broker.start()
     model = ModelCoordinator()
     config = make_config(root, tmp_path, broker_port=broker.port)
-    training = Training([make_ring(rank=rank, world_size=RANKS, slot_count=1024) for rank in range(RANKS)])
+    training = Training([make_ring(rank=rank, world_size=RANKS, block_count=1024) for rank in range(RANKS)])
     task = asyncio.create_task(training.run())
     try:
         async with running(Exporter(config)) as exporter:
@@ -131,7 +132,7 @@ async def test_a_coordinator_that_stands_still_costs_the_broker_bounded_memory_a
     """Stopped while 640 MiB are published: the broker drops beyond its queue, and all that was dropped is delivered."""
     broker = shipped_broker(tmp_path)
     broker.start()
-    training = Training([make_ring(rank=rank, world_size=RANKS, slot_count=1024) for rank in range(RANKS)])
+    training = Training([make_ring(rank=rank, world_size=RANKS, block_count=1024) for rank in range(RANKS)])
     task = asyncio.create_task(training.run())
     config = make_config(root, tmp_path, broker_port=broker.port)
     try:

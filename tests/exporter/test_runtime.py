@@ -20,7 +20,15 @@ from lockstep.contracts import ring as layout
 from lockstep.contracts import topics
 from lockstep.contracts.blob import read_blob
 from lockstep.contracts.codec import encode
-from lockstep.contracts.control import ORDER_BYTES, ORDER_OFFSET, OrderAnswer, answer_to_json, order_from_json
+from lockstep.contracts.control import (
+    ORDER_BYTES,
+    ORDER_OFFSET,
+    STEP,
+    OrderAnswer,
+    StepBoundary,
+    answer_to_json,
+    order_from_json,
+)
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.messages import (
     NodeAlive,
@@ -37,7 +45,6 @@ from lockstep.serving.mqtt import MqttBroker
 from tests.exporter.conftest import (
     MS,
     OFFSET_NS,
-    FakeRing,
     make_config,
     open_descriptors,
     record,
@@ -217,7 +224,7 @@ async def test_steps_reach_the_broker_in_wall_clock_time(root, tmp_path, make_ri
 @pytest.mark.servers
 async def test_a_broker_that_is_down_for_a_while_loses_nothing(root, tmp_path, make_ring, mosquitto: Mosquitto):
     """Steps of the time without a broker, and of a restart of the exporter in it, arrive in order and once."""
-    ring = make_ring(slot_count=64)
+    ring = make_ring(block_count=64)
     mosquitto.stop()
     config = make_config(root, tmp_path, broker_port=mosquitto.port)
     step = 0
@@ -241,7 +248,7 @@ async def test_a_broker_that_is_down_for_a_while_loses_nothing(root, tmp_path, m
 @pytest.mark.servers
 async def test_what_does_not_fit_the_spool_is_counted_on_both_sides(root, tmp_path, make_ring, mosquitto: Mosquitto):
     """Beyond the spool's limit the oldest steps go; metrics and a lost frame say how many, and the rest arrives."""
-    ring = make_ring(slot_count=1024)
+    ring = make_ring(block_count=1024)
     mosquitto.stop()
     config = make_config(root, tmp_path, broker_port=mosquitto.port, spool_max_bytes=64 << 10)
     async with running(Exporter(config)) as exporter:
@@ -266,17 +273,17 @@ async def test_records_that_were_overwritten_are_reported_with_their_run(
     root, tmp_path, make_ring, mosquitto: Mosquitto
 ):
     """What the ring lost is counted here and in the next batch of the run, once."""
-    ring = make_ring(slot_count=16)
+    ring = make_ring(block_count=16)
     async with (
         coordinating(mosquitto.port) as coordinator,
         running(Exporter(make_config(root, tmp_path, broker_port=mosquitto.port))) as exporter,
     ):
         ring.write(record(0))
         await coordinator.until(lambda: steps_of(coordinator) == [0])
-        for step in range(1, 100):
-            ring.slot(step, record(step))
-        ring.head = 100
-        ring.word(layout.WORD_HEAD, 100)
+        for step in range(1, 80):
+            ring.lose(record(step))
+        for step in range(80, 100):
+            ring.write(record(step))
         await coordinator.until(lambda: 99 in steps_of(coordinator))
         lost = [batch.lost for batch in coordinator.of(StepBatch) if batch.lost]
         assert lost == [{"lapped": exporter.counts.lost["lapped"]}]
@@ -286,7 +293,9 @@ async def test_records_that_were_overwritten_are_reported_with_their_run(
 @pytest.mark.servers
 async def test_a_leader_that_was_replaced_is_refused_over_a_restart(root, tmp_path, make_ring, mosquitto: Mosquitto):
     """The highest term is kept on disk; a lower one is answered by name and counted, and orders nothing."""
-    directory = make_ring(rank=0).path.parent
+    ring = make_ring(rank=0)
+    ring.write(record(0))
+    directory = ring.path.parent
     config = make_config(root, tmp_path, broker_port=mosquitto.port)
     request = replace(REQUEST, ranks=[0])
     async with coordinating(mosquitto.port) as coordinator:
@@ -307,7 +316,9 @@ async def test_a_leader_that_was_replaced_is_refused_over_a_restart(root, tmp_pa
 @pytest.mark.servers
 async def test_a_forged_term_locks_no_leader_out(root, tmp_path, make_ring, mosquitto: Mosquitto):
     """Neither an order of a huge term nor one that is on disk already: the leader's order counts, and its term is reported."""
-    directory = make_ring(rank=0).path.parent
+    ring = make_ring(rank=0)
+    ring.write(record(0))
+    directory = ring.path.parent
     config = make_config(root, tmp_path, broker_port=mosquitto.port)
     request, term = replace(REQUEST, ranks=[0]), int(time.time())
     term_path = Path(config.spool_directory) / "term.json"
@@ -329,6 +340,8 @@ async def test_a_forged_term_locks_no_leader_out(root, tmp_path, make_ring, mosq
 async def test_a_capture_from_request_to_summary(root, tmp_path, make_ring, mosquitto: Mosquitto):
     """The order reaches the control block, the ranks' answers the bus, and each trace becomes one summary."""
     rings = [make_ring(rank=rank) for rank in range(2)]
+    for ring in rings:
+        ring.write(record(0))
     directory = rings[0].path.parent
     async with (
         coordinating(mosquitto.port) as coordinator,
@@ -338,6 +351,7 @@ async def test_a_capture_from_request_to_summary(root, tmp_path, make_ring, mosq
         await ask(mosquitto.port, REQUEST)
         order = await control_order(directory)
         assert (order.request_id, order.ranks, order.steps) == (5, [0, 1], 3)
+        assert order.boundaries == [StepBoundary(STEP, 1, 1, 1)] * 2
 
         await ask(mosquitto.port, replace(REQUEST, request_id=6))
         await coordinator.until(lambda: len(refusals(coordinator, 6)) == 2)
@@ -404,6 +418,7 @@ async def test_requests_for_what_is_not_here_are_refused_by_name(root, tmp_path,
 async def test_an_order_that_cannot_be_written_is_refused(config: ExporterConfig, make_ring):
     """A run's folder that takes no file is an answer with the reason, and the next request is judged anew."""
     ring = make_ring(rank=0)
+    ring.write(record(0))
     async with running(Exporter(config)) as exporter:
         directory = ring.path.parent
         await until(control_path(directory).exists)
@@ -465,7 +480,7 @@ async def test_a_damaged_spool_is_no_reason_not_to_start(config: ExporterConfig,
 
 async def test_a_ring_that_is_written_fast_is_read_completely(config: ExporterConfig, make_ring):
     """A toy job of thousands of steps a second is followed without a gap."""
-    ring: FakeRing = make_ring(slot_count=1024)
+    ring = make_ring(block_count=1024)
     exporter = Exporter(config)
     exporter._publisher.open()
     now = time.monotonic_ns()

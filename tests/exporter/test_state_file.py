@@ -20,7 +20,7 @@ def test_a_damaged_file_is_no_value(tmp_path: Path, caplog):
     path = tmp_path / "positions.json"
     assert load_state(path, Positions) is None
     assert not caplog.records
-    for damage in (b"", b"{", b'{"run": {"a": [1, 2, 3]}}', b'{"run": {"0": [1]}}', b"\xff\xfe"):
+    for damage in (b"", b"{", b'{"run": {"a": [1, 2, 3]}}', b'{"run": {"0": []}}', b"\xff\xfe"):
         path.write_bytes(damage)
         assert load_state(path, Positions) is None
     assert len(caplog.records) == 5

@@ -47,7 +47,7 @@ def test_only_what_is_copied_is_sent_to_the_builder():
     through = [line[1:] for line in lines if line.startswith("!")]
     sources = {
         source
-        for name in (*SERVICES, "agent")
+        for name in (*SERVICES, "agent", "hooks")
         for word, rest in instructions(name)
         if word == "COPY" and "--from" not in rest
         for source in rest.split()[:-1]

@@ -23,19 +23,25 @@ from lockstep.contracts import ring as layout
 from lockstep.contracts.blob import HEAD_BYTES
 from lockstep.contracts.codec import Message, decode, encode
 from lockstep.contracts.control import answer_to_json
+from lockstep.contracts.marks import BLOCK_BYTES, OTHER_THREAD, MarkBlock, MarkKind, pack_block
 from lockstep.contracts.paths import ring_path
-from lockstep.contracts.records import RECORD_FIELDS, RECORD_STRUCT
 from lockstep.serving.exposition import render
+from tests.support.mark_ring import BlockMaker, Mark, StepMarks, wanted_step
 
-_WORLD, _SLOTS = 128, 16
+_WORLD, _BLOCKS = 128, 16
 _RANKS = 4  # at first; others come and go
 _FILES_MAX = 12  # at a time: more only take longer
 _SECOND_NS = 10**9
 _LOOK_SHARE = 0.01
 _WORDS = (
-    *range(layout.WORD_HEAD, layout.WORD_HELD + 1),
+    *range(layout.WORD_HEARTBEAT, layout.WORD_HELD + 1),
     *range(layout.WORD_ISSUES, layout.WORD_ISSUES + 4 * layout.WORDS_PER_ISSUE_SLOT),
 )
+_STEP_NS = 10**9 // 4
+_WANTED = ("data_ns", "compute_ns", "dp_wait_ns", "tokens")
+_KIND = 1
+_MARK_FIELDS = ((0, 64), (0, 16), (0, 16), (0, 32), (-(1 << 63), 64))
+"""Least value and bits of each field of a mark."""
 _REGIONS = {
     layout.ANSWER_OFFSET: (layout.ANSWER_BYTES, seeds.ANSWER_JSON),
     layout.GROUPS_OFFSET: (layout.GROUPS_BYTES, seeds.GROUPS_JSON),
@@ -55,12 +61,12 @@ class FuzzedRing:
             attempt=attempt,
             clock_offset_ns=seeds.UNIX_NS,
             hostname="host-1",
-            slot_count=_SLOTS,
+            block_count=_BLOCKS,
         )
         self.data = bytearray(self.header.file_bytes)
         packed = layout.pack_header(self.header)
         self.data[: len(packed)] = packed
-        self.head = 0
+        self._steps, self._maker = StepMarks(), BlockMaker()
         self._generation = 0
         self.word(layout.WORD_STATE, layout.STATE_RUNNING)
 
@@ -68,12 +74,22 @@ class FuzzedRing:
         """Store a word."""
         struct.pack_into("<Q", self.data, 8 * word, value % (1 << 64))
 
-    def record(self, values: list[int]) -> None:
-        """Store the next record."""
-        offset = layout.SLOTS_OFFSET + self.head % _SLOTS * layout.SLOT_BYTES
-        layout.pack_slot(memoryview(self.data), offset, self.head, RECORD_STRUCT.pack(*values))
-        self.head += 1
-        self.word(layout.WORD_HEAD, self.head)
+    def step(self, random: Random) -> None:
+        """Store the marks of the next step, some of them changed, in blocks of which some are changed."""
+        step = self._steps.step
+        values = {name: seeds.RECORD[name] for name in _WANTED}
+        marks = self._steps.marks(wanted_step(step, step * _STEP_NS, (step + 1) * _STEP_NS, **values))
+        if random.random() < 0.3:
+            at = random.randrange(len(marks))
+            marks[at] = _changed_mark(random, marks[at])
+        for block in self._maker.blocks(marks):
+            self.block(_changed_block(random, block) if random.random() < 0.1 else block)
+
+    def block(self, block: MarkBlock) -> None:
+        """Store a block."""
+        data = pack_block(block)
+        offset = layout.BLOCKS_OFFSET + block.sequence % _BLOCKS * BLOCK_BYTES
+        self.data[offset : offset + len(data)] = data
 
     def blob(self, offset: int, payload: bytes) -> None:
         """Store a payload whole, whatever it is."""
@@ -167,7 +183,7 @@ class RingFiles:
         ring.word(layout.WORD_HEARTBEAT, self._now_ns)
         if kind < 0.30:
             for _ in range(random.choice((1, 2, 20))):
-                ring.record(_record(random, ring.head))
+                ring.step(random)
         elif kind < 0.45:
             ring.word(random.choice(_WORDS), random.choice(mutate.INTEGERS) + random.choice((0, 1, -1)))
         elif kind < 0.75:
@@ -191,7 +207,7 @@ class RingFiles:
                 self._write(ring, mutate.changed_bytes(random, bytes(ring.data), random.choice((1, 8))), in_place=True)
             case 2:
                 with path.open("r+b") as file:
-                    file.truncate(random.choice((0, 100, 600, layout.SLOTS_OFFSET, len(ring.data) - 1, 5 << 20)))
+                    file.truncate(random.choice((0, 100, 600, layout.BLOCKS_OFFSET, len(ring.data) - 1, 5 << 20)))
             case 3:
                 path.unlink()
             case 4:
@@ -249,9 +265,21 @@ def _check(topic: str, message: Message) -> None:
         raise SurpriseError(f"{topic}: what was sent is not what came back")
 
 
-def _record(random: Random, step: int) -> list[int]:
-    fields = dict(seeds.RECORD) | {"step": step, "start_ns": step * 10**8, "end_ns": (step + 1) * 10**8}
-    if random.random() < 0.3:
-        value = random.choice(mutate.INTEGERS)
-        fields[random.choice(RECORD_FIELDS)] = min(max(value, -(1 << 63)), (1 << 63) - 1)
-    return [fields[name] for name in RECORD_FIELDS]
+def _changed_mark(random: Random, mark: Mark) -> Mark:
+    """Return a mark with another value in one of its fields, or of another kind."""
+    values = list(mark)
+    at = random.randrange(len(values))
+    if at == _KIND and random.random() < 0.7:
+        values[at] = random.choice([int(kind) for kind in MarkKind]) | random.choice((0, OTHER_THREAD))
+    else:
+        low, bits = _MARK_FIELDS[at]
+        values[at] = (random.choice(mutate.INTEGERS) - low) % (1 << bits) + low
+    time_ns, kind, detail, subject, argument = values
+    return time_ns, kind, detail, subject, argument
+
+
+def _changed_block(random: Random, block: MarkBlock) -> MarkBlock:
+    """Return a block with another value in its header, as whole as before."""
+    name = random.choice(("sequence", "position", "backward_ends", "optimizer_ends", "step_ends"))
+    near = getattr(block, name) + random.choice((-1, 1, 7, 40))
+    return replace(block, **{name: random.choice((near, random.choice(mutate.INTEGERS))) % (1 << 64)})

@@ -66,7 +66,7 @@ class LockstepCallback:
         self._leave()
         agent = bootstrap.current()
         if agent is not None:
-            agent.guard(self._describe)(agent.recorder, run_context.original_args())
+            agent.guard(self._describe)(agent.marks, run_context.original_args())
         api.step_end()
         self._enter("data")
 
@@ -82,7 +82,7 @@ class LockstepCallback:
         self._leave()
         agent = bootstrap.current()
         if agent is not None:
-            agent.guard(agent.recorder.flag)(int(Flag.EVALUATION))
+            agent.mark("flag")(int(Flag.EVALUATION))
 
     def on_eval_epoch_begin(self, _run_context: Any) -> None:
         """Do nothing."""
@@ -105,17 +105,17 @@ class LockstepCallback:
     step_end = on_train_step_end
     end = on_train_end
 
-    def _describe(self, recorder: Any, parameters: Any) -> None:
+    def _describe(self, marks: Any, parameters: Any) -> None:
         """Say what the step held: its batch, of which MindSpore says nothing in sink mode, and a saved checkpoint."""
         batch = parameters.get("train_dataset_element")
         if batch is not None and self._counter is not None:
-            recorder.quantities.add_batch(*self._counter.count(batch, recorder.step))
+            marks.batch(*self._counter.count(batch, marks.step_ends))
         # The attribute is private to ModelCheckpoint, which says in no other place that it saved.
         callbacks = parameters.get("list_callback") or ()
         saved_step = max((getattr(callback, "_last_triggered_step", 0) for callback in callbacks), default=0)
         if saved_step > self._saved_step:
             self._saved_step = saved_step
-            recorder.flag(int(Flag.CHECKPOINT))
+            marks.flag(int(Flag.CHECKPOINT))
 
     def _enter(self, name: str) -> None:
         self._leave()

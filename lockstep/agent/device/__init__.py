@@ -1,33 +1,40 @@
-"""The training thread's step on the clock of its device, so that what hides behind device work costs nothing.
+"""The device of the training thread: events behind its marks, so that what hides behind device work costs nothing.
 
     streams.py      events: the only place that talks to a device library
-    axis.py         host times to device times: arithmetic
     graphs.py       CUDA graphs: no event in a capture, no wait seen in a replay
-    moments.py      the events of one step, read as the device passes them
-    reading.py      what they say of a finished step
-    timeline.py     which steps are still on their way, and where the device's time lies on the host's
+    event_queue.py  events queued behind marks, and read as marks when the device has passed them
 
-docs/devices.md has the reasoning.
+Where device time lies on the host's clock is worked out by lockstep/accounting (device_*.py). docs/devices.md has the
+reasoning.
 """
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from lockstep.agent.device.streams import find_stream
 
 if TYPE_CHECKING:
-    from lockstep.agent.device.timeline import Timeline
+    from lockstep.agent.device.event_queue import EventQueue
+    from lockstep.agent.mark_buffer import MarkBuffer
 
 
-def make_timeline() -> "Timeline | None":
-    """Return the timeline of the device that this process uses, from now on; None where it has initialised none.
+def make_event_queue(
+    buffer: "MarkBuffer", guard: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> "EventQueue | None":
+    """Return the event queue of the device that this process uses, from now on; None where it has initialised none.
 
-    To be called where a step has just begun.
+    To be called on the training thread, where a step may have just begun. `buffer` calls it behind its marks, through
+    `guard` (boundary.Boundary).
     """
     stream = find_stream(os.environ)
     if stream is None:
         return None
-    from lockstep.agent.device.timeline import Timeline  # noqa: PLC0415  (most hosts have no device)
+    from lockstep.agent.device.event_queue import EventQueue  # noqa: PLC0415  (most hosts have no device)
 
     start = stream.record()
-    return None if start is None else Timeline(stream, start)
+    if start is None:
+        return None
+    queue = EventQueue(stream, buffer, start)
+    buffer.device = guard(queue.at_mark)
+    return queue

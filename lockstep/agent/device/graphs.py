@@ -8,11 +8,11 @@ A replay carries out what was captured without dispatching anything, so nobody s
 """
 
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary, finalize
 
-if TYPE_CHECKING:
-    from lockstep.agent.account import Collective, Traffic
+Traffic = tuple[int, int, int]
+"""(count, payload bytes, bus bytes) of collectives of one domain."""
 
 
 class _Capture:
@@ -43,19 +43,18 @@ class Graphs:
             is_seen = training_thread in (0, capture.thread)  # 0: the first collective would have begun the recording
             self._traffic[graph] = capture.traffic if is_seen else None
 
-    def dispatched(self, collective: "Collective", training_thread: int) -> None:
-        """Note a collective of the training thread, which its capture holds if it has one under way."""
+    def dispatched(self, domain: int, payload_bytes: int, bus_bytes: int, training_thread: int) -> None:
+        """Note a collective of the training thread, which its capture holds if it has one under way.
+
+        `domain` is an index in DOMAIN_KINDS.
+        """
         for capture in list(self.captures.values()):
             if capture.thread == training_thread:
-                count, payload_bytes, bus_bytes = capture.traffic.get(collective.kind, (0, 0, 0))
-                capture.traffic[collective.kind] = (
-                    count + 1,
-                    payload_bytes + collective.payload_bytes,
-                    bus_bytes + collective.bus_bytes,
-                )
+                count, payload, bus = capture.traffic.get(domain, (0, 0, 0))
+                capture.traffic[domain] = (count + 1, payload + payload_bytes, bus + bus_bytes)
 
-    def traffic(self, graph: Any) -> "dict[int, Traffic] | None":
-        """Return what one replay of `graph` carries out, by kind; None if nobody knows."""
+    def traffic(self, graph: Any) -> dict[int, Traffic] | None:
+        """Return what one replay of `graph` carries out, by domain; None if nobody knows."""
         return self._traffic.get(graph)
 
 

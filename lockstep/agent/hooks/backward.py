@@ -27,11 +27,10 @@ def install(agent: "Agent") -> Removal:
     holder: Any = Variable
     original = holder._execution_engine  # noqa: SLF001  (the engine has no public name)
     run = original.run_backward
-    enter = agent.guard_mark(agent.recorder.enter_backward)
-    leave = agent.guard_mark(agent.recorder.leave_backward)
+    begin, end = agent.mark("backward_begin"), agent.mark("backward_end")
 
     graph_task_id = torch._C._current_graph_task_id  # noqa: SLF001  (no public name; torch's checkpoint and FSDP ask it)
-    agent.recorder.in_graph_task = lambda: graph_task_id() != _NO_GRAPH_TASK
+    agent.in_graph_task = lambda: graph_task_id() != _NO_GRAPH_TASK
 
     class WatchedEngine(torch._C._ImperativeEngine):  # type: ignore[misc]  # noqa: SLF001
         """Torch's engine, seen from outside."""
@@ -39,12 +38,12 @@ def install(agent: "Agent") -> Removal:
         def run_backward(self, *args: Any, **kwargs: Any) -> Any:
             """Run a backward between two marks."""
             try:
-                enter()  # inside: what a signal handler of the training raises there ends the span as well
+                begin()  # inside: what a signal handler of the training raises there ends the span as well
                 result = run(*args, **kwargs)
             except BaseException:
-                leave()
+                end()
                 raise
-            leave()
+            end()
             return result
 
     watched = WatchedEngine()

@@ -17,7 +17,7 @@ def install(agent: "Agent") -> Removal:
     import torch  # noqa: PLC0415  (training imported it)
 
     original = torch.save
-    flag = agent.guard(agent.recorder.flag)
+    flag = agent.mark("flag")
     checkpoint = int(Flag.CHECKPOINT)
 
     def save(*args: Any, **kwargs: Any) -> Any:

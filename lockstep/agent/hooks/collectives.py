@@ -1,8 +1,9 @@
-"""Every collective, from the moment it is issued: kernels in front of torch's c10d operators.
+"""HOT (budget 12 us a collective): every collective, when it is issued: kernels in front of torch's c10d operators.
 
 A kernel at the dispatch key BackendSelect sees them all (the DDP reducer's in C++, FSDP's, functional, compiled)
-and passes on with `redispatch`, which releases the GIL; `call_boxed` would keep it and deadlock gloo. Patching
-`torch.distributed.all_reduce` would miss every caller in C++.
+and passes on with `redispatch_boxed`, which releases the GIL; `call_boxed` would keep it and deadlock gloo. Patching
+`torch.distributed.all_reduce` would miss every caller in C++. The kernels are those in C++ where a build fits this
+process (native.py), else those below; both leave the same marks.
 
 When a collective is done: of an asynchronous one the backend's thread says so, through the Work's future. A synchronous
 one is done when the training thread has waited for it (`hooks/waits.py`), and so is one that has no future (gloo's
@@ -11,45 +12,93 @@ orders streams, and a callback on it would disturb training (docs/devices.md): t
 behind those that run on the current stream; without a timeline the wait is recorded as not measured.
 """
 
+import os
 from collections.abc import Callable
-from time import monotonic_ns
+from dataclasses import dataclass
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from lockstep.agent.account import UNKNOWN_NS, Collective
 from lockstep.agent.device.graphs import GRAPHS
-from lockstep.agent.hooks import Removal
-from lockstep.agent.traffic import bus_bytes
+from lockstep.agent.hooks import Removal, native, native_kernel
+from lockstep.agent.hooks.device_collectives import complete_on_device, issue_on_device
+from lockstep.agent.hooks.payloads import is_on_device, of_nothing, payload_counter
+from lockstep.contracts.marks import (
+    OPERATOR_INDEX,
+    OPERATORS,
+    PAYLOAD_BYTES_MAX,
+    SLOT_BITS,
+    SLOT_SHIFT,
+    SYNCHRONOUS,
+)
 from lockstep.contracts.ring import OTHER_SLOT
 
 if TYPE_CHECKING:
     from lockstep.agent.agent import Agent
 
-# Operator -> index of the argument whose tensors are its payload (traffic.py says what that is); None moves nothing.
-OPERATORS: dict[str, int | None] = {
-    "allreduce_": 0,
-    "allreduce_coalesced_": 0,
-    "_allgather_base_": 0,
-    "allgather_": 0,
-    "allgather_coalesced_": 0,
-    "allgather_into_tensor_coalesced_": 0,
+_PAYLOADS = {
+    "barrier": None,
     "_reduce_scatter_base_": 1,
     "reduce_scatter_": 1,
     "reduce_scatter_tensor_coalesced_": 1,
-    "broadcast_": 0,
-    "barrier": None,
     "alltoall_base_": 1,
     "alltoall_": 1,
-    "send": 0,
-    "recv_": 0,
-    "recv_any_source_": 0,
-    "reduce_": 0,
     "gather_": 1,
-    "scatter_": 0,
 }
+"""Index of the argument whose tensors are the payload (accounting/bus_bytes.py), where that is not the first one; None
+moves nothing."""
+_ALWAYS_ASYNC = 1 << 30
+"""More arguments than any operator has."""
 _ASYNC_NAMES = ("async_op", "asyncop")
+_COST_NS = {native.IN_CPP: 4_000, native.IN_PYTHON: 25_000}
+"""What a collective takes of the training thread besides its marks: a third of what benchmarks/collective_cost.py
+prints for cold caches, as real jobs showed it of the former agent. To measure each would cost as much."""
 _GROUP = "process_group"
 _PEERS = {"send": "dst", "recv_": "src", "recv_any_source_": None}
 """Operators between two ranks, and the argument that says who the other one is, if any does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """An operator of c10d, and which of its `arguments` (their names) the kernels read; None: it has none such.
+
+    `payload_index` is that of the argument whose tensors are the payload, `types` are the arguments' types.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    types: tuple[str, ...]
+    payload_index: int | None
+
+    @property
+    def payload_counter(self) -> Callable[[Any], int]:
+        """What counts the bytes of the payload."""
+        return of_nothing if self.payload_index is None else payload_counter(self.types[self.payload_index])
+
+    @property
+    def group_index(self) -> int:
+        """Index of its process group."""
+        return self.arguments.index(_GROUP)
+
+    @property
+    def async_index(self) -> int | None:
+        """Index of the argument that says whether the call is asynchronous; without one it always is."""
+        return next((self.arguments.index(name) for name in _ASYNC_NAMES if name in self.arguments), None)
+
+    @property
+    def peer_index(self) -> int | None:
+        """Index of the other rank."""
+        peer = _PEERS.get(self.name)
+        return None if peer is None else self.arguments.index(peer)
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether two ranks of the group take part, not all."""
+        return self.name in _PEERS
+
+    @property
+    def is_send(self) -> bool:
+        """Whether this rank sends to another one."""
+        return self.name == "send"
 
 
 def install(agent: "Agent") -> Removal:
@@ -58,17 +107,31 @@ def install(agent: "Agent") -> Removal:
 
     if not torch.distributed.is_available():
         return lambda: None
-    library = torch.library.Library("c10d", "IMPL")
-    operators = torch.ops.c10d
-    for name, payload_index in OPERATORS.items():
-        if hasattr(operators, name) and not _taken(name):
-            library.impl(
-                name,
-                _kernel(agent, getattr(operators, name).default, name, payload_index),
-                "BackendSelect",
-                with_keyset=True,
-            )
-    return library._destroy  # type: ignore[no-any-return]  # noqa: SLF001  (the only way to take kernels off again)
+    try:
+        module = native.load(os.environ)
+    except native.NoNativeKernelsError as error:
+        agent.settling.kernels = (native.IN_PYTHON, str(error))
+        agent.marks.collective_cost_ns = _COST_NS[native.IN_PYTHON]
+        return install_in_python(agent)
+    agent.settling.kernels = (native.IN_CPP, "")
+    agent.marks.collective_cost_ns = _COST_NS[native.IN_CPP]
+    return native_kernel.install(agent, module, operators())
+
+
+def operators() -> list[Operator]:
+    """Return the operators that this torch has and the training has put no kernel of its own in front of."""
+    import torch  # noqa: PLC0415  (training imported it)
+
+    found = []
+    for name in OPERATORS:
+        if not hasattr(torch.ops.c10d, name) or _taken(name):
+            continue
+        arguments = getattr(torch.ops.c10d, name).default._schema.arguments  # noqa: SLF001  (public in C++ only)
+        if not any(argument.kwarg_only for argument in arguments):  # c10d has none, and the kernels take none
+            names = tuple(argument.name for argument in arguments)
+            types = tuple(str(argument.type) for argument in arguments)
+            found.append(Operator(name, names, types, _PAYLOADS.get(name, 0)))
+    return found
 
 
 def _taken(name: str) -> bool:
@@ -78,72 +141,86 @@ def _taken(name: str) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"c10d::{name}", "BackendSelect"))  # noqa: SLF001
 
 
-def _kernel(agent: "Agent", operator: Any, name: str, payload_index: int | None) -> Callable[..., Any]:
-    """Return the kernel that stands in front of `operator`."""
+def install_in_python(agent: "Agent") -> Removal:
+    """Put the kernels below in place."""
     import torch  # noqa: PLC0415  (training imported it)
 
-    after_key = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)  # noqa: SLF001
-    redispatch = operator.redispatch
-    before = agent.guard(_issuer(agent, operator, name, payload_index))
-    after = agent.guard(_completer(agent))
+    library = torch.library.Library("c10d", "IMPL")
+    for operator in operators():
+        library.impl(operator.name, _kernel(agent, operator), "BackendSelect", with_keyset=True)
+    return library._destroy  # type: ignore[no-any-return]  # noqa: SLF001  (the only way to take kernels off again)
 
-    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        collective = before(args, kwargs)
-        result = redispatch(keyset & after_key, *args, **kwargs)
-        if collective is not None:
-            after(collective, result, args)
+
+def _kernel(agent: "Agent", operator: Operator) -> Callable[..., Any]:  # noqa: C901  (one frame)
+    """Return the kernel that stands in front of `operator`: one frame, as each costs a microsecond in cold caches."""
+    import torch  # noqa: PLC0415  (training imported it)
+
+    keys = torch._C.DispatchKey  # noqa: SLF001
+    after_key = torch._C._dispatch_keyset_full_after(keys.BackendSelect)  # noqa: SLF001
+    host_key = keys.CPU
+    redispatch = getattr(torch.ops.c10d, operator.name).default._handle.redispatch_boxed  # noqa: SLF001  (as `redispatch`)
+    unbox = torch._C._distributed_c10d.ProcessGroup.unbox  # noqa: SLF001
+    marks, groups, absorbs, captures = agent.marks, agent.groups, agent.boundary.absorbs, GRAPHS.captures
+    known, meet, issue, expect = groups.known, groups.of, marks.issue, marks.expect
+    complete, pair_site, count = _completer(agent), _pair_site(agent, operator), operator.payload_counter
+    group_index, payload_index = operator.group_index, operator.payload_index or 0
+    async_index = _ALWAYS_ASYNC if operator.async_index is None else operator.async_index
+    async_bits = OPERATOR_INDEX[operator.name]
+    synchronous_bits = async_bits | SYNCHRONOUS
+
+    def records() -> bool:
+        return agent.records_here() or agent.wake()
+
+    def kernel(keyset: Any, *args: Any) -> Any:
+        ordinal = None
+        try:
+            if get_ident() == marks.thread or records():
+                group = unbox(args[group_index])
+                site = (known(id(group)) or meet(group)).site
+                if pair_site is not None:
+                    site = pair_site(group, site, args)
+                synchronous = len(args) > async_index and not args[async_index]  # defaults at the end are left out
+                site |= synchronous_bits if synchronous else async_bits
+                payload = count(args[payload_index])
+                payload = payload if payload < PAYLOAD_BYTES_MAX else PAYLOAD_BYTES_MAX  # noqa: FURB136  (hot)
+                ordinal = issue_on_device(agent, site, payload) if captures else issue(site, payload)
+        except Exception as error:  # part of the failure boundary (boundary.py)
+            if not absorbs(kernel, error):
+                raise
+        result = redispatch(keyset & after_key, *args)
+        if ordinal is not None:
+            try:
+                if synchronous and keyset.has(host_key):
+                    expect(ordinal)
+                else:
+                    complete(ordinal, synchronous, args[payload_index], result)
+            except Exception as error:  # as above
+                if not absorbs(kernel, error):
+                    raise
         return result
 
     return kernel
 
 
-def _issuer(agent: "Agent", operator: Any, name: str, payload_index: int | None) -> Callable[..., Collective | None]:
-    """Return a function that notes a call of `operator`, or returns None if it is not the training thread's."""
-    import torch  # noqa: PLC0415  (training imported it)
+def _pair_site(agent: "Agent", operator: Operator) -> Callable[[Any, int, Any], int] | None:
+    """Return what gives the call site of an operator between two ranks, None for those of a whole group."""
+    if not operator.is_pair:
+        return None
+    groups, is_send, peer_index = agent.groups, operator.is_send, operator.peer_index
 
-    names = [argument.name for argument in operator._schema.arguments]  # noqa: SLF001  (public in C++ only)
-    group_index = names.index(_GROUP)
-    async_index = next((names.index(name) for name in _ASYNC_NAMES if name in names), None)
-    unbox = torch._C._distributed_c10d.ProcessGroup.unbox  # noqa: SLF001
-    is_collective, is_send = name not in _PEERS, name == "send"
-    peer = _PEERS.get(name)
-    peer_index = None if peer is None else names.index(peer)
-    recorder = agent.recorder
-    group_of, pair_slot = agent.groups.of, agent.groups.pair_slot
-    captures, dispatched = GRAPHS.captures, GRAPHS.dispatched
+    def pair_site(group: Any, site: int, args: Any) -> int:
+        slot = OTHER_SLOT if peer_index is None else groups.pair_slot(group, is_send, args[peer_index])
+        return site & ~SLOT_BITS | slot << SLOT_SHIFT
 
-    def issue(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Collective | None:
-        now = monotonic_ns()
-        if not recorder.records_here() and not agent.wake():
-            return None
-        torch_group = unbox(args[group_index])
-        group = group_of(torch_group)
-        slot = group.slot if is_collective else OTHER_SLOT
-        if peer_index is not None:
-            slot = pair_slot(torch_group, is_send, args[peer_index])
-        payload = 0 if payload_index is None else payload_bytes(args[payload_index])
-        synchronous = False
-        if async_index is not None:
-            synchronous = not (args[async_index] if len(args) > async_index else kwargs.get(names[async_index], True))
-        collective = Collective(now, group.kind, payload, bus_bytes(name, payload, group.size), synchronous)
-        collective.issue_ns = issued = monotonic_ns()
-        recorder.issue(collective, slot)
-        if captures:
-            dispatched(collective, recorder.thread)
-        recorder.spend(issued - now)
-        return collective
-
-    return issue
+    return pair_site
 
 
-def _completer(agent: "Agent") -> Callable[..., None]:
+def _completer(agent: "Agent") -> Callable[[int, bool, Any, Any], None]:
     """Return a function that sees to it that somebody notes when a collective is done."""
     import torch  # noqa: PLC0415  (training imported it)
 
     unbox = torch._C._distributed_c10d.Work.unbox  # noqa: SLF001
-    recorder = agent.recorder
-    in_flight = agent.in_flight
-    tensor_type = torch.Tensor
+    buffer, in_flight = agent.marks, agent.in_flight
     has_future = True
 
     def work_of(result: Any) -> Any:
@@ -155,54 +232,33 @@ def _completer(agent: "Agent") -> Callable[..., None]:
         nonlocal has_future
         if not has_future:
             return None
+        work = work_of(result)
         try:
-            return work_of(result).get_future()
+            return None if work is None else work.get_future()
         except RuntimeError:  # the backend has none for this operator; asking costs 40 us, so once is enough
             has_future = False
             return None
 
-    def complete(collective: Collective, result: Any, args: tuple[Any, ...]) -> None:
-        now = monotonic_ns()
-        if on_device(args[0], tensor_type):
-            if recorder.timeline is None:
-                collective.done_ns = UNKNOWN_NS
-            else:
-                recorder.timeline.completed(collective, in_order=collective.synchronous and work_of(result) is None)
-        elif collective.synchronous or (future := future_of(result)) is None:
-            recorder.expect(collective)
+    def complete(ordinal: int, synchronous: bool, tensors: Any, result: Any) -> None:  # noqa: FBT001  (hot)
+        if is_on_device(tensors):
+            complete_on_device(agent, ordinal, in_order=synchronous and work_of(result) is None)
+        elif synchronous or (future := future_of(result)) is None:
+            buffer.expect(ordinal)
         else:
-            _note_end(collective, future, in_flight)
-        if recorder.records_here():
-            recorder.spend(monotonic_ns() - now)
+            _note_end(buffer, ordinal, future, in_flight)
 
     return complete
 
 
-def _note_end(collective: Collective, future: Any, in_flight: dict[Collective, Any]) -> None:
+def _note_end(buffer: Any, ordinal: int, future: Any, in_flight: dict[int, Any]) -> None:
     """Let the backend's thread say when `future` is done, or say it here if it is already."""
     if future.done():  # its callback would run here, where torch swallows what a signal handler raises in it
-        collective.done_ns = monotonic_ns()
+        buffer.done(ordinal)
         return
 
     def note(_future: Any) -> None:
-        collective.done_ns = monotonic_ns()
-        in_flight.pop(collective, None)
+        buffer.done(ordinal)
+        in_flight.pop(ordinal, None)
 
-    in_flight[collective] = future
+    in_flight[ordinal] = future
     future.add_done_callback(note)
-
-
-def payload_bytes(tensors: Any) -> int:
-    """Return the size of a tensor or of nested lists of tensors."""
-    if isinstance(tensors, list | tuple):
-        return sum(payload_bytes(tensor) for tensor in tensors)
-    return int(tensors.numel() * tensors.element_size())
-
-
-def on_device(tensors: Any, tensor_type: Any) -> bool:
-    """Whether the first tensor of a tensor or of nested lists of tensors lives on a device."""
-    while not isinstance(tensors, tensor_type):
-        if not tensors:
-            return False
-        tensors = tensors[0]
-    return not bool(tensors.is_cpu)

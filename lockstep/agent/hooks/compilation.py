@@ -1,4 +1,4 @@
-"""How many graphs torch.compile has compiled, read at a step's end from dynamo's own count.
+"""How many graphs torch.compile has compiled: dynamo's own counters, which the mark buffer reads at each step's end.
 
 Nothing is hooked: whatever dynamo traces or guards on could make it compile once more. Nothing is imported either: a
 training that compiles has loaded dynamo, any other one has compiled nothing. Counted are the graphs that dynamo hands
@@ -7,8 +7,7 @@ backwards, which belong to their forward's graph.
 """
 
 import sys
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lockstep.agent.hooks import Removal
 
@@ -19,37 +18,23 @@ _MODULE = "torch._dynamo.utils"
 
 
 def install(agent: "Agent") -> Removal:
-    """Let the recorder ask at each step's end."""
-    recorder = agent.recorder
-    count = counter()
-    recorder.compilations = count
+    """Let the agent look for the counters until they are there."""
+    agent.find_counters = counters
 
     def remove() -> None:
-        if recorder.compilations is count:
-            recorder.compilations = None
+        agent.find_counters = lambda: None
+        agent.marks.compilations = None
 
     return remove
 
 
-def counter() -> Callable[[], int]:
-    """Return a function that answers how many graphs this process has compiled so far; it never decreases.
+def counters() -> dict[str, Any] | None:
+    """Return dynamo's counters; None before its import, and while that runs."""
+    found = getattr(sys.modules.get(_MODULE), "counters", None)
+    return found if isinstance(found, dict) else None
 
-    The training may clear dynamo's counters (`torch._dynamo.utils.counters.clear()`): counting goes on from there.
-    """
-    counters: Mapping[str, Mapping[str, int]] | None = None
-    seen = before = 0
 
-    def count() -> int:
-        nonlocal counters, seen, before
-        if counters is None:
-            counters = getattr(sys.modules.get(_MODULE), "counters", None)  # absent also while its import runs
-            if counters is None:
-                return 0
-        stats = counters.get("stats")  # a defaultdict: indexing would write into it
-        graphs = stats.get("unique_graphs", 0) if stats else 0
-        if graphs < seen:
-            before += seen
-        seen = graphs
-        return before + graphs
-
-    return count
+def compiled_graphs() -> int:
+    """Return how many graphs it counts."""
+    stats = (counters() or {}).get("stats")  # a defaultdict: indexing would write into it
+    return int(stats.get("unique_graphs", 0)) if stats else 0

@@ -4,14 +4,13 @@ Hooks `_BaseDataLoaderIter.__next__`, which every iterator of a DataLoader goes 
 """
 
 import os
-from time import monotonic_ns
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from lockstep.agent.boundary import say
 from lockstep.agent.hooks import Removal, patch
 from lockstep.agent.throughput.batch import BatchCounter
 from lockstep.agent.throughput.options import read_options
-from lockstep.contracts.records import Flag
 
 if TYPE_CHECKING:
     from lockstep.agent.agent import Agent
@@ -22,18 +21,19 @@ def install(agent: "Agent") -> Removal:
     from torch.utils.data.dataloader import _BaseDataLoaderIter  # noqa: PLC0415  (training imported it)
 
     original = _BaseDataLoaderIter.__next__
-    enter = agent.guard_mark(agent.recorder.enter_data)
-    leave = agent.guard_mark(agent.recorder.leave_data)
+    begin, end = agent.mark("data_begin"), agent.mark("data_end")
     count = agent.guard(_counter(agent))
+    marks = agent.marks
 
     def __next__(self: Any) -> Any:  # noqa: N807  (takes this name's place)
         try:
-            enter()  # inside: what a signal handler of the training raises there ends the span as well
+            begin()  # inside: what a signal handler of the training raises there ends the span as well
             batch = original(self)
         except BaseException:
-            leave()
+            end()
             raise
-        if leave():
+        end()
+        if get_ident() == marks.thread:
             count(batch)
         return batch
 
@@ -46,16 +46,16 @@ def _counter(agent: "Agent") -> Any:
 
     integers = frozenset((torch.int64, torch.int32, torch.int16, torch.uint8))
     counter = BatchCounter(read_options(os.environ), torch.Tensor, integers, say)
-    recorder = agent.recorder
+    marks, settling = agent.marks, agent.settling
     is_training = torch.is_grad_enabled
-    evaluation = int(Flag.EVALUATION)
 
     def count(batch: Any) -> None:
         if not is_training():
-            recorder.flag(evaluation)
+            marks.batch_evaluated()
             return
-        began_ns = monotonic_ns()
-        recorder.quantities.add_batch(*counter.count(batch, recorder.step))
-        recorder.spend(monotonic_ns() - began_ns)
+        samples, tokens, work = counter.count(batch, marks.optimizer_ends + marks.step_ends)
+        marks.batch(samples, tokens, work)
+        if settling.flops is not None and settling.flops.is_measuring:
+            settling.flops.add_batch(samples, tokens)
 
     return count

@@ -1,24 +1,29 @@
 """When Python's garbage collector stops the training thread. Collections on other threads are not counted."""
 
 import gc
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lockstep.agent.garbage import CollectionLog
 from lockstep.agent.hooks import Removal
+from lockstep.agent.mark_writer import C_EXTENSION
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lockstep.agent.agent import Agent
 
 
 def install(agent: "Agent") -> Removal:
-    """Listen to the collector; the recorder reads what was noted."""
-    log = CollectionLog()
-    agent.recorder.garbage = log
-    gc.callbacks.append(log.callback)
+    """Listen to the collector, with functions in which Python runs no signal handler (garbage.py)."""
+    marks: Any = agent.marks
+    callback: Callable[[str, dict[str, Any]], Any] = marks.collect
+    if agent.mark_writer != C_EXTENSION:
+        marks.garbage = CollectionLog()
+        callback = marks.garbage.callback
+    gc.callbacks.append(callback)
 
     def remove() -> None:
-        agent.recorder.garbage = None
-        if log.callback in gc.callbacks:
-            gc.callbacks.remove(log.callback)
+        if callback in gc.callbacks:
+            gc.callbacks.remove(callback)
 
     return remove

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.agent.device.graphs import GRAPHS
 from lockstep.agent.hooks import Removal, patch
+from lockstep.contracts.marks import UNKNOWN_DOMAIN
 
 if TYPE_CHECKING:
     from lockstep.agent.agent import Agent
@@ -41,7 +42,7 @@ def _beginning(agent: "Agent", original: Callable[..., Any]) -> Callable[..., An
             begin(self)  # first, so that no thread of ours asks the device once the capture is under way
             return original(self, *args, **kwargs)
         except BaseException:
-            end(self, agent.recorder.thread)
+            end(self, agent.marks.thread)
             raise
 
     return capture_begin
@@ -54,17 +55,22 @@ def _ending(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return original(self, *args, **kwargs)
         finally:
-            end(self, agent.recorder.thread)
+            end(self, agent.marks.thread)
 
     return finish
 
 
 def _replaying(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
-    recorder = agent.recorder
+    marks = agent.marks
 
     def note(graph: Any) -> None:
-        if recorder.records_here():
-            recorder.note_unmeasured(GRAPHS.traffic(graph))
+        if not agent.records_here():
+            return
+        traffic = GRAPHS.traffic(graph)
+        if traffic is None:
+            marks.unmeasured(UNKNOWN_DOMAIN, 0, 0, 0)
+        for domain, (count, payload_bytes, bus_bytes) in (traffic or {}).items():
+            marks.unmeasured(domain, count, payload_bytes, bus_bytes)
 
     note_guarded = agent.guard(note)
 

@@ -22,23 +22,17 @@ def install(agent: "Agent") -> Removal:
         register_optimizer_step_pre_hook,
     )
 
-    enter = agent.guard(agent.recorder.enter_optimizer)
-    leave = agent.guard_mark(agent.recorder.leave_optimizer)
-
-    watch = _closure_watcher(agent)
-
-    def before(optimizer: Any, args: Any, kwargs: Any) -> Any:
-        enter(optimizer)
-        return watch(args, kwargs) if len(args) > 1 or kwargs else None
-
-    def after(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        leave()
-
-    handles = (register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after))
+    marks = agent.marks
+    marks.watch_closure = _closure_watcher(agent)
+    handles = (
+        register_optimizer_step_pre_hook(agent.mark("optimizer_pre_hook")),
+        register_optimizer_step_post_hook(agent.mark("optimizer_post_hook")),
+    )
     restore = patch(GradScaler, "step", _scaled(agent, GradScaler.step))
 
     def remove() -> None:
         restore()
+        marks.watch_closure = None
         for handle in handles:
             handle.remove()
 
@@ -46,15 +40,14 @@ def install(agent: "Agent") -> Removal:
 
 
 def _scaled(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
-    enter = agent.guard(agent.recorder.enter_scaler)
-    leave = agent.guard(agent.recorder.leave_scaler)
+    begin, end = agent.mark("scaler_begin"), agent.mark("scaler_end")
 
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        enter(self, optimizer)
+        begin(self, optimizer)
         try:
             return original(self, optimizer, *args, **kwargs)
         finally:
-            leave(self)
+            end(self)
 
     return step
 
@@ -64,17 +57,16 @@ def _closure_watcher(agent: "Agent") -> Callable[..., Any]:
 
     Torch gives a pre-hook (optimizer, *arguments) and takes such a pair back.
     """
-    enter = agent.guard_mark(agent.recorder.enter_closure)
-    leave = agent.guard_mark(agent.recorder.leave_closure)
+    begin, end = agent.mark("closure_begin"), agent.mark("closure_end")
 
     def watched(closure: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(closure)
         def evaluate(*args: Any, **kwargs: Any) -> Any:
-            enter()
+            begin()
             try:
                 return closure(*args, **kwargs)
             finally:
-                leave()
+                end()
 
         return evaluate
 

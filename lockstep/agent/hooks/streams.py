@@ -6,7 +6,6 @@ a few comparisons.
 """
 
 from collections.abc import Callable
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from lockstep.agent.hooks import Removal, patch
@@ -16,30 +15,24 @@ if TYPE_CHECKING:
 
 
 def install(agent: "Agent") -> Removal:
-    """Patch the method; without a timeline it passes everything on."""
+    """Patch the method; without a device it passes everything on."""
     import torch  # noqa: PLC0415  (training imported it)
 
     return patch(torch.cuda.Stream, "wait_event", _wrapped(agent, torch.cuda.Stream.wait_event))
 
 
 def _wrapped(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
-    recorder = agent.recorder
-    begin = agent.guard_mark(recorder.begin_block)
-    note = agent.guard(recorder.block)
+    begin, end = agent.mark("wait_begin"), agent.mark("wait_end")
+    records_here = agent.guard(agent.records_here)
 
     def wait_event(self: Any, event: Any) -> Any:
-        timeline = recorder.timeline
-        if (
-            timeline is None
-            or not timeline.has_aside
-            or not timeline.is_home(self.stream_id)
-            or not recorder.records_here()
-        ):
+        device = agent.device
+        if device is None or not device.has_aside or not device.is_home(self.stream_id) or not records_here():
             return original(self, event)
-        began_ns = begin()
+        begin()
         try:
             return original(self, event)
         finally:
-            note(began_ns, monotonic_ns())
+            end()
 
     return wait_event

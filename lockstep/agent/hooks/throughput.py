@@ -1,6 +1,6 @@
 """What a model computes: each optimizer's parameters at its first step, the number format at the first backward.
 
-After the first backward whose graph has a matrix product only a set lookup per optimizer step is left. Goes behind
+After the first backward whose graph has a matrix product nothing is left in place. Goes behind
 hooks/backward.py: it borrows the engine that this one puts in place, and gives it back.
 """
 
@@ -10,6 +10,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from lockstep.agent.hooks import Removal
+from lockstep.agent.hooks.compilation import compiled_graphs
 from lockstep.agent.throughput.flops import ModelFlops
 from lockstep.agent.throughput.options import read_options
 from lockstep.agent.throughput.precision import product_dtype
@@ -22,31 +23,28 @@ LOOKS_MAX = 16
 
 
 def install(agent: "Agent") -> Removal:
-    """Answer the recorder's question for model FLOPs from now on."""
+    """Leave marks of the model's FLOPs from now on."""
     from torch.optim.optimizer import register_optimizer_step_pre_hook  # noqa: PLC0415  (training imported it)
 
-    recorder = agent.recorder
-
-    def compilations() -> int:
-        return 0 if recorder.compilations is None else recorder.compilations()
-
-    flops = ModelFlops(read_options(os.environ), recorder.flag, compilations)
-    recorder.flops = flops
-    meet = agent.guard(flops.meet)
-
+    marks, settling = agent.marks, agent.settling
+    flops = ModelFlops(read_options(os.environ), marks.flag, compiled_graphs)
+    settling.flops = flops
+    marks.meet = agent.guard(settling.meet)
     abandon = agent.guard(flops.abandon)
 
-    def before(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        thread = get_ident()
-        if thread == recorder.thread:
-            meet(optimizer)
-        elif thread == flops.measuring_thread:  # the agent took itself out in the measured step
+    def before(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if not flops.is_measuring:
+            handle.remove()
+        elif get_ident() == flops.measuring_thread != marks.thread:  # the agent took itself out while it measured
             abandon()
 
     handle = register_optimizer_step_pre_hook(before)
+    if not flops.is_measuring:
+        handle.remove()
     restore = _borrow_engine(agent, flops)
 
     def remove() -> None:
+        marks.meet = settling.flops = None
         flops.abandon()
         restore()
         handle.remove()

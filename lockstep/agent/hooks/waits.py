@@ -2,12 +2,12 @@
 
 `Work.wait` is what synchronous collectives and users of asynchronous ones call; `_broadcast_coalesced` is how DDP sends
 parameters and buffers in its forward; the operator `wait_tensor` is how functional collectives wait. What was waited
-for is told by when collectives were done (account.py): Work objects have no identity that outlives the call, and
-keeping them would keep their tensors.
+for follows from when collectives were done (lockstep/accounting): Work objects have no identity that outlives the call,
+and keeping them would keep their tensors.
 """
 
 from collections.abc import Callable
-from time import monotonic_ns
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from lockstep.agent.hooks import Removal, patch
@@ -55,17 +55,17 @@ def _install_operator(agent: "Agent", operator: Any) -> Removal:
 
 
 def _wrapped(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
-    recorder = agent.recorder
-    begin = agent.guard_mark(recorder.begin_block)
-    note = agent.guard(recorder.block)
+    marks = agent.marks
+    works_for_backward = agent.guard(agent.works_for_backward)
+    begin, end = agent.mark("wait_begin"), agent.mark("wait_end")
 
     def wait(*args: Any, **kwargs: Any) -> Any:
-        if not recorder.records_here():
+        if get_ident() != marks.thread and not works_for_backward():
             return original(*args, **kwargs)
-        began_ns = begin()
+        begin()
         try:
             return original(*args, **kwargs)
         finally:
-            note(began_ns, monotonic_ns())
+            end()
 
     return wait

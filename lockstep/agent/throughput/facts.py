@@ -6,7 +6,6 @@ No UUID was ever read from a device here: what torch says was read in the source
 import os
 import re
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from lockstep.agent.throughput.flops import ModelFlops
@@ -24,13 +23,14 @@ _UUID = re.compile(r"(?!0{8}-)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SLICE = re.compile(r"\bMIG\b")
 
 
-def collect(flops: Callable[[int, int], int]) -> dict[str, Any]:
-    """Return the JSON form of this rank's RankFacts; `flops` is what the recorder asks for model FLOPs.
+def collect(model: ModelFlops | None, mark_writer: str = "", kernels: tuple[str, str] = ("", "")) -> dict[str, Any]:
+    """Return the JSON form of this rank's RankFacts; `model` knows its FLOPs, where there is torch.
+
+    `kernels` are those in front of collectives: what they are written in, and why not in C++.
 
     Never starts a device that training has not started.
     """
     torch: Any = sys.modules.get("torch")
-    model = flops if isinstance(flops, ModelFlops) else None
     options = read_options(os.environ)
     name, kind = HOST if torch is None else _device(torch)
     dtype = _dtype(torch, "" if model is None else model.dtype, kind, options)
@@ -45,6 +45,9 @@ def collect(flops: Callable[[int, int], int]) -> dict[str, Any]:
             torch_version="" if torch is None else _label(str(torch.__version__)),
             backend=_backend(),
             device_uuid=_uuid(torch, name) if kind == "cuda" else "",
+            mark_writer=mark_writer,
+            collective_kernels=kernels[0],
+            collective_kernels_reason=_label(kernels[1]),
         )
     )
 

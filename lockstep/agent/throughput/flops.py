@@ -1,12 +1,16 @@
-"""HOT (budget 500 ns a step): the model FLOPs of a step, by one multiplication.
+"""The model FLOPs of a token, a sample or a step; the accounting multiplies (lockstep/accounting).
 
-Where they come from, the first that applies: what the training annotates (recorder.py), a configured number per token,
-one step measured by torch's own FlopCounterMode when asked for, and 6 N D: six FLOPs per parameter and token (Kaplan et
+Where they come from, the first that applies: what the training annotates, a configured number per token, some steps
+measured by torch's own FlopCounterMode when asked for, and 6 N D: six FLOPs per parameter and token (Kaplan et
 al., Scaling Laws for Neural Language Models, 2020, section 2.1: two forward, four backward; attention scores and
 recomputation left out, which is what PaLM, 2022, appendix B, calls model FLOPs but for its attention term).
 
 N is what this rank's optimizers hold (parameters.py). docs/throughput.md says for which models that is wrong, and what
 to configure then.
+
+Measured is what runs between two ends of optimizer steps: from the third of them to the first one before which a batch
+was fetched, so that a training of several optimizers is measured as a whole. Over the tokens that were fetched in
+between, which in the long run are those that were trained on.
 """
 
 import sys
@@ -21,17 +25,16 @@ from lockstep.agent.throughput.parameters import count_parameters
 from lockstep.contracts.records import MISSING, Flag
 
 FLOPS_PER_PARAMETER_AND_TOKEN = 6
-MEASURED_STEP = 3
-"""The step that is measured: the ones before it may still set things up."""
+MEASURED_END = 3
+"""The end of an optimizer's step behind which measuring begins: the ones before it may still set things up."""
 MEETINGS_MAX = 64
 """Optimizers that are looked at (5 us a parameter, once): a training that makes one each step must not pay for each."""
-_FLOPS_MAX = 1 << 62  # a record holds 64 bits; more than an hour of the fastest device
 
 
 class ModelFlops:
-    """Called at each step's end on the training thread with its samples and tokens; keeps no parameter alive.
+    """Used by the training thread; keeps no parameter alive.
 
-    `flag` marks the running step, `compilations` tells how many graphs torch.compile has made.
+    `flag` marks the running step, `compilations` returns how many graphs torch.compile has made.
     """
 
     def __init__(self, options: Options, flag: Callable[[int], None], compilations: Callable[[], int]) -> None:
@@ -43,11 +46,16 @@ class ModelFlops:
         self._per_token = options.model_flops.per_token
         self._per_sample: float | None = None
         self._per_step: int | None = None
-        self._steps = 0
+        self._ends = 0
+        self._has_batches = False
+        self._batches: list[tuple[int, int]] = []
+        """Samples and tokens of what was fetched while operators are counted."""
         self._counter: Any = None
+        self._is_late = False
         self.measuring_thread = 0
         """Whose operators are being counted; 0 is no thread's id."""
-        self._is_measuring = self._rule == MEASURE
+        self.is_measuring = self._rule == MEASURE
+        """Whether a measurement is under way or has yet to begin."""
         self.parameters = None if options.parameters is None else int(options.parameters)
         """N: configured, else of all optimizers met so far; None where it cannot be told."""
         self.dtype = ""
@@ -65,19 +73,16 @@ class ModelFlops:
             return "measured"
         return "none" if self.parameters is None else "parameters"
 
-    def __call__(self, samples: int, tokens: int) -> int:
-        """Return the model FLOPs of the step that ends, or MISSING."""
-        if self._is_measuring:
-            self._measure(samples, tokens)
+    @property
+    def factor(self) -> tuple[str, float]:
+        """What the FLOPs are for, one of `marks.FLOPS_UNITS`, and how many."""
         if self._per_token is not None:
-            flops = MISSING if tokens == MISSING else int(self._per_token * tokens)
-        elif self._per_sample is not None:
-            flops = MISSING if samples == MISSING else int(self._per_sample * samples)
-        elif self._per_step is not None:
-            flops = self._per_step
-        else:
-            return MISSING
-        return flops if flops < _FLOPS_MAX else MISSING
+            return "token", self._per_token
+        if self._per_sample is not None:
+            return "sample", self._per_sample
+        if self._per_step is not None:
+            return "step", self._per_step
+        return "unknown", 0.0
 
     def meet(self, optimizer: Any) -> None:
         """Look at the parameters of an optimizer not met before, and at those of all others that still live."""
@@ -98,39 +103,52 @@ class ModelFlops:
         if self._rule == AUTO:
             self._per_token = None if self.parameters is None else FLOPS_PER_PARAMETER_AND_TOKEN * self.parameters
 
-    def _measure(self, samples: int, tokens: int) -> None:
-        """Begin and end the measurement at the boundaries around one step."""
-        self._steps += 1
+    def add_batch(self, samples: int, tokens: int) -> None:
+        """Count a batch, as long as `is_measuring`."""
+        self._has_batches = True
         if self._counter is not None:
-            self._finish(samples, tokens)
-        elif self._steps == MEASURED_STEP:
+            self._batches.append((samples, tokens))
+
+    def measure(self) -> None:
+        """Begin or end to measure, where an optimizer's step has just ended."""
+        self._ends += 1
+        if self._counter is not None:
+            if self._batches or not self._has_batches:
+                self._finish()
+        elif self._ends == MEASURED_END:
             if self._compilations():
                 self._give_up("torch.compile hides operators from the counter")
             else:
+                self._batches.clear()
                 self._counter = _enter_counter()
                 self.measuring_thread = get_ident()
+        if self._counter is not None:
+            self._flag(int(Flag.PROFILED))  # the step that begins is counted, and is not like the others
 
-    def _finish(self, samples: int, tokens: int) -> None:
-        self._flag(int(Flag.PROFILED))
+    def _finish(self) -> None:
+        is_first = not self._is_late
         total = _leave_counter(self._counter)
         if total is None:  # a mode of the training's own lies above ours: ours has to wait for its end
+            self._is_late = True
             return
         self._counter = None
         self.measuring_thread = 0
-        if self._steps != MEASURED_STEP + 1 or not total:
+        if not is_first or not total:
             self._give_up("another dispatch mode began in the measured step" if total else "no operator was counted")
             return
-        self._is_measuring = False
-        if tokens not in (MISSING, 0):
+        self.is_measuring = False
+        samples = sum(count for count, _ in self._batches if count != MISSING)
+        tokens = sum(count for _, count in self._batches if count != MISSING)
+        if tokens:
             self._per_token = total / tokens
-        elif samples not in (MISSING, 0):
+        elif samples:
             self._per_sample = total / samples
         else:
             self._per_step = total
 
     def _give_up(self, reason: str) -> None:
         say(f"LOCKSTEP_MODEL_FLOPS=measure: {reason}; 6 x parameters x tokens is taken instead")
-        self._is_measuring = False
+        self.is_measuring = False
         self._rule = AUTO
         self._apply_parameters()
 

@@ -15,9 +15,10 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 import lockstep
+from lockstep.agent import bootstrap
 from lockstep.agent.capture import budget
 from lockstep.contracts.control import answer_from_json
-from tests.agent.orders import ControlBlock
+from tests.agent.orders import ControlBlock, look_for_requests
 from tests.agent.rings import read_ring
 
 HOST = [ProfilerActivity.CPU]
@@ -32,6 +33,7 @@ class Job:
         self.request = 0
 
     def step(self):
+        look_for_requests(bootstrap._agent)
         (self.weight @ self.weight).sum().backward()
         self.optimizer.step()
 

@@ -91,7 +91,7 @@ def test_only_the_asked_rank_is_disturbed(captured):
     answers, rings, directory = captured
     flagged = [record["step"] for record in rings[1].records if record["flags"] & Flag.PROFILED]
     expected = [each.first_step + more for each in answers for more in range(STEPS + 1)]
-    assert flagged == [step for step in expected if step < rings[1].head]
+    assert flagged == [step for step in expected if step < rings[1].step_count]
     assert not any(record["flags"] & Flag.PROFILED for record in rings[0].records)
     assert rings[0].answer is None
     assert sorted(path.name for path in incoming_directory(directory).iterdir()) == ["1-1.json", "2-1.json"]

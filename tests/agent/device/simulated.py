@@ -5,15 +5,9 @@ The host queues work, events and waits and goes on; a stream begins a piece when
 
 from collections import deque
 from contextlib import contextmanager
-from threading import get_ident
 
-from lockstep.agent import recorder, running_step
-from lockstep.agent.account import Collective
 from lockstep.agent.device.streams import Stamp
-from lockstep.agent.device.timeline import Timeline
-from lockstep.agent.garbage import CollectionLog
-from lockstep.agent.recorder import Recorder
-from lockstep.contracts.records import DOMAIN_KINDS, RECORD_FIELDS, RECORD_STRUCT
+from lockstep.contracts.records import DOMAIN_KINDS
 from tests.agent.rings import unaccounted_ns
 
 MS = 1_000_000
@@ -125,39 +119,11 @@ class Device:
         self.pool += stamps
 
 
-class Garbage(CollectionLog):
-    """The log of a collector that runs when the test says so."""
+class Training:
+    """Pieces of a training's steps, over whatever records them. Times in ns: of the host, then of the device.
 
-    def __init__(self):
-        super().__init__()
-        self.full = 0
-
-    def take_full_count(self):
-        full, self.full = self.full, 0
-        return full
-
-
-class Scene:
-    """A recorder and a timeline on such a device, and the records that came out."""
-
-    def __init__(self, monkeypatch, device=None):
-        self.device = device or Device()
-        self.records = []
-        for module in (recorder, running_step):
-            monkeypatch.setattr(module, "monotonic_ns", lambda: self.device.now)
-        monkeypatch.setattr(running_step, "thread_time_ns", lambda: self.device.now // 2)
-        self.recorder = Recorder(self._store, lambda _step: 0, lambda: False)
-        self.recorder.begin_attempt(self.device.now, lambda _now: None)
-        self.recorder.thread = get_ident()
-        self.optimizer = object()
-        self.timeline = Timeline(self.device, self.device.record(), clock=lambda: self.device.now)
-        self.recorder.timeline = self.timeline
-        self.garbage = self.recorder.garbage = Garbage()
-
-    def _store(self, record):
-        self.records.append(dict(zip(RECORD_FIELDS, RECORD_STRUCT.unpack(record), strict=True)))
-
-    # Pieces of a step. Times in ns: of the host, then of the device.
+    `recorder` has the methods of today's recorder, `timeline` completes collectives, `records` are as dicts.
+    """
 
     def data(self, host_ns):
         self.recorder.enter_data()
@@ -180,15 +146,18 @@ class Scene:
         self.device.work(device_ns)
         self.recorder.leave_optimizer()
 
-    def collective(self, took_ns, *, kind=DP, synchronous=False, not_before_ns=0):
-        """One of NCCL's: on its own stream, or on the current one where it is synchronous; others arrive when they do."""
-        collective = Collective(self.device.now, kind, 100, 150, synchronous)
-        self.recorder.issue(collective)
-        stream = self.device.current if synchronous else COMMUNICATION
+    def collective(self, took_ns, *, kind=DP, synchronous=False, in_order=None, not_before_ns=0):
+        """One of NCCL's: on its own stream, or on the current one where it is synchronous; others arrive when they do.
+
+        `in_order` is whether it is on the current one, where that is not so.
+        """
+        in_order = synchronous if in_order is None else in_order
+        collective = self.issue(kind, synchronous=synchronous)
+        stream = self.device.current if in_order else COMMUNICATION
         self.device.wait(stream, self.device.current)
         self.device.free_ns[stream] = max(self.device.free_ns[stream], self.device.now, not_before_ns)
         self.device.work(took_ns, stream)
-        self.timeline.completed(collective, in_order=synchronous)
+        self.timeline.completed(collective, in_order=in_order)
         return collective
 
     def wait(self):
@@ -204,13 +173,6 @@ class Scene:
         self.device.wait(HOME, ASIDE)
         self.device.host(1)
         self.recorder.block(began, self.device.now)
-
-    def collect_garbage(self, host_ns, *, full):
-        """As the collector's callback notes it, which queues nothing on the device."""
-        self.garbage.events.append((self.device.now, get_ident(), True, None))
-        self.device.host(host_ns)
-        self.garbage.events.append((self.device.now, get_ident(), False, None))
-        self.garbage.full += full
 
     def step(self, data_ns=MS, forward_ns=20 * MS, backward_ns=40 * MS, launch_ns=2 * MS):
         """Run a step of plain training: each phase takes the host `launch_ns`."""

@@ -11,8 +11,9 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader
 
+from lockstep.agent import device
+from lockstep.agent.device.event_queue import EventQueue
 from lockstep.agent.device.streams import Stamp
-from lockstep.agent.device.timeline import Timeline
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING
 from lockstep.contracts.ring import STATE_FINISHED
 from tests.agent.rings import unaccounted_ns
@@ -39,6 +40,18 @@ class HostStream:
 
     def reuse(self, stamps):
         pass
+
+
+def use(agent, stream):
+    """Make `stream` the device that the agent has found."""
+    agent.device = EventQueue(stream, agent.marks, stream.record())
+    agent.marks.device = agent.guard(agent.device.at_mark)
+
+
+def ring_of(watched):
+    """Return the ring with all that is recorded so far."""
+    watched.agent.marks.flush()
+    return watched.ring()
 
 
 @pytest.fixture
@@ -72,9 +85,9 @@ def test_steps_collectives_and_collections_of_a_device(watched, group):
 
     train(1)
     stream = HostStream()
-    watched.agent.recorder.timeline = Timeline(stream, stream.record())
+    use(watched.agent, stream)
     train(4, communicate)
-    records = watched.ring().records
+    records = ring_of(watched).records
     assert len(records) == 5
     assert [unaccounted_ns(record) for record in records] == [0] * 5
     kinds = [kind for kind in DOMAIN_KINDS if records[2][f"{kind}_count"] != MISSING]
@@ -95,7 +108,7 @@ def test_steps_collectives_and_collections_of_a_device(watched, group):
 def test_without_a_timeline_waits_on_a_device_are_missing(watched, group):
     """Nothing is made up of host times where nobody can see the device."""
     train(2, lambda: dist.all_reduce(torch.ones(16, device="meta")))
-    record = watched.ring().records[1]
+    record = ring_of(watched).records[1]
     (kind,) = [kind for kind in DOMAIN_KINDS if record[f"{kind}_count"] != MISSING]
     assert record[f"{kind}_count"] == 1
     assert record[f"{kind}_wait_ns"] == record[f"{kind}_comm_ns"] == MISSING
@@ -122,7 +135,7 @@ def test_signal_handler_that_raises_where_a_span_begins(watched, phase):
 
     train(1)
     stream = Interrupted()
-    watched.agent.recorder.timeline = Timeline(stream, stream.record())
+    use(watched.agent, stream)
     train(1)
     former = signal.signal(signal.SIGUSR1, handle)
     try:
@@ -132,19 +145,36 @@ def test_signal_handler_that_raises_where_a_span_begins(watched, phase):
     finally:
         signal.signal(signal.SIGUSR1, former)
     train(2)
-    assert watched.ring().head == 4
+    assert ring_of(watched).step_count == 4
 
 
-def test_end_with_steps_on_their_way(watched):
-    """The process ends while the device has not said a word: its steps are written, the rank is finished."""
+def test_the_device_is_found_where_a_step_begins(watched, monkeypatch):
+    """At the first end of an optimizer's step after the process has initialised it; from the next step on it measures."""
+    found = []
+    monkeypatch.setattr(device, "find_stream", lambda _environ: found[0] if found else None)
+    train(2)
+    found.append(HostStream())
+    train(4)
+    watched.agent.finish()
+    records = watched.ring().records
+    assert [record["device_step_ns"] != MISSING for record in records] == [False] * 3 + [True] * 3
+    assert [unaccounted_ns(record) for record in records] == [0] * 6
+    for former, record in pairwise(records):
+        assert record["start_ns"] == former["end_ns"] or record["flags"]
+    assert watched.agent.boundary.failures == 0
+
+
+@pytest.mark.parametrize("ended_well", [True, False])
+def test_end_with_steps_on_their_way(watched, ended_well):
+    """The process ends while the device is done with nothing: its steps are written, also after an exception."""
     train(1)
     stream = HostStream()
     stream.stuck = True
-    watched.agent.recorder.timeline = Timeline(stream, stream.record())
+    use(watched.agent, stream)
     train(3)
-    assert len(watched.ring().records) == 1
-    watched.agent.finish()
+    assert len(ring_of(watched).records) == 1
+    watched.agent.finish(None if ended_well else ValueError())
     ring = watched.ring()
     assert [record["device_step_ns"] for record in ring.records[1:]] == [MISSING] * 3
     assert [unaccounted_ns(record) for record in ring.records] == [0] * 4
-    assert ring.state == STATE_FINISHED
+    assert (ring.state == STATE_FINISHED) == ended_well

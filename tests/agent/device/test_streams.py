@@ -10,9 +10,11 @@ from threading import Thread, get_ident
 import pytest
 import torch
 
-from lockstep.agent.device import make_timeline
+from lockstep.agent import device
+from lockstep.agent.device import make_event_queue
 from lockstep.agent.device.graphs import Graphs
 from lockstep.agent.device.streams import NPU_VARIABLE, TorchStream, find_stream
+from tests.agent.device.marked import MarkedScene
 
 
 class Module:
@@ -113,11 +115,11 @@ def test_ascend_only_when_asked(monkeypatch):
     assert find_stream({NPU_VARIABLE: "1"}) is None
 
 
-def test_no_device_no_timeline():
-    """A process that has initialised no device has no timeline, and asking initialises none."""
-    assert make_timeline() is None
+def test_no_device_no_events():
+    """A process that has initialised no device queues no events, and asking initialises none."""
+    assert make_event_queue(None, None) is None
     assert not torch.cuda.is_initialized()
-    script = "from lockstep.agent.device import make_timeline; import sys; assert make_timeline() is None; assert 'torch' not in sys.modules"
+    script = "from lockstep.agent.device import make_event_queue; import sys; assert make_event_queue(None, None) is None; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60, env=os.environ)
 
 
@@ -155,3 +157,15 @@ def test_check_of_a_device_names_its_absence():
     done = subprocess.run(command, capture_output=True, text=True, timeout=150, env=environment, check=False)
     assert done.returncode == 2
     assert "no CUDA device" in done.stderr
+
+
+def test_the_device_of_the_process(monkeypatch):
+    """The stream that is found is used behind the marks, through the guard."""
+    scene = MarkedScene()
+    monkeypatch.setattr(device, "find_stream", lambda _environ: scene.device)
+    guarded = []
+    queue = make_event_queue(scene.buffer, lambda function: guarded.append(function) or function)
+    assert guarded == [queue.at_mark]
+    assert scene.buffer.device == queue.at_mark
+    scene.device.capturing = True
+    assert make_event_queue(scene.buffer, guarded.append) is None

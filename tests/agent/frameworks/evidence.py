@@ -5,7 +5,7 @@ A contradiction is a text: the records claim something else than what happened, 
 
 from collections.abc import Callable
 
-from lockstep.agent.iteration import REPEATS
+from lockstep.accounting.iteration import REPEATS
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING, Flag
 from tests.agent.frameworks.jobs import Rank
 from tests.agent.frameworks.matrix import ABSENT, LEARNT, NOT_SEEN, SEEN, Cell

@@ -7,8 +7,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from lockstep.accounting.iteration import REPEATS
 from lockstep.agent.bootstrap import loader_environment
-from lockstep.agent.iteration import REPEATS
 from tests.agent.frameworks.matrix import Framework
 from tests.agent.rings import RingFile, read_ring
 

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lockstep.agent import bootstrap
 from lockstep.agent.lineage import OWNER_VARIABLE
+from lockstep.agent.throughput.batch import BatchCounter
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING, Flag
 from lockstep.contracts.ring import STATE_RUNNING
 from tests.agent.rings import unaccounted_ns
@@ -88,7 +89,7 @@ def test_data_workers_are_seen_and_stay_out(watched):
         train(make_loader(workers=2))
     found = watched.ring()
     assert found.header.pid == os.getpid()
-    assert found.head == before.head + 6
+    assert found.step_count == before.step_count + 6
     assert all(record["data_ns"] > 0 for record in found.records[1:])
 
 
@@ -105,9 +106,9 @@ def test_forked_child_of_a_rank_is_inert(watched):
         finally:
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
-    assert watched.ring().head == before.head == 6
+    assert watched.ring().step_count == before.step_count == 6
     train(make_loader())
-    assert watched.ring().head == 12
+    assert watched.ring().step_count == 12
 
 
 def test_training_thread_is_the_one_that_trains(watched):
@@ -123,14 +124,14 @@ def test_training_thread_is_the_one_that_trains(watched):
     thread = Thread(target=train_twice)
     thread.start()
     assert first_done.wait(60)
-    assert watched.ring().head == 6
+    assert watched.ring().step_count == 6
     train(make_loader())
-    assert watched.ring().head == 6
+    assert watched.ring().step_count == 6
     resume.set()
     thread.join()
-    assert watched.ring().head == 8
+    assert watched.ring().step_count == 8
     train(make_loader())
-    assert watched.ring().head == 14
+    assert watched.ring().step_count == 14
 
 
 def test_collection_is_measured_inside_its_phase(watched):
@@ -193,7 +194,7 @@ def test_users_exceptions_pass_unchanged(watched):
     with pytest.raises(RuntimeError, match="does not require grad"):
         torch.ones(1).backward()
     train(make_loader(batches=2), model)
-    assert watched.ring().head == 4
+    assert watched.ring().step_count == 4
 
 
 def test_closure_optimizer_is_one_step(watched):
@@ -284,20 +285,20 @@ def test_skipped_optimizer_is_flagged(watched):
 def test_failing_hook_leaves_training_as_it_was(watched, capsys, monkeypatch):
     """A hook that raises costs the agent, not training: same losses bit for bit, and the ring says what happened."""
     expected = train(make_loader())
-    steps = watched.ring().head
+    steps = watched.ring().step_count
 
-    def broken(_record):
+    def broken(*_arguments):
         raise RuntimeError("disk on fire")
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(watched.agent.ring), "write", lambda _self, record: broken(record))
+        patch.setattr(BatchCounter, "count", broken)
         assert train(make_loader()) == expected
     found = watched.ring()
-    assert (found.head, found.failures, found.state) == (steps, 1, 3)
+    assert (found.step_count, found.failures, found.state) == (steps, 1, 3)
     (line,) = capsys.readouterr().err.splitlines()
     assert "RuntimeError: disk on fire; training goes on" in line
     assert train(make_loader()) == expected
-    assert watched.ring().head == steps
+    assert watched.ring().step_count == steps
     watched.agent.boundary.failures = 0  # this one was wanted
 
 
@@ -326,5 +327,5 @@ def test_interrupted_backward_is_closed(watched):
     with pytest.raises(TimeoutError):
         Interrupting.apply(torch.ones(1, requires_grad=True)).backward()
     train(make_loader(batches=2))
-    assert watched.ring().head == 2
+    assert watched.ring().step_count == 2
     assert signal.getsignal(signal.SIGINT) is before

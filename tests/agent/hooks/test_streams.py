@@ -1,21 +1,30 @@
 """The hook of `Stream.wait_event`: it sees waits for streams that communicate, and passes everything on."""
 
+from threading import get_ident
+
 import pytest
 import torch
 
 from lockstep.agent.boundary import Boundary
 from lockstep.agent.hooks import streams
-from tests.agent.device.simulated import ASIDE, HOME, MS, Scene
+from tests.agent.device.marked import MarkedScene
+from tests.agent.device.simulated import ASIDE, HOME, MS
 
 
 class Agent:
     """What a hook needs of the agent."""
 
-    def __init__(self, recorder):
-        self.recorder = recorder
+    def __init__(self, scene):
+        self.device = scene.timeline
+        self.marks = scene.buffer
         self.boundary = Boundary(lambda _failures: None)
         self.guard = self.boundary.guard
-        self.guard_mark = self.boundary.guard_mark
+
+    def mark(self, name):
+        return self.guard(getattr(self.marks, name))
+
+    def records_here(self):
+        return get_ident() == self.marks.thread
 
 
 class Waiting:
@@ -42,10 +51,9 @@ class Event:
 
 
 @pytest.fixture
-def scene(monkeypatch):
-    scene = Scene(monkeypatch)
-    monkeypatch.setattr(streams, "monotonic_ns", lambda: scene.device.now)
-    agent = Agent(scene.recorder)
+def scene():
+    scene = MarkedScene()
+    agent = scene.agent = Agent(scene)
     former = torch.cuda.Stream.wait_event
     remove = streams.install(agent)
     yield scene
@@ -83,9 +91,9 @@ def test_waits_that_communication_is_not_behind(scene):
     event = Event()
     Waiting(scene.device, HOME).wait_event(event)
     step(scene, Waiting(scene.device, ASIDE), event)
-    scene.recorder.timeline, timeline = None, scene.timeline
+    scene.agent.device = None
     Waiting(scene.device, HOME).wait_event(event)
-    scene.recorder.timeline = timeline
+    scene.agent.device = scene.timeline
     scene.finish()
     assert event.waits == 3
     assert scene.records[0]["dp_wait_ns"] == 0

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.checkpoint import CheckpointFunction
 
-from lockstep.agent.recorder import VACANT
+from lockstep.agent.agent import VACANT
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING, Flag
 from lockstep.contracts.ring import STATE_FINISHED
 from tests.agent.hooks import nested_job
@@ -103,7 +103,7 @@ def test_recomputation_on_another_thread_does_not_take_the_recording_over(watche
     Training().run(4)
     records = watched.ring().records
     assert len(records) == 4
-    assert watched.agent.recorder.thread == get_ident()
+    assert watched.agent.marks.thread == get_ident()
     check(records)
 
 
@@ -161,7 +161,7 @@ def test_thread_that_warmed_up_and_ended_gives_the_recording_up(watched):
     training = Training(CheckpointFunction)
     training.run(4)
     records = watched.ring().records
-    assert watched.agent.recorder.thread == get_ident()
+    assert watched.agent.marks.thread == get_ident()
     assert [bool(record["flags"] & Flag.WARM_UP) for record in records] == [True, False, True, False, False, False]
     check(records)
     assert all(record["cpu_ns"] >= 0 for record in records)  # one thread's clock, never the difference of two
@@ -169,7 +169,7 @@ def test_thread_that_warmed_up_and_ended_gives_the_recording_up(watched):
 
 def test_thread_that_warmed_up_a_backward_alone_and_ended(watched):
     """The same where no step was complete, whatever it had begun."""
-    run_in_thread(lambda: watched.agent.recorder.enter_phase(1))
+    run_in_thread(lambda: watched.agent.marks.phase_begin(1))
     run_in_thread(lambda: torch.ones(1, requires_grad=True).sum().backward())
     Training(CheckpointFunction).run(3)
     records = watched.ring().records
@@ -188,11 +188,11 @@ def test_thread_id_that_is_used_again_is_not_the_training_thread(watched, group)
     def communicate():
         found.add(get_ident())
         dist.all_reduce(torch.ones(1))
-        watched.agent.recorder.enter_data()
-        watched.agent.recorder.leave_data()
+        watched.agent.marks.data_begin()
+        watched.agent.marks.data_end()
 
     run_in_thread(warm_up)
-    assert watched.agent.recorder.thread == VACANT
+    assert watched.agent.marks.thread == VACANT
     for _ in range(1000):
         run_in_thread(communicate)
         if former & found:
@@ -221,8 +221,8 @@ def test_provisional_thread_gives_way_after_a_change_too(watched):
     Training(CheckpointFunction).run(2)
     leave.set()
     thread.join()
-    assert watched.ring().head == 4
-    assert watched.agent.recorder.thread == get_ident()
+    assert watched.ring().step_count == 4
+    assert watched.agent.marks.thread == get_ident()
 
 
 @contextmanager
@@ -250,4 +250,4 @@ def test_backward_of_a_warm_up_that_overlaps_the_first_step(watched):
     training.run(3)
     records = watched.ring().records
     assert len(records) == 3
-    assert watched.agent.recorder.thread == get_ident()
+    assert watched.agent.marks.thread == get_ident()

@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.data import DataLoader, TensorDataset
 
 from lockstep.agent import bootstrap
-from lockstep.agent.throughput.flops import MEASURED_STEP
+from lockstep.agent.throughput.flops import MEASURED_END
 from lockstep.contracts import ring as layout
 from lockstep.contracts.blob import read_blob
 from lockstep.contracts.facts import facts_from_json
@@ -18,7 +18,7 @@ from tests.agent.rings import read_ring
 pytestmark = pytest.mark.torch
 
 WORDS, WIDTH, LENGTH, BATCH = 50, 8, 16, 4
-STEPS = MEASURED_STEP + 3
+STEPS = MEASURED_END + 3
 PARAMETERS = WORDS * WIDTH + (WIDTH * LENGTH) * WORDS + WORDS
 TOKENS = BATCH * LENGTH
 PRODUCT_FLOPS = 2 * BATCH * (WIDTH * LENGTH) * WORDS
@@ -98,9 +98,9 @@ def test_measuring_changes_no_loss_and_flags_one_step(watch):
     losses, ring, _ = watch(model_flops="measure")
     assert losses == train(dtype=torch.bfloat16)
     measured = [record["model_flops"] for record in ring.records]
-    assert measured == [MISSING] * MEASURED_STEP + [3 * PRODUCT_FLOPS] * 3
+    assert measured == [MISSING] * (MEASURED_END + 1) + [3 * PRODUCT_FLOPS] * 2
     assert [bool(record["flags"] & Flag.PROFILED) for record in ring.records] == [
-        index == MEASURED_STEP for index in range(STEPS)
+        index == MEASURED_END for index in range(STEPS)
     ]
     assert _get_current_dispatch_mode_stack() == []
 

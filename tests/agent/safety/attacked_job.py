@@ -4,7 +4,8 @@ import sys
 
 import torch
 
-from lockstep.agent import control, ring
+from lockstep.agent import bootstrap, control, ring
+from tests.agent.orders import look_for_requests
 
 ring.INSPECT_INTERVAL_NS = control.LOOK_INTERVAL_NS = 0
 torch.set_num_threads(1)
@@ -17,5 +18,6 @@ for line in sys.stdin:
         optimizer.zero_grad()
         model(torch.ones(2, 4)).sum().backward()
         optimizer.step()
+        look_for_requests(bootstrap._agent)
     sys.stdout.write(f"trained {line}")
     sys.stdout.flush()

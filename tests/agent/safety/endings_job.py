@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from lockstep.agent import bootstrap
-from tests.agent.orders import ControlBlock
+from tests.agent.orders import ControlBlock, look_for_requests
 
 ROOT = Path(os.environ["LOCKSTEP_DIR"])
 
@@ -41,6 +41,8 @@ class Training:
     def capture(self):
         self.steps()
         self.block.order(1, steps=50)
+        if self.watched:
+            look_for_requests(bootstrap._agent)
         self.steps()
         if self.watched:
             assert torch.autograd._profiler_enabled()
@@ -153,7 +155,9 @@ def raising_stderr(training):
 
     training.steps()
     if training.watched:
-        bootstrap._agent.recorder.flops = None
+        bootstrap._agent.capture = None
+        bootstrap._agent.marks.poll_interval_ns = 0
+        bootstrap._agent.marks.flush()
     ours, sys.stderr = sys.stderr, Tee()
     training.steps()
     sys.stderr = ours

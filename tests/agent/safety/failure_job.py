@@ -23,7 +23,7 @@ import torch.distributed._functional_collectives as functional
 from lockstep.agent import bootstrap, control
 from lockstep.agent.capture import recording  # noqa: F401  (what a module does when it is loaded is done once)
 from lockstep.agent.lineage import OWNER_VARIABLE
-from tests.agent.orders import ControlBlock
+from tests.agent.orders import ControlBlock, look_for_requests
 from tests.agent.rings import read_ring, unaccounted_ns
 
 ROOT = Path(os.environ["LOCKSTEP_DIR"])
@@ -148,6 +148,7 @@ def trial(name, mode):
 
     def order():
         ControlBlock(ROOT / "job").order(1, steps=2)
+        look_for_requests(bootstrap._agent)
 
     try:
         with trouble:
@@ -168,7 +169,7 @@ def trial(name, mode):
         "said": [line for line in said.getvalue().splitlines() if line.startswith("lockstep")],
         "state": ring and ring.state,
         "ring_failures": ring and ring.failures,
-        "head": ring and ring.head,
+        "head": ring and ring.step_count,
         "exact": ring is None or all(unaccounted_ns(record) == 0 for record in ring.records),
         "alive": alive,
         "failures": failures,

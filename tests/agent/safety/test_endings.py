@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from lockstep.contracts.ring import STATE_FAILED, STATE_FINISHED, STATE_RUNNING
+from lockstep.contracts.ring import STATE_FAILED, STATE_FINISHED, STATE_RAISED, STATE_RUNNING
+from tests.agent.hooks.native_builds import KERNELS, kernels_environment
 from tests.agent.rings import read_ring
 from tests.agent.safety.processes import environment, run
 
@@ -13,12 +14,12 @@ pytestmark = pytest.mark.torch
 STATUS = {
     "exit_on_signal": (4, STATE_FINISHED),
     "exit_on_signal_in_capture": (4, STATE_FINISHED),
-    "raise_in_capture": (1, STATE_RUNNING),
+    "raise_in_capture": (1, STATE_RAISED),
     "exit_in_capture": (3, STATE_FINISHED),
     "end_in_capture": (0, STATE_FINISHED),
     "vanish_in_capture": (5, STATE_RUNNING),
     "terminated_in_capture": (-15, STATE_RUNNING),
-    "interrupted_in_capture": (-2, STATE_RUNNING),
+    "interrupted_in_capture": (-2, STATE_RAISED),
     "fork_in_capture": (6, STATE_FINISHED),
     "train_in_daemon": (0, STATE_FINISHED),
     "train_in_thread": (0, STATE_FINISHED),
@@ -28,15 +29,16 @@ STATUS = {
     "raising_stderr": (2, STATE_FAILED),
     "in_flight_at_end": (0, STATE_FINISHED),
     "in_flight_at_exit": (3, STATE_FINISHED),
-    "in_flight_at_raise": (1, STATE_RUNNING),
+    "in_flight_at_raise": (1, STATE_RAISED),
     "in_flight_at_destroy": (0, STATE_FINISHED),
 }
 
 
-@pytest.fixture(scope="module")
-def endings(tmp_path_factory):
+@pytest.fixture(scope="module", params=KERNELS)
+def endings(tmp_path_factory, request):
     root = tmp_path_factory.mktemp("endings")
-    done = run(["-W", "ignore", "-m", "tests.agent.safety.endings_job"], environment(root))
+    job = ["-W", "ignore", "-m", "tests.agent.safety.endings_job"]
+    done = run(job, environment(root, **kernels_environment(request.param)))
     assert done.returncode == 0, done.stderr
     return root, json.loads(done.stdout.splitlines()[-1])
 

@@ -22,7 +22,7 @@ def trials(tmp_path, mode):
     clean = found["clean"]
     assert (clean["digest"], clean["failures"], clean["said"]) == (found["bare"], 0, [])
     assert (clean["state"], clean["exact"], clean["alive"]) == (STATE_FINISHED, True, True)
-    for part in ("recorder.py", "account.py", "ring.py", "profiler.py", "hooks/data.py", "garbage.py"):
+    for part in ("agent.py", "settling.py", "ring.py", "profiler.py", "hooks/data.py", "garbage.py"):
         assert any(part in name for name in found["trials"]), part
     met = {name: trial for name, trial in found["trials"].items() if name != BY_CHANCE or trial["hits"]}
     return clean, met

@@ -98,7 +98,7 @@ def test_torch_imported_late_in_a_thread_is_watched(tmp_path):
     assert done.stdout == "['torch', 'torch', 'torch'] False\nFalse []\n", done.stderr
     assert done.stderr == ""
     found = read_ring(tmp_path / "job" / "0.ring")
-    assert (found.head, found.failures) == (3, 0)
+    assert (found.step_count, found.failures) == (3, 0)
 
 
 def test_import_that_fails_half_way_is_the_users_and_may_be_tried_again(tmp_path):

@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.agent.hooks.native_builds import kernels_environment
 from tests.agent.rings import read_ring
 from tests.agent.safety.processes import TIMEOUT_S, environment, watched_environment
 
@@ -41,13 +43,17 @@ def hashes(name, world_size, root, make_environment):
     return found
 
 
-@pytest.mark.parametrize(("name", "world_size"), [("plain", 1), ("compiled", 1), ("ddp", 2)])
-def test_numbers_are_the_same(tmp_path, name, world_size):
+@pytest.mark.parametrize(
+    ("name", "world_size", "kernels"),
+    [("plain", 1, "Python"), ("compiled", 1, "Python"), ("ddp", 2, "Python"), ("ddp", 2, "C++")],
+)
+def test_numbers_are_the_same(tmp_path, name, world_size, kernels):
     """Dropout, noise, shuffling, clipping; eager, compiled, over two ranks: one hash with and without the agent."""
     bare = hashes(name, world_size, tmp_path / "bare", environment)
-    watched = hashes(name, world_size, tmp_path / "watched", watched_environment)
+    variables = kernels_environment(kernels)
+    watched = hashes(name, world_size, tmp_path / "watched", partial(watched_environment, **variables))
     assert watched == bare
     assert not (tmp_path / "bare" / "job").exists()
-    assert [read_ring(tmp_path / "watched" / "job" / f"{rank}.ring").head for rank in range(world_size)] == [
+    assert [read_ring(tmp_path / "watched" / "job" / f"{rank}.ring").step_count for rank in range(world_size)] == [
         STEPS
     ] * world_size

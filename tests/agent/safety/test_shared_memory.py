@@ -14,6 +14,7 @@ from lockstep.agent.identity import Identity, make_header
 from lockstep.agent.ring import RingWriter
 from lockstep.contracts import ring as layout
 from lockstep.contracts.errors import ContractVersionError
+from lockstep.contracts.marks import BLOCK_BYTES
 from lockstep.contracts.ring import STATE_FINISHED
 from tests.agent.rings import read_ring
 from tests.agent.safety.processes import environment, run, watched_environment
@@ -33,45 +34,51 @@ TRAINING = """
 """
 KILLED = """
     import os, random, signal, sys
-    from contextlib import suppress
     from pathlib import Path
     from exporter.reading.ring_file import RingFile
+    from lockstep.accounting.block_reader import BlockReader
     from lockstep.agent.ring import RingWriter
-    from lockstep.contracts.errors import MalformedError
-    from lockstep.contracts.records import RECORD_FIELDS, RECORD_STRUCT
+    from lockstep.contracts.marks import MARK_STRUCT, MarkKind
     from tests.agent.safety.test_shared_memory import header
+    from tests.agent.test_ring import make_marks
 
-    root, width, seen = Path(sys.argv[1]), len(RECORD_FIELDS), 0
+    root, seen = Path(sys.argv[1]), 0
     chance = random.Random(5)
+
+    def check(blocks):
+        for block in blocks:
+            steps = {argument for _, kind, _, _, argument in MARK_STRUCT.iter_unpack(block.marks) if kind != MarkKind.BEGIN}
+            assert len(steps) <= 1, steps
+        return len(blocks)
+
     for attempt in range(200):
         begun, begin = os.pipe()
         child = os.fork()
         if child == 0:
-            ring, step = RingWriter(root, header(attempt=attempt, slot_count=16)), 0
+            ring, step = RingWriter(root, header(attempt=attempt, block_count=16)), 0
+            marks = make_marks(ring)
             while True:
-                ring.write(RECORD_STRUCT.pack(*[step] * width))
+                for _ in range(40):
+                    marks.spend(step)
                 if step == 20:
                     os.write(begin, b"x")
                 step += 1
         os.read(begun, 1)
-        reader = RingFile(root / "0.ring", 0)
+        file = RingFile(root / "0.ring", 0)
+        reader = BlockReader(16)
         try:
             for look in range(chance.randrange(4)):
-                with suppress(MalformedError):  # lapped while it looked: refused, and it looks again
-                    records = reader.look(512).records
-                    assert (records == records[:, :1]).all(), records
-                    seen += len(records)
+                seen += check(reader.read(file.blocks).blocks)
         finally:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
         torn = 0
         for look in range(3):
-            found = reader.look(512)
-            assert (found.records == found.records[:, :1]).all(), found.records
+            found = reader.read(file.blocks)
             torn += found.torn
-            seen += len(found.records)
+            seen += check(found.blocks)
         assert torn <= 1, torn
-        reader.close()
+        file.close()
         os.close(begun), os.close(begin)
     print(seen > 2000)
 """
@@ -88,8 +95,8 @@ def code(text):
     return ["-W", "ignore", "-c", textwrap.dedent(text)]
 
 
-def test_reader_never_takes_a_torn_record_for_a_good_one(tmp_path):
-    """200 writers are killed in a tight loop, a reader looks meanwhile and after: every record is whole, one is lost at most."""
+def test_reader_never_takes_a_torn_block_for_a_good_one(tmp_path):
+    """200 writers are killed in a tight loop, a reader looks meanwhile and after: every block is whole, one is lost at most."""
     done = run([*code(KILLED), tmp_path], environment(tmp_path), cwd=Path(__file__).parents[3])
     assert (done.stdout, done.stderr) == ("True\n", "")
 
@@ -149,7 +156,8 @@ FILLED = """
     import os, sys
     from pathlib import Path
     import torch
-    from tests.agent.orders import ControlBlock
+    from lockstep.agent import bootstrap
+    from tests.agent.orders import ControlBlock, look_for_requests
     torch.set_num_threads(1)
     root = Path(os.environ["LOCKSTEP_DIR"])
     model = torch.nn.Linear(64, 64)
@@ -162,6 +170,7 @@ FILLED = """
     block = ControlBlock(root / "job")
     steps(2)
     block.order(1, steps=20, trace_max_bytes=1 << 20)
+    look_for_requests(bootstrap._agent)
     steps(2)
     assert torch.autograd._profiler_enabled()
     with open(root / "ballast", "wb") as ballast:
@@ -173,8 +182,9 @@ FILLED = """
             pass
     steps(1500)
     from tests.agent.rings import read_ring
+    bootstrap._agent.marks.flush()
     ring = read_ring(root / "job" / "0.ring")
-    print(ring.answer["state"], ring.state, ring.failures, ring.torn, ring.head)
+    print(ring.answer["state"], ring.state, ring.failures, ring.torn, ring.step_count)
     print([p.name for p in (root / "job").iterdir()], [p.name for p in (root / ".exporter/job/incoming").iterdir()])
 """
 
@@ -182,7 +192,7 @@ FILLED = """
 @pytest.mark.torch
 @pytest.mark.parametrize("fill", ["yes", "no"])
 def test_memory_that_fills_up_during_a_capture_costs_the_capture_only(tmp_path, fill):
-    """The ring has its space, so records go on being written round and round; the trace is refused and removed."""
+    """The ring has its space, so marks go on being written; the trace is refused and removed."""
     allowed = may_make_namespaces()
     fill = fill if allowed else "no"
     setup = f"mount -t tmpfs -o size=24m none {tmp_path}\nexport FILL={fill}\ncd {Path(__file__).parents[3]}"
@@ -204,7 +214,7 @@ def test_two_jobs_on_a_node(tmp_path):
         done = run(code(TRAINING), watched_environment(tmp_path, LOCKSTEP_RUN=name), prefix=prefix)
         assert (done.stdout, done.stderr) == ("trained\n", "")
     readers = [RingFile(tmp_path / name / "0.ring", 0) for name in ("a", "b")]
-    assert [len(reader.look(512).records) for reader in readers] == [3, 3]
+    assert [read_ring(reader.path).step_count for reader in readers] == [3, 3]
     if prefix:
         assert readers[0].header.pid == readers[1].header.pid == 1
     done = run(code(TRAINING), watched_environment(tmp_path, LOCKSTEP_RUN="a"), prefix=prefix)
@@ -212,8 +222,8 @@ def test_two_jobs_on_a_node(tmp_path):
     again = RingFile(tmp_path / "a" / "0.ring", 0)
     assert again.header.attempt > readers[0].header.attempt
     assert again.inode != readers[0].inode
-    assert (len(again.look(512).records), again.look(512).state) == (3, STATE_FINISHED)
-    assert len(readers[0].look(512).records) == 0
+    assert (read_ring(again.path).step_count, again.look().state) == (3, STATE_FINISHED)
+    assert len(readers[0].blocks(0, 1)) == BLOCK_BYTES  # the former file, whose name the new one has
     for reader in (*readers, again):
         reader.close()
 
@@ -226,7 +236,7 @@ def test_ring_of_another_version_is_replaced_and_refused_by_name(tmp_path):
     with pytest.raises(ContractVersionError, match=f"got {layout.RING_VERSION - 1}|got \\({layout.RING_VERSION - 1}"):
         RingFile(tmp_path / "0.ring", 0)
     RingWriter(tmp_path, header())
-    assert read_ring(tmp_path / "0.ring").head == 0
+    assert read_ring(tmp_path / "0.ring").blocks == []
 
 
 STARVED = """
@@ -234,6 +244,7 @@ STARVED = """
     from pathlib import Path
     import torch
     from lockstep.agent import bootstrap, ring
+    from tests.agent.orders import look_for_requests
     ring.INSPECT_INTERVAL_NS = 0
     torch.set_num_threads(1)
     root = Path(os.environ["LOCKSTEP_DIR"])
@@ -243,6 +254,7 @@ STARVED = """
         for _ in range(count):
             weight.sum().backward()
             optimizer.step()
+            look_for_requests(bootstrap._agent)
     def fill():
         with open(root / "ballast", "ab") as ballast:
             try:
@@ -256,7 +268,7 @@ STARVED = """
     steps(20)
     from tests.agent.rings import read_ring
     path = root / "job" / "0.ring"
-    print(read_ring(path).head, read_ring(path).failures)
+    print(read_ring(path).step_count, read_ring(path).failures)
     os.truncate(path, 0)
     fill()
     steps(20)

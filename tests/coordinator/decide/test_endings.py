@@ -67,6 +67,26 @@ CRASHED = {
     "a segmentation fault": (0, "SIGSEGV", [killed(signal.SIGSEGV), *[raised("RuntimeError", 1)] * 3]),
     "an OOM kill": (1, "out of memory", [killed(KILL, 0.5), killed(KILL, oom=True), killed(KILL, 1), killed(KILL, 1)]),
     "one rank killed long before the others": (1, "SIGKILL", [killed(KILL, 9), killed(KILL), *[killed(KILL, 9)] * 2]),
+    "an OOM kill that is seen after its peers' errors": (
+        1,
+        "out of memory",
+        [raised("RuntimeError"), killed(KILL, 2, oom=True), raised("RuntimeError", 0.1), killed(KILL, 30)],
+    ),
+    "a large process whose kill is seen after its peers' errors": (
+        2,
+        "SIGKILL",
+        [raised("RuntimeError"), ended(EXIT_CODE, 1, after_s=0.2), killed(KILL, 0.8), killed(TERM, 1)],
+    ),
+    "an exception after which the launcher kills the rest": (
+        0,
+        "ValueError",
+        [raised("ValueError"), *[killed(KILL, 2)] * 3],
+    ),
+    "an assertion of the device's library, dumped for seconds": (
+        3,
+        "SIGABRT",
+        [raised("DistBackendError"), killed(TERM, 1), killed(TERM, 1), killed(signal.SIGABRT, 4)],
+    ),
     "a real-time signal": (0, "signal 40", [killed(40), *[killed(TERM, 1)] * 3]),
     "one that vanishes, others finish": (2, "process gone", [None, None, ended(VANISHED), None]),
 }
@@ -211,7 +231,7 @@ def test_a_crashed_run_is_history_after_an_hour():
 
 def test_ranks_that_end_in_any_order_name_the_first():
     """By their times, not by their numbers or the order of the messages."""
-    endings = {5: killed(KILL, 2), 1: raised("RuntimeError", 1.5), 3: raised("KeyError", 1.0)}
+    endings = {5: killed(KILL, 3), 1: raised("RuntimeError", 1.5), 3: raised("KeyError", 1.0)}
     crash = crash_of(endings, are_all_over=True)
     assert (crash.rank, crash.what) == (3, "KeyError")
 

@@ -2,13 +2,20 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.capturing.captures import Captures
+from exporter.capturing.captures import Candidate, Captures
+from lockstep.contracts.control import OPTIMIZER, StepBoundary
 from lockstep.contracts.limits import TERM_AHEAD_OF_NODE_SECONDS_MAX
 from lockstep.contracts.messages import ProfileRequest
 
 LIMIT_NS = 1000
 NOW_S = 1_800_000_000.0
-RANKS = {0: "running", 1: "running", 2: "unwatched"}
+BOUNDARIES = [StepBoundary(OPTIMIZER, 2, 14, 7), StepBoundary(OPTIMIZER, 1, 8, 8)]
+RANKS = {
+    0: Candidate("running", BOUNDARIES[0]),
+    1: Candidate("running", BOUNDARIES[1]),
+    2: Candidate("unwatched", BOUNDARIES[0]),
+    3: Candidate("running", None),
+}
 REQUEST = ProfileRequest(run="run", node="n", request_id=5, ranks=[1, 0], first_step=-1, steps=3)
 
 
@@ -23,6 +30,7 @@ def test_a_request_becomes_an_order(captures: Captures):
     assert verdict.refusals == {}
     assert verdict.order is not None
     assert (verdict.order.ranks, verdict.order.steps, verdict.order.request_id) == ([0, 1], 3, 5)
+    assert verdict.order.boundaries == BOUNDARIES
     captures.note("run", 0, 5, "done")
     captures.note("run", 1, 5, "running")
     assert captures.running_id("run") == 5
@@ -39,12 +47,14 @@ def test_an_unknown_run_is_refused_by_name(captures: Captures):
 
 
 def test_ranks_that_cannot_are_refused_and_the_others_go_on(captures: Captures):
-    """A rank that is elsewhere or whose agent failed is named; those that are here are ordered."""
-    verdict = captures.judge(replace(REQUEST, ranks=[0, 2, 9]), RANKS, 0, NOW_S)
+    """One that is elsewhere, whose agent failed or whose steps have no numbers is named; the others are ordered."""
+    verdict = captures.judge(replace(REQUEST, ranks=[0, 2, 3, 9]), RANKS, 0, NOW_S)
     assert verdict.order is not None
     assert verdict.order.ranks == [0]
     assert "rank 9 of run 'run' is not on node 'n'" in verdict.refusals[9]
     assert "unwatched" in verdict.refusals[2]
+    assert "the steps of rank 3 of run 'run' cannot be foreseen" in verdict.refusals[3]
+    assert verdict.order.boundaries == BOUNDARIES[:1]
 
 
 def test_one_capture_at_a_time(captures: Captures):

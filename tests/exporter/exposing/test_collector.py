@@ -17,7 +17,8 @@ from lockstep.contracts.metrics import BY_NAME, CATALOGUE, FLAGS, PHASES
 from lockstep.contracts.records import COMPUTE_PHASES, MISSING, Flag
 from lockstep.serving.exposition import render
 from lockstep.serving.process import OwnProcess
-from tests.exporter.conftest import NOW_NS, OFFSET_NS, record
+from tests.exporter.conftest import MS, NOW_NS, OFFSET_NS, record, table
+from tests.support.mark_ring import wanted_step
 
 STALE_NS = 10**12
 OURS = {metric.name for metric in CATALOGUE if metric.source != "coordinator"}
@@ -175,23 +176,29 @@ def test_what_the_host_watch_knows_is_shown_and_nothing_else(node: Node, make_ri
 
 def test_compute_by_phase(node: Node, make_ring):
     """Forward, backward and optimizer in seconds; none of a rank whose backward is not seen but the optimizer."""
-    make_ring().write(record(0, forward_ns=20_000_000, backward_ns=MISSING, optimizer_ns=0))
+    make_ring(rank=0).write(record(0, forward_ns=20 * MS, backward_ns=40 * MS, optimizer_ns=0))
+    make_ring(rank=1).write(record(0))
     samples = node.samples()
-    rank = {"run": "run-a", "rank": "0"}
-    found = {p: samples.get(key("lockstep_compute_time_seconds_total", **rank, phase=p)) for p in COMPUTE_PHASES}
-    assert found == {"forward": 0.02, "backward": None, "optimizer": 0}
+    found = [
+        [
+            samples.get(key("lockstep_compute_time_seconds_total", run="run-a", rank=rank, phase=p))
+            for p in COMPUTE_PHASES
+        ]
+        for rank in ("0", "1")
+    ]
+    assert found == [[0.02, 0.04, 0], [None, None, 0]]
 
 
 def test_what_was_never_measured_has_no_series(node: Node, make_ring):
     """A missing quantity is no zero; a measured zero is one."""
-    make_ring().write(record(0, gc_ns=MISSING, cpu_ns=MISSING))
+    make_ring().write(record(0, compute_ns=64 * MS, cpu_ns=MISSING))  # with nothing left for the host
     samples = node.samples()
     names = {name for name, *_ in samples}
     assert "lockstep_tokens_total" not in names
     assert "lockstep_cpu_time_seconds_total" not in names
     rank = {"run": "run-a", "rank": "0"}
     phases = {p for p in PHASES if key("lockstep_phase_time_seconds_total", **rank, phase=p) in samples}
-    assert phases == {"data", "compute", "host"}
+    assert phases == {"data", "compute", "host", "gc"}
     assert samples[key("lockstep_phase_time_seconds_total", **rank, phase="host")] == 0
     kinds = {dict(labels)["domain_kind"] for name, *labels in samples if name == "lockstep_collectives_total"}
     assert kinds == {"dp"}
@@ -209,9 +216,10 @@ def test_throughput_and_communication_in_base_units(node: Node, make_ring):
         "device_comm_ns": 30_000_000,
         "host_lead_ns": 4_000_000,
     }
-    ring = make_ring()
-    ring.write(record(0, **values))
-    ring.write(record(1, **values))
+    make_ring().write(wanted_step(0, 0, 1))
+    node.samples()
+    totals = node.rings.runs["run-a"].ranks[0].totals
+    totals.add(table(record(1, **values), record(2, **values)), OFFSET_NS)
     samples = node.samples()
     rank = {"run": "run-a", "rank": "0"}
     expected = {
@@ -258,6 +266,22 @@ def test_device_and_peak_are_exported_as_far_as_they_are_known(node: Node, make_
         ): 1,
         key("lockstep_rank_device_info", run="run-a", rank="1", device="cpu", dtype=""): 1,
         key("lockstep_rank_peak_flops_per_second", run="run-a", rank="0"): 989.5e12,
+    }
+
+
+def test_what_the_agent_is_written_in_is_exported(node: Node, make_ring):
+    """Its writer of marks and its kernels in front of collectives; without torch it has no kernels."""
+    both, neutral, _silent = (make_ring(rank=rank) for rank in range(3))
+    reason = "none is built for torch 2.13.0"
+    facts = RankFacts(mark_writer="C extension", collective_kernels="Python", collective_kernels_reason=reason)
+    both.facts(facts_to_json(facts))
+    neutral.facts(facts_to_json(RankFacts(mark_writer="pure Python")))
+    found = {name: value for name, value in node.samples().items() if name[0] == "lockstep_rank_agent_info"}
+    assert found == {
+        key(
+            "lockstep_rank_agent_info", run="run-a", rank="0", mark_writer="C extension", collective_kernels="Python"
+        ): 1,
+        key("lockstep_rank_agent_info", run="run-a", rank="1", mark_writer="pure Python"): 1,
     }
 
 

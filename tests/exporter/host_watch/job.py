@@ -6,10 +6,10 @@ import threading
 import time
 from pathlib import Path
 
-from lockstep.agent.ring import RingWriter
 from lockstep.contracts.control import OrderAnswer, answer_to_json
 from lockstep.contracts.paths import incoming_directory, trace_name
 from lockstep.contracts.ring import RingHeader
+from tests.support.mark_ring import MarkRing
 
 CAPTURE_S = 0.5
 
@@ -18,9 +18,9 @@ def main(directory: Path, core: int) -> None:
     """Say that the ring is there, then work for a minute."""
     os.sched_setaffinity(0, {core})
     header = RingHeader(
-        rank=0, local_rank=0, world_size=1, pid=1, attempt=1, clock_offset_ns=0, hostname="h", slot_count=64
+        rank=0, local_rank=0, world_size=1, pid=1, attempt=1, clock_offset_ns=0, hostname="h", block_count=64
     )
-    ring = RingWriter(directory, header)
+    ring = MarkRing(directory, header, now_ns=time.monotonic_ns(), hold=True)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     threading.Thread(target=play_captures, args=(ring, directory), daemon=True).start()
@@ -29,7 +29,7 @@ def main(directory: Path, core: int) -> None:
         ring.beat(time.monotonic_ns())
 
 
-def play_captures(ring: RingWriter, directory: Path) -> None:
+def play_captures(ring: MarkRing, directory: Path) -> None:
     """Answer as a capture of CAPTURE_S does; its trace is none."""
     for request_id, _ in enumerate(sys.stdin, 1):
         incoming = incoming_directory(directory)
@@ -37,13 +37,13 @@ def play_captures(ring: RingWriter, directory: Path) -> None:
         (incoming / trace_name(request_id, 0)).write_text("this is no trace")
         start_ns = time.monotonic_ns()
         answer = OrderAnswer(request_id=request_id, state="running", first_step=0, steps=1, start_ns=start_ns)
-        ring.write_answer(answer_to_json(answer))
+        ring.answer(answer_to_json(answer))
         time.sleep(CAPTURE_S)  # what the other thread does meanwhile is captured
         end_ns = time.monotonic_ns()
         done = OrderAnswer(
             request_id=request_id, state="done", first_step=0, steps=1, start_ns=start_ns, end_ns=end_ns, trace_bytes=16
         )
-        ring.write_answer(answer_to_json(done))
+        ring.answer(answer_to_json(done))
 
 
 if __name__ == "__main__":

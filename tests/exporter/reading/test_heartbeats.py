@@ -21,14 +21,13 @@ S = 10**9
 WRITER = """
 import signal, sys
 from pathlib import Path
-from lockstep.agent.ring import RingWriter
 from lockstep.contracts.ring import RingHeader
+from tests.support.mark_ring import MarkRing
 directory, rank, local_rank, attempt = Path(sys.argv[1]), *map(int, sys.argv[2:])
 header = RingHeader(rank=rank, local_rank=local_rank, world_size=8, pid=1, attempt=attempt,
-                    clock_offset_ns=1_700_000_000_000_000_000, hostname="h", slot_count=8)
-ring = RingWriter(directory, header)
-ring.write_groups([{"kind": "dp", "name": f"dp of {rank}", "ranks": [[0, 8, 1]]}])
-ring.beat(5)
+                    clock_offset_ns=1_700_000_000_000_000_000, hostname="h", block_count=8)
+ring = MarkRing(directory, header, now_ns=5, hold=True)
+ring.groups([{"kind": "dp", "name": f"dp of {rank}", "ranks": [[0, 8, 1]]}])
 print(flush=True)
 signal.pause()
 """

@@ -11,7 +11,7 @@ from exporter.counts import Counts
 from exporter.reading.rings import Rings
 from lockstep.contracts.limits import RUNS_PER_NODE_MAX
 from lockstep.contracts.records import RECORD_INDEX
-from tests.exporter.conftest import NOW_NS, FakeRing, record
+from tests.exporter.conftest import NOW_NS, make_ring_file, record
 from tests.support.users import GROUP, OTHER, TRAINER, run_as
 
 
@@ -40,7 +40,7 @@ def ring_of(uid: int, directory: Path, rank: int = 0, **header: object) -> None:
     """Write a ring of one record as `uid`."""
 
     def write() -> None:
-        ring = FakeRing(directory, rank, now_ns=NOW_NS, **header)
+        ring = make_ring_file(directory, rank, now_ns=NOW_NS, **header)
         ring.write(record(0))
         ring.close()
 

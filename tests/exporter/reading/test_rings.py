@@ -1,25 +1,24 @@
 import logging
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from exporter.counts import Counts
-from exporter.reading.positions import Position
+from exporter.reading.positions import Positions
 from exporter.reading.ring_file import RingFile
 from exporter.reading.rings import Rings
 from exporter.reading.silence import announcement, watch
-from lockstep.agent import ring as ring_module
-from lockstep.agent.ring import RingWriter
 from lockstep.contracts import ring as layout
 from lockstep.contracts import topics
 from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.control import OrderAnswer, answer_to_json
 from lockstep.contracts.facts import RankFacts, facts_to_json
 from lockstep.contracts.limits import RANKS_PER_NODE_MAX, RUNS_PER_NODE_MAX
-from lockstep.contracts.records import RECORD_INDEX, RECORD_STRUCT
+from lockstep.contracts.marks import MarkKind
+from lockstep.contracts.records import MISSING, RECORD_INDEX, Flag
 from tests.exporter.conftest import MS, NOW_NS, OFFSET_NS, open_descriptors, record
 
 STALE_NS = 10**12
@@ -67,24 +66,6 @@ def test_records_come_with_wall_clock_times(rings: Rings, make_ring):
     assert reading.records[0, RECORD_INDEX["start_ns"]] == OFFSET_NS + 1_000 * MS
     assert reading.records[0, RECORD_INDEX["end_ns"]] == OFFSET_NS + 1_100 * MS
     assert reading.records[0, RECORD_INDEX["data_ns"]] == 10 * MS
-
-
-def test_the_agents_own_writer_is_understood(rings: Rings, root: Path, make_ring):
-    """What the training process writes is what is read: records, state, groups, answer."""
-    header = replace(make_ring(run="other").header, rank=3, slot_count=8)
-    writer = RingWriter(root / "run-a", header)
-    for step in range(5):
-        writer.write(RECORD_STRUCT.pack(*record(step)))
-    writer.write_groups([{"kind": "dp", "name": "dp0", "ranks": [[0, 4, 1]]}])
-    writer.write_answer(answer_to_json(OrderAnswer(request_id=1, state="accepted")))
-    writer.write_facts(facts_to_json(RankFacts(device="cpu", dtype="fp32")))
-    writer.set_state(layout.STATE_FAILED, 1)
-    (reading,) = tick(rings)
-    assert steps_of([reading], 3) == list(range(5))
-    assert reading.answer == OrderAnswer(request_id=1, state="accepted")
-    (info,) = rings.runs["run-a"].announced()
-    assert (info.rank, info.state, len(rings.runs["run-a"].groups())) == (3, "unwatched", 1)
-    assert info.facts == RankFacts(device="cpu", dtype="fp32")
 
 
 def test_a_refused_ring_is_logged_once_and_does_not_hurt_its_neighbours(rings: Rings, make_ring, counts, caplog):
@@ -138,26 +119,50 @@ def test_a_ring_cut_under_us_stops_that_rank_only(rings: Rings, make_ring, count
 
 
 def test_impossible_records_are_dropped_and_counted(rings: Rings, make_ring, counts):
-    """A record that no rank can mean is refused, those beside it are taken."""
+    """A step that ends before it began is refused, those beside it are taken."""
     ring = make_ring()
     ring.write(record(0))
-    ring.write(record(1, compute_ns=-5))
+    ring.marks([(MS, MarkKind.STEP_END, 0, 0, MISSING)])
+    ring.steps.step += 1
     ring.write(record(2))
     assert steps_of(tick(rings)) == [0, 2]
     assert counts.rejected["ring"] == 1
     assert rings.runs["run-a"].ranks[0].totals.steps == 2
 
 
-def test_lost_records_are_counted_by_reason(rings: Rings, make_ring, counts):
-    """Overwritten and torn records each have their own count."""
+def test_malformed_marks_are_counted_and_leave_their_step_incomplete(rings: Rings, make_ring, counts):
+    """Of such a step only beginning and end are known; it is a warm-up, and the next one is whole."""
     ring = make_ring()
-    for step in range(20):
+    ring.write(record(0))
+    ring.marks([(1_100 * MS, 0x7FFF, 0, 0, 0)])
+    ring.write(record(1))
+    ring.write(record(2))
+    (reading,) = tick(rings)
+    assert steps_of([reading]) == [0, 1, 2]
+    assert (counts.malformed_marks, counts.incomplete_steps, reading.lost) == (1, 1, {})
+    flags, compute_ns = reading.records[:, RECORD_INDEX["flags"]], reading.records[:, RECORD_INDEX["compute_ns"]]
+    assert flags.tolist() == [Flag.WARM_UP, Flag.WARM_UP, 0]
+    assert compute_ns.tolist() == [50 * MS, MISSING, 50 * MS]
+
+
+def test_lost_records_are_counted_by_reason(rings: Rings, make_ring, counts):
+    """Overwritten and torn blocks each have their own count, and so have the steps that lay in them."""
+    ring = make_ring()
+    ring.write(record(0))
+    tick(rings)
+    for step in range(1, 30):
         ring.write(record(step))
-    ring.slot(19, record(19), torn=True)
-    ring.write(record(20))
-    tick(rings)
-    tick(rings)
-    assert (counts.lost["lapped"], counts.lost["torn"]) == (5, 1)
+    steps = steps_of(tick(rings))
+    assert counts.lost_blocks == {"lapped": steps[0] - 2, "torn": 0}  # numbers are known from the end of a step on
+    assert (counts.lost["lapped"], counts.lost["torn"]) == (steps[0] - 1, 0)
+    assert steps == list(range(steps[0], 30))
+    for step in range(30, 35):
+        ring.write(record(step))
+    ring.tear(31)
+    ring.tear(32)
+    (reading,) = tick(rings)
+    assert steps_of([reading]) == [30, 34]
+    assert (counts.lost_blocks["torn"], counts.lost["torn"], reading.lost) == (2, 3, {"torn": 3})
 
 
 def test_more_runs_than_the_limit_are_omitted_the_dead_ones_first(rings: Rings, make_ring):
@@ -233,34 +238,57 @@ def test_a_failed_agent_is_shown_while_its_run_lives(rings: Rings, make_ring):
 
 def test_saved_positions_belong_to_one_attempt(root: Path, make_ring, counts):
     """A new reader goes on where the old one stopped, and reads a new attempt from its beginning."""
-    same, other = make_ring(rank=0, attempt=5), make_ring(rank=1, attempt=6)
-    for step in range(3):
-        same.write(record(step))
-        other.write(record(step))
-    rings = Rings(root, counts, {"run-a": {0: Position(5, 2, 0), 1: Position(5, 2, 0)}})
+    same, other = make_ring(rank=0, attempt=5), make_ring(rank=1, attempt=5)
+    for ring in (same, other):
+        ring.write(record(0))
+        ring.write(record(1))
+    before = Rings(root, counts, {})
+    assert steps_of(tick(before), 0) == [0, 1]
+    saved = msgspec.json.decode(msgspec.json.encode(before.positions()), type=Positions)
+    before.close()
+    same.write(record(2))
+    make_ring(rank=1, attempt=6).write(record(0))
+    rings = Rings(root, counts, saved)
     readings = tick(rings)
-    assert (steps_of(readings, 0), steps_of(readings, 1)) == ([2], [0, 1, 2])
-    assert rings.positions() == {"run-a": {0: Position(5, 3, 0), 1: Position(6, 3, 0)}}
+    assert (steps_of(readings, 0), steps_of(readings, 1)) == ([2], [0])
+    assert rings.runs["run-a"].ranks[0].totals.steps == 1
+    positions = rings.positions()["run-a"]
+    assert [(positions[rank].attempt, positions[rank].last_step) for rank in (0, 1)] == [(5, 2), (6, 0)]
     rings.close()
 
 
-def test_a_ring_that_its_agent_writes_again_is_read_on(rings: Rings, root: Path, make_ring, monkeypatch):
-    """The file of the same attempt under the same name: no record and no answer comes twice, and none is lost."""
-    monkeypatch.setattr(ring_module, "INSPECT_INTERVAL_NS", 0)
-    header = replace(make_ring(run="other").header, rank=3, slot_count=8)
-    writer = RingWriter(root / "run-a", header)
-    writer.write_answer(answer_to_json(OrderAnswer(request_id=1, state="accepted")))
+def test_a_restarted_exporter_knows_where_a_rank_stands_before_its_next_step(root: Path, make_ring, counts):
+    """Its last step is announced, although it is not counted again."""
+    make_ring().write(record(0))
+    before = Rings(root, counts, {})
+    tick(before)
+    rings = Rings(root, counts, before.positions())
+    before.close()
+    assert tick(rings) == []
+    totals = rings.runs["run-a"].ranks[0].totals
+    assert (totals.steps, totals.last_step, totals.last_end_ns) == (0, 0, OFFSET_NS + 1_100 * MS)
+    rings.close()
+
+
+def test_a_ring_that_its_agent_writes_again_is_read_on(rings: Rings, make_ring):
+    """The file of the same attempt under the same name: no step and no answer comes twice; the lost block is counted."""
+    ring = make_ring()
+    ring.answer(answer_to_json(OrderAnswer(request_id=1, state="accepted")))
     for step in range(3):
-        writer.write(RECORD_STRUCT.pack(*record(step)))
+        ring.write(record(step))
     (reading,) = tick(rings)
-    assert (steps_of([reading], 3), reading.answer is not None) == ([0, 1, 2], True)
-    writer.write(RECORD_STRUCT.pack(*record(3)))
-    writer.path.unlink()
-    for step in (4, 5):
-        writer.write(RECORD_STRUCT.pack(*record(step)))
+    assert (steps_of([reading]), reading.answer is not None) == ([0, 1, 2], True)
+    again = make_ring()  # as the agent does: without the blocks, and its sequence goes on
+    again.answer(answer_to_json(OrderAnswer(request_id=1, state="accepted")))
+    ring.write(record(3))
+    ring.lose(record(4))
+    again.continue_from(ring)
+    for step in (5, 6):
+        again.write(record(step))
     readings = tick(rings)
-    assert (steps_of(readings, 3), [reading.answer for reading in readings]) == ([3, 4, 5], [None, None])
-    assert rings.runs["run-a"].ranks[3].totals.steps == 6
+    assert (steps_of(readings), [reading.answer for reading in readings]) == ([3, 6], [None, None])
+    assert rings.runs["run-a"].ranks[0].totals.steps == 5
+    assert [reading.lost for reading in readings] == [{}, {"torn": 2}]
 
 
 def test_answers_and_groups_are_taken_with_the_records(rings: Rings, make_ring, counts):
@@ -316,7 +344,6 @@ def test_the_revision_grows_only_when_there_is_news(rings: Rings, make_ring):
     [
         (layout.WORD_HEARTBEAT, (1 << 64) - 1),
         (layout.WORD_STATE, 77),
-        (layout.WORD_HEAD, (1 << 64) - 1),
         (layout.WORD_FLAGS, (1 << 64) - 1),
         (layout.WORD_ISSUES, (1 << 64) - 1),
         (layout.WORD_ISSUES + 1, (1 << 64) - 1),
@@ -337,24 +364,24 @@ def test_a_word_of_one_ring_costs_the_others_nothing(rings: Rings, make_ring, wo
         assert decode(topics.run_topic("run-a", topics.ANNOUNCE, "node-1"), encode(message)) == message
 
 
-def test_flags_and_steps_that_no_message_holds_are_no_records(rings: Rings, make_ring, counts: Counts):
-    """They are counted as refused, and the record beside them is taken."""
+def test_flags_that_no_message_holds_are_no_flags(rings: Rings, make_ring, counts: Counts):
+    """Each is a malformed mark, whose step is incomplete."""
     ring = make_ring()
-    for flags in (-1, 1 << 32, (1 << 63) - 1):
-        ring.write(record(0, flags=flags))
-    ring.write([(1 << 63) - 1, *record(0)[1:]])
+    for step, flags in enumerate((-1, 1 << 32, (1 << 63) - 1)):
+        ring.write(record(step, flags=flags))
     ring.write(record(3))
-    assert steps_of(tick(rings)) == [3]
-    assert counts.rejected["ring"] == 1
+    (reading,) = tick(rings)
+    assert reading.records[:, RECORD_INDEX["flags"]].tolist() == [*[Flag.WARM_UP] * 3, 0]
+    assert (counts.malformed_marks, counts.incomplete_steps) == (3, 3)
 
 
 class SurpriseError(Exception):
     """What nobody expects."""
 
 
-def surprise(rank: int, monkeypatch: pytest.MonkeyPatch, method: str = "look") -> list[int]:
+def surprise(rank: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Make reading one rank's ring raise; return the list of ranks that were read."""
-    original, read = getattr(RingFile, method), []
+    original, read = RingFile.look, []
 
     def raising(self: RingFile, *given):
         read.append(self.header.rank)
@@ -362,7 +389,7 @@ def surprise(rank: int, monkeypatch: pytest.MonkeyPatch, method: str = "look") -
             raise SurpriseError("surprise")
         return original(self, *given)
 
-    monkeypatch.setattr(RingFile, method, raising)
+    monkeypatch.setattr(RingFile, "look", raising)
     return read
 
 

@@ -12,13 +12,14 @@ from exporter.counts import Counts
 from exporter.reading.announce import parse_groups, parse_slots
 from exporter.reading.rings import Rings
 from exporter.reading.silence import announcement, watch
-from lockstep.agent.ring import RingWriter
 from lockstep.contracts import ring as layout
 from lockstep.contracts.codec import encode
 from lockstep.contracts.errors import MalformedError
-from lockstep.contracts.messages import IssueCount, RankProgress
-from lockstep.contracts.records import RECORD_STRUCT, Flag
+from lockstep.contracts.marks import MarkKind
+from lockstep.contracts.messages import SIGNAL, VANISHED, IssueCount, RankProgress
+from lockstep.contracts.records import Flag
 from tests.exporter.conftest import NOW_NS, OFFSET_NS, record
+from tests.support.mark_ring import MarkRing
 
 S = 10**9
 WORLD = {"kind": "dp", "name": "dp0", "ranks": [[0, 4, 1]], "slot": 0}
@@ -65,23 +66,26 @@ def header(rank: int = 0) -> layout.RingHeader:
         attempt=1,
         clock_offset_ns=OFFSET_NS,
         hostname="h",
-        slot_count=64,
+        block_count=64,
     )
 
 
 @pytest.fixture
-def ring(root: Path) -> RingWriter:
-    return RingWriter(root / "run-a", header())
+def ring(root: Path):
+    ring = MarkRing(root / "run-a", header(), now_ns=NOW_NS)
+    yield ring
+    ring.close()
 
 
-def test_a_silent_node_says_where_its_ranks_stand(node: Node, ring: RingWriter):
+def test_a_silent_node_says_where_its_ranks_stand(node: Node, ring: MarkRing):
     """After five seconds without a record: last step, flags, and each count with its group, its peer and its time."""
-    ring.write_groups([WORLD, STAGES])
-    ring.write(RECORD_STRUCT.pack(*record(7)))
+    ring.groups([WORLD, STAGES])
+    for step in range(8):
+        ring.write(record(step))
     assert node.look().ranks[0].progress is None
-    for slot, now_ns in ((0, 5), (3, 6), (0, 7), (layout.OTHER_SLOT, 8)):
-        ring.note_issue(slot, now_ns)
-    ring.set_flags(int(Flag.CHECKPOINT))
+    for slot, count, now_ns in ((3, 1, 6), (0, 2, 7), (layout.OTHER_SLOT, 1, 8)):
+        ring.issue(slot, count, now_ns)
+    ring.word(layout.WORD_FLAGS, int(Flag.CHECKPOINT))
     before = node.revision
     assert node.look(5.0).ranks[0].progress is None
     told = node.look(0.1)
@@ -92,18 +96,18 @@ def test_a_silent_node_says_where_its_ranks_stand(node: Node, ring: RingWriter):
             IssueCount(group=0, operation="collective", peer=-1, issued=2, last_unix_ns=OFFSET_NS + 7),
             IssueCount(group=1, operation="send", peer=2, issued=1, last_unix_ns=OFFSET_NS + 6),
         ],
-        is_alive=False,  # by a lock, which a process does not see of itself
+        is_alive=None,
     )
     assert [group.name for group in told.groups] == ["dp0", "pp0"]
     assert node.revision == before + 1
 
 
-def test_the_next_record_ends_it(node: Node, ring: RingWriter):
+def test_the_next_record_ends_it(node: Node, ring: MarkRing):
     """One announcement more, without progress: the silence is over."""
-    ring.write(RECORD_STRUCT.pack(*record(0)))
+    ring.write(record(0))
     node.look()
     assert node.look(6.0).ranks[0].progress is not None
-    ring.write(RECORD_STRUCT.pack(*record(1)))
+    ring.write(record(1))
     before = node.revision
     assert node.look(0.2).ranks[0].progress is None
     assert node.revision == before + 1
@@ -111,35 +115,50 @@ def test_the_next_record_ends_it(node: Node, ring: RingWriter):
     assert node.revision == before + 1
 
 
-def test_slow_steps_are_given_five_of_them(node: Node, ring: RingWriter):
+def test_slow_steps_are_given_five_of_them(node: Node, ring: MarkRing):
     """A run whose steps take 4 s is silent after 20 s, not after 5."""
     for step in range(3):
-        ring.write(RECORD_STRUCT.pack(*record(step, step_ns=4 * S)))
+        ring.write(record(step, step_ns=4 * S))
     node.look()
     assert node.look(19.9).ranks[0].progress is None
     assert node.look(0.2).ranks[0].progress is not None
 
 
+def test_steps_without_numbers_are_no_silence(node: Node, ring: MarkRing):
+    """A rank that steps and cannot be numbered is not silent; when it stops, its last known step is not told."""
+    ring.lose(record(0))
+    ring.maker.blocks([(7, MarkKind.OPTIMIZER_END, 0, 0, 0)] * 3)
+    for _ in range(20):
+        ring.write(record(ring.steps.step))
+        assert not node.look(1.0).ranks[0].progress
+        assert not node.rings.runs["run-a"].silence.is_told
+    node.look(6.0)
+    assert node.rings.runs["run-a"].silence.is_told
+    assert node.look(1.0).ranks[0].progress is None
+
+
 def test_a_run_that_ended_is_not_silent(root: Path, node: Node):
     """Ranks that finished, or took their agents out, are not waited for; one that runs makes the node tell of all."""
-    rings = [RingWriter(root / "run-a", header(rank)) for rank in (0, 1)]
-    rings[0].set_state(layout.STATE_FINISHED)
-    rings[1].set_state(layout.STATE_FAILED, 1)
+    rings = [MarkRing(root / "run-a", header(rank), now_ns=NOW_NS) for rank in (0, 1)]
+    rings[0].state(layout.STATE_FINISHED)
+    rings[1].state(layout.STATE_FAILED)
     node.look()
     assert [info.progress for info in node.look(60.0).ranks] == [None, None]
-    rings[1].set_state(layout.STATE_RUNNING)
+    rings[1].state(layout.STATE_RUNNING)
     told = node.look(1.0)
     assert [info.rank for info in told.ranks] == [0, 1]
     assert all(info.progress is not None for info in told.ranks)
     assert [info.state for info in told.ranks] == ["finished", "running"]
+    for ring in rings:
+        ring.close()
 
 
 WRITER = """
 import os, signal, sys
 from pathlib import Path
-from lockstep.agent.ring import RingWriter
 from tests.exporter.reading.test_silence import header
-ring = RingWriter(Path(sys.argv[1]), header())
+from tests.support.mark_ring import MarkRing
+ring = MarkRing(Path(sys.argv[1]), header(), now_ns=1, hold=True)
 child = os.fork()
 if child:
     print(child, flush=True)
@@ -148,7 +167,10 @@ signal.pause()
 
 
 def test_a_process_that_was_killed_is_known_to_be_gone(root: Path, node: Node):
-    """A rank of another process is alive as long as that is, and not as long as a child that it forked."""
+    """A rank of another process is alive as long as that is, and not as long as a child that it forked.
+
+    Nobody waits for a rank that is gone, so where it stands is not reported; how it ended is.
+    """
     command = [sys.executable, "-c", WRITER, str(root / "run-a")]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
         child = int(writer.stdout.readline())
@@ -156,9 +178,10 @@ def test_a_process_that_was_killed_is_known_to_be_gone(root: Path, node: Node):
         assert node.look(6.0).ranks[0].progress.is_alive is True
         writer.kill()
         writer.wait()
-        is_gone = node.look(1.0).ranks[0].progress.is_alive is False
+        (info,) = node.look(1.0).ranks
         os.kill(child, signal.SIGKILL)
-    assert is_gone
+    assert (info.state, info.progress) == ("gone", None)
+    assert info.ending.kind in (SIGNAL, VANISHED)  # which of both is the kernel's matter, see test_endings.py
 
 
 def test_a_file_system_without_locks_tells_nothing_of_processes(node: Node, make_ring):

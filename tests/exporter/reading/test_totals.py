@@ -1,14 +1,9 @@
-import numpy as np
 import pytest
 
 from exporter.reading.totals import RankTotals, StepHistogram, possible
 from lockstep.contracts.metrics import STEP_BUCKETS_SECONDS
 from lockstep.contracts.records import MISSING, RECORD_INDEX
-from tests.exporter.conftest import MS, OFFSET_NS, record
-
-
-def table(*records: list[int]) -> np.ndarray:
-    return np.array(records, dtype=np.int64)
+from tests.exporter.conftest import MS, OFFSET_NS, record, table
 
 
 def test_missing_values_add_nothing_and_a_measured_zero_is_measured():

@@ -6,13 +6,9 @@ from lockstep.contracts import topics
 from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.limits import MESSAGE_MAX_BYTES
 from lockstep.contracts.messages import LAPPED, TORN
-from lockstep.contracts.records import MISSING
-from tests.exporter.conftest import record
+from lockstep.contracts.records import MISSING, RECORD_FIELDS
+from tests.exporter.conftest import record, table
 from tests.support.batches import columns_of, ranks_of
-
-
-def table(*records: list[int]) -> np.ndarray:
-    return np.array(records, dtype=np.int64)
 
 
 def test_a_batch_carries_the_measured_columns_only():
@@ -56,7 +52,7 @@ def test_losses_are_sent_once_with_or_without_records():
 def test_the_largest_batch_fits_a_message():
     """With every column present, a full batch stays within what a receiver takes, and the rest goes into a second one."""
     batcher = Batcher("n" * 128)
-    records = np.ones((batches.RECORDS_MAX + 1, len(record(0))), dtype=np.int64)
+    records = np.ones((batches.RECORDS_MAX + 1, len(RECORD_FIELDS)), dtype=np.int64)
     batcher.add("r" * 128, 0, records)
     batcher.add_lost("r" * 128, LAPPED, 2**63 - 1)
     batcher.add_lost("r" * 128, TORN, 2**63 - 1)

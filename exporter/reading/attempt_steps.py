@@ -1,0 +1,175 @@
+"""The steps of one attempt of a rank: blocks of marks in, records out.
+
+May live here: which blocks are read when, and what of them is lost. Not here: files (the caller fetches bytes), what a
+step consists of (lockstep/accounting). Work and memory of a read are bounded, whatever a ring holds: a block may hold
+as many steps as marks.
+"""
+
+import logging
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from exporter.reading.positions import Position
+from lockstep.accounting.block_reader import BlockRead, BlockReader, Fetch
+from lockstep.accounting.step_builder import BuilderCounts, StepBuilder
+from lockstep.contracts.bounds import INT63_MAX, STEP_MAX
+from lockstep.contracts.errors import PeerError
+from lockstep.contracts.messages import LAPPED, LOSS_REASONS, TORN
+from lockstep.contracts.records import RECORD_FIELDS, RECORD_INDEX
+
+if TYPE_CHECKING:
+    from lockstep.contracts.control import StepBoundary
+    from lockstep.contracts.marks import MarkBlock
+
+_log = logging.getLogger(__name__)
+
+RECORDS_PER_READ = 512
+"""2,500 steps a second at five ticks a second."""
+_WHERE = "positions"
+_STEP, _END = RECORD_INDEX["step"], RECORD_INDEX["end_ns"]
+
+Records = NDArray[np.int64]
+"""Array of shape (n_records, n_fields), int64, columns as `RECORD_FIELDS`; times ns of CLOCK_MONOTONIC."""
+
+
+def to_records(rows: list[bytes]) -> Records:
+    """Return packed records (RECORD_STRUCT) as an array."""
+    return np.frombuffer(b"".join(rows), dtype="<i8").reshape(len(rows), len(RECORD_FIELDS))
+
+
+NO_RECORDS: Records = to_records([])
+
+
+def _no_losses() -> dict[str, int]:
+    return dict.fromkeys(LOSS_REASONS, 0)
+
+
+@dataclass(slots=True)
+class StepsRead:
+    """What one read brought: records, how many of them are `incomplete`, and what is lost, by `LOSS_REASONS`.
+
+    Steps are lost when their number is known again, which may be in a later read than that of the blocks.
+    """
+
+    records: Records = field(default_factory=lambda: NO_RECORDS)
+    incomplete: int = 0
+    lost_steps: dict[str, int] = field(default_factory=_no_losses)
+    lost_blocks: dict[str, int] = field(default_factory=_no_losses)
+    malformed_marks: int = 0
+
+
+class AttemptSteps:
+    """Reads one file after the other of one attempt: an agent whose file was removed writes another one.
+
+    A file has `block_count` blocks. `position` is where an earlier reader of the same attempt stopped: its steps do not
+    come again. `last_step` and `last_end_ns` are those of the record that came last, None before the first.
+    """
+
+    def __init__(self, block_count: int, position: Position | None = None) -> None:
+        self.last_step: int | None = None
+        self.last_end_ns: int | None = None
+        self._builder = StepBuilder()
+        self._pending: deque[MarkBlock] = deque()
+        self._gap_reason = TORN
+        self._saved: dict[str, Any] | None = None
+        self._saved_sequence = 0
+        self._is_saved = self._has_marks = False
+        next_sequence = self._resume(position) if position is not None else 0
+        self._reader = BlockReader(block_count, next_sequence)
+
+    def _resume(self, position: Position) -> int:
+        """Take what an earlier reader knew; return the block to go on with."""
+        self.last_step, self.last_end_ns = position.last_step, position.last_end_ns
+        if position.builder is None:
+            return 0
+        try:
+            self._builder = StepBuilder.from_state(position.builder, where=_WHERE)
+        except PeerError as error:
+            _log.warning("the state of an attempt's steps is not used: %s", error)
+            return 0
+        self._saved, self._saved_sequence, self._is_saved = position.builder, position.next_sequence, True
+        return position.next_sequence
+
+    def position(self, attempt: int, answer_generation: int) -> Position:
+        """Return where the next reader goes on: with the state at the end of the last read that ended a step."""
+        if not self._is_saved and self._builder.is_numbered:
+            self._saved = self._builder.state()
+            self._saved_sequence = self._next_sequence
+            self._is_saved = True
+        return Position(attempt, answer_generation, self._saved_sequence, self.last_step, self.last_end_ns, self._saved)
+
+    @property
+    def _next_sequence(self) -> int:
+        return self._pending[0].sequence if self._pending else self._reader.next_sequence
+
+    @property
+    def ends(self) -> int:
+        """Ends of optimizers and of named steps so far: any of them may be a step's."""
+        return self._builder.ends
+
+    @property
+    def is_unnumbered(self) -> bool:
+        """Whether the number of the running step is not known, although there are marks: no record comes."""
+        return self._has_marks and not self._builder.is_numbered
+
+    def boundary(self, first_step: int) -> "StepBoundary | None":
+        """Return where `first_step` begins, or the running step if that is later; None where steps are not numbered."""
+        boundary = self._builder.boundary(first_step)
+        if boundary is None or boundary.first_end > INT63_MAX or boundary.first_step > STEP_MAX:
+            return None
+        return boundary
+
+    def read(self, fetch: Fetch, blocks_max: int, records_max: int = RECORDS_PER_READ) -> StepsRead:
+        """Return what is new: of about `blocks_max` blocks, and about `records_max` records."""
+        found = StepsRead()
+        if not self._pending:
+            blocks = self._reader.read(fetch, blocks_max)
+            self._pending.extend(blocks.blocks)
+            self._note_lost(found, blocks)
+        counts = self._builder.counts
+        before = BuilderCounts(counts.lost_marks, counts.lost_steps, counts.malformed_marks)
+        rows: list[bytes] = []
+        self._has_marks |= bool(self._pending)
+        try:
+            while self._pending and len(rows) < records_max:
+                for step in self._builder.add(self._pending.popleft()):
+                    rows.append(step.record)
+                    found.incomplete += step.is_incomplete
+        except BaseException:
+            self._forget()
+            raise
+        found.lost_steps[self._gap_reason] += counts.lost_steps - before.lost_steps
+        found.malformed_marks = counts.malformed_marks - before.malformed_marks
+        if rows:
+            found.records = self._new(to_records(rows))
+        return found
+
+    def drop_pending(self) -> int:
+        """Leave out the blocks that were read and not accounted for yet; return their number."""
+        count = len(self._pending)
+        self._pending.clear()
+        return count
+
+    def _note_lost(self, found: StepsRead, blocks: BlockRead) -> None:
+        found.lost_blocks[LAPPED] += blocks.overwritten
+        found.lost_blocks[TORN] += blocks.torn
+        if blocks.overwritten or blocks.torn:
+            self._gap_reason = LAPPED if blocks.overwritten else TORN
+
+    def _new(self, records: Records) -> Records:
+        """Return the records that no earlier reader has returned."""
+        if self.last_step is not None:
+            records = records[records[:, _STEP] > self.last_step]
+        if len(records):
+            self.last_step, self.last_end_ns = int(records[-1, _STEP]), int(records[-1, _END])
+            self._is_saved = False
+        return records
+
+    def _forget(self) -> None:
+        """Begin again behind a fault of the accounting: the rank has no number until it can be derived."""
+        state = self._saved
+        self._builder = StepBuilder() if state is None else StepBuilder.from_state(state, where=_WHERE)

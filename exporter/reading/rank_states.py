@@ -1,0 +1,92 @@
+"""The state of each rank's process, from the agent's last word, from who holds its ring, and from how it ended.
+
+The agent writes its word while it can: that it finishes, or which exception ends the process. What it cannot write (a
+signal, `os._exit`, the exit code) is seen from outside.
+"""
+
+from exporter.reading.endings import EndWatch
+from exporter.reading.ring_file import Look, RingFile
+from exporter.reading.tracks import ENDED, RankTrack
+from lockstep.contracts import ring as layout
+from lockstep.contracts.messages import (
+    EXCEPTION,
+    EXIT_CODE,
+    FAILED,
+    FINISHED,
+    GONE,
+    RUNNING,
+    UNWATCHED,
+    RankEnding,
+)
+
+FINISHING_S = 5.0
+"""From the agent's word that it finishes to the end of its process; one that takes longer is believed its word."""
+
+State = tuple[str, RankEnding | None]
+"""One of `messages.RANK_STATES`, and how the process ended that did not end well."""
+
+
+class RankStates:
+    """Belongs to the event loop. Rings are known by a key of the caller's."""
+
+    def __init__(self) -> None:
+        self._watch = EndWatch()
+        self._over: dict[str, State] = {}
+        self._finishing_since_s: dict[str, float] = {}
+
+    def state_of(self, key: str, track: RankTrack, ring: RingFile, look: Look, now_s: float) -> State:
+        """Return the state of a rank whose ring holds what `look` saw.
+
+        Raises
+        ------
+        MalformedError, OSError
+            The file was cut, or its lock cannot be asked for.
+        """
+        known = self._over.get(key)
+        if known is not None:
+            return known
+        holder = ring.holder()
+        if holder.pid is not None:
+            self._watch.watch(key, holder.pid)
+        # A process releases its ring a moment before it can be seen how it ended.
+        is_over = holder.is_gone and not self._watch.is_watched(key)
+        state = self._over_state(key, track, look) if is_over else self._running_state(key, track, look, now_s)
+        if state[0] in ENDED:
+            self._over[key] = state
+        return state
+
+    def forget(self, key: str) -> None:
+        """Drop a ring that is not read any more."""
+        self._watch.forget(key)
+        self._over.pop(key, None)
+        self._finishing_since_s.pop(key, None)
+
+    def close(self) -> None:
+        """Give all descriptors back."""
+        self._watch.close()
+
+    def _running_state(self, key: str, track: RankTrack, look: Look, now_s: float) -> State:
+        if look.state == layout.STATE_FAILED:
+            return UNWATCHED, None
+        if look.state == layout.STATE_RAISED and look.ending is not None:
+            return FAILED, _raised(track, look.ending)
+        if look.state == layout.STATE_FINISHED:
+            since_s = self._finishing_since_s.setdefault(key, now_s)
+            if not self._watch.is_watched(key) or now_s - since_s >= FINISHING_S:
+                return FINISHED, None
+        return RUNNING, None
+
+    def _over_state(self, key: str, track: RankTrack, look: Look) -> State:
+        if look.state == layout.STATE_RAISED and look.ending is not None:
+            return FAILED, _raised(track, look.ending)
+        ending = self._watch.ending(key, max(0, look.heartbeat_ns + track.header.clock_offset_ns))
+        if ending is None:
+            return FINISHED, None
+        if ending.kind == EXIT_CODE:
+            return FAILED, ending
+        return (FINISHED, None) if look.state == layout.STATE_FINISHED else (GONE, ending)
+
+
+def _raised(track: RankTrack, ending: layout.RaisedEnding) -> RankEnding:
+    unix_ns = max(0, ending.monotonic_ns + track.header.clock_offset_ns)
+    return RankEnding(unix_ns=unix_ns, kind=EXCEPTION, exception=ending.exception, frame=ending.frame)

@@ -1,0 +1,59 @@
+"""Marks of collectives and waits of the running step, kept as they came until it ends.
+
+They are nearly all marks of a large step. One by one each costs as much as a mark that ends a span; at the step's end
+there are enough of them for arrays (communication_arrays.py).
+"""
+
+import re
+
+from lockstep.contracts.marks import MARK_BYTES, MARK_STRUCT, OTHER_THREAD, MarkKind
+
+PENDING_MAX = 1 << 16
+"""Marks that are kept, 1.5 MB; a step of more is interpreted bit by bit."""
+
+_KINDS = (
+    *(MarkKind.ISSUE, MarkKind.DONE, MarkKind.DONE_UNKNOWN, MarkKind.EXPECT, MarkKind.WAIT_BEGIN, MarkKind.WAIT_END),
+    *(MarkKind.UNMEASURED, MarkKind.UNMEASURED_BUS, MarkKind.ISSUE_BUS),
+)
+COMMUNICATION_KINDS = frozenset((*map(int, _KINDS), *(kind | OTHER_THREAD for kind in _KINDS)))
+OTHER_KIND = re.compile(b"[^" + re.escape(bytes(_KINDS)) + b"]", re.DOTALL)
+"""Finds, among the low bytes of kinds, those that are not kept."""
+KIND_AT = 8
+"""Byte of a mark at which its kind begins."""
+_ISSUE, _WAIT_END = int(MarkKind.ISSUE), int(MarkKind.WAIT_END)
+_THREAD_BYTES = bytes((0, OTHER_THREAD >> 8))
+
+assert MARK_STRUCT.format.startswith("<QH")
+assert max(MarkKind) < 1 << 8
+
+
+def has_plain_kinds(marks: bytes) -> bool:
+    """Whether all marks of a block have a kind of one byte, and besides at most OTHER_THREAD."""
+    return not marks[KIND_AT + 1 :: MARK_BYTES].translate(None, _THREAD_BYTES)
+
+
+class PendingMarks:
+    """Marks of the running step in their order: `data`, and `runs` of (marks, whether they lie inside a backward)."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.runs: list[tuple[int, bool]] = []
+
+    def __len__(self) -> int:
+        """Return the number of marks."""
+        return len(self.data) // MARK_BYTES
+
+    def add(self, marks: bytes, *, is_backward: bool) -> None:
+        """Add marks, of `has_plain_kinds` and COMMUNICATION_KINDS."""
+        self.data += marks
+        self.runs.append((len(marks) // MARK_BYTES, is_backward))
+
+    def longest(self) -> int:
+        """Return how many collectives or waits there may be, of any thread, the more frequent of both."""
+        kinds = self.data[KIND_AT::MARK_BYTES]
+        return max(kinds.count(_ISSUE), kinds.count(_WAIT_END))
+
+    def clear(self) -> None:
+        """Forget them."""
+        self.data = bytearray()
+        self.runs = []

@@ -1,0 +1,57 @@
+"""The exception that ends a training: its type and where, for the ring; never its message, which may hold data."""
+
+import sys
+import sysconfig
+from pathlib import Path
+from time import monotonic_ns
+from types import TracebackType
+from typing import Any
+
+_TEXT_MAX = 128  # characters, as `limits.NAME_MAX_BYTES`
+_FRAMES_MAX = 10_000  # an endless recursion is as deep as Python allows
+_SCHEMES = ("stdlib", "platstdlib", "purelib", "platlib")
+_PACKAGE = Path(__file__).parents[1]
+
+
+def last_error() -> BaseException | None:
+    """Return the exception that ends this process, as far as Python has noted one; of `sys.exit` it notes none."""
+    return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+
+
+def cause_of(error: BaseException) -> BaseException | None:
+    """Return what really ended a child of multiprocessing, None where it ended well.
+
+    `torch.multiprocessing.spawn` turns an exception of its function into `sys.exit(1)`.
+    """
+    if not isinstance(error, SystemExit):
+        return error
+    return None if error.code in (None, 0) else error.__context__ or error
+
+
+def describe_ending(error: BaseException) -> dict[str, Any]:
+    """Return what the ring keeps of an exception: type, frame, and now (CLOCK_MONOTONIC, ns)."""
+    return {
+        "exception": _plain(type(error).__name__),
+        "frame": _plain(own_frame(error.__traceback__)),
+        "monotonic_ns": monotonic_ns(),
+    }
+
+
+def own_frame(traceback: TracebackType | None) -> str:
+    """Return the innermost frame of the training's own code, else the innermost one: "train.py(88): load"."""
+    foreign = tuple(f"{path}/" for path in (*map(sysconfig.get_path, _SCHEMES), _PACKAGE))
+    own = innermost = ""
+    for _ in range(_FRAMES_MAX):
+        if traceback is None:
+            break
+        code = traceback.tb_frame.f_code
+        innermost = f"{Path(code.co_filename).name}({traceback.tb_lineno}): {code.co_name}"
+        if not code.co_filename.startswith((*foreign, "<frozen")):
+            own = innermost
+        traceback = traceback.tb_next
+    return own or innermost
+
+
+def _plain(text: str) -> str:
+    """Return `text` in ASCII, within its bound whatever its characters are."""
+    return text.encode("ascii", "replace").decode()[:_TEXT_MAX]

@@ -1,0 +1,85 @@
+"""What an attempt can learn only in its first steps: its facts, its device, the FLOPs of its model.
+
+Called at ends of optimizers' steps and of steps that the training names, outside of a backward: such an end is a step's
+in most trainings, and where it is not (two optimizers), what is done here comes a little early.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from lockstep.agent.throughput.facts import collect
+from lockstep.contracts.marks import FLOPS_UNITS, flops_argument
+
+if TYPE_CHECKING:
+    from lockstep.agent.mark_buffer import MarkBuffer
+    from lockstep.agent.ring import RingWriter
+    from lockstep.agent.throughput.flops import ModelFlops
+
+SETTLING_ENDS = 8
+"""Ends at which a device is looked for: some jobs touch theirs only after a first step on the host."""
+_UNKNOWN = (FLOPS_UNITS.index("unknown"), 0)
+REPEAT_INTERVAL_NS = 10_000_000_000
+"""A reader that comes late, or after the ring's first lap, knows the model's FLOPs after so long."""
+
+
+class Settling:
+    """Of one process. `flops` is what knows the model's FLOPs, None without torch."""
+
+    def __init__(self, marks: "MarkBuffer", mark_writer: str) -> None:
+        self._marks = marks
+        self._mark_writer = mark_writer
+        self.kernels = ("", "")
+        """What the kernels in front of collectives are written in, and why not in C++ (hooks/collectives.py)."""
+        self.flops: ModelFlops | None = None
+        self._ring: RingWriter | None = None
+        self._ends = 0
+        self._noted = _UNKNOWN
+        self._repeat_ns = 0
+
+    def begin(self, ring: "RingWriter") -> None:
+        """Begin an attempt, whose marks begin after this."""
+        self._ring = ring
+        self._ends = self._repeat_ns = 0
+        self._noted = _UNKNOWN
+        self._marks.settling = SETTLING_ENDS
+
+    @property
+    def looks_for_device(self) -> bool:
+        """Whether a device may still be found."""
+        return self._ends < SETTLING_ENDS
+
+    def at_boundary(self) -> None:
+        """Go on, where that has not ended yet."""
+        flops = self.flops
+        if self._ends >= SETTLING_ENDS and (flops is None or not flops.is_measuring):
+            return
+        self._ends += 1
+        if flops is not None and flops.is_measuring:
+            flops.measure()
+            if flops.is_measuring:
+                self._marks.settling = max(self._marks.settling, 1)
+        self.note_flops()
+        if self._ends in (1, SETTLING_ENDS) and self._ring is not None:  # more optimizers are met after the first end
+            self._ring.write_facts(collect(flops, self._mark_writer, self.kernels))
+
+    def meet(self, optimizer: Any) -> None:
+        """Look at an optimizer that steps for the first time; the model's FLOPs hold from the running step on."""
+        if self.flops is not None:
+            self.flops.meet(optimizer)
+            self.note_flops()
+
+    def note_flops(self) -> None:
+        """Leave a mark of the model's FLOPs if they have changed."""
+        if self.flops is None:
+            return
+        unit, flops = self.flops.factor
+        noted = (FLOPS_UNITS.index(unit), flops_argument(flops))
+        if noted != self._noted:
+            self._noted = noted
+            self._marks.model_flops(*noted)
+
+    def repeat(self, now_ns: int) -> None:
+        """Leave it again once in a while."""
+        if now_ns >= self._repeat_ns:
+            self._repeat_ns = now_ns + REPEAT_INTERVAL_NS
+            if self._noted != _UNKNOWN:
+                self._marks.model_flops(*self._noted)

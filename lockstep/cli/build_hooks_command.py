@@ -1,0 +1,50 @@
+"""`lockstep build-hooks`: builds the C++ kernels in front of torch's collectives, ahead of training."""
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+from lockstep.contracts.native_hooks import HOOKS_VARIABLE
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser(
+        "build-hooks",
+        help="build the agent's C++ kernels for the installed torch",
+        description="Compiles the kernels that observe collectives for exactly the torch and Python that run this "
+        "command, compares them with those in Python in a process of their own, and writes a manifest. A training "
+        "process loads them where the manifest fits it, and observes collectives in Python otherwise.",
+        epilog=f"Needs a C++ compiler (CXX, or c++ on PATH). In a training, {HOOKS_VARIABLE} names a directory that "
+        "was given as --output.",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="directory of builds (default: inside the installed package where it may be written, else the user's "
+        "~/.cache/lockstep/hooks; a training looks in both)",
+    )
+    parser.set_defaults(act=act)
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Build, and print what was built.
+
+    Raises
+    ------
+    LockstepError
+        It cannot be built, or the build is not good.
+    """
+    from lockstep.cli.native_hooks.build import build  # noqa: PLC0415  (imports torch)
+
+    began_s = time.monotonic()
+    built = build(arguments.output, os.environ)
+    target, manifest = built.manifest.target, built.manifest
+    print(f"torch     {target.torch_version} ({target.torch_git[:12]}), C++11 ABI {int(target.cxx11_abi)}")
+    print(f"python    {target.python}")
+    print(f"compiler  {manifest.compiler}")
+    print(f"library   {built.directory} (sha256 {manifest.library_sha256[:12]})")
+    print(f"self-test passed, {time.monotonic() - began_s:.0f} s in all")
+    return 0

@@ -1,0 +1,68 @@
+"""A data-parallel training that goes on until it is ended, or ends itself in the way that is named. Knows no agent."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+SELF_AFTER_STEPS = 40
+"""Steps after which a job ends itself."""
+BAD_RANK = 1
+EXIT_CODE = 3
+STEP_S = 0.05
+
+
+def load_shard():
+    raise ValueError("a message that may hold data")
+
+
+def end_itself(how, rank, step):
+    """End in the named way when it is time; return whether the training ends here."""
+    if step < SELF_AFTER_STEPS:
+        return False
+    if how == "exception" and rank == BAD_RANK:
+        load_shard()
+    if how == "os._exit" and rank == BAD_RANK:
+        os._exit(EXIT_CODE)
+    if how == "memory" and rank == BAD_RANK:
+        hoard = []
+        while True:
+            hoard.append(bytearray(os.urandom(1 << 20)))
+    return how == "finish"
+
+
+def main():
+    how, directory = sys.argv[1], Path(sys.argv[2])
+    wants_to_end = []
+    if how == "grace":
+        signal.signal(signal.SIGTERM, lambda *_: wants_to_end.append(True))
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    if how == "memory" and rank == BAD_RANK:
+        Path(os.environ["MEMORY_CGROUP"], "cgroup.procs").write_text(str(os.getpid()))
+    model = DistributedDataParallel(torch.nn.Linear(16, 16))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    step = 0
+    while not end_itself(how, rank, step):
+        optimizer.zero_grad()
+        time.sleep(STEP_S)
+        model(torch.ones(4, 16)).sum().backward()
+        optimizer.step()
+        asked = torch.tensor([len(wants_to_end)])
+        dist.all_reduce(asked)
+        step += 1
+        (directory / f"{rank}.pid").write_text(f"{os.getpid()} {step}")
+        if asked.item():
+            break
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
