@@ -7,7 +7,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from lockstep.simulator.lanes import Lane, Row, Span
+from lockstep.simulator.lanes import QUEUES, Lane, Row, Span
+from lockstep.simulator.lowering.graph import COMPUTE
 
 _US = 1e6
 _THOUSANDTHS = 3  # of a microsecond: what the format's readers keep
@@ -50,7 +51,7 @@ def _complete(span: Span, lane: Lane, process: int, thread: int) -> dict[str, An
     arguments: dict[str, Any] = {"device": process, "stream": thread, "queue": lane.queue}
     if span.micro_batch >= 0:
         arguments |= {"micro_batch": span.micro_batch, "chunk": span.chunk}
-    if span.volume_bytes:
+    if lane.queue != QUEUES[COMPUTE]:  # also what moves no bytes: a message on its way
         arguments |= {"Collective name": span.name, "bytes_on_link": round(span.volume_bytes)}
     begin_us = round(span.start_s * _US, _THOUSANDTHS)
     lasted_us = round(round(span.end_s * _US, _THOUSANDTHS) - begin_us, _THOUSANDTHS)
