@@ -22,13 +22,20 @@ INTERRUPTS = frozenset(("KeyboardInterrupt", "SignalException"))
 """Exceptions by which Python, and torchrun's processes, end on such a signal."""
 TOGETHER_S = 5.0
 """Processes that one command kills are gone within as much, on all nodes, by their own clocks."""
-TEARDOWN_S = 1.0
-"""From a kill to the moment at which it is seen: the kernel takes the memory back in between, and collectives of peers
-fail meanwhile. Launchers that kill what is left of a job give it longer to end by itself."""
+TEARDOWN_S = 2.0
+"""From the end of a process to the moment at which it is seen: the kernel takes the memory back in between, and
+collectives of peers fail meanwhile. Launchers that kill what is left of a job give it longer to end by itself."""
 FAULTS = frozenset(
     (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP, signal.SIGSYS)
 )
 """Signals that a process brings on itself, whatever its peers do."""
+COLLECTIVE_ERRORS = frozenset(
+    (
+        *("RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "DistError"),
+        *("ConnectionError", "ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "TimeoutError"),
+    )
+)
+"""Exceptions that collectives raise where a peer is gone, and other things too."""
 _SHELL_SIGNAL = 128  # a shell's, and many a trainer's, exit code for a signal
 _NS = 1e-9
 
@@ -62,8 +69,9 @@ def crash_of(endings: "Mapping[int, RankEnding]", *, are_all_over: bool) -> Cras
     first = endings[order[0]]
     if are_all_over and (is_request(first) or _are_killed_together(endings)):
         return None
-    killed = (rank for rank in order if _came_before(endings[rank], first))
-    rank = next(killed, order[0]) if first.kind in (EXCEPTION, EXIT_CODE) else order[0]
+    rank = order[0]
+    if first.kind == EXCEPTION and first.exception in COLLECTIVE_ERRORS:
+        rank = next((each for each in order if _came_before(endings[each], first)), rank)
     return Crash(rank=rank, ending=endings[rank])
 
 
@@ -77,11 +85,11 @@ def is_request(ending: "RankEnding") -> bool:
 
 
 def _came_before(ending: "RankEnding", first: "RankEnding") -> bool:
-    """Whether a process was killed before `first` was seen to end by an error, which then followed from it."""
-    if ending.kind != SIGNAL or is_request(ending):
+    """Whether a process was gone before a collective of `first` failed, which then followed from it."""
+    if ending.kind not in (SIGNAL, EXIT_CODE) or is_request(ending):
         return False
     after_s = (ending.unix_ns - first.unix_ns) * _NS
-    is_own = ending.is_out_of_memory or ending.code in FAULTS
+    is_own = ending.is_out_of_memory or (ending.kind == SIGNAL and ending.code in FAULTS)
     return after_s <= (TOGETHER_S if is_own else TEARDOWN_S)
 
 

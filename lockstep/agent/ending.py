@@ -1,7 +1,7 @@
 """The exception that ends a training: its type and where, for the ring; never its message, which may hold data."""
 
+import os
 import sys
-import sysconfig
 from pathlib import Path
 from time import monotonic_ns
 from types import TracebackType
@@ -9,8 +9,8 @@ from typing import Any
 
 _TEXT_MAX = 128  # characters, as `limits.NAME_MAX_BYTES`
 _FRAMES_MAX = 10_000  # an endless recursion is as deep as Python allows
-_SCHEMES = ("stdlib", "platstdlib", "purelib", "platlib")
-_PACKAGE = Path(__file__).parents[1]
+_LIBRARIES = (f"{Path(os.__file__).parent}/", f"{Path(__file__).parents[1]}/", "<frozen")
+_INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
 def last_error() -> BaseException | None:
@@ -39,17 +39,20 @@ def describe_ending(error: BaseException) -> dict[str, Any]:
 
 def own_frame(traceback: TracebackType | None) -> str:
     """Return the innermost frame of the training's own code, else the innermost one: "train.py(88): load"."""
-    foreign = tuple(f"{path}/" for path in (*map(sysconfig.get_path, _SCHEMES), _PACKAGE))
     own = innermost = ""
     for _ in range(_FRAMES_MAX):
         if traceback is None:
             break
         code = traceback.tb_frame.f_code
         innermost = f"{Path(code.co_filename).name}({traceback.tb_lineno}): {code.co_name}"
-        if not code.co_filename.startswith((*foreign, "<frozen")):
+        if not _is_foreign(code.co_filename):
             own = innermost
         traceback = traceback.tb_next
     return own or innermost
+
+
+def _is_foreign(filename: str) -> bool:
+    return filename.startswith(_LIBRARIES) or any(part in filename for part in _INSTALLED)
 
 
 def _plain(text: str) -> str:

@@ -75,7 +75,17 @@ CRASHED = {
     "a large process whose kill is seen after its peers' errors": (
         2,
         "SIGKILL",
-        [raised("RuntimeError"), ended(EXIT_CODE, 1, after_s=0.2), killed(KILL, 0.8), killed(TERM, 1)],
+        [raised("RuntimeError"), raised("RuntimeError", 0.2), killed(KILL, 0.8), killed(TERM, 1)],
+    ),
+    "os._exit that is seen after its peers' errors": (
+        3,
+        "exit 3",
+        [raised("RuntimeError"), killed(TERM, 0.3), killed(TERM, 0.3), ended(EXIT_CODE, 3, after_s=0.2)],
+    ),
+    "an error of its own, after which a peer gives up": (
+        1,
+        "KeyError",
+        [ended(EXIT_CODE, 1, after_s=0.2), raised("KeyError"), killed(TERM, 1), killed(TERM, 1)],
     ),
     "an exception after which the launcher kills the rest": (
         0,
@@ -231,7 +241,7 @@ def test_a_crashed_run_is_history_after_an_hour():
 
 def test_ranks_that_end_in_any_order_name_the_first():
     """By their times, not by their numbers or the order of the messages."""
-    endings = {5: killed(KILL, 3), 1: raised("RuntimeError", 1.5), 3: raised("KeyError", 1.0)}
+    endings = {5: killed(KILL, 4), 1: raised("RuntimeError", 1.5), 3: raised("KeyError", 1.0)}
     crash = crash_of(endings, are_all_over=True)
     assert (crash.rank, crash.what) == (3, "KeyError")
 
