@@ -93,7 +93,7 @@ class Agent:
         self.is_in_flight: Callable[[], bool] = _never
         """Whether the end of a collective is still to be noted in C++ (hooks/native_kernel.py)."""
         self._dormant = True
-        self._first_ends = self._failed_stores = 0
+        self._first_ends = self._last_ends = self._failed_stores = 0
         self._removals: list[Callable[[], None]] = []
         try:
             for hook in hooks:
@@ -186,7 +186,7 @@ class Agent:
         marks = self.marks
         self._drop_device()  # the ordinals of another attempt are not this one's
         marks.open(ring.file, BLOCKS_OFFSET, ring.block_count, ISSUES_OFFSET, FLAGS_OFFSET)
-        self._first_ends, self._failed_stores = 0, marks.failures
+        self._first_ends, self._last_ends, self._failed_stores = 0, 0, marks.failures
         self.settling.begin(ring)
         self._thread_exit.watch()
         self._look_for_counters()
@@ -230,10 +230,11 @@ class Agent:
         assert ring is not None
         assert capture is not None
         now_ns = monotonic_ns()
-        failed_stores = marks.failures
-        if ring.show_life(now_ns, is_stored=failed_stores == self._failed_stores):
+        failed_stores, ends = marks.failures, self._ends()
+        is_stored, has_stepped = failed_stores == self._failed_stores, ends != self._last_ends
+        if ring.show_life(now_ns, is_stored=is_stored, has_stepped=has_stepped):
             marks.store_words()
-        self._failed_stores = failed_stores
+        self._failed_stores, self._last_ends = failed_stores, ends
         capture.poll(now_ns)
         self.settling.repeat(now_ns)
         self._look_for_counters()

@@ -99,10 +99,11 @@ class RingWriter:
         self._release = finalize(self, os.close, self.file)
         self._release.atexit = False
 
-    def show_life(self, now_ns: int, *, is_stored: bool = True) -> bool:
+    def show_life(self, now_ns: int, *, is_stored: bool = True, has_stepped: bool = True) -> bool:
         """Store a sign of life (CLOCK_MONOTONIC); return whether the file had to be written again.
 
-        That is looked at once a second, and at once where a store of somebody else's was not possible.
+        That is looked at once a second while steps are made, and at once where a store of somebody else's was not
+        possible. A process that makes none may have given its rank to a child, whose file has the name then.
 
         Raises
         ------
@@ -111,7 +112,7 @@ class RingWriter:
         """
         self._words[_HEARTBEAT] = now_ns
         self._is_stored &= is_stored
-        if now_ns >= self._inspect_due_ns or not is_stored:
+        if (has_stepped and now_ns >= self._inspect_due_ns) or not is_stored:
             self._inspect_due_ns = now_ns + INSPECT_INTERVAL_NS
             if self._inspect():
                 return True
