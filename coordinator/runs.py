@@ -38,6 +38,7 @@ from lockstep.contracts.messages import (
     NodeAlive,
     NodeAnnouncement,
     ProfileAnswer,
+    RankStacks,
     StepBatch,
     TraceSummary,
 )
@@ -137,6 +138,9 @@ class Runs:
             case TraceSummary():
                 summed = ev.SummaryEvent(unix_s=now_s, cause_id=f"summary:{message.request_id}", summary=message)
                 return self._isolated(HANDLE, message.run, now_s, lambda: self._feed(message.run, summed))
+            case RankStacks():
+                seen = ev.StacksEvent(unix_s=now_s, cause_id=f"stacks:{message.request_id}", stacks=message)
+                return self._isolated(HANDLE, message.run, now_s, lambda: self._feed(message.run, seen))
             case _:  # what coordinators publish: nothing of it is for the runs
                 return []
 
