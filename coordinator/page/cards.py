@@ -50,6 +50,7 @@ def card(incident: "Incident", config: "CoordinatorConfig", *, with_run: bool, h
     badge = tag("span", incident.state, class_="badge")
     details: tuple[Html, ...] = (
         _titled("Evidence", (*incident.evidence, *incident.profile_evidence)),
+        _stacks(incident),
         _gain(incident),
         _advice(incident),
         _why(incident),
@@ -83,6 +84,7 @@ def told_of(incident: "Incident") -> Html:
     """Return all that is told of an incident for a page that is read without this server: nothing folded, no links."""
     parts = (
         _titled("Evidence", (*incident.evidence, *incident.profile_evidence)),
+        _stacks(incident),
         _gain(incident),
         _advice(incident),
         _titled("What became of it", tuple(_change_told(each) for each in history(incident))),
@@ -133,6 +135,13 @@ def _extent(incident: "Incident") -> tuple[str, str]:
 
 def _titled(title: str, lines: tuple[str, ...]) -> Html:
     return join((tag("h4", title), items(lines))) if lines else Html()
+
+
+def _stacks(incident: "Incident") -> Html:
+    """Return the merged stacks of a hang: each line has the ranks that are in its frames."""
+    if not incident.stacks:
+        return Html()
+    return join((tag("h4", "Where the ranks stand"), tag("pre", "\n".join(incident.stacks), tabindex=0)))
 
 
 def _gain(incident: "Incident") -> Html:
