@@ -113,8 +113,6 @@ class Effects:
             case ev.RequestProfile():
                 self._keep(name, None)
                 self._start(name, self._request, instruction, f"profile request {instruction.request_id}")
-            case ev.RequestStacks():
-                self._start(name, self._request_stacks, instruction, f"stacks, request {instruction.request_id}")
             case ev.Diagnose():
                 about = instruction.incident_id or f"request {instruction.request_id}"
                 self._start(name, self._diagnose, instruction, f"diagnosis of {about}")
@@ -134,7 +132,13 @@ class Effects:
                 self._dropped.add(name)
                 self._changed.set()
             case _:
-                assert isinstance(instruction, ev.RefuseProfile)  # its asker reads it from the orders
+                self._perform_other(name, instruction)
+
+    def _perform_other(self, name: str, instruction: ev.Instruction) -> None:
+        if isinstance(instruction, ev.RequestStacks):
+            self._start(name, self._request_stacks, instruction, f"stacks, request {instruction.request_id}")
+            return
+        assert isinstance(instruction, ev.RefuseProfile)  # its asker reads it from the orders
 
     def _keep(self, name: str, incident: Incident | None) -> None:
         if incident is not None:

@@ -320,7 +320,9 @@ class Exporter:
             self._positions.clear()
             self._positions.update(positions)
 
-    def _put(self, channel: str, message: StepBatch | ProfileAnswer | TraceSummary | RankStacks, records: int = 0) -> None:
+    def _put(
+        self, channel: str, message: StepBatch | ProfileAnswer | TraceSummary | RankStacks, records: int = 0
+    ) -> None:
         with self._guard("run", message.run):
             self._publisher.put(topics.run_topic(message.run, channel, self._node), encode(message), records)
             return

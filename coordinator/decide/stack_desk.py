@@ -1,7 +1,7 @@
 """The stacks of one hang: whose are asked for, what has come, and what they make of its incident.
 
-Pure: part of the run's state machine, changed through it only. They are asked for when the incident opens, and again where
-nothing came. What comes late amends the incident as long as it is open.
+Pure: part of the run's state machine, changed through it only. They are asked for when the incident opens, and again
+where nothing came. What comes late amends the incident as long as it is open.
 """
 
 import hashlib

@@ -32,7 +32,9 @@ class Start:
     memories: Mapping[str, RunMemory] = field(default_factory=dict)
 
 
-Heard = Start | NodeAnnouncement | NodeAlive | ProfileAnswer | TraceSummary | RankStacks | ev.Event | tuple[StepBatch, ...]
+Heard = (
+    Start | NodeAnnouncement | NodeAlive | ProfileAnswer | TraceSummary | RankStacks | ev.Event | tuple[StepBatch, ...]
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,10 +78,7 @@ def open_target(path: Path, rank: int, ring: Held) -> DumpTarget:
     try:
         target.pipe = os.open(path, _FLAGS)
         _check_pipe(target, ring.owner_uid)
-        target.pid = _holder_pid(ring, target.where)
-        target.pidfd = os.pidfd_open(target.pid)
-        if _holder_pid(ring, target.where) != target.pid:  # it may have ended before the pidfd was there
-            raise MalformedError("process", where=target.where, got="another one", expected="the ring's holder")
+        _open_process(target, ring)
     except BaseException:
         target.close()
         raise
@@ -97,6 +94,13 @@ def _check_pipe(target: DumpTarget, owner_uid: int) -> None:
     if _drain(target.pipe, _READ_MAX_BYTES)[1]:
         got_end = "nothing that writes into it"
         raise MalformedError("stacks", where=target.where, got=got_end, expected="the rank's process")
+
+
+def _open_process(target: DumpTarget, ring: Held) -> None:
+    target.pid = _holder_pid(ring, target.where)
+    target.pidfd = os.pidfd_open(target.pid)
+    if _holder_pid(ring, target.where) != target.pid:  # it may have ended before the pidfd was there
+        raise MalformedError("process", where=target.where, got="another one", expected="the ring's holder")
 
 
 def _holder_pid(ring: Held, where: str) -> int:

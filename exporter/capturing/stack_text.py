@@ -1,8 +1,8 @@
 """What `faulthandler` writes of a process's threads, read as hostile input: the training's process makes it.
 
-The form (Python/traceback.c of 3.10 to 3.14): a line for each thread, "Current thread 0x... (most recent call first):" or
-"Thread 0x... [name] (...):", then a line for each frame, '  File "train.py", line 88 in load', innermost first, and an
-empty line. ASCII throughout: other characters are escaped.
+The form (Python/traceback.c of 3.10 to 3.14): a line for each thread, "Current thread 0x... (most recent call first):"
+or "Thread 0x... [name] (...):", then a line for each frame, '  File "train.py", line 88 in load', innermost first, and
+an empty line. ASCII throughout: other characters are escaped.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Answers requests for stacks: one at a time, in a thread, since a process may take its time to write.
 
-Several coordinators may send the same request: it is answered once, by its id. One whose term is over, or whose id names
-another request, is refused for all its ranks, as are requests that come too fast.
+Several coordinators may send the same request: it is answered once, by its id. One whose term is over, or whose id
+names another request, is refused for all its ranks, as are requests that come too fast.
 """
 
 import asyncio

@@ -10,7 +10,6 @@ import fcntl
 import os
 import re
 import signal
-import stat
 from pathlib import Path
 
 from lockstep.agent.descriptors import move_high
@@ -71,7 +70,9 @@ class StackDumps:
 
     def forget(self) -> None:
         """Give the signal back in a forked child, whose parent keeps the pipe's name."""
-        if self._path is not None and signal.getsignal(STACK_SIGNAL) in _DEFAULTS:  # else it is the training's, and stays
+        if (
+            self._path is not None and signal.getsignal(STACK_SIGNAL) in _DEFAULTS
+        ):  # else it is the training's, and stays
             faulthandler.unregister(STACK_SIGNAL)
         self.fact = ""
         self._close()

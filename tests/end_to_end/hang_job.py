@@ -1,5 +1,4 @@
-"""Four forked gloo ranks, tensor x data parallel, the agent installed by hand; rank 1 sleeps in its loader before a
-collective.
+"""Four forked gloo ranks, tensor x data parallel, the agent installed by hand; rank 1 sleeps in its data loader.
 
 Arguments: store file, shared directory, seconds of sleep. The others only wait; after the sleep the training goes on to
 its end. Who is waited for in two domains is told in the one where the waiting began: the other tensor-parallel group

@@ -56,9 +56,7 @@ async def test_the_rank_that_does_not_arrive_is_named_and_the_incident_ends_with
             assert found.cause == "data"
             assert found.function.startswith("hang_job.py(")
             assert found.function.endswith("): stuck_in_download")
-            assert found.profile_evidence == (
-                f"rank 1 stands in {found.function}, the 3 others wait in all_reduce",
-            )
+            assert found.profile_evidence == (f"rank 1 stands in {found.function}, the 3 others wait in all_reduce",)
             asked_s = found.opened_unix_ns * 1e-9
             assert max(each.unix_ns for each in machine.stacks.taken) * 1e-9 - asked_s < 5
             assert [line for line in found.stacks if "rank 1:" in line and "stuck_in_download" in line]

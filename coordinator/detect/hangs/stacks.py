@@ -1,8 +1,8 @@
 """Where the ranks of a run that hangs stand, from the stacks of their training threads.
 
-Pure. Stacks are merged into one tree, outermost frames first, with the ranks at each leaf (the prefix tree of STAT, Arnold
-et al., IPDPS 2007). A rank's place in a sentence is the innermost frame of the training's own code; what it waits in, if
-it waits, is the collective, the backward or the loader that is open on its stack.
+Pure. Stacks are merged into one tree, outermost frames first, with the ranks at each leaf (the prefix tree of STAT,
+Arnold et al., IPDPS 2007). A rank's place in a sentence is the innermost frame of the training's own code; what it
+waits in, if it waits, is the collective, the backward or the loader that is open on its stack.
 """
 
 import re
@@ -44,8 +44,8 @@ class Place:
     """Where one rank stands.
 
     `function` is the innermost frame of the training's own code, "train.py(88): load", else the innermost one; `inside`
-    is what is open on the stack, "all_reduce", "loader", "backward" or nothing; `reads`: the stack is in code that loads
-    data.
+    is what is open on the stack, "all_reduce", "loader", "backward" or nothing; `reads`: the stack is in code that
+    loads data.
     """
 
     function: str
@@ -97,7 +97,7 @@ def merge(frames_of: Mapping[int, Sequence[StackFrame]]) -> StackNode:
 
 
 def tree_text(root: StackNode) -> tuple[str, ...]:
-    """Return the tree as indented lines, frames that all ranks of their caller share behind it, the fewest ranks first."""
+    """Return the tree as indented lines, the fewest ranks first; a line goes on as long as all its ranks do."""
     lines: list[str] = []
     waiting = [(root, 0)]
     while waiting:
@@ -106,8 +106,8 @@ def tree_text(root: StackNode) -> tuple[str, ...]:
             lines[-1] = "..."
             break
         names = [node.name] if node.name else []
-        while len(node.children) == 1 and len(only := next(iter(node.children.values())).ranks) == len(node.ranks):
-            node = next(iter(node.children.values()))
+        while (only := next(iter(node.children.values()), None)) is not None and len(only.ranks) == len(node.ranks):
+            node = only
             names.append(node.name)
         path = " > ".join(names[-3:]) if len(names) <= 3 else f"... > {' > '.join(names[-3:])}"  # noqa: PLR2004
         lines.append(f"{'  ' * depth}{ranks_text(node.ranks)}: {path or 'no common frame'}"[:_LINE_MAX_CHARS])
@@ -158,7 +158,9 @@ def explain_hang(stacks: Sequence[RankStacks], late: Sequence[int], cause: str, 
     suspects = [rank for rank in sorted(set(late)) if rank in places] if cause != LINK else []
     others = [rank for rank in sorted(places) if rank not in set(suspects)]
     evidence = _sentences(places, suspects, others)
-    evidence += [f"rank {each.rank} has no stack: {each.reason}" for each in stacks if each.reason and each.rank in late][:3]
+    evidence += [
+        f"rank {each.rank} has no stack: {each.reason}" for each in stacks if each.reason and each.rank in late
+    ][:3]
     root_cause = _root_cause(places, suspects, cause, scope)
     if root_cause:
         evidence.append(_OF_ROOT_CAUSE[root_cause])

@@ -1,13 +1,14 @@
 """The stacks of a hang in the run's machine: asked once, taken as they come, kept over what the issues go on to show."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 from coordinator.decide import events as ev
 from coordinator.decide.incidents import from_json, to_json
 from coordinator.decide.stack_desk import STACK_RANKS_MAX, STACK_SECONDS, sample
 from coordinator.settings.policy import Policy
 from lockstep.contracts.messages import RankStacks, ThreadStack
-from tests.coordinator.decide.test_standstill import LATE, LINK, stepping
+from tests.coordinator.decide.test_standstill import LINK, stepping
 
 WAITS = ("/usr/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 2501, "all_reduce")
 LOADS = ("/srv/train.py", 88, "load")
@@ -41,9 +42,7 @@ def test_stacks_are_asked_for_when_a_hang_opens():
     (told,) = take(story, stacks(order, 2, LOADS))
     assert isinstance(told, ev.UpdateIncident)
     assert (told.incident.function, told.incident.cause) == ("train.py(88): load", "compute")
-    assert told.incident.profile_evidence == (
-        "rank 2 stands in train.py(88): load, the 3 others wait in all_reduce",
-    )
+    assert told.incident.profile_evidence == ("rank 2 stands in train.py(88): load, the 3 others wait in all_reduce",)
     story.wait(60)
     assert story.asked == [order]
     assert (story.incident.function, story.incident.cause) == ("train.py(88): load", "compute")
@@ -103,6 +102,6 @@ def test_of_many_ranks_the_late_ones_and_others_evenly_are_asked():
     chosen = sample((17, 9_999), ranks)
     assert len(chosen) == len(set(chosen)) == STACK_RANKS_MAX
     assert {17, 9_999} <= set(chosen)
-    assert max(high - low for low, high in zip(chosen, chosen[1:], strict=False)) <= 12
+    assert max(high - low for low, high in pairwise(chosen)) <= 12
     assert len(sample(tuple(range(5_000)), ranks)) == STACK_RANKS_MAX
     assert sample((1,), (3, 1, 2)) == (1, 2, 3)

@@ -162,7 +162,7 @@ def test_an_endless_writer_is_cut(directory):
         try:
             written = dump_stacks([target], limit_s=30.0)[0]
             assert len(written) == 1 << 20
-            with pytest.raises(MalformedError, match="a line of faulthandler|ASCII"):
+            with pytest.raises(MalformedError, match="expected a line of faulthandler"):
                 parse_stacks(written + b"\n", where="test")
         finally:
             is_over.set()

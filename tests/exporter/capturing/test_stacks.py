@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from lockstep.contracts.messages import StackRequest
 from lockstep.contracts.stacks import stacks_path
 from lockstep.serving.fault_isolation import FaultIsolation
 from tests.exporter.capturing.test_stack_dumps import job
+from tests.exporter.conftest import until
 
 UNIX_S = 1_800_000_000.0
 TERM = 1_800_000_000
@@ -43,9 +45,7 @@ class Node:
     async def work(self, count):
         """Work requests off until so many messages have been sent."""
         task = asyncio.create_task(self.requests.run())
-        async with asyncio.timeout(60):
-            while len(self.sent) < count:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(self.sent) >= count, seconds=60)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
@@ -86,14 +86,15 @@ async def test_what_a_process_writes_is_refused_unless_it_is_a_dump(node, tmp_pa
     """Another process of the same user writes into the pipe at the same time: the answer says so, and it is counted."""
     with job(tmp_path / "run", "sleep") as process:
         node.rings.scan(1)
-        process.send_signal(19)  # SIGSTOP: nothing but the line below is in the pipe
+        process.send_signal(signal.SIGSTOP)  # nothing but the line below is in the pipe
         node.submit()
-        task = asyncio.create_task(node.work(1))
         with stacks_path(tmp_path / "run", 0).open("wb", buffering=0) as pipe:
-            while not node.sent:
+
+            def write():
                 pipe.write(b"<script>\n")
-                await asyncio.sleep(0.01)
-        await task
+                return node.sent
+
+            await asyncio.gather(node.work(1), until(write, seconds=60))
     assert "got <script>, expected a line of faulthandler" in node.sent[0].reason
     assert node.counts.rejected["ring"] == 1
 
