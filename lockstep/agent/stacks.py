@@ -61,12 +61,14 @@ class StackDumps:
             self.fact = f"the training took {STACK_SIGNAL.name}"
 
     def end(self) -> None:
-        """Give the signal back, and remove the pipe."""
+        """Give the signal back, and remove the pipe, unless another process of the rank has put its own in its place."""
         path = self._path
         self.forget()
         if path is not None:
             with contextlib.suppress(OSError):
-                path.unlink()
+                status = path.lstat()
+                if (status.st_dev, status.st_ino) == self._inode:
+                    path.unlink()
 
     def forget(self) -> None:
         """Give the signal back in a forked child, whose parent keeps the pipe's name."""

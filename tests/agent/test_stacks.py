@@ -82,6 +82,18 @@ def test_a_descriptor_that_the_training_closed_is_written_no_more(tmp_path):
     assert run(script, tmp_path) == ["the training took SIGURG 0 False"]
 
 
+def test_the_pipe_of_the_next_process_of_the_rank_stays(tmp_path):
+    """It replaced ours; what ends later removes only its own."""
+    script = """
+        stacks.begin(directory, 3)
+        pipe.unlink()
+        os.mkfifo(pipe)
+        stacks.end()
+        print(pipe.is_fifo(), is_caught())
+    """
+    assert run(script, tmp_path) == ["True False"]
+
+
 def test_a_full_pipe_keeps_nobody_waiting(tmp_path):
     """A hundred dumps that nobody reads: the pipe takes what it holds, and the process goes on."""
     script = """
