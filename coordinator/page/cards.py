@@ -8,7 +8,7 @@ from coordinator.decide.explain import history
 from coordinator.decide.incidents import BY_MODEL, BY_RECORDS, CLOSED
 from coordinator.detect.findings import CRASH, FLUCTUATION, HANG, KINDS, SCATTERED, SLOW_LINK, SLOW_RANK
 from coordinator.page.told import link, moment_ns, seconds_told
-from lockstep.analysis.report.markup import Html, code, folded, items, join, soft, tag
+from lockstep.analysis.report.markup import Html, code, escaped, folded, items, join, soft, tag
 from lockstep.analysis.report.units import counted, told_ranks
 
 if TYPE_CHECKING:
@@ -141,7 +141,8 @@ def _stacks(incident: "Incident") -> Html:
     """Return the merged stacks of a hang: each line has the ranks that are in its frames."""
     if not incident.stacks:
         return Html()
-    return join((tag("h4", "Where the ranks stand"), tag("pre", "\n".join(incident.stacks), tabindex=0)))
+    lines = Html("\n".join(map(escaped, incident.stacks)))  # a text's own line ends are not kept
+    return join((tag("h4", "Where the ranks stand"), tag("pre", lines, tabindex=0)))
 
 
 def _gain(incident: "Incident") -> Html:

@@ -44,11 +44,13 @@ def parse_stacks(data: bytes, *, where: str) -> list[Thread]:
         It is no dump, or holds more threads or frames than faulthandler writes.
     """
     try:
-        lines = data.decode("ascii").split("\n")[:-1]
+        *lines, _ = data.decode("ascii").split("\n")
     except UnicodeDecodeError as error:
         raise MalformedError("stacks", where=where, got=str(error), expected="ASCII") from None
     threads: list[tuple[int, list[StackFrame]]] = []
     for line in lines:
+        if not line.isprintable():
+            raise MalformedError("stacks", where=where, got=repr(line)[:200], expected="printable text")
         if (found := _THREAD.match(line)) is not None:
             threads.append((int(found[1], 16), []))
             _at_most("threads", len(threads), STACK_THREADS_MAX, where)

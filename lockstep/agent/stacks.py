@@ -61,7 +61,7 @@ class StackDumps:
             self.fact = f"the training took {STACK_SIGNAL.name}"
 
     def end(self) -> None:
-        """Give the signal back, and remove the pipe, unless another process of the rank has put its own in its place."""
+        """Give the signal back, and remove the pipe unless another process of the rank has put its own there."""
         path = self._path
         self.forget()
         if path is not None:

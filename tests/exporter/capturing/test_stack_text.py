@@ -1,7 +1,11 @@
 """What faulthandler writes, of several Python versions, and what a hostile process writes in its place."""
 
+from collections import Counter
+from random import Random
+
 import pytest
 
+from benchmarks.fuzz.mutate import changed_bytes
 from exporter.capturing.stack_text import parse_stacks, thread_stacks
 from lockstep.contracts.codec import encode
 from lockstep.contracts.errors import MalformedError
@@ -61,6 +65,7 @@ def test_the_training_thread_comes_first():
     "data",
     [
         b"\xff\xfe\n",
+        b'Thread 0x1 (most recent call first):\n  File "\x1b[31m", line 1 in f\n',
         b'  File "train.py", line 1 in load\n',
         b"Thread 0x1 (most recent call first):\nFatal Python error: Segmentation fault\n",
         b"Thread 0x11111111111111111 (most recent call first):\n",
@@ -73,6 +78,22 @@ def test_what_faulthandler_does_not_write_is_refused(data):
     """Other bytes, frames of no thread, other lines, numbers out of range, more threads or frames than it writes."""
     with pytest.raises(MalformedError, match="test"):
         parse_stacks(data, where="test")
+
+
+def test_mutated_dumps_are_read_or_refused():
+    """Whatever bytes change: what is read can be sent, and all else is refused by name."""
+    random = Random(1)
+    outcomes = Counter()
+    for _ in range(3000):
+        data = changed_bytes(random, DUMP, random.choice((1, 1, 4, 16)))
+        try:
+            stacks, omitted = thread_stacks(parse_stacks(data, where="test"), random.choice((0, 0x7F0000000001)))
+        except MalformedError:
+            outcomes["refused"] += 1
+            continue
+        outcomes["read"] += 1
+        encode(RankStacks(run="r", node="n", rank=0, request_id=1, unix_ns=1, threads=stacks, omitted_frames=omitted))
+    assert min(outcomes["refused"], outcomes["read"]) > 300
 
 
 def test_stacks_fit_into_their_message_whatever_they_hold():
