@@ -72,7 +72,11 @@ def _run_hung(site: Site, policy: AlertPolicy) -> Alert:
         '{{ with printf `lockstep_rank_info{run="%s",rank="%s"}` .Labels.run .Labels.rank | query '
         '| sortByLabel "hostname" }}'
         " on {{ . | first | label `hostname` }}{{ end }}"
-        "{{ if .Labels.domain_kind }} ({{ .Labels.domain_kind }}){{ end }}{{ end }}.{{ end }}",
+        "{{ if .Labels.domain_kind }} ({{ .Labels.domain_kind }}){{ end }}{{ end }}.{{ end }}"
+        '{{ with printf `lockstep_incident_info{run="%s",function!=""} and on (run, rank) '
+        'lockstep_incident_silence_seconds{run="%s"}` $labels.run $labels.run | query | sortByLabel "rank" }}'
+        "{{ with . | first }} Rank {{ .Labels.rank }} stands in {{ .Labels.function }}, cause: {{ .Labels.cause }}"
+        "{{ with .Labels.root_cause }} ({{ . }}){{ end }}.{{ end }}{{ end }}",
     )
 
 

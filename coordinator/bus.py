@@ -16,7 +16,7 @@ from coordinator.intake.batch_table import last_step
 from coordinator.intake.streams import SETTLED, Receipt, Streams, Verdict
 from coordinator.leadership import HEARTBEAT_S, Leadership
 from lockstep.contracts import topics
-from lockstep.contracts.codec import Message, decode_parsed, encode
+from lockstep.contracts.codec import Message, channel_of, decode_parsed, encode
 from lockstep.contracts.delivery import HEADER_BYTES, FrameHeader, unpack_frame
 from lockstep.contracts.errors import ContractVersionError, MalformedError
 from lockstep.contracts.limits import MESSAGE_MAX_BYTES, TERM_AHEAD_SECONDS_MAX
@@ -27,7 +27,7 @@ from lockstep.serving.log_limit import LogLimit
 from lockstep.serving.messaging import Broker, BrokerError, Session, Will, backoff_seconds
 
 if TYPE_CHECKING:
-    from lockstep.contracts.messages import ProfileRequest
+    from lockstep.contracts.messages import ProfileRequest, StackRequest
 
 _log = logging.getLogger(__name__)
 
@@ -116,8 +116,8 @@ class Bus:
             )
             await _wait(stop, wait_s)
 
-    async def publish_request(self, request: "ProfileRequest") -> None:
-        """Publish a profile request, QoS 1.
+    async def publish_request(self, request: "ProfileRequest | StackRequest") -> None:
+        """Publish a request to a node, QoS 1.
 
         Raises
         ------
@@ -126,7 +126,7 @@ class Bus:
         """
         if self._session is None:
             raise BrokerError("not connected to the broker")
-        topic = topics.run_topic(request.run, topics.REQUEST, request.node)
+        topic = topics.run_topic(request.run, channel_of(request), request.node)
         try:
             async with asyncio.timeout(_PUBLISH_TIMEOUT_S):
                 await self._session.publish(topic, encode(request))

@@ -16,7 +16,7 @@ from coordinator.expected.fitting import fit_model, predict_gain
 from coordinator.expected.healthy import KeptWindow
 from coordinator.runs import HANDLE
 from lockstep.contracts.errors import LockstepError
-from lockstep.contracts.messages import ProfileRequest
+from lockstep.contracts.messages import ProfileRequest, StackRequest
 from lockstep.diagnosis import INSUFFICIENT, Diagnosis, explain
 from lockstep.serving.messaging import BrokerError
 
@@ -132,7 +132,13 @@ class Effects:
                 self._dropped.add(name)
                 self._changed.set()
             case _:
-                assert isinstance(instruction, ev.RefuseProfile)  # its asker reads it from the orders
+                self._perform_other(name, instruction)
+
+    def _perform_other(self, name: str, instruction: ev.Instruction) -> None:
+        if isinstance(instruction, ev.RequestStacks):
+            self._start(name, self._request_stacks, instruction, f"stacks, request {instruction.request_id}")
+            return
+        assert isinstance(instruction, ev.RefuseProfile)  # its asker reads it from the orders
 
     def _keep(self, name: str, incident: Incident | None) -> None:
         if incident is not None:
@@ -265,6 +271,21 @@ class Effects:
                 reason=f"the request could not be sent: {error!s:.{_REASON_MAX}}",
             )
             self.perform(self._runs.feed(name, failed))
+
+    async def _request_stacks(self, name: str, order: ev.RequestStacks) -> None:
+        """Publish a request for stacks, the leader's alone. One that is lost is made up for by the next."""
+        run = self._runs.by_name.get(name)
+        if run is None or not self._leadership.leads:
+            return
+        try:
+            for node, ranks in _by_node(run, order.ranks).items():
+                await self._bus.publish_request(
+                    StackRequest(
+                        run=name, node=node, request_id=order.request_id, ranks=ranks, term=self._leadership.term
+                    )
+                )
+        except BrokerError as error:
+            _log.warning("run %s: request %d for stacks could not be sent: %s", name, order.request_id, error)
 
     async def _diagnose(self, name: str, order: ev.Diagnose) -> None:
         work = asyncio.ensure_future(

@@ -38,6 +38,7 @@ from lockstep.contracts.messages import (
     NodeAlive,
     NodeAnnouncement,
     ProfileAnswer,
+    RankStacks,
     StepBatch,
     TraceSummary,
 )
@@ -131,12 +132,9 @@ class Runs:
                 self.presence.note(message.node, now_s, is_alive=message.alive)
                 self.targets.hear(message, now_s)
                 return self._apply_heartbeats(message, now_s)
-            case ProfileAnswer():
-                answered = ev.AnswerEvent(unix_s=now_s, cause_id=f"answer:{message.request_id}", answer=message)
-                return self._isolated(HANDLE, message.run, now_s, lambda: self._feed(message.run, answered))
-            case TraceSummary():
-                summed = ev.SummaryEvent(unix_s=now_s, cause_id=f"summary:{message.request_id}", summary=message)
-                return self._isolated(HANDLE, message.run, now_s, lambda: self._feed(message.run, summed))
+            case ProfileAnswer() | TraceSummary() | RankStacks():
+                event = _event_of(message, now_s)
+                return self._isolated(HANDLE, message.run, now_s, lambda: self._feed(message.run, event))
             case _:  # what coordinators publish: nothing of it is for the runs
                 return []
 
@@ -557,6 +555,16 @@ class Runs:
     def snapshot_of(self, run: Run) -> RunSnapshot:
         """Return what is known of a run now."""
         return run.snapshot()
+
+
+def _event_of(message: ProfileAnswer | TraceSummary | RankStacks, now_s: float) -> ev.Event:
+    """Return what a rank's answer to a request is to its run."""
+    match message:
+        case ProfileAnswer():
+            return ev.AnswerEvent(unix_s=now_s, cause_id=f"answer:{message.request_id}", answer=message)
+        case TraceSummary():
+            return ev.SummaryEvent(unix_s=now_s, cause_id=f"summary:{message.request_id}", summary=message)
+    return ev.StacksEvent(unix_s=now_s, cause_id=f"stacks:{message.request_id}", stacks=message)
 
 
 def _is_small(run: Run) -> bool:

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from exporter.capturing.captures import Candidate, Captures
 from exporter.capturing.control import ControlWriter, OrderJob
+from exporter.capturing.stacks import StackRequests
 from exporter.capturing.summarise import Summariser, TraceJob
 from exporter.config import ExporterConfig
 from exporter.counts import Counts
@@ -35,7 +36,15 @@ from lockstep.contracts.codec import encode
 from lockstep.contracts.control import OrderAnswer, answer_to_json
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.limits import ANNOUNCE_REFRESH_SECONDS
-from lockstep.contracts.messages import ProfileAnswer, ProfileRequest, RunHeartbeat, StepBatch, TraceSummary
+from lockstep.contracts.messages import (
+    ProfileAnswer,
+    ProfileRequest,
+    RankStacks,
+    RunHeartbeat,
+    StackRequest,
+    StepBatch,
+    TraceSummary,
+)
 from lockstep.serving.fault_isolation import FaultIsolation, Guard, outcomes_of
 from lockstep.serving.messaging import Broker
 from lockstep.serving.mqtt import MqttBroker
@@ -84,10 +93,19 @@ class Exporter:
             MqttBroker(config) if broker is None else broker,
             counts=self.counts,
             on_request=self._on_request,
+            on_stack_request=self._on_stack_request,
             heartbeats=self._heartbeats,
             jitter=random.Random(),  # noqa: S311  (spreads reconnections, guards nothing)
         )
         self._host_watch = HostWatch(lambda: find_targets(self._rings.runs.values()))
+        self._stack_requests = StackRequests(
+            self._node,
+            counts=self.counts,
+            isolation=self._isolation,
+            check_term=self._take_term,
+            run_of=self._rings.runs.get,
+            on_stacks=lambda stacks: self._put(topics.STACKS, stacks),
+        )
         self._summariser = Summariser(
             config,
             counts=self.counts,
@@ -148,8 +166,11 @@ class Exporter:
             publish = tasks.create_task(self._publisher.run(), name="publish")
             summarise = tasks.create_task(self._summariser.run(), name="summarise")
             watch_host = tasks.create_task(self._host_watch.run(), name="watch_host")
+            dump = tasks.create_task(self._stack_requests.run(), name="stacks")
             await self._tick_until(stop)
             watch_host.cancel()
+            dump.cancel()
+            await asyncio.wait([dump], timeout=_CLOSE_S)  # its rings are closed later
             # The order matters: what a later step hands on must find the next one alive.
             for site in list(runner.sites):
                 await site.stop()
@@ -299,7 +320,9 @@ class Exporter:
             self._positions.clear()
             self._positions.update(positions)
 
-    def _put(self, channel: str, message: StepBatch | ProfileAnswer | TraceSummary, records: int = 0) -> None:
+    def _put(
+        self, channel: str, message: StepBatch | ProfileAnswer | TraceSummary | RankStacks, records: int = 0
+    ) -> None:
         with self._guard("run", message.run):
             self._publisher.put(topics.run_topic(message.run, channel, self._node), encode(message), records)
             return
@@ -322,9 +345,7 @@ class Exporter:
             ranks = {t.rank: Candidate(t.state, t.steps.boundary(request.first_step)) for t in shown}
         term, unix_s = self._captures.term, time.time()
         verdict = self._captures.judge(request, ranks, now_ns, unix_s)
-        self._publisher.term = self._captures.term_in_force(unix_s)
-        if self._captures.term != term:
-            save_state(self._term_path, self._captures.term)
+        self._keep_term(term, unix_s)
         if verdict.is_outdated:
             reason = next(iter(verdict.refusals.values()), "for no rank")
             self.counts.reject("request", f"request {request.request_id} of term {request.term}: {reason}")
@@ -336,6 +357,23 @@ class Exporter:
                 self._order_failed(job, "too many orders wait to be written")
             self._summariser.prepare()
             self._host_watch.note_capture()
+
+    def _keep_term(self, former: int, unix_s: float) -> None:
+        """Report the term in force, and remember it over a restart where it has changed."""
+        self._publisher.term = self._captures.term_in_force(unix_s)
+        if self._captures.term != former:
+            save_state(self._term_path, self._captures.term)
+
+    def _take_term(self, term: int) -> str:
+        former, unix_s = self._captures.term, time.time()
+        reason = self._captures.take_term(term, unix_s)
+        self._keep_term(former, unix_s)
+        return reason
+
+    def _on_stack_request(self, request: StackRequest) -> None:
+        if self._isolation.admits("message", request.run, time.monotonic()):
+            with self._guard("message", request.run):
+                self._stack_requests.submit(request, time.monotonic_ns())
 
     def _refuse(self, run: str, rank: int, request_id: int, reason: str) -> None:
         self.counts.profiles["refused"] += 1

@@ -70,6 +70,7 @@ FACTS = RankFacts(
     backend="nccl",
     device_uuid="GPU-576ef18e-b48f-c787-e91d-f93658b27b8e",
     mark_writer="C extension",
+    stacks="SIGURG",
     collective_kernels="Python",
     collective_kernels_reason="none is built for torch 2.13.0",
 )
@@ -135,6 +136,20 @@ ANSWER = messages.ProfileAnswer(
     trace_bytes=1 << 20,
     cost_ns=10**8,
 )
+STACK_REQUEST = messages.StackRequest(run=RUN, node=NODE, request_id=6, ranks=[0, 1], term=2)
+STACKS = messages.RankStacks(
+    run=RUN,
+    node=NODE,
+    rank=1,
+    request_id=6,
+    unix_ns=UNIX_NS,
+    threads=[
+        messages.ThreadStack(is_training=True, frames=[("/srv/train.py", 88, "load"), ("/srv/train.py", 120, "main")]),
+        messages.ThreadStack(is_training=False, frames=[("/usr/lib/python3.11/threading.py", 320, "wait")]),
+    ],
+    omitted_frames=3,
+    reason="the process is stopped by a signal",
+)
 SUMMARY = messages.TraceSummary(
     run=RUN,
     node=NODE,
@@ -194,6 +209,8 @@ MESSAGES: list[tuple[str, Message]] = [
     (topics.run_topic(RUN, topics.REQUEST, NODE), REQUEST),
     (topics.run_topic(RUN, topics.ANSWER, NODE), ANSWER),
     (topics.run_topic(RUN, topics.SUMMARY, NODE), SUMMARY),
+    (topics.run_topic(RUN, topics.STACK_REQUEST, NODE), STACK_REQUEST),
+    (topics.run_topic(RUN, topics.STACKS, NODE), STACKS),
     (topics.alive_topic(NODE), ALIVE),
     (topics.node_topic(NODE, topics.ACK), ACKNOWLEDGEMENT),
     (topics.coordinator_topic(COORDINATOR), COORDINATOR_ALIVE),

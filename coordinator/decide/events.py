@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from coordinator.settings.policy import Policy
     from coordinator.settings.specs import SpecText
     from lockstep.contracts.domains import Topology
-    from lockstep.contracts.messages import ProfileAnswer, TraceSummary
+    from lockstep.contracts.messages import ProfileAnswer, RankStacks, TraceSummary
     from lockstep.diagnosis import Diagnosis
     from lockstep.simulator.calibration.measured import OperatorTimes, Window
     from lockstep.simulator.calibration.online import OnlineModel
@@ -134,6 +134,13 @@ class SummaryEvent(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StacksEvent(Event):
+    """The stacks of a rank's process, or why there are none."""
+
+    stacks: "RankStacks"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosedEvent(Event):
     """The diagnosis of an incident; `function` is empty where the evidence does not name one.
 
@@ -209,6 +216,14 @@ class RequestProfile(Instruction):
     steps: int
     shapes: bool = False
     is_asked: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestStacks(Instruction):
+    """Ask the nodes of `ranks` for the stacks of their processes."""
+
+    request_id: int
+    ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

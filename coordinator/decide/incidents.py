@@ -54,7 +54,7 @@ class Incident:
     `slowdown_ratio` is own work over the peers' minus 1 (run: step over its baseline minus 1). `lost_device_seconds`
     grows while it is open: what a step would be shorter without it, times the ranks of the job. `function` and
     `operator` are empty until a profile named them. `onset_step` is where it began, `detected_step` where it was told,
-    steps of this attempt.
+    steps of this attempt. `stacks` are of a hang: the merged stacks of its ranks' training threads as lines of text.
     `explanation` is what it was decided from (`explain.py`), empty until that has been written down.
     """
 
@@ -87,6 +87,7 @@ class Incident:
     profile: ProfileNote | None = field(default=None)
     explanation: dict[str, Any] = field(default_factory=dict)
     prediction: Prediction | None = None
+    stacks: tuple[str, ...] = ()
 
     @property
     def predicted_gain(self) -> tuple[float, str] | None:
@@ -105,6 +106,7 @@ def to_json(incident: Incident) -> dict[str, Any]:
     """Return the JSON form, as the API gives it and the store keeps it."""
     value = asdict(incident)
     value["ranks"] = list(incident.ranks)
+    value["stacks"] = list(incident.stacks)
     value["domain"] = None if incident.domain is None else {"kind": incident.domain[0], "id": incident.domain[1]}
     value["evidence"] = [*incident.evidence, *incident.profile_evidence]
     value["measured_evidence_count"] = len(incident.evidence)
@@ -131,6 +133,7 @@ def from_json(value: Mapping[str, Any], *, where: str) -> Incident:
         measured = value["measured_evidence_count"]
         known |= {
             "ranks": tuple(value["ranks"]),
+            "stacks": tuple(value.get("stacks", ())),
             "domain": None if domain is None else (domain["kind"], domain["id"]),
             "evidence": tuple(value["evidence"][:measured]),
             "profile_evidence": tuple(value["evidence"][measured:]),

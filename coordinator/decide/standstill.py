@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from coordinator.detect.findings import HANG, LINK, Finding
+from coordinator.detect.findings import HANG, LINK, UNKNOWN, Finding
 
 if TYPE_CHECKING:
     from coordinator.decide.casebook import Casebook
@@ -37,11 +37,20 @@ class Standstill:
         self._longest_s = {False: 0.0, True: 0.0}  # step of a run that is warm, or not yet
         self._told_s = 0.0
         self._heard: tuple[Hang | None, float] = None, 0.0  # the last verdict, and since when it has been the same
+        self._named_by: Hang | None = None  # the verdict that the incident has its ranks from
 
     @property
     def incident(self) -> "Incident | None":
         """The open incident."""
         return next((i for i in self._casebook.incidents.values() if i.kind == HANG), None)
+
+    @property
+    def cause_by_issues(self) -> str:
+        """The cause of the open incident by what its ranks have issued, whatever their stacks have made of it."""
+        incident = self.incident
+        if incident is None or self._named_by is None:  # from before a restart of the coordinator
+            return UNKNOWN if incident is None or incident.stacks else incident.cause
+        return self._named_by.cause
 
     def begin(self, now_s: float) -> None:
         """Begin a run, or another attempt of it: nothing tells a long set-up or a compilation from a hang yet."""
@@ -99,6 +108,7 @@ class Standstill:
             if hang is None or not self._is_ripe(hang, now_s, rank_count):
                 return None, False
             self._told_s = now_s
+            self._named_by = hang
             found = self._finding(hang, now_s)
             ended_unix_s = now_s if self._judgement is None else self._judgement.unix_s
             step = max(found.onset_step, self._step)
@@ -118,6 +128,7 @@ class Standstill:
         if incident is None:
             return None
         step = incident.detected_step if self._judgement is None else max(incident.detected_step, self._judgement.step)
+        self._named_by = None
         return self._casebook.close(incident.id, step, now_s)
 
     @property
@@ -162,10 +173,12 @@ class Standstill:
 
     def _named(self, before: "Incident", hang: "Hang | None", now_s: float) -> "Incident":
         """Return the incident by the latest verdict; one that knows less than the last one changes nothing."""
-        if hang is None or (not hang.ranks and hang.cause != LINK and (before.ranks or before.cause == LINK)):
+        cause = self.cause_by_issues
+        if hang is None or (not hang.ranks and hang.cause != LINK and (before.ranks or cause == LINK)):
             return before
-        if (hang.ranks, hang.domain, hang.cause) == (before.ranks, before.domain, before.cause):
+        if (hang.ranks, hang.domain, hang.cause) == (before.ranks, before.domain, cause):
             return before
+        self._named_by = hang
         found = self._finding(hang, now_s)
         return replace(
             before,

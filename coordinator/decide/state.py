@@ -18,6 +18,7 @@ from coordinator.decide.incidents import Incident
 from coordinator.decide.memory import RunMemory
 from coordinator.decide.profiling import note_of
 from coordinator.decide.selection import JOB, Selection, select
+from coordinator.decide.stack_desk import StackDesk
 from coordinator.decide.standstill import Standstill
 from coordinator.decide.transitions import OVER, TRANSITIONS, State, TransitionError, Trigger
 from coordinator.detect.findings import CRASH, HANG, UNKNOWN
@@ -44,6 +45,7 @@ class RunMachine:
         self.state = State.WARMING
         self.casebook = Casebook(run, policy.run, memory)
         self.standstill = Standstill(self.casebook, policy.run)
+        self.stacks = StackDesk()
         self.captures = CaptureDesk(policy.profile, memory)
         self.judgement: Judgement | None = None
         self._policy = policy
@@ -63,6 +65,7 @@ class RunMachine:
             ev.ProfileFailedEvent: self._on_failed,
             ev.AnswerEvent: self._on_answer,
             ev.SummaryEvent: self._on_summary,
+            ev.StacksEvent: self._on_stacks,
             ev.DiagnosedEvent: self._on_diagnosed,
             ev.ExplainedEvent: self._on_explained,
             ev.PredictedEvent: self._on_predicted,
@@ -212,6 +215,26 @@ class RunMachine:
         if self.standstill.incident is not None and self.state not in (State.HUNG, State.LOST):
             self.captures.put_away(event.unix_s)
             self._move(Trigger.BLOCKED)
+
+        self._ask_stacks(event.unix_s)
+
+    def _ask_stacks(self, now_s: float) -> None:
+        """Ask where the ranks of a run that hangs stand, and take what is new of the answers."""
+        incident = self.standstill.incident
+        if incident is None:
+            return
+        if self._policy.run.hang_stacks and self.stacks.ask(incident, sorted(self._ranks), now_s):
+            order = ev.RequestStacks(
+                cause_id=self._cause_id, request_id=self.stacks.request_id, ranks=self.stacks.ranks
+            )
+            self._out.append(order)
+        amended = self.stacks.amended(incident, self.standstill.cause_by_issues, now_s)
+        if amended is not None:
+            self._update(amended)
+
+    def _on_stacks(self, event: ev.StacksEvent) -> None:
+        self.stacks.take(event.stacks)
+        self._ask_stacks(event.unix_s)
 
     def _on_losses(self, event: ev.LossesEvent) -> None:
         self.standstill.losses = event.losses

@@ -8,7 +8,7 @@ from coordinator.decide.explain import history
 from coordinator.decide.incidents import BY_MODEL, BY_RECORDS, CLOSED
 from coordinator.detect.findings import CRASH, FLUCTUATION, HANG, KINDS, SCATTERED, SLOW_LINK, SLOW_RANK
 from coordinator.page.told import link, moment_ns, seconds_told
-from lockstep.analysis.report.markup import Html, code, folded, items, join, soft, tag
+from lockstep.analysis.report.markup import Html, code, escaped, folded, items, join, soft, tag
 from lockstep.analysis.report.units import counted, told_ranks
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def card(incident: "Incident", config: "CoordinatorConfig", *, with_run: bool, h
     badge = tag("span", incident.state, class_="badge")
     details: tuple[Html, ...] = (
         _titled("Evidence", (*incident.evidence, *incident.profile_evidence)),
+        _stacks(incident),
         _gain(incident),
         _advice(incident),
         _why(incident),
@@ -83,6 +84,7 @@ def told_of(incident: "Incident") -> Html:
     """Return all that is told of an incident for a page that is read without this server: nothing folded, no links."""
     parts = (
         _titled("Evidence", (*incident.evidence, *incident.profile_evidence)),
+        _stacks(incident),
         _gain(incident),
         _advice(incident),
         _titled("What became of it", tuple(_change_told(each) for each in history(incident))),
@@ -133,6 +135,14 @@ def _extent(incident: "Incident") -> tuple[str, str]:
 
 def _titled(title: str, lines: tuple[str, ...]) -> Html:
     return join((tag("h4", title), items(lines))) if lines else Html()
+
+
+def _stacks(incident: "Incident") -> Html:
+    """Return the merged stacks of a hang: each line has the ranks that are in its frames."""
+    if not incident.stacks:
+        return Html()
+    lines = Html("\n".join(map(escaped, incident.stacks)))  # a text's own line ends are not kept
+    return join((tag("h4", "Where the ranks stand"), tag("pre", lines, tabindex=0)))
 
 
 def _gain(incident: "Incident") -> Html:

@@ -17,7 +17,7 @@ from coordinator.decide.incidents import AdviceItem, Prediction, from_json, to_j
 from coordinator.decide.memory import RunMemory, learnt_from_bytes, memory_from_json
 from coordinator.settings.policy import Policy
 from lockstep.contracts.errors import MalformedError
-from lockstep.contracts.messages import NodeAlive, NodeAnnouncement, ProfileAnswer, StepBatch, TraceSummary
+from lockstep.contracts.messages import NodeAlive, NodeAnnouncement, ProfileAnswer, RankStacks, StepBatch, TraceSummary
 
 NS = 1_000_000_000
 
@@ -32,7 +32,9 @@ class Start:
     memories: Mapping[str, RunMemory] = field(default_factory=dict)
 
 
-Heard = Start | NodeAnnouncement | NodeAlive | ProfileAnswer | TraceSummary | ev.Event | tuple[StepBatch, ...]
+Heard = (
+    Start | NodeAnnouncement | NodeAlive | ProfileAnswer | TraceSummary | RankStacks | ev.Event | tuple[StepBatch, ...]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ _MESSAGES: dict[str, type] = {
     "alive": NodeAlive,
     "answer": ProfileAnswer,
     "summary": TraceSummary,
+    "stacks": RankStacks,
 }
 _EVENTS: dict[str, type[ev.Event]] = {
     "diagnosed": ev.DiagnosedEvent,

@@ -198,6 +198,7 @@ class RunPolicy:
     hang_lacking_max: float = 4e-4  # records lost a step, above which one that lacks names no late rank: with a restart
     # every 200 steps this is one false alarm in 500,000
     hang_store_seconds: float = 10.0  # between two writes of a hang's running figures
+    hang_stacks: bool = True  # ask the ranks of a run that hangs for their stacks: a millisecond of each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

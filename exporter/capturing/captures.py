@@ -63,6 +63,13 @@ class Captures:
         """
         return self.term if self.term <= unix_s + TERM_AHEAD_OF_NODE_SECONDS_MAX else 0
 
+    def take_term(self, term: int, unix_s: float) -> str:
+        """Take the term of a request of another kind; return why it is not the present leader's, empty where it is."""
+        reason = self._foreign_term(term, unix_s)
+        if not reason:
+            self.term = term
+        return reason
+
     def judge(
         self, request: ProfileRequest, ranks: Mapping[int, Candidate] | None, now_ns: int, unix_s: float
     ) -> Verdict:

@@ -127,6 +127,16 @@ class RingFile:
         is_alive = lock_holder(self._descriptor) is not None if held else None
         return Issues(counts.astype(np.int64), times_ns.astype(np.int64), flags, is_alive)
 
+    def training_thread(self) -> int:
+        """Return which thread trains, 0 where that is not known.
+
+        Raises
+        ------
+        MalformedError
+            The file was cut.
+        """
+        return int.from_bytes(self._pread(8, ring.WORD_THREAD * 8), "little")
+
     def holder(self) -> Holder:
         """Return who holds the ring, which only its writer does.
 

@@ -24,7 +24,7 @@ from lockstep.contracts import topics
 from lockstep.contracts.codec import decode, encode
 from lockstep.contracts.delivery import FrameHeader, pack_frame
 from lockstep.contracts.errors import MalformedError
-from lockstep.contracts.messages import Acknowledgement, NodeAlive, ProfileRequest, RunHeartbeat
+from lockstep.contracts.messages import Acknowledgement, NodeAlive, ProfileRequest, RunHeartbeat, StackRequest
 from lockstep.serving.messaging import Broker, BrokerError, PublishRefusedError, Session, Will, backoff_seconds
 
 _log = logging.getLogger(__name__)
@@ -59,6 +59,7 @@ class Publisher:
         *,
         counts: Counts,
         on_request: Callable[[ProfileRequest], None],
+        on_stack_request: Callable[[StackRequest], None] = lambda _: None,
         heartbeats: Callable[[], list[RunHeartbeat]],
         jitter: random.Random,
         unix_ns: Callable[[], int] = time.time_ns,
@@ -74,6 +75,7 @@ class Publisher:
         self._drain_seconds = config.drain_seconds
         self._counts = counts
         self._on_request = on_request
+        self._on_stack_request = on_stack_request
         self._heartbeats = heartbeats
         self._jitter = jitter
         self._unix_ns = unix_ns
@@ -337,6 +339,9 @@ class Publisher:
             case ProfileRequest():
                 if not self._stop.is_set():
                     self._on_request(message)
+            case StackRequest():
+                if not self._stop.is_set():
+                    self._on_stack_request(message)
             case Acknowledgement():
                 self._on_acknowledgement(message)
             case _:

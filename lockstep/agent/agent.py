@@ -32,6 +32,7 @@ from lockstep.agent.ring import FLAGS_OFFSET, RingWriter
 from lockstep.agent.run_claim import claim_run
 from lockstep.agent.settling import Settling
 from lockstep.agent.shared_directory import check_root, trusted_uids
+from lockstep.agent.stacks import StackDumps
 from lockstep.agent.thread_exit import ThreadExit
 from lockstep.contracts.errors import LockstepError
 from lockstep.contracts.ring import BLOCKS_OFFSET, ISSUES_OFFSET, STATE_FAILED, STATE_FINISHED, STATE_RAISED
@@ -84,6 +85,7 @@ class Agent:
         self.find_counters: Callable[[], Any] = lambda: None
         """Returns torch.compile's counters once they are there (hooks/compilation.py)."""
         self._thread_exit = ThreadExit(self._vacate)
+        self._stacks = StackDumps()
         self.ring: RingWriter | None = None
         self.groups = Groups(self._store_groups, clear=self.marks.clear_issues, at_first_use=self._check_rank)
         self._place = (0, 1)  # rank and world size as the ring has them
@@ -143,6 +145,8 @@ class Agent:
             self.capture.disown("the training thread ended during the capture")
         self._thread_exit.watch()
         self.marks.change_thread()
+        if self.ring is not None:
+            self.ring.set_thread(get_ident())
         self._first_ends = self._ends()
         return 1
 
@@ -187,10 +191,13 @@ class Agent:
         self._drop_device()  # the ordinals of another attempt are not this one's
         marks.open(ring.file, BLOCKS_OFFSET, ring.block_count, ISSUES_OFFSET, FLAGS_OFFSET)
         self._first_ends, self._last_ends, self._failed_stores = 0, 0, marks.failures
+        self._stacks.begin(ring.path.parent, self._place[0])
+        self.settling.stacks = self._stacks.fact
         self.settling.begin(ring)
         self._thread_exit.watch()
         self._look_for_counters()
         marks.begin()
+        ring.set_thread(get_ident())
         marks.compiled(0)
         return True
 
@@ -219,6 +226,7 @@ class Agent:
         self.marks.thread = 0
         self._end_capture()
         self.groups.clear()
+        self._stacks.end()
         ring.withdraw()
         self.wake()
 
@@ -235,6 +243,7 @@ class Agent:
         if ring.show_life(now_ns, is_stored=is_stored, has_stepped=has_stepped):
             marks.store_words()
         self._failed_stores, self._last_ends = failed_stores, ends
+        self._stacks.look(now_ns)
         capture.poll(now_ns)
         self.settling.repeat(now_ns)
         self._look_for_counters()
@@ -270,6 +279,7 @@ class Agent:
         records becomes so again: it is a rank if it trains in a larger world (lineage.py).
         """
         if self.ring is not None and self.marks.thread != 0:
+            self._stacks.forget()
             self._disable()
             self.groups.clear()
             self._dormant = True
@@ -303,6 +313,7 @@ class Agent:
             self.marks.flush()
             self.marks.thread = 0
         self._end_capture()
+        self._stacks.end()
         if error is None:
             self.ring.set_state(STATE_FINISHED)
         else:
@@ -328,6 +339,7 @@ class Agent:
 
     def remove(self) -> None:
         """Take every hook off again, last one first. Not to be called from inside a hook."""
+        self._stacks.end()
         self._disable()
         while self._removals:
             self._removals.pop()()
@@ -351,6 +363,7 @@ class Agent:
         finally:
             self.marks.thread = 0
             self._drop_device()
+        self._stacks.end()
         if self.ring is not None:
             self.ring.set_state(STATE_FAILED, failures)
         if is_training:

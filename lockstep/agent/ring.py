@@ -126,6 +126,11 @@ class RingWriter:
         self._words[layout.WORD_STATE] = state
         self._store(layout.WORD_STATE * _WORD_BYTES, 2 * _WORD_BYTES)
 
+    def set_thread(self, thread: int) -> None:
+        """Store which thread trains."""
+        self._words[layout.WORD_THREAD] = thread
+        self._store(layout.WORD_THREAD * _WORD_BYTES, _WORD_BYTES)
+
     def withdraw(self) -> None:
         """Take the file back: this process turns out to be another rank. Call nothing afterwards."""
         self.set_state(layout.STATE_FINISHED)

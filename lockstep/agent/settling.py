@@ -30,6 +30,8 @@ class Settling:
         self.kernels = ("", "")
         """What the kernels in front of collectives are written in, and why not in C++ (hooks/collectives.py)."""
         self.flops: ModelFlops | None = None
+        self.stacks = ""
+        """What `StackDumps.fact` was when the attempt began."""
         self._ring: RingWriter | None = None
         self._ends = 0
         self._noted = _UNKNOWN
@@ -59,7 +61,7 @@ class Settling:
                 self._marks.settling = max(self._marks.settling, 1)
         self.note_flops()
         if self._ends in (1, SETTLING_ENDS) and self._ring is not None:  # more optimizers are met after the first end
-            self._ring.write_facts(collect(flops, self._mark_writer, self.kernels))
+            self._ring.write_facts(collect(flops, self._mark_writer, self.kernels, self.stacks))
 
     def meet(self, optimizer: Any) -> None:
         """Look at an optimizer that steps for the first time; the model's FLOPs hold from the running step on."""

@@ -27,6 +27,8 @@ from lockstep.contracts.messages import (
     NodeAnnouncement,
     ProfileAnswer,
     ProfileRequest,
+    RankStacks,
+    StackRequest,
     StepBatch,
     TraceSummary,
 )
@@ -42,6 +44,8 @@ Message = (
     | ProfileRequest
     | ProfileAnswer
     | TraceSummary
+    | StackRequest
+    | RankStacks
 )
 M = TypeVar("M", bound=Message)
 
@@ -54,6 +58,8 @@ _FORMS: dict[str, type[Message | PackedSummary]] = {
     topics.REQUEST: ProfileRequest,
     topics.ANSWER: ProfileAnswer,
     topics.SUMMARY: PackedSummary,
+    topics.STACK_REQUEST: StackRequest,
+    topics.STACKS: RankStacks,
 }
 _MAX_BYTES: dict[str, int] = {
     topics.ANNOUNCE: limits.ANNOUNCEMENT_MAX_BYTES,
@@ -63,6 +69,8 @@ _MAX_BYTES: dict[str, int] = {
     topics.REQUEST: limits.REQUEST_MAX_BYTES,
     topics.ANSWER: limits.REQUEST_MAX_BYTES,
     topics.SUMMARY: limits.SUMMARY_WIRE_MAX_BYTES,
+    topics.STACK_REQUEST: limits.REQUEST_MAX_BYTES,
+    topics.STACKS: limits.STACKS_MAX_BYTES,
     topics.STEPS: limits.MESSAGE_MAX_BYTES,
 }
 """Largest message of each channel: decoding takes a multiple of it for a moment."""
@@ -122,6 +130,11 @@ class _Versioned(msgspec.Struct):
 
 
 _VERSIONED = msgspec.msgpack.Decoder(_Versioned)
+
+
+def channel_of(message: Message) -> str:
+    """Return the channel that a message travels on."""
+    return _CHANNELS[type(message)]
 
 
 def encode(message: Message) -> bytes:

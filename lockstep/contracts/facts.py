@@ -20,7 +20,8 @@ class RankFacts:
     model's matrix products (`peaks.DTYPES`), `parameters` those of this rank's share of the work, `flops_source` where
     the model FLOPs of a step come from: configured, parameters, measured or none, `mark_writer` what the agent's writer
     of marks is written in (`agent/mark_writer.py`), `collective_kernels` what its kernels in front of collectives are
-    written in, `C++` or `Python`, and `collective_kernels_reason` why not in C++ (`agent/hooks/native.py`).
+    written in, `C++` or `Python`, and `collective_kernels_reason` why not in C++ (`agent/hooks/native.py`). `stacks` is
+    the signal at which the process writes its stacks, else why it does not (`agent/stacks.py`).
     """
 
     device: Name = ""
@@ -35,6 +36,7 @@ class RankFacts:
     mark_writer: Name = ""
     collective_kernels: Name = ""
     collective_kernels_reason: Name = ""
+    stacks: Name = ""
 
 
 def facts_to_json(facts: RankFacts) -> dict[str, Any]:

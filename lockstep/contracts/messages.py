@@ -43,6 +43,10 @@ from lockstep.contracts.limits import (
     RANKS_PER_NODE_MAX,
     RUNS_PER_NODE_MAX,
     SPANS_PER_GROUP_MAX,
+    STACK_FILE_MAX_CHARS,
+    STACK_FRAMES_MAX,
+    STACK_FUNCTION_MAX_CHARS,
+    STACK_THREADS_MAX,
     SUMMARY_MAX_BYTES,
     SUMMARY_NODES_MAX,
     TRACE_MAX_BYTES,
@@ -309,6 +313,53 @@ class ProfileAnswer:
     end_ns: MonotonicNs = 0
     trace_bytes: Count = 0
     cost_ns: DurationNs = 0
+    version: Version = MESSAGE_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackRequest:
+    """The coordinator asks one node for the stacks of some of its ranks, without stopping anything."""
+
+    run: Name
+    node: Name
+    request_id: Count
+    ranks: Annotated[list[Rank], Length(RANKS_PER_NODE_MAX)]
+    term: Count = 0
+    """The fencing number of the coordinator that asks (`CoordinatorAlive`)."""
+    version: Version = MESSAGE_VERSION
+
+
+StackFrame = tuple[
+    Annotated[str, Length(STACK_FILE_MAX_CHARS)],
+    Annotated[int, Range(0, (1 << 31) - 1)],
+    Annotated[str, Length(STACK_FUNCTION_MAX_CHARS)],
+]
+"""The end of a source file's path, a line of it, 0 where it is not known, and the function."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadStack:
+    """What a thread is in: its Python frames, the innermost first. C and C++ beneath the innermost have none."""
+
+    is_training: bool
+    frames: Annotated[list[StackFrame], Length(STACK_FRAMES_MAX)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStacks:
+    """The stacks of one rank's process at one moment, that of the training thread first.
+
+    `reason` says why there are none. `omitted_frames` of all threads did not fit into the message's limit.
+    """
+
+    run: Name
+    node: Name
+    rank: Rank
+    request_id: Count
+    unix_ns: UnixNs
+    threads: Annotated[list[ThreadStack], Length(STACK_THREADS_MAX)]
+    omitted_frames: Count = 0
+    reason: Reason = ""
     version: Version = MESSAGE_VERSION
 
 

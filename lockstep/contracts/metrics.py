@@ -167,7 +167,8 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_incident_info",
         "gauge",
-        "What is known of an open incident; always 1. Root cause and function are empty until a profile named them.",
+        "What is known of an open incident; always 1. Root cause and function are empty until a profile or stacks name "
+        "them.",
         "run",
         "incident",
         "rank",

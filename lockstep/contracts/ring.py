@@ -1,7 +1,7 @@
 """Byte layout of a rank's ring file; the rank writes it, the node's exporter reads it.
 
     0      static header   magic, versions, sizes, identity; written before the file gets its name
-    512    words           u64 each, 8-aligned: heartbeat, state, failures, flags, held
+    512    words           u64 each, 8-aligned: heartbeat, state, failures, flags, held, thread
     576    ending          blob: the exception that ended the process (`RaisedEnding`)
     1024   issues          ISSUE_SLOTS pairs of u64, count and time: what this rank issued, by issue slot
     4096   answer          blob: state of the profile request this rank last saw
@@ -51,6 +51,8 @@ WORD_HELD = WORD_HEARTBEAT + 4
 
 A rank that was killed and one that hangs look alike otherwise: neither beats, and pids lie across PID namespaces.
 """
+WORD_THREAD = WORD_HEARTBEAT + 5
+"""Which thread trains, as `threading.get_ident` and faulthandler name it; 0 is not known."""
 
 ISSUE_SLOTS = 128
 """Of a rank: the largest jobs have 20 groups; both directions to a pipeline's two neighbours are 4 slots more."""

@@ -20,13 +20,15 @@ ANNOUNCE = "announce"
 REQUEST = "request"
 ANSWER = "answer"
 SUMMARY = "summary"
+STACK_REQUEST = "stack_request"
+STACKS = "stacks"
 ALIVE = "alive"
 LOST = "lost"
 ACK = "ack"
 COORDINATOR = "coordinator"
-RUN_CHANNELS = (STEPS, ANNOUNCE, REQUEST, ANSWER, SUMMARY)
+RUN_CHANNELS = (STEPS, ANNOUNCE, REQUEST, ANSWER, SUMMARY, STACK_REQUEST, STACKS)
 NODE_CHANNELS = (ALIVE, LOST, ACK)
-SPOOLED_CHANNELS = (STEPS, ANSWER, SUMMARY, LOST)
+SPOOLED_CHANNELS = (STEPS, ANSWER, SUMMARY, STACKS, LOST)
 """Channels of a node's stream: every payload is a frame (`delivery.py`)."""
 
 _RUN_LEVELS = 6
@@ -77,7 +79,7 @@ def exporter_filters(node: str) -> list[str]:
 
 def written_by_node(node: str) -> list[str]:
     """Return the filters of all topics that `node` publishes; `node` may be a wildcard or a placeholder."""
-    channels = (STEPS, ANNOUNCE, ANSWER, SUMMARY)
+    channels = (STEPS, ANNOUNCE, ANSWER, SUMMARY, STACKS)
     return [
         *(f"{PREFIX}/run/{ANY}/{channel}/{node}" for channel in channels),
         *(f"{PREFIX}/node/{node}/{channel}" for channel in (ALIVE, LOST)),
@@ -86,7 +88,10 @@ def written_by_node(node: str) -> list[str]:
 
 def read_by_node(node: str) -> list[str]:
     """Return the filters of all topics that coordinators publish for `node`, which may be a wildcard or placeholder."""
-    return [f"{PREFIX}/run/{ANY}/{REQUEST}/{node}", f"{PREFIX}/node/{node}/{ACK}"]
+    return [
+        *(f"{PREFIX}/run/{ANY}/{channel}/{node}" for channel in (REQUEST, STACK_REQUEST)),
+        f"{PREFIX}/node/{node}/{ACK}",
+    ]
 
 
 @lru_cache(_TOPICS_KEPT)

@@ -1,4 +1,4 @@
-"""Four forked gloo ranks, tensor x data parallel, the agent installed by hand; rank 1 sleeps before a collective.
+"""Four forked gloo ranks, tensor x data parallel, the agent installed by hand; rank 1 sleeps in its data loader.
 
 Arguments: store file, shared directory, seconds of sleep. The others only wait; after the sleep the training goes on to
 its end. Who is waited for in two domains is told in the one where the waiting began: the other tensor-parallel group
@@ -12,6 +12,7 @@ import time
 import torch
 import torch.distributed as dist
 from torch import multiprocessing
+from torch.utils.data import DataLoader, Dataset
 
 import lockstep
 from lockstep.agent.bootstrap import uninstall
@@ -22,6 +23,22 @@ STEPS = 70
 STEP_SECONDS = 0.03
 LATER_SECONDS = 1.0
 RANKS = 4
+
+
+def stuck_in_download(seconds):
+    time.sleep(seconds)
+
+
+class Downloads(Dataset):
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        stuck_in_download(self.seconds)
+        return index
 
 
 def work(rank, store, root, sleep_seconds):
@@ -39,7 +56,7 @@ def work(rank, store, root, sleep_seconds):
         weight.sum().backward()
         time.sleep(STEP_SECONDS)
         if rank == LATE_RANK and step == LATE_STEP:
-            time.sleep(float(sleep_seconds))
+            next(iter(DataLoader(Downloads(float(sleep_seconds)))))
         elif rank // 2 != LATE_RANK // 2 and step == LATE_STEP:
             time.sleep(LATER_SECONDS)
         dist.all_reduce(torch.ones(100), group=tensor)

@@ -51,6 +51,17 @@ async def test_the_rank_that_does_not_arrive_is_named_and_the_incident_ends_with
             assert (
                 f"rank 1 has issued {hang_job.LATE_STEP} operations in tp domain {found.domain[1]}" in found.evidence[1]
             )
+            await until(lambda: machine.standstill.incident.function, seconds=10)
+            found = machine.standstill.incident
+            assert found.cause == "data"
+            assert found.function.startswith("hang_job.py(")
+            assert found.function.endswith("): stuck_in_download")
+            assert found.profile_evidence == (f"rank 1 stands in {found.function}, the 3 others wait in all_reduce",)
+            asked_s = found.opened_unix_ns * 1e-9
+            assert max(each.unix_ns for each in machine.stacks.taken) * 1e-9 - asked_s < 5
+            assert [line for line in found.stacks if "rank 1:" in line and "stuck_in_download" in line]
+            assert [line for line in found.stacks if "ranks 2-3:" in line and "all_reduce" in line]
+            assert not any("lockstep" in line for line in found.stacks)
             await until(lambda: machine.standstill.incident is None, seconds=60)
             await until(lambda: str(machine.state) == "finished", seconds=60)
             assert await job.wait() == 0

@@ -23,10 +23,13 @@ _UUID = re.compile(r"(?!0{8}-)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SLICE = re.compile(r"\bMIG\b")
 
 
-def collect(model: ModelFlops | None, mark_writer: str = "", kernels: tuple[str, str] = ("", "")) -> dict[str, Any]:
+def collect(
+    model: ModelFlops | None, mark_writer: str = "", kernels: tuple[str, str] = ("", ""), stacks: str = ""
+) -> dict[str, Any]:
     """Return the JSON form of this rank's RankFacts; `model` knows its FLOPs, where there is torch.
 
-    `kernels` are those in front of collectives: what they are written in, and why not in C++.
+    `kernels` are those in front of collectives: what they are written in, and why not in C++. `stacks` is
+    `StackDumps.fact`.
 
     Never starts a device that training has not started.
     """
@@ -48,6 +51,7 @@ def collect(model: ModelFlops | None, mark_writer: str = "", kernels: tuple[str,
             mark_writer=mark_writer,
             collective_kernels=kernels[0],
             collective_kernels_reason=_label(kernels[1]),
+            stacks=stacks,
         )
     )
 

@@ -30,10 +30,13 @@ class Story:
         self.now = T
         self.hang = LATE
         self.told = []
+        self.asked = []  # requests for stacks
         self.feed(ev.AnnounceEvent, **SHAPE, is_finished=False)
 
     def feed(self, form, **values):
         given = self.machine.handle(form(unix_s=self.now, cause_id=form.__name__, **values))
+        self.asked += [each for each in given if isinstance(each, ev.RequestStacks)]
+        given = [each for each in given if not isinstance(each, ev.RequestStacks)]
         self.told += [(type(i).__name__, self.now - T) for i in given]
         return given
 

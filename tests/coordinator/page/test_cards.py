@@ -139,6 +139,15 @@ def test_every_kind_has_a_runbook():
     assert all((RUNBOOK_FOLDER / f"{name}.md").is_file() for name in RUNBOOKS.values())
 
 
+def test_a_hang_shows_where_its_ranks_stand():
+    """The merged stacks, a line for each place, as text."""
+    told = incident(kind="hang", stacks=("ranks 0-3: train.py(120): main", "  rank 1: train.py(88): <listcomp>"))
+    text = card(told, CoordinatorConfig(), with_run=True)
+    assert "Where the ranks stand" in text
+    assert "ranks 0-3: train.py(120): main\n  rank 1: train.py(88): &lt;listcomp&gt;</pre>" in text
+    assert "Where the ranks stand" not in card(incident(kind="hang"), CoordinatorConfig(), with_run=True)
+
+
 def test_nothing_hostile_stands_in_a_page():
     """Names of runs, nodes, functions, domains and what captures say: text, whatever they hold."""
     bad = incident(1, **dict.fromkeys(("id", "run", "cause", "function", "operator", "root_cause"), HOSTILE))

@@ -1,0 +1,97 @@
+"""The stacks of one hang: whose are asked for, what has come, and what they make of its incident.
+
+Pure: part of the run's state machine, changed through it only. They are asked for when the incident opens, and again
+where nothing came. What comes late amends the incident as long as it is open.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from coordinator.detect.hangs.stacks import explain_hang
+
+if TYPE_CHECKING:
+    from coordinator.decide.incidents import Incident
+    from lockstep.contracts.messages import RankStacks
+
+STACK_RANKS_MAX = 1024
+"""Of one request: at most 10 MB in all. Of more ranks, those that are late and as many others, evenly."""
+STACK_SECONDS = 4.0
+"""Given to all of them to come; then those that came are read, later ones too."""
+_LATE_MAX = STACK_RANKS_MAX // 2
+_ASKS_MAX = 3
+_ID_SPARE_BITS = 11  # 53 bits are left, which JSON readers that know only doubles keep
+
+
+class StackDesk:
+    """`request_id` is the last request's, 0 before one; `ranks` are those that it asked for."""
+
+    def __init__(self) -> None:
+        self.request_id = 0
+        self.ranks: tuple[int, ...] = ()
+        self._incident_id = ""
+        self._asks = 0
+        self._expires_s = 0.0
+        self._stacks: dict[int, RankStacks] = {}
+        self._is_new = False
+        self._explained: tuple[tuple[int, ...], str] = (), ""  # late ranks and cause, as the issues showed them
+
+    @property
+    def taken(self) -> "tuple[RankStacks, ...]":
+        """The stacks that have come for the last hang."""
+        return tuple(self._stacks.values())
+
+    def ask(self, incident: "Incident", ranks: Sequence[int], now_s: float) -> bool:
+        """Begin a request of `ranks`, the run's, for an open hang if one is due; return whether it is."""
+        if incident.id != self._incident_id:
+            self._incident_id, self._asks, self._expires_s = incident.id, 0, 0.0
+            self._stacks, self._is_new, self._explained = {}, False, ((), "")
+        has_any = any(stacks.threads for stacks in self.taken)
+        if has_any or self._asks >= _ASKS_MAX or now_s < self._expires_s or not ranks:
+            return False
+        self._asks += 1
+        # Both coordinators of a pair, one of which asks, know the answers as theirs.
+        subject = f"{incident.id}/stacks/{self._asks}".encode()
+        self.request_id = int.from_bytes(hashlib.blake2b(subject, digest_size=8).digest()) >> _ID_SPARE_BITS
+        self.ranks = sample(incident.ranks, ranks)
+        self._expires_s = now_s + STACK_SECONDS
+        return True
+
+    def take(self, stacks: "RankStacks") -> None:
+        """Take the stacks of a rank that was asked for; of others, late or forged, nothing is taken."""
+        if stacks.request_id == self.request_id and stacks.rank in self.ranks:
+            self._stacks[stacks.rank] = stacks
+            self._is_new = True
+
+    def amended(self, incident: "Incident", cause: str, now_s: float) -> "Incident | None":
+        """Return the incident with what is new of the stacks, None where nothing is, or more is about to come.
+
+        `cause` is what the ranks' issues show, whatever stacks have made of it.
+        """
+        is_other = (incident.ranks, cause) != self._explained
+        if incident.id != self._incident_id or not self._stacks or not (self._is_new or is_other):
+            return None
+        if len(self._stacks) < len(self.ranks) and now_s < self._expires_s:
+            return None
+        self._is_new, self._explained = False, (incident.ranks, cause)
+        found = explain_hang(self.taken, incident.ranks, cause, incident.scope)
+        return replace(
+            incident,
+            cause=found.cause or cause,
+            function=found.function,
+            root_cause=found.root_cause,
+            profile_evidence=found.evidence,
+            stacks=found.tree,
+        )
+
+
+def sample(late: Sequence[int], ranks: Sequence[int]) -> tuple[int, ...]:
+    """Return the ranks that are asked, ascending: all, or of many the late ones and others evenly."""
+    if len(ranks) <= STACK_RANKS_MAX:
+        return tuple(sorted(ranks))
+    known = set(ranks)
+    chosen = [rank for rank in late if rank in known][:_LATE_MAX]
+    others = sorted(known - set(chosen))
+    room = STACK_RANKS_MAX - len(chosen)
+    return tuple(sorted((*chosen, *(others[index * len(others) // room] for index in range(room)))))

@@ -1,0 +1,224 @@
+"""Where the ranks of a run that hangs stand, from the stacks of their training threads.
+
+Pure. Stacks are merged into one tree, outermost frames first, with the ranks at each leaf (the prefix tree of STAT,
+Arnold et al., IPDPS 2007). A rank's place in a sentence is the innermost frame of the training's own code; what it
+waits in, if it waits, is the collective, the backward or the loader that is open on its stack.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from coordinator.detect.findings import LINK, UNKNOWN
+from lockstep.contracts.messages import RankStacks, StackFrame
+from lockstep.contracts.stacks import is_own_file
+
+DATA, COMPUTE = "data", "compute"
+TREE_LINES_MAX = 60
+"""Of the tree as text: 1,024 ranks of a job that hangs have a handful of leaves."""
+_LINE_MAX_CHARS = 160
+_SPANS_MAX = 4  # of ranks named in a text
+_FOREIGN = re.compile(r"(?:site|dist)-packages/|/lib/python3[^/]*/|^<|^$")
+_INSIDE = (
+    ("collective", re.compile(r"torch/distributed/distributed_c10d\.py$")),
+    ("loader", re.compile(r"torch/utils/data/")),
+    ("backward", re.compile(r"torch/(?:autograd/|_tensor\.py$)")),
+)
+_READING = re.compile(
+    r"torch/utils/data/|(?:^|/)(?:ssl|socket|http/client|urllib/\w+)\.py$"
+    r"|site-packages/(?:datasets|webdataset|streaming|fsspec|s3fs|gcsfs|botocore|boto3|requests|urllib3|aiohttp|huggingface_hub)/"
+)
+
+
+@dataclass(slots=True)
+class StackNode:
+    """A frame with the ranks whose training thread is in it; `children` are the frames that it has called, by name."""
+
+    name: str
+    ranks: list[int] = field(default_factory=list)
+    children: "dict[str, StackNode]" = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where one rank stands.
+
+    `function` is the innermost frame of the training's own code, "train.py(88): load", else the innermost one; `inside`
+    is what is open on the stack, "all_reduce", "loader", "backward" or nothing; `reads`: the stack is in code that
+    loads data.
+    """
+
+    function: str
+    inside: str
+    is_collective: bool
+    reads: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HangStacks:
+    """What the stacks of a hang show. `function` is where the late ranks stand, empty where no stack of theirs came.
+
+    `cause` and `root_cause` are empty where the stacks do not tell more than was known.
+    """
+
+    function: str
+    cause: str
+    root_cause: str
+    evidence: tuple[str, ...]
+    tree: tuple[str, ...]
+
+
+def training_frames(stacks: RankStacks) -> tuple[StackFrame, ...]:
+    """Return the frames of the training thread, innermost first, without those of our own code."""
+    thread = next((thread for thread in stacks.threads if thread.is_training), None)
+    return () if thread is None else tuple(frame for frame in thread.frames if not is_own_file(frame[0]))
+
+
+def name_of(frame: StackFrame) -> str:
+    """Return a frame as it is written: "train.py(88): load"."""
+    file, line, function = frame
+    return f"{file.rpartition('/')[2] or '?'}({line}): {function}"
+
+
+def merge(frames_of: Mapping[int, Sequence[StackFrame]]) -> StackNode:
+    """Return the tree of the stacks of all ranks; each frame of each rank is looked at once."""
+    root = StackNode("")
+    for rank in sorted(frames_of):
+        node = root
+        node.ranks.append(rank)
+        for frame in reversed(frames_of[rank]):
+            name = name_of(frame)
+            child = node.children.get(name)
+            if child is None:
+                child = node.children[name] = StackNode(name)
+            node = child
+            node.ranks.append(rank)
+    return root
+
+
+def tree_text(root: StackNode) -> tuple[str, ...]:
+    """Return the tree as indented lines, the fewest ranks first; a line goes on as long as all its ranks do."""
+    lines: list[str] = []
+    waiting = [(root, 0)]
+    while waiting:
+        node, depth = waiting.pop()
+        if len(lines) == TREE_LINES_MAX:
+            lines[-1] = "..."
+            break
+        names = [node.name] if node.name else []
+        while (only := next(iter(node.children.values()), None)) is not None and len(only.ranks) == len(node.ranks):
+            node = only
+            names.append(node.name)
+        path = " > ".join(names[-3:]) if len(names) <= 3 else f"... > {' > '.join(names[-3:])}"  # noqa: PLR2004
+        lines.append(f"{'  ' * depth}{ranks_text(node.ranks)}: {path or 'no common frame'}"[:_LINE_MAX_CHARS])
+        children = sorted(node.children.values(), key=lambda child: (-len(child.ranks), child.ranks))
+        waiting += [(child, depth + 1) for child in children]
+    return tuple(lines)
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Return ascending ranks in few characters: "rank 1", "ranks 0, 2-1023"."""
+    spans: list[list[int]] = []
+    for rank in ranks:
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    parts = [str(low) if low == high else f"{low}-{high}" for low, high in spans[:_SPANS_MAX]]
+    left = sum(high - low + 1 for low, high in spans[_SPANS_MAX:])
+    more = f" and {left} more" if left else ""
+    return f"rank{'s' * (len(ranks) != 1)} {', '.join(parts)}{more}"
+
+
+def place_of(frames: Sequence[StackFrame]) -> Place | None:
+    """Return where a rank stands, None without a frame."""
+    if not frames:
+        return None
+    own = next((frame for frame in frames if not _FOREIGN.search(frame[0])), frames[0])
+    found = [(kind, frame) for frame in frames for kind, form in _INSIDE if form.search(frame[0])]
+    kind, innermost = found[0] if found else ("", frames[0])
+    # Of a collective's frames the outermost is what was called: reduce_scatter, not its helper.
+    called = next((frame for each, frame in reversed(found) if each == kind), innermost)
+    return Place(
+        function=name_of(own),
+        inside=called[2] if kind == "collective" else kind,
+        is_collective=kind == "collective",
+        reads=any(_READING.search(frame[0]) for frame in frames),
+    )
+
+
+def explain_hang(stacks: Sequence[RankStacks], late: Sequence[int], cause: str, scope: str) -> HangStacks:
+    """Return what stacks show of a hang whose `late` ranks have not arrived, none of them where nobody is named.
+
+    `cause` and `scope` are the verdict's (`hang.Hang`): "link" where all ranks of a group have issued the same, "group"
+    without that where they wait for each other in a circle.
+    """
+    frames_of = {each.rank: frames for each in stacks if (frames := training_frames(each))}
+    places = {rank: place for rank, frames in frames_of.items() if (place := place_of(frames)) is not None}
+    suspects = [rank for rank in sorted(set(late)) if rank in places] if cause != LINK else []
+    others = [rank for rank in sorted(places) if rank not in set(suspects)]
+    evidence = _sentences(places, suspects, others)
+    evidence += [
+        f"rank {each.rank} has no stack: {each.reason}" for each in stacks if each.reason and each.rank in late
+    ][:3]
+    root_cause = _root_cause(places, suspects, cause, scope)
+    if root_cause:
+        evidence.append(_OF_ROOT_CAUSE[root_cause])
+    return HangStacks(
+        function=places[suspects[0]].function if suspects else "",
+        cause=UNKNOWN if root_cause else _cause([places[rank] for rank in suspects]),
+        root_cause=root_cause,
+        evidence=tuple(evidence),
+        tree=tree_text(merge(frames_of)) if frames_of else (),
+    )
+
+
+MISMATCH, DEADLOCK = "mismatch", "deadlock"
+_OF_ROOT_CAUSE = {
+    MISMATCH: "ranks of one group, which have issued as many collectives, are in different ones: they do not match",
+    DEADLOCK: "ranks wait for each other in collectives of different groups: none of them can go on",
+}
+
+
+def _root_cause(places: Mapping[int, Place], suspects: Sequence[int], cause: str, scope: str) -> str:
+    """Return what the collectives that ranks are in show together with what each has issued."""
+    if cause == LINK:  # all have issued the same number
+        names = {place.inside for place in places.values() if place.is_collective}
+        return MISMATCH if len(names) > 1 else ""
+    is_circle = scope == "group" and len(suspects) > 1 and all(places[rank].is_collective for rank in suspects)
+    return DEADLOCK if is_circle else ""
+
+
+def _cause(places: Sequence[Place]) -> str:
+    """Return the cause that late ranks' stacks show, empty without one."""
+    if not places:
+        return ""
+    if any(place.reads for place in places):
+        return DATA
+    return LINK if all(place.is_collective for place in places) else COMPUTE
+
+
+def _sentences(places: Mapping[int, Place], suspects: Sequence[int], others: Sequence[int]) -> list[str]:
+    """Return one sentence of the late ranks and of those that wait, by where most of each stand."""
+    stands = _grouped({rank: places[rank].function for rank in suspects})
+    waits = _grouped({rank: _waits_in(places[rank]) for rank in others})
+    first = [f"{ranks_text(ranks)} stand{'s' * (len(ranks) == 1)} in {name}" for name, ranks in stands[:3]]
+    rest = []
+    for index, (name, ranks) in enumerate(waits[:3]):
+        who = f"the {len(ranks)} others" if suspects and len(waits) == 1 and len(ranks) > 1 else ranks_text(ranks)
+        rest.append(f"{who} wait{'s' * (len(ranks) == 1)} in {name}")
+        if index == 2 and len(waits) > 3:  # noqa: PLR2004
+            rest.append(f"others in {len(waits) - 3} more places")
+    text = ", ".join((*first, *rest))
+    return [text] if text else []
+
+
+def _waits_in(place: Place) -> str:
+    return place.inside or place.function
+
+
+def _grouped(name_of_rank: Mapping[int, str]) -> list[tuple[str, list[int]]]:
+    groups: dict[str, list[int]] = {}
+    for rank in sorted(name_of_rank):
+        groups.setdefault(name_of_rank[rank], []).append(rank)
+    return sorted(groups.items(), key=lambda group: -len(group[1]))

@@ -1,0 +1,189 @@
+"""Has processes write the stacks of their threads, and reads what they wrote: nothing is stopped, nobody is waited for.
+
+A signal goes to a pidfd, which no other process can take over as it can a pid, and only while the process of the pidfd
+holds the rank's ring and has the pipe of its stacks open: without both, it is another process or has no handler.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Protocol
+
+from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.stacks import STACK_SIGNAL, STACKS_PIPE_BYTES
+
+DUMP_SECONDS = 2.0
+"""Given to a process to write; it takes a millisecond where it runs at all."""
+_QUIET_S = 0.1  # after the last byte: the form has no end mark
+_POLL_S = 0.02
+_READ_MAX_BYTES = 4 * STACKS_PIPE_BYTES  # of one dump, which goes on being written while it is read
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+_STATES = {"T": "stopped by a signal", "t": "stopped by a debugger", "D": "in an uninterruptible system call"}
+
+
+class Holder(Protocol):
+    """Who holds a ring (`ring_file.Holder`)."""
+
+    @property
+    def pid(self) -> int | None:
+        """The process in our PID namespace."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nobody holds it any more."""
+
+
+class Held(Protocol):
+    """A ring whose holder can be asked for."""
+
+    owner_uid: int
+
+    def holder(self) -> Holder:
+        """Return who holds the ring."""
+
+
+@dataclass(slots=True)
+class DumpTarget:
+    """A process that can write its stacks; owns both descriptors until `close`."""
+
+    rank: int
+    pid: int
+    pidfd: int
+    pipe: int
+    where: str
+
+    def close(self) -> None:
+        """Give the descriptors back; may be called again."""
+        for descriptor in (self.pidfd, self.pipe):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.pidfd = self.pipe = -1
+
+
+def open_target(path: Path, rank: int, ring: Held) -> DumpTarget:
+    """Return the process that holds `ring` and has the pipe `path` open, to be closed by the caller.
+
+    Raises
+    ------
+    MalformedError, OSError
+        There is none, or it cannot be reached from here.
+    """
+    target = DumpTarget(rank, 0, -1, -1, str(path))
+    try:
+        target.pipe = os.open(path, _FLAGS)
+        _check_pipe(target, ring.owner_uid)
+        _open_process(target, ring)
+    except BaseException:
+        target.close()
+        raise
+    return target
+
+
+def _check_pipe(target: DumpTarget, owner_uid: int) -> None:
+    """See that the pipe is the run's and that a process has it open for writing; what is left in it is thrown away."""
+    status = os.fstat(target.pipe)
+    got = stat.filemode(status.st_mode), status.st_uid
+    if not stat.S_ISFIFO(status.st_mode) or status.st_uid != owner_uid:
+        raise MalformedError("stacks", where=target.where, got=got, expected=f"a pipe of uid {owner_uid}")
+    if _drain(target.pipe, _READ_MAX_BYTES)[1]:
+        got_end = "nothing that writes into it"
+        raise MalformedError("stacks", where=target.where, got=got_end, expected="the rank's process")
+
+
+def _open_process(target: DumpTarget, ring: Held) -> None:
+    target.pid = _holder_pid(ring, target.where)
+    target.pidfd = os.pidfd_open(target.pid)
+    if _holder_pid(ring, target.where) != target.pid:  # it may have ended before the pidfd was there
+        raise MalformedError("process", where=target.where, got="another one", expected="the ring's holder")
+
+
+def _holder_pid(ring: Held, where: str) -> int:
+    holder = ring.holder()
+    if holder.pid is None:
+        got = "none: it has ended" if holder.is_gone else "one that cannot be seen: it is in another PID namespace"
+        raise MalformedError("process of the rank", where=where, got=got, expected="one that holds the ring")
+    return holder.pid
+
+
+def dump_stacks(targets: Sequence[DumpTarget], *, limit_s: float = DUMP_SECONDS) -> dict[int, bytes | str]:
+    """Return what each rank's process wrote of its threads, or why it wrote nothing. Blocks for `limit_s` at most."""
+    found: dict[int, bytes | str] = {}
+    waiting: dict[int, _Dump] = {}
+    poll = select.poll()
+    for target in targets:
+        try:
+            signal.pidfd_send_signal(target.pidfd, STACK_SIGNAL)
+        except OSError as error:
+            found[target.rank] = f"the process cannot be sent {STACK_SIGNAL.name}: {error.strerror}"
+            continue
+        waiting[target.pipe] = _Dump(target)
+        poll.register(target.pipe, select.POLLIN)
+    deadline_s = monotonic() + limit_s
+    while waiting and monotonic() < deadline_s:
+        for pipe, _ in poll.poll(_POLL_S * 1e3):
+            if not waiting[pipe].read(monotonic()):
+                poll.unregister(pipe)
+        for pipe, dump in list(waiting.items()):
+            if dump.is_over(monotonic()):
+                with contextlib.suppress(KeyError):
+                    poll.unregister(pipe)
+                found[dump.target.rank] = waiting.pop(pipe).result()
+    return found | {dump.target.rank: dump.result() for dump in waiting.values()}
+
+
+class _Dump:
+    """What one process has written so far."""
+
+    def __init__(self, target: DumpTarget) -> None:
+        self.target = target
+        self._data = bytearray()
+        self._last_s: float | None = None
+        self._has_ended = False
+
+    def read(self, now_s: float) -> bool:
+        """Take what there is; return whether more may come."""
+        new, self._has_ended = _drain(self.target.pipe, _READ_MAX_BYTES - len(self._data))
+        self._data += new
+        if new:
+            self._last_s = now_s
+        return not self._has_ended and len(self._data) < _READ_MAX_BYTES
+
+    def is_over(self, now_s: float) -> bool:
+        """Whether the dump is complete, as far as can be known."""
+        is_quiet = self._last_s is not None and now_s - self._last_s >= _QUIET_S
+        return is_quiet or self._has_ended or len(self._data) >= _READ_MAX_BYTES
+
+    def result(self) -> bytes | str:
+        """Return the dump, or why there is none."""
+        if self._data:
+            return bytes(self._data)
+        state = _STATES.get(_state(self.target.pid), "")
+        return f"the process is {state}" if state else "the process wrote no stack: none of its threads took the signal"
+
+
+def _drain(pipe: int, most: int) -> tuple[bytes, bool]:
+    """Return what the pipe holds, up to `most` bytes, and whether no process has it open for writing."""
+    data = bytearray()
+    while len(data) < most:
+        try:
+            part = os.read(pipe, min(STACKS_PIPE_BYTES, most - len(data)))
+        except BlockingIOError:
+            return bytes(data), False
+        if not part:
+            return bytes(data), True
+        data += part
+    return bytes(data), False
+
+
+def _state(pid: int) -> str:
+    """Return the state of a process (proc_pid_stat(5)), empty where it is gone."""
+    try:
+        return Path("/proc", str(pid), "stat").read_bytes().rpartition(b") ")[2][:1].decode()
+    except OSError:
+        return ""

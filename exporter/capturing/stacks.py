@@ -1,0 +1,177 @@
+"""Answers requests for stacks: one at a time, in a thread, since a process may take its time to write.
+
+Several coordinators may send the same request: it is answered once, by its id. One whose term is over, or whose id
+names another request, is refused for all its ranks, as are requests that come too fast.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from exporter.capturing.stack_dumps import DumpTarget, dump_stacks, open_target
+from exporter.capturing.stack_text import parse_stacks, thread_stacks
+from exporter.counts import Counts
+from exporter.reading.tracks import ENDED, RankTrack, RunTrack
+from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.messages import RankStacks, StackRequest
+from lockstep.contracts.stacks import stacks_path
+from lockstep.serving.fault_isolation import FaultIsolation
+
+MIN_INTERVAL_NS = 3_000_000_000
+"""Between two requests of one run: an incident takes one, and a forged one costs each process a millisecond."""
+_REQUESTS_MAX = 64  # requests remembered
+_WAITING_MAX = 4  # one for each run of a node
+_REASON_MAX = 500
+
+
+class StackRequests:
+    """A queue of requests and the task that works it off; belongs to the event loop.
+
+    `on_stacks` gets exactly one message for each rank of an admitted request. `check_term` returns why a term is not
+    the present leader's, empty where it is; `run_of` returns the run of a name, None where it is unknown here.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        *,
+        counts: Counts,
+        isolation: FaultIsolation,
+        check_term: Callable[[int], str],
+        run_of: Callable[[str], RunTrack | None],
+        on_stacks: Callable[[RankStacks], None],
+    ) -> None:
+        self._node = node
+        self._counts = counts
+        self._isolation = isolation
+        self._check_term = check_term
+        self._run_of = run_of
+        self._on_stacks = on_stacks
+        self._known: dict[tuple[str, int], StackRequest] = {}
+        self._due_ns: dict[str, int] = {}
+        self._waiting: asyncio.Queue[StackRequest] = asyncio.Queue(_WAITING_MAX)
+
+    def submit(self, request: StackRequest, now_ns: int) -> None:
+        """Queue a request, or refuse it; `now_ns` is CLOCK_MONOTONIC."""
+        key, content = (request.run, request.request_id), replace(request, term=0)
+        if self._known.get(key) == content:
+            return
+        reason = self._refusal(request, now_ns)
+        if reason:
+            self._counts.reject("request", f"stacks, request {request.request_id}: {reason}")
+            self._refuse(request, reason)
+            return
+        self._known[key] = content
+        if len(self._known) > _REQUESTS_MAX:
+            del self._known[next(iter(self._known))]
+        self._due_ns = {run: due for run, due in self._due_ns.items() if due > now_ns}
+        self._due_ns[request.run] = now_ns + MIN_INTERVAL_NS
+        self._waiting.put_nowait(request)
+
+    def _refusal(self, request: StackRequest, now_ns: int) -> str:
+        if (request.run, request.request_id) in self._known:
+            return f"request {request.request_id} of run {request.run!r} was another one"
+        if reason := self._check_term(request.term):
+            return reason
+        if now_ns < self._due_ns.get(request.run, 0):
+            return f"the last request was less than {MIN_INTERVAL_NS / 1e9:g} s ago"
+        return "too many requests wait" if self._waiting.full() else ""
+
+    async def run(self) -> None:
+        """Work the queue off until cancelled."""
+        while True:
+            request = await self._waiting.get()
+            with self._isolation.guard("message", request.run, asyncio.get_running_loop().time()):
+                await self._answer(request)
+                continue
+            self._refuse(request, "the exporter failed to read the stacks, its log has the reason")
+
+    async def _answer(self, request: StackRequest) -> None:
+        run = self._run_of(request.run)
+        if run is None:
+            self._refuse(request, f"run {request.run!r} is unknown on node {self._node!r}")
+            return
+        targets: list[DumpTarget] = []
+        threads: dict[int, int] = {}
+        found: dict[int, bytes | str] = {}
+        try:
+            for rank in dict.fromkeys(request.ranks):
+                try:
+                    threads[rank], target = _open(run, rank)
+                    targets.append(target)
+                except (MalformedError, OSError) as error:
+                    found[rank] = str(error)
+        except BaseException:
+            _close(targets)
+            raise
+        found |= await asyncio.shield(asyncio.to_thread(_dump, targets))
+        unix_ns = time.time_ns()
+        for rank in dict.fromkeys(request.ranks):
+            self._on_stacks(self._stacks(request, rank, found[rank], threads.get(rank, 0), unix_ns))
+
+    def _stacks(self, request: StackRequest, rank: int, found: bytes | str, thread: int, unix_ns: int) -> RankStacks:
+        message = self._message(request, rank, "", unix_ns)
+        if isinstance(found, str):
+            return replace(message, reason=found[:_REASON_MAX])
+        try:
+            threads = parse_stacks(found, where=f"run {request.run}, rank {rank}")
+        except MalformedError as error:
+            self._counts.reject("ring", error)
+            return replace(message, reason=str(error)[:_REASON_MAX])
+        stacks, omitted = thread_stacks(threads, thread)
+        return replace(message, threads=stacks, omitted_frames=omitted)
+
+    def _refuse(self, request: StackRequest, reason: str) -> None:
+        unix_ns = time.time_ns()
+        for rank in dict.fromkeys(request.ranks):
+            self._on_stacks(self._message(request, rank, reason, unix_ns))
+
+    def _message(self, request: StackRequest, rank: int, reason: str, unix_ns: int) -> RankStacks:
+        return RankStacks(
+            run=request.run,
+            node=self._node,
+            rank=rank,
+            request_id=request.request_id,
+            unix_ns=unix_ns,
+            threads=[],
+            reason=reason[:_REASON_MAX],
+        )
+
+
+def _open(run: RunTrack, rank: int) -> tuple[int, DumpTarget]:
+    """Return a rank's training thread and its process.
+
+    Raises
+    ------
+    MalformedError, OSError
+        It is not here, has ended, or cannot be reached.
+    """
+    track = _living(run.ranks, rank)
+    if track is None or track.ring is None:
+        got = "none" if track is None else track.state
+        raise MalformedError("rank", where=f"run {run.name}", got=got, expected=f"rank {rank}, running here")
+    try:
+        return track.ring.training_thread(), open_target(stacks_path(run.directory, rank), rank, track.ring)
+    except FileNotFoundError:
+        facts = track.facts
+        got = (facts.stacks if facts is not None else "") or "no pipe: its agent is of another version"
+        raise MalformedError("stacks", where=f"rank {rank}", got=got, expected="a pipe that its agent made") from None
+
+
+def _dump(targets: list[DumpTarget]) -> dict[int, bytes | str]:
+    """Return what processes wrote; the thread gives their descriptors back, whoever still waits for it."""
+    try:
+        return dump_stacks(targets)
+    finally:
+        _close(targets)
+
+
+def _close(targets: list[DumpTarget]) -> None:
+    for target in targets:
+        target.close()
+
+
+def _living(ranks: Mapping[int, RankTrack], rank: int) -> RankTrack | None:
+    track = ranks.get(rank)
+    return None if track is None or track.state in ENDED else track
