@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.page.assets import BODIES
 from coordinator.page.cards import basis, facts, runbook, title_of, told_of
+from coordinator.page.node_commands import node_commands, render_commands
 from coordinator.page.told import moment_ns, seconds_told
 from lockstep.analysis.report.markup import Html, code, join, soft, table, tag
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from coordinator.decide.incidents import Incident
     from coordinator.settings.config import CoordinatorConfig
 
@@ -24,8 +27,13 @@ POLICY = (
 """What a browser may do with the document: use this style, and nothing else."""
 
 
-def render_report(incident: "Incident", config: "CoordinatorConfig", host: str = "") -> str:
-    """Return the document; every text in it is escaped. `host` is where its ranks run, empty where unknown."""
+def render_report(
+    incident: "Incident", config: "CoordinatorConfig", host: str = "", nodes: "Sequence[str]" = ()
+) -> str:
+    """Return the document; every text in it is escaped.
+
+    `host` is where its ranks run, empty where unknown; `nodes` are the names of the exporters there.
+    """
     title = title_of(incident)
     body = (
         tag("header", tag("h1", title, " ", tag("span", incident.state, class_="badge"))),
@@ -34,6 +42,7 @@ def render_report(incident: "Incident", config: "CoordinatorConfig", host: str =
             _when(incident),
             facts(incident, with_run=False, host=host),
             told_of(incident),
+            render_commands(node_commands(incident, nodes)),
             _why(incident),
             tag("p", *runbook(incident, config)),
         ),

@@ -79,7 +79,8 @@ async def test_a_report_can_be_kept_and_read_without_the_coordinator(tmp_path):
             policy, text = response.headers["Content-Security-Policy"], await response.text()
         site.store.keep(machine.casebook.close_all(NOW), {})
     for words in ("Slow rank: rank 2", "What it was decided from", "Peers", "host-n0", "excess.floor_ratio", "Run job",
-                  'href="http://r/LockstepSlowDeviceFound.md"'):  # fmt: skip
+                  'href="http://r/LockstepSlowDeviceFound.md"', "<code>kubectl cordon n1</code>",
+                  "scontrol update NodeName=n1 State=DRAIN"):  # fmt: skip
         assert words in text, words
     style = re.search("<style>(.*)</style>", text, re.DOTALL)[1]
     assert f"'sha256-{b64encode(sha256(style.encode()).digest()).decode()}'" in policy
