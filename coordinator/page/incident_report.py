@@ -6,11 +6,12 @@ Pure: an incident in, a document out. Its style stands in it, and there is no sc
 from base64 import b64encode
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from coordinator.page.assets import BODIES
-from coordinator.page.cards import basis, facts, runbook, title_of, told_of
+from coordinator.page.cards import basis, dashboard, facts, runbook, title_of, told_of
 from coordinator.page.node_commands import node_commands, render_commands
-from coordinator.page.told import moment_ns, seconds_told
+from coordinator.page.told import link, moment_ns, seconds_told
 from lockstep.analysis.report.markup import Html, code, join, soft, table, tag
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def render_report(
             told_of(incident),
             render_commands(node_commands(incident, nodes)),
             _why(incident),
-            tag("p", *runbook(incident, config)),
+            tag("p", *_links(incident, config), class_="links"),
         ),
     )
     head = (
@@ -54,6 +55,12 @@ def render_report(
         Html(f"<style>{STYLE}</style>"),
     )
     return f"<!DOCTYPE html>{tag('html', tag('head', *head), tag('body', *body), lang='en')}"
+
+
+def _links(incident: "Incident", config: "CoordinatorConfig") -> list[Html]:
+    """Return the ways on for who came here by a notification; the run is on this server, and lost in a kept copy."""
+    run = link(f"/runs/{quote(incident.run, safe='')}", "run")
+    return [run, *dashboard(incident, config), *runbook(incident, config)]
 
 
 def _when(incident: "Incident") -> Html:

@@ -53,7 +53,11 @@ def render_commands(commands: tuple[tuple[str, str], ...]) -> Html:
             tag("dl", *rows),
             soft(
                 "If the node is to blame. What runs there goes on: restart the job from its last checkpoint on another "
-                "node. `kubectl uncordon` and `scontrol update ... State=RESUME` give it back."
+                "node. ",
+                tag("code", "kubectl uncordon"),
+                " and ",
+                tag("code", "State=RESUME"),
+                " give it back.",
             ),
         )
     )
