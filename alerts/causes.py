@@ -1,8 +1,9 @@
-"""What the coordinator found: which rank, on which host, why. The slow device pages, for it is the answer.
+"""What the coordinator found: which rank, on which host, why. Each is a ticket; `losses.py` pages for what is lost.
 
 A link has a ticket of its own. Imbalance is how a training is laid out and nobody's fault: no alert reads it.
 """
 
+from alerts import links
 from alerts.expressions import by_run, unfinished
 from alerts.policy import AlertPolicy, Site
 from alerts.rule import Alert
@@ -29,7 +30,7 @@ def _slow_device_found(site: Site, policy: AlertPolicy) -> Alert:
     hosts = f"max by ({by_host}) ({of_hosts})"
     return Alert(
         name="LockstepSlowDeviceFound",
-        severity="critical",
+        severity="warning",
         expr=unfinished(
             f"{ranks}\nunless on ({by_host})\n{shared}\nor\n{hosts}\nand on ({by_host})\n{shared}",
             site,
@@ -39,6 +40,13 @@ def _slow_device_found(site: Site, policy: AlertPolicy) -> Alert:
         # Ranks of a host and the function are looked up here and are no labels: a profile names the function half a
         # minute later, the last rank of a host may be found a step later, and a label that changes would resolve the
         # alert and raise another.
+        headline="{{ if $labels.rank }}Rank {{ $labels.rank }} on {{ $labels.hostname }} holds{{ else }}Ranks on "
+        "{{ $labels.hostname }} hold{{ end }} run {{ $labels.run }} back: {{ $labels.cause }}"
+        f'{{{{ with {_of_suspects("function!=")} | query | sortByLabel "rank" }}}}'
+        ", {{ . | first | label `function` }}{{ end }}.",
+        incidents=_of_suspects("incident!="),
+        dashboard=f"{{{{ if $labels.rank }}}}{links.rank_dashboard(site, '$labels.rank')}"
+        f"{{{{ else }}}}{links.run_dashboard(site)}{{{{ end }}}}",
         description="{{ if $labels.rank }}Rank {{ $labels.rank }} on {{ $labels.hostname }} holds run "
         "{{ $labels.run }} back: its own work takes {{ $value | humanizePercentage }} longer than that of its peers."
         "{{ else }}Ranks on {{ $labels.hostname }} hold run {{ $labels.run }} back:"
@@ -46,12 +54,19 @@ def _slow_device_found(site: Site, policy: AlertPolicy) -> Alert:
         '$labels.run $labels.hostname $labels.cause | query | sortByLabel "rank" }} {{ .Labels.rank }}{{ end }}. '
         "Their own work takes up to {{ $value | humanizePercentage }} longer than that of their peers.{{ end }}"
         " Cause: {{ $labels.cause }}."
-        '{{ with printf `lockstep_incident_info{run="%s",rank=~"%s",function!=""} and on (run, rank) '
-        'lockstep_suspect_slowdown_ratio{run="%s",hostname="%s",cause="%s"}` '
-        '$labels.run (or $labels.rank ".+") $labels.run $labels.hostname $labels.cause | query | sortByLabel "rank" }}'
+        f'{{{{ with {_of_suspects("function!=")} | query | sortByLabel "rank" }}}}'
         " Function: {{ . | first | label `function` }}.{{ end }}"
         '{{ with printf `lockstep_run_suspects_omitted{run="%s"} > 0` $labels.run | query }}'
         " Slow ranks that are not listed: {{ . | first | value }}.{{ end }}",
+    )
+
+
+def _of_suspects(matcher: str) -> str:
+    """Return the query of the incidents of the ranks that the alert is about, a label other than empty."""
+    return (
+        f'printf `lockstep_incident_info{{run="%s",rank=~"%s",{matcher}""}} and on (run, rank) '
+        'lockstep_suspect_slowdown_ratio{run="%s",hostname="%s",cause="%s"}` '
+        '$labels.run (or $labels.rank ".+") $labels.run $labels.hostname $labels.cause'
     )
 
 
@@ -63,6 +78,7 @@ def _run_hung(site: Site, policy: AlertPolicy) -> Alert:
         # Ranks are looked up and are no labels: a node that tells late where its ranks stand must not page again.
         expr=unfinished(f"{silence} > {policy.hung_silence_seconds}", site),
         for_seconds=policy.hung_for_seconds,
+        incidents='printf `lockstep_incident_silence_seconds{run="%s"}` $labels.run',
         summary="A training run hangs: ranks have not arrived where others wait for them.",
         description="Run {{ $labels.run }} has completed no step for {{ $value | humanizeDuration }}."
         "{{ with printf `topk(5, max by (run, rank, domain_kind) "
@@ -87,6 +103,7 @@ def _link_slow(site: Site, policy: AlertPolicy) -> Alert:
         expr=unfinished(by_run("max", 'lockstep_run_incidents_open{cause="link"} > 0', site), site),
         for_seconds=policy.link_slow_for_seconds,
         keep_seconds=policy.link_slow_keep_seconds,
+        incidents=links.by_cause("link"),
         summary="Communication holds a training run back.",
         description="Open incidents of run {{ $labels.run }} with a slow link as their cause: {{ $value }}. Ranks:"
         '{{ range printf `topk(5, max by (rank) (lockstep_incident_info{run="%s",cause="link"}))` $labels.run | query '

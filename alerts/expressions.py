@@ -1,6 +1,6 @@
 """PromQL that several rules share. Each function returns an expression in which a run appears exactly once."""
 
-from alerts.policy import Site
+from alerts.policy import AlertPolicy, Site
 
 OVER = "finished|cancelled|crashed"
 """States of runs whose processes have ended, as a regular expression."""
@@ -19,6 +19,23 @@ def is_in_state(states: str, site: Site) -> str:
 def unfinished(vector: str, site: Site) -> str:
     """Return `vector` without the runs that are over: of one that crashed its own alert tells, of others none."""
     return f"(\n{_indent(vector)}\n)\nunless on ({site.run_labels})\n{is_in_state(OVER, site)}"
+
+
+def slower_than_history(site: Site, policy: AlertPolicy) -> str:
+    """Return by how much steps are longer than those of the healthy run, of runs where that is more than noise."""
+    slowdown = (
+        f"{by_run('max', 'lockstep_run_recent_step_duration_seconds', site)}\n/ on ({site.run_labels})\n"
+        f"{by_run('max', 'lockstep_run_baseline_step_duration_seconds > 0', site)}\n- 1"
+    )
+    return (
+        f"({slowdown}) > {policy.slow_ratio:g}\nor on ({site.run_labels})\n"
+        f"({slowdown}) and on ({site.run_labels}) {by_run('max', 'lockstep_run_fluctuating == 1', site)}"
+    )
+
+
+def fires(name: str) -> str:
+    """Return the series of an alert that fires, as of the last evaluation."""
+    return f'ALERTS{{alertname="{name}",alertstate="firing"}}'
 
 
 def last_step_age(site: Site) -> str:

@@ -13,6 +13,7 @@ def group(site: Site, policy: AlertPolicy) -> Group:
         rules=(
             _exporter_down(site, policy),
             _exporter_absent(site, policy),
+            _coordinator_stays_down(site, policy),
             _coordinator_down(site, policy),
             _coordinator_replica_down(site, policy),
             _coordinator_stale(site, policy),
@@ -55,21 +56,39 @@ def _exporter_absent(site: Site, policy: AlertPolicy) -> Alert:
 
 
 def _coordinator_down(site: Site, policy: AlertPolicy) -> Alert:
-    coordinator = f'up{{job="{site.coordinator_job}"}}'
     return Alert(
         name="LockstepCoordinatorDown",
-        severity="critical",
-        # One of a pair that is down takes nothing away: that is LockstepCoordinatorReplicaDown.
-        expr=f"""
-count by (job) ({coordinator} == 0) unless on (job) count by (job) ({coordinator} == 1)
-or
-absent({coordinator})""",
+        severity="warning",
+        expr=_without_coordinator(site),
         for_seconds=policy.coordinator_down_for_seconds,
         summary="No coordinator can be scraped: no run is judged.",
         description="No coordinator (job {{ $labels.job }}) can be scraped. Training is not affected; a slow or "
         "stalled run raises no alert until a coordinator is back. Exporters keep their records meanwhile.",
         per_run=False,
     )
+
+
+def _coordinator_stays_down(site: Site, policy: AlertPolicy) -> Alert:
+    return Alert(
+        name="LockstepCoordinatorStaysDown",
+        severity="critical",
+        expr=_without_coordinator(site),
+        for_seconds=policy.coordinator_down_page_seconds,
+        summary="The coordinator does not come back: no run is judged.",
+        description="No coordinator (job {{ $labels.job }}) could be scraped for "
+        f"{policy.coordinator_down_page_seconds} seconds. Training is not affected; a slow or stalled run raises no "
+        "alert until a coordinator is back, and exporters drop their oldest records when their spools are full.",
+        per_run=False,
+    )
+
+
+def _without_coordinator(site: Site) -> str:
+    """Return the job none of whose targets is up; one of a pair that is down is LockstepCoordinatorReplicaDown."""
+    coordinator = f'up{{job="{site.coordinator_job}"}}'
+    return f"""
+count by (job) ({coordinator} == 0) unless on (job) count by (job) ({coordinator} == 1)
+or
+absent({coordinator})"""
 
 
 def _coordinator_replica_down(site: Site, policy: AlertPolicy) -> Alert:

@@ -11,7 +11,8 @@ class Site:
     """What differs from one installation to the next.
 
     `run_labels` is what identifies a run, comma separated: a ruler over several clusters needs "cluster, run".
-    The two addresses are placeholders under a reserved name until a site sets its own.
+    The three addresses are placeholders under a reserved name until a site sets its own; `coordinator_url` is where
+    people reach the coordinator's pages.
     """
 
     exporter_job: str = "lockstep-exporter"
@@ -19,6 +20,7 @@ class Site:
     run_labels: str = "run"
     runbooks_url: str = "https://runbooks.example.invalid/lockstep"
     grafana_url: str = "https://grafana.example.invalid"
+    coordinator_url: str = "https://lockstep.example.invalid"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +62,16 @@ class AlertPolicy:
     """A run at the edge of the band would come and go. No longer than `slow_keep_seconds`, or what a slow device has
     explained is told after it."""
 
-    slow_device_for_seconds: int = 0
-    """The coordinator has confirmed a suspect over several steps, and lets go of it with hysteresis, before this
-    series exists; waiting again would only cost device time."""
+    slow_device_for_seconds: int = 300
+    """A ticket: a device that is slow for less is not worth one. What costs many devices pages at once."""
+
+    page_devices_lost: int = 8
+    """A node's worth of devices, lost to slowness: that wakes a person, as a node that died would. A rank that is 2.6 %
+    slow among 8 loses 0.2 of them, one that is 20 % slow among 10,000 loses 2,000."""
+
+    devices_lost_for_seconds: int = 0
+    """The coordinator has confirmed a suspect over several steps before its series exists, and a run that is slow
+    without one has waited as a ticket; waiting again would only cost device time."""
 
     verdicts_max: int = 2048
     """32 suspects of 64 runs. Beyond it something is wrong with the labels, and a flood helps nobody."""
@@ -86,7 +95,10 @@ class AlertPolicy:
     """No target at all is a change of the scrape configuration; give its author time to finish."""
 
     coordinator_down_for_seconds: int = 300
-    """A rescheduled pod is back within two or three minutes."""
+    """A ticket. A rescheduled pod is back within two or three minutes."""
+
+    coordinator_down_page_seconds: int = 1800
+    """What is down for half an hour does not come back by itself, and a fault costs devices unseen meanwhile."""
 
     stale_age_seconds: int = 300
     """Three of the slowest published steps; a coordinator judges each."""
@@ -119,6 +131,13 @@ class AlertPolicy:
 
     watchdog_for_seconds: int = 0
     """It must fire always; that is what it says."""
+
+
+def threshold_range(name: str) -> tuple[float, float]:
+    """Return the least and the largest value of a threshold: ratios to 10, times to a week, counts to a million."""
+    if name.endswith("_ratio"):
+        return 0, 10
+    return (0, 604_800) if name.endswith("_seconds") else (0, 1_000_000)
 
 
 def duration(seconds: int) -> str:

@@ -6,13 +6,11 @@ from typing import Any, Literal
 
 import yaml
 
+from alerts import links
 from alerts.policy import Site, duration
 
 Severity = Literal["critical", "warning", "none"]
 """critical pages, warning opens a ticket, none goes to the dead man's switch."""
-
-RUN_DASHBOARD = "lockstep-run"
-"""The uid of the dashboard that every alert links to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +28,12 @@ class Recording:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """An alert. `summary` is a static sentence, `description` a template; `per_run`: it has a label `run`."""
+    """An alert. `summary` is a static sentence, `description` a template; `per_run`: it has a label `run`.
+
+    `headline` is a template of one sentence that names what is known; notifications have it in place of the summary.
+    `incidents` is the query of the incidents that it is about, `dashboard` the template of its link where that is not
+    the dashboard of the run, or of Lockstep's services.
+    """
 
     name: str
     severity: Severity
@@ -38,12 +41,14 @@ class Alert:
     for_seconds: int
     summary: str
     description: str
+    headline: str = ""
     keep_seconds: int = 0
     per_run: bool = True
+    incidents: str = ""
+    dashboard: str = ""
 
     def to_yaml(self, site: Site) -> dict[str, Any]:
-        """Return the rule's mapping; both links are made from the name, so that none can be forgotten."""
-        board = f"{site.grafana_url}/d/{RUN_DASHBOARD}"
+        """Return the rule's mapping; links are made here, so that none can be forgotten."""
         keep = {"keep_firing_for": duration(self.keep_seconds)} if self.keep_seconds else {}
         return {
             "alert": self.name,
@@ -52,12 +57,23 @@ class Alert:
             **keep,
             "labels": {"severity": self.severity},
             "annotations": {
-                "summary": self.summary,
+                "summary": self.headline or self.summary,
                 "description": _tidy(self.description),
                 "runbook_url": f"{site.runbooks_url}/{self.name}.md",
-                "dashboard_url": f"{board}?var-run={{{{ $labels.run }}}}" if self.per_run else board,
+                "dashboard_url": self.dashboard or self._board(site),
+                "incident_url": self._incident(site),
             },
         }
+
+    def _board(self, site: Site) -> str:
+        return links.run_dashboard(site) if self.per_run else links.services_dashboard(site)
+
+    def _incident(self, site: Site) -> str:
+        if not self.per_run:
+            return f"{site.coordinator_url}/"
+        if not self.incidents:
+            return f"{site.coordinator_url}/runs/{{{{ $labels.run }}}}"
+        return links.incident_url(site, self.incidents)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

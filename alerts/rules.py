@@ -4,18 +4,21 @@ A new alert is a function in the module of its kind, its numbers in `policy.py`,
 in `tests/alerts/scenarios/`; a new group is a module with a `group` function, named here.
 """
 
+import json
 from pathlib import Path
 
 from alerts import monitor, recording, verdicts
+from alerts.overrides import SitePolicy, schema
 from alerts.policy import AlertPolicy, Site
 from alerts.rule import Alert, Group, Recording, dump
 
 RENDERED = Path(__file__).parent / "rendered" / "lockstep.rules.yaml"
+SCHEMA = Path(__file__).parent / "rendered" / "alert-policy.schema.json"
 RUNBOOKS = Path(__file__).parent / "runbooks"
 
 _HEADING = f"""\
-Written by `make generate` from alerts/*.py; change it there. Replace these two by your own addresses:
-{Site().runbooks_url} and {Site().grafana_url}."""
+Written by `make generate` from alerts/*.py; change it there. Replace these three by your own addresses:
+{Site().runbooks_url}, {Site().grafana_url} and {Site().coordinator_url}."""
 _HEADING_OF_SITE = "Written by `lockstep export rules`; write it again rather than change it here."
 _OPERATOR_FRAME = {
     "apiVersion": "monitoring.coreos.com/v1",
@@ -44,12 +47,28 @@ def recordings(site: Site | None = None) -> list[Recording]:
     return [rule for group in groups(site) for rule in group.rules if isinstance(rule, Recording)]
 
 
-def render(site: Site | None = None, policy: AlertPolicy | None = None) -> str:
+def render(site: Site | None = None, policy: AlertPolicy | SitePolicy | None = None) -> str:
     """Return the text of the rule file."""
     heading = _HEADING if site is None and policy is None else _HEADING_OF_SITE
-    return dump(groups(site, policy), site or Site(), heading=heading)
+    return dump(_groups_of(site, policy), site or Site(), heading=heading)
 
 
-def render_operator(site: Site, policy: AlertPolicy) -> str:
+def render_operator(site: Site, policy: AlertPolicy | SitePolicy) -> str:
     """Return the same rules as a PrometheusRule of prometheus-operator."""
-    return dump(groups(site, policy), site, heading=_HEADING_OF_SITE, frame=_OPERATOR_FRAME)
+    return dump(_groups_of(site, policy), site, heading=_HEADING_OF_SITE, frame=_OPERATOR_FRAME)
+
+
+def render_schema() -> str:
+    """Return the JSON schema of a policy file."""
+    return json.dumps(schema(alert_names()), indent=2) + "\n"
+
+
+def alert_names() -> tuple[str, ...]:
+    """Return the names of all alerts, in the order of their groups."""
+    return tuple(alert.name for alert in alerts())
+
+
+def _groups_of(site: Site | None, policy: AlertPolicy | SitePolicy | None) -> tuple[Group, ...]:
+    if isinstance(policy, SitePolicy):
+        return policy.apply(groups(site, policy.thresholds))
+    return groups(site, policy)

@@ -1,6 +1,7 @@
-"""What a run's owner feels: no steps, missing ranks, slow steps. These page, or will once they last."""
+"""What a run's owner feels: no steps, missing ranks, slow steps. Slow steps are a ticket; `losses.py` pages."""
 
-from alerts.expressions import by_run, is_in_state, last_step_age, rank_step_age, unfinished
+from alerts import links
+from alerts.expressions import by_run, is_in_state, last_step_age, rank_step_age, slower_than_history, unfinished
 from alerts.policy import AlertPolicy, Site
 from alerts.rule import Alert
 
@@ -22,6 +23,7 @@ def _run_crashed(site: Site, policy: AlertPolicy) -> Alert:
         severity="critical",
         expr=by_run("max", 'lockstep_run_incidents_open{cause="process"} > 0', site),
         for_seconds=policy.crashed_for_seconds,
+        incidents=links.by_cause("process"),
         summary="A training run ended because a rank ended before the others.",
         description="Run {{ $labels.run }} has crashed."
         '{{ with printf `lockstep_incident_info{run="%s",cause="process"}` $labels.run | query | sortByLabel "rank" }}'
@@ -76,20 +78,13 @@ def _ranks_missing(site: Site, policy: AlertPolicy) -> Alert:
 
 
 def _run_slow(site: Site, policy: AlertPolicy) -> Alert:
-    slowdown = (
-        f"{by_run('max', 'lockstep_run_recent_step_duration_seconds', site)}\n/ on ({site.run_labels})\n"
-        f"{by_run('max', 'lockstep_run_baseline_step_duration_seconds > 0', site)}\n- 1"
-    )
-    slow = (
-        f"({slowdown}) > {policy.slow_ratio:g}\nor on ({site.run_labels})\n"
-        f"({slowdown}) and on ({site.run_labels}) {by_run('max', 'lockstep_run_fluctuating == 1', site)}"
-    )
     return Alert(
         name="LockstepRunSlow",
         severity="warning",
-        expr=unfinished(slow, site),
+        expr=unfinished(slower_than_history(site, policy), site),
         for_seconds=policy.slow_for_seconds,
         keep_seconds=policy.slow_keep_seconds,
+        incidents=links.BY_RUN,
         summary="Steps of a training run take longer than its own history explains.",
         description="Steps of run {{ $labels.run }} take {{ $value | humanizePercentage }} longer than when it was "
         "healthy. If a rank holds the run back, LockstepSlowDeviceFound names it; if none fires, all ranks are slow "
@@ -111,6 +106,7 @@ def _run_slower_than_expected(site: Site, policy: AlertPolicy) -> Alert:
         expr=unfinished(f"({excess}) > on ({run}) {band}", site),
         for_seconds=policy.expected_for_seconds,
         keep_seconds=policy.expected_keep_seconds,
+        incidents=links.BY_RUN,
         summary="Steps of a training run take longer than the model of its job expects.",
         description="Steps of run {{ $labels.run }} take {{ $value | humanizePercentage }} longer than its model "
         "expects."

@@ -7,7 +7,7 @@ told as news once the page has ended. Both silent alerts are sources of inhibiti
 One group, so that a silent alert is told to Alertmanager before the alerts that end in the same evaluation.
 """
 
-from alerts import causes, symptoms
+from alerts import causes, losses, symptoms
 from alerts.policy import AlertPolicy, Site
 from alerts.recording import WINDOW
 from alerts.rule import Alert, Group
@@ -24,6 +24,7 @@ def group(site: Site, policy: AlertPolicy) -> Group:
         rules=(
             _coordinator_unreachable(site),
             _run_explained(site, policy),
+            losses.alert(site, policy),
             *symptoms.alerts(site, policy),
             *causes.alerts(site, policy),
         ),
@@ -54,7 +55,7 @@ unless on ()
 
 
 def _run_explained(site: Site, policy: AlertPolicy) -> Alert:
-    answer = 'ALERTS{alertname="LockstepSlowDeviceFound",alertstate="firing"}'
+    answer = 'ALERTS{alertname=~"LockstepSlowDeviceFound|LockstepDevicesLost",alertstate="firing"}'
     return Alert(
         name="LockstepRunExplained",
         severity="none",

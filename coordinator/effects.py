@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from coordinator.decide import events as ev
 from coordinator.decide.incidents import AdviceItem, Incident, Prediction
+from coordinator.expected.advice_gains import within_loss
 from coordinator.expected.fitting import fit_model, predict_gain
 from coordinator.expected.healthy import KeptWindow
 from coordinator.runs import HANDLE
@@ -387,6 +388,15 @@ def _diagnosed(
     order: ev.Diagnose, result: Diagnosis | None, failure: tuple[str, ...], now_s: float
 ) -> ev.DiagnosedEvent:
     named = result is not None and result.function != INSUFFICIENT
+    advice = (
+        AdviceItem(
+            suggestion=item.suggestion,
+            how=item.how,
+            predicted_gain_ratio=item.predicted_gain_ratio,
+            source=item.source,
+        )
+        for item in (result.advice if result else ())
+    )
     return ev.DiagnosedEvent(
         unix_s=now_s,
         cause_id=order.cause_id,
@@ -396,15 +406,7 @@ def _diagnosed(
         function=result.function if result and named else "",
         operator=result.operator if result and named else "",
         evidence=(*failure, *(result.evidence if result else ())),
-        advice=tuple(
-            AdviceItem(
-                suggestion=item.suggestion,
-                how=item.how,
-                predicted_gain_ratio=item.predicted_gain_ratio,
-                source=item.source,
-            )
-            for item in (result.advice if result else ())
-        ),
+        advice=within_loss(advice, excess_seconds=order.excess_seconds, step_seconds=order.step_seconds),
         confidence=result.confidence if result else "",
         root_cause=result.root_cause if result else "",
         bottleneck=result.bottleneck if result else "",

@@ -5,7 +5,7 @@ from typing import Any
 
 from aiohttp import web
 
-from coordinator.api.services import BAD, SERVICES, ApiError, hosts_of
+from coordinator.api.services import BAD, SERVICES, ApiError, hosts_of, nodes_of
 from coordinator.decide.explain import history
 from coordinator.decide.incidents import CLOSED, OPEN, Incident, to_json
 from coordinator.page.incident_report import POLICY, render_report
@@ -38,7 +38,8 @@ async def report(request: web.Request) -> web.Response:
     """Show one incident as a document that can be sent and kept."""
     services, incident = request.app[SERVICES], await _known(request)
     host = hosts_of(services.runs.by_name.values()).get(incident.id, "")
-    text = await asyncio.to_thread(render_report, incident, services.control.config, host)
+    nodes = nodes_of(services.runs.by_name.values(), incident.id)
+    text = await asyncio.to_thread(render_report, incident, services.control.config, host, nodes)
     headers = {"Content-Security-Policy": POLICY}
     return web.Response(body=text.encode(errors="replace"), content_type="text/html", charset="utf-8", headers=headers)
 

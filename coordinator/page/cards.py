@@ -212,9 +212,7 @@ def _links(incident: "Incident", config: "CoordinatorConfig") -> list[Html]:
     if incident.state != CLOSED:  # steps of the time of a closed one are gone
         made.append(link(f"/api/v1/runs/{run}/trace?incident={name}", "steps as a trace (Perfetto)"))
     made.append(link(f"/api/v1/incidents/{name}", "as JSON"))
-    made += runbook(incident, config)
-    if config.dashboard_base_url:
-        made.append(link(f"{config.dashboard_base_url.rstrip('/')}/d/{DASHBOARD}?var-run={run}", "dashboard"))
+    made += [*runbook(incident, config), *dashboard(incident, config)]
     if incident.profile is not None:
         made.append(link(f"/api/v1/runs/{run}/profile", f"capture {incident.profile.request_id}"))
     made.append(soft_id(incident))
@@ -226,6 +224,14 @@ def runbook(incident: "Incident", config: "CoordinatorConfig") -> list[Html]:
     if not config.runbook_base_url or incident.kind not in RUNBOOKS:
         return []
     return [link(f"{config.runbook_base_url.rstrip('/')}/{RUNBOOKS[incident.kind]}.md", "runbook")]
+
+
+def dashboard(incident: "Incident", config: "CoordinatorConfig") -> list[Html]:
+    """Return the link to the dashboard of an incident's run, nothing where Grafana is not configured."""
+    if not config.dashboard_base_url:
+        return []
+    query = f"var-run={quote(incident.run, safe='')}"
+    return [link(f"{config.dashboard_base_url.rstrip('/')}/d/{DASHBOARD}?{query}", "dashboard")]
 
 
 def title_of(incident: "Incident") -> str:

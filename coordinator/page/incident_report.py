@@ -6,13 +6,17 @@ Pure: an incident in, a document out. Its style stands in it, and there is no sc
 from base64 import b64encode
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from coordinator.page.assets import BODIES
-from coordinator.page.cards import basis, facts, runbook, title_of, told_of
-from coordinator.page.told import moment_ns, seconds_told
+from coordinator.page.cards import basis, dashboard, facts, runbook, title_of, told_of
+from coordinator.page.node_commands import node_commands, render_commands
+from coordinator.page.told import link, moment_ns, seconds_told
 from lockstep.analysis.report.markup import Html, code, join, soft, table, tag
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from coordinator.decide.incidents import Incident
     from coordinator.settings.config import CoordinatorConfig
 
@@ -24,8 +28,13 @@ POLICY = (
 """What a browser may do with the document: use this style, and nothing else."""
 
 
-def render_report(incident: "Incident", config: "CoordinatorConfig", host: str = "") -> str:
-    """Return the document; every text in it is escaped. `host` is where its ranks run, empty where unknown."""
+def render_report(
+    incident: "Incident", config: "CoordinatorConfig", host: str = "", nodes: "Sequence[str]" = ()
+) -> str:
+    """Return the document; every text in it is escaped.
+
+    `host` is where its ranks run, empty where unknown; `nodes` are the names of the exporters there.
+    """
     title = title_of(incident)
     body = (
         tag("header", tag("h1", title, " ", tag("span", incident.state, class_="badge"))),
@@ -34,8 +43,9 @@ def render_report(incident: "Incident", config: "CoordinatorConfig", host: str =
             _when(incident),
             facts(incident, with_run=False, host=host),
             told_of(incident),
+            render_commands(node_commands(incident, nodes)),
             _why(incident),
-            tag("p", *runbook(incident, config)),
+            tag("p", *_links(incident, config), class_="links"),
         ),
     )
     head = (
@@ -45,6 +55,12 @@ def render_report(incident: "Incident", config: "CoordinatorConfig", host: str =
         Html(f"<style>{STYLE}</style>"),
     )
     return f"<!DOCTYPE html>{tag('html', tag('head', *head), tag('body', *body), lang='en')}"
+
+
+def _links(incident: "Incident", config: "CoordinatorConfig") -> list[Html]:
+    """Return the ways on for who came here by a notification; the run is on this server, and lost in a kept copy."""
+    run = link(f"/runs/{quote(incident.run, safe='')}", "run")
+    return [run, *dashboard(incident, config), *runbook(incident, config)]
 
 
 def _when(incident: "Incident") -> Html:

@@ -4,10 +4,13 @@ import argparse
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from lockstep.cli import access_rules
 from lockstep.contracts.errors import ConfigError
+
+if TYPE_CHECKING:
+    from alerts.overrides import SitePolicy
 
 _DASHBOARDS, _RULES, _RUNBOOKS = "dashboards", "rules", "runbooks"
 _ALERTMANAGER, _PROMETHEUS, _ACL, _ALL = "alertmanager", "prometheus", "acl", "all"
@@ -31,16 +34,23 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--operator", action="store_true", help="write rules as a PrometheusRule for prometheus-operator"
     )
     rules.add_argument("--grafana-url", metavar="URL", help="where alerts link to dashboards")
+    rules.add_argument(
+        "--coordinator-url", metavar="URL", help="where alerts link to incidents: the coordinator's pages"
+    )
     rules.add_argument("--runbooks-url", metavar="URL", help="where alerts link to runbooks")
     rules.add_argument("--run-labels", metavar="LABELS", help='what identifies a run; several clusters: "cluster, run"')
     rules.add_argument("--exporter-job", metavar="JOB", help="scrape job of the exporters")
     rules.add_argument("--coordinator-job", metavar="JOB", help="scrape job of the coordinator")
     rules.add_argument(
+        "--policy", metavar="FILE", type=Path, help="thresholds and alerts as the site wants them (YAML)"
+    )
+    rules.add_argument(
         "--set",
-        metavar="THRESHOLD=VALUE",
+        metavar="NAME=VALUE",
         action="append",
         default=[],
-        help="a threshold or waiting time other than the usual, by its name in alerts/policy.py",
+        help="a threshold or waiting time by its name in alerts/policy.py, or of one alert ALERT.severity=warning, "
+        "ALERT.for=15m, ALERT.enabled=false; goes before the policy file",
     )
     parser.set_defaults(act=act)
 
@@ -86,32 +96,29 @@ def _dashboards(_arguments: argparse.Namespace) -> dict[str, str]:
 
 def _rules(arguments: argparse.Namespace) -> dict[str, str]:
     from alerts import rules  # noqa: PLC0415  (needs the extra for services)
-    from alerts.policy import AlertPolicy, Site  # noqa: PLC0415
+    from alerts.policy import Site  # noqa: PLC0415
 
     given = {field.name: getattr(arguments, field.name) for field in fields(Site)}
     site = replace(Site(), **{name: value for name, value in given.items() if value is not None})
-    thresholds: dict[str, Any] = dict(_threshold(item, AlertPolicy()) for item in arguments.set)
-    policy = replace(AlertPolicy(), **thresholds)
+    policy = _policy(arguments)
     if arguments.operator:
         return {"lockstep.prometheusrule.yaml": rules.render_operator(site, policy)}
     return {"lockstep.rules.yaml": rules.render(site, policy)}
 
 
-def _threshold(item: str, policy: Any) -> tuple[str, int | float]:
-    name, _, text = item.partition("=")
-    known = {field.name: type(getattr(policy, field.name)) for field in fields(policy)}
-    if name not in known:
-        from difflib import get_close_matches  # noqa: PLC0415  (on the way out)
+def _policy(arguments: argparse.Namespace) -> "SitePolicy":
+    from alerts import overrides, rules  # noqa: PLC0415  (needs the extra for services)
 
-        nearest = "".join(f"; did you mean {match}?" for match in get_close_matches(name, known, n=1))
-        raise ConfigError(f"--set: got {name!r}, expected one of {', '.join(known)}{nearest}")
-    try:
-        value = known[name](text)
-    except ValueError as error:
-        raise ConfigError(f"--set {name}: got {text!r}, expected a number ({known[name].__name__})") from error
-    if not 0 <= value < float("inf"):
-        raise ConfigError(f"--set {name}: got {text}, expected 0 or more")
-    return name, value
+    names = rules.alert_names()
+    policy = overrides.read_policy_file(arguments.policy, names) if arguments.policy else overrides.SitePolicy()
+    for item in arguments.set:
+        name, _, value = item.partition("=")
+        alert, dot, setting = name.partition(".")
+        if dot:
+            policy = overrides.with_override(policy, alert, setting, value, names=names, where="--set")
+        else:
+            policy = overrides.with_threshold(policy, name, value, where="--set")
+    return policy
 
 
 def _runbooks(_arguments: argparse.Namespace) -> dict[str, str]:
@@ -132,11 +139,18 @@ def _example(name: str) -> Callable[[argparse.Namespace], dict[str, str]]:
     return read
 
 
+def _alertmanager(arguments: argparse.Namespace) -> dict[str, str]:
+    import alerts  # noqa: PLC0415
+
+    name = "lockstep.tmpl"
+    return {**_example("alertmanager")(arguments), name: (Path(alerts.__file__).parent / name).read_text()}
+
+
 _WRITERS: dict[str, Callable[[argparse.Namespace], dict[str, str]]] = {
     _DASHBOARDS: _dashboards,
     _RULES: _rules,
     _RUNBOOKS: _runbooks,
-    _ALERTMANAGER: _example("alertmanager"),
+    _ALERTMANAGER: _alertmanager,
     _PROMETHEUS: _example("prometheus"),
     _ACL: lambda _arguments: {"mosquitto.acl": access_rules.render()},
 }

@@ -73,6 +73,7 @@ def generated_files() -> dict[Path, str]:
     """Return the text of every generated file by its absolute path."""
     return {
         rules.RENDERED: rules.render(),
+        rules.SCHEMA: rules.render_schema(),
         **catalogue.render(),
         **simulation_pages.render(),
         **chart.generated_files(),

@@ -225,7 +225,9 @@ def template(text, expr):
     for label in sorted(set(re.findall(r"\$labels\.(\w+)", text))):
         if label not in labels.possible:
             found.append(f"$labels.{label}: the result never has it")
-        elif label not in labels.sure and not re.search(rf"{{{{ (if|with) \$labels\.{label} }}}}", text):
+        elif label not in labels.sure and not re.search(
+            rf"{{{{ (if|with) \$labels\.{label} }}}}|\(or \$labels\.{label} ", text
+        ):
             found.append(f"$labels.{label}: not every result has it, and the text does not ask")
     queries = re.findall(r"(?:printf|query) `([^`]*)`", text)
     offered = {label for query in queries for label in _offered(query)}
@@ -263,7 +265,7 @@ def duplicates(rules):
 
 
 def links(annotations, runbooks, boards):
-    """rule/link: the runbook is a file, the dashboard exists and has the variables that the link sets.
+    """rule/link: the runbook is a file, each dashboard exists and has the variables that the link sets.
 
     `runbooks` are names of files, `boards` variables by uid.
     """
@@ -271,9 +273,12 @@ def links(annotations, runbooks, boards):
     page = urlsplit(annotations["runbook_url"]).path.rpartition("/")[2]
     if page not in runbooks:
         found.append(f"runbook {page}: no such file")
-    board = urlsplit(re.sub(r"{{.*?}}", "x", annotations["dashboard_url"]))
-    uid = board.path.rpartition("/d/")[2]
-    if uid not in boards:
-        return [*found, f"dashboard {uid}: no such uid"]
-    given = {name.removeprefix("var-") for name in parse_qs(board.query)}
-    return found + [f"dashboard {uid}: has no variable {name}" for name in sorted(given - boards[uid])]
+    for address in re.split("{{ else }}", annotations["dashboard_url"]):
+        board = urlsplit("http" + re.sub(r"{{.*?}}", "x", address.split("http", 1)[-1]))
+        uid = board.path.rpartition("/d/")[2]
+        if uid not in boards:
+            found.append(f"dashboard {uid}: no such uid")
+            continue
+        given = {name.removeprefix("var-") for name in parse_qs(board.query) if name.startswith("var-")}
+        found += [f"dashboard {uid}: has no variable {name}" for name in sorted(given - boards[uid])]
+    return found

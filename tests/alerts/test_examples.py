@@ -13,6 +13,7 @@ from alerts.policy import Site
 from lockstep.contracts import limits
 from lockstep.contracts.metrics import CATALOGUE, STEP_BUCKETS_SECONDS
 from tests.support import servers
+from tests.support.routes import to_webhook
 from tests.support.servers import wait_until
 
 HERE = rules.RENDERED.parent.parent
@@ -97,7 +98,7 @@ def pager():
 @pytest.fixture
 def alertmanager(tmp_path, pager):
     """Start Alertmanager with the example, its receivers on loopback and its waits short; yield its API."""
-    text = re.sub(r"https://(\w+)\.example\.invalid/alerts", rf"{pager.url}/\1", ALERTMANAGER.read_text())
+    text = to_webhook(ALERTMANAGER.read_text(), pager.url)
     with servers.alertmanager(tmp_path, text.replace("group_wait: 30s", "group_wait: 1s")) as address:
         yield f"{address}/api/v2/alerts"
 
@@ -117,12 +118,13 @@ def post(url, labels):
 
 @pytest.mark.servers
 def test_a_stalled_run_is_one_page(alertmanager, pager):
-    """A stall silences the verdicts on its own run only, and eight slow ranks of another run are one page."""
+    """A stall silences the verdicts on its own run only, and eight slow ranks of another run are one ticket."""
     post(
         alertmanager,
         [
             {"alertname": "LockstepRunStalled", "run": "a"},
             {"alertname": "LockstepRunSlow", "run": "a"},
+            {"alertname": "LockstepDevicesLost", "run": "a"},
             {"alertname": "LockstepSlowDeviceFound", "run": "a", "rank": "1"},
             *({"alertname": "LockstepSlowDeviceFound", "run": "b", "rank": str(rank)} for rank in range(8)),
             {"alertname": "LockstepRunSlow", "run": "c"},
@@ -131,21 +133,21 @@ def test_a_stalled_run_is_one_page(alertmanager, pager):
     )
     wait_until(lambda: len(pager.deliveries) >= 3, DEADLINE_S, "three notifications")
     silent = {(a["labels"]["alertname"], a["labels"]["run"]) for a in get(alertmanager) if a["status"]["inhibitedBy"]}
-    assert silent == {("LockstepRunSlow", "a"), ("LockstepSlowDeviceFound", "a")}
+    assert silent == {(f"Lockstep{name}", "a") for name in ("RunSlow", "SlowDeviceFound", "DevicesLost")}
     told = sorted(
         (path, body["groupLabels"]["alertname"], body["groupLabels"]["run"], len(body["alerts"]))
         for _, path, body in pager.deliveries
     )
     assert told == [
         ("/chat", "LockstepRunSlow", "c", 1),
+        ("/chat", "LockstepSlowDeviceFound", "b", 8),
         ("/pager", "LockstepRunStalled", "a", 1),
-        ("/pager", "LockstepSlowDeviceFound", "b", 8),
     ]
 
 
 @pytest.mark.servers
 def test_without_a_coordinator_verdicts_are_silent(alertmanager, pager):
-    """A coordinator that is down is one page; what it last said of any run is silent, what nodes say is not."""
+    """A coordinator that is down is one ticket; what it last said of any run is silent, what nodes say is not."""
     post(
         alertmanager,
         [
@@ -158,4 +160,4 @@ def test_without_a_coordinator_verdicts_are_silent(alertmanager, pager):
     )
     wait_until(lambda: len(pager.deliveries) >= 2, DEADLINE_S, "two notifications")
     told = sorted((path, body["groupLabels"]["alertname"]) for _, path, body in pager.deliveries)
-    assert told == [("/chat", "LockstepExporterDown"), ("/pager", "LockstepCoordinatorDown")]
+    assert told == [("/chat", "LockstepCoordinatorDown"), ("/chat", "LockstepExporterDown")]

@@ -15,12 +15,14 @@ from alerts import rules
 from tests.alerts.test_examples import ALERTMANAGER
 from tests.alerts.test_scenarios import run_promtool
 from tests.support import servers
+from tests.support.routes import to_webhook
 from tests.support.servers import wait_until
 
-PAGE, TICKET = "LockstepSlowDeviceFound", "LockstepRunSlow"
+PAGE, TICKET = "LockstepDevicesLost", "LockstepRunSlow"
 SILENT, EXPLAINED = "LockstepCoordinatorUnreachable", "LockstepRunExplained"
 SEVERITIES = {alert.name: alert.severity for alert in rules.alerts()}
 SUSPECT = 'lockstep_suspect_slowdown_ratio{run="a",rank="3",hostname="n1",domain_kind="dp",cause="compute"}'
+RANKS = 'lockstep_run_ranks{run="a",job="lockstep-coordinator",instance="head:9856"}'
 RECENT, HEALTHY = (
     f'lockstep_run_{what}_step_duration_seconds{{run="a",job="lockstep-coordinator",instance="head:9856"}}'
     for what in ("recent", "baseline")
@@ -32,6 +34,7 @@ OUTAGE = {
     RECENT: "1.5x79 stale _x32 1.5x80",
     HEALTHY: "1x79 stale _x32 1x80",
     SUSPECT: "_x20 0.5x59 stale _x32 0.5x80",
+    RANKS: "64x79 stale _x32 64x80",
 }
 # The same fault, mended after 20 min.
 MENDED = {
@@ -39,6 +42,7 @@ MENDED = {
     RECENT: "1.5x79 1x121",
     HEALTHY: "1x200",
     SUSPECT: "_x20 0.5x59 stale _x120",
+    RANKS: "64x200",
 }
 
 
@@ -48,7 +52,7 @@ def firing(*names):
 
 def told_ticket(*silent):
     """Return when the ticket fires and nothing keeps it back."""
-    keeping = firing(PAGE, *silent)
+    keeping = firing(PAGE, "LockstepSlowDeviceFound", *silent)
     return f"{firing(TICKET)} unless on () {firing('LockstepCoordinatorDown')} unless on () {keeping}"
 
 
@@ -123,7 +127,7 @@ class Judge:
 def judge(tmp_path):
     """Give an Alertmanager with the example's routes and inhibitions, told each second."""
     with servers.webhook() as pager:
-        text = re.sub(r"https://(\w+)\.example\.invalid/alerts", rf"{pager.url}/\1", ALERTMANAGER.read_text())
+        text = to_webhook(ALERTMANAGER.read_text(), pager.url)
         text = re.sub(r"(group_wait|group_interval): \w+", r"\1: 1s", text)
         with servers.alertmanager(tmp_path, text) as url:
             yield Judge(url, pager)

@@ -25,8 +25,11 @@ def check(path):
 
 
 def queries_of(alert):
-    """Return the queries inside an alert's description, their %s filled in."""
-    return [text.replace("%s", "x") for text in re.findall(r"(?:printf|query) `([^`]*)`", alert.description)]
+    """Return the queries inside an alert's texts, their %s filled in."""
+    return [
+        text.replace("%s", "x")
+        for text in re.findall(r"(?:printf|query) `([^`]*)`", alert.headline + alert.description)
+    ]
 
 
 def test_the_rendered_file_is_what_the_sources_render():
@@ -49,6 +52,7 @@ def test_another_site_gets_its_own_names(tmp_path):
         run_labels="cluster, run",
         runbooks_url="https://wiki.example/run",
         grafana_url="https://graphs.example",
+        coordinator_url="https://judge.example",
     )
     text = rules.render(site)
     (tmp_path / "rules.yaml").write_text(text)
@@ -115,15 +119,18 @@ def test_a_runs_alert_names_the_run(alert):
 
 @by_name
 def test_an_alert_tells_its_reader_what_to_do(alert):
-    """Summary: a static sentence; description: a text; both links; a severity that is routed."""
+    """Summary: a static sentence; description: a text; links to the incident, the dashboard and the runbook; a severity that is routed."""
     rule = alert.to_yaml(Site())
     notes = rule["annotations"]
     assert re.fullmatch(r"Lockstep([A-Z][a-z]+)+", alert.name)
-    assert re.fullmatch(r"[A-Z][^{}]+\.", notes["summary"])
+    assert re.fullmatch(r"[A-Z][^{}]+\.", alert.summary)
+    assert notes["summary"] == (alert.headline or alert.summary)
+    assert notes["summary"].endswith(".")
     assert notes["description"].endswith(("}}", "."))
-    assert len(notes["description"]) > len(notes["summary"])
+    assert len(notes["description"]) > len(alert.summary)
     assert notes["runbook_url"].endswith(f"/{alert.name}.md")
-    assert "/d/lockstep-run" in notes["dashboard_url"]
+    assert f"/d/lockstep-{'run' if alert.per_run else 'itself'}?" in notes["dashboard_url"]
+    assert notes["incident_url"].startswith((Site().coordinator_url, "{{ with "))
     assert rule["labels"] == {"severity": alert.severity}
     assert alert.severity in ("critical", "warning", "none")
 
@@ -156,9 +163,8 @@ def test_runbooks_name_metrics_that_exist(path):
 def test_few_alerts_page():
     """At most six alerts wake a person, or nobody reads them.
 
-    Five would do for what stands still or is blind: crashed, hung, stalled, ranks missing, of which a run is at most one,
-    and coordinator down. The sixth is what
-    Lockstep is for, a device that holds all others back, and pays for its page by naming rank, cause and function.
+    Crashed, hung, stalled, ranks missing and devices lost, of which a run is at most one (`test_inhibition.py`), and a
+    coordinator that stays down.
     """
     assert 1 <= sum(alert.severity == "critical" for alert in ALERTS) <= 6
 

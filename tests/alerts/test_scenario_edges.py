@@ -14,7 +14,10 @@ from tests.alerts.test_scenarios import SCENARIOS, run_promtool
 
 POLICY = AlertPolicy()
 ALERTS = {alert.name: alert for alert in rules.alerts()}
-ON_ABSENCE = {"LockstepCoordinatorDown", "LockstepCoordinatorUnreachable", "LockstepExporterAbsent", "LockstepWatchdog"}
+ON_ABSENCE = {
+    *("LockstepCoordinatorDown", "LockstepCoordinatorStaysDown", "LockstepCoordinatorUnreachable"),
+    *("LockstepExporterAbsent", "LockstepWatchdog"),
+}
 """Alerts that missing data does not end: it is what they are there for."""
 
 

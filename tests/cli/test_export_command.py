@@ -33,6 +33,7 @@ def test_all_is_what_the_repository_holds(tmp_path, capsys):
 def test_rules_follow_the_site(tmp_path):
     """Addresses, jobs, what identifies a run, and thresholds are the site's; a PrometheusRule holds the same groups."""
     site = ("--grafana-url", "https://g.lan", "--runbooks-url", "https://r.lan", "--run-labels", "cluster, run")
+    site = (*site, "--coordinator-url", "https://c.lan")
     own = (*site, "--coordinator-job", "head", "--set", "slow_ratio=0.25", "--set", "slow_for_seconds=60")
     assert export("rules", tmp_path, *own) == 0
     assert export("rules", tmp_path, *own, "--operator") == 0
@@ -45,6 +46,7 @@ def test_rules_follow_the_site(tmp_path):
     assert "cluster, run" in slow["expr"]
     assert 'job="head"' in alerts["LockstepCoordinatorDown"]["expr"]
     assert slow["annotations"]["runbook_url"] == "https://r.lan/LockstepRunSlow.md"
+    assert "https://c.lan/incidents/" in slow["annotations"]["incident_url"]
     assert "example.invalid" not in json.dumps(groups)
 
 
@@ -73,8 +75,9 @@ def test_the_examples_take_what_is_exported_beside_them(tmp_path):
         ("slow_ration=1", "did you mean slow_ratio?"),
         ("slow_ratio=much", "expected a number (float)"),
         ("verdicts_max=1.5", "expected a number (int)"),
-        ("slow_ratio=-1", "expected 0 or more"),
-        ("slow_ratio=nan", "expected 0 or more"),
+        ("slow_ratio=-1", "expected 0 to 10"),
+        ("slow_ratio=nan", "expected 0 to 10"),
+        ("LockstepRunSlow.severty=none", "did you mean severity?"),
     ],
 )
 def test_a_threshold_that_is_none_is_refused(tmp_path, capsys, given, said):

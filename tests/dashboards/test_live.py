@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from alerts import rules
+from alerts.policy import AlertPolicy
 from dashboards import catalogue
 from lockstep.cli.main import main
 from tests.dashboards import synthetic
@@ -67,6 +68,10 @@ def until(condition):
     wait_until(condition, DEADLINE_S, "an answer of Prometheus")
 
 
+QUICK = AlertPolicy(slow_device_for_seconds=0, page_devices_lost=4)
+"""The rules without the wait of a ticket, and with a page for what the run of eight ranks loses."""
+
+
 @contextmanager
 def running(folder, end, rule_files):
     """Run Prometheus over the blocks in `folder`/tsdb."""
@@ -91,7 +96,8 @@ def server(tmp_path_factory):
     with running(folder, end, []) as first:
         window = (f"--start={start}", f"--end={end}", f"--url={first.url}", f"--output-dir={folder / 'tsdb'}")
         promtool("rules", *window, f"--eval-interval={synthetic.SCRAPE_S}s", rules.RENDERED)
-    with running(folder, end, [str(rules.RENDERED)]) as second:
+    (folder / "quick.rules.yaml").write_text(rules.render(policy=QUICK))
+    with running(folder, end, [str(folder / "quick.rules.yaml")]) as second:
         yield second
 
 
@@ -244,8 +250,10 @@ def test_the_page_names_rank_cause_and_function(server):
     assert "60%" in description
     assert f"Function: {synthetic.FUNCTION}." in description
     assert {name for name, alert in alerts.items() if alert["labels"]["severity"] == "critical"} == {
-        "LockstepSlowDeviceFound"
+        "LockstepDevicesLost"
     }
+    summary = alerts["LockstepDevicesLost"]["annotations"]["summary"]
+    assert f"rank 2 on node1, compute, {synthetic.FUNCTION}." in summary
 
 
 def test_the_preview_shows_all_dashboards(server, tmp_path, capsys):

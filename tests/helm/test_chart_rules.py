@@ -40,10 +40,17 @@ def test_any_threshold_ends_up_where_the_code_would_put_it():
             for field in fields(AlertPolicy)
         }
         site = Site(
-            run_labels="cluster, run", runbooks_url="https://r.example.org", grafana_url="https://g.example.org"
+            run_labels="cluster, run",
+            runbooks_url="https://r.example.org",
+            grafana_url="https://g.example.org",
+            coordinator_url="https://c.example.org",
         )
         spec = rendered(
-            thresholds=values, runLabels=site.run_labels, runbooksUrl=site.runbooks_url, grafanaUrl=site.grafana_url
+            thresholds=values,
+            runLabels=site.run_labels,
+            runbooksUrl=site.runbooks_url,
+            grafanaUrl=site.grafana_url,
+            coordinatorUrl=site.coordinator_url,
         )
         assert without_zero(spec) == without_zero(generated(site, replace(AlertPolicy(), **values)))
 
@@ -75,7 +82,7 @@ def test_groups_and_alerts_can_be_left_out_and_labelled():
     assert whole - left.keys() == monitor | {"LockstepRunSlow"}
     for rule in left.values():
         assert ("labels" in rule) == ("alert" in rule)
-    assert left["LockstepSlowDeviceFound"]["labels"] == {"severity": "critical", "team": "ml"}
+    assert left["LockstepDevicesLost"]["labels"] == {"severity": "critical", "team": "ml"}
 
 
 def test_the_chart_has_no_stand_in_left():

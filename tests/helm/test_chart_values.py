@@ -43,6 +43,9 @@ WRONG = [
     ({"broker": {"auth": {"exporterUsername": "a\nuser root"}}}, "exporterUsername"),
     ({"prometheusRule": {"runLabels": "run) or vector(1"}}, "runLabels"),
     ({"prometheusRule": {"thresholds": {"slow_ratio": -1}}}, "slow_ratio"),
+    ({"prometheusRule": {"alerts": {"LockstepRunSlwo": {}}}}, "LockstepRunSlwo"),
+    ({"prometheusRule": {"alerts": {"LockstepRunSlow": {"severity": "page"}}}}, "severity"),
+    ({"prometheusRule": {"alerts": {"LockstepRunSlow": {"for": "soon"}}}}, "for"),
     ({"monitoring": {"exporterJob": 'x"} or up{'}}, "exporterJob"),
     ({"commonLabels": {"a": 1}}, "commonLabels"),
 ]

@@ -16,15 +16,19 @@ import yaml
 from lockstep.cli.main import main
 from tests.end_to_end.fake_nodes import FakeNodes
 from tests.support import servers
+from tests.support.routes import to_webhook
 from tests.support.servers import free_port, get_json, mosquitto, running, wait_ready, wait_until
 
 LOCKSTEP = [sys.executable, "-m", "lockstep.cli.main"]
 RUN, RANKS_PER_NODE, NODES = "llm", 2, 2
-GRAFANA, RUNBOOKS = "https://graphs.lan", "https://wiki.lan/lockstep"
+GRAFANA, RUNBOOKS, PAGES = "https://graphs.lan", "https://wiki.lan/lockstep", "https://judge.lan"
 # Shorter waiting, in the order of the real ones: what explains comes before what it explains. Old vmalerts know no
 # keep_firing_for, so nothing is kept.
 POLICY = {
+    "page_devices_lost": 1,  # of four
+    "slow_device_for_seconds": 2,
     "coordinator_down_for_seconds": 2,
+    "coordinator_down_page_seconds": 6,
     "slow_for_seconds": 8,
     "slow_keep_seconds": 0,
     "link_slow_keep_seconds": 0,
@@ -32,8 +36,9 @@ POLICY = {
     "unwatched_for_seconds": 8,
     "stale_age_seconds": 10,
 }
-SLOW, DOWN = "LockstepSlowDeviceFound", "LockstepCoordinatorDown"
-TICKET = ("/chat", "LockstepRunSlow")
+SLOW, SLOW_TICKET = "LockstepDevicesLost", "LockstepSlowDeviceFound"
+DOWN, STAYS_DOWN = "LockstepCoordinatorDown", "LockstepCoordinatorStaysDown"
+TICKETS = {("/chat", "LockstepRunSlow"), ("/chat", SLOW_TICKET)}
 """May be told for a moment when the coordinator goes: with intervals of a second, on busy cores, what keeps it back can come
 later than the end of the page (tests/alerts/test_outage.py holds the order with the intervals of the example)."""
 
@@ -49,9 +54,10 @@ class Loop:
     pager: servers.Webhook
 
     def told(self, name, status, rank=None):
-        """Return the notifications of an alert that fires or is resolved."""
-        labels = {"alertname": name} | ({} if rank is None else {"rank": str(rank)})
-        return [alert for _, alert in self.pager.alerts(**labels) if alert["status"] == status]
+        """Return the notifications of an alert that fires or is resolved, with `rank` those whose summary names it."""
+        named = "" if rank is None else f" rank {rank} on "
+        found = [alert for _, alert in self.pager.alerts(alertname=name) if alert["status"] == status]
+        return [alert for alert in found if named in alert["annotations"]["summary"]]
 
     def routes(self):
         """Return (receiver's path, alert) of all that was delivered."""
@@ -78,15 +84,14 @@ def lockstep(folder, broker_port, command, **settings):
 def exported(folder):
     """Write everything as an operator would, and return the folder."""
     thresholds = [part for key, value in POLICY.items() for part in ("--set", f"{key}={value}")]
-    links = ["--grafana-url", GRAFANA, "--runbooks-url", RUNBOOKS]
+    links = ["--grafana-url", GRAFANA, "--runbooks-url", RUNBOOKS, "--coordinator-url", PAGES]
     assert main(["export", "all", str(folder / "site"), *links, *thresholds]) == 0
     return folder / "site"
 
 
 def quick_routes(site, pager):
     """Return the exported routes, their receivers on loopback and their waits short."""
-    text = (site / "alertmanager.example.yml").read_text()
-    text = re.sub(r"https://(\w+)\.example\.invalid/alerts", rf"{pager}/\1", text)
+    text = to_webhook((site / "alertmanager.example.yml").read_text(), pager)
     return re.sub(r"group_wait: \w+", "group_wait: 0s", text).replace("group_interval: 5m", "group_interval: 1s")
 
 
@@ -169,11 +174,12 @@ def live_loop(folder, server):
 def check_page(alert, rank):
     """Fail unless a page says which run, which rank, why, what to do and where to look."""
     labels, notes = alert["labels"], alert["annotations"]
-    assert (labels["run"], labels["rank"], labels["hostname"]) == (RUN, str(rank), f"host{rank // RANKS_PER_NODE}")
-    assert (labels["cause"], labels["severity"]) == ("compute", "critical")
-    assert f"Rank {rank} on host{rank // RANKS_PER_NODE} holds run {RUN} back" in notes["description"]
+    assert labels == {"alertname": SLOW, "run": RUN, "severity": "critical"}
+    assert f": rank {rank} on host{rank // RANKS_PER_NODE}, compute" in notes["summary"]
+    assert f"The slowest is rank {rank} on host{rank // RANKS_PER_NODE}:" in notes["description"]
     assert notes["runbook_url"] == f"{RUNBOOKS}/{SLOW}.md"
-    assert notes["dashboard_url"] == f"{GRAFANA}/d/lockstep-run?var-run={RUN}"
+    assert notes["dashboard_url"] == f"{GRAFANA}/d/lockstep-rank?var-run={RUN}&var-rank={rank}&from=now-1h&to=now"
+    assert notes["incident_url"].startswith(f"{PAGES}/incidents/{RUN}-")
 
 
 def check_loop(folder, server):
@@ -189,15 +195,19 @@ def check_loop(folder, server):
         loop.nodes.slow_rank = 2
         page, *_ = wait_until(lambda: loop.told(SLOW, "firing"), 30, "the page")
         check_page(page, 2)
-        wait_until(lambda: loop.inhibited() == {"LockstepRunSlow"}, 20, "the ticket that the page answers")
+        wait_until(
+            lambda: {"LockstepRunSlow", SLOW_TICKET} <= loop.inhibited(), 20, "the tickets that the page answers"
+        )
         loop.nodes.slow_rank = None
         wait_until(lambda: loop.told(SLOW, "resolved", rank=2), 30, "the end of it")
         assert loop.routes() == {("/pager", SLOW)}
+        assert [delivery.body["status"] for delivery in loop.pager.deliveries] == ["firing", "resolved"]
         loop.nodes.slow_rank = 1
         page, *_ = wait_until(lambda: loop.told(SLOW, "firing", rank=1), 30, "another page")
         check_page(page, 1)
         loop.coordinator.terminate()
-        down, *_ = wait_until(lambda: loop.told(DOWN, "firing"), 30, "the coordinator's own page")
+        down, *_ = wait_until(lambda: loop.told(DOWN, "firing"), 30, "the coordinator's own ticket")
         assert down["annotations"]["runbook_url"] == f"{RUNBOOKS}/{DOWN}.md"
         wait_until(lambda: "LockstepRunUnwatched" in loop.inhibited(), 40, "a verdict that is kept back")
-        assert loop.routes() - {TICKET} == {("/pager", SLOW), ("/pager", DOWN)}
+        wait_until(lambda: loop.told(STAYS_DOWN, "firing"), 40, "the page of a coordinator that stays down")
+        assert loop.routes() - TICKETS == {("/pager", SLOW), ("/chat", DOWN), ("/pager", STAYS_DOWN)}

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from alerts import rules
+from alerts.policy import AlertPolicy
 from tests.support.servers import (
     Webhook,
     alertmanager,
@@ -25,10 +27,10 @@ from tests.support.servers import (
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-RULES = ROOT / "alerts" / "rendered" / "lockstep.rules.yaml"
 TRAINING = ROOT / "lockstep" / "cli" / "demo" / "training.py"
 LOCKSTEP = [sys.executable, "-m", "lockstep.cli.main"]
 INTERVAL = "1s"
+_POLICY = AlertPolicy(slow_device_for_seconds=0)  # a ticket is to come while a test waits
 
 
 @dataclass
@@ -111,7 +113,9 @@ def full_stack(directory: Path, settings: dict[str, str] | None = None) -> Itera
             process = parts.enter_context(running([*LOCKSTEP, service, "--config", str(config)], log))
             wait_ready(f"http://127.0.0.1:{ports[service]}/-/healthy", process, log)
         alerts = parts.enter_context(alertmanager(directory, _alertmanager_yaml(pager.url)))
-        server = parts.enter_context(prometheus(directory, _prometheus_yaml(ports, alerts)))
+        rule_file = directory / "lockstep.rules.yaml"
+        rule_file.write_text(rules.render(policy=_POLICY))
+        server = parts.enter_context(prometheus(directory, _prometheus_yaml(ports, alerts, rule_file)))
         yield Stack(
             directory=directory,
             shared=shared,
@@ -122,14 +126,14 @@ def full_stack(directory: Path, settings: dict[str, str] | None = None) -> Itera
         )
 
 
-def _prometheus_yaml(ports: dict[str, int], alerts: str) -> str:
+def _prometheus_yaml(ports: dict[str, int], alerts: str, rule_file: Path) -> str:
     jobs = "".join(
         f"  - job_name: lockstep-{service}\n    static_configs: [{{targets: ['127.0.0.1:{port}']}}]\n"
         for service, port in ports.items()
     )
     return (
         f"global: {{scrape_interval: {INTERVAL}, evaluation_interval: {INTERVAL}}}\n"
-        f"rule_files: [{RULES}]\nscrape_configs:\n{jobs}"
+        f"rule_files: [{rule_file}]\nscrape_configs:\n{jobs}"
         f"alerting: {{alertmanagers: [{{static_configs: [{{targets: ['{alerts.removeprefix('http://')}']}}]}}]}}\n"
     )
 

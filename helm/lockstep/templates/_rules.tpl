@@ -13,7 +13,7 @@
 {{- $text = replace (printf "@@percent.%s@@" $key) (printf "%.0f%%" (mulf 100.0 $value)) $text -}}
 {{- $text = replace (printf "@@%s@@" $key) (include "lockstep.number" $value) $text -}}
 {{- end -}}
-{{- $site := dict "exporter_job" .Values.monitoring.exporterJob "coordinator_job" .Values.monitoring.coordinatorJob "run_labels" $rule.runLabels "runbooks_url" $rule.runbooksUrl "grafana_url" $rule.grafanaUrl -}}
+{{- $site := dict "exporter_job" .Values.monitoring.exporterJob "coordinator_job" .Values.monitoring.coordinatorJob "run_labels" $rule.runLabels "runbooks_url" $rule.runbooksUrl "grafana_url" $rule.grafanaUrl "coordinator_url" $rule.coordinatorUrl -}}
 {{- range $key, $value := $site -}}
 {{- $text = replace (printf "@@%s@@" $key) $value $text -}}
 {{- end -}}
@@ -22,7 +22,17 @@
 {{- if not (has $group.name $rule.disabledGroups) -}}
 {{- $kept := list -}}
 {{- range $one := $group.rules -}}
-{{- if not (has (default "" $one.alert) $rule.disabledAlerts) -}}
+{{- $own := dict -}}
+{{- if $one.alert -}}
+{{- $own = default dict (get $rule.alerts $one.alert) -}}
+{{- end -}}
+{{- if not (or (has (default "" $one.alert) $rule.disabledAlerts) (and (hasKey $own "enabled") (not $own.enabled))) -}}
+{{- if $own.severity -}}
+{{- $_ := set $one.labels "severity" $own.severity -}}
+{{- end -}}
+{{- if $own.for -}}
+{{- $_ := set $one "for" $own.for -}}
+{{- end -}}
 {{- if and $one.alert $rule.additionalRuleLabels -}}
 {{- $_ := set $one "labels" (merge (dict) $one.labels $rule.additionalRuleLabels) -}}
 {{- end -}}

@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from alerts import rules
+from alerts.overrides import overrides_schema, threshold_schema
 from coordinator.settings import config as coordinator_config
 from coordinator.settings.thresholds import Threshold, catalogue
 from exporter import config as exporter_config
@@ -57,8 +59,10 @@ _BY_PATH: dict[str, Schema] = {
     "networkPolicy.allowExporterFrom": _OBJECTS,
     "networkPolicy.allowCoordinatorFrom": _OBJECTS,
     "networkPolicy.extraEgress": _OBJECTS,
+    "prometheusRule.alerts": overrides_schema(rules.alert_names()),
     "prometheusRule.runLabels": {"type": "string", "pattern": "^[a-z_][a-z0-9_]*(, [a-z_][a-z0-9_]*)*$"},
     "prometheusRule.runbooksUrl": {"type": "string", "pattern": "^https?://[^\\s\"'{}]+[^/\\s\"'{}]$"},
+    "prometheusRule.coordinatorUrl": {"type": "string", "pattern": "^https?://[^\\s\"'{}]+[^/\\s\"'{}]$"},
     "prometheusRule.grafanaUrl": {"type": "string", "pattern": "^https?://[^\\s\"'{}]+[^/\\s\"'{}]$"},
 }
 _BY_NAME: dict[str, Schema] = {
@@ -143,7 +147,7 @@ def _service_key(path: str, default: Any) -> Schema | None:
         ranges = coordinator_config._RANGES | coordinator_config._threshold_ranges()  # noqa: SLF001
         return _range(ranges.get(key), default)
     if owner == "prometheusRule.thresholds":
-        return {"type": "number", "minimum": 0} if key.endswith("_ratio") else {"type": "integer", "minimum": 0}
+        return threshold_schema(key)
     if path == "coordinator.policy":
         known = {name: _threshold(one) for name, one in catalogue().items()}
         return {"type": "object", "additionalProperties": False, "properties": known}

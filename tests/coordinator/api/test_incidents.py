@@ -70,7 +70,7 @@ async def test_what_messages_say_is_escaped_in_the_explanation_too():
 
 async def test_a_report_can_be_kept_and_read_without_the_coordinator(tmp_path):
     """Everything unfolded in one file, with its style, nothing fetched; of a closed incident after a restart too."""
-    async with Site(store=Store(str(tmp_path)), runbook_base_url="http://r") as site:
+    async with Site(store=Store(str(tmp_path)), runbook_base_url="http://r", dashboard_base_url="http://g") as site:
         play(site.runs, FAULTY, 0, 60)
         machine = site.runs.by_name["job"].machine
         (incident,) = machine.casebook.incidents.values()
@@ -79,7 +79,9 @@ async def test_a_report_can_be_kept_and_read_without_the_coordinator(tmp_path):
             policy, text = response.headers["Content-Security-Policy"], await response.text()
         site.store.keep(machine.casebook.close_all(NOW), {})
     for words in ("Slow rank: rank 2", "What it was decided from", "Peers", "host-n0", "excess.floor_ratio", "Run job",
-                  'href="http://r/LockstepSlowDeviceFound.md"'):  # fmt: skip
+                  'href="http://r/LockstepSlowDeviceFound.md"', "<code>kubectl cordon n1</code>",
+                  'href="/runs/job"', 'href="http://g/d/lockstep-run?var-run=job"',
+                  "scontrol update NodeName=n1 State=DRAIN"):  # fmt: skip
         assert words in text, words
     style = re.search("<style>(.*)</style>", text, re.DOTALL)[1]
     assert f"'sha256-{b64encode(sha256(style.encode()).digest()).decode()}'" in policy

@@ -1,0 +1,43 @@
+"""Where a notification leads: the incident, and the dashboard with its rank and hours. Templates of annotations.
+
+The incident's id is looked up when an annotation is written and is no label: an id that changes, or comes a scrape
+later, would resolve the alert and raise another.
+"""
+
+from alerts.policy import Site
+
+RUN_DASHBOARD, RANK_DASHBOARD, SERVICES_DASHBOARD = "lockstep-run", "lockstep-rank", "lockstep-itself"
+"""The uids of the dashboards of a run, of one of its ranks, of Lockstep's own services."""
+HOURS = "from=now-1h&to=now"
+"""Prometheus' templates do not know when an alert began; Alertmanager's do, and `lockstep.tmpl` puts that in."""
+BY_RUN = 'printf `lockstep_incident_info{run="%s"}` $labels.run'
+"""The query of a run's incidents, as a pipeline of a template."""
+
+
+def by_cause(cause: str) -> str:
+    """Return the query of a run's incidents of one cause."""
+    return f'printf `lockstep_incident_info{{run="%s",cause="{cause}"}}` $labels.run'
+
+
+def incident_url(site: Site, query: str) -> str:
+    """Return the template of the link to the first incident of `query`, to the run's page where there is none."""
+    return (
+        f'{{{{ with {query} | query | sortByLabel "incident" }}}}'
+        f"{site.coordinator_url}/incidents/{{{{ . | first | label `incident` }}}}"
+        f"{{{{ else }}}}{site.coordinator_url}/runs/{{{{ $labels.run }}}}{{{{ end }}}}"
+    )
+
+
+def run_dashboard(site: Site) -> str:
+    """Return the template of the link to the run's dashboard."""
+    return f"{site.grafana_url}/d/{RUN_DASHBOARD}?var-run={{{{ $labels.run }}}}&{HOURS}"
+
+
+def rank_dashboard(site: Site, rank: str) -> str:
+    """Return the template of the link to the dashboard of the rank that the expression `rank` gives."""
+    return f"{site.grafana_url}/d/{RANK_DASHBOARD}?var-run={{{{ $labels.run }}}}&var-rank={{{{ {rank} }}}}&{HOURS}"
+
+
+def services_dashboard(site: Site) -> str:
+    """Return the link to the dashboard of Lockstep's own services."""
+    return f"{site.grafana_url}/d/{SERVICES_DASHBOARD}?{HOURS}"

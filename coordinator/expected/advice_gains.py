@@ -1,0 +1,29 @@
+"""Keeps what an incident's advice promises within what the incident costs. Pure.
+
+A cause measured on one rank may hold more than the incident lost, and several remedies often remove the same excess:
+their gains do not add up. The largest comes first; each later one is left what those before it do not give back.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from coordinator.decide.incidents import AdviceItem
+
+
+def within_loss(
+    advice: "Iterable[AdviceItem]", *, excess_seconds: float, step_seconds: float
+) -> tuple["AdviceItem", ...]:
+    """Return the advice with gains that sum to at most the excess of a step, as a share of the step.
+
+    A gain of which nothing is left becomes None: what the remedy gives back is promised already, or is no loss.
+    """
+    left = min(excess_seconds, step_seconds) / step_seconds if step_seconds > 0 else 0.0
+    made = []
+    for item in advice:
+        gain = None if item.predicted_gain_ratio is None else min(item.predicted_gain_ratio, left)
+        left -= gain or 0.0
+        made.append(replace(item, predicted_gain_ratio=gain if gain is not None and gain > 0 else None))
+    return tuple(made)

@@ -1,0 +1,63 @@
+"""What takes the node of an incident out of scheduling: commands to copy, for Kubernetes and for Slurm. Pure.
+
+Lockstep runs none of them. A node has the name of its exporter: that of the Kubernetes node in the chart, the host's
+elsewhere. Names come from the bus: one that is more than a name to a shell, an option parser or Slurm's host lists gets
+no command, and every word is quoted besides.
+"""
+
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+from coordinator.detect.findings import CRASH, HANG, SLOW_LINK, SLOW_RANK
+from lockstep.analysis.report.markup import Html, join, soft, tag
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from coordinator.decide.incidents import Incident
+
+NODES_MAX = 8
+"""Beyond it, it is not the nodes but what they share."""
+_OF_NODES = (SLOW_RANK, SLOW_LINK, HANG, CRASH)
+_SCOPES = ("rank", "node")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+
+
+def node_commands(incident: "Incident", nodes: "Iterable[str]") -> tuple[tuple[str, str], ...]:
+    """Return (scheduler, shell command) for each node; none for what no single node is to blame for."""
+    if incident.kind not in _OF_NODES or incident.scope not in _SCOPES:
+        return ()
+    named = [node for node in dict.fromkeys(nodes) if _NAME.fullmatch(node)]
+    if len(named) > NODES_MAX:
+        return ()
+    reason = f"Reason=Lockstep incident {incident.id}"
+    return tuple(
+        (scheduler, shlex.join(words))
+        for node in named
+        for scheduler, words in (
+            ("Kubernetes", ["kubectl", "cordon", node]),
+            ("Slurm", ["scontrol", "update", f"NodeName={node}", "State=DRAIN", reason]),
+        )
+    )
+
+
+def render_commands(commands: tuple[tuple[str, str], ...]) -> Html:
+    """Return the commands as text to copy, nothing where there is none."""
+    if not commands:
+        return Html()
+    rows = [join((tag("dt", scheduler), tag("dd", tag("code", command)))) for scheduler, command in commands]
+    return join(
+        (
+            tag("h4", "Take the node out of scheduling"),
+            tag("dl", *rows),
+            soft(
+                "If the node is to blame. What runs there goes on: restart the job from its last checkpoint on another "
+                "node. ",
+                tag("code", "kubectl uncordon"),
+                " and ",
+                tag("code", "State=RESUME"),
+                " give it back.",
+            ),
+        )
+    )
