@@ -116,10 +116,13 @@ def _title(found: Finding) -> str:
 
 
 def _ordered(advice: list[Advice]) -> list[Advice]:
-    """Return each suggestion once, the largest predicted gain first, what cannot be predicted last."""
-    once = {each.suggestion: each for each in reversed(advice)}
-    kept = [each for each in advice if once.get(each.suggestion) is each]
-    return sorted(kept, key=lambda each: -(each.predicted_gain_ratio or 0.0))
+    """Return each repair once, the largest predicted gain first, what cannot be predicted last.
+
+    What ends a cause also ends its excess, so one repair may come of both; that of the excess, later in `advice`, names
+    the training's own line.
+    """
+    once = {(each.source, each.how): each for each in advice}
+    return sorted(once.values(), key=lambda each: -(each.predicted_gain_ratio or 0.0))
 
 
 def _unlike_peers(suspects: Sequence[TraceSummary], peers: Sequence[TraceSummary], excess_ns: float) -> list[Finding]:

@@ -83,8 +83,8 @@ def test_advice_is_ordered_by_gain_and_given_once():
     gains = [each.predicted_gain_ratio or 0.0 for each in found.advice]
     assert gains == sorted(gains, reverse=True)
     assert gains[0] == pytest.approx(0.5, abs=0.07)  # 150 of 300 ms, or all of the 170
-    suggestions = [each.suggestion for each in found.advice]
-    assert len(set(suggestions)) == len(suggestions)
+    repairs = [each.how for each in found.advice]
+    assert len(set(repairs)) == len(repairs)
 
 
 def test_the_first_suspect_that_could_be_read_is_compared():
