@@ -131,3 +131,17 @@ def test_nothing_is_expected_of_the_functions_of_hosts():
         PatternSummary(window_ns=STEPS * 10**8, patterns=(hosts,), omitted_count=0, omitted_beta=0.0)
     )
     assert answer([rank(each, patterns=data) for each in range(4)], [], scope="job").root_cause == ""
+
+
+def test_a_repair_of_cause_and_excess_is_given_once_with_the_trainings_own_line():
+    """The cause knows which call collects, the call trees who makes it: one advice, not one for each."""
+
+    def made(number, sweep_ms, waits_ms, *findings):
+        sweep = ("job.py(9): sweep", 0, ("<built-in function collect>", 0, ("Python GC", sweep_ms)))
+        tree = summary(number, ("job.py(1): train", 130, sweep, ("wait for collectives", waits_ms)))
+        return replace(tree, findings=list(findings))
+
+    collecting = told("gc", 170, subject="<built-in function collect>")
+    found = answer([made(2, 170, 0, collecting)], [made(0, 0, 170), made(1, 0, 170)], cause="gc")
+    collects = [each.suggestion for each in found.advice if "gc.collect()" in each.suggestion]
+    assert collects == ["Take gc.collect() out of the step: job.py(9): sweep calls it"]
