@@ -177,7 +177,8 @@ def test_the_access_rules_are_those_of_the_topics():
     """Each topic that a service writes or reads is in its part of the ACL, and nothing else is."""
     read = set(topics.coordinator_filters())
     own = {f"{topics.PREFIX}/coordinator/+/{topics.ALIVE}"}
-    ordered = {f"{topics.PREFIX}/run/+/{topics.REQUEST}/+", f"{topics.PREFIX}/node/+/{topics.ACK}"}
+    orders = (topics.REQUEST, topics.STACK_REQUEST)
+    ordered = {f"{topics.PREFIX}/node/+/{topics.ACK}", *(f"{topics.PREFIX}/run/+/{each}/+" for each in orders)}
     assert own < read
     coordinator = {f"topic read {one}" for one in read} | {f"topic write {one}" for one in ordered | own}
     shared = {f"topic write {one}" for one in read - own} | {f"topic read {one}" for one in ordered}
