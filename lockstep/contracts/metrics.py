@@ -198,7 +198,7 @@ _JUDGED: tuple[Metric, ...] = (
         "counter",
         "Messages taken from the bus.",
         "channel",
-        values=("steps", "answer", "summary", "lost", "announce", "alive", "coordinator"),
+        values=("steps", "answer", "summary", "stacks", "lost", "announce", "alive", "coordinator"),
     ),
     _coordinator(
         "lockstep_coordinator_messages_rejected_total",
