@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import struct
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,6 +27,8 @@ _START_TIME, _START_STACK, _EXIT_STATUS = 19, 25, 49  # fields of proc_pid_stat(
 _VMSTAT = Path("/proc/vmstat")
 _OOM_KILL = b"\noom_kill "
 _OOM_INTERVAL_NS = 1_000_000_000
+_OOM_SAMPLES = 6
+"""The kernel counts a kill when it begins; the memory of the process, and so its end, can take seconds after that."""
 _CODE_MAX = 255
 
 
@@ -50,7 +53,7 @@ class EndWatch:
         self._proc = proc
         self._watched: dict[str, _Watched] = {}
         self._endings: dict[str, RankEnding | None] = {}
-        self._oom_kills = -1  # as counted while all that is watched ran
+        self._oom_kills: deque[int] = deque(maxlen=_OOM_SAMPLES)  # the kernel's count, the oldest first
         self._oom_due_ns = 0
 
     def watch(self, key: str, pid: int) -> None:
@@ -116,7 +119,7 @@ class EndWatch:
             return
         status = self._status(watched)
         self._close(watched)
-        oom = oom_kills() > self._oom_kills >= 0
+        oom = bool(self._oom_kills) and oom_kills() > self._oom_kills[0] >= 0
         self._endings[key] = _ending(status, now_ns, is_out_of_memory=oom)
         self._on_end(key)
 
@@ -139,7 +142,7 @@ class EndWatch:
         now_ns = monotonic_ns()
         if now_ns >= self._oom_due_ns:
             self._oom_due_ns = now_ns + _OOM_INTERVAL_NS
-            self._oom_kills = oom_kills()
+            self._oom_kills.append(oom_kills())
 
     def _stat(self, pid: int) -> list[bytes]:
         try:

@@ -174,3 +174,19 @@ def test_what_is_forgotten_costs_no_descriptor(family):
 def test_the_kernel_counts_what_it_kills_for_want_of_memory():
     """The count only grows."""
     assert 0 <= oom_kills() <= oom_kills()
+
+
+@pytest.mark.parametrize(
+    ("counted", "expected"), [([4, 4, 5, 5], True), ([4, 4, 4, 4], False), ([-1, -1, -1, -1], False)]
+)
+def test_a_kill_for_want_of_memory_is_counted_before_its_end_is_seen(family, monkeypatch, counted, expected):
+    """The kernel counts when it kills; until the process has given its memory back, looks see the new count already."""
+    counts = iter([*counted, counted[-1]])
+    monkeypatch.setattr("exporter.reading.endings.oom_kills", lambda: next(counts))
+    monkeypatch.setattr("exporter.reading.endings._OOM_INTERVAL_NS", 0)
+    one, watch = family("import os; os.kill(os.getpid(), 9)"), EndWatch()
+    for _ in counted:
+        watch.watch("a", one.child)
+    one.release()
+    until(lambda: not watch.is_watched("a"))
+    assert watch.ending("a", 7).is_out_of_memory is expected
