@@ -53,6 +53,7 @@ CANCELLED = {
     ],
     "kill -9 of all": [killed(KILL), killed(KILL, 0.2), killed(KILL, 4), killed(KILL, 1)],
     "scancel of ranks that ignore SIGTERM": [killed(TERM), killed(KILL, 30), killed(KILL, 30.5), killed(KILL, 30)],
+    "Ray, which ends its workers after the training": [ended(EXIT_CODE, 1, after_s=each) for each in (0, 0.1, 0.1, 1)],
     "a container that is removed": [ended(VANISHED, after_s=each) for each in (0, 1, 2, 0.5)],
     "a checkpoint in the grace period": [killed(TERM), None, None, killed(TERM, 20)],
 }
@@ -97,6 +98,12 @@ CRASHED = {
         "SIGABRT",
         [raised("DistBackendError"), killed(TERM, 1), killed(TERM, 1), killed(signal.SIGABRT, 4)],
     ),
+    "exit codes that differ": (
+        1,
+        "exit 2",
+        [ended(EXIT_CODE, 1, after_s=0.3), ended(EXIT_CODE, 2), *[killed(TERM, 1)] * 2],
+    ),
+    "one exit code, one after the other": (0, "exit 1", [ended(EXIT_CODE, 1, after_s=each) for each in (0, 2, 4, 8)]),
     "a real-time signal": (0, "signal 40", [killed(40), *[killed(TERM, 1)] * 3]),
     "one that vanishes, others finish": (2, "process gone", [None, None, ended(VANISHED), None]),
 }

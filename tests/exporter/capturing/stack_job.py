@@ -25,14 +25,16 @@ def stuck_in_download():
 
 def stuck_in_native():
     block = ctypes.PyDLL(None).read  # holds the interpreter lock: no Python handler could run
+    reading, buffer = os.pipe()[0], ctypes.create_string_buffer(1)
     os.write(1, b"ready\n")
-    block(os.pipe()[0], ctypes.create_string_buffer(1), 1)
+    block(reading, buffer, 1)
 
 
 def stuck_without_lock():
     block = ctypes.CDLL(None).read
+    reading, buffer = os.pipe()[0], ctypes.create_string_buffer(1)
     os.write(1, b"ready\n")
-    block(os.pipe()[0], ctypes.create_string_buffer(1), 1)
+    block(reading, buffer, 1)
 
 
 def helper(began):

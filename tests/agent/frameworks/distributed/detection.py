@@ -54,7 +54,7 @@ def _read(root: Path, run: str) -> "tuple[NodeAnnouncement, list[StepBatch]]":
         readings = rings.read()
         assert {reading.run.name for reading in readings} == {run}
         for track in rings.runs[run].ranks.values():
-            track.state = RUNNING  # as it was while these records were made
+            track.state, track.ending = RUNNING, None  # as it was while these records were made
         return announcement(rings.runs[run], NODE), list(_batches(run, [(r.rank, r.records) for r in readings]))
     finally:
         rings.close()
