@@ -206,7 +206,14 @@ class Agent:
         check_root(identity.directory.parent, trusted)
         with claim_run(identity, os.environ) as claimed:
             self.ring = ring = RingWriter(claimed.directory, make_header(claimed))
-        self.capture = Capture(claimed.directory, claimed.rank, ring.write_answer, trusted, self.marks)
+        self.capture = Capture(
+            claimed.directory,
+            claimed.rank,
+            ring.write_answer,
+            trusted,
+            self.marks,
+            is_in_flight=self._has_in_flight,
+        )
         self._place = (claimed.rank, claimed.world_size)
         note_rank(os.environ, claimed.world_size)
         return ring
@@ -331,11 +338,15 @@ class Agent:
             with suppress(RuntimeError):  # that it failed is the training's to hear
                 future.wait()
         for _ in range(_LAST_CALLBACKS_MS):  # waiting ends just before the callback runs
-            if not self.in_flight and not self.is_in_flight():
+            if not self._has_in_flight():
                 break
             sleep(0.001)
         if self.ring is not None:
             backend_threads.let_finish()
+
+    def _has_in_flight(self) -> bool:
+        """Whether a collective is known not to be done."""
+        return bool(self.in_flight) or self.is_in_flight()
 
     def remove(self) -> None:
         """Take every hook off again, last one first. Not to be called from inside a hook."""

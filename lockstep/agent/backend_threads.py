@@ -1,10 +1,14 @@
-"""torch's own threads at the end of a process: given the time to finish before the interpreter goes.
+"""torch's own threads: given the time to finish before a profiler begins or ends, and before the interpreter goes.
 
 A collective that is done is freed by the backend's thread if that is the last to hold it, and to free a tensor that
 Python has seen it needs the interpreter lock. A thread that asks for the lock once the interpreter is gone is ended by
 CPython inside a destructor, which aborts the process: "terminate called without an active exception", after a training
 that went well. torch alone does it where a process ends within milliseconds of its last collective; the agent's own
 time at that collective makes it likelier.
+
+A profiler with stacks that begins or ends while such a thread takes the interpreter lock walks over thread states that
+are being made or freed, and one that ends while a collective runs under it leaves the thread a freed queue: torch 2.13
+dies of either with a segmentation fault, within seconds where both happen again and again, with no agent there.
 
 Linux says which thread runs. One that sleeps while nobody holds the lock waits for work, and needs nothing any more.
 """
@@ -27,19 +31,23 @@ def let_finish(
     states: Callable[[], list[str]] | None = None,
     pause: Callable[[float], None] = sleep,
     clock: Callable[[], int] = monotonic_ns,
+    *,
+    limit_ns: int = LIMIT_NS,
+    is_busy: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Wait until every thread of torch sleeps, at most LIMIT_NS; return whether they do.
+    """Wait until every thread of torch sleeps and has nothing to do, at most `limit_ns`; return whether that is so.
 
     `states` returns the scheduling state of each such thread, as in proc_pid_stat(5); `pause` releases the lock.
+    `is_busy` says whether work is known that a thread only waits for, asleep: a collective in flight.
     """
     states = states or thread_states
-    deadline_ns = clock() + LIMIT_NS
+    deadline_ns = clock() + limit_ns
     quiet = 0
     while quiet < _QUIET_LOOKS:
         found = states()
         if not found:
             return True
-        quiet = quiet + 1 if all(state == _ASLEEP for state in found) else 0
+        quiet = quiet + 1 if not is_busy() and all(state == _ASLEEP for state in found) else 0
         if clock() >= deadline_ns:
             return False
         pause(_PAUSE_S)

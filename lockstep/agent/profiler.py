@@ -24,6 +24,7 @@ from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
+from lockstep.agent.backend_threads import LIMIT_NS, let_finish
 from lockstep.agent.boundary import describe
 from lockstep.agent.capture.budget import Appetite, Budget
 from lockstep.agent.capture.memory import available_bytes
@@ -44,6 +45,8 @@ from lockstep.contracts.paths import control_path, incoming_directory, trace_nam
 from lockstep.contracts.records import Flag
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lockstep.agent.capture.recording import Recording
     from lockstep.agent.mark_buffer import MarkBuffer
 
@@ -52,6 +55,8 @@ FREE_MARGIN_BYTES = 16 << 20  # rings of other ranks on the same file system mus
 _REASON_MAX = 500
 _PROFILED = int(Flag.PROFILED)
 _NO_REQUEST = 0
+_QUIET_BEGIN_NS = 20_000_000  # torch's threads are seen asleep within 4 ms, unless a collective is in flight
+_QUIET_TRIES = 16  # boundaries; then every step ends with collectives in flight
 PACE_SAMPLES = 16
 _TORCH_ERRORS = (RuntimeError, ValueError, TypeError, AssertionError)
 
@@ -61,13 +66,23 @@ class Capture:
 
     `directory` is that of the run, `trusted` are the uids that may order captures, and `store_answer` takes the JSON
     form of each answer; nothing here raises into the caller what comes from outside. `marks` counts ends, and calls
-    `at_boundary` at the one that is asked for.
+    `at_boundary` at the one that is asked for. `is_in_flight` says whether a collective is known not to be done: the
+    profiler begins and ends while torch's threads are at rest (`backend_threads.py`).
     """
 
     def __init__(
-        self, directory: Path, rank: int, store_answer: Any, trusted: frozenset[int], marks: "MarkBuffer"
+        self,
+        directory: Path,
+        rank: int,
+        store_answer: Any,
+        trusted: frozenset[int],
+        marks: "MarkBuffer",
+        *,
+        is_in_flight: "Callable[[], bool]" = lambda: False,
     ) -> None:
         self._marks = marks
+        self._is_in_flight = is_in_flight
+        self._tries = self._rest_ns = 0
         self._directory = directory
         self._rank = rank
         self._store_answer = store_answer
@@ -213,7 +228,7 @@ class Capture:
         if boundary is None:
             self._refuse("the steps of this rank are not numbered")
             return
-        self._order = order
+        self._order, self._tries, self._rest_ns = order, 0, 0
         self._acted_at = self._ends(boundary)
         self._arm(boundary, self._acted_at)
         self._say(self._answer)
@@ -221,6 +236,11 @@ class Capture:
     def _begin(self, order: ProfileOrder, step: int) -> int:
         """Start the profiler for `order` before `step`, or refuse."""
         assert self._boundary is not None
+        if not self._comes_to_rest(_QUIET_BEGIN_NS):
+            self._tries += 1
+            if self._tries == _QUIET_TRIES:
+                self._refuse(f"collectives are in flight at the end of each of {_QUIET_TRIES} steps")
+            return 0
         self._budget = self._appetite.budget(order, self._step_ns(self._boundary))
         obstacle = self._obstacle(order) or self._budget.obstacle(available_bytes())
         if not obstacle and not SESSION.claim(self._cut_short):
@@ -232,6 +252,7 @@ class Capture:
 
         try:
             self._recording = recording = Recording(order)
+            recording.costs_ns["rest"] = self._rest_ns
             SESSION.call(recording.start)
         except _TORCH_ERRORS as error:
             self._recording = None
@@ -358,10 +379,19 @@ class Capture:
 
     def _stop(self, recording: "Recording") -> None:
         self._stop_collections()
+        self._comes_to_rest(LIMIT_NS)
+        recording.costs_ns["rest"] = self._rest_ns
         try:
             SESSION.call(recording.stop)
         finally:
             SESSION.release()
+
+    def _comes_to_rest(self, limit_ns: int) -> bool:
+        """Wait for torch's threads, and add what that takes to the cost of the capture."""
+        began_ns = monotonic_ns()
+        rests = let_finish(limit_ns=limit_ns, is_busy=self._is_in_flight)
+        self._rest_ns += monotonic_ns() - began_ns
+        return rests
 
     def _charge(self, recording: "Recording") -> None:
         assert self._answer is not None

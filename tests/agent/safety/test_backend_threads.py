@@ -86,3 +86,12 @@ def test_a_real_thread_that_needs_the_interpreter_gets_it(wait, written):
     command = [sys.executable, "-c", SCRIPT.format(wait=wait)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", written)
+
+
+def test_a_collective_in_flight_is_no_rest():
+    """Its thread sleeps as well, until the peers have come."""
+    threads = FakeThreads("S")
+    flights = iter([True, True, False])
+    assert let_finish(threads.states, threads.pause, threads.clock_ns, is_busy=lambda: next(flights, False))
+    assert threads.pauses == 2 + 3
+    assert not let_finish(threads.states, threads.pause, threads.clock_ns, limit_ns=5_000_000, is_busy=lambda: True)
