@@ -16,6 +16,7 @@ from torch import multiprocessing
 
 from lockstep.agent import bootstrap
 from lockstep.agent.lineage import OWNER_VARIABLE
+from lockstep.contracts.marks import BLOCK_MARKS
 from lockstep.contracts.records import Flag
 from tests.agent.rings import unaccounted_ns
 
@@ -195,7 +196,7 @@ def test_process_that_never_steps_does_not_fill_memory(watched, group, monkeypat
     """Marks of hours without a step are bounded; the step that ends after all is whole and kept out of the baselines."""
     for name, module in list(sys.modules.items()):
         if name.startswith("lockstep.accounting.") and hasattr(module, "EVENTS_MAX"):
-            monkeypatch.setattr(module, "EVENTS_MAX", 40)
+            monkeypatch.setattr(module, "EVENTS_MAX", 5 * BLOCK_MARKS)  # a block counts whole for the running step
     model, optimizer = make()
     steps(model, optimizer, 1)
     with torch.no_grad():
@@ -206,6 +207,7 @@ def test_process_that_never_steps_does_not_fill_memory(watched, group, monkeypat
     steps(model, optimizer, 2)
     records = watched.ring().records
     assert len(records) == 3
+    assert 0 < records[1]["world_count"] <= 5 * BLOCK_MARKS
     assert [bool(record["flags"] & Flag.EVALUATION) for record in records] == [False, True, False]
     assert [unaccounted_ns(record) for record in records] == [0, 0, 0]
 
