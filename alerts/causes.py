@@ -1,6 +1,6 @@
 """What the coordinator found: which rank, on which host, why. Each is a ticket; `losses.py` pages for what is lost.
 
-A link has a ticket of its own. Imbalance is how a training is laid out and nobody's fault: no alert reads it.
+A link has a ticket of its own. Imbalance is how a training is laid out and no one's fault: no alert reads it.
 """
 
 from alerts import links
@@ -75,7 +75,7 @@ def _run_hung(site: Site, policy: AlertPolicy) -> Alert:
     return Alert(
         name="LockstepRunHung",
         severity="critical",
-        # Ranks are looked up and are no labels: a node that tells late where its ranks stand must not page again.
+        # Ranks are looked up and are no labels: a node that reports its ranks' places late must not page again.
         expr=unfinished(f"{silence} > {policy.hung_silence_seconds}", site),
         for_seconds=policy.hung_for_seconds,
         incidents='printf `lockstep_incident_silence_seconds{run="%s"}` $labels.run',

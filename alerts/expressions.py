@@ -17,7 +17,7 @@ def is_in_state(states: str, site: Site) -> str:
 
 
 def unfinished(vector: str, site: Site) -> str:
-    """Return `vector` without the runs that are over: of one that crashed its own alert tells, of others none."""
+    """Return `vector` without the runs that are over: a crashed run has an alert of its own, others have none."""
     return f"(\n{_indent(vector)}\n)\nunless on ({site.run_labels})\n{is_in_state(OVER, site)}"
 
 

@@ -1,4 +1,4 @@
-"""The one page for slowness: what a run loses, in devices, whoever is to blame.
+"""The one page for slowness: what a run loses, in devices, whatever is to blame.
 
 A run has one such alert, whatever its ranks, links or causes, so that a fault pages once from onset to resolve; who and
 why is looked up in its texts. The tickets on causes and symptoms of that run are inhibited while it fires.

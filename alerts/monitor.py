@@ -196,7 +196,7 @@ def _reload_failed(policy: AlertPolicy) -> Alert:
         expr="min by (job, instance) (lockstep_coordinator_config_last_reload_successful) == 0",
         for_seconds=policy.reload_failed_for_seconds,
         summary="A changed configuration of the coordinator is not in force.",
-        description="The coordinator {{ $labels.instance }} could not use the configuration that it was told to read "
+        description="The coordinator {{ $labels.instance }} could not use the configuration that it was asked to read "
         "again; the one from before is in force."
         "{{ with printf `time() - lockstep_coordinator_config_last_reload_success_timestamp_seconds"
         '{instance="%s"}` $labels.instance | query }} That was read {{ . | first | value | humanizeDuration }} ago.'

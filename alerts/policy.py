@@ -25,7 +25,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertPolicy:
-    """Thresholds and waiting times. Below five minutes of waiting a reason stands beside the value."""
+    """Thresholds and waiting times. Below five minutes of waiting a reason follows the value."""
 
     stalled_age_seconds: int = 300
     """No step for this long: a checkpoint or an evaluation of a large model takes minutes, hardly five."""
@@ -60,7 +60,7 @@ class AlertPolicy:
 
     expected_keep_seconds: int = 600
     """A run at the edge of the band would come and go. No longer than `slow_keep_seconds`, or what a slow device has
-    explained is told after it."""
+    explained is sent after it."""
 
     slow_device_for_seconds: int = 300
     """A ticket: a device that is slow for less is not worth one. What costs many devices pages at once."""
@@ -74,7 +74,7 @@ class AlertPolicy:
     without one has waited as a ticket; waiting again would only cost device time."""
 
     verdicts_max: int = 2048
-    """32 suspects of 64 runs. Beyond it something is wrong with the labels, and a flood helps nobody."""
+    """32 suspects of 64 runs. Beyond it something is wrong with the labels, and a flood helps no one."""
 
     hung_silence_seconds: int = 60
     """A rank that writes a checkpoint for all looks like one that does not arrive. Longer ones are known from the run's
@@ -124,7 +124,7 @@ class AlertPolicy:
     """An exporter that was away for long loses records once, and no person can bring them back."""
 
     reload_failed_for_seconds: int = 600
-    """Whoever asked for the reload was told at once; this is for a change that nobody looks after."""
+    """The caller of the reload got the error at once; this is for a change that no one watches."""
 
     recording_dropped_for_seconds: int = 600
     """A disk that was slow for a while has left its hole, which no person can fill; a full one goes on dropping."""

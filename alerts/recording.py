@@ -227,6 +227,6 @@ def _costs(site: Site) -> tuple[Recording, ...]:
                 f"{_rate('lockstep_exporter_records_lost_total', 'job, instance')}\n/\n"
                 f"{_rate('lockstep_steps_total', 'job, instance')}"
             ),
-            help="Share of an exporter's step records that nobody will read.",
+            help="Share of an exporter's step records lost.",
         ),
     )

@@ -1,10 +1,10 @@
-"""The group of all that is said about a run, and the two silent alerts that keep old news from being told.
+"""The group of all alerts on runs, and the two silent alerts that keep old news from being sent.
 
 A coordinator that goes takes its series along: with the next evaluation every verdict has ended, and whatever it kept
 back is kept back no longer. A ticket that is kept firing for a while outlives the page that answers it, and would be
-told as news once the page has ended. Both silent alerts are sources of inhibitions and have no receiver.
+sent as news once the page has ended. Both silent alerts are sources of inhibitions and have no receiver.
 
-One group, so that a silent alert is told to Alertmanager before the alerts that end in the same evaluation.
+One group, so that a silent alert reaches Alertmanager before the alerts that end in the same evaluation.
 """
 
 from alerts import causes, losses, symptoms
@@ -49,7 +49,7 @@ unless on ()
         for_seconds=0,
         summary="No verdict on any run is known at the moment, or was a moment ago.",
         description="No coordinator could be scraped, or it is back only now. What it had said of runs is neither true "
-        "nor false; alerts on it are kept back. This alert itself is told to nobody.",
+        "nor false; alerts on it are kept back. This alert itself has no receiver.",
         per_run=False,
     )
 
@@ -64,5 +64,5 @@ def _run_explained(site: Site, policy: AlertPolicy) -> Alert:
         keep_seconds=policy.slow_keep_seconds,  # as long as those that it keeps back
         summary="Why a training run is slow is known, or was of late.",
         description="Of run {{ $labels.run }} a slow device is known, or was a moment ago: that the run is slow need "
-        "not be told as well. This alert itself is told to nobody.",
+        "not be sent as well. This alert itself has no receiver.",
     )

@@ -1,7 +1,7 @@
 """The catalogue's coordinator metrics from one snapshot; the number of series does not grow with the ranks.
 
 Enumerated labels are always there; what is not known yet is left out rather than 0. A run that was forgotten leaves
-nothing behind, for families are made anew at each scrape.
+nothing behind, for families are made again at each scrape.
 """
 
 from typing import TYPE_CHECKING
@@ -152,7 +152,7 @@ def _gain_rows(run: str, incidents: "tuple[Incident, ...]") -> list[Row]:
 
 
 def _hang_rows(run: str, incidents: "tuple[Incident, ...]") -> list[Row]:
-    """One series per rank that has not arrived, limited; rank and kind are empty for what nobody knows."""
+    """One series per rank that has not arrived, limited; rank and kind are empty where unknown."""
     return [
         ((run, incident.id, rank, incident.domain[0] if incident.domain else ""), incident.excess_seconds)
         for incident in incidents

@@ -80,7 +80,7 @@ _SHOULD = Row(
                 stat(
                     "Model",
                     "Whether there is an expectation: known; fitting or waiting for a healthy window; refused, for a "
-                    "reason that the coordinator tells; unspecified where nobody says what the job is.",
+                    "reason that the coordinator gives; unspecified where the job is not described.",
                     "none",
                     query(f"max by (state) (lockstep_run_expected_state{{{RUN}}} == 1)", "{{state}}", instant=True),
                     overrides=[
@@ -138,7 +138,7 @@ _WHEN = Row(
                 ),
                 stat(
                     "Profiles refused or late",
-                    "Requests that a rank refused, or that nobody answered in time.",
+                    "Requests that a rank refused, or that got no answer in time.",
                     COUNT,
                     query(
                         "round(sum(max by (state) (increase(lockstep_run_profiles_total"

@@ -30,7 +30,7 @@ _COORDINATOR = {
     **_LINK,
     "targetBlank": True,
     "title": "Coordinator",
-    "tooltip": "The coordinator's own page, which leads to the runbooks where it was told their address",
+    "tooltip": "The coordinator's own page, which leads to the runbooks where it has their address",
     "type": "link",
 }
 _LEGACY_DASHBOARD = ("__inputs", "gnetId", "hideControls", "rows", "sharedCrosshair", "style")

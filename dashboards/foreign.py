@@ -1,9 +1,9 @@
-"""Series of other exporters that the Rank dashboard stands beside ours, and how their labels meet ours.
+"""Series of other exporters that the Rank dashboard shows next to ours, and how their labels meet ours.
 
 Names are those of node_exporter, of NVIDIA's DCGM exporter and of the Ascend npu-exporter. Their panels have no data
 where the exporter is not scraped.
 
-A rank's own device is met by UUID where its agent was told one. An unknown UUID is a missing label, and so is that of a
+A rank's own device is met by UUID where its agent knows one. An unknown UUID is a missing label, and so is that of a
 series of somebody else's: the two must not meet, so every query by UUID asks for one that is not empty.
 
 Labels are made on our side, which is one series, or on one series an exporter: to relabel ten thousand devices costs
@@ -40,8 +40,8 @@ def on_host(expr: str) -> str:
 
 def own_gpu(metric: str) -> str:
     """Return a series of DCGM for the GPU that the chosen rank itself says it has, by UUID."""
-    told = f'label_replace({_UUID}, "UUID", "$1", "device_uuid", "(.+)")'
-    return f"max by (gpu) ({metric} * on (UUID) group_left () max by (UUID) ({told}))"
+    renamed = f'label_replace({_UUID}, "UUID", "$1", "device_uuid", "(.+)")'
+    return f"max by (gpu) ({metric} * on (UUID) group_left () max by (UUID) ({renamed}))"
 
 
 def gpu_by_place(metric: str) -> str:
@@ -59,7 +59,7 @@ def of_gpus(metric: str) -> str:
 def npu_by_place(metric: str) -> str:
     """Return a series of npu-exporter for the NPU of the chosen rank's host whose number is its local rank.
 
-    There is no way by UUID: the exporter's `vdie_id` is the chip's, which no framework tells a process.
+    There is no way by UUID: the exporter's `vdie_id` is the chip's, which no framework gives a process.
     """
     alike = f"({metric} and on (id) {_place('id')}) >= 0"
     return f"max by (id) ({_on_npu_host(alike)} * on (hostname, id) group_left () {_place('id')})"

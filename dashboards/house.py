@@ -215,7 +215,7 @@ def states(title: str, description: str, *queries: Any, overrides: Sequence[Any]
 
 
 def alerts(title: str, description: str, labels: str = '{run="$run",severity!="none"}') -> Any:
-    """Return the list of alerts that fire or are about to, without those that nobody is told."""
+    """Return the list of alerts that fire or are about to, without those that have no receiver."""
     panel = AlertList(title=title, description=description)
     panel.labels = labels
     return panel

@@ -95,7 +95,7 @@ _WORKS = Row(
                 ),
                 alerts(
                     "Alerts about Lockstep",
-                    "Alerts that tell that the watching itself is impaired.",
+                    "Alerts on the monitoring itself.",
                     labels='{alertname=~"Lockstep(Agent|Exporter|Coordinator|Broker|Records|Config|Recording|RunUnwatched).*"}',
                 ),
                 timeseries(

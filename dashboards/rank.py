@@ -1,4 +1,4 @@
-"""The Rank dashboard: what one rank does, beside its run, on its host and on its device."""
+"""The Rank dashboard: what one rank does in its run, on its host and on its device."""
 
 from dashboards import foreign
 from dashboards.finish import COUNT
@@ -34,7 +34,7 @@ _WHERE = Row(
                 grid(
                     "Rank",
                     "Where the rank runs and what it computes on; the number format is empty until a matrix product "
-                    "was seen, the UUID where the framework does not tell it.",
+                    "was seen, the UUID where the framework does not report it.",
                     ("rank", "hostname", "local_rank", "device", "dtype", "device_uuid"),
                     (Column(heading="cores", unit=COUNT, expr=f"max by (rank) (lockstep_rank_cores{{{RANK}}})"),),
                     names=(
@@ -73,7 +73,7 @@ _STEP = Row(
         Line(
             panels=(
                 timeseries(
-                    "Own work, beside the average rank's",
+                    "Own work and the average rank's",
                     "Seconds of a step in each phase of its own work; dashed, the same of all ranks of the run: what "
                     "differs is this rank's.",
                     "s",
@@ -85,7 +85,7 @@ _STEP = Row(
                     overrides=[dashed(", average rank$")],
                 ),
                 timeseries(
-                    "Waits, beside the average rank's",
+                    "Waits and the average rank's",
                     "Seconds of a step in which it is blocked in collectives; dashed, the same of all ranks. Who waits "
                     "least is waited for.",
                     "s",
@@ -237,8 +237,8 @@ _HOST = Row(
 def _device(title: str, description: str, unit: str, gpu: str, npu: str) -> object:
     return timeseries(
         title,
-        f"{description} The rank's own device beside every device of its host. Its own is found by UUID; where the "
-        "rank tells none, the one with the number of its local rank is shown, which is another if a variable such as "
+        f"{description} The rank's own device and every device of its host. Its own is found by UUID; where the "
+        "rank reports none, the one with the number of its local rank is shown, which is another if a variable such as "
         "CUDA_VISIBLE_DEVICES says so. No data where neither DCGM exporter nor npu-exporter is scraped.",
         unit,
         query(foreign.own_gpu(gpu), "its own: GPU {{gpu}}"),
@@ -284,7 +284,7 @@ _DEVICES = Row(
 BOARD = Board(
     uid="lockstep-rank",
     title="Lockstep / Rank",
-    description="One rank of one run: its step beside the average rank's, its host and the devices there.",
+    description="One rank of one run: its step and the average rank's, its host and the devices there.",
     variables=(
         datasource_variable(),
         variable("run", "Run", "label_values(lockstep_run_ranks, run)"),

@@ -23,11 +23,11 @@ MARKS = (
         "Starts and restarts",
         f'max by (run) (lockstep_run_state{{{RUN},state="warming"}} == 1)',
         "Start or restart",
-        "{{run}} warms up: its noise is learnt, nobody is judged",
+        "{{run}} warms up: its noise is learnt, no rank is judged",
         "blue",
     ),
 )
-"""On every dashboard of one run: when it began anew, what was found, who was told."""
+"""On every dashboard of one run: when it restarted, what was found, who was notified."""
 
 SUSPECTS = table(
     "Suspects",
@@ -64,7 +64,7 @@ OPEN_BY_CAUSE = timeseries(
 
 PREDICTED_GAIN = bars(
     "Predicted gain",
-    "Share of a step that the best advice for an open incident would give back, as far as its capture can tell.",
+    "Share of a step that the best advice for an open incident would give back, as far as its capture shows.",
     "percentunit",
     query(
         f"topk({TOP}, max by (incident) (lockstep_incident_predicted_gain_ratio{{{RUN}}}))",

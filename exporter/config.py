@@ -1,4 +1,4 @@
-"""What an exporter can be told, checked once before anything starts."""
+"""An exporter's configuration, checked once before anything starts."""
 
 import ipaddress
 import socket
@@ -34,7 +34,7 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ExporterConfig(BrokerConfig):
-    """Everything one exporter can be told; `validate` before use. Plain types only: files and flags can say them."""
+    """The configuration of one exporter; `validate` before use. Plain types only: files and flags can say them."""
 
     root: str = DEFAULT_ROOT
     """Directory shared with the training processes; one folder per run below it."""
@@ -81,7 +81,7 @@ class ExporterConfig(BrokerConfig):
     summarise_memory_bytes: int = 4 << 30
     """Address space of the process that summarises a trace."""
     summarise_busy_ratio: float = 0.02  # detectors find a rank that is slower by 2.5 %
-    """Share of a core that summaries take where training wants all cores; of cores that nobody wants they take all."""
+    """Share of a core that summaries take where training wants all cores; of idle cores they take all."""
 
     @property
     def node_name(self) -> str:

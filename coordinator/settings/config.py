@@ -1,4 +1,4 @@
-"""What a coordinator can be told, checked once before anything starts."""
+"""A coordinator's configuration, checked once before anything starts."""
 
 import socket
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ LIVE_KEYS = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatorConfig(BrokerConfig):
-    """Everything one coordinator can be told; `validate` before use. Plain types only: files and flags can say them."""
+    """The configuration of one coordinator; `validate` before use. Plain types only: files and flags can say them."""
 
     name: str = ""
     """Name of this coordinator on the bus, which lasts over restarts; empty: the host name and `http_port`."""

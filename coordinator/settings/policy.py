@@ -1,4 +1,4 @@
-"""Every threshold of the coordinator, with the reason beside its default.
+"""Every threshold of the coordinator, with the reason next to its default.
 
 Only numbers live here: what is done with them stands in `detect/`, `timeline.py` and `state.py`. Figures marked
 "reference" were measured on production logs and generated runs of 8 to 102,400 ranks; figures marked "shared cores" on
@@ -50,7 +50,7 @@ class ExcessPolicy:
     chance_sigmas_min: float = 4.8  # for few series the same: runs are long, and every step is another chance
     tail_factor: float = 1.6  # the same where pools are noisy: shared cores have longer tails than Gaussian noise
     walk_prior_ratio: float = 0.004  # slow walk of a rank taken for granted until long means have been compared
-    median_share: float = 0.7  # reference: share of the gate that the last steps' middle must reach beside the mean
+    median_share: float = 0.7  # reference: share of the gate that the last steps' middle must reach, besides the mean
     gross_ratio: float = 0.75  # where ranks share cores, the median of three steps that is an effect
     noisy_sigma: float = 0.05  # more than 10 times the noise of reference jobs: ranks share cores, and one of them
     # descheduled for 7 steps reads as +56 %. There the short median must reach the gross ratio, ...
@@ -59,9 +59,9 @@ class ExcessPolicy:
     noisy_long_sigmas: float = 4.5  # ... and 3.9 sigma for the mean of sixteen
     run_share: float = 0.5  # share of its gate that the mean since the onset must reach if the last steps speak for it
     clear_factor: float = 2.0  # times the sum of an alarm: six clear steps and more, or twenty small ones, ...
-    clear_floor_share: float = 0.8  # ... of which so much of the floor is enough: drifts, told at 2 to 3 %
+    clear_floor_share: float = 0.8  # ... of which so much of the floor is enough: drifts, reported at 2 to 3 %
     static_share: float = 0.6  # share of the floor below which a lasting excess is silicon, and learnt
-    static_sigmas: float = 0.5  # and, beside it, what noise does to a long mean: more than that is no silicon
+    static_sigmas: float = 0.5  # and what noise adds to a long mean: more than that is no static device variation
     least_share: float = 0.33  # share of gate and median that the least of three must reach: two stalls are no fault
     clear_steps: int = 5  # reference: quiet steps that end an alarm
     clear_share: float = 0.5  # share of the gate below which a step is quiet
@@ -73,7 +73,7 @@ class WorkPolicy:
 
     rate: float = 1 / 32  # memory of the slope, in steps: experts change their load over hundreds
     spread_min: float = 0.002  # work that differs less between ranks cannot explain a reportable effect
-    spread_max: float = 4.0  # nobody has five times the work of its peers; what says so is no work figure
+    spread_max: float = 4.0  # no rank has five times the work of its peers; a figure that claims so is no work figure
     slope_max: float = 1.2  # compute that grows faster than the work is something else
     longer_max: float = 1.0  # compute beyond twice the stage's is a stall, which teaches nothing
 
@@ -103,8 +103,8 @@ class FluctuationPolicy:
     young_steps: int = 10  # after the last flagged step of a start: caches and allocators take longer than agents flag
     settle_steps: int = 15  # ... without these: a warm-up that fades with 3 steps is below 1 % by then
     noise_samples: int = 16  # steps compared with the one 16 before, from which noise is known
-    noise_hold_steps: int = 48  # after which a value is compared with the one 16 before: a fault would have been told
-    noise_rate: float = 1 / 256  # memory of the noise figures, in steps; they tell how long the series remembers
+    noise_hold_steps: int = 48  # after which a value is compared with the one 16 before: a fault would be known
+    noise_rate: float = 1 / 256  # memory of the noise figures, in steps; they set how long the series remembers
     baseline_rate: float = 1 / 32  # times at most one sigma: the level of a quiet job rises by 2 % in 100 steps at most
     outlier_sigmas: float = 4.0  # reference: clip of the job's test; beyond, a step is an outlier
     row_min_steps: int = 3  # reference: so many outliers in a row alarm where they are rare ...
@@ -117,10 +117,10 @@ class FluctuationPolicy:
     least_share: float = 0.33  # share of the gate that the least of three steps must reach ...
     median_share: float = 0.7  # ... and the middle of all: a few stalls are no slowdown
     noisy_sigma: float = 0.05  # 7 times the noise of reference jobs: ranks share cores, tails have no known end, ...
-    noisy_gate_sigmas: float = 6.0  # ... so means must be further out, and a verdict must last to be told
-    quiet_sigma: float = 0.009  # reference jobs 0.7 %: up to here a verdict may be told at once, ...
+    noisy_gate_sigmas: float = 6.0  # ... so means must be further out, and a verdict must last to be reported
+    quiet_sigma: float = 0.009  # reference jobs 0.7 %: up to here a verdict may be reported at once, ...
     sure_factor: float = 1.5  # ... and where the effect is so many times the gate
-    pause_ratio: float = 0.35  # reference: a step longer by so much, once or twice, is a checkpoint nobody flagged
+    pause_ratio: float = 0.35  # reference: a step longer by so much, once or twice, is an unflagged checkpoint
     clear_steps: int = 5  # reference: quiet steps that end an alarm
     clear_share: float = 0.5  # share of the gate below which a step is quiet
     work_change_ratio: float = 0.02  # work whose median of three steps moves further has changed
@@ -138,13 +138,13 @@ class LinkPolicy:
     baseline_rate: float = 1 / 64  # memory of a group's past, in steps: as that of ranks
     warm_up_rate: float = 1 / 8  # the same in the first steps: what they begin with must not outweigh the rest
     effect_ratio: float = 0.3  # reference: transfer jitter is 3 %, healthy groups stay within 30 %
-    step_share: float = 0.004  # reference: an excess below this share of a step costs nobody anything
+    step_share: float = 0.004  # reference: an excess below this share of a step costs nothing that matters
     peers_ratio: float = 0.5  # slow from the first step: half bandwidth is 1.0, paths through a fabric differ less ...
     peers_min: int = 2  # ... than this; links are slow one-sidedly, so the faster of two is as it should be
     hidden_share: float = 1 / 16  # members missing of a group that is still judged: they seldom hide the last arriver
     node_share: float = 0.6  # of a node's groups of a kind: some begin later, their records are missing
     job_share: float = 0.6  # of a kind's groups: more than any single node slows in a job of two pipelines
-    hold_steps: int = 3  # groups about to alarm are waited for so long before a cause is told: together they name it
+    hold_steps: int = 3  # groups about to alarm are waited for so long before a cause is named: together they show it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ class GcPolicy:
     """When collections of garbage out of step are a fault (`detect/scattered.py`)."""
 
     window_steps: int = 100  # reference
-    event_ratio: float = 0.02  # reference: a shorter collection, as a share of the step, holds nobody up
+    event_ratio: float = 0.02  # reference: a shorter collection, as a share of the step, holds no rank up
     events_min: int = 3  # reference: steps with such a collection ...
     ranks_min: int = 3  # ... on so many ranks (of two ranks: on both)
     together_share: float = 0.2  # of the ranks; where more collect in one step they do so together, as they should
@@ -194,7 +194,7 @@ class RunPolicy:
     store_steps: int = 50  # judged steps between two writes of an incident's running figures
     hang_steps: float = 5.0  # PerfTracker: no step for so many usual ones is a run that is blocked ...
     hang_seconds: float = 5.0  # ... if it is so long: records travel in batches, and hosts of short steps stall
-    hang_pause_factor: float = 1.5  # times the longest step so far: a checkpoint or evaluation that nobody can foresee
+    hang_pause_factor: float = 1.5  # times the longest step so far: an unforeseeable checkpoint or evaluation
     hang_lacking_max: float = 4e-4  # records lost a step, above which one that lacks names no late rank: with a restart
     # every 200 steps this is one false alarm in 500,000
     hang_store_seconds: float = 10.0  # between two writes of a hang's running figures
@@ -214,16 +214,16 @@ class ProfilePolicy:
     per_run: int = 32
     shapes: bool = False  # of operators' inputs, for slow ranks and links too: they triple what stopping the profiler
     # takes from training; without them rooflines, changing shapes and small messages of host backends stay untold
-    suspects: int = 2  # of an incident: one slow host's eight ranks tell the same story
-    peers: int = 2  # healthy ranks beside them: a median needs more than one, each more stalls another rank
-    job_ranks: int = 4  # of a job that is slower as a whole: enough to tell what all do from what one does
+    suspects: int = 2  # of an incident: one slow host's eight ranks show the same
+    peers: int = 2  # healthy ranks with them: a median needs more than one, each more stalls another rank
+    job_ranks: int = 4  # of a job that is slower as a whole: enough to separate what all do from what one does
     peer_wait_seconds: float = 10.0  # once the suspect's summary is there, what is missing is a comparison
     expire_seconds: float = 90.0  # beyond the asked steps: writing and summarising a trace of 512 MiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectorPolicy:
-    """Which detectors are heard (`scope.py`). One that is off goes on learning: switched on, it needs no warm-up."""
+    """Which detectors report (`scope.py`). One that is off goes on learning: switched on, it needs no warm-up."""
 
     slow_rank: bool = True
     slow_link: bool = True
@@ -238,8 +238,8 @@ class DetectorPolicy:
 class ScopePolicy:
     """What is watched (`scope.py`)."""
 
-    runs: tuple[str, ...] = ("*",)  # shell patterns; the others are judged, but nothing of them is told or exported
-    domain_kinds: tuple[str, ...] = DOMAIN_KINDS  # whose links are told; a slow rank is told whatever it holds back
+    runs: tuple[str, ...] = ("*",)  # shell patterns; the others are judged, but nothing of them is reported or exported
+    domain_kinds: tuple[str, ...] = DOMAIN_KINDS  # whose links are reported; a slow rank always is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Reading the configuration again while runs go on. What cannot be used changes nothing and is told."""
+"""Reading the configuration again while runs go on. What cannot be used changes nothing and is reported."""
 
 import asyncio
 import logging
@@ -72,7 +72,7 @@ class Reloader:
         return done
 
     async def on_signal(self) -> None:
-        """Reload for a signal, which nobody waits for an answer to: a failure has been told already."""
+        """Reload for a signal, whose sender waits for no answer: a failure has been logged already."""
         try:
             await self.reload("SIGHUP")
         except ConfigError:

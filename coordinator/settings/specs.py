@@ -31,7 +31,7 @@ class SpecText:
 
     @property
     def digest(self) -> str:
-        """What tells it from another one."""
+        """What distinguishes it from another one."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
@@ -45,7 +45,7 @@ class Specs:
         self._given = {run: _given(run, text) for run, text in (given or {}).items()}
 
     def of(self, run: str) -> SpecText | None:
-        """Return what `run` is said to be, None where nobody says."""
+        """Return the specification of `run`, None where there is none."""
         if run in self._given:
             return self._given[run]
         if run in self._configured:

@@ -1,6 +1,6 @@
 """Every threshold by its dotted name: what it may be, why it is what it is, and how to make a policy of other values.
 
-Pure but for reading the text of `policy.py` once: the reason of a default is the comment beside it there. Values come
+Pure but for reading the text of `policy.py` once: the reason of a default is the comment next to it there. Values come
 from outside (HTTP, a file), so each is checked by name, type and range before any is used.
 """
 
@@ -212,7 +212,7 @@ def check_order(policy: Policy, *, where: str) -> None:
 
 
 def _reasons() -> dict[tuple[str, str], str]:
-    """Return the comment beside each default by (class, field); none where the text of the module is not there."""
+    """Return the comment next to each default by (class, field); none where the text of the module is not there."""
     try:
         text = inspect.getsource(source)
     except OSError:

@@ -6,7 +6,7 @@ from html import escape
 from typing import NamedTuple
 
 from dashboards.preview.ask import Series, Window
-from dashboards.preview.units import PALETTE, beside_axis, ticks, told
+from dashboards.preview.units import PALETTE, axis_label, format_value, ticks
 
 Colours = Callable[[str], str | None]
 """Gives a series its colour by its legend; None: the next one of the page's."""
@@ -87,7 +87,7 @@ def cells(series: Sequence[Series], unit: str, window: Window, size: tuple[int, 
             begin, end = _x(t, window, width), min(_x(t + window.step_s, window, width), width - _RIGHT)
             wide = max(end - begin, 0) + _OVERLAP
             share = (value - low) / (high - low) if high > low else 0.0
-            title = f"<title>{escape(each.legend)}: {escape(told(value, unit))}</title>"
+            title = f"<title>{escape(each.legend)}: {escape(format_value(value, unit))}</title>"
             parts.append(
                 f'<rect x="{begin:.1f}" y="{index * tall:.1f}" width="{wide:.1f}" '
                 f'height="{tall * _SHARE:.1f}" fill="hsl({120 * (1 - share):.0f} 55% 48%)">{title}</rect>'
@@ -123,7 +123,7 @@ def heat(series: Sequence[Series], window: Window, size: tuple[int, int]) -> str
 
 
 def _bound(le: str) -> str:
-    return "∞" if le == "+Inf" else told(float(le), "s")
+    return "∞" if le == "+Inf" else format_value(float(le), "s")
 
 
 def _dot(point: str, ink: str) -> str:
@@ -149,7 +149,7 @@ def _x(unix_s: float, window: Window, width: int, left: int = _LEFT) -> float:
 def _grid(marks: Sequence[float], place: Callable[[float], float], unit: str, width: int) -> str:
     return "".join(
         f'<line class="g" x1="{_LEFT}" x2="{width - _RIGHT}" y1="{place(mark):.1f}" y2="{place(mark):.1f}"/>'
-        f'<text class="e" x="{_LEFT - 6}" y="{place(mark) + 4:.1f}">{escape(beside_axis(mark, unit))}</text>'
+        f'<text class="e" x="{_LEFT - 6}" y="{place(mark) + 4:.1f}">{escape(axis_label(mark, unit))}</text>'
         for mark in marks
     )
 
@@ -170,7 +170,7 @@ def _clock(window: Window, width: int, height: int, left: int = _LEFT) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= 30 else f"{text[:29]}…"  # noqa: PLR2004  (what fits beside the bands)
+    return text if len(text) <= 30 else f"{text[:29]}…"  # noqa: PLR2004  (what fits next to the bands)
 
 
 def _svg(inner: str, width: int, height: int) -> str:

@@ -69,8 +69,8 @@ def _board(board: dict[str, Any], window: Window, chosen: Mapping[str, str]) -> 
     tops = sorted({panel["gridPos"]["y"] for panel in board["panels"]})
     panels = "".join(draw(panel, seen, values, tops) for panel in board["panels"])
     heading = f'<h1 id="{board["uid"]}">{escape(board["title"])}</h1>'
-    told = f"{escape(board['description'])} {_moment(seen.begin_s)} to {_moment(seen.end_s)} UTC{variables}"
-    return f'{heading}<p class="soft">{told}</p><main>{panels}</main>'
+    heading_text = f"{escape(board['description'])} {_moment(seen.begin_s)} to {_moment(seen.end_s)} UTC{variables}"
+    return f'{heading}<p class="soft">{heading_text}</p><main>{panels}</main>'
 
 
 def _moment(unix_s: float) -> str:

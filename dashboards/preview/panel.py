@@ -8,7 +8,7 @@ from typing import Any
 
 from dashboards.preview import chart
 from dashboards.preview.ask import Answer, Series, Window, alerts, ask
-from dashboards.preview.units import PALETTE, told
+from dashboards.preview.units import PALETTE, format_value
 
 _CELL_WIDTH, _CELL_HEIGHT = 58, 32
 """A cell of the grid in units of drawings."""
@@ -91,7 +91,7 @@ def _stat(panel: Mapping[str, Any], series: Series, unit: str) -> str:
     defaults = panel["fieldConfig"]["defaults"]
     colour = _colour(series.last, defaults.get("thresholds", {}).get("steps", []))
     words = {text: said["text"] for item in defaults.get("mappings", []) for text, said in item["options"].items()}
-    text = words.get(f"{series.last:g}", told(series.last, unit))
+    text = words.get(f"{series.last:g}", format_value(series.last, unit))
     return f'<p class="stat" style="color:{colour}">{escape(text)}</p>'
 
 
@@ -99,7 +99,7 @@ def _bars(series: Sequence[Series], unit: str) -> str:
     most = max((each.last for each in series), default=1.0) or 1.0
     return "".join(
         f'<div class="bar"><span>{escape(each.legend)}</span><i style="width:{max(each.last / most, 0):.1%}"></i>'
-        f"<b>{escape(told(each.last, unit))}</b></div>"
+        f"<b>{escape(format_value(each.last, unit))}</b></div>"
         for each in series[:_ROWS_MAX]
     )
 
@@ -107,7 +107,7 @@ def _bars(series: Sequence[Series], unit: str) -> str:
 def _legend(series: Sequence[Series], unit: str, colour: Callable[[str], str | None], columns: int = 1) -> str:
     rows = [
         f'<span><i class="k" style="background:{colour(each.legend) or f"var(--c{index % PALETTE})"}"></i>'
-        f"{escape(each.legend)}</span><b>{escape(told(each.last, unit))}</b>"
+        f"{escape(each.legend)}</span><b>{escape(format_value(each.last, unit))}</b>"
         for index, each in enumerate(series[:_LEGEND_MAX])
     ]
     more = len(series) - _LEGEND_MAX
@@ -188,7 +188,7 @@ def _cell(panel: Mapping[str, Any], row: Mapping[str, Any], name: str, names: Ma
     unit = properties.get("unit", panel["fieldConfig"]["defaults"]["unit"])
     steps = properties.get("thresholds", {}).get("steps", [])
     colour = _colour(value, steps) if len(steps) > 1 else "inherit"
-    return f'<td class="n" style="color:{colour}">{escape(told(value, unit))}</td>'
+    return f'<td class="n" style="color:{colour}">{escape(format_value(value, unit))}</td>'
 
 
 def _text(text: str) -> str:

@@ -14,7 +14,7 @@ PALETTE = 8
 """Series colours, `--c0` to `--c7` of the page's style; more series begin again."""
 
 
-def told(value: float, unit: str) -> str:
+def format_value(value: float, unit: str) -> str:
     """Return a number with its unit."""
     if not math.isfinite(value):
         return {math.inf: "∞", -math.inf: "-∞"}.get(value, "NaN")
@@ -29,9 +29,9 @@ def told(value: float, unit: str) -> str:
     return _scaled(value, _NAMES.get(unit, ""))
 
 
-def beside_axis(value: float, unit: str) -> str:
+def axis_label(value: float, unit: str) -> str:
     """Return the same for the mark of an axis, where the name of a suffix would not fit."""
-    return told(value, "none" if unit.startswith(_SUFFIX) else unit)
+    return format_value(value, "none" if unit.startswith(_SUFFIX) else unit)
 
 
 def _seconds(value: float) -> str:

@@ -81,7 +81,7 @@ HEALTH = Row(
                 ),
                 states(
                     "State over time",
-                    "One band per state, drawn while the run is in it. A gap is time in which nobody judged the run.",
+                    "One band per state, drawn while the run is in it. A gap is time without a coordinator.",
                     query(_STATE, "{{state}}"),
                     overrides=_STATE_COLOURS,
                 ),

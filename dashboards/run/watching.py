@@ -33,7 +33,7 @@ WATCHING = Row(
                 ),
                 timeseries(
                     "Records lost",
-                    "Step records per second that nobody will read, by reason, and those that the recording of a "
+                    "Step records lost per second, by reason, and those that the recording of a "
                     "coordinator lacks; over all runs of all nodes.",
                     "suffix: records/s",
                     query(rate("lockstep_exporter_records_lost_total", "reason", ""), "{{reason}}"),

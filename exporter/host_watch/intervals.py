@@ -2,7 +2,7 @@
 
 Work on a rank's cores that is none of its run's is what the cores did (/proc/stat, which also sees other containers and
 processes that came and went) without what the run's processes did. A process that may use other cores too is taken to
-have worked on all of them alike: the kernel does not tell where it ran. So the others by name are an estimate, cut to
+have worked on all of them alike: the kernel does not report where it ran. So the others by name are an estimate, cut to
 what was measured of them together.
 """
 
@@ -14,7 +14,7 @@ from exporter.host_watch.proc import Process
 from exporter.host_watch.reading import Key, RankReading, Reading, own_since
 
 BUSIEST_MAX = 3
-_LEAST_CORES = 0.01  # what the CPU's ticks can tell in a second
+_LEAST_CORES = 0.01  # the resolution of the CPU's ticks in a second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ _WORKING = (1, 2, 3, 6, 7)
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One line of /proc/PID/stat. `start` tells processes apart that had the same number one after the other.
+    """One line of /proc/PID/stat. `start` distinguishes processes that had the same number one after the other.
 
     `own_ns` is the CPU time of all its threads, `reaped_ns` that of its children that have ended and been waited for.
     """

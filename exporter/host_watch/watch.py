@@ -18,7 +18,7 @@ from lockstep.contracts.messages import HostSpan
 QUIET_NS = 5_000_000_000
 CAPTURE_NS = 1_000_000_000
 LEAST_NS = 200_000_000
-"""Between two looks, however many ranks answer: ticks of 10 ms tell nothing about less."""
+"""Between two looks, however many ranks answer: ticks of 10 ms resolve nothing shorter."""
 NEAR_NS = 10_000_000_000
 """After an event of a capture; what lasts longer is bracketed well enough by looks at quiet times."""
 COST_RATIO = 0.004

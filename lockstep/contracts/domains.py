@@ -177,7 +177,7 @@ def domains_of_rank(
 
 
 _AXES = {"dp": ("ep", "dp")}
-"""ep carves groups out of dp, so the grid has an ep axis and what is left of dp beside it."""
+"""ep carves groups out of dp, so the grid has an ep axis and what is left of dp."""
 
 
 def _grid(degrees: Mapping[str, int], world_size: int, order: str) -> dict[str, tuple[int, int]]:
@@ -206,7 +206,7 @@ def _first_member(grid: Mapping[str, tuple[int, int]], kind: str, rank: int) -> 
 def from_groups(groups: Iterable[Domain], world_size: int) -> Topology:
     """Return the topology of announced process groups.
 
-    Groups of one rank synchronise nobody and are dropped; a group announced by several nodes counts once. The stage of
+    Groups of one rank synchronise no one and are dropped; a group announced by several nodes counts once. The stage of
     a rank is its position in its pipeline group, 0 without one. A job whose only domain holds every rank is data
     parallel: that domain is called dp.
     """

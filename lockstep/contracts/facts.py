@@ -1,4 +1,4 @@
-"""What a rank runs on: told once by the agent in its ring (`ring.FACTS_OFFSET`, JSON), carried in announcements."""
+"""What a rank runs on: written once by the agent into its ring (`ring.FACTS_OFFSET`, JSON); announcements carry it."""
 
 from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any

@@ -1,6 +1,6 @@
 """Limits on everything that comes from outside, checked before anything is allocated.
 
-Each constant gives its unit in the name and its reason beside it.
+Each constant gives its unit in the name and its reason next to it.
 """
 
 RING_FILE_MAX_BYTES = 4 << 20  # twice the ring that this version writes
@@ -31,7 +31,7 @@ STACK_FILE_MAX_CHARS = 160  # of a source file's path, of which the end is kept
 STACK_FUNCTION_MAX_CHARS = 96
 NAME_MAX_BYTES = 128  # a run, node or label value; Prometheus refuses label values over 200 in our PodMonitor
 SUSPECTS_MAX = 32  # slow ranks exported one by one; the rest are counted
-HOST_COMMANDS_MAX = 8  # other processes named beside a capture; three are sent
+HOST_COMMANDS_MAX = 8  # other processes named with a capture; three are sent
 HOST_CORES_MAX = 8192  # the kernel's own limit
 NODES_MAX = 1 << 17  # nodes that a coordinator follows: of WORLD_SIZE_MAX ranks, eight to a node
 ANNOUNCED_RANKS_MAX = WORLD_SIZE_MAX  # of all nodes and runs at a coordinator: 0.7 GB

@@ -60,7 +60,7 @@ last such end was stored, whatever waits stored meanwhile: a rank may stop behin
 class MarkKind(IntEnum):
     """Kinds of marks; detail, subject and argument are 0 where nothing else stands here.
 
-    An identity is 32 bits that tell objects of one process apart. CPU time is the training thread's, ns.
+    An identity is 32 bits that distinguish objects of one process. CPU time is the training thread's, ns.
     """
 
     BEGIN = 1  # an attempt begins; subject and detail: ns that a mark and a collective cost; argument: CPU time
@@ -149,7 +149,7 @@ OPERATORS = (
 OPERATOR_INDEX = {name: index for index, name in enumerate(OPERATORS)}
 
 PAYLOAD_BYTES_MAX = (1 << 39) - 1
-"""512 GiB, more than any device holds: what is left of the argument beside the group's size."""
+"""512 GiB, more than any device holds: what is left of the argument by the group's size."""
 DETAIL_BITS = 16
 SIZE_BITS = 24
 CALL_SITE_MAX = (1 << DETAIL_BITS + SIZE_BITS) - 1

@@ -60,7 +60,7 @@ MESSAGE_VERSION = 1
 RUNNING, FINISHED, FAILED, GONE, UNWATCHED = "running", "finished", "failed", "gone", "unwatched"
 RANK_STATES = (RUNNING, FINISHED, FAILED, GONE, UNWATCHED)
 """Of a rank's process: it runs; it ended well; it ended by an exception or with an exit code; it ended by a signal, or
-nobody knows how; it runs, and the agent took itself out after a failure of its own."""
+no one knows how; it runs, and the agent took itself out after a failure of its own."""
 
 EXCEPTION, EXIT_CODE, SIGNAL, VANISHED = "exception", "exit_code", "signal", "vanished"
 ENDINGS = (EXCEPTION, EXIT_CODE, SIGNAL, VANISHED)
@@ -121,10 +121,10 @@ class IssueCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankProgress:
-    """Where a rank stands that has written no record for long: what its step records cannot tell yet.
+    """Where a rank stands that has written no record for long: what its step records do not show yet.
 
     `last_step` is the last step that it has recorded, None for none. `flags` (`records.Flag`) are what is known of the
-    running step. `is_alive` says whether its process exists, None where that cannot be told. Clocks are the node's:
+    running step. `is_alive` says whether its process exists, None where that is unknown. Clocks are the node's:
     times of ranks on different nodes are comparable to its accuracy only.
     """
 
@@ -388,7 +388,7 @@ class CallNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFinding:
-    """A cause that a rank's trace tells by itself, as judged on its node (`lockstep.diagnosis.finding.Finding`)."""
+    """A cause that a rank's trace shows by itself, as judged on its node (`lockstep.diagnosis.finding.Finding`)."""
 
     bottleneck: Name
     cause: Name

@@ -25,7 +25,7 @@ RUN_STATES = (
 )
 PROFILE_STATES = ("requested", "done", "refused", "expired")
 EXPECTED_STATES = ("unspecified", "waiting", "fitting", "known", "refused")
-"""How far a run's model is: nobody says what the job is, no healthy window yet, being fitted, fitted, impossible."""
+"""How far a run's model is: no description of the job, no healthy window yet, being fitted, fitted, impossible."""
 HTTP_REFUSALS = ("401", "403")
 """Status of answers that refuse who asks: no right password or token; no right certificate, or no token configured."""
 RECORDING_STATES = ("written", "dropped")
@@ -33,7 +33,7 @@ REFUSAL_REASONS = ("rank_claimed", "group", "run", "run_of_node", "node", "degre
 """Of announcements: another node's rank; a group, run, run of this node or node too many; degrees that do not fit."""
 POLICY_SOURCES = ("api", "file")
 STEP_BUCKETS_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""From a toy job to the slowest published step (Hermes: 85 s falls into +Inf, which its sum still tells)."""
+"""From a toy job to the slowest published step (Hermes: 85 s falls into +Inf, which its sum still includes)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

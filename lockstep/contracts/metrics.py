@@ -71,7 +71,7 @@ _JUDGED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_run_ranks_blind",
         "gauge",
-        "Ranks whose waits are not measured, so that their own work cannot be told: they are not judged.",
+        "Ranks whose waits are not measured, so that their own work is unknown: they are not judged.",
         "run",
     ),
     _coordinator(

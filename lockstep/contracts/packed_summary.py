@@ -90,7 +90,7 @@ def packed_summary(message: TraceSummary, encode: Callable[[Body], bytes]) -> Pa
 def _body(message: TraceSummary) -> Body:
     name = _Names()
     tree = _nodes(message.tree, name)
-    collectives = [(name(text), told) for text, told in message.collectives.items()]
+    collectives = [(name(text), counts) for text, counts in message.collectives.items()]
     breakdown = [(name(text), ns) for text, ns in message.breakdown.items()]
     path = [(name(text), name(kind), ns) for text, kind, ns in message.path]
     return Body(

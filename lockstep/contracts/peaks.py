@@ -100,7 +100,7 @@ PEAKS: tuple[DevicePeak, ...] = (
         half=2500,
         fp8=5000,
     ),
-    # AMD, matrix figures. An MI250X is two devices to ROCm; a driver that says "MI250X / MI250" tells neither.
+    # AMD, matrix figures. An MI250X is two devices to ROCm; a driver that reports "MI250X / MI250" names neither.
     _peak(r"\bMI100\b", "Instinct MI100 data sheet", fp32=46.1, fp16=184.6, bf16=92.3),
     _peak(r"\bMI210\b", "Instinct MI210 data sheet", fp32=45.3, half=181),
     _peak(r"\bMI250X\b(?! ?/)", "Instinct MI250X data sheet, half of it: one of two dies", fp32=47.9, half=191.5),

@@ -9,7 +9,7 @@ The account of a step is exact. With `self = data + compute + host + gc`,
 
 holds in every record (times of the training thread; collectives hidden behind its work are not waits). It is
 what makes a slow rank visible in a job whose ranks all end a step together: the slow rank's `self` is long and
-it waits least. Two views of the same time stand beside the sum: `compute = forward + backward + optimizer`, exact
+it waits least. Two views of the same time accompany the sum: `compute = forward + backward + optimizer`, exact
 where all three are measured, and `cpu_ns`, the CPU time of the training thread in the whole step. What of `self` the
 CPU time does not cover, the thread was off the CPU (`coordinator/intake/columns.py` says when that is known).
 """
@@ -23,7 +23,7 @@ MISSING = -(1 << 63)
 """Not measured. The smallest int64, so that no real time, count or byte figure can equal it."""
 
 DOMAIN_KINDS = ("tp", "cp", "ep", "dp", "pp", "world")
-"""Tensor, context, expert, data and pipeline parallelism, and groups of every rank beside those."""
+"""Tensor, context, expert, data and pipeline parallelism, and groups of every rank."""
 
 COMPUTE_PHASES = ("forward", "backward", "optimizer")
 """What compute consists of."""

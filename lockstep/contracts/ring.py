@@ -14,12 +14,12 @@ which block it met, and a torn one. No head is stored, nor is an order of stores
 
 A block is written when it is full or a tenth of a second old, and a mark in it shows that the training went on: a
 step that hangs leaves none. The issues show who has not arrived in a collective that never ends: in its issue slot, a
-rank counts what it has issued in a group since the attempt began (of sends and receives, with each peer), beside the
+rank counts what it has issued in a group since the attempt began (of sends and receives, with each peer), next to the
 CLOCK_MONOTONIC ns of the last issue. Which slot is whose stands in the groups.
 
 A file is made under a temporary name, its space reserved, its header written, then renamed: a reader never meets
 half a header, and a restarted rank replaces the file instead of writing under a reader's feet. `attempt` (wall
-clock of creation) tells two incarnations of a rank apart. A file that was cut or removed is written again under the
+clock of creation) distinguishes two incarnations of a rank. A file that was cut or removed is written again under the
 same attempt, without the blocks that it held: these are lost, and those after them go on in their sequence.
 """
 
@@ -57,7 +57,7 @@ WORD_THREAD = WORD_HEARTBEAT + 5
 ISSUE_SLOTS = 128
 """Of a rank: the largest jobs have 20 groups; both directions to a pipeline's two neighbours are 4 slots more."""
 OTHER_SLOT = ISSUE_SLOTS - 1
-"""Takes what has no slot of its own, so that the writer needs no branch; it means nothing and nobody is given it."""
+"""Takes what has no slot of its own, so that the writer needs no branch; it means nothing and is given to no one."""
 ISSUES_OFFSET = 1024
 WORD_ISSUES = ISSUES_OFFSET // 8
 WORDS_PER_ISSUE_SLOT = 2

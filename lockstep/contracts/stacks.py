@@ -1,7 +1,7 @@
 """Where a rank's process writes the stacks of its threads, and the signal that makes it: agent and exporter agree here.
 
 The agent registers a handler of `faulthandler` for the signal. The handler is C, takes no lock and no memory, and
-writes into a named pipe beside the ring: the kernel bounds what a pipe holds, and a full one takes no more. The agent
+writes into a named pipe next to the ring: the kernel bounds what a pipe holds, and a full one takes no more. The agent
 has the pipe open for reading too, so that a write never ends the process; it never waits.
 
 A process without a handler ignores SIGURG, which is why it is the signal: one that comes to a process that has become

@@ -1,6 +1,6 @@
 """Answers as gzip for who takes it: made on a thread, and once for all who get the same bytes.
 
-An answer that was encoded by whoever made it, a stream, and one too small to be worth it pass as they are.
+An answer that was encoded by its maker, a stream, and one too small to be worth it pass as they are.
 """
 
 import asyncio

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
 _REMEMBERED = 64  # passwords known to be right; a bcrypt check costs 50 ms and more
-_NOBODY = b"$2b$10$" + b"." * 53  # checked for users that are not there, so that time does not tell who is
+_NOBODY = b"$2b$10$" + b"." * 53  # checked for users that are not there, so that timing does not reveal who is
 _CHALLENGE = {"WWW-Authenticate": 'Basic realm="lockstep"'}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -40,7 +40,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Web:
     """The web configuration in force; without a file everything is open and plain.
 
-    `is_token` says whether a bearer token is right: its holder needs no password beside it, for HTTP has one header
+    `is_token` says whether a bearer token is right: its holder needs no password as well, for HTTP has one header
     for both. `refusals` counts answers by status, of all handlers, that refuse who asks (`HTTP_REFUSALS`).
     """
 

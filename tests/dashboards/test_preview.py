@@ -7,7 +7,7 @@ import pytest
 
 from dashboards.preview import ask, chart, panel
 from dashboards.preview.ask import Answer, Series, Window, replaced
-from dashboards.preview.units import beside_axis, ticks, told
+from dashboards.preview.units import axis_label, format_value, ticks
 from lockstep.cli.main import main
 
 WINDOW = Window(url="http://127.0.0.1:1", begin_s=0.0, end_s=3600.0)
@@ -37,13 +37,13 @@ def series(legend="a", points=((0.0, 1.0),), **labels):
 )
 def test_numbers_have_units(value, unit, text):
     """Three figures, in the unit that suits the size."""
-    assert " ".join(told(value, unit).split()) == text
+    assert " ".join(format_value(value, unit).split()) == text
 
 
 def test_axes_leave_out_what_a_suffix_says():
     """The title says tokens; the mark has room for the number."""
-    assert beside_axis(20000, "suffix: tokens/s").strip() == "20 k"
-    assert beside_axis(0.5, "percentunit") == "50 %"
+    assert axis_label(20000, "suffix: tokens/s").strip() == "20 k"
+    assert axis_label(0.5, "percentunit") == "50 %"
 
 
 def test_marks_are_round_and_inside():

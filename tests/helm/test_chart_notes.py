@@ -52,8 +52,8 @@ def test_the_step_of_each_mode():
 
 def test_what_is_left_to_do_is_said():
     """Prometheus, where no monitor is asked for; and own secrets, for who renders without a cluster."""
-    assert "Prometheus is not told" in notes()
-    assert "Prometheus is not told" not in notes({"exporter": {"podMonitor": {"enabled": True}}})
+    assert "Prometheus does not scrape Lockstep yet" in notes()
+    assert "Prometheus does not scrape Lockstep yet" not in notes({"exporter": {"podMonitor": {"enabled": True}}})
     assert "broker.tls.existingSecret" in notes()
     assert "broker.tls.existingSecret" not in notes({"broker": {"tls": {"existingSecret": "cert"}}})
 

@@ -100,7 +100,8 @@ class Browser:
         if method == "Runtime.exceptionThrown":
             self.complaints.append(parameters["exceptionDetails"]["text"])
         elif method == "Log.entryAdded" and parameters["entry"]["level"] in ("warning", "error"):
-            self.complaints.append(parameters["entry"]["text"])
+            entry = parameters["entry"]
+            self.complaints.append(f"{entry['text']} {entry.get('url', '')}".rstrip())
         elif method == "Runtime.consoleAPICalled":
             self.complaints.append(str(parameters["args"]))
         elif method == "Network.requestWillBeSent" and not parameters["request"]["url"].startswith(("file:", "data:")):
