@@ -21,6 +21,7 @@ ARROWS = {
     "lockstep.analysis": {"lockstep.contracts", "lockstep.trace", "lockstep.simulator", "lockstep.diagnosis"},
     "lockstep.serving": {"lockstep.contracts"},
     "lockstep.doctor": {"lockstep.contracts"},
+    "lockstep.injection": {"lockstep.contracts", "lockstep.serving"},
     "lockstep.intracard": {"lockstep.contracts"},
     "exporter": {
         "lockstep.contracts",

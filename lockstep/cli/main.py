@@ -33,6 +33,7 @@ def build_parser() -> argparse.ArgumentParser:
         doctor_command,
         export_command,
         fuse_command,
+        injector_command,
         preview_command,
         profile_command,
         replay_command,
@@ -50,6 +51,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     run_command.add(commands)
     services_command.add(commands)
+    injector_command.add(commands)
     replay_command.add(commands)
     top_command.add(commands)
     profile_command.add(commands)

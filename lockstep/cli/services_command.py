@@ -80,19 +80,19 @@ def _add_up(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
         help="file with a token, which captures and changes need (default: none)",
     )
     up.add_argument(
-        "--exporter-port", type=_port, metavar="PORT", help="port of the exporter's /metrics (default: 9855)"
+        "--exporter-port", type=port_number, metavar="PORT", help="port of the exporter's /metrics (default: 9855)"
     )
     up.add_argument(
         "--coordinator-port",
-        type=_port,
+        type=port_number,
         metavar="PORT",
         help="port of the coordinator's metrics, API, page (default: 9856)",
     )
     up.set_defaults(act=_up)
 
 
-def _port(text: str) -> int:
-    """Return a port; named here, because a service's own message says `http_port` of either of two."""
+def port_number(text: str) -> int:
+    """Return a port, as a type of argparse: a service's own message would name `http_port` of either of two."""
     if not text.isascii() or not text.isdecimal() or len(text) > _PORT_DIGITS or int(text) > _PORT_MAX:
         raise argparse.ArgumentTypeError(f"got {text!r:.50}, expected 0 (any) to {_PORT_MAX}")
     return int(text)

@@ -41,6 +41,8 @@ def test_features_mix(seed):
     for switch in ("exporter", "coordinator", "networkPolicy", "tests"):
         values = merged(values, {switch: {"enabled": dice.random() < 0.7}})
     values = merged(values, {"serviceAccount": {"create": dice.random() < 0.5}})
+    if not values["exporter"]["enabled"]:  # refused together, by name
+        values = merged(values, {"injection": {"enabled": False}})
     check_all(render(values), NEWEST)
 
 

@@ -1,0 +1,1 @@
+"""A mutating admission webhook of Kubernetes: training pods get the agent without a change of their manifests."""
