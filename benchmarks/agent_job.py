@@ -92,10 +92,10 @@ def _rank(rank: int, directory: str, pairs: int, agent: bool, answers: Any) -> N
             wall, processor = _timed(step, watched=second and agent)
             walls[second].append(wall)
             processors[second].append(processor)
-    told = _self_told(step) if agent else (None, 0)
+    estimated = _self_estimated(step) if agent else (None, 0)
     if rank == 0:
         ratios = [_compare("wall time", walls, pairs), _compare("CPU time", processors, pairs)]
-        answers.put((ratios, *told))
+        answers.put((ratios, *estimated))
     dist.destroy_process_group()
 
 
@@ -144,7 +144,7 @@ def _unwatch() -> None:
     bootstrap.uninstall()
 
 
-def _self_told(step: Callable[[], None]) -> tuple[float, int]:
+def _self_estimated(step: Callable[[], None]) -> tuple[float, int]:
     """Return the median of what one agent says it cost a step, in us, and the collectives of a step."""
     agent = _watch()
     records: list[tuple[int, ...]] = []

@@ -50,7 +50,7 @@ class Broadcast:
         self._look = look
         self.listeners: set[Listener] = set()
         self.is_closing = False
-        self._heard = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def add(self, run: str) -> Listener:
         """Return a new listener, who is told at once.
@@ -64,7 +64,7 @@ class Broadcast:
             raise ApiError(web.HTTPServiceUnavailable.status_code, f"events: {LISTENERS_MAX} listen already")
         listener = Listener(run)
         self.listeners.add(listener)
-        self._heard.set()
+        self._changed.set()
         self._offer(self._look(), (listener,))
         return listener
 
@@ -91,11 +91,11 @@ class Broadcast:
     async def keep_telling(self) -> None:
         """Tell once a second while anybody listens, for ever; ends by cancellation."""
         while True:
-            await self._heard.wait()
+            await self._changed.wait()
             await asyncio.sleep(_PERIOD_S)
             self.tell()
             if not self.listeners:
-                self._heard.clear()
+                self._changed.clear()
 
     def close(self) -> None:
         """Let all connections end."""
@@ -158,8 +158,8 @@ def digest(run: "Run") -> dict[str, Any]:
 
 
 def _of(incident: "Incident") -> tuple[object, ...]:
-    told = (incident.kind, incident.cause, incident.ranks[:8], len(incident.ranks), incident.function)
-    return (incident.id, *told, incident.diagnosed, bool(incident.explanation), incident.predicted_gain)
+    summary = (incident.kind, incident.cause, incident.ranks[:8], len(incident.ranks), incident.function)
+    return (incident.id, *summary, incident.diagnosed, bool(incident.explanation), incident.predicted_gain)
 
 
 def _stage_of(capture: "Capture") -> tuple[object, ...]:
@@ -167,8 +167,8 @@ def _stage_of(capture: "Capture") -> tuple[object, ...]:
     return (capture.request_id, *delivered, sorted(capture.states.items()), capture.ended_s, capture.diagnosis is None)
 
 
-def _revision(told: list[tuple[object, ...]]) -> int:
-    return crc32(repr(told).encode(errors="replace"))
+def _revision(summary: list[tuple[object, ...]]) -> int:
+    return crc32(repr(summary).encode(errors="replace"))
 
 
 async def _telling(app: web.Application) -> AsyncIterator[None]:

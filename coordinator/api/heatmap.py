@@ -40,5 +40,5 @@ def _work(run: "Run", by: str) -> Work:
 
 
 def _made(name: str, scene: "Scene", incidents: "tuple[Incident, ...]", by: str) -> bytes:
-    told: dict[str, Any] = {"run": name, "group_kinds": kinds_of(scene), **heat_map(scene, incidents, by)}
-    return json.dumps(told, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(errors="replace")
+    body: dict[str, Any] = {"run": name, "group_kinds": kinds_of(scene), **heat_map(scene, incidents, by)}
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(errors="replace")

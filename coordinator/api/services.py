@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 BAD = web.HTTPBadRequest.status_code
 _PLACED = frozenset({"rank", "node"})  # scopes of which a host says something
-_RANKS_PLACED, _HOSTS_TOLD, _HOST_MAX = 64, 4, 64  # ranks looked up, hosts and characters of one told
+_RANKS_PLACED, _HOSTS_SHOWN, _HOST_MAX = 64, 4, 64  # ranks looked up, hosts and characters of one told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +63,8 @@ class ApiError(Exception):
 
 def hosts_of(runs: "Iterable[Run]") -> dict[str, str]:
     """Return where the ranks of open incidents run now, by the incident's id; groups are everywhere, and left out."""
-    told = ((incident.id, _host_of(run, incident)) for run in runs for incident in _open(run))
-    return {name: host for name, host in told if host}
+    hosts = ((incident.id, _host_of(run, incident)) for run in runs for incident in _open(run))
+    return {name: host for name, host in hosts if host}
 
 
 def nodes_of(runs: "Iterable[Run]", incident_id: str) -> tuple[str, ...]:
@@ -86,8 +86,8 @@ def _host_of(run: "Run", incident: "Incident") -> str:
         return ""
     found = (run.hostname(rank)[:_HOST_MAX] for rank in incident.ranks[:_RANKS_PLACED])
     names = list(dict.fromkeys(filter(None, found)))
-    more = len(names) > _HOSTS_TOLD or len(incident.ranks) > _RANKS_PLACED
-    return ", ".join(names[:_HOSTS_TOLD]) + (" and others" if names and more else "")
+    more = len(names) > _HOSTS_SHOWN or len(incident.ranks) > _RANKS_PLACED
+    return ", ".join(names[:_HOSTS_SHOWN]) + (" and others" if names and more else "")
 
 
 def authorise(request: web.Request) -> None:

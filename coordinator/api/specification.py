@@ -61,7 +61,7 @@ async def _keep(request: web.Request, run: str, text: str | None) -> web.Respons
     async with services.changing:
         try:
             if text is not None:
-                services.specs.check_room(run)
+                services.specs.check_capacity(run)
             await asyncio.to_thread(services.store.keep_specification, run, text)
         except ConfigError as error:
             raise ApiError(BAD, str(error)) from None

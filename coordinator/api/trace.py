@@ -42,7 +42,7 @@ async def show(request: web.Request) -> web.Response:
 
 
 def _made(name: str, scene: "Scene | None", shown: "tuple[Incident, ...]", one: "Incident | None") -> bytes:
-    told: dict[str, object] = {"traceName": name, "traceEvents": []}
+    body: dict[str, object] = {"traceName": name, "traceEvents": []}
     if scene is not None and scene.rows:
-        told = steps_trace(scene, shown, ranks_drawn(scene, one), name)
-    return json.dumps(told, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(errors="replace")
+        body = steps_trace(scene, shown, ranks_drawn(scene, one), name)
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(errors="replace")

@@ -31,16 +31,16 @@ class HealthyCaptures:
 
     def heed(self, instructions: "Sequence[ev.Instruction]", machine: "RunMachine") -> OperatorTimes | None:
         """Return what a capture that has just ended tells of healthy ranks; None where none did."""
-        told = None
+        latest = None
         for instruction in instructions:
             if isinstance(instruction, ev.RequestProfile):
                 well = _is_well(machine)
                 self._asked = _Asked(instruction.request_id, machine.casebook.incidents_total) if well else None
             elif isinstance(instruction, ev.Diagnose):
-                told = self._told(instruction, machine) or told
-        return told
+                latest = self._times_of(instruction, machine) or latest
+        return latest
 
-    def _told(self, order: ev.Diagnose, machine: "RunMachine") -> OperatorTimes | None:
+    def _times_of(self, order: ev.Diagnose, machine: "RunMachine") -> OperatorTimes | None:
         if not order.incident_id and not (
             _is_well(machine) and self._asked == (order.request_id, machine.casebook.incidents_total)
         ):

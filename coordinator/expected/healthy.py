@@ -143,19 +143,19 @@ def kept_from_json(value: Mapping[str, Any], *, digest: str, where: str) -> Kept
         It is none.
     """
     window = window_from_json(value, where=where)
-    told = value.get("operators")
-    if told is None:
+    stored = value.get("operators")
+    if stored is None:
         return KeptWindow(digest=digest, window=window)
     try:
         operators = OperatorTimes(
-            matrix_seconds=float(told["matrix_seconds"]),
-            other_seconds=float(told["other_seconds"]),
-            ranks=tuple(map(int, told["ranks"])),
+            matrix_seconds=float(stored["matrix_seconds"]),
+            other_seconds=float(stored["other_seconds"]),
+            ranks=tuple(map(int, stored["ranks"])),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise MalformedError("operator times", where=where, got=repr(error), expected="what was kept") from None
     if not (operators.matrix_seconds > 0 and operators.other_seconds > 0):
-        raise MalformedError("operator times", where=where, got=told, expected="seconds above 0")
+        raise MalformedError("operator times", where=where, got=stored, expected="seconds above 0")
     return KeptWindow(digest=digest, window=window, operators=operators)
 
 

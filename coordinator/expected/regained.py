@@ -39,15 +39,15 @@ def loss_of(incident: "Incident", baseline_seconds: float | None = None) -> Loss
 
     `baseline_seconds` is a step by the run's history, which incidents of a whole network do not hold.
     """
-    told = incident.numbers
+    figures = incident.numbers
     if incident.kind == FLUCTUATION and incident.cause != UNKNOWN:
-        grown_s, share = told.get("step_growth_seconds", 0.0), told.get("explained_share", 0.0)
+        grown_s, share = figures.get("step_growth_seconds", 0.0), figures.get("explained_share", 0.0)
         # Parts and steps are compared with two pasts; the step's own knows best by how much it is longer.
-        lost_s, step_s = min(share * grown_s, incident.excess_seconds), told.get("baseline_step_seconds", 0.0)
+        lost_s, step_s = min(share * grown_s, incident.excess_seconds), figures.get("baseline_step_seconds", 0.0)
         step_s += incident.excess_seconds
     elif incident.kind == SCATTERED:
-        all_s, ratio = told.get("lost_seconds", 0.0), told.get("lost_ratio", 0.0)
-        lost_s = min(told.get("saving_seconds", 0.0), all_s)
+        all_s, ratio = figures.get("lost_seconds", 0.0), figures.get("lost_ratio", 0.0)
+        lost_s = min(figures.get("saving_seconds", 0.0), all_s)
         step_s = all_s / ratio + all_s if ratio > 0 else 0.0
     elif incident.kind == SLOW_LINK and incident.scope == JOB and baseline_seconds is not None:
         lost_s, step_s = incident.excess_seconds, baseline_seconds + incident.excess_seconds

@@ -32,7 +32,7 @@ class Start:
     memories: Mapping[str, RunMemory] = field(default_factory=dict)
 
 
-Heard = (
+JournalItem = (
     Start | NodeAnnouncement | NodeAlive | ProfileAnswer | TraceSummary | RankStacks | ev.Event | tuple[StepBatch, ...]
 )
 
@@ -43,7 +43,7 @@ class Entry:
 
     serial: int
     time_ns: int
-    what: Heard
+    what: JournalItem
     run: str = ""
 
     @property
@@ -146,12 +146,12 @@ def _row(entry: Entry) -> list[Any]:
     return [entry.serial, entry.time_ns, kind, entry.run, body]
 
 
-def _what_of(kind: str, body: Any, where: str) -> Heard:
+def _what_of(kind: str, body: Any, where: str) -> JournalItem:
     if kind == "start":
         memories = {run: _memory_of(value, where) for run, value in body["memories"].items()}
         return Start(policy=policy_of(body["policy"]), domains=body["domains"], order=body["order"], memories=memories)
     if kind in _MESSAGES:
-        message: Heard = msgspec.convert(body, type=_MESSAGES[kind])
+        message: JournalItem = msgspec.convert(body, type=_MESSAGES[kind])
         return message
     if kind == "tick":
         return ev.TickEvent(unix_s=0.0, cause_id="tick")  # its time is the entry's

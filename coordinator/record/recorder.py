@@ -145,15 +145,15 @@ class Recorder:
         journal = self._journal.copy()
         known = journal.known()
         rows = [journal.write(entry) for entry in entries if not isinstance(entry.what, tuple)]
-        self._make_room()
+        self._drop_oldest()
         first_ns = max(entries[0].time_ns, self._last_ns + 1)  # a clock set back must not change the order of parts
         file = self._directory / part_name(first_ns)
         write_part(file, entries, rows, known)
         self._journal, self._last_ns = journal, first_ns
         self._part_bytes = file.stat().st_size
-        self._make_room(0)
+        self._drop_oldest(0)
 
-    def _make_room(self, spare_bytes: int | None = None) -> None:
+    def _drop_oldest(self, spare_bytes: int | None = None) -> None:
         """Remove the oldest parts until `spare_bytes`, another part like the last one, fit in the quota."""
         spare_bytes = self._part_bytes if spare_bytes is None else spare_bytes
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o770)

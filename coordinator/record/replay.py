@@ -145,9 +145,9 @@ def replay(
         has, without which waiting would be taken for work.
     """
     _check(log, topology, lenient=lenient)
-    told = Replayed()
+    replayed = Replayed()
     if not log.count:
-        return told
+        return replayed
     policy = replace(policy, profile=replace(policy.profile, enabled=False))
     runs = Runs(CoordinatorConfig(), policy, {}, clock=lambda: 0.0)
     arrival_ns = log.arrival_ns
@@ -160,15 +160,15 @@ def replay(
     for cut in _cuts(arrival_ns, topology.world_size):
         before_s, now_s = now_s, float(arrival_ns[cut.stop - 1]) / _NS
         for tick_s in (*_ticks(before_s, now_s), now_s):
-            _take(runs.tick(tick_s), told, waiting, runs)
-        _take(runs.take(_batch(log, cut), now_s), told, waiting, runs)
-        _diagnose_settled(runs, log.run, waiting, told, now_s)
+            _take(runs.tick(tick_s), replayed, waiting, runs)
+        _take(runs.take(_batch(log, cut), now_s), replayed, waiting, runs)
+        _diagnose_settled(runs, log.run, waiting, replayed, now_s)
     ended = replace(policy, detectors=replace(policy.detectors, hang=False))  # a log that ends is no run that hangs
-    _take(runs.adopt(lambda _: ended, now_s), told, waiting, runs)
-    _take(runs.tick(now_s + policy.timeline.grace_seconds), told, waiting, runs)
-    told.note_open(runs)
-    told.rejected, told.judged = runs.rejected, runs.detections
-    return told
+    _take(runs.adopt(lambda _: ended, now_s), replayed, waiting, runs)
+    _take(runs.tick(now_s + policy.timeline.grace_seconds), replayed, waiting, runs)
+    replayed.note_open(runs)
+    replayed.rejected, replayed.judged = runs.rejected, runs.detections
+    return replayed
 
 
 def to_line(
@@ -282,9 +282,9 @@ def _batch(log: "StepLog", cut: slice) -> StepBatch:
     )
 
 
-def _take(orders: "Orders", told: Replayed, waiting: dict[str, int], runs: Runs) -> None:
+def _take(orders: "Orders", replayed: Replayed, waiting: dict[str, int], runs: Runs) -> None:
     """Remember what was told; an incident that waits for its diagnosis is noted with the steps judged so far."""
-    for instruction in told.note(orders):
+    for instruction in replayed.note(orders):
         if isinstance(instruction, ev.Diagnose):
             waiting[instruction.incident_id] = runs.detections
 
@@ -295,7 +295,7 @@ def _step_of(instruction: ev.Instruction) -> int:
     return int(step) if what == "step" else -1
 
 
-def _diagnose_settled(runs: Runs, run: str, waiting: dict[str, int], told: Replayed, now_s: float) -> None:
+def _diagnose_settled(runs: Runs, run: str, waiting: dict[str, int], replayed: Replayed, now_s: float) -> None:
     """Answer the diagnoses asked for long enough ago: without a capture there is no function to name."""
     for incident_id, judged in list(waiting.items()):
         if runs.detections - judged >= _SETTLE_STEPS:
@@ -310,4 +310,4 @@ def _diagnose_settled(runs: Runs, run: str, waiting: dict[str, int], told: Repla
                 advice=(),
                 confidence="",
             )
-            _take(runs.feed(run, event), told, waiting, runs)
+            _take(runs.feed(run, event), replayed, waiting, runs)

@@ -39,20 +39,20 @@ def rerun(entries: Iterable[Entry], shape: Shape | None = None) -> Replayed:
     ConfigError
         `shape` has no topology for a run of the recording.
     """
-    told = Replayed()
+    replayed = Replayed()
     runs: Runs | None = None
     for entry in entries:
         if isinstance(entry.what, Start) or runs is None:
-            _end(runs, told)
+            _end(runs, replayed)
             runs = _begin(entry.what, shape)
         if not isinstance(entry.what, Start):
             orders = _give(runs, entry.what, entry, shape)
             for run, instruction in [(run, each) for run, given in orders for each in given]:
                 if isinstance(instruction, ev.ForgetRun):
                     runs.forget(run)
-            told.note(orders)
-    _end(runs, told)
-    return told
+            replayed.note(orders)
+    _end(runs, replayed)
+    return replayed
 
 
 def _begin(what: object, shape: Shape | None) -> Runs:
@@ -61,11 +61,11 @@ def _begin(what: object, shape: Shape | None) -> Runs:
     return Runs(config, start.policy, start.memories, clock=lambda: 0.0)
 
 
-def _end(runs: Runs | None, told: Replayed) -> None:
+def _end(runs: Runs | None, replayed: Replayed) -> None:
     if runs is not None:
-        told.note_open(runs)
-        told.rejected += Counter(runs.rejected)
-        told.judged += runs.detections
+        replayed.note_open(runs)
+        replayed.rejected += Counter(runs.rejected)
+        replayed.judged += runs.detections
 
 
 def _give(

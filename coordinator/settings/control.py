@@ -158,7 +158,7 @@ class Control:
         before = self.policy(plan.run)
         self._overrides = self._with(plan)
         self._policies.clear()
-        return self._tell(_differences(before, self.policy(plan.run), plan.run), "api", who)
+        return self._log_changes(_differences(before, self.policy(plan.run), plan.run), "api", who)
 
     def reconfigure(self, settings: Settings, *, who: str, now_s: float) -> Reloaded:
         """Take another configuration; what cannot change while running stays as it is, and is named.
@@ -177,7 +177,7 @@ class Control:
         self.token, self._base, self.specs = settings.token, settings.policy, settings.specs
         self._policies.clear()
         self.reload_ok, self.reload_unix_s = True, now_s
-        changes = self._tell(_differences(before, self.policy(), ALL_RUNS), "file", who)
+        changes = self._log_changes(_differences(before, self.policy(), ALL_RUNS), "file", who)
         return Reloaded(
             applied=tuple(name for name in other if name in LIVE_KEYS), needs_restart=stays, changes=changes
         )
@@ -212,7 +212,7 @@ class Control:
     def _layered(self, base: Policy, overrides: Mapping[str, Mapping[str, Value]], run: str) -> Policy:
         return apply(apply(base, overrides.get(ALL_RUNS, {})), overrides.get(run, {}))
 
-    def _tell(self, changes: tuple[PolicyChange, ...], source: str, who: str) -> tuple[PolicyChange, ...]:
+    def _log_changes(self, changes: tuple[PolicyChange, ...], source: str, who: str) -> tuple[PolicyChange, ...]:
         self.changes[source] += len(changes)
         for change in changes:
             of = f"run {change.run}" if change.run != ALL_RUNS else "all runs"

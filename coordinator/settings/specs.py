@@ -57,7 +57,7 @@ class Specs:
         """Take other files."""
         self._configured = dict(configured)
 
-    def check_room(self, run: str) -> None:
+    def check_capacity(self, run: str) -> None:
         """Check that another run may have one over HTTP.
 
         Raises

@@ -70,14 +70,14 @@ def thread_stacks(threads: list[Thread], training_thread: int) -> tuple[list[Thr
     known = [thread for thread in threads if thread.ident == training_thread]
     training = known[0] if known else threads[-1] if threads else None
     order = [] if training is None else [training, *(thread for thread in threads if thread is not training)]
-    room = STACKS_MAX_BYTES - _MESSAGE_SPARE_BYTES
+    bytes_left = STACKS_MAX_BYTES - _MESSAGE_SPARE_BYTES
     stacks, omitted = [], 0
     for thread in order:
-        room -= _THREAD_BYTES
+        bytes_left -= _THREAD_BYTES
         kept = []
         for file, line, function in thread.frames:
-            room -= len(file) + len(function) + _FRAME_SPARE_BYTES
-            if room < 0:
+            bytes_left -= len(file) + len(function) + _FRAME_SPARE_BYTES
+            if bytes_left < 0:
                 break
             kept.append((file, line, function))
         omitted += len(thread.frames) - len(kept)

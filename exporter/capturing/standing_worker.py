@@ -112,10 +112,10 @@ class StandingWorker:
         raise MalformedError("worker", where=_WHERE, got=got, expected="an answer")
 
     def _head(self, head: bytes) -> tuple[int, int, str]:
-        told = json.loads(head)
-        if not isinstance(told, list) or len(told) != _HEAD_PARTS:
+        reply = json.loads(head)
+        if not isinstance(reply, list) or len(reply) != _HEAD_PARTS:
             raise ValueError(f"an answer that begins with {head[:64]!r}")
-        code, size, complaint = told
+        code, size, complaint = reply
         if not (isinstance(code, int) and isinstance(size, int) and 0 <= size <= self._output_max_bytes + 1):
             raise ValueError(f"an answer that begins with {head[:64]!r}")
         return code, size, str(complaint)

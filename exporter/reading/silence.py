@@ -27,8 +27,8 @@ def watch(run: RunTrack, now_ns: int) -> None:
     mean_ns = run.histogram.sum_ns / records if records else 0.0
     is_alive = any(track.ring is not None and track.state == RUNNING for track in run.ranks.values())
     is_silent = is_alive and now_ns - silence.progress_ns > max(_LEAST_NS, _STEPS * mean_ns)
-    if is_silent != silence.is_told:
-        silence.is_told = is_silent
+    if is_silent != silence.is_announced:
+        silence.is_announced = is_silent
         run.revision += 1
 
 
@@ -36,7 +36,7 @@ def announcement(run: RunTrack, node: str) -> NodeAnnouncement:
     """Return what this node announces of a run, ranks ascending; of a silent run, where its ranks stand."""
     groups = run.groups()
     place = {_identity(group): index for index, group in enumerate(groups)}
-    infos = [_info(track, place, is_silent=run.silence.is_told) for track in run.announced()]
+    infos = [_info(track, place, is_silent=run.silence.is_announced) for track in run.announced()]
     return NodeAnnouncement(run=run.name, node=node, ranks=infos, groups=groups, revision=run.revision)
 
 

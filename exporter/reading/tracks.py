@@ -99,7 +99,7 @@ class Silence:
 
     progress: tuple[int, int] | None = None
     progress_ns: int = 0
-    is_told: bool = False
+    is_announced: bool = False
 
 
 @dataclass(slots=True)

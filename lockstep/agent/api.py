@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from lockstep.agent import bootstrap
-from lockstep.agent.boundary import say
+from lockstep.agent.boundary import warn
 from lockstep.contracts.marks import ANNOTATED, PAYLOAD_BYTES_MAX, pack_call_site
 from lockstep.contracts.records import DOMAIN_KINDS
 from lockstep.contracts.ring import OTHER_SLOT
@@ -120,4 +120,4 @@ def _complain(message: str) -> None:
     """Say what is wrong, once: it is said at every step otherwise."""
     if message not in _complaints:
         _complaints.add(message)
-        say(message)
+        warn(message)

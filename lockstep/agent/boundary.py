@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def say(message: str) -> None:
+def warn(message: str) -> None:
     """Write one line to stderr, or nothing where there is none."""
     try:
         print(f"lockstep: {message}", file=sys.stderr, flush=True)  # noqa: T201  (the one line a user sees)
@@ -78,7 +78,7 @@ class Boundary:
         try:
             self._on_failure(self.failures)
         except Exception as second:  # noqa: BLE001  (a failure of the failure path must not reach training either)
-            say(f"agent could not note its failure: {describe(second)}")
+            warn(f"agent could not note its failure: {describe(second)}")
         if self.failures == 1:
             where = getattr(function, "__qualname__", "a hook")
-            say(f"agent stopped after a failure in {where}: {describe(error)}; training goes on without it")
+            warn(f"agent stopped after a failure in {where}: {describe(error)}; training goes on without it")

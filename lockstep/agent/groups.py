@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from weakref import ref
 
-from lockstep.agent.boundary import say
+from lockstep.agent.boundary import warn
 from lockstep.agent.kinds import Described, announced_name, configured_domains, group_kind
 from lockstep.contracts.domains import Domain, pack_ranks
 from lockstep.contracts.errors import ConfigError, LocalError
@@ -144,7 +144,7 @@ class Groups:
             try:
                 domains = configured_domains(self._environ, rank, world_size)
             except ConfigError as error:
-                say(str(error))
+                warn(str(error))
                 domains = []
             self._configured[world_size] = domains
         return domains
@@ -159,7 +159,7 @@ class Groups:
                 del self._announced[key]
             else:
                 self._announced[key] = former
-            say(f"process group {group['name']} is not announced: {error}")
+            warn(f"process group {group['name']} is not announced: {error}")
 
 
 def _described_groups(dist: Any) -> Iterator[Described]:

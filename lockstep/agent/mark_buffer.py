@@ -67,7 +67,7 @@ BACKWARDS, OPTIMIZERS, STEPS = 1, 2, 3
 """`MarkBuffer.boundary_ends`."""
 
 
-def _nobody() -> int:
+def _no_thread() -> int:
     return 0
 
 
@@ -118,7 +118,7 @@ class MarkBuffer:
         self._met: deque[int] = deque(maxlen=_MET_MAX)
         self._graphs_seen = self._graphs_before = 0
         self._key = key
-        self._adopt = adopt or _nobody
+        self._adopt = adopt or _no_thread
         self._at_store = at_store or _nothing
         self._at_boundary = at_boundary or _nothing
         self._clock = clock or monotonic_ns

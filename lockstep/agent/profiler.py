@@ -231,7 +231,7 @@ class Capture:
         self._order, self._tries, self._rest_ns = order, 0, 0
         self._acted_at = self._ends(boundary)
         self._arm(boundary, self._acted_at)
-        self._say(self._answer)
+        self._store(self._answer)
 
     def _begin(self, order: ProfileOrder, step: int) -> int:
         """Start the profiler for `order` before `step`, or refuse."""
@@ -267,7 +267,7 @@ class Capture:
         self._collections = CollectionLog()
         gc.callbacks.append(self._collections.callback)
         recording.mark(step)
-        self._say(
+        self._store(
             OrderAnswer(
                 request_id=order.request_id,
                 state="running",
@@ -365,7 +365,7 @@ class Capture:
             self._recording = None
             return
         self._charge(recording)
-        self._say(
+        self._store(
             replace(
                 self._answer or answer,
                 state="done",
@@ -400,9 +400,9 @@ class Capture:
     def _refuse(self, reason: str) -> None:
         assert self._answer is not None
         self._order = None
-        self._say(replace(self._answer, state="refused", reason=reason[:_REASON_MAX]))
+        self._store(replace(self._answer, state="refused", reason=reason[:_REASON_MAX]))
 
-    def _say(self, answer: OrderAnswer) -> None:
+    def _store(self, answer: OrderAnswer) -> None:
         self._answer = answer
         self._store_answer(answer_to_json(answer))
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from weakref import finalize
 
-from lockstep.agent.boundary import say
+from lockstep.agent.boundary import warn
 from lockstep.agent.descriptors import hold, move_high, pwrite
 from lockstep.agent.shared_directory import make_run_directory
 from lockstep.contracts import ring as layout
@@ -188,7 +188,7 @@ class RingWriter:
         self._words[layout.WORD_FAILURES] = self._rewritten
         self._store(layout.WORD_FAILURES * _WORD_BYTES, _WORD_BYTES)
         if self._rewritten == 1:
-            say(f"{self.path} was cut or removed: written again")
+            warn(f"{self.path} was cut or removed: written again")
         return True
 
     def _is_ours(self) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from lockstep.agent.boundary import describe, say
+from lockstep.agent.boundary import describe, warn
 from lockstep.agent.descriptors import hold, move_high
 from lockstep.agent.shared_directory import check_directory, trusted_uids
 from lockstep.contracts.errors import ConfigError, LockstepError, MalformedError
@@ -29,7 +29,7 @@ _marked: set[int] = set()
 def report(error: OSError | LockstepError, environ: Mapping[str, str]) -> None:
     """Print why this process trains unwatched, and leave the mark."""
     text = describe(error)
-    say(f"agent not installed: {text}")
+    warn(f"agent not installed: {text}")
     mark(_reason(error), text, environ)
 
 

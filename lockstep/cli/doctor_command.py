@@ -55,8 +55,8 @@ def act(arguments: argparse.Namespace) -> int:
     judged = {str(facts["host"]): _by_weight(check_all(facts)) for facts in nodes}
     between = _by_weight(compare(nodes)) if len(nodes) > 1 else []
     if arguments.json:
-        told = {"nodes": {host: [asdict(c) for c in checks] for host, checks in judged.items()}}
-        print(json.dumps(told | {"between_nodes": [asdict(check) for check in between]}))
+        report = {"nodes": {host: [asdict(c) for c in checks] for host, checks in judged.items()}}
+        print(json.dumps(report | {"between_nodes": [asdict(check) for check in between]}))
     else:
         _print(judged, between)
     everything = [*between, *(check for checks in judged.values() for check in checks)]

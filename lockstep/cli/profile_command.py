@@ -162,7 +162,7 @@ async def _call(client: "aiohttp.ClientSession", method: str, path: str, body: A
 
 async def _wait(client: "aiohttp.ClientSession", path: str, request_id: int, *, quiet: bool) -> dict[str, Any]:
     """Poll until the capture is over and explained, telling each change."""
-    told: dict[int, str] = {}
+    reply: dict[int, str] = {}
     while True:
         answer = await _call(client, "GET", path)
         known = [each for each in [answer["running"], *answer["past"]] if each and each["request_id"] == request_id]
@@ -172,8 +172,8 @@ async def _wait(client: "aiohttp.ClientSession", path: str, request_id: int, *, 
             )
         capture: dict[str, Any] = known[0]
         for rank in capture["ranks"] if not quiet else ():
-            if told.get(rank["rank"]) != rank["state"]:
-                told[rank["rank"]] = rank["state"]
+            if reply.get(rank["rank"]) != rank["state"]:
+                reply[rank["rank"]] = rank["state"]
                 reason = f": {rank['reason']}" if rank["reason"] else ""
                 print(f"rank {rank['rank']} {rank['state']}{reason}", flush=True)
         if capture["ended_unix_seconds"] is not None and (capture["diagnosis"] is not None or not _delivered(capture)):

@@ -79,9 +79,9 @@ def _of_recording(parts: list[Path], arguments: argparse.Namespace, groups: list
     def shape(world_size: int) -> Topology:
         return topology_of(world_size, arguments.domains, order=arguments.order, groups=groups)
 
-    told = rerun(read_parts(parts), shape if arguments.domains or groups else None)
-    _warn("recording", told.rejected)
-    return [to_line(each, nodes=told.nodes.get(each.run)) for each in told.incidents.values()]
+    replayed = rerun(read_parts(parts), shape if arguments.domains or groups else None)
+    _warn("recording", replayed.rejected)
+    return [to_line(each, nodes=replayed.nodes.get(each.run)) for each in replayed.incidents.values()]
 
 
 def _of_step_log(arguments: argparse.Namespace, groups: list[Domain]) -> list[dict[str, Any]]:
@@ -94,9 +94,9 @@ def _of_step_log(arguments: argparse.Namespace, groups: list[Domain]) -> list[di
     for log in steplog.read(Path(arguments.steplog), skipped):
         world = world_size_of(arguments.domains, log)
         topology = topology_of(world, arguments.domains, order=arguments.order, groups=groups)
-        told = replay(log, topology, Policy(), ranks_per_node=arguments.ranks_per_node, lenient=arguments.lenient)
-        _warn(f"run {log.run}", told.rejected)
-        lines += [to_line(each, ranks_per_node=arguments.ranks_per_node) for each in told.incidents.values()]
+        replayed = replay(log, topology, Policy(), ranks_per_node=arguments.ranks_per_node, lenient=arguments.lenient)
+        _warn(f"run {log.run}", replayed.rejected)
+        lines += [to_line(each, ranks_per_node=arguments.ranks_per_node) for each in replayed.incidents.values()]
     _warn("unreadable, by column", skipped or {})
     return lines
 

@@ -84,9 +84,9 @@ def _runs(view: View) -> list[Line]:
                 (printable(run["run"], NAME_MAX), "bold"),
                 (printable(run["state"], NAME_MAX), _state_style(run["state"])),
                 ("-" if run["step"] is None else str(run["step"]), ""),
-                (told(recent) + more, "red" if run["incidents_open"] else ""),
-                (told(healthy), ""),
-                (told((run.get("expected") or {}).get("step_seconds")), ""),
+                (format_seconds(recent) + more, "red" if run["incidents_open"] else ""),
+                (format_seconds(healthy), ""),
+                (format_seconds((run.get("expected") or {}).get("step_seconds")), ""),
                 (f"{run['ranks_reporting']}/{run['world_size']}", ""),
                 (_ranks(run["slow_ranks"]), "red"),
                 (str(len(run["incidents_open"])), "red" if run["incidents_open"] else ""),
@@ -110,8 +110,8 @@ def _slowest(ranks: Sequence[dict[str, Any]]) -> list[Line]:
                 (printable(each["hostname"], NAME_MAX), "dim"),
                 (bar, "blue"),
                 ("-" if excess is None else f"{excess:+.1%}", ""),
-                (told(each["self_seconds"]), ""),
-                (told(each["wait_seconds"]), ""),
+                (format_seconds(each["self_seconds"]), ""),
+                (format_seconds(each["wait_seconds"]), ""),
             ]
         )
     return _table(("", "host", "", "excess", "own work", "waiting"), rows)
@@ -137,11 +137,11 @@ def _incident(each: dict[str, Any]) -> list[Line]:
         made.append([("    in ", "dim"), (printable(each["function"]), "")])
     made += [[(f"    {printable(line)}", "")] for line in each["evidence"][:EVIDENCE_MAX]]
     gain = each["predicted_gain"]
-    told_gain = f" (predicted gain {gain['ratio']:.0%} of a step)" if gain else ""
+    gain_text = f" (predicted gain {gain['ratio']:.0%} of a step)" if gain else ""
     if each["advice"]:
-        made.append([(f"    do: {printable(each['advice'][0]['suggestion'])}{told_gain}", "green")])
+        made.append([(f"    do: {printable(each['advice'][0]['suggestion'])}{gain_text}", "green")])
     elif gain:
-        made.append([(f"    {told_gain.strip(' ()')}", "green")])
+        made.append([(f"    {gain_text.strip(' ()')}", "green")])
     return made
 
 
@@ -150,7 +150,7 @@ def _extent(incident: dict[str, Any]) -> str:
     if incident["kind"] == _CRASH:
         return ""
     if incident["kind"] == _HANG:
-        return f", no step for {told(incident['excess_seconds'])}"
+        return f", no step for {format_seconds(incident['excess_seconds'])}"
     return f", {incident['slowdown_ratio']:+.0%}"
 
 
@@ -163,7 +163,7 @@ def _where(incident: dict[str, Any]) -> str:
     return " ".join((incident["domain"] or {}).values()) or "the whole run"
 
 
-def told(seconds: float | None) -> str:
+def format_seconds(seconds: float | None) -> str:
     """Return a time in three figures."""
     if seconds is None:
         return "-"

@@ -155,8 +155,8 @@ def _sets(text: str) -> "list[Change]":
     from lockstep.contracts.yaml_text import parse_value  # noqa: PLC0415
     from lockstep.simulator.whatif import Change  # noqa: PLC0415
 
-    path, is_said, values = text.partition("=")
-    if not is_said or not path or not values:
+    path, is_given, values = text.partition("=")
+    if not is_given or not path or not values:
         raise ConfigError(f"--set: got {text!r}, expected PATH=VALUE, e.g. batch=512")
     return [
         Change(name=f"{path}={_plain(value)}", values={path: value}) for value in parse_value(f"[{values}]", "--set")

@@ -91,8 +91,8 @@ class Mesh:
         for connection in self._sockets.values():
             with suppress(BrokenPipeError, ConnectionResetError):  # its end is heard below, after what it said before
                 connection.send(token)
-        heard = self._hear_all(where)
-        calls = {self.rank: call} | {rank: self._decode(rank, heard[rank], where) for rank in heard}
+        received = self._receive_all(where)
+        calls = {self.rank: call} | {rank: self._decode(rank, received[rank], where) for rank in received}
         self._check_same(calls, same_size=same_size)
         self._exchange += 1
         return [calls[rank].n_bytes for rank in range(self.ranks)]
@@ -107,11 +107,11 @@ class Mesh:
             connection.close()
         self._own, self._slots, self._sockets = [], {}, {}
 
-    def _hear_all(self, where: str) -> dict[int, bytes]:
-        heard, self._early = self._early, {}
+    def _receive_all(self, where: str) -> dict[int, bytes]:
+        received, self._early = self._early, {}
         deadline_s = 0.0
         looks = self._looks
-        while missing := self._sockets.keys() - heard.keys():
+        while missing := self._sockets.keys() - received.keys():
             ready = self._poll.poll(0)
             if not ready and looks > 0:
                 looks -= 1
@@ -122,20 +122,20 @@ class Mesh:
             if not ready and now_s < deadline_s and not missing & self._gone:
                 ready = self._poll.poll((deadline_s - now_s) * 1e3)
             for descriptor, _ in ready:
-                self._hear(self._rank_of[descriptor], heard)
-            missing = self._sockets.keys() - heard.keys()
+                self._receive(self._rank_of[descriptor], received)
+            missing = self._sockets.keys() - received.keys()
             if missing & self._gone:
                 raise self._loss(missing, where)
             if missing and not ready:
                 raise PeerSilentError(missing, where=where, timeout_s=self._timeout_s)
-        return heard
+        return received
 
     def _loss(self, missing: set[int], where: str) -> PeerLostError:
         ended = missing & self._gone
         blamed = set[int]().union(*(self._blamed.get(rank, {rank}) for rank in ended))
         return PeerLostError(blamed - {self.rank} or ended, silent=missing - self._gone, where=where)
 
-    def _hear(self, rank: int, heard: dict[int, bytes]) -> None:
+    def _receive(self, rank: int, received: dict[int, bytes]) -> None:
         try:
             token = self._sockets[rank].recv(_TOKEN.size + 1)
         except (BlockingIOError, ConnectionResetError):
@@ -146,8 +146,8 @@ class Mesh:
         elif len(token) == _FAREWELL.size:
             (bits,) = _FAREWELL.unpack(token)
             self._blamed[rank] = {blamed for blamed in range(self.ranks) if bits >> blamed & 1}
-        elif rank not in heard:
-            heard[rank] = token
+        elif rank not in received:
+            received[rank] = token
         elif rank not in self._early:
             self._early[rank] = token
         else:

@@ -120,8 +120,8 @@ def bind_to_steps(columns: TraceColumns, steps: Steps) -> NDArray[np.int64]:
     without a launch in the trace belongs to none.
     """
     launch = launches_of(columns)
-    says_ns = np.where(launch == ABSENT, columns.start_ns, columns.start_ns[launch])
-    step = step_at(steps, says_ns)
+    launched_ns = np.where(launch == ABSENT, columns.start_ns, columns.start_ns[launch])
+    step = step_at(steps, launched_ns)
     step[columns.on_device & (launch == ABSENT)] = ABSENT
     return step
 

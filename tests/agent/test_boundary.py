@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from lockstep.agent.boundary import Boundary, describe, say
+from lockstep.agent.boundary import Boundary, describe, warn
 
 
 def test_failure_is_counted_and_said_once(capsys):
@@ -52,5 +52,5 @@ def test_interrupt_is_the_users():
 def test_nobody_listens(monkeypatch):
     """A closed or absent stderr is no failure."""
     monkeypatch.setattr(sys, "stderr", None)
-    say("anything")
+    warn("anything")
     assert describe(ValueError("x" * 1000)) == ("ValueError: " + "x" * 1000)[:300]

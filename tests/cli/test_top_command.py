@@ -16,7 +16,7 @@ import pytest
 from coordinator.decide.incidents import to_json
 from lockstep.cli.main import main
 from lockstep.cli.top_command import Watch, _client, plain
-from lockstep.cli.top_view import RUNS_MAX, View, lines, ordered, told
+from lockstep.cli.top_view import RUNS_MAX, View, format_seconds, lines, ordered
 from lockstep.contracts.errors import LocalError
 from tests.coordinator.conftest import announce
 from tests.coordinator.test_runs import NOW, play
@@ -148,8 +148,8 @@ def test_an_empty_coordinator_and_figures():
     away = shown(replace(View(url="http://x"), trouble="trying"))
     assert "trying" in away
     assert "no " not in away
-    assert [told(each) for each in (None, 0.0123, 0.5, 12.34)] == ["-", "12.3 ms", "500 ms", "12.3 s"]
-    assert [told(each) for each in (599, 600, 7199, 7200)] == ["599 s", "10 min", "120 min", "2.0 h"]
+    assert [format_seconds(each) for each in (None, 0.0123, 0.5, 12.34)] == ["-", "12.3 ms", "500 ms", "12.3 s"]
+    assert [format_seconds(each) for each in (599, 600, 7199, 7200)] == ["599 s", "10 min", "120 min", "2.0 h"]
 
 
 @contextlib.contextmanager

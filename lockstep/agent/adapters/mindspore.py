@@ -14,7 +14,7 @@ from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any, Self
 
 from lockstep.agent import api, bootstrap
-from lockstep.agent.boundary import say
+from lockstep.agent.boundary import warn
 from lockstep.agent.throughput.batch import BatchCounter
 from lockstep.agent.throughput.options import read_options
 from lockstep.contracts.records import Flag
@@ -141,5 +141,5 @@ def _make_counter() -> BatchCounter | None:
     if mindspore is None:
         return None
     return BatchCounter(
-        read_options(os.environ), mindspore.Tensor, frozenset(getattr(mindspore, name) for name in _INTEGERS), say
+        read_options(os.environ), mindspore.Tensor, frozenset(getattr(mindspore, name) for name in _INTEGERS), warn
     )

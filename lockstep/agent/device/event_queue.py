@@ -21,7 +21,7 @@ from threading import RLock
 from time import thread_time_ns
 from typing import TYPE_CHECKING
 
-from lockstep.agent.boundary import came_by_signal, describe, say
+from lockstep.agent.boundary import came_by_signal, describe, warn
 from lockstep.contracts.marks import DOMAIN_MASK, DOMAIN_SHIFT, MarkKind
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class EventQueue:
         self._known = start  # the anchor read last
         self._streams: dict[int, int] = {}
         self._measured: set[int] = set()  # ordinals of collectives whose issue has an event
-        self._room = EVENTS_MAX  # events that the running segment may have in use
+        self._capacity = EVENTS_MAX  # events that the running segment may have in use
         self._read_at = READ_FROM  # how many it has in use when some are read next
         self._turn = RLock()  # never waited for; a thread that a signal handler threw out of it gets it again
         self._is_lost = self._is_explicit = False
@@ -114,27 +114,27 @@ class EventQueue:
             self._issue(detail >> DOMAIN_SHIFT & DOMAIN_MASK, subject, ordinal)
         elif kind in _WAITS:
             self._read_passed()
-            self._queue(ordinal, self._room)
+            self._queue(ordinal, self._capacity)
         elif kind in (_BACKWARD_BEGIN, _BACKWARD_END):
             depth = self._buffer.backward_depth
             if kind == _BACKWARD_END and detail and not depth and not self._is_explicit:
                 self._end_segment(ordinal)
             elif depth == (kind == _BACKWARD_BEGIN):  # only the outermost
-                self._queue(ordinal, self._room + RESERVE)
+                self._queue(ordinal, self._capacity + RESERVE)
         elif kind in _OPTIMIZERS and self._buffer.backward_depth:  # fused into the backward, whose end may be a step's
             return
         elif kind == _STEP_END or (kind in _OPTIMIZER_ENDS and not self._is_explicit):
             self._is_explicit |= kind == _STEP_END
             self._end_segment(ordinal)
         else:
-            self._queue(ordinal, self._room + RESERVE)
+            self._queue(ordinal, self._capacity + RESERVE)
 
     def _issue(self, domain: int, collective: int, ordinal: int) -> None:
         """Queue the event of a collective's beginning: the device cannot begin before it has come so far."""
         self._read_passed()
         segment = self._segment
         count = segment.issued[domain] = segment.issued[domain] + 1
-        stamp = self._queue(ordinal, self._room + (RESERVE // 2 if count <= RARE_MAX else 0))
+        stamp = self._queue(ordinal, self._capacity + (RESERVE // 2 if count <= RARE_MAX else 0))
         if stamp is not None:
             self._measured.add(collective)
             if stamp.stream != self._home:
@@ -152,7 +152,7 @@ class EventQueue:
         if not is_measured or self._is_lost:
             self._buffer.done_unknown(collective)
             return
-        self._queue(self._buffer.device_mark(_QUEUED, 0, collective, 0), self._room + RESERVE)
+        self._queue(self._buffer.device_mark(_QUEUED, 0, collective, 0), self._capacity + RESERVE)
 
     def is_home(self, stream: int) -> bool:
         """Whether `stream` is the number of the stream that the training queues its own work on."""
@@ -167,10 +167,10 @@ class EventQueue:
 
     # Queueing.
 
-    def _queue(self, ordinal: int, room: int) -> "Stamp | None":
+    def _queue(self, ordinal: int, capacity: int) -> "Stamp | None":
         """Queue an event for a mark of the running segment if it may have one more in use than `room`."""
         segment = self._segment
-        if not segment.is_whole or len(segment.unread) >= room:
+        if not segment.is_whole or len(segment.unread) >= capacity:
             return None
         stamp = self._record()
         if stamp is None:
@@ -209,7 +209,7 @@ class EventQueue:
         self._pending.append(segment)
         self._measured.clear()
         self.has_aside = False
-        self._make_room()
+        self._update_capacity()
         self._read_segments()
         if len(self._pending) > BEHIND_SEGMENTS:
             self._buffer.device_mark(int(MarkKind.DEVICE_BEHIND), 0, 0, len(self._pending))
@@ -228,17 +228,17 @@ class EventQueue:
             segment = next(waiting, None)
             if segment is not None and self._stream.usable():
                 self._read(segment, READ_COUNT)
-            self._make_room()
+            self._update_capacity()
         except RuntimeError as error:
             self._meet(error)
         finally:  # where no room is left, at each collective: one question
-            self._read_at = min(max(self._read_at, len(self._segment.unread) + READ_EVERY), self._room - 1)
+            self._read_at = min(max(self._read_at, len(self._segment.unread) + READ_EVERY), self._capacity - 1)
             self._turn.release()
 
-    def _make_room(self) -> None:
+    def _update_capacity(self) -> None:
         """Set how many events the running segment may have in use, and at how many some are read."""
         in_use = sum(len(segment.unread) for segment in self._pending)
-        self._room = EVENTS_MAX - in_use
+        self._capacity = EVENTS_MAX - in_use
         self._read_at = READ_FROM - in_use
 
     def _read_segments(self) -> None:
@@ -253,7 +253,7 @@ class EventQueue:
                 if segment.is_whole:
                     break
                 self._release(segment)
-            self._make_room()
+            self._update_capacity()
         finally:
             self._turn.release()
 
@@ -341,7 +341,7 @@ class EventQueue:
                 self._stream.reuse([] if stamp is None else [stamp])
                 return
         self._lose()
-        say(f"no device times any more: {describe(error)}")
+        warn(f"no device times any more: {describe(error)}")
 
     def _lose(self) -> None:
         if not self._is_lost:

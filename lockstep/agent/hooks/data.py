@@ -7,7 +7,7 @@ import os
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from lockstep.agent.boundary import say
+from lockstep.agent.boundary import warn
 from lockstep.agent.hooks import Removal, patch
 from lockstep.agent.throughput.batch import BatchCounter
 from lockstep.agent.throughput.options import read_options
@@ -45,7 +45,7 @@ def _counter(agent: "Agent") -> Any:
     import torch  # noqa: PLC0415  (training imported it)
 
     integers = frozenset((torch.int64, torch.int32, torch.int16, torch.uint8))
-    counter = BatchCounter(read_options(os.environ), torch.Tensor, integers, say)
+    counter = BatchCounter(read_options(os.environ), torch.Tensor, integers, warn)
     marks, settling = agent.marks, agent.settling
     is_training = torch.is_grad_enabled
 

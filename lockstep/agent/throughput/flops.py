@@ -19,7 +19,7 @@ from threading import get_ident
 from typing import Any
 from weakref import WeakSet
 
-from lockstep.agent.boundary import say
+from lockstep.agent.boundary import warn
 from lockstep.agent.throughput.options import AUTO, MEASURE, OFF, Options
 from lockstep.agent.throughput.parameters import count_parameters
 from lockstep.contracts.records import MISSING, Flag
@@ -147,7 +147,7 @@ class ModelFlops:
             self._per_step = total
 
     def _give_up(self, reason: str) -> None:
-        say(f"LOCKSTEP_MODEL_FLOPS=measure: {reason}; 6 x parameters x tokens is taken instead")
+        warn(f"LOCKSTEP_MODEL_FLOPS=measure: {reason}; 6 x parameters x tokens is taken instead")
         self.is_measuring = False
         self._rule = AUTO
         self._apply_parameters()

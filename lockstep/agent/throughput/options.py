@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from lockstep.agent.boundary import say
+from lockstep.agent.boundary import warn
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.peaks import DTYPES
 
@@ -124,5 +124,5 @@ def _parse(texts: tuple[str, ...]) -> Options:
             try:
                 values[name] = read(text)
             except ValueError as error:
-                say(f"{variable}: got {text!r:.200}, expected {error}; the default is taken")
+                warn(f"{variable}: got {text!r:.200}, expected {error}; the default is taken")
     return Options(**values)

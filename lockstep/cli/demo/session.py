@@ -88,7 +88,7 @@ class _Session:
                 tasks.create_task(up.run(stop), name="up")
                 await up.started.wait()
                 address = f"http://{LOOPBACK}:{up.coordinator_port}"
-                self.view.say(f"coordinator {address}  exporter http://{LOOPBACK}:{up.exporter_port}/metrics")
+                self.view.show(f"coordinator {address}  exporter http://{LOOPBACK}:{up.exporter_port}/metrics")
                 training = await self._start_training(root)
                 relay = tasks.create_task(self._relay(training), name="training output")
                 try:
@@ -120,7 +120,7 @@ class _Session:
             "OMP_NUM_THREADS": "1",  # more threads than cores only add noise
         }
         command = f"torchrun --nproc-per-node {self.ranks} training.py {' '.join(fault)}"
-        self.view.say(f"training: lockstep run --run {RUN} -- {command}")
+        self.view.show(f"training: lockstep run --run {RUN} -- {command}")
         self.view.start(f"{self.ranks} ranks import torch and set up their process group")
         return await asyncio.create_subprocess_exec(
             sys.executable,
@@ -138,7 +138,7 @@ class _Session:
         async for line in training.stdout:
             text = line.decode(errors="replace").rstrip()
             if text.startswith(("fault:", "lockstep:")) or "Error" in text:
-                self.view.say(text)
+                self.view.show(text)
 
     async def _watch(self, address: str, training: asyncio.subprocess.Process) -> None:
         loop = asyncio.get_running_loop()

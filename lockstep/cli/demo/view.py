@@ -34,7 +34,7 @@ class View:
         self._last_line_step = -_PLAIN_EVERY_STEPS
         self._last_state = ""
 
-    def say(self, text: str) -> None:
+    def show(self, text: str) -> None:
         """Print a line that stays."""
         self._console.print(text, highlight=False, markup=False)
 
@@ -44,7 +44,7 @@ class View:
             self._live = Live(Spinner("dots", text), console=self._console, refresh_per_second=8, transient=True)
             self._live.start()
         else:
-            self.say(text)
+            self.show(text)
 
     def update(self, run: dict[str, Any]) -> None:
         """Show the run as it is now."""
@@ -54,7 +54,7 @@ class View:
         step = run["step"]
         if run["state"] != self._last_state or step >= self._last_line_step + _PLAIN_EVERY_STEPS:
             self._last_state, self._last_line_step = run["state"], step
-            self.say(_headline(run))
+            self.show(_headline(run))
 
     def close(self) -> None:
         """Give the terminal back."""

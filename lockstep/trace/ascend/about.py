@@ -62,18 +62,18 @@ def read_settings(info: Path | None, metadata: Path | None) -> AscendSettings:
     MalformedError
         A file cannot be read, is too large, or is no JSON object.
     """
-    said = _objects(info) if info else {}
+    fields = _objects(info) if info else {}
     meta = _objects(metadata) if metadata else {}
-    config = _dict(_dict(said.get("config")).get("experimental_config"))
+    config = _dict(_dict(fields.get("config")).get("experimental_config"))
     job = _dict(meta.get("distributed_args"))
     groups, names = _groups(_dict(meta.get("parallel_group_info")))
     return AscendSettings(
-        rank=_count(said.get("rank_id"), _count(job.get("rank"))),
+        rank=_count(fields.get("rank_id"), _count(job.get("rank"))),
         world_size=_count(job.get("world_size")),
         level=_text(config.get("_profiler_level")),
         aic_metrics=_text(config.get("_aic_metrics")),
-        torch_npu_version=_text(said.get("torch_npu_version")),
-        cann_version=_text(said.get("cann_version")),
+        torch_npu_version=_text(fields.get("torch_npu_version")),
+        cann_version=_text(fields.get("cann_version")),
         groups=groups,
         group_names=names,
         environment={_text(key): _text(value) for key, value in _dict(meta.get("ENV_VARIABLES")).items()},
@@ -114,14 +114,14 @@ def read_groups(path: Path) -> tuple[GroupOfRanks, ...]:
     MalformedError
         The file cannot be read, is too large, or is no communication_group.json.
     """
-    said: _Groups = read_json(path, _Groups, "communication_group.json")
+    fields: _Groups = read_json(path, _Groups, "communication_group.json")
     named = [
         GroupOfRanks(
             kind=each.type, ranks=tuple(each.rank_set), hash=each.group_name, group_id=each.group_id, name=each.pg_name
         )
-        for each in said.infos
+        for each in fields.infos
     ]
-    lists = [("collective", each) for each in said.collective] + [("p2p", each) for each in said.p2p]
+    lists = [("collective", each) for each in fields.collective] + [("p2p", each) for each in fields.p2p]
     found = named or [GroupOfRanks(kind=kind, ranks=tuple(ranks)) for kind, ranks in lists]
     if len(found) > GROUPS_MAX or any(not _plausible(each.ranks) for each in found):
         raise MalformedError(
@@ -131,19 +131,19 @@ def read_groups(path: Path) -> tuple[GroupOfRanks, ...]:
 
 
 def _objects(path: Path) -> dict[str, Any]:
-    said: dict[str, Any] = read_json(path, dict[str, Any], "an object")
-    return said
+    fields: dict[str, Any] = read_json(path, dict[str, Any], "an object")
+    return fields
 
 
 def _groups(listed: dict[str, Any]) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
     groups: dict[str, tuple[int, ...]] = {}
     names: dict[str, str] = {}
-    for group_id, said in list(listed.items())[:GROUPS_MAX]:
-        ranks = _dict(said).get("global_ranks")
+    for group_id, fields in list(listed.items())[:GROUPS_MAX]:
+        ranks = _dict(fields).get("global_ranks")
         if isinstance(ranks, list) and ranks and all(type(rank) is int for rank in ranks) and _plausible(ranks):
             key = group_hash(group_id[:TEXT_MAX_CHARS])
             groups[key] = tuple(ranks)
-            names[key] = _text(said.get("group_name"))
+            names[key] = _text(fields.get("group_name"))
     return groups, names
 
 

@@ -40,9 +40,9 @@ def threads_of(gathered: Gathered) -> Threads:
     track, part, stream, system = [], [], [], []
     streams, system_threads = Codes(), Codes()
     for pid, tid in gathered.threads:
-        said = gathered.processes.get(pid, {})
-        labels = said.get("process_labels", "")
-        kind = tracks.track_of(said.get("process_name", ""), labels)
+        metadata = gathered.processes.get(pid, {})
+        labels = metadata.get("process_labels", "")
+        kind = tracks.track_of(metadata.get("process_name", ""), labels)
         is_part = kind == Track.COMMUNICATION and tracks.is_part(gathered.thread_names.get((pid, tid), ""))
         number = tid if isinstance(tid, int) and 0 <= tid < _TID_MAX else ABSENT
         device = tracks.device_of(labels, ABSENT)
@@ -101,9 +101,9 @@ class _Rows:
     def translate(self, host: Mask, former: NDArray[np.int32], formers: list[str]) -> None:
         """Take the category that the file gives to rows of the host, where it gives one."""
         today = [tracks.host_category(each) for each in formers]
-        said = host & np.array([each != "" for each in formers], np.bool_)[former]
-        self.category[said] = np.array([self.codes[category] for category, _ in today], np.int32)[former[said]]
-        self.work[said] = np.array([int(work) for _, work in today], np.int8)[former[said]]
+        metadata = host & np.array([each != "" for each in formers], np.bool_)[former]
+        self.category[metadata] = np.array([self.codes[category] for category, _ in today], np.int32)[former[metadata]]
+        self.work[metadata] = np.array([int(work) for _, work in today], np.int8)[former[metadata]]
 
 
 def _pairs(

@@ -28,10 +28,10 @@ _VALUES = msgspec.json.Decoder(dict[str, Any])
 def mhz_of(arguments: msgspec.Raw) -> float:
     """Return the clock that a counter row's arguments tell in MHz, NaN where they tell none."""
     try:
-        said = _VALUES.decode(bytes(arguments))
+        arguments_of = _VALUES.decode(bytes(arguments))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return float("nan")
-    found = [value for key, value in said.items() if key.lower() == _UNIT and type(value) in (int, float)]
+    found = [value for key, value in arguments_of.items() if key.lower() == _UNIT and type(value) in (int, float)]
     return float(found[0]) if found and abs(found[0]) <= _MHZ_MAX else float("nan")
 
 

@@ -157,11 +157,11 @@ def entries(path: Path, form: type[Form], *, max_bytes: int) -> Iterator[tuple[N
         As for `load_communication`.
     """
     layout = dict[str, dict[str, dict[str, msgspec.Raw]]]
-    said: Mapping[str, Mapping[str, Mapping[str, msgspec.Raw]]] = read_json(
+    totals: Mapping[str, Mapping[str, Mapping[str, msgspec.Raw]]] = read_json(
         path, layout, "steps and operators", max_bytes
     )
-    of_rank = any(key.startswith(_STEP_PREFIX) and set(inner) & {P2P, COLLECTIVE} for key, inner in said.items())
-    for outer, inner in said.items():
+    of_rank = any(key.startswith(_STEP_PREFIX) and set(inner) & {P2P, COLLECTIVE} for key, inner in totals.items())
+    for outer, inner in totals.items():
         for key, operators in inner.items():
             step, kind = (outer, key) if of_rank else (key, P2P if outer == P2P else COLLECTIVE)
             ranks = () if of_rank else ranks_of(outer)
@@ -208,15 +208,15 @@ class CommunicationGatherer:
         self._links: list[tuple[int, str, float, float, float]] = []
         self._packets: list[tuple[int, float, float, float]] = []
 
-    def add(self, named: Named, said: Any) -> None:
+    def add(self, named: Named, totals: Any) -> None:
         """Take one operator over; those beyond OPERATORS_MAX are dropped and counted."""
         if len(self._named) >= OPERATORS_MAX:
             self.dropped_count += 1
             return
-        times = said.times
+        times = totals.times
         values = (times.start, times.elapse, times.transit, times.wait, times.synchronization, times.idle)
         self.add_operator(named, values)
-        for kind, link in said.links.items():
+        for kind, link in totals.links.items():
             if link.size > 0:
                 sizes = [(number(size), *counted[:2]) for size, counted in link.sizes.items() if len(counted) > 1]
                 self.add_link(len(self._named) - 1, kind, (link.size, link.time, link.large), sizes)
@@ -227,11 +227,11 @@ class CommunicationGatherer:
         self._times.append(times)
 
     def add_link(
-        self, operator: int, kind: str, said: tuple[float, float, float], sizes: list[tuple[float, float, float]]
+        self, operator: int, kind: str, totals: tuple[float, float, float], sizes: list[tuple[float, float, float]]
     ) -> None:
         """Take over a link's size (MB), time (ms) and large packet ratio, and its packets' sizes, counts and times."""
         self._packets += [(len(self._links), *each) for each in sizes[: _SIZES_MAX - len(self._packets)]]
-        self._links.append((operator, kind, *said))
+        self._links.append((operator, kind, *totals))
 
     def communication(self) -> Communication:
         """Return all that was added."""

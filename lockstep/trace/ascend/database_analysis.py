@@ -75,9 +75,9 @@ def load_database_communication(path: Path, *, max_bytes: int = DATABASE_MAX_BYT
             for name, group, step, kind, *values in block:
                 numbered[str(name), str(group), str(step)] = len(numbered)
                 gatherer.add_operator(_named(name, group, step, kind), tuple(map(_number, values)))
-        for key, kind, said, sizes in _links(database):
+        for key, kind, totals, sizes in _links(database):
             if key in numbered:
-                gatherer.add_link(numbered[key], kind, said, sizes)
+                gatherer.add_link(numbered[key], kind, totals, sizes)
             else:
                 gatherer.dropped_count += 1
     return gatherer.communication()
@@ -115,10 +115,10 @@ def _links(database: Database) -> list[tuple[tuple[str, str, str], str, tuple[fl
     ):
         for name, group, step, _kind, transport, size, time, large, *packet in block:
             key = (str(name), str(group), str(step), str(transport))
-            said, sizes = found.setdefault(key, ((_number(size), _number(time), _number(large)), []))
-            if said[0] > 0 and _number(packet[1]) > 0:
+            totals, sizes = found.setdefault(key, ((_number(size), _number(time), _number(large)), []))
+            if totals[0] > 0 and _number(packet[1]) > 0:
                 sizes.append(tuple(map(_number, packet)))
-    return [(key[:3], key[3], said, sizes) for key, (said, sizes) in found.items() if said[0] > 0]
+    return [(key[:3], key[3], totals, sizes) for key, (totals, sizes) in found.items() if totals[0] > 0]
 
 
 def _named(name: Any, group: Any, step: Any, kind: Any) -> Named:

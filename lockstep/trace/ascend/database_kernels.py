@@ -89,10 +89,10 @@ def _kernels(
     at = at[rows]
     integer_columns = {field: tasks[field][rows] for field in ("device", "model", "task", "stream")}
     integer_columns |= {"blocks": blocks[at], "mix_blocks": mix_blocks[at], "wait_ns": wait_ns[at]}
-    said: dict[str, Sequence[str]] = {
+    named_columns: dict[str, Sequence[str]] = {
         field: texts_of(strings, column[at]) for field, column in zip(_TEXTS, texts, strict=True)
     }
-    return tasks["id"][rows], tasks["start"][rows], tasks["end"][rows], integer_columns, said
+    return tasks["id"][rows], tasks["start"][rows], tasks["end"][rows], integer_columns, named_columns
 
 
 def _counters(database: Database, strings: dict[int, str], ids: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:

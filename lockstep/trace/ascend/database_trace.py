@@ -105,7 +105,7 @@ class _Built:
             streams=list(self._streams),
             shape_texts=shape_texts,
             stacks=stacks,
-            collectives={int(kept[row]): said for row, said in found.items() if keep[row]},
+            collectives={int(kept[row]): arguments for row, arguments in found.items() if keep[row]},
             syncs=self._syncs(category, categories, kept),
             about=self._about(settings, work),
             trace_bytes=size,

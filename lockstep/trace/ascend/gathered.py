@@ -123,11 +123,11 @@ class Gathered:
 
     def _note_metadata(self, event: Event) -> None:
         (arguments,) = decode_arguments([event.args]) if event.args is not NO_RAW else (NO_ARGUMENTS,)
-        said = arguments.name or arguments.labels
-        if event.name in ("process_name", "process_labels") and said:
-            self.processes.setdefault(event.pid, {})[event.name] = said
-        elif event.name == "thread_name" and said:
-            self.thread_names[event.pid, event.tid] = said
+        label = arguments.name or arguments.labels
+        if event.name in ("process_name", "process_labels") and label:
+            self.processes.setdefault(event.pid, {})[event.name] = label
+        elif event.name == "thread_name" and label:
+            self.thread_names[event.pid, event.tid] = label
 
 
 def _shape(source: tuple[bytes, bytes]) -> str:

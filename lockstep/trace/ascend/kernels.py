@@ -181,5 +181,5 @@ class KernelGatherer:
 
 
 def _encoded(codes: Codes, texts: Iterable[str]) -> NDArray[np.int32]:
-    said = ("" if text in UNKNOWN else text.strip('"') for text in texts)
-    return np.fromiter(map(codes.__getitem__, said), np.int32)
+    cleaned = ("" if text in UNKNOWN else text.strip('"') for text in texts)
+    return np.fromiter(map(codes.__getitem__, cleaned), np.int32)

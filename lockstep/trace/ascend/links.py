@@ -132,8 +132,8 @@ def link(
     put = np.where(taken != ABSENT, finder.enqueues()[taken], ABSENT)
     root = np.where(put != ABSENT, put, np.where(taken != ABSENT, taken, launcher[launched]))
     guessed = finder.innermost_of(rows.operator, root)
-    said = operator[launched]
-    owner = np.where(said != ABSENT, said, guessed)
+    launched_by = operator[launched]
+    owner = np.where(launched_by != ABSENT, launched_by, guessed)
     operator[launched] = owner
     for member in (launched, launcher[launched], taken, put):
         known = member != ABSENT

@@ -72,7 +72,7 @@ class _ThreadName(msgspec.Struct):
 
 
 @dataclass(slots=True)
-class Said:
+class TraceMetadata:
     """What was found so far; what is said twice counts as the last says it."""
 
     devices: tuple[str, ...] = ()
@@ -105,22 +105,22 @@ class Said:
 
     def note_thread(self, pid: object, tid: object, arguments: msgspec.Raw) -> None:
         """Take over a thread's name; one that somebody gave it wins over the program's."""
-        said = _read(arguments, _ThreadName)
-        if said is None:
+        metadata = _read(arguments, _ThreadName)
+        if metadata is None:
             return
-        thread = _THREAD.fullmatch(said.name)
-        name = (thread[1] if thread else said.name).strip()[:TEXT_MAX_CHARS]
+        thread = _THREAD.fullmatch(metadata.name)
+        name = (thread[1] if thread else metadata.name).strip()[:TEXT_MAX_CHARS]
         if name and (not name.startswith(_PLAIN) or (pid, tid) not in self.thread_names):
             self.thread_names[pid, tid] = name
 
     def with_ranks(self, collectives: dict[int, CollectiveArguments]) -> dict[int, CollectiveArguments]:
         """Return collectives with the ranks of their groups, which torch cuts short in large groups' arguments."""
         full = {
-            said: replace(said, ranks=self.groups[said.group])
-            for said in set(collectives.values())
-            if said.ranks is None and said.group in self.groups
+            metadata: replace(metadata, ranks=self.groups[metadata.group])
+            for metadata in set(collectives.values())
+            if metadata.ranks is None and metadata.group in self.groups
         }
-        return {event: full.get(said, said) for event, said in collectives.items()}
+        return {event: full.get(metadata, metadata) for event, metadata in collectives.items()}
 
     def about(
         self, *, names: Sequence[str], categories: Sequence[str], has_device_work: bool, clock_is_shared: bool
@@ -140,13 +140,13 @@ class Said:
             clock_is_shared=clock_is_shared,
         )
 
-    def _note_distributed(self, said: _Distributed) -> None:
-        self.backend = said.backend[:TEXT_MAX_CHARS] if isinstance(said.backend, str) else self.backend
-        self.rank = _count(said.rank, self.rank)
-        self.world_size = _count(said.world_size, self.world_size)
-        if isinstance(said.nccl_version, str) and said.nccl_version:
-            self.versions["NCCL"] = said.nccl_version[:TEXT_MAX_CHARS]
-        for group in _groups(said.pg_config):
+    def _note_distributed(self, metadata: _Distributed) -> None:
+        self.backend = metadata.backend[:TEXT_MAX_CHARS] if isinstance(metadata.backend, str) else self.backend
+        self.rank = _count(metadata.rank, self.rank)
+        self.world_size = _count(metadata.world_size, self.world_size)
+        if isinstance(metadata.nccl_version, str) and metadata.nccl_version:
+            self.versions["NCCL"] = metadata.nccl_version[:TEXT_MAX_CHARS]
+        for group in _groups(metadata.pg_config):
             if len(self.groups) < GROUPS_MAX and all(0 <= rank < limits.WORLD_SIZE_MAX for rank in group.ranks):
                 name = str(group.pg_name)[:TEXT_MAX_CHARS]
                 self.groups[name] = tuple(group.ranks)
@@ -154,9 +154,9 @@ class Said:
                     self.descriptions[name] = group.pg_desc[:TEXT_MAX_CHARS]
 
 
-def network_variables(said: Mapping[Any, Any]) -> dict[str, str]:
+def network_variables(metadata: Mapping[Any, Any]) -> dict[str, str]:
     """Return the variables that steer collectives and the network, values cut; an empty one is known not to be set."""
-    pairs = ((name, value) for name, value in said.items() if isinstance(name, str) and isinstance(value, str))
+    pairs = ((name, value) for name, value in metadata.items() if isinstance(name, str) and isinstance(value, str))
     found = [(name, value) for name, value in pairs if name.startswith(NETWORK_PREFIXES)]
     return {name[:TEXT_MAX_CHARS]: value[:TEXT_MAX_CHARS] for name, value in found[:VARIABLES_MAX]}
 

@@ -90,10 +90,10 @@ class ArgumentReader:
 
     def _note_rare(self, block: BlockArguments, reading: Reading, read: Read) -> None:
         if reading is not Reading.CALL:
-            found = _saying(read, [each.collective for each in read.fields])
+            found = _with_arguments(read, [each.collective for each in read.fields])
             block.collectives.update((event, self._rare.collective(each)) for event, each in found)
         if reading is Reading.DEVICE:
-            found = _saying(read, [each.sync for each in read.fields])
+            found = _with_arguments(read, [each.sync for each in read.fields])
             block.syncs.update((event, self._rare.sync(each)) for event, each in found)
 
     def _streams(self, device: NDArray[np.int64], stream: NDArray[np.int64]) -> NDArray[np.int32]:
@@ -112,12 +112,12 @@ class ArgumentReader:
         return self.stacks[text] if text and isinstance(text, str) else ABSENT
 
 
-def _saying(read: Read, said: list[Any]) -> list[tuple[int, Any]]:
+def _with_arguments(read: Read, parsed: list[Any]) -> list[tuple[int, Any]]:
     """Return the places and arguments of the events of which something is said: of most blocks, none."""
-    if said.count(None) == len(said):
+    if parsed.count(None) == len(parsed):
         return []
     at = read.at.tolist()
-    return [(at[place], read.fields[place]) for place, each in enumerate(said) if each is not None]
+    return [(at[place], read.fields[place]) for place, each in enumerate(parsed) if each is not None]
 
 
 def _stream(pair: int) -> tuple[int, int]:

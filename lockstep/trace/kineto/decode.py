@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from lockstep.trace import times
-from lockstep.trace.kineto.about import Document, Said
+from lockstep.trace.kineto.about import Document, TraceMetadata
 from lockstep.trace.kineto.blocks import Block, block_of, loose_block_of
 from lockstep.trace.kineto.events import Event, ExactEvent
 from lockstep.trace.kineto.kinds import Kinds
@@ -40,7 +40,7 @@ _LOOSE_EVENTS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class TraceDecoder(PieceDecoder[Block]):
-    """Decodes one source; iterate once. `base_ns` and `said` are known when the iteration has ended.
+    """Decodes one source; iterate once. `base_ns` and `metadata` are known when the iteration has ended.
 
     Blocks speak of `kinds`.
     """
@@ -48,7 +48,7 @@ class TraceDecoder(PieceDecoder[Block]):
     def __init__(self, source: TraceSource, *, block_bytes: int = BLOCK_BYTES) -> None:
         super().__init__(source, "a whole Kineto or Chrome trace", block_bytes)
         self.base_ns = 0
-        self.said = Said()
+        self.metadata = TraceMetadata()
         self.kinds = Kinds()
         self._decoders = [_EVENTS, _EXACT_EVENTS]
 
@@ -93,12 +93,12 @@ class TraceDecoder(PieceDecoder[Block]):
         if not 0 <= base_ns <= times.BASE_MAX_NS:
             raise self._source.malformed("baseTimeNanoseconds", base_ns, f"0 to {times.BASE_MAX_NS}")
         self.base_ns = base_ns or self.base_ns
-        self.said.note_document(document)
+        self.metadata.note_document(document)
 
     def _named(self, block: Block) -> Block:
         for each in block.metadata:
             if each.name == "thread_name":
-                self.said.note_thread(each.pid, each.tid, each.args)
+                self.metadata.note_thread(each.pid, each.tid, each.args)
         return block
 
 

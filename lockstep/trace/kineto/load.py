@@ -86,8 +86,8 @@ class _Builder:
                 self._columns[name] = _Column(part.dtype)
             self._columns[name].extend(part)
         before = self.complete_count
-        self._collectives.update((before + place, said) for place, said in arguments.collectives.items())
-        self._syncs.update((before + place, said) for place, said in arguments.syncs.items())
+        self._collectives.update((before + place, metadata) for place, metadata in arguments.collectives.items())
+        self._syncs.update((before + place, metadata) for place, metadata in arguments.syncs.items())
         self.complete_count += len(block.name)
         self.event_count += block.event_count
         self.dropped_count += block.dropped_count
@@ -109,7 +109,7 @@ class _Builder:
         )
         on_device = np.isin(category, [code for code, each in enumerate(category_names) if each in ON_DEVICE])
         stream, streams = _with_streams(stream, self._reader.streams.values_in_order(), thread, threads, on_device)
-        said = decoder.said
+        metadata = decoder.metadata
         start_ns = self._taken("start_ns")
         start_ns += decoder.base_ns
         return TraceColumns(
@@ -124,14 +124,14 @@ class _Builder:
             categories=category_names,
             threads=threads,
             thread_names={
-                code: said.thread_names[each] for code, each in enumerate(threads) if each in said.thread_names
+                code: metadata.thread_names[each] for code, each in enumerate(threads) if each in metadata.thread_names
             },
             streams=streams,
             shape_texts=self._reader.shapes.values_in_order(),
             stacks=self._reader.stacks.values_in_order(),
-            collectives=said.with_ranks(self._collectives),
+            collectives=metadata.with_ranks(self._collectives),
             syncs=self._syncs,
-            about=said.about(
+            about=metadata.about(
                 names=names,
                 categories=found,
                 has_device_work=bool(on_device.any()),

@@ -44,13 +44,13 @@ class RareReader:
     """Reads them one by one; collectives that are alike are one object."""
 
     def __init__(self) -> None:
-        self._said: dict[CollectiveArguments, CollectiveArguments] = {}
+        self._interned: dict[CollectiveArguments, CollectiveArguments] = {}
         self._ranks: dict[str, tuple[int, ...] | None] = {}
         self._ranks_free_chars = RANKS_MAX_CHARS
 
     def collective(self, read: CollectiveFields) -> CollectiveArguments:
         """Return what an event's arguments say about its collective."""
-        said = CollectiveArguments(
+        arguments = CollectiveArguments(
             name=_text(read.collective),
             group=_text(read.group),
             description=_text(read.description),
@@ -61,7 +61,7 @@ class RareReader:
             dtype=_text(read.dtype),
             sequence=integer(read.number),
         )
-        return self._said.setdefault(said, said)
+        return self._interned.setdefault(arguments, arguments)
 
     def sync(self, read: SyncFields) -> SyncArguments:
         """Return what an event's arguments say about its wait."""

@@ -61,8 +61,8 @@ def short(name: str) -> str:
 
 
 def _labelled(name: str, label: str) -> str:
-    said = label.replace("_", "").lower() in name.replace("_", "").lower()
-    return name if said else f"{name} [{label}]"
+    is_named = label.replace("_", "").lower() in name.replace("_", "").lower()
+    return name if is_named else f"{name} [{label}]"
 
 
 def crosses_nodes(columns: TraceColumns, event: int, ranks_per_node: int | None) -> bool | None:

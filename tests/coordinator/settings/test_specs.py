@@ -31,9 +31,9 @@ def test_the_nearest_word_counts():
 def test_there_is_room_for_so_many():
     """A run that has one may have another; one more run may not."""
     specs = Specs(given=dict.fromkeys(map(str, range(RUNS_MAX)), "x"))
-    specs.check_room("3")
+    specs.check_capacity("3")
     with pytest.raises(ConfigError, match="at most 1000"):
-        specs.check_room("new")
+        specs.check_capacity("new")
 
 
 def test_files_are_read_from_their_own_folder(tmp_path):
