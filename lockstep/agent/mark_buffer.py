@@ -329,6 +329,8 @@ class MarkBuffer:
     def _take_thread(self, kind: int, detail: int, subject: int) -> None:
         now, cpu_ns = self._clock(), self._cpu_clock()
         self.thread = get_ident()
+        if self.garbage is not None:
+            self.garbage.take(self.thread)  # collections before this belong to no step
         self.backward_depth = 0
         self._put(now, kind, detail, subject, cpu_ns)
 
