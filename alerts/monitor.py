@@ -3,12 +3,12 @@
 from alerts.expressions import is_in_state, last_step_age, rank_step_age, unfinished
 from alerts.policy import AlertPolicy, Site
 from alerts.recording import WINDOW
-from alerts.rule import Alert, Group
+from alerts.rule import Alert, RuleGroup
 
 
-def group(site: Site, policy: AlertPolicy) -> Group:
+def group(site: Site, policy: AlertPolicy) -> RuleGroup:
     """Return the alerts about Lockstep itself."""
-    return Group(
+    return RuleGroup(
         name="lockstep.monitor",
         rules=(
             _exporter_down(site, policy),

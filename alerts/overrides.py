@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn, get_args
 
 from alerts.policy import AlertPolicy, threshold_range
-from alerts.rule import Alert, Group, Severity
+from alerts.rule import Alert, RuleGroup, Severity
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.yaml_text import read_yaml_file
 
@@ -44,11 +44,11 @@ class SitePolicy:
     thresholds: AlertPolicy = field(default_factory=AlertPolicy)
     alerts: Mapping[str, Override] = field(default_factory=dict)
 
-    def apply(self, groups: tuple[Group, ...]) -> tuple[Group, ...]:
+    def apply(self, groups: tuple[RuleGroup, ...]) -> tuple[RuleGroup, ...]:
         """Return the groups with each alert as the site wants it; recorded series stay as they are."""
         return tuple(replace(group, rules=tuple(self._kept(group))) for group in groups)
 
-    def _kept(self, group: Group) -> Any:
+    def _kept(self, group: RuleGroup) -> Any:
         for rule in group.rules:
             own = self.alerts.get(rule.name) if isinstance(rule, Alert) else None
             if own is None or not isinstance(rule, Alert):

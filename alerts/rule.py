@@ -14,7 +14,7 @@ Severity = Literal["critical", "warning", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
+class RecordingRule:
     """A recorded series, named level:metric:operations; `help` goes into docs/metrics.md, rule files have no place."""
 
     record: str
@@ -77,11 +77,11 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class RuleGroup:
     """Rules that are evaluated one after the other. `limit` bounds the series or alerts of each; 0 is no bound."""
 
     name: str
-    rules: tuple[Recording | Alert, ...]
+    rules: tuple[RecordingRule | Alert, ...]
     limit: int = 0
 
     def to_yaml(self, site: Site) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def _write_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _write_text)
 
 
-def dump(groups: tuple[Group, ...], site: Site, *, heading: str, frame: dict[str, Any] | None = None) -> str:
+def dump(groups: tuple[RuleGroup, ...], site: Site, *, heading: str, frame: dict[str, Any] | None = None) -> str:
     """Return the rule file. `heading` becomes a comment at its top; a `frame` takes the groups as its `spec`."""
     document: dict[str, Any] = {"groups": [group.to_yaml(site) for group in groups]}
     if frame is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from alerts import monitor, recording, verdicts
 from alerts.overrides import SitePolicy, schema
 from alerts.policy import AlertPolicy, Site
-from alerts.rule import Alert, Group, Recording, dump
+from alerts.rule import Alert, RecordingRule, RuleGroup, dump
 
 RENDERED = Path(__file__).parent / "rendered" / "lockstep.rules.yaml"
 SCHEMA = Path(__file__).parent / "rendered" / "alert-policy.schema.json"
@@ -27,7 +27,7 @@ _OPERATOR_FRAME = {
 }
 
 
-def groups(site: Site | None = None, policy: AlertPolicy | None = None) -> tuple[Group, ...]:
+def groups(site: Site | None = None, policy: AlertPolicy | None = None) -> tuple[RuleGroup, ...]:
     """Return all groups, recorded series first."""
     site, policy = site or Site(), policy or AlertPolicy()
     return (
@@ -42,9 +42,9 @@ def alerts(site: Site | None = None, policy: AlertPolicy | None = None) -> list[
     return [rule for group in groups(site, policy) for rule in group.rules if isinstance(rule, Alert)]
 
 
-def recordings(site: Site | None = None) -> list[Recording]:
+def recordings(site: Site | None = None) -> list[RecordingRule]:
     """Return all recorded series."""
-    return [rule for group in groups(site) for rule in group.rules if isinstance(rule, Recording)]
+    return [rule for group in groups(site) for rule in group.rules if isinstance(rule, RecordingRule)]
 
 
 def render(site: Site | None = None, policy: AlertPolicy | SitePolicy | None = None) -> str:
@@ -68,7 +68,7 @@ def alert_names() -> tuple[str, ...]:
     return tuple(alert.name for alert in alerts())
 
 
-def _groups_of(site: Site | None, policy: AlertPolicy | SitePolicy | None) -> tuple[Group, ...]:
+def _groups_of(site: Site | None, policy: AlertPolicy | SitePolicy | None) -> tuple[RuleGroup, ...]:
     if isinstance(policy, SitePolicy):
         return policy.apply(groups(site, policy.thresholds))
     return groups(site, policy)

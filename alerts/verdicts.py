@@ -10,15 +10,15 @@ One group, so that a silent alert reaches Alertmanager before the alerts that en
 from alerts import causes, losses, symptoms
 from alerts.policy import AlertPolicy, Site
 from alerts.recording import WINDOW
-from alerts.rule import Alert, Group
+from alerts.rule import Alert, RuleGroup
 
 _BACK = "30s"
 """A coordinator that is back has connected and knows its runs within seconds; the scrape after that shows it."""
 
 
-def group(site: Site, policy: AlertPolicy) -> Group:
+def group(site: Site, policy: AlertPolicy) -> RuleGroup:
     """Return the group; its limit is one for each of its alerts."""
-    return Group(
+    return RuleGroup(
         name="lockstep.verdicts",
         limit=policy.verdicts_max,
         rules=(

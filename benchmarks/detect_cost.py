@@ -34,7 +34,7 @@ from benchmarks.scenarios.recording import RANKS_PER_NODE, START_UNIX_S, Recordi
 from coordinator.detect.judge import Judge
 from coordinator.intake.coalescer import BatchCoalescer
 from coordinator.intake.streams import Receipt, Streams
-from coordinator.intake.timeline import StepRow, Timeline
+from coordinator.intake.timeline import StepRow, StepTimeline
 from coordinator.settings.policy import Policy
 from lockstep.contracts import topics
 from lockstep.contracts.codec import decode_parsed, encode
@@ -109,7 +109,7 @@ class SocketTransport(asyncio.Transport):
 class Receiver:
     """The way of a step from a socket into a timeline, with the CPU ms that each stage has taken in `spent_ms`."""
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: StepTimeline) -> None:
         self.spent_ms = dict.fromkeys(STAGES, 0.0)
         self._timeline = timeline
         self._coalescer = BatchCoalescer(self._ingest)
@@ -265,7 +265,7 @@ def stream_of(batches: Sequence[StepBatch], sequence: int) -> bytes:
 def measure(ranks: int, *, slow: int, all_columns: bool) -> Spent:
     """Return what the steps after warm-up cost."""
     recording = recorded(ranks, slow=slow)
-    timeline = Timeline(Policy().timeline)
+    timeline = StepTimeline(Policy().timeline)
     timeline.know(list(range(ranks)))
     hosts = [f"node{rank // RANKS_PER_NODE}" for rank in range(ranks)]
     judge = Judge(timeline.ranks, recording.topology, Policy(), hosts=hosts)

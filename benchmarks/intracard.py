@@ -13,15 +13,10 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
-from pathlib import Path
 from typing import Any
 
-from benchmarks.exporter_cost import make_record, open_rings
 from benchmarks.intracard_fit import Point, error_ratio, fit, predict_s
 from benchmarks.intracard_rank import GATHER, GLOO, SCATTER
-from exporter.reading.ring_file import RingFile
-from lockstep.contracts.records import RECORD_STRUCT
 from lockstep.intracard import CSC, RING
 from lockstep.intracard.group import SLOT_BYTES
 from lockstep.intracard.mesh import LOOKS
@@ -137,25 +132,6 @@ def print_omission() -> None:
     )
 
 
-def exporter_read_s(ranks: int, steps: int = 300) -> float:
-    """Return the CPU seconds in which one exporter reads a step's new record of every rank from their rings."""
-    with tempfile.TemporaryDirectory() as directory:
-        writers = open_rings(Path(directory), ranks)
-        readers = [RingFile(writer.path, rank) for rank, writer in enumerate(writers)]
-        spent = 0.0
-        for step in range(steps):
-            record = RECORD_STRUCT.pack(*make_record(step, step * 1000, step * 1000 + 900))
-            for writer in writers:
-                writer.write(record)
-            begin = time.thread_time()
-            for reader in readers:
-                reader.look(8)
-            spent += time.thread_time() - begin
-        for reader in readers:
-            reader.close()
-    return spent / steps
-
-
 def main() -> None:
     """Print all tables."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -178,8 +154,7 @@ def main() -> None:
         cpu_s, wall_s = found["record_cpu_s"]
         print(
             f"\na step record of each of {ranks} ranks: exchanged, {cpu_s * 1e6:.0f} us of CPU, {wall_s * 1e6:.0f} us"
-            f" in all, in every rank; read from the rings by one exporter, {exporter_read_s(ranks) * 1e6:.0f} us of"
-            " its CPU and none in a rank"
+            " in all, in every rank; an exporter reads it without a rank's time (benchmarks/exporter_cost.py)"
         )
     print_omission()
 

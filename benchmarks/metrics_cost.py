@@ -47,7 +47,7 @@ from coordinator.collector import SnapshotCollector as CoordinatorCollector
 from coordinator.snapshot import Snapshot
 from dashboards import catalogue
 from exporter.exposing.app import make_app
-from exporter.exposing.collector import SnapshotCollector as ExporterCollector
+from exporter.exposing.collector import NodeCollector as ExporterCollector
 from lockstep.serving.exposition import render
 from tests.support import servers
 

@@ -13,7 +13,7 @@ from coordinator.decide.incidents import Incident
 from coordinator.snapshot import RunSnapshot, Snapshot, Suspect
 from dashboards import foreign
 from exporter.counts import DeliveryStatus
-from exporter.exposing.snapshot import NodeSnapshot, RankView, RunView
+from exporter.exposing.snapshot import NodeRunView, NodeSnapshot, RankView
 from exporter.host_watch import HostTotals, NodeLoad
 from lockstep.contracts.facts import RankFacts
 from lockstep.contracts.limits import SUSPECTS_MAX
@@ -49,7 +49,7 @@ def exporter_snapshot(runs: int, ranks: int, seed: int) -> NodeSnapshot:
     return NodeSnapshot(
         unix_ns=int(_UNIX_S * 1e9),
         runs=tuple(
-            RunView(
+            NodeRunView(
                 run=f"run-{run}",
                 ranks=tuple(_rank_view(rank, draw) for rank in range(ranks)),
                 histogram_counts=tuple(draw.integers(0, 10**6, len(STEP_BUCKETS_SECONDS) + 1).tolist()),

@@ -21,7 +21,7 @@ from coordinator.api import (
     streams,
     trace,
 )
-from coordinator.api.kept import Kept, Work
+from coordinator.api.kept import CachedWork, Kept
 from coordinator.api.services import SERVICES, ApiError, Services
 from coordinator.collector import SnapshotCollector
 from lockstep.serving.compression import Compression
@@ -112,8 +112,8 @@ async def metrics(request: web.Request) -> web.Response:
     form = choose_form(",".join(request.headers.getall("Accept", [])))
     kind, _, _ = CONTENT_TYPES[form].rpartition("; charset=")
 
-    def look() -> Work:
+    def look() -> CachedWork:
         snapshot = request.app[SERVICES].snapshot()
-        return Work(snapshot, lambda: render(SnapshotCollector(snapshot), form))
+        return CachedWork(snapshot, lambda: render(SnapshotCollector(snapshot), form))
 
     return await request.app[EXPOSITIONS].answer(request, form, look, content_type=kind)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from coordinator.intake.batch_table import last_step
-from coordinator.intake.streams import SETTLED, Receipt, Streams, Verdict
+from coordinator.intake.streams import SETTLED, FrameVerdict, Receipt, Streams
 from coordinator.leadership import HEARTBEAT_S, Leadership
 from lockstep.contracts import topics
 from lockstep.contracts.codec import Message, channel_of, decode_parsed, encode
@@ -219,7 +219,7 @@ class Bus:
         has_room = not isinstance(message, StepBatch) or self._admits(node, message)
         verdict, receipt = self._streams.take(node, header, has_room=has_room)
         if receipt is None:
-            if verdict in (Verdict.GAP, Verdict.AHEAD):
+            if verdict in (FrameVerdict.GAP, FrameVerdict.AHEAD):
                 self._send(self._streams.resend(node, self._now_s()))
             return
         if malformed is not None:

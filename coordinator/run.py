@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from coordinator.decide.events import Instruction
     from coordinator.decide.state import RunMachine
     from coordinator.detect.findings import Finding
-    from coordinator.intake.timeline import StepRow, Timeline
+    from coordinator.intake.timeline import StepRow, StepTimeline
     from coordinator.intake.topology import Membership
     from coordinator.settings.policy import Policy
     from lockstep.contracts.domains import Topology
@@ -37,7 +37,7 @@ class Run:
     name: str
     policy: "Policy"
     membership: "Membership"
-    timeline: "Timeline"
+    timeline: "StepTimeline"
     begun_s: float
     """When it was first announced to this coordinator."""
     machine: "RunMachine"

@@ -27,7 +27,7 @@ from coordinator.expected.healthy import KeptWindow
 from coordinator.intake.presence import NodePresence
 from coordinator.intake.refusals import DEGREES, NODE, RUN, RUN_OF_NODE, Refusals
 from coordinator.intake.targets import Targets
-from coordinator.intake.timeline import Timeline, rejections
+from coordinator.intake.timeline import StepTimeline, rejections
 from coordinator.intake.topology import Membership, MembershipChange
 from coordinator.past_runs import PAST_RUN_KEPT_S, PAST_RUNS_MAX, PastRuns
 from coordinator.run import Run
@@ -493,7 +493,7 @@ class Runs:
         ranks = run.membership.ranks
         if not set(run.timeline.ranks.tolist()).issubset(ranks):  # a smaller world: nothing of the old one fits
             run.timeline.drop_pending()
-            run.timeline = Timeline(run.policy.timeline, self.rejected)
+            run.timeline = StepTimeline(run.policy.timeline, self.rejected)
             run.generation = -1
         if run.timeline.know(ranks):
             run.judge = None
@@ -524,7 +524,7 @@ class Runs:
             name=name,
             membership=Membership(name, degrees=self._config.domains, order=self._config.order, refusals=self.refusals),
             policy=policy,
-            timeline=Timeline(policy.timeline, self.rejected),
+            timeline=StepTimeline(policy.timeline, self.rejected),
             begun_s=now_s,
             machine=RunMachine(name, policy, memory),
             remembered=memory.learnt if memory else None,

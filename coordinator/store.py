@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from coordinator.decide.incidents import CLOSED, OPEN, Incident, from_json, to_json
 from coordinator.decide.memory import LEARNT_MAX_BYTES, Learnt, RunMemory, learnt_from_bytes, memory_from_json
 from coordinator.expected.healthy import KeptWindow, kept_from_json, kept_to_json
-from coordinator.intake.streams import Position
+from coordinator.intake.streams import StreamPosition
 from lockstep.contracts.errors import ConfigError, MalformedError
 
 if TYPE_CHECKING:
@@ -119,12 +119,12 @@ class Store:
         self._database.executemany("INSERT OR REPLACE INTO streams VALUES (?, ?, ?)", rows)
         self._database.executemany("INSERT OR REPLACE INTO ledger VALUES (?, ?)", list(commit.ledger.items()))
 
-    def load_streams(self) -> "tuple[dict[str, Position], dict[str, int]]":
+    def load_streams(self) -> "tuple[dict[str, StreamPosition], dict[str, int]]":
         """Return what `keep` wrote of the nodes' streams: positions by node, and records by outcome."""
         with self._lock:
             rows = self._database.execute("SELECT node, stream_id, sequence FROM streams").fetchall()
             ledger = dict(self._database.execute("SELECT outcome, records FROM ledger").fetchall())
-        return {node: Position(stream_id, sequence) for node, stream_id, sequence in rows}, ledger
+        return {node: StreamPosition(stream_id, sequence) for node, stream_id, sequence in rows}, ledger
 
     def keep_incident(self, incident: Incident) -> None:
         """Write an incident as it is now."""

@@ -2,9 +2,9 @@
 
 from dashboards.finish import COUNT
 from dashboards.house import (
-    Board,
-    Line,
-    Row,
+    DashboardRow,
+    DashboardSpec,
+    PanelLine,
     coloured,
     coloured_like,
     datasource_variable,
@@ -23,10 +23,10 @@ _LINKS = (
     to_coordinator("Page of the coordinator", "/"),
 )
 
-_WHAT = Row(
+_WHAT = DashboardRow(
     title="What is wrong, and what would mending it give back?",
     lines=(
-        Line(
+        PanelLine(
             height=9,
             panels=(
                 grid(
@@ -48,7 +48,7 @@ _WHAT = Row(
                 ),
             ),
         ),
-        Line(
+        PanelLine(
             panels=(
                 PREDICTED_GAIN,
                 SUSPECTS,
@@ -61,10 +61,10 @@ _WHAT = Row(
 _EXPECTED = f"max(lockstep_run_expected_step_seconds{{{RUN}}})"
 _BAND = f"max(lockstep_run_expected_step_error_ratio{{{RUN}}})"
 
-_SHOULD = Row(
+_SHOULD = DashboardRow(
     title="What should a step take?",
     lines=(
-        Line(
+        PanelLine(
             height=6,
             widths=(16, 8),
             panels=(
@@ -94,10 +94,10 @@ _SHOULD = Row(
     ),
 )
 
-_WHEN = Row(
+_WHEN = DashboardRow(
     title="When, how often, and at what price?",
     lines=(
-        Line(
+        PanelLine(
             panels=(
                 states(
                     "Incidents",
@@ -111,7 +111,7 @@ _WHEN = Row(
                 OPEN_BY_CAUSE,
             ),
         ),
-        Line(
+        PanelLine(
             height=5,
             panels=(
                 stat(
@@ -148,7 +148,7 @@ _WHEN = Row(
                 ),
             ),
         ),
-        Line(
+        PanelLine(
             panels=(
                 PROFILES,
                 timeseries(
@@ -167,7 +167,7 @@ _WHEN = Row(
     ),
 )
 
-BOARD = Board(
+BOARD = DashboardSpec(
     uid="lockstep-diagnoses",
     title="Lockstep / Diagnoses",
     description="What was found wrong in one run, why, what its repair would give back, and what finding it cost.",

@@ -1,6 +1,16 @@
 """The Domains dashboard: in which communication domains ranks wait, and for whom."""
 
-from dashboards.house import Board, Line, Row, coloured_like, datasource_variable, query, states, timeseries, variable
+from dashboards.house import (
+    DashboardRow,
+    DashboardSpec,
+    PanelLine,
+    coloured_like,
+    datasource_variable,
+    query,
+    states,
+    timeseries,
+    variable,
+)
 from dashboards.panels import AT_RUN, Column, coordinator_variable, grid, heat, matrix, to_board
 from dashboards.queries import (
     CAUSE_COLOURS,
@@ -16,10 +26,10 @@ from lockstep.contracts.records import DOMAIN_KINDS
 
 _RANK_LINKS = (to_board("lockstep-rank", "Rank", rank="rank"),)
 
-_KINDS = Row(
+_KINDS = DashboardRow(
     title="Which kind of domain holds the run?",
     lines=(
-        Line(
+        PanelLine(
             panels=(
                 timeseries(
                     "Waits by kind",
@@ -52,10 +62,10 @@ _KINDS = Row(
     ),
 )
 
-_RANKS = Row(
+_RANKS = DashboardRow(
     title="Which ranks wait, and which are waited for?",
     lines=(
-        Line(
+        PanelLine(
             height=12,
             panels=(
                 grid(
@@ -83,7 +93,7 @@ _RANKS = Row(
                 ),
             ),
         ),
-        Line(
+        PanelLine(
             height=10,
             panels=(
                 matrix(
@@ -104,10 +114,10 @@ _RANKS = Row(
     ),
 )
 
-_FAULTS = Row(
+_FAULTS = DashboardRow(
     title="What was found in them?",
     lines=(
-        Line(
+        PanelLine(
             panels=(
                 states(
                     "Suspects",
@@ -127,7 +137,7 @@ _FAULTS = Row(
     ),
 )
 
-BOARD = Board(
+BOARD = DashboardSpec(
     uid="lockstep-domains",
     title="Lockstep / Domains",
     description="The communication domains of one run: where ranks wait, for how long, and for whom.",

@@ -2,9 +2,9 @@
 
 from dashboards.finish import COUNT
 from dashboards.house import (
-    Board,
-    Line,
-    Row,
+    DashboardRow,
+    DashboardSpec,
+    PanelLine,
     alerts,
     coloured,
     coloured_like,
@@ -25,10 +25,10 @@ _GOOD_BAD = ((None, "green"), (1, "red"))
 _SLOWER = ((None, "green"), (0.05, "yellow"), (0.1, "red"))
 _LOST_SHARE = ((None, "green"), (0.01, "yellow"), (0.05, "red"))
 
-_NOW = Row(
+_NOW = DashboardRow(
     title="Which run needs somebody?",
     lines=(
-        Line(
+        PanelLine(
             height=4,
             panels=(
                 stat(
@@ -67,7 +67,7 @@ _NOW = Row(
                 ),
             ),
         ),
-        Line(
+        PanelLine(
             height=10,
             panels=(
                 grid(
@@ -119,7 +119,7 @@ _NOW = Row(
                 ),
             ),
         ),
-        Line(
+        PanelLine(
             panels=(
                 states(
                     "Runs held back over time",
@@ -137,10 +137,10 @@ _NOW = Row(
     ),
 )
 
-_OVER_TIME = Row(
+_OVER_TIME = DashboardRow(
     title="What does it cost?",
     lines=(
-        Line(
+        PanelLine(
             panels=(
                 timeseries(
                     "Slower than healthy",
@@ -164,7 +164,7 @@ _OVER_TIME = Row(
                 ),
             ),
         ),
-        Line(
+        PanelLine(
             panels=(
                 timeseries(
                     "MFU",
@@ -193,7 +193,7 @@ _OVER_TIME = Row(
     ),
 )
 
-BOARD = Board(
+BOARD = DashboardSpec(
     uid="lockstep-fleet",
     title="Lockstep / Fleet",
     description="All training runs: which one needs somebody, and what does it cost.",

@@ -53,7 +53,7 @@ class AlertList(G.Panel):  # type: ignore[misc]  # grafanalib carries no types
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class PanelLine:
     """Panels side by side, of equal width where `widths` does not say how many of the 24 columns each has."""
 
     panels: tuple[Any, ...]
@@ -68,21 +68,21 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class DashboardRow:
     """A titled part of a dashboard."""
 
     title: str
-    lines: tuple[Line, ...]
+    lines: tuple[PanelLine, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Board:
+class DashboardSpec:
     """A dashboard. `uid` stays the same for ever: alerts and other dashboards link to it."""
 
     uid: str
     title: str
     description: str
-    rows: tuple[Row, ...]
+    rows: tuple[DashboardRow, ...]
     variables: tuple[Any, ...]
     annotations: tuple[dict[str, Any], ...] = ()
     at_coordinator: str = "/"
@@ -281,7 +281,7 @@ def annotation(name: str, expr: str, title: str, text: str, colour: str) -> dict
     }
 
 
-def render(board: Board) -> str:
+def render(board: DashboardSpec) -> str:
     """Return the dashboard's JSON text."""
     dashboard = G.Dashboard(
         uid=board.uid,
@@ -307,7 +307,7 @@ def _plain(part: Any) -> dict[str, Any]:
     return data
 
 
-def _placed(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def _placed(rows: Sequence[DashboardRow]) -> list[dict[str, Any]]:
     """Return all panels from top to bottom with their places and ids."""
     panels: list[dict[str, Any]] = []
     top = 0

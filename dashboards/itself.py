@@ -1,7 +1,17 @@
 """The dashboard about Lockstep itself: does the watching work, is it complete, what does it cost."""
 
 from dashboards.finish import COUNT
-from dashboards.house import Board, Line, Row, alerts, datasource_variable, flag, query, stat, timeseries
+from dashboards.house import (
+    DashboardRow,
+    DashboardSpec,
+    PanelLine,
+    alerts,
+    datasource_variable,
+    flag,
+    query,
+    stat,
+    timeseries,
+)
 from dashboards.panels import Column, coordinator_variable, grid
 from dashboards.queries import TOP, rate
 
@@ -32,10 +42,10 @@ def _rates(metric: str, label: str) -> object:
     return query(rate(metric, label, "").replace("{}", ""), f"{{{{{label}}}}}")
 
 
-_WORKS = Row(
+_WORKS = DashboardRow(
     title="Does it work?",
     lines=(
-        Line(
+        PanelLine(
             height=4,
             panels=(
                 stat(
@@ -81,7 +91,7 @@ _WORKS = Row(
                 ),
             ),
         ),
-        Line(
+        PanelLine(
             panels=(
                 grid(
                     "Versions",
@@ -109,10 +119,10 @@ _WORKS = Row(
     ),
 )
 
-_COMPLETE = Row(
+_COMPLETE = DashboardRow(
     title="Is what it says complete?",
     lines=(
-        Line(
+        PanelLine(
             panels=(
                 timeseries(
                     "Records lost on nodes",
@@ -145,7 +155,7 @@ _COMPLETE = Row(
                 ),
             ),
         ),
-        Line(
+        PanelLine(
             panels=(
                 timeseries(
                     "Messages",
@@ -172,10 +182,10 @@ _COMPLETE = Row(
     ),
 )
 
-_COST = Row(
+_COST = DashboardRow(
     title="What does it cost?",
     lines=(
-        Line(
+        PanelLine(
             panels=(
                 timeseries(
                     "Agent's share of the step",
@@ -204,7 +214,7 @@ _COST = Row(
                 ),
             ),
         ),
-        Line(
+        PanelLine(
             panels=(
                 timeseries(
                     "Watching the host",
@@ -246,7 +256,7 @@ _COST = Row(
     ),
 )
 
-BOARD = Board(
+BOARD = DashboardSpec(
     uid="lockstep-itself",
     title="Lockstep / Itself",
     description="Agents, exporters and coordinator: do they work, is what they say complete, and what do they cost.",

@@ -2,7 +2,18 @@
 
 from dashboards import foreign
 from dashboards.finish import COUNT
-from dashboards.house import Board, Line, Row, dashed, datasource_variable, flag, query, stat, timeseries, variable
+from dashboards.house import (
+    DashboardRow,
+    DashboardSpec,
+    PanelLine,
+    dashed,
+    datasource_variable,
+    flag,
+    query,
+    stat,
+    timeseries,
+    variable,
+)
 from dashboards.panels import AT_RUN, Column, coordinator_variable, grid
 from dashboards.queries import RANK, RUN, rate
 from dashboards.shared import MARKS
@@ -24,10 +35,10 @@ def _own(title: str, description: str, unit: str, *metrics: tuple[str, str]) -> 
     return timeseries(title, description, unit, *(query(_per_step(metric), legend) for metric, legend in metrics))
 
 
-_WHERE = Row(
+_WHERE = DashboardRow(
     title="Who and where is it?",
     lines=(
-        Line(
+        PanelLine(
             height=5,
             widths=(12, 4, 4, 4),
             panels=(
@@ -67,10 +78,10 @@ _WHERE = Row(
     ),
 )
 
-_STEP = Row(
+_STEP = DashboardRow(
     title="Where does its step go?",
     lines=(
-        Line(
+        PanelLine(
             panels=(
                 timeseries(
                     "Own work and the average rank's",
@@ -99,7 +110,7 @@ _STEP = Row(
                 ),
             ),
         ),
-        Line(
+        PanelLine(
             panels=(
                 timeseries(
                     "Phases of compute",
@@ -120,7 +131,7 @@ _STEP = Row(
                 ),
             ),
         ),
-        Line(
+        PanelLine(
             panels=(
                 timeseries(
                     "Bus bandwidth of its collectives",
@@ -159,10 +170,10 @@ _STEP = Row(
     ),
 )
 
-_HOST = Row(
+_HOST = DashboardRow(
     title="Who else is on its host?",
     lines=(
-        Line(
+        PanelLine(
             panels=(
                 _own(
                     "Waiting for a CPU",
@@ -199,7 +210,7 @@ _HOST = Row(
                 ),
             ),
         ),
-        Line(
+        PanelLine(
             panels=(
                 timeseries(
                     "Memory of its host",
@@ -249,10 +260,10 @@ def _device(title: str, description: str, unit: str, gpu: str, npu: str) -> obje
     )
 
 
-_DEVICES = Row(
+_DEVICES = DashboardRow(
     title="How are the devices of its host?",
     lines=(
-        Line(
+        PanelLine(
             panels=(
                 _device(
                     "Clock",
@@ -281,7 +292,7 @@ _DEVICES = Row(
     ),
 )
 
-BOARD = Board(
+BOARD = DashboardSpec(
     uid="lockstep-rank",
     title="Lockstep / Rank",
     description="One rank of one run: its step and the average rank's, its host and the devices there.",

@@ -23,7 +23,7 @@ from exporter.exposing.snapshot import NodeSnapshot, take_snapshot
 from exporter.host_watch import HostWatch, find_targets
 from exporter.reading.heartbeats import run_heartbeat
 from exporter.reading.positions import Positions
-from exporter.reading.rings import Reading, Rings
+from exporter.reading.rings import RingReading, Rings
 from exporter.reading.silence import announcement, watch
 from exporter.reading.tracks import RunTrack
 from exporter.reading.unwatched import UnwatchedProcesses
@@ -245,7 +245,7 @@ class Exporter:
         self._due_ns[what] = now_ns + round(every_seconds * _SECOND_NS)
         return True
 
-    def _take_reading(self, reading: Reading) -> None:
+    def _take_reading(self, reading: RingReading) -> None:
         if len(reading.records):
             self._batcher.add(reading.run.name, reading.rank, reading.records)
         for reason, count in reading.lost.items():

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -182,6 +183,87 @@ def test_imports_follow_the_arrows(path):
 def test_a_wrong_arrow_is_seen(name, target):
     """The check itself fails on arrows that must not be."""
     assert wrong_arrows(name, {target}) == [target]
+
+
+def repository_files() -> list[Path]:
+    """Return every Python file of the product, its benchmarks and its tests."""
+    return [*source_files(), *sorted((ROOT / "benchmarks").rglob("*.py")), *sorted((ROOT / "tests").rglob("*.py"))]
+
+
+def module_of(path: Path) -> str:
+    """Return the name by which a file is imported."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+@cache
+def names_of_modules() -> dict[str, set[str]]:
+    """Return what each module of the repository defines or imports, at any depth."""
+    found = {}
+    for path in repository_files():
+        names = {path.stem for path in path.parent.iterdir()} if path.name == "__init__.py" else set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                names.add(node.name)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                names |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+        found[module_of(path)] = names
+    return found
+
+
+def missing_names(text: str) -> list[str]:
+    """Return what a file's text imports from modules of the repository that do not have it."""
+    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
+    modules = names_of_modules()
+    return [
+        f"{node.module}.{alias.name}"
+        for node in nodes
+        for alias in node.names
+        if node.module in modules and alias.name not in modules[node.module] and node.module != "lockstep"
+    ]
+
+
+def test_every_name_that_is_imported_exists():
+    """Benchmarks and lazy imports as well, which no other test may ever run."""
+    found = {module_of(path): missing_names(path.read_text()) for path in repository_files()}
+    assert {module: names for module, names in found.items() if names} == {}
+    assert missing_names("from benchmarks.checks import Nothing") == ["benchmarks.checks.Nothing"]
+
+
+def public_classes() -> dict[str, list[str]]:
+    """Return the modules of the product that define each public class."""
+    found: dict[str, list[str]] = {}
+    for path in source_files():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(module_of(path))
+    return found
+
+
+DOUBLED = {
+    "Advice",
+    "Axis",
+    "Degrees",
+    "Family",
+    "Fault",
+    "Finding",
+    "Flow",
+    "Job",
+    "Pattern",
+    "Place",
+    "Plan",
+    "Run",
+    "Verdict",
+    "View",
+    "Work",
+}
+"""Public classes that share a name; the list only shrinks."""
+
+
+def test_no_public_class_name_stands_twice():
+    """Who searches for a name finds one class."""
+    assert {name for name, modules in public_classes().items() if len(modules) > 1} == DOUBLED
 
 
 def test_importing_lockstep_loads_nothing_heavy():

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from coordinator.api.kept import Kept, Work
+from coordinator.api.kept import CachedWork, Kept
 from coordinator.api.services import BAD, ApiError, known_run
 from coordinator.page.heat import heat_map
 from coordinator.page.lines import NODE, kinds_of
@@ -32,11 +32,11 @@ async def show(request: web.Request) -> web.Response:
     return await maps.answer(request, f"{by} {run.name}", lambda: _work(run, by), content_type="application/json")
 
 
-def _work(run: "Run", by: str) -> Work:
+def _work(run: "Run", by: str) -> CachedWork:
     scene, incidents = run.scene, tuple(run.machine.casebook.incidents.values())
     drawn = [(each.id, each.kind, each.cause, each.onset_step, each.ranks) for each in incidents]
     inputs = (run.generation, scene.rows[-1].step if scene.rows else None, len(scene.topology.stages), drawn)
-    return Work(inputs, lambda: _made(run.name, scene, incidents, by))
+    return CachedWork(inputs, lambda: _made(run.name, scene, incidents, by))
 
 
 def _made(name: str, scene: "Scene", incidents: "tuple[Incident, ...]", by: str) -> bytes:

@@ -14,7 +14,7 @@ from aiohttp import web
 from lockstep.serving.compression import squeeze, takes_gzip
 
 
-class Work(NamedTuple):
+class CachedWork(NamedTuple):
     """What an answer is made of, and how: `make` runs on a thread, and only where `inputs` are other than last time."""
 
     inputs: object
@@ -41,7 +41,7 @@ class Kept:
         return sum(len(made.body) + len(made.zipped) for made in self._made.values())
 
     async def answer(
-        self, request: web.Request, name: str, look: Callable[[], Work], *, content_type: str
+        self, request: web.Request, name: str, look: Callable[[], CachedWork], *, content_type: str
     ) -> web.Response:
         """Return the answer of this name; `look` is called on the event loop when it is this request's turn."""
         async with self._turn:
@@ -60,6 +60,6 @@ class Kept:
         return web.Response(body=body, content_type=content_type, charset="utf-8", headers=headers)
 
 
-def _make(work: Work) -> _Made:
+def _make(work: CachedWork) -> _Made:
     body = work.make()
     return _Made(work.inputs, body, squeeze(body))

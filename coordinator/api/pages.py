@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from coordinator.api.kept import Kept, Work
+from coordinator.api.kept import CachedWork, Kept
 from coordinator.api.services import SERVICES, hosts_of
 from coordinator.decide.incidents import CLOSED
 from coordinator.page import CLOSED_MAX, assets, render_page
@@ -40,10 +40,10 @@ async def overview(request: web.Request) -> web.Response:
     services = request.app[SERVICES]
     closed = await asyncio.to_thread(services.store.incidents, state=CLOSED, limit=CLOSED_MAX)
 
-    def look() -> Work:
+    def look() -> CachedWork:
         snapshot, config = services.snapshot(), services.control.config
         hosts = hosts_of(services.runs.by_name.values())
-        return Work(
+        return CachedWork(
             (snapshot.runs, *_around(snapshot), closed, config, hosts),
             lambda: _encoded(render_page(snapshot, closed, config, hosts)),
         )
@@ -63,7 +63,7 @@ async def run(request: web.Request) -> web.Response:
     return await request.app[PAGES].answer(request, f"run {name}", look, content_type="text/html")
 
 
-def _look(services: "Services", found: "Run", closed: "list[Incident]") -> Work:
+def _look(services: "Services", found: "Run", closed: "list[Incident]") -> CachedWork:
     """Return what the page of a run is made of; what walks over all ranks is left to the thread."""
     snapshot, config, desk = services.snapshot(), services.control.config, found.machine.captures
     known = [*([desk.current] if desk.current else []), *reversed(desk.past)][:CAPTURES_SHOWN]
@@ -79,7 +79,7 @@ def _look(services: "Services", found: "Run", closed: "list[Incident]") -> Work:
     def make() -> bytes:
         return _encoded(render_run(RunView(**values, **_of_scene(scene)), snapshot, config))
 
-    return Work((values, found.generation, *_around(snapshot), config), make)
+    return CachedWork((values, found.generation, *_around(snapshot), config), make)
 
 
 def _around(snapshot: "Snapshot") -> tuple[object, ...]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from coordinator.api.kept import Kept, Work
+from coordinator.api.kept import CachedWork, Kept
 from coordinator.api.services import ApiError, known_run
 from coordinator.page.steps_trace import ranks_drawn, steps_trace
 
@@ -28,13 +28,13 @@ async def show(request: web.Request) -> web.Response:
             f"incident: got {wanted!r:.200}, expected one of run {run.name} that is open; steps of others are gone",
         )
 
-    def look() -> Work:
+    def look() -> CachedWork:
         scene = run.scene if run.topology is not None else None
         one = found.get(wanted)
         shown = tuple(found.values()) if one is None else (one,)
         drawn = [(each.id, each.cause, each.onset_step, each.ranks) for each in shown]
         inputs = (run.generation, scene.rows[-1].step if scene and scene.rows else None, drawn)
-        return Work(inputs, lambda: _made(run.name, scene, shown, one))
+        return CachedWork(inputs, lambda: _made(run.name, scene, shown, one))
 
     answer = await request.app[TRACES].answer(request, f"{wanted} {run.name}", look, content_type="application/json")
     answer.headers["Content-Disposition"] = 'attachment; filename="lockstep-steps.json"'

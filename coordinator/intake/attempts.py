@@ -8,7 +8,7 @@ others. They wait no longer than a step that few ranks report: every record is h
 
 from typing import TYPE_CHECKING
 
-from coordinator.intake.window import NOTHING, BatchReceipt, PendingStep, Window
+from coordinator.intake.window import NOTHING, BatchReceipt, PendingStep, RecordWindow
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -29,9 +29,9 @@ class Attempts:
     def __init__(self, window_steps: int, rejected: "Counter[str]") -> None:
         self.rejected = rejected
         self.generation = 0
-        self.present = Window(window_steps)
+        self.present = RecordWindow(window_steps)
         self.silent: set[int] = set()
-        self._strays = Window(window_steps)
+        self._strays = RecordWindow(window_steps)
         self._voted: set[int] = set()
         self._live: set[int] = set()
         self._last_end_ns: dict[int, int] = {}
@@ -85,7 +85,7 @@ class Attempts:
         for pending in touched:
             pending.collect(records, now_s)
 
-    def _window_of(self, rank: int, step: int, end_ns: int, half_ns: int, now_s: float) -> Window | None:
+    def _window_of(self, rank: int, step: int, end_ns: int, half_ns: int, now_s: float) -> RecordWindow | None:
         """Return the window that a record belongs to; None where it was rejected.
 
         A record goes on with the present attempt when its step and its end both lie behind the rank's last ones, or
@@ -117,7 +117,7 @@ class Attempts:
         if not self._voted:
             self._strays = self._dropped(self._strays)
 
-    def _stray_window_of(self, rank: int, step: int) -> Window | None:
+    def _stray_window_of(self, rank: int, step: int) -> RecordWindow | None:
         """Return the window of a record of another attempt, or from far away, after its rank has voted."""
         generation = self.generation
         if rank not in self._voted:
@@ -159,8 +159,8 @@ class Attempts:
         """Give up all that is pending, and count it."""
         self.present, self._strays = self._dropped(self.present), self._dropped(self._strays)
 
-    def _dropped(self, window: Window) -> Window:
+    def _dropped(self, window: RecordWindow) -> RecordWindow:
         """Count what is pending in a window as late; return an empty one in its place."""
         for pending in window.steps.values():
             self.rejected["late"] += pending.settle()
-        return Window(window.length)
+        return RecordWindow(window.length)

@@ -27,7 +27,7 @@ SETTLED = "settled"
 """Outcome of records that reached their run: judged, or rejected by its timeline, which counts them by reason."""
 
 
-class Verdict(Enum):
+class FrameVerdict(Enum):
     """What a frame is to its stream."""
 
     TAKEN = "taken"
@@ -100,7 +100,7 @@ class _Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class StreamPosition:
     """A place in a node's stream."""
 
     stream_id: int
@@ -111,7 +111,7 @@ class Position:
 class Commit:
     """What may be committed at one moment: positions that moved by node, and records by outcome since the beginning."""
 
-    positions: Mapping[str, Position]
+    positions: Mapping[str, StreamPosition]
     ledger: Mapping[str, int]
 
 
@@ -122,10 +122,10 @@ class Streams:
         self,
         coordinator: str,
         incarnation: int,
-        positions: Mapping[str, Position] | None = None,
+        positions: Mapping[str, StreamPosition] | None = None,
         ledger: Mapping[str, int] | None = None,
     ) -> None:
-        self.frames: Counter[str] = Counter({verdict.value: 0 for verdict in Verdict})
+        self.frames: Counter[str] = Counter({verdict.value: 0 for verdict in FrameVerdict})
         self._coordinator = coordinator
         self._incarnation = incarnation
         self._ledger: Counter[str] = Counter(ledger or {})
@@ -154,29 +154,29 @@ class Streams:
 
     def is_next(self, node: str, header: FrameHeader) -> bool:
         """Whether it is this frame's turn."""
-        return self._verdict(node, header) is Verdict.TAKEN
+        return self._verdict(node, header) is FrameVerdict.TAKEN
 
-    def take(self, node: str, header: FrameHeader, *, has_room: bool = True) -> tuple[Verdict, Receipt | None]:
+    def take(self, node: str, header: FrameHeader, *, has_room: bool = True) -> tuple[FrameVerdict, Receipt | None]:
         """Take a frame's place, unless its run has no room for it; its receipt counts nothing yet."""
         verdict, receipt = self._verdict(node, header), None
-        if verdict is Verdict.TAKEN and not has_room:
-            verdict = Verdict.AHEAD
+        if verdict is FrameVerdict.TAKEN and not has_room:
+            verdict = FrameVerdict.AHEAD
             self._streams[node].is_held = True
-        elif verdict is Verdict.TAKEN:
+        elif verdict is FrameVerdict.TAKEN:
             stream, receipt = self._streams[node], Receipt(header.last)
             stream.received, stream.is_held = header.last, False
             stream.unsettled.append(receipt)
         self.frames[verdict.value] += 1
         return verdict, receipt
 
-    def _verdict(self, node: str, header: FrameHeader) -> Verdict:
+    def _verdict(self, node: str, header: FrameHeader) -> FrameVerdict:
         stream = self._streams.get(node)
         if stream is None or stream.stream_id != header.stream_id:
-            return Verdict.REFUSED
+            return FrameVerdict.REFUSED
         if header.last <= stream.received:
-            return Verdict.DUPLICATE
+            return FrameVerdict.DUPLICATE
         # A lost frame that begins before its turn counts records twice: what is asked for again begins where it should.
-        return Verdict.TAKEN if header.first == stream.received + 1 else Verdict.GAP
+        return FrameVerdict.TAKEN if header.first == stream.received + 1 else FrameVerdict.GAP
 
     def resend(self, node: str, now_s: float) -> Acknowledgement | None:
         """Return the request for what is missing of a node's stream, None where it was made a moment ago.
@@ -215,7 +215,7 @@ class Streams:
                 self._moved.add(node)
         self._count_orphans()
         positions = {
-            node: Position(stream.stream_id, stream.settled)
+            node: StreamPosition(stream.stream_id, stream.settled)
             for node in self._moved
             for stream in (self._streams[node],)
         }

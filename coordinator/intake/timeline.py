@@ -81,7 +81,7 @@ def rejections() -> Counter[str]:
     return Counter(dict.fromkeys(REJECTED_REASONS, 0))
 
 
-class Timeline:
+class StepTimeline:
     """Invariants: `rejected` only grows; a step is handed out once per generation, in ascending order.
 
     `rejected` may be shared by several runs. `generation` counts restarts: what was learnt of steps before is void when

@@ -58,7 +58,7 @@ class PendingStep:
         return len(self.receipts)
 
 
-class Window:
+class RecordWindow:
     """The steps of `span`, the oldest not judged yet; the span is empty until the first record.
 
     Until a step is judged, the window still opens towards older steps: the first rank to report does not define where

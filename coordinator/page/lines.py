@@ -37,7 +37,7 @@ _NONE = "in no group"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class GridLine:
     """One row: the columns of its ranks, and its group."""
 
     columns: "NDArray[np.intp]"
@@ -48,7 +48,7 @@ class Line:
 class Layout:
     """The rows of a map, in order. `note` says what is not shown rank by rank, empty where everything is."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[GridLine, ...]
     groups: tuple[tuple[str, str], ...]
     """Name and ranks of each group, as text."""
     ranks: "NDArray[np.int64]"
@@ -102,12 +102,12 @@ def lay_out(scene: "Scene", found: "RankFigures", incidents: "Sequence[Incident]
     single = np.arange(len(found.ranks)) if is_whole else _worst(found, incidents)
     single = single[np.lexsort((found.ranks[single], group_R[single]))]
     used, place_of = np.unique(group_R[single], return_inverse=True)
-    lines = [Line(single[place : place + 1], int(place_of[place])) for place in range(len(single))]
+    lines = [GridLine(single[place : place + 1], int(place_of[place])) for place in range(len(single))]
     groups = [(names[group][:_NAME_MAX], np.flatnonzero(group_R == group)) for group in used]
     note = ""
     if not is_whole:
         blocks = _blocks(np.setdiff1d(np.arange(len(found.ranks)), single), group_R, names)
-        lines += [Line(columns, len(groups) + place) for place, (_, columns) in enumerate(blocks)]
+        lines += [GridLine(columns, len(groups) + place) for place, (_, columns) in enumerate(blocks)]
         groups += blocks
         note = (
             f"{len(found.ranks)} ranks: the {len(single)} with the longest own work against their peers, or in an "
@@ -168,7 +168,7 @@ def _blocks(
     return blocks
 
 
-def _domains(scene: "Scene", ranks: "NDArray[np.int64]", lines: "Sequence[Line]") -> tuple[str, ...]:
+def _domains(scene: "Scene", ranks: "NDArray[np.int64]", lines: "Sequence[GridLine]") -> tuple[str, ...]:
     """Return the domains of each line of one rank, one after another; empty for a line of several."""
     names: dict[int, list[str]] = {int(ranks[line.columns[0]]): [] for line in lines if len(line.columns) == 1}
     for domain in scene.topology.domains:

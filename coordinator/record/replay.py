@@ -49,7 +49,7 @@ RANKS_PER_NODE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class IncidentChange:
     """An incident as it was after the step `step`, when it was opened, changed or closed."""
 
     step: int
@@ -65,7 +65,7 @@ class Replayed:
     """
 
     incidents: "dict[str, Incident]" = field(default_factory=dict)
-    changes: list[Change] = field(default_factory=list)
+    changes: list[IncidentChange] = field(default_factory=list)
     rejected: Counter[str] = field(default_factory=Counter)
     judged: int = 0
     nodes: dict[str, dict[int, str]] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Replayed:
                     case ev.OpenIncident() | ev.UpdateIncident() | ev.CloseIncident():
                         incident = instruction.incident
                         self.incidents[incident.id] = incident
-                        self.changes.append(Change(_step_of(instruction), incident))
+                        self.changes.append(IncidentChange(_step_of(instruction), incident))
                     case _:
                         others.append(instruction)
         return others

@@ -40,7 +40,7 @@ class PolicyChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class PolicyPlan:
     """What a run's (or all runs') changes over HTTP will be; checked, not in force."""
 
     run: str
@@ -126,7 +126,7 @@ class Control:
             )
         return described
 
-    def plan(self, values: Mapping[str, Any], *, run: str = ALL_RUNS, where: str) -> Plan:
+    def plan(self, values: Mapping[str, Any], *, run: str = ALL_RUNS, where: str) -> PolicyPlan:
         """Return the plan of setting some thresholds; None takes a threshold's change back.
 
         Raises
@@ -149,11 +149,11 @@ class Control:
             merged[name] = checked
         if run not in self._overrides and len(self._overrides) > _RUNS_MAX:
             raise ConfigError(f"{where}: got another run, expected thresholds of their own for at most {_RUNS_MAX}")
-        plan = Plan(run=run, overrides=merged)
+        plan = PolicyPlan(run=run, overrides=merged)
         self._check(self._base, self._with(plan), where)
         return plan
 
-    def commit(self, plan: Plan, *, who: str) -> tuple[PolicyChange, ...]:
+    def commit(self, plan: PolicyPlan, *, who: str) -> tuple[PolicyChange, ...]:
         """Put a plan into force; return what is different now, of its run or of all."""
         before = self.policy(plan.run)
         self._overrides = self._with(plan)
@@ -200,7 +200,7 @@ class Control:
         if taken:
             self._overrides[run] = taken
 
-    def _with(self, plan: Plan) -> dict[str, dict[str, Value]]:
+    def _with(self, plan: PolicyPlan) -> dict[str, dict[str, Value]]:
         others = {run: values for run, values in self._overrides.items() if run != plan.run}
         return {**others, plan.run: plan.overrides} if plan.overrides else others
 

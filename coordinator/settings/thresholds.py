@@ -71,7 +71,7 @@ _ORDERED = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Threshold:
+class PolicyThreshold:
     """One field of one policy class. `low` and `high` are inclusive and None where the value is no number.
 
     `is_live` is False for what is laid out in memory when a run begins: it cannot be changed while runs go on.
@@ -88,7 +88,7 @@ class Threshold:
 
 
 @cache
-def catalogue() -> dict[str, Threshold]:
+def catalogue() -> dict[str, PolicyThreshold]:
     """Return every threshold by name, in the order of `policy.py`."""
     base, reasons = Policy(), _reasons()
     known = {}
@@ -101,12 +101,12 @@ def catalogue() -> dict[str, Threshold]:
     return known
 
 
-def _threshold(name: str, form: Any, default: Value, reason: str) -> Threshold:
+def _threshold(name: str, form: Any, default: Value, reason: str) -> PolicyThreshold:
     field = name.partition(".")[2]
     _, unit, low, high = next((known for known in _FORMS if known[0] in field.split("_")), _OTHER)
     low, high = _RANGES.get(name, (max(low, 1) if form is int else low, high))
     is_number = form in (int, float)
-    return Threshold(
+    return PolicyThreshold(
         name=name,
         form=form,
         default=default,
@@ -174,7 +174,7 @@ def check_value(name: object, value: Any, *, where: str) -> Value:
     return number
 
 
-def _texts(known: Threshold, value: Any, where: str) -> tuple[str, ...]:
+def _texts(known: PolicyThreshold, value: Any, where: str) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not 0 < len(value) <= _TEXTS_MAX:
         raise _wrong(known, value, where, f"a list of 1 to {_TEXTS_MAX} texts")
     for text in value:
@@ -185,7 +185,7 @@ def _texts(known: Threshold, value: Any, where: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _wrong(known: Threshold, value: Any, where: str, expected: str) -> ConfigError:
+def _wrong(known: PolicyThreshold, value: Any, where: str, expected: str) -> ConfigError:
     return ConfigError(f"{where}: {known.name}: got {_short(value)}, expected {expected}")
 
 

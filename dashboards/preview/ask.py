@@ -37,7 +37,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class QueryResult:
     """What one query of a panel got, or why it got nothing."""
 
     letter: str
@@ -46,7 +46,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class TimeWindow:
     """Which Prometheus, and which time, Unix seconds."""
 
     url: str
@@ -59,7 +59,7 @@ class Window:
         return max((self.end_s - self.begin_s) / POINTS, 15.0)
 
 
-def fill(board: dict[str, Any], window: Window, chosen: Mapping[str, str]) -> dict[str, str]:
+def fill(board: dict[str, Any], window: TimeWindow, chosen: Mapping[str, str]) -> dict[str, str]:
     """Return the values of a dashboard's variables: as chosen, all where several may be, else the first value there is.
 
     Raises
@@ -84,7 +84,7 @@ def fill(board: dict[str, Any], window: Window, chosen: Mapping[str, str]) -> di
     return values
 
 
-def narrowed(window: Window, values: Mapping[str, str]) -> Window:
+def narrowed(window: TimeWindow, values: Mapping[str, str]) -> TimeWindow:
     """Return the part of the window that begins with the first data of the chosen run, or of anything without one.
 
     Raises
@@ -101,19 +101,19 @@ def narrowed(window: Window, values: Mapping[str, str]) -> Window:
     return replace(window, begin_s=max(window.begin_s, min(first_s, window.end_s - _LEAST_SPAN_S)))
 
 
-def ask(panel: Mapping[str, Any], window: Window, values: Mapping[str, str]) -> list[Answer]:
+def ask(panel: Mapping[str, Any], window: TimeWindow, values: Mapping[str, str]) -> list[QueryResult]:
     """Return the answers to a panel's queries, in their order."""
     return [_answer(target, window, values) for target in panel.get("targets", [])]
 
 
-def alerts(selector: str, window: Window, values: Mapping[str, str]) -> Answer:
+def alerts(selector: str, window: TimeWindow, values: Mapping[str, str]) -> QueryResult:
     """Return the alerts that fire or are pending and that `selector` takes."""
     inner = selector.strip("{}")
     matchers = f'alertstate=~"firing|pending"{"," if inner else ""}{inner}'
     return _answer({"expr": f"ALERTS{{{matchers}}}", "instant": True, "refId": "A"}, window, values)
 
 
-def replaced(text: str, values: Mapping[str, str], window: Window) -> str:
+def replaced(text: str, values: Mapping[str, str], window: TimeWindow) -> str:
     """Return an expression as Grafana would send it."""
     known = {
         "__rate_interval": f"{max(int(window.step_s + 15), 60)}s",
@@ -127,7 +127,7 @@ def replaced(text: str, values: Mapping[str, str], window: Window) -> str:
     return _NAME.sub(value, text)
 
 
-def _lookup(definition: str, window: Window, values: Mapping[str, str]) -> list[str]:
+def _lookup(definition: str, window: TimeWindow, values: Mapping[str, str]) -> list[str]:
     match = _LOOKUP.fullmatch(definition)
     if match is None:
         raise ValueError(f"variable: got {definition!r}, expected label_values(selector, label)")
@@ -136,7 +136,7 @@ def _lookup(definition: str, window: Window, values: Mapping[str, str]) -> list[
     return sorted(map(str, found), key=lambda value: (len(value), value))
 
 
-def _answer(target: Mapping[str, Any], window: Window, values: Mapping[str, str]) -> Answer:
+def _answer(target: Mapping[str, Any], window: TimeWindow, values: Mapping[str, str]) -> QueryResult:
     expr, letter = replaced(target["expr"], values, window), str(target["refId"])
     try:
         if target["instant"]:
@@ -145,8 +145,8 @@ def _answer(target: Mapping[str, Any], window: Window, values: Mapping[str, str]
             span = {"start": window.begin_s, "end": window.end_s, "step": window.step_s}
             got = _get(window.url, "/api/v1/query_range", {"query": expr, **span})
     except (OSError, ValueError) as error:
-        return Answer(letter, error=str(error))
-    return Answer(letter, tuple(_series(each, str(target.get("legendFormat", ""))) for each in got["result"]))
+        return QueryResult(letter, error=str(error))
+    return QueryResult(letter, tuple(_series(each, str(target.get("legendFormat", ""))) for each in got["result"]))
 
 
 def _series(each: Mapping[str, Any], legend: str) -> Series:

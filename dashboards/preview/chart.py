@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import NamedTuple
 
-from dashboards.preview.ask import Series, Window
+from dashboards.preview.ask import Series, TimeWindow
 from dashboards.preview.units import PALETTE, axis_label, format_value, ticks
 
 Colours = Callable[[str], str | None]
@@ -19,14 +19,14 @@ _OVERLAP = 1.0  # of a cell and the next, which covers it: rounding would let th
 _SHARE = 0.9  # of its row that a band or a cell fills, as in the dashboards
 
 
-class Look(NamedTuple):
+class SeriesStyle(NamedTuple):
     """How a series is drawn, by its legend."""
 
     colours: Colours
     is_dashed: Callable[[str], bool]
 
 
-def lines(series: Sequence[Series], unit: str, window: Window, size: tuple[int, int], look: Look) -> str:
+def lines(series: Sequence[Series], unit: str, window: TimeWindow, size: tuple[int, int], look: SeriesStyle) -> str:
     """Return lines from 0 up; a gap in the data is a gap in the line."""
     width, height = size
     top = max((value for each in series for _, value in each.points if value == value), default=1.0)  # noqa: PLR0124
@@ -48,7 +48,7 @@ def lines(series: Sequence[Series], unit: str, window: Window, size: tuple[int, 
     return _svg("".join(parts), width, height)
 
 
-def bands(series: Sequence[Series], window: Window, size: tuple[int, int], colours: Colours) -> str:
+def bands(series: Sequence[Series], window: TimeWindow, size: tuple[int, int], colours: Colours) -> str:
     """Return a band for each series, drawn while it has data; together they fill the height."""
     width, height = size
     tall = max((height - _BOTTOM) / len(series), _ROW)
@@ -69,7 +69,7 @@ def bands(series: Sequence[Series], window: Window, size: tuple[int, int], colou
     return _svg("".join(parts), width, height)
 
 
-def cells(series: Sequence[Series], unit: str, window: Window, size: tuple[int, int]) -> str:
+def cells(series: Sequence[Series], unit: str, window: TimeWindow, size: tuple[int, int]) -> str:
     """Return a row of cells for each series, a cell as wide as the time to the next, green at least and red at most."""
     width, height = size
     values = [value for each in series for _, value in each.points]
@@ -95,7 +95,7 @@ def cells(series: Sequence[Series], unit: str, window: Window, size: tuple[int, 
     return _svg("".join(parts), width, height)
 
 
-def heat(series: Sequence[Series], window: Window, size: tuple[int, int]) -> str:
+def heat(series: Sequence[Series], window: TimeWindow, size: tuple[int, int]) -> str:
     """Return how often values of a histogram's buckets occurred, darker for more; series are cumulative by le."""
     width, height = size
     rows = sorted((each for each in series if each.labels.get("le")), key=lambda each: float(each.labels["le"]))
@@ -131,7 +131,7 @@ def _dot(point: str, ink: str) -> str:
     return f'<circle fill="{ink}" cx="{x}" cy="{y}" r="2"/>'
 
 
-def _runs(series: Series, window: Window) -> list[list[tuple[float, float]]]:
+def _runs(series: Series, window: TimeWindow) -> list[list[tuple[float, float]]]:
     runs: list[list[tuple[float, float]]] = []
     for t, value in series.points:
         if value != value:  # noqa: PLR0124  (NaN: nothing to draw)
@@ -142,7 +142,7 @@ def _runs(series: Series, window: Window) -> list[list[tuple[float, float]]]:
     return runs
 
 
-def _x(unix_s: float, window: Window, width: int, left: int = _LEFT) -> float:
+def _x(unix_s: float, window: TimeWindow, width: int, left: int = _LEFT) -> float:
     return left + (unix_s - window.begin_s) / (window.end_s - window.begin_s) * (width - left - _RIGHT)
 
 
@@ -154,7 +154,7 @@ def _grid(marks: Sequence[float], place: Callable[[float], float], unit: str, wi
     )
 
 
-def _clock(window: Window, width: int, height: int, left: int = _LEFT) -> str:
+def _clock(window: TimeWindow, width: int, height: int, left: int = _LEFT) -> str:
     span = window.end_s - window.begin_s
     step = next(
         (s for s in (15, 30, 60, 300, 600, 1800, 3600, 7200, 21600, 86400) if span / s <= (width - left) / 60), 604800

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from dashboards.preview.ask import Window, fill, narrowed
+from dashboards.preview.ask import TimeWindow, fill, narrowed
 from dashboards.preview.panel import draw
 
 _STYLE = """
@@ -41,7 +41,7 @@ td.n { font-variant-numeric: tabular-nums; } td.w { white-space: normal; overflo
 """
 
 
-def render(boards: Sequence[dict[str, Any]], window: Window, chosen: Mapping[str, str]) -> str:
+def render(boards: Sequence[dict[str, Any]], window: TimeWindow, chosen: Mapping[str, str]) -> str:
     """Return the page with one dashboard below the other.
 
     Raises
@@ -61,7 +61,7 @@ def render(boards: Sequence[dict[str, Any]], window: Window, chosen: Mapping[str
     )
 
 
-def _board(board: dict[str, Any], window: Window, chosen: Mapping[str, str]) -> str:
+def _board(board: dict[str, Any], window: TimeWindow, chosen: Mapping[str, str]) -> str:
     values = fill(board, window, chosen)
     seen = narrowed(window, values)
     shown = ((name, "all" if value == ".+" else value) for name, value in values.items() if name != "coordinator")

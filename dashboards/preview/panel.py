@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from dashboards.preview import chart
-from dashboards.preview.ask import Answer, Series, Window, alerts, ask
+from dashboards.preview.ask import QueryResult, Series, TimeWindow, alerts, ask
 from dashboards.preview.units import PALETTE, format_value
 
 _CELL_WIDTH, _CELL_HEIGHT = 58, 32
@@ -36,7 +36,7 @@ _COLOURS = {
 _GREY = "#66717c"
 
 
-def draw(panel: Mapping[str, Any], window: Window, values: Mapping[str, str], tops: Sequence[int]) -> str:
+def draw(panel: Mapping[str, Any], window: TimeWindow, values: Mapping[str, str], tops: Sequence[int]) -> str:
     """Return the panel's HTML; `tops` are all rows of the grid at which panels begin: a line is as high as it needs."""
     place = panel["gridPos"]
     lines = sum(place["y"] <= top < place["y"] + place["h"] for top in tops)
@@ -47,7 +47,7 @@ def draw(panel: Mapping[str, Any], window: Window, values: Mapping[str, str], to
     return f'<section style="{style}">{title}{_body(panel, window, values)}</section>'
 
 
-def _body(panel: Mapping[str, Any], window: Window, values: Mapping[str, str]) -> str:
+def _body(panel: Mapping[str, Any], window: TimeWindow, values: Mapping[str, str]) -> str:
     if panel["type"] == "alertlist":
         return _alerts(alerts(panel["options"]["alertInstanceLabelFilter"], window, values))
     answers = ask(panel, window, values)
@@ -60,7 +60,7 @@ def _body(panel: Mapping[str, Any], window: Window, values: Mapping[str, str]) -
     return _table(panel, answers) if panel["type"] == "table" else _drawing(panel, series, window)
 
 
-def _drawing(panel: Mapping[str, Any], series: Sequence[Series], window: Window) -> str:
+def _drawing(panel: Mapping[str, Any], series: Sequence[Series], window: TimeWindow) -> str:
     """Return what is no table: numbers, bars, and drawings over time."""
     unit = panel["fieldConfig"]["defaults"]["unit"]
     width, height = panel["gridPos"]["w"] * _CELL_WIDTH, panel["gridPos"]["h"] * _CELL_HEIGHT
@@ -68,7 +68,7 @@ def _drawing(panel: Mapping[str, Any], series: Sequence[Series], window: Window)
     columns = max(min(panel["gridPos"]["w"] // _LEGEND_CELLS, len(series)), 1)
     below = 20 * math.ceil(min(len(series), _LEGEND_MAX) / columns)
     style = _overridden(panel, "custom.lineStyle")
-    look = chart.Look(colours(panel), lambda legend: style(legend) is not None)
+    look = chart.SeriesStyle(colours(panel), lambda legend: style(legend) is not None)
     drawn: dict[str, Callable[[], str]] = {
         "stat": lambda: _stat(panel, series[0], unit),
         "bargauge": lambda: _bars(series, unit),
@@ -116,7 +116,7 @@ def _legend(series: Sequence[Series], unit: str, colour: Callable[[str], str | N
     return f'<div class="legend" style="{style}">{"".join(f"<p>{row}</p>" for row in rows)}</div>'
 
 
-def _alerts(answer: Answer) -> str:
+def _alerts(answer: QueryResult) -> str:
     if answer.error:
         return f'<p class="bad">{escape(answer.error)}</p>'
     if not answer.series:
@@ -132,7 +132,7 @@ def _alerts(answer: Answer) -> str:
     return f"<table>{''.join(rows)}</table>"
 
 
-def _table(panel: Mapping[str, Any], answers: Sequence[Answer]) -> str:
+def _table(panel: Mapping[str, Any], answers: Sequence[QueryResult]) -> str:
     """Do what the transformations merge and organize do, and sort as the panel says."""
     options = panel["transformations"][-1]["options"]
     many = len(answers) > 1

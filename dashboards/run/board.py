@@ -1,6 +1,6 @@
 """The Run dashboard, from top to bottom as one asks: is the run well, who holds it back, where does its time go."""
 
-from dashboards.house import Board, datasource_variable, variable
+from dashboards.house import DashboardSpec, datasource_variable, variable
 from dashboards.panels import AT_RUN, coordinator_variable
 from dashboards.queries import RUN
 from dashboards.run.breakdown import BREAKDOWN
@@ -9,7 +9,7 @@ from dashboards.run.health import HEALTH
 from dashboards.run.watching import WATCHING
 from dashboards.shared import MARKS
 
-BOARD = Board(
+BOARD = DashboardSpec(
     uid="lockstep-run",
     title="Lockstep / Run",
     description="One synchronous training run: is it well, who holds it back, where does its time go.",

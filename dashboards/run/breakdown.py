@@ -1,13 +1,13 @@
 """Where does the time go? Own work, waiting, communication, and what is no plain training step."""
 
-from dashboards.house import Line, Row, query, timeseries
+from dashboards.house import DashboardRow, PanelLine, query, timeseries
 from dashboards.queries import RUN, ratio_by_kind
 from dashboards.shared import BUS_BANDWIDTH, IMBALANCE, OWN_WORK_BY_HOST
 
-BREAKDOWN = Row(
+BREAKDOWN = DashboardRow(
     title="Where does the time go?",
     lines=(
-        Line(
+        PanelLine(
             panels=(
                 timeseries(
                     "Own work by phase",
@@ -30,7 +30,7 @@ BREAKDOWN = Row(
                 ),
             ),
         ),
-        Line(
+        PanelLine(
             panels=(
                 OWN_WORK_BY_HOST,
                 timeseries(
@@ -44,7 +44,7 @@ BREAKDOWN = Row(
                 IMBALANCE,
             ),
         ),
-        Line(
+        PanelLine(
             panels=(
                 BUS_BANDWIDTH,
                 timeseries(
@@ -55,7 +55,7 @@ BREAKDOWN = Row(
                 ),
             ),
         ),
-        Line(
+        PanelLine(
             panels=(
                 timeseries(
                     "Host lead",

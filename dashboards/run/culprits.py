@@ -1,13 +1,13 @@
 """Who holds us back? Slow ranks, open incidents, ranks that have not arrived, and what they cost."""
 
-from dashboards.house import Line, Row, alerts, bars, query, table, timeseries
+from dashboards.house import DashboardRow, PanelLine, alerts, bars, query, table, timeseries
 from dashboards.queries import RUN, TOP, seconds_per_step
 from dashboards.shared import NOT_ARRIVED, OPEN_BY_CAUSE, PREDICTED_GAIN, SUSPECTS
 
-CULPRITS = Row(
+CULPRITS = DashboardRow(
     title="Who holds us back?",
     lines=(
-        Line(
+        PanelLine(
             widths=(8, 10, 6),
             panels=(
                 SUSPECTS,
@@ -24,7 +24,7 @@ CULPRITS = Row(
                 NOT_ARRIVED,
             ),
         ),
-        Line(
+        PanelLine(
             panels=(
                 timeseries(
                     "Slowdown of suspects",
@@ -58,7 +58,7 @@ CULPRITS = Row(
                 ),
             ),
         ),
-        Line(
+        PanelLine(
             widths=(5, 5, 6, 8),
             panels=(
                 OPEN_BY_CAUSE,

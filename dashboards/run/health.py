@@ -1,7 +1,7 @@
 """Is the run well? Its state, its step time and what it gets done."""
 
 from dashboards.finish import COUNT
-from dashboards.house import Line, Row, coloured, query, stat, states, timeseries
+from dashboards.house import DashboardRow, PanelLine, coloured, query, stat, states, timeseries
 from dashboards.queries import RUN, STATE_COLOURS, judged_rate
 from lockstep.contracts.metrics import RUN_STATES
 
@@ -12,10 +12,10 @@ _STATE = f"max by (state) (lockstep_run_state{{{RUN}}} == 1)"
 _RECENT = f"max(lockstep_run_recent_step_duration_seconds{{{RUN}}})"
 _BASELINE = f"max(lockstep_run_baseline_step_duration_seconds{{{RUN}}})"
 
-HEALTH = Row(
+HEALTH = DashboardRow(
     title="Is the run well?",
     lines=(
-        Line(
+        PanelLine(
             height=4,
             panels=(
                 stat(
@@ -63,7 +63,7 @@ HEALTH = Row(
                 ),
             ),
         ),
-        Line(
+        PanelLine(
             panels=(
                 timeseries(
                     "Step time",
@@ -87,7 +87,7 @@ HEALTH = Row(
                 ),
             ),
         ),
-        Line(
+        PanelLine(
             panels=(
                 timeseries(
                     "Steps",

@@ -1,14 +1,14 @@
 """What does the watching cost, and does it work? The agents, the profiles, and records on their way."""
 
 from dashboards.finish import COUNT
-from dashboards.house import Line, Row, query, timeseries
+from dashboards.house import DashboardRow, PanelLine, query, timeseries
 from dashboards.queries import RUN, rate
 from dashboards.shared import PROFILES
 
-WATCHING = Row(
+WATCHING = DashboardRow(
     title="What does the watching cost, and does it work?",
     lines=(
-        Line(
+        PanelLine(
             panels=(
                 timeseries(
                     "Agent's share of the step",

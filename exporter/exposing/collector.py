@@ -92,7 +92,7 @@ _OF_NODE: dict[str, Callable[[NodeSnapshot], float | Mapping[str, int] | None]] 
 }
 
 
-class SnapshotCollector:
+class NodeCollector:
     """What prometheus_client renders: `collect` over one snapshot, without any reading; `details` as config says."""
 
     def __init__(self, snapshot: NodeSnapshot, *, details: bool = True) -> None:

@@ -1,6 +1,6 @@
 """The text of the latest snapshot, rendered once and shared by the scrapes of one tick."""
 
-from exporter.exposing.collector import SnapshotCollector
+from exporter.exposing.collector import NodeCollector
 from exporter.exposing.snapshot import NodeSnapshot
 from lockstep.serving.exposition import Form, render
 
@@ -19,6 +19,6 @@ class Page:
         """Return the exposition of `snapshot`."""
         last = self._rendered.get(form)
         if last is None or last[0] is not snapshot:
-            last = (snapshot, render(SnapshotCollector(snapshot, details=self._details), form))
+            last = (snapshot, render(NodeCollector(snapshot, details=self._details), form))
             self._rendered[form] = last
         return last[1]

@@ -47,7 +47,7 @@ class RankView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunView:
+class NodeRunView:
     """One run with at least one shown rank. `flagged` are steps by flag, in the order of `records.Flag`."""
 
     run: str
@@ -62,7 +62,7 @@ class NodeSnapshot:
     """All runs, and what the exporter says of itself."""
 
     unix_ns: int
-    runs: tuple[RunView, ...]
+    runs: tuple[NodeRunView, ...]
     ranks_omitted: int
     lost: Mapping[str, int]
     lost_blocks: Mapping[str, int]
@@ -124,8 +124,8 @@ def take_snapshot(
     )
 
 
-def _view_run(run: RunTrack, shown: list[RankTrack], hosts: Mapping[tuple[str, int], HostTotals]) -> RunView:
-    return RunView(
+def _view_run(run: RunTrack, shown: list[RankTrack], hosts: Mapping[tuple[str, int], HostTotals]) -> NodeRunView:
+    return NodeRunView(
         run=run.name,
         ranks=tuple(
             _view_rank(track, hosts.get((run.name, track.rank)))

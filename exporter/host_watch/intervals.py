@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from exporter.host_watch.proc import Process
-from exporter.host_watch.reading import Key, RankReading, Reading, own_since
+from exporter.host_watch.reading import HostReading, Key, RankReading, own_since
 
 BUSIEST_MAX = 3
 _LEAST_CORES = 0.01  # the resolution of the CPU's ticks in a second
@@ -37,7 +37,7 @@ class Interval:
     busiest: tuple[tuple[str, int], ...] = ()
 
 
-def compare(before: Reading, after: Reading) -> dict[Key, Interval]:
+def compare(before: HostReading, after: HostReading) -> dict[Key, Interval]:
     """Return the interval of every rank that both looks know to be the same process."""
     comparison = _Comparison(before, after)
     found = {}
@@ -49,7 +49,7 @@ def compare(before: Reading, after: Reading) -> dict[Key, Interval]:
 
 
 class _Comparison:
-    def __init__(self, before: Reading, after: Reading) -> None:
+    def __init__(self, before: HostReading, after: HostReading) -> None:
         self._before, self._after = before, after
         self._children: dict[int, list[int]] = {}
         for process in after.processes.values():

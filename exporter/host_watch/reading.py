@@ -49,7 +49,7 @@ class RankReading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class HostReading:
     """The node at `at_ns` (CLOCK_MONOTONIC). `busy_ns` is by core, `affinities` the cores of who worked lately."""
 
     at_ns: int
@@ -62,8 +62,8 @@ class Reading:
 
 
 def read_node(
-    targets: Sequence[Target], before: Reading | None, *, root: str = PROC, cgroups: str = CGROUPS
-) -> Reading:
+    targets: Sequence[Target], before: HostReading | None, *, root: str = PROC, cgroups: str = CGROUPS
+) -> HostReading:
     """Look at the node and the targets; `before` is the look before, which tells who worked meanwhile.
 
     Blocking, 15 us for each process of the node; for any thread. Raises nothing: what cannot be read is left out.
@@ -72,7 +72,7 @@ def read_node(
     ranks = {target.key: _read_rank(target, processes, root, cgroups) for target in targets}
     worked = _busiest(processes, before)
     affinities = {pid: proc.allowed_cores(pid, root) for pid in worked}
-    return Reading(
+    return HostReading(
         at_ns=time.monotonic_ns(),
         ranks=ranks,
         processes=processes,
@@ -100,7 +100,7 @@ def _read_rank(target: Target, processes: Mapping[int, Process], root: str, cgro
     )
 
 
-def _busiest(processes: Mapping[int, Process], before: Reading | None) -> list[int]:
+def _busiest(processes: Mapping[int, Process], before: HostReading | None) -> list[int]:
     """Return who worked since the look before, at most _AFFINITIES_MAX."""
     if before is None:
         return []

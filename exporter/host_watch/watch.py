@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from exporter.host_watch.intervals import BUSIEST_MAX, Interval, compare, covering
-from exporter.host_watch.reading import Key, Reading, Target, read_node
+from exporter.host_watch.reading import HostReading, Key, Target, read_node
 from lockstep.contracts.messages import HostSpan
 
 QUIET_NS = 5_000_000_000
@@ -29,20 +29,20 @@ _FORGET_NS = 600_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class HostSample:
     """A reading, what each rank met since the reading before, and what both took of a CPU."""
 
-    reading: Reading
+    reading: HostReading
     intervals: dict[Key, Interval]
     cost_ns: int
 
 
-def look_at(targets: Sequence[Target], before: Reading | None) -> Look:
+def look_at(targets: Sequence[Target], before: HostReading | None) -> HostSample:
     """Look at the node. Blocking, for any thread; raises nothing."""
     began_ns = time.thread_time_ns()
     reading = read_node(targets, before)
     intervals = {} if before is None else compare(before, reading)
-    return Look(reading=reading, intervals=intervals, cost_ns=time.thread_time_ns() - began_ns)
+    return HostSample(reading=reading, intervals=intervals, cost_ns=time.thread_time_ns() - began_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,14 +82,14 @@ class HostWatch:
         self,
         targets: Callable[[], Sequence[Target]],
         *,
-        look: Callable[[Sequence[Target], Reading | None], Look] = look_at,
+        look: Callable[[Sequence[Target], HostReading | None], HostSample] = look_at,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.node = NodeLoad()
         self._targets = targets
         self._look = look
         self._clock_ns = clock_ns
-        self._last: Reading | None = None
+        self._last: HostReading | None = None
         self._ranks: dict[Key, _Rank] = {}
         self._near_until_ns = 0
         self._paid_ns = 0
@@ -123,7 +123,7 @@ class HostWatch:
                     self._looked.clear()
                     await self._looked.wait()
 
-    def take(self, look: Look) -> None:
+    def take(self, look: HostSample) -> None:
         """Add what happened since the look before."""
         self._looked.set()
         reading = self._last = look.reading

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from exporter.reading.positions import Position
+from exporter.reading.positions import ReadPosition
 from lockstep.accounting.block_reader import BlockRead, BlockReader, Fetch
 from lockstep.accounting.step_builder import BuilderCounts, StepBuilder
 from lockstep.contracts.bounds import INT63_MAX, STEP_MAX
@@ -69,7 +69,7 @@ class AttemptSteps:
     come again. `last_step` and `last_end_ns` are those of the record that came last, None before the first.
     """
 
-    def __init__(self, block_count: int, position: Position | None = None) -> None:
+    def __init__(self, block_count: int, position: ReadPosition | None = None) -> None:
         self.last_step: int | None = None
         self.last_end_ns: int | None = None
         self._builder = StepBuilder()
@@ -81,7 +81,7 @@ class AttemptSteps:
         next_sequence = self._resume(position) if position is not None else 0
         self._reader = BlockReader(block_count, next_sequence)
 
-    def _resume(self, position: Position) -> int:
+    def _resume(self, position: ReadPosition) -> int:
         """Take what an earlier reader knew; return the block to go on with."""
         self.last_step, self.last_end_ns = position.last_step, position.last_end_ns
         if position.builder is None:
@@ -94,13 +94,15 @@ class AttemptSteps:
         self._saved, self._saved_sequence, self._is_saved = position.builder, position.next_sequence, True
         return position.next_sequence
 
-    def position(self, attempt: int, answer_generation: int) -> Position:
+    def position(self, attempt: int, answer_generation: int) -> ReadPosition:
         """Return where the next reader goes on: with the state at the end of the last read that ended a step."""
         if not self._is_saved and self._builder.is_numbered:
             self._saved = self._builder.state()
             self._saved_sequence = self._next_sequence
             self._is_saved = True
-        return Position(attempt, answer_generation, self._saved_sequence, self.last_step, self.last_end_ns, self._saved)
+        return ReadPosition(
+            attempt, answer_generation, self._saved_sequence, self.last_step, self.last_end_ns, self._saved
+        )
 
     @property
     def _next_sequence(self) -> int:

@@ -5,7 +5,7 @@ signal, `os._exit`, the exit code) is seen from outside.
 """
 
 from exporter.reading.endings import EndWatch
-from exporter.reading.ring_file import Look, RingFile
+from exporter.reading.ring_file import ReadResult, RingFile
 from exporter.reading.tracks import ENDED, RankTrack
 from lockstep.contracts import ring as layout
 from lockstep.contracts.messages import (
@@ -34,7 +34,7 @@ class RankStates:
         self._over: dict[str, State] = {}
         self._finishing_since_s: dict[str, float] = {}
 
-    def state_of(self, key: str, track: RankTrack, ring: RingFile, look: Look, now_s: float) -> State:
+    def state_of(self, key: str, track: RankTrack, ring: RingFile, look: ReadResult, now_s: float) -> State:
         """Return the state of a rank whose ring holds what `look` saw.
 
         Raises
@@ -65,7 +65,7 @@ class RankStates:
         """Give all descriptors back."""
         self._watch.close()
 
-    def _running_state(self, key: str, track: RankTrack, look: Look, now_s: float) -> State:
+    def _running_state(self, key: str, track: RankTrack, look: ReadResult, now_s: float) -> State:
         if look.state == layout.STATE_FAILED:
             return UNWATCHED, None
         if look.state == layout.STATE_RAISED and look.ending is not None:
@@ -76,7 +76,7 @@ class RankStates:
                 return FINISHED, None
         return RUNNING, None
 
-    def _over_state(self, key: str, track: RankTrack, look: Look) -> State:
+    def _over_state(self, key: str, track: RankTrack, look: ReadResult) -> State:
         if look.state == layout.STATE_RAISED and look.ending is not None:
             return FAILED, _raised(track, look.ending)
         ending = self._watch.ending(key, max(0, look.heartbeat_ns + track.header.clock_offset_ns))

@@ -33,7 +33,7 @@ _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class ReadResult:
     """What a ring holds besides blocks; `answer`, `groups` and `facts` only if they changed since the look before."""
 
     heartbeat_ns: int
@@ -60,7 +60,7 @@ class Issues:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class RingHolder:
     """Who holds a ring: `pid` in our PID namespace, None where that does not tell; `is_gone` if nobody does any more.
 
     `locks` says whether the ring's file system knows locks, and so whether any of this can be told.
@@ -137,7 +137,7 @@ class RingFile:
         """
         return int.from_bytes(self._pread(8, ring.WORD_THREAD * 8), "little")
 
-    def holder(self) -> Holder:
+    def holder(self) -> RingHolder:
         """Return who holds the ring, which only its writer does.
 
         Raises
@@ -149,11 +149,11 @@ class RingFile:
         """
         _, held = self._flags_held()
         if not held:
-            return Holder(pid=None, is_gone=False, locks=False)
+            return RingHolder(pid=None, is_gone=False, locks=False)
         pid = lock_holder(self._descriptor)
-        return Holder(pid=pid or None, is_gone=pid is None, locks=True)
+        return RingHolder(pid=pid or None, is_gone=pid is None, locks=True)
 
-    def look(self) -> Look:
+    def look(self) -> ReadResult:
         """Read the words, and what is new of answer, groups and facts.
 
         Raises
@@ -164,7 +164,7 @@ class RingFile:
         front = memoryview(self._pread(_FRONT_BYTES, ring.WORDS_OFFSET))
         heartbeat_ns, state, failures = self._words(front)
         errors: list[MalformedError] = []
-        return Look(
+        return ReadResult(
             heartbeat_ns=heartbeat_ns,
             state=state,
             failures=failures,

@@ -23,7 +23,7 @@ from exporter.reading.announce import parse_groups, parse_slots
 from exporter.reading.attempt_steps import NO_RECORDS, RECORDS_PER_READ, AttemptSteps, Records, StepsRead
 from exporter.reading.positions import Positions
 from exporter.reading.rank_states import RankStates, State
-from exporter.reading.ring_file import Look, RingFile
+from exporter.reading.ring_file import ReadResult, RingFile
 from exporter.reading.totals import possible
 from exporter.reading.tracks import RankTrack, RunTrack
 from exporter.shared_directory import run_status
@@ -53,7 +53,7 @@ _TIMES = [RECORD_INDEX["start_ns"], RECORD_INDEX["end_ns"]]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class RingReading:
     """What is new of one rank. `records` are possible ones, `start_ns` and `end_ns` in wall-clock time.
 
     `lost` counts records that could not be read, by reason (`messages.LOSS_REASONS`).
@@ -80,7 +80,7 @@ class Rings:
         self._counts = counts
         self._positions = positions
         self._refused: dict[str, int] = {}  # run names that are no runs -> inode, so that each is counted once
-        self._late: list[Reading] = []
+        self._late: list[RingReading] = []
         self._gone: list[RunTrack] = []
         self._states = RankStates()
 
@@ -100,7 +100,7 @@ class Rings:
         self.omitted = omitted + sum(run.omitted for run in self.runs.values())
         self.quarantined = sum(run.quarantined for run in self.runs.values())
 
-    def read(self) -> list[Reading]:
+    def read(self) -> list[RingReading]:
         """Read what is new in every open ring."""
         readings, self._late = self._late, []
         tracks = [(run, track) for run in self.runs.values() for track in run.ranks.values()]
@@ -285,7 +285,7 @@ class Rings:
 
     def _look(
         self, run: RunTrack, track: RankTrack, ring: RingFile, blocks: int, records_max: int = RECORDS_PER_READ
-    ) -> list[Reading]:
+    ) -> list[RingReading]:
         """Return what is new of a ring; records that were built and could not be taken are counted lost."""
         key = _key(ring.path, ring.inode)
         if not self.isolation.admits(_RING, key, self._now_s):
@@ -304,11 +304,11 @@ class Rings:
             lost = self._take_losses(steps)
             records = self._take_records(run, track, steps.records)
             is_new = len(records) or look.answer is not None or lost
-            return [Reading(run, track.rank, records, look.answer, lost)] if is_new else []
+            return [RingReading(run, track.rank, records, look.answer, lost)] if is_new else []
         self._counts.lost[TORN] += built
-        return [Reading(run, track.rank, NO_RECORDS, None, {TORN: built})] if built else []
+        return [RingReading(run, track.rank, NO_RECORDS, None, {TORN: built})] if built else []
 
-    def _take_state(self, run: RunTrack, track: RankTrack, look: Look, state: State) -> None:
+    def _take_state(self, run: RunTrack, track: RankTrack, look: ReadResult, state: State) -> None:
         track.heartbeat_ns = look.heartbeat_ns
         track.note_failures(look.failures)
         if state != (track.state, track.ending):

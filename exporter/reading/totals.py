@@ -64,7 +64,7 @@ class RankTotals:
 
 
 @dataclass(slots=True)
-class StepHistogram:
+class NodeStepHistogram:
     """Durations of a run's steps on this node; `counts` has one bucket more than there are bounds, for +Inf."""
 
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(_BUCKETS_NS) + 1, dtype=np.int64))

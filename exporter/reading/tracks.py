@@ -5,9 +5,9 @@ from pathlib import Path
 
 from exporter.reading.announce import SlotUse, merge_groups
 from exporter.reading.attempt_steps import AttemptSteps
-from exporter.reading.positions import Position
+from exporter.reading.positions import ReadPosition
 from exporter.reading.ring_file import RingFile
-from exporter.reading.totals import FlaggedSteps, RankTotals, StepHistogram
+from exporter.reading.totals import FlaggedSteps, NodeStepHistogram, RankTotals
 from lockstep.contracts import ring
 from lockstep.contracts.facts import RankFacts
 from lockstep.contracts.limits import RANKS_PER_NODE_MAX
@@ -51,7 +51,7 @@ class RankTrack:
     """Of the agent, over all attempts that were read (`ring.WORD_FAILURES`)."""
     failures_read: int = 0
     """Of them, those of the attempt that is read now."""
-    left_at: Position | None = None
+    left_at: ReadPosition | None = None
     """How far its last file was read; an agent whose file was removed goes on in another one."""
 
     @property
@@ -59,7 +59,7 @@ class RankTrack:
         """Index in the job."""
         return self.header.rank
 
-    def position(self, ring_file: RingFile) -> Position:
+    def position(self, ring_file: RingFile) -> ReadPosition:
         """Return how far its present file was read."""
         return self.steps.position(self.header.attempt, ring_file.answer_generation)
 
@@ -109,7 +109,7 @@ class RunTrack:
     name: str
     directory: Path
     ranks: dict[int, RankTrack] = field(default_factory=dict)
-    histogram: StepHistogram = field(default_factory=StepHistogram)
+    histogram: NodeStepHistogram = field(default_factory=NodeStepHistogram)
     flagged: FlaggedSteps = field(default_factory=FlaggedSteps)
     refused: dict[int, int] = field(default_factory=dict)
     """Rank named by a refused file -> its inode, so that each is counted and logged once."""

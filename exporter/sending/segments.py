@@ -27,7 +27,7 @@ _ENTRY_BYTES = _ENTRY.size + _CRC.size
 
 
 @dataclass(slots=True)
-class Segment:
+class SpoolSegment:
     """Index of one file.
 
     `ends` holds the offset behind each message, `totals` the records of all messages up to and with it.
@@ -77,7 +77,7 @@ def pack_entry(topic: str, payload: bytes, records: int) -> bytes:
     return b"".join((entry, _CRC.pack(zlib.crc32(entry)), name, payload))
 
 
-def scan(path: Path) -> tuple[Segment | None, bool]:
+def scan(path: Path) -> tuple[SpoolSegment | None, bool]:
     """Return the index of a file, None without a head, and whether it is damaged.
 
     A file that a killed process left cut in the middle of an entry is whole up to there, and not damaged.
@@ -95,13 +95,13 @@ def scan(path: Path) -> tuple[Segment | None, bool]:
         first, records_before = _HEAD.unpack_from(head)
         if not _is_intact(head) or path != segment_path(path.parent, first):
             return None, True
-        segment = Segment(path, first, records_before, file_bytes=os.fstat(file).st_size)
+        segment = SpoolSegment(path, first, records_before, file_bytes=os.fstat(file).st_size)
         return segment, _scan_entries(file, segment)
     finally:
         os.close(file)
 
 
-def read_entry(file: int, segment: Segment, sequence: int) -> tuple[str, bytes] | None:
+def read_entry(file: int, segment: SpoolSegment, sequence: int) -> tuple[str, bytes] | None:
     """Return topic and payload of message `sequence`, which is in the index; None if they are damaged."""
     start = segment.offset_behind(sequence - 1)
     try:
@@ -117,7 +117,7 @@ def read_entry(file: int, segment: Segment, sequence: int) -> tuple[str, bytes] 
     return bytes(body[:topic_bytes]).decode(errors="replace"), bytes(body[topic_bytes:])
 
 
-def _scan_entries(file: int, segment: Segment) -> bool:
+def _scan_entries(file: int, segment: SpoolSegment) -> bool:
     """Index every whole entry; return whether what follows the last one is damaged, not only cut."""
     while entry := os.pread(file, _ENTRY_BYTES, segment.offset_behind(segment.last)):
         if len(entry) < _ENTRY_BYTES:

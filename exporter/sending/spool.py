@@ -31,7 +31,7 @@ from exporter.sending.cursor import BOOT_ID, Cursor, is_same_boot, read_boot_id,
 from exporter.sending.dropped import DroppedMessages
 from exporter.sending.segments import (
     HEAD_BYTES,
-    Segment,
+    SpoolSegment,
     pack_entry,
     pack_head,
     read_entry,
@@ -87,7 +87,7 @@ class Spool:
         self._boot_id_path = boot_id
         self._boot_id = b""
         self._segment_bytes = min(limit_bytes // _SEGMENTS, _SEGMENT_MAX_BYTES)
-        self._segments: list[Segment] = []  # oldest first; the last one is appended to while `_writer` is open
+        self._segments: list[SpoolSegment] = []  # oldest first; the last one is appended to while `_writer` is open
         self._freed_records = 0  # of all messages through `freed`
         self._records = 0  # of all messages through `last`
         self._unwritten_messages = 0  # that the disk did not take since the last one that it took
@@ -96,7 +96,7 @@ class Spool:
         self._damaged: set[int] = set()
         self._dropped = DroppedMessages(directory / "dropped", limit_bytes // _DROPPED_SHARE)
         self._lock = self._cursor = self._writer = self._reader = -1
-        self._reading: Segment | None = None
+        self._reading: SpoolSegment | None = None
 
     @property
     def waiting_bytes(self) -> int:
@@ -254,7 +254,7 @@ class Spool:
             self.disk_bytes += segment.file_bytes
         return damaged_after, ends_well
 
-    def _scan(self, path: Path) -> tuple[Segment | None, bool]:
+    def _scan(self, path: Path) -> tuple[SpoolSegment | None, bool]:
         try:
             segment, is_damaged = scan(path)
         except OSError as error:
@@ -281,7 +281,7 @@ class Spool:
         segment = self._segments[place]
         return segment.records_through(min(sequence, segment.last))
 
-    def _read_message(self, segment: Segment, sequence: int) -> Spooled | Dropped:
+    def _read_message(self, segment: SpoolSegment, sequence: int) -> Spooled | Dropped:
         records = segment.records_through(sequence) - segment.records_through(sequence - 1)
         if sequence not in self._refused:
             entry = self._read_entry(segment, sequence)
@@ -293,7 +293,7 @@ class Spool:
                 self.lost_records += records
         return Dropped(sequence, sequence, records if sequence > self.freed else 0)
 
-    def _read_entry(self, segment: Segment, sequence: int) -> tuple[str, bytes] | None:
+    def _read_entry(self, segment: SpoolSegment, sequence: int) -> tuple[str, bytes] | None:
         if self._reading is not segment:
             self._close_reader()
             try:
@@ -362,7 +362,7 @@ class Spool:
             os.close(writer)
             path.unlink(missing_ok=True)
             raise
-        segment = Segment(path, first, records_before, file_bytes=HEAD_BYTES + len(entry))
+        segment = SpoolSegment(path, first, records_before, file_bytes=HEAD_BYTES + len(entry))
         segment.index(len(entry), records)
         self._segments.append(segment)
         self._writer = writer
@@ -382,7 +382,7 @@ class Spool:
             self._writer = -1
 
 
-def _follows(segment: Segment, last: Segment) -> bool:
+def _follows(segment: SpoolSegment, last: SpoolSegment) -> bool:
     """Whether a segment can come behind another one."""
     return segment.first > last.last and segment.records_before >= last.totals[-1]
 

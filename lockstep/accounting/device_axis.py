@@ -24,7 +24,7 @@ Flight = tuple[int, int | None, bool]
 not the training's own."""
 
 
-class Axis:
+class DeviceAxis:
     """Where host times of one step lie in device time.
 
     `points` are (host, device) pairs, ascending in both; `floor_ns` is how late an idle device is, which is what a
@@ -75,7 +75,7 @@ class Axis:
         return max(min(self._devices[index] - self._hosts[index] for index in events) - self._floor_ns, 0)
 
 
-def translate(events: StepEvents, axis: Axis, flights: Mapping[IssuedCollective, Flight]) -> StepEvents:
+def translate(events: StepEvents, axis: DeviceAxis, flights: Mapping[IssuedCollective, Flight]) -> StepEvents:
     """Return `events` in device time; they and their collectives are not changed.
 
     A collective on a stream of its own (FSDP's) blocks only where the training's stream waits for it, however it was
@@ -109,7 +109,7 @@ def _tails(events: StepEvents) -> list[Interval]:
     return tails
 
 
-def _done_ns(collective: IssuedCollective, issue_ns: int, tails: list[Interval], axis: Axis) -> int:
+def _done_ns(collective: IssuedCollective, issue_ns: int, tails: list[Interval], axis: DeviceAxis) -> int:
     """Return when a collective without an event of its end was done, as far as the host knows.
 
     IN_FLIGHT, which is "until the end of the backward", only for the last ones of a backward: the reducer waits for

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from lockstep.accounting.device_axis import Axis, in_flight_ns, shifted, translate
+from lockstep.accounting.device_axis import DeviceAxis, in_flight_ns, shifted, translate
 from lockstep.accounting.device_step import Anchors, DeviceReading, DeviceStep, note_unmeasured, read_step
 from lockstep.accounting.events import BACKWARD, FORWARD
 from lockstep.accounting.step_record import FinishedStep
@@ -182,7 +182,9 @@ class DeviceTracker:
         gap_ns = 0 if self._known is None else end_device_ns - reading.length_ns - self._known[0]
         origin_ns, end_ns = self._place(finished, reading, gap_ns, seen_ns)
         self._known = (end_device_ns, end_ns)
-        axis = Axis([(host_ns, min(origin_ns + offset, end_ns)) for host_ns, offset in reading.points], self._floor_ns)
+        axis = DeviceAxis(
+            [(host_ns, min(origin_ns + offset, end_ns)) for host_ns, offset in reading.points], self._floor_ns
+        )
         events = finished.events
         leads = [axis.lead(begin, end) for phase, begin, end in events.spans if phase in (FORWARD, BACKWARD)]
         flights = {

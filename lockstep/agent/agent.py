@@ -20,14 +20,14 @@ from time import monotonic_ns, sleep, thread_time_ns
 from typing import TYPE_CHECKING, Any
 
 from lockstep.agent import backend_threads, process_end, unwatched
-from lockstep.agent.boundary import Boundary
+from lockstep.agent.boundary import FailureGuard
 from lockstep.agent.device import make_event_queue
 from lockstep.agent.ending import describe_ending, last_error
-from lockstep.agent.groups import Groups
+from lockstep.agent.groups import ProcessGroups
 from lockstep.agent.identity import Identity, make_header, process_group, read_identity
 from lockstep.agent.lineage import may_be_rank, note_rank
 from lockstep.agent.mark_writer import C_EXTENSION, mark_buffer_type
-from lockstep.agent.profiler import Capture
+from lockstep.agent.profiler import RankCapture
 from lockstep.agent.ring import FLAGS_OFFSET, RingWriter
 from lockstep.agent.run_claim import claim_run
 from lockstep.agent.settling import Settling
@@ -63,7 +63,7 @@ class Agent:
     """
 
     def __init__(self, hooks: list[Callable[["Agent"], Callable[[], None]]]) -> None:
-        self.boundary = Boundary(self._fail)
+        self.boundary = FailureGuard(self._fail)
         buffer_type, self.mark_writer = mark_buffer_type()
         self.marks = buffer_type(
             _NO_FILE,
@@ -87,9 +87,9 @@ class Agent:
         self._thread_exit = ThreadExit(self._vacate)
         self._stacks = StackDumps()
         self.ring: RingWriter | None = None
-        self.groups = Groups(self._store_groups, clear=self.marks.clear_issues, at_first_use=self._check_rank)
+        self.groups = ProcessGroups(self._store_groups, clear=self.marks.clear_issues, at_first_use=self._check_rank)
         self._place = (0, 1)  # rank and world size as the ring has them
-        self.capture: Capture | None = None
+        self.capture: RankCapture | None = None
         self.in_flight: dict[int, Any] = {}
         """The futures of collectives, by ordinal, whose end is still to be noted on a thread of the backend."""
         self.is_in_flight: Callable[[], bool] = _never
@@ -206,7 +206,7 @@ class Agent:
         check_root(identity.directory.parent, trusted)
         with claim_run(identity, os.environ) as claimed:
             self.ring = ring = RingWriter(claimed.directory, make_header(claimed))
-        self.capture = Capture(
+        self.capture = RankCapture(
             claimed.directory,
             claimed.rank,
             ring.write_answer,

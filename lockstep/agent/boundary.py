@@ -1,7 +1,7 @@
 """The agent's one failure boundary: an exception of ours never reaches training.
 
-Every function that training may run into passes through `Boundary.guard`. After the first failure the agent is a null
-agent: `on_failure` makes every hook inert, and only the count goes on.
+Every function that training may run into passes through `FailureGuard.guard`. After the first failure the agent is a
+null agent: `on_failure` makes every hook inert, and only the count goes on.
 
 Python runs the training's signal handlers wherever its main thread is, so inside these functions too. What a handler
 raises is the training's and passes, be it KeyboardInterrupt or an exception of its own.
@@ -40,7 +40,7 @@ def came_by_signal(error: BaseException) -> bool:
     return False
 
 
-class Boundary:
+class FailureGuard:
     """Counts failures and reports the first one."""
 
     def __init__(self, on_failure: Callable[[int], None]) -> None:

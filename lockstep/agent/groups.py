@@ -43,12 +43,12 @@ class GroupUse:
         self.receives: dict[int, int] = {}
 
 
-class Groups:
+class ProcessGroups:
     """Process groups in use. A group is announced when it is first used; nothing here keeps a group alive.
 
     `store` takes all announced groups and raises LocalError when they do not fit. `environ` may hold the job's degrees
     (kinds.DEGREES_VARIABLE). `clear` is called with an issue slot that is given away, `at_first_use` when a
-    group is first used, before it is announced; it may call `Groups.clear`.
+    group is first used, before it is announced; it may call `ProcessGroups.clear`.
     """
 
     def __init__(

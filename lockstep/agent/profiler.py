@@ -61,7 +61,7 @@ PACE_SAMPLES = 16
 _TORCH_ERRORS = (RuntimeError, ValueError, TypeError, AssertionError)
 
 
-class Capture:
+class RankCapture:
     """The profile orders of one rank, one at a time. Used by the training thread only.
 
     `directory` is that of the run, `trusted` are the uids that may order captures, and `store_answer` takes the JSON

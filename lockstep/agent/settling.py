@@ -12,7 +12,7 @@ from lockstep.contracts.marks import FLOPS_UNITS, flops_argument
 if TYPE_CHECKING:
     from lockstep.agent.mark_buffer import MarkBuffer
     from lockstep.agent.ring import RingWriter
-    from lockstep.agent.throughput.flops import ModelFlops
+    from lockstep.agent.throughput.flops import ModelFlopsReporter
 
 SETTLING_ENDS = 8
 """Ends at which a device is looked for: some jobs touch theirs only after a first step on the host."""
@@ -29,7 +29,7 @@ class Settling:
         self._mark_writer = mark_writer
         self.kernels = ("", "")
         """What the kernels in front of collectives are written in, and why not in C++ (hooks/collectives.py)."""
-        self.flops: ModelFlops | None = None
+        self.flops: ModelFlopsReporter | None = None
         self.stacks = ""
         """What `StackDumps.fact` was when the attempt began."""
         self._ring: RingWriter | None = None

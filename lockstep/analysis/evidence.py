@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lockstep.contracts.errors import MalformedError
 from lockstep.diagnosis.host_causes import Collection, HostSamples, LoaderWorkers, QueueSamples
-from lockstep.trace.ascend.communication import Communication
+from lockstep.trace.ascend.communication import AscendCommunication
 from lockstep.trace.ascend.kernels import Kernels
 from lockstep.trace.kineto.notes import read_notes
 from lockstep.trace.patterns import Resource, Samples
@@ -22,7 +22,7 @@ class Evidence:
     """
 
     kernels: Kernels | None = None
-    communication: Communication | None = None
+    communication: AscendCommunication | None = None
     noted_collections: Sequence[Collection] | None = None
     host_samples: HostSamples | None = None
     loader_workers: LoaderWorkers | None = None

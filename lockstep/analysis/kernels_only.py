@@ -7,7 +7,7 @@ from lockstep.trace.ascend.about import AscendSettings
 from lockstep.trace.ascend.collective import arguments_of, by_suffix
 from lockstep.trace.ascend.kernels import Kernels
 from lockstep.trace.ascend.load import about_of
-from lockstep.trace.columns import ABSENT, KERNEL, CollectiveArguments, TraceColumns, Work
+from lockstep.trace.columns import ABSENT, KERNEL, CollectiveArguments, TraceColumns, WorkKind
 
 _COMMUNICATION_STREAM = -2
 """Collectives without a stream run beside computing, so they are none of its queue."""
@@ -31,7 +31,7 @@ def columns_of_kernels(kernels: Kernels, settings: AscendSettings) -> TraceColum
         name=kernels.name,
         category=np.zeros(count, np.int32),
         thread=stream,
-        work=np.where(communicates, Work.COMMUNICATION, Work.COMPUTE).astype(np.int8),
+        work=np.where(communicates, WorkKind.COMMUNICATION, WorkKind.COMPUTE).astype(np.int8),
         stream=stream,
         shapes=np.full(count, ABSENT, np.int32),
         stack=np.full(count, ABSENT, np.int32),

@@ -30,7 +30,7 @@ from lockstep.diagnosis.roofline.components import classify
 from lockstep.diagnosis.roofline.judge import judge_operators
 from lockstep.diagnosis.roofline.kernel_counters import KernelCounters, component_table_of, kernel_counters_of
 from lockstep.diagnosis.roofline.roll_up import roll_up
-from lockstep.trace.ascend.communication import Communication
+from lockstep.trace.ascend.communication import AscendCommunication
 from lockstep.trace.columns import TraceAbout, TraceColumns
 from lockstep.trace.critical_path.path import PathShare, ranked
 from lockstep.trace.critical_path.walk import PathFinder
@@ -150,7 +150,7 @@ def _calls(columns: TraceColumns, rank: int, steps: int) -> TraceSummary:
     return summarise_columns(columns, run="", node=columns.about.host, rank=rank, request_id=0, steps=max(steps, 1))
 
 
-def with_communication(analysis: RankAnalysis, communication: Communication) -> RankAnalysis:
+def with_communication(analysis: RankAnalysis, communication: AscendCommunication) -> RankAnalysis:
     """Return the analysis with the vendor's account of the rank's links and collectives judged as well."""
     answers = Answers(analysis.rank)
     length_ns, rank, host = analysis.length_ns, analysis.rank, analysis.about.host

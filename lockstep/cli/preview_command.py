@@ -37,14 +37,14 @@ def act(arguments: argparse.Namespace) -> int:
     ConfigError
         A dashboard, variable or time is none, Prometheus does not answer, or the page cannot be written.
     """
-    from dashboards.preview.ask import Window  # noqa: PLC0415  (a training image has no such package)
+    from dashboards.preview.ask import TimeWindow  # noqa: PLC0415  (a training image has no such package)
     from dashboards.preview.page import render  # noqa: PLC0415
 
     boards = _boards(arguments.dashboard)
     chosen = _variables(arguments.var, boards)
     end_s = time.time()
     url = arguments.prometheus.rstrip("/")
-    window = Window(url=url, begin_s=end_s - _seconds(arguments.last), end_s=end_s)
+    window = TimeWindow(url=url, begin_s=end_s - _seconds(arguments.last), end_s=end_s)
     try:
         page = render(boards, window, chosen)
     except (OSError, ValueError) as error:

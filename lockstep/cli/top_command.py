@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from lockstep.cli.profile_command import DEFAULT_URL, check_url, read_token, unanswered
-from lockstep.cli.top_view import Line, View, lines, ordered
+from lockstep.cli.top_view import Line, TopView, lines, ordered
 from lockstep.contracts.errors import ConfigError, LocalError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Watch:
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.chosen = run
         self._is_given = bool(run)
-        self.view = View(url=url, chosen=run)
+        self.view = TopView(url=url, chosen=run)
 
     async def look(self, client: "aiohttp.ClientSession") -> None:
         """Take what the coordinator knows now.
@@ -91,7 +91,7 @@ class Watch:
                 found = await _get(client, f"/api/v1/runs/{quote(self.chosen, safe='')}/heatmap")
                 slowest = found.get("worst", [])
             incidents = (await _get(client, "/api/v1/incidents?state=open"))["incidents"]
-            view = View(url=self.url, runs=runs, chosen=self.chosen, slowest=slowest, incidents=incidents)
+            view = TopView(url=self.url, runs=runs, chosen=self.chosen, slowest=slowest, incidents=incidents)
             lines(view, _PLAIN_WIDTH)  # so that an answer of another form is named here
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise unanswered(self.url, error) from error
@@ -102,7 +102,7 @@ class Watch:
     def trouble(self, what: str) -> None:
         """Keep what is known, and say why it is not fresh."""
         old = self.view
-        self.view = View(
+        self.view = TopView(
             url=old.url,
             runs=old.runs,
             chosen=self.chosen,

@@ -31,7 +31,7 @@ _OF_RANKS = frozenset({"rank", "node"})  # scopes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class TopView:
     """Answers of the API as they came; `chosen` names the run that is shown in detail, `trouble` why nothing new is."""
 
     url: str
@@ -47,7 +47,7 @@ def ordered(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(runs, key=lambda run: (-len(run["incidents_open"]), run["state"] not in _STILL, run["run"]))
 
 
-def lines(view: View, width: int) -> list[Line]:
+def lines(view: TopView, width: int) -> list[Line]:
     """Return the whole screen, no line longer than `width`."""
     made: list[Line] = [[("Lockstep", "bold"), (f"  {printable(view.url)}", "dim")]]
     if view.trouble:
@@ -69,7 +69,7 @@ def printable(text: object, most: int = 500) -> str:
     return shown if len(shown) <= most else shown[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
-def _runs(view: View) -> list[Line]:
+def _runs(view: TopView) -> list[Line]:
     if not view.runs:
         return [[("no run yet", "dim")]]
     heads = ("", "run", "state", "step", "step time", "healthy", "expected", "ranks", "slow", "open")

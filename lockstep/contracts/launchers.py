@@ -29,7 +29,7 @@ class Launcher:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlace:
     """The place of a process in its job. `source` is the variable that gave the rank, or one of the constants above."""
 
     rank: int
@@ -58,7 +58,7 @@ VARIABLES = tuple(
 """All variables that are read."""
 
 
-def read_place(environ: Mapping[str, str], group: tuple[int, int] | None = None) -> Place:
+def read_place(environ: Mapping[str, str], group: tuple[int, int] | None = None) -> RankPlace:
     """Return the place of a process: that in its process group, else that which its launcher gave it.
 
     `group` is (rank, world size) of torch's default process group, None where there is none. A group of one process
@@ -79,7 +79,7 @@ def read_place(environ: Mapping[str, str], group: tuple[int, int] | None = None)
             launched = None
         if launched is not None and launched.world_size > 1:
             return launched
-    return Place(rank, world_size, _local_rank_in_group(environ, rank, world_size), PROCESS_GROUP)
+    return RankPlace(rank, world_size, _local_rank_in_group(environ, rank, world_size), PROCESS_GROUP)
 
 
 def gives_rank(environ: Mapping[str, str]) -> bool:
@@ -87,13 +87,13 @@ def gives_rank(environ: Mapping[str, str]) -> bool:
     return LOCAL_RANK in environ or any(_has_set(environ, launcher) for launcher in LAUNCHERS)
 
 
-def _launched(environ: Mapping[str, str]) -> Place:
+def _launched(environ: Mapping[str, str]) -> RankPlace:
     for launcher in LAUNCHERS:
         if _has_set(environ, launcher):
             return _place_by(environ, launcher)
     if LOCAL_RANK in environ:
         return _place_on_node(environ)
-    return Place(0, 1, 0, SINGLE_PROCESS)
+    return RankPlace(0, 1, 0, SINGLE_PROCESS)
 
 
 def _has_set(environ: Mapping[str, str], launcher: Launcher) -> bool:
@@ -101,16 +101,16 @@ def _has_set(environ: Mapping[str, str], launcher: Launcher) -> bool:
     return launcher.rank in environ and (launcher is TORCHRUN or launcher.world_size in environ)
 
 
-def _place_by(environ: Mapping[str, str], launcher: Launcher) -> Place:
+def _place_by(environ: Mapping[str, str], launcher: Launcher) -> RankPlace:
     rank = _number(environ, launcher.rank)
     world_size = _number(environ, launcher.world_size, rank + 1)
     if rank >= world_size:
         raise ConfigError(f"{launcher.rank}: got {rank}, expected less than {launcher.world_size}={world_size}")
     local = next((name for name in launcher.local_ranks if name in environ), None)
-    return Place(rank, world_size, rank if local is None else _number(environ, local), launcher.rank)
+    return RankPlace(rank, world_size, rank if local is None else _number(environ, local), launcher.rank)
 
 
-def _place_on_node(environ: Mapping[str, str]) -> Place:
+def _place_on_node(environ: Mapping[str, str]) -> RankPlace:
     """Return the place by the ranks of node and process that Lightning gives the processes that it starts."""
     local_rank = _number(environ, LOCAL_RANK)
     name = next((name for name in _NODE_RANKS if name in environ), _NODE_RANKS[0])
@@ -122,7 +122,7 @@ def _place_on_node(environ: Mapping[str, str]) -> Place:
     world_size = _number(environ, WORLD_SIZE, rank + 1)
     if rank >= world_size:
         raise ConfigError(f"{LOCAL_RANK}: got rank {rank}, expected less than {WORLD_SIZE}={world_size}")
-    return Place(rank, world_size, local_rank, NODE_AND_LOCAL_RANK)
+    return RankPlace(rank, world_size, local_rank, NODE_AND_LOCAL_RANK)
 
 
 def _local_rank_in_group(environ: Mapping[str, str], rank: int, world_size: int) -> int:

@@ -19,7 +19,7 @@ from lockstep.diagnosis.communication_causes.matching import match_collectives
 from lockstep.diagnosis.communication_causes.waiting import transmission_ns
 from lockstep.simulator.fusion import Gradient, Task
 from lockstep.simulator.hardware.collectives import ALL_REDUCE
-from lockstep.trace.columns import ABSENT, OPERATOR, TraceColumns, Work
+from lockstep.trace.columns import ABSENT, OPERATOR, TraceColumns, WorkKind
 from lockstep.trace.launches import launches_of
 from lockstep.trace.steps import Steps, find_steps, windows_of
 
@@ -135,10 +135,10 @@ def _of_gradients(own: RankCollectives) -> NDArray[np.int64]:
 def _ready_ns(columns: TraceColumns, own: RankCollectives, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return when each gradient was ready, never after its sum began."""
     start_ns = own.start_ns[chosen]
-    events = np.flatnonzero(columns.work == Work.COMMUNICATION)
+    events = np.flatnonzero(columns.work == WorkKind.COMMUNICATION)
     events = events[np.argsort(columns.start_ns[events], kind="stable")]
     launch = launches_of(columns)
-    computing = np.flatnonzero(columns.on_device & (columns.work == Work.COMPUTE) & (launch != ABSENT))
+    computing = np.flatnonzero(columns.on_device & (columns.work == WorkKind.COMPUTE) & (launch != ABSENT))
     if len(computing) and len(events) == len(own):
         called_ns = columns.start_ns[launch[computing]]
         order = np.argsort(called_ns, kind="stable")

@@ -8,7 +8,7 @@ reducing, (n - 1)V/n each way.
 Array names end in U where they are bytes, in E where they are elements.
 """
 
-from lockstep.intracard.mesh import Call, Mesh
+from lockstep.intracard.mesh import GroupCall, SocketMesh
 from lockstep.intracard.plan import Gathering, Scattering
 from lockstep.intracard.shared import Bytes
 from lockstep.intracard.sums import Array, Kind, add_in_order
@@ -17,9 +17,9 @@ OPERATION_GATHER = "csc all-gather"
 OPERATION_SCATTER = "csc reduce-scatter"
 
 
-def all_gather(mesh: Mesh, part_U: Bytes, out_U: Bytes | None) -> list[Bytes]:
+def all_gather(mesh: SocketMesh, part_U: Bytes, out_U: Bytes | None) -> list[Bytes]:
     """Return every rank's part, in one array in the order of ranks; see `Group.all_gather`."""
-    call = Call(OPERATION_GATHER, "bytes", len(part_U))
+    call = GroupCall(OPERATION_GATHER, "bytes", len(part_U))
     own_U = part_U[: mesh.slot_bytes]
     mesh.own_slot()[: len(own_U)] = own_U
     plan = Gathering.of(mesh.synchronise(call, same_size=False), mesh.slot_bytes, out_U)
@@ -36,9 +36,9 @@ def all_gather(mesh: Mesh, part_U: Bytes, out_U: Bytes | None) -> list[Bytes]:
     return plan.parts
 
 
-def reduce_scatter(mesh: Mesh, values_E: Array, out_E: Array, kind: Kind) -> None:
+def reduce_scatter(mesh: SocketMesh, values_E: Array, out_E: Array, kind: Kind) -> None:
     """Write this rank's part of the sum of all `values_E`, added in the order of ranks; see `Group.reduce_scatter`."""
-    call = Call(OPERATION_SCATTER, kind.name, values_E.nbytes)
+    call = GroupCall(OPERATION_SCATTER, kind.name, values_E.nbytes)
     plan = Scattering(len(values_E), mesh.ranks, mesh.slot_bytes // mesh.ranks // kind.dtype.itemsize)
     region = plan.piece_elements
     for piece in range(plan.pieces):

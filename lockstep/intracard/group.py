@@ -16,7 +16,7 @@ from lockstep.contracts.paths import DEFAULT_ROOT
 from lockstep.intracard import csc, ring
 from lockstep.intracard.errors import GroupClosedError, PeerLostError, PeerSilentError
 from lockstep.intracard.meeting import meet, seat
-from lockstep.intracard.mesh import LOOKS, Call, Mesh
+from lockstep.intracard.mesh import LOOKS, GroupCall, SocketMesh
 from lockstep.intracard.plan import Scattering
 from lockstep.intracard.shared import Bytes
 from lockstep.intracard.sums import kind_of
@@ -29,7 +29,7 @@ SLOT_BYTES = 1 << 20
 TIMEOUT_S = 60.0
 """Longer than any step that is not a fault, shorter than what torch waits before it aborts (10 minutes or more)."""
 
-_SYNCHRONISE = Call("synchronise", "nothing", 0)
+_SYNCHRONISE = GroupCall("synchronise", "nothing", 0)
 
 
 class Group:
@@ -40,8 +40,8 @@ class Group:
     manager, or call `close`.
     """
 
-    def __init__(self, mesh: Mesh, job: str) -> None:
-        self._mesh: Mesh | None = mesh
+    def __init__(self, mesh: SocketMesh, job: str) -> None:
+        self._mesh: SocketMesh | None = mesh
         self.job = job
         self.rank = mesh.rank
         self.ranks = mesh.ranks
@@ -74,7 +74,7 @@ class Group:
             A peer of another version, number of ranks or slot size.
         """
         own, peers = meet(seat(directory, job, rank, ranks, slot_bytes=slot_bytes, timeout_s=timeout_s))
-        return cls(Mesh(rank, own, peers, timeout_s=timeout_s, looks=looks), job)
+        return cls(SocketMesh(rank, own, peers, timeout_s=timeout_s, looks=looks), job)
 
     def all_gather(self, part: npt.NDArray[Any], *, out: Bytes | None = None, algorithm: str = CSC) -> list[Bytes]:
         """Return the bytes of every rank's `part`, by rank; parts may differ in size and type.
@@ -166,11 +166,11 @@ class Group:
 class _Exchange:
     """Closes the group if what it stands around fails, whatever the failure."""
 
-    def __init__(self, group: Group, mesh: Mesh) -> None:
+    def __init__(self, group: Group, mesh: SocketMesh) -> None:
         self._group = group
         self._mesh = mesh
 
-    def __enter__(self) -> Mesh:
+    def __enter__(self) -> SocketMesh:
         return self._mesh
 
     def __exit__(

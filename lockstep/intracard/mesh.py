@@ -33,7 +33,7 @@ _FAREWELL = struct.Struct("<Q")  # one bit for each rank that the sender leaves 
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class GroupCall:
     """What a rank does in an exchange; `n_bytes` is its own where parts may differ."""
 
     operation: str
@@ -44,7 +44,7 @@ class Call:
         return f"{self.operation} of {self.n_bytes} bytes of {self.dtype}"
 
 
-class Mesh:
+class SocketMesh:
     """All ranks of a group, connected each with each. One thread at a time may use it."""
 
     def __init__(self, rank: int, own: list[Bytes], peers: dict[int, Peer], *, timeout_s: float, looks: int) -> None:
@@ -74,7 +74,7 @@ class Mesh:
         """Return what `rank` wrote before the last `synchronise`; valid until the next one begins."""
         return self._slots[rank][(self._exchange - 1) % SLOTS]
 
-    def synchronise(self, call: Call, *, same_size: bool) -> list[int]:
+    def synchronise(self, call: GroupCall, *, same_size: bool) -> list[int]:
         """Wait until every rank has written its slot; return the bytes of each rank's call.
 
         Raises
@@ -153,16 +153,16 @@ class Mesh:
         else:
             raise MalformedError("token", where=f"exchange {self._exchange}, rank {rank}", got="three", expected="two")
 
-    def _decode(self, rank: int, token: bytes, where: str) -> Call:
+    def _decode(self, rank: int, token: bytes, where: str) -> GroupCall:
         where = f"{where}, rank {rank}"
         if len(token) != _TOKEN.size:
             raise MalformedError("token", where=where, got=f"{len(token)} bytes", expected=_TOKEN.size)
         exchange, n_bytes, operation, dtype = _TOKEN.unpack(token)
         if exchange != self._exchange:
             raise MalformedError("exchange", where=where, got=exchange, expected=self._exchange)
-        return Call(operation.rstrip(b"\0").decode("latin-1"), dtype.rstrip(b"\0").decode("latin-1"), n_bytes)
+        return GroupCall(operation.rstrip(b"\0").decode("latin-1"), dtype.rstrip(b"\0").decode("latin-1"), n_bytes)
 
-    def _check_same(self, calls: dict[int, Call], *, same_size: bool) -> None:
+    def _check_same(self, calls: dict[int, GroupCall], *, same_size: bool) -> None:
         own = calls[self.rank]
         for rank, call in calls.items():
             if (call.operation, call.dtype) != (own.operation, own.dtype) or (same_size and call != own):

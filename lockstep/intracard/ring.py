@@ -7,7 +7,7 @@ its slot and as much from its left neighbour's, and synchronises n - 1 times.
 Array names end in U where they are bytes, in E where they are elements.
 """
 
-from lockstep.intracard.mesh import Call, Mesh
+from lockstep.intracard.mesh import GroupCall, SocketMesh
 from lockstep.intracard.plan import Gathering, Scattering
 from lockstep.intracard.shared import Bytes
 from lockstep.intracard.sums import Array, Kind, add_in_order
@@ -16,9 +16,9 @@ OPERATION_GATHER = "ring all-gather"
 OPERATION_SCATTER = "ring reduce-scatter"
 
 
-def all_gather(mesh: Mesh, part_U: Bytes, out_U: Bytes | None) -> list[Bytes]:
+def all_gather(mesh: SocketMesh, part_U: Bytes, out_U: Bytes | None) -> list[Bytes]:
     """Return every rank's part, in one array in the order of ranks; see `Group.all_gather`."""
-    call = Call(OPERATION_GATHER, "bytes", len(part_U))
+    call = GroupCall(OPERATION_GATHER, "bytes", len(part_U))
     left = (mesh.rank - 1) % mesh.ranks
     own_U = part_U[: mesh.slot_bytes]
     mesh.own_slot()[: len(own_U)] = own_U
@@ -35,12 +35,12 @@ def all_gather(mesh: Mesh, part_U: Bytes, out_U: Bytes | None) -> list[Bytes]:
     return plan.parts
 
 
-def reduce_scatter(mesh: Mesh, values_E: Array, out_E: Array, kind: Kind) -> None:
+def reduce_scatter(mesh: SocketMesh, values_E: Array, out_E: Array, kind: Kind) -> None:
     """Write this rank's part of the sum of all `values_E`; see `Group.reduce_scatter`.
 
     The sum that becomes rank r's part starts at rank r + 1 and ends at r; what travels is rounded to `kind` each time.
     """
-    call = Call(OPERATION_SCATTER, kind.name, values_E.nbytes)
+    call = GroupCall(OPERATION_SCATTER, kind.name, values_E.nbytes)
     item = kind.dtype.itemsize
     left = (mesh.rank - 1) % mesh.ranks
     plan = Scattering(len(values_E), mesh.ranks, mesh.slot_bytes // item)

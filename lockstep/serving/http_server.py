@@ -41,7 +41,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Connections:
-    """The connections of one application; `protect` is its middleware, `Site` accepts into it. For one event loop.
+    """The connections of one application; `protect` is its middleware, `BoundedSite` accepts into it. One event loop.
 
     `request_s` is the longest time for a first request, `idle_s` for each further one.
     """
@@ -261,7 +261,7 @@ class Acceptor:
                 accepted.close()
 
 
-class Site(web.BaseSite):
+class BoundedSite(web.BaseSite):
     """Where an application is served: a host and a port, in place of aiohttp's `TCPSite`."""
 
     def __init__(

@@ -21,7 +21,7 @@ from aiohttp import web
 
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.metric import HTTP_REFUSALS
-from lockstep.serving.http_server import LINGERING_S, Connections, Site
+from lockstep.serving.http_server import LINGERING_S, BoundedSite, Connections
 from lockstep.serving.web_config import WebConfig, read_web_config
 
 if TYPE_CHECKING:
@@ -74,9 +74,9 @@ class Web:
         """Return what runs an application; its cleanup waits `shutdown_s` for requests under way."""
         return web.AppRunner(app, access_log=None, shutdown_timeout=shutdown_s, lingering_time=LINGERING_S)
 
-    def site(self, runner: web.BaseRunner, host: str, port: int) -> Site:
+    def site(self, runner: web.BaseRunner, host: str, port: int) -> BoundedSite:
         """Return where an application that is protected is served; its `start` binds."""
-        return Site(runner, host, port, self.connections, ssl_context=self.context)
+        return BoundedSite(runner, host, port, self.connections, ssl_context=self.context)
 
     def _protect(self, app: web.Application) -> None:
 

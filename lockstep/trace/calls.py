@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.trace import names
-from lockstep.trace.columns import ANNOTATION, OPERATOR, PYTHON, Mask, TraceColumns, Work
+from lockstep.trace.columns import ANNOTATION, OPERATOR, PYTHON, Mask, TraceColumns, WorkKind
 from lockstep.trace.intervals import Intervals
 from lockstep.trace.tree import Call, CallTree, TreeBuilder
 from lockstep.trace.waiting import WAIT_NAME, waits
@@ -36,7 +36,7 @@ def build_calls(columns: TraceColumns) -> CallTree:
     host &= columns.thread == _training_thread(columns, host, marks)
     scheduled = host & columns.named(_matches(_SCHEDULED))
     window_ns, steps = _window(columns, host, marks, scheduled)
-    waiting = waits(columns, host, (columns.work == Work.COMMUNICATION) & ~columns.on_device & ~host)
+    waiting = waits(columns, host, (columns.work == WorkKind.COMMUNICATION) & ~columns.on_device & ~host)
     builder = TreeBuilder(CallTree(window_ns, steps))
     builder.add(_spans(columns, np.flatnonzero(host & ~marks & ~scheduled), waiting, window_ns))
     return builder.tree
@@ -49,7 +49,7 @@ def collectives(columns: TraceColumns, window_ns: tuple[int, int]) -> dict[str, 
     their own threads.
     """
     inside = (columns.start_ns >= window_ns[0]) & (columns.start_ns < window_ns[1])
-    found = np.flatnonzero((columns.work == Work.COMMUNICATION) & inside)
+    found = np.flatnonzero((columns.work == WorkKind.COMMUNICATION) & inside)
     durations_ns: dict[str, list[int]] = {}
     for name, duration_ns in zip(columns.name[found].tolist(), columns.duration_ns[found].tolist(), strict=True):
         durations_ns.setdefault(names.tidy(columns.names[name]), []).append(duration_ns)

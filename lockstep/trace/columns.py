@@ -31,7 +31,7 @@ Mask = NDArray[np.bool_]
 """Which events, array of shape (n_events,)."""
 
 
-class Work(IntEnum):
+class WorkKind(IntEnum):
     """What an event is for an account of time; every event is exactly one."""
 
     NOTHING = 0
@@ -115,7 +115,7 @@ class TraceColumns:
     start on the wall clock where the trace says its base. `name`, `category`, `thread`, `stream`, `shapes` and `stack`
     are int32 codes of shape (n_events,) into `names`, `categories`, `threads` (process and thread id, as the file has
     them), `streams` (device, stream), `shape_texts` and `stacks`; the last three are ABSENT where an event has none.
-    `work` is int8, a `Work`. `correlation` (a launch and what it launched), `external` (an operator and what it
+    `work` is int8, a `WorkKind`. `correlation` (a launch and what it launched), `external` (an operator and what it
     launched), `sequence` (a forward operator and its backward one) and `bytes` are int64, ABSENT where unknown.
     """
 
@@ -167,7 +167,7 @@ class TraceColumns:
     @property
     def on_device(self) -> Mask:
         """Return which events are work on a device."""
-        return self.kept("on_device", lambda: (self.work > Work.HOST) & (self.stream != ABSENT))
+        return self.kept("on_device", lambda: (self.work > WorkKind.HOST) & (self.stream != ABSENT))
 
     def kept(self, name: str, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
         """Return what follows from the columns alone, made once: every analysis asks for it. Nobody writes to it."""

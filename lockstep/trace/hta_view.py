@@ -7,13 +7,13 @@ explained where it is compared: tests/trace/hta.
 
 from dataclasses import dataclass
 
-from lockstep.trace.columns import ABSENT, Mask, TraceColumns, Work
+from lockstep.trace.columns import ABSENT, Mask, TraceColumns, WorkKind
 from lockstep.trace.intervals import merged
 from lockstep.trace.launches import launches_of
 from lockstep.trace.step_breakdown import ClassPieces
 
 TYPES = ("COMPUTATION", "COMMUNICATION", "MEMORY")
-_WORKS = (Work.COMPUTE, Work.COMMUNICATION, Work.MEMORY)
+_WORKS = (WorkKind.COMPUTE, WorkKind.COMMUNICATION, WorkKind.MEMORY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.trace.columns import TraceColumns, Work
+from lockstep.trace.columns import TraceColumns, WorkKind
 from lockstep.trace.host_timeline import Activity, when
 from lockstep.trace.intervals import Intervals, merged
 from lockstep.trace.prepared import PreparedTrace
@@ -132,7 +132,7 @@ class StepAccount:
         """Sweep the sets KERNELS, MEMORY, COMMUNICATION and HOST."""
         columns = trace.columns
         kernels, memory, communication = (
-            _work(columns, work) for work in (Work.COMPUTE, Work.MEMORY, Work.COMMUNICATION)
+            _work(columns, work) for work in (WorkKind.COMPUTE, WorkKind.MEMORY, WorkKind.COMMUNICATION)
         )
         if not columns.on_device.any():
             kernels = when(trace.threads, Activity.COMPUTE)
@@ -159,7 +159,7 @@ def break_down_steps(trace: PreparedTrace) -> StepBreakdowns:
     )
 
 
-def _work(columns: TraceColumns, work: Work) -> Intervals:
+def _work(columns: TraceColumns, work: WorkKind) -> Intervals:
     found = columns.work == work
     return merged(columns.start_ns[found], columns.end_ns[found])
 

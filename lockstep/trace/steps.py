@@ -12,7 +12,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.trace.columns import ABSENT, ANNOTATION, OPERATOR, PYTHON, Mask, TraceColumns, Work
+from lockstep.trace.columns import ABSENT, ANNOTATION, OPERATOR, PYTHON, Mask, TraceColumns, WorkKind
 from lockstep.trace.intervals import Intervals, merged
 from lockstep.trace.launches import launches_of
 
@@ -95,7 +95,7 @@ def training_thread(columns: TraceColumns) -> int:
     A capture of the device alone has calls of the runtime, whose thread it is then. ABSENT if the trace has no host
     event that lasts.
     """
-    host = _host(columns) | (columns.work == Work.HOST)
+    host = _host(columns) | (columns.work == WorkKind.HOST)
     lasting = host & (columns.duration_ns > 0)
     if not lasting.any():
         return ABSENT
@@ -166,7 +166,7 @@ def _most(columns: TraceColumns, mask: Mask) -> int:
 
 def _extent(columns: TraceColumns) -> tuple[int, int]:
     """Return when the first work began and the last ended: the profiler's own rows can lie far outside."""
-    working = columns.work != Work.NOTHING
+    working = columns.work != WorkKind.NOTHING
     if not working.any():
         return 0, 0
     return int(columns.start_ns[working].min()), int(columns.end_ns[working].max())

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from lockstep.contracts.errors import ContractVersionError, MalformedError
 from lockstep.trace import times
-from lockstep.trace.columns import ABSENT, CollectiveArguments, SyncArguments, TraceAbout, TraceColumns, Work
+from lockstep.trace.columns import ABSENT, CollectiveArguments, SyncArguments, TraceAbout, TraceColumns, WorkKind
 
 VERSION, VERSION_US = 1, 2
 STORED_MAX_BYTES = 512 << 20
@@ -79,7 +79,7 @@ _BOUNDS = {
     "start_us": (-_START_MAX_US, _START_MAX_US),
     "duration_ns": (0, _DURATION_MAX_US * _NS_PER_US),
     "duration_us": (0, _DURATION_MAX_US),
-    "work": (0, len(Work) - 1),
+    "work": (0, len(WorkKind) - 1),
 }
 _EVENT_BYTES = 128  # of one event in all columns, encodings included
 _SLACK_BYTES = 1 << 20

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.accounting.device_axis import Axis, in_flight_ns, translate
+from lockstep.accounting.device_axis import DeviceAxis, in_flight_ns, translate
 from lockstep.accounting.events import BACKWARD, UNSEEN_NS, IssuedCollective, StepEvents, Traffic
 from lockstep.contracts.records import MISSING
 
@@ -16,7 +16,7 @@ def axes(draw):
     for host in hosts:
         device = max(device, host) + draw(st.integers(0, 30))
         points.append((host, device))
-    return Axis(points, 0), points
+    return DeviceAxis(points, 0), points
 
 
 @settings(deadline=None)  # the machine may be busy
@@ -42,15 +42,15 @@ def test_no_more_is_felt_of_a_pause_than_it_took(made, begin, took):
 
 def test_pause_that_a_queue_covers():
     """What was queued at the next event is taken off; an idle device feels it all."""
-    queued = Axis([(0, 10), (100, 130)], 0)
+    queued = DeviceAxis([(0, 10), (100, 130)], 0)
     assert queued.exposed(40, 60) == (60, 60)
-    idle = Axis([(0, 0), (100, 105)], 5)
+    idle = DeviceAxis([(0, 0), (100, 105)], 5)
     assert idle.exposed(40, 60) == (45, 65)
 
 
 def test_lead_is_the_least_above_an_idle_devices():
     """The least distance between host and device counts, less what a launch takes; without an event it is not known."""
-    axis = Axis([(0, 5), (10, 40), (20, 35)], 5)
+    axis = DeviceAxis([(0, 5), (10, 40), (20, 35)], 5)
     assert axis.lead(10, 20) == 10
     assert axis.lead(0, 20) == 0
     assert axis.lead(11, 19) == MISSING
@@ -65,7 +65,7 @@ def test_collectives_without_an_end():
     events.collectives = [IssuedCollective(issue_ns, asynchronous) for issue_ns in (20, 40, 60)]
     events.collectives += [IssuedCollective(issue_ns, synchronous) for issue_ns in (70, 80)]
     events.collectives[4].done_ns = 90
-    translated = translate(events, Axis([(0, 1000), (100, 1100)], 1000), {})
+    translated = translate(events, DeviceAxis([(0, 1000), (100, 1100)], 1000), {})
     assert [c.done_ns for c in translated.collectives] == [UNSEEN_NS, 0, UNSEEN_NS, UNSEEN_NS, 1090]
     assert [c.issue_ns for c in translated.collectives] == [1020, 1040, 1060, 1070, 1080]
     assert [c.done_ns for c in events.collectives] == [0, 0, 0, 0, 90]

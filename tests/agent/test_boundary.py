@@ -4,13 +4,13 @@ import sys
 
 import pytest
 
-from lockstep.agent.boundary import Boundary, describe, warn
+from lockstep.agent.boundary import FailureGuard, describe, warn
 
 
 def test_failure_is_counted_and_said_once(capsys):
     """The guarded call returns None, every failure is counted, one line names the first."""
     counts = []
-    boundary = Boundary(counts.append)
+    boundary = FailureGuard(counts.append)
 
     def fetch():
         raise ValueError("two\nlines")
@@ -30,13 +30,13 @@ def test_failure_of_the_failure_path_does_not_escape(capsys):
     def broken(_count):
         raise OSError("gone")
 
-    Boundary(broken).guard(lambda: 1 / 0)()
+    FailureGuard(broken).guard(lambda: 1 / 0)()
     assert "could not note its failure: OSError: gone" in capsys.readouterr().err
 
 
 def test_result_passes_unchanged():
     """A call that does not fail is as if unguarded."""
-    assert Boundary(lambda _: None).guard(lambda a, b: a + b)(2, 3) == 5
+    assert FailureGuard(lambda _: None).guard(lambda a, b: a + b)(2, 3) == 5
 
 
 def test_interrupt_is_the_users():
@@ -46,7 +46,7 @@ def test_interrupt_is_the_users():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Boundary(lambda _: None).guard(interrupted)()
+        FailureGuard(lambda _: None).guard(interrupted)()
 
 
 def test_nobody_listens(monkeypatch):

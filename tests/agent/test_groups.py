@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from lockstep.agent.groups import Groups
+from lockstep.agent.groups import ProcessGroups
 from lockstep.contracts.domains import unpack_ranks
 from lockstep.contracts.errors import LocalError
 from lockstep.contracts.records import DOMAIN_KINDS
@@ -34,7 +34,7 @@ class Book:
     def __init__(self, **environ):
         self.announced = []
         self.cleared = []
-        self.groups = Groups(self._store, environ, self.cleared.append)
+        self.groups = ProcessGroups(self._store, environ, self.cleared.append)
 
     def _store(self, announced):
         self.announced = announced
@@ -177,7 +177,7 @@ def test_too_many_groups_are_told(capsys):
             raise LocalError("value for a shared region: got 70000 bytes, expected at most 65520")
         stored.append(groups)
 
-    groups = Groups(store, {})
+    groups = ProcessGroups(store, {})
     with world(4):
         groups.of(dist.group.WORLD)
         assert groups.of(dist.new_group([0, 1], group_desc="mesh_tp")).size == 2

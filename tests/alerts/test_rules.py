@@ -11,7 +11,7 @@ import yaml
 
 from alerts import policy, rules
 from alerts.policy import AlertPolicy, Site, duration
-from alerts.rule import Recording
+from alerts.rule import RecordingRule
 from tests.alerts.promql import labels_of_recording, parse, problems
 
 ALERTS = rules.alerts()
@@ -80,7 +80,7 @@ def test_durations_are_written_as_prometheus_reads_them(seconds, text):
 
 
 @pytest.mark.parametrize("rule", rules.recordings(), ids=lambda rule: rule.record)
-def test_recorded_series_are_named_by_the_convention(rule: Recording):
+def test_recorded_series_are_named_by_the_convention(rule: RecordingRule):
     """level:metric:operations, the level being the labels that are left, no `_total`, a sentence of help."""
     level, metric, operations = rule.record.split(":")
     labels = labels_of_recording(rule.expr)
@@ -93,7 +93,7 @@ def test_recorded_series_are_named_by_the_convention(rule: Recording):
 
 
 @pytest.mark.parametrize("rule", rules.recordings(), ids=lambda rule: rule.record)
-def test_recorded_series_use_the_catalogue(rule: Recording):
+def test_recorded_series_use_the_catalogue(rule: RecordingRule):
     """Every metric, label and value exists, and rates are taken of counters only, before any sum."""
     assert problems(rule.expr) == []
 

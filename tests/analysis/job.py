@@ -12,7 +12,7 @@ from lockstep.trace.columns import (
     CollectiveArguments,
     TraceAbout,
     TraceColumns,
-    Work,
+    WorkKind,
 )
 from tests.trace.made import columns_of, made
 
@@ -73,7 +73,7 @@ def _step(step: int, begin: int, mine: int, longest: int, rank: int) -> list:
             (0, 20),
             ready,
             end - ready,
-            work=Work.COMMUNICATION,
+            work=WorkKind.COMMUNICATION,
             stream=20,
             correlation=number + 2,
             collective=reduced,

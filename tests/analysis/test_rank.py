@@ -11,7 +11,7 @@ from lockstep.analysis.evidence import Evidence
 from lockstep.analysis.rank import RankAnalysis, analyse_rank, renumbered, with_communication
 from lockstep.diagnosis.host_causes import HostSamples
 from lockstep.trace.ascend.communication import load_communication
-from lockstep.trace.columns import ANNOTATION, KERNEL, OPERATOR, PYTHON, RUNTIME, CollectiveArguments, Work
+from lockstep.trace.columns import ANNOTATION, KERNEL, OPERATOR, PYTHON, RUNTIME, CollectiveArguments, WorkKind
 from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.patterns import Resource, Samples
 from tests.analysis.job import BASE_NS, MS, SLEEP, rank_columns
@@ -91,8 +91,8 @@ ODD = {
     "a step without work": [made("ProfilerStep#1", ANNOTATION, 1, 0, 100), made("gemm", KERNEL, (0, 7), 500, 1)],
     "steps backwards": [made(f"ProfilerStep#{9 - n}", ANNOTATION, 1, 10 * n, 10) for n in range(5)],
     "the same step twice": [made("lockstep.step#1", ANNOTATION, 1, n, 0) for n in (0, 10, 20)],
-    "a collective alone": [made("nccl", KERNEL, (0, 7), 0, 10, work=Work.COMMUNICATION, stream=7)],
-    "a collective of no time": [made("nccl", KERNEL, (0, 7), 0, 0, work=Work.COMMUNICATION, stream=7)],
+    "a collective alone": [made("nccl", KERNEL, (0, 7), 0, 10, work=WorkKind.COMMUNICATION, stream=7)],
+    "a collective of no time": [made("nccl", KERNEL, (0, 7), 0, 0, work=WorkKind.COMMUNICATION, stream=7)],
     "an empty name": [made("", OPERATOR, 1, 0, 10), made("", PYTHON, 1, 0, 10)],
     "before the epoch": [made("f", PYTHON, 1, -(10**15), 10), made("gemm", KERNEL, (0, 7), -(10**15) + 5, 10)],
     "a million deep names": [made("a" * 1_000_000, OPERATOR, 1, 0, 10)],
@@ -128,7 +128,7 @@ def test_traces_of_chance_are_analysed(seed):
                 int(random.integers(1, 4)),
                 start,
                 duration,
-                work=Work.COMMUNICATION if collective else None,
+                work=WorkKind.COMMUNICATION if collective else None,
                 stream=int(random.integers(1, 4)) if category == KERNEL else None,
                 correlation=link,
                 external=link,

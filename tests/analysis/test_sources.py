@@ -5,7 +5,7 @@ import pytest
 from lockstep.analysis.rank import analyse_rank
 from lockstep.analysis.sources import find_sources, load_source, rank_of
 from lockstep.contracts.errors import MalformedError
-from lockstep.trace.columns import ABSENT, Work
+from lockstep.trace.columns import ABSENT, WorkKind
 from lockstep.trace.store import write_columns
 from tests.analysis.job import rank_columns
 from tests.trace.ascend.recordings import CLUSTER, RANK, TABLES
@@ -90,7 +90,7 @@ def test_a_rank_that_kept_its_tables_alone(tmp_path):
     kernels, columns = loaded.evidence.kernels, loaded.columns
     assert rank_of(source, columns) == 1
     assert len(columns) == len(kernels) > 0
-    assert (columns.work == Work.COMMUNICATION).tolist() == kernels.communicates.tolist()
+    assert (columns.work == WorkKind.COMMUNICATION).tolist() == kernels.communicates.tolist()
     assert columns.on_device.all()
     assert len(columns.collectives) == kernels.communicates.sum()
     assert len(loaded.evidence.communication) > 0

@@ -18,14 +18,14 @@ from benchmarks.detect_cost import (
     report,
     stream_of,
 )
-from coordinator.intake.timeline import Timeline
+from coordinator.intake.timeline import StepTimeline
 from coordinator.settings.policy import Policy
 
 
 @pytest.fixture
 def receiver():
     """Return the way into a timeline of eight ranks."""
-    timeline = Timeline(Policy().timeline)
+    timeline = StepTimeline(Policy().timeline)
     timeline.know(list(range(8)))
     made = Receiver(timeline)
     yield made

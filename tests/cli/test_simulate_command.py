@@ -12,7 +12,7 @@ from lockstep.cli.simulation.chrome import chrome_trace
 from lockstep.cli.simulation.picture import ROWS_MAX, timeline_picture
 from lockstep.simulator.lanes import timeline_of
 from lockstep.simulator.spec import load_spec
-from lockstep.trace.columns import Work
+from lockstep.trace.columns import WorkKind
 from lockstep.trace.kineto.load import load_trace
 from tests.support.browser import chromium
 
@@ -129,7 +129,7 @@ def test_the_trace_is_read_again(path, tmp_path, capsys):
     assert len(columns) == sum(len(lane.spans) for row in rows for lane in row.lanes)
     assert set(columns.thread_names.values()) >= {"compute", "feature", "send"}
     assert int(columns.end_ns.max() - columns.start_ns.min()) == pytest.approx(step_s * 1e9, abs=2)
-    communication = columns.work == Work.COMMUNICATION
+    communication = columns.work == WorkKind.COMMUNICATION
     queues = [columns.thread_names[code] for code in columns.thread.tolist()]
     assert [queue != "compute" for queue in queues] == communication.tolist()
     mine = sum(span.end_s - span.start_s for span in rows[1].lanes[0].spans)

@@ -16,7 +16,7 @@ import pytest
 from coordinator.decide.incidents import to_json
 from lockstep.cli.main import main
 from lockstep.cli.top_command import Watch, _client, plain
-from lockstep.cli.top_view import RUNS_MAX, View, format_seconds, lines, ordered
+from lockstep.cli.top_view import RUNS_MAX, TopView, format_seconds, lines, ordered
 from lockstep.contracts.errors import LocalError
 from tests.coordinator.conftest import announce
 from tests.coordinator.test_runs import NOW, play
@@ -115,7 +115,7 @@ def test_what_is_hostile_moves_no_cursor():
     """Control characters and endless names of runs and nodes; no line is longer than the screen."""
     name = "\x1b[2Jjob\u202e" + "x" * 500
     slow = {"rank": 1, "hostname": name, "self_seconds": 1.0, "wait_seconds": None, "excess_ratio": None}
-    text = shown(View(url="http://x", runs=[run_row(name)] * 100, chosen=name, slowest=[slow]), 100)
+    text = shown(TopView(url="http://x", runs=[run_row(name)] * 100, chosen=name, slowest=[slow]), 100)
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert max(map(len, text.splitlines())) <= 100
@@ -138,14 +138,14 @@ def test_what_is_hostile_moves_no_cursor():
 def test_an_incident_names_who_is_meant(values, title):
     """Ranks where ranks are at fault, a group by its name, and of a hang its silence instead of a share of it."""
     opened = to_json(incident(opened_unix_ns=1_790_000_000 * 10**9, **values))
-    text = shown(View(url="http://x", runs=[run_row()], incidents=[opened]))
+    text = shown(TopView(url="http://x", runs=[run_row()], incidents=[opened]))
     assert f"{title}  job\n    since step 60, found at step 62, 2026-09-21 14:13:20 UTC\n" in text
 
 
 def test_an_empty_coordinator_and_figures():
     """No run, no incident; times in three figures."""
-    assert "no run yet" in shown(View(url="http://x"))
-    away = shown(replace(View(url="http://x"), trouble="trying"))
+    assert "no run yet" in shown(TopView(url="http://x"))
+    away = shown(replace(TopView(url="http://x"), trouble="trying"))
     assert "trying" in away
     assert "no " not in away
     assert [format_seconds(each) for each in (None, 0.0123, 0.5, 12.34)] == ["-", "12.3 ms", "500 ms", "12.3 s"]

@@ -3,7 +3,7 @@
 import pytest
 
 from lockstep.contracts.errors import ConfigError
-from lockstep.contracts.launchers import LAUNCHERS, Place, gives_rank, read_place
+from lockstep.contracts.launchers import LAUNCHERS, RankPlace, gives_rank, read_place
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
 SLURM = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1", "SLURM_NTASKS": "64"}
@@ -15,18 +15,18 @@ LIGHTNING = {"NODE_RANK": "0", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
 @pytest.mark.parametrize(
     ("environ", "place"),
     [
-        (TORCHRUN, Place(5, 8, 1, "RANK")),
-        ({"RANK": "3"}, Place(3, 4, 3, "RANK")),
-        (SLURM, Place(3, 4, 1, "SLURM_PROCID")),
-        (OPEN_MPI, Place(2, 6, 0, "OMPI_COMM_WORLD_RANK")),
-        (PMI, Place(1, 2, 1, "PMI_RANK")),
-        ({**SLURM, "PMI_RANK": "3", "PMI_SIZE": "4"}, Place(3, 4, 1, "PMI_RANK")),
-        (LIGHTNING, Place(1, 2, 1, "NODE_RANK and LOCAL_RANK")),
-        ({"LOCAL_RANK": "1"}, Place(1, 2, 1, "NODE_RANK and LOCAL_RANK")),
-        ({**LIGHTNING, "NODE_RANK": "2", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "12"}, Place(9, 12, 1, "NODE_RANK and LOCAL_RANK")),
-        ({"GROUP_RANK": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4"}, Place(4, 5, 0, "NODE_RANK and LOCAL_RANK")),
-        ({}, Place(0, 1, 0, "single process")),
-        ({"WORLD_SIZE": "8"}, Place(0, 1, 0, "single process")),
+        (TORCHRUN, RankPlace(5, 8, 1, "RANK")),
+        ({"RANK": "3"}, RankPlace(3, 4, 3, "RANK")),
+        (SLURM, RankPlace(3, 4, 1, "SLURM_PROCID")),
+        (OPEN_MPI, RankPlace(2, 6, 0, "OMPI_COMM_WORLD_RANK")),
+        (PMI, RankPlace(1, 2, 1, "PMI_RANK")),
+        ({**SLURM, "PMI_RANK": "3", "PMI_SIZE": "4"}, RankPlace(3, 4, 1, "PMI_RANK")),
+        (LIGHTNING, RankPlace(1, 2, 1, "NODE_RANK and LOCAL_RANK")),
+        ({"LOCAL_RANK": "1"}, RankPlace(1, 2, 1, "NODE_RANK and LOCAL_RANK")),
+        ({**LIGHTNING, "NODE_RANK": "2", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "12"}, RankPlace(9, 12, 1, "NODE_RANK and LOCAL_RANK")),
+        ({"GROUP_RANK": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4"}, RankPlace(4, 5, 0, "NODE_RANK and LOCAL_RANK")),
+        ({}, RankPlace(0, 1, 0, "single process")),
+        ({"WORLD_SIZE": "8"}, RankPlace(0, 1, 0, "single process")),
     ],
 )  # fmt: skip
 def test_each_launcher_gives_its_rank(environ, place):
@@ -39,12 +39,12 @@ def test_inner_launcher_wins():
     """RANK wins under srun and mpirun, Open MPI in a step of Slurm: what counts processes, not nodes."""
     assert read_place({**SLURM, **OPEN_MPI, **PMI, **TORCHRUN}).source == "RANK"
     assert read_place({**SLURM, **OPEN_MPI}).source == "OMPI_COMM_WORLD_RANK"
-    assert read_place({**SLURM, **PMI}) == Place(1, 2, 1, "PMI_RANK")
+    assert read_place({**SLURM, **PMI}) == RankPlace(1, 2, 1, "PMI_RANK")
 
 
 def test_batch_script_is_no_rank():
     """Slurm gives a batch script SLURM_PROCID=0 and the tasks of the whole job: a training in it is alone."""
-    assert read_place({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0"}) == Place(
+    assert read_place({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0"}) == RankPlace(
         0, 1, 0, "single process"
     )
 
@@ -63,14 +63,14 @@ def test_batch_script_is_no_rank():
 )
 def test_process_group_counts_most(environ, local_rank):
     """In a group of several the rank is the group's; the local rank is a launcher's only where that counts alike."""
-    assert read_place(environ, group=(5, 8)) == Place(5, 8, local_rank, "torch.distributed")
+    assert read_place(environ, group=(5, 8)) == RankPlace(5, 8, local_rank, "torch.distributed")
 
 
 def test_group_of_one_overrules_no_launcher():
     """Eight processes that torchrun started and that each make a group of their own stay eight ranks."""
-    assert read_place(TORCHRUN, group=(0, 1)) == Place(5, 8, 1, "RANK")
-    assert read_place({}, group=(0, 1)) == Place(0, 1, 0, "torch.distributed")
-    assert read_place({"RANK": "none"}, group=(0, 1)) == Place(0, 1, 0, "torch.distributed")
+    assert read_place(TORCHRUN, group=(0, 1)) == RankPlace(5, 8, 1, "RANK")
+    assert read_place({}, group=(0, 1)) == RankPlace(0, 1, 0, "torch.distributed")
+    assert read_place({"RANK": "none"}, group=(0, 1)) == RankPlace(0, 1, 0, "torch.distributed")
 
 
 @pytest.mark.parametrize(

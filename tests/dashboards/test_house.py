@@ -6,8 +6,10 @@ from dashboards import house
 
 
 def board(*panels):
-    rows = (house.Row(title="Row", lines=(house.Line(panels=panels),)),)
-    return house.Board(uid="u", title="T", description="D.", rows=rows, variables=(house.datasource_variable(),))
+    rows = (house.DashboardRow(title="Row", lines=(house.PanelLine(panels=panels),)),)
+    return house.DashboardSpec(
+        uid="u", title="T", description="D.", rows=rows, variables=(house.datasource_variable(),)
+    )
 
 
 def lines(title="Lines"):
@@ -63,7 +65,9 @@ def test_a_variable_of_many_values_offers_all():
     many = house.variable("host", "Host", "label_values(up, instance)", multi=True)
     one = house.variable("run", "Run", "label_values(up, run)")
     text = house.render(
-        house.Board(uid="u", title="T", description="D.", rows=(), variables=(house.datasource_variable(), many, one))
+        house.DashboardSpec(
+            uid="u", title="T", description="D.", rows=(), variables=(house.datasource_variable(), many, one)
+        )
     )
     source, host, run = json.loads(text)["templating"]["list"]
     assert (source["type"], source["query"]) == ("datasource", "prometheus")

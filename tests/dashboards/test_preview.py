@@ -6,11 +6,11 @@ import re
 import pytest
 
 from dashboards.preview import ask, chart, panel
-from dashboards.preview.ask import Answer, Series, Window, replaced
+from dashboards.preview.ask import QueryResult, Series, TimeWindow, replaced
 from dashboards.preview.units import axis_label, format_value, ticks
 from lockstep.cli.main import main
 
-WINDOW = Window(url="http://127.0.0.1:1", begin_s=0.0, end_s=3600.0)
+WINDOW = TimeWindow(url="http://127.0.0.1:1", begin_s=0.0, end_s=3600.0)
 
 
 def series(legend="a", points=((0.0, 1.0),), **labels):
@@ -70,7 +70,9 @@ def test_variables_are_filled_in_as_grafana_does():
 def test_a_line_is_broken_where_nothing_was_measured():
     """Two pieces for two stretches, a point for a single sample, nothing for NaN."""
     points = ((0.0, 1.0), (15.0, 1.0), (600.0, 2.0), (615.0, 2.0), (1200.0, 3.0), (2400.0, math.nan))
-    drawn = chart.lines([series(points=points)], "s", WINDOW, (800, 200), chart.Look(lambda _: None, lambda _: False))
+    drawn = chart.lines(
+        [series(points=points)], "s", WINDOW, (800, 200), chart.SeriesStyle(lambda _: None, lambda _: False)
+    )
     assert (drawn.count("<polyline"), drawn.count("<circle")) == (2, 1)
 
 
@@ -196,7 +198,7 @@ def test_a_state_without_a_colour_can_be_read():
 @pytest.mark.parametrize(("minutes", "half"), [(4, 26), (60, 16)])
 def test_no_moment_of_the_axis_is_cut(minutes, half):
     """A label ends before the drawing does; seconds are said where minutes would repeat."""
-    window = Window(url=WINDOW.url, begin_s=0.0, end_s=minutes * 60.0)
+    window = TimeWindow(url=WINDOW.url, begin_s=0.0, end_s=minutes * 60.0)
     drawn = chart.bands([series()], window, (800, 200), lambda _: None)
     labels = re.findall(r'<text class="m" x="([\d.]+)" y="\d+">([\d:]+)<', drawn)
     assert len({text for _, text in labels}) == len(labels) > 3
@@ -220,9 +222,9 @@ def grid_panel(*columns, names=("A",)):
 def test_a_grid_merges_on_the_labels_it_has():
     """A row for each run: values of several queries stand in it, the largest last column first, empty where none is."""
     answers = [
-        Answer("A", (series(run="r1", state="healthy"), series(run="r2", state="hung"))),
-        Answer("B", (series(points=((0, 1.5),), run="r1"), series(points=((0, 2.5),), run="r2"))),
-        Answer("C", (series(points=((0, 7.0),), run="r2"),)),
+        QueryResult("A", (series(run="r1", state="healthy"), series(run="r2", state="hung"))),
+        QueryResult("B", (series(points=((0, 1.5),), run="r1"), series(points=((0, 2.5),), run="r2"))),
+        QueryResult("C", (series(points=((0, 7.0),), run="r2"),)),
     ]
     text = panel._table(grid_panel("B", "C"), answers)
     assert "<th>run</th><th>state</th><th>head B</th><th>head C</th>" in text

@@ -14,7 +14,7 @@ import pytest
 
 from coordinator.detect.ranks.components import Explainer, medians
 from coordinator.detect.ranks.groups import Groups
-from coordinator.intake.timeline import Timeline
+from coordinator.intake.timeline import StepTimeline
 from coordinator.settings.policy import Policy
 from exporter.sending.batches import Batcher
 from lockstep.agent.bootstrap import loader_environment
@@ -39,7 +39,7 @@ def rows(tmp_path_factory):
     command = [*torchrun, str(Path(phases_job.__file__))]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=150)
     assert done.returncode == 0, done.stderr
-    batcher, timeline = Batcher("node-a"), Timeline(POLICY.timeline)
+    batcher, timeline = Batcher("node-a"), StepTimeline(POLICY.timeline)
     for rank in (0, 1):
         ring = read_ring(root / "phases" / f"{rank}.ring")
         assert (len(ring.records), ring.failures) == (STEPS, 0)

@@ -3,13 +3,13 @@ from pathlib import Path
 
 import pytest
 
-from exporter.reading.positions import Position, Positions
+from exporter.reading.positions import Positions, ReadPosition
 from exporter.state_file import load_state, save_state
 
 
 def test_a_value_survives(tmp_path: Path):
     """What was saved is loaded, in the form that it had."""
-    positions = {"run": {0: Position(1, 2, 3), 7: Position(4, 5, 6)}}
+    positions = {"run": {0: ReadPosition(1, 2, 3), 7: ReadPosition(4, 5, 6)}}
     assert save_state(tmp_path / "positions.json", positions)
     assert load_state(tmp_path / "positions.json", Positions) == positions
     assert [path.name for path in tmp_path.iterdir()] == ["positions.json"]

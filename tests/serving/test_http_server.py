@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from lockstep.serving import http_server
-from lockstep.serving.http_server import Connections, Site
+from lockstep.serving.http_server import BoundedSite, Connections
 from lockstep.serving.log_limit import LogLimit, RepeatFilter
 from tests.serving.sessions import until
 
@@ -82,7 +82,7 @@ async def serving(*, context: ssl.SSLContext | None = None, **limits):
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     before = open_descriptors()
-    await Site(runner, "127.0.0.1", 0, connections, ssl_context=context).start()
+    await BoundedSite(runner, "127.0.0.1", 0, connections, ssl_context=context).start()
     served = Served(connections, runner.addresses[0][1])
     served.release, served.reading = release, reading
     try:
@@ -252,7 +252,7 @@ async def test_a_port_in_use_is_an_error_of_the_operating_system():
         runner = web.AppRunner(web.Application())
         await runner.setup()
         with pytest.raises(OSError, match="in use"):
-            await Site(runner, "127.0.0.1", served.port, Connections()).start()
+            await BoundedSite(runner, "127.0.0.1", served.port, Connections()).start()
         await runner.cleanup()
 
 

@@ -25,20 +25,20 @@ from lockstep.trace.columns import (
     SyncArguments,
     TraceAbout,
     TraceColumns,
-    Work,
+    WorkKind,
 )
 
 PID = 7
 """Process of every thread that a test gives as a bare id."""
 
 _WORK = {
-    PYTHON: Work.HOST,
-    OPERATOR: Work.HOST,
-    RUNTIME: Work.HOST,
-    DRIVER: Work.HOST,
-    KERNEL: Work.COMPUTE,
-    COPY: Work.MEMORY,
-    FILL: Work.MEMORY,
+    PYTHON: WorkKind.HOST,
+    OPERATOR: WorkKind.HOST,
+    RUNTIME: WorkKind.HOST,
+    DRIVER: WorkKind.HOST,
+    KERNEL: WorkKind.COMPUTE,
+    COPY: WorkKind.MEMORY,
+    FILL: WorkKind.MEMORY,
 }
 
 
@@ -50,7 +50,7 @@ class MadeEvent(NamedTuple):
     thread: object = 1
     start_ns: int = 0
     duration_ns: int = 1000
-    work: Work | None = None
+    work: WorkKind | None = None
     stream: int | tuple[int, int] | None = None
     shapes: str | None = None
     stack: str | None = None
@@ -122,8 +122,8 @@ def _same(one: Any, other: Any) -> bool:
     return bool(type(one) is type(other) and one == other)
 
 
-def _work(row: MadeEvent) -> Work:
-    return _WORK.get(row.category, Work.NOTHING) if row.work is None else row.work
+def _work(row: MadeEvent) -> WorkKind:
+    return _WORK.get(row.category, WorkKind.NOTHING) if row.work is None else row.work
 
 
 def _thread(thread: object) -> tuple[object, object]:

@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from lockstep.trace.columns import ABSENT, PYTHON, Work
+from lockstep.trace.columns import ABSENT, PYTHON, WorkKind
 from lockstep.trace.intervals import common, merged
 from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.store import read_columns, write_columns
@@ -105,8 +105,8 @@ def test_device_time_is_what_others_measured(name, compute_us, idle_us, overlap_
         chosen = columns.on_device & np.isin(columns.work, works)
         return merged(columns.start_ns[chosen], columns.end_ns[chosen])
 
-    compute, communication = busy(Work.COMPUTE), busy(Work.COMMUNICATION)
-    everything = busy(Work.COMPUTE, Work.COMMUNICATION, Work.MEMORY)
+    compute, communication = busy(WorkKind.COMPUTE), busy(WorkKind.COMMUNICATION)
+    everything = busy(WorkKind.COMPUTE, WorkKind.COMMUNICATION, WorkKind.MEMORY)
     idle_ns = everything.end_ns[-1] - everything.start_ns[0] - everything.measure_ns()
     overlap = common(compute, communication).measure_ns() / max(1, communication.measure_ns())
     assert round(compute.measure_ns() / 1000) == compute_us

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.trace.columns import ANNOTATION, COPY, FILL, KERNEL, OPERATOR, PYTHON, RUNTIME, Work
+from lockstep.trace.columns import ANNOTATION, COPY, FILL, KERNEL, OPERATOR, PYTHON, RUNTIME, WorkKind
 from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.prepared import prepare
 from lockstep.trace.step_breakdown import Breakdown, StepAccount, break_down_steps
@@ -30,7 +30,7 @@ def test_classes_are_told_apart_and_sum_to_the_window():
     whole = _whole(
         made("aten::mm", OPERATOR, 1, 0, 30),
         made("gemm", KERNEL, 9, 20, 30, stream=7),
-        made("ncclAllReduce", KERNEL, 9, 40, 30, Work.COMMUNICATION, 20),
+        made("ncclAllReduce", KERNEL, 9, 40, 30, WorkKind.COMMUNICATION, 20),
         made("aten::mm", OPERATOR, 1, 65, 5),
         made("Memcpy DtoD", COPY, 9, 80, 10, stream=7),
         made("aten::mm", OPERATOR, 1, 90, 10),
@@ -46,7 +46,7 @@ def test_classes_are_told_apart_and_sum_to_the_window():
 def test_copies_beside_a_collective_are_overlap_but_not_of_kernels():
     """The ratio for the test of parallelism is of kernels beside collectives."""
     whole = _whole(
-        made("Memset", FILL, 9, 0, 10, stream=7), made("ncclAllReduce", KERNEL, 9, 0, 10, Work.COMMUNICATION, 20)
+        made("Memset", FILL, 9, 0, 10, stream=7), made("ncclAllReduce", KERNEL, 9, 0, 10, WorkKind.COMMUNICATION, 20)
     )
     assert (whole.overlap_ns, whole.compute_communication_overlap_ns, whole.memory_ns) == (10, 0, 0)
 
@@ -101,10 +101,10 @@ def test_steps_are_accounted_in_the_windows_of_the_device():
 def test_equal_to_counting_every_ns(spans, start_ns, length_ns):
     """Any events and any window, also one that reaches beyond them."""
     kinds = {
-        "K": ("gemm", KERNEL, 9, Work.COMPUTE, 7),
-        "M": ("copy", COPY, 9, Work.MEMORY, 8),
-        "N": ("nccl", KERNEL, 9, Work.COMMUNICATION, 20),
-        "H": ("f", PYTHON, 1, Work.HOST, None),
+        "K": ("gemm", KERNEL, 9, WorkKind.COMPUTE, 7),
+        "M": ("copy", COPY, 9, WorkKind.MEMORY, 8),
+        "N": ("nccl", KERNEL, 9, WorkKind.COMMUNICATION, 20),
+        "H": ("f", PYTHON, 1, WorkKind.HOST, None),
     }
     events = [made("gemm", KERNEL, 9, 100, 1, stream=7), made("f", PYTHON, 1, 100, 1)]
     for start, length, kind in spans:
@@ -140,7 +140,7 @@ def test_without_a_device_the_host_computes():
         made("aten::mm", OPERATOR, 1, 10, 20),
         made("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", ANNOTATION, 1, 40, 20),
         made("aten::stack", OPERATOR, 1, 45, 5),
-        made("gloo:all_reduce", ANNOTATION, 2, 25, 10, Work.COMMUNICATION),
+        made("gloo:all_reduce", ANNOTATION, 2, 25, 10, WorkKind.COMMUNICATION),
     )
     assert _five(whole) == dict(zip(FIVE, (15, 0, 75, 10, 0), strict=True))
 

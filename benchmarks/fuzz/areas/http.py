@@ -23,8 +23,8 @@ from coordinator.settings.thresholds import catalogue
 from exporter.counts import Counts
 from exporter.exposing.app import make_app as make_exporter_app
 from exporter.reading.rings import Rings
+from lockstep.serving.http_server import BoundedSite as HttpSite
 from lockstep.serving.http_server import Connections
-from lockstep.serving.http_server import Site as HttpSite
 from tests.coordinator.web import TOKEN, Site
 
 _CLIENTS = 32

@@ -14,9 +14,9 @@ from benchmarks.fuzz import mutate, seeds
 from benchmarks.fuzz.harness import ACCEPTED, SurpriseError
 from benchmarks.fuzz.node import node_snapshot
 from exporter.counts import Counts
-from exporter.exposing.collector import SnapshotCollector
+from exporter.exposing.collector import NodeCollector
 from exporter.reading.heartbeats import run_heartbeat
-from exporter.reading.rings import Reading, Rings
+from exporter.reading.rings import RingReading, Rings
 from exporter.reading.silence import announcement, watch
 from lockstep.contracts import messages, topics
 from lockstep.contracts import ring as layout
@@ -236,7 +236,7 @@ class RingFiles:
         if random.random() < _LOOK_SHARE:
             self._look()
 
-    def _send_answer(self, reading: Reading) -> None:
+    def _send_answer(self, reading: RingReading) -> None:
         if reading.answer is not None:
             answer = messages.ProfileAnswer(
                 run=reading.run.name, node=seeds.NODE, rank=reading.rank, **answer_to_json(reading.answer)
@@ -245,7 +245,7 @@ class RingFiles:
 
     def _look(self) -> None:
         snapshot = node_snapshot(self._rings, self._counts, self._now_ns)
-        render(SnapshotCollector(snapshot), "openmetrics").decode()
+        render(NodeCollector(snapshot), "openmetrics").decode()
 
     def _listen(self) -> None:
         isolation = self._rings.isolation

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from coordinator.detect.hangs.hang import Hang
     from coordinator.intake.groups import GroupTable
-    from coordinator.intake.timeline import Timeline
+    from coordinator.intake.timeline import StepTimeline
     from coordinator.intake.topology import Membership
     from lockstep.contracts.domains import Topology
     from lockstep.contracts.messages import NodeAnnouncement
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _DOMAIN = ISSUE_FIELDS.index("domain")
 
 
-def is_going_on(timeline: "Timeline", judged_step: int) -> bool:
+def is_going_on(timeline: "StepTimeline", judged_step: int) -> bool:
     """Whether most ranks record steps beyond the one under way: then a record is waited for, and no rank waits."""
     return bool(len(timeline.last_steps)) and float(np.median(timeline.last_steps)) > judged_step + 1
 
@@ -107,7 +107,7 @@ class ProgressBook:
             issues=issues[known[place]],
         )
 
-    def locate(self, topology: "Topology", timeline: "Timeline") -> "Hang | None":
+    def locate(self, topology: "Topology", timeline: "StepTimeline") -> "Hang | None":
         """Return who has not arrived, by all that is known now; None where nothing tells a hang."""
         inside = timeline.ranks < topology.world_size
         last_steps = timeline.last_steps[inside]

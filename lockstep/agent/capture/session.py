@@ -21,7 +21,7 @@ THEIRS = "the training starts a profiler of its own"
 FORKS = "the training forks a process"
 
 
-class Session:
+class ProfilerSession:
     """Whose the session is: nobody's, ours or theirs. Any thread may call."""
 
     def __init__(self) -> None:
@@ -121,5 +121,5 @@ class Session:
             self.release()
 
 
-SESSION = Session()
+SESSION = ProfilerSession()
 """The process's own: torch has one, so there is one."""

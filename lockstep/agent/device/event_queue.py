@@ -60,7 +60,7 @@ _QUEUED, _UNMEASURED = int(MarkKind.DEVICE_QUEUED), int(MarkKind.DEVICE_UNMEASUR
 _SEGMENT_THAT_ENDS = 1  # detail of an _UNMEASURED mark
 
 
-class Segment:
+class EventSegment:
     """What was queued from one anchor to the next. `start` and `end` are their events, None where one is missing."""
 
     __slots__ = ("end", "end_ordinal", "is_whole", "issued", "start", "unread")
@@ -89,9 +89,9 @@ class EventQueue:
         self._stream = stream
         self._buffer = buffer
         self._cpu_clock = cpu_clock
-        self._segment = Segment(start)
+        self._segment = EventSegment(start)
         self._home = start.stream
-        self._pending: deque[Segment] = deque()
+        self._pending: deque[EventSegment] = deque()
         self._known = start  # the anchor read last
         self._streams: dict[int, int] = {}
         self._measured: set[int] = set()  # ordinals of collectives whose issue has an event
@@ -189,7 +189,7 @@ class EventQueue:
             self._meet(error)
             return None
 
-    def _give_up(self, segment: Segment, ordinal: int, detail: int = 0) -> None:
+    def _give_up(self, segment: EventSegment, ordinal: int, detail: int = 0) -> None:
         """Note that a segment cannot be measured: an event behind the mark `ordinal` in it is missing."""
         if segment.is_whole:
             segment.is_whole = False
@@ -201,7 +201,7 @@ class EventQueue:
         segment = self._segment
         segment.end_ordinal = ordinal
         segment.end = stamp = self._record() if len(self._pending) < SEGMENTS_MAX else None
-        self._segment = Segment(stamp)
+        self._segment = EventSegment(stamp)
         if stamp is not None:
             self._home = stamp.stream
         elif not self._is_lost:
@@ -257,7 +257,7 @@ class EventQueue:
         finally:
             self._turn.release()
 
-    def _read_to_end(self, segment: Segment) -> bool:
+    def _read_to_end(self, segment: EventSegment) -> bool:
         """Read a segment's events and its end, if the device has passed all; return whether nothing is left of it."""
         end, stream = segment.end, self._stream
         try:
@@ -278,12 +278,12 @@ class EventQueue:
             stream.reuse([former])
         return True
 
-    def _release(self, segment: Segment) -> None:
+    def _release(self, segment: EventSegment) -> None:
         """Give back what is not asked for again."""
         unread, segment.unread = segment.unread, deque()
         self._stream.reuse([stamp for _, stamp in unread])
 
-    def _read(self, segment: Segment, count: int) -> bool:
+    def _read(self, segment: EventSegment, count: int) -> bool:
         """Read the oldest `count` events if the device has passed all of them; return whether it has.
 
         Raises

@@ -58,7 +58,7 @@ _PEERS = {"send": "dst", "recv_": "src", "recv_any_source_": None}
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
+class CollectiveOperator:
     """An operator of c10d, and which of its `arguments` (their names) the kernels read; None: it has none such.
 
     `payload_index` is that of the argument whose tensors are the payload, `types` are the arguments' types.
@@ -118,7 +118,7 @@ def install(agent: "Agent") -> Removal:
     return native_kernel.install(agent, module, operators())
 
 
-def operators() -> list[Operator]:
+def operators() -> list[CollectiveOperator]:
     """Return the operators that this torch has and the training has put no kernel of its own in front of."""
     import torch  # noqa: PLC0415  (training imported it)
 
@@ -130,7 +130,7 @@ def operators() -> list[Operator]:
         if not any(argument.kwarg_only for argument in arguments):  # c10d has none, and the kernels take none
             names = tuple(argument.name for argument in arguments)
             types = tuple(str(argument.type) for argument in arguments)
-            found.append(Operator(name, names, types, _PAYLOADS.get(name, 0)))
+            found.append(CollectiveOperator(name, names, types, _PAYLOADS.get(name, 0)))
     return found
 
 
@@ -151,7 +151,7 @@ def install_in_python(agent: "Agent") -> Removal:
     return library._destroy  # type: ignore[no-any-return]  # noqa: SLF001  (the only way to take kernels off again)
 
 
-def _kernel(agent: "Agent", operator: Operator) -> Callable[..., Any]:  # noqa: C901  (one frame)
+def _kernel(agent: "Agent", operator: CollectiveOperator) -> Callable[..., Any]:  # noqa: C901  (one frame)
     """Return the kernel that stands in front of `operator`: one frame, as each costs a microsecond in cold caches."""
     import torch  # noqa: PLC0415  (training imported it)
 
@@ -202,7 +202,7 @@ def _kernel(agent: "Agent", operator: Operator) -> Callable[..., Any]:  # noqa: 
     return kernel
 
 
-def _pair_site(agent: "Agent", operator: Operator) -> Callable[[Any, int, Any], int] | None:
+def _pair_site(agent: "Agent", operator: CollectiveOperator) -> Callable[[Any, int, Any], int] | None:
     """Return what gives the call site of an operator between two ranks, None for those of a whole group."""
     if not operator.is_pair:
         return None

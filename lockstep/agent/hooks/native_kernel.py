@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lockstep.agent.agent import Agent
-    from lockstep.agent.hooks.collectives import Operator
+    from lockstep.agent.hooks.collectives import CollectiveOperator
 
 _NONE = -1
 
 
-def install(agent: "Agent", module: Any, operators: "Sequence[Operator]") -> Removal:
+def install(agent: "Agent", module: Any, operators: "Sequence[CollectiveOperator]") -> Removal:
     """Put the kernels of `module` in front of `operators`, and return what takes them off again."""
     answers = _Answers(agent, module)
     described = [

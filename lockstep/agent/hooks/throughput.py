@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.agent.hooks import Removal
 from lockstep.agent.hooks.compilation import compiled_graphs
-from lockstep.agent.throughput.flops import ModelFlops
+from lockstep.agent.throughput.flops import ModelFlopsReporter
 from lockstep.agent.throughput.options import read_options
 from lockstep.agent.throughput.precision import product_dtype
 
@@ -27,7 +27,7 @@ def install(agent: "Agent") -> Removal:
     from torch.optim.optimizer import register_optimizer_step_pre_hook  # noqa: PLC0415  (training imported it)
 
     marks, settling = agent.marks, agent.settling
-    flops = ModelFlops(read_options(os.environ), marks.flag, compiled_graphs)
+    flops = ModelFlopsReporter(read_options(os.environ), marks.flag, compiled_graphs)
     settling.flops = flops
     marks.meet = agent.guard(settling.meet)
     abandon = agent.guard(flops.abandon)
@@ -52,7 +52,7 @@ def install(agent: "Agent") -> Removal:
     return remove
 
 
-def _borrow_engine(agent: "Agent", flops: ModelFlops) -> Removal:
+def _borrow_engine(agent: "Agent", flops: ModelFlopsReporter) -> Removal:
     """Look at the graphs of the first backwards, then leave the engine as it was."""
     from torch.autograd.variable import Variable  # noqa: PLC0415  (training imported torch)
 

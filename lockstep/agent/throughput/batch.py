@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice, pairwise
 from typing import Any
 
-from lockstep.agent.throughput.options import OFF, Options, Quantity
+from lockstep.agent.throughput.options import OFF, Quantity, ThroughputOptions
 from lockstep.contracts.records import MISSING
 
 DEPTH = 3
@@ -38,7 +38,7 @@ class BatchCounter:
     """Counts the batches of one rank. `integers` are the types that token ids have; `complain` takes one line."""
 
     def __init__(
-        self, options: Options, tensor_type: Any, integers: frozenset[Any], complain: Callable[[str], None]
+        self, options: ThroughputOptions, tensor_type: Any, integers: frozenset[Any], complain: Callable[[str], None]
     ) -> None:
         self._options = options
         self._tensor_type = tensor_type

@@ -8,8 +8,8 @@ import re
 import sys
 from typing import Any
 
-from lockstep.agent.throughput.flops import ModelFlops
-from lockstep.agent.throughput.options import Options, read_options
+from lockstep.agent.throughput.flops import ModelFlopsReporter
+from lockstep.agent.throughput.options import ThroughputOptions, read_options
 from lockstep.agent.throughput.precision import allows_tf32
 from lockstep.contracts.facts import RankFacts, facts_to_json
 from lockstep.contracts.limits import NAME_MAX_BYTES
@@ -24,7 +24,7 @@ _SLICE = re.compile(r"\bMIG\b")
 
 
 def collect(
-    model: ModelFlops | None, mark_writer: str = "", kernels: tuple[str, str] = ("", ""), stacks: str = ""
+    model: ModelFlopsReporter | None, mark_writer: str = "", kernels: tuple[str, str] = ("", ""), stacks: str = ""
 ) -> dict[str, Any]:
     """Return the JSON form of this rank's RankFacts; `model` knows its FLOPs, where there is torch.
 
@@ -84,7 +84,7 @@ def _uuid(torch: Any, name: str) -> str:
     return f"GPU-{text}" if _UUID.fullmatch(text) else ""
 
 
-def _dtype(torch: Any, seen: str, kind: str, options: Options) -> str:
+def _dtype(torch: Any, seen: str, kind: str, options: ThroughputOptions) -> str:
     if options.dtype is not None:
         return options.dtype
     return "tf32" if seen == "fp32" and kind == "cuda" and allows_tf32(torch) else seen

@@ -20,7 +20,7 @@ from typing import Any
 from weakref import WeakSet
 
 from lockstep.agent.boundary import warn
-from lockstep.agent.throughput.options import AUTO, MEASURE, OFF, Options
+from lockstep.agent.throughput.options import AUTO, MEASURE, OFF, ThroughputOptions
 from lockstep.agent.throughput.parameters import count_parameters
 from lockstep.contracts.records import MISSING, Flag
 
@@ -31,13 +31,15 @@ MEETINGS_MAX = 64
 """Optimizers that are looked at (5 us a parameter, once): a training that makes one each step must not pay for each."""
 
 
-class ModelFlops:
+class ModelFlopsReporter:
     """Used by the training thread; keeps no parameter alive.
 
     `flag` marks the running step, `compilations` returns how many graphs torch.compile has made.
     """
 
-    def __init__(self, options: Options, flag: Callable[[int], None], compilations: Callable[[], int]) -> None:
+    def __init__(
+        self, options: ThroughputOptions, flag: Callable[[int], None], compilations: Callable[[], int]
+    ) -> None:
         self._flag = flag
         self._compilations = compilations
         self._optimizers: WeakSet[Any] = WeakSet()

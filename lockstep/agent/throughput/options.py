@@ -43,7 +43,7 @@ class FlopsRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ThroughputOptions:
     """The agent's settings; None is not set."""
 
     tokens: Quantity = Quantity()
@@ -111,13 +111,13 @@ def check_option(variable: str, text: str, *, where: str) -> str:
     return text
 
 
-def read_options(environ: Mapping[str, str]) -> Options:
+def read_options(environ: Mapping[str, str]) -> ThroughputOptions:
     """Return the settings in `environ`; one that cannot be used is named on stderr once and left at its default."""
     return _parse(tuple(environ.get(variable, "") for variable in _READERS))
 
 
 @lru_cache(maxsize=1)
-def _parse(texts: tuple[str, ...]) -> Options:
+def _parse(texts: tuple[str, ...]) -> ThroughputOptions:
     values = {}
     for (variable, (name, read)), text in zip(_READERS.items(), texts, strict=True):
         if text:
@@ -125,4 +125,4 @@ def _parse(texts: tuple[str, ...]) -> Options:
                 values[name] = read(text)
             except ValueError as error:
                 warn(f"{variable}: got {text!r:.200}, expected {error}; the default is taken")
-    return Options(**values)
+    return ThroughputOptions(**values)

@@ -11,7 +11,7 @@ import yaml
 from alerts import rules
 from alerts.overrides import overrides_schema, threshold_schema
 from coordinator.settings import config as coordinator_config
-from coordinator.settings.thresholds import Threshold, catalogue
+from coordinator.settings.thresholds import PolicyThreshold, catalogue
 from exporter import config as exporter_config
 from lockstep.cli.chart.values import Value, read_values
 from lockstep.contracts.metrics import LEVELS
@@ -159,7 +159,7 @@ def _range(limits: tuple[float, float] | None, default: Any) -> Schema | None:
     return None if limits is None else {"type": kind, "minimum": limits[0], "maximum": limits[1]}
 
 
-def _threshold(threshold: Threshold) -> Schema:
+def _threshold(threshold: PolicyThreshold) -> Schema:
     if isinstance(threshold.default, bool):
         return {"type": "boolean"}
     if isinstance(threshold.default, tuple):

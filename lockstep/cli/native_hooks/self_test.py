@@ -20,8 +20,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from lockstep.agent.boundary import Boundary
-from lockstep.agent.groups import Groups
+from lockstep.agent.boundary import FailureGuard
+from lockstep.agent.groups import ProcessGroups
 from lockstep.agent.hooks import Removal, collectives, native, native_kernel
 from lockstep.agent.mark_writer import mark_buffer_type
 from lockstep.contracts.marks import BLOCK_BYTES, BLOCK_COUNT, KIND_MASK, MARK_STRUCT, MarkKind, unpack_block
@@ -37,9 +37,9 @@ class RecordingStub:
     """What the kernels need of an agent, over a buffer in a file of its own; the calling thread trains."""
 
     def __init__(self, file: int) -> None:
-        self.boundary = Boundary(self._stop)
+        self.boundary = FailureGuard(self._stop)
         self.guard = self.boundary.guard
-        self.groups = Groups(lambda _groups: None, environ={})
+        self.groups = ProcessGroups(lambda _groups: None, environ={})
         self.marks: Any = mark_buffer_type()[0](file, 0, BLOCK_COUNT, issues_offset=BLOCK_COUNT * BLOCK_BYTES)
         self.in_flight: dict[int, Any] = {}
         self.device = None

@@ -21,7 +21,7 @@ from lockstep.simulator.hardware.collectives import (
     SEND,
     collective_cost,
 )
-from lockstep.trace.columns import ABSENT, CollectiveArguments, TraceColumns, Work
+from lockstep.trace.columns import ABSENT, CollectiveArguments, TraceColumns, WorkKind
 
 BROADCAST, REDUCE, GATHER, SCATTER, BARRIER, OTHER = ("broadcast", "reduce", "gather", "scatter", "barrier", "other")
 _KINDS = (  # the first that the name holds, letters only
@@ -96,7 +96,7 @@ def collectives_of(columns: TraceColumns, *, rank: int | None = None) -> RankCol
 
     Where a device's row does not say what it is, the operator that launched it does. `rank` overrides the trace's own.
     """
-    events = np.flatnonzero(columns.work == Work.COMMUNICATION)
+    events = np.flatnonzero(columns.work == WorkKind.COMMUNICATION)
     said = [columns.collectives.get(event) for event in events.tolist()]
     if columns.about.vendor == "ascend" and any(said):  # its rows of tasks lie inside those of collectives
         keep = [place for place, each in enumerate(said) if each is not None]

@@ -21,7 +21,7 @@ from lockstep.diagnosis.communication_causes.thresholds import (
 )
 from lockstep.diagnosis.finding import COMMUNICATION, Finding, NotJudged
 from lockstep.diagnosis.verdict import MEDIUM
-from lockstep.trace.columns import TraceColumns, Work
+from lockstep.trace.columns import TraceColumns, WorkKind
 from lockstep.trace.intervals import Intervals, common, merged
 
 CONTENTION = "communication_contention"
@@ -29,7 +29,7 @@ CONTENTION = "communication_contention"
 
 def computing(columns: TraceColumns) -> Intervals:
     """Return when the rank's device computes."""
-    at = columns.on_device & (columns.work == Work.COMPUTE)
+    at = columns.on_device & (columns.work == WorkKind.COMPUTE)
     return merged(columns.start_ns[at], columns.end_ns[at])
 
 

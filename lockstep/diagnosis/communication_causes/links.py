@@ -27,7 +27,7 @@ from lockstep.diagnosis.communication_causes.thresholds import (
     WORTH_RATIO,
 )
 from lockstep.diagnosis.finding import COMMUNICATION, Finding, NotJudged
-from lockstep.trace.ascend.communication import Communication
+from lockstep.trace.ascend.communication import AscendCommunication
 from lockstep.trace.columns import ABSENT
 from lockstep.trace.intervals import Intervals
 from lockstep.trace.patterns.exposure import Covered
@@ -80,7 +80,9 @@ class LinkTransfers:
         return float(self.bytes[at].sum() / self.transit_ns[at].sum())  # bytes a ns are GB/s
 
 
-def link_transfers_of(communication: Communication, rank: int, computing: Intervals | None = None) -> LinkTransfers:
+def link_transfers_of(
+    communication: AscendCommunication, rank: int, computing: Intervals | None = None
+) -> LinkTransfers:
     """Return one rank's transfers of cluster_communication.json, or of a communication.json, which names no rank.
 
     `computing` is when the rank's device computes, on the clock of the file's starts; None where nothing says.
@@ -103,7 +105,7 @@ def link_transfers_of(communication: Communication, rank: int, computing: Interv
     )
 
 
-def _beside(communication: Communication, computing: Intervals) -> NDArray[np.bool_]:
+def _beside(communication: AscendCommunication, computing: Intervals) -> NDArray[np.bool_]:
     """Return which transfers run beside computation for the most part: waiting comes first, so they end with theirs.
 
     Those of collectives of unknown times count as running alone.

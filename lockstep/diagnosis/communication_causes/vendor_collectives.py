@@ -8,11 +8,11 @@ import numpy as np
 
 from lockstep.diagnosis.communication_causes.collectives import Group, RankCollectives, collective_kind
 from lockstep.trace.ascend.collective import arguments_of
-from lockstep.trace.ascend.communication import Communication, Named
+from lockstep.trace.ascend.communication import AscendCommunication, Named
 from lockstep.trace.columns import ABSENT
 
 
-def collectives_of_communication(communication: Communication, rank: int, *, host: str = "") -> RankCollectives:
+def collectives_of_communication(communication: AscendCommunication, rank: int, *, host: str = "") -> RankCollectives:
     """Return the collectives of `rank`; a rank's own file names no rank, its entries are all of it.
 
     Ranks of a group are known only where the file lists them (a cluster's does). Times of ranks are side by side only

@@ -20,7 +20,7 @@ from lockstep.diagnosis.host_causes import thresholds as limits
 from lockstep.diagnosis.host_causes.nesting import is_user_code, own_ns_by_name
 from lockstep.diagnosis.host_causes.view import LOADER_PREFIX, HostView, overlap_ns
 from lockstep.diagnosis.verdict import HIGH, LOW, MEDIUM
-from lockstep.trace.columns import PYTHON, Mask, Work
+from lockstep.trace.columns import PYTHON, Mask, WorkKind
 from lockstep.trace.intervals import Intervals, merged, without
 
 READING, PROCESSING, FETCHING = "data_reading", "data_processing", "data_fetching"
@@ -116,8 +116,10 @@ def judge_fetching(view: HostView) -> list[Finding] | NotJudged:
     if not view.has_device:
         return NotJudged(rule="data fetching", reason="no device: nothing is copied to one")
     columns = view.columns
-    copies = view.named(lambda name: _TO_DEVICE.search(name) is not None, view.device & (columns.work == Work.MEMORY))
-    works = view.device & np.isin(columns.work, (Work.COMPUTE, Work.COMMUNICATION))
+    copies = view.named(
+        lambda name: _TO_DEVICE.search(name) is not None, view.device & (columns.work == WorkKind.MEMORY)
+    )
+    works = view.device & np.isin(columns.work, (WorkKind.COMPUTE, WorkKind.COMMUNICATION))
     exposed = without(view.spans(copies), view.spans(works))
     lost_ns = exposed.measure_ns()
     if view.share(lost_ns) < limits.FETCHING_RATIO.value:

@@ -13,7 +13,7 @@ from lockstep.diagnosis.host_causes import thresholds as limits
 from lockstep.diagnosis.host_causes.fusible import FusibleSequence, fusible_sequences
 from lockstep.diagnosis.host_causes.view import HostView
 from lockstep.diagnosis.verdict import HIGH, MEDIUM
-from lockstep.trace.columns import ABSENT, Work
+from lockstep.trace.columns import ABSENT, WorkKind
 from lockstep.trace.intervals import Intervals
 from lockstep.trace.launches import launches_of
 from lockstep.trace.names import kernel_label
@@ -33,7 +33,7 @@ class SmallKernels:
 def small_kernels(view: HostView) -> SmallKernels:
     """Return the share of small compute kernels; zeros without kernels."""
     columns = view.columns
-    duration_ns = columns.duration_ns[view.device & (columns.work == Work.COMPUTE)]
+    duration_ns = columns.duration_ns[view.device & (columns.work == WorkKind.COMPUTE)]
     small = duration_ns < limits.SMALL_KERNEL_NS.value
     if not len(duration_ns):
         return SmallKernels(0, 0.0, 0.0)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from lockstep.diagnosis.host_causes import thresholds as limits
 from lockstep.diagnosis.host_causes.view import HostView, measured_before
-from lockstep.trace.columns import Work
+from lockstep.trace.columns import WorkKind
 
 _SERIAL = re.compile(r"(?:-op|_)\d+$")
 """What Ascend's graph mode adds to an operator's name to make it unique."""
@@ -89,7 +89,7 @@ def _line(view: HostView) -> tuple[_Line, list[str]]:
     distinct = {name: code for code, name in enumerate(dict.fromkeys(_SERIAL.sub("", name) for name in columns.names))}
     alike = np.array([distinct[_SERIAL.sub("", name)] for name in columns.names], np.int64)
     start_ns, end_ns = columns.start_ns[works], columns.end_ns[works]
-    kernels = columns.work[works] == Work.COMPUTE
+    kernels = columns.work[works] == WorkKind.COMPUTE
     joined = np.zeros(len(works), np.bool_)
     joined[1:] = kernels[1:] & kernels[:-1] & (columns.stream[works][1:] == columns.stream[works][:-1])
     joined[1:] &= start_ns[1:] - end_ns[:-1] <= limits.LAUNCH_GAP_NS.value

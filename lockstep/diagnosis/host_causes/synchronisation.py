@@ -20,7 +20,7 @@ from lockstep.diagnosis.host_causes import thresholds as limits
 from lockstep.diagnosis.host_causes.nesting import Events, Place, places
 from lockstep.diagnosis.host_causes.view import HostView, measured_before
 from lockstep.diagnosis.verdict import HIGH, MEDIUM
-from lockstep.trace.columns import ABSENT, OPERATOR, Mask, Work
+from lockstep.trace.columns import ABSENT, OPERATOR, Mask, WorkKind
 from lockstep.trace.intervals import Intervals
 from lockstep.trace.launches import launches_of
 from lockstep.trace.names import tidy
@@ -190,7 +190,7 @@ def _launches_block(view: HostView, calls: Events) -> Iterator[Finding]:
 def _own_kernels(view: HostView, launches: Events) -> tuple[Events, int]:
     """Return the launches of one kernel above 10 us that return after it has ended, and how many such launches are."""
     columns = view.columns
-    works = np.flatnonzero(view.device & (columns.work == Work.COMPUTE))
+    works = np.flatnonzero(view.device & (columns.work == WorkKind.COMPUTE))
     launch = launches_of(columns)[works]
     count = np.bincount(launch[launch != ABSENT], minlength=len(columns))
     lasts = np.isin(launch, launches) & (columns.duration_ns[works] >= limits.SMALL_KERNEL_NS.value)

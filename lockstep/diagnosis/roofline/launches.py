@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.trace.columns import ABSENT, DRIVER, OPERATOR, RUNTIME, TraceColumns, Work
+from lockstep.trace.columns import ABSENT, DRIVER, OPERATOR, RUNTIME, TraceColumns, WorkKind
 
 _BACK_MAX = 256
 """Operators before a launch that are looked at for the one around it: longer runs of siblings are rare."""
@@ -36,7 +36,7 @@ class LaunchedGroups:
 
 def launched_groups(columns: TraceColumns) -> LaunchedGroups:
     """Return the device time of compute kernels by the operator that launched them."""
-    kernel_K = np.flatnonzero(columns.on_device & (columns.work == Work.COMPUTE))
+    kernel_K = np.flatnonzero(columns.on_device & (columns.work == WorkKind.COMPUTE))
     owner_K = launching_operators(columns, kernel_K)
     duration_ns_K = columns.duration_ns[kernel_K]
     known_K = owner_K != ABSENT

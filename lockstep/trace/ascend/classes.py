@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.trace.ascend import tracks
-from lockstep.trace.ascend.gathered import Gathered
+from lockstep.trace.ascend.gathered import GatheredEvents
 from lockstep.trace.ascend.tracks import Track
-from lockstep.trace.columns import ABSENT, ANNOTATION, KERNEL, OPERATOR, RUNTIME, Mask, Work
+from lockstep.trace.columns import ABSENT, ANNOTATION, KERNEL, OPERATOR, RUNTIME, Mask, WorkKind
 from lockstep.trace.interned import Codes
 
 GROUP_STREAM = -2
@@ -35,7 +35,7 @@ class Threads:
     streams: list[tuple[int, int]]
 
 
-def threads_of(gathered: Gathered) -> Threads:
+def threads_of(gathered: GatheredEvents) -> Threads:
     """Return what the rows of each thread code are."""
     track, part, stream, system = [], [], [], []
     streams, system_threads = Codes(), Codes()
@@ -64,28 +64,28 @@ def threads_of(gathered: Gathered) -> Threads:
     )
 
 
-def classes_of(gathered: Gathered, threads: Threads) -> tuple[NDArray[np.int32], NDArray[np.int8], list[str]]:
-    """Return category code and `Work` of every row, and the categories."""
+def classes_of(gathered: GatheredEvents, threads: Threads) -> tuple[NDArray[np.int32], NDArray[np.int8], list[str]]:
+    """Return category code and `WorkKind` of every row, and the categories."""
     thread, name, former = (gathered.column(field) for field in ("thread", "name", "category"))
     track_E, part_E = threads.track_T[thread], threads.part_T[thread]  # noqa: N806
     rows = _Rows(len(thread))
-    rows.note(track_E == Track.PYTHON, OPERATOR, Work.HOST)  # MindSpore gives its rows no category
+    rows.note(track_E == Track.PYTHON, OPERATOR, WorkKind.HOST)  # MindSpore gives its rows no category
     marks = np.array([tracks.is_mark(each) for each in gathered.names], np.bool_)[name]
     rows.translate(np.isin(track_E, (Track.PYTHON, Track.UNKNOWN)), former, list(gathered.categories))
     as_operator = np.array([each in ("", OPERATOR) for each in gathered.categories], np.bool_)[former]
-    rows.note((track_E == Track.PYTHON) & as_operator & marks, ANNOTATION, Work.NOTHING)
-    rows.note(track_E == Track.CANN, RUNTIME, Work.HOST)
-    rows.note(track_E == Track.GC, OPERATOR, Work.HOST)
-    rows.note(track_E == Track.MARKS, ANNOTATION, Work.NOTHING)
-    rows.note(track_E == Track.OVERLAP, tracks.OVERLAP, Work.NOTHING)
-    rows.note((track_E == Track.COMMUNICATION) & part_E, tracks.PART, Work.NOTHING)
-    rows.note((track_E == Track.COMMUNICATION) & ~part_E, KERNEL, Work.COMMUNICATION)
+    rows.note((track_E == Track.PYTHON) & as_operator & marks, ANNOTATION, WorkKind.NOTHING)
+    rows.note(track_E == Track.CANN, RUNTIME, WorkKind.HOST)
+    rows.note(track_E == Track.GC, OPERATOR, WorkKind.HOST)
+    rows.note(track_E == Track.MARKS, ANNOTATION, WorkKind.NOTHING)
+    rows.note(track_E == Track.OVERLAP, tracks.OVERLAP, WorkKind.NOTHING)
+    rows.note((track_E == Track.COMMUNICATION) & part_E, tracks.PART, WorkKind.NOTHING)
+    rows.note((track_E == Track.COMMUNICATION) & ~part_E, KERNEL, WorkKind.COMMUNICATION)
     hardware = track_E == Track.HARDWARE
     names, types = list(gathered.names), list(gathered.texts["task_type"])
     for task, code, at in _pairs(gathered.column("task_type"), name, np.flatnonzero(hardware)):
         rows.note(at, *tracks.task_of(names[code], types[task]))
-    if not np.any(rows.work == Work.COMMUNICATION):
-        rows.work[hardware & (rows.category == rows.codes[tracks.PART])] = Work.COMMUNICATION
+    if not np.any(rows.work == WorkKind.COMMUNICATION):
+        rows.work[hardware & (rows.category == rows.codes[tracks.PART])] = WorkKind.COMMUNICATION
     return rows.category, rows.work, list(rows.codes)
 
 
@@ -93,9 +93,9 @@ class _Rows:
     def __init__(self, count: int) -> None:
         self.codes = Codes()
         self.category = np.full(count, self.codes[tracks.OTHER], np.int32)
-        self.work = np.full(count, Work.NOTHING, np.int8)
+        self.work = np.full(count, WorkKind.NOTHING, np.int8)
 
-    def note(self, rows: Mask | NDArray[np.int64], category: str, work: Work) -> None:
+    def note(self, rows: Mask | NDArray[np.int64], category: str, work: WorkKind) -> None:
         self.category[rows], self.work[rows] = self.codes[category], work
 
     def translate(self, host: Mask, former: NDArray[np.int32], formers: list[str]) -> None:

@@ -71,7 +71,7 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Communication:
+class AscendCommunication:
     """Collectives with their links; read, never written.
 
     `named` and the time columns (int64 ns, shape (n_operators,), ABSENT where not said) are by operator and rank,
@@ -131,7 +131,7 @@ class Communication:
         return transit_ns
 
 
-def load_communication(path: Path, *, max_bytes: int = COMMUNICATION_MAX_BYTES) -> Communication:
+def load_communication(path: Path, *, max_bytes: int = COMMUNICATION_MAX_BYTES) -> AscendCommunication:
     """Return what a communication.json or cluster_communication.json says.
 
     Raises
@@ -233,7 +233,7 @@ class CommunicationGatherer:
         self._packets += [(len(self._links), *each) for each in sizes[: _SIZES_MAX - len(self._packets)]]
         self._links.append((operator, kind, *totals))
 
-    def communication(self) -> Communication:
+    def communication(self) -> AscendCommunication:
         """Return all that was added."""
         starts, *times = (
             (list(each) for each in zip(*self._times, strict=True)) if self._times else [[] for _ in range(6)]
@@ -242,7 +242,7 @@ class CommunicationGatherer:
         packets = np.array(self._packets, np.float64).reshape(-1, 4)
         counted = np.where(np.isfinite(packets[:, 2]) & (np.abs(packets[:, 2]) < 2.0**62), packets[:, 2], ABSENT)
         elapse_ns, transit_ns, wait_ns, synchronization_ns, idle_ns = map(ns_of_ms, times)
-        return Communication(
+        return AscendCommunication(
             named=tuple(self._named),
             start_ns=ns_of_times(starts),
             elapse_ns=elapse_ns,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.trace.ascend.communication import Communication, CommunicationGatherer, Named
+from lockstep.trace.ascend.communication import AscendCommunication, CommunicationGatherer, Named
 from lockstep.trace.ascend.database import DATABASE_MAX_BYTES, Database, integers, numbers, opened
 from lockstep.trace.ascend.matrix import LinkMatrix, MatrixGatherer
 from lockstep.trace.ascend.step_trace import RANK, TIMES, StepTimes, ranks_of
@@ -58,7 +58,7 @@ def load_database_step_times(path: Path, *, max_bytes: int = DATABASE_MAX_BYTES)
     )
 
 
-def load_database_communication(path: Path, *, max_bytes: int = DATABASE_MAX_BYTES) -> Communication:
+def load_database_communication(path: Path, *, max_bytes: int = DATABASE_MAX_BYTES) -> AscendCommunication:
     """Return the operators of CommAnalyzerTime with the links of CommAnalyzerBandwidth.
 
     Raises

@@ -17,7 +17,7 @@ from lockstep.trace.ascend import tracks
 from lockstep.trace.ascend.classes import GROUP_STREAM
 from lockstep.trace.ascend.database import Database
 from lockstep.trace.ascend.links import rows_at
-from lockstep.trace.columns import ABSENT, ANNOTATION, KERNEL, OPERATOR, PYTHON, RUNTIME, Work
+from lockstep.trace.columns import ABSENT, ANNOTATION, KERNEL, OPERATOR, PYTHON, RUNTIME, WorkKind
 
 _TIMES = (("startNs",), ("endNs",))
 _THREAD_BITS = 32
@@ -37,7 +37,7 @@ class ApiType(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TableRows:
     """Rows of one table; int64 arrays of shape (n_rows,), ABSENT where not said.
 
     `process` and `thread` name the thread in numbers of the table's own; `stream` is ABSENT for the host. `extra` holds
@@ -53,7 +53,7 @@ class Part:
     stream: NDArray[np.int64]
     connection: NDArray[np.int64]
     category: list[str]
-    work: list[Work]
+    work: list[WorkKind]
     extra: dict[str, NDArray[np.int64]] = field(default_factory=dict)
 
     def usable(self) -> NDArray[np.bool_]:
@@ -64,7 +64,7 @@ class Part:
         return good
 
 
-def tasks(database: Database, strings: dict[int, str]) -> Part:
+def tasks(database: Database, strings: dict[int, str]) -> TableRows:
     """Return TASK: what ran on the device; kernels are those that COMPUTE_TASK_INFO lists."""
     wanted = [*_TIMES, ("globalTaskId",), ("deviceId",), ("streamId",), ("connectionId",), ("taskType",)]
     start_ns, end_ns, task, device, stream, connection, kind = database.table("TASK", wanted, required=3)
@@ -76,19 +76,19 @@ def tasks(database: Database, strings: dict[int, str]) -> Part:
     names, categories, works = [], [], []
     for row, (index, text) in enumerate(zip(at.tolist(), types, strict=True)):
         name = strings.get(int(compute_name[index]), "") if index != ABSENT else text
-        category, work = (tracks.PART, Work.NOTHING) if is_part[row] else tracks.task_of(name, text)
+        category, work = (tracks.PART, WorkKind.NOTHING) if is_part[row] else tracks.task_of(name, text)
         names.append(name)
         categories.append(KERNEL if index != ABSENT else category)
-        works.append(Work.COMPUTE if index != ABSENT else _unlisted(work))
-    return Part(start_ns, end_ns, names, device, stream, device, stream, _connected(connection), categories, works)
+        works.append(WorkKind.COMPUTE if index != ABSENT else _unlisted(work))
+    return TableRows(start_ns, end_ns, names, device, stream, device, stream, _connected(connection), categories, works)
 
 
-def _unlisted(work: Work) -> Work:
+def _unlisted(work: WorkKind) -> WorkKind:
     """Return what a task is that has no name beside its type: no kernel of the training's."""
-    return Work.NOTHING if work == Work.COMPUTE else work
+    return WorkKind.NOTHING if work == WorkKind.COMPUTE else work
 
 
-def collectives(database: Database, strings: dict[int, str]) -> Part:
+def collectives(database: Database, strings: dict[int, str]) -> TableRows:
     """Return COMMUNICATION_OP."""
     wanted = [*_TIMES, ("opName",), ("connectionId",), ("groupName",), ("count",), ("dataType",), ("deviceId",)]
     start_ns, end_ns, name, connection, group, count, data_type, device = database.table(
@@ -96,7 +96,7 @@ def collectives(database: Database, strings: dict[int, str]) -> Part:
     )
     thread = np.unique(group, return_inverse=True)[1].astype(np.int64).reshape(-1)
     rows = len(start_ns)
-    return Part(
+    return TableRows(
         start_ns,
         end_ns,
         texts_of(strings, name),
@@ -106,12 +106,12 @@ def collectives(database: Database, strings: dict[int, str]) -> Part:
         GROUP_STREAM - thread,
         _connected(connection),
         [KERNEL] * rows,
-        [Work.COMMUNICATION] * rows,
+        [WorkKind.COMMUNICATION] * rows,
         {"group": group, "count": count, "data_type": data_type},
     )
 
 
-def calls(database: Database, strings: dict[int, str]) -> Part:
+def calls(database: Database, strings: dict[int, str]) -> TableRows:
     """Return CANN_API."""
     wanted = [*_TIMES, ("name",), ("globalTid",), ("connectionId",)]
     start_ns, end_ns, name, thread, connection = database.table("CANN_API", wanted, required=4)
@@ -123,11 +123,11 @@ def calls(database: Database, strings: dict[int, str]) -> Part:
         thread=thread,
         connection=connection,
         categories=[RUNTIME] * rows,
-        works=[Work.HOST] * rows,
+        works=[WorkKind.HOST] * rows,
     )
 
 
-def torch_rows(database: Database, strings: dict[int, str]) -> Part:
+def torch_rows(database: Database, strings: dict[int, str]) -> TableRows:
     """Return PYTORCH_API: operators, both ends of the task queue, frames and marks."""
     wanted = [*_TIMES, ("name",), ("globalTid",), ("type",), ("connectionId",)]
     more = {"sequence": "sequenceNumber", "dims": "inputShapes", "types": "inputDtypes", "chain": "callchainId"}
@@ -149,17 +149,17 @@ def torch_rows(database: Database, strings: dict[int, str]) -> Part:
     return part
 
 
-def _torch_class(kind: int, name: str) -> tuple[str, Work]:
+def _torch_class(kind: int, name: str) -> tuple[str, WorkKind]:
     if kind == ApiType.FRAME:
-        return PYTHON, Work.HOST
+        return PYTHON, WorkKind.HOST
     if kind == ApiType.QUEUE:
-        return RUNTIME, Work.HOST
+        return RUNTIME, WorkKind.HOST
     if kind == ApiType.MARK or tracks.is_mark(name):
-        return ANNOTATION, Work.NOTHING
-    return OPERATOR, Work.HOST
+        return ANNOTATION, WorkKind.NOTHING
+    return OPERATOR, WorkKind.HOST
 
 
-def collections(database: Database, _strings: dict[int, str]) -> Part:
+def collections(database: Database, _strings: dict[int, str]) -> TableRows:
     """Return GC_RECORD."""
     start_ns, end_ns, thread = database.table("GC_RECORD", [*_TIMES, ("globalTid",)], required=3)
     rows = len(start_ns)
@@ -171,11 +171,11 @@ def collections(database: Database, _strings: dict[int, str]) -> Part:
         thread=thread,
         connection=absent,
         categories=[OPERATOR] * rows,
-        works=[Work.HOST] * rows,
+        works=[WorkKind.HOST] * rows,
     )
 
 
-def marks(database: Database, strings: dict[int, str]) -> Part:
+def marks(database: Database, strings: dict[int, str]) -> TableRows:
     """Return MSTX_EVENTS: ranges and points that the training wrote."""
     start_ns, end_ns, thread, message = database.table(
         "MSTX_EVENTS", [*_TIMES, ("globalTid",), ("message",)], required=4
@@ -190,7 +190,7 @@ def marks(database: Database, strings: dict[int, str]) -> Part:
         thread=thread,
         connection=absent,
         categories=[ANNOTATION] * rows,
-        works=[Work.NOTHING] * rows,
+        works=[WorkKind.NOTHING] * rows,
     )
 
 
@@ -210,11 +210,11 @@ def _host(
     thread: NDArray[np.int64],
     connection: NDArray[np.int64],
     categories: Sequence[str],
-    works: Sequence[Work],
-) -> Part:
+    works: Sequence[WorkKind],
+) -> TableRows:
     absent: NDArray[Any] = np.full(len(start_ns), ABSENT, np.int64)
     process, thread = thread >> _THREAD_BITS, thread & _INVALID
-    return Part(
+    return TableRows(
         start_ns, end_ns, names, process, thread, absent, absent, _connected(connection), list(categories), list(works)
     )
 

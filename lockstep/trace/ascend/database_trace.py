@@ -14,9 +14,9 @@ from lockstep.trace.ascend.about import AscendSettings
 from lockstep.trace.ascend.clocks import database_clocks, device_names
 from lockstep.trace.ascend.collective import BYTES_OF, COUNT_MAX, arguments_of, by_suffix
 from lockstep.trace.ascend.database import DATABASE_MAX_BYTES, Database, opened
-from lockstep.trace.ascend.database_rows import TABLES, ApiType, Part, texts_of
+from lockstep.trace.ascend.database_rows import TABLES, ApiType, TableRows, texts_of
 from lockstep.trace.ascend.gathered import SHAPES_MAX, SHAPES_MAX_BYTES, STACKS_MAX, STACKS_MAX_BYTES, shape_text
-from lockstep.trace.ascend.links import Flows, Rows, link
+from lockstep.trace.ascend.links import Flows, LinkRows, link
 from lockstep.trace.ascend.load import about_of
 from lockstep.trace.columns import (
     ABSENT,
@@ -26,7 +26,7 @@ from lockstep.trace.columns import (
     SyncArguments,
     TraceAbout,
     TraceColumns,
-    Work,
+    WorkKind,
 )
 from lockstep.trace.interned import Codes, Interned
 
@@ -64,7 +64,7 @@ def load_database_trace(
 class _Built:
     """All parts one after the other; `keep` are the rows whose times make sense."""
 
-    def __init__(self, database: Database, strings: dict[int, str], parts: list[Part]) -> None:
+    def __init__(self, database: Database, strings: dict[int, str], parts: list[TableRows]) -> None:
         self._database = database
         self._strings = strings
         self._parts = parts
@@ -115,7 +115,7 @@ class _Built:
 
     def _about(self, settings: AscendSettings, work: NDArray[np.int8]) -> TraceAbout:
         return replace(
-            about_of(settings, has_collectives=bool(np.any(work == Work.COMMUNICATION))),
+            about_of(settings, has_collectives=bool(np.any(work == WorkKind.COMMUNICATION))),
             devices=device_names(self._database, np.unique(self._parts[_TASKS].device)),
             clocks=database_clocks(self._database),
         )
@@ -154,7 +154,7 @@ class _Built:
         queue = np.flatnonzero(kind == ApiType.QUEUE)
         puts = np.zeros(len(kind), np.bool_)
         puts[queue] = [names[row].startswith("Enqueue") for row in queue.tolist()]
-        rows = Rows(
+        rows = LinkRows(
             start_ns=self._joined("start_ns"),
             end_ns=self._joined("end_ns"),
             thread=thread,
@@ -185,7 +185,7 @@ class _Built:
         known = (own != ABSENT) & (ids[at] == own) if len(ids) else np.zeros(len(own), np.bool_)
         return np.where(known, connections[at], ABSENT) if len(ids) else np.full(len(own), ABSENT, np.int64)
 
-    def _operator_flows(self, rows: Rows) -> Flows:
+    def _operator_flows(self, rows: LinkRows) -> Flows:
         """Return a flow from each operator to each device row with one of its connections."""
         ids, connections = self._connections()
         operators = np.flatnonzero(rows.operator & (rows.connection != ABSENT))

@@ -52,7 +52,7 @@ NO_ARGUMENTS = Arguments()
 NO_RAW = msgspec.Raw(b"")
 
 
-class Event(msgspec.Struct, gc=False):
+class AscendEvent(msgspec.Struct, gc=False):
     """What is read of an event; ids are whatever the writer took, arguments are decoded only of rows that need them."""
 
     ph: str = ""
@@ -66,7 +66,7 @@ class Event(msgspec.Struct, gc=False):
     args: msgspec.Raw = NO_RAW
 
 
-class _ExactEvent(Event, gc=False):
+class _ExactEvent(AscendEvent, gc=False):
     ts: Decimal | None = None  # type: ignore[assignment]
 
 
@@ -74,7 +74,7 @@ class _Document(msgspec.Struct):
     traceEvents: msgspec.Raw  # noqa: N815 - the key in the file
 
 
-_EVENTS = msgspec.json.Decoder(list[Event])
+_EVENTS = msgspec.json.Decoder(list[AscendEvent])
 _EXACT_EVENTS = msgspec.json.Decoder(list[_ExactEvent])
 _DOCUMENT = msgspec.json.Decoder(_Document)
 _LOOSE_EVENTS = msgspec.json.Decoder(list[Any], float_hook=Decimal)
@@ -103,27 +103,27 @@ def _loose_arguments(raw: msgspec.Raw) -> Arguments:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class AscendBlock:
     """Events of one piece of the file, by what they are.
 
     Times are int64 arrays of shape (n_complete,), (n_flows,) and (n_clocks,), ns.
     """
 
-    complete: list[Event]
+    complete: list[AscendEvent]
     start_ns: NDArray[np.int64]
     duration_ns: NDArray[np.int64]
-    flows: list[Event]
+    flows: list[AscendEvent]
     """Begins and ends; those without a time are left out."""
     flow_ns: NDArray[np.int64]
-    metadata: list[Event]
-    clocks: list[Event]
+    metadata: list[AscendEvent]
+    clocks: list[AscendEvent]
     """Counter rows of the AI cores' clock."""
     clock_ns: NDArray[np.int64]
     event_count: int
     dropped_count: int
 
 
-class AscendDecoder(PieceDecoder[Block]):
+class AscendDecoder(PieceDecoder[AscendBlock]):
     """Decodes one source; iterate once."""
 
     def __init__(self, source: TraceSource, *, block_bytes: int = BLOCK_BYTES) -> None:
@@ -132,17 +132,17 @@ class AscendDecoder(PieceDecoder[Block]):
     def _note_head(self, document: bytes) -> None:
         _DOCUMENT.decode(document)
 
-    def _decode_piece(self, piece: bytes, end: int) -> Block | None:
+    def _decode_piece(self, piece: bytes, end: int) -> AscendBlock | None:
         try:
             return _block_of_whole(as_list(piece, end))
         except msgspec.DecodeError:
             return None
 
-    def _decode_end(self, document: bytes) -> Block:
+    def _decode_end(self, document: bytes) -> AscendBlock:
         return _block_of_whole(bytes(_DOCUMENT.decode(document).traceEvents))
 
 
-def _block_of_whole(text: bytes) -> Block:
+def _block_of_whole(text: bytes) -> AscendBlock:
     try:
         return _block_of(_EVENTS.decode(text)) or _sure(_block_of(_EXACT_EVENTS.decode(text)))
     except (msgspec.ValidationError, UnicodeDecodeError):
@@ -150,12 +150,12 @@ def _block_of_whole(text: bytes) -> Block:
     return _block_of_loose(_LOOSE_EVENTS.decode(text.decode(errors="replace").encode()))
 
 
-def _sure(block: Block | None) -> Block:
+def _sure(block: AscendBlock | None) -> AscendBlock:
     assert block is not None
     return block
 
 
-def _block_of(events: list[Any], dropped_count: int = 0) -> Block | None:
+def _block_of(events: list[Any], dropped_count: int = 0) -> AscendBlock | None:
     """Return the block of these events, or None if some time is a float too coarse for what was written."""
     complete = [event for event in events if event.ph == "X"]
     others = [event for event in events if event.ph in _OTHER_PHASES]
@@ -175,12 +175,12 @@ def _block_of(events: list[Any], dropped_count: int = 0) -> Block | None:
         dropped_count += int((~known).sum())
     flow_ns = ns_of_times(list(map(_GET_TIME, flows)))
     clock_ns = ns_of_times(list(map(_GET_TIME, clocks)))
-    return Block(
+    return AscendBlock(
         complete, start_ns, duration_ns, flows, flow_ns, metadata, clocks, clock_ns, len(events), dropped_count
     )
 
 
-def _block_of_loose(items: list[Any]) -> Block:
+def _block_of_loose(items: list[Any]) -> AscendBlock:
     """Return the block of events that are not all of the usual form; those of no form are dropped and counted."""
     events: list[_ExactEvent] = []
     dropped = 0

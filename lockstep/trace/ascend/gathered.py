@@ -13,7 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.trace.ascend.clocks import core_clocks, mhz_of
-from lockstep.trace.ascend.decode import NO_ARGUMENTS, NO_RAW, NO_TEXT, Arguments, Block, Event, decode_arguments
+from lockstep.trace.ascend.decode import (
+    NO_ARGUMENTS,
+    NO_RAW,
+    NO_TEXT,
+    Arguments,
+    AscendBlock,
+    AscendEvent,
+    decode_arguments,
+)
 from lockstep.trace.ascend.links import Flows
 from lockstep.trace.ascend.tracks import device_of
 from lockstep.trace.columns import ABSENT, PYTHON, CoreClock
@@ -39,7 +47,7 @@ _FOLD = (1 << 61) - 1  # prime, so that what differs in upper bits stays apart
 _SEPARATOR = ";"
 
 
-class Gathered:
+class GatheredEvents:
     """What the blocks held; arrays by `column` and `codes` once all are added."""
 
     def __init__(self) -> None:
@@ -55,7 +63,7 @@ class Gathered:
         self._flows: list[tuple[NDArray[Any], ...]] = []
         self._clocks: list[tuple[object, int, float]] = []
 
-    def add(self, block: Block) -> None:
+    def add(self, block: AscendBlock) -> None:
         """Take one block over."""
         self.event_count += block.event_count
         self.dropped_count += block.dropped_count
@@ -94,7 +102,7 @@ class Gathered:
     def _note(self, field: str, part: NDArray[Any]) -> None:
         self._parts.setdefault(field, []).append(part)
 
-    def _add_arguments(self, block: Block) -> None:
+    def _add_arguments(self, block: AscendBlock) -> None:
         """Note what arguments say; frames, half of a trace with stacks, have none of interest."""
         category = self._parts["category"][-1]
         raw = list(map(attrgetter("args"), block.complete))
@@ -112,7 +120,7 @@ class Gathered:
         self._note("shapes", _spread(shapes, rows, count, ABSENT))
         self._note("stack", _spread(stacks, rows, count, ABSENT))
 
-    def _add_flows(self, block: Block) -> None:
+    def _add_flows(self, block: AscendBlock) -> None:
         count = len(block.flows)
         kinds = np.fromiter(map(_KINDS.__getitem__, map(attrgetter("cat"), block.flows)), np.int8, count)
         ids = _flow_ids(list(map(attrgetter("id"), block.flows)))
@@ -121,7 +129,7 @@ class Gathered:
         known = (kinds != ABSENT) & (ids != ABSENT) & (block.flow_ns != ABSENT)
         self._flows.append(tuple(each[known] for each in (kinds, ids, threads, block.flow_ns, begins)))
 
-    def _note_metadata(self, event: Event) -> None:
+    def _note_metadata(self, event: AscendEvent) -> None:
         (arguments,) = decode_arguments([event.args]) if event.args is not NO_RAW else (NO_ARGUMENTS,)
         label = arguments.name or arguments.labels
         if event.name in ("process_name", "process_labels") and label:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.trace.ascend.counters import Metrics, is_counter, metrics_of
-from lockstep.trace.ascend.tables import TABLE_MAX_BYTES, Columns, Table
+from lockstep.trace.ascend.tables import TABLE_MAX_BYTES, Columns, CsvTable
 from lockstep.trace.ascend.texts import UNKNOWN, durations_ns, integers, ns_of_times, numbers
 from lockstep.trace.columns import ABSENT, Mask
 from lockstep.trace.interned import Codes
@@ -113,7 +113,7 @@ def load_kernels(path: Path, *, max_bytes: int = TABLE_MAX_BYTES) -> Kernels:
     MalformedError
         The file cannot be read, is too large, or its header has no name, start and duration.
     """
-    table = Table(path, required=(NAME, START, DURATION), max_bytes=max_bytes)
+    table = CsvTable(path, required=(NAME, START, DURATION), max_bytes=max_bytes)
     gatherer = KernelGatherer(tuple(filter(is_counter, table.header)))
     for rows in table:
         columns = Columns(rows)

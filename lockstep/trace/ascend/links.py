@@ -90,7 +90,7 @@ def innermost(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class LinkRows:
     """What linking needs to know of the trace's rows; arrays of shape (n_rows,), masks by what a row is.
 
     `thread` is a code, `system_thread` a code of the operating system's thread, which Python's and CANN's rows share.
@@ -111,7 +111,7 @@ class Rows:
 
 
 def link(
-    rows: Rows, to_npu: Flows, to_device: Flows, system_threads: NDArray[np.int64]
+    rows: LinkRows, to_npu: Flows, to_device: Flows, system_threads: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return correlation and external id of every row, int64 arrays of shape (n_rows,), ABSENT where unknown.
 
@@ -149,7 +149,7 @@ def link(
     return correlation, external
 
 
-def _clock(rows: Rows, threads: int) -> Clock | None:
+def _clock(rows: LinkRows, threads: int) -> Clock | None:
     if not len(rows.start_ns):
         return None
     clock = Clock(max(threads, 1), int(rows.start_ns.min()), int(rows.end_ns.max()))
@@ -159,7 +159,7 @@ def _clock(rows: Rows, threads: int) -> Clock | None:
 class _Finder:
     """Looks rows up by moment and thread."""
 
-    def __init__(self, rows: Rows, clock: Clock, system_threads: NDArray[np.int64]) -> None:
+    def __init__(self, rows: LinkRows, clock: Clock, system_threads: NDArray[np.int64]) -> None:
         self._rows = rows
         self._clock = clock
         self._system_threads = system_threads

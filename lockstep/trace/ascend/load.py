@@ -15,8 +15,8 @@ from lockstep.trace.ascend.about import AscendSettings
 from lockstep.trace.ascend.classes import Threads, classes_of, threads_of
 from lockstep.trace.ascend.collective import BYTES_OF, COUNT_MAX, arguments_of, by_suffix
 from lockstep.trace.ascend.decode import AscendDecoder
-from lockstep.trace.ascend.gathered import Gathered
-from lockstep.trace.ascend.links import Clock, Rows, link, rows_at
+from lockstep.trace.ascend.gathered import GatheredEvents
+from lockstep.trace.ascend.links import Clock, LinkRows, link, rows_at
 from lockstep.trace.ascend.tracks import Track
 from lockstep.trace.columns import (
     ABSENT,
@@ -27,7 +27,7 @@ from lockstep.trace.columns import (
     SyncArguments,
     TraceAbout,
     TraceColumns,
-    Work,
+    WorkKind,
 )
 from lockstep.trace.kineto.about import network_variables
 from lockstep.trace.source import TraceSource
@@ -52,7 +52,7 @@ def load_trace_view(
         complete event.
     """
     source = TraceSource(path, max_bytes=max_bytes)
-    gathered = Gathered()
+    gathered = GatheredEvents()
     for block in AscendDecoder(source):
         gathered.add(block)
     if not len(gathered.column("start_ns")):
@@ -61,7 +61,7 @@ def load_trace_view(
     return _columns(gathered, settings, source.read_bytes)
 
 
-def _columns(gathered: Gathered, settings: AscendSettings, trace_bytes: int) -> TraceColumns:
+def _columns(gathered: GatheredEvents, settings: AscendSettings, trace_bytes: int) -> TraceColumns:
     threads = threads_of(gathered)
     thread = gathered.column("thread")
     track_E = threads.track_T[thread]  # noqa: N806
@@ -119,7 +119,7 @@ def about_of(settings: AscendSettings, *, has_collectives: bool) -> TraceAbout:
 
 
 def _about(settings: AscendSettings, work: NDArray[np.int8]) -> TraceAbout:
-    return about_of(settings, has_collectives=bool(np.any(work == Work.COMMUNICATION)))
+    return about_of(settings, has_collectives=bool(np.any(work == WorkKind.COMMUNICATION)))
 
 
 def _rows(category: NDArray[np.int32], categories: list[str], wanted: str) -> list[int]:
@@ -127,14 +127,14 @@ def _rows(category: NDArray[np.int32], categories: list[str], wanted: str) -> li
 
 
 def _linked(
-    gathered: Gathered, threads: Threads, category: NDArray[np.int32], categories: list[str]
+    gathered: GatheredEvents, threads: Threads, category: NDArray[np.int32], categories: list[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return correlation and external id of every row."""
     thread = gathered.column("thread").astype(np.int64)
     track_E = threads.track_T[thread]  # noqa: N806
     former = {each: gathered.categories.get(each, ABSENT) for each in (tracks.ENQUEUE, tracks.DEQUEUE)}
     start_ns = gathered.column("start_ns")
-    rows = Rows(
+    rows = LinkRows(
         start_ns=start_ns,
         end_ns=start_ns + gathered.column("duration_ns"),
         thread=thread,
@@ -150,7 +150,7 @@ def _linked(
     return link(rows, gathered.flows("async_npu"), gathered.flows("HostToDevice"), threads.system_T)
 
 
-def _sequences(gathered: Gathered) -> NDArray[np.int64]:
+def _sequences(gathered: GatheredEvents) -> NDArray[np.int64]:
     """Return the numbers that join forward and backward operators; 0 is what torch_npu writes for none, too."""
     sequence = gathered.column("sequence")
     flows = gathered.flows("fwdbwd")
@@ -163,29 +163,29 @@ def _sequences(gathered: Gathered) -> NDArray[np.int64]:
     return sequence
 
 
-def _bytes(gathered: Gathered, work: NDArray[np.int8]) -> NDArray[np.int64]:
+def _bytes(gathered: GatheredEvents, work: NDArray[np.int8]) -> NDArray[np.int64]:
     """Return what copies and collectives move, by count and type of the elements for the latter."""
     types = np.array([BYTES_OF.get(each, 0) for each in gathered.texts["data_type"]], np.int64)
     count, size = gathered.column("count"), types[gathered.column("data_type")]
-    known = (work == Work.COMMUNICATION) & (count >= 0) & (count < COUNT_MAX) & (size > 0)
+    known = (work == WorkKind.COMMUNICATION) & (count >= 0) & (count < COUNT_MAX) & (size > 0)
     moved: NDArray[np.int64] = np.where(known, np.where(known, count, 0) * size, gathered.column("size_bytes"))
     return moved
 
 
-def _renamed(gathered: Gathered, collections: Mask) -> NDArray[np.int32]:
+def _renamed(gathered: GatheredEvents, collections: Mask) -> NDArray[np.int32]:
     """Return the names' codes, garbage collections under Kineto's name; that name is added."""
     name: NDArray[np.int32] = gathered.column("name")
     return np.where(collections, gathered.names[tracks.GC_NAME], name).astype(np.int32) if collections.any() else name
 
 
 def _collectives(
-    gathered: Gathered, settings: AscendSettings, work: NDArray[np.int8]
+    gathered: GatheredEvents, settings: AscendSettings, work: NDArray[np.int8]
 ) -> dict[int, CollectiveArguments]:
     names, types, groups = list(gathered.names), list(gathered.texts["data_type"]), list(gathered.texts["group"])
     known = by_suffix(settings.groups)
     columns = [gathered.column(field) for field in ("name", "count", "data_type", "group")]
     found = {}
-    for row in np.flatnonzero(work == Work.COMMUNICATION).tolist():
+    for row in np.flatnonzero(work == WorkKind.COMMUNICATION).tolist():
         name, count, data_type, group = (int(column[row]) for column in columns)
         found[row] = arguments_of(
             names[name],

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.trace.ascend.gathered import STACKS_MAX, STACKS_MAX_BYTES, stack_text
-from lockstep.trace.ascend.tables import TABLE_MAX_BYTES, Columns, Table
+from lockstep.trace.ascend.tables import TABLE_MAX_BYTES, Columns, CsvTable
 from lockstep.trace.ascend.texts import durations_ns, numbers
 from lockstep.trace.columns import ABSENT
 from lockstep.trace.interned import Codes, Interned
@@ -61,7 +61,7 @@ def load_operators(path: Path, *, max_bytes: int = TABLE_MAX_BYTES) -> Operators
         The file cannot be read, is too large, or its header has no name and times of host and device.
     """
     needed = ("Name", TIMES["host_self_ns"], TIMES["device_self_ns"])
-    table = Table(path, required=[(name,) for name in needed], max_bytes=max_bytes)
+    table = CsvTable(path, required=[(name,) for name in needed], max_bytes=max_bytes)
     names = Codes()
     shapes: Interned[str] = Interned(str, STACKS_MAX, STACKS_MAX_BYTES)
     stacks: Interned[str] = Interned(stack_text, STACKS_MAX, STACKS_MAX_BYTES)

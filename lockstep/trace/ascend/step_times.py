@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lockstep.trace.ascend.kernels import Kernels
 from lockstep.trace.ascend.step_trace import RANK, StepTimes, no_times
-from lockstep.trace.columns import ABSENT, TraceColumns, Work
+from lockstep.trace.columns import ABSENT, TraceColumns, WorkKind
 from lockstep.trace.intervals import Intervals, common, merged
 
 _STEP = re.compile(r"ProfilerStep#(\d{1,18})", re.ASCII)
@@ -87,7 +87,7 @@ def _collectives(
         start_ns, end_ns, receiving = kernels.start_ns[mask], kernels.end_ns[mask], receives[kernels.name[mask]]
         of_task = kernels.step[mask]
     else:
-        mask = columns.work == Work.COMMUNICATION
+        mask = columns.work == WorkKind.COMMUNICATION
         start_ns, end_ns = columns.start_ns[mask], columns.end_ns[mask]
         receiving = columns.named(lambda name: name.startswith(_RECEIVE))[mask]
         order = np.argsort(begins_ns, kind="stable")

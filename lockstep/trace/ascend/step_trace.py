@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.contracts import limits
-from lockstep.trace.ascend.tables import TABLE_MAX_BYTES, Columns, Table
+from lockstep.trace.ascend.tables import TABLE_MAX_BYTES, Columns, CsvTable
 from lockstep.trace.ascend.texts import durations_ns, integers, numbers
 from lockstep.trace.columns import ABSENT
 
@@ -70,7 +70,7 @@ def load_step_times(path: Path, *, max_bytes: int = TABLE_MAX_BYTES) -> StepTime
         The file cannot be read, is too large, or its header has no step, computing, communication and free time.
     """
     needed = ("Step", *(TIMES[field] for field in ("computing_ns", "communication_ns", "free_ns")))
-    table = Table(path, required=[(name,) for name in needed], max_bytes=max_bytes)
+    table = CsvTable(path, required=[(name,) for name in needed], max_bytes=max_bytes)
     parts: dict[str, list[NDArray[Any]]] = {field: [] for field in ("step", "device", *TIMES)}
     kinds: list[str] = []
     ranks: list[tuple[int, ...]] = []

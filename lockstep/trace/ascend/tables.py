@@ -18,7 +18,7 @@ BLOCK_ROWS = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class CsvRows:
     """A block of rows by column: cells as text by header, all of equal length; `dropped_count` rows were too short."""
 
     cells: Mapping[str, Sequence[str]]
@@ -26,7 +26,7 @@ class Rows:
     dropped_count: int
 
 
-class Table:
+class CsvTable:
     """One CSV file; iterate once over its blocks. `header` is known from the beginning.
 
     Raises
@@ -52,7 +52,7 @@ class Table:
         if len(self.header) > COLUMNS_MAX:
             raise self.source.malformed("columns", len(self.header), f"at most {COLUMNS_MAX}")
 
-    def __iter__(self) -> Iterator[Rows]:
+    def __iter__(self) -> Iterator[CsvRows]:
         """Yield blocks of at most BLOCK_ROWS rows; rows shorter than the header are dropped.
 
         Raises
@@ -68,7 +68,7 @@ class Table:
             whole = [row for row in block if len(row) >= len(self.header)]
             columns = list(zip(*whole, strict=False)) or [()] * len(self.header)
             cells = dict(zip(self.header, columns, strict=False))
-            yield Rows(cells, len(whole), len(block) - len(whole))
+            yield CsvRows(cells, len(whole), len(block) - len(whole))
 
     def _block(self) -> list[list[str]]:
         try:
@@ -99,7 +99,7 @@ def _text(source: TraceSource, line: bytes) -> str:
 class Columns:
     """Looks a block's cells up under any of the names that versions have given a column."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: CsvRows) -> None:
         self.count = rows.count
         self._cells = rows.cells
 

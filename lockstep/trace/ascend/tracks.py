@@ -7,7 +7,7 @@ torch_npu, msprof and MindStudio Insight; task types from the enumerations of ms
 import re
 from enum import IntEnum
 
-from lockstep.trace.columns import COPY, FILL, KERNEL, OPERATOR, PYTHON, RUNTIME, SYNC, Work
+from lockstep.trace.columns import COPY, FILL, KERNEL, OPERATOR, PYTHON, RUNTIME, SYNC, WorkKind
 
 ENQUEUE = "enqueue"
 DEQUEUE = "dequeue"
@@ -89,18 +89,18 @@ def is_part(thread_name: str) -> bool:
     return thread_name.startswith(_PLANE_PREFIX)
 
 
-def task_of(name: str, task_type: str) -> tuple[str, Work]:
+def task_of(name: str, task_type: str) -> tuple[str, WorkKind]:
     """Return category and work of a device row; parts of collectives are nobody's work, their collective's row is."""
     what, kind = _plain(name), _plain(task_type)
     if what.startswith("MEMCPY"):
-        return COPY, Work.MEMORY
+        return COPY, WorkKind.MEMORY
     if what.startswith("MEMSET") and kind not in _CORES:
-        return FILL, Work.MEMORY
+        return FILL, WorkKind.MEMORY
     if what.startswith("EVENT_"):
-        return (SYNC if "WAIT" in what else TASK), Work.NOTHING
+        return (SYNC if "WAIT" in what else TASK), WorkKind.NOTHING
     if kind not in _CORES and (kind in _PARTS or what in _PARTS):
-        return PART, Work.NOTHING
-    return (TASK, Work.NOTHING) if what == kind else (KERNEL, Work.COMPUTE)
+        return PART, WorkKind.NOTHING
+    return (TASK, WorkKind.NOTHING) if what == kind else (KERNEL, WorkKind.COMPUTE)
 
 
 def _plain(text: str) -> str:
@@ -112,8 +112,8 @@ def is_mark(name: str) -> bool:
     return name.startswith(_MARK_PREFIXES)
 
 
-def host_category(category: str) -> tuple[str, Work]:
+def host_category(category: str) -> tuple[str, WorkKind]:
     """Return category and work of a row of the Python process; both ends of the task queue call CANN."""
     if category in (ENQUEUE, DEQUEUE):
-        return RUNTIME, Work.HOST
-    return category, Work.HOST if category in (OPERATOR, PYTHON) else Work.NOTHING
+        return RUNTIME, WorkKind.HOST
+    return category, WorkKind.HOST if category in (OPERATOR, PYTHON) else WorkKind.NOTHING

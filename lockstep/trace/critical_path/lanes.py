@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.trace.columns import ABSENT, TraceColumns, Work
+from lockstep.trace.columns import ABSENT, TraceColumns, WorkKind
 from lockstep.trace.critical_path.path import PathClass
 
 ALIGNED_NS = 20_000
@@ -19,9 +19,9 @@ _OVERLAPPING_MAX = 64
 """How far back the work before an op is looked for, where a writer puts work that overlaps on one stream."""
 
 _CLASSES: dict[int, PathClass] = {
-    Work.COMPUTE: PathClass.COMPUTE,
-    Work.MEMORY: PathClass.MEMORY,
-    Work.COMMUNICATION: PathClass.COMMUNICATION,
+    WorkKind.COMPUTE: PathClass.COMPUTE,
+    WorkKind.MEMORY: PathClass.MEMORY,
+    WorkKind.COMMUNICATION: PathClass.COMMUNICATION,
 }
 
 
@@ -35,7 +35,7 @@ class Lanes:
 
     def __init__(self, columns: TraceColumns, launch: NDArray[np.int64]) -> None:
         self.device_lanes = len(columns.streams)
-        in_lane = (columns.on_device | (columns.work == Work.COMMUNICATION)) & (columns.duration_ns > 0)
+        in_lane = (columns.on_device | (columns.work == WorkKind.COMMUNICATION)) & (columns.duration_ns > 0)
         events = np.flatnonzero(in_lane)
         stream = columns.stream[events].astype(np.int64)
         lane = np.where(stream != ABSENT, stream, self.device_lanes + columns.thread[events])

@@ -9,7 +9,7 @@ from bisect import bisect_right
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.trace.columns import ABSENT, SyncArguments, TraceColumns, Work
+from lockstep.trace.columns import ABSENT, SyncArguments, TraceColumns, WorkKind
 from lockstep.trace.critical_path.lanes import Lanes
 from lockstep.trace.critical_path.path import Why
 
@@ -24,7 +24,7 @@ class Waits:
         self._lanes = lanes
         self._streams = {stream: lane for lane, stream in enumerate(columns.streams)}
         launch = np.asarray(lanes.launch)
-        copies = np.flatnonzero((np.asarray(lanes.work) == Work.MEMORY) & (launch != ABSENT))
+        copies = np.flatnonzero((np.asarray(lanes.work) == WorkKind.MEMORY) & (launch != ABSENT))
         self._own_copy = dict(zip(launch[copies].tolist(), copies.tolist(), strict=True))
         self._sync_of = {
             int(columns.correlation[event]): event for event in columns.syncs if columns.correlation[event] != ABSENT

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.trace.columns import ABSENT
-from lockstep.trace.kineto.categories import Reading
+from lockstep.trace.kineto.categories import ArgumentSet
 from lockstep.trace.kineto.rare import CollectiveFields, SyncFields, decode_one
 
 
@@ -52,26 +52,26 @@ class DeviceArguments(SyncFields, gc=False):
     bytes: Any = ABSENT
 
 
-FORMS: dict[Reading, type[msgspec.Struct]] = {
-    Reading.OPERATOR: OperatorArguments,
-    Reading.CALL: CallArguments,
-    Reading.KERNEL: KernelArguments,
-    Reading.DEVICE: DeviceArguments,
+FORMS: dict[ArgumentSet, type[msgspec.Struct]] = {
+    ArgumentSet.OPERATOR: OperatorArguments,
+    ArgumentSet.CALL: CallArguments,
+    ArgumentSet.KERNEL: KernelArguments,
+    ArgumentSet.DEVICE: DeviceArguments,
 }
-_DECODERS: dict[Reading, msgspec.json.Decoder[list[Any]]] = {
+_DECODERS: dict[ArgumentSet, msgspec.json.Decoder[list[Any]]] = {
     reading: msgspec.json.Decoder(list[form])  # type: ignore[valid-type]
     for reading, form in FORMS.items()
 }
 
 
-class Read(NamedTuple):
+class ParsedArguments(NamedTuple):
     """The arguments of the events of one reading, and these events' places in their block."""
 
     at: NDArray[np.intp]
     fields: Sequence[Any]
 
 
-def decode_raws(raws: Sequence[msgspec.Raw], reading: Reading) -> list[Any]:
+def decode_raws(raws: Sequence[msgspec.Raw], reading: ArgumentSet) -> list[Any]:
     """Return the arguments of each event; of those that are no object, no argument."""
     text = b"".join((b"[", b",".join(raws), b"]"))
     try:

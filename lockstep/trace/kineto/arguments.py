@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from lockstep.trace.columns import ABSENT, CollectiveArguments, SyncArguments
 from lockstep.trace.interned import Interned
-from lockstep.trace.kineto.argument_forms import OperatorArguments, Read
-from lockstep.trace.kineto.categories import Reading
+from lockstep.trace.kineto.argument_forms import OperatorArguments, ParsedArguments
+from lockstep.trace.kineto.categories import ArgumentSet
 from lockstep.trace.kineto.rare import RareReader, integer
 
 SHAPES_MAX = 1 << 16
@@ -59,7 +59,7 @@ class ArgumentReader:
         self.stacks: Interned[str] = Interned(_stack, STACKS_MAX, STACKS_MAX_BYTES)
         self._rare = RareReader()
 
-    def read(self, count: int, arguments: Mapping[Reading, Read]) -> BlockArguments:
+    def read(self, count: int, arguments: Mapping[ArgumentSet, ParsedArguments]) -> BlockArguments:
         """Return what is read of a block of `count` events."""
         block = BlockArguments({name: np.full(count, ABSENT, kind) for name, kind in _COLUMNS.items()}, {}, {})
         for reading, read in arguments.items():
@@ -67,10 +67,10 @@ class ArgumentReader:
             self._note_rare(block, reading, read)
         return block
 
-    def _fill(self, columns: dict[str, NDArray[Any]], reading: Reading, read: Read) -> None:
+    def _fill(self, columns: dict[str, NDArray[Any]], reading: ArgumentSet, read: ParsedArguments) -> None:
         at, fields = read.at, read.fields
         external = _integers([each.external for each in fields])
-        if reading is Reading.OPERATOR:
+        if reading is ArgumentSet.OPERATOR:
             columns["sequence"][at] = _integers([each.sequence for each in fields])
             columns["shapes"][at] = self._shapes(fields)
             stacks = [each.stack for each in fields]
@@ -82,17 +82,17 @@ class ArgumentReader:
                 former = _integers([each.former_external for each in fields])
                 external = np.where(external == ABSENT, former, external)
         columns["external"][at] = external
-        if reading in (Reading.CALL, Reading.DEVICE):
+        if reading in (ArgumentSet.CALL, ArgumentSet.DEVICE):
             columns["bytes"][at] = _integers([each.bytes for each in fields])
-        if reading in (Reading.KERNEL, Reading.DEVICE):
+        if reading in (ArgumentSet.KERNEL, ArgumentSet.DEVICE):
             device = _integers([each.device for each in fields])
             columns["stream"][at] = self._streams(device, _integers([each.stream for each in fields]))
 
-    def _note_rare(self, block: BlockArguments, reading: Reading, read: Read) -> None:
-        if reading is not Reading.CALL:
+    def _note_rare(self, block: BlockArguments, reading: ArgumentSet, read: ParsedArguments) -> None:
+        if reading is not ArgumentSet.CALL:
             found = _with_arguments(read, [each.collective for each in read.fields])
             block.collectives.update((event, self._rare.collective(each)) for event, each in found)
-        if reading is Reading.DEVICE:
+        if reading is ArgumentSet.DEVICE:
             found = _with_arguments(read, [each.sync for each in read.fields])
             block.syncs.update((event, self._rare.sync(each)) for event, each in found)
 
@@ -112,7 +112,7 @@ class ArgumentReader:
         return self.stacks[text] if text and isinstance(text, str) else ABSENT
 
 
-def _with_arguments(read: Read, parsed: list[Any]) -> list[tuple[int, Any]]:
+def _with_arguments(read: ParsedArguments, parsed: list[Any]) -> list[tuple[int, Any]]:
     """Return the places and arguments of the events of which something is said: of most blocks, none."""
     if parsed.count(None) == len(parsed):
         return []

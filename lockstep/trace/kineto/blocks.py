@@ -9,20 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.trace import times
-from lockstep.trace.kineto.argument_forms import FORMS, Read, decode_raws
-from lockstep.trace.kineto.categories import Reading
-from lockstep.trace.kineto.events import Complete, ExactComplete, ExactEvent, Metadata, Phase
+from lockstep.trace.kineto.argument_forms import FORMS, ParsedArguments, decode_raws
+from lockstep.trace.kineto.categories import ArgumentSet
+from lockstep.trace.kineto.events import Complete, EventPhase, ExactComplete, ExactEvent, Metadata
 from lockstep.trace.kineto.kinds import Kinds
 
 _LOOSE_EVENT = msgspec.json.Decoder(ExactEvent, strict=False)  # ids that are text stay text
-_PHASE = msgspec.json.Decoder(Phase)
+_PHASE = msgspec.json.Decoder(EventPhase)
 
 _Timed = tuple[list[Any], NDArray[np.int64], NDArray[np.int64]]
 """Events with their starts and durations, ns."""
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class EventBlock:
     """Complete events: arrays of shape (n_events,).
 
     `name`, `thread` and `category` are codes of `Kinds`, int32; times are int64, ns, the trace's base not yet added.
@@ -33,7 +33,7 @@ class Block:
     category: NDArray[np.int32]
     start_ns: NDArray[np.int64]
     duration_ns: NDArray[np.int64]
-    arguments: dict[Reading, Read]
+    arguments: dict[ArgumentSet, ParsedArguments]
     metadata: list[Metadata]
     event_count: int
     dropped_count: int
@@ -41,7 +41,7 @@ class Block:
     """Whether the starts were read as text."""
 
 
-def block_of(events: list[Any], kinds: Kinds) -> Block | None:
+def block_of(events: list[Any], kinds: Kinds) -> EventBlock | None:
     """Return the block of the complete events among these, or None if float times are too coarse for them."""
     forms = set(map(type, events))
     if ExactComplete in forms:
@@ -51,11 +51,13 @@ def block_of(events: list[Any], kinds: Kinds) -> Block | None:
     return None if found is None else _block(events, kinds, len(complete), found)
 
 
-def _block(events: list[Any], kinds: Kinds, complete_count: int, found: _Timed, *, is_exact: bool = False) -> Block:
+def _block(
+    events: list[Any], kinds: Kinds, complete_count: int, found: _Timed, *, is_exact: bool = False
+) -> EventBlock:
     """Return the block of all that is among these events, of which those that are kept are `found`."""
     kept, start_ns, duration_ns = found
     category = kinds.categories_of(kept)
-    return Block(
+    return EventBlock(
         name=kinds.names_of(kept),
         thread=kinds.threads_of(kept),
         category=category,
@@ -92,22 +94,22 @@ def _durations_us(complete: list[Any]) -> NDArray[np.float64]:
     return np.fromiter([event.dur for event in complete], np.float64, len(complete))
 
 
-def _exact_block_of(events: list[Any], kinds: Kinds) -> Block:
+def _exact_block_of(events: list[Any], kinds: Kinds) -> EventBlock:
     complete = [event for event in events if type(event) is ExactComplete]
     return _block(events, kinds, len(complete), _timed_by_text(complete), is_exact=True)
 
 
-def _arguments(events: list[Any], readings: NDArray[np.int8]) -> dict[Reading, Read]:
+def _arguments(events: list[Any], readings: NDArray[np.int8]) -> dict[ArgumentSet, ParsedArguments]:
     found = {}
     for reading in FORMS:
         at = np.flatnonzero(readings == reading)
         if len(at):
             raws = [events[place].args for place in at.tolist()]
-            found[reading] = Read(at, decode_raws(raws, reading))
+            found[reading] = ParsedArguments(at, decode_raws(raws, reading))
     return found
 
 
-def loose_block_of(items: list[msgspec.Raw], kinds: Kinds) -> Block:
+def loose_block_of(items: list[msgspec.Raw], kinds: Kinds) -> EventBlock:
     """Return the block of events that are not all of the usual form; those of no form are dropped and counted."""
     events: list[Any] = []
     dropped = 0

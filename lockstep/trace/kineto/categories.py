@@ -52,7 +52,7 @@ NO_WORK = (
 """Marks, counters and the profiler's own rows, some of which name a stream."""
 
 
-class Reading(IntEnum):
+class ArgumentSet(IntEnum):
     """Which arguments are read of an event: as few as its category can have, for each costs."""
 
     NONE = 0
@@ -63,12 +63,12 @@ class Reading(IntEnum):
 
 
 _READINGS = {
-    columns.PYTHON: Reading.NONE,
-    columns.OPERATOR: Reading.OPERATOR,
-    columns.ANNOTATION: Reading.OPERATOR,
-    columns.RUNTIME: Reading.CALL,
-    columns.DRIVER: Reading.CALL,
-    columns.KERNEL: Reading.KERNEL,
+    columns.PYTHON: ArgumentSet.NONE,
+    columns.OPERATOR: ArgumentSet.OPERATOR,
+    columns.ANNOTATION: ArgumentSet.OPERATOR,
+    columns.RUNTIME: ArgumentSet.CALL,
+    columns.DRIVER: ArgumentSet.CALL,
+    columns.KERNEL: ArgumentSet.KERNEL,
 }
 
 
@@ -80,9 +80,9 @@ def today(category: str) -> str:
     return next((now for ending, now in _ENDINGS.items() if small.endswith(ending)), category)
 
 
-def reading(category: str) -> Reading:
+def reading(category: str) -> ArgumentSet:
     """Return what is read of events of `category`, today's name; unknown ones may be work of a device."""
-    return _READINGS.get(category, Reading.DEVICE)
+    return _READINGS.get(category, ArgumentSet.DEVICE)
 
 
 def mixes_annotations(category: str) -> bool:

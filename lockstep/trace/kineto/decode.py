@@ -11,7 +11,7 @@ import msgspec
 
 from lockstep.trace import times
 from lockstep.trace.kineto.about import Document, TraceMetadata
-from lockstep.trace.kineto.blocks import Block, block_of, loose_block_of
+from lockstep.trace.kineto.blocks import EventBlock, block_of, loose_block_of
 from lockstep.trace.kineto.events import Event, ExactEvent
 from lockstep.trace.kineto.kinds import Kinds
 from lockstep.trace.pieces import BLOCK_BYTES, PieceDecoder, as_list
@@ -39,7 +39,7 @@ _EXACT_EVENTS: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[Exact
 _LOOSE_EVENTS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-class TraceDecoder(PieceDecoder[Block]):
+class TraceDecoder(PieceDecoder[EventBlock]):
     """Decodes one source; iterate once. `base_ns` and `metadata` are known when the iteration has ended.
 
     Blocks speak of `kinds`.
@@ -55,16 +55,16 @@ class TraceDecoder(PieceDecoder[Block]):
     def _note_head(self, document: bytes) -> None:
         self._note(_tolerant(_DOCUMENT.decode, document))
 
-    def _decode_piece(self, piece: bytes, end: int) -> Block | None:
+    def _decode_piece(self, piece: bytes, end: int) -> EventBlock | None:
         try:
             return self._named(_tolerant(self._decode_events, as_list(piece, end)))
         except msgspec.DecodeError:
             return None
 
-    def _decode_end(self, document: bytes) -> Block:
+    def _decode_end(self, document: bytes) -> EventBlock:
         return self._named(_tolerant(self._decode_document, document))
 
-    def _decode_events(self, text: bytes) -> Block:
+    def _decode_events(self, text: bytes) -> EventBlock:
         for decoder in self._decoders:
             try:
                 block = block_of(decoder.decode(text), self.kinds)
@@ -76,7 +76,7 @@ class TraceDecoder(PieceDecoder[Block]):
                 return block
         return loose_block_of(_LOOSE_EVENTS.decode(_readable(text)), self.kinds)
 
-    def _decode_document(self, text: bytes) -> Block:
+    def _decode_document(self, text: bytes) -> EventBlock:
         try:
             document: _Document | _LooseDocument = _DOCUMENT.decode(text)
             block = block_of(document.traceEvents, self.kinds)
@@ -95,7 +95,7 @@ class TraceDecoder(PieceDecoder[Block]):
         self.base_ns = base_ns or self.base_ns
         self.metadata.note_document(document)
 
-    def _named(self, block: Block) -> Block:
+    def _named(self, block: EventBlock) -> EventBlock:
         for each in block.metadata:
             if each.name == "thread_name":
                 self.metadata.note_thread(each.pid, each.tid, each.args)

@@ -46,7 +46,7 @@ class Metadata(msgspec.Struct, gc=False, tag_field="ph", tag="M"):
     args: msgspec.Raw = NO_ARGUMENTS
 
 
-class Phase(msgspec.Struct):
+class EventPhase(msgspec.Struct):
     """The phase of an event of whatever form."""
 
     ph: Any = ""

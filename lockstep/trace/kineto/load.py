@@ -12,7 +12,7 @@ from lockstep.trace.columns import ABSENT, ANNOTATION, CollectiveArguments, Mask
 from lockstep.trace.interned import Codes
 from lockstep.trace.kineto import categories
 from lockstep.trace.kineto.arguments import ArgumentReader
-from lockstep.trace.kineto.blocks import Block
+from lockstep.trace.kineto.blocks import EventBlock
 from lockstep.trace.kineto.decode import TraceDecoder
 from lockstep.trace.kineto.work import ON_DEVICE, work_of
 from lockstep.trace.source import TraceSource
@@ -77,7 +77,7 @@ class _Builder:
         self._collectives: dict[int, CollectiveArguments] = {}
         self._syncs: dict[int, SyncArguments] = {}
 
-    def add(self, block: Block) -> None:
+    def add(self, block: EventBlock) -> None:
         """Take over a block's columns; its events are not kept."""
         arguments = self._reader.read(len(block.name), block.arguments)
         own = {name: getattr(block, name) for name in _OF_BLOCKS}

@@ -24,23 +24,23 @@ from lockstep.trace.columns import (
     RUNTIME,
     SYNC,
     Mask,
-    Work,
+    WorkKind,
 )
 from lockstep.trace.kineto import categories
 
 _BY_CATEGORY = {
-    PYTHON: Work.HOST,
-    OPERATOR: Work.HOST,
-    RUNTIME: Work.HOST,
-    DRIVER: Work.HOST,
-    KERNEL: Work.COMPUTE,
-    COPY: Work.MEMORY,
-    FILL: Work.MEMORY,
-    categories.COLLECTIVE: Work.COMMUNICATION,
-    ANNOTATION: Work.NOTHING,
-    DEVICE_ANNOTATION: Work.NOTHING,
-    SYNC: Work.NOTHING,
-    **dict.fromkeys(categories.NO_WORK, Work.NOTHING),
+    PYTHON: WorkKind.HOST,
+    OPERATOR: WorkKind.HOST,
+    RUNTIME: WorkKind.HOST,
+    DRIVER: WorkKind.HOST,
+    KERNEL: WorkKind.COMPUTE,
+    COPY: WorkKind.MEMORY,
+    FILL: WorkKind.MEMORY,
+    categories.COLLECTIVE: WorkKind.COMMUNICATION,
+    ANNOTATION: WorkKind.NOTHING,
+    DEVICE_ANNOTATION: WorkKind.NOTHING,
+    SYNC: WorkKind.NOTHING,
+    **dict.fromkeys(categories.NO_WORK, WorkKind.NOTHING),
 }
 ON_DEVICE = (KERNEL, COPY, FILL, categories.COLLECTIVE)
 
@@ -87,19 +87,19 @@ def work_of(
     with_stream: Mask,
     collectives: Mapping[int, object],
 ) -> NDArray[np.int8]:
-    """Return the `Work` of every event, int8 array of shape (n_events,).
+    """Return the `WorkKind` of every event, int8 array of shape (n_events,).
 
     Codes as in `TraceColumns`. `with_stream` says which events ran on a stream, which of a category that nobody knows
     makes compute; `collectives` are the events that say which collective they are.
     """
-    by_category = np.array([_BY_CATEGORY.get(each, Work.NOTHING) for each in category_names], np.int8)
+    by_category = np.array([_BY_CATEGORY.get(each, WorkKind.NOTHING) for each in category_names], np.int8)
     work = by_category[category]
     unknown = np.array([each not in _BY_CATEGORY for each in category_names], np.bool_)[category]
-    work[unknown & with_stream] = Work.COMPUTE
-    work[_moving(name, np.flatnonzero(work == Work.COMPUTE), names)] = Work.COMMUNICATION
+    work[unknown & with_stream] = WorkKind.COMPUTE
+    work[_moving(name, np.flatnonzero(work == WorkKind.COMPUTE), names)] = WorkKind.COMMUNICATION
     saying = np.array(list(collectives), np.int64)
-    work[saying[work[saying] == Work.COMPUTE]] = Work.COMMUNICATION
-    work[_on_backend_threads(name, category, thread, names, category_names)] = Work.COMMUNICATION
+    work[saying[work[saying] == WorkKind.COMPUTE]] = WorkKind.COMMUNICATION
+    work[_on_backend_threads(name, category, thread, names, category_names)] = WorkKind.COMMUNICATION
     return work
 
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.trace.patterns.samples import UNITS, Numbers, Usage
+from lockstep.trace.patterns.samples import UNITS, Numbers, UsageSamples
 
 SHARE_NUMERATOR, SHARE_DENOMINATOR = 4, 5
 """80 % of the usage, as a fraction so that the test is exact (PerfTracker, Algorithm 1, line 5)."""
@@ -61,7 +61,7 @@ class Uses(NamedTuple):
     gap_ratio: Numerics
 
 
-def critical_durations(usage: Usage, first_E: Numbers, stop_E: Numbers) -> CriticalDurations:
+def critical_durations(usage: UsageSamples, first_E: Numbers, stop_E: Numbers) -> CriticalDurations:
     """Return L(e) of events that hold the samples `first_E` up to, not including, `stop_E`.
 
     Events may overlap. Source: PerfTracker, Algorithm 1, with the corrections above.
@@ -77,7 +77,7 @@ def critical_durations(usage: Usage, first_E: Numbers, stop_E: Numbers) -> Criti
     return found
 
 
-def uses(usage: Usage, found: CriticalDurations) -> Uses:
+def uses(usage: UsageSamples, found: CriticalDurations) -> Uses:
     """Return mean, deviation, mean of the busy samples and share of the gaps over each L(e)."""
     first, stop = found.first, found.stop
     count = np.where(stop > first, stop - first, 1)
@@ -105,7 +105,7 @@ def _portions(runs_E: Numbers) -> list[Numbers]:
 class _Runs:
     """The runs of some events, each with one at least."""
 
-    def __init__(self, usage: Usage, low_E: Numbers, runs_E: Numbers, first_E: Numbers, stop_E: Numbers) -> None:
+    def __init__(self, usage: UsageSamples, low_E: Numbers, runs_E: Numbers, first_E: Numbers, stop_E: Numbers) -> None:
         self.offset_E: Numbers = np.cumsum(runs_E) - runs_E
         self.runs_E = runs_E
         self.event_K = np.repeat(np.arange(len(runs_E)), runs_E)

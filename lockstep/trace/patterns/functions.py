@@ -7,14 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.trace import names
-from lockstep.trace.columns import TraceColumns, Work
+from lockstep.trace.columns import TraceColumns, WorkKind
 from lockstep.trace.patterns.pattern import FunctionClass
 from lockstep.trace.patterns.samples import Resource
 
 _CLASSES = {
-    Work.COMPUTE: FunctionClass.COMPUTE,
-    Work.MEMORY: FunctionClass.MEMORY,
-    Work.COMMUNICATION: FunctionClass.COLLECTIVE,
+    WorkKind.COMPUTE: FunctionClass.COMPUTE,
+    WorkKind.MEMORY: FunctionClass.MEMORY,
+    WorkKind.COMMUNICATION: FunctionClass.COLLECTIVE,
 }
 _RESOURCES = {
     FunctionClass.COMPUTE: (Resource.SM,),
@@ -40,14 +40,14 @@ def device_functions(columns: TraceColumns, chosen: NDArray[np.int64]) -> tuple[
     for event, arguments in columns.collectives.items():
         label[event] = labels.setdefault(arguments.name[:_LABEL_CHARS], len(labels))
     work_E, name_E = columns.work[chosen].astype(np.int64), columns.name[chosen].astype(np.int64)
-    label_E = np.where(work_E == Work.COMMUNICATION, label[chosen], 0)
+    label_E = np.where(work_E == WorkKind.COMMUNICATION, label[chosen], 0)
     keys, key_E = np.unique((work_E * len(columns.names) + name_E) * len(labels) + label_E, return_inverse=True)
     texts, found = list(labels), dict[Function, int]()
     function_of_key = []
     for key in keys.tolist():
         rest, at = divmod(key, len(labels))
         work, name = divmod(rest, len(columns.names))
-        function = _CLASSES[Work(work)], _labelled(short(columns.names[name]), texts[at])
+        function = _CLASSES[WorkKind(work)], _labelled(short(columns.names[name]), texts[at])
         function_of_key.append(found.setdefault(function, len(found)))
     return np.array(function_of_key, np.int64)[key_E] if function_of_key else key_E, list(found)
 

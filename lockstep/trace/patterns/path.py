@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lockstep.trace import names
-from lockstep.trace.columns import ANNOTATION, Mask, TraceColumns, Work
+from lockstep.trace.columns import ANNOTATION, Mask, TraceColumns, WorkKind
 from lockstep.trace.intervals import Intervals, Times, merged, without
 from lockstep.trace.patterns.exposure import Covered, exposed, pieces
 from lockstep.trace.patterns.functions import Function, device_functions, short
@@ -72,7 +72,7 @@ def functions_on_path(columns: TraceColumns, window_ns: tuple[int, int], thread:
         The window is longer than any capture.
     """
     window = _Window(columns, window_ns, thread)
-    device_E = np.flatnonzero(window.seen & (columns.work > Work.HOST))
+    device_E = np.flatnonzero(window.seen & (columns.work > WorkKind.HOST))
     function_E, functions = device_functions(columns, device_E)
     device_ns = window.device_exposed(device_E, function_E, len(functions))
     host_E, nested, texts = window.nested()
@@ -106,11 +106,11 @@ class _Window:
         self.start_ns = np.clip(columns.start_ns, *window_ns) - window_ns[0]
         self.end_ns = np.clip(columns.end_ns, *window_ns) - window_ns[0]
         self.seen: Mask = self.start_ns < self.end_ns
-        self._host = self.seen & (columns.thread == thread) & ((columns.work == Work.HOST) | _calls(columns))
-        communication = self.seen & (columns.work == Work.COMMUNICATION)
+        self._host = self.seen & (columns.thread == thread) & ((columns.work == WorkKind.HOST) | _calls(columns))
+        communication = self.seen & (columns.work == WorkKind.COMMUNICATION)
         self._on_host = communication & ~columns.on_device
-        self._compute = self._merged(self.seen & (columns.work == Work.COMPUTE))
-        self._local = _union(self._compute, self._merged(self.seen & (columns.work == Work.MEMORY)))
+        self._compute = self._merged(self.seen & (columns.work == WorkKind.COMPUTE))
+        self._local = _union(self._compute, self._merged(self.seen & (columns.work == WorkKind.MEMORY)))
         found = waits(columns, self._host, self._on_host)
         inside = (np.clip(each, *window_ns) - window_ns[0] for each in found)
         self._waits = without(merged(*inside), self._local)
@@ -123,9 +123,9 @@ class _Window:
         whole = Intervals(np.zeros(1, np.int64), np.full(1, self._length_ns))
         nothing = Intervals(whole.start_ns[:0], whole.end_ns[:0])
         layers = (
-            (work_E == Work.COMPUTE, nothing),
-            (work_E == Work.MEMORY, self._compute),
-            ((work_E == Work.COMMUNICATION) & ~on_host_E, self._local),
+            (work_E == WorkKind.COMPUTE, nothing),
+            (work_E == WorkKind.MEMORY, self._compute),
+            ((work_E == WorkKind.COMMUNICATION) & ~on_host_E, self._local),
             (on_host_E, without(whole, self._waits)),
         )
         exposed_ns = np.zeros(functions, np.int64)

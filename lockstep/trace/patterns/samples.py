@@ -57,7 +57,7 @@ class Samples:
     peak: float
 
 
-class Usage:
+class UsageSamples:
     """Samples with running sums and the runs of busy samples.
 
     `units_S` is usage in steps of 1 / UNITS, int64; a sample is busy above ZERO_UNITS. `first_K` and `stop_K` bound

@@ -14,7 +14,7 @@ from lockstep.trace.patterns.critical_duration import Numerics, critical_duratio
 from lockstep.trace.patterns.functions import crosses_nodes, resources_of
 from lockstep.trace.patterns.path import FunctionsOnPath, functions_on_path
 from lockstep.trace.patterns.pattern import BETA_MIN, FunctionClass, Pattern, PatternSummary
-from lockstep.trace.patterns.samples import Numbers, Resource, Samples, Usage
+from lockstep.trace.patterns.samples import Numbers, Resource, Samples, UsageSamples
 
 _BEHAVIOUR = ("mu", "sigma", "active_mu", "gap_ratio")
 
@@ -39,7 +39,7 @@ def summarise_patterns(
     LocalError
         The window is empty.
     MalformedError
-        Samples that cannot be (`Usage`), or a window longer than any capture.
+        Samples that cannot be (`UsageSamples`), or a window longer than any capture.
     """
     length_ns = window_ns[1] - window_ns[0]
     if length_ns <= 0:
@@ -86,13 +86,13 @@ def _behaviour(
     for resource, readings in samples.items():
         mine_C = np.array([each is resource for each in resource_C], np.bool_)
         mine_E = np.flatnonzero((place_E >= 0) & mine_C[place_E])
-        usage = Usage(readings, where=f"samples of {resource}")
+        usage = UsageSamples(readings, where=f"samples of {resource}")
         bounds = usage.within(path.executions.start_ns[mine_E] + begin_ns, path.executions.end_ns[mine_E] + begin_ns)
         found[mine_C] = _weighted(usage, *bounds, place_E[mine_E], len(chosen))[mine_C]
     return found
 
 
-def _weighted(usage: Usage, first_E: Numbers, stop_E: Numbers, place_E: Numbers, places: int) -> Numerics:
+def _weighted(usage: UsageSamples, first_E: Numbers, stop_E: Numbers, place_E: Numbers, places: int) -> Numerics:
     """Return the means over executions, weighted by |L(e)| (equations 4 and 5, both sums over one function and worker).
 
     The mean of busy samples is weighted by their number.

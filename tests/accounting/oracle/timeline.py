@@ -27,7 +27,7 @@ from collections.abc import Callable
 from threading import RLock
 from time import monotonic_ns
 
-from lockstep.agent.boundary import came_by_signal, describe, say
+from lockstep.agent.boundary import came_by_signal, describe, warn
 from lockstep.agent.device.streams import Stamp, Stream
 from lockstep.contracts.records import MISSING, Flag
 from tests.accounting.oracle.account import BACKWARD, FORWARD, UNKNOWN_NS, Collective
@@ -233,7 +233,7 @@ class Timeline:
                 self._stream.reuse([] if stamp is None else [stamp])
                 return
         self._is_lost = True
-        say(f"no device times any more: {describe(error)}")
+        warn(f"no device times any more: {describe(error)}")
 
     def _make_room(self) -> None:
         """Set how many events the running step may have in use, and at how many some are read."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.agent.capture.session import FORKS, THEIRS, Session
+from lockstep.agent.capture.session import FORKS, THEIRS, ProfilerSession
 from tests.agent.test_jobs import start
 
 
@@ -55,7 +55,7 @@ def test_agent_did_not_fail(scenes):
 
 def test_theirs_keeps_ours_out_until_it_ends():
     """From preparation to end, whatever lies between."""
-    session = Session()
+    session = ProfilerSession()
     assert session.admit()
     assert session.admit()
     assert not session.claim(lambda _why: None)
@@ -66,7 +66,7 @@ def test_theirs_keeps_ours_out_until_it_ends():
 
 def test_what_ours_calls_is_not_theirs():
     """Our own start and stop pass without a word."""
-    session = Session()
+    session = ProfilerSession()
     assert session.claim(lambda _why: pytest.fail("ended"))
     assert session.call(session.admit)
     session.call(session.leave)
@@ -80,7 +80,7 @@ def test_ours_that_cannot_end_is_given_up():
     def fail(_why):
         raise RuntimeError("no")
 
-    session = Session()
+    session = ProfilerSession()
     assert session.claim(fail)
     with pytest.raises(RuntimeError):
         session.admit()
@@ -90,7 +90,7 @@ def test_ours_that_cannot_end_is_given_up():
 def test_patience_has_an_end(monkeypatch):
     """A thread that waits for a training thread that never comes by is told to stop."""
     monkeypatch.setattr("lockstep.agent.capture.session.PATIENCE_S", 0.01)
-    session = Session()
+    session = ProfilerSession()
     assert session.claim(lambda _why: None)
     said = []
     thread = threading.Thread(target=lambda: said.append(session.admit()))

@@ -5,7 +5,7 @@ from threading import get_ident
 import pytest
 import torch
 
-from lockstep.agent.boundary import Boundary
+from lockstep.agent.boundary import FailureGuard
 from lockstep.agent.hooks import streams
 from tests.agent.device.marked import MarkedScene
 from tests.agent.device.simulated import ASIDE, HOME, MS
@@ -17,7 +17,7 @@ class Agent:
     def __init__(self, scene):
         self.device = scene.timeline
         self.marks = scene.buffer
-        self.boundary = Boundary(lambda _failures: None)
+        self.boundary = FailureGuard(lambda _failures: None)
         self.guard = self.boundary.guard
 
     def mark(self, name):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from lockstep.agent.throughput.facts import collect
-from lockstep.agent.throughput.flops import ModelFlops
+from lockstep.agent.throughput.flops import ModelFlopsReporter
 from lockstep.agent.throughput.options import read_options
 from lockstep.contracts.facts import facts_from_json
 
@@ -50,7 +50,7 @@ def make_torch(*, cuda="", hip=None, npu="", precision="ieee", uuid=UUID):
 
 
 def make_flops(dtype="", **settings):
-    flops = ModelFlops(read_options(settings), lambda _flag: None, lambda: 0)
+    flops = ModelFlopsReporter(read_options(settings), lambda _flag: None, lambda: 0)
     flops.dtype = dtype
     return flops
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-from lockstep.agent.throughput.flops import MEASURED_END, MEETINGS_MAX, ModelFlops
+from lockstep.agent.throughput.flops import MEASURED_END, MEETINGS_MAX, ModelFlopsReporter
 from lockstep.agent.throughput.options import read_options
 from lockstep.contracts.records import MISSING, Flag
 
@@ -22,7 +22,7 @@ LINEAR_FLOPS = 2 * BATCH * INNER * INNER
 
 def make(compilations=0, flags=None, **environment):
     options = read_options({f"LOCKSTEP_{name.upper()}": value for name, value in environment.items()})
-    return ModelFlops(options, (flags if flags is not None else []).append, lambda: compilations)
+    return ModelFlopsReporter(options, (flags if flags is not None else []).append, lambda: compilations)
 
 
 def make_optimizer(*sizes):

@@ -2,24 +2,24 @@
 
 import pytest
 
-from lockstep.agent.throughput.options import FlopsRule, Options, Quantity, check_option, read_options
+from lockstep.agent.throughput.options import FlopsRule, Quantity, ThroughputOptions, check_option, read_options
 from lockstep.contracts.errors import ConfigError
 
 
 @pytest.mark.parametrize(
     ("variable", "text", "expected"),
     [
-        ("LOCKSTEP_TOKENS", "auto", Options()),
-        ("LOCKSTEP_TOKENS", "", Options()),
-        ("LOCKSTEP_TOKENS", "off", Options(tokens=Quantity("off"))),
-        ("LOCKSTEP_TOKENS", "4096", Options(tokens=Quantity("", 4096))),
-        ("LOCKSTEP_TOKENS", "0.input_ids", Options(tokens=Quantity("", None, ("0", "input_ids")))),
-        ("LOCKSTEP_SAMPLES", "labels", Options(samples=Quantity("", None, ("labels",)))),
-        ("LOCKSTEP_MODEL_FLOPS", "measure", Options(model_flops=FlopsRule("measure"))),
-        ("LOCKSTEP_MODEL_FLOPS", "4.2e10", Options(model_flops=FlopsRule("", 4.2e10))),
-        ("LOCKSTEP_PARAMETERS", "7e9", Options(parameters=7e9)),
-        ("LOCKSTEP_PEAK_FLOPS", "989e12", Options(peak_flops=989e12)),
-        ("LOCKSTEP_DTYPE", "fp8", Options(dtype="fp8")),
+        ("LOCKSTEP_TOKENS", "auto", ThroughputOptions()),
+        ("LOCKSTEP_TOKENS", "", ThroughputOptions()),
+        ("LOCKSTEP_TOKENS", "off", ThroughputOptions(tokens=Quantity("off"))),
+        ("LOCKSTEP_TOKENS", "4096", ThroughputOptions(tokens=Quantity("", 4096))),
+        ("LOCKSTEP_TOKENS", "0.input_ids", ThroughputOptions(tokens=Quantity("", None, ("0", "input_ids")))),
+        ("LOCKSTEP_SAMPLES", "labels", ThroughputOptions(samples=Quantity("", None, ("labels",)))),
+        ("LOCKSTEP_MODEL_FLOPS", "measure", ThroughputOptions(model_flops=FlopsRule("measure"))),
+        ("LOCKSTEP_MODEL_FLOPS", "4.2e10", ThroughputOptions(model_flops=FlopsRule("", 4.2e10))),
+        ("LOCKSTEP_PARAMETERS", "7e9", ThroughputOptions(parameters=7e9)),
+        ("LOCKSTEP_PEAK_FLOPS", "989e12", ThroughputOptions(peak_flops=989e12)),
+        ("LOCKSTEP_DTYPE", "fp8", ThroughputOptions(dtype="fp8")),
     ],
 )
 def test_forms_that_are_taken(variable, text, expected):
@@ -46,7 +46,11 @@ def test_forms_that_are_taken(variable, text, expected):
 def test_a_value_that_makes_no_sense_is_named_and_left(capsys, variable, text, expected):
     """One line says what, got and expected, once however often the settings are read; the default is taken."""
     environment = {variable: text, "LOCKSTEP_SAMPLES": "labels"}
-    assert read_options(environment) == read_options(environment) == Options(samples=Quantity("", None, ("labels",)))
+    assert (
+        read_options(environment)
+        == read_options(environment)
+        == ThroughputOptions(samples=Quantity("", None, ("labels",)))
+    )
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"lockstep: {variable}: got '{text}', expected ")
     assert expected in line

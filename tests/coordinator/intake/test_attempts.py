@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from coordinator.intake.timeline import Timeline
+from coordinator.intake.timeline import StepTimeline
 from coordinator.settings.policy import TimelinePolicy
 from lockstep.contracts.records import MISSING
 from tests.support.batches import batch_of_columns
@@ -70,13 +70,13 @@ def stream(rng):
 class Played:
     """A timeline and all rows that came out of it, with their generation."""
 
-    timeline: Timeline
+    timeline: StepTimeline
     rows: list
 
 
 def play(events, gatherings, *, one_by_one):
     """Take events in gatherings, each of them at once or record by record."""
-    played = Played(Timeline(POLICY), [])
+    played = Played(StepTimeline(POLICY), [])
     played.timeline.know(list(range(RANKS)))
     for first, last in gatherings:
         now_s = events[last - 1][0]
@@ -127,7 +127,7 @@ def restarted(*, skip=()):
 
 def running(steps=20):
     """Return a timeline in the middle of a run, every step judged."""
-    made = Timeline(POLICY)
+    made = StepTimeline(POLICY)
     made.know(list(range(RANKS)))
     made.ingest_all([record(rank, n, START_NS + n * NS) for n in range(1, steps) for rank in range(RANKS)], 0.0)
     assert len(made.ready(0.0)) == steps - 1
@@ -169,7 +169,7 @@ def test_a_rank_that_leaps_does_not_cost_a_restart_a_step():
 
 def test_who_reports_first_does_not_say_where_a_run_begins():
     """A coordinator that comes late sees the nodes' steps in any order; none of them is lost."""
-    made = Timeline(POLICY)
+    made = StepTimeline(POLICY)
     made.know([0, 1])
     made.ingest_all([record(0, 12, START_NS + 12 * NS)], 0.0)
     made.ingest_all([record(1, 10, START_NS + 10 * NS), record(1, 11, START_NS + 11 * NS)], 0.0)
@@ -184,7 +184,7 @@ def test_who_reports_first_does_not_say_where_a_run_begins():
 
 def test_a_clock_that_lies_by_years_does_not_date_the_step():
     """A step ended when most ranks say so."""
-    made = Timeline(POLICY)
+    made = StepTimeline(POLICY)
     made.know([0, 1, 2])
     made.ingest_all([record(rank, 1, START_NS + NS + (rank == 1) * 10**17) for rank in range(3)], 0.0)
     (row,) = made.ready(0.0)
@@ -198,7 +198,7 @@ def at(rank, step, second, **more):
 
 def timeline_of(count=4, **policy):
     """Return a timeline of so many ranks that have all reported step 1, which is handed out."""
-    made = Timeline(TimelinePolicy(**policy))
+    made = StepTimeline(TimelinePolicy(**policy))
     made.know(list(range(count)))
     made.ingest_all([at(rank, 1, 1) for rank in range(count)], 0.0)
     assert len(made.ready(0.0)) == 1

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coordinator.intake.timeline import Timeline
+from coordinator.intake.timeline import StepTimeline
 from coordinator.settings.policy import TimelinePolicy
 from lockstep.contracts.records import MISSING
 from tests.coordinator.intake.test_attempts import NS, RANKS, START_NS, record, stream
@@ -15,7 +15,7 @@ POLICY = TimelinePolicy(window_cells=1, window_steps_min=16, grace_seconds=GRACE
 
 
 def timeline(ranks=4, **policy):
-    made = Timeline(TimelinePolicy(**({"grace_seconds": GRACE_S} | policy)))
+    made = StepTimeline(TimelinePolicy(**({"grace_seconds": GRACE_S} | policy)))
     made.know(list(range(ranks)))
     return made
 
@@ -49,7 +49,7 @@ def test_all_that_was_sent_is_handed_out_or_counted_or_pending(source, seed):
     """At every moment, over restarts, leaps, announcements and widening; and nothing is pending for ever."""
     rng = np.random.default_rng(seed)
     events = source(rng)
-    made = Timeline(POLICY)
+    made = StepTimeline(POLICY)
     made.know(list(range(RANKS // 2)))
     taken = handed_out = first = 0
     receipts, pending = [], []

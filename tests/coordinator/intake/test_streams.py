@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.intake import streams as module
-from coordinator.intake.streams import SETTLED, Position, Receipt, Streams, Verdict
+from coordinator.intake.streams import SETTLED, FrameVerdict, Receipt, StreamPosition, Streams
 from lockstep.contracts.delivery import FrameHeader
 
 STREAM = 77
@@ -23,7 +23,7 @@ def made(**known) -> Streams:
 
 def take(streams: Streams, sequence: int, node: str = "n1", **values) -> Receipt:
     verdict, receipt = streams.take(node, frame(sequence, **values))
-    assert verdict is Verdict.TAKEN
+    assert verdict is FrameVerdict.TAKEN
     assert receipt is not None
     receipt.outcomes = {SETTLED: 1}
     return receipt
@@ -43,8 +43,8 @@ def test_frames_are_taken_in_order_and_once():
     """A frame before its turn is a gap, one after it a duplicate; neither moves the stream."""
     streams = made()
     take(streams, 1)
-    assert streams.take("n1", frame(3)) == (Verdict.GAP, None)
-    assert streams.take("n1", frame(1)) == (Verdict.DUPLICATE, None)
+    assert streams.take("n1", frame(3)) == (FrameVerdict.GAP, None)
+    assert streams.take("n1", frame(1)) == (FrameVerdict.DUPLICATE, None)
     take(streams, 2)
     take(streams, 3)
     assert position(streams) == (3, 0)
@@ -56,8 +56,8 @@ def test_a_frame_without_room_is_not_received_and_asked_for_later():
     streams = made()
     take(streams, 1)
     assert streams.is_next("n1", frame(2))
-    assert streams.take("n1", frame(2), has_room=False) == (Verdict.AHEAD, None)
-    assert streams.take("n1", frame(3), has_room=False) == (Verdict.GAP, None)
+    assert streams.take("n1", frame(2), has_room=False) == (FrameVerdict.AHEAD, None)
+    assert streams.take("n1", frame(3), has_room=False) == (FrameVerdict.GAP, None)
     assert not streams.is_next("n1", frame(3))
     for answer in (streams.resend("n1", 1.0), streams.announce("n1", STREAM)):
         assert (answer.received, answer.resend, answer.hold) == (1, False, True)
@@ -91,15 +91,15 @@ def test_a_commit_that_failed_is_covered_by_the_next_one():
     streams = made()
     take(streams, 1)
     streams.failed(streams.settle())
-    assert streams.settle().positions["n1"] == Position(STREAM, 1)
+    assert streams.settle().positions["n1"] == StreamPosition(STREAM, 1)
 
 
 def test_a_lost_frame_stands_for_all_that_was_dropped():
     """It jumps over the gap; one that overlaps with what was received would count records twice, and is asked for anew."""
     streams = made()
     take(streams, 1)
-    assert streams.take("n1", FrameHeader(STREAM, 1, 9, 40)) == (Verdict.GAP, None)
-    assert streams.take("n1", FrameHeader(STREAM, 2, 9, 40))[0] is Verdict.TAKEN
+    assert streams.take("n1", FrameHeader(STREAM, 1, 9, 40)) == (FrameVerdict.GAP, None)
+    assert streams.take("n1", FrameHeader(STREAM, 2, 9, 40))[0] is FrameVerdict.TAKEN
     take(streams, 10)
 
 
@@ -108,10 +108,10 @@ def test_another_stream_of_a_node_begins_at_its_beginning():
     streams = made()
     old = take(streams, 1)
     old.hold()
-    assert streams.take("n1", frame(1, stream_id=78)) == (Verdict.REFUSED, None)
+    assert streams.take("n1", frame(1, stream_id=78)) == (FrameVerdict.REFUSED, None)
     streams.announce("n1", 78)
-    assert streams.take("n1", frame(1, stream_id=78))[0] is Verdict.TAKEN
-    assert streams.take("n1", frame(2)) == (Verdict.REFUSED, None)
+    assert streams.take("n1", frame(1, stream_id=78))[0] is FrameVerdict.TAKEN
+    assert streams.take("n1", frame(2)) == (FrameVerdict.REFUSED, None)
     assert SETTLED not in streams.settle().ledger
     old.settle()
     commit_ = streams.settle()
@@ -165,7 +165,7 @@ def test_a_node_too_many_is_refused(monkeypatch):
     streams = made()
     take(streams, 1)
     assert streams.announce("n3", STREAM) is None
-    assert streams.take("n3", frame(1)) == (Verdict.REFUSED, None)
+    assert streams.take("n3", frame(1)) == (FrameVerdict.REFUSED, None)
     take(streams, 2)
 
 
@@ -177,7 +177,7 @@ def test_the_ledger_counts_every_sequence_once_over_any_deliveries_and_restarts(
     for sequence, settle_count, restarts, writes in actions:
         verdict, receipt = streams.take("n1", frame(sequence))
         if receipt is not None:
-            assert verdict is Verdict.TAKEN
+            assert verdict is FrameVerdict.TAKEN
             receipt.outcomes = {SETTLED: 1}
             receipt.hold()
             waiting.append(receipt)
@@ -195,11 +195,11 @@ def test_the_ledger_counts_every_sequence_once_over_any_deliveries_and_restarts(
     received, committed = position(streams)
     assert committed <= received
     final = streams.settle()
-    settled = final.positions.get("n1", Position(STREAM, committed)).sequence
+    settled = final.positions.get("n1", StreamPosition(STREAM, committed)).sequence
     assert final.ledger.get(SETTLED, 0) == settled
 
 
-def _positions(streams: Streams) -> dict[str, Position]:
+def _positions(streams: Streams) -> dict[str, StreamPosition]:
     acknowledgement = streams.announce("n1", STREAM)
     assert acknowledgement is not None
-    return {"n1": Position(STREAM, acknowledgement.committed)}
+    return {"n1": StreamPosition(STREAM, acknowledgement.committed)}

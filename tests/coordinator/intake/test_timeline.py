@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coordinator.intake.timeline import Timeline
+from coordinator.intake.timeline import StepTimeline
 from coordinator.settings.policy import TimelinePolicy
 from lockstep.contracts.records import MISSING
 from tests.coordinator.scenarios import START_UNIX_S, Scenario, generate
@@ -13,7 +13,7 @@ RECORDING = generate(Scenario(degrees="dp=4", steps=40))
 
 
 def timeline(ranks=4, **policy):
-    made = Timeline(TimelinePolicy(**policy))
+    made = StepTimeline(TimelinePolicy(**policy))
     made.know(list(range(ranks)))
     return made
 
@@ -333,7 +333,7 @@ def test_senders_of_different_columns_are_taken_together():
 def test_nodes_of_eight_ranks_are_laid_out_wherever_they_stand(absent):
     """Whole nodes or parts of them, in no order: each rank's values are its own, and NaN where it is not there."""
     wide = generate(Scenario(degrees="dp=24", steps=1))
-    made = Timeline(TimelinePolicy(grace_seconds=3.0))
+    made = StepTimeline(TimelinePolicy(grace_seconds=3.0))
     made.know(list(range(24)))
     for node in (2, 0, 1):
         ranks = [rank for rank in range(8 * node, 8 * node + 8) if rank not in absent]
@@ -347,7 +347,7 @@ def test_nodes_of_eight_ranks_are_laid_out_wherever_they_stand(absent):
 
 def test_ranks_beyond_gaps_are_found():
     """Ranks need not be 0 to R - 1: those announced are told from those between them."""
-    made = Timeline(TimelinePolicy())
+    made = StepTimeline(TimelinePolicy())
     made.know([1, 3])
     made.ingest(RECORDING.batch(0, 1), 0.0)
     (row,) = made.ready(0.0)

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from coordinator.intake.columns import Records
-from coordinator.intake.window import BatchReceipt, Window
+from coordinator.intake.window import BatchReceipt, RecordWindow
 
 
 @pytest.fixture
 def window():
     """Return a window of eight steps that begins with step 10."""
-    made = Window(8)
+    made = RecordWindow(8)
     assert made.opens_for(10)
     return made
 
@@ -21,7 +21,7 @@ def add(window, step, *ranks):
 
 def test_an_empty_window_opens_anywhere():
     """Nothing fits before the first record, and any step may be the first."""
-    window = Window(8)
+    window = RecordWindow(8)
     assert 0 not in window.span
     assert not window.is_just_before(0)
     assert window.opens_for(1 << 61)

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.scenarios.job import Fault, Imbalance, Interruptions, Noise, Scenario
 from benchmarks.scenarios.model import generate
-from coordinator.intake.timeline import Timeline
+from coordinator.intake.timeline import StepTimeline
 from coordinator.intake.views import VIEWS
 from coordinator.record import steplog
 from coordinator.record.journal import Start
@@ -215,7 +215,7 @@ def test_every_column_that_is_judged_is_recorded(tmp_path):
     (kept,) = next(entry.what for entry in read_parts(parts_of(tmp_path)) if isinstance(entry.what, tuple))
     rows = []
     for each in (full, kept):
-        timeline = Timeline(Policy().timeline)
+        timeline = StepTimeline(Policy().timeline)
         timeline.know(list(range(8)))
         timeline.ingest(each, START_S)
         rows += timeline.ready(START_S)

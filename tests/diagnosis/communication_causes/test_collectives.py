@@ -5,7 +5,7 @@ import math
 import pytest
 
 from lockstep.diagnosis.communication_causes.collectives import bus_factor, collective_kind, collectives_of
-from lockstep.trace.columns import ABSENT, ANNOTATION, KERNEL, OPERATOR, CollectiveArguments, TraceAbout, Work
+from lockstep.trace.columns import ABSENT, ANNOTATION, KERNEL, OPERATOR, CollectiveArguments, TraceAbout, WorkKind
 from tests.trace.made import columns_of, made
 
 
@@ -66,7 +66,7 @@ def test_bytes_are_those_of_the_whole_group():
         said("allreduce", in_elements=1 << 61, out_elements=1 << 61, dtype="Float"),
     ]
     events = [
-        made("nccl", KERNEL, (0, 7), 100 * at, 50, Work.COMMUNICATION, 7, collective=each)
+        made("nccl", KERNEL, (0, 7), 100 * at, 50, WorkKind.COMMUNICATION, 7, collective=each)
         for at, each in enumerate(arguments)
     ]
     found = collectives_of(columns_of(events, about=TraceAbout(vendor="nvidia", rank=2)))
@@ -82,7 +82,7 @@ def test_a_kernel_without_arguments_asks_its_operator():
     events = [
         made("record_param_comms", OPERATOR, 1, 0, 50, external=5, collective=told),
         made("cudaLaunchKernel", "cuda_runtime", 1, 10, 5, correlation=9, external=5),
-        made("ncclDevKernel_Generic", KERNEL, (0, 1), 100, 900, Work.COMMUNICATION, 1, correlation=9),
+        made("ncclDevKernel_Generic", KERNEL, (0, 1), 100, 900, WorkKind.COMMUNICATION, 1, correlation=9),
     ]
     found = collectives_of(columns_of(events))
     assert (found.kinds, found.bytes.tolist(), found.sequence.tolist()) == (["all_reduce"], [20], [3])
@@ -93,8 +93,8 @@ def test_a_host_backend_is_in_the_only_group():
     """Gloo's annotations have a tensor and no group; a trace with one group means that one."""
     about = TraceAbout(groups={"0": (0, 1)}, rank=1, host="vm", clock_is_shared=True)
     events = [
-        made("gloo:all_reduce", ANNOTATION, 2, 500, 90, Work.COMMUNICATION, shapes='[[[33088]],["float"]]'),
-        made("gloo:all_reduce", ANNOTATION, 2, 100, 90, Work.COMMUNICATION, shapes='[[[8]],["float"]]'),
+        made("gloo:all_reduce", ANNOTATION, 2, 500, 90, WorkKind.COMMUNICATION, shapes='[[[33088]],["float"]]'),
+        made("gloo:all_reduce", ANNOTATION, 2, 100, 90, WorkKind.COMMUNICATION, shapes='[[[8]],["float"]]'),
         made("c10d::allreduce_", OPERATOR, 1, 90, 5),
     ]
     found = collectives_of(columns_of(events, about=about))

@@ -1,7 +1,7 @@
 """All communication rules over traces."""
 
 from lockstep.diagnosis.communication_causes.judge import judge_communication
-from lockstep.trace.columns import KERNEL, CollectiveArguments, TraceAbout, Work
+from lockstep.trace.columns import KERNEL, CollectiveArguments, TraceAbout, WorkKind
 from tests.diagnosis.communication_causes.made import MS
 from tests.trace.made import columns_of, made
 
@@ -23,7 +23,7 @@ def trace(rank, late_ms):
         )
         events += [
             made("gemm", KERNEL, (0, 7), step * 100 * MS, start - step * 100 * MS, stream=7),
-            made("ncclAllReduce", KERNEL, (0, 8), start, end - start, Work.COMMUNICATION, 8, collective=said),
+            made("ncclAllReduce", KERNEL, (0, 8), start, end - start, WorkKind.COMMUNICATION, 8, collective=said),
         ]
     return columns_of(events, about=TraceAbout(vendor="nvidia", rank=rank, host="n", clock_is_shared=True))
 

@@ -7,7 +7,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from exporter.counts import Counts, DeliveryStatus
-from exporter.exposing.collector import SnapshotCollector
+from exporter.exposing.collector import NodeCollector
 from exporter.exposing.snapshot import NodeSnapshot, take_snapshot
 from exporter.host_watch import HostTotals, NodeLoad
 from exporter.reading.rings import Rings
@@ -64,7 +64,7 @@ class Node:
 
 
 def samples_of(snapshot: NodeSnapshot) -> dict[tuple, float]:
-    families = parse_text(render(SnapshotCollector(snapshot), "text").decode())
+    families = parse_text(render(NodeCollector(snapshot), "text").decode())
     return {(s.name, *sorted(s.labels.items())): s.value for family in families for s in family.samples}
 
 
@@ -84,7 +84,7 @@ def test_every_family_of_the_catalogue_and_no_other(node: Node, make_ring):
     ring = make_ring()
     ring.write(record(0, tokens=1, tp_wait_ns=1, tp_bytes=1, tp_count=1))
     families = {}
-    for family in parse_text(render(SnapshotCollector(node.snapshot()), "text").decode()):
+    for family in parse_text(render(NodeCollector(node.snapshot()), "text").decode()):
         name = family.name + "_total" if family.type == "counter" else family.name
         families[name] = family
     assert set(families) == OURS
@@ -101,7 +101,7 @@ def test_level_minimal_is_the_default_without_details(node: Node, make_ring):
     make_ring().write(record(0, tokens=1))
     snapshot = node.snapshot(hosts={("run-a", 0): HostTotals(cores=4)})
     details = {metric.name for metric in CATALOGUE if metric.detail}
-    text = render(SnapshotCollector(snapshot, details=False), "text").decode()
+    text = render(NodeCollector(snapshot, details=False), "text").decode()
     families = {f.name + "_total" * (f.type == "counter"): f for f in parse_text(text)}
     assert set(families) == OURS - details
     histograms = {f"{name}_{part}" for name in details for part in ("bucket", "sum", "count")}
@@ -369,18 +369,18 @@ def test_a_snapshot_does_not_change(node: Node, make_ring):
     ring = make_ring()
     ring.write(record(0))
     snapshot = node.snapshot()
-    before = render(SnapshotCollector(snapshot), "text")
+    before = render(NodeCollector(snapshot), "text")
     ring.write(record(1))
     node.counts.lost["torn"] += 1
     node.snapshot()
-    assert render(SnapshotCollector(snapshot), "text") == before
+    assert render(NodeCollector(snapshot), "text") == before
 
 
 def test_both_formats_say_the_same(node: Node, make_ring):
     """OpenMetrics carries the same samples, ends as it must, and has no creation times."""
     make_ring(hostname='we"ird\\name').write(record(0))
     snapshot = node.snapshot()
-    text = render(SnapshotCollector(snapshot), "openmetrics").decode()
+    text = render(NodeCollector(snapshot), "openmetrics").decode()
     assert text.endswith("# EOF\n")
     found = {(s.name, *sorted(s.labels.items())): s.value for f in parse_openmetrics(text) for s in f.samples}
     assert found == samples_of(snapshot)
@@ -391,6 +391,6 @@ def test_promtool_has_no_objection(node: Node, make_ring):
     """Prometheus's own linter accepts the text exposition."""
     for rank in range(8):
         make_ring(rank=rank).write(record(0, tokens=100, tp_wait_ns=5, tp_bytes=6, tp_count=1))
-    page = render(SnapshotCollector(node.snapshot()), "text")
+    page = render(NodeCollector(node.snapshot()), "text")
     done = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, timeout=30, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

@@ -3,16 +3,16 @@
 from typing import Any
 
 from exporter.host_watch.intervals import Interval
-from exporter.host_watch.reading import RankReading, Reading, Target
-from exporter.host_watch.watch import Look
+from exporter.host_watch.reading import HostReading, RankReading, Target
+from exporter.host_watch.watch import HostSample
 from tests.exporter.host_watch.conftest import S
 
 KEY = ("run", 0)
 TARGET = Target(run="run", rank=0, ring="/nowhere", pid=1)
 
 
-def look(at_s: float, interval: Interval | None = None, cost_ns: int = 0, *, shown: bool = True) -> Look:
-    reading = Reading(
+def look(at_s: float, interval: Interval | None = None, cost_ns: int = 0, *, shown: bool = True) -> HostSample:
+    reading = HostReading(
         at_ns=round(at_s * S),
         ranks={KEY: RankReading()} if shown else {},
         processes={},
@@ -21,7 +21,7 @@ def look(at_s: float, interval: Interval | None = None, cost_ns: int = 0, *, sho
         pressure_ns=5,
         load=1.5,
     )
-    return Look(reading=reading, intervals={} if interval is None else {KEY: interval}, cost_ns=cost_ns)
+    return HostSample(reading=reading, intervals={} if interval is None else {KEY: interval}, cost_ns=cost_ns)
 
 
 def interval(begin_s: float, end_s: float, **values: Any) -> Interval:

@@ -13,7 +13,7 @@ import pytest
 from exporter.capturing.standing_worker import StandingWorker
 from exporter.config import ExporterConfig
 from exporter.counts import Counts
-from exporter.exposing.collector import SnapshotCollector
+from exporter.exposing.collector import NodeCollector
 from exporter.host_watch.targets import find_targets
 from exporter.host_watch.watch import HostWatch, look_at
 from exporter.reading.rings import Rings
@@ -140,7 +140,7 @@ async def test_a_capture_brings_what_its_rank_met(
             trainer.stdin.flush()
             await coordinator.until(lambda: coordinator.of(TraceSummary), 60)
             (summary,) = coordinator.of(TraceSummary)
-            page = render(SnapshotCollector(exporter.snapshot), "text").decode()
+            page = render(NodeCollector(exporter.snapshot), "text").decode()
     finally:
         ended(hog)
     host = summary.host

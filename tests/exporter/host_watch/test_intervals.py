@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from exporter.host_watch.intervals import Interval, compare, covering
-from exporter.host_watch.reading import Reading, Target, read_node
+from exporter.host_watch.reading import HostReading, Target, read_node
 from tests.exporter.host_watch.conftest import TICK_NS, FakeNode
 
 
@@ -16,7 +16,7 @@ class Two:
         self.node = node
         self.targets = targets
 
-    def look(self, before: Reading | None = None) -> Reading:
+    def look(self, before: HostReading | None = None) -> HostReading:
         return read_node(self.targets, before, root=str(self.node.proc), cgroups=str(self.node.cgroups))
 
     def met(self, meanwhile: Callable[[], None]) -> dict[tuple[str, int], Interval]:

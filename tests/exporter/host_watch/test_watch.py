@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from exporter.host_watch.reading import Reading, Target
-from exporter.host_watch.watch import CAPTURE_NS, COST_RATIO, NEAR_NS, QUIET_NS, HostTotals, HostWatch, Look
+from exporter.host_watch.reading import HostReading, Target
+from exporter.host_watch.watch import CAPTURE_NS, COST_RATIO, NEAR_NS, QUIET_NS, HostSample, HostTotals, HostWatch
 from tests.exporter.host_watch.conftest import MS, S
 from tests.exporter.host_watch.looks import KEY, TARGET, interval, look
 
@@ -122,7 +122,7 @@ async def test_a_capture_is_looked_at_without_delay():
     looked = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def take(asked: Any, before: Reading | None) -> Look:
+    def take(asked: Any, before: HostReading | None) -> HostSample:
         looks.append(len(asked))
         loop.call_soon_threadsafe(looked.set)
         return look(len(looks))

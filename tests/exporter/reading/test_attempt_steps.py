@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from exporter.reading.attempt_steps import RECORDS_PER_READ, AttemptSteps
-from exporter.reading.positions import Position
+from exporter.reading.positions import ReadPosition
 from lockstep.accounting.step_builder import StepBuilder
 from lockstep.contracts.bounds import STEP_MAX
 from lockstep.contracts.control import STEP, StepBoundary
@@ -53,7 +53,7 @@ def steps_of(read) -> list[int]:
 def restarted(steps: AttemptSteps) -> AttemptSteps:
     """Return what another process makes of the position that was saved."""
     saved = msgspec.json.encode(steps.position(attempt=1, answer_generation=0))
-    return AttemptSteps(COUNT, msgspec.json.decode(saved, type=Position))
+    return AttemptSteps(COUNT, msgspec.json.decode(saved, type=ReadPosition))
 
 
 def test_a_read_is_bounded_by_records_too(slots: Slots):
@@ -107,7 +107,7 @@ def test_a_state_of_another_version_is_left_out(slots: Slots, builder, caplog):
     """The ring is read from its oldest block on then, and steps that were handed on do not come again."""
     for _ in range(3):
         slots.step()
-    reader = AttemptSteps(COUNT, Position(1, next_sequence=2, last_step=1, last_end_ns=5, builder=builder))
+    reader = AttemptSteps(COUNT, ReadPosition(1, next_sequence=2, last_step=1, last_end_ns=5, builder=builder))
     assert steps_of(reader.read(slots.fetch, ALL)) == [2]
     assert len(caplog.records) == 1
 

@@ -1,6 +1,6 @@
 import pytest
 
-from exporter.reading.totals import RankTotals, StepHistogram, possible
+from exporter.reading.totals import NodeStepHistogram, RankTotals, possible
 from lockstep.contracts.metrics import STEP_BUCKETS_SECONDS
 from lockstep.contracts.records import MISSING, RECORD_INDEX
 from tests.exporter.conftest import MS, OFFSET_NS, record, table
@@ -61,7 +61,7 @@ def test_totals_never_fall_however_large_the_figures():
 
 def test_a_step_as_long_as_a_bound_falls_into_its_bucket():
     """Buckets include their upper bound, as Prometheus's `le` says; what is longer than all goes to +Inf."""
-    histogram = StepHistogram()
+    histogram = NodeStepHistogram()
     for bound in STEP_BUCKETS_SECONDS:
         histogram.add(table(record(0, step_ns=round(bound * 1e9))))
     histogram.add(table(record(0, step_ns=85 * 10**9)))

@@ -16,7 +16,7 @@ from lockstep.trace.ascend.database_analysis import (
 from lockstep.trace.ascend.database_kernels import load_database_kernels
 from lockstep.trace.ascend.database_trace import load_database_trace
 from lockstep.trace.ascend.step_times import step_times
-from lockstep.trace.columns import ABSENT, ANNOTATION, KERNEL, OPERATOR, PYTHON, RUNTIME, Work
+from lockstep.trace.columns import ABSENT, ANNOTATION, KERNEL, OPERATOR, PYTHON, RUNTIME, WorkKind
 from lockstep.trace.launches import launches_of
 from tests.trace.ascend.databases import T, make
 from tests.trace.ascend.recordings import TABLES
@@ -36,22 +36,22 @@ def test_events_are_those_of_the_tables(tmp_path):
     """Rows have the classes that the same rows of trace_view.json have."""
     columns = load_database_trace(make(tmp_path / _NAME))
     classes = Counter(
-        (columns.names[name], columns.categories[category], Work(work))
+        (columns.names[name], columns.categories[category], WorkKind(work))
         for name, category, work in zip(columns.name, columns.category, columns.work, strict=True)
     )
     assert classes == {
-        ("aclnnMm_MatMul", KERNEL, Work.COMPUTE): 1,
-        ("MEMCPY_ASYNC", "gpu_memcpy", Work.MEMORY): 1,
-        ("Notify_Wait", "communication_task", Work.NOTHING): 1,
-        ("hcom_allReduce__868_0_1", KERNEL, Work.COMMUNICATION): 1,
-        ("launch", RUNTIME, Work.HOST): 2,
-        ("ProfilerStep#7", ANNOTATION, Work.NOTHING): 1,
-        ("aten::mm", OPERATOR, Work.HOST): 1,
-        ("Enqueue", RUNTIME, Work.HOST): 1,
-        ("Dequeue@aclnnMm", RUNTIME, Work.HOST): 1,
-        ("train.py(9): main frame", PYTHON, Work.HOST): 1,
-        ("Python GC", OPERATOR, Work.HOST): 1,
-        ("my range", ANNOTATION, Work.NOTHING): 1,
+        ("aclnnMm_MatMul", KERNEL, WorkKind.COMPUTE): 1,
+        ("MEMCPY_ASYNC", "gpu_memcpy", WorkKind.MEMORY): 1,
+        ("Notify_Wait", "communication_task", WorkKind.NOTHING): 1,
+        ("hcom_allReduce__868_0_1", KERNEL, WorkKind.COMMUNICATION): 1,
+        ("launch", RUNTIME, WorkKind.HOST): 2,
+        ("ProfilerStep#7", ANNOTATION, WorkKind.NOTHING): 1,
+        ("aten::mm", OPERATOR, WorkKind.HOST): 1,
+        ("Enqueue", RUNTIME, WorkKind.HOST): 1,
+        ("Dequeue@aclnnMm", RUNTIME, WorkKind.HOST): 1,
+        ("train.py(9): main frame", PYTHON, WorkKind.HOST): 1,
+        ("Python GC", OPERATOR, WorkKind.HOST): 1,
+        ("my range", ANNOTATION, WorkKind.NOTHING): 1,
     }
     assert (columns.start_ns.min(), columns.dropped_count) == (T, 0)
 
@@ -83,7 +83,7 @@ def test_rows_of_no_time_are_dropped_and_the_rest_stays(tmp_path):
     columns = load_database_trace(path)
     assert (len(columns), columns.dropped_count) == (13, 3)
     assert [columns.collectives[row].name for row in columns.collectives] == ["allreduce"]
-    assert columns.work[list(columns.collectives)].tolist() == [Work.COMMUNICATION]
+    assert columns.work[list(columns.collectives)].tolist() == [WorkKind.COMMUNICATION]
 
 
 @pytest.mark.parametrize("blocks", ["blockNum", "blockDim", "block_dim"])

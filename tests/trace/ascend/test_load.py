@@ -6,7 +6,7 @@ import pytest
 from lockstep.trace.ascend.about import AscendSettings
 from lockstep.trace.ascend.collective import group_hash
 from lockstep.trace.ascend.load import load_trace_view
-from lockstep.trace.columns import ABSENT, ANNOTATION, COPY, FILL, KERNEL, OPERATOR, RUNTIME, SYNC, Work
+from lockstep.trace.columns import ABSENT, ANNOTATION, COPY, FILL, KERNEL, OPERATOR, RUNTIME, SYNC, WorkKind
 from lockstep.trace.launches import launches_of
 from lockstep.trace.steps import find_steps
 from tests.trace.ascend.recordings import OUTPUT
@@ -20,18 +20,18 @@ def recording():
 
 def _classes(columns):
     pairs = zip(columns.category.tolist(), columns.work.tolist(), strict=True)
-    return Counter((columns.categories[category], Work(work)) for category, work in pairs)
+    return Counter((columns.categories[category], WorkKind(work)) for category, work in pairs)
 
 
 def test_recording_is_read_whole(recording):
     """The recording has the rows that its writer wrote, in the classes that they are."""
     assert (recording.event_count, len(recording), recording.dropped_count) == (8375, 3379, 0)
     classes = _classes(recording)
-    assert classes[KERNEL, Work.COMPUTE] == 187  # as many as kernel_details.csv has rows that are no collectives
-    assert classes[KERNEL, Work.COMMUNICATION] == 4
-    assert classes[COPY, Work.MEMORY] == 24
-    assert classes["overlap_analysis", Work.NOTHING] == 382
-    assert classes["communication_task", Work.NOTHING] == 296
+    assert classes[KERNEL, WorkKind.COMPUTE] == 187  # as many as kernel_details.csv has rows that are no collectives
+    assert classes[KERNEL, WorkKind.COMMUNICATION] == 4
+    assert classes[COPY, WorkKind.MEMORY] == 24
+    assert classes["overlap_analysis", WorkKind.NOTHING] == 382
+    assert classes["communication_task", WorkKind.NOTHING] == 296
     assert recording.start_ns.min() == 1_736_405_443_861_785_630
     assert (recording.about.vendor, recording.about.backend, recording.about.clock_is_shared) == (
         "ascend",
@@ -67,7 +67,7 @@ def test_collectives_of_the_recording_say_what_they_move(recording):
         ("allreduce", "868", 2, 37752832, "FP32"),
         ("allreduce", "868", 3, 2469696, "FP32"),
     ]
-    assert recording.bytes[recording.work == Work.COMMUNICATION].tolist() == [4 * each.in_elements for each in said]
+    assert recording.bytes[recording.work == WorkKind.COMMUNICATION].tolist() == [4 * each.in_elements for each in said]
 
 
 def test_shapes_and_stacks_have_the_shared_form(recording):
@@ -117,27 +117,27 @@ def test_without_flows_the_connection_joins_call_and_kernel(tmp_path):
 
 
 _ROWS = [
-    (row("ProfilerStep#3", PYTHON, 1, 0, 900, cat="cpu_op"), ANNOTATION, Work.NOTHING),
-    (row("enumerate(DataLoader)#x", PYTHON, 1, 1, 9, cat="cpu_op"), ANNOTATION, Work.NOTHING),
-    (row("main.py(3): train", PYTHON, 1, 1, 9, cat="python_function"), "python_function", Work.HOST),
-    (row("aclrtSynchronizeStream", CANN, 1, 0, 9), RUNTIME, Work.HOST),
-    (row("MEMCPY_ASYNC", NPU, 2, 0, 9, args={"Task Type": "SDMA_SQE", "size(B)": 64}), COPY, Work.MEMORY),
-    (row("MEMSET", NPU, 2, 0, 9, args={"Task Type": "SDMA_SQE"}), FILL, Work.MEMORY),
-    (row("MemSet", NPU, 2, 10, 9, args={"Task Type": "AI_VECTOR_CORE"}), KERNEL, Work.COMPUTE),
-    (row("EVENT_WAIT", NPU, 2, 20, 9, args={"Task Type": "EVENT_WAIT_SQE"}), SYNC, Work.NOTHING),
-    (row("EVENT_RECORD", NPU, 2, 30, 9, args={"Task Type": "EVENT_RECORD_SQE"}), "ascend_task", Work.NOTHING),
-    (row("Notify Wait", NPU, 4, 0, 9, args={"Task Type": "Notify Wait"}), "communication_task", Work.NOTHING),
-    (row("DropOut", NPU, 3, 0, 9, args={"Task Type": "DSA_SQE"}), KERNEL, Work.COMPUTE),
-    (row("Sort", NPU, 3, 10, 9, args={"Task Type": "AI_CPU"}), KERNEL, Work.COMPUTE),
-    (row("Unheard", NPU, 3, 20, 9, args={"Task Type": "Other"}), KERNEL, Work.COMPUTE),
+    (row("ProfilerStep#3", PYTHON, 1, 0, 900, cat="cpu_op"), ANNOTATION, WorkKind.NOTHING),
+    (row("enumerate(DataLoader)#x", PYTHON, 1, 1, 9, cat="cpu_op"), ANNOTATION, WorkKind.NOTHING),
+    (row("main.py(3): train", PYTHON, 1, 1, 9, cat="python_function"), "python_function", WorkKind.HOST),
+    (row("aclrtSynchronizeStream", CANN, 1, 0, 9), RUNTIME, WorkKind.HOST),
+    (row("MEMCPY_ASYNC", NPU, 2, 0, 9, args={"Task Type": "SDMA_SQE", "size(B)": 64}), COPY, WorkKind.MEMORY),
+    (row("MEMSET", NPU, 2, 0, 9, args={"Task Type": "SDMA_SQE"}), FILL, WorkKind.MEMORY),
+    (row("MemSet", NPU, 2, 10, 9, args={"Task Type": "AI_VECTOR_CORE"}), KERNEL, WorkKind.COMPUTE),
+    (row("EVENT_WAIT", NPU, 2, 20, 9, args={"Task Type": "EVENT_WAIT_SQE"}), SYNC, WorkKind.NOTHING),
+    (row("EVENT_RECORD", NPU, 2, 30, 9, args={"Task Type": "EVENT_RECORD_SQE"}), "ascend_task", WorkKind.NOTHING),
+    (row("Notify Wait", NPU, 4, 0, 9, args={"Task Type": "Notify Wait"}), "communication_task", WorkKind.NOTHING),
+    (row("DropOut", NPU, 3, 0, 9, args={"Task Type": "DSA_SQE"}), KERNEL, WorkKind.COMPUTE),
+    (row("Sort", NPU, 3, 10, 9, args={"Task Type": "AI_CPU"}), KERNEL, WorkKind.COMPUTE),
+    (row("Unheard", NPU, 3, 20, 9, args={"Task Type": "Other"}), KERNEL, WorkKind.COMPUTE),
     (
         row("hcom_allGather__868_4_2", HCCL, 0, 0, 9, args={"count": 8, "data_type": "BFP16"}),
         KERNEL,
-        Work.COMMUNICATION,
+        WorkKind.COMMUNICATION,
     ),
-    (row("Memcpy", HCCL, 1, 0, 9), "communication_task", Work.NOTHING),
-    (row("Computing", OVERLAP, 0, 0, 9), "overlap_analysis", Work.NOTHING),
-    (row("of no process", 999, 0, 0, 9), "ascend", Work.NOTHING),
+    (row("Memcpy", HCCL, 1, 0, 9), "communication_task", WorkKind.NOTHING),
+    (row("Computing", OVERLAP, 0, 0, 9), "overlap_analysis", WorkKind.NOTHING),
+    (row("of no process", 999, 0, 0, 9), "ascend", WorkKind.NOTHING),
 ]
 
 
@@ -145,7 +145,7 @@ def test_rows_are_what_their_process_and_task_say(tmp_path):
     """Device rows have no category: process, thread and type of task decide."""
     columns = load_trace_view(write(tmp_path, [each[0] for each in _ROWS] + metadata()))
     found = [
-        (columns.names[name], columns.categories[category], Work(work))
+        (columns.names[name], columns.categories[category], WorkKind(work))
         for name, category, work in zip(columns.name, columns.category, columns.work, strict=True)
     ]
     assert found == [(each["name"], category, work) for each, category, work in _ROWS]
@@ -158,7 +158,7 @@ def test_rows_are_what_their_process_and_task_say(tmp_path):
 def test_parts_of_collectives_are_work_only_where_no_collective_is_told(tmp_path):
     """Without the communication process (level none) its parts on the device are all that is known of it."""
     events = [row("Notify Wait", NPU, 4, 0, 9, args={"Task Type": "Notify Wait"}), *metadata()]
-    assert load_trace_view(write(tmp_path, events)).work.tolist() == [Work.COMMUNICATION]
+    assert load_trace_view(write(tmp_path, events)).work.tolist() == [WorkKind.COMMUNICATION]
 
 
 def test_groups_of_the_metadata_name_collectives(tmp_path):
@@ -178,7 +178,7 @@ def test_collections_have_the_shared_name(tmp_path):
     named = {"name": "process_name", "pid": 7, "tid": 0, "args": {"name": "Python GC"}, "ph": "M"}
     columns = load_trace_view(write(tmp_path, [row("GC", 7, 1, 0, 9, cat="GC"), named]))
     assert [columns.names[code] for code in columns.name] == ["Python GC"]
-    assert columns.work.tolist() == [Work.HOST]
+    assert columns.work.tolist() == [WorkKind.HOST]
 
 
 def test_forward_and_backward_are_joined_by_their_flow(tmp_path):

@@ -7,7 +7,7 @@ from lockstep.trace.ascend import tables
 from lockstep.trace.ascend.kernels import load_kernels
 from lockstep.trace.ascend.operators import load_operators
 from lockstep.trace.ascend.step_trace import load_step_times
-from lockstep.trace.ascend.tables import Table
+from lockstep.trace.ascend.tables import CsvTable
 
 _HEADER = "Name,Start Time(us),Duration(us)"
 
@@ -21,7 +21,7 @@ def _write(folder, text, name="kernel_details.csv"):
 def test_quoted_cells_may_hold_commas_and_lines(tmp_path):
     """Stacks stand in one cell over several lines; a byte order mark, CRLF and a last line without an end are read."""
     path = _write(tmp_path, '\ufeffName,Stack\r\nmm,"a.py(1): f;\r\nb.py(2): g"\r\nadd,"x,y"')
-    (rows,) = Table(path, required=[("Name",)])
+    (rows,) = CsvTable(path, required=[("Name",)])
     assert rows.cells == {"Name": ("mm", "add"), "Stack": ("a.py(1): f;\r\nb.py(2): g", "x,y")}
 
 
@@ -29,7 +29,7 @@ def test_chunks_change_nothing(tmp_path, monkeypatch):
     """Lines are put together across the chunks of the file, blocks across nothing."""
     path = _write(tmp_path, "Name,n\n" + "".join(f"name {i},{i}\n" for i in range(500)))
     monkeypatch.setattr(tables, "BLOCK_ROWS", 7)
-    blocks = list(Table(path, required=[("Name",)]))
+    blocks = list(CsvTable(path, required=[("Name",)]))
     assert [cell for rows in blocks for cell in rows.cells["n"]] == [str(i) for i in range(500)]
     assert max(rows.count for rows in blocks) == 7
 

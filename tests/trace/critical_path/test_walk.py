@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.trace.columns import ANNOTATION, COPY, KERNEL, OPERATOR, PYTHON, RUNTIME, SYNC, SyncArguments, Work
+from lockstep.trace.columns import ANNOTATION, COPY, KERNEL, OPERATOR, PYTHON, RUNTIME, SYNC, SyncArguments, WorkKind
 from lockstep.trace.critical_path.path import PathClass, Why, ranked
 from lockstep.trace.critical_path.walk import PathFinder
 from lockstep.trace.kineto.load import load_trace
@@ -21,8 +21,8 @@ def _launch(correlation, start_us, duration_us=5, thread=1):
     return made("cudaLaunchKernel", RUNTIME, thread, start_us * US, duration_us * US, correlation=correlation)
 
 
-def _kernel(name, start_us, duration_us, correlation=-1, *, stream=7, work=Work.COMPUTE):
-    category = COPY if work is Work.MEMORY else KERNEL
+def _kernel(name, start_us, duration_us, correlation=-1, *, stream=7, work=WorkKind.COMPUTE):
+    category = COPY if work is WorkKind.MEMORY else KERNEL
     return made(name, category, 9, start_us * US, duration_us * US, work, stream, correlation=correlation)
 
 
@@ -87,7 +87,7 @@ _TWO_STREAMS = [
     _launch(1, 0),
     _launch(2, 10),
     _kernel("a", 5, 5, 1),
-    _kernel("nccl", 12, 88, 2, stream=20, work=Work.COMMUNICATION),
+    _kernel("nccl", 12, 88, 2, stream=20, work=WorkKind.COMMUNICATION),
     _launch(5, 20),
     _kernel("b", 105, 10, 5),
 ]
@@ -124,7 +124,7 @@ def test_recorded_waits_go_before_guesses():
 
 def test_of_what_ends_together_a_recorded_wait_goes_first_then_the_stream():
     """An op begins when its stream, the stream it waited for and its launch are all done: the record says most."""
-    other = made("nccl", KERNEL, 9, 20 * US, 80 * US, Work.COMMUNICATION, 20, correlation=3)
+    other = made("nccl", KERNEL, 9, 20 * US, 80 * US, WorkKind.COMMUNICATION, 20, correlation=3)
     events = [
         _launch(1, 0),
         _launch(3, 6),
@@ -200,7 +200,7 @@ def test_a_copy_that_its_call_waits_for_waited_for_its_stream():
         _launch(1, 0),
         _kernel("a", 3, 60, 1),
         _host("cudaMemcpyAsync", 10, 60, RUNTIME, correlation=2),
-        _kernel("Memcpy DtoH", 64, 2, 2, work=Work.MEMORY),
+        _kernel("Memcpy DtoH", 64, 2, 2, work=WorkKind.MEMORY),
     ]
     assert _path(events, 3, 70) == [
         (3, 63, "compute", "a", Why.STREAM),
@@ -236,8 +236,8 @@ def test_a_host_collective_that_training_waits_for_is_on_the_path(with_stacks):
         *frames,
         _host("aten::mm", 0, 50),
         _host("aten::mm", 50, 150),
-        _host("gloo:all_reduce", 150, 400, ANNOTATION, 5, work=Work.COMMUNICATION),
-        _host("gloo:all_reduce", 570, 400, ANNOTATION, 5, work=Work.COMMUNICATION),
+        _host("gloo:all_reduce", 150, 400, ANNOTATION, 5, work=WorkKind.COMMUNICATION),
+        _host("gloo:all_reduce", 570, 400, ANNOTATION, 5, work=WorkKind.COMMUNICATION),
         _host("aten::add_", 1000, 20),
     ]
     standing = ("host", RUN_BACKWARD) if with_stacks else ("idle", "idle")
@@ -256,7 +256,7 @@ def test_a_host_collective_behind_work_is_not_on_the_path():
     """Nobody waited for it."""
     events = [
         _host("aten::mm", 0, 1000),
-        _host("gloo:all_reduce", 100, 800, ANNOTATION, 5, work=Work.COMMUNICATION),
+        _host("gloo:all_reduce", 100, 800, ANNOTATION, 5, work=WorkKind.COMMUNICATION),
     ]
     assert _path(events, 0, 1000) == [(0, 1000, "compute", "aten::mm", Why.END)]
 
@@ -319,9 +319,9 @@ def _made(kind, start_us, duration_us, number):
         "B": lambda: _host("autograd::engine::evaluate_function: B", start_us, duration_us, thread=2),
         "K": lambda: _kernel("k", start_us, duration_us, number, stream=number % 3),
         "L": lambda: _launch(number, start_us, duration_us, number % 4),
-        "N": lambda: _kernel("Memcpy DtoH", start_us, duration_us, number, stream=number % 3, work=Work.MEMORY),
+        "N": lambda: _kernel("Memcpy DtoH", start_us, duration_us, number, stream=number % 3, work=WorkKind.MEMORY),
         "S": lambda: _host("cudaDeviceSynchronize", start_us, duration_us, RUNTIME, correlation=number),
-        "G": lambda: _host("gloo:x", start_us, duration_us, ANNOTATION, 5 + number % 2, work=Work.COMMUNICATION),
+        "G": lambda: _host("gloo:x", start_us, duration_us, ANNOTATION, 5 + number % 2, work=WorkKind.COMMUNICATION),
         "W": lambda: _stream_wait(number - 1, number, start_us),
     }[kind]()
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lockstep.trace.columns import SYNC, Work
+from lockstep.trace.columns import SYNC, WorkKind
 from lockstep.trace.hta_view import device_pieces, view_device
 from lockstep.trace.intervals import merged
 from lockstep.trace.kineto.load import load_trace
@@ -33,7 +33,7 @@ def test_hta_counts_recorded_waits_as_work(columns):
     assert (np.count_nonzero(columns.on_device), np.count_nonzero(waits)) == (98, 41)
     assert EXPECTED_HERE["device_events"] == 139
     waiting = waits & columns.named(lambda name: name == "Stream Wait Event")
-    counted = replace(columns, work=np.where(waiting, Work.COMPUTE, columns.work).astype(np.int8))
+    counted = replace(columns, work=np.where(waiting, WorkKind.COMPUTE, columns.work).astype(np.int8))
     view = view_device(counted, columns.on_device | waiting)
     busy = merged(columns.start_ns[columns.on_device | waits], columns.end_ns[columns.on_device | waits])
     window_ns = int(busy.end_ns[-1] - busy.start_ns[0])

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lockstep.trace.columns import ABSENT, CollectiveArguments, SyncArguments, Work
+from lockstep.trace.columns import ABSENT, CollectiveArguments, SyncArguments, WorkKind
 from lockstep.trace.kineto import arguments, load
 from lockstep.trace.kineto.load import load_trace
 from tests.trace.traces import document, event, write
@@ -81,7 +81,7 @@ def test_a_stream_shown_as_text_is_its_number(tmp_path):
 def test_an_operator_that_names_a_stream_is_host_work(tmp_path):
     """Triton's operators carry the stream they launch to and run on the host all the same."""
     columns = _load(tmp_path, [event("triton_fused", cat="cpu_op", args={"stream": 7, "device": 0})])
-    assert columns.work.tolist() == [Work.HOST]
+    assert columns.work.tolist() == [WorkKind.HOST]
     assert columns.stream.tolist() == [ABSENT]
 
 
@@ -142,7 +142,7 @@ def test_collectives_say_what_they_are(tmp_path):
         sequence=12,
     )
     assert columns.collectives == {1: expected, 2: expected}
-    assert columns.work.tolist() == [Work.COMPUTE, Work.COMMUNICATION, Work.HOST, Work.HOST]
+    assert columns.work.tolist() == [WorkKind.COMPUTE, WorkKind.COMMUNICATION, WorkKind.HOST, WorkKind.HOST]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_waits_say_what_they_waited_for(tmp_path):
     }
     columns = _load(tmp_path, [event("Stream Wait Event", cat="cuda_sync", args=args)])
     assert columns.syncs == {0: SyncArguments(kind="Stream Wait Event", waits_on_stream=7, waits_on_correlation=5169)}
-    assert columns.work.tolist() == [Work.NOTHING]
+    assert columns.work.tolist() == [WorkKind.NOTHING]
     assert columns.correlation.tolist() == [8]
 
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.trace.columns import Work
+from lockstep.trace.columns import WorkKind
 from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.kineto.work import _COLLECTIVE_KERNEL, is_collective_kernel
 from tests.trace.traces import document, event, write
@@ -67,34 +67,34 @@ def test_kernels_that_compute_are_no_collectives(name):
 
 
 def _work(tmp_path, *events):
-    return [Work(code) for code in load_trace(write(tmp_path, document(events))).work.tolist()]
+    return [WorkKind(code) for code in load_trace(write(tmp_path, document(events))).work.tolist()]
 
 
 @pytest.mark.parametrize(
     ("cat", "work"),
     [
-        ("python_function", Work.HOST),
-        ("cpu_op", Work.HOST),
-        ("Operator", Work.HOST),
-        ("cuda_runtime", Work.HOST),
-        ("Runtime", Work.HOST),
-        ("mtia_runtime", Work.HOST),
-        ("cuda_driver", Work.HOST),
-        ("kernel", Work.COMPUTE),
-        ("Kernel", Work.COMPUTE),
-        ("mtia_ccp_events", Work.COMPUTE),
-        ("gpu_memcpy", Work.MEMORY),
-        ("Memcpy", Work.MEMORY),
-        ("gpu_memset", Work.MEMORY),
-        ("Memset", Work.MEMORY),
-        ("collective_comm", Work.COMMUNICATION),
-        ("user_annotation", Work.NOTHING),
-        ("gpu_user_annotation", Work.NOTHING),
-        ("cuda_sync", Work.NOTHING),
-        ("Trace", Work.NOTHING),
-        ("overhead", Work.NOTHING),
-        ("mtia_insight", Work.NOTHING),
-        ("from the future", Work.NOTHING),
+        ("python_function", WorkKind.HOST),
+        ("cpu_op", WorkKind.HOST),
+        ("Operator", WorkKind.HOST),
+        ("cuda_runtime", WorkKind.HOST),
+        ("Runtime", WorkKind.HOST),
+        ("mtia_runtime", WorkKind.HOST),
+        ("cuda_driver", WorkKind.HOST),
+        ("kernel", WorkKind.COMPUTE),
+        ("Kernel", WorkKind.COMPUTE),
+        ("mtia_ccp_events", WorkKind.COMPUTE),
+        ("gpu_memcpy", WorkKind.MEMORY),
+        ("Memcpy", WorkKind.MEMORY),
+        ("gpu_memset", WorkKind.MEMORY),
+        ("Memset", WorkKind.MEMORY),
+        ("collective_comm", WorkKind.COMMUNICATION),
+        ("user_annotation", WorkKind.NOTHING),
+        ("gpu_user_annotation", WorkKind.NOTHING),
+        ("cuda_sync", WorkKind.NOTHING),
+        ("Trace", WorkKind.NOTHING),
+        ("overhead", WorkKind.NOTHING),
+        ("mtia_insight", WorkKind.NOTHING),
+        ("from the future", WorkKind.NOTHING),
     ],
 )
 def test_category_says_what_an_event_is_for(tmp_path, cat, work):
@@ -106,20 +106,20 @@ def test_an_unknown_category_on_a_stream_is_compute(tmp_path):
     """What a device of the future ran on a stream is work of that device, and a collective by its name."""
     args = {"device": 0, "stream": 3}
     events = [event(name, cat="npu_kernel", args=args) for name in ("gemm", "ncclAllReduce")]
-    assert _work(tmp_path, *events) == [Work.COMPUTE, Work.COMMUNICATION]
+    assert _work(tmp_path, *events) == [WorkKind.COMPUTE, WorkKind.COMMUNICATION]
 
 
 @pytest.mark.parametrize("cat", ["overhead", "mtia_insight", "cuda_event", "cuda_sync", "gpu_user_annotation"])
 def test_rows_of_the_profiler_are_no_work_even_on_a_stream(tmp_path, cat):
     """Marks and waits that name a stream occupy nothing."""
-    assert _work(tmp_path, event("f", cat=cat, args={"device": 0, "stream": 3})) == [Work.NOTHING]
+    assert _work(tmp_path, event("f", cat=cat, args={"device": 0, "stream": 3})) == [WorkKind.NOTHING]
 
 
 def test_copies_of_a_collective_stay_memory(tmp_path):
     """Only kernels become communication by name or argument; a copy is a copy, an operator host work."""
     args = {"Collective name": "allreduce"}
     events = [event("ncclKernel", cat=cat, args=args) for cat in ("gpu_memcpy", "cpu_op", "cuda_runtime", "kernel")]
-    assert _work(tmp_path, *events) == [Work.MEMORY, Work.HOST, Work.HOST, Work.COMMUNICATION]
+    assert _work(tmp_path, *events) == [WorkKind.MEMORY, WorkKind.HOST, WorkKind.HOST, WorkKind.COMMUNICATION]
 
 
 @pytest.mark.parametrize("name", ["gloo:all_reduce", "mpi:broadcast", "ucc:barrier"])
@@ -127,9 +127,9 @@ def test_host_collectives_are_communication_on_threads_of_their_own(tmp_path, na
     """The annotation spans the transfer on the backend's thread; where collectives are called it is a mark only."""
     call = event("c10d::allreduce_", cat="cpu_op", tid=1)
     marks = [event(name, cat="user_annotation", tid=tid) for tid in (1, 2)]
-    assert _work(tmp_path, call, *marks) == [Work.HOST, Work.NOTHING, Work.COMMUNICATION]
+    assert _work(tmp_path, call, *marks) == [WorkKind.HOST, WorkKind.NOTHING, WorkKind.COMMUNICATION]
 
 
 def test_launches_of_device_collectives_are_marks(tmp_path):
     """The annotation nccl:all_reduce spans the launch: the kernel is the communication."""
-    assert _work(tmp_path, event("nccl:all_reduce", cat="user_annotation", tid=9)) == [Work.NOTHING]
+    assert _work(tmp_path, event("nccl:all_reduce", cat="user_annotation", tid=9)) == [WorkKind.NOTHING]

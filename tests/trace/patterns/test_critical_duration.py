@@ -6,14 +6,14 @@ import pytest
 from lockstep.contracts.errors import MalformedError
 from lockstep.trace.patterns import critical_duration
 from lockstep.trace.patterns.critical_duration import CriticalDurations, critical_durations, uses
-from lockstep.trace.patterns.samples import UNITS, ZERO_UNITS, Samples, Usage
+from lockstep.trace.patterns.samples import UNITS, ZERO_UNITS, Samples, UsageSamples
 
 
-def usage_of(values) -> Usage:
-    return Usage(Samples(start_ns=0, period_ns=100, values=np.asarray(values, np.float64), peak=1.0))
+def usage_of(values) -> UsageSamples:
+    return UsageSamples(Samples(start_ns=0, period_ns=100, values=np.asarray(values, np.float64), peak=1.0))
 
 
-def of_all(values) -> tuple[Usage, CriticalDurations]:
+def of_all(values) -> tuple[UsageSamples, CriticalDurations]:
     usage = usage_of(values)
     return usage, critical_durations(usage, np.array([0]), np.array([len(values)]))
 
@@ -121,7 +121,7 @@ def test_early_worker_waits_are_cut_off():
 
 def test_events_take_the_samples_inside_them():
     """A sample at an event's start belongs to it, one at its end does not; events may reach beyond the samples."""
-    usage = Usage(Samples(start_ns=1000, period_ns=100, values=np.ones(10), peak=1.0))
+    usage = UsageSamples(Samples(start_ns=1000, period_ns=100, values=np.ones(10), peak=1.0))
     first, stop = usage.within(
         np.array([1000, 1001, 1150, 0, 1900, 5000]), np.array([1100, 1100, 1301, 9999, 1950, 6000])
     )
@@ -152,4 +152,4 @@ def test_samples_that_cannot_be_are_refused_by_name(change, what):
     """What, where, got, expected."""
     good = {"start_ns": 0, "period_ns": 100, "values": np.array([0.1]), "peak": 1.0}
     with pytest.raises(MalformedError, match=what):
-        Usage(Samples(**(good | change)), where="sm of rank 3")
+        UsageSamples(Samples(**(good | change)), where="sm of rank 3")

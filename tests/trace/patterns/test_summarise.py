@@ -13,7 +13,7 @@ from lockstep.trace.columns import (
     RUNTIME,
     CollectiveArguments,
     TraceAbout,
-    Work,
+    WorkKind,
 )
 from lockstep.trace.patterns import FunctionClass, Resource, Samples, summarise_patterns
 from lockstep.trace.patterns.pattern import OUTSIDE, STACK_MAX
@@ -36,7 +36,7 @@ def nccl(start, end, *, stream=20, **arguments):
         start,
         end,
         stream,
-        work=Work.COMMUNICATION,
+        work=WorkKind.COMMUNICATION,
         collective=CollectiveArguments(**arguments),
     )
 
@@ -96,7 +96,7 @@ def test_beta_sums_to_one_whatever_one_stream_and_one_thread_do():
         ends = np.sort(random.choice(3000, 60, replace=False)).reshape(-1, 2)
         kinds = random.integers(0, 3, len(ends))
         device = [
-            kernel(f"k{at % 5}", int(start), int(end), 7, (KERNEL, COPY, KERNEL)[kind], work=list(Work)[2 + kind])
+            kernel(f"k{at % 5}", int(start), int(end), 7, (KERNEL, COPY, KERNEL)[kind], work=list(WorkKind)[2 + kind])
             for at, ((start, end), kind) in enumerate(zip(ends, kinds, strict=True))
         ]
         host = [frame("main", 300, 2600), frame("f", 400, 900), frame("g", 500, 700), frame("g", 1200, 2500)]
@@ -138,7 +138,7 @@ def test_host_collectives_are_on_the_path_only_where_the_training_thread_waits()
             frame("main", 0, 10 * ms),
             frame("<built-in method run_backward of x>", 0, 8 * ms),
             frame("aten::mm", 0, 5 * ms, category=OPERATOR),
-            made("gloo:all_reduce", ANNOTATION, 2, 2 * ms, 5 * ms, work=Work.COMMUNICATION),
+            made("gloo:all_reduce", ANNOTATION, 2, 2 * ms, 5 * ms, work=WorkKind.COMMUNICATION),
         ],
         window=(0, 10 * ms),
     )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from coordinator.detect.hangs.progress import ProgressBook, is_going_on
-from coordinator.intake.timeline import Timeline
+from coordinator.intake.timeline import StepTimeline
 from coordinator.intake.topology import Membership
 from coordinator.record.journal import Entry, JournalWriter, read_entry
 from coordinator.runs import Runs
@@ -50,7 +50,7 @@ class Book:
 
 def located(*announcements):
     book = Book(*announcements)
-    timeline = Timeline(Policy().timeline)
+    timeline = StepTimeline(Policy().timeline)
     timeline.know([0, 1, 2, 3])
     return book.progress.locate(from_degrees({"dp": 4}, 4), timeline)
 
@@ -86,7 +86,7 @@ def test_a_killed_job_is_no_hang():
 def test_a_node_whose_ranks_step_again_is_forgotten():
     """With its next announcement the verdict is another one; without news it is the very same object."""
     book = Book(silent(0, 1, 3, issued=11), silent(2, heard=55, node="n1"))
-    timeline = Timeline(Policy().timeline)
+    timeline = StepTimeline(Policy().timeline)
     timeline.know([0, 1, 2, 3])
     shape = from_degrees({"dp": 4}, 4)
     first = book.progress.locate(shape, timeline)
@@ -197,7 +197,7 @@ def test_progress_of_many_nodes_is_put_together_quickly():
         issued = 9 if node == 77 else 10
         told = silent(*ranks, issued=issued, node=f"n{node}", groups=groups)
         book.apply(replace(told, ranks=[replace(info, world_size=8192) for info in told.ranks]))
-    timeline = Timeline(Policy().timeline)
+    timeline = StepTimeline(Policy().timeline)
     timeline.know(list(range(8192)))
     assert book.progress.locate(from_degrees({"dp": 8192}, 8192), timeline).ranks == tuple(range(616, 624))
     assert np.array_equal(np.sort(book.progress.gathered(8192).rank), np.arange(8192))
