@@ -14,6 +14,7 @@ import struct
 import zlib
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from threading import get_ident
 from time import monotonic_ns, thread_time_ns
 from typing import Any
@@ -34,6 +35,7 @@ _CALL_SITE_MAX = marks.CALL_SITE_MAX
 _DETAIL_BITS, _SIZE_BITS, _SLOT_SHIFT = marks.DETAIL_BITS, marks.SIZE_BITS, marks.SLOT_SHIFT
 _DETAIL_MASK = (1 << _DETAIL_BITS) - 1
 _ORDINAL_MASK = marks.ORDINAL_MASK
+_ORDINAL_BITS = _ORDINAL_MASK.bit_length()
 POLL_INTERVAL_NS = 100_000_000
 """How often a training process shows a sign of life and looks for requests, at most."""
 _FLUSH_INTERVAL_NS, _FLUSH_EVENT_NS = marks.FLUSH_INTERVAL_NS, marks.FLUSH_EVENT_NS
@@ -115,6 +117,9 @@ class MarkBuffer:
         self.device: DeviceCallback | None = None
         self.garbage: CollectionLog | None = None
         """Collections of garbage, whose marks are made at the next end (garbage.py says why)."""
+        self.in_flight: dict[int, Any] = {}
+        """Futures of collectives whose end is still to be noted, by attempt and ordinal."""
+        self._attempt = 0
         self._met: deque[int] = deque(maxlen=_MET_MAX)
         self._graphs_seen = self._graphs_before = 0
         self._key = key
@@ -143,6 +148,7 @@ class MarkBuffer:
                 f"ring of marks: got {block_count} blocks at offset {offset}, expected 1 or more at 0 or more"
             )
         self.thread = 0
+        self._attempt += 1
         self._file = file
         self._offset = offset
         self._block_count = block_count
@@ -560,6 +566,20 @@ class MarkBuffer:
     def done_unknown(self, ordinal: int) -> None:
         """Note that it will not be known when a collective is done."""
         self._append(_DONE_UNKNOWN, 0, ordinal)
+
+    def note_end(self, ordinal: int, future: Any) -> None:
+        """Note when a collective that runs is done, on the thread that ends it; `in_flight` holds its future until then."""
+        if future.done():  # its callback would run here, where torch swallows what a signal handler raises in it
+            self.done(ordinal)
+            return
+        key = self._attempt << _ORDINAL_BITS | ordinal
+        self.in_flight[key] = future
+        future.add_done_callback(partial(self._end_in_flight, key))
+
+    def _end_in_flight(self, key: int, _future: Any) -> None:
+        if key >> _ORDINAL_BITS == self._attempt:
+            self.done(key & _ORDINAL_MASK)
+        self.in_flight.pop(key, None)  # a forked child has forgotten it
 
     def expect(self, ordinal: int) -> None:
         """Take the end of the next wait as the time when a collective was done."""
