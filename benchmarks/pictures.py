@@ -1,8 +1,8 @@
 """Pictures for the README, taken from a real run: every dashboard's preview and the coordinator's page of a run.
 
 `make preview` writes them to docs/images. Four gloo ranks train under the whole stack, one turns slow after two
-minutes; Chromium draws what `lockstep preview` makes of Prometheus then, and the agent's share of the step time is printed. Two
-cores need five minutes.
+minutes; Chromium draws what `lockstep preview` makes of Prometheus then. The agent's share of the step time is
+printed. Two cores need five minutes.
 """
 
 import argparse

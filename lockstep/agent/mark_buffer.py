@@ -568,7 +568,7 @@ class MarkBuffer:
         self._append(_DONE_UNKNOWN, 0, ordinal)
 
     def note_end(self, ordinal: int, future: Any) -> None:
-        """Note when a collective that runs is done, on the thread that ends it; `in_flight` has its future till then."""
+        """Note when a running collective is done, on the thread that ends it; `in_flight` has its future till then."""
         if future.done():  # its callback would run here, where torch swallows what a signal handler raises in it
             self.done(ordinal)
             return
