@@ -142,11 +142,13 @@ system-packages:
 $(BIN)/python:
 	@sh setup/virtual_environment.sh $(VENV)
 
-$(VENV)/.demo: pyproject.toml setup.py lockstep/agent/_marks.c lockstep/agent/_mark_queue.h lockstep/agent/_channel.h | $(BIN)/python
+EXTENSION_SOURCES := $(addprefix lockstep/agent/,_marks.c _mark_queue.h _channel.h _waiting.h)
+
+$(VENV)/.demo: pyproject.toml setup.py $(EXTENSION_SOURCES) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[demo]'
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml setup.py lockstep/agent/_marks.c lockstep/agent/_mark_queue.h lockstep/agent/_channel.h | $(BIN)/python
+$(VENV)/.dev: pyproject.toml setup.py $(EXTENSION_SOURCES) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@ $(VENV)/.demo
 

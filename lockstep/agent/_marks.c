@@ -1124,6 +1124,18 @@ static PyType_Spec specification = {
     .slots = slots,
 };
 
+#include "_waiting.h"
+
+static int add_type(PyObject *module, const char *name, PyType_Spec *spec)
+{
+    PyObject *type = PyType_FromSpec(spec);
+    if (type == NULL)
+        return -1;
+    const int added = PyModule_AddObjectRef(module, name, type);
+    Py_DECREF(type);
+    return added;
+}
+
 static int execute(PyObject *module)
 {
     make_crc_table();
@@ -1131,12 +1143,9 @@ static int execute(PyObject *module)
         PyErr_NoMemory();
         return -1;
     }
-    PyObject *type = PyType_FromSpec(&specification);
-    if (type == NULL)
+    if (add_type(module, "MarkBuffer", &specification) < 0)
         return -1;
-    const int added = PyModule_AddObjectRef(module, "MarkBuffer", type);
-    Py_DECREF(type);
-    return added;
+    return add_type(module, "Waiting", &waiting_specification);
 }
 
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0, NULL}};
