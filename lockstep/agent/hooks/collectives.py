@@ -151,7 +151,7 @@ def install_in_python(agent: "Agent") -> Removal:
     return library._destroy  # type: ignore[no-any-return]  # noqa: SLF001  (the only way to take kernels off again)
 
 
-def _kernel(agent: "Agent", operator: CollectiveOperator) -> Callable[..., Any]:  # noqa: C901  (one frame)
+def _kernel(agent: "Agent", operator: CollectiveOperator) -> Callable[..., Any]:  # noqa: C901, PLR0915  (one frame)
     """Return the kernel that stands in front of `operator`: one frame, as each costs a microsecond in cold caches."""
     import torch  # noqa: PLC0415  (training imported it)
 
@@ -162,7 +162,8 @@ def _kernel(agent: "Agent", operator: CollectiveOperator) -> Callable[..., Any]:
     unbox = torch._C._distributed_c10d.ProcessGroup.unbox  # noqa: SLF001
     marks, groups, absorbs, captures = agent.marks, agent.groups, agent.boundary.absorbs, GRAPHS.captures
     known, meet, issue, expect = groups.known, groups.of, marks.issue, marks.expect
-    complete, note_later = _completer(agent), _end_noter(agent)
+    unbox_work, note_end = torch._C._distributed_c10d.Work.unbox, marks.note_end  # noqa: SLF001
+    complete, has_future = _completer(agent), True
     pair_site, count = _pair_site(agent, operator), operator.payload_counter
     group_index, payload_index = operator.group_index, operator.payload_index or 0
     async_index = _ALWAYS_ASYNC if operator.async_index is None else operator.async_index
@@ -172,7 +173,8 @@ def _kernel(agent: "Agent", operator: CollectiveOperator) -> Callable[..., Any]:
     def records() -> bool:
         return agent.records_here() or agent.wake()
 
-    def kernel(keyset: Any, *args: Any) -> Any:
+    def kernel(keyset: Any, *args: Any) -> Any:  # noqa: C901  (as above)
+        nonlocal has_future
         ordinal = None
         try:
             if get_ident() == marks.thread or records():
@@ -193,10 +195,16 @@ def _kernel(agent: "Agent", operator: CollectiveOperator) -> Callable[..., Any]:
             try:
                 if not keyset.has(host_key):
                     complete(ordinal, synchronous, args[payload_index], result)
-                elif synchronous:
+                elif synchronous or not has_future:
                     expect(ordinal)
-                else:
-                    note_later(ordinal, result)
+                else:  # as `note_later`, which is a frame; `isinstance` takes five times as long
+                    try:
+                        future = unbox_work(result[-1] if type(result) is tuple else result).get_future()
+                    except RuntimeError:
+                        has_future = False
+                        expect(ordinal)
+                    else:
+                        note_end(ordinal, future)
             except Exception as error:  # as above
                 if not absorbs(kernel, error):
                     raise
@@ -244,7 +252,7 @@ def _end_noter(agent: "Agent") -> Callable[[int, Any], None]:
 
     def note_later(ordinal: int, result: Any) -> None:
         nonlocal has_future
-        work = result[-1] if type(result) is tuple else result  # hot: `isinstance` takes five times as long
+        work = result[-1] if type(result) is tuple else result
         if has_future and work is not None:
             try:
                 future = unbox(work).get_future()
