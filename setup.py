@@ -11,7 +11,7 @@ setup(
         Extension(
             "lockstep.agent._marks",
             ["lockstep/agent/_marks.c"],
-            depends=["lockstep/agent/_mark_queue.h", "lockstep/agent/_channel.h"],
+            depends=["lockstep/agent/_mark_queue.h", "lockstep/agent/_channel.h", "lockstep/agent/_waiting.h"],
             extra_compile_args=["-O2"],
             py_limited_api=True,
             optional=True,

@@ -20,15 +20,19 @@ from math import comb
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import multiprocessing
 from torch.nn.parallel import DistributedDataParallel
 
+from exporter.reading.attempt_steps import AttemptSteps
+from exporter.reading.ring_file import RingFile
 from lockstep.agent import bootstrap
 from lockstep.agent.agent import Agent
 from lockstep.agent.lineage import OWNER_VARIABLE
-from lockstep.contracts.records import RECORD_INDEX, RECORD_STRUCT
+from lockstep.contracts.paths import ring_path
+from lockstep.contracts.records import RECORD_INDEX
 
 RANKS = 2
 STORE = "job.store"
@@ -36,7 +40,10 @@ WIDTH = 192
 BATCH_ROWS = 6144  # a step of about 100 ms, which is what the budget speaks of
 WARM_UP_STEPS = 5
 STEPS_PER_BLOCK = 3
-SETTLED_STEPS = 60  # of one agent, at the end of the job: what it says of its own cost is theirs
+SETTLED_STEPS = 30  # of one agent, at the end of the job: what its records give as its cost is theirs
+PAIRS_MIN = 6  # fewer have no 95 % interval
+START_LIMIT_S = 90.0  # importing torch takes two ranks 3 s on idle cores
+RUN = "job"
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class JobCost:
-    """What rank 0 of a job measured; `agent_us` and `collectives` are what its own records say, per step."""
+    """What rank 0 of a job measured; `agent_us` and `collectives` are those of its own records, per step."""
 
     name: str
     ratios: list[Ratio]
@@ -61,42 +68,76 @@ class JobCost:
     collectives: int
 
 
-def run_job(name: str, directory: str, pairs: int, *, agent: bool) -> JobCost:
-    """Run the job in processes of its own and return what it measured."""
+@dataclass(frozen=True)
+class JobPlan:
+    """So many pairs in a directory, fewer where they take `limit_s`; with `agent` or to measure the noise floor."""
+
+    name: str
+    directory: str
+    pairs: int
+    agent: bool
+    limit_s: float
+
+
+def run_job(plan: JobPlan) -> JobCost:
+    """Run the job in processes of its own and return what it measured.
+
+    Raises
+    ------
+    torch.multiprocessing.ProcessRaisedException
+        A rank failed.
+    TimeoutError
+        The ranks do not end.
+    """
     context = multiprocessing.get_context("spawn")
     answers = context.SimpleQueue()
-    (Path(directory) / STORE).unlink(missing_ok=True)
+    (Path(plan.directory) / STORE).unlink(missing_ok=True)
     started = multiprocessing.start_processes(
-        _rank, args=(directory, pairs, agent, answers), nprocs=RANKS, join=False, start_method="spawn"
+        _rank, args=(plan, answers), nprocs=RANKS, join=False, start_method="spawn"
     )
     assert started is not None
+    deadline_s = time.monotonic() + START_LIMIT_S + 2 * plan.limit_s
+    while not started.join(timeout=1.0):  # raises where a rank failed; what it answers fits into the pipe
+        if time.monotonic() > deadline_s:
+            for process in started.processes:
+                process.kill()
+            limit_s = START_LIMIT_S + 2 * plan.limit_s
+            raise TimeoutError(f"job {plan.name}: got no end within {limit_s:.0f} s, expected one")
     ratios, agent_us, collectives = answers.get()
-    while not started.join():
-        continue
-    return JobCost(name, ratios, agent_us, collectives)
+    return JobCost(plan.name, ratios, agent_us, collectives)
 
 
-def _rank(rank: int, directory: str, pairs: int, agent: bool, answers: Any) -> None:  # noqa: FBT001  (called by torch)
+def _rank(rank: int, plan: JobPlan, answers: Any) -> None:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS)}
-    os.environ |= {"LOCKSTEP_DIR": directory, "LOCKSTEP_RUN": "job"}
+    os.environ |= {"LOCKSTEP_DIR": plan.directory, "LOCKSTEP_RUN": RUN}
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{Path(directory) / STORE}", rank=rank, world_size=RANKS)
+    dist.init_process_group("gloo", init_method=f"file://{Path(plan.directory) / STORE}", rank=rank, world_size=RANKS)
     chance = random.Random(7)  # noqa: S311  (the same order on both ranks)
     step = _training()
     for _ in range(WARM_UP_STEPS):
         step()
     walls: dict[bool, list[float]] = {True: [], False: []}
     processors: dict[bool, list[float]] = {True: [], False: []}
-    for _ in range(pairs):
+    began = time.monotonic()
+    for pair in range(plan.pairs):
+        if pair >= PAIRS_MIN and _is_over(began + plan.limit_s):
+            break
         for second in chance.choice(((False, True), (True, False))):
-            wall, processor = _timed(step, watched=second and agent)
+            wall, processor = _timed(step, watched=second and plan.agent)
             walls[second].append(wall)
             processors[second].append(processor)
-    estimated = _self_estimated(step) if agent else (None, 0)
+    reported = _recorded_cost(step, plan.directory) if plan.agent else (None, 0)
     if rank == 0:
-        ratios = [_compare("wall time", walls, pairs), _compare("CPU time", processors, pairs)]
-        answers.put((ratios, *estimated))
+        ratios = [_compare("wall time", walls), _compare("CPU time", processors)]
+        answers.put((ratios, *reported))
     dist.destroy_process_group()
+
+
+def _is_over(deadline_s: float) -> bool:
+    """Whether rank 0's clock is past the deadline: the answer is the same on all ranks."""
+    over = torch.tensor(int(time.monotonic() > deadline_s))
+    dist.broadcast(over, 0)
+    return bool(over)
 
 
 def _training() -> Callable[[], None]:
@@ -144,27 +185,24 @@ def _unwatch() -> None:
     bootstrap.uninstall()
 
 
-def _self_estimated(step: Callable[[], None]) -> tuple[float, int]:
-    """Return the median of what one agent says it cost a step, in us, and the collectives of a step."""
+def _recorded_cost(step: Callable[[], None], directory: str) -> tuple[float, int]:
+    """Return what rank 0's records give as the median cost of its agent, us a step, and the collectives of a step."""
     agent = _watch()
-    records: list[tuple[int, ...]] = []
-    store = agent.recorder._store  # noqa: SLF001
-
-    def keep(record: bytearray) -> None:
-        store(record)
-        records.append(RECORD_STRUCT.unpack(record))
-
-    agent.recorder._store = keep  # noqa: SLF001
     for _ in range(2 * SETTLED_STEPS):
         step()
+    agent.marks.flush()
+    ring = RingFile(ring_path(Path(directory) / RUN, 0), 0)
+    records = AttemptSteps(ring.header.block_count).read(ring.blocks, ring.header.block_count).records[-SETTLED_STEPS:]
+    ring.close()
+    dist.barrier()  # before the ring of the other rank may go
     _unwatch()
-    settled = records[-SETTLED_STEPS:]
-    agent_ns = statistics.median(record[RECORD_INDEX["agent_ns"]] for record in settled)
-    return agent_ns / 1e3, settled[-1][RECORD_INDEX["world_count"]]
+    agent_us = float(np.median(records[:, RECORD_INDEX["agent_ns"]])) / 1e3
+    return agent_us, int(records[-1, RECORD_INDEX["world_count"]])
 
 
-def _compare(name: str, seconds: dict[bool, list[float]], pairs: int) -> Ratio:
+def _compare(name: str, seconds: dict[bool, list[float]]) -> Ratio:
     ratios = sorted(watched / bare for watched, bare in zip(seconds[True], seconds[False], strict=True))
+    pairs = len(ratios)
     outside = _outside_interval(pairs)
     bare_ms = statistics.median(seconds[False]) / STEPS_PER_BLOCK * 1e3
     return Ratio(name, statistics.median(ratios), ratios[outside], ratios[-1 - outside], pairs, bare_ms)

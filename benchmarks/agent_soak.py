@@ -176,7 +176,7 @@ def work(rank: int, root: str, options: argparse.Namespace) -> None:
         "parameters": soak.digest(),
         "watched": agent is not None,
         "agent_failures": 0 if agent is None else agent.boundary.failures,
-        "in_flight": 0 if agent is None else len(agent.in_flight),
+        "in_flight": 0 if agent is None else len(agent.marks.in_flight),
     }
     Path(root, f"{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()

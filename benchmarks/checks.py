@@ -15,7 +15,7 @@ class Check:
     def text(self) -> str:
         """Return the line."""
         verdict = {None: "", True: "met", False: "MISSED"}[self.is_met]
-        return f"{self.what:<48} {self.value:>30}  {self.expected:<24} {verdict}".rstrip()
+        return f"{self.what:<58} {self.value:>30}  {self.expected:<24} {verdict}".rstrip()
 
 
 def equal(what: str, value: object, expected: object) -> Check:

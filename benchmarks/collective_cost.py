@@ -5,13 +5,13 @@
 
 All-reduces of four numbers in a gloo group of one rank, synchronous and asynchronous with a wait, with everything that
 a training has there: kernels, the patch of `Work.wait`, a ring in shared memory. Thread CPU time, less that of the same
-calls without the agent; the variants take turns, so that what else the machine does meets all of them. Hot: the least
-of the rounds. Cold: 64 MB are touched before each call, which is what a training's own work does to the caches; the
-lower quartile of a round, and the median of what the rounds' differ by. Frames and bytecodes are the agent's own, and
-do not depend on the machine: tests/benchmarks/test_collective_cost.py holds them.
+calls without the agent, on one processor (placement.py); the variants take turns, so that what else the machine does
+meets all of them. Hot: the least of the rounds. Cold: 64 MB are touched before each call, which is what a training's
+own work does to the caches; the lower quartile of a round, and the median of what the rounds' differ by. Frames and
+bytecodes are the agent's own, and do not depend on the machine: tests/benchmarks/test_collective_cost.py holds them.
 
-The agent that accounted in the training thread took 24 us hot and 246 us cold of an asynchronous collective, 20 and 240
-of a synchronous one, and ran 27 frames and 532 bytecodes for it, on two shared cores.
+The floors are what any kernel in Python costs: one that only passes the collective on, and the same with an empty
+callback on the future. The rows "two processors" are what is added where the backend's threads run on another one.
 
 Exit code 1 when a budget is missed, 2 when the kernels in C++ are not built.
 """
@@ -20,152 +20,119 @@ import argparse
 import os
 import statistics
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 import lockstep
 from benchmarks.caches import TOUCHED_BYTES, touch
 from benchmarks.checks import Check, has_missed
-from lockstep.agent.agent import Agent
-from lockstep.agent.hooks import Removal, collectives, native, native_kernel, waits
+from benchmarks.collective_variants import BARE, FLOORS, KERNELS, OPERATIONS, Variant, agents
+from benchmarks.cost_table import Cost, Row, table
+from benchmarks.placement import one_processor, two_processors
+from lockstep.agent.hooks import native
 
-HOT_BUDGET_NS = {"C++": 2_000, "Python": 12_000}
-COLD_BUDGET_NS = {"C++": 15_000, "Python": 100_000}
-FRAMES_MAX = 5
-BYTECODES_MAX = 150
-"""Of a synchronous collective behind the kernels in Python."""
+BUDGETS = {"C++": Cost(2_000, 15_000), "Python": Cost(12_000, 100_000)}
+FORMER = {"synchronous": ("20", "240"), "asynchronous": ("24", "246")}
+"""The agent that accounted in the training thread, us, on two shared cores; 27 frames and 532 bytecodes."""
+FRAMES_MAX = 3
+BYTECODES_MAX = {"synchronous": 130, "asynchronous": 150}
+"""On the training thread, behind the kernels in Python."""
 
 _PACKAGE = str(Path(lockstep.__file__).parent)
-_BARE = "bare"
-_VALUE = torch.ones(4)
+
+Costs = dict[str, dict[str, Cost]]
+"""By operation and variant."""
 
 
-def synchronous() -> None:
-    """Run a collective that waits for its end."""
-    dist.all_reduce(_VALUE)
+@dataclass(frozen=True)
+class Added:
+    """What hooks add to a collective: on one processor, and hot on two, where there are two."""
+
+    bare: dict[str, Cost]
+    one_processor: Costs
+    two_processors: Costs
 
 
-def asynchronous() -> None:
-    """Run one and wait for it."""
-    dist.all_reduce(_VALUE, async_op=True).wait()
+@dataclass(frozen=True)
+class Interpreted:
+    """What of the agent Python runs inside a call."""
 
-
-OPERATIONS: dict[str, Callable[[], None]] = {"synchronous": synchronous, "asynchronous": asynchronous}
-
-
-class Variant:
-    """An agent that records, whose hooks of collectives are in place between `enter` and `leave`."""
-
-    def __init__(self, agent: Agent | None, install: Callable[[Agent], Removal]) -> None:
-        self._agent, self._install = agent, install
-        self._removals: list[Removal] = []
-
-    def enter(self) -> None:
-        """Put the hooks in place."""
-        if self._agent is not None:
-            self._removals = [self._install(self._agent), waits.install(self._agent)]
-            for _ in range(3):  # the first collective meets its group
-                synchronous()
-
-    def leave(self) -> None:
-        """Take them off."""
-        while self._removals:
-            self._removals.pop()()
-
-
-def kernels_in_cpp(agent: Agent) -> Removal:
-    """Put the kernels in C++ in place."""
-    return native_kernel.install(agent, native.load(os.environ), collectives.operators())
-
-
-KERNELS: dict[str, Callable[[Agent], Removal]] = {"C++": kernels_in_cpp, "Python": collectives.install_in_python}
-
-
-@contextmanager
-def agents(kernels: dict[str, Callable[[Agent], Removal]]) -> Iterator[dict[str, Variant]]:
-    """Hand out a variant for each of `kernels` and one without an agent, in a process group of one rank."""
-    former = dict(os.environ)
-    made: list[Agent] = []
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:  # where rings lie
-        os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCKSTEP_DIR": directory}
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-        try:
-            variants = {_BARE: Variant(None, collectives.install_in_python)}
-            for name, install in kernels.items():
-                os.environ["LOCKSTEP_RUN"] = "".join(filter(str.isalpha, name))
-                os.environ.pop("LOCKSTEP_AGENT_PID", None)
-                made.append(Agent([]))
-                if not made[-1].wake():
-                    raise SystemExit("the agent does not record")
-                variants[name] = Variant(made[-1], install)
-            yield variants
-            if any(agent.boundary.failures or agent.marks.failures for agent in made):
-                raise SystemExit("the agent failed")
-        finally:
-            for agent in made:
-                agent.remove()
-            dist.destroy_process_group()
-            os.environ.clear()
-            os.environ.update(former)
+    frames: int
+    bytecodes: int
 
 
 def measure(
     variants: dict[str, Variant], operation: Callable[[], None], *, rounds: int, calls: int, cold_calls: int
-) -> dict[str, tuple[float, float]]:
-    """Return (hot, cold) CPU time of a call by variant, ns."""
-    memory = bytearray(TOUCHED_BYTES)
+) -> dict[str, Cost]:
+    """Return what a call costs by variant; without `cold_calls` with warm caches only."""
+    memory = bytearray(TOUCHED_BYTES if cold_calls else 0)
     hot: dict[str, list[float]] = {name: [] for name in variants}
     cold: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(rounds):
         for name, variant in variants.items():
             variant.enter()
             hot[name].append(_time_ns(operation, calls) / calls)
-            cold[name].append(_cold_ns(operation, cold_calls, memory))
+            if cold_calls:
+                cold[name].append(_cold_ns(operation, cold_calls, memory))
             variant.leave()
-    bare_cold = statistics.median(cold[_BARE])
-    added = {
-        name: statistics.median(own - bare for own, bare in zip(cold[name], cold[_BARE], strict=True)) for name in cold
+    if not cold_calls:
+        return {name: Cost(min(times)) for name, times in hot.items()}
+    bare = statistics.median(cold[BARE])
+    return {
+        name: Cost(
+            min(times),
+            bare + statistics.median(own - other for own, other in zip(cold[name], cold[BARE], strict=True)),
+        )
+        for name, times in hot.items()
     }
-    return {name: (min(hot[name]), bare_cold + added[name]) for name in variants}
 
 
-def added(*, quick: bool) -> dict[str, dict[str, tuple[float, float]]]:
-    """Return what the kernels add to a call, (hot, cold) in ns, by operation and kernels.
+def measure_added(variants: dict[str, Variant], *, rounds: int, calls: int, cold_calls: int) -> Added:
+    """Return what every variant, and the floor of each operation, adds to a call."""
+    bare, one, two = {}, {}, {}
+    for name, operation in OPERATIONS.items():
+        floor, floor_variant = FLOORS[name]
+        measured = variants | {floor: floor_variant}
+        with one_processor():
+            costs = measure(measured, operation, rounds=rounds, calls=calls, cold_calls=cold_calls)
+        bare[name], one[name] = costs[BARE], _less_bare(costs)
+        with two_processors() as are_two:
+            if are_two:
+                two[name] = _less_bare(measure(measured, operation, rounds=rounds, calls=calls, cold_calls=0))
+    return Added(bare, one, two)
+
+
+def _less_bare(costs: dict[str, Cost]) -> dict[str, Cost]:
+    bare = costs[BARE]
+    return {
+        name: Cost(
+            cost.hot_ns - bare.hot_ns,
+            None if cost.cold_ns is None or bare.cold_ns is None else cost.cold_ns - bare.cold_ns,
+        )
+        for name, cost in costs.items()
+        if name != BARE
+    }
+
+
+def measure_with_agents(*, quick: bool) -> tuple[Added, dict[str, dict[str, Interpreted]]]:
+    """Return what hooks add to collectives, and what Python runs in them.
 
     Raises
     ------
     native.NoNativeKernelsError
-        Those in C++ are not built.
+        The kernels in C++ are not built.
     """
     native.load(os.environ)
     with agents(KERNELS) as variants:
-        costs = measure_operations(variants, quick=quick)
-    return {
-        operation: {
-            name: (hot - measured[_BARE][0], cold - measured[_BARE][1])
-            for name, (hot, cold) in measured.items()
-            if name != _BARE
-        }
-        for operation, measured in costs.items()
-    }
-
-
-def measure_operations(variants: dict[str, Variant], *, quick: bool) -> dict[str, dict[str, tuple[float, float]]]:
-    """Return what `measure` gives, by operation."""
-    rounds, calls, cold_calls = (5, 300, 8) if quick else (25, 1_000, 16)
-    return {
-        name: measure(variants, operation, rounds=rounds, calls=calls, cold_calls=cold_calls)
-        for name, operation in OPERATIONS.items()
-    }
+        runs = count(variants)
+        rounds, calls, cold_calls = (5, 300, 8) if quick else (15, 1_000, 16)
+        return measure_added(variants, rounds=rounds, calls=calls, cold_calls=cold_calls), runs
 
 
 def _cold_ns(operation: Callable[[], None], calls: int, memory: bytearray) -> float:
@@ -181,14 +148,6 @@ def _time_ns(operation: Callable[[], None], calls: int) -> int:
     for _ in range(calls):
         operation()
     return time.thread_time_ns() - began
-
-
-@dataclass(frozen=True)
-class Interpreted:
-    """What of the agent Python runs inside a call."""
-
-    frames: int
-    bytecodes: int
 
 
 def interpreted(operation: Callable[[], None]) -> Interpreted:
@@ -213,43 +172,46 @@ def interpreted(operation: Callable[[], None]) -> Interpreted:
     return Interpreted(frames, bytecodes)
 
 
-def count(variants: dict[str, Variant]) -> dict[str, Interpreted]:
-    """Return what Python runs for a synchronous collective, by kernels."""
-    found = {}
+def count(variants: dict[str, Variant]) -> dict[str, dict[str, Interpreted]]:
+    """Return what Python runs for a collective on the training thread, by operation and variant."""
+    found: dict[str, dict[str, Interpreted]] = {name: {} for name in OPERATIONS}
     for name, variant in variants.items():
         variant.enter()
-        found[name] = interpreted(synchronous)
+        for operation, call in OPERATIONS.items():
+            found[operation][name] = interpreted(call)
         variant.leave()
     return found
 
 
-def check(costs: dict[str, dict[str, tuple[float, float]]], runs: dict[str, Interpreted]) -> list[Check]:
-    """Return every figure, beside its budget."""
-    checks = []
-    for operation, measured in costs.items():
-        bare_hot, bare_cold = measured[_BARE]
-        checks.append(Check(f"{operation}, without the agent", f"{bare_hot:,.0f} ns, {bare_cold / 1000:.1f} us cold"))
-        for kernels, hot_budget_ns in HOT_BUDGET_NS.items():
-            hot, cold = measured[kernels]
-            checks += [
-                _at_most(f"{operation}, {kernels}, adds hot", hot - bare_hot, hot_budget_ns),
-                _at_most(f"{operation}, {kernels}, adds cold", cold - bare_cold, COLD_BUDGET_NS[kernels]),
-            ]
-    for kernels in HOT_BUDGET_NS:
-        found = runs[kernels]
-        checks.append(
-            Check(
-                f"synchronous, {kernels}, Python inside",
-                f"{found.frames} frames, {found.bytecodes} bytecodes",
-                f"at most {FRAMES_MAX} and {BYTECODES_MAX}",
-                found.frames <= FRAMES_MAX and found.bytecodes <= BYTECODES_MAX,
-            )
+def rows(added: Added) -> list[Row]:
+    """Return what hooks add to collectives, as lines of a table."""
+    found = []
+    for operation, costs in added.one_processor.items():
+        found.append(Row(f"{operation} collective, without the agent", added.bare[operation]))
+        found += [
+            Row(f"{operation}, {name}", cost, BUDGETS.get(name), FORMER[operation] if name in BUDGETS else ("", ""))
+            for name, cost in costs.items()
+        ]
+        found += [
+            Row(f"{operation}, {name}, two processors", cost)
+            for name, cost in added.two_processors.get(operation, {}).items()
+        ]
+    return found
+
+
+def check_interpreted(runs: dict[str, dict[str, Interpreted]]) -> list[Check]:
+    """Return what Python runs inside collectives, beside its budget."""
+    return [
+        Check(
+            f"{operation}, {name}, Python inside",
+            f"{found.frames} frames, {found.bytecodes} bytecodes",
+            f"at most {FRAMES_MAX} and {BYTECODES_MAX[operation]}",
+            found.frames <= FRAMES_MAX and found.bytecodes <= BYTECODES_MAX[operation],
         )
-    return checks
-
-
-def _at_most(what: str, cost_ns: float, budget_ns: int) -> Check:
-    return Check(what, f"{cost_ns:,.0f} ns", f"at most {budget_ns:,} ns", cost_ns <= budget_ns)
+        for operation, by_variant in runs.items()
+        for name, found in by_variant.items()
+        if name != BARE
+    ]
 
 
 def main() -> int:
@@ -259,17 +221,15 @@ def main() -> int:
     quick = parser.parse_args().quick
     torch.set_num_threads(1)
     try:
-        native.load(os.environ)
+        added, runs = measure_with_agents(quick=quick)
     except native.NoNativeKernelsError as error:
         print(f"kernels in C++: {error}", file=sys.stderr)
         return 2
-    with agents(KERNELS) as variants:
-        runs = count(variants)
-        costs = measure_operations(variants, quick=quick)
-    checks = check(costs, runs)
-    for line in checks:
-        print(line.text())
-    return int(has_missed(checks))
+    lines, checks = rows(added), check_interpreted(runs)
+    print(table(lines))
+    for check in checks:
+        print(check.text())
+    return int(has_missed(checks) or any(line.is_met is False for line in lines))
 
 
 if __name__ == "__main__":

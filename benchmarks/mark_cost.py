@@ -29,7 +29,8 @@ from lockstep.agent.mark_buffer import MarkBuffer
 from lockstep.contracts.marks import BLOCK_BYTES, BLOCK_COUNT, pack_call_site
 from lockstep.contracts.ring import ISSUES_BYTES
 
-MARK_BUDGET_NS = 50
+MARK_BUDGET_NS = 100
+"""Most of it is the clock, which takes 20 ns on a machine and 50 on a virtual one."""
 STEP_HOT_BUDGET_NS = 2_000
 STEP_COLD_BUDGET_NS = 15_000
 PYTHON_STEP_HOT_BUDGET_NS = 5_000
@@ -127,10 +128,9 @@ def settled(operation: Callable[[], Any]) -> Callable[[], Any]:
 OPERATIONS = {"a mark": "mark", "a step of six marks": "step", "a synchronous collective": "collective"}
 
 
-def measure_all(
-    extension: type[MarkBuffer], *, calls: int, cold_calls: int
-) -> tuple[dict[str, dict[str, Part]], float]:
+def measure_all(extension: type[MarkBuffer], *, quick: bool) -> tuple[dict[str, dict[str, Part]], float]:
     """Return the costs by writer and operation, and the hot cost of a call that appends nothing, ns."""
+    calls, cold_calls = (2_000, 20) if quick else (20_000, 100)
     memory = bytearray(TOUCHED_BYTES)
     found: dict[str, dict[str, Part]] = {"C": {}, "Python": {}}
     for what, method in OPERATIONS.items():
@@ -178,7 +178,7 @@ def main() -> int:
     except ImportError as error:
         print(f"the C extension is not installed ({error}): python setup.py build_ext --inplace", file=sys.stderr)
         return 2
-    checks = check(*measure_all(Extension, calls=2_000 if quick else 20_000, cold_calls=20 if quick else 100))
+    checks = check(*measure_all(Extension, quick=quick))
     for line in checks:
         print(line.text())
     return int(has_missed(checks))

@@ -1,7 +1,8 @@
 """Pictures for the README, taken from a real run: every dashboard's preview and the coordinator's page of a run.
 
 `make preview` writes them to docs/images. Four gloo ranks train under the whole stack, one turns slow after two
-minutes; Chromium draws what `lockstep preview` makes of Prometheus then. Two cores need five minutes.
+minutes; Chromium draws what `lockstep preview` makes of Prometheus then. The agent's share of the step time is
+printed. Two cores need five minutes.
 """
 
 import argparse
@@ -12,11 +13,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from lockstep.cli.main import main as lockstep
 from tests.support.browser import chromium
-from tests.support.servers import wait_until
-from tests.support.stack import full_stack
+from tests.support.servers import get_json, wait_until
+from tests.support.stack import Stack, full_stack
 
 RUN, RANK = "gpt-small", 2
 BOARDS = ("fleet", "run", "domains", "rank", "diagnoses", "itself")
@@ -55,7 +57,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return 1
             _take(browser, page.as_uri(), out / f"dashboard-{board}.webp")
         _take(browser, f"{stack.coordinator}/runs/{RUN}", out / "coordinator-run.webp", ready=_MAP_IS_DRAWN)
+        print(f"the agent's share of the step time, as the dashboard shows it: {agent_share(stack):.3%}")
     return 0
+
+
+def agent_share(stack: Stack) -> float:
+    """Return the share of the training's step time that the agent took, in the last five minutes."""
+    expression = f'max(run:lockstep_agent_time_per_step_time:ratio_rate5m{{run="{RUN}"}})'
+    answer = get_json(f"{stack.prometheus}/api/v1/query?query={quote(expression)}")
+    assert answer is not None
+    return float(answer["data"]["result"][0]["value"][1])
 
 
 def _take(browser: Any, address: str, path: Path, ready: str = "true") -> None:

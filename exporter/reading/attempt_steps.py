@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from exporter.reading.positions import ReadPosition
 from lockstep.accounting.block_reader import BlockRead, BlockReader, Fetch
-from lockstep.accounting.step_builder import BuilderCounts, StepBuilder
+from lockstep.accounting.lost_marks import BuilderCounts
+from lockstep.accounting.step_builder import StepBuilder
 from lockstep.contracts.bounds import INT63_MAX, STEP_MAX
 from lockstep.contracts.errors import PeerError
 from lockstep.contracts.messages import LAPPED, LOSS_REASONS, TORN

@@ -11,7 +11,6 @@ and is no directory that we may read.
 
 import logging
 import os
-from collections import Counter
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,15 +23,15 @@ from exporter.reading.attempt_steps import NO_RECORDS, RECORDS_PER_READ, Attempt
 from exporter.reading.positions import Positions
 from exporter.reading.rank_states import RankStates, State
 from exporter.reading.ring_file import ReadResult, RingFile
+from exporter.reading.run_directories import RunDirectories, turns_of
 from exporter.reading.totals import possible
 from exporter.reading.tracks import RankTrack, RunTrack
-from exporter.shared_directory import run_status
 from lockstep.contracts.control import OrderAnswer
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.facts import facts_from_json
 from lockstep.contracts.limits import RANKS_PER_NODE_MAX, RUNS_PER_NODE_MAX
 from lockstep.contracts.messages import RUNNING, TORN
-from lockstep.contracts.paths import is_name, rank_of_ring, ring_path
+from lockstep.contracts.paths import rank_of_ring, ring_path
 from lockstep.contracts.records import RECORD_INDEX
 from lockstep.serving.fault_isolation import FaultIsolation
 from lockstep.serving.log_limit import LogLimit
@@ -43,8 +42,6 @@ _BLOCKS_PER_READ = 4096  # of all rings together, 80 ms of work; eight ranks fil
 _BLOCKS_PER_LOOK = 512  # of one ring, a quarter of what it holds
 _BLOCKS_PER_LOOK_MIN = 16
 _RECORDS_AT_END = 8192  # of a ring that lost its name; more are no training's, whose steps have several marks each
-_NAMES_MAX = 4096  # entries of the root whose owner is looked at, 10 ms a scan
-_DIRECTORIES_MAX = 256  # left-overs of old runs that are looked through for live ones
 _TRACKS_MAX = 4 * RANKS_PER_NODE_MAX  # ranks of one run that came and went, as elastic jobs make them
 _FRESH_NS = 30 * 10**9  # a run with a sign of life this near goes before one without
 _NS = 1e-9
@@ -77,9 +74,9 @@ class Rings:
         self._limit = LogLimit(_log)
         self._now_s = 0.0
         self._root = root
+        self._directories = RunDirectories(root, counts)
         self._counts = counts
         self._positions = positions
-        self._refused: dict[str, int] = {}  # run names that are no runs -> inode, so that each is counted once
         self._late: list[RingReading] = []
         self._gone: list[RunTrack] = []
         self._states = RankStates()
@@ -87,7 +84,7 @@ class Rings:
     def scan(self, now_ns: int) -> None:
         """Look for runs and rings that came, went or were replaced."""
         self._now_s = now_ns * _NS
-        owners = self._directories()
+        owners = self._directories.owners(self.runs)
         followed, omitted = self._choose(owners, now_ns)
         for name in [name for name in self.runs if name not in followed]:
             run = self.runs.pop(name)
@@ -136,42 +133,6 @@ class Rings:
                     track.ring.close()
                     track.ring = None
 
-    def _directories(self) -> dict[str, int]:
-        """Return run -> uid of its owner, the runs that are followed first, then the first run of each user."""
-        try:
-            present = {path.name for path in self._root.iterdir() if is_name(path.name)}
-        except FileNotFoundError:  # nothing has been trained here yet
-            return {}
-        except OSError as error:
-            self._counts.reject("run", error)
-            return {}
-        self._refused = {name: inode for name, inode in self._refused.items() if name in present}
-        names = sorted(present, key=lambda name: (name not in self.runs, name))
-        owners = {name: uid for name in names[:_NAMES_MAX] if (uid := self._owner(self._root / name)) is not None}
-        turns = _turns(owners)
-        order = sorted(owners, key=lambda name: (name not in self.runs, turns[name]))
-        return {name: owners[name] for name in order[:_DIRECTORIES_MAX]}
-
-    def _owner(self, path: Path) -> int | None:
-        """Return the uid of the user whose run this is, None for what is no run."""
-        try:
-            return run_status(path).st_uid
-        except FileNotFoundError:
-            return None
-        except (MalformedError, OSError) as error:
-            self._refuse_run(path, error)
-            return None
-
-    def _refuse_run(self, path: Path, error: MalformedError | OSError) -> None:
-        """Count what has a run's name and cannot be followed, once for each such thing."""
-        try:
-            inode = path.lstat().st_ino
-        except OSError:  # gone
-            return
-        if self._refused.get(path.name) != inode:
-            self._refused[path.name] = inode
-            self._counts.reject("run", error)
-
     def _choose(self, owners: dict[str, int], now_ns: int) -> tuple[list[str], int]:
         """Return the runs to follow and the number of live ranks left out.
 
@@ -181,7 +142,7 @@ class Rings:
             return list(owners), 0
         live = {name: self._live_ranks(self._root / name, uid, now_ns) for name, uid in owners.items()}
         order = sorted(owners, key=lambda name: (live[name] == 0, name not in self.runs, name))
-        turns = _turns({name: owners[name] for name in order})
+        turns = turns_of({name: owners[name] for name in order})
         order.sort(key=lambda name: (live[name] == 0, turns[name]))
         return order[:RUNS_PER_NODE_MAX], sum(live[name] for name in order[RUNS_PER_NODE_MAX:])
 
@@ -226,13 +187,13 @@ class Rings:
         except FileNotFoundError:
             return {}
         except OSError as error:
-            self._refuse_run(run.directory, error)
+            self._directories.refuse(run.directory, error)
             return {}
         was_empty, run.is_empty = run.is_empty, not found and not run.ranks
         if was_empty and run.is_empty:
             got = f"none of its owner, uid {owner_uid}"
             expected = "one, or no directory: the agents of other users cannot use this run name"
-            self._refuse_run(
+            self._directories.refuse(
                 run.directory, MalformedError("ring", where=str(run.directory), got=got, expected=expected)
             )
         return found
@@ -399,16 +360,6 @@ def _has_ended(track: RankTrack) -> bool:
         return track.ring is None or track.ring.holder().is_gone
     except (MalformedError, OSError):  # counted where the ring is read for its records
         return False
-
-
-def _turns(owners: dict[str, int]) -> dict[str, int]:
-    """Return for each run its place among the runs of its owner, in the order given."""
-    taken: Counter[int] = Counter()
-    turns = {}
-    for name, uid in owners.items():
-        turns[name] = taken[uid]
-        taken[uid] += 1
-    return turns
 
 
 def _ring_files(directory: Path) -> dict[int, int]:

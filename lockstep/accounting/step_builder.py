@@ -4,7 +4,6 @@ May live here: which mark goes where, and what to do when some are lost. Not her
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from lockstep.accounting.alignment import ENDS_FORM, EndCounts, Stride
@@ -20,8 +19,10 @@ from lockstep.accounting.communication_marks import (
 )
 from lockstep.accounting.device_marks import DEVICE_KINDS, DeviceMarks
 from lockstep.accounting.device_tracker import PENDING_STEPS_MAX
-from lockstep.accounting.events import DATA, EVENTS_MAX, PHASE_COUNT
+from lockstep.accounting.events import EVENTS_MAX
+from lockstep.accounting.lost_marks import BuilderCounts, LostMarks
 from lockstep.accounting.pending_marks import COMMUNICATION_KINDS, KIND_AT, OTHER_KIND, PENDING_MAX, has_plain_kinds
+from lockstep.accounting.running_step_marks import RunningStepMarks
 from lockstep.accounting.state import (
     ANY_INTEGER,
     BOOLEAN,
@@ -35,11 +36,10 @@ from lockstep.accounting.state import (
     saved,
 )
 from lockstep.accounting.step_in_progress import AgentCosts, BuiltStep, BuiltStepForm, StepInProgress
-from lockstep.contracts.bounds import FLAGS_MAX, MONOTONIC_NS_MAX, STEP_MAX
+from lockstep.contracts.bounds import MONOTONIC_NS_MAX
 from lockstep.contracts.control import BACKWARD, OPTIMIZER, STEP, StepBoundary
 from lockstep.contracts.errors import ContractVersionError
 from lockstep.contracts.marks import (
-    ANNOTATED,
     KIND_MASK,
     MARK_BYTES,
     MARK_STRUCT,
@@ -47,36 +47,18 @@ from lockstep.contracts.marks import (
     MarkBlock,
     MarkKind,
 )
-from lockstep.contracts.records import MISSING, Flag
+from lockstep.contracts.records import MISSING
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 _DEVICE_STEPS = OptionalForm(ListForm(BuiltStepForm(), PENDING_STEPS_MAX + 1))
-_EVALUATION = int(Flag.EVALUATION)
-_BEGIN = int(MarkKind.BEGIN)
 _STEP_END = int(MarkKind.STEP_END)
-_EXPLICIT = int(MarkKind.EXPLICIT)
-_THREAD = int(MarkKind.THREAD)
 _BACKWARD_END = int(MarkKind.BACKWARD_END)
 _OPTIMIZER_ENDS = (int(MarkKind.OPTIMIZER_END), int(MarkKind.SCALER_END))
 _END_KIND_OF = {_BACKWARD_END: BACKWARD, **dict.fromkeys(_OPTIMIZER_ENDS, OPTIMIZER)}
-_ENDS = frozenset((_BACKWARD_END, _STEP_END, *_OPTIMIZER_ENDS))
-_COUNTED = _ENDS | {MarkKind.FUSED_STEP | OTHER_THREAD}
-_ANY_THREAD = frozenset(int(kind) for kind in (MarkKind.FLAGS, MarkKind.AGENT_COST, MarkKind.FAILURE, MarkKind.FINISH))
 
 
-@dataclass(slots=True)
-class BuilderCounts:
-    """What a builder could not use: marks that never came, whole steps among them, and marks that no agent writes."""
-
-    lost_marks: int = 0
-    lost_steps: int = 0
-    malformed_marks: int = 0
-
-    STATE: ClassVar[Mapping[str, StateForm]] = dict.fromkeys(("lost_marks", "lost_steps", "malformed_marks"), COUNT)
-
-
-class StepBuilder:
+class StepBuilder(LostMarks):
     """Builds the steps of one attempt of a rank; a new attempt, which has a ring of its own, gets a new builder.
 
     `counts` is what could not be used, `is_aligned` whether steps are accounted for: from the attempt's beginning on,
@@ -90,7 +72,7 @@ class StepBuilder:
         **dict.fromkeys(
             ("is_aligned", "has_finished", "_explicit", "_is_gapped", "_is_numberless", "_is_provisional"), BOOLEAN
         ),
-        **dict.fromkeys(("failures", "_tokens", "_work"), ANY_INTEGER),
+        **dict.fromkeys(("failures",), ANY_INTEGER),
         **dict.fromkeys(("_position", "_began_at"), COUNT),
         "_ends": ENDS_FORM,
     }
@@ -103,7 +85,7 @@ class StepBuilder:
         self._position = 0
         self._ends = EndCounts()
         self._built: list[BuiltStep] = []
-        self._handlers = self._make_handlers()
+        self._handlers: dict[int, Handler] = {}
         self._limited_until = 0
         """Marks of the attempt up to which no step can have too many events: a mark is at most one of each sort."""
         self._at = 0
@@ -207,6 +189,7 @@ class StepBuilder:
             "builder": saved(self),
             "counts": saved(self.counts),
             "stride": saved(self._stride),
+            "batch": saved(self._own),
             "running": self._running.state(),
             "device": _DEVICE_STEPS.save(None if self._device is None else self._device.steps_given_up()),
         }
@@ -226,7 +209,12 @@ class StepBuilder:
         if got != STATE_VERSION:
             raise ContractVersionError("version of the accounting state", where=where, got=got, expected=STATE_VERSION)
         builder = cls()
-        parts: dict[str, Stateful] = {"builder": builder, "counts": builder.counts, "stride": builder._stride}
+        parts: dict[str, Stateful] = {
+            "builder": builder,
+            "counts": builder.counts,
+            "stride": builder._stride,
+            "batch": builder._own,
+        }
         for name, part in parts.items():
             restore(part, state.get(name), what=f"accounting state: {name}", where=where)
         builder._running.restore(state.get("running"), what="accounting state: running", where=where)
@@ -267,95 +255,9 @@ class StepBuilder:
         self._began_at = self._at
         self._stride = Stride()
         self._explicit = self._is_gapped = self._is_numberless = self._is_provisional = False
-        self._tokens = self._work = MISSING
+        self._own = RunningStepMarks(self._running, self._refuse)
+        self._handlers.update(self._make_handlers())  # in place: a block of marks may be under way
         self._device: DeviceMarks | None = None
-
-    # What is lost.
-
-    def _refuse(self) -> None:
-        """Count a mark that no agent writes; what its step was made of is not known."""
-        self.counts.malformed_marks += 1
-        self._running.is_incomplete = True
-
-    def _lack(self) -> None:
-        """Note that something which the step depends on is lost."""
-        self._running.is_incomplete = True
-
-    def _miss(self, block: MarkBlock) -> None:
-        """Go on with `block`, before which marks are lost."""
-        is_first = self._position == 0 and not self.is_aligned
-        knows_stride = self._explicit or self._running.learner.is_settled
-        if is_first or self._is_provisional or not knows_stride:
-            self._begin_late(block)
-        else:
-            self._lose(block.position - self._position)
-
-    def _begin_late(self, block: MarkBlock) -> None:
-        """Account without numbers from `block` on, until `_number` knows them: too little was learnt before it."""
-        self.counts.lost_marks += max(block.position - self._position, 0)
-        self._at = block.position
-        start_ns = MARK_STRUCT.unpack_from(block.marks)[TIME]
-        self._begin_attempt(min(start_ns, MONOTONIC_NS_MAX), MISSING, None)
-        self._running.lose()
-        self.is_aligned = self._is_provisional = True
-
-    def _number(self) -> None:
-        """Find the number of the running step, if all ends of the attempt are those of steps like the last ones.
-
-        Of a sequence of several events nobody knows when it was learnt, and so how many steps there were before.
-        """
-        learner = self._running.learner
-        count = self._stride.all_steps(is_named=self._explicit)
-        is_learnt = self._explicit or (learner.is_settled and len(learner.sequence) == 1)
-        if is_learnt and 0 < count <= STEP_MAX:
-            if self._device is not None:
-                self._device.renumber(count - self._running.step)
-            self.counts.lost_steps += self._running.step
-            self._running.step = count
-            self._is_provisional = False
-
-    def _lose(self, marks: int) -> None:
-        self._limited_until = 0
-        self._communication.settle()
-        self.counts.lost_marks += max(marks, 0)
-        self.is_aligned = False
-        self._is_gapped = True
-        self._running.lose()
-        if self._device is not None:
-            self._device.lose_marks()
-
-    def _note_lost(self, mark: Mark) -> None:
-        """Count marks that found no room in the process; what the running step waited for is not known."""
-        self.counts.lost_marks += max(mark[ARGUMENT], 0)
-        self._running.is_incomplete = True
-
-    def _align(self, mark: Mark) -> None:
-        """Resume where `mark` is the end of a step whose number is known."""
-        kind = mark[KIND]
-        if kind == _BEGIN:
-            self._begin(mark)
-            return
-        if kind in _COUNTED:
-            self._ends = self._ends.after(kind)
-        if kind == MarkKind.MODEL_FLOPS:
-            self._set_flops(mark)
-        if kind == _THREAD and len(self._running.learner.sequence) > 1:
-            self._is_numberless = True  # which ends are a step's is learnt again: those before that are not known
-        if kind in (_EXPLICIT, _STEP_END) and not self._explicit:
-            self._is_numberless = True  # since when the training names its steps is lost, and their number with it
-        if self._is_numberless or kind not in _ENDS or (self._explicit and kind != _STEP_END):
-            return
-        ended = 0
-        if self._explicit:
-            ended = self._stride.named_steps(self._ends)
-        elif self._running.learner.is_settled:
-            ended = self._stride.learnt_steps(self._ends)
-        if 0 < ended <= STEP_MAX - self.step:  # counts that no training has are no step's number either
-            self.counts.lost_steps += ended if ended > 1 else 0  # of one, the limits are known
-            self.is_aligned = True
-            self._stride.resume(self._ends)
-            self._began_at = self._at
-            self._running.resume(ended, mark[TIME], mark[ARGUMENT])
 
     # What ends a step.
 
@@ -386,49 +288,31 @@ class StepBuilder:
     # Which mark goes where.
 
     def _make_handlers(self) -> dict[int, Handler]:
-        handlers: dict[MarkKind, Handler] = {
+        """Return what handles a mark of each kind, in the attempt that began last."""
+        ending: dict[MarkKind, Handler] = {
             MarkKind.BEGIN: self._begin,
-            MarkKind.DATA_BEGIN: lambda mark: self._spans.begin_phase(DATA, mark[TIME]),
-            MarkKind.DATA_END: lambda mark: self._spans.end_data(mark[TIME]),
-            MarkKind.BACKWARD_BEGIN: lambda mark: self._spans.begin_backward(mark[TIME]),
             MarkKind.BACKWARD_END: self._end_backward,
-            MarkKind.OPTIMIZER_BEGIN: self._begin_optimizer,
             MarkKind.OPTIMIZER_END: self._end_optimizer,
-            MarkKind.SCALER_BEGIN: self._begin_scaler,
             MarkKind.SCALER_END: self._end_scaler,
-            MarkKind.CLOSURE_BEGIN: lambda mark: self._spans.begin_closure(mark[TIME]),
-            MarkKind.CLOSURE_END: lambda mark: self._spans.end_closure(mark[TIME]),
-            MarkKind.PHASE_BEGIN: self._begin_phase,
-            MarkKind.PHASE_END: self._end_phase,
             MarkKind.EXPLICIT: self._begin_explicit,
             MarkKind.STEP_END: self._end_step,
-            MarkKind.GC_BEGIN: lambda mark: self._running.begin_collection(mark[TIME]),
-            MarkKind.GC_END: lambda mark: self._running.end_collection(mark[DETAIL], mark[TIME]),
-            MarkKind.BATCH_TOKENS: self._note_tokens,
-            MarkKind.BATCH_WORK: self._note_work,
-            MarkKind.BATCH: self._add_batch,
-            MarkKind.BATCH_EVALUATED: self._add_evaluated_batch,
-            MarkKind.ANNOTATION: self._annotate,
-            MarkKind.FLAGS: self._flag,
-            MarkKind.COMPILED: lambda mark: self._running.note_compiled(mark[ARGUMENT]),
-            MarkKind.AGENT_COST: self._spend,
             MarkKind.FAILURE: self._fail,
             MarkKind.FINISH: self._finish,
             MarkKind.THREAD: self._change_thread,
-            MarkKind.MODEL_FLOPS: self._set_flops,
             MarkKind.MARKS_LOST: self._note_lost,
         }
-        own = {int(kind): handler for kind, handler in handlers.items()}
-        own |= dict.fromkeys(DEVICE_KINDS, self._meet_device)
-        elsewhere = {kind: own[kind] for kind in _ANY_THREAD | DEVICE_KINDS} | {
-            MarkKind.FUSED_STEP: self._fuse_optimizer,
-            MarkKind.AGENT_COST: self._spend_elsewhere,
+        elsewhere = dict.fromkeys(DEVICE_KINDS, self._meet_device) | {
+            int(MarkKind.FAILURE): self._fail,
+            int(MarkKind.FINISH): self._finish,
+            int(MarkKind.FUSED_STEP): self._fuse_optimizer,
         }
-        return (
-            own
-            | {kind | OTHER_THREAD: handler for kind, handler in elsewhere.items()}
-            | dict.fromkeys(COMMUNICATION_KINDS, self._communicate)
-        )
+        return {
+            **{int(kind): handler for kind, handler in ending.items()},
+            **dict.fromkeys(DEVICE_KINDS, self._meet_device),
+            **self._own.handlers,
+            **{kind | OTHER_THREAD: handler for kind, handler in elsewhere.items()},
+            **dict.fromkeys(COMMUNICATION_KINDS, self._communicate),
+        }
 
     def _communicate(self, mark: Mark) -> None:
         self._communication.handle(mark, is_backward=self._spans.is_backward)
@@ -444,10 +328,6 @@ class StepBuilder:
     def _fuse_optimizer(self, mark: Mark) -> None:
         self._ends = self._ends.after(mark[KIND])
         self._spans.fuse_optimizer()
-
-    def _set_flops(self, mark: Mark) -> None:
-        if not self._running.flops.set(mark[DETAIL], mark[ARGUMENT]):
-            self._refuse()
 
     def _finish(self, _mark: Mark) -> None:
         self.has_finished = True
@@ -473,63 +353,11 @@ class StepBuilder:
                 self._running.quantities.add_backward()
             self._end_iteration(self._spans.fused_event(), mark)
 
-    def _begin_optimizer(self, mark: Mark) -> None:
-        self._spans.begin_optimizer(mark[SUBJECT], self._running.learner, mark[TIME])
-
     def _end_optimizer(self, mark: Mark) -> None:
         self._ends = self._ends.after(mark[KIND])
         self._end_iteration(self._spans.end_optimizer(mark[TIME]), mark)
-
-    def _begin_scaler(self, mark: Mark) -> None:
-        self._spans.begin_scaler(mark[SUBJECT], mark[ARGUMENT], self._running.learner, mark[TIME])
 
     def _end_scaler(self, mark: Mark) -> None:
         if self._spans.has_skipped(mark[SUBJECT]):
             self._running.note_skipped()
         self._end_optimizer(mark)
-
-    def _begin_phase(self, mark: Mark) -> None:
-        if mark[DETAIL] < PHASE_COUNT:
-            self._spans.begin_phase(mark[DETAIL], mark[TIME])
-        else:
-            self._refuse()
-
-    def _end_phase(self, mark: Mark) -> None:
-        if mark[DETAIL] < PHASE_COUNT:
-            self._spans.end_phase(mark[DETAIL], mark[TIME])
-        else:
-            self._refuse()
-
-    def _note_tokens(self, mark: Mark) -> None:
-        self._tokens = mark[ARGUMENT]
-
-    def _note_work(self, mark: Mark) -> None:
-        self._work = mark[ARGUMENT]
-
-    def _add_batch(self, mark: Mark) -> None:
-        if self._spans.owns_batch:
-            self._running.quantities.add_batch((mark[ARGUMENT], self._tokens, self._work))
-        self._tokens = self._work = MISSING
-
-    def _add_evaluated_batch(self, _mark: Mark) -> None:
-        if self._spans.owns_batch:
-            self._running.flag(_EVALUATION)
-
-    def _annotate(self, mark: Mark) -> None:
-        if mark[DETAIL] < len(ANNOTATED):
-            self._running.quantities.annotate(mark[DETAIL], mark[ARGUMENT])
-        else:
-            self._refuse()
-
-    def _flag(self, mark: Mark) -> None:
-        if 0 <= mark[ARGUMENT] <= FLAGS_MAX:
-            self._running.flag(mark[ARGUMENT])
-        else:
-            self._refuse()
-
-    def _spend(self, mark: Mark) -> None:
-        self._running.spend(mark[ARGUMENT])
-
-    def _spend_elsewhere(self, mark: Mark) -> None:
-        if self._spans.is_backward:
-            self._spend(mark)

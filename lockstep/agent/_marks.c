@@ -88,9 +88,11 @@ typedef struct {
     unsigned long long failures; /* blocks that could not be stored */
     Channel *channel;
     uint64_t reported_lost;
+    uint64_t attempt; /* how often a ring was opened */
+    PyObject *in_flight; /* futures of collectives whose end is still to be noted, by `in_flight_key` */
     PyObject *device; /* called behind the marks that a device has an event of */
     PyObject *adopt, *at_store, *at_boundary, *meet, *watch_closure;
-    PyObject *compilations, *stats_name, *graphs_name;
+    PyObject *compilations, *stats_name, *graphs_name, *add_callback_name;
     uint64_t polled_ns;
     unsigned long long poll_interval_ns;
     int wants_poll;
@@ -719,6 +721,7 @@ static PyObject *open_ring(MarkBuffer *self, PyObject *given, PyObject *named)
     Channel *channel = make_channel(file, issues_offset);
     if (channel == NULL)
         return PyErr_NoMemory();
+    self->attempt++;
     set_thread(self, 0);
     channel_release(&self->channel->shared);
     self->channel = channel;
@@ -795,6 +798,44 @@ static PyObject *issue(MarkBuffer *self, PyObject *const *given, Py_ssize_t coun
     if (self->wants_poll && poll(self) < 0)
         return NULL;
     return PyLong_FromUnsignedLong(ordinal);
+}
+
+/* A collective in flight. What its future calls runs no bytecode: torch would swallow what a signal handler of the training
+ * raises there, and a thread of the backend holds the interpreter lock no longer than it has to. */
+
+#define ORDINAL_BITS 32
+
+static PyObject *end_in_flight(PyObject *bound, PyObject *future)
+{
+    MarkBuffer *self = (MarkBuffer *)PyTuple_GetItem(bound, 0);
+    PyObject *key = PyTuple_GetItem(bound, 1);
+    const unsigned long long number = PyLong_AsUnsignedLongLong(key);
+    if (number >> ORDINAL_BITS == self->attempt && append(self, ANY, DONE, 0, (uint32_t)number, 0, NULL) < 0)
+        return NULL;
+    if (PyDict_DelItem(self->in_flight, key) < 0)
+        PyErr_Clear(); /* a forked child has forgotten it */
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef end_in_flight_method = {"end_in_flight", end_in_flight, METH_O, "Note that a collective is done."};
+
+static PyObject *note_end(MarkBuffer *self, PyObject *const *given, Py_ssize_t count)
+{
+    if (!has_arguments("note_end", count, 2))
+        return NULL;
+    const int64_t ordinal = integer(given[0]);
+    if (PyErr_Occurred())
+        return NULL;
+    PyObject *key = PyLong_FromUnsignedLongLong(self->attempt << ORDINAL_BITS | (uint32_t)ordinal);
+    PyObject *bound = key == NULL ? NULL : PyTuple_Pack(2, (PyObject *)self, key);
+    PyObject *callback = bound == NULL ? NULL : PyCFunction_New(&end_in_flight_method, bound);
+    PyObject *answer = NULL;
+    if (callback != NULL && PyDict_SetItem(self->in_flight, key, given[1]) == 0)
+        answer = PyObject_CallMethodObjArgs(given[1], self->add_callback_name, callback, NULL);
+    Py_XDECREF(callback);
+    Py_XDECREF(bound);
+    Py_XDECREF(key);
+    return answer;
 }
 
 static PyObject *device_mark(MarkBuffer *self, PyObject *const *given, Py_ssize_t count)
@@ -888,6 +929,7 @@ static PyMethodDef methods[] = {
     METHOD(clear_issues, METH_O, "Give an issue slot to another group: it counts from 0."),
     METHOD(done, METH_O, "Note that a collective is done."),
     METHOD(done_unknown, METH_O, "Note that it will not be known when a collective is done."),
+    METHOD(note_end, METH_FASTCALL, "Note when a collective is done that runs: ordinal, its future."),
     METHOD(expect, METH_O, "Take the end of the next wait as the time when a collective was done."),
     METHOD(wait_begin, METH_NOARGS, "Begin to wait for communication."),
     METHOD(wait_end, METH_NOARGS, "End it."),
@@ -949,6 +991,7 @@ static PyMemberDef members[] = {
     CALLABLE(meet, "Called with an optimizer that steps for the first time, as far as that is remembered; or None."),
     CALLABLE(watch_closure, "Returns arguments of an optimizer with their closure watched; or None."),
     CALLABLE(compilations, "torch.compile's counters, a dict; or None."),
+    {"in_flight", T_OBJECT_EX, offsetof(MarkBuffer, in_flight), READONLY, "Futures whose end is to be noted, a dict."},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -1004,7 +1047,10 @@ static PyObject *make(PyTypeObject *type, PyObject *given, PyObject *named)
     begin_block(self, 0);
     self->stats_name = PyUnicode_InternFromString("stats");
     self->graphs_name = PyUnicode_InternFromString("unique_graphs");
-    if (self->stats_name == NULL || self->graphs_name == NULL) {
+    self->add_callback_name = PyUnicode_InternFromString("add_done_callback");
+    self->in_flight = PyDict_New();
+    if (self->stats_name == NULL || self->graphs_name == NULL || self->add_callback_name == NULL
+        || self->in_flight == NULL) {
         Py_DECREF(self);
         return NULL;
     }
@@ -1014,6 +1060,7 @@ static PyObject *make(PyTypeObject *type, PyObject *given, PyObject *named)
 static int traverse(MarkBuffer *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->device);
+    Py_VISIT(self->in_flight);
     Py_VISIT(self->adopt);
     Py_VISIT(self->at_store);
     Py_VISIT(self->at_boundary);
@@ -1037,6 +1084,8 @@ static int clear(MarkBuffer *self)
     Py_CLEAR(self->compilations);
     Py_CLEAR(self->stats_name);
     Py_CLEAR(self->graphs_name);
+    Py_CLEAR(self->add_callback_name);
+    Py_CLEAR(self->in_flight);
     Py_CLEAR(self->clock);
     Py_CLEAR(self->cpu_clock);
     return 0;
@@ -1075,6 +1124,18 @@ static PyType_Spec specification = {
     .slots = slots,
 };
 
+#include "_waiting.h"
+
+static int add_type(PyObject *module, const char *name, PyType_Spec *spec)
+{
+    PyObject *type = PyType_FromSpec(spec);
+    if (type == NULL)
+        return -1;
+    const int added = PyModule_AddObjectRef(module, name, type);
+    Py_DECREF(type);
+    return added;
+}
+
 static int execute(PyObject *module)
 {
     make_crc_table();
@@ -1082,12 +1143,9 @@ static int execute(PyObject *module)
         PyErr_NoMemory();
         return -1;
     }
-    PyObject *type = PyType_FromSpec(&specification);
-    if (type == NULL)
+    if (add_type(module, "MarkBuffer", &specification) < 0)
         return -1;
-    const int added = PyModule_AddObjectRef(module, "MarkBuffer", type);
-    Py_DECREF(type);
-    return added;
+    return add_type(module, "Waiting", &waiting_specification);
 }
 
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0, NULL}};

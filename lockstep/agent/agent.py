@@ -90,8 +90,6 @@ class Agent:
         self.groups = ProcessGroups(self._store_groups, clear=self.marks.clear_issues, at_first_use=self._check_rank)
         self._place = (0, 1)  # rank and world size as the ring has them
         self.capture: RankCapture | None = None
-        self.in_flight: dict[int, Any] = {}
-        """The futures of collectives, by ordinal, whose end is still to be noted on a thread of the backend."""
         self.is_in_flight: Callable[[], bool] = _never
         """Whether the end of a collective is still to be noted in C++ (hooks/native_kernel.py)."""
         self._dormant = True
@@ -290,7 +288,7 @@ class Agent:
             self._disable()
             self.groups.clear()
             self._dormant = True
-        self.in_flight.clear()  # the threads that would note them are not there
+        self.marks.in_flight.clear()  # the threads that would note them are not there
 
     def _drop_device(self) -> None:
         self.device = self.marks.device = None
@@ -334,7 +332,7 @@ class Agent:
         torch waits for the same collectives, later, when it destroys its process groups.
         """
         self.marks.thread = 0
-        for future in list(self.in_flight.values()):
+        for future in list(self.marks.in_flight.values()):
             with suppress(RuntimeError):  # that it failed is the training's to hear
                 future.wait()
         for _ in range(_LAST_CALLBACKS_MS):  # waiting ends just before the callback runs
@@ -346,7 +344,7 @@ class Agent:
 
     def _has_in_flight(self) -> bool:
         """Whether a collective is known not to be done."""
-        return bool(self.in_flight) or self.is_in_flight()
+        return bool(self.marks.in_flight) or self.is_in_flight()
 
     def remove(self) -> None:
         """Take every hook off again, last one first. Not to be called from inside a hook."""

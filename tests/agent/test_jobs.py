@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.agent.bootstrap import loader_environment
-from lockstep.agent.mark_buffer import POLL_INTERVAL_NS
+from lockstep.agent.mark_block import POLL_INTERVAL_NS
 from lockstep.contracts.records import MISSING
 from lockstep.contracts.ring import STATE_FINISHED
 from tests.agent import group_job

@@ -226,6 +226,95 @@ def test_marks_of_other_threads(ring):
     ]
 
 
+class Future:
+    """The future of a collective, as far as a writer uses one."""
+
+    def __init__(self):
+        self._callbacks = []
+        self._is_done = False
+
+    def done(self):
+        return self._is_done
+
+    def add_done_callback(self, callback):
+        if self._is_done:
+            callback(self)
+        else:
+            self._callbacks.append(callback)
+
+    def end(self):
+        self._is_done = True
+        for callback in self._callbacks:
+            callback(self)
+
+
+def end_elsewhere(future):
+    thread = Thread(target=future.end)
+    thread.start()
+    thread.join()
+
+
+def done_marks(ring):
+    ring.buffer.flush()
+    return [mark for mark in ring.marks() if mark.kind & ~marks.OTHER_THREAD == MarkKind.DONE]
+
+
+def test_the_end_of_a_collective_is_noted_where_its_future_ends(ring):
+    """By the backend's thread, at its time; the future is kept until then, and no longer."""
+    ring.buffer.begin()
+    future, ordinal = Future(), ring.buffer.issue(CALL_SITE, 8)
+    ring.buffer.note_end(ordinal, future)
+    assert list(ring.buffer.in_flight.values()) == [future]
+    assert done_marks(ring) == []
+    ring.now += 700
+    end_elsewhere(future)
+    (mark,) = done_marks(ring)
+    assert (mark.kind, mark.subject, mark.time_ns) == (MarkKind.DONE | marks.OTHER_THREAD, ordinal, ring.now)
+    assert ring.buffer.in_flight == {}
+
+
+def test_the_end_of_a_collective_that_is_done_is_noted_at_once(ring):
+    """Its future calls nothing on another thread."""
+    ring.buffer.begin()
+    future, ordinal = Future(), ring.buffer.issue(CALL_SITE, 8)
+    future.end()
+    ring.buffer.note_end(ordinal, future)
+    (mark,) = done_marks(ring)
+    assert (mark.kind, mark.subject) == (MarkKind.DONE, ordinal)
+    assert ring.buffer.in_flight == {}
+
+
+def test_a_collective_of_a_former_attempt_ends_none_of_the_next_one(ring):
+    """Ordinals begin again with an attempt: a late end is not that of another collective."""
+    ring.buffer.begin()
+    late, ordinal = Future(), ring.buffer.issue(CALL_SITE, 8)
+    ring.buffer.note_end(ordinal, late)
+    ring.buffer.open(ring.file, 0, ring.block_count)
+    ring.buffer.begin()
+    future = Future()
+    assert ring.buffer.issue(CALL_SITE, 8) == ordinal
+    ring.buffer.note_end(ordinal, future)
+    end_elsewhere(late)
+    assert done_marks(ring) == []
+    assert list(ring.buffer.in_flight.values()) == [future]
+    end_elsewhere(future)
+    assert len(done_marks(ring)) == 1
+
+
+def test_an_inert_writer_notes_no_end(ring):
+    """What ends after the training thread's last mark leaves none, and no future behind."""
+    ring.buffer.begin()
+    future, forgotten = Future(), Future()
+    for kept in (future, forgotten):
+        ring.buffer.note_end(ring.buffer.issue(CALL_SITE, 8), kept)
+    ring.buffer.finish()
+    ring.buffer.in_flight.popitem()  # as a forked child forgets it
+    end_elsewhere(future)
+    end_elsewhere(forgotten)
+    assert done_marks(ring) == []
+    assert ring.buffer.in_flight == {}
+
+
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_thread_that_trains_is_adopted(name, tmp_path):
     """The owner of the buffer decides whether a thread that trains is the training thread from now on."""

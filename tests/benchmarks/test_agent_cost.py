@@ -4,8 +4,11 @@ import os
 import sys
 
 import pytest
+from torch import multiprocessing
 
-from benchmarks import agent_cost, mark_cost
+from benchmarks import agent_cost, agent_steps, cost_table, mark_cost
+from benchmarks.agent_job import JobPlan, run_job
+from benchmarks.cost_table import Cost, Row
 from lockstep.agent import mark_writer
 from tests.agent.mark_buffers import extension
 
@@ -22,9 +25,9 @@ def recording(tmp_path, monkeypatch):
 
 
 def bytecodes_of_a_step():
-    with agent_cost.watched() as agent:
+    with agent_steps.watched() as agent:
         agent.marks.poll_interval_ns = 1 << 62  # looks for requests come ten times a second, not with each step
-        step = mark_cost.settled(agent_cost.Steps(agent).step)
+        step = mark_cost.settled(agent_steps.Steps(agent).step)
         return mark_cost.count_bytecodes(step), agent.mark_writer
 
 
@@ -38,22 +41,31 @@ def test_bytecodes_of_a_step_without_collectives(recording, monkeypatch, is_buil
     assert own <= count <= (60 if is_built else 900)
 
 
-def missed(step=(2_000, 15_000), python=(12_000, 100_000), cpp=(2_000, 15_000)):
-    kernels = {"Python": python, "C++": cpp}
-    collectives = {"synchronous": kernels, "asynchronous": kernels}
-    return [line.what for line in agent_cost.check_costs(step, {}, collectives) if line.is_met is False]
-
-
 def test_each_budget_is_judged():
     """Every figure beyond its budget is named, and none within."""
-    assert missed() == []
-    assert missed(step=(2_001, 15_001)) == [
-        "a step without collectives, hot",
-        "a step without collectives, cold",
+    within, beyond = Cost(2_000, 15_000), Cost(2_001, 15_000)
+    assert [row.is_met for row in agent_cost.step_rows(within, {"hook": beyond})] == [True, None]
+    assert [row.is_met for row in agent_cost.step_rows(beyond, {})] == [False]
+    assert [check.is_met for check in agent_cost.check_share(within, Cost(9_000, 17_500))] == [None, True, True]
+    assert [check.is_met for check in agent_cost.check_share(within, Cost(9_001, 17_501))] == [None, False, False]
+
+
+def test_the_table_names_what_was_missed():
+    """Hot or cold, beside the former agent's figures."""
+    rows = [
+        Row("a step", Cost(1_000, 16_000), Cost(2_000, 15_000), ("9", "137")),
+        Row("a mark", Cost(2_100), Cost(2_000)),
+        Row("a hook", Cost(500, 600)),
     ]
-    assert missed(python=(12_001, 1)) == ["synchronous, Python, hot", "asynchronous, Python, hot"]
-    assert missed(cpp=(1, 17_501)) == [
-        "synchronous, C++, cold",
-        "asynchronous, C++, cold",
-        "two collectives, share of a 100 ms step, cold",
-    ]
+    headings, step, mark, hook = cost_table.table(rows).splitlines()
+    assert headings.split()[-4:] == ["budget", "hot", "budget", "cold"]
+    assert step.split()[-9:] == ["step", "9", "137", "1.0", "16.0", "2.0", "15.0", "MISSED", "cold"]
+    assert mark.split() == ["a", "mark", "2.1", "2.0", "MISSED", "hot"]
+    assert hook.split() == ["a", "hook", "0.5", "0.6"]
+
+
+def test_a_job_whose_rank_fails_ends(tmp_path):
+    """The benchmark ends with the error instead of waiting for an answer for ever."""
+    nothing_to_compare = JobPlan("fails", str(tmp_path), pairs=0, agent=False, limit_s=60)
+    with pytest.raises(multiprocessing.ProcessRaisedException, match="StatisticsError"):
+        run_job(nothing_to_compare)

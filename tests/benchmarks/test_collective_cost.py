@@ -3,40 +3,59 @@
 import pytest
 
 from benchmarks import collective_cost
-from benchmarks.collective_cost import BYTECODES_MAX, FRAMES_MAX, KERNELS, Interpreted
+from benchmarks.collective_cost import BYTECODES_MAX, FRAMES_MAX, Added, Interpreted
+from benchmarks.collective_variants import BARE, FLOORS, KERNELS, OPERATIONS, agents
+from benchmarks.cost_table import Cost
 from tests.agent.hooks import native_builds
 
 pytestmark = pytest.mark.torch
 
 
-def test_a_collective_behind_the_kernels_in_python():
-    """Three frames and 150 bytecodes at most (Python 3.11): the kernel, its payload, and the patch of the wait."""
-    with collective_cost.agents({"Python": KERNELS["Python"]}) as variants:
-        found = collective_cost.count(variants)
-    assert found["bare"] == Interpreted(0, 0)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_collective_behind_the_kernels_in_python(operation):
+    """Few frames and bytecodes on the training thread (Python 3.11): the kernel, its payload, and the patch of the wait."""
+    with agents({"Python": KERNELS["Python"]}) as variants:
+        found = collective_cost.count(variants)[operation]
+    assert found[BARE] == Interpreted(0, 0)
     assert 0 < found["Python"].frames <= FRAMES_MAX
-    assert 0 < found["Python"].bytecodes <= BYTECODES_MAX
+    assert 0 < found["Python"].bytecodes <= BYTECODES_MAX[operation]
 
 
 def test_a_collective_behind_the_kernels_in_cpp(monkeypatch):
-    """The patch of the wait alone is Python."""
+    """Nothing of it is Python: the kernels are C++, and the wait is C."""
     for name, value in native_builds.kernels_environment("C++").items():
         monkeypatch.setenv(name, value)
-    with collective_cost.agents({"C++": KERNELS["C++"]}) as variants:
-        found = collective_cost.count(variants)["C++"]
-    assert found.frames == 1
-    assert found.bytecodes <= 30
+    with agents({"C++": KERNELS["C++"]}) as variants:
+        runs = collective_cost.count(variants)
+    for found in runs.values():
+        assert found["C++"] == Interpreted(0, 0)
 
 
-def missed(*, hot=0, cold=0, frames=1):
-    costs = {"synchronous": {"bare": (1_000, 9_000), "C++": (1_000 + hot, 9_000), "Python": (1_000, 9_000 + cold)}}
-    runs = {"C++": Interpreted(1, 20), "Python": Interpreted(frames, 100)}
-    return [check.what for check in collective_cost.check(costs, runs) if check.is_met is False]
+def test_the_floor_is_measured_with_the_kernels():
+    """Every variant and the floor have a cost, and the agents did not fail."""
+    with agents({"Python": KERNELS["Python"]}) as variants:
+        added = collective_cost.measure_added(variants, rounds=2, calls=3, cold_calls=2)
+    for operation, costs in added.one_processor.items():
+        assert set(costs) == {"Python", FLOORS[operation][0]}
+        assert all(cost.cold_ns is not None for cost in costs.values())
+    assert set(added.bare) == set(OPERATIONS)
+
+
+def missed(*, hot=0, cold=0):
+    one = {"synchronous": {"C++": Cost(hot, 9_000), "Python": Cost(1_000, cold), "floor": Cost(1_000_000, 1_000_000)}}
+    added = Added({"synchronous": Cost(1_000, 9_000)}, one, {"synchronous": {"Python": Cost(1_000_000)}})
+    return [row.what for row in collective_cost.rows(added) if row.is_met is False]
 
 
 def test_a_missed_budget_is_named():
-    """Hot, cold, and what Python runs; nothing else."""
+    """Hot and cold on one processor; nothing else."""
     assert missed() == []
-    assert missed(hot=2_001) == ["synchronous, C++, adds hot"]
-    assert missed(cold=100_001) == ["synchronous, Python, adds cold"]
-    assert missed(frames=6) == ["synchronous, Python, Python inside"]
+    assert missed(hot=2_001) == ["synchronous, C++"]
+    assert missed(cold=100_001) == ["synchronous, Python"]
+
+
+def test_too_much_python_is_named():
+    """Frames and bytecodes are judged, of hooks only."""
+    runs = {"synchronous": {BARE: Interpreted(9, 999), "C++": Interpreted(1, 20), "Python": Interpreted(FRAMES_MAX + 1, 100)}}
+    checks = collective_cost.check_interpreted(runs)
+    assert [check.is_met for check in checks] == [True, False]

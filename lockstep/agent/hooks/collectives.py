@@ -151,7 +151,7 @@ def install_in_python(agent: "Agent") -> Removal:
     return library._destroy  # type: ignore[no-any-return]  # noqa: SLF001  (the only way to take kernels off again)
 
 
-def _kernel(agent: "Agent", operator: CollectiveOperator) -> Callable[..., Any]:  # noqa: C901  (one frame)
+def _kernel(agent: "Agent", operator: CollectiveOperator) -> Callable[..., Any]:  # noqa: C901, PLR0915  (one frame)
     """Return the kernel that stands in front of `operator`: one frame, as each costs a microsecond in cold caches."""
     import torch  # noqa: PLC0415  (training imported it)
 
@@ -162,7 +162,9 @@ def _kernel(agent: "Agent", operator: CollectiveOperator) -> Callable[..., Any]:
     unbox = torch._C._distributed_c10d.ProcessGroup.unbox  # noqa: SLF001
     marks, groups, absorbs, captures = agent.marks, agent.groups, agent.boundary.absorbs, GRAPHS.captures
     known, meet, issue, expect = groups.known, groups.of, marks.issue, marks.expect
-    complete, pair_site, count = _completer(agent), _pair_site(agent, operator), operator.payload_counter
+    unbox_work, note_end = torch._C._distributed_c10d.Work.unbox, marks.note_end  # noqa: SLF001
+    complete, has_future = _completer(agent), True
+    pair_site, count = _pair_site(agent, operator), operator.payload_counter
     group_index, payload_index = operator.group_index, operator.payload_index or 0
     async_index = _ALWAYS_ASYNC if operator.async_index is None else operator.async_index
     async_bits = OPERATOR_INDEX[operator.name]
@@ -171,7 +173,8 @@ def _kernel(agent: "Agent", operator: CollectiveOperator) -> Callable[..., Any]:
     def records() -> bool:
         return agent.records_here() or agent.wake()
 
-    def kernel(keyset: Any, *args: Any) -> Any:
+    def kernel(keyset: Any, *args: Any) -> Any:  # noqa: C901  (as above)
+        nonlocal has_future
         ordinal = None
         try:
             if get_ident() == marks.thread or records():
@@ -190,10 +193,18 @@ def _kernel(agent: "Agent", operator: CollectiveOperator) -> Callable[..., Any]:
         result = redispatch(keyset & after_key, *args)
         if ordinal is not None:
             try:
-                if synchronous and keyset.has(host_key):
-                    expect(ordinal)
-                else:
+                if not keyset.has(host_key):
                     complete(ordinal, synchronous, args[payload_index], result)
+                elif synchronous or not has_future:
+                    expect(ordinal)
+                else:  # as `note_later`, which is a frame; `isinstance` takes five times as long
+                    try:
+                        future = unbox_work(result[-1] if type(result) is tuple else result).get_future()
+                    except RuntimeError:
+                        has_future = False
+                        expect(ordinal)
+                    else:
+                        note_end(ordinal, future)
             except Exception as error:  # as above
                 if not absorbs(kernel, error):
                     raise
@@ -216,49 +227,40 @@ def _pair_site(agent: "Agent", operator: CollectiveOperator) -> Callable[[Any, i
 
 
 def _completer(agent: "Agent") -> Callable[[int, bool, Any, Any], None]:
-    """Return a function that sees to it that somebody notes when a collective is done."""
-    import torch  # noqa: PLC0415  (training imported it)
-
-    unbox = torch._C._distributed_c10d.Work.unbox  # noqa: SLF001
-    buffer, in_flight = agent.marks, agent.in_flight
-    has_future = True
-
-    def work_of(result: Any) -> Any:
-        """Return its Work; None for NCCL's synchronous collectives, which run on the current stream."""
-        work = result[-1] if isinstance(result, list | tuple) else result
-        return None if work is None else unbox(work)
-
-    def future_of(result: Any) -> Any | None:
-        nonlocal has_future
-        if not has_future:
-            return None
-        work = work_of(result)
-        try:
-            return None if work is None else work.get_future()
-        except RuntimeError:  # the backend has none for this operator; asking costs 40 us, so once is enough
-            has_future = False
-            return None
+    """Return a function that sees to it that the end of a collective is noted, whatever its tensors live on."""
+    expect, note_later = agent.marks.expect, _end_noter(agent)
 
     def complete(ordinal: int, synchronous: bool, tensors: Any, result: Any) -> None:  # noqa: FBT001  (hot)
         if is_on_device(tensors):
-            complete_on_device(agent, ordinal, in_order=synchronous and work_of(result) is None)
-        elif synchronous or (future := future_of(result)) is None:
-            buffer.expect(ordinal)
+            work = result[-1] if type(result) is tuple else result
+            complete_on_device(agent, ordinal, in_order=synchronous and work is None)  # on the current stream
+        elif synchronous:
+            expect(ordinal)
         else:
-            _note_end(buffer, ordinal, future, in_flight)
+            note_later(ordinal, result)
 
     return complete
 
 
-def _note_end(buffer: Any, ordinal: int, future: Any, in_flight: dict[int, Any]) -> None:
-    """Let the backend's thread say when `future` is done, or say it here if it is already."""
-    if future.done():  # its callback would run here, where torch swallows what a signal handler raises in it
-        buffer.done(ordinal)
-        return
+def _end_noter(agent: "Agent") -> Callable[[int, Any], None]:
+    """Return a function that has a thread of the backend note the end of an asynchronous collective on the host."""
+    import torch  # noqa: PLC0415  (training imported it)
 
-    def note(_future: Any) -> None:
-        buffer.done(ordinal)
-        in_flight.pop(ordinal, None)
+    unbox = torch._C._distributed_c10d.Work.unbox  # noqa: SLF001
+    expect, note_end = agent.marks.expect, agent.marks.note_end
+    has_future = True
 
-    in_flight[ordinal] = future
-    future.add_done_callback(note)
+    def note_later(ordinal: int, result: Any) -> None:
+        nonlocal has_future
+        work = result[-1] if type(result) is tuple else result
+        if has_future and work is not None:
+            try:
+                future = unbox(work).get_future()
+            except RuntimeError:  # the backend has none for this operator; asking costs 40 us, so once is enough
+                has_future = False
+            else:
+                note_end(ordinal, future)
+                return
+        expect(ordinal)
+
+    return note_later

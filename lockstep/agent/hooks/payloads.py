@@ -30,6 +30,8 @@ def of_tensor(tensor: Any) -> int:
 def of_list(tensors: list[Any]) -> int:
     """Return the bytes of a list of tensors."""
     try:
+        if len(tensors) == 1:  # a reducer's bucket
+            return tensors[0].nbytes  # type: ignore[no-any-return]
         return sum(map(_nbytes, tensors))
     except RuntimeError:  # one is sparse
         return sum(map(of_tensor, tensors))

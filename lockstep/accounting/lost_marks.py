@@ -1,0 +1,149 @@
+"""What the builder of steps does where marks are lost: how it numbers steps again, and what it counts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from lockstep.accounting.alignment import EndCounts, Stride
+from lockstep.accounting.communication_marks import ARGUMENT, KIND, TIME, CommunicationMarks, Mark
+from lockstep.accounting.running_step_marks import RunningStepMarks
+from lockstep.accounting.state import COUNT, StateForm
+from lockstep.accounting.step_in_progress import AgentCosts, StepInProgress
+from lockstep.contracts.bounds import MONOTONIC_NS_MAX, STEP_MAX
+from lockstep.contracts.marks import MARK_STRUCT, OTHER_THREAD, MarkBlock, MarkKind
+from lockstep.contracts.records import MISSING
+
+if TYPE_CHECKING:
+    from lockstep.accounting.device_marks import DeviceMarks
+
+_BEGIN = int(MarkKind.BEGIN)
+_THREAD = int(MarkKind.THREAD)
+_STEP_END = int(MarkKind.STEP_END)
+_EXPLICIT = int(MarkKind.EXPLICIT)
+_ENDS = frozenset(
+    int(kind) for kind in (MarkKind.BACKWARD_END, MarkKind.OPTIMIZER_END, MarkKind.SCALER_END, MarkKind.STEP_END)
+)
+_COUNTED = _ENDS | {MarkKind.FUSED_STEP | OTHER_THREAD}
+
+
+@dataclass(slots=True)
+class BuilderCounts:
+    """What a builder could not use: marks that never came, whole steps among them, and marks that no agent writes."""
+
+    lost_marks: int = 0
+    lost_steps: int = 0
+    malformed_marks: int = 0
+
+    STATE: ClassVar[Mapping[str, StateForm]] = dict.fromkeys(("lost_marks", "lost_steps", "malformed_marks"), COUNT)
+
+
+class LostMarks:
+    """The part of StepBuilder that goes on behind marks that are lost or that no agent writes."""
+
+    counts: BuilderCounts
+    is_aligned: bool
+    _position: int
+    _at: int
+    _began_at: int
+    _limited_until: int
+    _ends: EndCounts
+    _stride: Stride
+    _running: StepInProgress
+    _own: RunningStepMarks
+    _communication: CommunicationMarks
+    _device: "DeviceMarks | None"
+    _explicit: bool
+    _is_gapped: bool
+    _is_numberless: bool
+    _is_provisional: bool
+
+    def _begin_attempt(self, start_ns: int, cpu_ns: int, costs: AgentCosts | None) -> None:
+        raise NotImplementedError
+
+    def _begin(self, mark: Mark) -> None:
+        raise NotImplementedError
+
+    def _refuse(self) -> None:
+        """Count a mark that no agent writes; what its step was made of is not known."""
+        self.counts.malformed_marks += 1
+        self._running.is_incomplete = True
+
+    def _lack(self) -> None:
+        """Note that something which the step depends on is lost."""
+        self._running.is_incomplete = True
+
+    def _miss(self, block: MarkBlock) -> None:
+        """Go on with `block`, before which marks are lost."""
+        is_first = self._position == 0 and not self.is_aligned
+        knows_stride = self._explicit or self._running.learner.is_settled
+        if is_first or self._is_provisional or not knows_stride:
+            self._begin_late(block)
+        else:
+            self._lose(block.position - self._position)
+
+    def _begin_late(self, block: MarkBlock) -> None:
+        """Account without numbers from `block` on, until `_number` knows them: too little was learnt before it."""
+        self.counts.lost_marks += max(block.position - self._position, 0)
+        self._at = block.position
+        start_ns = MARK_STRUCT.unpack_from(block.marks)[TIME]
+        self._begin_attempt(min(start_ns, MONOTONIC_NS_MAX), MISSING, None)
+        self._running.lose()
+        self.is_aligned = self._is_provisional = True
+
+    def _number(self) -> None:
+        """Find the number of the running step, if all ends of the attempt are those of steps like the last ones.
+
+        Of a sequence of several events nobody knows when it was learnt, and so how many steps there were before.
+        """
+        learner = self._running.learner
+        count = self._stride.all_steps(is_named=self._explicit)
+        is_learnt = self._explicit or (learner.is_settled and len(learner.sequence) == 1)
+        if is_learnt and 0 < count <= STEP_MAX:
+            if self._device is not None:
+                self._device.renumber(count - self._running.step)
+            self.counts.lost_steps += self._running.step
+            self._running.step = count
+            self._is_provisional = False
+
+    def _lose(self, marks: int) -> None:
+        self._limited_until = 0
+        self._communication.settle()
+        self.counts.lost_marks += max(marks, 0)
+        self.is_aligned = False
+        self._is_gapped = True
+        self._running.lose()
+        if self._device is not None:
+            self._device.lose_marks()
+
+    def _note_lost(self, mark: Mark) -> None:
+        """Count marks that found no room in the process; what the running step waited for is not known."""
+        self.counts.lost_marks += max(mark[ARGUMENT], 0)
+        self._running.is_incomplete = True
+
+    def _align(self, mark: Mark) -> None:
+        """Resume where `mark` is the end of a step whose number is known."""
+        kind = mark[KIND]
+        if kind == _BEGIN:
+            self._begin(mark)
+            return
+        if kind in _COUNTED:
+            self._ends = self._ends.after(kind)
+        if kind == MarkKind.MODEL_FLOPS:
+            self._own.set_flops(mark)
+        if kind == _THREAD and len(self._running.learner.sequence) > 1:
+            self._is_numberless = True  # which ends are a step's is learnt again: those before that are not known
+        if kind in (_EXPLICIT, _STEP_END) and not self._explicit:
+            self._is_numberless = True  # since when the training names its steps is lost, and their number with it
+        if self._is_numberless or kind not in _ENDS or (self._explicit and kind != _STEP_END):
+            return
+        ended = 0
+        if self._explicit:
+            ended = self._stride.named_steps(self._ends)
+        elif self._running.learner.is_settled:
+            ended = self._stride.learnt_steps(self._ends)
+        if 0 < ended <= STEP_MAX - self._running.step:  # counts that no training has are no step's number either
+            self.counts.lost_steps += ended if ended > 1 else 0  # of one, the limits are known
+            self.is_aligned = True
+            self._stride.resume(self._ends)
+            self._began_at = self._at
+            self._running.resume(ended, mark[TIME], mark[ARGUMENT])

@@ -1,0 +1,133 @@
+"""HOT (budget 400 ns a mark): marks of collectives, waits and devices."""
+
+from functools import partial
+from threading import get_ident
+from typing import Any
+
+from lockstep.agent.descriptors import pwrite
+from lockstep.agent.mark_block import FIRST, MarkBlockWriter
+from lockstep.contracts import marks
+from lockstep.contracts.marks import ORDINAL_MASK, MarkKind
+from lockstep.contracts.ring import ISSUE_SLOT_BYTES, ISSUE_SLOTS, WORDS_PER_ISSUE_SLOT
+
+_CALL_SITE_MAX = marks.CALL_SITE_MAX
+_DETAIL_BITS, _SIZE_BITS, _SLOT_SHIFT = marks.DETAIL_BITS, marks.SIZE_BITS, marks.SLOT_SHIFT
+_DETAIL_MASK = (1 << _DETAIL_BITS) - 1
+_ORDINAL_BITS = ORDINAL_MASK.bit_length()
+
+# fmt: off
+(
+    _ISSUE, _DONE, _DONE_UNKNOWN, _EXPECT, _WAIT_BEGIN, _WAIT_END, _UNMEASURED, _UNMEASURED_BUS, _ISSUE_BUS,
+) = (
+    int(kind) for kind in (
+        MarkKind.ISSUE, MarkKind.DONE, MarkKind.DONE_UNKNOWN, MarkKind.EXPECT, MarkKind.WAIT_BEGIN, MarkKind.WAIT_END,
+        MarkKind.UNMEASURED, MarkKind.UNMEASURED_BUS, MarkKind.ISSUE_BUS,
+    )
+)  # struct packs plain integers in half the time
+# fmt: on
+
+
+class CollectiveMarks(MarkBlockWriter):
+    """Marks of communication, which other threads than the training thread's make too."""
+
+    def issue(self, call_site: int, payload_bytes: int) -> int | None:
+        """Note a collective (`marks.pack_call_site`); return its ordinal, None where the buffer is inert.
+
+        Raises
+        ------
+        ValueError
+            A call site that `pack_call_site` does not make, or a payload beyond PAYLOAD_BYTES_MAX.
+        """
+        if not 0 <= call_site <= _CALL_SITE_MAX or not 0 <= payload_bytes <= marks.PAYLOAD_BYTES_MAX:
+            raise ValueError(
+                f"issue: got call site {call_site} and {payload_bytes} bytes, "
+                f"expected 0 to {_CALL_SITE_MAX} and 0 to {marks.PAYLOAD_BYTES_MAX}"
+            )
+        kind = _ISSUE
+        if get_ident() != self.thread:
+            if not self.thread:
+                return None
+            kind |= marks.OTHER_THREAD
+        ordinal = self._issued
+        now = self._clock()
+        self._put(now, kind, call_site & _DETAIL_MASK, ordinal, payload_bytes << _SIZE_BITS | call_site >> _DETAIL_BITS)
+        slot = (call_site & _DETAIL_MASK) >> _SLOT_SHIFT
+        word = slot * WORDS_PER_ISSUE_SLOT
+        self._issue_words[word] += 1
+        self._issue_words[word + 1] = now
+        self._store_issues(slot)
+        self._issued = ordinal + 1 & ORDINAL_MASK
+        if self.device is not None:
+            self._note_device(self.device, _ISSUE, call_site & _DETAIL_MASK, ordinal)
+        if self._wants_poll:
+            self._poll()
+        return ordinal
+
+    def issue_bus(self, ordinal: int, bus_bytes: int) -> None:
+        """Note the bus bytes of a collective whose operator does not show them."""
+        self._append(_ISSUE_BUS, 0, ordinal, bus_bytes)
+
+    def unmeasured(self, domain: int, count: int, payload_bytes: int, bus_bytes: int) -> None:
+        """Note collectives that were carried out without being dispatched; of UNKNOWN_DOMAIN, nobody knows which."""
+        self._append(_UNMEASURED, domain, count, payload_bytes)
+        self._append(_UNMEASURED_BUS, domain, 0, bus_bytes)
+
+    def clear_issues(self, slot: int) -> None:
+        """Give an issue slot to another group: it counts from 0."""
+        if not 0 <= slot < ISSUE_SLOTS:
+            raise ValueError(f"issue slot: got {slot}, expected 0 to {ISSUE_SLOTS - 1}")
+        if self.thread:
+            word = slot * WORDS_PER_ISSUE_SLOT
+            self._issue_words[word] = self._issue_words[word + 1] = 0
+            self._store_issues(slot)
+
+    def _store_issues(self, slot: int) -> None:
+        if self._issues_offset >= 0:
+            place = self._issues_offset + slot * ISSUE_SLOT_BYTES
+            if pwrite(self._file, self._issues_of[slot], ISSUE_SLOT_BYTES, place) != ISSUE_SLOT_BYTES:
+                self.failures += 1
+
+    def done(self, ordinal: int) -> None:
+        """Note that a collective is done."""
+        self._append(_DONE, 0, ordinal)
+
+    def done_unknown(self, ordinal: int) -> None:
+        """Note that it will not be known when a collective is done."""
+        self._append(_DONE_UNKNOWN, 0, ordinal)
+
+    def note_end(self, ordinal: int, future: Any) -> None:
+        """Note when a running collective is done, on the thread that ends it; `in_flight` has its future till then."""
+        if future.done():  # its callback would run here, where torch swallows what a signal handler raises in it
+            self.done(ordinal)
+            return
+        key = self._attempt << _ORDINAL_BITS | ordinal
+        self.in_flight[key] = future
+        future.add_done_callback(partial(self._end_in_flight, key))
+
+    def _end_in_flight(self, key: int, _future: Any) -> None:
+        if key >> _ORDINAL_BITS == self._attempt:
+            self.done(key & ORDINAL_MASK)
+        self.in_flight.pop(key, None)  # a forked child has forgotten it
+
+    def expect(self, ordinal: int) -> None:
+        """Take the end of the next wait as the time when a collective was done."""
+        self._append(_EXPECT, 0, ordinal)
+
+    def wait_begin(self) -> None:
+        """Begin to wait for communication."""
+        self._append(_WAIT_BEGIN)
+        if self.thread and self._at != FIRST:
+            self._event(self._last_time())
+        if self.device is not None and self.thread:
+            self._note_device(self.device, _WAIT_BEGIN)
+
+    def wait_end(self) -> None:
+        """End it."""
+        self._append(_WAIT_END)
+        if self.device is not None and self.thread:
+            self._note_device(self.device, _WAIT_END)
+
+    def device_mark(self, kind: int, detail: int, subject: int, argument: int) -> int:
+        """Append a mark of a device (40 and up, contracts/marks.py) and return its ordinal; -1 where it is inert."""
+        self._append(kind, detail, subject, argument)
+        return self._last_ordinal() if self.thread else -1

@@ -1,0 +1,305 @@
+"""HOT (budget 400 ns a mark, 2,000 ns a block): marks in a block in private memory, and blocks in their ring.
+
+May live here: appending and storing, what the end of a step stores with it, the clock of readers. Not here: which calls
+make which marks (collective_marks.py, mark_buffer.py).
+
+Threads: marks belong to the training thread, whose id is `thread`. Those of others are dropped or, where the accounting
+decides, bear OTHER_THREAD. `thread` is 0 before `begin`, after `fail` and `finish`, and in a forked child: 0 is no
+thread's id, so the buffer is inert. A signal handler of the training that runs inside `flush` and appends marks itself
+may lose those; the C extension runs no handler.
+"""
+
+import ctypes
+import struct
+import zlib
+from collections import deque
+from collections.abc import Callable
+from threading import get_ident
+from time import monotonic_ns, thread_time_ns
+from typing import Any
+
+from lockstep.agent.descriptors import pwrite
+from lockstep.agent.garbage import CollectionLog
+from lockstep.contracts import marks
+from lockstep.contracts.marks import ORDINAL_MASK, MarkKind
+from lockstep.contracts.ring import ISSUE_SLOT_BYTES, ISSUE_SLOTS, ISSUES_BYTES
+
+FIRST = marks.BLOCK_HEADER_BYTES
+STEP = marks.MARK_BYTES
+LAST = FIRST + marks.BLOCK_MARKS * STEP - STEP
+"""Bytes of a block at which its first and its last mark lie, and of a mark."""
+_CHECKSUM_BYTES = marks.CHECKSUM.size
+POLL_INTERVAL_NS = 100_000_000
+"""How often a training process shows a sign of life and looks for requests, at most."""
+_FLUSH_INTERVAL_NS, _FLUSH_EVENT_NS = marks.FLUSH_INTERVAL_NS, marks.FLUSH_EVENT_NS
+_BLOCK_BYTES, _VERSION = marks.BLOCK_BYTES, marks.MARKS_VERSION
+
+# struct packs plain integers in half the time that members of an enum take
+_BACKWARD_END, _COMPILED = int(MarkKind.BACKWARD_END), int(MarkKind.COMPILED)
+_GC_BEGIN, _GC_END = int(MarkKind.GC_BEGIN), int(MarkKind.GC_END)
+
+pack_mark = marks.MARK_STRUCT.pack_into
+pack_plain = struct.Struct("<QQq").pack_into  # detail and subject of 0 in one word with the kind
+_pack_header = marks.BLOCK_HEADER.pack_into
+_pack_checksum = marks.CHECKSUM.pack_into
+_crc32 = zlib.crc32
+
+
+DeviceCallback = Callable[[int, int, int, int], Any]
+"""(kind, detail, subject, ordinal) of a mark."""
+
+_MET_MAX = 8
+
+
+def _no_thread() -> int:
+    return 0
+
+
+def _nothing() -> None:
+    return
+
+
+class MarkBlockWriter:
+    """Appends marks of one attempt to a block in private memory and stores it in a ring of blocks.
+
+    `file` is open for writing and stays the caller's; the ring of `block_count` slots begins at byte `offset`, the
+    issue words of contracts/ring.py at `issues_offset`, -1 for none. `key` hides addresses behind identities.
+    `adopt()` is asked when a thread that is not the training thread trains: 1 if it now is the one, 2 if it works for
+    a backward of the training thread, else 0. `at_store()` is called on the training thread, behind a mark, once a
+    block was stored and `poll_interval_ns` are over since it was called last; `at_boundary()` behind the end whose
+    number is `boundary_at`, of the sort `boundary_ends`, and at the next `settling` ends of steps outside a backward.
+    `device`, where it is not None, is called after the marks of data, backwards, optimizers, scalers, closures, named
+    ends of steps, issues and waits, on the thread that made them; with a detail of 1 after the end of a backward that
+    may end the step. `backward_depth` is how many backwards are open.
+
+    Nothing here raises for a store that fails: it is counted in `failures`, and the block is lost.
+    """
+
+    def __init__(
+        self,
+        file: int,
+        offset: int,
+        block_count: int,
+        *,
+        issues_offset: int = -1,
+        flags_offset: int = -1,
+        key: int = 0,
+        adopt: Callable[[], int] | None = None,
+        at_store: Callable[[], None] | None = None,
+        at_boundary: Callable[[], None] | None = None,
+        clock: Callable[[], int] | None = None,
+        cpu_clock: Callable[[], int] | None = None,
+    ) -> None:
+        self.failures = 0
+        self.mark_cost_ns = self.collective_cost_ns = 0
+        self.poll_interval_ns = POLL_INTERVAL_NS
+        self.meet: Callable[[Any], None] | None = None
+        self.watch_closure: Callable[[Any, Any], Any] | None = None
+        self.compilations: Any = None
+        self.device: DeviceCallback | None = None
+        self.garbage: CollectionLog | None = None
+        """Collections of garbage, whose marks are made at the next end (garbage.py says why)."""
+        self.in_flight: dict[int, Any] = {}
+        """Futures of collectives whose end is still to be noted, by attempt and ordinal."""
+        self._attempt = 0
+        self._met: deque[int] = deque(maxlen=_MET_MAX)
+        self._graphs_seen = self._graphs_before = 0
+        self._key = key
+        self._adopt = adopt or _no_thread
+        self._at_store = at_store or _nothing
+        self._at_boundary = at_boundary or _nothing
+        self._clock = clock or monotonic_ns
+        self._cpu_clock = cpu_clock or thread_time_ns
+        self._block = bytearray(LAST + STEP)
+        self._store_of = (ctypes.c_char * (LAST + STEP)).from_buffer(self._block)
+        self._view = memoryview(self._block)
+        self._issues = (ctypes.c_char * ISSUES_BYTES)()
+        self._issue_words = memoryview(self._issues).cast("B").cast("Q")  # native order: big-endian hosts are refused
+        self._issues_of = [ctypes.byref(self._issues, slot * ISSUE_SLOT_BYTES) for slot in range(ISSUE_SLOTS)]
+        self._flags = ctypes.c_uint64()
+        self.open(file, offset, block_count, issues_offset, flags_offset)
+        self.data_begin = self._mark(MarkKind.DATA_BEGIN)
+        self.data_end = self._mark(MarkKind.DATA_END)
+        self.closure_begin = self._mark(MarkKind.CLOSURE_BEGIN)
+        self.closure_end = self._mark(MarkKind.CLOSURE_END)
+
+    def open(self, file: int, offset: int, block_count: int, issues_offset: int = -1, flags_offset: int = -1) -> None:
+        """Go over to another ring, or the first one: forget everything, and be inert until `begin`."""
+        if block_count < 1 or offset < 0:
+            raise ValueError(
+                f"ring of marks: got {block_count} blocks at offset {offset}, expected 1 or more at 0 or more"
+            )
+        self.thread = 0
+        self._attempt += 1
+        self._file = file
+        self._offset = offset
+        self._block_count = block_count
+        self._issues_offset = issues_offset
+        self._flags_offset = flags_offset
+        ctypes.memset(self._issues, 0, ISSUES_BYTES)
+        self._flags.value = 0
+        self._at = FIRST
+        self._due_ns = self._event_due_ns = self._end_due_ns = self._polled_ns = 0
+        self._wants_poll = False
+        self.settling = self.boundary_ends = self.boundary_at = 0
+        self._sequence = self._position = self._issued = 0
+        self.backward_ends = self.optimizer_ends = self.step_ends = 0
+        self.backward_depth = self._ends_at_backward = 0
+        self._graphs_noted = -1
+        self._ends = (0, 0, 0)
+        """Ends of backwards, optimizers and steps before the block's first mark."""
+
+    def _mark(self, kind: int) -> Callable[[], None]:
+        """Return a function that appends a mark of the training thread; without the call of `_put` it takes half."""
+        buffer, block, clock, kind = self, self._block, self._clock, int(kind)
+
+        def mark() -> None:
+            if get_ident() != buffer.thread:
+                return
+            at = buffer._at
+            now = clock()
+            pack_plain(block, at, now, kind, 0)
+            buffer._at = at + STEP
+            if now >= buffer._due_ns or at == LAST:
+                buffer._store(now)
+            if buffer.device is not None:
+                buffer._note_device(buffer.device, kind)
+            if buffer._wants_poll:
+                buffer._poll()
+
+        return mark
+
+    def _note_device(self, device: DeviceCallback, kind: int, detail: int = 0, subject: int = 0) -> None:
+        """Let the device queue an event behind the mark that was appended last."""
+        device(kind, detail, subject, self._last_ordinal())
+
+    def _last_ordinal(self) -> int:
+        return (self._position + (self._at - FIRST) // STEP - 1) & ORDINAL_MASK
+
+    def _put(self, now: int, kind: int, detail: int, subject: int, argument: int) -> None:
+        at = self._at
+        pack_mark(self._block, at, now, kind, detail, subject, argument)
+        self._at = at + STEP
+        if now >= self._due_ns or at == LAST:
+            self._store(now)
+
+    def _append(self, kind: int, detail: int = 0, subject: int = 0, argument: int = 0) -> None:
+        """Append a mark that any thread may make."""
+        if get_ident() != self.thread:
+            if not self.thread:
+                return
+            kind |= marks.OTHER_THREAD
+        self._put(self._clock(), kind, detail, subject, argument)
+        if self._wants_poll:
+            self._poll()
+
+    def _append_own(self, kind: int, detail: int = 0, subject: int = 0, argument: int = 0) -> None:
+        if get_ident() == self.thread:
+            self._put(self._clock(), kind, detail, subject, argument)
+            if self._wants_poll:
+                self._poll()
+
+    def _poll(self) -> None:
+        """Do what a store leaves to be done: readers ask for signs of life, and write requests."""
+        if get_ident() == self.thread:
+            self._wants_poll = False
+            self._polled_ns = self._due_ns - _FLUSH_INTERVAL_NS  # the time of the last store
+            self._at_store()
+
+    def _note_held(self, now: int) -> None:
+        """Append what the step held before an end that may be its own, before that is counted: it may fill a block."""
+        if self.garbage is not None and self.garbage.events:
+            self._note_collections(self.garbage)
+        if self.compilations is not None:
+            self._note_compiled(now)
+
+    def _put_end(self, now: int, kind: int, subject: int = 0) -> None:
+        """Append an end that may be a step's; it is stored whenever a wait stored last."""
+        self._put(now, kind, 0, subject, self._cpu_clock())
+        if now >= self._end_due_ns:
+            self._end_due_ns = now + _FLUSH_EVENT_NS
+            if self._at != FIRST:
+                self._store(now)
+        if self._flags.value:
+            self._set_flags(0)
+        if self.device is not None:
+            self._note_device(self.device, kind, int(kind == _BACKWARD_END))
+
+    def _pass_boundary(self, sort: int, ends: int) -> None:
+        is_settling = self.settling > 0 and not self.backward_depth
+        if is_settling:
+            self.settling -= 1
+        if is_settling or (sort == self.boundary_ends and ends == self.boundary_at):
+            self._at_boundary()
+        if self._wants_poll:
+            self._poll()
+
+    def _note_compiled(self, now: int) -> None:
+        """Note torch.compile's own count of graphs if it changed; a training may clear its counters."""
+        stats = self.compilations.get("stats")  # a defaultdict: indexing would write into it
+        graphs = stats.get("unique_graphs", 0) if isinstance(stats, dict) else 0
+        if not isinstance(graphs, int):
+            self.compilations = None
+            return
+        if graphs < self._graphs_seen:
+            self._graphs_before += self._graphs_seen
+        self._graphs_seen = graphs
+        if self._graphs_before + graphs != self._graphs_noted:
+            self._graphs_noted = self._graphs_before + graphs
+            self._put(now, _COMPILED, 0, 0, self._graphs_noted)
+
+    def _note_collections(self, log: CollectionLog) -> None:
+        for begin_ns, end_ns, generation in log.take(self.thread):
+            self._put(begin_ns, _GC_BEGIN, generation or 0, 0, 0)
+            self._put(end_ns, _GC_END, generation or 0, 0, 0)
+
+    def _set_flags(self, flags: int) -> None:
+        """Store the running step's flags: a step that hangs may store no mark any more."""
+        if flags != self._flags.value and self.thread:
+            self._flags.value = flags
+            self._store_flags()
+
+    def _store_flags(self) -> None:
+        size = ctypes.sizeof(self._flags)
+        if self._flags_offset >= 0 and pwrite(self._file, ctypes.byref(self._flags), size, self._flags_offset) != size:
+            self.failures += 1
+
+    def store_words(self) -> None:
+        """Store issues and flags, in a file that was written again."""
+        if (
+            self._issues_offset >= 0
+            and pwrite(self._file, self._issues, ISSUES_BYTES, self._issues_offset) != ISSUES_BYTES
+        ):
+            self.failures += 1
+        self._store_flags()
+
+    def _store(self, last_ns: int) -> None:
+        """Write the block, whose last mark is of `last_ns`, into its slot and begin the next one."""
+        at, block, sequence = self._at, self._block, self._sequence
+        count = (at - FIRST) // STEP
+        _pack_header(block, 0, 0, count, _VERSION, sequence, self._position, *self._ends)
+        _pack_checksum(block, 0, _crc32(self._view[_CHECKSUM_BYTES:at]))
+        place = self._offset + sequence % self._block_count * _BLOCK_BYTES
+        if pwrite(self._file, self._store_of, at, place) != at:
+            self.failures += 1
+        self._sequence = sequence + 1
+        self._position += count
+        self._ends = (self.backward_ends, self.optimizer_ends, self.step_ends)
+        self._at = FIRST
+        self._due_ns = last_ns + _FLUSH_INTERVAL_NS
+        self._event_due_ns = last_ns + _FLUSH_EVENT_NS
+        if last_ns >= self._polled_ns + self.poll_interval_ns:
+            self._wants_poll = True
+
+    def flush(self) -> None:
+        """Store what was appended."""
+        if self.thread and self._at != FIRST:
+            self._store(self._last_time())
+
+    def _last_time(self) -> int:
+        return int(marks.MARK_STRUCT.unpack_from(self._block, self._at - STEP)[0])
+
+    def _event(self, now: int) -> None:
+        """Store at an event that readers wait for, unless that was done a moment ago."""
+        if now >= self._event_due_ns and self._at != FIRST:
+            self._store(now)
