@@ -24,6 +24,8 @@ _INSIDE = (
     ("loader", re.compile(r"torch/utils/data/")),
     ("backward", re.compile(r"torch/(?:autograd/|_tensor\.py$)")),
 )
+_OF_DDP = re.compile(r"torch/nn/parallel/distributed\.py$")
+"""Of its own collectives, which it issues in C++: where it is innermost, it waits in one of them."""
 _READING = re.compile(
     r"torch/utils/data/|(?:^|/)(?:ssl|socket|http/client|urllib/\w+)\.py$"
     r"|site-packages/(?:datasets|webdataset|streaming|fsspec|s3fs|gcsfs|botocore|boto3|requests|urllib3|aiohttp|huggingface_hub)/"
@@ -135,6 +137,8 @@ def place_of(frames: Sequence[StackFrame]) -> Place | None:
     if not frames:
         return None
     own = next((frame for frame in frames if not _FOREIGN.search(frame[0])), frames[0])
+    if _OF_DDP.search(frames[0][0]):
+        return Place(function=name_of(own), inside=frames[0][2].lstrip("_"), is_collective=True, reads=False)
     found = [(kind, frame) for frame in frames for kind, form in _INSIDE if form.search(frame[0])]
     kind, innermost = found[0] if found else ("", frames[0])
     # Of a collective's frames the outermost is what was called: reduce_scatter, not its helper.

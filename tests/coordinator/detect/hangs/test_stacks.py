@@ -23,6 +23,10 @@ BACKWARD = (
 )
 
 
+BUFFERS = ((f"{SITE}/torch/nn/parallel/distributed.py", 2363, "_distributed_broadcast_coalesced"), MAIN)
+FORWARD = (("/srv/model.py", 7, "forward"), (f"{SITE}/torch/nn/parallel/distributed.py", 1600, "forward"), MAIN)
+
+
 def collective(name):
     return (
         (f"{SITE}/torch/distributed/distributed_c10d.py", 100, "_wait"),
@@ -145,3 +149,12 @@ def test_ten_thousand_ranks_are_merged_by_one_look_at_each_frame():
 def test_a_stack_without_frames_has_no_place():
     """Nothing is named."""
     assert place_of(()) is None
+
+
+def test_a_rank_in_a_collective_of_ddp_waits_there():
+    """It broadcasts a module's buffers in C++; the forward that it calls is none of its collectives."""
+    place = place_of(BUFFERS)
+    assert (place.inside, place.is_collective) == ("distributed_broadcast_coalesced", True)
+    assert place_of(FORWARD).is_collective is False
+    found = explain({0: BUFFERS, 1: DOWNLOAD, 2: BACKWARD})
+    assert "rank 0 waits in distributed_broadcast_coalesced" in found.evidence[0]
