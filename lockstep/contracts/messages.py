@@ -140,7 +140,8 @@ class RankEnding:
 
     `code` is the exit code or the number of the signal, 0 for the other kinds. `exception` is the type of an exception
     and `frame` the innermost frame of the training's own code, "train.py(88): load"; no message, which may hold data.
-    `is_out_of_memory`: the kernel killed a process of its cgroup for want of memory just then.
+    `is_out_of_memory`: the kernel killed a process of its cgroup for want of memory just then. `is_orderly`: the exit
+    code is the program's own, since Python ran its exit functions, which `os._exit` and a framework's kill leave out.
     """
 
     unix_ns: UnixNs
@@ -149,6 +150,7 @@ class RankEnding:
     exception: Name = ""
     frame: Name = ""
     is_out_of_memory: bool = False
+    is_orderly: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
