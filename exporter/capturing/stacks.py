@@ -8,8 +8,11 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 from exporter.capturing.stack_dumps import DumpTarget, dump_stacks, open_target
+from exporter.capturing.stack_request_pipe import RequestPipes
 from exporter.capturing.stack_text import parse_stacks, thread_stacks
 from exporter.counts import Counts
 from exporter.reading.tracks import ENDED, RankTrack, RunTrack
@@ -51,6 +54,7 @@ class StackRequests:
         self._known: dict[tuple[str, int], StackRequest] = {}
         self._due_ns: dict[str, int] = {}
         self._waiting: asyncio.Queue[StackRequest] = asyncio.Queue(_WAITING_MAX)
+        self._pipes = RequestPipes()
 
     def submit(self, request: StackRequest, now_ns: int) -> None:
         """Queue a request, or refuse it; `now_ns` is CLOCK_MONOTONIC."""
@@ -80,6 +84,16 @@ class StackRequests:
 
     async def run(self) -> None:
         """Work the queue off until cancelled."""
+        try:
+            await self._work()
+        finally:
+            self._pipes.close()
+
+    def forget(self, directory: Path) -> None:
+        """Drop what is held of a run that is gone."""
+        self._pipes.drop(directory)
+
+    async def _work(self) -> None:
         while True:
             request = await self._waiting.get()
             with self._isolation.guard("message", request.run, asyncio.get_running_loop().time()):
@@ -105,7 +119,8 @@ class StackRequests:
         except BaseException:
             _close(targets)
             raise
-        found |= await asyncio.shield(asyncio.to_thread(_dump, targets))
+        ask = partial(self._pipes.signal, run.directory)
+        found |= await asyncio.shield(asyncio.to_thread(_dump, targets, ask))
         unix_ns = time.time_ns()
         for rank in dict.fromkeys(request.ranks):
             self._on_stacks(self._stacks(request, rank, found[rank], threads.get(rank, 0), unix_ns))
@@ -159,10 +174,10 @@ def _open(run: RunTrack, rank: int) -> tuple[int, DumpTarget]:
         raise MalformedError("stacks", where=f"rank {rank}", got=got, expected="a pipe that its agent made") from None
 
 
-def _dump(targets: list[DumpTarget]) -> dict[int, bytes | str]:
+def _dump(targets: list[DumpTarget], ask: Callable[[], None]) -> dict[int, bytes | str]:
     """Return what processes wrote; the thread gives their descriptors back, whoever still waits for it."""
     try:
-        return dump_stacks(targets)
+        return dump_stacks(targets, ask)
     finally:
         _close(targets)
 
