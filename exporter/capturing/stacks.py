@@ -11,13 +11,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from exporter.capturing.flight_dumps import issued_bytes, read_flight_dump
 from exporter.capturing.stack_dumps import DumpTarget, dump_stacks, open_target
 from exporter.capturing.stack_request_pipe import RequestPipes
 from exporter.capturing.stack_text import parse_stacks, thread_stacks
 from exporter.counts import Counts
 from exporter.reading.tracks import ENDED, RankTrack, RunTrack
 from lockstep.contracts.errors import MalformedError
-from lockstep.contracts.messages import RankStacks, StackRequest
+from lockstep.contracts.messages import IssuedCollective, RankStacks, StackRequest
 from lockstep.contracts.stacks import stacks_path
 from lockstep.serving.fault_isolation import FaultIsolation
 
@@ -108,11 +109,12 @@ class StackRequests:
             return
         targets: list[DumpTarget] = []
         threads: dict[int, int] = {}
+        dumps: dict[int, Callable[[], list[IssuedCollective]]] = {}
         found: dict[int, bytes | str] = {}
         try:
             for rank in dict.fromkeys(request.ranks):
                 try:
-                    threads[rank], target = _open(run, rank)
+                    threads[rank], dumps[rank], target = _open(run, rank)
                     targets.append(target)
                 except (MalformedError, OSError) as error:
                     found[rank] = str(error)
@@ -121,20 +123,33 @@ class StackRequests:
             raise
         ask = partial(self._pipes.signal, run.directory)
         found |= await asyncio.shield(asyncio.to_thread(_dump, targets, ask))
+        issued = await asyncio.to_thread(self._read_issued, dumps)
         unix_ns = time.time_ns()
         for rank in dict.fromkeys(request.ranks):
-            self._on_stacks(self._stacks(request, rank, found[rank], threads.get(rank, 0), unix_ns))
+            message = replace(self._message(request, rank, "", unix_ns), collectives=issued.get(rank, []))
+            self._on_stacks(self._stacks(message, found[rank], threads.get(rank, 0)))
 
-    def _stacks(self, request: StackRequest, rank: int, found: bytes | str, thread: int, unix_ns: int) -> RankStacks:
-        message = self._message(request, rank, "", unix_ns)
+    def _read_issued(
+        self, dumps: Mapping[int, Callable[[], list[IssuedCollective]]]
+    ) -> dict[int, list[IssuedCollective]]:
+        """Return what the Flight Recorders of ranks have dumped, of those that have."""
+        found = {}
+        for rank, read in dumps.items():
+            try:
+                found[rank] = read()
+            except (MalformedError, OSError) as error:
+                self._counts.reject("ring", error)
+        return found
+
+    def _stacks(self, message: RankStacks, found: bytes | str, thread: int) -> RankStacks:
         if isinstance(found, str):
             return replace(message, reason=found[:_REASON_MAX])
         try:
-            threads = parse_stacks(found, where=f"run {request.run}, rank {rank}")
+            threads = parse_stacks(found, where=f"run {message.run}, rank {message.rank}")
         except MalformedError as error:
             self._counts.reject("ring", error)
             return replace(message, reason=str(error)[:_REASON_MAX])
-        stacks, omitted = thread_stacks(threads, thread)
+        stacks, omitted = thread_stacks(threads, thread, issued_bytes(message.collectives))
         return replace(message, threads=stacks, omitted_frames=omitted)
 
     def _refuse(self, request: StackRequest, reason: str) -> None:
@@ -154,8 +169,8 @@ class StackRequests:
         )
 
 
-def _open(run: RunTrack, rank: int) -> tuple[int, DumpTarget]:
-    """Return a rank's training thread and its process.
+def _open(run: RunTrack, rank: int) -> tuple[int, Callable[[], list[IssuedCollective]], DumpTarget]:
+    """Return a rank's training thread, what reads its Flight Recorder's dump, and its process.
 
     Raises
     ------
@@ -166,8 +181,15 @@ def _open(run: RunTrack, rank: int) -> tuple[int, DumpTarget]:
     if track is None or track.ring is None:
         got = "none" if track is None else track.state
         raise MalformedError("rank", where=f"run {run.name}", got=got, expected=f"rank {rank}, running here")
+    read = partial(
+        read_flight_dump,
+        "" if track.facts is None else track.facts.flight_recorder,
+        rank,
+        owner_uid=track.ring.owner_uid,
+        since_unix_ns=track.ring.header.attempt,
+    )
     try:
-        return track.ring.training_thread(), open_target(stacks_path(run.directory, rank), rank, track.ring)
+        return track.ring.training_thread(), read, open_target(stacks_path(run.directory, rank), rank, track.ring)
     except FileNotFoundError:
         facts = track.facts
         got = (facts.stacks if facts is not None else "") or "no pipe: its agent is of another version"

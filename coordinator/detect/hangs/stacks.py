@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coordinator.detect.findings import LINK, UNKNOWN
+from coordinator.detect.hangs.collectives import compare_issued
+from coordinator.detect.hangs.ranks_text import ranks_text
 from lockstep.contracts.messages import RankStacks, StackFrame
 from lockstep.contracts.stacks import is_own_file
 
@@ -17,7 +19,6 @@ DATA, COMPUTE = "data", "compute"
 TREE_LINES_MAX = 60
 """Of the tree as text: 1,024 ranks of a job that hangs have a handful of leaves."""
 _LINE_MAX_CHARS = 160
-_SPANS_MAX = 4  # of ranks named in a text
 _FOREIGN = re.compile(r"(?:site|dist)-packages/|/lib/python3[^/]*/|^<|^$")
 _INSIDE = (
     ("collective", re.compile(r"torch/distributed/distributed_c10d\.py$")),
@@ -118,20 +119,6 @@ def tree_text(root: StackNode) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def ranks_text(ranks: Sequence[int]) -> str:
-    """Return ascending ranks in few characters: "rank 1", "ranks 0, 2-1023"."""
-    spans: list[list[int]] = []
-    for rank in ranks:
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    parts = [str(low) if low == high else f"{low}-{high}" for low, high in spans[:_SPANS_MAX]]
-    left = sum(high - low + 1 for low, high in spans[_SPANS_MAX:])
-    more = f" and {left} more" if left else ""
-    return f"rank{'s' * (len(ranks) != 1)} {', '.join(parts)}{more}"
-
-
 def place_of(frames: Sequence[StackFrame]) -> Place | None:
     """Return where a rank stands, None without a frame."""
     if not frames:
@@ -165,7 +152,9 @@ def explain_hang(stacks: Sequence[RankStacks], late: Sequence[int], cause: str, 
     evidence += [
         f"rank {each.rank} has no stack: {each.reason}" for each in stacks if each.reason and each.rank in late
     ][:3]
-    root_cause = _root_cause(places, suspects, cause, scope)
+    issued = compare_issued(stacks)
+    evidence += issued.evidence
+    root_cause = MISMATCH if issued.odd_ranks else _root_cause(places, suspects, cause, scope)
     if root_cause:
         evidence.append(_OF_ROOT_CAUSE[root_cause])
     return HangStacks(
