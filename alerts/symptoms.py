@@ -63,8 +63,8 @@ _FIRST_RANK = (
     '{{ with printf `lockstep_incident_info{run="%s",cause="process"}` $labels.run | query | sortByLabel "rank" }}'
     "{{ with . | first }}"
 )
-_ON_HOST = (
-    '{{ with printf `lockstep_rank_info{run="%s",rank="%s"}` .Labels.run .Labels.rank | query '
+_ON_HOST = (  # the rank's own series end with its process
+    '{{ with printf `last_over_time(lockstep_rank_info{run="%s",rank="%s"}[10m])` .Labels.run .Labels.rank | query '
     '| sortByLabel "hostname" }}'
     " on {{ . | first | label `hostname` }}{{ end }}"
 )

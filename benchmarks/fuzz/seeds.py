@@ -71,7 +71,7 @@ FACTS = RankFacts(
     device_uuid="GPU-576ef18e-b48f-c787-e91d-f93658b27b8e",
     mark_writer="C extension",
     stacks="SIGURG",
-    flight_recorder="/tmp/rank_",
+    flight_recorder="/srv/rank_",
     collective_kernels="Python",
     collective_kernels_reason="none is built for torch 2.13.0",
 )

@@ -112,11 +112,21 @@ def tree_text(root: StackNode) -> tuple[str, ...]:
         while (only := next(iter(node.children.values()), None)) is not None and len(only.ranks) == len(node.ranks):
             node = only
             names.append(node.name)
-        path = " > ".join(names[-3:]) if len(names) <= 3 else f"... > {' > '.join(names[-3:])}"  # noqa: PLR2004
-        lines.append(f"{'  ' * depth}{ranks_text(node.ranks)}: {path or 'no common frame'}"[:_LINE_MAX_CHARS])
+        lines.append(_line("  " * depth + ranks_text(node.ranks), names))
         children = sorted(node.children.values(), key=lambda child: (-len(child.ranks), child.ranks))
         waiting += [(child, depth + 1) for child in children]
     return tuple(lines)
+
+
+def _line(ranks: str, names: Sequence[str]) -> str:
+    """Return a line of the tree with as many of its innermost frames as fit, three at most."""
+    for count in (3, 2):
+        left_out = "... > " if len(names) > count else ""
+        line = f"{ranks}: {left_out}{' > '.join(names[-count:])}"
+        if names and len(line) <= _LINE_MAX_CHARS:
+            return line
+    innermost = f"... > {names[-1]}" if len(names) > 1 else (names or ["no common frame"])[0]
+    return f"{ranks}: {innermost}"[:_LINE_MAX_CHARS]
 
 
 def place_of(frames: Sequence[StackFrame]) -> Place | None:

@@ -159,3 +159,13 @@ def test_a_rank_in_a_collective_of_ddp_waits_there():
     assert place_of(FORWARD).is_collective is False
     found = explain({0: BUFFERS, 1: DOWNLOAD, 2: BACKWARD})
     assert "rank 0 waits in distributed_broadcast_coalesced" in found.evidence[0]
+
+
+def test_a_line_that_is_too_long_keeps_its_innermost_frame():
+    """What the ranks are in says more than what led there."""
+    deep = tuple((f"/srv/{'m' * 60}{number}.py", number, "f" * 30) for number in range(4))
+    (line,) = tree_text(merge({0: deep}))
+    assert line.startswith("rank 0: ... > ")
+    assert line.endswith(f"m0.py(0): {'f' * 30}")
+    (line,) = tree_text(merge({0: (("/srv/x.py", 1, "f" * 300),)}))
+    assert len(line) == 160
