@@ -59,7 +59,7 @@ def _drawn(row: TreeRow, top: int, most: int, late: frozenset[int]) -> list[Html
     share = max(_LEAST, row.count / most) * (1 - left)
     title = f"{row.text}: {row.frames}"
     return [
-        box(left, top, 1 - left, _BAR, kind="rest", title=title),
+        box(left, top, 1 - left, _BAR, kind=f"rest {kind}-row", title=title),
         box(left, top, share, _BAR, kind=kind, title=title),
         words(cut(f"{row.text}: {_innermost(row)}", _TEXT_MAX), left + _INDENT / 4, top + _BAR - 6),
     ]
