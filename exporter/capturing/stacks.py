@@ -5,6 +5,7 @@ names another request, is refused for all its ranks, as are requests that come t
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -12,15 +13,18 @@ from functools import partial
 from pathlib import Path
 
 from exporter.capturing.flight_dumps import issued_bytes, read_flight_dump
+from exporter.capturing.py_spy import read_by_py_spy
 from exporter.capturing.stack_dumps import DumpTarget, dump_stacks, open_target
 from exporter.capturing.stack_request_pipe import RequestPipes
-from exporter.capturing.stack_text import parse_stacks, thread_stacks
+from exporter.capturing.stack_text import Thread, parse_stacks, thread_stacks
 from exporter.counts import Counts
 from exporter.reading.tracks import ENDED, RankTrack, RunTrack
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import IssuedCollective, RankStacks, StackRequest
 from lockstep.contracts.stacks import stacks_path
 from lockstep.serving.fault_isolation import FaultIsolation
+
+_log = logging.getLogger(__name__)
 
 MIN_INTERVAL_NS = 3_000_000_000
 """Between two requests of one run: an incident takes one, and a forged one costs each process a millisecond."""
@@ -124,10 +128,32 @@ class StackRequests:
         ask = partial(self._pipes.signal, run.directory)
         found |= await asyncio.shield(asyncio.to_thread(_dump, targets, ask))
         issued = await asyncio.to_thread(self._read_issued, dumps)
+        seen = await self._read_others(run, [rank for rank, each in found.items() if isinstance(each, str)])
         unix_ns = time.time_ns()
         for rank in dict.fromkeys(request.ranks):
             message = replace(self._message(request, rank, "", unix_ns), collectives=issued.get(rank, []))
-            self._on_stacks(self._stacks(message, found[rank], threads.get(rank, 0)))
+            thread, own = seen.get(rank, (threads.get(rank, 0), found[rank]))
+            self._on_stacks(self._stacks(message, own, thread))
+
+    async def _read_others(self, run: RunTrack, ranks: list[int]) -> dict[int, tuple[int, list[Thread]]]:
+        """Return training thread and threads of ranks that wrote no stacks, as far as py-spy can read them."""
+        found = await asyncio.gather(*(self._read_other(run, rank) for rank in ranks))
+        return {rank: each for rank, each in zip(ranks, found, strict=True) if each is not None}
+
+    async def _read_other(self, run: RunTrack, rank: int) -> tuple[int, list[Thread]] | None:
+        track = _living(run.ranks, rank)
+        if track is None or track.ring is None:
+            return None
+        ring = track.ring
+        try:
+            pid = ring.holder().pid
+            threads = None if pid is None else await read_by_py_spy(pid)
+            if not threads or ring.holder().pid != pid:  # another process may have the pid by now
+                return None
+            return ring.training_thread(), threads
+        except (MalformedError, OSError) as error:
+            _log.info("run %s, rank %d: %s", run.name, rank, error)
+            return None
 
     def _read_issued(
         self, dumps: Mapping[int, Callable[[], list[IssuedCollective]]]
@@ -141,11 +167,12 @@ class StackRequests:
                 self._counts.reject("ring", error)
         return found
 
-    def _stacks(self, message: RankStacks, found: bytes | str, thread: int) -> RankStacks:
+    def _stacks(self, message: RankStacks, found: bytes | str | list[Thread], thread: int) -> RankStacks:
         if isinstance(found, str):
             return replace(message, reason=found[:_REASON_MAX])
         try:
-            threads = parse_stacks(found, where=f"run {message.run}, rank {message.rank}")
+            where = f"run {message.run}, rank {message.rank}"
+            threads = found if isinstance(found, list) else parse_stacks(found, where=where)
         except MalformedError as error:
             self._counts.reject("ring", error)
             return replace(message, reason=str(error)[:_REASON_MAX])
