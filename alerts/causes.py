@@ -36,6 +36,7 @@ def _slow_device_found(site: Site, policy: AlertPolicy) -> Alert:
             site,
         ),
         for_seconds=policy.slow_device_for_seconds,
+        resolves="the rank works as its peers do, or the run is over",
         summary="One rank, or several of one host, hold a training run back.",
         # Ranks of a host and the function are looked up here and are no labels: a profile names the function half a
         # minute later, the last rank of a host may be found a step later, and a label that changes would resolve the
@@ -70,6 +71,13 @@ def _of_suspects(matcher: str) -> str:
     )
 
 
+_STANDS = (
+    'printf `lockstep_incident_info{run="%s",function!=""} and on (run, rank) '
+    'lockstep_incident_silence_seconds{run="%s"}` $labels.run $labels.run'
+)
+"""The query of the late ranks whose stacks show where they stand."""
+
+
 def _run_hung(site: Site, policy: AlertPolicy) -> Alert:
     silence = by_run("max", "lockstep_incident_silence_seconds", site)
     return Alert(
@@ -78,8 +86,18 @@ def _run_hung(site: Site, policy: AlertPolicy) -> Alert:
         # Ranks are looked up and are no labels: a node that reports its ranks' places late must not page again.
         expr=unfinished(f"{silence} > {policy.hung_silence_seconds}", site),
         for_seconds=policy.hung_for_seconds,
-        incidents='printf `lockstep_incident_silence_seconds{run="%s"}` $labels.run',
+        incidents=links.OF_HANG,
+        dashboard=links.dashboard_of(site, links.OF_HANG),
+        resolves="steps go on, or the run is over",
         summary="A training run hangs: ranks have not arrived where others wait for them.",
+        headline="Run {{ $labels.run }} hangs"
+        f'{{{{ with {links.OF_HANG} | query | sortByLabel "rank" }}}}{{{{ with . | first }}}}{{{{ if .Labels.rank }}}}'
+        ": rank {{ .Labels.rank }}"
+        '{{ with printf `lockstep_rank_info{run="%s",rank="%s"}` .Labels.run .Labels.rank | query '
+        '| sortByLabel "hostname" }}'
+        " on {{ . | first | label `hostname` }}{{ end }} has not arrived{{ end }}{{ end }}{{ end }}"
+        f'{{{{ with {_STANDS} | query | sortByLabel "rank" }}}}'
+        ", {{ . | first | label `cause` }}, {{ . | first | label `function` }}{{ end }}.",
         description="Run {{ $labels.run }} has completed no step for {{ $value | humanizeDuration }}."
         "{{ with printf `topk(5, max by (run, rank, domain_kind) "
         '(lockstep_incident_silence_seconds{run="%s",rank!=""}))` $labels.run | query '
@@ -89,8 +107,7 @@ def _run_hung(site: Site, policy: AlertPolicy) -> Alert:
         '| sortByLabel "hostname" }}'
         " on {{ . | first | label `hostname` }}{{ end }}"
         "{{ if .Labels.domain_kind }} ({{ .Labels.domain_kind }}){{ end }}{{ end }}.{{ end }}"
-        '{{ with printf `lockstep_incident_info{run="%s",function!=""} and on (run, rank) '
-        'lockstep_incident_silence_seconds{run="%s"}` $labels.run $labels.run | query | sortByLabel "rank" }}'
+        f'{{{{ with {_STANDS} | query | sortByLabel "rank" }}}}'
         "{{ with . | first }} Rank {{ .Labels.rank }} stands in {{ .Labels.function }}, cause: {{ .Labels.cause }}"
         "{{ with .Labels.root_cause }} ({{ . }}){{ end }}.{{ end }}{{ end }}",
     )
@@ -104,6 +121,8 @@ def _link_slow(site: Site, policy: AlertPolicy) -> Alert:
         for_seconds=policy.link_slow_for_seconds,
         keep_seconds=policy.link_slow_keep_seconds,
         incidents=links.by_cause("link"),
+        dashboard=links.domains_dashboard(site),
+        resolves="the link is as before, or the run is over",
         summary="Communication holds a training run back.",
         description="Open incidents of run {{ $labels.run }} with a slow link as their cause: {{ $value }}. Ranks:"
         '{{ range printf `topk(5, max by (rank) (lockstep_incident_info{run="%s",cause="link"}))` $labels.run | query '
@@ -118,6 +137,7 @@ def _agent_down(site: Site, policy: AlertPolicy) -> Alert:
         severity="warning",
         expr=unfinished(by_run("count", "lockstep_agent_up == 0", site), site),
         for_seconds=policy.agent_down_for_seconds,
+        resolves="every agent works again, or the run is over",
         summary="Agents of a training run have taken themselves out; training goes on unwatched there.",
         description="Ranks of run {{ $labels.run }} that are no longer measured: {{ $value }}. The first of them:"
         '{{ range printf `topk(5, lockstep_agent_up{run="%s"} == 0)` $labels.run | query | sortByLabel "rank" }}'

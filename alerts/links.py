@@ -8,10 +8,15 @@ from alerts.policy import Site
 
 RUN_DASHBOARD, RANK_DASHBOARD, SERVICES_DASHBOARD = "lockstep-run", "lockstep-rank", "lockstep-itself"
 """The uids of the dashboards of a run, of one of its ranks, of Lockstep's own services."""
+DOMAINS_DASHBOARD = "lockstep-domains"
+"""The uid of the dashboard of a run's communication domains."""
 HOURS = "from=now-1h&to=now"
 """Prometheus' templates do not know when an alert began; Alertmanager's do, and `lockstep.tmpl` puts that in."""
 BY_RUN = 'printf `lockstep_incident_info{run="%s"}` $labels.run'
 """The query of a run's incidents, as a pipeline of a template."""
+
+OF_HANG = 'printf `lockstep_incident_silence_seconds{run="%s"}` $labels.run'
+"""The query of a run's incidents of a hang, one series for each rank that has not arrived."""
 
 
 def by_cause(cause: str) -> str:
@@ -36,6 +41,20 @@ def run_dashboard(site: Site) -> str:
 def rank_dashboard(site: Site, rank: str) -> str:
     """Return the template of the link to the dashboard of the rank that the expression `rank` gives."""
     return f"{site.grafana_url}/d/{RANK_DASHBOARD}?var-run={{{{ $labels.run }}}}&var-rank={{{{ {rank} }}}}&{HOURS}"
+
+
+def domains_dashboard(site: Site) -> str:
+    """Return the template of the link to the dashboard of the run's communication domains."""
+    return f"{site.grafana_url}/d/{DOMAINS_DASHBOARD}?var-run={{{{ $labels.run }}}}&{HOURS}"
+
+
+def dashboard_of(site: Site, query: str) -> str:
+    """Return the template of the link to the first rank that `query`, a run's incidents, names; else to the run's."""
+    return (
+        f'{{{{ with {query} | query | sortByLabel "rank" }}}}{{{{ with . | first }}}}{{{{ if .Labels.rank }}}}'
+        f"{rank_dashboard(site, '.Labels.rank')}{{{{ else }}}}{run_dashboard(site)}{{{{ end }}}}{{{{ end }}}}"
+        f"{{{{ else }}}}{run_dashboard(site)}{{{{ end }}}}"
+    )
 
 
 def services_dashboard(site: Site) -> str:

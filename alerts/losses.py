@@ -52,6 +52,7 @@ def alert(site: Site, policy: AlertPolicy) -> Alert:
         incidents=_INCIDENTS,
         dashboard=f"{{{{ with {_WORST} }}}}{{{{ with . | first }}}}{links.rank_dashboard(site, '.Labels.rank')}"
         f"{{{{ end }}}}{{{{ else }}}}{links.run_dashboard(site)}{{{{ end }}}}",
+        resolves="no rank of the run is slow and its steps are as before, or the run is over",
         summary="A training run loses many devices to slowness.",
         headline="Run {{ $labels.run }} loses as much as {{ $value | humanize }} devices to slowness"
         f"{{{{ with {_WORST} }}}}{{{{ with . | first }}}}: rank {{{{ .Labels.rank }}}} on {{{{ .Labels.hostname }}}}, "

@@ -36,6 +36,7 @@ def _exporter_down(site: Site, policy: AlertPolicy) -> Alert:
         # Counted: a switch that fails takes a hundred nodes along, and is one matter.
         expr=f"count by (job) ({down})",
         for_seconds=policy.exporter_down_for_seconds,
+        resolves="every exporter can be scraped again, or discovery removes the target",
         summary="Exporters cannot be scraped.",
         description="Exporters of job {{ $labels.job }} that cannot be scraped: {{ $value }}, among them"
         f"{{{{ range query `topk(5, {down})` | sortByLabel `instance` }}}} {{{{ .Labels.instance }}}}{{{{ end }}}}.",
@@ -49,6 +50,7 @@ def _exporter_absent(site: Site, policy: AlertPolicy) -> Alert:
         severity="warning",
         expr=f'absent(up{{job="{site.exporter_job}"}})',
         for_seconds=policy.exporter_absent_for_seconds,
+        resolves="Prometheus has a target of the exporters' job",
         summary="Prometheus has no exporter to scrape.",
         description="No target has the job {{ $labels.job }}: no rank is measured, and no alert on ranks can fire.",
         per_run=False,
@@ -61,6 +63,7 @@ def _coordinator_down(site: Site, policy: AlertPolicy) -> Alert:
         severity="warning",
         expr=_without_coordinator(site),
         for_seconds=policy.coordinator_down_for_seconds,
+        resolves="a coordinator can be scraped",
         summary="No coordinator can be scraped: no run is judged.",
         description="No coordinator (job {{ $labels.job }}) can be scraped. Training is not affected; a slow or "
         "stalled run raises no alert until a coordinator is back. Exporters keep their records meanwhile.",
@@ -74,6 +77,7 @@ def _coordinator_stays_down(site: Site, policy: AlertPolicy) -> Alert:
         severity="critical",
         expr=_without_coordinator(site),
         for_seconds=policy.coordinator_down_page_seconds,
+        resolves="a coordinator can be scraped",
         summary="The coordinator does not come back: no run is judged.",
         description="No coordinator (job {{ $labels.job }}) could be scraped for "
         f"{policy.coordinator_down_page_seconds} seconds. Training is not affected; a slow or stalled run raises no "
@@ -99,6 +103,7 @@ def _coordinator_replica_down(site: Site, policy: AlertPolicy) -> Alert:
         severity="warning",
         expr=f"count by (job) ({down}) and on (job) count by (job) ({coordinator} == 1)",
         for_seconds=policy.coordinator_down_for_seconds,
+        resolves="every coordinator can be scraped, or none (LockstepCoordinatorDown)",
         summary="One coordinator of a pair cannot be scraped.",
         description="Coordinators of job {{ $labels.job }} that cannot be scraped: {{ $value }}, among them"
         f"{{{{ range query `topk(5, {down})` | sortByLabel `instance` }}}} {{{{ .Labels.instance }}}}{{{{ end }}}}. "
@@ -121,6 +126,7 @@ and on ()
   {is_in_state("warming|finished", site)}
 )""",
         for_seconds=policy.stale_for_seconds,
+        resolves="the coordinator evaluates a step, or no rank makes steps",
         summary="Ranks make steps, and the coordinator judges none of them.",
         description="The coordinator has judged no step for {{ $value | humanizeDuration }} while ranks make steps."
         "{{ with query `lockstep_coordinator_mqtt_connected == 0` }} It is not connected to the broker.{{ end }}",
@@ -136,6 +142,7 @@ def _run_unwatched(site: Site, policy: AlertPolicy) -> Alert:
         severity="warning",
         expr=unfinished(unwatched, site),
         for_seconds=policy.unwatched_for_seconds,
+        resolves="the coordinator sees a step completed, the ranks stop, or the run is over",
         summary="Ranks of a run make steps that the coordinator does not see completed.",
         description="Ranks of run {{ $labels.run }} make steps, and the coordinator knows of no step that all of them "
         "have completed in the last minutes: some ranks are not measured, or their records do not arrive.",
@@ -148,6 +155,7 @@ def _broker_unreachable(policy: AlertPolicy) -> Alert:
         severity="warning",
         expr="count by (job) (lockstep_exporter_mqtt_connected == 0 or lockstep_coordinator_mqtt_connected == 0)",
         for_seconds=policy.broker_for_seconds,
+        resolves="every service is connected to the broker",
         summary="Exporters or the coordinator have lost the MQTT broker.",
         description="Targets of job {{ $labels.job }} that are not connected to the broker: {{ $value }}. Exporters "
         "keep records on disk until their spool is full.",
@@ -161,6 +169,7 @@ def _spool_filling(policy: AlertPolicy) -> Alert:
         severity="warning",
         expr=f"count by (job) (lockstep_exporter_spool_fill_ratio > {policy.spool_fill_ratio:g})",
         for_seconds=policy.spool_fill_for_seconds,
+        resolves="every spool is below the limit",
         summary="Exporters will soon drop step records that no coordinator has committed.",
         description="Exporters of job {{ $labels.job }} whose spool is more than "
         f"{policy.spool_fill_ratio:.0%} full: {{{{ $value }}}}. The fullest:"
@@ -181,6 +190,7 @@ def _records_lost(policy: AlertPolicy) -> Alert:
         expr=f"count by (job, reason) (\n  {lost}\n  / on (job, instance) group_left ()\n  {steps}\n"
         f"  > {policy.records_lost_ratio:g}\n)",
         for_seconds=policy.records_lost_for_seconds,
+        resolves="the rate of lost records over five minutes is below the limit",
         summary="Step records are lost before they are read or delivered.",
         description=f"Exporters that lose more than {policy.records_lost_ratio:.0%} of their step records "
         "({{ $labels.reason }}): {{ $value }}. The worst:"
@@ -195,6 +205,7 @@ def _reload_failed(policy: AlertPolicy) -> Alert:
         severity="warning",
         expr="min by (job, instance) (lockstep_coordinator_config_last_reload_successful) == 0",
         for_seconds=policy.reload_failed_for_seconds,
+        resolves="a reload succeeds",
         summary="A changed configuration of the coordinator is not in force.",
         description="The coordinator {{ $labels.instance }} could not use the configuration that it was asked to read "
         "again; the one from before is in force."
@@ -212,6 +223,7 @@ def _recording_incomplete(policy: AlertPolicy) -> Alert:
         severity="warning",
         expr=f"sum by (job, instance) (rate({dropped})) > 0",
         for_seconds=policy.recording_dropped_for_seconds,
+        resolves="no record was dropped for five minutes",
         summary="Step records are missing from the coordinator's recording.",
         description="The recording of coordinator {{ $labels.instance }} lacks {{ $value | humanize }} step records a "
         "second: its disk is too slow or full. What the coordinator says of runs is not affected; a replay will be.",
@@ -225,6 +237,7 @@ def _watchdog(policy: AlertPolicy) -> Alert:
         severity="none",
         expr="vector(1)",
         for_seconds=policy.watchdog_for_seconds,
+        resolves="never",
         summary="This alert always fires, to prove that alerts arrive.",
         description="Route it to a service that complains when it stops: then Prometheus, its rules or Alertmanager "
         "have failed, and no other alert can say so.",

@@ -66,8 +66,8 @@ class AlertPolicy:
     """A ticket: a device that is slow for less is not worth one. What costs many devices pages at once."""
 
     page_devices_lost: int = 8
-    """A node's worth of devices, lost to slowness: that wakes a person, as a node that died would. A rank that is 2.6 %
-    slow among 8 loses 0.2 of them, one that is 20 % slow among 10,000 loses 2,000."""
+    """A node's worth of devices, lost to slowness or idle after a crash: that wakes a person, as a node that died
+    would. A rank that is 2.6 % slow among 8 loses 0.2 of them, one that is 20 % slow among 10,000 loses 2,000."""
 
     devices_lost_for_seconds: int = 0
     """The coordinator has confirmed a suspect over several steps before its series exists, and a run that is slow

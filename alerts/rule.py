@@ -31,8 +31,8 @@ class Alert:
     """An alert. `summary` is a static sentence, `description` a template; `per_run`: it has a label `run`.
 
     `headline` is a template of one sentence that names what is known; notifications have it in place of the summary.
-    `incidents` is the query of the incidents that it is about, `dashboard` the template of its link where that is not
-    the dashboard of the run, or of Lockstep's services.
+    `resolves` completes "it resolves when". `incidents` is the query of the incidents that it is about, `dashboard` the
+    template of its link where that is not the dashboard of the run, or of Lockstep's services.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Alert:
     for_seconds: int
     summary: str
     description: str
+    resolves: str
     headline: str = ""
     keep_seconds: int = 0
     per_run: bool = True

@@ -10,6 +10,7 @@ def alerts(site: Site, policy: AlertPolicy) -> tuple[Alert, ...]:
     """Return the alerts on symptoms."""
     return (
         _run_crashed(site, policy),
+        _small_run_crashed(site, policy),
         _run_stalled(site, policy),
         _ranks_missing(site, policy),
         _run_slow(site, policy),
@@ -21,18 +22,61 @@ def _run_crashed(site: Site, policy: AlertPolicy) -> Alert:
     return Alert(
         name="LockstepRunCrashed",
         severity="critical",
-        expr=by_run("max", 'lockstep_run_incidents_open{cause="process"} > 0', site),
+        expr=f"{_crashed(site)}\nand on ({site.run_labels})\n{_many_ranks(site, policy)}",
         for_seconds=policy.crashed_for_seconds,
         incidents=links.by_cause("process"),
-        summary="A training run ended because a rank ended before the others.",
-        description="Run {{ $labels.run }} has crashed."
-        '{{ with printf `lockstep_incident_info{run="%s",cause="process"}` $labels.run | query | sortByLabel "rank" }}'
-        "{{ with . | first }} Rank {{ .Labels.rank }}"
-        '{{ with printf `lockstep_rank_info{run="%s",rank="%s"}` .Labels.run .Labels.rank | query '
-        '| sortByLabel "hostname" }}'
-        " on {{ . | first | label `hostname` }}{{ end }}"
-        " ended first: {{ .Labels.root_cause }}{{ with .Labels.function }} in {{ . }}{{ end }}.{{ end }}{{ end }}",
+        dashboard=links.dashboard_of(site, links.by_cause("process")),
+        resolves=_NEXT_ATTEMPT,
+        summary="A training run on many devices ended because a rank ended before the others.",
+        headline=_CRASH_HEADLINE,
+        description=_CRASHED,
     )
+
+
+def _small_run_crashed(site: Site, policy: AlertPolicy) -> Alert:
+    return Alert(
+        name="LockstepSmallRunCrashed",
+        severity="warning",
+        # Of a run whose size is not known, too: a ticket may be wrong about that, a page may not.
+        expr=f"{_crashed(site)}\nunless on ({site.run_labels})\n{_many_ranks(site, policy)}",
+        for_seconds=policy.crashed_for_seconds,
+        incidents=links.by_cause("process"),
+        dashboard=links.dashboard_of(site, links.by_cause("process")),
+        resolves=_NEXT_ATTEMPT,
+        summary="A training run on few devices ended because a rank ended before the others.",
+        headline=_CRASH_HEADLINE,
+        description=_CRASHED,
+    )
+
+
+def _crashed(site: Site) -> str:
+    return by_run("max", 'lockstep_run_incidents_open{cause="process"} > 0', site)
+
+
+def _many_ranks(site: Site, policy: AlertPolicy) -> str:
+    """Return the runs all of whose devices, idle now, are worth a page."""
+    return f"{by_run('max', 'lockstep_run_ranks', site)} >= {policy.page_devices_lost}"
+
+
+_NEXT_ATTEMPT = "the run makes steps under the same name again, at the latest an hour after the crash"
+_FIRST_RANK = (
+    '{{ with printf `lockstep_incident_info{run="%s",cause="process"}` $labels.run | query | sortByLabel "rank" }}'
+    "{{ with . | first }}"
+)
+_ON_HOST = (  # the rank's own series end with its process
+    '{{ with printf `last_over_time(lockstep_rank_info{run="%s",rank="%s"}[10m])` .Labels.run .Labels.rank | query '
+    '| sortByLabel "hostname" }}'
+    " on {{ . | first | label `hostname` }}{{ end }}"
+)
+_HOW = " {{ .Labels.root_cause }}{{ with .Labels.function }} in {{ . }}{{ end }}"
+_CRASHED = (
+    f"Run {{{{ $labels.run }}}} has crashed.{_FIRST_RANK} Rank {{{{ .Labels.rank }}}}{_ON_HOST} ended first:{_HOW}."
+    "{{ end }}{{ end }}"
+)
+_CRASH_HEADLINE = (
+    f"Run {{{{ $labels.run }}}} has crashed{_FIRST_RANK}: rank {{{{ .Labels.rank }}}}{_ON_HOST},{_HOW}"
+    "{{ end }}{{ end }}."
+)
 
 
 def _run_stalled(site: Site, policy: AlertPolicy) -> Alert:
@@ -50,6 +94,8 @@ def _run_stalled(site: Site, policy: AlertPolicy) -> Alert:
         severity="critical",
         expr=unfinished(stalled, site),
         for_seconds=policy.stalled_for_seconds,
+        incidents=links.OF_HANG,
+        resolves="a step is completed, or the run is over",
         summary="A training run has stopped making steps.",
         description="Run {{ $labels.run }} has completed no step for {{ $value | humanizeDuration }}; it is not "
         "finished."
@@ -70,6 +116,8 @@ def _ranks_missing(site: Site, policy: AlertPolicy) -> Alert:
         severity="critical",
         expr=unfinished(missing, site),
         for_seconds=policy.ranks_missing_for_seconds,
+        incidents=links.OF_HANG,
+        resolves="every rank reports steps, or the run is over",
         summary="Ranks of a training run no longer report steps.",
         description="Ranks of run {{ $labels.run }} that report no steps: {{ $value }}."
         f'{{{{ with query `up{{job="{site.exporter_job}"}} == 0` | sortByLabel `instance` }}}}'
@@ -85,6 +133,7 @@ def _run_slow(site: Site, policy: AlertPolicy) -> Alert:
         for_seconds=policy.slow_for_seconds,
         keep_seconds=policy.slow_keep_seconds,
         incidents=links.BY_RUN,
+        resolves="steps are as before, or the run is over",
         summary="Steps of a training run take longer than its own history explains.",
         description="Steps of run {{ $labels.run }} take {{ $value | humanizePercentage }} longer than when it was "
         "healthy. If a rank holds the run back, LockstepSlowDeviceFound names it; if none fires, all ranks are slow "
@@ -107,6 +156,7 @@ def _run_slower_than_expected(site: Site, policy: AlertPolicy) -> Alert:
         for_seconds=policy.expected_for_seconds,
         keep_seconds=policy.expected_keep_seconds,
         incidents=links.BY_RUN,
+        resolves="steps are within the model's band, or the run is over",
         summary="Steps of a training run take longer than the model of its job expects.",
         description="Steps of run {{ $labels.run }} take {{ $value | humanizePercentage }} longer than its model "
         "expects."

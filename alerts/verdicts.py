@@ -47,6 +47,7 @@ unless on ()
   min_over_time({up}[{_BACK}]) == 0
 )""",
         for_seconds=0,
+        resolves="a coordinator has been up for 30 s",
         summary="No verdict on any run is known at the moment, or was a moment ago.",
         description="No coordinator could be scraped, or it is back only now. What it had said of runs is neither true "
         "nor false; alerts on it are kept back. This alert itself has no receiver.",
@@ -62,6 +63,7 @@ def _run_explained(site: Site, policy: AlertPolicy) -> Alert:
         expr=f"count by ({site.run_labels}) ({answer}) > 0",
         for_seconds=0,
         keep_seconds=policy.slow_keep_seconds,  # as long as those that it keeps back
+        resolves="no slow device of the run is known",
         summary="Why a training run is slow is known, or was of late.",
         description="Of run {{ $labels.run }} a slow device is known, or was a moment ago: that the run is slow need "
         "not be sent as well. This alert itself has no receiver.",

@@ -306,6 +306,7 @@ class Exporter:
         for run in self._rings.take_gone():
             self._announced.pop(run.name, None)
             self._captures.forget(run.name)
+            self._stack_requests.forget(run.directory)
             self._control.submit(OrderJob(run.name, run.directory))  # removes what is left of it
             self._send_state(run, last=True)
             self._seen_requests = {key: seen for key, seen in self._seen_requests.items() if key[0] != run.name}

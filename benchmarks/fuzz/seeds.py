@@ -71,6 +71,7 @@ FACTS = RankFacts(
     device_uuid="GPU-576ef18e-b48f-c787-e91d-f93658b27b8e",
     mark_writer="C extension",
     stacks="SIGURG",
+    flight_recorder="/srv/rank_",
     collective_kernels="Python",
     collective_kernels_reason="none is built for torch 2.13.0",
 )
@@ -148,6 +149,11 @@ STACKS = messages.RankStacks(
         messages.ThreadStack(is_training=False, frames=[("/usr/lib/python3.11/threading.py", 320, "wait")]),
     ],
     omitted_frames=3,
+    collectives=[
+        messages.IssuedCollective(
+            group="1", description="mesh_dp", sequence=7, operation="all_reduce", tensors="Float [100]", state="started"
+        )
+    ],
     reason="the process is stopped by a signal",
 )
 SUMMARY = messages.TraceSummary(

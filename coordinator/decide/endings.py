@@ -96,7 +96,8 @@ def _came_before(ending: "RankEnding", first: "RankEnding") -> bool:
 def _are_killed_together(endings: "Mapping[int, RankEnding]") -> bool:
     """Whether all were ended by one hand: killed by one command, vanished with their container, or with one exit code.
 
-    Frameworks that hold their ranks as servers (Ray) end them so after a training that went well.
+    Frameworks that hold their ranks as servers (Ray) end them so after a training that went well, past Python's exit
+    functions. A program that ends itself with such a code has failed, on all ranks for one reason.
     """
     times_ns = [ending.unix_ns for ending in endings.values()]
     if (max(times_ns) - min(times_ns)) * _NS > TOGETHER_S or any(e.is_out_of_memory for e in endings.values()):
@@ -104,7 +105,8 @@ def _are_killed_together(endings: "Mapping[int, RankEnding]") -> bool:
     ways = {(ending.kind, ending.code) for ending in endings.values()}
     if ways <= {(SIGNAL, int(signal.SIGKILL)), (VANISHED, 0)}:
         return len(endings) > 1 or (VANISHED, 0) not in ways
-    return len(endings) > 1 and len(ways) == 1 and endings[min(endings)].kind == EXIT_CODE
+    is_own = any(ending.is_orderly for ending in endings.values())
+    return len(endings) > 1 and len(ways) == 1 and endings[min(endings)].kind == EXIT_CODE and not is_own
 
 
 def _signal_name(number: int) -> str:

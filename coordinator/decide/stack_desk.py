@@ -25,11 +25,12 @@ _ID_SPARE_BITS = 11  # 53 bits are left, which JSON readers that know only doubl
 
 
 class StackDesk:
-    """`request_id` is the last request's, 0 before one; `ranks` are those that it asked for."""
+    """`request_id` is the last request's, 0 before one; `ranks` are those that it asked for, of `world_size`."""
 
     def __init__(self) -> None:
         self.request_id = 0
         self.ranks: tuple[int, ...] = ()
+        self.world_size = 0
         self._incident_id = ""
         self._asks = 0
         self._expires_s = 0.0
@@ -54,7 +55,7 @@ class StackDesk:
         # Both coordinators of a pair, one of which asks, know the answers as theirs.
         subject = f"{incident.id}/stacks/{self._asks}".encode()
         self.request_id = int.from_bytes(hashlib.blake2b(subject, digest_size=8).digest()) >> _ID_SPARE_BITS
-        self.ranks = sample(incident.ranks, ranks)
+        self.ranks, self.world_size = sample(incident.ranks, ranks), len(ranks)
         self._expires_s = now_s + STACK_SECONDS
         return True
 
@@ -76,12 +77,15 @@ class StackDesk:
             return None
         self._is_new, self._explained = False, (incident.ranks, cause)
         found = explain_hang(self.taken, incident.ranks, cause, incident.scope)
+        sampled = (f"stacks are of {len(self.ranks):,} of {self.world_size:,} ranks",) * (
+            len(self.ranks) < self.world_size
+        )
         return replace(
             incident,
             cause=found.cause or cause,
             function=found.function,
             root_cause=found.root_cause,
-            profile_evidence=found.evidence,
+            profile_evidence=(*found.evidence, *sampled),
             stacks=found.tree,
         )
 

@@ -7,6 +7,7 @@ from urllib.parse import quote
 from coordinator.decide.explain import history
 from coordinator.decide.incidents import BY_MODEL, BY_RECORDS, CLOSED
 from coordinator.detect.findings import CRASH, FLUCTUATION, HANG, KINDS, SCATTERED, SLOW_LINK, SLOW_RANK
+from coordinator.page.stack_tree import draw_stacks
 from coordinator.page.told import link, moment_ns, seconds_told
 from lockstep.analysis.report.markup import Html, code, escaped, folded, items, join, soft, tag
 from lockstep.analysis.report.units import counted, told_ranks
@@ -142,7 +143,8 @@ def _stacks(incident: "Incident") -> Html:
     if not incident.stacks:
         return Html()
     lines = Html("\n".join(map(escaped, incident.stacks)))  # a text's own line ends are not kept
-    return join((tag("h4", "Where the ranks stand"), tag("pre", lines, tabindex=0)))
+    drawn = draw_stacks(incident.stacks, incident.ranks)
+    return join((tag("h4", "Where the ranks stand"), drawn, tag("pre", lines, tabindex=0)))
 
 
 def _gain(incident: "Incident") -> Html:

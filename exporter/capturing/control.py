@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from exporter.capturing.stack_request_pipe import make_request_pipe
 from exporter.shared_directory import prepare_run, remove_gone
 from lockstep.contracts.blob import HEAD_BYTES, read_generation, write_blob
 from lockstep.contracts.control import (
@@ -98,6 +99,7 @@ def write_control(directory: Path, order: ProfileOrder | None) -> None:
         The order does not fit.
     """
     gid = prepare_run(directory)
+    make_request_pipe(directory, gid)
     descriptor, generation = _open(control_path(directory), gid)
     try:
         if order is not None:

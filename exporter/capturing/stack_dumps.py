@@ -1,7 +1,9 @@
-"""Has processes write the stacks of their threads, and reads what they wrote: nothing is stopped, nobody is waited for.
+"""Has processes write the stacks of their threads, and reads what they wrote: nothing is stopped.
 
 A signal goes to a pidfd, which no other process can take over as it can a pid, and only while the process of the pidfd
-holds the rank's ring and has the pipe of its stacks open: without both, it is another process or has no handler.
+holds the rank's ring and has the pipe of its stacks open: without both, it is another process or has no handler. Where
+one process of a run cannot be signalled from here, all of its processes get the signal through the run's pipe of
+requests (`stack_request_pipe.py`): two signals would make two dumps.
 """
 
 import contextlib
@@ -9,7 +11,7 @@ import os
 import select
 import signal
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -50,7 +52,10 @@ class Held(Protocol):
 
 @dataclass(slots=True)
 class DumpTarget:
-    """A process that can write its stacks; owns both descriptors until `close`."""
+    """A process that can write its stacks; owns both descriptors until `close`.
+
+    `pid` is 0 and `pidfd` -1 for a process of another PID namespace.
+    """
 
     rank: int
     pid: int
@@ -98,32 +103,35 @@ def _check_pipe(target: DumpTarget, owner_uid: int) -> None:
 
 def _open_process(target: DumpTarget, ring: Held) -> None:
     target.pid = _holder_pid(ring, target.where)
+    if not target.pid:
+        return
     target.pidfd = os.pidfd_open(target.pid)
     if _holder_pid(ring, target.where) != target.pid:  # it may have ended before the pidfd was there
         raise MalformedError("process", where=target.where, got="another one", expected="the ring's holder")
 
 
 def _holder_pid(ring: Held, where: str) -> int:
+    """Return the process that holds the ring, 0 for one of another PID namespace."""
     holder = ring.holder()
-    if holder.pid is None:
-        got = "none: it has ended" if holder.is_gone else "one that cannot be seen: it is in another PID namespace"
-        raise MalformedError("process of the rank", where=where, got=got, expected="one that holds the ring")
-    return holder.pid
+    if holder.is_gone:
+        raise MalformedError(
+            "process of the rank", where=where, got="none: it has ended", expected="one that holds the ring"
+        )
+    return holder.pid or 0
 
 
-def dump_stacks(targets: Sequence[DumpTarget], *, limit_s: float = DUMP_SECONDS) -> dict[int, bytes | str]:
-    """Return what each rank's process wrote of its threads, or why it wrote nothing. Blocks for `limit_s` at most."""
-    found: dict[int, bytes | str] = {}
-    waiting: dict[int, _Dump] = {}
+def dump_stacks(
+    targets: Sequence[DumpTarget], request: Callable[[], None], *, limit_s: float = DUMP_SECONDS
+) -> dict[int, bytes | str]:
+    """Return what each rank's process wrote of its threads, or why it wrote nothing. Blocks for `limit_s` at most.
+
+    `request` has all processes of the run write their stacks; it is called where one of them cannot be signalled.
+    """
+    found: dict[int, bytes | str] = {**_ask(targets, request)}
+    waiting = {target.pipe: _Dump(target) for target in targets if target.rank not in found}
     poll = select.poll()
-    for target in targets:
-        try:
-            signal.pidfd_send_signal(target.pidfd, STACK_SIGNAL)
-        except OSError as error:
-            found[target.rank] = f"the process cannot be sent {STACK_SIGNAL.name}: {error.strerror}"
-            continue
-        waiting[target.pipe] = _Dump(target)
-        poll.register(target.pipe, select.POLLIN)
+    for pipe in waiting:
+        poll.register(pipe, select.POLLIN)
     deadline_s = monotonic() + limit_s
     while waiting and monotonic() < deadline_s:
         for pipe, _ in poll.poll(_POLL_S * 1e3):
@@ -135,6 +143,31 @@ def dump_stacks(targets: Sequence[DumpTarget], *, limit_s: float = DUMP_SECONDS)
                     poll.unregister(pipe)
                 found[dump.target.rank] = waiting.pop(pipe).result()
     return found | {dump.target.rank: dump.result() for dump in waiting.values()}
+
+
+def _ask(targets: Sequence[DumpTarget], request: Callable[[], None]) -> dict[int, str]:
+    """Have each process write its stacks once; return why of those that could not be asked."""
+    refused = {target.rank: reason for target in targets if (reason := _refusal(target, 0))}
+    if not refused:
+        return {target.rank: reason for target in targets if (reason := _refusal(target, STACK_SIGNAL))}
+    try:
+        request()
+    except (OSError, MalformedError) as error:
+        others = [target for target in targets if target.rank not in refused]
+        late = {target.rank: reason for target in others if (reason := _refusal(target, STACK_SIGNAL))}
+        return late | {rank: f"{reason}, nor be asked by the run's pipe: {error}" for rank, reason in refused.items()}
+    return {}
+
+
+def _refusal(target: DumpTarget, number: int) -> str:
+    """Send a process the signal `number`, 0 for none; return why that is not possible, empty where it is."""
+    if target.pidfd < 0:
+        return f"the process cannot be sent {STACK_SIGNAL.name}: it is in another PID namespace"
+    try:
+        signal.pidfd_send_signal(target.pidfd, number)
+    except OSError as error:
+        return f"the process cannot be sent {STACK_SIGNAL.name}: {error.strerror}"
+    return ""
 
 
 class _Dump:

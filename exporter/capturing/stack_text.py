@@ -62,15 +62,17 @@ def parse_stacks(data: bytes, *, where: str) -> list[Thread]:
     return [Thread(ident, tuple(frames)) for ident, frames in threads]
 
 
-def thread_stacks(threads: list[Thread], training_thread: int) -> tuple[list[ThreadStack], int]:
+def thread_stacks(threads: list[Thread], training_thread: int, taken_bytes: int = 0) -> tuple[list[ThreadStack], int]:
     """Return the stacks as they are sent, the training thread's first, and how many frames did not fit.
+
+    `taken_bytes` of the message are for something else.
 
     Where it is not known which thread trains, the oldest one is taken for it, which faulthandler writes last.
     """
     known = [thread for thread in threads if thread.ident == training_thread]
     training = known[0] if known else threads[-1] if threads else None
     order = [] if training is None else [training, *(thread for thread in threads if thread is not training)]
-    bytes_left = STACKS_MAX_BYTES - _MESSAGE_SPARE_BYTES
+    bytes_left = STACKS_MAX_BYTES - _MESSAGE_SPARE_BYTES - taken_bytes
     stacks, omitted = [], 0
     for thread in order:
         bytes_left -= _THREAD_BYTES

@@ -5,18 +5,26 @@ names another request, is refused for all its ranks, as are requests that come t
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
+from exporter.capturing.flight_dumps import issued_bytes, read_flight_dump
+from exporter.capturing.py_spy import read_by_py_spy
 from exporter.capturing.stack_dumps import DumpTarget, dump_stacks, open_target
-from exporter.capturing.stack_text import parse_stacks, thread_stacks
+from exporter.capturing.stack_request_pipe import RequestPipes
+from exporter.capturing.stack_text import Thread, parse_stacks, thread_stacks
 from exporter.counts import Counts
 from exporter.reading.tracks import ENDED, RankTrack, RunTrack
 from lockstep.contracts.errors import MalformedError
-from lockstep.contracts.messages import RankStacks, StackRequest
+from lockstep.contracts.messages import IssuedCollective, RankStacks, StackRequest
 from lockstep.contracts.stacks import stacks_path
 from lockstep.serving.fault_isolation import FaultIsolation
+
+_log = logging.getLogger(__name__)
 
 MIN_INTERVAL_NS = 3_000_000_000
 """Between two requests of one run: an incident takes one, and a forged one costs each process a millisecond."""
@@ -51,6 +59,7 @@ class StackRequests:
         self._known: dict[tuple[str, int], StackRequest] = {}
         self._due_ns: dict[str, int] = {}
         self._waiting: asyncio.Queue[StackRequest] = asyncio.Queue(_WAITING_MAX)
+        self._pipes = RequestPipes()
 
     def submit(self, request: StackRequest, now_ns: int) -> None:
         """Queue a request, or refuse it; `now_ns` is CLOCK_MONOTONIC."""
@@ -80,6 +89,16 @@ class StackRequests:
 
     async def run(self) -> None:
         """Work the queue off until cancelled."""
+        try:
+            await self._work()
+        finally:
+            self._pipes.close()
+
+    def forget(self, directory: Path) -> None:
+        """Drop what is held of a run that is gone."""
+        self._pipes.drop(directory)
+
+    async def _work(self) -> None:
         while True:
             request = await self._waiting.get()
             with self._isolation.guard("message", request.run, asyncio.get_running_loop().time()):
@@ -94,32 +113,70 @@ class StackRequests:
             return
         targets: list[DumpTarget] = []
         threads: dict[int, int] = {}
+        dumps: dict[int, Callable[[], list[IssuedCollective]]] = {}
         found: dict[int, bytes | str] = {}
         try:
             for rank in dict.fromkeys(request.ranks):
                 try:
-                    threads[rank], target = _open(run, rank)
+                    threads[rank], dumps[rank], target = _open(run, rank)
                     targets.append(target)
                 except (MalformedError, OSError) as error:
                     found[rank] = str(error)
         except BaseException:
             _close(targets)
             raise
-        found |= await asyncio.shield(asyncio.to_thread(_dump, targets))
+        ask = partial(self._pipes.signal, run.directory)
+        found |= await asyncio.shield(asyncio.to_thread(_dump, targets, ask))
+        issued = await asyncio.to_thread(self._read_issued, dumps)
+        seen = await self._read_others(run, [rank for rank, each in found.items() if isinstance(each, str)])
         unix_ns = time.time_ns()
         for rank in dict.fromkeys(request.ranks):
-            self._on_stacks(self._stacks(request, rank, found[rank], threads.get(rank, 0), unix_ns))
+            message = replace(self._message(request, rank, "", unix_ns), collectives=issued.get(rank, []))
+            thread, own = seen.get(rank, (threads.get(rank, 0), found[rank]))
+            self._on_stacks(self._stacks(message, own, thread))
 
-    def _stacks(self, request: StackRequest, rank: int, found: bytes | str, thread: int, unix_ns: int) -> RankStacks:
-        message = self._message(request, rank, "", unix_ns)
+    async def _read_others(self, run: RunTrack, ranks: list[int]) -> dict[int, tuple[int, list[Thread]]]:
+        """Return training thread and threads of ranks that wrote no stacks, as far as py-spy can read them."""
+        found = await asyncio.gather(*(self._read_other(run, rank) for rank in ranks))
+        return {rank: each for rank, each in zip(ranks, found, strict=True) if each is not None}
+
+    async def _read_other(self, run: RunTrack, rank: int) -> tuple[int, list[Thread]] | None:
+        track = _living(run.ranks, rank)
+        if track is None or track.ring is None:
+            return None
+        ring = track.ring
+        try:
+            pid = ring.holder().pid
+            threads = None if pid is None else await read_by_py_spy(pid)
+            if not threads or ring.holder().pid != pid:  # another process may have the pid by now
+                return None
+            return ring.training_thread(), threads
+        except (MalformedError, OSError) as error:
+            _log.info("run %s, rank %d: %s", run.name, rank, error)
+            return None
+
+    def _read_issued(
+        self, dumps: Mapping[int, Callable[[], list[IssuedCollective]]]
+    ) -> dict[int, list[IssuedCollective]]:
+        """Return what the Flight Recorders of ranks have dumped, of those that have."""
+        found = {}
+        for rank, read in dumps.items():
+            try:
+                found[rank] = read()
+            except (MalformedError, OSError) as error:
+                self._counts.reject("ring", error)
+        return found
+
+    def _stacks(self, message: RankStacks, found: bytes | str | list[Thread], thread: int) -> RankStacks:
         if isinstance(found, str):
             return replace(message, reason=found[:_REASON_MAX])
         try:
-            threads = parse_stacks(found, where=f"run {request.run}, rank {rank}")
+            where = f"run {message.run}, rank {message.rank}"
+            threads = found if isinstance(found, list) else parse_stacks(found, where=where)
         except MalformedError as error:
             self._counts.reject("ring", error)
             return replace(message, reason=str(error)[:_REASON_MAX])
-        stacks, omitted = thread_stacks(threads, thread)
+        stacks, omitted = thread_stacks(threads, thread, issued_bytes(message.collectives))
         return replace(message, threads=stacks, omitted_frames=omitted)
 
     def _refuse(self, request: StackRequest, reason: str) -> None:
@@ -139,8 +196,8 @@ class StackRequests:
         )
 
 
-def _open(run: RunTrack, rank: int) -> tuple[int, DumpTarget]:
-    """Return a rank's training thread and its process.
+def _open(run: RunTrack, rank: int) -> tuple[int, Callable[[], list[IssuedCollective]], DumpTarget]:
+    """Return a rank's training thread, what reads its Flight Recorder's dump, and its process.
 
     Raises
     ------
@@ -151,18 +208,25 @@ def _open(run: RunTrack, rank: int) -> tuple[int, DumpTarget]:
     if track is None or track.ring is None:
         got = "none" if track is None else track.state
         raise MalformedError("rank", where=f"run {run.name}", got=got, expected=f"rank {rank}, running here")
+    read = partial(
+        read_flight_dump,
+        "" if track.facts is None else track.facts.flight_recorder,
+        rank,
+        owner_uid=track.ring.owner_uid,
+        since_unix_ns=track.ring.header.attempt,
+    )
     try:
-        return track.ring.training_thread(), open_target(stacks_path(run.directory, rank), rank, track.ring)
+        return track.ring.training_thread(), read, open_target(stacks_path(run.directory, rank), rank, track.ring)
     except FileNotFoundError:
         facts = track.facts
         got = (facts.stacks if facts is not None else "") or "no pipe: its agent is of another version"
         raise MalformedError("stacks", where=f"rank {rank}", got=got, expected="a pipe that its agent made") from None
 
 
-def _dump(targets: list[DumpTarget]) -> dict[int, bytes | str]:
+def _dump(targets: list[DumpTarget], ask: Callable[[], None]) -> dict[int, bytes | str]:
     """Return what processes wrote; the thread gives their descriptors back, whoever still waits for it."""
     try:
-        return dump_stacks(targets)
+        return dump_stacks(targets, ask)
     finally:
         _close(targets)
 

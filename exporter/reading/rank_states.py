@@ -4,6 +4,8 @@ The agent writes its word while it can: that it finishes, or which exception end
 signal, `os._exit`, the exit code) is seen from outside.
 """
 
+from dataclasses import replace
+
 from exporter.reading.endings import EndWatch
 from exporter.reading.ring_file import ReadResult, RingFile
 from exporter.reading.tracks import ENDED, RankTrack
@@ -83,7 +85,7 @@ class RankStates:
         if ending is None:
             return FINISHED, None
         if ending.kind == EXIT_CODE:
-            return FAILED, ending
+            return FAILED, replace(ending, is_orderly=look.state == layout.STATE_FINISHED)
         return (FINISHED, None) if look.state == layout.STATE_FINISHED else (GONE, ending)
 
 

@@ -189,7 +189,7 @@ class Agent:
         self._drop_device()  # the ordinals of another attempt are not this one's
         marks.open(ring.file, BLOCKS_OFFSET, ring.block_count, ISSUES_OFFSET, FLAGS_OFFSET)
         self._first_ends, self._last_ends, self._failed_stores = 0, 0, marks.failures
-        self._stacks.begin(ring.path.parent, self._place[0])
+        self._stacks.begin(ring.path.parent, self._place[0], trusted_uids(os.environ))
         self.settling.stacks = self._stacks.fact
         self.settling.begin(ring)
         self._thread_exit.watch()

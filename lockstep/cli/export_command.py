@@ -7,27 +7,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockstep.cli import access_rules
+from lockstep.cli.markdown import markdown_table
 from lockstep.contracts.errors import ConfigError
 
 if TYPE_CHECKING:
     from alerts.overrides import SitePolicy
+    from alerts.policy import Site
 
 _DASHBOARDS, _RULES, _RUNBOOKS = "dashboards", "rules", "runbooks"
 _ALERTMANAGER, _PROMETHEUS, _ACL, _ALL = "alertmanager", "prometheus", "acl", "all"
+_ALERTS = "alerts"
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the sub-command."""
     parser = commands.add_parser(
         "export",
-        help="write dashboards, rules, runbooks and example configurations",
+        help="write dashboards, rules, runbooks and example configurations; print the table of alerts",
         description="Writes what belongs to other programs into a folder: Grafana dashboards (JSON), recording and "
         "alerting rules, a runbook for each alert, an example configuration for Alertmanager and for Prometheus, "
-        "access rules for mosquitto.",
+        "access rules for mosquitto. `alerts` is a table of every alert: severity, waiting time, thresholds, receiver, "
+        "links, and when it resolves; without a folder it is printed.",
         epilog="lockstep export rules /etc/prometheus/rules --grafana-url https://grafana.lan --set slow_ratio=0.2",
     )
     parser.add_argument("what", choices=[*_WRITERS, _ALL])
-    parser.add_argument("folder", metavar="DIR", type=Path, help="made if it is not there")
+    parser.add_argument(
+        "folder", metavar="DIR", type=Path, nargs="?", help="made if it is not there; without it, `alerts` is printed"
+    )
     parser.add_argument("--force", action="store_true", help="replace files there that say something else")
     rules = parser.add_argument_group("rules")
     rules.add_argument(
@@ -63,6 +69,11 @@ def act(arguments: argparse.Namespace) -> int:
     ConfigError
         A folder or file cannot be written, a file there says something else, or a threshold is not one.
     """
+    if arguments.folder is None:
+        if arguments.what != _ALERTS:
+            raise ConfigError(f"DIR: got none, expected a folder to write {arguments.what} into")
+        print(_alert_table(arguments), end="")
+        return 0
     chosen = list(_WRITERS) if arguments.what == _ALL else [arguments.what]
     files = {name: text for what in chosen for name, text in _WRITERS[what](arguments).items()}
     _refuse_changes(arguments.folder, files, is_forced=arguments.force)
@@ -96,14 +107,24 @@ def _dashboards(_arguments: argparse.Namespace) -> dict[str, str]:
 
 def _rules(arguments: argparse.Namespace) -> dict[str, str]:
     from alerts import rules  # noqa: PLC0415  (needs the extra for services)
-    from alerts.policy import Site  # noqa: PLC0415
 
-    given = {field.name: getattr(arguments, field.name) for field in fields(Site)}
-    site = replace(Site(), **{name: value for name, value in given.items() if value is not None})
-    policy = _policy(arguments)
+    site, policy = _site(arguments), _policy(arguments)
     if arguments.operator:
         return {"lockstep.prometheusrule.yaml": rules.render_operator(site, policy)}
     return {"lockstep.rules.yaml": rules.render(site, policy)}
+
+
+def _alert_table(arguments: argparse.Namespace) -> str:
+    from alerts import table  # noqa: PLC0415  (needs the extra for services)
+
+    return markdown_table(table.COLUMNS, [row.cells() for row in table.rows(_site(arguments), _policy(arguments))])
+
+
+def _site(arguments: argparse.Namespace) -> "Site":
+    from alerts.policy import Site  # noqa: PLC0415  (needs the extra for services)
+
+    given = {field.name: getattr(arguments, field.name) for field in fields(Site)}
+    return replace(Site(), **{name: value for name, value in given.items() if value is not None})
 
 
 def _policy(arguments: argparse.Namespace) -> "SitePolicy":
@@ -150,6 +171,7 @@ _WRITERS: dict[str, Callable[[argparse.Namespace], dict[str, str]]] = {
     _DASHBOARDS: _dashboards,
     _RULES: _rules,
     _RUNBOOKS: _runbooks,
+    _ALERTS: lambda arguments: {"alerts.md": _alert_table(arguments)},
     _ALERTMANAGER: _alertmanager,
     _PROMETHEUS: _example("prometheus"),
     _ACL: lambda _arguments: {"mosquitto.acl": access_rules.render()},

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from alerts import rules
+from alerts import rules, table
 from coordinator.decide import state_diagram
 from dashboards import catalogue
 from lockstep.cli import access_rules, level_table, series_table
 from lockstep.cli.chart import files as chart
+from lockstep.cli.markdown import markdown_table
 from lockstep.cli.simulation import pages as simulation_pages
 from lockstep.contracts.metrics import CATALOGUE, STEP_BUCKETS_SECONDS, Metric
 from lockstep.diagnosis import causes_page
@@ -69,6 +70,13 @@ beside it by `always_scrape_classic_histograms` (`scrapeClassicHistograms`), or 
 """
 
 
+_ALERT_TABLE = """\
+`lockstep export alerts` prints the same table for a site, with its policy file, `--set` and addresses. Thresholds are
+fields of `alerts/policy.py`; receivers are those of [the example](../alerts/alertmanager.example.yml), of which null
+notifies no one. A link to `/incidents/ID` leads to `/runs/RUN` where no incident is open.
+"""
+
+
 def generated_files() -> dict[Path, str]:
     """Return the text of every generated file by its absolute path."""
     return {
@@ -92,19 +100,18 @@ def metrics_page() -> str:
     for source, metrics in groupby(CATALOGUE, key=lambda metric: metric.source):
         title, text = _SOURCES[source]
         rows = [(f"`{m.name}`", m.type, _labels(m), m.help) for m in metrics]
-        parts.append(f"## {title}\n\n{text}\n\n{_table(('name', 'type', 'labels', 'meaning'), rows)}")
+        parts.append(f"## {title}\n\n{text}\n\n{markdown_table(('name', 'type', 'labels', 'meaning'), rows)}")
     heads = ("what", "series at most", "at level minimal")
-    parts.append(f"## Series\n\n{_SERIES}\n{_table(heads, series_table.rows())}")
+    parts.append(f"## Series\n\n{_SERIES}\n{markdown_table(heads, series_table.rows())}")
     heads = ("left out", "panels", "runbooks")
-    parts.append(f"{_MISSED}\n{_table(heads, level_table.rows())}")
+    parts.append(f"{_MISSED}\n{markdown_table(heads, level_table.rows())}")
     parts.append(_HISTOGRAMS.format(buckets=len(STEP_BUCKETS_SECONDS)))
     recorded = [(f"`{rule.record}`", rule.help) for rule in rules.recordings()]
-    parts.append(f"## Recorded series\n\n{_table(('name', 'meaning'), recorded)}")
-    alerts = [
-        (f"[{alert.name}](../alerts/runbooks/{alert.name}.md)", alert.severity, alert.summary)
-        for alert in rules.alerts()
-    ]
-    parts.append(f"## Alerts\n\n{_table(('name', 'severity', 'summary'), alerts)}")
+    parts.append(f"## Recorded series\n\n{markdown_table(('name', 'meaning'), recorded)}")
+    alerts = [(f"[{alert.name}](../alerts/runbooks/{alert.name}.md)", alert.summary) for alert in rules.alerts()]
+    parts.append(f"## Alerts\n\n{markdown_table(('name', 'summary'), alerts)}")
+    each = [row.cells() for row in table.rows()]
+    parts.append(f"### What each alert does\n\n{_ALERT_TABLE}\n{markdown_table(table.COLUMNS, each)}")
     return "\n".join(parts)
 
 
@@ -135,11 +142,6 @@ def _labels(metric: Metric) -> str:
     if metric.values:
         labels[-1] += f" ({', '.join(metric.values)})"
     return ", ".join(labels)
-
-
-def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    lines = [heads, tuple("---" for _ in heads), *rows]
-    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ class RankFacts:
     the model FLOPs of a step come from: configured, parameters, measured or none, `mark_writer` what the agent's writer
     of marks is written in (`agent/mark_writer.py`), `collective_kernels` what its kernels in front of collectives are
     written in, `C++` or `Python`, and `collective_kernels_reason` why not in C++ (`agent/hooks/native.py`). `stacks` is
-    the signal at which the process writes its stacks, else why it does not (`agent/stacks.py`).
+    the signal at which the process writes its stacks, else why it does not (`agent/stacks.py`). `flight_recorder` is
+    the beginning of the paths into which torch's Flight Recorder writes its dumps, where the training has set it.
     """
 
     device: Name = ""
@@ -37,6 +38,7 @@ class RankFacts:
     collective_kernels: Name = ""
     collective_kernels_reason: Name = ""
     stacks: Name = ""
+    flight_recorder: Name = ""
 
 
 def facts_to_json(facts: RankFacts) -> dict[str, Any]:

@@ -25,6 +25,7 @@ SUMMARY_NODES_MAX = 512  # call-tree nodes of one rank's summary
 SUMMARY_WIRE_MAX_BYTES = 10 << 10  # one rank's summary on the wire; 10,240 ranks are 100 MB at the coordinator
 SUMMARY_MAX_BYTES = 64 << 10  # the same unpacked: real ones are 15 to 30 KB
 STACKS_MAX_BYTES = 10 << 10  # of one rank's stacks on the wire; 10,240 ranks are 100 MB, 1,024 are asked
+ISSUED_MAX = 24  # collectives of a rank that are sent with its stacks, of all its groups
 STACK_FRAMES_MAX = 100  # of a thread: what faulthandler writes
 STACK_THREADS_MAX = 100  # of a process: the same
 STACK_FILE_MAX_CHARS = 160  # of a source file's path, of which the end is kept

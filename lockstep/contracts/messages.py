@@ -37,6 +37,7 @@ from lockstep.contracts.limits import (
     GROUPS_PER_NODE_MAX,
     HOST_COMMANDS_MAX,
     HOST_CORES_MAX,
+    ISSUED_MAX,
     MESSAGE_MAX_BYTES,
     PROFILE_RANKS_MAX,
     PROFILE_STEPS_MAX,
@@ -140,7 +141,8 @@ class RankEnding:
 
     `code` is the exit code or the number of the signal, 0 for the other kinds. `exception` is the type of an exception
     and `frame` the innermost frame of the training's own code, "train.py(88): load"; no message, which may hold data.
-    `is_out_of_memory`: the kernel killed a process of its cgroup for want of memory just then.
+    `is_out_of_memory`: the kernel killed a process of its cgroup for want of memory just then. `is_orderly`: the exit
+    code is the program's own, since Python ran its exit functions, which `os._exit` and a framework's kill leave out.
     """
 
     unix_ns: UnixNs
@@ -149,6 +151,7 @@ class RankEnding:
     exception: Name = ""
     frame: Name = ""
     is_out_of_memory: bool = False
+    is_orderly: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,11 +348,27 @@ class ThreadStack:
     frames: Annotated[list[StackFrame], Length(STACK_FRAMES_MAX)]
 
 
+_ShortText = Annotated[str, Length(64)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssuedCollective:
+    """A collective that a rank has issued, by its Flight Recorder (`lockstep/trace/flight_recorder.py`)."""
+
+    group: _ShortText
+    description: _ShortText
+    sequence: Count
+    operation: _ShortText
+    tensors: _ShortText
+    state: _ShortText
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStacks:
     """The stacks of one rank's process at one moment, that of the training thread first.
 
     `reason` says why there are none. `omitted_frames` of all threads did not fit into the message's limit.
+    `collectives` are the last ones of each group by a dump of torch's Flight Recorder, none without a dump.
     """
 
     run: Name
@@ -360,6 +379,7 @@ class RankStacks:
     threads: Annotated[list[ThreadStack], Length(STACK_THREADS_MAX)]
     omitted_frames: Count = 0
     reason: Reason = ""
+    collectives: Annotated[list[IssuedCollective], Length(ISSUED_MAX)] = field(default_factory=list)
     version: Version = MESSAGE_VERSION
 
 

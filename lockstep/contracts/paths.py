@@ -2,6 +2,7 @@
 
     <root>/<run>/<rank>.ring                                 ring of a rank
     <root>/.exporter/<run>/control                           control block
+    <root>/.exporter/<run>/stacks                            pipe: a byte asks the run's processes for their stacks
     <root>/.exporter/<run>/incoming/<request>-<rank>.json    trace as its rank hands it over
     <root>/.exporter/<run>/traces/<request>-<rank>.json      trace that the exporter has taken over
     <root>/.exporter/.unwatched/<pid>-<time>                 mark of a process that trains and is not watched
@@ -78,6 +79,11 @@ def unwatched_directory(root: Path) -> Path:
 def control_path(directory: Path) -> Path:
     """Return the file of the control block that the node's exporter writes."""
     return exporter_directory(directory) / "control"
+
+
+def stack_request_path(directory: Path) -> Path:
+    """Return the pipe into which the node's exporter writes to have a run's processes dump their stacks."""
+    return exporter_directory(directory) / "stacks"
 
 
 def incoming_directory(directory: Path) -> Path:

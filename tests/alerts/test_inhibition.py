@@ -18,6 +18,7 @@ TICKETS = SLOWNESS | {"LockstepSlowDeviceFound", "LockstepLinkSlow"}
 SUSPICION = TICKETS | {"LockstepDevicesLost"}
 OF_ONE_RUN = {
     "LockstepRunCrashed": SUSPICION | {"LockstepRunStalled", "LockstepRunHung", "LockstepRunRanksMissing"},
+    "LockstepSmallRunCrashed": SUSPICION | {"LockstepRunStalled", "LockstepRunHung", "LockstepRunRanksMissing"},
     "LockstepRunStalled": SUSPICION,
     "LockstepRunHung": SUSPICION | {"LockstepRunStalled", "LockstepRunRanksMissing"},
     "LockstepRunRanksMissing": {"LockstepRunStalled"},
@@ -27,7 +28,14 @@ OF_ONE_RUN = {
 }
 """What explains, and what it explains about the same run."""
 VERDICTS = SUSPICION | {
-    *("LockstepRunCrashed", "LockstepRunStalled", "LockstepRunHung", "LockstepRunRanksMissing", "LockstepRunUnwatched"),
+    *(
+        "LockstepRunCrashed",
+        "LockstepSmallRunCrashed",
+        "LockstepRunStalled",
+        "LockstepRunHung",
+        "LockstepRunRanksMissing",
+        "LockstepRunUnwatched",
+    ),
 }
 """What the coordinator says of a run, or what its silence says: none of it is told without a coordinator."""
 ALERTS = {alert.name: alert for alert in rules.alerts()}

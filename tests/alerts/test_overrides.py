@@ -48,7 +48,9 @@ def test_the_file_changes_what_it_names_and_nothing_else(tmp_path, capsys):
     assert site["LockstepRunStalled"]["for"] == "90s"
     assert "> 0.25" in site["LockstepRunSlow"]["expr"]
     assert "> 64" in site["LockstepDevicesLost"]["expr"]
-    untouched = site.keys() - SITE["alerts"].keys() - {"LockstepDevicesLost"}
+    assert ">= 64" in site["LockstepRunCrashed"]["expr"]
+    by_devices = {"LockstepDevicesLost", "LockstepRunCrashed", "LockstepSmallRunCrashed"}
+    untouched = site.keys() - SITE["alerts"].keys() - by_devices
     assert {name: site[name] for name in untouched} == {name: usual[name] for name in untouched}
 
 

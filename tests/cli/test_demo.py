@@ -20,8 +20,17 @@ INCIDENT = {
 }  # fmt: skip
 
 
-def verdict_of(incidents, fault="compute"):
-    return judge(incidents, run="demo", fault=fault, rank=2, fault_step=60, steps=90, healthy=0.05)
+HANG = INCIDENT | {
+    "kind": "hang", "cause": "data", "function": "training.py(75): stuck_in_download", "root_cause": "",
+    "stacks": ["ranks 0-3: training.py(180): <module>", "  rank 2: training.py(75): stuck_in_download"],
+}  # fmt: skip
+CRASH = INCIDENT | {
+    "kind": "crash", "cause": "process", "function": "training.py(80): reject_document", "root_cause": "ValueError",
+}  # fmt: skip
+
+
+def verdict_of(incidents, fault="compute", state=None):
+    return judge(incidents, run="demo", fault=fault, rank=2, fault_step=60, steps=90, healthy=0.05, state=state)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +54,46 @@ def test_only_the_whole_truth_is_right(incidents, fault, correct):
     verdict = verdict_of(incidents, fault)
     assert verdict.correct is correct
     json.dumps(verdict.to_json())
+
+
+@pytest.mark.parametrize(
+    ("fault", "state", "incidents", "correct"),
+    [
+        ("hang", "hung", [HANG], True),
+        ("hang", "healthy", [HANG], False),
+        ("hang", "hung", [HANG | {"ranks": [0]}], False),
+        ("hang", "hung", [HANG | {"function": ""}], False),
+        ("hang", "hung", [HANG, INCIDENT], False),
+        ("crash", "crashed", [CRASH], True),
+        ("crash", "cancelled", [CRASH], False),
+        ("crash", "hung", [HANG], False),
+        ("crash", "crashed", [CRASH, HANG], False),
+        ("cancel", "cancelled", [], True),
+        ("cancel", "cancelled", [HANG], False),
+        ("cancel", "finished", [], False),
+        ("cancel", None, [], False),
+    ],
+)
+def test_a_fault_that_stops_the_job_needs_its_state_and_no_other_incident(fault, state, incidents, correct):
+    """A hang beside a crash, or a slow rank beside a hang, would wake people twice."""
+    assert verdict_of(incidents, fault, state).correct is correct
+
+
+@pytest.mark.parametrize(
+    ("fault", "state", "incidents", "printed"),
+    [
+        ("hang", "hung", [HANG], ("stuck_in_download", "stacks", "ranks 0-3: training.py(180)", "is right")),
+        ("crash", "crashed", [CRASH], ("process: ValueError", "reject_document", "is right")),
+        ("cancel", "cancelled", [], ("The run was cancelled", "SIGINT to the job", "is right")),
+        ("cancel", "healthy", [], ("No rank holds this job back", "is WRONG")),
+    ],
+)
+def test_the_verdict_on_a_stopped_job_names_what_stopped_it(fault, state, incidents, printed):
+    """Where ranks stand for a hang, the exception for a crash, the request for a cancelled run."""
+    output = io.StringIO()
+    print_verdict(Console(file=output, width=120), verdict_of(incidents, fault, state))
+    for words in printed:
+        assert words in output.getvalue()
 
 
 def test_the_verdict_says_what_matters():

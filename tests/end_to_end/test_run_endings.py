@@ -130,6 +130,7 @@ ROWS = [
     Row("kill -9 of all processes", "train", kill_all, "cancelled"),
     Row("an exception in one rank", "exception", nothing, "crashed", "ValueError"),
     Row("os._exit in one rank", "os._exit", nothing, "crashed", f"exit {ending_job.EXIT_CODE}"),
+    Row("sys.exit in all ranks", "sys.exit", nothing, "crashed", f"exit {ending_job.EXIT_CODE}"),
     Row("kill -9 of one rank", "train", lambda job: job.kill(signal.SIGKILL, 1), "crashed", "SIGKILL"),
     Row("a segmentation fault in one rank", "train", lambda job: job.kill(signal.SIGSEGV, 1), "crashed", "SIGSEGV"),
     Row("kill -9 of torchrun alone", "train", lambda job: job.launcher.kill(), "healthy"),

@@ -91,7 +91,9 @@ def fault_begin(log: Path) -> tuple[int, float] | None:
 
 
 @contextlib.contextmanager
-def full_stack(directory: Path, settings: dict[str, str] | None = None) -> Iterator[Stack]:
+def full_stack(
+    directory: Path, settings: dict[str, str] | None = None, policy: AlertPolicy = _POLICY
+) -> Iterator[Stack]:
     """Start mosquitto, exporter, coordinator, Prometheus, Alertmanager and a pager; 1 s intervals throughout."""
     shared = directory / "shared"
     shared.mkdir()
@@ -114,7 +116,7 @@ def full_stack(directory: Path, settings: dict[str, str] | None = None) -> Itera
             wait_ready(f"http://127.0.0.1:{ports[service]}/-/healthy", process, log)
         alerts = parts.enter_context(alertmanager(directory, _alertmanager_yaml(pager.url)))
         rule_file = directory / "lockstep.rules.yaml"
-        rule_file.write_text(rules.render(policy=_POLICY))
+        rule_file.write_text(rules.render(policy=policy))
         server = parts.enter_context(prometheus(directory, _prometheus_yaml(ports, alerts, rule_file)))
         yield Stack(
             directory=directory,

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coordinator.detect.findings import LINK, UNKNOWN
+from coordinator.detect.hangs.collectives import compare_issued
+from coordinator.detect.hangs.ranks_text import ranks_text
 from lockstep.contracts.messages import RankStacks, StackFrame
 from lockstep.contracts.stacks import is_own_file
 
@@ -17,13 +19,14 @@ DATA, COMPUTE = "data", "compute"
 TREE_LINES_MAX = 60
 """Of the tree as text: 1,024 ranks of a job that hangs have a handful of leaves."""
 _LINE_MAX_CHARS = 160
-_SPANS_MAX = 4  # of ranks named in a text
 _FOREIGN = re.compile(r"(?:site|dist)-packages/|/lib/python3[^/]*/|^<|^$")
 _INSIDE = (
     ("collective", re.compile(r"torch/distributed/distributed_c10d\.py$")),
     ("loader", re.compile(r"torch/utils/data/")),
     ("backward", re.compile(r"torch/(?:autograd/|_tensor\.py$)")),
 )
+_OF_DDP = re.compile(r"torch/nn/parallel/distributed\.py$")
+"""Of its own collectives, which it issues in C++: where it is innermost, it waits in one of them."""
 _READING = re.compile(
     r"torch/utils/data/|(?:^|/)(?:ssl|socket|http/client|urllib/\w+)\.py$"
     r"|site-packages/(?:datasets|webdataset|streaming|fsspec|s3fs|gcsfs|botocore|boto3|requests|urllib3|aiohttp|huggingface_hub)/"
@@ -109,25 +112,21 @@ def tree_text(root: StackNode) -> tuple[str, ...]:
         while (only := next(iter(node.children.values()), None)) is not None and len(only.ranks) == len(node.ranks):
             node = only
             names.append(node.name)
-        path = " > ".join(names[-3:]) if len(names) <= 3 else f"... > {' > '.join(names[-3:])}"  # noqa: PLR2004
-        lines.append(f"{'  ' * depth}{ranks_text(node.ranks)}: {path or 'no common frame'}"[:_LINE_MAX_CHARS])
+        lines.append(_line("  " * depth + ranks_text(node.ranks), names))
         children = sorted(node.children.values(), key=lambda child: (-len(child.ranks), child.ranks))
         waiting += [(child, depth + 1) for child in children]
     return tuple(lines)
 
 
-def ranks_text(ranks: Sequence[int]) -> str:
-    """Return ascending ranks in few characters: "rank 1", "ranks 0, 2-1023"."""
-    spans: list[list[int]] = []
-    for rank in ranks:
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    parts = [str(low) if low == high else f"{low}-{high}" for low, high in spans[:_SPANS_MAX]]
-    left = sum(high - low + 1 for low, high in spans[_SPANS_MAX:])
-    more = f" and {left} more" if left else ""
-    return f"rank{'s' * (len(ranks) != 1)} {', '.join(parts)}{more}"
+def _line(ranks: str, names: Sequence[str]) -> str:
+    """Return a line of the tree with as many of its innermost frames as fit, three at most."""
+    for count in (3, 2):
+        left_out = "... > " if len(names) > count else ""
+        line = f"{ranks}: {left_out}{' > '.join(names[-count:])}"
+        if names and len(line) <= _LINE_MAX_CHARS:
+            return line
+    innermost = f"... > {names[-1]}" if len(names) > 1 else (names or ["no common frame"])[0]
+    return f"{ranks}: {innermost}"[:_LINE_MAX_CHARS]
 
 
 def place_of(frames: Sequence[StackFrame]) -> Place | None:
@@ -135,6 +134,8 @@ def place_of(frames: Sequence[StackFrame]) -> Place | None:
     if not frames:
         return None
     own = next((frame for frame in frames if not _FOREIGN.search(frame[0])), frames[0])
+    if _OF_DDP.search(frames[0][0]):
+        return Place(function=name_of(own), inside=frames[0][2].lstrip("_"), is_collective=True, reads=False)
     found = [(kind, frame) for frame in frames for kind, form in _INSIDE if form.search(frame[0])]
     kind, innermost = found[0] if found else ("", frames[0])
     # Of a collective's frames the outermost is what was called: reduce_scatter, not its helper.
@@ -161,7 +162,9 @@ def explain_hang(stacks: Sequence[RankStacks], late: Sequence[int], cause: str, 
     evidence += [
         f"rank {each.rank} has no stack: {each.reason}" for each in stacks if each.reason and each.rank in late
     ][:3]
-    root_cause = _root_cause(places, suspects, cause, scope)
+    issued = compare_issued(stacks)
+    evidence += issued.evidence
+    root_cause = MISMATCH if issued.odd_ranks else _root_cause(places, suspects, cause, scope)
     if root_cause:
         evidence.append(_OF_ROOT_CAUSE[root_cause])
     return HangStacks(

@@ -52,8 +52,15 @@ def collect(
             collective_kernels=kernels[0],
             collective_kernels_reason=_label(kernels[1]),
             stacks=stacks,
+            flight_recorder=_flight_recorder(),
         )
     )
+
+
+def _flight_recorder() -> str:
+    """Return the beginning of the paths of torch's dumps, empty where the training has set none, or a longer one."""
+    prefix = os.environ.get("TORCH_FR_DUMP_TEMP_FILE") or os.environ.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "")
+    return prefix if prefix.isprintable() and len(prefix.encode(errors="replace")) <= NAME_MAX_BYTES else ""
 
 
 def _device(torch: Any) -> tuple[str, str]:

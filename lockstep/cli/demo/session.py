@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -14,7 +15,7 @@ import aiohttp
 from rich.console import Console
 
 from lockstep.agent.bootstrap import loader_environment
-from lockstep.cli.demo.verdict import Verdict, judge
+from lockstep.cli.demo.verdict import EXPECTED, Verdict, judge
 from lockstep.cli.demo.view import View, draw_verdict, print_verdict
 from lockstep.cli.services_command import first_leaf
 from lockstep.cli.up import LOOPBACK, Up
@@ -35,6 +36,7 @@ ROOM_BYTES = 512 << 20
 """What two ranks' captures may ask for at most (`messages.ProfileRequest.trace_max_bytes`)."""
 _POLL_SECONDS = 0.25
 _END_SECONDS = 10.0
+_ENDED = ("finished", "cancelled", "crashed")
 
 
 def run_demo(
@@ -68,10 +70,12 @@ class _Session:
         self.fault = fault
         self.rank = rank
         self.ranks = ranks
+        self.expected = EXPECTED[fault]
         goal, goal_step = ("nothing to be found", HEALTHY_STEPS) if fault == "none" else (f"{fault} fault", FAULT_STEP)
         self.view = View(console, goal, goal_step)
         self.run_json: dict[str, Any] = {}
         self.incidents: list[dict[str, Any]] = []
+        self._is_interrupted = False
 
     async def run(self) -> Verdict:
         root = Path(tempfile.mkdtemp(prefix="lockstep-demo-", dir=_roomy_directory(Path(DEFAULT_ROOT).parent)))
@@ -108,12 +112,14 @@ class _Session:
             fault_step=FAULT_STEP,
             steps=self.run_json.get("step", 0),
             healthy=self.run_json.get("baseline_step_seconds"),
+            state=self.run_json.get("state"),
         )
 
     async def _start_training(self, root: Path) -> asyncio.subprocess.Process:
         job = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.ranks)]
         script = str(Path(__file__).with_name("training.py"))
-        fault = ["--fault", self.fault, "--rank", str(self.rank), "--fault-step", str(FAULT_STEP), "--steps", "100000"]
+        in_training = "none" if self.fault == "cancel" else self.fault
+        fault = ["--fault", in_training, "--rank", str(self.rank), "--fault-step", str(FAULT_STEP), "--steps", "100000"]
         environment = loader_environment(os.environ) | {
             RUN_VARIABLE: RUN,
             ROOT_VARIABLE: str(root),
@@ -130,6 +136,7 @@ class _Session:
             env=environment,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,  # a process group of its own, which an interrupt can go to
         )
 
     async def _relay(self, training: asyncio.subprocess.Process) -> None:
@@ -145,9 +152,10 @@ class _Session:
         deadline = loop.time() + DEADLINE_SECONDS
         found_at: float | None = None
         async with aiohttp.ClientSession(address) as api:
-            while loop.time() < deadline and training.returncode is None:
+            while loop.time() < deadline and (training.returncode is None or self.expected.ends_run):
                 await asyncio.sleep(_POLL_SECONDS)  # a screen's refresh, not a wait for an event
                 await self._poll(api)
+                self._interrupt(training)
                 if self.incidents and found_at is None:
                     found_at = loop.time()
                 if self._answered() or (found_at is not None and loop.time() > found_at + FUNCTION_WAIT_SECONDS):
@@ -162,10 +170,20 @@ class _Session:
             self.incidents = (await response.json())["incidents"]
         self.view.update(self.run_json)
 
+    def _interrupt(self, training: asyncio.subprocess.Process) -> None:
+        """Do once what Ctrl-C in the job's terminal does, when it is time and the fault is that."""
+        is_due = self.fault == "cancel" and self.run_json.get("step", 0) >= FAULT_STEP
+        if is_due and not self._is_interrupted and training.returncode is None:
+            self._is_interrupted = True
+            self.view.show(f"fault: SIGINT to the process group of the job, at step {self.run_json['step']}")
+            os.killpg(training.pid, signal.SIGINT)
+
     def _answered(self) -> bool:
         if self.fault == "none":
             return bool(self.run_json.get("step", 0) >= HEALTHY_STEPS)
-        return any(incident["function"] for incident in self.incidents if incident["kind"] == "slow_rank")
+        if self.expected.ends_run:
+            return self.run_json.get("state") in _ENDED
+        return any(incident["function"] for incident in self.incidents if incident["kind"] == self.expected.kind)
 
 
 def _roomy_directory(memory: Path) -> Path | None:

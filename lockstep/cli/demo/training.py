@@ -1,13 +1,14 @@
 """A small GPT trained for real with DistributedDataParallel on the CPU. It knows nothing of Lockstep.
 
-It learns two-digit additions. On request one rank turns slow from a given step on, in one of three ways that production
-jobs know: a redundant computation in the forward pass, slow storage under the data loader, or a cache that keeps
-calling the garbage collector.
+It learns two-digit additions. On request one rank fails from a given step on, in a way that production jobs know: a
+redundant computation in the forward pass, slow storage under the data loader, a cache that keeps calling the garbage
+collector, a download whose server never answers, or a corrupt document.
 """
 
 import argparse
 import gc
 import random
+import socket
 import time
 
 import torch
@@ -22,7 +23,7 @@ CONTEXT = 64
 WIDTH = 64
 LAYERS = 2
 BATCH = 8
-FAULTS = ("compute", "data", "gc", "none")
+FAULTS = ("compute", "data", "gc", "hang", "crash", "none")
 
 
 class Fault:
@@ -52,14 +53,31 @@ class Additions(Dataset[Tensor]):
         return torch.tensor([VOCABULARY.index(character) for character in self.read_document(index)])
 
     def read_document(self, index: int) -> str:
-        if self.fault.active("data", step=index // self.ranks // BATCH):
+        step = index // self.ranks // BATCH
+        if self.fault.active("data", step):
             time.sleep(self.fault.seconds / BATCH)  # storage that answers late
+        if self.fault.active("hang", step):
+            stuck_in_download()
+        if self.fault.active("crash", step):
+            reject_document(index)
         numbers = random.Random(index)
         text = ""
         while len(text) <= CONTEXT:
             left, right = numbers.randrange(100), numbers.randrange(100)
             text += f"{left}+{right}={left + right}. "
         return text[: CONTEXT + 1]
+
+
+def stuck_in_download() -> None:
+    """Read from a connection that is open and never answers, without a timeout."""
+    ours, server = socket.socketpair()
+    with ours, server:
+        ours.recv(1)
+
+
+def reject_document(index: int) -> None:
+    """Fail as a reader does that meets a corrupt document."""
+    raise ValueError(f"document {index}: got a wrong checksum")
 
 
 class Block(nn.Module):
@@ -117,7 +135,7 @@ def sweep_cache(fault: Fault) -> None:
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """Train until told to stop."""
+    """Train until `--steps` are done or the fault ends it."""
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(arguments.seed)
@@ -152,7 +170,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--workers", type=int, default=0, help="loader processes per rank")
     parser.add_argument("--fault", choices=FAULTS, default="none")
-    parser.add_argument("--rank", type=int, default=2, help="the rank that turns slow")
+    parser.add_argument("--rank", type=int, default=2, help="the rank that fails")
     parser.add_argument("--fault-step", type=int, default=60)
     parser.add_argument("--fault-ms", type=float, default=200.0, help="extra time a step")
     return parser.parse_args()

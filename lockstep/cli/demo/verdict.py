@@ -1,22 +1,59 @@
-"""What the demonstration says at its end, and whether it is right. Pure: from incidents as the API returns them."""
+"""What the demonstration reports at its end, and whether it is right. Pure: from incidents as the API returns them."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import Any
 
-# The function of demo/training.py that each fault lives in.
-FUNCTIONS = {"compute": "redundant_attention", "data": "read_document", "gc": "sweep_cache"}
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What a fault must lead to.
+
+    `kind` and `cause` are those of the only incident, empty where none may be opened; `function` is the function of
+    demo/training.py that the fault lives in; `state` is the run's at the end, empty where it does not matter.
+    """
+
+    kind: str = ""
+    cause: str = ""
+    function: str = ""
+    state: str = ""
+
+    @property
+    def ends_run(self) -> bool:
+        """Whether the run is over with this fault."""
+        return self.state in ("crashed", "cancelled")
+
+
+EXPECTED: Mapping[str, Expected] = MappingProxyType(
+    {
+        "compute": Expected(kind="slow_rank", cause="compute", function="redundant_attention"),
+        "data": Expected(kind="slow_rank", cause="data", function="read_document"),
+        "gc": Expected(kind="slow_rank", cause="gc", function="sweep_cache"),
+        "hang": Expected(kind="hang", cause="data", function="stuck_in_download", state="hung"),
+        "crash": Expected(kind="crash", cause="process", function="reject_document", state="crashed"),
+        "cancel": Expected(state="cancelled"),
+        "none": Expected(),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The answer, beside the question. `rank`, `cause` and `function` are None where nothing was found."""
+    """The answer, with the question. `kind`, `rank`, `cause` and `function` are None where nothing was found.
+
+    `state` is the run's at the end; `root_cause` and `stacks` are of a crash and a hang.
+    """
 
     run: str
     fault: str
     faulty_rank: int | None
     fault_step: int | None
+    state: str | None
+    kind: str | None
     rank: int | None
     cause: str | None
+    root_cause: str | None
     function: str | None
     operator: str | None
     onset_step: int | None
@@ -26,6 +63,7 @@ class Verdict:
     healthy_step_seconds: float | None
     evidence: list[str] = field(default_factory=list)
     advice: list[dict[str, Any]] = field(default_factory=list)
+    stacks: list[str] = field(default_factory=list)
     incidents: int = 0
     steps: int = 0
     correct: bool = False
@@ -44,31 +82,28 @@ def judge(
     fault_step: int,
     steps: int,
     healthy: float | None,
+    state: str | None = None,
 ) -> Verdict:
     """Return the verdict over all incidents of the run, closed ones included.
 
     It is right if exactly the faulty rank was named, with the right cause and the function that the fault lives in;
-    without a fault, if nothing was.
+    where no rank is at fault, if none was. `state` is the run's, None before it has one.
     """
-    about = [incident for incident in incidents if incident["kind"] == "slow_rank"]
-    first = about[0] if about else (incidents[0] if incidents else None)
-    if fault == "none":
-        correct = not incidents
-    else:
-        correct = (
-            len(about) == 1
-            and about[0]["ranks"] == [rank]
-            and about[0]["cause"] == fault
-            and FUNCTIONS[fault] in (about[0]["function"] or "")
-        )
+    expected = EXPECTED[fault]
+    is_of_rank = bool(expected.kind)
+    matching = [incident for incident in incidents if incident["kind"] == (expected.kind or "slow_rank")]
+    first = matching[0] if matching else (incidents[0] if incidents else None)
     found = first or {}
     return Verdict(
         run=run,
         fault=fault,
-        faulty_rank=None if fault == "none" else rank,
+        faulty_rank=rank if is_of_rank else None,
         fault_step=None if fault == "none" else fault_step,
+        state=state,
+        kind=found.get("kind"),
         rank=found["ranks"][0] if found.get("ranks") else None,
         cause=found.get("cause"),
+        root_cause=found.get("root_cause") or None,
         function=found.get("function") or None,
         operator=found.get("operator") or None,
         onset_step=found.get("onset_step"),
@@ -78,7 +113,28 @@ def judge(
         healthy_step_seconds=healthy,
         evidence=list(found.get("evidence", ())),
         advice=list(found.get("advice", ())),
+        stacks=list(found.get("stacks", ())),
         incidents=len(incidents),
         steps=steps,
-        correct=correct,
+        correct=_is_correct(expected, incidents, matching, rank, state),
+    )
+
+
+def _is_correct(
+    expected: Expected,
+    incidents: list[dict[str, Any]],
+    matching: list[dict[str, Any]],
+    rank: int,
+    state: str | None,
+) -> bool:
+    if expected.state and state != expected.state:
+        return False
+    if not expected.kind:
+        return not incidents
+    return (
+        len(matching) == 1
+        and (not expected.state or len(incidents) == 1)
+        and matching[0]["ranks"] == [rank]
+        and matching[0]["cause"] == expected.cause
+        and expected.function in (matching[0]["function"] or "")
     )

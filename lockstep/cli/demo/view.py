@@ -1,4 +1,4 @@
-"""What the demonstration shows while it runs. Draws what the coordinator's API says; decides nothing."""
+"""What the demonstration shows while it runs. Draws what the coordinator's API returns; decides nothing."""
 
 import io
 import re
@@ -112,25 +112,38 @@ def print_verdict(console: Console, verdict: Verdict) -> None:
     """Print the verdict for people."""
     console.rule("verdict", style="bold")
     if verdict.rank is None:
-        console.print(f"Nobody holds this job back ({verdict.steps} steps, {verdict.incidents} incidents).")
+        console.print(_nothing_found(verdict))
     else:
         table = Table(box=None, show_header=False, pad_edge=False)
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
         operator = f"  (operator {verdict.operator})" if verdict.operator else ""
         table.add_row("rank", Text(str(verdict.rank), "bold red"))
-        table.add_row("cause", Text(verdict.cause or "unknown", "bold"))
+        root_cause = f": {verdict.root_cause}" if verdict.root_cause and verdict.kind != "slow_rank" else ""
+        table.add_row("cause", Text(f"{verdict.cause or 'unknown'}{root_cause}", "bold"))
         table.add_row("function", Text(f"{verdict.function or 'not captured'}{operator}", "bold"))
         table.add_row("since", f"step {verdict.onset_step}, found at step {verdict.detected_step}")
         for number, evidence in enumerate(verdict.evidence):
             table.add_row("" if number else "evidence", Text(evidence))
+        for number, line in enumerate(verdict.stacks):
+            table.add_row("" if number else "stacks", Text(line))
         for number, advice in enumerate(verdict.advice):
             table.add_row("" if number else "advice", _advice(advice))
         console.print(table)
-    injected = "no fault"
+    console.print(f"Injected: {_injected(verdict)}. The verdict is {_judgement(verdict)}.")
+
+
+def _nothing_found(verdict: Verdict) -> str:
+    counts = f"{verdict.steps} steps, {verdict.incidents} incidents"
+    if verdict.state == "cancelled":
+        return f"The run was cancelled: its processes were asked to end. No alert fires ({counts})."
+    return f"No rank holds this job back ({counts})."
+
+
+def _injected(verdict: Verdict) -> str:
     if verdict.faulty_rank is not None:
-        injected = f"{verdict.fault} on rank {verdict.faulty_rank} from step {verdict.fault_step}"
-    console.print(f"Injected: {injected}. The verdict is {_judgement(verdict)}.")
+        return f"{verdict.fault} on rank {verdict.faulty_rank} from step {verdict.fault_step}"
+    return "no fault" if verdict.fault == "none" else f"SIGINT to the job after step {verdict.fault_step}"
 
 
 def _judgement(verdict: Verdict) -> str:

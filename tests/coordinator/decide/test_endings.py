@@ -20,9 +20,9 @@ HEALTHY = generate(Scenario(degrees="dp=4", steps=STEPS))
 NOW = START_UNIX_S + STEPS
 
 
-def ended(kind, code=0, *, after_s=0.0, exception="", frame="", oom=False):
-    unix_ns = int((NOW + after_s) * 1e9)
-    return RankEnding(unix_ns=unix_ns, kind=kind, code=code, exception=exception, frame=frame, is_out_of_memory=oom)
+def ended(kind, code=0, *, after_s=0.0, exception="", frame="", oom=False, orderly=False):
+    known = {"exception": exception, "frame": frame, "is_out_of_memory": oom, "is_orderly": orderly}
+    return RankEnding(unix_ns=int((NOW + after_s) * 1e9), kind=kind, code=code, **known)
 
 
 def killed(number, after_s=0.0, *, oom=False):
@@ -54,6 +54,9 @@ CANCELLED = {
     "kill -9 of all": [killed(KILL), killed(KILL, 0.2), killed(KILL, 4), killed(KILL, 1)],
     "scancel of ranks that ignore SIGTERM": [killed(TERM), killed(KILL, 30), killed(KILL, 30.5), killed(KILL, 30)],
     "Ray, which ends its workers after the training": [ended(EXIT_CODE, 1, after_s=each) for each in (0, 0.1, 0.1, 1)],
+    "a handler of SIGTERM that exits as a shell would": [
+        ended(EXIT_CODE, 143, after_s=each, orderly=True) for each in (0, 0.1, 0.1, 1)
+    ],
     "a container that is removed": [ended(VANISHED, after_s=each) for each in (0, 1, 2, 0.5)],
     "a checkpoint in the grace period": [killed(TERM), None, None, killed(TERM, 20)],
 }
@@ -104,6 +107,16 @@ CRASHED = {
         [ended(EXIT_CODE, 1, after_s=0.3), ended(EXIT_CODE, 2), *[killed(TERM, 1)] * 2],
     ),
     "one exit code, one after the other": (0, "exit 1", [ended(EXIT_CODE, 1, after_s=each) for each in (0, 2, 4, 8)]),
+    "an exception of all ranks, which each catches to call sys.exit(1)": (
+        2,
+        "exit 1",
+        [ended(EXIT_CODE, 1, after_s=each, orderly=True) for each in (0.2, 0.1, 0, 0.3)],
+    ),
+    "one exception in all ranks at once": (
+        1,
+        "ValueError",
+        [raised("ValueError", each) for each in (0.2, 0, 0.1, 0.1)],
+    ),
     "a real-time signal": (0, "signal 40", [killed(40), *[killed(TERM, 1)] * 3]),
     "one that vanishes, others finish": (2, "process gone", [None, None, ended(VANISHED), None]),
 }

@@ -5,8 +5,11 @@ from itertools import pairwise
 
 from coordinator.decide import events as ev
 from coordinator.decide.incidents import from_json, to_json
-from coordinator.decide.stack_desk import STACK_RANKS_MAX, STACK_SECONDS, sample
+from coordinator.decide.stack_desk import STACK_RANKS_MAX, STACK_SECONDS, StackDesk, sample
 from coordinator.settings.policy import Policy
+from exporter.capturing.stack_text import Thread, thread_stacks
+from lockstep.contracts.codec import encode
+from lockstep.contracts.limits import STACKS_MAX_BYTES
 from lockstep.contracts.messages import RankStacks, ThreadStack
 from tests.coordinator.decide.test_standstill import LINK, stepping
 
@@ -105,3 +108,27 @@ def test_of_many_ranks_the_late_ones_and_others_evenly_are_asked():
     assert max(high - low for low, high in pairwise(chosen)) <= 12
     assert len(sample(tuple(range(5_000)), ranks)) == STACK_RANKS_MAX
     assert sample((1,), (3, 1, 2)) == (1, 2, 3)
+
+
+def test_ten_thousand_ranks_are_a_thousand_messages_and_a_few_lines():
+    """One leaf holds thousands: they are sampled, and the incident says of how many; the late rank is among them."""
+    desk, world_size, late = StackDesk(), 10_240, 9_999
+    story = stepping()
+    story.wait(6)
+    incident = replace(story.incident, ranks=(late,))
+    assert desk.ask(incident, range(world_size), 0.0)
+    assert len(desk.ranks) == STACK_RANKS_MAX
+    assert late in desk.ranks
+    frames = [("/srv/" + "x" * 150, number, "f" * 90) for number in range(99)]
+    threads = [Thread(1, tuple(frames))] * 3
+    for rank in desk.ranks:
+        sent, omitted = thread_stacks(threads, 1)
+        sent[0].frames.append(LOADS if rank == late else WAITS)
+        message = replace(stacks(desk, rank), threads=sent, omitted_frames=omitted)
+        desk.take(message)
+    assert len(encode(message)) <= STACKS_MAX_BYTES + 200  # the frame that was added here
+    assert desk.ranks[-1] < world_size
+    amended = desk.amended(incident, "unknown", 1.0)
+    assert amended.profile_evidence[-1] == "stacks are of 1,024 of 10,240 ranks"
+    assert len(amended.stacks) <= 3
+    assert amended.stacks[1].startswith(f"  rank {late}: ")

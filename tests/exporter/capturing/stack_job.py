@@ -14,8 +14,12 @@ import time
 from pathlib import Path
 
 from lockstep.agent.ring import RingWriter
+from lockstep.agent.shared_directory import trusted_uids
 from lockstep.agent.stacks import StackDumps
 from lockstep.contracts.ring import RingHeader
+from tests.support.users import GROUP, become
+
+UID_VARIABLE = "STACK_JOB_UID"
 
 
 def stuck_in_download():
@@ -47,6 +51,8 @@ def handle(_number, _frame):
 
 
 def main(directory, what):
+    if UID_VARIABLE in os.environ:  # after the interpreter has found its modules
+        become(int(os.environ[UID_VARIABLE]), gid=GROUP)
     if what == "handler":
         signal.signal(signal.SIGURG, handle)
     header = RingHeader(
@@ -61,7 +67,7 @@ def main(directory, what):
     )
     ring = RingWriter(Path(directory), header)
     stacks = StackDumps()
-    stacks.begin(Path(directory), 0)
+    stacks.begin(Path(directory), 0, trusted_uids(os.environ))
     ring.set_thread(threading.get_ident())
     os.write(1, f"{stacks.fact}\n".encode())
     began = threading.Event()

@@ -48,7 +48,12 @@ def test_an_order_is_read_back_as_the_ranks_read_it(run: Path):
     assert (status.st_uid, status.st_gid) == (os.geteuid(), run.stat().st_gid)
     assert status.st_blocks * 512 >= CONTROL_BYTES
     assert list(run.iterdir()) == []
-    assert sorted(path.name for path in control_path(run).parent.iterdir()) == ["control", "incoming", "traces"]
+    assert sorted(path.name for path in control_path(run).parent.iterdir()) == [
+        "control",
+        "incoming",
+        "stacks",
+        "traces",
+    ]
 
 
 def test_a_block_is_reused_and_its_generation_goes_on(run: Path):

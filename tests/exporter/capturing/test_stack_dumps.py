@@ -20,13 +20,13 @@ from tests.exporter.capturing import stack_job
 
 
 @contextlib.contextmanager
-def job(directory, what):
+def job(directory, what, **variables):
     """Run a process with a ring until the end of the block; it has printed `ready` by then."""
     process = subprocess.Popen(
         [sys.executable, stack_job.__file__, str(directory), what],
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])} | variables,
     )
     try:
         lines = []
@@ -56,12 +56,16 @@ def ring_of(directory):
         ring.close()
 
 
+def no_request():
+    raise AssertionError("a process that can be signalled is not asked otherwise")
+
+
 def dump(directory, limit_s=30.0):
     """Return what rank 0 writes, and its training thread."""
     with ring_of(directory) as ring:
         target = open_target(stacks_path(directory, 0), 0, ring)
         try:
-            return dump_stacks([target], limit_s=limit_s)[0], ring.training_thread()
+            return dump_stacks([target], no_request, limit_s=limit_s)[0], ring.training_thread()
         finally:
             target.close()
 
@@ -160,7 +164,7 @@ def test_an_endless_writer_is_cut(directory):
         thread = threading.Thread(target=write)
         thread.start()
         try:
-            written = dump_stacks([target], limit_s=30.0)[0]
+            written = dump_stacks([target], no_request, limit_s=30.0)[0]
             assert len(written) == 1 << 20
             with pytest.raises(MalformedError, match="expected a line of faulthandler"):
                 parse_stacks(written + b"\n", where="test")

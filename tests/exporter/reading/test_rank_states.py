@@ -164,3 +164,18 @@ def test_an_ending_is_announced_once_and_stays(rank):
     revision = rank.rings.runs["run-a"].revision
     assert rank.look(3600) == first
     assert rank.rings.runs["run-a"].revision == revision
+
+
+@pytest.mark.parametrize(
+    ("line", "is_orderly"),
+    [
+        ("ring.set_state(layout.STATE_FINISHED); os._exit(3)", True),
+        ("os._exit(3)", False),
+        ("raised(); os._exit(1)", False),
+    ],
+)
+def test_an_exit_code_is_orderly_where_exit_functions_ran(rank, line, is_orderly):
+    """The agent's last word comes from Python's exit functions, which `os._exit` and kills leave out."""
+    rank.look()
+    rank.does(line)
+    assert rank.until_over()[1].is_orderly is is_orderly

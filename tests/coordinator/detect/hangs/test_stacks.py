@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from coordinator.detect.hangs.stacks import TREE_LINES_MAX, explain_hang, merge, place_of, ranks_text, tree_text
+from coordinator.detect.hangs.ranks_text import ranks_text
+from coordinator.detect.hangs.stacks import TREE_LINES_MAX, explain_hang, merge, place_of, tree_text
 from lockstep.contracts.messages import RankStacks, ThreadStack
 
 SITE = "/usr/lib/python3.11/site-packages"
@@ -21,6 +22,10 @@ BACKWARD = (
     (f"{SITE}/torch/_tensor.py", 648, "backward"),
     MAIN,
 )
+
+
+BUFFERS = ((f"{SITE}/torch/nn/parallel/distributed.py", 2363, "_distributed_broadcast_coalesced"), MAIN)
+FORWARD = (("/srv/model.py", 7, "forward"), (f"{SITE}/torch/nn/parallel/distributed.py", 1600, "forward"), MAIN)
 
 
 def collective(name):
@@ -145,3 +150,22 @@ def test_ten_thousand_ranks_are_merged_by_one_look_at_each_frame():
 def test_a_stack_without_frames_has_no_place():
     """Nothing is named."""
     assert place_of(()) is None
+
+
+def test_a_rank_in_a_collective_of_ddp_waits_there():
+    """It broadcasts a module's buffers in C++; the forward that it calls is none of its collectives."""
+    place = place_of(BUFFERS)
+    assert (place.inside, place.is_collective) == ("distributed_broadcast_coalesced", True)
+    assert place_of(FORWARD).is_collective is False
+    found = explain({0: BUFFERS, 1: DOWNLOAD, 2: BACKWARD})
+    assert "rank 0 waits in distributed_broadcast_coalesced" in found.evidence[0]
+
+
+def test_a_line_that_is_too_long_keeps_its_innermost_frame():
+    """What the ranks are in says more than what led there."""
+    deep = tuple((f"/srv/{'m' * 60}{number}.py", number, "f" * 30) for number in range(4))
+    (line,) = tree_text(merge({0: deep}))
+    assert line.startswith("rank 0: ... > ")
+    assert line.endswith(f"m0.py(0): {'f' * 30}")
+    (line,) = tree_text(merge({0: (("/srv/x.py", 1, "f" * 300),)}))
+    assert len(line) == 160

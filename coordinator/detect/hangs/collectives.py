@@ -1,0 +1,84 @@
+"""Which rank of a hang has not entered which collective, and where collectives do not match, by Flight Recorders.
+
+Pure. Ranks of one process group issue the same collectives in the same order, so the entries of one group and one
+sequence number are one collective. Those that differ in the operation do not match; nor do those that differ in their
+sizes or dtypes, of operations whose inputs are alike on all ranks.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from coordinator.detect.hangs.ranks_text import ranks_text
+from lockstep.contracts.messages import IssuedCollective, RankStacks
+
+_ALIKE = frozenset(("all_reduce", "allreduce_coalesced", "_all_gather_base", "_reduce_scatter_base", "reduce_scatter"))
+_SENTENCES_MAX = 3
+Signature = tuple[str, str]
+"""Operation, and inputs where they have to be alike."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssuedFindings:
+    """What dumps show. `odd_ranks` issued another collective than most of their group, empty where all match."""
+
+    evidence: tuple[str, ...]
+    odd_ranks: tuple[int, ...]
+
+
+def compare_issued(stacks: Sequence[RankStacks]) -> IssuedFindings:
+    """Return what the collectives of all ranks show, in the group where they first differ before the others."""
+    by_group: dict[str, dict[int, dict[int, IssuedCollective]]] = {}
+    for each in stacks:
+        for entry in each.collectives:
+            by_group.setdefault(entry.group, {}).setdefault(each.rank, {})[entry.sequence] = entry
+    mismatches = [found for of_rank in by_group.values() if (found := _mismatch(of_rank)) is not None]
+    late = [sentence for of_rank in by_group.values() for sentence in _not_entered(of_rank)]
+    sentences = [sentence for sentence, _ in mismatches] + late
+    return IssuedFindings(evidence=tuple(sentences[:_SENTENCES_MAX]), odd_ranks=mismatches[0][1] if mismatches else ())
+
+
+def _mismatch(of_rank: Mapping[int, Mapping[int, IssuedCollective]]) -> tuple[str, tuple[int, ...]] | None:
+    """Return the first collective of a group that differs between its ranks, and the ranks that differ from most."""
+    for sequence in sorted({number for entries in of_rank.values() for number in entries}):
+        entries = {rank: own[sequence] for rank, own in sorted(of_rank.items()) if sequence in own}
+        counts = Counter(_signature(entry) for entry in entries.values())
+        if len(counts) < 2:  # noqa: PLR2004
+            continue
+        parts = []
+        for signature, _ in counts.most_common():
+            ranks = [rank for rank, entry in entries.items() if _signature(entry) == signature]
+            parts.append(f"{_named(entries[ranks[0]])} on {ranks_text(ranks)}")
+        most = counts.most_common(1)[0][0]
+        odd = tuple(rank for rank, entry in entries.items() if _signature(entry) != most)
+        group = _group(next(iter(entries.values())))
+        return f"collective {sequence} of {group} does not match: {', '.join(parts)}", odd
+    return None
+
+
+def _not_entered(of_rank: Mapping[int, Mapping[int, IssuedCollective]]) -> list[str]:
+    """Return a sentence for the ranks that have not entered the last collective of their group, by how far they are."""
+    last = {rank: max(own) for rank, own in sorted(of_rank.items())}
+    most = max(last.values())
+    newest = next(own[most] for own in of_rank.values() if most in own)
+    sentences = []
+    for number in sorted(set(last.values()) - {most}):
+        ranks = [rank for rank, own in last.items() if own == number]
+        have = "has" if len(ranks) == 1 else "have"
+        sentences.append(
+            f"{ranks_text(ranks)} {have} not entered collective {number + 1} of {_group(newest)}; "
+            f"others are in collective {most}, {_named(newest)}"
+        )
+    return sentences
+
+
+def _signature(entry: IssuedCollective) -> Signature:
+    return entry.operation, entry.tensors if entry.operation in _ALIKE else ""
+
+
+def _named(entry: IssuedCollective) -> str:
+    return f"{entry.operation} of {entry.tensors}" if entry.tensors else entry.operation
+
+
+def _group(entry: IssuedCollective) -> str:
+    return f"group {entry.description or entry.group}"
