@@ -150,7 +150,7 @@ STACKS = messages.RankStacks(
     ],
     omitted_frames=3,
     collectives=[
-        messages.IssuedCollective(
+        messages.RecordedCollective(
             group="1", description="mesh_dp", sequence=7, operation="all_reduce", tensors="Float [100]", state="started"
         )
     ],

@@ -10,14 +10,14 @@ import stat
 
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.limits import ISSUED_MAX
-from lockstep.contracts.messages import IssuedCollective
+from lockstep.contracts.messages import RecordedCollective
 from lockstep.trace.flight_recorder import DUMP_MAX_BYTES, FlightEntry, last_of_groups, parse_dump
 
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _OF_GROUP = 4  # collectives of each group: what ranks are in, and what led there
 
 
-def read_flight_dump(prefix: str, rank: int, *, owner_uid: int, since_unix_ns: int) -> list[IssuedCollective]:
+def read_flight_dump(prefix: str, rank: int, *, owner_uid: int, since_unix_ns: int) -> list[RecordedCollective]:
     """Return what the dump of a rank holds of each group's last collectives; empty where there is none of its attempt.
 
     `prefix` is the beginning of the file's path, empty for none; `since_unix_ns` is when the attempt began.
@@ -48,8 +48,8 @@ def read_flight_dump(prefix: str, rank: int, *, owner_uid: int, since_unix_ns: i
     return [_issued(entry) for entry in found if entry.sequence >= 0]
 
 
-def _issued(entry: FlightEntry) -> IssuedCollective:
-    return IssuedCollective(
+def _issued(entry: FlightEntry) -> RecordedCollective:
+    return RecordedCollective(
         group=entry.group,
         description=entry.description,
         sequence=entry.sequence,
@@ -59,7 +59,7 @@ def _issued(entry: FlightEntry) -> IssuedCollective:
     )
 
 
-def issued_bytes(issued: list[IssuedCollective]) -> int:
+def issued_bytes(issued: list[RecordedCollective]) -> int:
     """Return how much of a message these take at most."""
     return sum(_SPARE_BYTES + len(each.group + each.description + each.operation + each.tensors) for each in issued)
 

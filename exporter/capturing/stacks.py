@@ -20,7 +20,7 @@ from exporter.capturing.stack_text import Thread, parse_stacks, thread_stacks
 from exporter.counts import Counts
 from exporter.reading.tracks import ENDED, RankTrack, RunTrack
 from lockstep.contracts.errors import MalformedError
-from lockstep.contracts.messages import IssuedCollective, RankStacks, StackRequest
+from lockstep.contracts.messages import RankStacks, RecordedCollective, StackRequest
 from lockstep.contracts.stacks import stacks_path
 from lockstep.serving.fault_isolation import FaultIsolation
 
@@ -113,7 +113,7 @@ class StackRequests:
             return
         targets: list[DumpTarget] = []
         threads: dict[int, int] = {}
-        dumps: dict[int, Callable[[], list[IssuedCollective]]] = {}
+        dumps: dict[int, Callable[[], list[RecordedCollective]]] = {}
         found: dict[int, bytes | str] = {}
         try:
             for rank in dict.fromkeys(request.ranks):
@@ -156,8 +156,8 @@ class StackRequests:
             return None
 
     def _read_issued(
-        self, dumps: Mapping[int, Callable[[], list[IssuedCollective]]]
-    ) -> dict[int, list[IssuedCollective]]:
+        self, dumps: Mapping[int, Callable[[], list[RecordedCollective]]]
+    ) -> dict[int, list[RecordedCollective]]:
         """Return what the Flight Recorders of ranks have dumped, of those that have."""
         found = {}
         for rank, read in dumps.items():
@@ -196,7 +196,7 @@ class StackRequests:
         )
 
 
-def _open(run: RunTrack, rank: int) -> tuple[int, Callable[[], list[IssuedCollective]], DumpTarget]:
+def _open(run: RunTrack, rank: int) -> tuple[int, Callable[[], list[RecordedCollective]], DumpTarget]:
     """Return a rank's training thread, what reads its Flight Recorder's dump, and its process.
 
     Raises

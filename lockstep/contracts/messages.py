@@ -352,7 +352,7 @@ _ShortText = Annotated[str, Length(64)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IssuedCollective:
+class RecordedCollective:
     """A collective that a rank has issued, by its Flight Recorder (`lockstep/trace/flight_recorder.py`)."""
 
     group: _ShortText
@@ -379,7 +379,7 @@ class RankStacks:
     threads: Annotated[list[ThreadStack], Length(STACK_THREADS_MAX)]
     omitted_frames: Count = 0
     reason: Reason = ""
-    collectives: Annotated[list[IssuedCollective], Length(ISSUED_MAX)] = field(default_factory=list)
+    collectives: Annotated[list[RecordedCollective], Length(ISSUED_MAX)] = field(default_factory=list)
     version: Version = MESSAGE_VERSION
 
 

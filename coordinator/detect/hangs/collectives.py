@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coordinator.detect.hangs.ranks_text import ranks_text
-from lockstep.contracts.messages import IssuedCollective, RankStacks
+from lockstep.contracts.messages import RankStacks, RecordedCollective
 
 _ALIKE = frozenset(("all_reduce", "allreduce_coalesced", "_all_gather_base", "_reduce_scatter_base", "reduce_scatter"))
 _SENTENCES_MAX = 3
@@ -28,7 +28,7 @@ class IssuedFindings:
 
 def compare_issued(stacks: Sequence[RankStacks]) -> IssuedFindings:
     """Return what the collectives of all ranks show, in the group where they first differ before the others."""
-    by_group: dict[str, dict[int, dict[int, IssuedCollective]]] = {}
+    by_group: dict[str, dict[int, dict[int, RecordedCollective]]] = {}
     for each in stacks:
         for entry in each.collectives:
             by_group.setdefault(entry.group, {}).setdefault(each.rank, {})[entry.sequence] = entry
@@ -38,7 +38,7 @@ def compare_issued(stacks: Sequence[RankStacks]) -> IssuedFindings:
     return IssuedFindings(evidence=tuple(sentences[:_SENTENCES_MAX]), odd_ranks=mismatches[0][1] if mismatches else ())
 
 
-def _mismatch(of_rank: Mapping[int, Mapping[int, IssuedCollective]]) -> tuple[str, tuple[int, ...]] | None:
+def _mismatch(of_rank: Mapping[int, Mapping[int, RecordedCollective]]) -> tuple[str, tuple[int, ...]] | None:
     """Return the first collective of a group that differs between its ranks, and the ranks that differ from most."""
     for sequence in sorted({number for entries in of_rank.values() for number in entries}):
         entries = {rank: own[sequence] for rank, own in sorted(of_rank.items()) if sequence in own}
@@ -56,7 +56,7 @@ def _mismatch(of_rank: Mapping[int, Mapping[int, IssuedCollective]]) -> tuple[st
     return None
 
 
-def _not_entered(of_rank: Mapping[int, Mapping[int, IssuedCollective]]) -> list[str]:
+def _not_entered(of_rank: Mapping[int, Mapping[int, RecordedCollective]]) -> list[str]:
     """Return a sentence for the ranks that have not entered the last collective of their group, by how far they are."""
     last = {rank: max(own) for rank, own in sorted(of_rank.items())}
     most = max(last.values())
@@ -72,13 +72,13 @@ def _not_entered(of_rank: Mapping[int, Mapping[int, IssuedCollective]]) -> list[
     return sentences
 
 
-def _signature(entry: IssuedCollective) -> Signature:
+def _signature(entry: RecordedCollective) -> Signature:
     return entry.operation, entry.tensors if entry.operation in _ALIKE else ""
 
 
-def _named(entry: IssuedCollective) -> str:
+def _named(entry: RecordedCollective) -> str:
     return f"{entry.operation} of {entry.tensors}" if entry.tensors else entry.operation
 
 
-def _group(entry: IssuedCollective) -> str:
+def _group(entry: RecordedCollective) -> str:
     return f"group {entry.description or entry.group}"

@@ -9,13 +9,13 @@ import pytest
 from coordinator.detect.hangs.collectives import compare_issued
 from coordinator.detect.hangs.stacks import MISMATCH, explain_hang
 from exporter.capturing.flight_dumps import read_flight_dump
-from lockstep.contracts.messages import IssuedCollective, RankStacks
+from lockstep.contracts.messages import RankStacks, RecordedCollective
 from tests.coordinator.detect.hangs.test_stacks import BACKWARD, stacks
 from tests.support import flight_job
 
 
 def issued(sequence, operation="all_reduce", tensors="Float [100]", group="1", description="mesh_dp"):
-    return IssuedCollective(
+    return RecordedCollective(
         group=group, description=description, sequence=sequence, operation=operation, tensors=tensors, state="started"
     )
 
