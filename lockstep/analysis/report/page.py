@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from lockstep.analysis.report.markup import Html, join, tag
 from lockstep.analysis.report.sections.behaviour import behaviour
 from lockstep.analysis.report.sections.breakdown import breakdown
 from lockstep.analysis.report.sections.gaps import definitions, not_judged, skipped
@@ -14,6 +13,7 @@ from lockstep.analysis.report.sections.verdict import facts, verdict
 from lockstep.analysis.report.sections.waiting import waiting
 from lockstep.analysis.report.style import POLICY, SCRIPT, STYLE
 from lockstep.analysis.report.view import view_of
+from lockstep.html.markup import Html, join, tag
 
 SECTIONS = {
     "advice": ("what to do", advice),

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from lockstep.analysis.report.markup import Html, tag
-from lockstep.analysis.report.scales import Axis
-from lockstep.analysis.report.svg import axis_across, axis_down, line, mark, picture, words
+from lockstep.html.markup import Html, tag
+from lockstep.html.scales import Axis
+from lockstep.html.svg import axis_across, axis_down, line, mark, picture, words
 
 HEIGHT = 300
 """Pixels; small ones, of which several stand side by side, take `SMALL`."""

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lockstep.analysis.report.markup import Html, tag
-from lockstep.analysis.report.scales import Axis
-from lockstep.analysis.report.svg import axis_across, box, line, percent, picture, words
-from lockstep.analysis.report.units import told_ns, told_share
+from lockstep.html.markup import Html, tag
+from lockstep.html.scales import Axis
+from lockstep.html.svg import axis_across, box, line, percent, picture, words
+from lockstep.html.units import format_ns, format_share
 
 _ROW = 22
 _BAR = 16
@@ -54,7 +54,7 @@ def _parts(stack: Stack, axis: Axis, top: int, *, in_ns: bool) -> list[Html]:
     for kind, value in stack.parts:
         if value <= 0:
             continue
-        told = f"{told_ns(value)}, {told_share(value / total)}" if in_ns else told_share(value)
+        told = f"{format_ns(value)}, {format_share(value / total)}" if in_ns else format_share(value)
         width = value / axis.high
         title = f"{stack.title}: {kind} {told}"
         shapes.append(box(left, top, width, _BAR, kind=kind, title=title))

@@ -6,8 +6,8 @@ which browsers show under the pointer and readers speak.
 
 from collections.abc import Iterable
 
-from lockstep.analysis.report.markup import Html, tag
-from lockstep.analysis.report.scales import Axis
+from lockstep.html.markup import Html, tag
+from lockstep.html.scales import Axis
 
 _TICK_BELOW = 16
 _TITLE_BELOW = 33
