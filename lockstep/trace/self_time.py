@@ -5,12 +5,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.trace.columns import ABSENT, Mask, TraceColumns
+from lockstep.trace.columns import Mask, TraceColumns
 from lockstep.trace.intervals import Intervals
 from lockstep.trace.spans import flatten, in_order
 
 _NONE = np.zeros(0, np.int64)
-_NO_INTERVALS = Intervals(_NONE, _NONE)
 
 
 class Pieces(NamedTuple):
@@ -21,16 +20,12 @@ class Pieces(NamedTuple):
     end_ns: NDArray[np.int64]
 
 
-def innermost_pieces(
-    columns: TraceColumns, events: Mask, *, thread: int = ABSENT, waiting: Intervals = _NO_INTERVALS
-) -> Pieces:
-    """Return which of the chosen `events` is innermost on its thread when.
-
-    Time of `waiting` on `thread` is nobody's. An event that ends after its caller is cut to it.
-    """
+def innermost_pieces(columns: TraceColumns, events: Mask) -> Pieces:
+    """Return which of the chosen `events` is innermost on its thread when. One that ends after its caller is cut."""
+    chosen = events & (columns.duration_ns > 0)
     found = [
-        _of_thread(columns, np.flatnonzero(events & (columns.thread == each)), waiting if each == thread else None)
-        for each in np.unique(columns.thread[events]).tolist()
+        _of_thread(columns, np.flatnonzero(chosen & (columns.thread == thread)))
+        for thread in np.unique(columns.thread[chosen]).tolist()
     ]
     return Pieces(*(np.concatenate([_NONE, *parts]) for parts in zip(*found, strict=True))) if found else _NOTHING
 
@@ -38,17 +33,24 @@ def innermost_pieces(
 _NOTHING = Pieces(_NONE, _NONE, _NONE)
 
 
-def _of_thread(columns: TraceColumns, events: NDArray[np.intp], waiting: Intervals | None) -> Pieces:
-    waiting = waiting or _NO_INTERVALS
-    start_ns = np.concatenate((columns.start_ns[events], waiting.start_ns))
-    end_ns = np.concatenate((columns.end_ns[events], waiting.end_ns))
-    event = np.concatenate((events, np.full(len(waiting.start_ns), ABSENT)))
-    order = in_order(start_ns, -end_ns)
-    order = order[end_ns[order] > start_ns[order]]
-    flat = flatten(start_ns[order], end_ns[order])
-    innermost = event[order][flat.place]
-    known = innermost != ABSENT
-    return Pieces(innermost[known], flat.start_ns[known], flat.end_ns[known])
+def _of_thread(columns: TraceColumns, events: NDArray[np.intp]) -> Pieces:
+    events = events[in_order(columns.start_ns[events], -columns.duration_ns[events])]
+    flat = flatten(columns.start_ns[events], columns.end_ns[events])
+    return Pieces(events[flat.place].astype(np.int64), flat.start_ns, flat.end_ns)
+
+
+def time_outside(pieces: Pieces, excluded: Intervals) -> NDArray[np.int64]:
+    """Return how long each piece lasts outside of a set of times, int64 array of shape (n_pieces,), ns."""
+    before_ns = np.concatenate(([0], np.cumsum(excluded.end_ns - excluded.start_ns)))
+
+    def passed(time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        at = np.searchsorted(excluded.start_ns, time_ns, side="right")
+        last = np.maximum(at - 1, 0)
+        inside = np.where(at > 0, np.minimum(time_ns, excluded.end_ns[last]) - excluded.start_ns[last], 0)
+        return np.asarray(before_ns[last] + inside, np.int64)
+
+    lasted_ns = pieces.end_ns - pieces.start_ns
+    return lasted_ns - (passed(pieces.end_ns) - passed(pieces.start_ns)) if len(excluded.start_ns) else lasted_ns
 
 
 def self_times(columns: TraceColumns, events: Mask) -> NDArray[np.int64]:
