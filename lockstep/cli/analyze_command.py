@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from lockstep.contracts.errors import ConfigError
 
 if TYPE_CHECKING:
     from lockstep.analysis.group_kinds import Degrees
+    from lockstep.analysis.sources import Source
     from lockstep.analysis.workers import Runner
 
 _PROCESSES_MAX = 1024
@@ -36,6 +37,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("paths", nargs="+", metavar="PATH", type=Path, help="a trace, or a folder of them")
     parser.add_argument("--out", metavar="DIR", type=Path, help="write summary.json, report.html and <rank>.parquet")
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
+    parser.add_argument(
+        "--perfetto",
+        metavar="FILE",
+        type=Path,
+        help="write the traces of all ranks and the findings as one trace for ui.perfetto.dev (.json, .json.gz)",
+    )
     parser.add_argument(
         "--against", nargs="+", metavar="PATH", type=Path, help="traces of an earlier run: print what changed since"
     )
@@ -73,6 +80,7 @@ def act(arguments: argparse.Namespace) -> int:
         arguments.paths = [each.absolute() for each in arguments.paths]
         arguments.against = arguments.against and [each.absolute() for each in arguments.against]
         arguments.out = arguments.out and arguments.out.absolute()
+        arguments.perfetto = arguments.perfetto and arguments.perfetto.absolute()
     if arguments.out is not None:
         _make(arguments.out)
     return _analyse(arguments, run) if arguments.against is None else _compare(arguments, run)
@@ -109,8 +117,20 @@ def _analyse(arguments: argparse.Namespace, run: "Runner") -> int:
         from lockstep.analysis.report import render  # noqa: PLC0415  (only where it is asked for)
 
         _write(arguments.out, {"summary.json": _json(summary), "report.html": render(summary)})
+    if arguments.perfetto is not None:
+        _write_perfetto(arguments.perfetto, found.sources, summary)
     _print(summary, text_of(summary), as_json=arguments.json)
     return 0
+
+
+def _write_perfetto(path: Path, sources: "Mapping[int, Source]", summary: dict[str, Any]) -> None:
+    from lockstep.analysis.merged_trace import write_merged  # noqa: PLC0415  (only where it is asked for)
+    from lockstep.analysis.sources import load_source  # noqa: PLC0415
+
+    try:
+        write_merged(path, {rank: load_source(each).columns for rank, each in sources.items()}, summary["findings"])
+    except OSError as error:
+        raise ConfigError(f"--perfetto {path}: {error.strerror or error}") from error
 
 
 def _print(found: dict[str, Any], text: str, *, as_json: bool) -> None:
