@@ -8,6 +8,7 @@ from typing import Any
 
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.launchers import SINGLE_PROCESS, read_place
+from lockstep.doctor.hardware_checks import HARDWARE_CHECKS
 from lockstep.doctor.verdict import FAIL, OK, UNKNOWN, WARN, Check
 
 SHM_MIN_BYTES = 1 << 30
@@ -335,4 +336,5 @@ CHECKS: tuple[Callable[[Facts], Check], ...] = (
     check_load,
     check_collective_kernels,
     check_mark_writer,
+    *HARDWARE_CHECKS,
 )
