@@ -60,7 +60,7 @@ def write_merged(path: Path, ranks: Mapping[int, TraceColumns], findings: Sequen
 
 def merged_events(ranks: Mapping[int, TraceColumns], findings: Sequence[Mapping[str, Any]]) -> Iterator[Event]:
     """Yield the events of the merged trace; `ts` and `dur` in microseconds, exact to the nanosecond."""
-    placed = _placed(ranks)
+    placed = place_ranks(ranks)
     for order, (rank, each) in enumerate(sorted(placed.items())):
         host = f" on {each.columns.about.host}" if each.columns.about.host else ""
         yield from _process(rank, f"rank {rank}{host}", order + 1)
@@ -72,7 +72,8 @@ def merged_events(ranks: Mapping[int, TraceColumns], findings: Sequence[Mapping[
             yield from _finding_events(process, number, finding, placed)
 
 
-def _placed(ranks: Mapping[int, TraceColumns]) -> dict[int, Placed]:
+def place_ranks(ranks: Mapping[int, TraceColumns]) -> dict[int, Placed]:
+    """Return the traces with origins that lay them side by side: by their clocks, or by their first steps."""
     if all(columns.about.clock_is_shared for columns in ranks.values()):
         first_ns = min((int(columns.start_ns.min()) for columns in ranks.values() if len(columns)), default=0)
         return {rank: Placed(columns, first_ns) for rank, columns in ranks.items()}

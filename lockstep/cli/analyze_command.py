@@ -114,9 +114,11 @@ def _analyse(arguments: argparse.Namespace, run: "Runner") -> int:
         raise ConfigError(f"--out {arguments.out}: {error.strerror or error}") from error
     summary = found.as_json()
     if arguments.out is not None:
-        from lockstep.analysis.report import render  # noqa: PLC0415  (only where it is asked for)
+        from lockstep.analysis.pictures import pictures_of  # noqa: PLC0415  (only where it is asked for)
+        from lockstep.analysis.report import render  # noqa: PLC0415
 
-        _write(arguments.out, {"summary.json": _json(summary), "report.html": render(summary)})
+        report = render(summary, pictures_of(found.sources, summary["findings"]))
+        _write(arguments.out, {"summary.json": _json(summary), "report.html": report})
     if arguments.perfetto is not None:
         _write_perfetto(arguments.perfetto, found.sources, summary)
     _print(summary, text_of(summary), as_json=arguments.json)

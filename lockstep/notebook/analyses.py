@@ -1,5 +1,6 @@
 """An analysis in a notebook: `analyze`."""
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,9 @@ import pyarrow as pa
 
 from lockstep.analysis.analyse import analyse_paths
 from lockstep.analysis.group_kinds import Degrees
+from lockstep.analysis.pictures import pictures_of
 from lockstep.analysis.report import render
+from lockstep.analysis.sources import Source
 from lockstep.analysis.workers import run_here
 from lockstep.contracts.domains import DEFAULT_ORDER, check_order, parse_degrees
 from lockstep.contracts.errors import ConfigError
@@ -55,16 +58,16 @@ def analyze(paths: Paths, *, processes: int = 1, domains: str = "", order: str =
     check_order(order, where="order")
     by_kind = parse_degrees(domains, where="domains")
     degrees = Degrees(by_kind=by_kind, order=order) if by_kind else None
-    return AnalysisResult(
-        analyse_paths(paths_of(paths), partial(run_here, processes=processes), degrees=degrees).as_json()
-    )
+    found = analyse_paths(paths_of(paths), partial(run_here, processes=processes), degrees=degrees)
+    return AnalysisResult(found.as_json(), found.sources)
 
 
 class AnalysisResult:
     """What an analysis found. `summary` is the JSON object of `lockstep analyze --json`: integers in ns and bytes."""
 
-    def __init__(self, summary: dict[str, Any]) -> None:
+    def __init__(self, summary: dict[str, Any], sources: Mapping[int, Source] | None = None) -> None:
         self.summary = summary
+        self._sources = sources or {}
 
     def __repr__(self) -> str:
         ranks, found = self.summary["ranks"], self.summary["findings"]
@@ -95,8 +98,8 @@ class AnalysisResult:
         return shown(made(RANKS, columns), arrow=arrow)
 
     def report(self) -> str:
-        """Return the whole report as one HTML file."""
-        return render(self.summary)
+        """Return the whole report as one HTML file; its timeline is drawn from the traces, read once more."""
+        return render(self.summary, pictures_of(self._sources, self.summary["findings"]))
 
     def write_report(self, path: str | Path) -> None:
         """Write the report to `path`.

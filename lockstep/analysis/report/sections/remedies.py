@@ -1,6 +1,7 @@
 """What was found, with its evidence, and what to do about it; both by predicted gain."""
 
 from lockstep.analysis.report.findings import Found, advice_by_gain
+from lockstep.analysis.report.sections.timeline import place_link
 from lockstep.analysis.report.view import View
 from lockstep.diagnosis.remedies import table as remedies
 from lockstep.html.markup import (
@@ -55,14 +56,14 @@ def findings(view: View) -> Html:
     title = "Findings"
     if not view.findings:
         return left_out("findings", title, "No rule found a cause.")
-    cards = [_card(at, each, is_first=each is view.top) for at, each in enumerate(view.findings[:CARDS_MAX], start=1)]
+    cards = [_card(view, at, each) for at, each in enumerate(view.findings[:CARDS_MAX], start=1)]
     rest = view.findings[CARDS_MAX:]
     told = counted(len(view.findings), "finding")
     said = f"{told}, by predicted gain, then by lost time; one cause and subject on several ranks is one."
     return section("findings", title, soft(said), *cards, _others(rest))
 
 
-def _card(at: int, found: Found, *, is_first: bool) -> Html:
+def _card(view: View, at: int, found: Found) -> Html:
     subject = [" in ", code(found.subject)] if found.subject else []
     gain = "" if found.gain_ratio is None else f", {format_share(found.gain_ratio)} to gain"
     lost = "" if found.lost_ns is None else f"{format_ns(found.lost_ns)} lost on the slowest, "
@@ -89,7 +90,9 @@ def _card(at: int, found: Found, *, is_first: bool) -> Html:
     )
     what_to_do = folded(f"What to do ({len(found.advice)})", ways) if found.advice else soft("No remedy is known.")
     heading = tag("h3", f"{at}. {found.title}", *subject, f": {ranks}{gain}")
-    return tag("article", heading, soft(about), told, what_to_do, class_="finding" if is_first else "finding lesser")
+    kind = "finding" if found is view.top else "finding lesser"
+    link = place_link(view, found.ranks, found.subject)
+    return tag("article", heading, soft(about), told, link, what_to_do, class_=kind)
 
 
 def _kind(bottleneck: str) -> str:
