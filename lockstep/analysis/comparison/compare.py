@@ -196,7 +196,7 @@ def _between_ranks(differences: Sequence[float]) -> float:
     """Return what ranks differ by in how they changed: a fault of one rank leaves it as it is."""
     if len(differences) < _SCATTER_RANKS:
         return 0.0
-    return RANK_SIGMAS * _MAD_TO_SIGMA * float(np.median(np.abs(differences - np.median(differences))))
+    return RANK_SIGMAS * _MAD_TO_SIGMA * float(np.median(np.abs(np.array(differences) - np.median(differences))))
 
 
 def _collectives(before: Run, after: Run, judge: _Judge) -> list[Change]:
