@@ -33,7 +33,7 @@ _FLOW_RANK = 1 << 40
 Event = dict[str, Any]
 
 
-class Placed(NamedTuple):
+class PlacedTrace(NamedTuple):
     """One rank's trace, and what is subtracted from its clock, in ns."""
 
     columns: TraceColumns
@@ -72,15 +72,15 @@ def merged_events(ranks: Mapping[int, TraceColumns], findings: Sequence[Mapping[
             yield from _finding_events(process, number, finding, placed)
 
 
-def place_ranks(ranks: Mapping[int, TraceColumns]) -> dict[int, Placed]:
+def place_ranks(ranks: Mapping[int, TraceColumns]) -> dict[int, PlacedTrace]:
     """Return the traces with origins that lay them side by side: by their clocks, or by their first steps."""
     if all(columns.about.clock_is_shared for columns in ranks.values()):
         first_ns = min((int(columns.start_ns.min()) for columns in ranks.values() if len(columns)), default=0)
-        return {rank: Placed(columns, first_ns) for rank, columns in ranks.items()}
+        return {rank: PlacedTrace(columns, first_ns) for rank, columns in ranks.items()}
     begins_ns = {rank: int(find_steps(columns).start_ns[0]) for rank, columns in ranks.items()}  # one step at least
     starts_ns = {rank: int(columns.start_ns.min()) for rank, columns in ranks.items() if len(columns)}
     lead_ns = max((begins_ns[rank] - start_ns for rank, start_ns in starts_ns.items()), default=0)
-    return {rank: Placed(columns, begins_ns[rank] - lead_ns) for rank, columns in ranks.items()}
+    return {rank: PlacedTrace(columns, begins_ns[rank] - lead_ns) for rank, columns in ranks.items()}
 
 
 def _process(process: int, name: str, order: int) -> Iterator[Event]:
@@ -96,7 +96,7 @@ def _us(time_ns: int) -> float:
     return time_ns / 1000
 
 
-def _rank_events(rank: int, placed: Placed) -> Iterator[Event]:
+def _rank_events(rank: int, placed: PlacedTrace) -> Iterator[Event]:
     columns = placed.columns
     track = _tracks(columns)
     yield from _track_names(rank, columns, np.unique(track).tolist())
@@ -131,7 +131,7 @@ def _track_names(rank: int, columns: TraceColumns, tracks: Iterable[int]) -> Ite
         yield _meta(rank, track, "thread_sort_index", {"sort_index": track})
 
 
-def _flows(rank: int, placed: Placed, track: NDArray[np.int64]) -> Iterator[Event]:
+def _flows(rank: int, placed: PlacedTrace, track: NDArray[np.int64]) -> Iterator[Event]:
     launch = launches_of(placed.columns)
     for event in np.flatnonzero(launch != ABSENT).tolist():
         call = int(launch[event])
@@ -143,7 +143,7 @@ def _flows(rank: int, placed: Placed, track: NDArray[np.int64]) -> Iterator[Even
 
 
 def _finding_events(
-    process: int, number: int, finding: Mapping[str, Any], placed: Mapping[int, Placed]
+    process: int, number: int, finding: Mapping[str, Any], placed: Mapping[int, PlacedTrace]
 ) -> Iterator[Event]:
     title = f"{finding['bottleneck']}: {finding['cause'].replace('_', ' ')}"
     yield _meta(process, number, "thread_name", {"name": f"{number}. {title}"})
@@ -162,7 +162,7 @@ def _finding_events(
         yield {"ph": "X", "name": name, "cat": "finding", **place, "args": arguments}
 
 
-def _spans(finding: Mapping[str, Any], placed: Mapping[int, Placed]) -> Iterator[tuple[int, int, int]]:
+def _spans(finding: Mapping[str, Any], placed: Mapping[int, PlacedTrace]) -> Iterator[tuple[int, int, int]]:
     """Yield start, end and rank of each place of a finding."""
     for rank in finding["ranks"][:_SLICED_RANKS_MAX]:
         if rank not in placed:

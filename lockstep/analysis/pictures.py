@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.analysis.merged_trace import Placed, place_ranks, places_of
+from lockstep.analysis.merged_trace import PlacedTrace, place_ranks, places_of
 from lockstep.analysis.sources import Source, load_source
 from lockstep.contracts.errors import LockstepError
 from lockstep.trace import names
@@ -38,7 +38,7 @@ KINDS = ("nothing", "host", "compute", "memory", "communication")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
+class FlameFrame:
     """One frame of a flame graph; `left` and `width` are shares of the longer window of both graphs."""
 
     name: str
@@ -59,7 +59,7 @@ class FlameGraph:
 
     rank: int
     window_ns: int
-    frames: tuple[Frame, ...]
+    frames: tuple[FlameFrame, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ def _culprits(findings: Sequence[Mapping[str, Any]], count: int) -> list[int]:
 
 
 def _places(
-    findings: Sequence[Mapping[str, Any]], placed: Mapping[int, Placed]
+    findings: Sequence[Mapping[str, Any]], placed: Mapping[int, PlacedTrace]
 ) -> Iterator[tuple[tuple[int, str], list[int]]]:
     """Yield where each finding's subject runs longest on each of its ranks: start and duration."""
     for finding in findings:
@@ -117,7 +117,7 @@ def _places(
                 yield (rank, finding["subject"]), [start_ns, int(columns.duration_ns[longest])]
 
 
-def _timeline(placed: Mapping[int, Placed], places: Mapping[tuple[int, str], list[int]]) -> dict[str, Any]:
+def _timeline(placed: Mapping[int, PlacedTrace], places: Mapping[tuple[int, str], list[int]]) -> dict[str, Any]:
     texts: dict[str, int] = {}
     steps = {rank: find_steps(each.columns) for rank, each in placed.items()}
     begin_ns = min(int(steps[rank].start_ns[0]) - each.origin_ns for rank, each in placed.items())
@@ -144,7 +144,7 @@ def _timeline(placed: Mapping[int, Placed], places: Mapping[tuple[int, str], lis
     }
 
 
-def _last_ns(placed: Placed, steps: Steps) -> int:
+def _last_ns(placed: PlacedTrace, steps: Steps) -> int:
     columns = placed.columns
     device = columns.on_device
     return max(int(steps.end_ns[-1]), int(columns.end_ns[device].max(initial=steps.end_ns[-1]))) - placed.origin_ns
@@ -156,7 +156,7 @@ class _Drawing:
     def __init__(self, texts: dict[str, int], window_ns: tuple[int, int], slices_max: int) -> None:
         self._texts, self._window_ns, self._slices_max = texts, window_ns, slices_max
 
-    def lanes(self, placed: Placed, steps: Steps) -> Iterator[dict[str, Any]]:
+    def lanes(self, placed: PlacedTrace, steps: Steps) -> Iterator[dict[str, Any]]:
         """Yield the training thread, other threads and streams, each group by how long it is busy.
 
         Calls around all steps (the interpreter's own frames, the training loop) are the same on every rank: left out.
@@ -176,7 +176,7 @@ class _Drawing:
             on, number = columns.streams[stream]
             yield self._lane(f"device {on} stream {number}", placed, device[columns.stream[device] == stream])
 
-    def _lane(self, name: str, placed: Placed, events: NDArray[np.intp]) -> dict[str, Any]:
+    def _lane(self, name: str, placed: PlacedTrace, events: NDArray[np.intp]) -> dict[str, Any]:
         columns = placed.columns
         events = events[in_order(columns.start_ns[events], -columns.duration_ns[events])]
         flat = flatten(columns.start_ns[events], columns.end_ns[events])
@@ -243,7 +243,7 @@ def _by_path(tree: CallTree) -> dict[Path, int]:
     return dict(zip(_paths(tree), tree.total_ns, strict=True))
 
 
-def _frames(tree: CallTree, window_ns: int, other: Mapping[Path, int] | None, *, marks: bool) -> Iterator[Frame]:
+def _frames(tree: CallTree, window_ns: int, other: Mapping[Path, int] | None, *, marks: bool) -> Iterator[FlameFrame]:
     """Yield the frames that can be seen, callers before callees, children by time from the left."""
     paths = _paths(tree)
     children: dict[int, list[int]] = defaultdict(list)
@@ -260,7 +260,7 @@ def _frames(tree: CallTree, window_ns: int, other: Mapping[Path, int] | None, *,
         drawn += 1
         below_ns = max((excess_ns[child] for child in children[node]), default=0)
         is_more = other is not None and marks and excess_ns[node] > EXCESS_RATIO * window_ns
-        yield Frame(
+        yield FlameFrame(
             name=tree.name[node],
             kind=tree.kind[node],
             depth=depth,

@@ -34,7 +34,7 @@ class Job:
 class Outcome:
     """What came of a job: an analysis, or None and a reason in `skipped`.
 
-    Where nothing says the trace's rank (`has_rank` False) the analysis goes by the job's number.
+    Where nothing names the trace's rank (`has_rank` False) the analysis goes by the job's number.
     """
 
     job: Job

@@ -1,4 +1,4 @@
-"""`lockstep analyze PATH...`: what captured traces say, from one file to a cluster's folder."""
+"""`lockstep analyze PATH...`: captured traces to findings, from one file to a cluster's folder."""
 
 import argparse
 import json
@@ -27,9 +27,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     """Add the sub-command."""
     parser = commands.add_parser(
         "analyze",
-        help="say what captured traces of a job tell: where the time goes, which function, what to do",
+        help="analyze captured traces of a job: where the time goes, which function, what to do",
         description="Reads traces of Kineto (PyTorch; plain or .gz), output of Ascend's profilers, and columns that an "
-        "earlier run has stored; one trace for each rank. A rank is what the trace says, else what its file or folder "
+        "earlier run has stored; one trace for each rank. A rank is what the trace names, else what its file or folder "
         "is called (rank3.json, rank3_ascend_pt), else its place. Traces that cannot be used are named and passed "
         "over; the status is 2 if none can. With --against the run is compared with an earlier one instead: the status "
         f"is {EXIT_REGRESSION} if something became slower beyond what noise explains, else 0.",

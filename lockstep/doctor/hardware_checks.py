@@ -110,7 +110,7 @@ def check_infiniband(facts: Facts) -> Check:
         name,
         [problem for port in ports for problem in _port_problems(port, active)],
         f"{len(active)} of {len(ports)} ports active, without errors",
-        advice="check cable, transceiver and slot of the port; ibqueryerrors and mlxlink tell more",
+        advice="check cable, transceiver and slot of the port; see ibqueryerrors and mlxlink",
         source=_LINUX,
     )
 

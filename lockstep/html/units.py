@@ -59,9 +59,9 @@ def format_ranks(ranks: Iterable[int], *, runs_max: int = _RUNS_MAX) -> str:
             runs[-1] = runs[-1][0], each
         else:
             runs.append((each, each))
-    told = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:runs_max]]
+    ranges = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:runs_max]]
     more = f" and more, {len(numbers):,} in all" if len(runs) > runs_max else ""
-    return (", ".join(told) or UNKNOWN) + more
+    return (", ".join(ranges) or UNKNOWN) + more
 
 
 def _three(value: float) -> str:

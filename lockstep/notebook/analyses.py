@@ -49,7 +49,7 @@ def analyze(paths: Paths, *, processes: int = 1, domains: str = "", order: str =
     Raises
     ------
     ConfigError
-        An argument is wrong; the message says which, what was got and what is expected.
+        An argument is wrong; the message names it, what was got and what is expected.
     MalformedError
         There is no trace that can be used.
     """

@@ -12,7 +12,7 @@ from lockstep.trace.spans import flatten, in_order
 _NONE = np.zeros(0, np.int64)
 
 
-class Pieces(NamedTuple):
+class SpanPieces(NamedTuple):
     """Disjoint pieces of each thread's time and the innermost event in each; int64 arrays of shape (n_pieces,)."""
 
     event: NDArray[np.int64]
@@ -20,26 +20,26 @@ class Pieces(NamedTuple):
     end_ns: NDArray[np.int64]
 
 
-def innermost_pieces(columns: TraceColumns, events: Mask) -> Pieces:
+def innermost_pieces(columns: TraceColumns, events: Mask) -> SpanPieces:
     """Return which of the chosen `events` is innermost on its thread when. One that ends after its caller is cut."""
     chosen = events & (columns.duration_ns > 0)
     found = [
         _of_thread(columns, np.flatnonzero(chosen & (columns.thread == thread)))
         for thread in np.unique(columns.thread[chosen]).tolist()
     ]
-    return Pieces(*(np.concatenate([_NONE, *parts]) for parts in zip(*found, strict=True))) if found else _NOTHING
+    return SpanPieces(*(np.concatenate([_NONE, *parts]) for parts in zip(*found, strict=True))) if found else _NOTHING
 
 
-_NOTHING = Pieces(_NONE, _NONE, _NONE)
+_NOTHING = SpanPieces(_NONE, _NONE, _NONE)
 
 
-def _of_thread(columns: TraceColumns, events: NDArray[np.intp]) -> Pieces:
+def _of_thread(columns: TraceColumns, events: NDArray[np.intp]) -> SpanPieces:
     events = events[in_order(columns.start_ns[events], -columns.duration_ns[events])]
     flat = flatten(columns.start_ns[events], columns.end_ns[events])
-    return Pieces(events[flat.place].astype(np.int64), flat.start_ns, flat.end_ns)
+    return SpanPieces(events[flat.place].astype(np.int64), flat.start_ns, flat.end_ns)
 
 
-def time_outside(pieces: Pieces, excluded: Intervals) -> NDArray[np.int64]:
+def time_outside(pieces: SpanPieces, excluded: Intervals) -> NDArray[np.int64]:
     """Return how long each piece lasts outside of a set of times, int64 array of shape (n_pieces,), ns."""
     before_ns = np.concatenate(([0], np.cumsum(excluded.end_ns - excluded.start_ns)))
 

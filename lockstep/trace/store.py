@@ -1,7 +1,7 @@
 """Trace columns as one Parquet file, for later drill-down; what is read is what was written.
 
 One row per event with plain values (`events_table`), so that pandas, DuckDB and Polars read it as it is; Parquet's own
-dictionary encoding and zstd make it small. What the trace says of itself is JSON under `lockstep.trace` in the file's
+dictionary encoding and zstd make it small. The trace's own metadata is JSON under `lockstep.trace` in the file's
 metadata. A file may be hostile: its footer is checked before anything else is read.
 """
 
@@ -144,7 +144,7 @@ def _read(path: Path) -> TraceColumns:
 
 
 def _check_head(path: Path, file: pq.ParquetFile) -> _About:
-    """Check all that a footer says before anything is read for it."""
+    """Check the footer before anything is read for it."""
     found = file.metadata
     text = (found.metadata or {}).get(_ABOUT_KEY)
     if text is None:

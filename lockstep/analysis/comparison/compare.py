@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.analysis.comparison.observe import TOTAL, Kind, Quantity, RankObservation, Samples
+from lockstep.analysis.comparison.observe import TOTAL, ComparedQuantity, QuantityKind, RankObservation, Samples
 from lockstep.diagnosis.communication_causes.collectives import RankCollectives
 from lockstep.diagnosis.communication_causes.matching import match_collectives
 from lockstep.diagnosis.communication_causes.waiting import transmission_ns
@@ -33,13 +33,13 @@ SIGMAS = 5.0
 RANK_SIGMAS = 3.0
 _SCATTER_RANKS = 3
 _UNKNOWN_NOISE = 0.25
-"""Of a quantity in runs of one step each, whose noise nobody knows."""
+"""Of a quantity in runs of one step each, whose noise is unknown."""
 _MAD_TO_SIGMA = 1.4826
 ALL_RANKS = ABSENT
 """Where the runs have different ranks, all steps of all ranks are one rank's; collectives belong to all."""
 
 
-class Verdict(StrEnum):
+class ChangeVerdict(StrEnum):
     """What became of a quantity."""
 
     SAME = "same"
@@ -51,20 +51,20 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class QuantityChange:
     """One quantity, `before` and `after` as medians over steps (ns, or a count), on the rank that changed most.
 
     `limit` is what noise and tolerance explain, in the same unit. `step_ratio` is the change as a share of the step
     before, None of counts.
     """
 
-    quantity: Quantity
+    quantity: ComparedQuantity
     before: float
     after: float
     limit: float
     step_ratio: float | None
     rank: int
-    verdict: Verdict
+    verdict: ChangeVerdict
 
     @property
     def difference(self) -> float:
@@ -77,7 +77,7 @@ class Change:
             "kind": self.quantity.kind.value,
             "name": self.quantity.name,
             "verdict": self.verdict.value,
-            "unit": "1" if self.quantity.kind is Kind.COUNT else "ns",
+            "unit": "1" if self.quantity.kind is QuantityKind.COUNT else "ns",
             "before": self.before,
             "after": self.after,
             "change_ratio": self.difference / self.before if self.before else None,
@@ -88,7 +88,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class ObservedRun:
     """All ranks of one run."""
 
     ranks: tuple[RankObservation, ...]
@@ -99,29 +99,35 @@ class Run:
         return min(each.steps for each in self.ranks)
 
 
-def compare(before: Run, after: Run, *, tolerance: float = TOLERANCE) -> list[Change]:
+def compare(before: ObservedRun, after: ObservedRun, *, tolerance: float = TOLERANCE) -> list[QuantityChange]:
     """Return every quantity of two runs, regressions first, then by the share of the step."""
-    step = Quantity(Kind.STEP, "step")
+    step = ComparedQuantity(QuantityKind.STEP, "step")
     step_ns = float(np.median([np.median(each.samples[step]) for each in before.ranks]))
     judge = _Judge(step_ns, tolerance)
     sides = [_by_rank(run, same_ranks=_numbers(before) == _numbers(after)) for run in (before, after)]
     quantities = dict.fromkeys(name for side in sides for samples in side.values() for name in samples)
     found = [judge.change(each, *(_samples_of(side, each) for side in sides)) for each in quantities]
     found += _collectives(before, after, judge)
-    order = {Verdict.REGRESSION: 0, Verdict.IMPROVEMENT: 1, Verdict.MORE: 2, Verdict.LESS: 2, Verdict.SAME: 3}
+    order = {
+        ChangeVerdict.REGRESSION: 0,
+        ChangeVerdict.IMPROVEMENT: 1,
+        ChangeVerdict.MORE: 2,
+        ChangeVerdict.LESS: 2,
+        ChangeVerdict.SAME: 3,
+    }
     return sorted(found, key=lambda each: (order[each.verdict], -abs(each.step_ratio or 0.0)))
 
 
-def regressions(changes: Iterable[Change]) -> list[Change]:
+def regressions(changes: Iterable[QuantityChange]) -> list[QuantityChange]:
     """Return the changes that decide a gate."""
-    return [each for each in changes if each.verdict is Verdict.REGRESSION]
+    return [each for each in changes if each.verdict is ChangeVerdict.REGRESSION]
 
 
-def _numbers(run: Run) -> list[int]:
+def _numbers(run: ObservedRun) -> list[int]:
     return sorted(each.rank for each in run.ranks)
 
 
-def _by_rank(run: Run, *, same_ranks: bool) -> dict[int, dict[Quantity, Samples]]:
+def _by_rank(run: ObservedRun, *, same_ranks: bool) -> dict[int, dict[ComparedQuantity, Samples]]:
     """Return the samples by rank; where the runs have different ranks, as one rank's."""
     if same_ranks:
         return {each.rank: each.samples for each in sorted(run.ranks, key=lambda each: each.rank)}
@@ -132,7 +138,7 @@ def _by_rank(run: Run, *, same_ranks: bool) -> dict[int, dict[Quantity, Samples]
     return {ALL_RANKS: joined}
 
 
-def _samples_of(side: dict[int, dict[Quantity, Samples]], quantity: Quantity) -> dict[int, Samples]:
+def _samples_of(side: dict[int, dict[ComparedQuantity, Samples]], quantity: ComparedQuantity) -> dict[int, Samples]:
     absent = {rank: np.zeros_like(next(iter(samples.values()))) for rank, samples in side.items()}
     return {rank: samples.get(quantity, absent[rank]) for rank, samples in side.items()}
 
@@ -144,14 +150,14 @@ class _Judge:
         self._step_ns, self._tolerance = step_ns, tolerance
 
     def change(
-        self, quantity: Quantity, before: dict[int, Samples], after: dict[int, Samples], *, calls: float = 1.0
-    ) -> Change:
+        self, quantity: ComparedQuantity, before: dict[int, Samples], after: dict[int, Samples], *, calls: float = 1.0
+    ) -> QuantityChange:
         """Return the change of a quantity that happens `calls` times in a step; samples by rank, the same ranks."""
         medians = {rank: (float(np.median(before[rank])), float(np.median(after[rank]))) for rank in before}
         differences = {rank: after - before for rank, (before, after) in medians.items()}
         rank = max(differences, key=lambda each: abs(differences[each]))
         was, now = medians[rank]
-        is_count = quantity.kind is Kind.COUNT
+        is_count = quantity.kind is QuantityKind.COUNT
         limit = max(
             _noise(list(before.values()), list(after.values()), was),
             _between_ranks(list(differences.values())),
@@ -159,7 +165,7 @@ class _Judge:
             0.0 if is_count else WORTH_RATIO * self._step_ns / calls,
         )
         step_ratio = None if is_count or not self._step_ns else calls * (now - was) / self._step_ns
-        return Change(
+        return QuantityChange(
             quantity=quantity,
             before=was,
             after=now,
@@ -170,14 +176,17 @@ class _Judge:
         )
 
 
-def _verdict(quantity: Quantity, before: float, after: float, limit: float) -> Verdict:
+def _verdict(quantity: ComparedQuantity, before: float, after: float, limit: float) -> ChangeVerdict:
     if abs(after - before) <= limit:
-        return Verdict.SAME
-    is_named = quantity.kind in (Kind.FUNCTION, Kind.KERNEL, Kind.COLLECTIVE) and quantity.name != TOTAL
-    explains = quantity.kind is Kind.PART or (is_named and min(before, after) == 0)
+        return ChangeVerdict.SAME
+    is_named = (
+        quantity.kind in (QuantityKind.FUNCTION, QuantityKind.KERNEL, QuantityKind.COLLECTIVE)
+        and quantity.name != TOTAL
+    )
+    explains = quantity.kind is QuantityKind.PART or (is_named and min(before, after) == 0)
     if after > before:
-        return Verdict.MORE if explains else Verdict.REGRESSION
-    return Verdict.LESS if explains else Verdict.IMPROVEMENT
+        return ChangeVerdict.MORE if explains else ChangeVerdict.REGRESSION
+    return ChangeVerdict.LESS if explains else ChangeVerdict.IMPROVEMENT
 
 
 def _noise(before: Sequence[Samples], after: Sequence[Samples], was: float) -> float:
@@ -199,7 +208,7 @@ def _between_ranks(differences: Sequence[float]) -> float:
     return RANK_SIGMAS * _MAD_TO_SIGMA * float(np.median(np.abs(np.array(differences) - np.median(differences))))
 
 
-def _collectives(before: Run, after: Run, judge: _Judge) -> list[Change]:
+def _collectives(before: ObservedRun, after: ObservedRun, judge: _Judge) -> list[QuantityChange]:
     """Return the changes of collectives by kind, size of the group and bytes: transmission, without waiting.
 
     Where a run has one rank only, its durations hold the waiting for others.
@@ -210,7 +219,7 @@ def _collectives(before: Run, after: Run, judge: _Judge) -> list[Change]:
     for name in sides[0].keys() & sides[1].keys():
         was, now = ({ALL_RANKS: side[name]} for side in sides)
         calls = max(len(was[ALL_RANKS]) / max(steps, 1), 1.0)
-        found.append(judge.change(Quantity(Kind.COLLECTIVE, name), was, now, calls=calls))
+        found.append(judge.change(ComparedQuantity(QuantityKind.COLLECTIVE, name), was, now, calls=calls))
     return sorted(found, key=lambda each: each.quantity.name)
 
 

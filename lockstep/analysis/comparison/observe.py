@@ -32,7 +32,7 @@ _PARTS = ("compute", "communication", "host", "overlap", "free")
 Samples = NDArray[np.float64]
 
 
-class Kind(StrEnum):
+class QuantityKind(StrEnum):
     """What a quantity is of."""
 
     STEP = "step"
@@ -44,10 +44,10 @@ class Kind(StrEnum):
     COLLECTIVE = "collective"
 
 
-class Quantity(NamedTuple):
-    """One thing that is compared; ns, except of `Kind.COUNT`."""
+class ComparedQuantity(NamedTuple):
+    """One thing that is compared; ns, except of `QuantityKind.COUNT`."""
 
-    kind: Kind
+    kind: QuantityKind
     name: str
 
 
@@ -60,7 +60,7 @@ class RankObservation:
 
     rank: int
     steps: int
-    samples: dict[Quantity, Samples]
+    samples: dict[ComparedQuantity, Samples]
     collectives: RankCollectives
 
 
@@ -69,10 +69,14 @@ def observe(columns: TraceColumns, rank: int) -> RankObservation:
     trace = prepare(columns)
     account = break_down_steps(trace)
     kept = ~trace.steps.partial if not trace.steps.partial.all() else np.ones(len(trace.steps), np.bool_)
-    samples = {Quantity(Kind.STEP, "step"): (account.windows.end_ns - account.windows.start_ns).astype(np.float64)}
+    samples = {
+        ComparedQuantity(QuantityKind.STEP, "step"): (account.windows.end_ns - account.windows.start_ns).astype(
+            np.float64
+        )
+    }
     for part in _PARTS:
         values = [getattr(each, f"{part}_ns") for each in account.per_step]
-        samples[Quantity(Kind.PART, part)] = np.array(values, np.float64)
+        samples[ComparedQuantity(QuantityKind.PART, part)] = np.array(values, np.float64)
     samples |= _functions(trace) | _kernels(trace)
     return RankObservation(
         rank=rank,
@@ -82,7 +86,7 @@ def observe(columns: TraceColumns, rank: int) -> RankObservation:
     )
 
 
-def _functions(trace: PreparedTrace) -> dict[Quantity, Samples]:
+def _functions(trace: PreparedTrace) -> dict[ComparedQuantity, Samples]:
     """Return the self time of host functions: of all events on the training thread, of operators on others."""
     columns, steps = trace.columns, trace.steps
     own = columns.thread == steps.thread
@@ -99,16 +103,19 @@ def _functions(trace: PreparedTrace) -> dict[Quantity, Samples]:
     found = _summed(texts, columns.name[pieces.event], (at, own_ns), len(steps))
     started = np.flatnonzero(operators)
     at = step_at(steps, columns.start_ns[started])
-    return _of_kind(Kind.FUNCTION, found, len(steps)) | {
-        Quantity(Kind.COUNT, "operators"): np.bincount(at[at != ABSENT], minlength=len(steps)).astype(np.float64)
-    }
+    count = ComparedQuantity(QuantityKind.COUNT, "operators")
+    return _of_kind(QuantityKind.FUNCTION, found, len(steps)) | {count: _counted(at, len(steps))}
+
+
+def _counted(step: NDArray[np.int64], steps: int) -> Samples:
+    return np.bincount(step[step != ABSENT], minlength=steps).astype(np.float64)
 
 
 def _function_name(name: str) -> str:
     return _LINE.sub(": ", names.tidy(name))
 
 
-def _kernels(trace: PreparedTrace) -> dict[Quantity, Samples]:
+def _kernels(trace: PreparedTrace) -> dict[ComparedQuantity, Samples]:
     """Return the time of kernels, copies and fills by name, and how many a step launches, collectives included."""
     columns, steps = trace.columns, trace.steps
     device = np.flatnonzero(columns.on_device)
@@ -122,8 +129,10 @@ def _kernels(trace: PreparedTrace) -> dict[Quantity, Samples]:
         (at[working], columns.duration_ns[device[working]]),
         len(steps),
     )
-    return _of_kind(Kind.KERNEL, found, len(steps)) | {
-        Quantity(Kind.COUNT, "kernels"): np.bincount(at[at != ABSENT], minlength=len(steps)).astype(np.float64)
+    return _of_kind(QuantityKind.KERNEL, found, len(steps)) | {
+        ComparedQuantity(QuantityKind.COUNT, "kernels"): np.bincount(at[at != ABSENT], minlength=len(steps)).astype(
+            np.float64
+        )
     }
 
 
@@ -141,6 +150,8 @@ def _summed(
     return found
 
 
-def _of_kind(kind: Kind, found: dict[str, Samples], steps: int) -> dict[Quantity, Samples]:
+def _of_kind(kind: QuantityKind, found: dict[str, Samples], steps: int) -> dict[ComparedQuantity, Samples]:
     total = sum(found.values(), np.zeros(steps))
-    return {Quantity(kind, TOTAL): total} | {Quantity(kind, name): values for name, values in found.items()}
+    return {ComparedQuantity(kind, TOTAL): total} | {
+        ComparedQuantity(kind, name): values for name, values in found.items()
+    }

@@ -6,36 +6,45 @@ from pathlib import Path
 from typing import Any
 
 import lockstep
-from lockstep.analysis.comparison.compare import TOLERANCE, Change, Run, Verdict, compare, regressions
-from lockstep.analysis.comparison.observe import Kind, RankObservation
+from lockstep.analysis.comparison.compare import (
+    TOLERANCE,
+    ChangeVerdict,
+    ObservedRun,
+    QuantityChange,
+    compare,
+    regressions,
+)
+from lockstep.analysis.comparison.observe import QuantityKind, RankObservation
 from lockstep.analysis.sources import Skipped, find_sources
 from lockstep.analysis.workers import Job, Runner
 from lockstep.contracts.errors import MalformedError
 
 FORMAT = 1
 _LISTED = 3
-_SAME_LISTED = (Kind.STEP, Kind.PART, Kind.COUNT)
+_SAME_LISTED = (QuantityKind.STEP, QuantityKind.PART, QuantityKind.COUNT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class RunComparison:
     """What changed from `before` to `after`; `skipped` are paths that could not be used."""
 
-    before: Run
-    after: Run
+    before: ObservedRun
+    after: ObservedRun
     tolerance: float
-    changes: tuple[Change, ...]
+    changes: tuple[QuantityChange, ...]
     skipped: tuple[Skipped, ...]
 
     @property
-    def regressions(self) -> list[Change]:
+    def regressions(self) -> list[QuantityChange]:
         """Return the changes that decide a gate."""
         return regressions(self.changes)
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON form: all that changed, and of what did not, the step, its parts and the counts."""
         listed = [
-            each for each in self.changes if each.verdict is not Verdict.SAME or each.quantity.kind in _SAME_LISTED
+            each
+            for each in self.changes
+            if each.verdict is not ChangeVerdict.SAME or each.quantity.kind in _SAME_LISTED
         ]
         return {
             "format": FORMAT,
@@ -57,7 +66,7 @@ def compare_paths(
     *,
     tolerance: float = TOLERANCE,
     on_done: Callable[[int, int], None] = lambda _done, _all: None,
-) -> Comparison:
+) -> RunComparison:
     """Return what changed from the traces under `baseline` to those under `paths`; `run` reads each.
 
     Raises
@@ -78,7 +87,7 @@ def compare_paths(
                 observations.append(outcome.observation)
             on_done(sum(map(len, runs)), count)
     before, after = (_run(ranks, side, skipped) for ranks, side in zip(runs, (baseline, paths), strict=True))
-    return Comparison(
+    return RunComparison(
         before=before,
         after=after,
         tolerance=tolerance,
@@ -87,7 +96,7 @@ def compare_paths(
     )
 
 
-def _run(ranks: Sequence[RankObservation], paths: Sequence[Path], skipped: Sequence[Skipped]) -> Run:
+def _run(ranks: Sequence[RankObservation], paths: Sequence[Path], skipped: Sequence[Skipped]) -> ObservedRun:
     where = ", ".join(map(str, paths[:_LISTED]))
     if not ranks:
         got = "; ".join(each.error for each in skipped[:_LISTED]) or "nothing"
@@ -98,4 +107,4 @@ def _run(ranks: Sequence[RankObservation], paths: Sequence[Path], skipped: Seque
         raise MalformedError(
             "traces", where=where, got=f"two of rank {twice}", expected="one trace for each rank of one run"
         )
-    return Run(ranks=tuple(sorted(ranks, key=lambda each: each.rank)))
+    return ObservedRun(ranks=tuple(sorted(ranks, key=lambda each: each.rank)))

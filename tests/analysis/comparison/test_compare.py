@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lockstep.analysis.comparison.compare import ALL_RANKS, Run, Verdict, compare, regressions
-from lockstep.analysis.comparison.observe import TOTAL, Kind, Quantity, observe
+from lockstep.analysis.comparison.compare import ALL_RANKS, ChangeVerdict, ObservedRun, compare, regressions
+from lockstep.analysis.comparison.observe import TOTAL, ComparedQuantity, QuantityKind, observe
 from lockstep.trace.kineto.load import load_trace
 from tests.analysis.comparison.made_run import LOADER, Job
 
@@ -15,7 +15,7 @@ RECORDED = Path(__file__).parents[1] / "recorded"
 
 
 def run_of(job):
-    return Run(ranks=tuple(observe(columns, rank) for rank, columns in enumerate(job.columns())))
+    return ObservedRun(ranks=tuple(observe(columns, rank) for rank, columns in enumerate(job.columns())))
 
 
 def found(before, after, **options):
@@ -27,7 +27,7 @@ def test_equal_runs_have_no_regression(seed):
     """Durations scatter by 3 %, whole runs by 1 %: no seed shows a change, either way round."""
     one, other = run_of(Job(seed=seed)), run_of(Job(seed=100 + seed))
     for before, after in ((one, other), (other, one)):
-        assert [each for each in compare(before, after) if each.verdict is not Verdict.SAME] == []
+        assert [each for each in compare(before, after) if each.verdict is not ChangeVerdict.SAME] == []
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -41,11 +41,11 @@ def test_a_slower_operator_is_named():
     """One kernel takes 1.4 times as long: that kernel, the device's total, and the step; no other kernel."""
     changed = found(Job(seed=1), Job(seed=2, operator_factor=1.4))
     assert set(changed) == {
-        Quantity(Kind.STEP, "step"),
-        Quantity(Kind.KERNEL, TOTAL),
-        Quantity(Kind.KERNEL, "gemm_backward"),
+        ComparedQuantity(QuantityKind.STEP, "step"),
+        ComparedQuantity(QuantityKind.KERNEL, TOTAL),
+        ComparedQuantity(QuantityKind.KERNEL, "gemm_backward"),
     }
-    kernel = changed[Quantity(Kind.KERNEL, "gemm_backward")]
+    kernel = changed[ComparedQuantity(QuantityKind.KERNEL, "gemm_backward")]
     assert kernel.difference == pytest.approx(0.4 * 2_000_000, rel=0.1)
     assert kernel.step_ratio == pytest.approx(0.8 / 11.1, rel=0.1)
 
@@ -53,25 +53,25 @@ def test_a_slower_operator_is_named():
 def test_a_slower_operator_of_one_rank_names_the_rank():
     """The others wait for it: their step is longer as well, their kernels are not."""
     changed = found(Job(seed=1), Job(seed=2, operator_factor=1.4, slow_rank=2))
-    assert changed[Quantity(Kind.KERNEL, "gemm_backward")].rank == 2
-    assert Quantity(Kind.STEP, "step") in changed
+    assert changed[ComparedQuantity(QuantityKind.KERNEL, "gemm_backward")].rank == 2
+    assert ComparedQuantity(QuantityKind.STEP, "step") in changed
 
 
 def test_more_kernels_are_counted():
     """Three launches more in each step: the count, the kernel and its operator."""
     changed = found(Job(seed=1), Job(seed=2, extra_launches=3))
-    count = changed[Quantity(Kind.COUNT, "kernels")]
+    count = changed[ComparedQuantity(QuantityKind.COUNT, "kernels")]
     assert (count.before, count.after, count.step_ratio) == (13, 16, None)
-    assert Quantity(Kind.KERNEL, "softmax") in changed
-    assert Quantity(Kind.COLLECTIVE, "all_reduce among 4 ranks, 4194304 bytes") not in changed
+    assert ComparedQuantity(QuantityKind.KERNEL, "softmax") in changed
+    assert ComparedQuantity(QuantityKind.COLLECTIVE, "all_reduce among 4 ranks, 4194304 bytes") not in changed
 
 
 def test_a_slower_collective_is_named():
     """The transmission takes half as long again; no kernel and no function does."""
     changed = found(Job(seed=1), Job(seed=2, transfer_ns=4_500_000))
     assert set(changed) == {
-        Quantity(Kind.STEP, "step"),
-        Quantity(Kind.COLLECTIVE, "all_reduce among 4 ranks, 4194304 bytes"),
+        ComparedQuantity(QuantityKind.STEP, "step"),
+        ComparedQuantity(QuantityKind.COLLECTIVE, "all_reduce among 4 ranks, 4194304 bytes"),
     }
 
 
@@ -79,41 +79,44 @@ def test_a_slower_loader_is_named():
     """One rank's loader takes 2 ms more: the loader and that rank; the collective, in which others wait, is as fast."""
     changed = found(Job(seed=1), Job(seed=2, loader_extra_ns=2_000_000, slow_rank=3))
     assert set(changed) == {
-        Quantity(Kind.STEP, "step"),
-        Quantity(Kind.FUNCTION, TOTAL),
-        Quantity(Kind.FUNCTION, LOADER),
+        ComparedQuantity(QuantityKind.STEP, "step"),
+        ComparedQuantity(QuantityKind.FUNCTION, TOTAL),
+        ComparedQuantity(QuantityKind.FUNCTION, LOADER),
     }
-    assert changed[Quantity(Kind.FUNCTION, LOADER)].rank == 3
+    assert changed[ComparedQuantity(QuantityKind.FUNCTION, LOADER)].rank == 3
 
 
 def test_the_way_back_is_an_improvement():
     """What was mended is shown, and fails no gate."""
     changes = compare(run_of(Job(seed=1, operator_factor=1.4)), run_of(Job(seed=2)))
     assert regressions(changes) == []
-    assert Quantity(Kind.KERNEL, "gemm_backward") in {
-        each.quantity for each in changes if each.verdict is Verdict.IMPROVEMENT
+    assert ComparedQuantity(QuantityKind.KERNEL, "gemm_backward") in {
+        each.quantity for each in changes if each.verdict is ChangeVerdict.IMPROVEMENT
     }
 
 
 def test_runs_of_other_sizes_are_compared_as_a_whole():
     """Two ranks against four: no rank is named, and a regression is found all the same."""
     changed = found(Job(seed=1, ranks=2), Job(seed=2, ranks=4, operator_factor=1.5))
-    assert changed[Quantity(Kind.KERNEL, "gemm_backward")].rank == ALL_RANKS
-    assert changed[Quantity(Kind.KERNEL, "gemm_backward")].as_json()["rank"] is None
+    assert changed[ComparedQuantity(QuantityKind.KERNEL, "gemm_backward")].rank == ALL_RANKS
+    assert changed[ComparedQuantity(QuantityKind.KERNEL, "gemm_backward")].as_json()["rank"] is None
 
 
 def test_a_kernel_with_another_name_is_no_regression_by_itself():
     """A library that chooses another kernel of the same speed changes names, not the total."""
     before = run_of(Job(seed=1))
     after = run_of(Job(seed=2))
-    renamed = Run(ranks=tuple(replace(each, samples=_renamed(each.samples)) for each in after.ranks))
+    renamed = ObservedRun(ranks=tuple(replace(each, samples=_renamed(each.samples)) for each in after.ranks))
     changes = {each.quantity.name: each.verdict for each in compare(before, renamed)}
-    assert (changes["gemm_forward"], changes["gemm_forward_v2"]) == (Verdict.LESS, Verdict.MORE)
-    assert Verdict.REGRESSION not in changes.values()
+    assert (changes["gemm_forward"], changes["gemm_forward_v2"]) == (ChangeVerdict.LESS, ChangeVerdict.MORE)
+    assert ChangeVerdict.REGRESSION not in changes.values()
 
 
 def _renamed(samples):
-    old, new = Quantity(Kind.KERNEL, "gemm_forward"), Quantity(Kind.KERNEL, "gemm_forward_v2")
+    old, new = (
+        ComparedQuantity(QuantityKind.KERNEL, "gemm_forward"),
+        ComparedQuantity(QuantityKind.KERNEL, "gemm_forward_v2"),
+    )
     return {new if name == old else name: values for name, values in samples.items()}
 
 
@@ -123,21 +126,21 @@ def test_the_tolerance_is_a_choice():
         Job(seed=1, noise=0.001, drift=0, kernel_ns=6_000_000),
         Job(seed=2, noise=0.001, drift=0, kernel_ns=6_000_000, operator_factor=1.08),
     )
-    assert Quantity(Kind.KERNEL, "gemm_backward") in found(*jobs)
+    assert ComparedQuantity(QuantityKind.KERNEL, "gemm_backward") in found(*jobs)
     assert found(*jobs, tolerance=0.1) == {}
 
 
 def test_one_step_each_is_judged_by_a_wide_limit():
     """Nobody knows the noise of one step: a quarter more is let pass, twice as much is not."""
     assert found(Job(seed=1, steps=1), Job(seed=2, steps=1, operator_factor=1.2)) == {}
-    assert Quantity(Kind.KERNEL, "gemm_backward") in found(
+    assert ComparedQuantity(QuantityKind.KERNEL, "gemm_backward") in found(
         Job(seed=1, steps=1), Job(seed=2, steps=1, operator_factor=2.0)
     )
 
 
 def recorded(name):
     ranks = [load_trace(path) for path in sorted((RECORDED / name).glob("rank*.json.gz"))]
-    return Run(ranks=tuple(observe(columns, rank) for rank, columns in enumerate(ranks)))
+    return ObservedRun(ranks=tuple(observe(columns, rank) for rank, columns in enumerate(ranks)))
 
 
 @pytest.mark.parametrize(
@@ -150,15 +153,15 @@ def recorded(name):
 def test_recorded_faults_are_named(name, function):
     """A real job of four ranks against itself healthy: function and rank of the fault, and the step."""
     changes = {each.quantity: each for each in regressions(compare(recorded("healthy"), recorded(name)))}
-    change = changes[Quantity(Kind.FUNCTION, function)]
+    change = changes[ComparedQuantity(QuantityKind.FUNCTION, function)]
     assert change.rank == 2
     assert change.difference == pytest.approx(40e6, rel=0.1)
-    assert Quantity(Kind.STEP, "step") in changes
+    assert ComparedQuantity(QuantityKind.STEP, "step") in changes
 
 
 def test_self_times_of_functions_sum_to_the_total():
     """No time of a thread belongs to two functions."""
     for rank in recorded("forward_stacks").ranks:
-        functions = {name: values for name, values in rank.samples.items() if name.kind is Kind.FUNCTION}
-        total = functions.pop(Quantity(Kind.FUNCTION, TOTAL))
+        functions = {name: values for name, values in rank.samples.items() if name.kind is QuantityKind.FUNCTION}
+        total = functions.pop(ComparedQuantity(QuantityKind.FUNCTION, TOTAL))
         assert np.allclose(sum(functions.values()), total)

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from lockstep.analysis.pictures import FlameGraph, Frame
+from lockstep.analysis.pictures import FlameFrame, FlameGraph
 from lockstep.analysis.report.view import View
 from lockstep.html.markup import Html, cut, join, left_out, section, soft, tag
 from lockstep.html.svg import legend, percent, sample
@@ -84,7 +84,7 @@ def _graph(graph: FlameGraph) -> Html:
     return tag("div", *map(_frame, graph.frames), class_="flame", style=f"height:{depth * _ROW_PX}px")
 
 
-def _frame(frame: Frame) -> Html:
+def _frame(frame: FlameFrame) -> Html:
     peer = "" if frame.peer_ns is None else f", {format_ns(frame.peer_ns)} on the other rank"
     place = f"left:{percent(frame.left)};width:{percent(frame.width)};top:{frame.depth * _ROW_PX}px"
     kind = "bad" if frame.is_culprit else _KINDS.get(frame.kind, "other")

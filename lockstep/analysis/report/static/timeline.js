@@ -98,7 +98,7 @@ for (const view of document.querySelectorAll("#timeline .timeline")) {
         return { row, depth, begin: slices[each], end: slices[each] + slices[each + 1], name: data.names[slices[each + 2]] };
     return null;
   }
-  function tell(slice) {
+  function describe(slice) {
     readout.textContent = slice
       ? `${slice.name}: ${time(slice.end - slice.begin)} from ${time(slice.begin - whole[0])}, rank ${slice.row.rank.rank}, ${slice.row.lane.name}`
       : "";
@@ -125,7 +125,7 @@ for (const view of document.querySelectorAll("#timeline .timeline")) {
       return;
     }
     hovered = sliceAt(event.offsetX, event.offsetY);
-    tell(hovered ?? marked);
+    describe(hovered ?? marked);
     requestAnimationFrame(draw);
   };
   canvas.ondblclick = event => {
@@ -141,7 +141,7 @@ for (const view of document.querySelectorAll("#timeline .timeline")) {
         if (row.lane.slices[at] === begin && row.lane.slices[at + 1] === duration)
           marked = { row, depth: row.lane.slices[at + 4], begin, end: begin + duration, name: subject };
     }
-    tell(marked);
+    describe(marked);
     show(begin - duration * 0.5, begin + duration * 1.5);
     if (marked) view.scrollTop = Math.max(marked.row.top - HEAD - LABEL, 0);
   });
