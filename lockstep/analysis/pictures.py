@@ -209,6 +209,7 @@ def _busiest(
 
 
 def _flames(loaded: Mapping[int, TraceColumns], culprits: Sequence[int]) -> tuple[FlameGraph, ...]:
+    culprits = culprits or (list(loaded) if len(loaded) == 1 else [])
     if not culprits:
         return ()
     peers = [rank for rank in sorted(loaded) if rank not in culprits]

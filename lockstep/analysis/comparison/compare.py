@@ -2,7 +2,8 @@
 
 A quantity of a rank is the median over its steps. A change counts where it is beyond each of four limits:
 
-- what the steps of both runs scatter (`SIGMAS` standard errors, more of them where few steps were recorded);
+- what the steps of both runs scatter (`SIGMAS` standard errors, more of them where few steps were recorded; of five or
+  more steps of a rank the oddest one is left out of the scatter);
 - how much more the change of one rank is than scatters between ranks (`RANK_SIGMAS`), where there are three or more;
 - `tolerance`, as a share of what it was;
 - `WORTH_RATIO`, as a share of the step. Counts have no such share.
@@ -11,7 +12,7 @@ Of several ranks the one whose change is greatest decides: in a synchronous job 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -31,10 +32,15 @@ WORTH_RATIO = 0.01
 SIGMAS = 5.0
 """Hundreds of quantities are compared: of that many, chance puts one beyond 3 in every comparison."""
 RANK_SIGMAS = 3.0
+REPLACED_RATIO = 0.5
+"""Of a function's or kernel's change: where the sum over its kind changes by less, others took its place."""
+_TRIMMED_STEPS = 5
+"""A rank with as many steps may have one unlike the others: the first after a pause, a checkpoint."""
 _SCATTER_RANKS = 3
 _UNKNOWN_NOISE = 0.25
 """Of a quantity in runs of one step each, whose noise is unknown."""
 _MAD_TO_SIGMA = 1.4826
+_Side = dict[int, dict[ComparedQuantity, Samples]]
 ALL_RANKS = ABSENT
 """Where the runs have different ranks, all steps of all ranks are one rank's; collectives belong to all."""
 
@@ -46,7 +52,7 @@ class ChangeVerdict(StrEnum):
     REGRESSION = "regression"
     IMPROVEMENT = "improvement"
     MORE = "more"
-    """A part of the step, or a function or kernel that the other run does not have: explains, and does not decide."""
+    """A part of the step, or a function or kernel that took another's place: explains, and does not decide."""
     LESS = "less"
 
 
@@ -107,7 +113,7 @@ def compare(before: ObservedRun, after: ObservedRun, *, tolerance: float = TOLER
     sides = [_by_rank(run, same_ranks=_numbers(before) == _numbers(after)) for run in (before, after)]
     quantities = dict.fromkeys(name for side in sides for samples in side.values() for name in samples)
     found = [judge.change(each, *(_samples_of(side, each) for side in sides)) for each in quantities]
-    found += _collectives(before, after, judge)
+    found = [_unless_replaced(each, *sides) for each in found] + _collectives(before, after, judge)
     order = {
         ChangeVerdict.REGRESSION: 0,
         ChangeVerdict.IMPROVEMENT: 1,
@@ -123,11 +129,28 @@ def regressions(changes: Iterable[QuantityChange]) -> list[QuantityChange]:
     return [each for each in changes if each.verdict is ChangeVerdict.REGRESSION]
 
 
+def _unless_replaced(change: QuantityChange, before: _Side, after: _Side) -> QuantityChange:
+    """Return a change as one that does not decide, where others of its kind change by as much the other way.
+
+    Libraries choose among kernels anew in each run, and code moves from one function to another.
+    """
+    kind, name = change.quantity
+    decides = change.verdict in (ChangeVerdict.REGRESSION, ChangeVerdict.IMPROVEMENT)
+    if not decides or name == TOTAL or kind not in (QuantityKind.FUNCTION, QuantityKind.KERNEL):
+        return change
+    total = ComparedQuantity(kind, TOTAL)
+    was, now = (float(np.median(side[change.rank][total])) for side in (before, after))
+    if abs(change.difference) * REPLACED_RATIO <= (now - was) * np.sign(change.difference):
+        return change
+    is_more = change.verdict is ChangeVerdict.REGRESSION
+    return replace(change, verdict=ChangeVerdict.MORE if is_more else ChangeVerdict.LESS)
+
+
 def _numbers(run: ObservedRun) -> list[int]:
     return sorted(each.rank for each in run.ranks)
 
 
-def _by_rank(run: ObservedRun, *, same_ranks: bool) -> dict[int, dict[ComparedQuantity, Samples]]:
+def _by_rank(run: ObservedRun, *, same_ranks: bool) -> _Side:
     """Return the samples by rank; where the runs have different ranks, as one rank's."""
     if same_ranks:
         return {each.rank: each.samples for each in sorted(run.ranks, key=lambda each: each.rank)}
@@ -138,7 +161,7 @@ def _by_rank(run: ObservedRun, *, same_ranks: bool) -> dict[int, dict[ComparedQu
     return {ALL_RANKS: joined}
 
 
-def _samples_of(side: dict[int, dict[ComparedQuantity, Samples]], quantity: ComparedQuantity) -> dict[int, Samples]:
+def _samples_of(side: _Side, quantity: ComparedQuantity) -> dict[int, Samples]:
     absent = {rank: np.zeros_like(next(iter(samples.values()))) for rank, samples in side.items()}
     return {rank: samples.get(quantity, absent[rank]) for rank, samples in side.items()}
 
@@ -179,11 +202,7 @@ class _Judge:
 def _verdict(quantity: ComparedQuantity, before: float, after: float, limit: float) -> ChangeVerdict:
     if abs(after - before) <= limit:
         return ChangeVerdict.SAME
-    is_named = (
-        quantity.kind in (QuantityKind.FUNCTION, QuantityKind.KERNEL, QuantityKind.COLLECTIVE)
-        and quantity.name != TOTAL
-    )
-    explains = quantity.kind is QuantityKind.PART or (is_named and min(before, after) == 0)
+    explains = quantity.kind is QuantityKind.PART
     if after > before:
         return ChangeVerdict.MORE if explains else ChangeVerdict.REGRESSION
     return ChangeVerdict.LESS if explains else ChangeVerdict.IMPROVEMENT
@@ -191,7 +210,7 @@ def _verdict(quantity: ComparedQuantity, before: float, after: float, limit: flo
 
 def _noise(before: Sequence[Samples], after: Sequence[Samples], was: float) -> float:
     """Return what a difference of two medians may be by chance, from the scatter of steps within ranks and runs."""
-    parts = [*before, *after]
+    parts = [_without_outlier(each) for each in (*before, *after)]
     freedom = sum(len(each) - 1 for each in parts)
     if not freedom:
         return _UNKNOWN_NOISE * was
@@ -199,6 +218,13 @@ def _noise(before: Sequence[Samples], after: Sequence[Samples], was: float) -> f
     count = [np.mean([len(each) for each in side]) for side in (before, after)]
     error = float(np.sqrt(variance * (1 / count[0] + 1 / count[1])))
     return SIGMAS * (1 + SIGMAS / freedom) * error
+
+
+def _without_outlier(samples: Samples) -> Samples:
+    """Return the samples without the one farthest from their median, if they are many."""
+    if len(samples) < _TRIMMED_STEPS:
+        return samples
+    return np.delete(samples, np.abs(samples - np.median(samples)).argmax())
 
 
 def _between_ranks(differences: Sequence[float]) -> float:

@@ -112,6 +112,38 @@ def test_a_kernel_with_another_name_is_no_regression_by_itself():
     assert ChangeVerdict.REGRESSION not in changes.values()
 
 
+def test_a_kernel_that_takes_anothers_place_is_no_regression():
+    """Autotuning moves time between two kernels of both runs; their sum stays."""
+    before, after = run_of(Job(seed=1)), run_of(Job(seed=2))
+    shifted = ObservedRun(ranks=tuple(replace(each, samples=_shifted(each.samples)) for each in after.ranks))
+    changes = {each.quantity.name: each.verdict for each in compare(before, shifted)}
+    assert (changes["gemm_forward"], changes["softmax"]) == (ChangeVerdict.MORE, ChangeVerdict.LESS)
+    assert ChangeVerdict.REGRESSION not in changes.values()
+
+
+def _shifted(samples):
+    one, other = (ComparedQuantity(QuantityKind.KERNEL, name) for name in ("gemm_forward", "softmax"))
+    return samples | {one: samples[one] + 1e6, other: samples[other] - 1e6}
+
+
+def test_one_odd_step_hides_no_regression():
+    """The first step after a pause is ten times as long; the others say enough."""
+    before, after = (_with_odd_step(run_of(job)) for job in (Job(seed=1), Job(seed=2, operator_factor=1.5)))
+    changed = {each.quantity for each in regressions(compare(before, after))}
+    assert ComparedQuantity(QuantityKind.STEP, "step") in changed
+    assert ComparedQuantity(QuantityKind.KERNEL, "gemm_backward") in changed
+
+
+def _with_odd_step(run):
+    factors = np.array([10.0, *[1.0] * 7])
+    return ObservedRun(
+        ranks=tuple(
+            replace(each, samples={name: values * factors for name, values in each.samples.items()})
+            for each in run.ranks
+        )
+    )
+
+
 def _renamed(samples):
     old, new = (
         ComparedQuantity(QuantityKind.KERNEL, "gemm_forward"),

@@ -61,7 +61,7 @@ def flame(view: View) -> Html:
     if not graphs:
         return left_out("flame", title, "No finding names a rank whose calls are in a trace.")
     culprit = graphs[0]
-    peer = f" above rank {graphs[1].rank}'s" if graphs[1:] else ""
+    peer = f" above rank {graphs[1].rank}'s" if graphs[1:] else ", compared with no other rank"
     kinds = [(sample(kind), name) for name, kind in _KINDS.items()]
     return section(
         "flame",
