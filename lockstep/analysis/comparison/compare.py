@@ -27,8 +27,8 @@ from lockstep.trace.columns import ABSENT
 
 TOLERANCE = 0.05
 """What two runs of one job differ by where nothing changed: own, on shared machines more."""
-WORTH_RATIO = 0.01
-"""Of the step, as for findings."""
+WORTH_RATIO = 0.02
+"""Of the step, own: twice what a finding must cost, as a gate must not fail by chance."""
 SIGMAS = 5.0
 """Hundreds of quantities are compared: of that many, chance puts one beyond 3 in every comparison."""
 RANK_SIGMAS = 3.0

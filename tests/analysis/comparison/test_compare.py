@@ -1,6 +1,7 @@
 """Two runs side by side: one injected regression each, and none between equal runs."""
 
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -170,9 +171,16 @@ def test_one_step_each_is_judged_by_a_wide_limit():
     )
 
 
-def recorded(name):
-    ranks = [load_trace(path) for path in sorted((RECORDED / name).glob("rank*.json.gz"))]
+def recorded(name, folder=RECORDED):
+    ranks = [load_trace(path) for path in sorted((folder / name).glob("rank*.json.gz"))]
     return ObservedRun(ranks=tuple(observe(columns, rank) for rank, columns in enumerate(ranks)))
+
+
+@pytest.mark.parametrize("names", list(permutations(("first", "second", "third"), 2)))
+def test_recordings_of_one_job_have_no_regression(names):
+    """A healthy job of four real ranks, recorded three times on a machine shared with others (`recorded_job`)."""
+    before, after = (recorded(name, Path(__file__).parent / "recorded") for name in names)
+    assert regressions(compare(before, after)) == []
 
 
 @pytest.mark.parametrize(
