@@ -9,8 +9,8 @@ from coordinator.decide.incidents import BY_MODEL, BY_RECORDS, CLOSED
 from coordinator.detect.findings import CRASH, FLUCTUATION, HANG, KINDS, SCATTERED, SLOW_LINK, SLOW_RANK
 from coordinator.page.stack_tree import draw_stacks
 from coordinator.page.told import link, moment_ns, seconds_told
-from lockstep.analysis.report.markup import Html, code, escaped, folded, items, join, soft, tag
-from lockstep.analysis.report.units import counted, told_ranks
+from lockstep.html.markup import Html, code, escaped, folded, items, join, soft, tag
+from lockstep.html.units import counted, format_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,7 +73,7 @@ def card(incident: "Incident", config: "CoordinatorConfig", *, with_run: bool, h
 
 def where_of(incident: "Incident") -> str:
     """Return who is meant."""
-    ranks = told_ranks(incident.ranks)
+    ranks = format_ranks(incident.ranks)
     if incident.scope == "rank":
         return f"rank {ranks}"
     if incident.scope == "node":

@@ -12,7 +12,7 @@ from coordinator.page.assets import BODIES
 from coordinator.page.cards import basis, dashboard, facts, runbook, title_of, told_of
 from coordinator.page.node_commands import node_commands, render_commands
 from coordinator.page.told import link, moment_ns, seconds_told
-from lockstep.analysis.report.markup import Html, code, join, soft, table, tag
+from lockstep.html.markup import Html, code, join, soft, table, tag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from coordinator.detect.findings import CRASH, HANG, SLOW_LINK, SLOW_RANK
-from lockstep.analysis.report.markup import Html, join, soft, tag
+from lockstep.html.markup import Html, join, soft, tag
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,7 +6,7 @@ from urllib.parse import quote
 from coordinator.decide.transitions import State
 from coordinator.page.cards import cards
 from coordinator.page.told import bar, document, link, live, seconds_told
-from lockstep.analysis.report.markup import Html, code, join, tag
+from lockstep.html.markup import Html, code, join, tag
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

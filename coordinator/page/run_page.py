@@ -8,9 +8,9 @@ from coordinator.decide.transitions import OVER, State
 from coordinator.page.cards import DASHBOARD, cards
 from coordinator.page.overview import expected, lost, step_time, suspects
 from coordinator.page.told import bar, document, link, live, moment, seconds_told
-from lockstep.analysis.report.markup import Html, join, soft, tag
-from lockstep.analysis.report.units import counted
 from lockstep.contracts.limits import PROFILE_RANKS_MAX, PROFILE_STEPS_MAX
+from lockstep.html.markup import Html, join, soft, tag
+from lockstep.html.units import counted
 
 if TYPE_CHECKING:
     from coordinator.decide.incidents import Incident

@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from coordinator.page.assets import path_of
-from lockstep.analysis.report.markup import Html, join, tag
-from lockstep.analysis.report.units import told_ns
+from lockstep.html.markup import Html, join, tag
+from lockstep.html.units import format_ns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,7 +99,7 @@ def seconds_told(seconds: float | None) -> str:
     if abs(seconds) >= _LONG_S:
         is_minutes = abs(seconds) < _MINUTES_MAX_S
         return f"{seconds / _MINUTE_S:.0f} min" if is_minutes else f"{seconds / _HOUR_S:.1f} h"
-    return f"{seconds * 1e3:.0f} ms" if _MILLISECOND <= abs(seconds) < _MILLISECONDS_MAX else told_ns(seconds * _NS)
+    return f"{seconds * 1e3:.0f} ms" if _MILLISECOND <= abs(seconds) < _MILLISECONDS_MAX else format_ns(seconds * _NS)
 
 
 def moment(unix_s: float) -> Html:

@@ -8,7 +8,7 @@ from typing import Any
 from lockstep.analysis.cluster import ClusterAnalysis, analyse_cluster
 from lockstep.analysis.group_kinds import Degrees
 from lockstep.analysis.rank import RankAnalysis, renumbered, with_communication
-from lockstep.analysis.sources import Skipped, Sources, find_sources
+from lockstep.analysis.sources import Skipped, Source, Sources, find_sources
 from lockstep.analysis.summary import summary_of
 from lockstep.analysis.workers import Job, Outcome, Runner
 from lockstep.contracts.errors import LockstepError, MalformedError
@@ -19,10 +19,11 @@ _TOLD = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """All that was found; `paths` are the traces by rank."""
+    """All that was found; `paths` are the traces by rank, `sources` where they can be loaded again."""
 
     cluster: ClusterAnalysis
     paths: dict[int, str]
+    sources: dict[int, Source]
     skipped: tuple[Skipped, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -80,6 +81,7 @@ def analyse_paths(
             degrees=degrees,
         ),
         paths={rank: str(job.source.path) for rank, (_, job) in sorted(ranks.items())},
+        sources={rank: job.source for rank, (_, job) in sorted(ranks.items())},
         skipped=tuple(skipped),
     )
 

@@ -25,7 +25,7 @@ _Table = TypeVar("_Table")
 
 STORED_SUFFIX = ".parquet"
 _TRACE_SUFFIXES = (".json", ".json.gz", STORED_SUFFIX)
-_NO_TRACES = ("summary.json",)
+_NO_TRACES = ("summary.json", "comparison.json", "perfetto.json")
 """What an earlier analysis left beside its columns."""
 _NAMED_RANK = re.compile(r"rank[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE | re.ASCII)
 _STORED_RANK = re.compile(r"(\d{1,7})\.parquet", re.ASCII)

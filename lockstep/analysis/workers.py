@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
+from lockstep.analysis.comparison.observe import RankObservation, observe
 from lockstep.analysis.rank import RankAnalysis, analyse_rank
 from lockstep.analysis.sources import Skipped, Source, load_source, rank_of
 from lockstep.contracts.errors import LocalError, LockstepError
@@ -17,23 +18,28 @@ _CONNECT_S = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One trace to analyse, among others or alone; its columns are stored at `store` if that is not None."""
+    """One trace to analyse, among others or alone; its columns are stored at `store` if that is not None.
+
+    With `observe` it is measured for a comparison of two runs instead.
+    """
 
     number: int
     source: Source
     has_peers: bool = True
     store: Path | None = None
+    observe: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What came of a job: an analysis, or None and a reason in `skipped`.
 
-    Where nothing says the trace's rank (`has_rank` False) the analysis goes by the job's number.
+    Where nothing names the trace's rank (`has_rank` False) the analysis goes by the job's number.
     """
 
     job: Job
     analysis: RankAnalysis | None = None
+    observation: RankObservation | None = None
     has_rank: bool = False
     skipped: tuple[Skipped, ...] = ()
 
@@ -55,6 +61,8 @@ def work(job: Job) -> Outcome:
         loaded = load_source(job.source)
         rank = rank_of(job.source, loaded.columns)
         number = job.number if rank == ABSENT else rank
+        if job.observe:
+            return Outcome(job=job, observation=observe(loaded.columns, number), skipped=loaded.skipped)
         analysis = analyse_rank(loaded.columns, rank=number, evidence=loaded.evidence, has_peers=job.has_peers)
     except LockstepError as error:
         return Outcome(job=job, skipped=(Skipped(path, str(error)),))

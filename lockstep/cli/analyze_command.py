@@ -1,10 +1,10 @@
-"""`lockstep analyze PATH...`: what captured traces say, from one file to a cluster's folder."""
+"""`lockstep analyze PATH...`: captured traces to findings, from one file to a cluster's folder."""
 
 import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,24 +15,44 @@ from lockstep.contracts.errors import ConfigError
 
 if TYPE_CHECKING:
     from lockstep.analysis.group_kinds import Degrees
+    from lockstep.analysis.sources import Source
     from lockstep.analysis.workers import Runner
 
 _PROCESSES_MAX = 1024
+EXIT_REGRESSION = 3
+"""Of `--against`; 1 is Python's, 2 a wrong input's."""
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the sub-command."""
     parser = commands.add_parser(
         "analyze",
-        help="say what captured traces of a job tell: where the time goes, which function, what to do",
+        help="analyze captured traces of a job: where the time goes, which function, what to do",
         description="Reads traces of Kineto (PyTorch; plain or .gz), output of Ascend's profilers, and columns that an "
-        "earlier run has stored; one trace for each rank. A rank is what the trace says, else what its file or folder "
+        "earlier run has stored; one trace for each rank. A rank is what the trace names, else what its file or folder "
         "is called (rank3.json, rank3_ascend_pt), else its place. Traces that cannot be used are named and passed "
-        "over; the status is 2 if none can.",
+        "over; the status is 2 if none can. With --against the run is compared with an earlier one instead: the status "
+        f"is {EXIT_REGRESSION} if something became slower beyond what noise explains, else 0.",
     )
     parser.add_argument("paths", nargs="+", metavar="PATH", type=Path, help="a trace, or a folder of them")
     parser.add_argument("--out", metavar="DIR", type=Path, help="write summary.json, report.html and <rank>.parquet")
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
+    parser.add_argument(
+        "--perfetto",
+        metavar="FILE",
+        type=Path,
+        help="write the traces of all ranks and the findings as one trace for ui.perfetto.dev (.json, .json.gz)",
+    )
+    parser.add_argument(
+        "--against", nargs="+", metavar="PATH", type=Path, help="traces of an earlier run: print what changed since"
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        default=0.05,
+        metavar="RATIO",
+        help="with --against: what is no change, as a share of each quantity (default: 0.05)",
+    )
     parser.add_argument(
         "--domains", default="", metavar="DEGREES", help="the job's parallel degrees, e.g. tp=8,cp=1,ep=1,dp=16,pp=4"
     )
@@ -48,35 +68,77 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 
 def act(arguments: argparse.Namespace) -> int:
-    """Analyse, print, and write what is asked for.
+    """Analyse or compare, print, and write what is asked for.
 
     Raises
     ------
     LockstepError
         An argument is wrong, no trace can be used, DIR cannot be written, the cluster does not answer.
     """
+    run = _runner(arguments)
+    if arguments.scheduler is not None:  # workers stand elsewhere
+        arguments.paths = [each.absolute() for each in arguments.paths]
+        arguments.against = arguments.against and [each.absolute() for each in arguments.against]
+        arguments.out = arguments.out and arguments.out.absolute()
+        arguments.perfetto = arguments.perfetto and arguments.perfetto.absolute()
+    if arguments.out is not None:
+        _make(arguments.out)
+    return _analyse(arguments, run) if arguments.against is None else _compare(arguments, run)
+
+
+def _compare(arguments: argparse.Namespace, run: "Runner") -> int:
+    from lockstep.analysis.comparison.paths import compare_paths  # noqa: PLC0415  (services only)
+    from lockstep.cli.comparison_text import comparison_text  # noqa: PLC0415
+
+    if not 0 <= arguments.tolerance <= 1:
+        raise ConfigError(f"--tolerance: got {arguments.tolerance}, expected 0 to 1")
+    with _progress() as on_done:
+        found = compare_paths(
+            arguments.paths, arguments.against, run, tolerance=arguments.tolerance, on_done=on_done
+        ).as_json()
+    if arguments.out is not None:
+        _write(arguments.out, {"comparison.json": _json(found)})
+    _print(found, comparison_text(found), as_json=arguments.json)
+    return EXIT_REGRESSION if found["regressions"] else 0
+
+
+def _analyse(arguments: argparse.Namespace, run: "Runner") -> int:
     from lockstep.analysis.analyse import analyse_paths  # noqa: PLC0415  (services only)
     from lockstep.cli.analyze_text import text_of  # noqa: PLC0415
 
-    run, degrees = _runner(arguments), _degrees(arguments)
-    paths = arguments.paths
-    if arguments.scheduler is not None:  # workers stand elsewhere
-        paths = [each.absolute() for each in paths]
-        arguments.out = arguments.out and arguments.out.absolute()
-    if arguments.out is not None:
-        _make(arguments.out)
+    degrees = _degrees(arguments)
     try:
         with _progress() as on_done:
-            found = analyse_paths(paths, run, store=arguments.out, degrees=degrees, on_done=on_done)
-        summary = found.as_json()
-        if arguments.out is not None:
-            _write(arguments.out, summary)
+            found = analyse_paths(arguments.paths, run, store=arguments.out, degrees=degrees, on_done=on_done)
     except OSError as error:
         raise ConfigError(f"--out {arguments.out}: {error.strerror or error}") from error
-    for each in summary["skipped"]:
-        print(f"lockstep: skipped {each['path']}: {each['error']}", file=sys.stderr)
-    print(json.dumps(summary) if arguments.json else text_of(summary))
+    summary = found.as_json()
+    if arguments.out is not None:
+        from lockstep.analysis.pictures import pictures_of  # noqa: PLC0415  (only where it is asked for)
+        from lockstep.analysis.report import render  # noqa: PLC0415
+
+        report = render(summary, pictures_of(found.sources, summary["findings"]))
+        _write(arguments.out, {"summary.json": _json(summary), "report.html": report})
+    if arguments.perfetto is not None:
+        _write_perfetto(arguments.perfetto, found.sources, summary)
+    _print(summary, text_of(summary), as_json=arguments.json)
     return 0
+
+
+def _write_perfetto(path: Path, sources: "Mapping[int, Source]", summary: dict[str, Any]) -> None:
+    from lockstep.analysis.merged_trace import write_merged  # noqa: PLC0415  (only where it is asked for)
+    from lockstep.analysis.sources import load_source  # noqa: PLC0415
+
+    try:
+        write_merged(path, {rank: load_source(each).columns for rank, each in sources.items()}, summary["findings"])
+    except OSError as error:
+        raise ConfigError(f"--perfetto {path}: {error.strerror or error}") from error
+
+
+def _print(found: dict[str, Any], text: str, *, as_json: bool) -> None:
+    for each in found["skipped"]:
+        print(f"lockstep: skipped {each['path']}: {each['error']}", file=sys.stderr)
+    print(json.dumps(found) if as_json else text)
 
 
 def _degrees(arguments: argparse.Namespace) -> "Degrees | None":
@@ -119,8 +181,13 @@ def _make(folder: Path) -> None:
         raise ConfigError(f"--out {folder}: {error.strerror}") from None
 
 
-def _write(folder: Path, summary: dict[str, Any]) -> None:
-    from lockstep.analysis.report import render  # noqa: PLC0415  (only where it is asked for)
+def _json(found: dict[str, Any]) -> str:
+    return json.dumps(found, indent=1) + "\n"
 
-    (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-    (folder / "report.html").write_text(render(summary), encoding="utf-8")
+
+def _write(folder: Path, files: dict[str, str]) -> None:
+    try:
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--out {folder}: {error.strerror or error}") from error

@@ -24,8 +24,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "doctor",
         help="check what in a node's environment slows a job",
         description="Judges this node's environment: log levels, debugging switches, CPU governor and affinity, "
-        "/dev/shm, limits, quotas, settings of the collective library. With FILES, written by --facts on several "
-        "nodes, it tells what differs between them as well. Nothing is changed and no device is touched.",
+        "/dev/shm, limits, quotas, settings of the collective library, throttled clocks, memory errors, InfiniBand "
+        "ports, NVLink. With FILES, written by --facts on several nodes, it lists what differs between them as well. "
+        "Nothing is changed; devices are asked through nvidia-smi only.",
         epilog="srun --ntasks-per-node=1 sh -c 'lockstep doctor --facts facts-$(hostname).json'; "
         "lockstep doctor facts-*.json. Ends with 1 if something slows or stops a job.",
     )

@@ -8,10 +8,11 @@ from typing import Any
 
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.launchers import SINGLE_PROCESS, read_place
+from lockstep.doctor.hardware_checks import HARDWARE_CHECKS
 from lockstep.doctor.verdict import FAIL, OK, UNKNOWN, WARN, Check
 
 SHM_MIN_BYTES = 1 << 30
-"""Containers get 64 MiB unless told otherwise; one batch of a vision job per loader worker is beyond that."""
+"""Containers get 64 MiB by default; one batch of a vision job per loader worker is beyond that."""
 SHARED_MEMORY = "shared memory"
 OPEN_FILES_MIN = 4096
 """A rank holds a socket per peer and channel, and descriptors for its workers' batches."""
@@ -98,7 +99,7 @@ def check_serialisation(facts: Facts) -> Check:
 
 
 def check_network_switches(facts: Facts) -> Check:
-    """Whether a collective library was told to do without its fast path."""
+    """Whether a fast path of a collective library is switched off."""
     variables = _part(facts, "environment")
     on = {name: why for name, why in _SLOW_NETWORK.items() if _is_set(variables, name)}
     return Check(
@@ -335,4 +336,5 @@ CHECKS: tuple[Callable[[Facts], Check], ...] = (
     check_load,
     check_collective_kernels,
     check_mark_writer,
+    *HARDWARE_CHECKS,
 )

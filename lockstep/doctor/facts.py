@@ -1,6 +1,7 @@
-"""Reads what a node is: /proc, /sys, the environment, installed versions. Starts no program, imports no torch.
+"""Reads what a node is: /proc, /sys, the environment, installed versions. Imports no torch.
 
 What cannot be read is left out; nothing raises. Files of /proc and /sys are small, and only their beginning is read.
+The one program that is started is nvidia-smi (`hardware`).
 """
 
 import os
@@ -19,6 +20,8 @@ from typing import Any
 from lockstep.contracts import native_hooks
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.launchers import VARIABLES
+from lockstep.doctor.files import text_of
+from lockstep.doctor.hardware import read_hardware
 
 FACTS_VERSION = 1
 PACKAGES = (
@@ -33,7 +36,6 @@ VARIABLE_PREFIXES = (
 """What steers collectives, memory, threads and logs."""
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|_KEY", re.IGNORECASE)
 _VALUE_MAX = 256  # characters of a variable
-_READ_MAX = 64 << 10
 _CPUS_MAX = 4096
 _BUILDS_MAX = 100
 _DRIVERS = {
@@ -72,16 +74,9 @@ def read_facts(
         "limits": _limits(),
         "cgroup": _cgroup(root),
         "collective_kernels": _collective_kernels(environment),
+        "hardware": read_hardware(root),
         "mark_extension": find_spec("lockstep.agent._marks") is not None,
     }
-
-
-def _text(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return file.read(_READ_MAX).decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def _versions(root: Path) -> dict[str, str]:
@@ -92,7 +87,7 @@ def _versions(root: Path) -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     for name, (path, pattern) in _DRIVERS.items():
-        match = pattern.search(_text(root / path))
+        match = pattern.search(text_of(root / path))
         if match:
             found[f"{name} driver"] = match[1]
     return found
@@ -107,7 +102,7 @@ def _wanted(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _environment_of(root: Path, pid: int) -> dict[str, str]:
-    pairs = (line.partition("=") for line in _text(root / f"proc/{pid}/environ").split("\0"))
+    pairs = (line.partition("=") for line in text_of(root / f"proc/{pid}/environ").split("\0"))
     return {name: value for name, _, value in pairs if name}
 
 
@@ -115,28 +110,28 @@ def _cpu(root: Path) -> dict[str, Any]:
     cpus = sorted((root / "sys/devices/system/cpu").glob("cpu[0-9]*"))[:_CPUS_MAX]
     governors: dict[str, int] = {}
     for cpu in cpus:
-        governor = _text(cpu / "cpufreq/scaling_governor").strip()
+        governor = text_of(cpu / "cpufreq/scaling_governor").strip()
         if governor:
             governors[governor] = governors.get(governor, 0) + 1
-    status = _text(root / "proc/self/status")
+    status = text_of(root / "proc/self/status")
     return {
         "count": len(cpus) or os.cpu_count() or 0,
         "governors": governors,
         "allowed": _cpu_count(_field(status, "Cpus_allowed_list")),
-        "load_1min": _first_number(_text(root / "proc/loadavg")),
-        "transparent_huge_pages": _chosen(_text(root / "sys/kernel/mm/transparent_hugepage/enabled")),
-        "numa_balancing": _text(root / "proc/sys/kernel/numa_balancing").strip(),
+        "load_1min": _first_number(text_of(root / "proc/loadavg")),
+        "transparent_huge_pages": _chosen(text_of(root / "sys/kernel/mm/transparent_hugepage/enabled")),
+        "numa_balancing": text_of(root / "proc/sys/kernel/numa_balancing").strip(),
     }
 
 
 def _affinity(root: Path, pid: int) -> int | None:
     """Return on how many CPUs a process may run."""
-    return _cpu_count(_field(_text(root / f"proc/{pid}/status"), "Cpus_allowed_list"))
+    return _cpu_count(_field(text_of(root / f"proc/{pid}/status"), "Cpus_allowed_list"))
 
 
 def _children(root: Path, pid: int) -> list[int | None]:
     """Return on how many CPUs each child of a process may run: the loader's workers, if it has any."""
-    children = _text(root / f"proc/{pid}/task/{pid}/children").split()
+    children = text_of(root / f"proc/{pid}/task/{pid}/children").split()
     return [_affinity(root, int(child)) for child in children[:256] if child.isdecimal()]
 
 
@@ -179,7 +174,7 @@ def _memory(root: Path) -> dict[str, int]:
     """Return sizes of /proc/meminfo in bytes."""
     names = {"MemTotal": "total_bytes", "SwapTotal": "swap_bytes", "SwapFree": "swap_free_bytes"}
     found = {}
-    for line in _text(root / "proc/meminfo").splitlines():
+    for line in text_of(root / "proc/meminfo").splitlines():
         name, _, rest = line.partition(":")
         if name in names and rest.split()[:1] and rest.split()[0].isdecimal():
             found[names[name]] = int(rest.split()[0]) * 1024
@@ -214,14 +209,14 @@ def _limits() -> dict[str, int]:
 
 def _cgroup(root: Path) -> dict[str, float]:
     """Return quota and throttling of our own cgroup (version 2), empty without one."""
-    path = next((line[3:] for line in _text(root / "proc/self/cgroup").splitlines() if line.startswith("0::")), "")
+    path = next((line[3:] for line in text_of(root / "proc/self/cgroup").splitlines() if line.startswith("0::")), "")
     base = root / "sys/fs/cgroup"
     folder = base / path.strip("/") if path and ".." not in path else base
     found: dict[str, float] = {}
-    quota = _text(folder / "cpu.max").split()
+    quota = text_of(folder / "cpu.max").split()
     if len(quota) == len(("quota", "period")) and all(part.isdecimal() for part in quota):
         found["quota_cpus"] = int(quota[0]) / max(int(quota[1]), 1)
-    for line in _text(folder / "cpu.stat").splitlines():
+    for line in text_of(folder / "cpu.stat").splitlines():
         name, _, value = line.partition(" ")
         if name in ("throttled_usec", "nr_throttled", "nr_periods") and value.strip().isdecimal():
             found[name] = int(value)

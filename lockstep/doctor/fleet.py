@@ -15,7 +15,7 @@ _OWN_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA", "CU
 
 
 def compare(nodes: Sequence[Mapping[str, Any]]) -> list[Check]:
-    """Return a check for every version, setting and size that differs, or one that says that all agree."""
+    """Return a check for every version, setting and size that differs, or a single one if all agree."""
     names = [str(facts.get("host", place)) for place, facts in enumerate(nodes)]
     found = [
         *_differing(names, [_texts(facts, "versions") for facts in nodes], "version of", _verdict_of_version),

@@ -20,6 +20,7 @@ HEALTHY = {
     "cgroup": {"quota_cpus": 16.0, "nr_periods": 1000, "nr_throttled": 0, "throttled_usec": 0},
     "versions": {"torch": "2.13.0"},
     "mark_extension": True,
+    "hardware": {"cpu_throttling": {}, "memory_errors": {}, "infiniband": [], "nvidia": [], "nvlink": []},
     "collective_kernels": {
         "builds": [{"directory": "/hooks/a", "torch": "2.13.0", "python": "cpython-311", "source": "ab"}],
         "python": "cpython-311",

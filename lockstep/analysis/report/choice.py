@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from lockstep.analysis.report.parts import Rank
-from lockstep.analysis.report.units import counted
+from lockstep.html.units import counted
 
 SHOWN_MAX = 64
 """Ranks that are all shown."""

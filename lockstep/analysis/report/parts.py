@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.analysis.report import reading
-from lockstep.analysis.report.markup import cut
+from lockstep.html.markup import cut
 
 CLASSES = ("compute", "communication", "host", "overlap", "free")
 """What a window sums to (`lockstep.trace.step_breakdown`)."""

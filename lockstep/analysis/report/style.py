@@ -7,15 +7,16 @@ to look at differs in shape as well.
 
 import base64
 import hashlib
+from pathlib import Path
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #57606a; --line: #d0d7de; --back: #fff; --bad: #b42318;
   --good: #00704f; --grid: #e7ebef; --compute: #0a3fb5; --memory: #3cb4ee; --communication: #dd6a10; --host: #a3439b;
-  --overlap: #2b8b5b; --free: #bcc2ca; --gap: #7d8793; --other: #5a4233; }
+  --overlap: #2b8b5b; --free: #bcc2ca; --gap: #7d8793; --other: #5a4233; --track: #dfe4ea; }
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e6edf3; --soft: #9aa5b1; --line: #30363d; --back: #0d1117; --bad: #ff7b72; --good: #3fbf92;
     --grid: #1f252d; --compute: #2aa3fa; --memory: #c4ecff; --communication: #eb9a10; --host: #cf9fc0;
-    --overlap: #2a8350; --free: #464c57; --gap: #7a838f; --other: #d9c7a8; }
+    --overlap: #2a8350; --free: #464c57; --gap: #7a838f; --other: #d9c7a8; --track: #2d343e; }
 }
 * { box-sizing: border-box; }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--back); margin: 2rem auto;
@@ -63,13 +64,28 @@ svg .named { fill: var(--bad); font-weight: 600; }
 .track { fill: var(--grid); }
 .compute { fill: var(--compute); } .memory { fill: var(--memory); } .communication { fill: var(--communication); }
 .host { fill: var(--host); } .overlap { fill: var(--overlap); } .free, .idle { fill: var(--free); }
-.gap { fill: var(--gap); } .other { fill: var(--other); }
-@media (max-width: 40rem) { body { margin: 1rem auto; } dl { grid-template-columns: 1fr; gap: 0; }
+.gap { fill: var(--gap); } .other { fill: var(--other); } .bad { fill: var(--bad); }
+.controls { display: flex; flex-wrap: wrap; gap: .4rem; margin: .4rem 0; }
+.controls button { font: inherit; font-size: .9rem; color: inherit; background: none; border: 1px solid var(--line);
+  border-radius: 4px; padding: .15rem .6rem; cursor: pointer; }
+.readout { min-height: 1.6em; font-size: .9rem; overflow-wrap: anywhere; }
+.timeline { max-height: 34rem; overflow: hidden auto; border: 1px solid var(--line); }
+.timeline canvas { display: block; width: 100%; touch-action: pan-y; cursor: grab; }
+.flame { position: relative; overflow: hidden; }
+.flame span { position: absolute; height: 17px; overflow: hidden; white-space: nowrap; color: #fff;
+  font: 11px/17px system-ui, sans-serif; padding-left: 3px; border-right: 1px solid var(--back); }
+.flame .compute { background: var(--compute); } .flame .memory { background: var(--memory); color: #000; }
+.flame .communication { background: var(--communication); color: #000; } .flame .host { background: var(--host); }
+.flame .gap { background: var(--gap); color: #000; } .flame .other { background: var(--other); }
+.flame .bad { background: var(--bad); }
+@media (prefers-color-scheme: dark) { .flame span { color: #000; } }
+@media (max-width: 40rem) { .readout { min-height: 4.5em; } body { margin: 1rem auto; }
+  dl { grid-template-columns: 1fr; gap: 0; }
   dd { margin-bottom: .4rem; } .rows .plot { padding-left: 4.6rem; padding-right: 4.2rem; } }
 @media print {
   :root { font-size: 11px; color-scheme: light; --ink: #000; --soft: #444; --line: #bbb; --back: #fff; --bad: #b42318;
     --good: #00704f; --grid: #e7ebef; --compute: #0a3fb5; --memory: #3cb4ee; --communication: #dd6a10; --host: #a3439b;
-    --overlap: #2b8b5b; --free: #bcc2ca; --gap: #7d8793; --other: #5a4233; }
+    --overlap: #2b8b5b; --free: #bcc2ca; --gap: #7d8793; --other: #5a4233; --track: #dfe4ea; }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
   body { max-width: none; margin: 0; font-size: 1rem; }
   th, th.number, td.number { white-space: normal; } td, th { padding: .2rem .4rem; }
@@ -92,7 +108,9 @@ for (const head of document.querySelectorAll("th")) {
   };
 }
 """
-"""Heads of tables become buttons that sort; without it the page reads the same."""
+"""Heads of tables become buttons that sort; the timeline is drawn. Without it the rest of the page reads the same."""
+
+SCRIPT += (Path(__file__).parent / "static" / "timeline.js").read_text(encoding="utf-8")
 
 _HASH = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
 POLICY = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{_HASH}'"

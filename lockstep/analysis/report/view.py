@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from lockstep.analysis.pictures import Pictures
 from lockstep.analysis.report.choice import Choice, choose, focus
 from lockstep.analysis.report.findings import Found, findings_of, headline, named_ranks
 from lockstep.analysis.report.parts import Rank, Summary, summary_of
@@ -17,6 +18,7 @@ class View:
     top: Found | None
     named: tuple[int, ...]
     choice: Choice
+    pictures: Pictures | None = None
 
     @property
     def first(self) -> frozenset[int]:
@@ -29,8 +31,8 @@ class View:
         return focus(ranks, self.named, self.choice.usual, count)
 
 
-def view_of(told: dict[str, Any]) -> View:
-    """Return what the sections need of a summary."""
+def view_of(told: dict[str, Any], pictures: Pictures | None = None) -> View:
+    """Return what the sections need of a summary, and of what was drawn from its traces."""
     summary = summary_of(told)
     findings = findings_of(summary)
     top = headline(findings)
@@ -41,4 +43,5 @@ def view_of(told: dict[str, Any]) -> View:
         top=top,
         named=named,
         choice=choose([rank for rank in summary.ranks if rank.account is not None], named),
+        pictures=pictures,
     )

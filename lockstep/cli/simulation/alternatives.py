@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from lockstep.analysis.report.units import told_ns, told_rate
 from lockstep.cli.simulation.text import forecast_json, strategy_of
+from lockstep.html.units import format_ns, format_rate
 from lockstep.simulator.forecast import Forecast
 from lockstep.simulator.spec import JobSpec
 from lockstep.simulator.whatif import Alternative
@@ -61,7 +61,7 @@ def alternatives_json(now: Forecast, found: Sequence[Alternative], *, is_whole: 
 
 def _row(found: Forecast) -> str:
     memory = f"{max(found.peak_memory_bytes) / _GIB:.1f} GiB"
-    return f"{told_ns(found.step_seconds * _NS):>8}  {told_rate(found.tokens_per_second, ''):>8}  {memory:>9}"
+    return f"{format_ns(found.step_seconds * _NS):>8}  {format_rate(found.tokens_per_second, ''):>8}  {memory:>9}"
 
 
 def _gain(each: Alternative) -> str:

@@ -7,10 +7,10 @@ with its neighbours of the same colour, so that the file grows with the picture 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lockstep.analysis.report.markup import Html, cut, tag
-from lockstep.analysis.report.scales import times
-from lockstep.analysis.report.units import told_ns
 from lockstep.cli.simulation.chrome import title_of
+from lockstep.html.markup import Html, cut, tag
+from lockstep.html.scales import times
+from lockstep.html.units import format_ns
 from lockstep.simulator.lanes import BACKWARD_PASS, FORWARD_PASS, UPDATE, Lane, Row, Span
 
 ROWS_MAX = 24
@@ -66,7 +66,7 @@ def timeline_picture(rows: list[Row], step_s: float, name: str) -> str:
         shapes += _row(row, down, step_s)
         down += _height(row) + _ROW_GAP
     grid = _grid(down, step_s)
-    title = f"{cut(name, _TITLE_CHARS)}: one step of {told_ns(step_s * _NS)}"
+    title = f"{cut(name, _TITLE_CHARS)}: one step of {format_ns(step_s * _NS)}"
     more = f"{len(rows) - ROWS_MAX} more classes of ranks are in the trace" if len(rows) > ROWS_MAX else ""
     height = down + _BELOW + (18 if more else 0)
     return tag(
@@ -149,7 +149,7 @@ def _joined(lane: Lane, scale: float) -> Iterator[_Mark]:
 def _box(mark: _Mark, top: int) -> Html:
     span = mark.first
     micro = f", micro-batch {span.micro_batch}" if span.micro_batch >= 0 else ""
-    told = f"{span.name}{micro}: {told_ns((span.end_s - span.start_s) * _NS)}"
+    told = f"{span.name}{micro}: {format_ns((span.end_s - span.start_s) * _NS)}"
     width = mark.right - mark.left
     return tag("rect", tag("title", told), x=_LEFT + mark.left, y=top, width=width, height=_STRIP, class_=mark.kind)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from lockstep.analysis.report.units import told_ns, told_rate, told_share
+from lockstep.html.units import format_ns, format_rate, format_share
 from lockstep.simulator.forecast import Forecast
 from lockstep.simulator.spec import JobSpec
 
@@ -39,18 +39,18 @@ def strategy_of(spec: JobSpec) -> str:
 
 
 def _head(spec: JobSpec, found: Forecast) -> list[str]:
-    parameters = told_rate(spec.model.parameters, "").replace("G", "B")  # as people count them
+    parameters = format_rate(spec.model.parameters, "").replace("G", "B")  # as people count them
     machine = f"{spec.degrees.ranks:,} x {spec.cluster.device.name} of {spec.cluster.name}"
     band = found.error_band_ratio
-    trust = f"+-{told_share(band)} (calibrated)" if band is not None else "not calibrated: 30 to 40% off is usual"
+    trust = f"+-{format_share(band)} (calibrated)" if band is not None else "not calibrated: 30 to 40% off is usual"
     return [
         f"{spec.name}",
         f"  {spec.model.name}, {parameters} parameters, batch {spec.batch:,}, on {machine}",
         f"  {strategy_of(spec)}",
         "",
-        f"{'step':<{_NAME}}{told_ns(found.step_seconds * _NS):>10}  {trust}",
-        f"{'throughput':<{_NAME}}{told_rate(found.tokens_per_second, ''):>10}  tokens/s",
-        f"{'MFU':<{_NAME}}{told_share(found.mfu_ratio):>10}  of peak arithmetic",
+        f"{'step':<{_NAME}}{format_ns(found.step_seconds * _NS):>10}  {trust}",
+        f"{'throughput':<{_NAME}}{format_rate(found.tokens_per_second, ''):>10}  tokens/s",
+        f"{'MFU':<{_NAME}}{format_share(found.mfu_ratio):>10}  of peak arithmetic",
     ]
 
 
@@ -64,12 +64,12 @@ def _time(found: Forecast) -> Iterator[str]:
     yield "where the mean rank's step goes"
     for name, seconds in parts.items():
         share = seconds / step_s
-        yield f"  {name:<{_NAME}}{told_ns(seconds * _NS):>10} {told_share(share):>6}  {_bar(share)}"
+        yield f"  {name:<{_NAME}}{format_ns(seconds * _NS):>10} {format_share(share):>6}  {_bar(share)}"
     hidden_s = communication.total - communication.exposed
-    hidden = f", {told_ns(hidden_s * _NS)} of it beside computation" if communication.total else ""
-    yield f"  communication in all {told_ns(communication.total * _NS)}{hidden}"
+    hidden = f", {format_ns(hidden_s * _NS)} of it beside computation" if communication.total else ""
+    yield f"  communication in all {format_ns(communication.total * _NS)}{hidden}"
     for kind, seconds in sorted(communication.by_kind.items(), key=lambda pair: -pair[1]):
-        told = f"{told_ns(seconds * _NS):>10} {told_share(seconds / step_s):>6}"
+        told = f"{format_ns(seconds * _NS):>10} {format_share(seconds / step_s):>6}"
         yield f"    {kind.replace('_', '-'):<{_NAME - 2}}{told}"
 
 
@@ -82,7 +82,7 @@ def _memory(spec: JobSpec, found: Forecast) -> Iterator[str]:
     for stage, peak in sorted(fullest):
         share = peak / capacity
         mark = "  too much" if share > 1 else ""
-        yield f"  {f'stage {stage}':<{_NAME}}{peak / _GIB:>6.1f} GiB {told_share(share):>6}  {_bar(share)}{mark}"
+        yield f"  {f'stage {stage}':<{_NAME}}{peak / _GIB:>6.1f} GiB {format_share(share):>6}  {_bar(share)}{mark}"
     if len(peaks) > _STAGES_SHOWN:
         yield f"  ... the fullest {_STAGES_SHOWN} of {len(peaks)} stages (--json has all)"
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.analysis.report import render
-from lockstep.analysis.report.markup import TEXT_MAX, escaped, tag
+from lockstep.html.markup import TEXT_MAX, escaped, tag
 from tests.analysis.report import made
 from tests.analysis.report.reader import read
 

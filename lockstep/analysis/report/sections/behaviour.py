@@ -2,14 +2,14 @@
 
 from collections import defaultdict
 
-from lockstep.analysis.report.markup import Html, cut, left_out, section, soft, tag
 from lockstep.analysis.report.parts import FunctionKey, Pattern, Rank
-from lockstep.analysis.report.scales import shares
-from lockstep.analysis.report.scatter import Point, scatter
 from lockstep.analysis.report.sections.over_ranks import FLAGGED_MAX, Flags, Placed, flagged, over_ranks
-from lockstep.analysis.report.svg import legend, sample
-from lockstep.analysis.report.units import counted, told_share
 from lockstep.analysis.report.view import View
+from lockstep.html.markup import Html, cut, left_out, section, soft, tag
+from lockstep.html.scales import shares
+from lockstep.html.scatter import Point, scatter
+from lockstep.html.svg import legend, sample
+from lockstep.html.units import counted, format_share
 
 NAME, TITLE = "patterns", "Behaviour patterns"
 POINTS_MAX = 600
@@ -80,6 +80,6 @@ def _spread_out(known: Placed, flags: Flags) -> Placed:
 
 
 def _told(rank: Rank, each: Pattern) -> str:
-    mu = "" if each.mu is None else f", mu {told_share(each.mu)}"
-    sigma = "" if each.sigma is None else f", sigma {told_share(each.sigma)}"
-    return f"{cut(each.name)}, {rank.title}: beta {told_share(each.beta)}{mu}{sigma}"
+    mu = "" if each.mu is None else f", mu {format_share(each.mu)}"
+    sigma = "" if each.sigma is None else f", sigma {format_share(each.sigma)}"
+    return f"{cut(each.name)}, {rank.title}: beta {format_share(each.beta)}{mu}{sigma}"

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from lockstep.analysis.report.bars import Stack, stacked
-from lockstep.analysis.report.markup import Cell, Html, cell, folded, left_out, section, soft, table, tag
 from lockstep.analysis.report.parts import CLASSES, UNTOLD, Account, Rank
-from lockstep.analysis.report.scales import times
-from lockstep.analysis.report.svg import legend, sample
-from lockstep.analysis.report.units import counted, told_ns, told_share
 from lockstep.analysis.report.view import View
+from lockstep.html.bars import Stack, stacked
+from lockstep.html.markup import Cell, Html, cell, folded, left_out, section, soft, table, tag
+from lockstep.html.scales import times
+from lockstep.html.svg import legend, sample
+from lockstep.html.units import counted, format_ns, format_share
 
 NAME, TITLE = "breakdown", "Step breakdown by rank"
 _STEP_RANKS = 2
@@ -43,7 +43,7 @@ def breakdown(view: View) -> Html:
 
 
 def _stack(label: str, title: str, account: Account, *, is_named: bool = False) -> Stack:
-    return Stack(label=label, title=title, parts=account.stack, total=told_ns(account.window_ns), is_named=is_named)
+    return Stack(label=label, title=title, parts=account.stack, total=format_ns(account.window_ns), is_named=is_named)
 
 
 def _mean(ranks: Sequence[Rank]) -> Account:
@@ -64,7 +64,7 @@ def _legend(mean: Account, ranks: int) -> Html:
         if name == UNTOLD and value * 1000 < mean.window_ns:
             continue
         told = "not in any class" if name == UNTOLD else name + meanings[name]
-        figure = f", {of}{told_ns(value)} ({told_share(value / mean.window_ns)})"
+        figure = f", {of}{format_ns(value)} ({format_share(value / mean.window_ns)})"
         entries.append((sample(name), told + figure))
     return legend(entries)
 
@@ -102,11 +102,11 @@ def _figures(shown: Sequence[Rank], view: View) -> Html:
                 cell(
                     str(rank.step_count) if rank.step_count is not None else "-", is_number=True, value=rank.step_count
                 ),
-                cell(told_ns(account.window_ns), value=account.window_ns),
+                cell(format_ns(account.window_ns), value=account.window_ns),
                 *(_part(ns, account) for _, ns in account.parts),
                 _part(account.memory_ns, account),
                 cell(
-                    told_share(account.compute_communication_ratio),
+                    format_share(account.compute_communication_ratio),
                     value=account.compute_communication_ratio,
                     is_number=True,
                 ),
@@ -118,7 +118,7 @@ def _figures(shown: Sequence[Rank], view: View) -> Html:
 def _part(ns: int | None, account: Account) -> Cell:
     if ns is None:
         return cell("-", is_number=True)
-    return cell(f"{told_ns(ns)} ({told_share(ns / account.window_ns)})", value=ns)
+    return cell(f"{format_ns(ns)} ({format_share(ns / account.window_ns)})", value=ns)
 
 
 def _spread(ranks: Sequence[Rank]) -> Html:
@@ -127,7 +127,7 @@ def _spread(ranks: Sequence[Rank]) -> Html:
     for at, name in enumerate(CLASSES):
         values = sorted((rank.account.parts[at][1] or 0, rank.number) for rank in ranks if rank.account is not None)
         places = (values[0], values[len(values) // 2], values[-1])
-        rows.append((name, *(cell(f"{told_ns(ns)} (rank {number})", value=ns) for ns, number in places)))
+        rows.append((name, *(cell(f"{format_ns(ns)} (rank {number})", value=ns) for ns, number in places)))
     return tag(
         "div", tag("h3", f"Over all {counted(len(ranks), 'rank')}"), table(("class", "least", "median", "most"), rows)
     )

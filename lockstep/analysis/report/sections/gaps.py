@@ -3,12 +3,12 @@
 from collections import defaultdict
 
 from lockstep.analysis.report import reading
-from lockstep.analysis.report.markup import Html, code, left_out, section, soft, table, tag
-from lockstep.analysis.report.units import counted, told_ranks
 from lockstep.analysis.report.view import View
 from lockstep.diagnosis.communication_causes.thresholds import WAIT_RATIO
 from lockstep.diagnosis.parallelism import OVERLAP_RATIO
 from lockstep.diagnosis.roofline.thresholds import UTILISATION
+from lockstep.html.markup import Html, code, left_out, section, soft, table, tag
+from lockstep.html.units import counted, format_ranks
 
 ROWS_MAX = 100
 
@@ -27,7 +27,7 @@ def not_judged(view: View) -> Html:
             name, title, "Every rule had the evidence that it needs." if view.summary.ranks else "No rule was asked."
         )
     rows = [
-        (rule, reason, told_ranks(ranks) if ranks else "all")
+        (rule, reason, format_ranks(ranks) if ranks else "all")
         for (rule, reason), ranks in list(alike.items())[:ROWS_MAX]
     ]
     more = f" The first {ROWS_MAX} of {len(alike):,}." if len(alike) > ROWS_MAX else ""

@@ -3,9 +3,9 @@
 from typing import Any
 
 from lockstep.analysis.report import reading
-from lockstep.analysis.report.markup import Html, cell, code, items, join, left_out, section, soft, table, tag
-from lockstep.analysis.report.units import counted, told_ns, told_number, told_ranks
 from lockstep.analysis.report.view import View
+from lockstep.html.markup import Html, cell, code, items, join, left_out, section, soft, table, tag
+from lockstep.html.units import counted, format_ns, format_number, format_ranks
 
 NAME, TITLE = "localisation", "Localisation"
 ROWS_MAX = 50
@@ -36,10 +36,10 @@ def _row(told: dict[str, Any]) -> tuple[str, ...]:
     why = f" odd inside their {reading.text(told.get('group_kind'))} groups" if odd else ""
     return (
         join(function),
-        join([tag("strong", told_ranks(odd or ranks)), why]),
-        join([counted(len(ranks), "rank"), ": ", told_ranks(ranks, runs_max=4)]) if ranks else "-",
+        join([tag("strong", format_ranks(odd or ranks)), why]),
+        join([counted(len(ranks), "rank"), ": ", format_ranks(ranks, runs_max=4)]) if ranks else "-",
         items(_differences(told)[:_DIFFERENCES_MAX]) or "-",
-        cell(told_ns(lost_ns), value=lost_ns, is_number=True),
+        cell(format_ns(lost_ns), value=lost_ns, is_number=True),
     )
 
 
@@ -60,5 +60,5 @@ def _differences(told: dict[str, Any]) -> list[str]:
         against = f" ({text})" if (text := reading.text(each.get("against"))) else ""
         workers = f" on {counted(int(count), 'rank')}" if count else ""
         dimension = reading.text(each.get("dimension"))
-        found.append(f"{dimension} {told_number(value)} {direction} {told_number(reference)}{against}{workers}")
+        found.append(f"{dimension} {format_number(value)} {direction} {format_number(reference)}{against}{workers}")
     return found

@@ -4,12 +4,12 @@ from collections import defaultdict
 from statistics import median
 
 from lockstep.analysis.report import reading
-from lockstep.analysis.report.markup import Html, code, cut, soft, tag
 from lockstep.analysis.report.parts import FunctionKey, Pattern, Rank, function_key
-from lockstep.analysis.report.scales import Axis, numbers, shares
-from lockstep.analysis.report.scatter import SMALL, Line, Point, scatter
-from lockstep.analysis.report.units import counted, told_share
 from lockstep.analysis.report.view import View
+from lockstep.html.markup import Html, code, cut, soft, tag
+from lockstep.html.scales import Axis, numbers, shares
+from lockstep.html.scatter import SMALL, Line, Point, scatter
+from lockstep.html.units import counted, format_share
 
 FUNCTIONS_MAX = 6
 FLAGGED_MAX = 128
@@ -60,7 +60,7 @@ def _function(key: FunctionKey, rows: Placed, flags: Flags, across: Axis, ranks:
     lines = []
     if len(rows) > 1:
         at_usual = ((across.low, usual), (across.high, usual))
-        lines.append(Line(places=at_usual, kind="limit", title=f"median {told_share(usual)}"))
+        lines.append(Line(places=at_usual, kind="limit", title=f"median {format_share(usual)}"))
     drawn = rows
     if len(rows) > DRAWN_MAX:
         lines += _spans([pair for pair in rows if (key, pair[0].number) not in flags])
@@ -70,7 +70,7 @@ def _function(key: FunctionKey, rows: Placed, flags: Flags, across: Axis, ranks:
             x=rank.number,
             y=each.beta,
             kind=each.kind,
-            title=f"{rank.title}: beta {told_share(each.beta)}",
+            title=f"{rank.title}: beta {format_share(each.beta)}",
             is_flagged=(key, rank.number) in flags,
         )
         for rank, each in drawn
@@ -82,7 +82,7 @@ def _function(key: FunctionKey, rows: Placed, flags: Flags, across: Axis, ranks:
 def _caption(key: FunctionKey, rows: Placed, ranks: int) -> Html:
     _, stack, name = key
     caller = ["from ", code(stack[-1]), "; "] if stack else []
-    note = f"median {told_share(median(each.beta for _, each in rows))} (dashed)" if len(rows) > 1 else ""
+    note = f"median {format_share(median(each.beta for _, each in rows))} (dashed)" if len(rows) > 1 else ""
     if len(rows) < ranks:
         note += f"{', ' if note else ''}on {len(rows):,} of {counted(ranks, 'rank')}, on the others too short to tell"
     if len(rows) > DRAWN_MAX:
@@ -98,7 +98,8 @@ def _spans(rows: Placed) -> list[Line]:
         run = rows[first : first + size]
         betas = [each.beta for _, each in run]
         middle = (run[0][0].number + run[-1][0].number) / 2
-        title = f"{run[0][0].label} to {run[-1][0].number}: beta {told_share(min(betas))} to {told_share(max(betas))}"
+        span = f"{format_share(min(betas))} to {format_share(max(betas))}"
+        title = f"{run[0][0].label} to {run[-1][0].number}: beta {span}"
         room = max((max(betas) - min(betas)) / 2, max(betas) * 0.004)
         centre = (max(betas) + min(betas)) / 2
         lines.append(Line(places=((middle, centre - room), (middle, centre + room)), kind="span", title=title))

@@ -3,14 +3,14 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
-from lockstep.analysis.report.bars import Bar, Stack, ranking, stacked
 from lockstep.analysis.report.choice import choose
-from lockstep.analysis.report.markup import Html, code, folded, left_out, section, soft, tag
 from lockstep.analysis.report.parts import PathEntry, Rank
-from lockstep.analysis.report.scales import times
-from lockstep.analysis.report.svg import legend, sample
-from lockstep.analysis.report.units import counted, told_ns, told_share
 from lockstep.analysis.report.view import View
+from lockstep.html.bars import Bar, Stack, ranking, stacked
+from lockstep.html.markup import Html, code, folded, left_out, section, soft, tag
+from lockstep.html.scales import times
+from lockstep.html.svg import legend, sample
+from lockstep.html.units import counted, format_ns, format_share
 
 NAME, TITLE = "critical-path", "Critical path"
 BARS_MAX = 15
@@ -37,7 +37,7 @@ def critical_path(view: View) -> Html:
             label=rank.label,
             title=rank.title,
             parts=_by_class(rank.critical_path),
-            total=told_ns(sum(entry.ns for entry in rank.critical_path)),
+            total=format_ns(sum(entry.ns for entry in rank.critical_path)),
             is_named=rank.number in view.first,
         )
         for rank in choice.ranks
@@ -74,7 +74,7 @@ def _guessed(ranks: Sequence[Rank]) -> str:
     if most == 0:
         return "Every hop is recorded in the traces; none was guessed by alignment in time."
     least = min(known)[0]
-    told = told_share(most) if least == most else f"{told_share(least)} to {told_share(most)} (rank {number})"
+    told = format_share(most) if least == most else f"{format_share(least)} to {format_share(most)} (rank {number})"
     return f"Guessed by alignment in time, because no wait is recorded: {told} of the path."
 
 
@@ -87,11 +87,11 @@ def _ranked(rank: Rank, *, is_open: bool) -> Html:
         label = Html(tag("span", f"{counted(len(rest), 'other name')} of the summary"))
         bars.append(_bar(label, sum(entry.ns for entry in rest), total, "other"))
     drawn = ranking(bars, f"critical path of {rank.title}")
-    guessed = "" if rank.guessed_ratio is None else f", {told_share(rank.guessed_ratio)} guessed"
-    heading = f"On the path of {rank.title}: {told_ns(total)}{guessed}"
+    guessed = "" if rank.guessed_ratio is None else f", {format_share(rank.guessed_ratio)} guessed"
+    heading = f"On the path of {rank.title}: {format_ns(total)}{guessed}"
     return tag("div", tag("h3", heading), drawn) if is_open else folded(heading, drawn)
 
 
 def _bar(label: Html, ns: int, total: int, kind: str) -> Bar:
     share = ns / total if total else 0.0
-    return Bar(label=label, figure=f"{kind}, {told_ns(ns)}, {told_share(share)}", share=share, kind=kind)
+    return Bar(label=label, figure=f"{kind}, {format_ns(ns)}, {format_share(share)}", share=share, kind=kind)

@@ -1,7 +1,10 @@
 """What was found, with its evidence, and what to do about it; both by predicted gain."""
 
 from lockstep.analysis.report.findings import Found, advice_by_gain
-from lockstep.analysis.report.markup import (
+from lockstep.analysis.report.sections.timeline import place_link
+from lockstep.analysis.report.view import View
+from lockstep.diagnosis.remedies import table as remedies
+from lockstep.html.markup import (
     Cell,
     Html,
     cell,
@@ -15,9 +18,7 @@ from lockstep.analysis.report.markup import (
     table,
     tag,
 )
-from lockstep.analysis.report.units import counted, told_ns, told_ranks, told_share
-from lockstep.analysis.report.view import View
-from lockstep.diagnosis.remedies import table as remedies
+from lockstep.html.units import counted, format_ns, format_ranks, format_share
 
 ADVICE_MAX = 60
 CARDS_MAX = 12
@@ -39,7 +40,7 @@ def advice(view: View) -> Html:
             _share(each.gain_ratio),
             Cell(tag("td", tag("strong", each.suggestion), tag("br"), each.how, class_="wide")),
             join([of.title, *([" in ", code(of.subject)] if of.subject else [])]),
-            told_ranks(of.ranks),
+            format_ranks(of.ranks),
             tag("span", each.source, class_="soft"),
         )
         for each, of in found[:ADVICE_MAX]
@@ -55,24 +56,24 @@ def findings(view: View) -> Html:
     title = "Findings"
     if not view.findings:
         return left_out("findings", title, "No rule found a cause.")
-    cards = [_card(at, each, is_first=each is view.top) for at, each in enumerate(view.findings[:CARDS_MAX], start=1)]
+    cards = [_card(view, at, each) for at, each in enumerate(view.findings[:CARDS_MAX], start=1)]
     rest = view.findings[CARDS_MAX:]
     told = counted(len(view.findings), "finding")
     said = f"{told}, by predicted gain, then by lost time; one cause and subject on several ranks is one."
     return section("findings", title, soft(said), *cards, _others(rest))
 
 
-def _card(at: int, found: Found, *, is_first: bool) -> Html:
+def _card(view: View, at: int, found: Found) -> Html:
     subject = [" in ", code(found.subject)] if found.subject else []
-    gain = "" if found.gain_ratio is None else f", {told_share(found.gain_ratio)} to gain"
-    lost = "" if found.lost_ns is None else f"{told_ns(found.lost_ns)} lost on the slowest, "
-    ranks = f"rank{'' if len(found.ranks) == 1 else 's'} {told_ranks(found.ranks)}"
+    gain = "" if found.gain_ratio is None else f", {format_share(found.gain_ratio)} to gain"
+    lost = "" if found.lost_ns is None else f"{format_ns(found.lost_ns)} lost on the slowest, "
+    ranks = f"rank{'' if len(found.ranks) == 1 else 's'} {format_ranks(found.ranks)}"
     shown = [*found.evidence[:_EVIDENCE_MAX]]
     if len(found.evidence) > _EVIDENCE_MAX:
         shown.append(f"and {counted(len(found.evidence) - _EVIDENCE_MAX, 'other line')} in the JSON summary")
     if found.merged > 1:
         shown.append(
-            f"this is rank {told_ranks(found.worst)}; {counted(found.merged - 1, 'like finding')} on other ranks"
+            f"this is rank {format_ranks(found.worst)}; {counted(found.merged - 1, 'like finding')} on other ranks"
         )
     told = items(shown) or soft("The summary holds no evidence.")
     about = f"{lost}confidence {found.confidence or 'not told'}, {_kind(found.bottleneck)}"
@@ -82,14 +83,16 @@ def _card(at: int, found: Found, *, is_first: bool) -> Html:
                 each.suggestion,
                 ": " if each.how else "",
                 each.how,
-                "" if each.gain_ratio is None else f" ({told_share(each.gain_ratio)} to gain)",
+                "" if each.gain_ratio is None else f" ({format_share(each.gain_ratio)} to gain)",
             ]
         )
         for each in found.advice[:_WAYS_MAX]
     )
     what_to_do = folded(f"What to do ({len(found.advice)})", ways) if found.advice else soft("No remedy is known.")
     heading = tag("h3", f"{at}. {found.title}", *subject, f": {ranks}{gain}")
-    return tag("article", heading, soft(about), told, what_to_do, class_="finding" if is_first else "finding lesser")
+    kind = "finding" if found is view.top else "finding lesser"
+    link = place_link(view, found.ranks, found.subject)
+    return tag("article", heading, soft(about), told, link, what_to_do, class_=kind)
 
 
 def _kind(bottleneck: str) -> str:
@@ -103,10 +106,10 @@ def _others(found: tuple[Found, ...]) -> Html:
     rows = [
         (
             _share(each.gain_ratio),
-            cell(told_ns(each.lost_ns), value=each.lost_ns, is_number=True),
+            cell(format_ns(each.lost_ns), value=each.lost_ns, is_number=True),
             each.title,
             code(each.subject) if each.subject else "",
-            told_ranks(each.ranks),
+            format_ranks(each.ranks),
             each.evidence[0] if each.evidence else "",
         )
         for each in found[:ROWS_MAX]
@@ -117,4 +120,4 @@ def _others(found: tuple[Found, ...]) -> Html:
 
 
 def _share(ratio: float | None) -> Cell:
-    return cell(told_share(ratio), value=-1 if ratio is None else ratio)
+    return cell(format_share(ratio), value=-1 if ratio is None else ratio)

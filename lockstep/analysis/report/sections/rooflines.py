@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.analysis.report import reading
-from lockstep.analysis.report.bars import Stack, stacked
-from lockstep.analysis.report.markup import Html, cell, code, cut, folded, left_out, section, soft, table, tag
 from lockstep.analysis.report.parts import Rank
-from lockstep.analysis.report.scales import decades, shares
-from lockstep.analysis.report.scatter import Line, Point, scatter
-from lockstep.analysis.report.svg import legend, sample
-from lockstep.analysis.report.units import counted, told_ns, told_number, told_rate, told_share
 from lockstep.analysis.report.view import View
 from lockstep.diagnosis.roofline.thresholds import UTILISATION
+from lockstep.html.bars import Stack, stacked
+from lockstep.html.markup import Html, cell, code, cut, folded, left_out, section, soft, table, tag
+from lockstep.html.scales import decades, shares
+from lockstep.html.scatter import Line, Point, scatter
+from lockstep.html.svg import legend, sample
+from lockstep.html.units import counted, format_ns, format_number, format_rate, format_share
 
 NAME, TITLE = "rooflines", "Rooflines"
 DEVICES_MAX = 4
@@ -71,7 +71,7 @@ def rooflines(view: View) -> Html:
     more = f"{DEVICES_MAX} of {len(by_device)} kinds of device are shown." if len(by_device) > DEVICES_MAX else ""
     said = (
         "An operator on a roof does what the device can. Below the dashed line (",
-        told_share(UTILISATION.value),
+        format_share(UTILISATION.value),
         " of the roof) neither memory nor arithmetic is used up. ",
         more,
     )
@@ -161,14 +161,14 @@ def _lines(at: int, roof: _Roof, low: float, high: float, bottom: float) -> list
 
 
 def _roof_title(roof: _Roof) -> str:
-    peak = f"{told_rate(roof.flops_per_second, 'FLOP/s')}, {told_rate(roof.bytes_per_second, 'B/s')}"
+    peak = f"{format_rate(roof.flops_per_second, 'FLOP/s')}, {format_rate(roof.bytes_per_second, 'B/s')}"
     return f"roof of {roof.name}: {peak}" if roof.name else f"roof: {peak}"
 
 
 def _point(at: int, operator: _Operator, view: View, *, is_told: bool) -> Point:
     title = (
-        f"{at}. {cut(operator.name)}, {operator.rank.title}: {told_number(operator.intensity)} FLOP per byte, "
-        f"{told_rate(operator.flops_per_second, 'FLOP/s')}, {told_ns(operator.time_ns)}, "
+        f"{at}. {cut(operator.name)}, {operator.rank.title}: {format_number(operator.intensity)} FLOP per byte, "
+        f"{format_rate(operator.flops_per_second, 'FLOP/s')}, {format_ns(operator.time_ns)}, "
         f"{operator.bound.replace('_', ' ') or 'not judged'}"
     )
     return Point(
@@ -198,10 +198,10 @@ def _figures(operators: Sequence[_Operator], numbered: Mapping[str, int]) -> Htm
             cell(str(numbered[each.name]), value=numbered[each.name]),
             code(each.name),
             cell(str(each.rank.number), value=each.rank.number),
-            cell(told_ns(each.time_ns), value=each.time_ns),
-            cell(told_number(each.intensity), value=each.intensity),
-            cell(told_rate(each.flops_per_second, "FLOP/s"), value=each.flops_per_second),
-            cell(told_rate(each.bytes_per_second, "B/s"), value=each.bytes_per_second, is_number=True),
+            cell(format_ns(each.time_ns), value=each.time_ns),
+            cell(format_number(each.intensity), value=each.intensity),
+            cell(format_rate(each.flops_per_second, "FLOP/s"), value=each.flops_per_second),
+            cell(format_rate(each.bytes_per_second, "B/s"), value=each.bytes_per_second, is_number=True),
             each.bound.replace("_", " ") or "not judged",
         )
         for each in operators

@@ -1,9 +1,9 @@
 """The first screen: what holds the job back, on which rank, why, and what to do."""
 
 from lockstep.analysis.report.findings import Found
-from lockstep.analysis.report.markup import Html, code, cut, join, soft, tag
-from lockstep.analysis.report.units import counted, told_ns, told_ranks, told_share
 from lockstep.analysis.report.view import View
+from lockstep.html.markup import Html, code, cut, join, soft, tag
+from lockstep.html.units import counted, format_ns, format_ranks, format_share
 
 _NEXT = 2
 _MANY = 8
@@ -37,7 +37,7 @@ def verdict(view: View) -> Html:
 
 def _sentence(view: View, top: Found) -> Html:
     subject = [" in ", code(cut(top.subject, _SUBJECT_MAX))] if top.subject else []
-    gain = f"; removing it would give back {told_share(top.gain_ratio)} of the window." if top.gain_ratio else "."
+    gain = f"; removing it would give back {format_share(top.gain_ratio)} of the window." if top.gain_ratio else "."
     return join([_subject(view, top), ": ", _lowered(top.title), *subject, gain])
 
 
@@ -51,7 +51,7 @@ def _subject(view: View, top: Found) -> str:
     if len(top.ranks) >= len(view.summary.ranks):
         return f"All {counted(len(top.ranks), 'rank')} hold the job back"
     if len(top.ranks) <= _MANY:
-        return f"Ranks {told_ranks(top.ranks)} hold the job back"
+        return f"Ranks {format_ranks(top.ranks)} hold the job back"
     return f"{counted(len(top.ranks), 'rank')} of {len(view.summary.ranks):,} hold the job back"
 
 
@@ -70,7 +70,7 @@ def _who(view: View, top: Found) -> str:
         else ""
     )
     return (
-        f"rank{'' if len(top.ranks) == 1 else 's'} {told_ranks(top.ranks)}{where}"
+        f"rank{'' if len(top.ranks) == 1 else 's'} {format_ranks(top.ranks)}{where}"
         if top.ranks
         else "no rank in particular"
     )
@@ -90,11 +90,11 @@ def _what_to_do(top: Found) -> Html:
 
 
 def _gain(top: Found) -> str:
-    lost = "" if top.lost_ns is None else f"{told_ns(top.lost_ns)} of the window lost"
+    lost = "" if top.lost_ns is None else f"{format_ns(top.lost_ns)} of the window lost"
     gain = (
         "cannot be predicted from this capture"
         if top.gain_ratio is None
-        else f"{told_share(top.gain_ratio)} of the window"
+        else f"{format_share(top.gain_ratio)} of the window"
     )
     return f"{gain}; {lost}" if lost else gain
 
@@ -113,7 +113,7 @@ def _next(view: View, top: Found) -> Html:
 
 def _short(found: Found) -> str:
     where = f"rank {found.ranks[0]}" if len(found.ranks) == 1 else counted(len(found.ranks), "rank")
-    return where if found.gain_ratio is None else f"{where}, {told_share(found.gain_ratio)}"
+    return where if found.gain_ratio is None else f"{where}, {format_share(found.gain_ratio)}"
 
 
 def _nothing(view: View) -> Html:
@@ -138,7 +138,7 @@ def facts(view: View) -> Html:
     told = [view.summary.tool, counted(len(ranks), "rank")]
     told += [counted(len(hosts), "host")] if hosts else []
     told += [_span([f"{count}" for count in (min(steps), max(steps))]) + " steps"] if steps else []
-    told += ["window " + _span([told_ns(min(windows)), told_ns(max(windows))])] if windows else []
+    told += ["window " + _span([format_ns(min(windows)), format_ns(max(windows))])] if windows else []
     told += [", ".join(devices[:4])] if devices else []
     told += [", ".join(vendors[:4])] if vendors else []
     told += [f"{counted(len(view.summary.skipped), 'file')} skipped"] if view.summary.skipped else []

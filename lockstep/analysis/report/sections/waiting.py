@@ -4,12 +4,12 @@ from collections import defaultdict
 from typing import Any
 
 from lockstep.analysis.report import reading
-from lockstep.analysis.report.bars import Bar, ranking
-from lockstep.analysis.report.markup import Html, cell, code, folded, join, section, soft, table, tag
-from lockstep.analysis.report.units import counted, told_ns, told_ranks, told_rate, told_share
 from lockstep.analysis.report.view import View
 from lockstep.diagnosis.communication_causes.thresholds import WAIT_RATIO
 from lockstep.diagnosis.communication_causes.waiting import blame_limit
+from lockstep.html.bars import Bar, ranking
+from lockstep.html.markup import Html, cell, code, folded, join, section, soft, table, tag
+from lockstep.html.units import counted, format_ns, format_ranks, format_rate, format_share
 
 NAME, TITLE = "waiting", "Waiting by group (R_wait)"
 GROUPS_MAX = 40
@@ -29,7 +29,7 @@ def waiting(view: View) -> Html:
     bars = [_bar(ratio, each) for ratio, each in known[:GROUPS_MAX]]
     said = (
         "The share of a group's time that its ranks spend waiting for each other (Hermes, equation 2). "
-        f"Dashed: {told_share(WAIT_RATIO.value)}, above which waiting is a finding if one rank causes most of it."
+        f"Dashed: {format_share(WAIT_RATIO.value)}, above which waiting is a finding if one rank causes most of it."
     )
     more = f" The {GROUPS_MAX} that wait most of {counted(len(known), 'group')}." if len(known) > GROUPS_MAX else ""
     drawn = ranking(bars, "waiting ratio by group", limit=WAIT_RATIO.value)
@@ -49,13 +49,13 @@ def _bar(ratio: float, told: dict[str, Any]) -> Bar:
     )
     label = tag("span", label)
     is_high = ratio >= WAIT_RATIO.value
-    return Bar(label=label, figure=told_share(ratio), share=ratio, kind="communication" if is_high else "free")
+    return Bar(label=label, figure=format_share(ratio), share=ratio, kind="communication" if is_high else "free")
 
 
 def _group_name(told: Any) -> str:
     if isinstance(told, str):
         return told
-    return "ranks " + told_ranks(reading.ranks(told)) if reading.ranks(told) else "group"
+    return "ranks " + format_ranks(reading.ranks(told)) if reading.ranks(told) else "group"
 
 
 def _straggler(told: dict[str, Any]) -> str:
@@ -68,11 +68,11 @@ def _straggler(told: dict[str, Any]) -> str:
     slowest = reading.rank(told.get("slowest_rank"))
     shares = {rank: share for share, rank in blame}
     if slowest is not None and shares.get(slowest, 1.0) >= blame_limit(len(shares)):
-        part = f" ({told_share(shares[slowest])} of the waiting)" if slowest in shares else ""
+        part = f" ({format_share(shares[slowest])} of the waiting)" if slowest in shares else ""
         return f"waits for rank {slowest}{part}"
     if blame:
         return "for each in turn: " + ", ".join(
-            f"rank {rank} {told_share(share)}" for share, rank in blame[:_BLAMED_MAX]
+            f"rank {rank} {format_share(share)}" for share, rank in blame[:_BLAMED_MAX]
         )
     return "nobody named"
 
@@ -114,9 +114,9 @@ def _collective(name: str, group: str, told: list[tuple[int, int, dict[str, Any]
         code(group),
         cell(f"{len(told):,}", value=len(told)),
         cell("-" if count is None else f"{count:,.0f}", value=count, is_number=True),
-        cell(told_ns(most_ns), value=most_ns),
+        cell(format_ns(most_ns), value=most_ns),
         cell(str(number), value=number),
-        cell(told_ns(least_ns), value=least_ns, is_number=True),
-        cell(told_rate(size, "B"), value=size, is_number=True),
-        cell(told_rate(least_rate, "B/s"), value=least_rate, is_number=True),
+        cell(format_ns(least_ns), value=least_ns, is_number=True),
+        cell(format_rate(size, "B"), value=size, is_number=True),
+        cell(format_rate(least_rate, "B/s"), value=least_rate, is_number=True),
     )

@@ -43,12 +43,12 @@ def join(parts: Iterable[str]) -> Html:
 
 def tag(name: str, /, *children: str, **attributes: str | float | None) -> Html:
     """Return an element; `class_` is class, `data_value` is data-value, an attribute that is None is left out."""
-    told = "".join(
+    written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escaped(_plain(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
-    return Html(f"<{name}{told}>" if name in _VOID else f"<{name}{told}>{join(children)}</{name}>")
+    return Html(f"<{name}{written}>" if name in _VOID else f"<{name}{written}>{join(children)}</{name}>")
 
 
 def _plain(value: str | float) -> str:

@@ -6,8 +6,8 @@ which browsers show under the pointer and readers speak.
 
 from collections.abc import Iterable
 
-from lockstep.analysis.report.markup import Html, tag
-from lockstep.analysis.report.scales import Axis
+from lockstep.html.markup import Html, tag
+from lockstep.html.scales import Axis
 
 _TICK_BELOW = 16
 _TITLE_BELOW = 33
@@ -19,22 +19,22 @@ def percent(ratio: float) -> str:
     return f"{ratio * 100:.5f}%"
 
 
-def picture(height: int, said: str, *shapes: str, class_: str = "plot") -> Html:
-    """Return a picture `height` pixels high; `said` is what a reader who cannot see it hears first."""
-    drawn = tag("svg", *shapes, role="img", aria_label=said, height=height)
+def picture(height: int, description: str, *shapes: str, class_: str = "plot") -> Html:
+    """Return a picture `height` pixels high; `description` is its accessible name."""
+    drawn = tag("svg", *shapes, role="img", aria_label=description, height=height)
     return tag("div", drawn, class_=class_)
 
 
 def box(left: float, top: int, width: float, height: int, *, kind: str, title: str = "") -> Html:
     """Return a rectangle with `left` and `width` as shares of the picture."""
-    told = [tag("title", title)] if title else []
-    return tag("rect", *told, x=percent(left), y=top, width=percent(width), height=height, class_=kind)
+    titles = [tag("title", title)] if title else []
+    return tag("rect", *titles, x=percent(left), y=top, width=percent(width), height=height, class_=kind)
 
 
 def line(start: tuple[float, float], end: tuple[float, float], *, kind: str, title: str = "") -> Html:
     """Return a line between two places (share across, pixels down)."""
-    told = [tag("title", title)] if title else []
-    return tag("line", *told, x1=percent(start[0]), y1=start[1], x2=percent(end[0]), y2=end[1], class_=kind)
+    titles = [tag("title", title)] if title else []
+    return tag("line", *titles, x1=percent(start[0]), y1=start[1], x2=percent(end[0]), y2=end[1], class_=kind)
 
 
 def words(text: str, across: float, down: float, *, anchor: str = "start", right: int = 0, kind: str = "") -> Html:
@@ -44,10 +44,10 @@ def words(text: str, across: float, down: float, *, anchor: str = "start", right
 
 def mark(across: float, down: float, *, kind: str, title: str, is_flagged: bool) -> Html:
     """Return a point: a circle, and a diamond in the colour of warnings where it is flagged."""
-    told = tag("title", title)
+    titles = tag("title", title)
     if not is_flagged:
-        return tag("circle", told, cx=percent(across), cy=down, r=_HALF, class_=f"mark {kind}")
-    shape = tag("path", told, d="M0-8L8 0L0 8L-8 0Z", class_="mark flagged")
+        return tag("circle", titles, cx=percent(across), cy=down, r=_HALF, class_=f"mark {kind}")
+    shape = tag("path", titles, d="M0-8L8 0L0 8L-8 0Z", class_="mark flagged")
     return tag("svg", shape, x=percent(across), y=down, width=1, height=1, overflow="visible")
 
 

@@ -15,7 +15,7 @@ def time_unit(longest_ns: float) -> tuple[float, str]:
     return next(((size, name) for size, name in _TIMES if longest_ns >= size), (1, "ns"))
 
 
-def told_ns(ns: float | None) -> str:
+def format_ns(ns: float | None) -> str:
     """Return a length of time."""
     if ns is None:
         return UNKNOWN
@@ -23,7 +23,7 @@ def told_ns(ns: float | None) -> str:
     return f"{_three(ns / size)} {name}"
 
 
-def told_rate(value: float | None, unit: str) -> str:
+def format_rate(value: float | None, unit: str) -> str:
     """Return a rate or a size with a decimal prefix."""
     if value is None:
         return UNKNOWN
@@ -31,7 +31,7 @@ def told_rate(value: float | None, unit: str) -> str:
     return f"{_three(value / size)} {prefix}{unit}"
 
 
-def told_share(ratio: float | None) -> str:
+def format_share(ratio: float | None) -> str:
     """Return a share in percent, with a decimal below ten."""
     if ratio is None:
         return UNKNOWN
@@ -40,7 +40,7 @@ def told_share(ratio: float | None) -> str:
     return f"{ratio:.1%}" if 0 < ratio < _TEN_PERCENT else f"{ratio:.0%}"
 
 
-def told_number(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """Return a plain number with three digits."""
     return UNKNOWN if value is None else f"{value:.3g}"
 
@@ -50,7 +50,7 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def told_ranks(ranks: Iterable[int], *, runs_max: int = _RUNS_MAX) -> str:
+def format_ranks(ranks: Iterable[int], *, runs_max: int = _RUNS_MAX) -> str:
     """Return rank numbers with neighbours as ranges: "0-7, 12", and how many where the line would grow long."""
     numbers = sorted(set(ranks))
     runs: list[tuple[int, int]] = []
@@ -59,9 +59,9 @@ def told_ranks(ranks: Iterable[int], *, runs_max: int = _RUNS_MAX) -> str:
             runs[-1] = runs[-1][0], each
         else:
             runs.append((each, each))
-    told = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:runs_max]]
+    ranges = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:runs_max]]
     more = f" and more, {len(numbers):,} in all" if len(runs) > runs_max else ""
-    return (", ".join(told) or UNKNOWN) + more
+    return (", ".join(ranges) or UNKNOWN) + more
 
 
 def _three(value: float) -> str:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from lockstep.analysis.report import scales
-from lockstep.analysis.report.units import UNKNOWN, told_ns, told_ranks, told_rate, told_share
+from lockstep.html import scales
+from lockstep.html.units import UNKNOWN, format_ns, format_ranks, format_rate, format_share
 
 POSITIVE = st.floats(1e-9, 1e15)
 
@@ -53,20 +53,20 @@ def test_a_time_axis_ends_at_the_longest_bar():
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        (told_ns(None), UNKNOWN),
-        (told_ns(0), "0 ns"),
-        (told_ns(999), "999 ns"),
-        (told_ns(89_512_345), "89.5 ms"),
-        (told_ns(412_345_678_901_234), "412,346 s"),
-        (told_share(0.0), "0%"),
-        (told_share(1e-5), "<0.1%"),
-        (told_share(0.0123), "1.2%"),
-        (told_share(0.996), "100%"),
-        (told_share(None), UNKNOWN),
-        (told_rate(2.039e12, "B/s"), "2.04 TB/s"),
-        (told_ranks([3, 1, 2, 7, 7]), "1-3, 7"),
-        (told_ranks([]), UNKNOWN),
-        (told_ranks(range(0, 40, 2), runs_max=2), "0, 2 and more, 20 in all"),
+        (format_ns(None), UNKNOWN),
+        (format_ns(0), "0 ns"),
+        (format_ns(999), "999 ns"),
+        (format_ns(89_512_345), "89.5 ms"),
+        (format_ns(412_345_678_901_234), "412,346 s"),
+        (format_share(0.0), "0%"),
+        (format_share(1e-5), "<0.1%"),
+        (format_share(0.0123), "1.2%"),
+        (format_share(0.996), "100%"),
+        (format_share(None), UNKNOWN),
+        (format_rate(2.039e12, "B/s"), "2.04 TB/s"),
+        (format_ranks([3, 1, 2, 7, 7]), "1-3, 7"),
+        (format_ranks([]), UNKNOWN),
+        (format_ranks(range(0, 40, 2), runs_max=2), "0, 2 and more, 20 in all"),
     ],
 )
 def test_figures_are_short(said, expected):

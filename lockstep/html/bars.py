@@ -3,19 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lockstep.analysis.report.markup import Html, tag
-from lockstep.analysis.report.scales import Axis
-from lockstep.analysis.report.svg import axis_across, box, line, percent, picture, words
-from lockstep.analysis.report.units import told_ns, told_share
+from lockstep.html.markup import Html, tag
+from lockstep.html.scales import Axis
+from lockstep.html.svg import axis_across, box, line, percent, picture, words
+from lockstep.html.units import format_ns, format_share
 
 _ROW = 22
 _BAR = 16
-_MIDDLE = 13  # the base line of a text beside a bar
+_MIDDLE = 13  # the base line of a text next to a bar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """A bar of `parts` (class, value); `label` is left of it, `total` right, `title` begins what its parts say."""
+    """A bar of `parts` (class, value); `label` is left of it, `total` right, `title` begins the titles of its parts."""
 
     label: str
     title: str
@@ -34,8 +34,8 @@ class Bar:
     kind: str
 
 
-def stacked(stacks: Sequence[Stack], axis: Axis, said: str, *, in_ns: bool = True) -> Html:
-    """Return bars whose parts lie one after the other; every part says its share of its own bar."""
+def stacked(stacks: Sequence[Stack], axis: Axis, description: str, *, in_ns: bool = True) -> Html:
+    """Return bars whose parts lie one after the other; the title of each part gives its share of its own bar."""
     height = _ROW * len(stacks)
     shapes = axis_across(axis, height)
     for row, stack in enumerate(stacks):
@@ -45,7 +45,7 @@ def stacked(stacks: Sequence[Stack], axis: Axis, said: str, *, in_ns: bool = Tru
         shapes.append(words(stack.label, 0, middle, anchor="end", right=-8, kind=kind))
         shapes += _parts(stack, axis, top, in_ns=in_ns)
         shapes.append(words(stack.total, 1, middle, right=8))
-    return tag("div", picture(height, said, *shapes), class_="rows")
+    return tag("div", picture(height, description, *shapes), class_="rows")
 
 
 def _parts(stack: Stack, axis: Axis, top: int, *, in_ns: bool) -> list[Html]:
@@ -54,15 +54,15 @@ def _parts(stack: Stack, axis: Axis, top: int, *, in_ns: bool) -> list[Html]:
     for kind, value in stack.parts:
         if value <= 0:
             continue
-        told = f"{told_ns(value)}, {told_share(value / total)}" if in_ns else told_share(value)
+        figure = f"{format_ns(value)}, {format_share(value / total)}" if in_ns else format_share(value)
         width = value / axis.high
-        title = f"{stack.title}: {kind} {told}"
+        title = f"{stack.title}: {kind} {figure}"
         shapes.append(box(left, top, width, _BAR, kind=kind, title=title))
         left += width
     return shapes
 
 
-def ranking(bars: Sequence[Bar], said: str, *, limit: float | None = None) -> Html:
+def ranking(bars: Sequence[Bar], description: str, *, limit: float | None = None) -> Html:
     """Return bars one below the other, each under its label; `limit` is a dashed line across them."""
     rows = []
     for bar in bars:
@@ -74,4 +74,4 @@ def ranking(bars: Sequence[Bar], said: str, *, limit: float | None = None) -> Ht
             shapes.append(line((limit, -2), (limit, 12), kind="limit"))
         drawn = tag("svg", *shapes, height=10, role="img", aria_label=percent(bar.share)[:-4] + "%")
         rows.append(tag("li", tag("div", bar.label, tag("span", bar.figure, class_="figure")), drawn))
-    return tag("ul", *rows, class_="bars", aria_label=said)
+    return tag("ul", *rows, class_="bars", aria_label=description)

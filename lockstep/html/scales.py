@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from lockstep.analysis.report.units import time_unit, told_number, told_rate
+from lockstep.html.units import format_number, format_rate, time_unit
 
 TICKS_MAX = 6
 """Ticks of an axis: at 400 px more would touch each other."""
@@ -30,12 +30,12 @@ class Axis:
         return min(max((place - low) / (high - low), 0.0), 1.0)
 
 
-def linear(title: str, highest: float, *, told: Callable[[float], str] = told_number) -> Axis:
+def linear(title: str, highest: float, *, format_tick: Callable[[float], str] = format_number) -> Axis:
     """Return an axis from 0 to a round value that is at least `highest`."""
     highest = highest if highest > 0 else 1.0
     step = _round_step(highest / (TICKS_MAX - 1))
     count = math.ceil(round(highest / step, 6))
-    ticks = tuple((step * at, told(step * at)) for at in range(count + 1))
+    ticks = tuple((step * at, format_tick(step * at)) for at in range(count + 1))
     return Axis(title, 0.0, step * count, ticks)
 
 
@@ -50,7 +50,7 @@ def times(title: str, longest_ns: float) -> Axis:
 
 def shares(title: str, highest: float = 1.0) -> Axis:
     """Return an axis of ratios with ticks in percent."""
-    axis = linear("", highest * 100, told=lambda value: f"{value:.3g}%")
+    axis = linear("", highest * 100, format_tick=lambda value: f"{value:.3g}%")
     return Axis(title, 0.0, axis.high / 100, tuple((value / 100, text) for value, text in axis.ticks))
 
 
@@ -79,7 +79,7 @@ def decades(title: str, values: Iterable[float], *, has_prefix: bool = False) ->
 
 def _power(exponent: int, *, has_prefix: bool) -> str:
     if has_prefix:
-        return told_rate(10.0**exponent, "").strip()
+        return format_rate(10.0**exponent, "").strip()
     return f"{10.0**exponent:g}" if abs(exponent) < _DIGITS else f"1e{exponent}"
 
 

@@ -1,12 +1,12 @@
-"""Points between two axes, with lines and with numbers beside the first of them."""
+"""Points between two axes, with lines and with numbers next to the first of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from lockstep.analysis.report.markup import Html, tag
-from lockstep.analysis.report.scales import Axis
-from lockstep.analysis.report.svg import axis_across, axis_down, line, mark, picture, words
+from lockstep.html.markup import Html, tag
+from lockstep.html.scales import Axis
+from lockstep.html.svg import axis_across, axis_down, line, mark, picture, words
 
 HEIGHT = 300
 """Pixels; small ones, of which several stand side by side, take `SMALL`."""
@@ -38,7 +38,13 @@ class Line:
 
 
 def scatter(
-    points: Sequence[Point], across: Axis, down: Axis, said: str, *, lines: Sequence[Line] = (), height: int = HEIGHT
+    points: Sequence[Point],
+    across: Axis,
+    down: Axis,
+    description: str,
+    *,
+    lines: Sequence[Line] = (),
+    height: int = HEIGHT,
 ) -> Html:
     """Return the picture; flagged points are drawn last, on top of the others.
 
@@ -53,7 +59,7 @@ def scatter(
         at = across.at(point.x), height * (1 - down.at(point.y))
         shapes.append(mark(*at, kind=point.kind, title=point.title, is_flagged=point.is_flagged))
     shapes += _labels(points, across, down, height)
-    drawn = picture(height, said, *shapes)
+    drawn = picture(height, description, *shapes)
     if height < HEIGHT:
         return drawn
     return Html(tag("p", down.title, " (up), ", across.title, " (right)", class_="soft axes") + drawn)
