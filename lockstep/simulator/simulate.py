@@ -30,16 +30,19 @@ DDP_BUCKET_BYTES = 25 * 2**20
 class Options:
     """How a step is run and simulated.
 
-    `bucket_bytes` of gradients are sent together, all at the end if None. `algorithms` maps kinds of collectives to
-    algorithms; ring where not named. With `overlap_sends` a stage goes on while its message to the next is under way;
-    if None, it does so with several chunks a stage, as Megatron-LM. The other switches are for comparisons: `sharing`
-    of links, `collapsing` of equal ranks, `coarse`, without which every pass is drawn act by act, and `events_only`,
-    which leaves the longest path out.
+    `bucket_bytes` of gradients are sent together, all at the end if None; `gradient_buffer_bytes` of memory hold them
+    on their way. ZeRO 3 gathers at most `live_parameters` at once, two units of weights if None. `algorithms` maps
+    kinds of collectives to algorithms; ring where not named. With `overlap_sends` a stage goes on while its message to
+    the next is under way; if None, it does so with several chunks a stage, as Megatron-LM. The other switches are for
+    comparisons: `sharing` of links, `collapsing` of equal ranks, `coarse`, without which every pass is drawn act by
+    act, and `events_only`, which leaves the longest path out.
     """
 
     bucket_bytes: float | None = DDP_BUCKET_BYTES
     algorithms: Mapping[str, str] = field(default_factory=dict)
     overlap_sends: bool | None = None
+    gradient_buffer_bytes: float = 0.0
+    live_parameters: float | None = None
     sharing: bool = True
     collapsing: bool = True
     events_only: bool = False
@@ -103,6 +106,10 @@ def compile_job(tree: StrategyTree, cluster: Cluster, *, batch: int, options: Op
         model_flops=batch * tree.model.flops_per_sample,
         device=cluster.device,
         ranks=len(kinds),
+        gradient_buffer_bytes=options.gradient_buffer_bytes,
+        gathered_bytes_max=np.inf
+        if options.live_parameters is None
+        else options.live_parameters * tree.model.precision.weight,
     )
 
 
@@ -148,6 +155,7 @@ def _classes(
                 programs=[plan.programs[index] for index in owned[stage]],
                 update_s=device.seconds(0.0, moved_bytes),
                 returns=plan.returns[meshes[stage]],
+                has_neighbours=bool(plan.boundaries),
             )
         )
     return found

@@ -219,14 +219,16 @@ def test_t10_memory_of_megatron_models(shape, plain, selective, static):
     assert part.static_bytes * layers / p / GIB == pytest.approx(static, rel=1e-3)
 
 
-def test_memory_is_told_by_stage_and_overflow_is_seen():
-    """Earlier stages hold more micro-batches; a device a byte smaller than the peak is out of memory."""
+def test_memory_is_divided_by_stage_and_overflow_is_seen():
+    """Earlier stages hold more micro-batches; a device a byte smaller than what is needed is out of memory."""
     degrees = Degrees(tp=2, pp=4)
     found = forecast(SMALL, degrees, dgx_a100(), micro_batches=8)
     assert list(found.peak_memory_bytes[:3]) == sorted(found.peak_memory_bytes[:3], reverse=True)
-    peak = max(found.peak_memory_bytes)
-    assert not forecast(SMALL, degrees, dgx_a100().with_device(memory_bytes=peak), micro_batches=8).out_of_memory
-    assert forecast(SMALL, degrees, dgx_a100().with_device(memory_bytes=peak - 1), micro_batches=8).out_of_memory
+    needed = max(each.needed for each in found.stage_memory_bytes)
+    assert found.peak_memory_bytes == tuple(each.total for each in found.stage_memory_bytes)
+    small = dgx_a100().with_device(unusable_ratio=0.0)
+    assert not forecast(SMALL, degrees, small.with_device(memory_bytes=needed), micro_batches=8).out_of_memory
+    assert forecast(SMALL, degrees, small.with_device(memory_bytes=needed - 1), micro_batches=8).out_of_memory
 
 
 @pytest.mark.parametrize("degrees", STRATEGIES, ids=str)

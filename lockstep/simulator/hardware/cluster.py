@@ -45,6 +45,9 @@ class Device:
     `matrix_efficiency` is the share of the peak that a full one reaches; without, half of `matrix_efficiency` is
     reached by a product of `half_flops`: small ones fill a device badly. `attention` is the speed of fused attention,
     that of large products where it is None.
+    `context_bytes` are what a process costs before it allocates, `communicator_bytes` the buffers of one communicator,
+    `allocator_reserve_ratio` what the allocator holds beyond what comes and goes, `unusable_ratio` the share of the
+    memory that the driver keeps.
     `overlap_factor` is Proteus's gamma: what computation and gradient communication each lose while both run.
     """
 
@@ -59,6 +62,15 @@ class Device:
     overlap_factor: float = 0.0
     tiling: Tiling | None = None
     attention: AttentionSpeed | None = None
+    context_bytes: float = 0.0
+    communicator_bytes: float = 0.0
+    allocator_reserve_ratio: float = 0.0
+    unusable_ratio: float = 0.0
+
+    @property
+    def usable_memory_bytes(self) -> float:
+        """What a process can get of the memory."""
+        return self.memory_bytes * (1 - self.unusable_ratio)
 
     def arithmetic_seconds(self, flops: float, launches: float = 1.0, shapes: Sequence[Shape] = ()) -> float:
         """Return the time of `flops` that come as products of `shapes`, or as `launches` of unknown shape."""

@@ -63,20 +63,31 @@ Segment = Work | Feature | Summed | Gathered
 class Part:
     """A block or a chunk on one rank, per micro-batch. Owned by the compiler until the chunk is done.
 
-    `stored_bytes` are kept from forward to backward, `transient_bytes` exist while backward computes a unit again.
-    `static_bytes` are weights, gradients and optimizer state, `update_bytes` what an optimizer step moves, `returns`
-    the weights to gather after it.
+    `stored_bytes` are kept from forward to backward, `transient_bytes` exist while backward computes a unit again, and
+    `workspace_bytes` beside a block at work: that and what its operators need while they run. `weight_bytes`,
+    `gradient_bytes` and `optimizer_bytes` are kept all the time; `gathered_bytes` are the weights of the largest unit
+    whose weights are kept in parts. `update_bytes` is what an optimizer step moves, `returns` the weights to gather
+    after it.
     """
 
     forward: list[Segment] = field(default_factory=list)
     backward: list[Segment] = field(default_factory=list)
     stored_bytes: float = 0.0
     transient_bytes: float = 0.0
-    static_bytes: float = 0.0
+    workspace_bytes: float = 0.0
+    weight_bytes: float = 0.0
+    gradient_bytes: float = 0.0
+    optimizer_bytes: float = 0.0
+    gathered_bytes: float = 0.0
     update_bytes: float = 0.0
     flops: float = 0.0
     returns: list[Transfer] = field(default_factory=list)
     output: Flow = field(default_factory=lambda: Flow(total_bytes=0.0, placement={}))
+
+    @property
+    def static_bytes(self) -> float:
+        """What is kept all the time."""
+        return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes
 
     def append(self, other: "Part") -> None:
         """Put `other` behind: its forward after ours, its backward before."""
@@ -84,7 +95,11 @@ class Part:
         self.backward = other.backward + self.backward
         self.stored_bytes += other.stored_bytes
         self.transient_bytes = max(self.transient_bytes, other.transient_bytes)
-        self.static_bytes += other.static_bytes
+        self.workspace_bytes = max(self.workspace_bytes, other.workspace_bytes)
+        self.weight_bytes += other.weight_bytes
+        self.gradient_bytes += other.gradient_bytes
+        self.optimizer_bytes += other.optimizer_bytes
+        self.gathered_bytes = max(self.gathered_bytes, other.gathered_bytes)
         self.update_bytes += other.update_bytes
         self.flops += other.flops
         self.returns += other.returns
@@ -202,6 +217,7 @@ def _block(
     accumulates: bool,
 ) -> Part:
     part = Part(output=arriving)
+    gathered_bytes = 0.0  # of the whole block, which is gathered as one unit
     said = [(op, resolve(leaf)) for leaf in _leaves(block) if isinstance(op := leaf.module, Operator)]
     # Operators that are recomputed one after the other are a unit; between two units something is kept.
     for recomputed, neighbours in groupby(said, key=lambda each: each[1].recomputation == FULL):
@@ -210,11 +226,17 @@ def _block(
             placed = place_operator(op, words, run.output, mesh, device, samples=samples, precision=precision)
             weights = placed.weights * (alone or not op.shared_weights)
             added_s = added_seconds(weights, precision, device) if accumulates else 0.0
-            run.append(_operator(placed, weights, mesh, precision, added_s=added_s))
+            own = _operator(placed, weights, mesh, precision, added_s=added_s)
+            gathered_bytes += own.gathered_bytes
+            run.append(own)
             unit.append(placed)
         if recomputed:
             _recompute(run, unit)
+        else:
+            run.transient_bytes = sum(placed.dropped_bytes for placed in unit)
+        run.workspace_bytes += run.transient_bytes
         part.append(run)
+    part.gathered_bytes = gathered_bytes
     part.forward = _tidied(part.forward)
     part.backward = _tidied(part.backward)
     return part
@@ -243,9 +265,11 @@ def _operator(placed: Placed, weights: float, mesh: Mesh, precision: Precision, 
         forward=[*fetch, *map(Feature, placed.before), Work(placed.forward_s)],
         backward=backward,
         stored_bytes=placed.stored_input_bytes + placed.stored_own_bytes,
-        static_bytes=updated * precision.optimizer
-        + weights * precision.gradient / _degree(kept[GRADIENT], mesh)
-        + weights * precision.weight / _degree(kept[PARAMETER], mesh),
+        workspace_bytes=placed.workspace_bytes,
+        weight_bytes=weights * precision.weight / _degree(kept[PARAMETER], mesh),
+        gradient_bytes=weights * precision.gradient / _degree(kept[GRADIENT], mesh),
+        optimizer_bytes=updated * precision.optimizer,
+        gathered_bytes=weights * precision.weight * bool(kept[PARAMETER]),
         update_bytes=updated * (2 * precision.optimizer + precision.gradient + precision.weight),
         flops=placed.flops,
         returns=[gathered.transfer for gathered in _fetch(weights * precision.weight, late, mesh)],

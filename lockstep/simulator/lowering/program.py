@@ -31,7 +31,8 @@ class Program:
 class RankClass:
     """Ranks that behave alike: how many, their stage, their share of a device's speed, and the passes they make.
 
-    `passes` has rows as `schedule.passes` returns; chunks are numbered within the stage.
+    `passes` has rows as `schedule.passes` returns; chunks are numbered within the stage. It `has_neighbours` that it
+    sends to or that send to it.
     """
 
     number: int
@@ -42,6 +43,7 @@ class RankClass:
     programs: Sequence[Program]
     update_s: float
     returns: Sequence[Queued]
+    has_neighbours: bool = False
 
 
 @dataclass(slots=True)

@@ -222,6 +222,8 @@ def _build(
             bucket_bytes=strategy["bucket_bytes"],
             algorithms=algorithms,
             overlap_sends=strategy["overlap_sends"],
+            live_parameters=strategy["live_parameters"],
+            gradient_buffer_bytes=strategy["gradient_buffer_bytes"],
         ),
         calibration=calibration,
     )

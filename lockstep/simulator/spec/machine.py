@@ -38,6 +38,19 @@ DEVICE = {
     "half_flops": amount("size of a product that reaches half of the efficiency", "FLOPs", None, above=None),
     "launch_s": amount("time in which the host issues an operator", "seconds", None, above=None),
     "overlap_factor": amount("what computation and gradients each lose while both run", "", None, above=None),
+    "context_bytes": amount("memory that a process takes before it allocates", "bytes", None, above=None),
+    "communicator_bytes": amount("memory of the buffers of one communicator", "bytes", None, above=None),
+    "allocator_reserve_ratio": amount(
+        "what the allocator holds beyond the memory that comes and goes, as a share of it", "", None, above=None
+    ),
+    "unusable_ratio": Field(
+        kind=NUMBER,
+        help="share of the memory that the driver keeps",
+        low=0.0,
+        high=0.5,
+        nullable=True,
+        default=None,
+    ),
 }
 LINK = {
     "bytes_per_second": amount("bandwidth of one direction", "bytes/s"),
