@@ -47,7 +47,7 @@ class StageMemory:
     @property
     def total(self) -> float:
         """All items together."""
-        return sum(asdict(self).values())
+        return float(sum(asdict(self).values()))
 
 
 def stage_memory(

@@ -119,7 +119,7 @@ def place_operator(
 
 
 def _kept(op: Operator, recomputation: str) -> tuple[float, float, float]:
-    """Return the share of the forward pass that backward repeats, and those of own tensors and of input that are kept."""
+    """Return what share of the forward pass backward repeats, and what shares of own tensors and of input are kept."""
     if recomputation == SELECTIVE and op.selective:
         return 1.0, 0.0, 1.0
     if recomputation != PER_OPERATOR:
