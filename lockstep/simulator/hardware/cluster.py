@@ -115,6 +115,13 @@ class Level:
     lanes: int = 1
     measured: Mapping[int, tuple[Link, ...]] = field(default_factory=dict)
 
+    def scaled(self, *, bandwidth: float = 1.0, latency: float = 1.0) -> "Level":
+        """Return the level with bandwidths and latencies, the measured ones included, times these ratios."""
+        if bandwidth == latency == 1.0:
+            return self
+        measured = {n: tuple(link.scaled(bandwidth, latency) for link in links) for n, links in self.measured.items()}
+        return replace(self, link=self.link.scaled(bandwidth, latency), measured=measured)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
