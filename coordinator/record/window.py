@@ -68,18 +68,21 @@ def rows_of(log: StepLog, world_size: int) -> "Iterator[StepRow]":
 
 
 def _row(columns: "dict[str, NDArray[np.int64]]", places: "NDArray[np.intp]", step: int) -> StepRow:
-    def seconds(name: str) -> "NDArray[np.float64]":
+    def seconds(name: str) -> "NDArray[np.float32]":
         values = columns.get(name)
         if values is None:
-            return np.full(len(places), np.nan)
-        return np.where(values[places] == MISSING, np.nan, values[places] / _NS)
+            return np.full(len(places), np.nan, dtype=np.float32)
+        return np.where(values[places] == MISSING, np.nan, values[places] / _NS).astype(np.float32)
 
     kinds = [kind for kind in DOMAIN_KINDS if f"{kind}_wait_ns" in columns]
     waits = {kind: seconds(f"{kind}_wait_ns") for kind in kinds}
     shortest = {kind: seconds(f"{kind}_transfer_ns") for kind in kinds if f"{kind}_transfer_ns" in columns}
     transfers = {kind: shortest.get(kind, wait) if kind == "pp" else wait for kind, wait in waits.items()}
     duration = seconds("duration_ns")
-    unknown = np.full(len(places), np.nan)
+    unknown = np.full(len(places), np.nan, dtype=np.float32)
+    waited = np.zeros(len(places), dtype=np.float32)
+    for wait in waits.values():
+        waited += np.nan_to_num(wait)
     return StepRow(
         step=step,
         end_unix_s=float(np.median(columns["start_ns"][places] / _NS + duration)),
@@ -87,7 +90,7 @@ def _row(columns: "dict[str, NDArray[np.int64]]", places: "NDArray[np.intp]", st
         present=np.ones(len(places), dtype=bool),
         flags=np.zeros(len(places), dtype=np.int64),
         duration=duration,
-        self_seconds=duration - sum((np.nan_to_num(wait) for wait in waits.values()), start=np.zeros(len(places))),
+        self_seconds=duration - waited,
         components={name: np.nan_to_num(seconds(f"{name}_ns")) for name in _PARTS},
         waits=waits,
         transfers=transfers,

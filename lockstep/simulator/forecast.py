@@ -115,15 +115,16 @@ def _shares(job: Job, timeline: Timeline) -> tuple[Communication, float]:
     """Return communication and seconds of computation of the mean rank."""
     graph = job.graph
     ranks = np.array([rank_class.ranks for rank_class in job.classes], dtype=np.float64)
-    inside = np.zeros(len(ranks))
+    inside, hidden = np.zeros(len(ranks)), np.zeros(len(ranks))
     by_kind: dict[str, float] = {}
     for acts in graph.inside:
+        hidden[acts.rank_class] += acts.hidden_s()
         for flow, spent_s in zip(acts.flows, acts.features_s(), strict=True):
             inside[acts.rank_class] += spent_s
             by_kind[flow.kind] = by_kind.get(flow.kind, 0.0) + spent_s * float(ranks[acts.rank_class])
     total = inside.copy()
-    exposed = inside.copy()
-    computing = -inside
+    exposed = inside - hidden
+    computing = -exposed
     operations, members = _memberships(graph)
     spent = timeline.end - timeline.start
     kinds = [flow.kind for flow in graph.flows]

@@ -33,14 +33,15 @@ class Options:
     `bucket_bytes` of gradients are sent together, all at the end if None; `gradient_buffer_bytes` of memory hold them
     on their way. ZeRO 3 gathers at most `live_parameters` at once, two units of weights if None. `algorithms` maps
     kinds of collectives to algorithms; ring where not named. With `overlap_sends` a stage goes on while its message to
-    the next is under way; if None, it does so with several chunks a stage, as Megatron-LM. The other switches are for
-    comparisons: `sharing` of links, `collapsing` of equal ranks, `coarse`, without which every pass is drawn act by
+    the next is under way; if None, it does so with several chunks a stage, as Megatron-LM. With `overlap_tensor` transfers of
+    sequence parallelism go on beside the products that they belong to. The other switches are for comparisons: `sharing` of links, `collapsing` of equal ranks, `coarse`, without which every pass is drawn act by
     act, and `events_only`, which leaves the longest path out.
     """
 
     bucket_bytes: float | None = DDP_BUCKET_BYTES
     algorithms: Mapping[str, str] = field(default_factory=dict)
     overlap_sends: bool | None = None
+    overlap_tensor: bool = False
     gradient_buffer_bytes: float = 0.0
     live_parameters: float | None = None
     sharing: bool = True
@@ -80,6 +81,7 @@ def compile_job(tree: StrategyTree, cluster: Cluster, *, batch: int, options: Op
         bucket_bytes=np.inf if options.bucket_bytes is None else options.bucket_bytes,
         algorithms=options.algorithms,
         accumulates=schedule.micro_batches > 1,
+        overlap_tensor=options.overlap_tensor,
     )
     fabric = plan.fabric.on(cluster)
     kinds, speeds = _rank_kinds(plan.stages, cluster)

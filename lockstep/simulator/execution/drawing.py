@@ -161,6 +161,7 @@ class _Together:
                     busy_s=drawn.busy_s[index],
                     is_shared=shared is not None,
                     carries=index == 0,
+                    hides_s=drawn.hides_s[index],
                 )
 
     def _draw_member(self, drawn: Outline, index: int, passes: _Places, shared: _Places | None) -> _Places:

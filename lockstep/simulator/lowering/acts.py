@@ -22,9 +22,10 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """A phase that the pass waits for."""
+    """A phase that the pass waits for, while it computes for `hides_s` at full speed."""
 
     phase: Phase
+    hides_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +79,12 @@ class Pass:
 class Script:
     """The acts of a pass: seconds at full speed, 0 of a feature, and number in `phases`, NOTHING where it computes.
 
-    Arrays of shape (acts,). `counts` says how often each of `phases` comes. Compared by identity.
+    `hides_s` is what is computed beside a feature. Arrays of shape (acts,). `counts` says how often each of `phases` comes. Compared by identity.
     """
 
     work_s: NDArray[np.float64]
     feature: NDArray[np.int64]
+    hides_s: NDArray[np.float64]
     phases: tuple[Phase, ...]
     counts: tuple[int, ...]
 
@@ -97,6 +99,7 @@ class Script:
         return cls(
             work_s=np.array(work, dtype=np.float64),
             feature=np.array(feature, dtype=np.int64),
+            hides_s=np.array([act.hides_s if isinstance(act, Blocking) else 0.0 for act in acts], dtype=np.float64),
             phases=tuple(numbers),
             counts=tuple(feature.count(number) for number in numbers.values()),
         )
@@ -170,7 +173,10 @@ class _Draft:
         if isinstance(act, Compute):
             self._follow(act.seconds)
         elif isinstance(act, Blocking):
+            before, waits = self.last, list(self.awaited)
             self._follow((True, act.phase))
+            if act.hides_s:
+                self._go_on(act.hides_s, before, waits)
         elif isinstance(act, Await):
             self.awaited.append(self.tickets[act.ticket])
         else:
@@ -191,6 +197,17 @@ class _Draft:
         else:
             self.edges.append((self.last, place))
         self.last = place
+
+    def _go_on(self, seconds: float, before: int, waits: list[int]) -> None:
+        """Put a computation beside the communication that was put last: behind the same, and before what follows."""
+        place = len(self.calls)
+        self.calls.append(seconds)
+        self.edges += ((awaited, place) for awaited in waits)
+        if before == NOTHING:
+            self.entering.append(place)
+        else:
+            self.edges.append((before, place))
+        self.awaited.append(place)
 
     def _enqueue(self, phase: Phase, *, is_first: bool) -> None:
         place = len(self.calls)

@@ -9,7 +9,7 @@ from itertools import groupby
 
 from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.hardware.cluster import Device
-from lockstep.simulator.hardware.collectives import ALL_GATHER
+from lockstep.simulator.hardware.collectives import ALL_GATHER, REDUCE_SCATTER
 from lockstep.simulator.lowering.costs import added_seconds
 from lockstep.simulator.lowering.operators import Flow, Placed, place_operator
 from lockstep.simulator.models.model import Operator, Precision
@@ -24,16 +24,18 @@ _SENT_TO, _SENDS = "sent to", "sends"
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Computation of `seconds` on a device at full speed."""
+    """Computation of `seconds` on a device at full speed; that of a `product` may go on beside transfers."""
 
     seconds: float
+    product: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A transfer that the pass waits for."""
+    """A transfer that the pass waits for, while work of `hides_s` at full speed goes on."""
 
     transfer: Transfer
+    hides_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +122,14 @@ class Chunk:
     contents: list[object] = field(default_factory=list)
 
 
-def compile_chunks(tree: StrategyTree, device: Device, *, samples: float, accumulates: bool = False) -> list[Chunk]:
+def compile_chunks(
+    tree: StrategyTree, device: Device, *, samples: float, accumulates: bool = False, overlap_tensor: bool = False
+) -> list[Chunk]:
     """Return the chunks of the model in the order of the data, for a micro-batch of `samples` over a whole mesh.
 
     Between stages a tensor that all ranks along `tp` hold is sent in parts, one by each, and gathered behind the way
     (Narayanan et al. 2021, section 4.1); DeepSpeed's pipeline does so too. If it `accumulates`, every micro-batch reads
-    and writes the gradients of those before.
+    and writes the gradients of those before. With `overlap_tensor` transfers along `tp` go on beside products.
 
     Raises
     ------
@@ -166,6 +170,9 @@ def compile_chunks(tree: StrategyTree, device: Device, *, samples: float, accumu
                 alone=alone,
                 accumulates=accumulates,
             )
+            if overlap_tensor:
+                compiled[key].forward = _beside_products(compiled[key].forward, mesh)
+                compiled[key].backward = _beside_products(compiled[key].backward, mesh)
         chunks[-1].part.append(compiled[key])
         chunks[-1].contents.append(key)
         arriving = compiled[key].output
@@ -253,7 +260,8 @@ def _operator(placed: Placed, weights: float, mesh: Mesh, precision: Precision, 
     """Return the part of one operator; adding gradients to those of other micro-batches takes `added_s`."""
     kept = {item: placed.memory.get(item, frozenset()) & placed.sums for item in (OPTIMIZER, GRADIENT, PARAMETER)}
     fetch = _fetch(weights * precision.weight, kept[PARAMETER], mesh)
-    backward: list[Segment] = [*fetch, Work(placed.again_s + placed.backward_s + added_s), *map(Feature, placed.after)]
+    work = Work(placed.again_s + placed.backward_s + added_s, placed.product)
+    backward: list[Segment] = [*fetch, work, *map(Feature, placed.after)]
     if weights and placed.sums:
         in_parts = kept[OPTIMIZER] | kept[GRADIENT]
         backward.append(
@@ -262,7 +270,7 @@ def _operator(placed: Placed, weights: float, mesh: Mesh, precision: Precision, 
     updated = weights / _degree(kept[OPTIMIZER], mesh)
     late = kept[OPTIMIZER] - kept[PARAMETER]
     return Part(
-        forward=[*fetch, *map(Feature, placed.before), Work(placed.forward_s)],
+        forward=[*fetch, *map(Feature, placed.before), Work(placed.forward_s, placed.product)],
         backward=backward,
         stored_bytes=placed.stored_input_bytes + placed.stored_own_bytes,
         workspace_bytes=placed.workspace_bytes,
@@ -290,7 +298,7 @@ def _recompute(part: Part, unit: list[Placed]) -> None:
     part.transient_bytes = unit_bytes - kept_bytes
     again: list[Segment] = []
     for placed in unit:
-        again += [*map(Feature, placed.before), Work(placed.forward_s)]
+        again += [*map(Feature, placed.before), Work(placed.forward_s, placed.product)]
     part.backward = again + part.backward
 
 
@@ -302,11 +310,52 @@ def _tidied(segments: list[Segment]) -> list[Segment]:
         if isinstance(segment, Gathered):
             kind, axes, volume_bytes = segment.transfer.kind, segment.transfer.axes, segment.transfer.volume_bytes
             gathered[kind, axes] = gathered.get((kind, axes), 0.0) + volume_bytes
-        elif isinstance(segment, Work) and tidied and isinstance(tidied[-1], Work):
-            tidied[-1] = Work(tidied[-1].seconds + segment.seconds)
+        elif (
+            isinstance(segment, Work)
+            and tidied
+            and isinstance(last := tidied[-1], Work)
+            and segment.product == last.product
+        ):
+            tidied[-1] = Work(last.seconds + segment.seconds, last.product)
         else:
             tidied.append(segment)
     return [*(Gathered(Transfer(*key, volume)) for key, volume in gathered.items()), *tidied]
+
+
+def _beside_products(segments: list[Segment], mesh: Mesh) -> list[Segment]:
+    """Return segments in which transfers along `tp` go on beside the product that waits for them, or that made them.
+
+    Both are cut in as many parts as ranks: all parts of the product but one are computed while others are on their way
+    (Transformer Engine's overlap with user buffers). A product is beside one transfer.
+    """
+    found = list(segments)
+    parts = mesh.degree(_SCATTER_AXIS)
+    for place, segment in enumerate(found):
+        if (
+            not isinstance(segment, Feature)
+            or segment.transfer.axes != {_SCATTER_AXIS}
+            or segment.transfer.kind not in (ALL_GATHER, REDUCE_SCATTER)
+        ):
+            continue
+        for near in (_next_work(found, place, 1), _next_work(found, place, -1)):
+            work = None if near is None else found[near]
+            if near is not None and isinstance(work, Work) and work.product:
+                found[place] = Feature(segment.transfer, work.seconds * (1 - 1 / parts))
+                found[near] = Work(work.seconds / parts)
+                break
+    return found
+
+
+def _next_work(segments: list[Segment], place: int, way: int) -> int | None:
+    """Return the place of the next work in one direction, None where a transfer that is waited for comes first."""
+    place += way
+    while 0 <= place < len(segments):
+        if isinstance(segments[place], Work):
+            return place
+        if isinstance(segments[place], Feature):
+            return None
+        place += way
+    return None
 
 
 def _degree(axes: frozenset[str], mesh: Mesh) -> float:

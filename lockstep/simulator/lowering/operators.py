@@ -33,7 +33,7 @@ class Flow:
 class Placed:
     """An operator on one rank of its mesh, per micro-batch; seconds are those of a device at full speed.
 
-    `before` are the transfers of its inputs, `after` those of their gradients. `weights` is the number of parameters
+    `before` are the transfers of its inputs, `after` those of their gradients. It is a `product` with weights or not. `weights` is the number of parameters
     held where nothing is kept in parts; their gradients are partial sums along `sums`, and `memory` says what is kept
     in parts. `again` is forward work that backward repeats by selective recomputation; `input_bytes` is what has to be
     kept to compute forward again. `workspace_bytes` exist while the operator runs: its own, and the
@@ -46,6 +46,7 @@ class Placed:
     backward_s: float
     again_s: float
     flops: float
+    product: bool
     weights: float
     sums: frozenset[str]
     memory: Mapping[str, frozenset[str]]
@@ -105,6 +106,7 @@ def place_operator(
         backward_s=backward_s,
         again_s=forward_s * again,
         flops=work.flops * (1 + op.backward_ratio),
+        product=bool(op.products) and bool(op.weight_dims),
         weights=weights,
         sums=frozenset(axis for axis, dim in split.items() if dim not in op.weight_dims and mesh.degree(axis) > 1),
         memory=said.memory,

@@ -110,7 +110,7 @@ def _acts(
         acts: list[Act] = []
         if isinstance(segment, Feature):
             acts = made.get(id(segment)) or made.setdefault(
-                id(segment), [Blocking(phase) for phase in fabric.phases(segment.transfer, mesh)]
+                id(segment), list(_blocking(segment, mesh, fabric))
             )
         elif isinstance(segment, Summed):
             if last or segment.every_pass:
@@ -130,6 +130,14 @@ def _acts(
     if pending_s:
         yield Compute(pending_s)
     yield from (_sum(bucket, mesh, fabric) for bucket in buckets.rest())
+
+
+def _blocking(feature: Feature, mesh: Mesh, fabric: Fabric) -> Iterator[Act]:
+    """Yield the phases of a feature; what goes on beside it does so beside the first."""
+    hides_s = feature.hides_s
+    for phase in fabric.phases(feature.transfer, mesh):
+        yield Blocking(phase, hides_s)
+        hides_s = 0.0
 
 
 def _fetch(gathered: Gathered, ticket: int, mesh: Mesh, fabric: Fabric) -> Queued:

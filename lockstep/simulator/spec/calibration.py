@@ -42,8 +42,8 @@ def build_calibration(values: Mapping[str, Any], cluster: Cluster, places: Place
         values = {**values, "parameters": [value for value in values["parameters"].values() if value is not None]}
         given = [name for name, value in values.items() if name != "file" and value]
         if given:
-            path = ("calibration", given[0])
-            raise places.refuse(path, got=f"{given[0]} and a file", expected="one of file, the other fields")
+            place = ("calibration", given[0])
+            raise places.refuse(place, got=f"{given[0]} and a file", expected="one of file, the other fields")
         values, places = _read_file(values["file"], places, folder)
         return build_calibration(values, cluster, places, None)
     parameters = {name: value for name, value in values["parameters"].items() if value is not None}

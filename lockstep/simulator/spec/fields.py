@@ -246,6 +246,11 @@ STRATEGY = {
         nullable=True,
         default=None,
     ),
+    "overlap_tensor": flag(
+        "gathers and reduce-scatters of sequence parallelism go on beside the products that they belong to, in tp parts "
+        "(Megatron-LM: --tp-comm-overlap)",
+        default=False,
+    ),
     "algorithms": Field(
         kind=SECTION,
         help="algorithm by kind of collective",

@@ -208,6 +208,7 @@ def _build(
             bucket_bytes=strategy["bucket_bytes"],
             algorithms=algorithms,
             overlap_sends=strategy["overlap_sends"],
+            overlap_tensor=strategy["overlap_tensor"],
             live_parameters=strategy["live_parameters"],
             gradient_buffer_bytes=strategy["gradient_buffer_bytes"],
         ),
