@@ -59,6 +59,7 @@ class Framework:
     gradient_buffer_bytes: float = 0.0
     live_parameters: float | None = None
     overlap_tensor: bool = False
+    overlap_returns: bool = False
     zero: int = 0
 
 
@@ -78,7 +79,11 @@ _FRAMEWORKS: Mapping[str, Framework] = {
     ),  # DeepSpeed's stage3_max_live_parameters
     "MegaScale NSDI24 Table 2": Framework(bucket_bytes=None, fused_attention=True, sequence_parallel=True),
     "Megatron-Core README model table": Framework(
-        bucket_bytes=DDP_BUCKET_BYTES, fused_attention=True, sequence_parallel=True, overlap_tensor=True
+        bucket_bytes=DDP_BUCKET_BYTES,
+        fused_attention=True,
+        sequence_parallel=True,
+        overlap_tensor=True,
+        overlap_returns=True,
     ),  # "all comm overlap flags on"
     "MLPerf Training v3.1 NVIDIA EOS GPT-3": Framework(
         bucket_bytes=DDP_BUCKET_BYTES, fused_attention=True, sequence_parallel=True, zero=1
@@ -196,6 +201,7 @@ def _read(row: Row) -> Run:
             gradient_buffer_bytes=framework.gradient_buffer_bytes,
             live_parameters=framework.live_parameters,
             overlap_tensor=framework.overlap_tensor,
+            overlap_returns=framework.overlap_returns,
         ),
         cluster=_cluster(row, device),
         peak_flops=peak_flops_per_second(NODES_NAME[device], row["precision"].partition(",")[0].split()[0]) or 0.0,

@@ -55,8 +55,12 @@ def write_steps(path, *, slower=1.3, overhead_s=0.004):
         "step": step,
         "start_ns": step * SECOND_NS,
         "duration_ns": compute + wait + data,
-        "compute_ns": compute, "data_ns": data, "host_ns": zero, "gc_ns": zero,
-        "dp_wait_ns": wait, "tp_wait_ns": zero,
+        "compute_ns": compute,
+        "data_ns": data,
+        "host_ns": zero,
+        "gc_ns": zero,
+        "dp_wait_ns": wait,
+        "tp_wait_ns": zero,
     }
     write(StepLog("job", columns), path)
     return float(np.median(columns["duration_ns"])) / SECOND_NS

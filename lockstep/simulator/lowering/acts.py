@@ -1,7 +1,7 @@
 """What a class of ranks does in a pass, one act after the other, and all that drawing needs to know of a pass."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -68,6 +68,15 @@ class Pass:
         return any(isinstance(act, Queued) for act in self.acts)
 
     @cached_property
+    def work_s(self) -> float:
+        """The seconds that the pass computes at full speed."""
+        return sum(
+            act.seconds if isinstance(act, Compute) else act.hides_s
+            for act in self.acts
+            if isinstance(act, Compute | Blocking)
+        )
+
+    @cached_property
     def families(self) -> frozenset[tuple[int, bool]]:
         """The families of groups that the pass takes part in, and whether it waits for them."""
         found = {(act.phase.family, True) for act in self.acts if isinstance(act, Blocking)}
@@ -79,7 +88,8 @@ class Pass:
 class Script:
     """The acts of a pass: seconds at full speed, 0 of a feature, and number in `phases`, NOTHING where it computes.
 
-    `hides_s` is what is computed beside a feature. Arrays of shape (acts,). `counts` says how often each of `phases` comes. Compared by identity.
+    `hides_s` is what is computed beside a feature. Arrays of shape (acts,). `counts` says how often each of `phases`
+    comes. Compared by identity.
     """
 
     work_s: NDArray[np.float64]
@@ -173,10 +183,12 @@ class _Draft:
         if isinstance(act, Compute):
             self._follow(act.seconds)
         elif isinstance(act, Blocking):
-            before, waits = self.last, list(self.awaited)
+            if act.hides_s:
+                self._follow((True, replace(act.phase, is_start=True)))
+                start = self.last
             self._follow((True, act.phase))
             if act.hides_s:
-                self._go_on(act.hides_s, before, waits)
+                self._go_on(act.hides_s, start)
         elif isinstance(act, Await):
             self.awaited.append(self.tickets[act.ticket])
         else:
@@ -198,15 +210,11 @@ class _Draft:
             self.edges.append((self.last, place))
         self.last = place
 
-    def _go_on(self, seconds: float, before: int, waits: list[int]) -> None:
-        """Put a computation beside the communication that was put last: behind the same, and before what follows."""
+    def _go_on(self, seconds: float, start: int) -> None:
+        """Put a computation beside a communication: behind the meeting `start`, and before what follows."""
         place = len(self.calls)
         self.calls.append(seconds)
-        self.edges += ((awaited, place) for awaited in waits)
-        if before == NOTHING:
-            self.entering.append(place)
-        else:
-            self.edges.append((before, place))
+        self.edges.append((start, place))
         self.awaited.append(place)
 
     def _enqueue(self, phase: Phase, *, is_first: bool) -> None:

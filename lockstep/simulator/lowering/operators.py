@@ -33,11 +33,12 @@ class Flow:
 class Placed:
     """An operator on one rank of its mesh, per micro-batch; seconds are those of a device at full speed.
 
-    `before` are the transfers of its inputs, `after` those of their gradients. It is a `product` with weights or not. `weights` is the number of parameters
-    held where nothing is kept in parts; their gradients are partial sums along `sums`, and `memory` says what is kept
-    in parts. `again` is forward work that backward repeats by selective recomputation; `input_bytes` is what has to be
-    kept to compute forward again. `workspace_bytes` exist while the operator runs: its own, and the
-    gradients of its input and output; `dropped_bytes` are not kept, and there again while backward needs them.
+    `before` are the transfers of its inputs, `after` those of their gradients. It is a `product` with weights or not.
+    `weights` is the number of parameters held where nothing is kept in parts; their gradients are partial sums along
+    `sums`, and `memory` says what is kept in parts. `again` is forward work that backward repeats by selective
+    recomputation; `input_bytes` is what has to be kept to compute forward again. `workspace_bytes` exist while the
+    operator runs: its own, and the gradients of its input and output; `dropped_bytes` are not kept, and there again
+    while backward needs them.
     """
 
     before: tuple[Transfer, ...]

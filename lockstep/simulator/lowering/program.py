@@ -32,7 +32,7 @@ class RankClass:
     """Ranks that behave alike: how many, their stage, their share of a device's speed, and the passes they make.
 
     `passes` has rows as `schedule.passes` returns; chunks are numbered within the stage. It `has_neighbours` that it
-    sends to or that send to it.
+    sends to or that send to it. `returns` go on beside `beside_returns_s` of the next step's first forward pass.
     """
 
     number: int
@@ -44,6 +44,7 @@ class RankClass:
     update_s: float
     returns: Sequence[Queued]
     has_neighbours: bool = False
+    beside_returns_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -109,9 +110,7 @@ def _acts(
             continue
         acts: list[Act] = []
         if isinstance(segment, Feature):
-            acts = made.get(id(segment)) or made.setdefault(
-                id(segment), list(_blocking(segment, mesh, fabric))
-            )
+            acts = made.get(id(segment)) or made.setdefault(id(segment), list(_blocking(segment, mesh, fabric)))
         elif isinstance(segment, Summed):
             if last or segment.every_pass:
                 for bucket in buckets.add(segment):

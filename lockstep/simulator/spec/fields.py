@@ -247,8 +247,13 @@ STRATEGY = {
         default=None,
     ),
     "overlap_tensor": flag(
-        "gathers and reduce-scatters of sequence parallelism go on beside the products that they belong to, in tp parts "
+        "gathers and reduce-scatters of sequence parallelism go on beside products that they belong to, in tp parts "
         "(Megatron-LM: --tp-comm-overlap)",
+        default=False,
+    ),
+    "overlap_returns": flag(
+        "weights that ZeRO has updated in parts are gathered beside the next step's first forward pass (Megatron-LM: "
+        "--overlap-param-gather)",
         default=False,
     ),
     "algorithms": Field(

@@ -209,6 +209,7 @@ def _build(
             algorithms=algorithms,
             overlap_sends=strategy["overlap_sends"],
             overlap_tensor=strategy["overlap_tensor"],
+            overlap_returns=strategy["overlap_returns"],
             live_parameters=strategy["live_parameters"],
             gradient_buffer_bytes=strategy["gradient_buffer_bytes"],
         ),
