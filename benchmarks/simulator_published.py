@@ -11,7 +11,7 @@ import csv
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -41,8 +41,13 @@ _COLUMNS = (
 _OWN_STAGE_LAYERS = "embedding and head are layers of their own"
 _GROUPED = re.compile(r"(\d+) kv heads, ffn (\d+)")
 _FSDP_STAGE = 3
-_HBM2E = {"memory_bytes": 96e9, "memory_bytes_per_second": 2.4e12}
-"""torchtitan's H100, as its document states them."""
+_HBM2E = {
+    "memory_bytes": 96e9,
+    "memory_bytes_per_second": 2.4e12,
+    "flops_per_second": (989.5e12 + 835.5e12) / 2,
+    "fp8_flops_per_second": (1979e12 + 1670.5e12) / 2,
+}
+"""torchtitan's H100, as its documents state them: memory, and an unknown peak between those of SXM and NVL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +267,8 @@ def _recompute(text: str) -> str:
 def _model(row: Row, framework: Framework) -> ModelSpec:
     sizes = {name: int(row[name]) for name in ("layers", "hidden", "heads", "sequence", "vocabulary")}
     precision = DEEPSPEED_BF16 if row["precision"] == "bf16 optimizer" else framework.precision
+    if row["precision"].startswith("fp8"):
+        precision = replace(precision, product=1)
     grouped = _GROUPED.search(row["model"])
     if grouped:
         return llama(**sizes, kv_heads=int(grouped[1]), ffn=int(grouped[2]), precision=precision)

@@ -156,6 +156,7 @@ def _spreads(spec: JobSpec) -> Iterator[dict[str, Any]]:
                         "strategy.virtual": spec.degrees.virtual if pp > 1 else 1,
                         "strategy.sequence_parallel": spec.degrees.sequence_parallel and tp > 1,
                         "strategy.max_ongoing": None,
+                        "strategy.micro_batch_size": None,
                     }
 
 

@@ -114,6 +114,7 @@ H100 = Device(
     tiling=Tiling(multiprocessors=132, narrow_share=0.8),
     # FlashAttention 2, causal mask, 128 features a head, 8,192 tokens (Dao-AILab/flash-attention, pull request 1791).
     attention=AttentionSpeed(forward=284e12, backward=287e12),
+    fp8_flops_per_second=_peak("H100", "fp8"),
     **_PROCESS,
 )
 ASCEND = Device(name="Ascend", flops_per_second=256e12, memory_bytes_per_second=1200e9, memory_bytes=32 * _GIB)

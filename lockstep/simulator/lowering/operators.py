@@ -17,6 +17,7 @@ from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.placement import PARTIAL, Placement, Transfer, shards, transfers
 from lockstep.simulator.strategy.tree import FULL, PER_OPERATOR, SELECTIVE, Said
 
+_FP8_BYTES = 1
 _PRODUCTS_AGAIN = 0.5
 """Recomputation per operator keeps the outputs of every second product (torchtitan, `selective` with option `op`)."""
 
@@ -92,6 +93,9 @@ def place_operator(
         moved_bytes=op.moved_elements * samples * precision.activation / all_parts,
         weight_bytes=weights * precision.weight,
         shapes=tuple(_shape(product, local) for product in op.products),
+        is_fp8=op.narrow and precision.product == _FP8_BYTES,
+        input_elements=arriving.total_bytes / precision.activation / shards(stored, mesh),
+        output_elements=op.output_elements * samples / all_parts,
     )
     forward_s, backward_s = operator_seconds(op, work, device)
     again, kept_own, kept_input = _kept(op, said.recomputation)

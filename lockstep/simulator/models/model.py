@@ -50,10 +50,11 @@ class Operator:
     before and after. `weight_dims` are those that also split the weights; `shared_weights` are counted in another
     operator. `products` are the shapes in which the FLOPs come, none where nothing is known. `separate_share` and
     `separate_backward_share` are the parts of the moved elements that kernels beside the products move, before or after
-    them; `launches` counts kernels. Of a `fused_attention` only `executed_share` of the FLOPs is computed: half with a
-    causal mask. `stored_*` are elements kept for backward times their bytes: of the tensor before, and of the
-    operator's own making; `workspace_bytes` exist only while it runs. `selective` marks what selective recomputation
-    computes again; `kept_input_share` is the part of the input that recomputation per operator keeps.
+    them; `launches` counts kernels. A `narrow` one's products may take narrower factors than the activations. Of a
+    `fused_attention` only `executed_share` of the FLOPs is computed: half with a causal mask. `stored_*` are elements
+    kept for backward times their bytes: of the tensor before, and of the operator's own making; `workspace_bytes` exist
+    only while it runs. `selective` marks what selective recomputation computes again; `kept_input_share` is the part of
+    the input that recomputation per operator keeps.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Operator:
     stored_input_bytes: float = 0.0
     stored_own_bytes: float = 0.0
     workspace_bytes: float = 0.0
+    narrow: bool = False
     selective: bool = False
     kept_input_share: float = 0.0
     products: tuple[Product, ...] = ()
@@ -99,13 +101,18 @@ class Module:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """Bytes of one element: activations, weights, gradients as kept and as sent, and the optimizer's state."""
+    """Bytes of one element: activations, weights, gradients as kept and as sent, and the optimizer's state.
+
+    `product` is that of the factors of linear layers' products, None for as the activations; 1 is FP8. The head, the
+    router and attention stay at the activations' format, as Transformer Engine and torchao leave them.
+    """
 
     activation: float = 2
     weight: float = 2
     gradient: float = 4
     sent_gradient: float = 4
     optimizer: float = 12
+    product: float | None = None
 
 
 MIXED = Precision()

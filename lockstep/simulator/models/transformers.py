@@ -67,6 +67,7 @@ def linear(
         stored_input_bytes=width * s * h,
         kept_input_share=_WHOLE if name == "proj" else 0.0,  # what attention leaves
         products=(Product(rows=("b", "s"), columns=("o",), inner=("h",)),),
+        narrow=name != "logits",
     )
 
 
@@ -277,6 +278,7 @@ def _experts(s: float, h: float, ffn: float, *, experts: int, chosen: int, width
             weight_dims=("e", "h", "o"),
             stored_input_bytes=width * chosen * s * inner,
             products=(Product(rows=("b", "s", chosen / experts), columns=("o",), inner=("h",), repeats=("e",)),),
+            narrow=True,
         )
 
     router = Operator(

@@ -55,6 +55,14 @@ _BYTES = {
         "optimizer": "the optimizer's state",
     }.items()
 }
+_BYTES["product"] = Field(
+    kind=NUMBER,
+    help="factors of linear layers' products (but the head's); as the activations if null, 1 is FP8",
+    low=1.0,
+    high=8.0,
+    nullable=True,
+    default=None,
+)
 
 
 def _precision(default: str) -> Field:
@@ -215,6 +223,14 @@ STRATEGY = {
     "sequence_parallel": flag("split norms and dropout over tp by tokens", default=False),
     "recompute": _RECOMPUTE,
     **_SCHEDULE,
+    "micro_batch_size": Field(
+        kind=INTEGER,
+        help="samples of a micro-batch on a rank, instead of micro_batches",
+        low=1,
+        high=DIM_MAX,
+        nullable=True,
+        default=None,
+    ),
     "bucket_bytes": Field(
         kind=NUMBER,
         help="gradients that are sent together; all at the end if null",

@@ -173,7 +173,7 @@ def _build(
     document: Any, places: Places, *, folder: FilePath | None, name: str, before: JobSpec | None = None
 ) -> JobSpec:
     checked = check(document, SPECIFICATION, places)
-    strategy = checked["strategy"]
+    strategy = checked["strategy"] = _with_micro_batches(checked, places)
     same_model = before is not None and before.checked["model"] == checked["model"]
     model = before.model if same_model and before else build_model(checked["model"], places, folder)
     degrees = _degrees(strategy, places)
@@ -215,6 +215,22 @@ def _build(
         ),
         calibration=calibration,
     )
+
+
+def _with_micro_batches(checked: Mapping[str, Any], places: Places) -> Mapping[str, Any]:
+    """Return the strategy with the micro-batches that `micro_batch_size` makes of the batch, where it is given."""
+    strategy: dict[str, Any] = checked["strategy"]
+    size = strategy["micro_batch_size"]
+    if size is None:
+        return strategy
+    path = ("strategy", "micro_batch_size")
+    if strategy["micro_batches"] > 1:
+        got = f"{size} and {strategy['micro_batches']} micro_batches"
+        raise places.refuse(path, got=got, expected="one of micro_batch_size, micro_batches")
+    if checked["batch"] % (size * strategy["dp"]):
+        expected = f"a divisor of the {checked['batch']} samples over dp {strategy['dp']}"
+        raise places.refuse(path, got=size, expected=expected)
+    return {**strategy, "micro_batches": checked["batch"] // strategy["dp"] // size}
 
 
 def _degrees(strategy: Mapping[str, Any], places: Places) -> Degrees:

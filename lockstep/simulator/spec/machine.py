@@ -38,6 +38,7 @@ DEVICE = {
     "half_flops": amount("size of a product that reaches half of the efficiency", "FLOPs", None, above=None),
     "launch_s": amount("time in which the host issues an operator", "seconds", None, above=None),
     "overlap_factor": amount("what computation and gradients each lose while both run", "", None, above=None),
+    "fp8_flops_per_second": amount("peak arithmetic of FP8 products; none if not given", "FLOP/s", None),
     "context_bytes": amount("memory that a process takes before it allocates", "bytes", None, above=None),
     "communicator_bytes": amount("memory of the buffers of one communicator", "bytes", None, above=None),
     "allocator_reserve_ratio": amount(
