@@ -41,6 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
         run_command,
         services_command,
         simulate_command,
+        specify_command,
         top_command,
         whatif_command,
     )
@@ -60,6 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
     simulate_command.add(commands)
     whatif_command.add(commands)
     calibrate_command.add(commands)
+    specify_command.add(commands)
     fuse_command.add(commands)
     doctor_command.add(commands)
     build_hooks_command.add(commands)
