@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from benchmarks.simulator_tables import Row
 from lockstep.contracts.errors import MalformedError
@@ -265,7 +266,7 @@ def _recompute(text: str) -> str:
 
 
 def _model(row: Row, framework: Framework) -> ModelSpec:
-    sizes = {name: int(row[name]) for name in ("layers", "hidden", "heads", "sequence", "vocabulary")}
+    sizes: dict[str, Any] = {name: int(row[name]) for name in ("layers", "hidden", "heads", "sequence", "vocabulary")}
     precision = DEEPSPEED_BF16 if row["precision"] == "bf16 optimizer" else framework.precision
     if row["precision"].startswith("fp8"):
         precision = replace(precision, product=1)

@@ -35,7 +35,7 @@ def model_of_hugging_face(config: Mapping[str, Any], where: str, *, sequence: in
         expected = f"one of {', '.join(('gpt2', *_LLAMAS, *_MIXTURES))}"
         raise MalformedError("model_type", where=where, got=kind, expected=expected)
     heads = whole(config, "num_attention_heads", where)
-    found = {
+    found: dict[str, Any] = {
         "type": "moe" if kind in _MIXTURES else "llama",
         "layers": whole(config, "num_hidden_layers", where),
         "hidden": whole(config, "hidden_size", where),

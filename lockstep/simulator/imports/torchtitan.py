@@ -25,7 +25,7 @@ def document_of_torchtitan(values: Mapping[str, Any], where: str, *, ranks: int)
     """
     model, training = section(values, "model", where), section(values, "training", where)
     parallel = section(values, "parallelism", where)
-    flavor = model.get("flavor")
+    flavor = str(model.get("flavor"))
     if flavor not in _LLAMA3 or model.get("name") != "llama3":
         got = f"{model.get('name')} {flavor}"
         raise MalformedError("model", where=where, got=got, expected=f"llama3 with one of {', '.join(_LLAMA3)}")
