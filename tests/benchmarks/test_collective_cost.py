@@ -56,6 +56,12 @@ def test_a_missed_budget_is_named():
 
 def test_too_much_python_is_named():
     """Frames and bytecodes are judged, of hooks only."""
-    runs = {"synchronous": {BARE: Interpreted(9, 999), "C++": Interpreted(1, 20), "Python": Interpreted(FRAMES_MAX + 1, 100)}}
+    runs = {
+        "synchronous": {
+            BARE: Interpreted(9, 999),
+            "C++": Interpreted(1, 20),
+            "Python": Interpreted(FRAMES_MAX + 1, 100),
+        }
+    }
     checks = collective_cost.check_interpreted(runs)
     assert [check.is_met for check in checks] == [True, False]
