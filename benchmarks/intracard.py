@@ -15,11 +15,11 @@ import sys
 import tempfile
 from typing import Any
 
+from benchmarks.intracard_collectives import CSC, RING
+from benchmarks.intracard_collectives.group import SLOT_BYTES
+from benchmarks.intracard_collectives.mesh import LOOKS
 from benchmarks.intracard_fit import Point, error_ratio, fit, predict_s
 from benchmarks.intracard_rank import GATHER, GLOO, SCATTER
-from lockstep.intracard import CSC, RING
-from lockstep.intracard.group import SLOT_BYTES
-from lockstep.intracard.mesh import LOOKS
 from lockstep.simulator.hardware.collectives import Link
 from lockstep.simulator.hardware.intracard import (
     SUNWAY,

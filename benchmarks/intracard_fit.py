@@ -13,7 +13,7 @@ from itertools import combinations
 
 import numpy as np
 
-from lockstep.intracard import CSC, RING
+from benchmarks.intracard_collectives import CSC, RING
 from lockstep.simulator.hardware.collectives import Link
 from lockstep.simulator.hardware.intracard import csc_bandwidth, ring_bandwidth
 

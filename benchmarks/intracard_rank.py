@@ -12,8 +12,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from benchmarks.intracard_collectives import CSC, RING, Group
 from lockstep.contracts.records import RECORD_BYTES
-from lockstep.intracard import CSC, RING, Group
 
 GATHER, SCATTER = "all-gather", "reduce-scatter"
 GLOO = "gloo"

@@ -11,9 +11,10 @@ import csv
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from benchmarks.simulator_tables import Row
 from lockstep.contracts.errors import MalformedError
@@ -21,7 +22,7 @@ from lockstep.contracts.peaks import peak_flops_per_second
 from lockstep.simulator.calibration.calibrate import Observation
 from lockstep.simulator.hardware.cluster import Cluster
 from lockstep.simulator.hardware.clusters import dgx_a100, dgx_h100, dgx_v100
-from lockstep.simulator.models.model import ModelSpec
+from lockstep.simulator.models.model import DEEPSPEED_BF16, DEEPSPEED_FP16, FSDP, MIXED, ModelSpec, Precision
 from lockstep.simulator.models.transformers import gpt, llama
 from lockstep.simulator.simulate import DDP_BUCKET_BYTES, Options
 from lockstep.simulator.strategy.preset import Degrees, preset
@@ -41,33 +42,64 @@ _COLUMNS = (
 _OWN_STAGE_LAYERS = "embedding and head are layers of their own"
 _GROUPED = re.compile(r"(\d+) kv heads, ffn (\d+)")
 _FSDP_STAGE = 3
-_HBM2E = {"memory_bytes": 96e9, "memory_bytes_per_second": 2.4e12}
-"""torchtitan's H100, as its document states them."""
+_HBM2E = {
+    "memory_bytes": 96e9,
+    "memory_bytes_per_second": 2.4e12,
+    "flops_per_second": (989.5e12 + 835.5e12) / 2,
+    "fp8_flops_per_second": (1979e12 + 1670.5e12) / 2,
+}
+"""torchtitan's H100, as its documents state them: memory, and an unknown peak between those of SXM and NVL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
-    """What the software of a set does in every run: when gradients are summed, and how attention is computed."""
+    """What the software of a set does in every run: sums of gradients, attention, and what its optimizer keeps.
+
+    `zero` is the stage where the row leaves it open, `live_parameters` holds for ZeRO 3.
+    """
 
     bucket_bytes: float | None
     fused_attention: bool
     sequence_parallel: bool = False
+    precision: Precision = MIXED
+    gradient_buffer_bytes: float = 0.0
+    live_parameters: float | None = None
+    overlap_tensor: bool = False
+    overlap_returns: bool = False
+    zero: int = 0
 
 
 _AT_THE_END = Framework(bucket_bytes=None, fused_attention=False)  # Megatron-LM and Megatron-DeepSpeed before 2023
 _FRAMEWORKS: Mapping[str, Framework] = {
-    "bigscience": _AT_THE_END,
+    "bigscience": Framework(
+        bucket_bytes=None,
+        fused_attention=False,
+        precision=DEEPSPEED_FP16,
+        gradient_buffer_bytes=2
+        * 500_000_000
+        * 2,  # DeepSpeed's reduce_bucket_size at half, one filling, one on its way
+    ),
     "vtrain-multi": _AT_THE_END,
-    "Narayanan et al. SC21 Table 2": _AT_THE_END,
+    "Narayanan et al. SC21 Table 2": Framework(
+        bucket_bytes=None, fused_attention=False, live_parameters=1e9
+    ),  # DeepSpeed's stage3_max_live_parameters
     "MegaScale NSDI24 Table 2": Framework(bucket_bytes=None, fused_attention=True, sequence_parallel=True),
     "Megatron-Core README model table": Framework(
-        bucket_bytes=DDP_BUCKET_BYTES, fused_attention=True, sequence_parallel=True
-    ),
+        bucket_bytes=DDP_BUCKET_BYTES,
+        fused_attention=True,
+        sequence_parallel=True,
+        overlap_tensor=True,
+        overlap_returns=True,
+    ),  # "all comm overlap flags on"
     "MLPerf Training v3.1 NVIDIA EOS GPT-3": Framework(
-        bucket_bytes=DDP_BUCKET_BYTES, fused_attention=True, sequence_parallel=True
+        bucket_bytes=DDP_BUCKET_BYTES, fused_attention=True, sequence_parallel=True, zero=1
+    ),  # NeMo's distributed_fused_adam
+    "mosaicml/llm-foundry training benchmarks": Framework(
+        bucket_bytes=DDP_BUCKET_BYTES, fused_attention=True, precision=FSDP
     ),
-    "mosaicml/llm-foundry training benchmarks": Framework(bucket_bytes=DDP_BUCKET_BYTES, fused_attention=True),
-    "torchtitan": Framework(bucket_bytes=DDP_BUCKET_BYTES, fused_attention=True),
+    "torchtitan": Framework(
+        bucket_bytes=DDP_BUCKET_BYTES, fused_attention=True, sequence_parallel=True, precision=FSDP
+    ),
 }
 
 
@@ -152,7 +184,7 @@ def _read(row: Row) -> Run:
     model = _model(row, framework)
     degrees = Degrees(
         **{name: int(row[name]) for name in ("tp", "cp", "dp", "pp", "virtual")},
-        zero=_zero_stage(row["zero"]),
+        zero=_zero_stage(row["zero"]) if row["zero"] else framework.zero,
         sequence_parallel=framework.sequence_parallel and int(row["tp"]) > 1,
         recompute=_recompute(row["recompute"]),
     )
@@ -170,7 +202,13 @@ def _read(row: Row) -> Run:
         tree=tree,
         batch=batch,
         micro_batch=micro_batch,
-        options=Options(bucket_bytes=framework.bucket_bytes),
+        options=Options(
+            bucket_bytes=framework.bucket_bytes,
+            gradient_buffer_bytes=framework.gradient_buffer_bytes,
+            live_parameters=framework.live_parameters,
+            overlap_tensor=framework.overlap_tensor,
+            overlap_returns=framework.overlap_returns,
+        ),
         cluster=_cluster(row, device),
         peak_flops=peak_flops_per_second(NODES_NAME[device], row["precision"].partition(",")[0].split()[0]) or 0.0,
         gpus=int(row["n_gpus"]),
@@ -224,15 +262,18 @@ def _zero_stage(text: str) -> int:
 
 
 def _recompute(text: str) -> str:
-    return text.partition(" ")[0] or "none"
+    return "per_operator" if text == "selective per op" else text or "none"
 
 
 def _model(row: Row, framework: Framework) -> ModelSpec:
-    sizes = {name: int(row[name]) for name in ("layers", "hidden", "heads", "sequence", "vocabulary")}
+    sizes: dict[str, Any] = {name: int(row[name]) for name in ("layers", "hidden", "heads", "sequence", "vocabulary")}
+    precision = DEEPSPEED_BF16 if row["precision"] == "bf16 optimizer" else framework.precision
+    if row["precision"].startswith("fp8"):
+        precision = replace(precision, product=1)
     grouped = _GROUPED.search(row["model"])
     if grouped:
-        return llama(**sizes, kv_heads=int(grouped[1]), ffn=int(grouped[2]))
-    return gpt(**sizes, fused_attention=framework.fused_attention)
+        return llama(**sizes, kv_heads=int(grouped[1]), ffn=int(grouped[2]), precision=precision)
+    return gpt(**sizes, fused_attention=framework.fused_attention, precision=precision)
 
 
 def _cluster(row: Row, device: str) -> Cluster:

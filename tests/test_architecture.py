@@ -39,7 +39,6 @@ ARROWS = {
     "lockstep.serving": {"lockstep.contracts"},
     "lockstep.doctor": {"lockstep.contracts"},
     "lockstep.injection": {"lockstep.contracts", "lockstep.serving"},
-    "lockstep.intracard": {"lockstep.contracts"},
     "exporter": {
         "lockstep.contracts",
         "lockstep.accounting",
@@ -113,7 +112,6 @@ THIRD_PARTY = {
     "lockstep.diagnosis": {"numpy"},
     "lockstep.doctor": set(),
     "lockstep.html": set(),
-    "lockstep.intracard": {"numpy"},
     "lockstep.serving": {"aiohttp", "bcrypt", "mqtt5", "prometheus_client"},
 }
 FILE_EXCEPTIONS = {"lockstep/contracts/codec.py": {"msgspec"}, "lockstep/contracts/yaml_text.py": {"yaml"}}

@@ -225,7 +225,7 @@ class Expectation:
             "unexplained_ratio": model.unexplained_ratio if model else None,
             "fitted_steps": model.steps if model else None,
             "captured_ranks": list(model.captured_ranks) if model else [],
-            "parameters": dict(model.parameters) if model else {},
+            "calibration": model.calibration if model else {},
         }
 
 

@@ -8,8 +8,8 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from lockstep.analysis.report.markup import Html, cut
-from lockstep.analysis.report.svg import box, picture, words
+from lockstep.html.markup import Html, cut
+from lockstep.html.svg import box, picture, words
 
 _LINE = re.compile(r"( *)(ranks? ([0-9, -]+?)(?: and ([0-9]+) more)?): (.+)\Z")
 _ROW, _BAR = 26, 22  # pixels

@@ -107,8 +107,8 @@ def _twice(finding: Finding, ranks: Mapping[int, RankAnalysis], explained: Seque
     for rank in finding.ranks:
         analysis = ranks[rank]
         own = [each for each in (*analysis.findings, *explained) if rank in each.ranks]
-        told_ns = sum(each.lost_ns or 0 for each in own if each.bottleneck in (IO, CPU))
-        left_ns = analysis.length_ns - analysis.breakdown.compute_active_ns - told_ns
+        reported_ns = sum(each.lost_ns or 0 for each in own if each.bottleneck in (IO, CPU))
+        left_ns = analysis.length_ns - analysis.breakdown.compute_active_ns - reported_ns
         if left_ns >= (1 - OVERLAP.value) * (finding.lost_ns or 0):
             return ""
     return f"{finding.subject} is part of what rules found on ranks {_named(finding.ranks)}"

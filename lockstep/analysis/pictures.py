@@ -17,7 +17,7 @@ from lockstep.analysis.sources import Source, load_source
 from lockstep.contracts.errors import LockstepError
 from lockstep.trace import names
 from lockstep.trace.calls import build_calls
-from lockstep.trace.columns import TraceColumns, Work
+from lockstep.trace.columns import TraceColumns, WorkKind
 from lockstep.trace.spans import flatten, in_order
 from lockstep.trace.steps import Steps, find_steps
 from lockstep.trace.tree import ROOT, CallTree
@@ -165,7 +165,7 @@ class _Drawing:
         begin_ns, end_ns = (edge + placed.origin_ns for edge in self._window_ns)
         inside = (columns.end_ns > begin_ns) & (columns.start_ns < end_ns) & (columns.duration_ns > 0)
         working = np.zeros(len(columns.threads), np.bool_)
-        working[columns.thread[columns.work != Work.NOTHING]] = True
+        working[columns.thread[columns.work != WorkKind.NOTHING]] = True
         around = (columns.start_ns <= steps.start_ns[0]) & (columns.end_ns >= steps.end_ns[-1])
         host = np.flatnonzero(inside & ~columns.on_device & working[columns.thread] & ~around)
         device = np.flatnonzero(inside & columns.on_device)
@@ -281,4 +281,4 @@ def _laid(tree: CallTree, nodes: Sequence[int], left: float, window_ns: int) -> 
         left += tree.total_ns[node] / window_ns
 
 
-assert len(KINDS) == len(Work)
+assert len(KINDS) == len(WorkKind)

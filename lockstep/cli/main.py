@@ -29,6 +29,7 @@ def build_parser() -> argparse.ArgumentParser:
     from lockstep.cli import (  # noqa: PLC0415  (cheap, and no cycle)
         analyze_command,
         build_hooks_command,
+        calibrate_command,
         demo_command,
         doctor_command,
         export_command,
@@ -40,6 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
         run_command,
         services_command,
         simulate_command,
+        specify_command,
         top_command,
         whatif_command,
     )
@@ -58,6 +60,8 @@ def build_parser() -> argparse.ArgumentParser:
     analyze_command.add(commands)
     simulate_command.add(commands)
     whatif_command.add(commands)
+    calibrate_command.add(commands)
+    specify_command.add(commands)
     fuse_command.add(commands)
     doctor_command.add(commands)
     build_hooks_command.add(commands)

@@ -17,7 +17,7 @@ STACK_SIGNAL = signal.SIGURG
 STACKS_PIPE_BYTES = 256 << 10
 """As much as 40 threads of 60 frames; a training process has 5 to 20 threads."""
 
-_OWN = re.compile(r"(?:^|/)lockstep/(?:agent|contracts|accounting|intracard)/")
+_OWN = re.compile(r"(?:^|/)lockstep/(?:agent|contracts|accounting)/")
 
 
 def stacks_path(directory: Path, rank: int) -> Path:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from lockstep.diagnosis.communication_causes.collectives import collectives_of
 from lockstep.diagnosis.roofline.launches import launching_operators
 from lockstep.notebook.tables import made, required
-from lockstep.trace.columns import ABSENT, OPERATOR, TraceColumns, Work
+from lockstep.trace.columns import ABSENT, OPERATOR, TraceColumns, WorkKind
 from lockstep.trace.prepared import prepare
 from lockstep.trace.self_time import self_times
 from lockstep.trace.step_breakdown import break_down_steps
@@ -54,7 +54,9 @@ def kernels(rank: int, columns: TraceColumns) -> pa.Table:
     """Return the device's work by name (`KERNELS`), most time first."""
     events = np.flatnonzero(columns.on_device)
     keys, first, group = np.unique(
-        columns.name[events].astype(np.int64) * len(Work) + columns.work[events], return_index=True, return_inverse=True
+        columns.name[events].astype(np.int64) * len(WorkKind) + columns.work[events],
+        return_index=True,
+        return_inverse=True,
     )
     duration_ns, count_G = columns.duration_ns[events], np.bincount(group, minlength=len(keys))
     total_ns_G = _sums(group, duration_ns, len(keys))
@@ -79,7 +81,7 @@ def kernels(rank: int, columns: TraceColumns) -> pa.Table:
     texts = {
         "rank": np.full(len(keys), rank),
         "name": [columns.names[code] for code in codes[heaviest].tolist()],
-        "work": [Work(work).name.lower() for work in works[heaviest].tolist()],
+        "work": [WorkKind(work).name.lower() for work in works[heaviest].tolist()],
     }
     return made(KERNELS, texts | {name: value[heaviest] for name, value in values.items()})
 

@@ -14,7 +14,7 @@ from lockstep.simulator.lowering.chunks import Part
 from lockstep.simulator.lowering.coarse import Inside
 from lockstep.simulator.lowering.graph import COMPUTE, Graph
 from lockstep.simulator.lowering.program import RankClass
-from lockstep.simulator.strategy.memory import peak_bytes
+from lockstep.simulator.stage_memory import StageMemory, stage_memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,8 @@ class Job:
     model_flops: float
     device: Device
     ranks: int
+    gradient_buffer_bytes: float = 0.0
+    gathered_bytes_max: float = np.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +46,8 @@ class Communication:
 class Forecast:
     """One step as predicted. `peak_memory_bytes` is by stage; `link_bytes` by class of directed links, of one of them.
 
-    `bubble_seconds` is what the mean rank neither computes nor communicates. `error_band_ratio` is None until a
-    calibration knows it.
+    `stage_memory_bytes` divides the peaks, `usable_memory_bytes` is what a device has for a job. `bubble_seconds` is
+    what the mean rank neither computes nor communicates. `error_band_ratio` is None until a calibration knows it.
     """
 
     step_seconds: float
@@ -55,10 +57,17 @@ class Forecast:
     bubble_seconds: float
     peak_memory_bytes: tuple[float, ...]
     out_of_memory: bool
+    stage_memory_bytes: tuple[StageMemory, ...] = ()
+    usable_memory_bytes: float = 0.0
     error_band_ratio: float | None = None
     link_bytes: dict[int, float] = field(default_factory=dict)
     operations: int = 0
     settled_operations: int = 0
+
+    @property
+    def free_memory_ratio(self) -> float:
+        """Share of the usable memory that the fullest stage leaves free; negative out of memory."""
+        return 1 - max(each.needed for each in self.stage_memory_bytes) / self.usable_memory_bytes
 
     def as_dict(self) -> dict[str, object]:
         """Return the forecast as JSON takes it."""
@@ -68,7 +77,9 @@ class Forecast:
 def forecast(job: Job, timeline: Timeline) -> Forecast:
     """Return what `timeline` means for `job`."""
     step_s = timeline.step_s
-    peaks = _peaks(job)
+    memory = _memory(job)
+    peaks = tuple(each.total for each in memory)
+    usable_bytes = job.device.usable_memory_bytes
     communication, computing_s = _shares(job, timeline)
     return Forecast(
         step_seconds=step_s,
@@ -77,35 +88,43 @@ def forecast(job: Job, timeline: Timeline) -> Forecast:
         communication_seconds=communication,
         bubble_seconds=step_s - computing_s - communication.exposed,
         peak_memory_bytes=peaks,
-        out_of_memory=max(peaks) > job.device.memory_bytes,
+        out_of_memory=max(each.needed for each in memory) > usable_bytes,
+        stage_memory_bytes=memory,
+        usable_memory_bytes=usable_bytes,
         link_bytes=_link_bytes(job.graph),
         operations=len(job.graph),
         settled_operations=timeline.settled,
     )
 
 
-def _peaks(job: Job) -> tuple[float, ...]:
-    passes = {rank_class.stage: rank_class.passes for rank_class in job.classes}
-    peaks = []
-    for stage, parts in enumerate(job.parts):
-        static_bytes = sum(part.static_bytes for part in parts) + max(part.transient_bytes for part in parts)
-        peaks.append(static_bytes + peak_bytes(passes[stage], [part.stored_bytes for part in parts]))
-    return tuple(peaks)
+def _memory(job: Job) -> tuple[StageMemory, ...]:
+    by_stage = {rank_class.stage: rank_class for rank_class in job.classes}
+    return tuple(
+        stage_memory(
+            parts,
+            by_stage[stage],
+            job.device,
+            gradient_buffer_bytes=job.gradient_buffer_bytes,
+            gathered_bytes_max=job.gathered_bytes_max,
+        )
+        for stage, parts in enumerate(job.parts)
+    )
 
 
 def _shares(job: Job, timeline: Timeline) -> tuple[Communication, float]:
     """Return communication and seconds of computation of the mean rank."""
     graph = job.graph
     ranks = np.array([rank_class.ranks for rank_class in job.classes], dtype=np.float64)
-    inside = np.zeros(len(ranks))
+    inside, hidden = np.zeros(len(ranks)), np.zeros(len(ranks))
     by_kind: dict[str, float] = {}
     for acts in graph.inside:
+        hidden[acts.rank_class] += acts.hidden_s()
         for flow, spent_s in zip(acts.flows, acts.features_s(), strict=True):
             inside[acts.rank_class] += spent_s
             by_kind[flow.kind] = by_kind.get(flow.kind, 0.0) + spent_s * float(ranks[acts.rank_class])
     total = inside.copy()
-    exposed = inside.copy()
-    computing = -inside
+    exposed = inside - hidden
+    computing = -exposed
     operations, members = _memberships(graph)
     spent = timeline.end - timeline.start
     kinds = [flow.kind for flow in graph.flows]

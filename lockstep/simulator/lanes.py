@@ -146,8 +146,10 @@ def _passes(job: Job, timeline: Timeline, rank_class: RankClass, *, opens: bool)
             if not opens:
                 computing.append(Span(name, start_s, end_s, micro, chunk))
                 continue
-            for begin_s, seconds, feature in _acts(acts):
+            for begin_s, seconds, feature, hides_s in _acts(acts):
                 begun_s = start_s + begin_s
+                if hides_s:
+                    computing.append(Span(name, begun_s, begun_s + hides_s, micro, chunk))
                 if feature < 0:
                     computing.append(Span(name, begun_s, begun_s + seconds, micro, chunk))
                 else:
@@ -162,9 +164,14 @@ def _named(rank_class: RankClass, index: int) -> tuple[str, int, int]:
     return (FORWARD_PASS if direction == FORWARD else BACKWARD_PASS), micro, chunk
 
 
-def _acts(inside: Inside) -> Iterator[tuple[float, float, int]]:
-    """Yield for each act when it begins after its operation, its seconds, and its number among the features."""
-    return zip(inside.begin_s.tolist(), inside.seconds.tolist(), inside.feature.tolist(), strict=True)
+def _acts(inside: Inside) -> Iterator[tuple[float, float, int, float]]:
+    """Yield for each act when it begins after its operation, its seconds, its number among the features.
+
+    The last is how long the class computes beside it.
+    """
+    seconds = np.where(inside.hides_s > 0, inside.act_features_s(), inside.seconds)
+    columns = (inside.begin_s, seconds, inside.feature, inside.hides_s)
+    return zip(*(column.tolist() for column in columns), strict=True)
 
 
 def _apart(spans: list[Span]) -> list[list[Span]]:

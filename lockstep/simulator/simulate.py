@@ -30,16 +30,23 @@ DDP_BUCKET_BYTES = 25 * 2**20
 class Options:
     """How a step is run and simulated.
 
-    `bucket_bytes` of gradients are sent together, all at the end if None. `algorithms` maps kinds of collectives to
-    algorithms; ring where not named. With `overlap_sends` a stage goes on while its message to the next is under way;
-    if None, it does so with several chunks a stage, as Megatron-LM. The other switches are for comparisons: `sharing`
-    of links, `collapsing` of equal ranks, `coarse`, without which every pass is drawn act by act, and `events_only`,
-    which leaves the longest path out.
+    `bucket_bytes` of gradients are sent together, all at the end if None; `gradient_buffer_bytes` of memory hold them
+    on their way. ZeRO 3 gathers at most `live_parameters` at once, two units of weights if None. `algorithms` maps
+    kinds of collectives to algorithms; ring where not named. With `overlap_sends` a stage goes on while its message to
+    the next is under way; if None, it does so with several chunks a stage, as Megatron-LM. With `overlap_tensor`
+    transfers of sequence parallelism go on beside the products that they belong to; with `overlap_returns` updated
+    weights are gathered beside the next step's first forward pass. The other switches are for comparisons: `sharing` of
+    links, `collapsing` of equal ranks, `coarse`, without which every pass is drawn act by act, and `events_only`, which
+    leaves the longest path out.
     """
 
     bucket_bytes: float | None = DDP_BUCKET_BYTES
     algorithms: Mapping[str, str] = field(default_factory=dict)
     overlap_sends: bool | None = None
+    overlap_tensor: bool = False
+    overlap_returns: bool = False
+    gradient_buffer_bytes: float = 0.0
+    live_parameters: float | None = None
     sharing: bool = True
     collapsing: bool = True
     events_only: bool = False
@@ -77,6 +84,7 @@ def compile_job(tree: StrategyTree, cluster: Cluster, *, batch: int, options: Op
         bucket_bytes=np.inf if options.bucket_bytes is None else options.bucket_bytes,
         algorithms=options.algorithms,
         accumulates=schedule.micro_batches > 1,
+        overlap_tensor=options.overlap_tensor,
     )
     fabric = plan.fabric.on(cluster)
     kinds, speeds = _rank_kinds(plan.stages, cluster)
@@ -85,7 +93,15 @@ def compile_job(tree: StrategyTree, cluster: Cluster, *, batch: int, options: Op
         if options.collapsing
         else no_collapse(len(kinds), fabric.families, len(fabric.capacity))
     )
-    classes = _classes(partition, kinds, speeds, plan, schedule=schedule, device=cluster.device)
+    classes = _classes(
+        partition,
+        kinds,
+        speeds,
+        plan,
+        schedule=schedule,
+        device=cluster.device,
+        overlap_returns=options.overlap_returns,
+    )
     chunks = len(next(iter(plan.stages.values())))
     graph = build_graph(
         classes,
@@ -103,6 +119,10 @@ def compile_job(tree: StrategyTree, cluster: Cluster, *, batch: int, options: Op
         model_flops=batch * tree.model.flops_per_sample,
         device=cluster.device,
         ranks=len(kinds),
+        gradient_buffer_bytes=options.gradient_buffer_bytes,
+        gathered_bytes_max=np.inf
+        if options.live_parameters is None
+        else options.live_parameters * tree.model.precision.weight,
     )
 
 
@@ -130,6 +150,7 @@ def _classes(
     *,
     schedule: Schedule,
     device: Device,
+    overlap_returns: bool,
 ) -> list[RankClass]:
     _, first, counts = np.unique(partition.ranks, return_index=True, return_counts=True)
     meshes, owned = list(plan.stages), list(plan.stages.values())
@@ -148,6 +169,8 @@ def _classes(
                 programs=[plan.programs[index] for index in owned[stage]],
                 update_s=device.seconds(0.0, moved_bytes),
                 returns=plan.returns[meshes[stage]],
+                has_neighbours=bool(plan.boundaries),
+                beside_returns_s=sum(plan.programs[index].forward.work_s for index in owned[stage]) * overlap_returns,
             )
         )
     return found

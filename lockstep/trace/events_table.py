@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from lockstep.trace.columns import ABSENT, CollectiveArguments, SyncArguments, TraceColumns, Work
+from lockstep.trace.columns import ABSENT, CollectiveArguments, SyncArguments, TraceColumns, WorkKind
 
 _REQUIRED = {"start_ns": pa.int64(), "duration_ns": pa.int64(), "name": pa.string(), "category": pa.string()}
 _IDS = ("correlation", "external", "sequence", "bytes")
@@ -50,7 +50,7 @@ operator and its backward one. `shapes` and `collective_ranks` are JSON; `stack`
 `collective` and `sync` are "" rather than null where the event has such arguments without a name.
 """
 TEXTS = tuple(field.name for field in SCHEMA if field.type == pa.string())
-_WORKS = [each.name.lower() for each in Work]
+_WORKS = [each.name.lower() for each in WorkKind]
 _DIGITS_MAX = 40
 """Of an id that is taken for a number: Python turns longer ones into numbers slowly."""
 

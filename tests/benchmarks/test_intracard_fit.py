@@ -1,7 +1,7 @@
 import pytest
 
+from benchmarks.intracard_collectives import CSC, RING
 from benchmarks.intracard_fit import Point, error_ratio, fit, predict_s
-from lockstep.intracard import CSC, RING
 from lockstep.simulator.hardware.collectives import Link
 
 LINK = Link(bytes_per_second=2e9, launch_s=25e-6, sync_s=15e-6, step_s=5e-6)

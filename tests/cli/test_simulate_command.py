@@ -18,7 +18,7 @@ from tests.support.browser import chromium
 
 KEYS = {
     *("step_seconds", "tokens_per_second", "mfu_ratio", "communication_seconds", "bubble_seconds"),
-    *("peak_memory_bytes", "out_of_memory", "error_band_ratio"),
+    *("peak_memory_bytes", "stage_memory_bytes", "usable_memory_bytes", "out_of_memory", "error_band_ratio"),
 }
 SPEC = """\
 name: a & <small> job

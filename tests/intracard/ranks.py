@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lockstep.intracard import CSC, RING, Group, PeerLostError
-from lockstep.intracard.sums import add_in_order, kind_of
+from benchmarks.intracard_collectives import CSC, RING, Group, PeerLostError
+from benchmarks.intracard_collectives.sums import add_in_order, kind_of
 
 SLOT_BYTES = 4096
 BFLOAT16 = "bfloat16"

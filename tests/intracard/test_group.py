@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.intracard_collectives import Group, GroupClosedError, MismatchError, PeerLostError, PeerSilentError
+from benchmarks.intracard_collectives.meeting import MAGIC, VERSION
 from lockstep.contracts.errors import ConfigError, ContractVersionError, LockstepError, MalformedError
-from lockstep.intracard import Group, GroupClosedError, MismatchError, PeerLostError, PeerSilentError
-from lockstep.intracard.meeting import MAGIC, VERSION
 
 PAGE = 4096
 HELLO = struct.Struct("<8sIIIIQ")

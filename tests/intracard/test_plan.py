@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.intracard_collectives.plan import GATHERED_MAX_BYTES, Gathering, Scattering
 from lockstep.contracts.errors import MalformedError
-from lockstep.intracard.plan import GATHERED_MAX_BYTES, Gathering, Scattering
 
 
 @given(st.integers(0, 300), st.integers(1, 9), st.integers(1, 40))

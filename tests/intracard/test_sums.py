@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.intracard.sums import BLOCK_ELEMENTS, add_in_order, kind_of
+from benchmarks.intracard_collectives.sums import BLOCK_ELEMENTS, add_in_order, kind_of
 
 UINT16 = np.dtype(np.uint16)
 

@@ -219,14 +219,57 @@ def test_t10_memory_of_megatron_models(shape, plain, selective, static):
     assert part.static_bytes * layers / p / GIB == pytest.approx(static, rel=1e-3)
 
 
-def test_memory_is_told_by_stage_and_overflow_is_seen():
-    """Earlier stages hold more micro-batches; a device a byte smaller than the peak is out of memory."""
+@pytest.mark.parametrize("speed", [1.0, 0.5])
+def test_transfers_go_on_beside_products(speed):
+    """Of each gather and reduce-scatter of sequence parallelism is shown what all parts of its product but one hide."""
+    model = gpt(layers=4, hidden=2048, heads=16, sequence=2048, vocabulary=1024)
+    tree = preset(model, Degrees(tp=8, sequence_parallel=True), Schedule(micro_batches=2))
+    cluster = dgx_a100().with_rank(3, speed)
+    plain, beside, drawn = (
+        simulate(tree, cluster, batch=8, options=Options(overlap_tensor=overlap, coarse=coarse))
+        for overlap, coarse in ((False, True), (True, True), (True, False))
+    )
+    hidden_s = plain.step_seconds - beside.step_seconds
+    assert hidden_s > 0.3 * plain.communication_seconds.exposed
+    assert beside.communication_seconds.total == pytest.approx(plain.communication_seconds.total, rel=1e-9)
+    shown_s = beside.communication_seconds.exposed
+    assert shown_s == pytest.approx(drawn.communication_seconds.exposed, rel=1e-9)
+    if speed == 1.0:
+        assert plain.communication_seconds.exposed - shown_s == pytest.approx(hidden_s, rel=1e-9)
+    free = replace(cluster, levels=tuple(level.scaled(bandwidth=1e9, latency=0.0) for level in cluster.levels))
+    assert beside.step_seconds >= simulate(tree, free, batch=8).step_seconds
+
+
+def test_updated_weights_return_beside_the_next_forward_pass():
+    """What the first forward pass does not hide of the gather is shown, on a slow network a part of it."""
+    tree = preset(SMALL, Degrees(dp=16, zero=1), Schedule())
+    steps = {}
+    for bandwidth in (1.0, 0.001):
+        cluster = dgx_a100(2)
+        cluster = replace(cluster, levels=tuple(level.scaled(bandwidth=bandwidth) for level in cluster.levels))
+        steps[bandwidth] = [
+            simulate(tree, cluster, batch=64, options=Options(bucket_bytes=None, overlap_returns=overlap))
+            for overlap in (False, True)
+        ]
+    for plain, beside in steps.values():
+        assert beside.step_seconds < plain.step_seconds
+    assert "all_gather" not in steps[1.0][1].communication_seconds.by_kind
+    shown, whole = (each.communication_seconds.by_kind["all_gather"] for each in reversed(steps[0.001]))
+    assert 0 < shown < whole
+    hidden_s = steps[0.001][0].step_seconds - steps[0.001][1].step_seconds
+    assert whole - shown == pytest.approx(hidden_s, rel=1e-6)
+
+
+def test_memory_is_divided_by_stage_and_overflow_is_seen():
+    """Earlier stages hold more micro-batches; a device a byte smaller than what is needed is out of memory."""
     degrees = Degrees(tp=2, pp=4)
     found = forecast(SMALL, degrees, dgx_a100(), micro_batches=8)
     assert list(found.peak_memory_bytes[:3]) == sorted(found.peak_memory_bytes[:3], reverse=True)
-    peak = max(found.peak_memory_bytes)
-    assert not forecast(SMALL, degrees, dgx_a100().with_device(memory_bytes=peak), micro_batches=8).out_of_memory
-    assert forecast(SMALL, degrees, dgx_a100().with_device(memory_bytes=peak - 1), micro_batches=8).out_of_memory
+    needed = max(each.needed for each in found.stage_memory_bytes)
+    assert found.peak_memory_bytes == tuple(each.total for each in found.stage_memory_bytes)
+    small = dgx_a100().with_device(unusable_ratio=0.0)
+    assert not forecast(SMALL, degrees, small.with_device(memory_bytes=needed), micro_batches=8).out_of_memory
+    assert forecast(SMALL, degrees, small.with_device(memory_bytes=needed - 1), micro_batches=8).out_of_memory
 
 
 @pytest.mark.parametrize("degrees", STRATEGIES, ids=str)

@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 
 from lockstep.contracts.errors import LockstepError, MalformedError
 from lockstep.simulator.hardware.clusters import hc2
+from lockstep.simulator.lowering.operators import Flow, place_operator
 from lockstep.simulator.models.model import FULL
 from lockstep.simulator.models.transformers import gpt
 from lockstep.simulator.simulate import Options, simulate
 from lockstep.simulator.spec import load_spec
+from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.preset import Degrees, preset
 from lockstep.simulator.strategy.schedule import Schedule
+from lockstep.simulator.strategy.tree import Said
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "simulator"
 SPEC = """\
@@ -370,3 +373,51 @@ def test_only_files_beside_the_specification_are_read(tmp_path):
             spec(("profile.csv", file), text=PROFILE, folder=tmp_path / "inner")
     with pytest.raises(MalformedError, match="files are not read here"):
         spec(text=PROFILE)
+
+
+MICRO = """\
+model: {type: llama, layers: 4, hidden: 1024, heads: 8, sequence: 2048, ffn: 4096, precision: {product: 1}}
+batch: 64
+strategy: {dp: 4, tp: 2, micro_batch_size: 4}
+cluster: {preset: DGX H100}
+"""
+
+
+def test_a_micro_batch_has_so_many_samples():
+    """64 samples on 4 replicas in micro-batches of 4 are 4 micro-batches, and stay of 4 with another dp."""
+    job = load_spec(MICRO, "job")
+    assert job.schedule.micro_batches == 4
+    other = job.changed_by({"strategy.dp": 2, "strategy.tp": 4})
+    assert other.schedule.micro_batches == 8
+    counted = job.changed_by({"strategy.micro_batch_size": None, "strategy.micro_batches": 4})
+    assert counted.forecast() == job.forecast()
+    with pytest.raises(LockstepError, match=r"line 3.*got 5, expected a divisor of the 64 samples over dp 4"):
+        load_spec(MICRO.replace("micro_batch_size: 4", "micro_batch_size: 5"), "job")
+    with pytest.raises(LockstepError, match="one of micro_batch_size, micro_batches"):
+        job.changed("strategy.micro_batches", 2)
+
+
+def test_products_in_fp8_leave_attention_and_head_alone():
+    """Linear layers reach twice the arithmetic, for casts of what they read; attention, head and norms are as before."""
+    narrow = load_spec(MICRO, "job")
+    wide = narrow.changed("model.precision", "mixed")
+    assert narrow.forecast().step_seconds < wide.forecast().step_seconds
+    assert narrow.forecast().stage_memory_bytes == wide.forecast().stage_memory_bytes
+    times = []
+    for job in (narrow, wide):
+        device, precision = job.cluster.device, job.model.precision
+        mesh = Mesh.grid({"tp": 1})
+        arriving = Flow(total_bytes=2.0 * 2048 * 1024, placement={})
+        nothing = Said({}, {}, "none")
+        layer = dict(job.model.blocks)["layer0"].operators()
+        head = dict(job.model.blocks)["head"].operators()
+        by_name = {}
+        for op in (*layer, *head):
+            placed = place_operator(op, nothing, arriving, mesh, device, samples=4, precision=precision)
+            by_name[op.name] = placed.forward_s
+        times.append(by_name)
+    changed = {name for name in times[0] if times[0][name] != times[1][name]}
+    assert changed == {"qkv", "proj", "fc1", "fc2"}
+    assert times[0]["fc1"] < times[1]["fc1"] < 2 * times[0]["fc1"]
+    older = narrow.changed("cluster.preset", "DGX A100")  # no FP8 there: only the casts are lost
+    assert older.forecast().step_seconds >= wide.changed("cluster.preset", "DGX A100").forecast().step_seconds

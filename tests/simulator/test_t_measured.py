@@ -19,6 +19,8 @@ from benchmarks.simulator_measured import (
     read_vtrain,
     seconds,
 )
+from benchmarks.simulator_published import RUNS, read_runs
+from benchmarks.simulator_untuned import forecasts
 from lockstep.simulator.calibration.calibrate import Observation, calibrate, with_parameters
 from lockstep.simulator.hardware.clusters import dgx_a100, hc2
 from lockstep.simulator.models.transformers import gpt
@@ -80,7 +82,7 @@ MEMORY = [
 
 @pytest.mark.parametrize(("shape", "plain_gib", "spared_gib"), MEMORY)
 def test_t14_memory_and_overflow_of_published_runs(shape, plain_gib, spared_gib):
-    """The first stage's peak is the published one to 10 %: without recomputation no run fits 80 GB, with it each does."""
+    """The first stage's job is the published one to 10 %: without recomputation no run fits 80 GB, with it each does."""
     hidden, heads, layers, tp, pp, virtual, micro = shape
     model = gpt(layers=layers, hidden=hidden, heads=heads, sequence=2048)
     for spared, gib in ((False, plain_gib), (True, spared_gib)):
@@ -88,8 +90,28 @@ def test_t14_memory_and_overflow_of_published_runs(shape, plain_gib, spared_gib)
         way = Degrees(tp=tp, pp=pp, virtual=virtual, sequence_parallel=spared, recompute=recompute)
         tree = preset(model, way, Schedule(micro_batches=2 * pp))
         found = simulate(tree, dgx_a100(max(1, tp * pp // 8)), batch=2 * pp * micro)
-        assert found.peak_memory_bytes[0] / GIB == pytest.approx(gib, rel=0.10)
+        first = found.stage_memory_bytes[0]
+        job_bytes = first.weights + first.gradients + first.optimizer + first.activations
+        assert job_bytes / GIB == pytest.approx(gib, rel=0.10)
         assert found.out_of_memory is not spared
+
+
+@pytest.mark.parametrize("half", ["open", "held"])
+def test_t14_measured_memory_of_published_runs(half):
+    """Peaks of runs with a measured one are met to 4 % (mean; nothing fitted to the half held), overflow is caught.
+
+    Two runs with the same layout are reported to differ by 17 GiB, so a single run may be far off.
+    """
+    runs = [run for run in read_runs(COMMITTED / RUNS) if run.half == half]
+    measured = [run for run in runs if run.memory_bytes]
+    ratios = [
+        max(each.peak_memory_bytes) / run.memory_bytes for run, each in zip(measured, forecasts(measured), strict=True)
+    ]
+    assert len(ratios) >= 26
+    assert np.median(ratios) == pytest.approx(1.0, abs=0.03)
+    assert np.abs(np.array(ratios) - 1).mean() <= (0.04 if half == "held" else 0.07)
+    failed = [run for run in runs if run.out_of_memory]
+    assert all(each.out_of_memory for each in forecasts(failed))
 
 
 def test_t14_published_runs_that_ran_fit():
@@ -105,11 +127,15 @@ def test_t14_zero_divides_what_it_says(zero):
     """Each stage of ZeRO divides one item more over the data-parallel ranks, to the byte; activations stay."""
     model = gpt(layers=4, hidden=1024, heads=16, sequence=512, vocabulary=1024)
     plain, parted = (
-        simulate(preset(model, Degrees(dp=8, zero=stage), Schedule()), dgx_a100(), batch=8) for stage in (0, zero)
+        simulate(preset(model, Degrees(dp=8, zero=stage), Schedule()), dgx_a100(), batch=8).stage_memory_bytes[0]
+        for stage in (0, zero)
     )
-    items = (12, 4, 2)  # bytes a parameter: optimizer, gradient, weight
-    saved = sum(items[:zero]) * model.parameters * 7 / 8
-    assert plain.peak_memory_bytes[0] - parted.peak_memory_bytes[0] == pytest.approx(saved, rel=1e-9)
+    items = {"optimizer": 12, "gradients": 4, "weights": 2}  # bytes a parameter
+    for index, (item, width) in enumerate(items.items()):
+        saved = width * model.parameters * 7 / 8 * (index < zero)
+        assert getattr(plain, item) - getattr(parted, item) == pytest.approx(saved, rel=1e-9)
+    assert parted.activations == plain.activations
+    assert (parted.gathered > 0) is (zero == 3)
 
 
 def test_t15_throttled_links_are_foretold_from_healthy_steps():

@@ -4,7 +4,7 @@ import pytest
 
 from lockstep.contracts.errors import LockstepError
 from lockstep.simulator.spec import load_spec
-from lockstep.simulator.whatif import Change, attributions, divisors, evaluate, search
+from lockstep.simulator.whatif import MEMORY_RESERVE_RATIO, Change, attributions, divisors, evaluate, search
 
 SPEC = """\
 model: {type: gpt, layers: 8, hidden: 1024, heads: 16, sequence: 512, vocabulary: 1024}
@@ -121,6 +121,24 @@ def test_a_search_recomputes_no_more_than_it_must(few):
     assert fitting
     assert short[: len(fitting)] == fitting
     assert len({each.change.values["strategy.recompute"] for each in short}) > 1
+
+
+def test_a_search_leaves_a_reserve_of_memory(few):
+    """A spread that fits to the byte is recomputed where that leaves the reserve free."""
+    widest = max(search(few)[0], key=lambda each: max(each.forecast.peak_memory_bytes))
+    needed = max(each.needed for each in widest.forecast.stage_memory_bytes)
+    tight = few.changed("cluster.device", {"name": "A100", "memory_bytes": needed, "unusable_ratio": 0})
+    spread = {name: value for name, value in widest.change.values.items() if "bucket" not in name}
+    assert not tight.changed_by(spread).forecast().out_of_memory
+    found, _ = search(tight)
+    for each in found:
+        values = {name: value for name, value in each.change.values.items() if "bucket" not in name}
+        if {**values, "strategy.recompute": "none"} == spread:
+            assert values["strategy.recompute"] != "none"
+            break
+    else:
+        pytest.fail("the widest spread was not searched")
+    assert widest.forecast.free_memory_ratio >= MEMORY_RESERVE_RATIO
 
 
 def test_a_search_says_when_it_stopped(few):

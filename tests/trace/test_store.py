@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lockstep.contracts.errors import ContractVersionError, MalformedError
 from lockstep.trace import store
-from lockstep.trace.columns import KERNEL, OPERATOR, SYNC, CollectiveArguments, SyncArguments, TraceAbout, Work
+from lockstep.trace.columns import KERNEL, OPERATOR, SYNC, CollectiveArguments, SyncArguments, TraceAbout, WorkKind
 from lockstep.trace.events_table import table_of
 from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.store import read_columns, write_columns
@@ -31,7 +31,7 @@ def _columns():
         [
             made("aten::mm", OPERATOR, 1, -5, 50, external=7, shapes="[[[2]],[]]", stack="a\nb", sequence=2),
             made("gemm \U0001f600", KERNEL, ("GPU", "stream 7"), 1 << 60, 0, stream=7, correlation=3, bytes=1 << 50),
-            made("nccl", KERNEL, (0, 20), 4, 9, work=Work.COMMUNICATION, stream=(3, 20), collective=_REDUCE),
+            made("nccl", KERNEL, (0, 20), 4, 9, work=WorkKind.COMMUNICATION, stream=(3, 20), collective=_REDUCE),
             made("nccl", KERNEL, (0, 20), 99, 9, stream=(3, 20), collective=_REDUCE),
             made("wait", SYNC, (None, "Spans"), 5, 1, sync=SyncArguments(kind="Stream Sync", waits_on_stream=7)),
         ],
@@ -128,7 +128,7 @@ _EVENT = st.builds(
     thread=st.tuples(_ID, _ID),
     start_ns=st.integers(-(2**61), 2**62),
     duration_ns=st.integers(0, 10**15),
-    work=st.sampled_from(Work),
+    work=st.sampled_from(WorkKind),
     stream=st.none() | st.tuples(st.integers(-1, 2**31), st.integers(0, 2**40)),
     shapes=st.none() | st.text(max_size=8),
     stack=st.none() | st.text(max_size=8),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lockstep.diagnosis.communication_causes.collectives import RankCollectives, collectives_of
 from lockstep.trace import names
-from lockstep.trace.columns import ABSENT, ANNOTATION, OPERATOR, PYTHON, Mask, TraceColumns, Work
+from lockstep.trace.columns import ABSENT, ANNOTATION, OPERATOR, PYTHON, Mask, TraceColumns, WorkKind
 from lockstep.trace.patterns.functions import short
 from lockstep.trace.prepared import PreparedTrace, prepare
 from lockstep.trace.self_time import innermost_pieces, time_outside
@@ -93,7 +93,7 @@ def _functions(trace: PreparedTrace) -> dict[ComparedQuantity, Samples]:
     operators = columns.category == columns.category_code(OPERATOR)
     lasting = (columns.duration_ns > 0) & ~columns.named(lambda name: _BOUNDARY.fullmatch(name) is not None)
     host: Mask = own & lasting & columns.of_categories(PYTHON, OPERATOR, ANNOTATION)
-    elsewhere = (columns.work == Work.COMMUNICATION) & ~columns.on_device & ~host
+    elsewhere = (columns.work == WorkKind.COMMUNICATION) & ~columns.on_device & ~host
     pieces = innermost_pieces(columns, host | (operators & lasting))
     waiting = waits(columns, host, elsewhere)
     in_training = own[pieces.event]
@@ -122,7 +122,7 @@ def _kernels(trace: PreparedTrace) -> dict[ComparedQuantity, Samples]:
     if not len(device):
         return {}
     at = bind_to_steps(columns, steps)[device]
-    working = columns.work[device] != Work.COMMUNICATION
+    working = columns.work[device] != WorkKind.COMMUNICATION
     found = _summed(
         [short(name) for name in columns.names],
         columns.name[device[working]],

@@ -1,11 +1,13 @@
 """A forecast for people: the step, where its time goes, memory against what there is, and how far to trust it."""
 
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
 from lockstep.html.units import format_ns, format_rate, format_share
 from lockstep.simulator.forecast import Forecast
 from lockstep.simulator.spec import JobSpec
+from lockstep.simulator.stage_memory import StageMemory
 
 _NS = 1e9
 _GIB = 2**30
@@ -13,9 +15,13 @@ _BAR = 30
 _STAGES_SHOWN = 16
 _SICK_SHOWN = 8
 _NAME = 22
+_STAGE = 10
+_NUMBER = 5
+_ITEMS = {field.name: field.name.replace("_", " ") for field in fields(StageMemory)}
+"""Columns of the memory table by item."""
 _KEYS = (
     *("step_seconds", "tokens_per_second", "mfu_ratio", "communication_seconds", "bubble_seconds"),
-    *("peak_memory_bytes", "out_of_memory", "error_band_ratio"),
+    *("peak_memory_bytes", "stage_memory_bytes", "usable_memory_bytes", "out_of_memory", "error_band_ratio"),
 )
 
 
@@ -42,7 +48,7 @@ def _head(spec: JobSpec, found: Forecast) -> list[str]:
     parameters = format_rate(spec.model.parameters, "").replace("G", "B")  # as people count them
     machine = f"{spec.degrees.ranks:,} x {spec.cluster.device.name} of {spec.cluster.name}"
     band = found.error_band_ratio
-    trust = f"+-{format_share(band)} (calibrated)" if band is not None else "not calibrated: 30 to 40% off is usual"
+    trust = f"+-{format_share(band)} (calibrated)" if band is not None else "not calibrated: 5 to 25% off is usual"
     return [
         f"{spec.name}",
         f"  {spec.model.name}, {parameters} parameters, batch {spec.batch:,}, on {machine}",
@@ -76,15 +82,19 @@ def _time(found: Forecast) -> Iterator[str]:
 def _memory(spec: JobSpec, found: Forecast) -> Iterator[str]:
     capacity = spec.cluster.device.memory_bytes
     verdict = "  OUT OF MEMORY" if found.out_of_memory else ""
-    yield f"peak memory by stage, of {capacity / _GIB:.1f} GiB{verdict}"
-    peaks = list(enumerate(found.peak_memory_bytes))
-    fullest = sorted(peaks, key=lambda pair: -pair[1])[:_STAGES_SHOWN]
-    for stage, peak in sorted(fullest):
-        share = peak / capacity
-        mark = "  too much" if share > 1 else ""
-        yield f"  {f'stage {stage}':<{_NAME}}{peak / _GIB:>6.1f} GiB {format_share(share):>6}  {_bar(share)}{mark}"
-    if len(peaks) > _STAGES_SHOWN:
-        yield f"  ... the fullest {_STAGES_SHOWN} of {len(peaks)} stages (--json has all)"
+    usable = f", {found.usable_memory_bytes / _GIB:.1f} usable" if found.usable_memory_bytes < capacity else ""
+    yield f"peak memory by stage, GiB of {capacity / _GIB:.1f}{usable}{verdict}"
+    stages = list(enumerate(found.stage_memory_bytes))
+    fullest = sorted(stages, key=lambda pair: -pair[1].total)[:_STAGES_SHOWN]
+    shown = [name for name in _ITEMS if any(getattr(each, name) for _, each in fullest)]
+    widths = {name: max(len(_ITEMS[name]), _NUMBER) for name in shown}
+    yield f"  {'':<{_STAGE}}{'total':>{_NUMBER}}  " + "  ".join(f"{_ITEMS[name]:>{widths[name]}}" for name in shown)
+    for stage, each in sorted(fullest, key=lambda pair: pair[0]):
+        items = "  ".join(f"{getattr(each, name) / _GIB:>{widths[name]}.1f}" for name in shown)
+        mark = "  too much" if each.needed > found.usable_memory_bytes else ""
+        yield f"  {f'stage {stage}':<{_STAGE}}{each.total / _GIB:>{_NUMBER}.1f}  {items}{mark}"
+    if len(stages) > _STAGES_SHOWN:
+        yield f"  ... the fullest {_STAGES_SHOWN} of {len(stages)} stages (--json has all)"
 
 
 def _sick(spec: JobSpec) -> list[str]:

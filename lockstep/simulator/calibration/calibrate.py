@@ -1,8 +1,9 @@
 """Few numbers from measured steps: what a device and its links really give, and how far to trust the forecast.
 
-Every parameter is positive and fitted as a ratio, by least squares on the logarithms of predicted over measured time,
-each row weighted down as it falls out (iteratively reweighted, so that the fit minimises mean absolute error). Every
-second observation is held out, and the error on those, never on the fitted ones, is the band.
+Every parameter is positive, within its physical bound, and fitted as a ratio, by least squares on the logarithms of
+predicted over measured time, each row weighted down as it falls out (iteratively reweighted, so that the fit minimises
+mean absolute error). Every second observation is held out, and the error on those, never on the fitted ones, is the
+band.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.contracts.errors import ConfigError
-from lockstep.simulator.hardware.cluster import Cluster, Level
+from lockstep.simulator.hardware.cluster import Cluster
 from lockstep.simulator.hardware.collectives import ALL_REDUCE, RING, Link, collective_cost
 from lockstep.simulator.simulate import Options, simulate
 from lockstep.simulator.strategy.tree import StrategyTree
@@ -27,6 +28,12 @@ START: Mapping[str, float] = {
 }
 """The parameters and where the search for each begins: usual figures of A100 under PyTorch, and links as declared."""
 
+LATENCY, BANDWIDTH = "latency_ratio", "bandwidth_ratio"
+_LATENCY_OF_ALL, _BANDWIDTH_OF_ALL = "link_latency_ratio", "link_bandwidth_ratio"
+MOST: Mapping[str, float] = {"matrix_efficiency": 1.0, "memory_efficiency": 1.0}
+"""Physical bounds of parameters, which no fit passes."""
+_SELECTION_ROWS = 30  # of the fitted ones decide which parameters are fitted
+_GAIN_RATIO = 0.9
 _ROUNDS = 8
 _STEP = 0.05  # of the logarithm, for derivatives: well above rounding, well below what bends the model
 _LONGEST_STEP = 1.0
@@ -70,19 +77,12 @@ def calibrate(
         An unknown parameter, a measured time that is not positive, or fewer fitted rows than parameters.
     """
     fitted, held_out = observations[::2], observations[1::2]
-    _check(observations, names, len(fitted))
-    start = np.log([START[name] for name in names])
-
-    def errors(point: NDArray[np.float64], rows: Sequence[Observation]) -> NDArray[np.float64]:
-        scaled = with_parameters(cluster, dict(zip(names, np.exp(point).tolist(), strict=True)))
-        steps = [simulate(row.tree, scaled, batch=row.batch, options=row.options).step_seconds for row in rows]
-        return np.log(np.array(steps) / [row.seconds for row in rows])
-
-    best, residual = _fit(lambda point: errors(point, fitted), start)
-    parameters = dict(zip(names, np.exp(best).tolist(), strict=True))
-    kept = np.expm1(errors(best, held_out))
+    _check(observations, names, cluster, len(fitted))
+    parameters, residual = _fit_rows(fitted, cluster, names)
+    calibrated = with_parameters(cluster, parameters)
+    kept = np.expm1(_errors(held_out, calibrated))
     return Calibration(
-        cluster=with_parameters(cluster, parameters),
+        cluster=calibrated,
         parameters=parameters,
         fitted_error_ratio=float(np.abs(np.expm1(residual)).mean()),
         error_band_ratio=float(np.median(np.abs(kept))),
@@ -91,12 +91,63 @@ def calibrate(
 
 
 def with_parameters(cluster: Cluster, parameters: Mapping[str, float]) -> Cluster:
-    """Return `cluster` with parameters of START set: those of the device as they are, those of links as ratios."""
-    device = {name: value for name, value in parameters.items() if not name.startswith("link_")}
-    latency = parameters.get("link_latency_ratio", 1.0)
-    bandwidth = parameters.get("link_bandwidth_ratio", 1.0)
-    levels = tuple(_scaled(level, latency, bandwidth) for level in cluster.levels)
+    """Return `cluster` with parameters set: those of the device as they are, those of links as ratios.
+
+    `link_latency_ratio` and `link_bandwidth_ratio` are of all levels, `LEVEL/latency_ratio` and `LEVEL/bandwidth_ratio`
+    of one.
+    """
+    device = {name: value for name, value in parameters.items() if not name.startswith("link_") and "/" not in name}
+    levels = tuple(
+        level.scaled(
+            bandwidth=parameters.get(_BANDWIDTH_OF_ALL, 1.0) * parameters.get(f"{level.name}/{BANDWIDTH}", 1.0),
+            latency=parameters.get(_LATENCY_OF_ALL, 1.0) * parameters.get(f"{level.name}/{LATENCY}", 1.0),
+        )
+        for level in cluster.levels
+    )
     return replace(cluster.with_device(**device), levels=levels)
+
+
+def select_names(observations: Sequence[Observation], cluster: Cluster) -> tuple[str, ...]:
+    """Return the parameters that the fitted observations tell apart: forward selection by their mean error.
+
+    One for every two fitted observations at most; each but the first takes a tenth of the error away at least. Levels
+    of links count one by one.
+    """
+    fitted = observations[::2]
+    fitted = fitted[:: -(-len(fitted) // _SELECTION_ROWS)]
+    links = tuple(f"{level.name}/{BANDWIDTH}" for level in cluster.levels)
+    chosen: tuple[str, ...] = ("matrix_efficiency",)
+    best = _mean_error(fitted, cluster, chosen)
+    while len(chosen) < (len(observations) + 1) // 2 // 2:
+        left = [name for name in (*links, "launch_s", "memory_efficiency") if name not in chosen]
+        tried = [(_mean_error(fitted, cluster, (*chosen, name)), name) for name in left]
+        found, name = min(tried, default=(best, ""))
+        if found > _GAIN_RATIO * best:
+            break
+        chosen, best = (*chosen, name), found
+    return chosen
+
+
+def _mean_error(rows: Sequence[Observation], cluster: Cluster, names: Sequence[str]) -> float:
+    return float(np.abs(_fit_rows(rows, cluster, names)[1]).mean())
+
+
+def _fit_rows(
+    rows: Sequence[Observation], cluster: Cluster, names: Sequence[str]
+) -> tuple[dict[str, float], NDArray[np.float64]]:
+    """Return the parameters `names` fitted to `rows`, and the logarithms of predicted over measured steps."""
+    start = np.log([_start(name, cluster) for name in names])
+    most = np.log([MOST.get(name, np.inf) for name in names])
+
+    def parameters(point: NDArray[np.float64]) -> dict[str, float]:
+        return dict(zip(names, np.exp(point).tolist(), strict=True))
+
+    best, residual = _fit(lambda point: _errors(rows, with_parameters(cluster, parameters(point))), start, most)
+    return parameters(best), residual
+
+
+def _errors(rows: Sequence[Observation], cluster: Cluster) -> NDArray[np.float64]:
+    return np.log([_step_seconds(row, cluster) / row.seconds for row in rows])
 
 
 def fit_link(sizes_bytes: Sequence[float], seconds: Sequence[float], n: int) -> Link:
@@ -120,42 +171,43 @@ def fit_link(sizes_bytes: Sequence[float], seconds: Sequence[float], n: int) -> 
     return Link(bytes_per_second=float(ratio / per_byte_s), launch_s=float(launch_s))
 
 
-def _scaled(level: Level, latency: float, bandwidth: float) -> Level:
-    def scaled(link: Link) -> Link:
-        return Link(
-            bytes_per_second=link.bytes_per_second * bandwidth,
-            launch_s=link.launch_s * latency,
-            sync_s=link.sync_s * latency,
-            step_s=link.step_s * latency,
-        )
-
-    measured = {n: tuple(map(scaled, links)) for n, links in level.measured.items()}
-    return replace(level, link=scaled(level.link), measured=measured)
-
-
 def _fit(
-    errors: Callable[[NDArray[np.float64]], NDArray[np.float64]], start: NDArray[np.float64]
+    errors: Callable[[NDArray[np.float64]], NDArray[np.float64]], start: NDArray[np.float64], most: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the point, and its errors, to which Gauss-Newton steps lead while mean absolute error falls."""
+    """Return the point, and its errors, to which Gauss-Newton steps lead while mean absolute error falls.
+
+    No coordinate passes `most`.
+    """
     point, found = start, errors(start)
     for _ in range(_ROUNDS):
-        moved = [errors(point + _STEP * unit) for unit in np.eye(len(point))]
-        slopes = (np.stack(moved, axis=1) - found[:, None]) / _STEP
+        moved = [errors(point - _STEP * unit) for unit in np.eye(len(point))]
+        slopes = (found[:, None] - np.stack(moved, axis=1)) / _STEP
         weights = 1 / np.maximum(np.abs(found), _ERROR_FLOOR)
         normal = slopes.T @ (slopes * weights[:, None]) + _RIDGE * np.eye(len(point))
         way = np.clip(np.linalg.solve(normal, -slopes.T @ (found * weights)), -_LONGEST_STEP, _LONGEST_STEP)
-        tried = [(errors(point + share * way), share) for share in (1.0, 1 / 3)]
-        nearest, share = min(tried, key=lambda pair: float(np.abs(pair[0]).mean()))
+        points = [np.minimum(point + share * way, most) for share in (1.0, 1 / 3)]
+        nearest, there = min(((errors(each), each) for each in points), key=lambda pair: float(np.abs(pair[0]).mean()))
         if np.abs(nearest).mean() >= np.abs(found).mean():
             break
-        point, found = point + share * way, nearest
+        point, found = there, nearest
     return point, found
 
 
-def _check(observations: Sequence[Observation], names: Sequence[str], n_fitted: int) -> None:
+def _step_seconds(row: Observation, cluster: Cluster) -> float:
+    return simulate(row.tree, cluster, batch=row.batch, options=row.options).step_seconds
+
+
+def _start(name: str, cluster: Cluster) -> float:
+    """Return where the search for a parameter begins: at the device's own where it is described by measurements."""
+    own = getattr(cluster.device, name, 0.0)
+    return float(own) if cluster.device.tiling is not None and own > 0 else START.get(name, 1.0)
+
+
+def _check(observations: Sequence[Observation], names: Sequence[str], cluster: Cluster, n_fitted: int) -> None:
+    of_levels = tuple(f"{level.name}/{ratio}" for level in cluster.levels for ratio in (BANDWIDTH, LATENCY))
     for name in names:
-        if name not in START:
-            raise ConfigError(f"parameter to calibrate: got {name!r}, expected one of {tuple(START)}")
+        if name not in START and name not in of_levels:
+            raise ConfigError(f"parameter to calibrate: got {name!r}, expected one of {(*START, *of_levels)}")
     for index, row in enumerate(observations):
         if not row.seconds > 0:
             raise ConfigError(f"measured step of observation {index}: got {row.seconds}, expected above 0 s")

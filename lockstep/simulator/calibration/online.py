@@ -12,16 +12,17 @@ unexplained is refused.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lockstep.contracts.errors import ConfigError
+from lockstep.simulator.calibration.calibrate import BANDWIDTH, LATENCY, MOST
+from lockstep.simulator.calibration.document import calibration_document
 from lockstep.simulator.calibration.measured import RATIO_MAX, OperatorTimes, Window
 from lockstep.simulator.calibration.operator_split import operator_split
 from lockstep.simulator.forecast import Forecast
-from lockstep.simulator.hardware.cluster import Cluster, Level
-from lockstep.simulator.hardware.collectives import Link
+from lockstep.simulator.hardware.cluster import Cluster
 from lockstep.simulator.simulate import Options, simulate
 from lockstep.simulator.strategy.tree import StrategyTree
 
@@ -50,13 +51,17 @@ smallest out."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """A job as the simulator takes it. `degrees` by domain kind are checked against the run's where they are known."""
+    """A job as the simulator takes it. `degrees` by domain kind are checked against the run's where they are known.
+
+    `calibrated` are the parameters that the cluster already has.
+    """
 
     tree: StrategyTree
     cluster: Cluster
     batch: int
     options: Options = field(default_factory=Options)
     degrees: Mapping[str, int] = field(default_factory=dict)
+    calibrated: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, spec: "JobSpec") -> "Setup":
@@ -68,7 +73,14 @@ class Setup:
             The model cannot be spread as the specification says.
         """
         degrees = {kind: getattr(spec.degrees, kind) for kind in ("tp", "cp", "ep", "dp", "pp")}
-        return cls(tree=spec.tree(), cluster=spec.cluster, batch=spec.batch, options=spec.options, degrees=degrees)
+        return cls(
+            tree=spec.tree(),
+            cluster=spec.cluster,
+            batch=spec.batch,
+            options=spec.options,
+            degrees=degrees,
+            calibrated=spec.calibration.parameters if spec.calibration else {},
+        )
 
     @property
     def ranks(self) -> int:
@@ -86,9 +98,10 @@ class Setup:
 class OnlineModel:
     """A job fitted to its run; `setup.cluster` is as calibrated. Seconds are of a step.
 
-    `parameters` are the numbers found, by name. `error_band_ratio`: nine of ten held-out steps are nearer than this to
-    `expected_step_seconds`, relative to it. `unexplained_ratio` is the share of a step that the model adds as a rest.
-    `captured_ranks` are those whose operator times were fitted; without any, arithmetic and memory are not told apart.
+    `parameters` are the numbers found, named as `with_parameters` takes them. `error_band_ratio`: nine of ten held-out
+    steps are nearer than this to `expected_step_seconds`, relative to it. `unexplained_ratio` is the share of a step
+    that the model adds as a rest. `captured_ranks` are those whose operator times were fitted; without any, arithmetic
+    and memory are not told apart.
     """
 
     setup: Setup
@@ -99,6 +112,16 @@ class OnlineModel:
     error_band_ratio: float
     steps: int
     captured_ranks: tuple[int, ...] = ()
+
+    @property
+    def calibration(self) -> dict[str, Any]:
+        """The numbers found, as the section `calibration` of a specification."""
+        return calibration_document(
+            self.parameters,
+            error_band_ratio=self.error_band_ratio,
+            overhead_seconds=self.floor_seconds + self.spread_seconds + self.rest_seconds,
+            source=f"{self.steps} healthy steps",
+        )
 
     @cached_property
     def forecast(self) -> Forecast:
@@ -162,7 +185,7 @@ def fit(setup: Setup, window: Window, *, operators: OperatorTimes | None = None)
     errors_W = np.abs(window.step_W[n:] / step_s - 1)
     return OnlineModel(
         setup=setup,
-        parameters=parameters | {f"link_ratio_{cluster.levels[level].name}": r for level, r in ratios.items()},
+        parameters=parameters | _link_parameters(setup, ratios),
         floor_seconds=floor_s,
         spread_seconds=spread_s,
         rest_seconds=rest_s,
@@ -172,6 +195,16 @@ def fit(setup: Setup, window: Window, *, operators: OperatorTimes | None = None)
     )
 
 
+def _link_parameters(setup: Setup, ratios: Mapping[int, float]) -> dict[str, float]:
+    """Return the ratios of levels against what is declared, those that the specification had before included."""
+    found = {name: value for name, value in setup.calibrated.items() if name.startswith("link_") or "/" in name}
+    for level, ratio in ratios.items():
+        name = setup.cluster.levels[level].name
+        found[f"{name}/{BANDWIDTH}"] = found.get(f"{name}/{BANDWIDTH}", 1.0) * ratio
+        found[f"{name}/{LATENCY}"] = found.get(f"{name}/{LATENCY}", 1.0) / ratio
+    return found
+
+
 def computing(forecast: Forecast) -> float:
     """Return the seconds that the mean rank computes."""
     return forecast.step_seconds - forecast.bubble_seconds - forecast.communication_seconds.exposed
@@ -179,7 +212,8 @@ def computing(forecast: Forecast) -> float:
 
 def with_links(cluster: Cluster, ratios: Mapping[int, float]) -> Cluster:
     """Return `cluster` with levels whose links are so many times as fast, in bandwidth and in latency alike."""
-    levels = [_faster(level, ratios.get(index, 1.0)) for index, level in enumerate(cluster.levels)]
+    ratio = [ratios.get(index, 1.0) for index in range(len(cluster.levels))]
+    levels = (level.scaled(bandwidth=r, latency=1 / r) for level, r in zip(cluster.levels, ratio, strict=True))
     return replace(cluster, levels=tuple(levels))
 
 
@@ -192,21 +226,6 @@ def level_of(cluster: Cluster, ranks: tuple[int, ...]) -> int | None:
         if len({rank // size for rank in ranks}) == 1:
             return level
     return None
-
-
-def _faster(level: Level, ratio: float) -> Level:
-    def scaled(link: Link) -> Link:
-        return Link(
-            bytes_per_second=link.bytes_per_second * ratio,
-            launch_s=link.launch_s / ratio,
-            sync_s=link.sync_s / ratio,
-            step_s=link.step_s / ratio,
-        )
-
-    if ratio == 1.0:
-        return level
-    measured = {n: tuple(map(scaled, links)) for n, links in level.measured.items()}
-    return replace(level, link=scaled(level.link), measured=measured)
 
 
 def _check_shape(setup: Setup, window: Window) -> None:
@@ -234,7 +253,9 @@ def _fit_device(setup: Setup, compute_s: float, operators: OperatorTimes | None)
             f"computing of the specification: got {beyond:.3g} times the peak of {device.name} in"
             f" {compute_s:.3g} s, expected a model and a device that take so long"
         )
-    return {"matrix_efficiency": found.matrix_efficiency, "memory_efficiency": found.memory_efficiency}, cluster
+    parameters = {name: min(getattr(found, name), most) for name, most in MOST.items()}
+    cluster = cluster.with_device(**parameters)  # what is beyond the peak is left to the rest
+    return parameters | ({"launch_s": found.launch_s} if found.launch_s else {}), cluster
 
 
 def _with_device(cluster: Cluster, arithmetic: float, memory: float, launch: float) -> Cluster:

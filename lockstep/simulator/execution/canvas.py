@@ -96,7 +96,9 @@ class Canvas:
             for is_blocking, phase in calls.kinds:
                 number = self.flow_number(calls.family, group, phase.kind, phase.volume_bytes)
                 flow, queue = self._flows[number], FEATURE if is_blocking else GRADIENT
-                kinds.append((1, queue, flow.latency_s, flow.ratio * phase.volume_bytes, number, _NOTHING))
+                moves = 0.0 if phase.is_start else 1.0
+                moved_bytes = flow.ratio * phase.volume_bytes * moves
+                kinds.append((1, queue, flow.latency_s * moves, moved_bytes, number, _NOTHING))
             self._called[key] = (calls, np.array(kinds, dtype=np.float64)[calls.which])
         return self._called[key][1]
 

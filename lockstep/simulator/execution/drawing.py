@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from lockstep.simulator.execution.canvas import Canvas
 from lockstep.simulator.hardware.collectives import SEND
-from lockstep.simulator.lowering.acts import NOTHING, Compute, Pass, Pattern
-from lockstep.simulator.lowering.board import Board
+from lockstep.simulator.lowering.acts import NOTHING, Compute, Pass, Pattern, Queued
+from lockstep.simulator.lowering.board import Board, Phase
 from lockstep.simulator.lowering.coarse import Inside, Outline, coarse_passes, outline, undisturbed_sets
 from lockstep.simulator.lowering.graph import SENDING, Boundary, Bounds, Graph
 from lockstep.simulator.lowering.program import RankClass
@@ -54,16 +54,39 @@ class _Drawing:
     def __init__(self, classes: Sequence[RankClass], canvas: Canvas) -> None:
         self.classes = classes
         self.canvas = canvas
-        self._updates: dict[tuple[int, float], Pattern] = {}
+        self._updates: dict[tuple[tuple[Queued, ...], float], Pattern] = {}
         self._coarse: dict[int, int] = {}
         self._chosen: dict[tuple[int, int, int], tuple[_Places, _Places, _Places]] = {}
 
     def update(self, rank_class: RankClass) -> Pattern:
         """Return the optimizer's step, with the weights that return afterwards, as a pass."""
-        key = (id(rank_class.returns), rank_class.update_s)  # plans keep their returns
+        returns = tuple(self._returns(rank_class))
+        key = (returns, rank_class.update_s)
         if key not in self._updates:
-            self._updates[key] = Pattern.of([Compute(rank_class.update_s), *rank_class.returns])
+            self._updates[key] = Pattern.of([Compute(rank_class.update_s), *returns])
         return self._updates[key]
+
+    def _returns(self, rank_class: RankClass) -> Iterator[Queued]:
+        """Yield the gathers of updated weights, without the share that the next step's first forward pass hides.
+
+        That is counted at a device's full speed, so that all classes of a group have the same.
+        """
+        beside_s = rank_class.beside_returns_s
+        if not beside_s:
+            yield from rank_class.returns
+            return
+        board = self.canvas.board
+        for queued in rank_class.returns:
+            phases = []
+            for phase in queued.phases:
+                group = board.group_of[phase.family][rank_class.number]
+                seconds = board.flow(phase.family, group, phase.kind, phase.volume_bytes).seconds(phase.volume_bytes)
+                shown = max(0.0, 1 - beside_s / seconds)
+                beside_s = max(0.0, beside_s - seconds)
+                if shown:
+                    phases.append(Phase(phase.kind, phase.family, phase.volume_bytes * shown))
+            if phases:
+                yield Queued(tuple(phases), queued.ticket)
 
     def coarse_passes(self, rank_class: RankClass) -> int:
         """Return how many passes of a class nothing can disturb; classes of a stage have the same."""
@@ -161,6 +184,7 @@ class _Together:
                     busy_s=drawn.busy_s[index],
                     is_shared=shared is not None,
                     carries=index == 0,
+                    hides_s=drawn.hides_s[index],
                 )
 
     def _draw_member(self, drawn: Outline, index: int, passes: _Places, shared: _Places | None) -> _Places:

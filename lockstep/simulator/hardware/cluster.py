@@ -44,7 +44,10 @@ class Device:
     which the host needs to issue it. With a `tiling` products take the time of whole waves of tiles, of which
     `matrix_efficiency` is the share of the peak that a full one reaches; without, half of `matrix_efficiency` is
     reached by a product of `half_flops`: small ones fill a device badly. `attention` is the speed of fused attention,
-    that of large products where it is None.
+    that of large products where it is None; `fp8_flops_per_second` is the peak of FP8 products.
+    `context_bytes` are what a process costs before it allocates, `communicator_bytes` the buffers of one communicator,
+    `allocator_reserve_ratio` what the allocator holds beyond what comes and goes, `unusable_ratio` the share of the
+    memory that the driver keeps.
     `overlap_factor` is Proteus's gamma: what computation and gradient communication each lose while both run.
     """
 
@@ -59,6 +62,16 @@ class Device:
     overlap_factor: float = 0.0
     tiling: Tiling | None = None
     attention: AttentionSpeed | None = None
+    fp8_flops_per_second: float | None = None
+    context_bytes: float = 0.0
+    communicator_bytes: float = 0.0
+    allocator_reserve_ratio: float = 0.0
+    unusable_ratio: float = 0.0
+
+    @property
+    def usable_memory_bytes(self) -> float:
+        """What a process can get of the memory."""
+        return self.memory_bytes * (1 - self.unusable_ratio)
 
     def arithmetic_seconds(self, flops: float, launches: float = 1.0, shapes: Sequence[Shape] = ()) -> float:
         """Return the time of `flops` that come as products of `shapes`, or as `launches` of unknown shape."""
@@ -66,6 +79,10 @@ class Device:
         if shapes and self.tiling is not None:
             return sum(product_seconds(shape, self.tiling, reached) for shape in shapes)
         return (flops + self.half_flops * launches * (flops > 0)) / reached
+
+    def as_fp8(self) -> "Device":
+        """Return the device with the peak of FP8 products, itself where it has none; what shapes reach is the same."""
+        return self if self.fp8_flops_per_second is None else replace(self, flops_per_second=self.fp8_flops_per_second)
 
     def bound_seconds(self, arithmetic_s: float, moved_bytes: float, launches: float = 1.0) -> float:
         """Return the time of an operator that computes for `arithmetic_s` while it moves `moved_bytes`."""
@@ -102,6 +119,13 @@ class Level:
     through: bool = True
     lanes: int = 1
     measured: Mapping[int, tuple[Link, ...]] = field(default_factory=dict)
+
+    def scaled(self, *, bandwidth: float = 1.0, latency: float = 1.0) -> "Level":
+        """Return the level with bandwidths and latencies, the measured ones included, times these ratios."""
+        if bandwidth == latency == 1.0:
+            return self
+        measured = {n: tuple(link.scaled(bandwidth, latency) for link in links) for n, links in self.measured.items()}
+        return replace(self, link=self.link.scaled(bandwidth, latency), measured=measured)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ figures with no latency known.
 """
 
 from dataclasses import replace
+from typing import TypedDict
 
 from lockstep.contracts.peaks import peak_flops_per_second
 from lockstep.simulator.hardware.cluster import AttentionSpeed, Cluster, Device, Level
@@ -35,6 +36,26 @@ could be checked was found; they are taken to be alike."""
 _LAUNCH_S = 21e-6
 """The host's time to issue an operator (LLMCompass's measurement on A100); other hosts are taken to be alike."""
 
+
+class _ProcessMemory(TypedDict):
+    context_bytes: float
+    communicator_bytes: float
+    allocator_reserve_ratio: float
+    unusable_ratio: float
+
+
+_PROCESS: _ProcessMemory = {
+    # A first tensor on a device takes 723 MiB (discuss.pytorch.org, 73021): the context and the kernels.
+    "context_bytes": 723 * 2**20,
+    # 24 channels, each with a buffer of 10 MiB to receive and one of 2 MiB to send (NVIDIA/nccl, issue 1685).
+    "communicator_bytes": 24 * 12 * 2**20,
+    # The median of what the half `open` of the runs with a measured peak takes beyond all other items.
+    "allocator_reserve_ratio": 0.12,
+    # PyTorch reports 79.15 GiB of an A100 with 80, 31.7 of a V100 with 32.
+    "unusable_ratio": 0.0105,
+}
+"""What a process of PyTorch with NCCL takes of a device's memory beside the job's own."""
+
 TITAN_XP = Device(
     name="Titan Xp",
     flops_per_second=12.15e12,
@@ -51,6 +72,7 @@ V100 = Device(
     memory_efficiency=_MEMORY_EFFICIENCY,
     launch_s=_LAUNCH_S,
     tiling=Tiling(multiprocessors=80, narrow_share=0.9),
+    **_PROCESS,
 )
 V100_FP32 = Device(
     name="V100 fp32",
@@ -58,6 +80,7 @@ V100_FP32 = Device(
     memory_bytes_per_second=900e9,
     memory_bytes=32 * _GIB,
     matrix_efficiency=_FP32_EFFICIENCY,
+    **_PROCESS,
 )
 A100 = Device(
     name="A100",
@@ -70,6 +93,7 @@ A100 = Device(
     tiling=Tiling(multiprocessors=108, narrow_share=0.9, fill=256.0),
     # Dao 2023 (arXiv 2307.08691): 50 to 73 % of the peak; the lower end is that of short sequences with a causal mask.
     attention=AttentionSpeed(forward=0.5 * 312e12, backward=0.5 * 312e12),
+    **_PROCESS,
 )
 A100_FP32 = Device(
     name="A100 fp32",
@@ -77,6 +101,7 @@ A100_FP32 = Device(
     memory_bytes_per_second=2039e9,
     memory_bytes=80 * _GIB,
     matrix_efficiency=_FP32_EFFICIENCY,
+    **_PROCESS,
 )
 H100 = Device(
     name="H100",
@@ -89,6 +114,8 @@ H100 = Device(
     tiling=Tiling(multiprocessors=132, narrow_share=0.8),
     # FlashAttention 2, causal mask, 128 features a head, 8,192 tokens (Dao-AILab/flash-attention, pull request 1791).
     attention=AttentionSpeed(forward=284e12, backward=287e12),
+    fp8_flops_per_second=_peak("H100", "fp8"),
+    **_PROCESS,
 )
 ASCEND = Device(name="Ascend", flops_per_second=256e12, memory_bytes_per_second=1200e9, memory_bytes=32 * _GIB)
 """An eighth of the node in Hermes, table 7; the bandwidth of its memory is not given there but by the data sheet."""

@@ -38,6 +38,15 @@ class Link:
     sync_s: float = 0.0
     step_s: float = 0.0
 
+    def scaled(self, bandwidth: float, latency: float) -> "Link":
+        """Return the link with its bandwidth and its fixed costs times these ratios."""
+        return Link(
+            bytes_per_second=self.bytes_per_second * bandwidth,
+            launch_s=self.launch_s * latency,
+            sync_s=self.sync_s * latency,
+            step_s=self.step_s * latency,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:

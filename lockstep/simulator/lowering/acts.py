@@ -1,7 +1,7 @@
 """What a class of ranks does in a pass, one act after the other, and all that drawing needs to know of a pass."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -22,9 +22,10 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """A phase that the pass waits for."""
+    """A phase that the pass waits for, while it computes for `hides_s` at full speed."""
 
     phase: Phase
+    hides_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,15 @@ class Pass:
         return any(isinstance(act, Queued) for act in self.acts)
 
     @cached_property
+    def work_s(self) -> float:
+        """The seconds that the pass computes at full speed."""
+        return sum(
+            act.seconds if isinstance(act, Compute) else act.hides_s
+            for act in self.acts
+            if isinstance(act, Compute | Blocking)
+        )
+
+    @cached_property
     def families(self) -> frozenset[tuple[int, bool]]:
         """The families of groups that the pass takes part in, and whether it waits for them."""
         found = {(act.phase.family, True) for act in self.acts if isinstance(act, Blocking)}
@@ -78,11 +88,13 @@ class Pass:
 class Script:
     """The acts of a pass: seconds at full speed, 0 of a feature, and number in `phases`, NOTHING where it computes.
 
-    Arrays of shape (acts,). `counts` says how often each of `phases` comes. Compared by identity.
+    `hides_s` is what is computed beside a feature. Arrays of shape (acts,). `counts` says how often each of `phases`
+    comes. Compared by identity.
     """
 
     work_s: NDArray[np.float64]
     feature: NDArray[np.int64]
+    hides_s: NDArray[np.float64]
     phases: tuple[Phase, ...]
     counts: tuple[int, ...]
 
@@ -97,6 +109,7 @@ class Script:
         return cls(
             work_s=np.array(work, dtype=np.float64),
             feature=np.array(feature, dtype=np.int64),
+            hides_s=np.array([act.hides_s if isinstance(act, Blocking) else 0.0 for act in acts], dtype=np.float64),
             phases=tuple(numbers),
             counts=tuple(feature.count(number) for number in numbers.values()),
         )
@@ -170,7 +183,12 @@ class _Draft:
         if isinstance(act, Compute):
             self._follow(act.seconds)
         elif isinstance(act, Blocking):
+            if act.hides_s:
+                self._follow((True, replace(act.phase, is_start=True)))
+                start = self.last
             self._follow((True, act.phase))
+            if act.hides_s:
+                self._go_on(act.hides_s, start)
         elif isinstance(act, Await):
             self.awaited.append(self.tickets[act.ticket])
         else:
@@ -191,6 +209,13 @@ class _Draft:
         else:
             self.edges.append((self.last, place))
         self.last = place
+
+    def _go_on(self, seconds: float, start: int) -> None:
+        """Put a computation beside a communication: behind the meeting `start`, and before what follows."""
+        place = len(self.calls)
+        self.calls.append(seconds)
+        self.edges.append((start, place))
+        self.awaited.append(place)
 
     def _enqueue(self, phase: Phase, *, is_first: bool) -> None:
         place = len(self.calls)

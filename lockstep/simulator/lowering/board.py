@@ -20,11 +20,15 @@ _WAYS = {BOTH_WAYS: (OUT, IN), OUT: (OUT,), IN: (IN,)}
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A collective in the groups of one family (an index of `Fabric.families`); `volume_bytes` as in `collectives`."""
+    """A collective in the groups of one family (an index of `Fabric.families`); `volume_bytes` as in `collectives`.
+
+    One that `is_start` is only the meeting of the group, after which it begins.
+    """
 
     kind: str
     family: int
     volume_bytes: float
+    is_start: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from itertools import groupby
 
 from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.hardware.cluster import Device
-from lockstep.simulator.hardware.collectives import ALL_GATHER
+from lockstep.simulator.hardware.collectives import ALL_GATHER, REDUCE_SCATTER
 from lockstep.simulator.lowering.costs import added_seconds
 from lockstep.simulator.lowering.operators import Flow, Placed, place_operator
 from lockstep.simulator.models.model import Operator, Precision
@@ -24,16 +24,18 @@ _SENT_TO, _SENDS = "sent to", "sends"
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Computation of `seconds` on a device at full speed."""
+    """Computation of `seconds` on a device at full speed; that of a `product` may go on beside transfers."""
 
     seconds: float
+    product: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A transfer that the pass waits for."""
+    """A transfer that the pass waits for, while work of `hides_s` at full speed goes on."""
 
     transfer: Transfer
+    hides_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +65,31 @@ Segment = Work | Feature | Summed | Gathered
 class Part:
     """A block or a chunk on one rank, per micro-batch. Owned by the compiler until the chunk is done.
 
-    `stored_bytes` are kept from forward to backward, `transient_bytes` exist while backward computes a unit again.
-    `static_bytes` are weights, gradients and optimizer state, `update_bytes` what an optimizer step moves, `returns`
-    the weights to gather after it.
+    `stored_bytes` are kept from forward to backward, `transient_bytes` exist while backward computes a unit again, and
+    `workspace_bytes` beside a block at work: that and what its operators need while they run. `weight_bytes`,
+    `gradient_bytes` and `optimizer_bytes` are kept all the time; `gathered_bytes` are the weights of the largest unit
+    whose weights are kept in parts. `update_bytes` is what an optimizer step moves, `returns` the weights to gather
+    after it.
     """
 
     forward: list[Segment] = field(default_factory=list)
     backward: list[Segment] = field(default_factory=list)
     stored_bytes: float = 0.0
     transient_bytes: float = 0.0
-    static_bytes: float = 0.0
+    workspace_bytes: float = 0.0
+    weight_bytes: float = 0.0
+    gradient_bytes: float = 0.0
+    optimizer_bytes: float = 0.0
+    gathered_bytes: float = 0.0
     update_bytes: float = 0.0
     flops: float = 0.0
     returns: list[Transfer] = field(default_factory=list)
     output: Flow = field(default_factory=lambda: Flow(total_bytes=0.0, placement={}))
+
+    @property
+    def static_bytes(self) -> float:
+        """What is kept all the time."""
+        return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes
 
     def append(self, other: "Part") -> None:
         """Put `other` behind: its forward after ours, its backward before."""
@@ -84,7 +97,11 @@ class Part:
         self.backward = other.backward + self.backward
         self.stored_bytes += other.stored_bytes
         self.transient_bytes = max(self.transient_bytes, other.transient_bytes)
-        self.static_bytes += other.static_bytes
+        self.workspace_bytes = max(self.workspace_bytes, other.workspace_bytes)
+        self.weight_bytes += other.weight_bytes
+        self.gradient_bytes += other.gradient_bytes
+        self.optimizer_bytes += other.optimizer_bytes
+        self.gathered_bytes = max(self.gathered_bytes, other.gathered_bytes)
         self.update_bytes += other.update_bytes
         self.flops += other.flops
         self.returns += other.returns
@@ -105,12 +122,14 @@ class Chunk:
     contents: list[object] = field(default_factory=list)
 
 
-def compile_chunks(tree: StrategyTree, device: Device, *, samples: float, accumulates: bool = False) -> list[Chunk]:
+def compile_chunks(
+    tree: StrategyTree, device: Device, *, samples: float, accumulates: bool = False, overlap_tensor: bool = False
+) -> list[Chunk]:
     """Return the chunks of the model in the order of the data, for a micro-batch of `samples` over a whole mesh.
 
     Between stages a tensor that all ranks along `tp` hold is sent in parts, one by each, and gathered behind the way
     (Narayanan et al. 2021, section 4.1); DeepSpeed's pipeline does so too. If it `accumulates`, every micro-batch reads
-    and writes the gradients of those before.
+    and writes the gradients of those before. With `overlap_tensor` transfers along `tp` go on beside products.
 
     Raises
     ------
@@ -151,6 +170,9 @@ def compile_chunks(tree: StrategyTree, device: Device, *, samples: float, accumu
                 alone=alone,
                 accumulates=accumulates,
             )
+            if overlap_tensor:
+                compiled[key].forward = _beside_products(compiled[key].forward, mesh)
+                compiled[key].backward = _beside_products(compiled[key].backward, mesh)
         chunks[-1].part.append(compiled[key])
         chunks[-1].contents.append(key)
         arriving = compiled[key].output
@@ -202,6 +224,7 @@ def _block(
     accumulates: bool,
 ) -> Part:
     part = Part(output=arriving)
+    gathered_bytes = 0.0  # of the whole block, which is gathered as one unit
     said = [(op, resolve(leaf)) for leaf in _leaves(block) if isinstance(op := leaf.module, Operator)]
     # Operators that are recomputed one after the other are a unit; between two units something is kept.
     for recomputed, neighbours in groupby(said, key=lambda each: each[1].recomputation == FULL):
@@ -210,11 +233,17 @@ def _block(
             placed = place_operator(op, words, run.output, mesh, device, samples=samples, precision=precision)
             weights = placed.weights * (alone or not op.shared_weights)
             added_s = added_seconds(weights, precision, device) if accumulates else 0.0
-            run.append(_operator(placed, weights, mesh, precision, added_s=added_s))
+            own = _operator(placed, weights, mesh, precision, added_s=added_s)
+            gathered_bytes += own.gathered_bytes
+            run.append(own)
             unit.append(placed)
         if recomputed:
             _recompute(run, unit)
+        else:
+            run.transient_bytes = sum(placed.dropped_bytes for placed in unit)
+        run.workspace_bytes += run.transient_bytes
         part.append(run)
+    part.gathered_bytes = gathered_bytes
     part.forward = _tidied(part.forward)
     part.backward = _tidied(part.backward)
     return part
@@ -231,7 +260,8 @@ def _operator(placed: Placed, weights: float, mesh: Mesh, precision: Precision, 
     """Return the part of one operator; adding gradients to those of other micro-batches takes `added_s`."""
     kept = {item: placed.memory.get(item, frozenset()) & placed.sums for item in (OPTIMIZER, GRADIENT, PARAMETER)}
     fetch = _fetch(weights * precision.weight, kept[PARAMETER], mesh)
-    backward: list[Segment] = [*fetch, Work(placed.again_s + placed.backward_s + added_s), *map(Feature, placed.after)]
+    work = Work(placed.again_s + placed.backward_s + added_s, placed.product)
+    backward: list[Segment] = [*fetch, work, *map(Feature, placed.after)]
     if weights and placed.sums:
         in_parts = kept[OPTIMIZER] | kept[GRADIENT]
         backward.append(
@@ -240,12 +270,14 @@ def _operator(placed: Placed, weights: float, mesh: Mesh, precision: Precision, 
     updated = weights / _degree(kept[OPTIMIZER], mesh)
     late = kept[OPTIMIZER] - kept[PARAMETER]
     return Part(
-        forward=[*fetch, *map(Feature, placed.before), Work(placed.forward_s)],
+        forward=[*fetch, *map(Feature, placed.before), Work(placed.forward_s, placed.product)],
         backward=backward,
         stored_bytes=placed.stored_input_bytes + placed.stored_own_bytes,
-        static_bytes=updated * precision.optimizer
-        + weights * precision.gradient / _degree(kept[GRADIENT], mesh)
-        + weights * precision.weight / _degree(kept[PARAMETER], mesh),
+        workspace_bytes=placed.workspace_bytes,
+        weight_bytes=weights * precision.weight / _degree(kept[PARAMETER], mesh),
+        gradient_bytes=weights * precision.gradient / _degree(kept[GRADIENT], mesh),
+        optimizer_bytes=updated * precision.optimizer,
+        gathered_bytes=weights * precision.weight * bool(kept[PARAMETER]),
         update_bytes=updated * (2 * precision.optimizer + precision.gradient + precision.weight),
         flops=placed.flops,
         returns=[gathered.transfer for gathered in _fetch(weights * precision.weight, late, mesh)],
@@ -266,7 +298,7 @@ def _recompute(part: Part, unit: list[Placed]) -> None:
     part.transient_bytes = unit_bytes - kept_bytes
     again: list[Segment] = []
     for placed in unit:
-        again += [*map(Feature, placed.before), Work(placed.forward_s)]
+        again += [*map(Feature, placed.before), Work(placed.forward_s, placed.product)]
     part.backward = again + part.backward
 
 
@@ -278,11 +310,52 @@ def _tidied(segments: list[Segment]) -> list[Segment]:
         if isinstance(segment, Gathered):
             kind, axes, volume_bytes = segment.transfer.kind, segment.transfer.axes, segment.transfer.volume_bytes
             gathered[kind, axes] = gathered.get((kind, axes), 0.0) + volume_bytes
-        elif isinstance(segment, Work) and tidied and isinstance(tidied[-1], Work):
-            tidied[-1] = Work(tidied[-1].seconds + segment.seconds)
+        elif (
+            isinstance(segment, Work)
+            and tidied
+            and isinstance(last := tidied[-1], Work)
+            and segment.product == last.product
+        ):
+            tidied[-1] = Work(last.seconds + segment.seconds, last.product)
         else:
             tidied.append(segment)
     return [*(Gathered(Transfer(*key, volume)) for key, volume in gathered.items()), *tidied]
+
+
+def _beside_products(segments: list[Segment], mesh: Mesh) -> list[Segment]:
+    """Return segments in which transfers along `tp` go on beside the product that waits for them, or that made them.
+
+    Both are cut in as many parts as ranks: all parts of the product but one are computed while others are on their way
+    (Transformer Engine's overlap with user buffers). A product is beside one transfer.
+    """
+    found = list(segments)
+    parts = mesh.degree(_SCATTER_AXIS)
+    for place, segment in enumerate(found):
+        if (
+            not isinstance(segment, Feature)
+            or segment.transfer.axes != {_SCATTER_AXIS}
+            or segment.transfer.kind not in (ALL_GATHER, REDUCE_SCATTER)
+        ):
+            continue
+        for near in (_next_work(found, place, 1), _next_work(found, place, -1)):
+            work = None if near is None else found[near]
+            if near is not None and isinstance(work, Work) and work.product:
+                found[place] = Feature(segment.transfer, work.seconds * (1 - 1 / parts))
+                found[near] = Work(work.seconds / parts)
+                break
+    return found
+
+
+def _next_work(segments: list[Segment], place: int, way: int) -> int | None:
+    """Return the place of the next work in one direction, None where a transfer that is waited for comes first."""
+    place += way
+    while 0 <= place < len(segments):
+        if isinstance(segments[place], Work):
+            return place
+        if isinstance(segments[place], Feature):
+            return None
+        place += way
+    return None
 
 
 def _degree(axes: frozenset[str], mesh: Mesh) -> float:

@@ -27,7 +27,7 @@ class Inside:
 
     Acts begin `begin_s` after their operation and last `seconds`, arrays of shape (acts,). Each computes, where
     `feature` is -1, or is a feature: `flows[feature]`, which moves `volumes_bytes[feature]`, and of which there are
-    `counts[feature]` in a pass. The class is busy from
+    `counts[feature]` in a pass; meanwhile the class computes for `hides_s`. The class is busy from
     `busy_s[0]` to `busy_s[1]`, arrays of shape (stretches,), and waits for its set in between. Of an operation that
     `is_shared` no class is the owner, and one of its classes `carries` the bytes.
     """
@@ -44,12 +44,23 @@ class Inside:
     busy_s: tuple[NDArray[np.float64], NDArray[np.float64]]
     is_shared: bool
     carries: bool
+    hides_s: NDArray[np.float64]
 
     def features_s(self) -> list[float]:
         """Return by flow the seconds of all its acts in all passes."""
         n = len(self.operations)
         told = zip(self.flows, self.volumes_bytes, self.counts, strict=True)
         return [n * count * (flow.latency_s + volume / flow.alone) for flow, volume, count in told]
+
+    def act_features_s(self) -> NDArray[np.float64]:
+        """Return the seconds of the feature of each act, 0 where it computes."""
+        times = zip(self.flows, self.volumes_bytes, strict=True)
+        alone_s = [flow.latency_s + volume / flow.alone for flow, volume in times]
+        return np.where(self.feature >= 0, np.array([*alone_s, 0.0])[self.feature], 0.0)
+
+    def hidden_s(self) -> float:
+        """Return how long features go on beside computation, in all passes."""
+        return len(self.operations) * float(np.minimum(self.act_features_s(), self.hides_s).sum())
 
     def carried_bytes(self) -> list[float]:
         """Return by flow the bytes that its acts move in all passes."""
@@ -73,22 +84,25 @@ class Outline:
     begin_s: list[NDArray[np.float64]]
     seconds: list[NDArray[np.float64]]
     busy_s: list[tuple[NDArray[np.float64], NDArray[np.float64]]]
+    hides_s: list[NDArray[np.float64]]
 
 
 def outline(script: Script, speeds: Sequence[float], features_s: Sequence[float]) -> Outline:
     """Return the pass of classes of these `speeds`, whose features take `features_s`, by number in the script."""
     # Arrays of shape (classes of the set, acts), and over the meetings or what lies between them.
     speed = np.array(speeds)
-    work = script.work_s / speed[:, None]
     meeting = np.flatnonzero(script.feature >= 0)
     taken = np.where(script.feature >= 0, np.array([*features_s, 0.0])[script.feature], 0.0)
+    hides = script.hides_s / speed[:, None]
+    # What a feature does not hide of the work beside it is done right behind it.
+    work = script.work_s / speed[:, None] + np.maximum(hides - taken, 0.0)
     if len(speeds) == 1 or not len(meeting):
-        return _apart(work + taken)
+        return _apart(work + taken, hides)
     done = np.cumsum(work, axis=1)
     # Equal speeds end together, so that the tail is one for all.
     behind = work.shape[1] if (speed == speed[0]).all() else int(meeting[-1]) + 1
     first = int(meeting[0])
-    met = done[:, meeting]
+    met = (done - work)[:, meeting]
     gap = np.diff(met, axis=1)
     longest = gap.max(axis=0)
     leaves = np.cumsum(taken[meeting]) + np.concatenate(([0.0], np.cumsum(longest)))
@@ -114,10 +128,11 @@ def outline(script: Script, speeds: Sequence[float], features_s: Sequence[float]
         begin_s=begin_s,
         seconds=list((work + taken)[:, first:behind]),
         busy_s=busy_s,
+        hides_s=list(hides[:, first:behind]),
     )
 
 
-def _apart(seconds: NDArray[np.float64]) -> Outline:
+def _apart(seconds: NDArray[np.float64], hides: NDArray[np.float64]) -> Outline:
     done = np.cumsum(seconds, axis=1)
     heads = done[:, -1].tolist() if seconds.shape[1] else [0.0] * len(seconds)
     return Outline(
@@ -129,6 +144,7 @@ def _apart(seconds: NDArray[np.float64]) -> Outline:
         begin_s=list(done - seconds),
         seconds=list(seconds),
         busy_s=[(np.array([0.0]), np.array([head_s])) for head_s in heads],
+        hides_s=list(hides),
     )
 
 

@@ -10,18 +10,24 @@ from lockstep.simulator.hardware.cluster import Device
 from lockstep.simulator.hardware.products import Shape
 from lockstep.simulator.models.model import Operator, Precision
 
+_CAST_BYTES = 4.0
+"""A cast to FP8 reads 2 bytes of each element and writes it twice, once transposed: in forward of a product's input, in
+backward of the gradient of its output."""
 _FUSED_BACKWARD_RATIO = 2.5
 """Of fused attention: it computes the scores again, so that backward has five products to two (Dao 2023)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What an operator does on one rank in a forward pass, as split: FLOPs, bytes, and the shapes of its products."""
+    """What an operator does on a rank in a forward pass, as split: FLOPs, bytes, shapes and format of its products."""
 
     flops: float
     moved_bytes: float
     weight_bytes: float
     shapes: tuple[Shape, ...] = ()
+    is_fp8: bool = False
+    input_elements: float = 0.0
+    output_elements: float = 0.0
 
 
 def operator_seconds(op: Operator, work: Work, device: Device) -> tuple[float, float]:
@@ -30,12 +36,15 @@ def operator_seconds(op: Operator, work: Work, device: Device) -> tuple[float, f
         return _fused_attention_seconds(op, work, device)
     ratio = op.backward_ratio
     moves_ratio = ratio if op.backward_moves_ratio is None else op.backward_moves_ratio
+    products = device.as_fp8() if work.is_fp8 else device
     backward_shapes = tuple(part for shape in work.shapes for part in shape.backward())
-    forward_s = device.arithmetic_seconds(work.flops, 1.0, work.shapes)
-    backward_s = device.arithmetic_seconds(work.flops * ratio, ratio, backward_shapes)
+    forward_s = products.arithmetic_seconds(work.flops, 1.0, work.shapes)
+    backward_s = products.arithmetic_seconds(work.flops * ratio, ratio, backward_shapes)
     moved_bytes = work.moved_bytes * moves_ratio
-    beside_s = device.memory_seconds(work.moved_bytes * op.separate_share)
-    beside_backward_s = device.memory_seconds(moved_bytes * op.separate_backward_share)
+    cast_s = device.memory_seconds(_CAST_BYTES * work.input_elements) if work.is_fp8 else 0.0
+    cast_backward_s = device.memory_seconds(_CAST_BYTES * work.output_elements) if work.is_fp8 else 0.0
+    beside_s = cast_s + device.memory_seconds(work.moved_bytes * op.separate_share)
+    beside_backward_s = cast_backward_s + device.memory_seconds(moved_bytes * op.separate_backward_share)
     with_products = work.moved_bytes * (1 - op.separate_share) + work.weight_bytes
     with_backward_products = moved_bytes * (1 - op.separate_backward_share) + work.weight_bytes * ratio
     return (

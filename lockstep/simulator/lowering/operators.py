@@ -15,7 +15,11 @@ from lockstep.simulator.lowering.costs import Work, operator_seconds
 from lockstep.simulator.models.model import BATCH, Extent, Operator, Precision, Product, Read
 from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.placement import PARTIAL, Placement, Transfer, shards, transfers
-from lockstep.simulator.strategy.tree import FULL, SELECTIVE, Said
+from lockstep.simulator.strategy.tree import FULL, PER_OPERATOR, SELECTIVE, Said
+
+_FP8_BYTES = 1
+_PRODUCTS_AGAIN = 0.5
+"""Recomputation per operator keeps the outputs of every second product (torchtitan, `selective` with option `op`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +34,12 @@ class Flow:
 class Placed:
     """An operator on one rank of its mesh, per micro-batch; seconds are those of a device at full speed.
 
-    `before` are the transfers of its inputs, `after` those of their gradients. `weights` is the number of parameters
-    held where nothing is kept in parts; their gradients are partial sums along `sums`, and `memory` says what is kept
-    in parts. `again` is forward work that backward repeats by selective recomputation; `input_bytes` is what has to be
-    kept to compute forward again.
+    `before` are the transfers of its inputs, `after` those of their gradients. It is a `product` with weights or not.
+    `weights` is the number of parameters held where nothing is kept in parts; their gradients are partial sums along
+    `sums`, and `memory` says what is kept in parts. `again` is forward work that backward repeats by selective
+    recomputation; `input_bytes` is what has to be kept to compute forward again. `workspace_bytes` exist while the
+    operator runs: its own, and the gradients of its input and output; `dropped_bytes` are not kept, and there again
+    while backward needs them.
     """
 
     before: tuple[Transfer, ...]
@@ -42,12 +48,15 @@ class Placed:
     backward_s: float
     again_s: float
     flops: float
+    product: bool
     weights: float
     sums: frozenset[str]
     memory: Mapping[str, frozenset[str]]
     stored_input_bytes: float
     stored_own_bytes: float
     input_bytes: float
+    workspace_bytes: float
+    dropped_bytes: float
     recomputed: bool
     output: Flow
 
@@ -84,26 +93,47 @@ def place_operator(
         moved_bytes=op.moved_elements * samples * precision.activation / all_parts,
         weight_bytes=weights * precision.weight,
         shapes=tuple(_shape(product, local) for product in op.products),
+        is_fp8=op.narrow and precision.product == _FP8_BYTES,
+        input_elements=arriving.total_bytes / precision.activation / shards(stored, mesh),
+        output_elements=op.output_elements * samples / all_parts,
     )
     forward_s, backward_s = operator_seconds(op, work, device)
-    selective = op.selective and said.recomputation == SELECTIVE
+    again, kept_own, kept_input = _kept(op, said.recomputation)
     output = {axis: op.writes.index(dim) if dim in op.writes else PARTIAL for axis, dim in split.items()}
+    leaving = Flow(total_bytes=op.output_elements * samples * precision.activation, placement=output)
+    gradients_bytes = arriving.total_bytes / shards(stored, mesh) + leaving.total_bytes / shards(output, mesh)
+    input_bytes = op.stored_input_bytes * samples / shards(stored, mesh)
+    own_bytes = op.stored_own_bytes * samples / all_parts
     return Placed(
         before=tuple(before),
         after=tuple(after),
         forward_s=forward_s,
         backward_s=backward_s,
-        again_s=forward_s if selective else 0.0,
+        again_s=forward_s * again,
         flops=work.flops * (1 + op.backward_ratio),
+        product=bool(op.products) and bool(op.weight_dims),
         weights=weights,
         sums=frozenset(axis for axis, dim in split.items() if dim not in op.weight_dims and mesh.degree(axis) > 1),
         memory=said.memory,
-        stored_input_bytes=op.stored_input_bytes * samples / shards(stored, mesh),
-        stored_own_bytes=0.0 if selective else op.stored_own_bytes * samples / all_parts,
+        stored_input_bytes=input_bytes * kept_input,
+        stored_own_bytes=own_bytes * kept_own,
         input_bytes=max(op.stored_input_bytes * samples, arriving.total_bytes) / shards(stored, mesh),
+        workspace_bytes=op.workspace_bytes * samples / all_parts + gradients_bytes,
+        dropped_bytes=input_bytes * (1 - kept_input) + own_bytes * (1 - kept_own),
         recomputed=said.recomputation == FULL,
-        output=Flow(total_bytes=op.output_elements * samples * precision.activation, placement=output),
+        output=leaving,
     )
+
+
+def _kept(op: Operator, recomputation: str) -> tuple[float, float, float]:
+    """Return what share of the forward pass backward repeats, and what shares of own tensors and of input are kept."""
+    if recomputation == SELECTIVE and op.selective:
+        return 1.0, 0.0, 1.0
+    if recomputation != PER_OPERATOR:
+        return 0.0, 1.0, 1.0
+    if op.fused_attention:
+        return 0.0, 1.0, op.kept_input_share
+    return (_PRODUCTS_AGAIN if op.products else 1.0), 0.0, op.kept_input_share
 
 
 def _splits(op: Operator, said: Said, arriving: Placement, mesh: Mesh) -> dict[str, str]:

@@ -52,6 +52,7 @@ class _Asked:
     bucket_bytes: float
     samples: float
     accumulates: bool
+    overlap_tensor: bool
     kept: tuple[object, ...] = field(compare=False)
     tree: StrategyTree = field(compare=False)
     cluster: Cluster = field(compare=False)
@@ -65,10 +66,12 @@ def plan_of(
     bucket_bytes: float,
     algorithms: Mapping[str, str],
     accumulates: bool = False,
+    overlap_tensor: bool = False,
 ) -> Plan:
     """Return the plan for micro-batches of `samples`, gradients sent in buckets of `bucket_bytes`.
 
-    If it `accumulates`, gradients are added to those of the micro-batches before.
+    If it `accumulates`, gradients are added to those of the micro-batches before; with `overlap_tensor` transfers along
+    `tp` go on beside products.
 
     Raises
     ------
@@ -88,6 +91,7 @@ def plan_of(
             bucket_bytes=bucket_bytes,
             samples=samples,
             accumulates=accumulates,
+            overlap_tensor=overlap_tensor,
             kept=tuple(block.module for block in blocks),
             tree=tree,
             cluster=cluster,
@@ -102,7 +106,13 @@ def forget() -> None:
 
 @lru_cache(maxsize=64)
 def _compiled(asked: _Asked) -> Plan:
-    chunks = compile_chunks(asked.tree, asked.device, samples=asked.samples, accumulates=asked.accumulates)
+    chunks = compile_chunks(
+        asked.tree,
+        asked.device,
+        samples=asked.samples,
+        accumulates=asked.accumulates,
+        overlap_tensor=asked.overlap_tensor,
+    )
     stages = _stages(chunks, asked.cluster)
     fabric = Fabric(asked.cluster, dict(asked.algorithms), stages)
     made: dict[object, Program] = {}

@@ -31,7 +31,8 @@ class Program:
 class RankClass:
     """Ranks that behave alike: how many, their stage, their share of a device's speed, and the passes they make.
 
-    `passes` has rows as `schedule.passes` returns; chunks are numbered within the stage.
+    `passes` has rows as `schedule.passes` returns; chunks are numbered within the stage. It `has_neighbours` that it
+    sends to or that send to it. `returns` go on beside `beside_returns_s` of the next step's first forward pass.
     """
 
     number: int
@@ -42,6 +43,8 @@ class RankClass:
     programs: Sequence[Program]
     update_s: float
     returns: Sequence[Queued]
+    has_neighbours: bool = False
+    beside_returns_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -107,9 +110,7 @@ def _acts(
             continue
         acts: list[Act] = []
         if isinstance(segment, Feature):
-            acts = made.get(id(segment)) or made.setdefault(
-                id(segment), [Blocking(phase) for phase in fabric.phases(segment.transfer, mesh)]
-            )
+            acts = made.get(id(segment)) or made.setdefault(id(segment), list(_blocking(segment, mesh, fabric)))
         elif isinstance(segment, Summed):
             if last or segment.every_pass:
                 for bucket in buckets.add(segment):
@@ -128,6 +129,14 @@ def _acts(
     if pending_s:
         yield Compute(pending_s)
     yield from (_sum(bucket, mesh, fabric) for bucket in buckets.rest())
+
+
+def _blocking(feature: Feature, mesh: Mesh, fabric: Fabric) -> Iterator[Act]:
+    """Yield the phases of a feature; what goes on beside it does so beside the first."""
+    hides_s = feature.hides_s
+    for phase in fabric.phases(feature.transfer, mesh):
+        yield Blocking(phase, hides_s)
+        hides_s = 0.0
 
 
 def _fetch(gathered: Gathered, ticket: int, mesh: Mesh, fabric: Fabric) -> Queued:

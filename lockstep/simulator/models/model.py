@@ -50,9 +50,11 @@ class Operator:
     before and after. `weight_dims` are those that also split the weights; `shared_weights` are counted in another
     operator. `products` are the shapes in which the FLOPs come, none where nothing is known. `separate_share` and
     `separate_backward_share` are the parts of the moved elements that kernels beside the products move, before or after
-    them; `launches` counts kernels. Of a `fused_attention` only `executed_share` of the FLOPs is computed: half with a
-    causal mask. `stored_*` are elements kept for backward times their bytes: of the tensor before, and of the
-    operator's own making. `selective` marks what selective recomputation computes again.
+    them; `launches` counts kernels. A `narrow` one's products may take narrower factors than the activations. Of a
+    `fused_attention` only `executed_share` of the FLOPs is computed: half with a causal mask. `stored_*` are elements
+    kept for backward times their bytes: of the tensor before, and of the operator's own making; `workspace_bytes` exist
+    only while it runs. `selective` marks what selective recomputation computes again; `kept_input_share` is the part of
+    the input that recomputation per operator keeps.
     """
 
     name: str
@@ -69,7 +71,10 @@ class Operator:
     shared_weights: bool = False
     stored_input_bytes: float = 0.0
     stored_own_bytes: float = 0.0
+    workspace_bytes: float = 0.0
+    narrow: bool = False
     selective: bool = False
+    kept_input_share: float = 0.0
     products: tuple[Product, ...] = ()
     separate_share: float = 0.0
     separate_backward_share: float = 0.0
@@ -96,18 +101,30 @@ class Module:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """Bytes of one element: activations, weights, gradients as kept and as sent, and the optimizer's state."""
+    """Bytes of one element: activations, weights, gradients as kept and as sent, and the optimizer's state.
+
+    `product` is that of the factors of linear layers' products, None for as the activations; 1 is FP8. The head, the
+    router and attention stay at the activations' format, as Transformer Engine and torchao leave them.
+    """
 
     activation: float = 2
     weight: float = 2
     gradient: float = 4
     sent_gradient: float = 4
     optimizer: float = 12
+    product: float | None = None
 
 
 MIXED = Precision()
 """Megatron's mixed precision: half weights, full gradients, full weights and two moments: 18 bytes a parameter."""
 HALF_GRADIENTS = Precision(gradient=2, sent_gradient=2)
+DEEPSPEED_FP16 = Precision(gradient=2, sent_gradient=2, optimizer=16)
+"""DeepSpeed's FP16 optimizer with ZeRO: half weights and gradients; full gradients, weights and moments in parts."""
+DEEPSPEED_BF16 = Precision(gradient=6)
+"""DeepSpeed's BF16 optimizer: bf16 and full gradients both kept whole; full weights and moments."""
+FSDP = Precision(optimizer=10)
+"""FSDP's mixed precision, 16 bytes a parameter: full weights in parts (2 of their bytes count as `weight`, which is how
+they are gathered), full gradients and two moments."""
 FULL = Precision(activation=4, weight=4, gradient=4, sent_gradient=4, optimizer=8)
 
 

@@ -30,6 +30,10 @@ _LOSS_MOVES = 8.0
 _LOSS_BACKWARD_MOVES = 2.0
 
 
+# What recomputation per operator keeps: the stream that enters a layer, every second product's output, attention's.
+_WHOLE, _EVERY_SECOND = 1.0, 0.5
+
+
 def norm(name: str, s: float, h: float, *, weights: float, width: float) -> Operator:
     """Return a normalisation of `weights` parameters over tokens of `h` elements; it cannot be split by features."""
     return Operator(
@@ -41,6 +45,7 @@ def norm(name: str, s: float, h: float, *, weights: float, width: float) -> Oper
         moved_elements=2 * s * h,
         weights=weights,
         stored_input_bytes=width * s * h,
+        kept_input_share=_WHOLE,
     )
 
 
@@ -60,7 +65,9 @@ def linear(
         weight_dims=("h", "o"),
         shared_weights=shared,
         stored_input_bytes=width * s * h,
+        kept_input_share=_WHOLE if name == "proj" else 0.0,  # what attention leaves
         products=(Product(rows=("b", "s"), columns=("o",), inner=("h",)),),
+        narrow=name != "logits",
     )
 
 
@@ -84,6 +91,7 @@ def attention(s: float, h: float, heads: int, kv_heads: int, *, width: float, fu
         stored_input_bytes=width * s * h * (1 + kv),
         stored_own_bytes=_UNFUSED_SCORE_BYTES * scores,
         selective=True,
+        kept_input_share=_EVERY_SECOND,
         products=(
             Product(rows=("s",), columns=(s,), inner=(head,), repeats=("b", "a")),
             Product(rows=("s",), columns=(head,), inner=(s,), repeats=("b", "a")),
@@ -113,6 +121,7 @@ def pointwise(
         backward_ratio=1.0,
         backward_moves_ratio=backward_moves,
         stored_input_bytes=stored * inputs * s * f,
+        kept_input_share=_EVERY_SECOND,
     )
 
 
@@ -160,6 +169,7 @@ def _head(s: float, h: float, vocabulary: float, *, weights: float, width: float
         moved_elements=forward_bytes / width * s * vocabulary,
         backward_ratio=backward_bytes / forward_bytes,
         stored_own_bytes=_SINGLE_BYTES * s * vocabulary,
+        workspace_bytes=_SINGLE_BYTES * s * vocabulary,  # the logits in single precision, later their gradient
     )
     logits = linear("logits", s, h, vocabulary, width=width, bias=False, shared=shared)
     return Module(name="head", children=(norm("final_norm", s, h, weights=weights, width=width), logits, loss))
@@ -268,6 +278,7 @@ def _experts(s: float, h: float, ffn: float, *, experts: int, chosen: int, width
             weight_dims=("e", "h", "o"),
             stored_input_bytes=width * chosen * s * inner,
             products=(Product(rows=("b", "s", chosen / experts), columns=("o",), inner=("h",), repeats=("e",)),),
+            narrow=True,
         )
 
     router = Operator(
@@ -290,6 +301,7 @@ def _experts(s: float, h: float, ffn: float, *, experts: int, chosen: int, width
         moved_elements=3 * chosen * s * ffn,
         backward_ratio=1.0,
         stored_input_bytes=2 * width * chosen * s * ffn,
+        kept_input_share=_EVERY_SECOND,
     )
     combine = Operator(
         name="combine",

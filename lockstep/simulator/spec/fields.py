@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from lockstep.contracts.limits import WORLD_SIZE_MAX
 from lockstep.simulator.hardware.collectives import ALGORITHMS, HIERARCHICAL, KINDS, SEND
-from lockstep.simulator.models.model import FULL, HALF_GRADIENTS, MIXED
+from lockstep.simulator.models.model import DEEPSPEED_BF16, DEEPSPEED_FP16, FSDP, FULL, HALF_GRADIENTS, MIXED
 from lockstep.simulator.simulate import DDP_BUCKET_BYTES
 from lockstep.simulator.spec.field import (
     BLOCKS_MAX,
@@ -33,11 +33,18 @@ from lockstep.simulator.spec.field import (
 from lockstep.simulator.spec.machine import CALIBRATION, CLUSTER
 from lockstep.simulator.strategy.schedule import ORDERS
 from lockstep.simulator.strategy.tree import FULL as RECOMPUTE_ALL
-from lockstep.simulator.strategy.tree import MEMORY_ITEMS, NONE, SELECTIVE
+from lockstep.simulator.strategy.tree import MEMORY_ITEMS, NONE, PER_OPERATOR, SELECTIVE
 
 _MICRO_BATCHES_MAX = 65_536
 
-PRECISIONS = {"mixed": MIXED, "half_gradients": HALF_GRADIENTS, "full": FULL}
+PRECISIONS = {
+    "mixed": MIXED,
+    "half_gradients": HALF_GRADIENTS,
+    "fsdp": FSDP,
+    "deepspeed_fp16": DEEPSPEED_FP16,
+    "deepspeed_bf16": DEEPSPEED_BF16,
+    "full": FULL,
+}
 _BYTES = {
     name: amount(help_, "bytes an element", None, above=0.0 if name == "activation" else None)
     for name, help_ in {
@@ -48,13 +55,22 @@ _BYTES = {
         "optimizer": "the optimizer's state",
     }.items()
 }
+_BYTES["product"] = Field(
+    kind=NUMBER,
+    help="factors of linear layers' products (but the head's); as the activations if null, 1 is FP8",
+    low=1.0,
+    high=8.0,
+    nullable=True,
+    default=None,
+)
 
 
 def _precision(default: str) -> Field:
     return Field(
         kind=SECTION,
         help="number formats: a name, or bytes of one element; what is not given is `mixed`'s. `mixed` is Megatron's, "
-        "18 bytes a parameter; `half_gradients` keeps and sends gradients at half; `full` is single precision",
+        "18 bytes a parameter; `half_gradients` keeps and sends gradients at half; `fsdp` keeps 16 bytes, "
+        "`deepspeed_fp16` and `deepspeed_bf16` 20, as those optimizers do; `full` is single precision",
         or_name=tuple(PRECISIONS),
         fields=_BYTES,
         default=default,
@@ -145,8 +161,10 @@ _SCHEDULE = {
 }
 _RECOMPUTE = Field(
     kind=CHOICE,
-    help="what backward computes again instead of keeping it: the core of attention, or the layers",
-    choices=(NONE, SELECTIVE, RECOMPUTE_ALL),
+    help="what backward computes again instead of keeping it: `selective` the core of attention that is not fused, "
+    "`per_operator` all of a layer but what fused attention and every second product leave (torchtitan), `full` the "
+    "layers",
+    choices=(NONE, SELECTIVE, PER_OPERATOR, RECOMPUTE_ALL),
     default=NONE,
 )
 _AXES = Field(kind=NAMES, help="mesh axes: tp, cp, ep, dp")
@@ -205,6 +223,14 @@ STRATEGY = {
     "sequence_parallel": flag("split norms and dropout over tp by tokens", default=False),
     "recompute": _RECOMPUTE,
     **_SCHEDULE,
+    "micro_batch_size": Field(
+        kind=INTEGER,
+        help="samples of a micro-batch on a rank, instead of micro_batches",
+        low=1,
+        high=DIM_MAX,
+        nullable=True,
+        default=None,
+    ),
     "bucket_bytes": Field(
         kind=NUMBER,
         help="gradients that are sent together; all at the end if null",
@@ -214,11 +240,37 @@ STRATEGY = {
         nullable=True,
         default=DDP_BUCKET_BYTES,
     ),
+    "gradient_buffer_bytes": amount(
+        "memory that holds gradients on their way: DDP's buckets (all gradients, unless they are views of them), "
+        "DeepSpeed's reduce buckets",
+        "bytes",
+        0.0,
+        above=None,
+    ),
+    "live_parameters": Field(
+        kind=NUMBER,
+        help="most parameters that ZeRO 3 gathers at once (DeepSpeed: stage3_max_live_parameters); two layers and one "
+        "layer's gradients if null, as FSDP",
+        above=0.0,
+        high=HUGE,
+        nullable=True,
+        default=None,
+    ),
     "overlap_sends": Field(
         kind=BOOLEAN,
         help="a stage goes on while its message to the next is under way; with several chunks a stage if null",
         nullable=True,
         default=None,
+    ),
+    "overlap_tensor": flag(
+        "gathers and reduce-scatters of sequence parallelism go on beside products that they belong to, in tp parts "
+        "(Megatron-LM: --tp-comm-overlap)",
+        default=False,
+    ),
+    "overlap_returns": flag(
+        "weights that ZeRO has updated in parts are gathered beside the next step's first forward pass (Megatron-LM: "
+        "--overlap-param-gather)",
+        default=False,
     ),
     "algorithms": Field(
         kind=SECTION,

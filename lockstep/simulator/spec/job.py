@@ -7,7 +7,7 @@
 import json
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path as FilePath
 from typing import Any
@@ -19,6 +19,7 @@ from lockstep.simulator.forecast import Forecast, Job
 from lockstep.simulator.hardware.cluster import Cluster
 from lockstep.simulator.models.model import ModelSpec
 from lockstep.simulator.simulate import Options, compile_job, simulate
+from lockstep.simulator.spec.calibration import Calibrated, build_calibration, with_overhead
 from lockstep.simulator.spec.check import check, nearest
 from lockstep.simulator.spec.cluster import RANK_LEVEL, build_cluster
 from lockstep.simulator.spec.fields import SPECIFICATION
@@ -27,15 +28,6 @@ from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.preset import Degrees, preset
 from lockstep.simulator.strategy.schedule import Schedule
 from lockstep.simulator.strategy.tree import StrategyTree
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibrated:
-    """What measured steps have taught: parameters of `calibrate`, and the error on steps held out, None if unknown."""
-
-    parameters: Mapping[str, float] = field(default_factory=dict)
-    error_band_ratio: float | None = None
-    source: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +83,7 @@ class JobSpec:
             found = simulate(self.tree(), self.cluster, batch=self.batch, options=self.options)
         except ConfigError as error:
             raise self._at_strategy(error) from error
-        band = self.calibration.error_band_ratio if self.calibration else None
-        return replace(found, error_band_ratio=band)
+        return with_overhead(found, self.calibration) if self.calibration else found
 
     def compiled(self) -> Job:
         """Return the graph of a step, for its timeline. Raises as `forecast`."""
@@ -182,7 +173,7 @@ def _build(
     document: Any, places: Places, *, folder: FilePath | None, name: str, before: JobSpec | None = None
 ) -> JobSpec:
     checked = check(document, SPECIFICATION, places)
-    strategy = checked["strategy"]
+    strategy = checked["strategy"] = _with_micro_batches(checked, places)
     same_model = before is not None and before.checked["model"] == checked["model"]
     model = before.model if same_model and before else build_model(checked["model"], places, folder)
     degrees = _degrees(strategy, places)
@@ -199,12 +190,7 @@ def _build(
         raise places.refuse(("batch",), got=checked["batch"], expected=expected)
     calibration = None
     if checked["calibration"] is not None:
-        given = checked["calibration"]
-        calibration = Calibrated(
-            parameters={key: value for key, value in given["parameters"].items() if value is not None},
-            error_band_ratio=given["error_band_ratio"],
-            source=given["source"],
-        )
+        calibration = build_calibration(checked["calibration"], cluster, places, folder)
         cluster = with_parameters(cluster, calibration.parameters)
     algorithms = {kind: chosen for kind, chosen in strategy["algorithms"].items() if chosen is not None}
     return JobSpec(
@@ -222,9 +208,29 @@ def _build(
             bucket_bytes=strategy["bucket_bytes"],
             algorithms=algorithms,
             overlap_sends=strategy["overlap_sends"],
+            overlap_tensor=strategy["overlap_tensor"],
+            overlap_returns=strategy["overlap_returns"],
+            live_parameters=strategy["live_parameters"],
+            gradient_buffer_bytes=strategy["gradient_buffer_bytes"],
         ),
         calibration=calibration,
     )
+
+
+def _with_micro_batches(checked: Mapping[str, Any], places: Places) -> Mapping[str, Any]:
+    """Return the strategy with the micro-batches that `micro_batch_size` makes of the batch, where it is given."""
+    strategy: dict[str, Any] = checked["strategy"]
+    size = strategy["micro_batch_size"]
+    if size is None:
+        return strategy
+    path = ("strategy", "micro_batch_size")
+    if strategy["micro_batches"] > 1:
+        got = f"{size} and {strategy['micro_batches']} micro_batches"
+        raise places.refuse(path, got=got, expected="one of micro_batch_size, micro_batches")
+    if checked["batch"] % (size * strategy["dp"]):
+        expected = f"a divisor of the {checked['batch']} samples over dp {strategy['dp']}"
+        raise places.refuse(path, got=size, expected=expected)
+    return {**strategy, "micro_batches": checked["batch"] // strategy["dp"] // size}
 
 
 def _degrees(strategy: Mapping[str, Any], places: Places) -> Degrees:

@@ -4,7 +4,7 @@ import inspect
 from types import MappingProxyType
 
 from lockstep.contracts.limits import WORLD_SIZE_MAX
-from lockstep.simulator.calibration.calibrate import START
+from lockstep.simulator.calibration.calibrate import BANDWIDTH, LATENCY, MOST, START
 from lockstep.simulator.hardware import clusters
 from lockstep.simulator.hardware.cluster import Device
 from lockstep.simulator.spec.field import (
@@ -38,6 +38,20 @@ DEVICE = {
     "half_flops": amount("size of a product that reaches half of the efficiency", "FLOPs", None, above=None),
     "launch_s": amount("time in which the host issues an operator", "seconds", None, above=None),
     "overlap_factor": amount("what computation and gradients each lose while both run", "", None, above=None),
+    "fp8_flops_per_second": amount("peak arithmetic of FP8 products; none if not given", "FLOP/s", None),
+    "context_bytes": amount("memory that a process takes before it allocates", "bytes", None, above=None),
+    "communicator_bytes": amount("memory of the buffers of one communicator", "bytes", None, above=None),
+    "allocator_reserve_ratio": amount(
+        "what the allocator holds beyond the memory that comes and goes, as a share of it", "", None, above=None
+    ),
+    "unusable_ratio": Field(
+        kind=NUMBER,
+        help="share of the memory that the driver keeps",
+        low=0.0,
+        high=0.5,
+        nullable=True,
+        default=None,
+    ),
 }
 LINK = {
     "bytes_per_second": amount("bandwidth of one direction", "bytes/s"),
@@ -139,21 +153,50 @@ _PARAMETERS = {
     "link_latency_ratio": "real over declared latency of links",
     "link_bandwidth_ratio": "real over declared bandwidth of links",
 }
-_DIVISORS = ("matrix_efficiency", "memory_efficiency", "link_bandwidth_ratio")
+_DIVISORS = ("link_bandwidth_ratio",)
+
+
+def _parameter(name: str) -> Field:
+    help_ = _PARAMETERS.get(name, "see lockstep.simulator.calibration.calibrate")
+    if name in MOST:
+        return Field(kind=NUMBER, help=help_, above=0.0, high=MOST[name], default=None)
+    return amount(help_, "", None, above=0.0 if name in _DIVISORS else None)
+
+
 CALIBRATION = {
+    "file": Field(
+        kind=TEXT,
+        help="YAML file beside the specification that holds this section, as `lockstep calibrate` writes it",
+        nullable=True,
+        default=None,
+    ),
     "parameters": Field(
         kind=SECTION,
         help="numbers fitted to measured steps; they replace the cluster's",
-        fields={
-            name: amount(
-                _PARAMETERS.get(name, "see lockstep.simulator.calibration.calibrate"),
-                "",
-                None,
-                above=0.0 if name in _DIVISORS else None,
-            )
-            for name in dict.fromkeys((*START, *_PARAMETERS))
-        },
+        fields={name: _parameter(name) for name in dict.fromkeys((*START, *_PARAMETERS))},
         default=MappingProxyType({}),
+    ),
+    "links": Field(
+        kind=MAP,
+        help="links of one level, on top of the ratios of all",
+        keys="level",
+        item=Field(
+            kind=SECTION,
+            help="real over declared",
+            fields={
+                BANDWIDTH: amount("real over declared bandwidth", "", 1.0),
+                LATENCY: amount("real over declared latency", "", 1.0, above=None),
+            },
+        ),
+        default=MappingProxyType({}),
+    ),
+    "overhead_seconds": Field(
+        kind=NUMBER,
+        help="what a step takes beside its timeline: data, host, spread of the ranks, and what is not explained",
+        unit="seconds",
+        low=-86400.0,
+        high=86400.0,
+        default=0.0,
     ),
     "error_band_ratio": Field(
         kind=NUMBER,

@@ -6,7 +6,7 @@ from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.models.model import ModelSpec, Operator
 from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.schedule import Schedule
-from lockstep.simulator.strategy.tree import FULL, MEMORY_ITEMS, NONE, StrategyTree
+from lockstep.simulator.strategy.tree import FULL, MEMORY_ITEMS, NONE, PER_OPERATOR, StrategyTree
 
 STAGE_AXES = ("tp", "cp", "ep", "dp")
 """Axes of the mesh of a pipeline stage, from the fastest varying on."""
@@ -14,7 +14,7 @@ _COLUMNS = ("qkv", "fc1", "logits", "expert1")
 """Operators whose outputs are split over tp; what follows them inherits the split until a row operator sums it."""
 _ROWS = ("proj", "fc2", "expert2")
 _KEPT_BLOCKS = {"embedding", "head"}
-"""What full recomputation leaves alone, as Megatron-LM, DeepSpeed and torchtitan do."""
+"""What recomputation of layers leaves alone, as Megatron-LM, DeepSpeed and torchtitan do."""
 _SEQUENCE_PARALLEL = ("norm*", "final_norm", "residual*", "positions", "sum", "router", "combine")
 """What sequence parallelism splits over tp by tokens (Korthikanti et al. 2022, section 4.2.2)."""
 
@@ -82,7 +82,7 @@ def preset(model: ModelSpec, degrees: Degrees, schedule: Schedule | None = None)
 
 def _recompute(tree: StrategyTree, what: str) -> None:
     tree.root.recompute(what)
-    if what == FULL:
+    if what in (FULL, PER_OPERATOR):
         for name in _KEPT_BLOCKS & tree.root.children.keys():
             tree.root.children[name].recompute(NONE)
 

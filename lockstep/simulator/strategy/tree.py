@@ -23,10 +23,12 @@ MEMORY_ITEMS = (OPTIMIZER, GRADIENT, PARAMETER)
 
 FULL = "full"
 SELECTIVE = "selective"
+PER_OPERATOR = "per_operator"
+"""torchtitan's selective checkpointing by operator: what fused attention and every second product leave is kept."""
 NONE = "none"
 REPLICATE = "replicate"
 """In place of a dimension: axes that shall not split."""
-_RECOMPUTE = (NONE, SELECTIVE, FULL)
+_RECOMPUTE = (NONE, SELECTIVE, PER_OPERATOR, FULL)
 
 
 @dataclass(slots=True, eq=False)
@@ -83,7 +85,10 @@ class Node:
         return self
 
     def recompute(self, what: str = FULL) -> "Node":
-        """Say what backward computes again instead of keeping it: "full", "selective" or "none"; returns the node."""
+        """Say what backward computes again instead of keeping it: "full", "per_operator", "selective" or "none".
+
+        Returns the node.
+        """
         if what not in _RECOMPUTE:
             raise ConfigError(f"recomputation of {self.name}: got {what!r}, expected one of {_RECOMPUTE}")
         self.recomputation = what

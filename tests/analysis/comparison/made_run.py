@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lockstep.trace.columns import ANNOTATION, KERNEL, OPERATOR, RUNTIME, CollectiveArguments, TraceAbout, Work
+from lockstep.trace.columns import ANNOTATION, KERNEL, OPERATOR, RUNTIME, CollectiveArguments, TraceAbout, WorkKind
 from tests.trace.made import columns_of, made
 
 LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
@@ -53,7 +53,7 @@ class Job:
                 )
                 events[rank] += [
                     made("ncclDevKernel_AllReduce", KERNEL, (0, 20), device_ns, end_ns - device_ns,
-                         work=Work.COMMUNICATION, stream=20, correlation=1_000_000 + step, collective=reduce),
+                         work=WorkKind.COMMUNICATION, stream=20, correlation=1_000_000 + step, collective=reduce),
                     made("cudaLaunchKernel", RUNTIME, 1, host_ns, 5000, correlation=1_000_000 + step),
                     made("cudaDeviceSynchronize", RUNTIME, 1, host_ns + 5000, end_ns - host_ns - 4000),
                     made(f"ProfilerStep#{step}", ANNOTATION, 1, int(start_ns[rank]), end_ns + 1000 - int(start_ns[rank])),

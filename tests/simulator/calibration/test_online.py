@@ -67,7 +67,7 @@ def test_the_numbers_that_made_the_steps_are_found(model):
     assert model.compute_seconds == pytest.approx(computing(real.forecast()), rel=0.01)
     assert model.floor_seconds == pytest.approx(FLOOR, rel=0.01)
     assert model.rest_seconds == pytest.approx(REST, abs=0.1 * model.expected_step_seconds)
-    assert model.parameters["link_ratio_network"] == pytest.approx(0.4, rel=0.3)
+    assert model.parameters["network/bandwidth_ratio"] == pytest.approx(0.4, rel=0.3)
     assert 0.01 <= model.error_band_ratio < 0.03
     assert fit(DECLARED, measure(real)).expected_step_seconds == model.expected_step_seconds
 

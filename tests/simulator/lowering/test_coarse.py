@@ -69,7 +69,12 @@ def sick_jobs(draw):
         cluster = cluster.with_link(level, child, draw(st.sampled_from([0.3, 0.7])))
     cluster = cluster.with_device(overlap_factor=draw(st.sampled_from([0.0, 0.3])))
     schedule = Schedule(micro_batches=4, order=draw(st.sampled_from(["1f1b", "gpipe"])))
-    options = {"sharing": draw(st.booleans()), "bucket_bytes": draw(st.sampled_from([None, 5e6]))}
+    options = {
+        "sharing": draw(st.booleans()),
+        "bucket_bytes": draw(st.sampled_from([None, 5e6])),
+        "overlap_tensor": draw(st.booleans()),
+        "overlap_returns": draw(st.booleans()),
+    }
     return degrees, schedule, cluster, options
 
 

@@ -15,12 +15,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.intracard_collectives import shared
+from benchmarks.intracard_collectives.errors import PeerLostError, PeerSilentError
+from benchmarks.intracard_collectives.shared import Bytes
 from lockstep.contracts.errors import ConfigError, ContractVersionError, MalformedError
 from lockstep.contracts.limits import RANKS_PER_NODE_MAX
 from lockstep.contracts.paths import check_name
-from lockstep.intracard import shared
-from lockstep.intracard.errors import PeerLostError, PeerSilentError
-from lockstep.intracard.shared import Bytes
 
 MAGIC = b"LKSTCARD"
 VERSION = 1

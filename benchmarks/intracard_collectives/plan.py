@@ -11,8 +11,8 @@ from typing import Self
 
 import numpy as np
 
+from benchmarks.intracard_collectives.shared import Bytes
 from lockstep.contracts.errors import ConfigError, MalformedError
-from lockstep.intracard.shared import Bytes
 
 GATHERED_MAX_BYTES = 1 << 38
 """Sizes come from peers: a damaged one must not become an allocation. No node gathers 256 GiB in one call."""

@@ -20,10 +20,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from benchmarks.intracard_collectives.errors import MismatchError, PeerLostError, PeerSilentError
+from benchmarks.intracard_collectives.meeting import Peer
+from benchmarks.intracard_collectives.shared import SLOTS, Bytes
 from lockstep.contracts.errors import MalformedError
-from lockstep.intracard.errors import MismatchError, PeerLostError, PeerSilentError
-from lockstep.intracard.meeting import Peer
-from lockstep.intracard.shared import SLOTS, Bytes
 
 LOOKS = 4
 """Before sleeping, a few us each: of 0, 4 and 20 none was faster on the 2 cores of docs/intracard.md, so few."""

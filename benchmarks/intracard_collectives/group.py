@@ -11,15 +11,15 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.intracard_collectives import csc, ring
+from benchmarks.intracard_collectives.errors import GroupClosedError, PeerLostError, PeerSilentError
+from benchmarks.intracard_collectives.meeting import meet, seat
+from benchmarks.intracard_collectives.mesh import LOOKS, GroupCall, SocketMesh
+from benchmarks.intracard_collectives.plan import Scattering
+from benchmarks.intracard_collectives.shared import Bytes
+from benchmarks.intracard_collectives.sums import kind_of
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.paths import DEFAULT_ROOT
-from lockstep.intracard import csc, ring
-from lockstep.intracard.errors import GroupClosedError, PeerLostError, PeerSilentError
-from lockstep.intracard.meeting import meet, seat
-from lockstep.intracard.mesh import LOOKS, GroupCall, SocketMesh
-from lockstep.intracard.plan import Scattering
-from lockstep.intracard.shared import Bytes
-from lockstep.intracard.sums import kind_of
 
 CSC = "csc"
 RING = "ring"

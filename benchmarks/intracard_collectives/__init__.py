@@ -5,8 +5,8 @@ against. `mesh` is the only synchronisation, and says why two slots and no polle
 find each other; `shared` is the memory. What it costs, and where it is of use: docs/intracard.md.
 """
 
-from lockstep.intracard.errors import GroupClosedError, MismatchError, PeerLostError, PeerSilentError
-from lockstep.intracard.group import ALGORITHMS, CSC, RING, Group
+from benchmarks.intracard_collectives.errors import GroupClosedError, MismatchError, PeerLostError, PeerSilentError
+from benchmarks.intracard_collectives.group import ALGORITHMS, CSC, RING, Group
 
 __all__ = [
     "ALGORITHMS",

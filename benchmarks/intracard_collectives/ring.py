@@ -7,10 +7,10 @@ its slot and as much from its left neighbour's, and synchronises n - 1 times.
 Array names end in U where they are bytes, in E where they are elements.
 """
 
-from lockstep.intracard.mesh import GroupCall, SocketMesh
-from lockstep.intracard.plan import Gathering, Scattering
-from lockstep.intracard.shared import Bytes
-from lockstep.intracard.sums import Array, Kind, add_in_order
+from benchmarks.intracard_collectives.mesh import GroupCall, SocketMesh
+from benchmarks.intracard_collectives.plan import Gathering, Scattering
+from benchmarks.intracard_collectives.shared import Bytes
+from benchmarks.intracard_collectives.sums import Array, Kind, add_in_order
 
 OPERATION_GATHER = "ring all-gather"
 OPERATION_SCATTER = "ring reduce-scatter"

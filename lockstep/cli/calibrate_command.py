@@ -1,0 +1,176 @@
+"""`lockstep calibrate SPEC`: fits the simulator to what was measured, for `simulate`, `whatif` and the coordinator."""
+
+import argparse
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lockstep.cli.simulate_command import read_spec
+from lockstep.contracts.errors import ConfigError, LockstepError, MalformedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lockstep.simulator.calibration.calibrate import Observation
+    from lockstep.simulator.calibration.measured import OperatorTimes
+    from lockstep.simulator.spec import JobSpec
+
+STEP_COLUMN = "step_seconds"
+_ROWS_MAX = 10_000
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser(
+        "calibrate",
+        help="fit the simulator to measured steps, and write what was found for simulate, whatif and the coordinator",
+        description="Fits device and links of the job that SPEC (YAML, see docs/simulator.md) describes to measured "
+        "steps, and prints the section `calibration` with the error on steps that were held out of the fit.",
+        epilog="A specification reads the file with `calibration: {file: FILE}`.",
+    )
+    parser.add_argument("spec", metavar="SPEC", type=Path, help="YAML file of model, strategy, cluster and batch")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "--runs",
+        metavar="CSV",
+        type=Path,
+        help=f"measured runs: a column {STEP_COLUMN}, others named by path of the specification (strategy.tp, batch); "
+        "an empty cell leaves SPEC's value",
+    )
+    source.add_argument(
+        "--steps", metavar="LOG", type=Path, help="a recording or step log (Parquet) of healthy steps of this job"
+    )
+    parser.add_argument("--run", default="", metavar="NAME", help="the run of a log that holds several")
+    parser.add_argument(
+        "--traces",
+        metavar="TRACE",
+        type=Path,
+        nargs="+",
+        default=[],
+        help="with --steps: traces of healthy ranks, which tell products of matrices from other operators",
+    )
+    parser.add_argument("--output", metavar="FILE", type=Path, help="write the section to FILE instead")
+    parser.set_defaults(act=act)
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Fit, and print or write the section.
+
+    Raises
+    ------
+    LockstepError
+        Specification or measurements cannot be used, are not of one job, or are too few.
+    """
+    spec = read_spec(arguments.spec)
+    if arguments.runs is not None:
+        if arguments.traces or arguments.run:
+            raise ConfigError("--traces, --run: got one of them with --runs, expected --steps with them")
+        found = _of_runs(spec, arguments.runs)
+    else:
+        found = _of_steps(spec, arguments.steps, arguments.run, arguments.traces)
+    text = yaml_text(found)
+    if arguments.output is None:
+        print(text, end="")
+        return 0
+    try:
+        arguments.output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--output {arguments.output}: {error.strerror or error}") from error
+    band = found["error_band_ratio"]
+    print(f"{arguments.output}: steps held out of the fit are met to +-{band:.1%}")
+    return 0
+
+
+def yaml_text(found: dict[str, Any]) -> str:
+    """Return the section as YAML, one field a line."""
+    lines = []
+    for name, value in found.items():
+        if not isinstance(value, dict):
+            lines.append(f"{name}: {json.dumps(value)}")
+            continue
+        lines.append(f"{name}:" if value else f"{name}: {{}}")
+        for key, each in value.items():
+            inner = ", ".join(f"{ratio}: {number}" for ratio, number in each.items()) if isinstance(each, dict) else ""
+            lines.append(f"  {json.dumps(key) if inner else key}: {f'{{{inner}}}' if inner else json.dumps(each)}")
+    return "\n".join(lines) + "\n"
+
+
+def _of_runs(spec: "JobSpec", path: Path) -> dict[str, Any]:
+    from lockstep.simulator.calibration.calibrate import calibrate, select_names  # noqa: PLC0415
+    from lockstep.simulator.calibration.document import calibration_document  # noqa: PLC0415
+
+    if spec.calibration is not None:
+        raise ConfigError(
+            f"calibration of {spec.name}: got one, expected a specification without, as it is fitted anew"
+        )
+    rows = list(_observations(spec, path))
+    names = select_names(rows, spec.cluster)
+    found = calibrate(rows, spec.cluster, names=names)
+    source = f"{path.name}: {len(rows)} runs, every second one held out"
+    return calibration_document(found.parameters, error_band_ratio=found.error_band_ratio, source=source)
+
+
+def _observations(spec: "JobSpec", path: Path) -> "Iterator[Observation]":
+    from lockstep.simulator.calibration.calibrate import Observation  # noqa: PLC0415
+
+    try:
+        with path.open(encoding="utf-8", newline="") as stream:
+            reader = csv.DictReader(stream)
+            rows = [(reader.line_num, row) for _, row in zip(range(_ROWS_MAX + 1), reader, strict=False)]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--runs {path}: {getattr(error, 'strerror', None) or error}") from None
+    if len(rows) > _ROWS_MAX or len(rows) < 2:  # noqa: PLR2004  # one fitted, one held out
+        raise MalformedError("runs", where=str(path), got=f"{len(rows)} rows", expected=f"2 to {_ROWS_MAX}")
+    if STEP_COLUMN not in (reader.fieldnames or ()):
+        raise MalformedError("columns", where=str(path), got=reader.fieldnames, expected=STEP_COLUMN)
+    for number, row in rows:
+        where = f"{path}, line {number}"
+        changes = {str(name): _value(text) for name, text in row.items() if name != STEP_COLUMN and text}
+        try:
+            seconds = float(row[STEP_COLUMN] or "")
+        except ValueError:
+            raise MalformedError(STEP_COLUMN, where=where, got=row[STEP_COLUMN], expected="seconds") from None
+        try:
+            job = spec.changed_by(changes)
+            if job.cluster.shape != spec.cluster.shape:
+                raise ConfigError("cluster: got another one, expected the specification's: one machine is fitted")
+            yield Observation(tree=job.tree(), batch=job.batch, seconds=seconds, options=job.options)
+        except LockstepError as error:
+            raise ConfigError(f"{where}: {error}") from error
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _of_steps(spec: "JobSpec", path: Path, run: str, traces: list[Path]) -> dict[str, Any]:
+    from coordinator.record.window import read_window  # noqa: PLC0415  (needs the coordinator's packages)
+    from lockstep.contracts.domains import from_degrees  # noqa: PLC0415
+    from lockstep.simulator.calibration.online import Setup, fit  # noqa: PLC0415
+
+    if not path.exists():
+        raise ConfigError(f"step log {path}: No such file or directory")
+    setup = Setup.of(spec)
+    topology = from_degrees(setup.degrees, spec.degrees.ranks)
+    model = fit(setup, read_window(path, topology, run=run), operators=_operators(traces))
+    return model.calibration | {"source": f"{path.name}: {model.steps} steps, the second half held out"}
+
+
+def _operators(traces: list[Path]) -> "OperatorTimes | None":
+    from lockstep.simulator.calibration.measured import mean_times, operator_times  # noqa: PLC0415
+    from lockstep.trace.summarise import summarise_trace  # noqa: PLC0415
+
+    found = []
+    for rank, path in enumerate(traces):
+        summary = summarise_trace(path, run="", node="", rank=rank, request_id=0, steps=1)
+        times = operator_times(summary)
+        if times is None:
+            got = summary.error or "one sort of operators"
+            raise MalformedError("trace", where=str(path), got=got, expected="products of matrices and other operators")
+        found.append(times)
+    return replace(mean_times(found), ranks=()) if found else None  # of which ranks they are is not known

@@ -1,0 +1,75 @@
+"""Model, strategy and batch from a job's TOML of torchtitan."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lockstep.contracts.errors import ConfigError, MalformedError
+from lockstep.simulator.imports.values import section, whole
+
+_LLAMA3: Mapping[str, Mapping[str, int]] = {
+    "8B": {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336},
+    "70B": {"layers": 80, "hidden": 8192, "heads": 64, "kv_heads": 8, "ffn": 28672},
+    "405B": {"layers": 126, "hidden": 16384, "heads": 128, "kv_heads": 8, "ffn": 53248},
+}
+_LLAMA3_VOCABULARY = 128256
+_FSDP_STAGE = 3
+
+
+def document_of_torchtitan(values: Mapping[str, Any], where: str, *, ranks: int) -> dict[str, Any]:
+    """Return model, strategy and batch of a specification for so many ranks.
+
+    Raises
+    ------
+    LockstepError
+        A value is wrong, or the model is none that is known.
+    """
+    model, training = section(values, "model", where), section(values, "training", where)
+    parallel = section(values, "parallelism", where)
+    flavor = str(model.get("flavor"))
+    if flavor not in _LLAMA3 or model.get("name") != "llama3":
+        got = f"{model.get('name')} {flavor}"
+        raise MalformedError("model", where=where, got=got, expected=f"llama3 with one of {', '.join(_LLAMA3)}")
+    tp, cp, pp = (whole(parallel, f"{kind}_parallel_degree", where, 1) for kind in ("tensor", "context", "pipeline"))
+    if ranks % (tp * pp * cp):
+        raise ConfigError(f"ranks: got {ranks}, expected a multiple of tp {tp} x pp {pp} x cp {cp}")
+    dp = ranks // (tp * pp * cp)
+    replicas = whole(parallel, "data_parallel_replicate_degree", where, 1)
+    if replicas not in (1, dp):
+        got = f"{replicas} of {dp} (hybrid sharding)"
+        raise MalformedError("data_parallel_replicate_degree", where=where, got=got, expected=f"1 or {dp}")
+    size = whole(training, "local_batch_size", where, whole(training, "batch_size", where, 8))
+    batch = training.get("global_batch_size", -1)
+    precision: Any = "fsdp"
+    quantized = section(section(section(values, "quantize", where), "linear", where), "float8", where)
+    if section(values, "float8", where).get("enable_float8_linear") or quantized:
+        precision = {"optimizer": 10, "product": 1}
+    return {
+        "model": {
+            "type": "llama",
+            **_LLAMA3[flavor],
+            "vocabulary": _LLAMA3_VOCABULARY,
+            "sequence": whole(training, "seq_len", where, 2048),
+            "precision": precision,
+        },
+        "batch": batch if batch > 0 else size * dp,
+        "strategy": {
+            "tp": tp,
+            "cp": cp,
+            "dp": dp,
+            "pp": pp,
+            "zero": 0 if replicas == dp > 1 else _FSDP_STAGE,
+            "sequence_parallel": tp > 1,
+            "recompute": _recompute(section(values, "activation_checkpoint", where), where),
+            "micro_batch_size": size if pp == 1 else whole(parallel, "pipeline_parallel_microbatch_size", where, 1),
+        },
+    }
+
+
+def _recompute(values: Mapping[str, Any], where: str) -> str:
+    mode, option = values.get("mode", "selective"), str(values.get("selective_ac_option", "2"))
+    if mode in ("none", "full"):
+        return str(mode)
+    if mode == "selective" and option == "op":
+        return "per_operator"
+    got = f"{mode} with {option}"
+    raise MalformedError("activation_checkpoint", where=where, got=got, expected="none, full, or selective with op")

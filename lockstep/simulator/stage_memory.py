@@ -1,0 +1,88 @@
+"""What a rank of each pipeline stage holds in its device's memory at its peak, item by item.
+
+Beside what the job keeps there are what its process costs (the driver's context with the kernels that were loaded),
+the buffers of its communicators, and what the caching allocator holds beyond what is asked for.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from math import inf
+
+from lockstep.simulator.hardware.cluster import Device
+from lockstep.simulator.lowering.chunks import Part
+from lockstep.simulator.lowering.program import RankClass
+from lockstep.simulator.strategy.memory import peak_bytes
+
+_UNITS_GATHERED = 3
+"""Of weights kept in parts those of the unit at work and of the one fetched ahead are whole (FSDP's prefetch), and the
+gradients of one unit before they are summed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """Bytes on one rank of a stage at its peak.
+
+    `weights`, `gradients` and `optimizer` are kept all the time, `gathered` are whole weights of units that are kept in
+    parts, with one unit's gradients. `activations` wait for their backward pass, `workspace` is what operators and
+    recomputation need meanwhile. `gradient_buffers` hold gradients on their way, `communicators` are the collectives'
+    own buffers, `context` is the process's, `reserve` what the allocator holds unused.
+    """
+
+    weights: float = 0.0
+    gradients: float = 0.0
+    optimizer: float = 0.0
+    gathered: float = 0.0
+    activations: float = 0.0
+    workspace: float = 0.0
+    gradient_buffers: float = 0.0
+    communicators: float = 0.0
+    context: float = 0.0
+    reserve: float = 0.0
+
+    @property
+    def needed(self) -> float:
+        """What has to fit: the allocator gives its reserve back before it is out of memory."""
+        return self.total - self.reserve
+
+    @property
+    def total(self) -> float:
+        """All items together."""
+        return float(sum(asdict(self).values()))
+
+
+def stage_memory(
+    parts: Sequence[Part],
+    rank_class: RankClass,
+    device: Device,
+    *,
+    gradient_buffer_bytes: float = 0.0,
+    gathered_bytes_max: float = inf,
+) -> StageMemory:
+    """Return the memory of a rank of `rank_class` that holds `parts`, its chunks of the model.
+
+    At most `gathered_bytes_max` are gathered at once.
+    """
+    job = StageMemory(
+        weights=sum(part.weight_bytes for part in parts),
+        gradients=sum(part.gradient_bytes for part in parts),
+        optimizer=sum(part.optimizer_bytes for part in parts),
+        gathered=min(gathered_bytes_max, max(part.gathered_bytes for part in parts) * _UNITS_GATHERED),
+        activations=peak_bytes(rank_class.passes, [part.stored_bytes for part in parts]),
+        workspace=max(part.workspace_bytes for part in parts),
+        gradient_buffers=gradient_buffer_bytes,
+    )
+    return replace(
+        job,
+        communicators=communicators(rank_class) * device.communicator_bytes,
+        context=device.context_bytes,
+        reserve=device.allocator_reserve_ratio * job.total,
+    )
+
+
+def communicators(rank_class: RankClass) -> int:
+    """Return how many groups of ranks one rank of the class communicates in; sends to both neighbours are one."""
+    programs = rank_class.programs
+    passes = (each for program in programs for each in (program.forward, program.backward, program.last))
+    families = {family for each in passes for family, _ in each.families}
+    families.update(phase.family for queued in rank_class.returns for phase in queued.phases)
+    return len(families) + rank_class.has_neighbours

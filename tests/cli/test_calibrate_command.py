@@ -1,0 +1,154 @@
+"""`lockstep calibrate`: what it writes is what made the measurements, and what `simulate` and `whatif` read."""
+
+import json
+
+import numpy as np
+import pytest
+
+from coordinator.record.steplog import StepLog, write
+from lockstep.cli.main import main
+from lockstep.contracts.errors import LockstepError
+from lockstep.simulator.calibration.online import Setup, computing
+from lockstep.simulator.spec import load_spec
+
+SPEC = """\
+model: {type: gpt, layers: 4, hidden: 1024, heads: 16, sequence: 1024, vocabulary: 8192}
+batch: 64
+strategy: {dp: 8, tp: 2}
+cluster: {preset: DGX A100, nodes: 2}
+"""
+TRUTH = """\
+calibration:
+  parameters: {matrix_efficiency: 0.55}
+  links: {network: {bandwidth_ratio: 0.4}}
+"""
+STEPS = 48
+SECOND_NS = 10**9
+
+
+def write_runs(path, *, extra=""):
+    """Write the steps of eight layouts of the job as the truth has them."""
+    true = load_spec(SPEC + TRUTH, "truth")
+    lines = ["strategy.tp,strategy.dp,batch,step_seconds" + extra]
+    for tp, dp in ((2, 8), (1, 16), (4, 4), (8, 2)):
+        for batch in (64, 128):
+            job = true.changed_by({"strategy.tp": tp, "strategy.dp": dp, "batch": batch})
+            lines.append(f"{tp},{dp},{batch},{job.forecast().step_seconds}")
+    path.write_text("\n".join(lines) + "\n")
+
+
+def write_steps(path, *, slower=1.3, overhead_s=0.004):
+    """Write a step log of ranks that compute `slower` than the job does, without noise but a thousandth."""
+    spec = load_spec(SPEC, "job")
+    forecast = Setup.of(spec).forecast()
+    compute_s, wait_s = computing(forecast) * slower, forecast.step_seconds - computing(forecast)
+    random = np.random.default_rng(5)
+    n = spec.degrees.ranks
+    step = np.repeat(np.arange(STEPS), n)
+    jitter = np.repeat(1 + 0.001 * random.normal(size=STEPS), n)
+    compute = (compute_s * jitter * SECOND_NS).astype(np.int64)
+    wait = np.full(len(step), int(wait_s * SECOND_NS))
+    data = np.full(len(step), int(overhead_s * SECOND_NS))
+    zero = np.zeros(len(step), dtype=np.int64)
+    columns = {
+        "rank": np.tile(np.arange(n), STEPS),
+        "step": step,
+        "start_ns": step * SECOND_NS,
+        "duration_ns": compute + wait + data,
+        "compute_ns": compute,
+        "data_ns": data,
+        "host_ns": zero,
+        "gc_ns": zero,
+        "dp_wait_ns": wait,
+        "tp_wait_ns": zero,
+    }
+    write(StepLog("job", columns), path)
+    return float(np.median(columns["duration_ns"])) / SECOND_NS
+
+
+def test_measured_runs_give_back_what_made_them(tmp_path, capsys):
+    """Network and device come back apart; the file makes `simulate` foretell a layout that was not measured."""
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    write_runs(tmp_path / "runs.csv")
+    arguments = [str(tmp_path / "spec.yaml"), "--runs", str(tmp_path / "runs.csv")]
+    assert main(["calibrate", *arguments, "--output", str(tmp_path / "found.yaml")]) == 0
+    assert "held out" in capsys.readouterr().out
+    found = load_spec(SPEC + "calibration: {file: found.yaml}\n", "found", folder=tmp_path)
+    true = load_spec(SPEC + TRUTH, "truth")
+    assert found.calibration.parameters["matrix_efficiency"] == pytest.approx(0.55, rel=0.05)
+    assert found.calibration.parameters["network/bandwidth_ratio"] == pytest.approx(0.4, rel=0.1)
+    assert found.calibration.error_band_ratio < 0.02
+    other = {"strategy.tp": 2, "strategy.dp": 8, "strategy.micro_batches": 4, "batch": 256}
+    foretold = found.changed_by(other).forecast()
+    assert foretold.step_seconds == pytest.approx(true.changed_by(other).forecast().step_seconds, rel=0.03)
+    assert foretold.error_band_ratio == found.calibration.error_band_ratio
+    (tmp_path / "calibrated.yaml").write_text(SPEC + "calibration: {file: found.yaml}\n")
+    assert main(["whatif", str(tmp_path / "calibrated.yaml"), "--degrees", "tp=4", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["now"]["error_band_ratio"] == found.calibration.error_band_ratio
+
+
+def test_a_step_log_gives_the_step_of_the_run(tmp_path, capsys):
+    """The section fitted to a log of slower ranks makes the forecast their step, what stands beside it included."""
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    measured_s = write_steps(tmp_path / "log.parquet")
+    assert main(["calibrate", str(tmp_path / "spec.yaml"), "--steps", str(tmp_path / "log.parquet")]) == 0
+    (tmp_path / "found.yaml").write_text(capsys.readouterr().out)
+    found = load_spec(SPEC + "calibration: {file: found.yaml}\n", "found", folder=tmp_path)
+    plain = load_spec(SPEC, "plain").forecast()
+    assert found.calibration.overhead_seconds == pytest.approx(0.004, abs=0.1 * measured_s)
+    assert found.forecast().step_seconds == pytest.approx(measured_s, rel=0.01)
+    assert plain.step_seconds < 0.9 * measured_s
+    assert 0 < found.calibration.error_band_ratio < 0.02
+
+
+def test_what_it_cannot_use_is_refused(tmp_path, capsys):
+    """Other ranks than the job's, no step times, a value that no specification takes, too few rows: each by place."""
+    spec, runs = tmp_path / "spec.yaml", tmp_path / "runs.csv"
+    spec.write_text(SPEC)
+    write_steps(tmp_path / "log.parquet")
+    half = tmp_path / "half.yaml"
+    half.write_text(SPEC.replace("dp: 8", "dp: 4"))
+
+    def refusal(*arguments):
+        assert main(["calibrate", *map(str, arguments)]) == 2
+        return capsys.readouterr().err
+
+    assert "expected steps of all 8" in refusal(half, "--steps", tmp_path / "log.parquet")
+    assert "No such file" in refusal(spec, "--steps", tmp_path / "none.parquet")
+    runs.write_text("batch,step_seconds\n64,0.1\n")
+    assert "got 1 rows, expected 2 to" in refusal(spec, "--runs", runs)
+    runs.write_text("batch,seconds\n64,0.1\n64,0.2\n")
+    assert "expected step_seconds" in refusal(spec, "--runs", runs)
+    runs.write_text("batch,step_seconds\n64,0.1\n65,0.2\n")
+    assert "runs.csv, line 3" in refusal(spec, "--runs", runs)
+    runs.write_text("batch,step_seconds\n64,0.1\n64,soon\n")
+    assert "runs.csv, line 3" in refusal(spec, "--runs", runs)
+
+
+def test_no_fit_passes_a_physical_bound(tmp_path, capsys):
+    """Steps that are faster than the device at its peak give an efficiency of 1, and a band that shows the misfit."""
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    runs = tmp_path / "runs.csv"
+    write_runs(runs)
+    head, *rows = runs.read_text().splitlines()
+    faster = [",".join((*row.split(",")[:3], str(float(row.split(",")[3]) / 10))) for row in rows]
+    runs.write_text("\n".join([head, *faster]) + "\n")
+    assert (
+        main(["calibrate", str(tmp_path / "spec.yaml"), "--runs", str(runs), "--output", str(tmp_path / "f.yaml")]) == 0
+    )
+    capsys.readouterr()
+    found = load_spec(SPEC + "calibration: {file: f.yaml}\n", "found", folder=tmp_path)
+    assert found.calibration.parameters["matrix_efficiency"] == 1.0
+    assert found.calibration.error_band_ratio > 0.5
+
+
+def test_a_calibration_is_checked_like_the_rest():
+    """An efficiency above 1, a level that the cluster has not, a file beside values."""
+    for section, message in (
+        ("{parameters: {matrix_efficiency: 1.49}}", "matrix_efficiency"),
+        ("{links: {fabric: {bandwidth_ratio: 0.5}}}", "unknown level 'fabric'"),
+        ("{file: a.yaml, overhead_seconds: 1}", "overhead_seconds and a file"),
+        ("{file: a.yaml}", "files are not read here"),
+    ):
+        with pytest.raises(LockstepError, match=message):
+            load_spec(SPEC + f"calibration: {section}\n", "spec")

@@ -1,0 +1,127 @@
+"""`lockstep specify`: other programs' configurations become the job that they configure."""
+
+import json
+
+import pytest
+
+from lockstep.cli.main import main
+from lockstep.simulator.spec import load_spec
+
+LLAMA_8B = {
+    "model_type": "llama",
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+}
+MIXTRAL = {**LLAMA_8B, "model_type": "mixtral", "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2}
+MEGATRON = """\
+--num-layers 96 --hidden-size 12288 --num-attention-heads 96 --seq-length 2048 --vocab-size 50257 \\
+--tensor-model-parallel-size 8 --pipeline-model-parallel-size 8 --num-layers-per-virtual-pipeline-stage 6 \\
+--micro-batch-size 1 --global-batch-size=512 --sequence-parallel --use-distributed-optimizer --use-flash-attn \\
+--recompute-granularity selective --tp-comm-overlap --overlap-grad-reduce --overlap-param-gather --bf16 --lr 1e-4
+"""
+TORCHTITAN = """\
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 2
+seq_len = 8192
+[parallelism]
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 2
+[activation_checkpoint]
+mode = "selective"
+selective_ac_option = "op"
+[float8]
+enable_float8_linear = true
+"""
+DEEPSPEED = {
+    "train_micro_batch_size_per_gpu": 4,
+    "gradient_accumulation_steps": 2,
+    "bf16": {"enabled": True},
+    "zero_optimization": {"stage": 3, "overlap_comm": True, "reduce_bucket_size": 100_000_000},
+}
+
+
+@pytest.fixture
+def specify(tmp_path, capsys):
+    """Return what calls the command with files by option and more arguments, and returns the job, or what it refused."""
+
+    def call(files, *more):
+        arguments = []
+        for option, content in files.items():
+            path = tmp_path / option
+            path.write_text(content if isinstance(content, str) else json.dumps(content))
+            arguments += [f"--{option}", str(path)]
+        status = main(["specify", *arguments, *more])
+        told = capsys.readouterr()
+        return load_spec(told.out, "made") if status == 0 else told.err
+
+    return call
+
+
+def test_a_model_of_hugging_face(specify):
+    """Llama 3 8B has its 8.03 billion parameters, Mixtral 8x7B its 46.7 billion."""
+    job = specify({"hugging-face": LLAMA_8B}, "--ranks", "8", "--sequence", "8192")
+    assert job.model.parameters == 8_030_261_248
+    assert (job.model.tokens, job.degrees.dp, job.cluster.size) == (8192, 8, 8)
+    assert specify({"hugging-face": MIXTRAL}, "--ranks", "64", "--sequence", "4096").model.parameters == 46_702_792_704
+
+
+def test_arguments_of_megatron(specify):
+    """Degrees, distributed optimizer, overlaps and a vocabulary padded to 128 x tp."""
+    job = specify({"megatron": MEGATRON}, "--ranks", "128", "--preset", "DGX A100")
+    degrees = job.degrees
+    assert (degrees.tp, degrees.pp, degrees.dp, degrees.virtual, degrees.zero) == (8, 8, 2, 2, 1)
+    assert (degrees.sequence_parallel, degrees.recompute) == (True, "selective")
+    assert (job.batch, job.schedule.micro_batches) == (512, 256)
+    assert job.options.overlap_tensor
+    assert job.options.overlap_returns
+    assert job.options.bucket_bytes is not None
+    assert job.model.parameters == pytest.approx(175e9, rel=0.01)
+    assert next(op.dims["v"] for op in job.model.operators() if op.name == "lookup") == 51200
+
+
+def test_a_job_of_torchtitan(specify):
+    """FSDP of Llama 3 8B with sequence parallelism, FP8 and recomputation per operator."""
+    job = specify({"torchtitan": TORCHTITAN}, "--ranks", "16")
+    assert (job.degrees.tp, job.degrees.dp, job.degrees.zero, job.degrees.recompute) == (2, 8, 3, "per_operator")
+    assert (job.batch, job.schedule.micro_batches) == (16, 1)
+    assert job.model.precision.product == 1
+    assert job.model.parameters == 8_030_261_248
+
+
+def test_a_configuration_of_deepspeed_goes_with_a_model(specify):
+    """ZeRO 3 with its buckets; the model and its sequence come from Hugging Face."""
+    job = specify({"hugging-face": LLAMA_8B, "deepspeed": DEEPSPEED}, "--ranks", "16", "--sequence", "2048")
+    assert (job.degrees.dp, job.degrees.zero, job.batch, job.schedule.micro_batches) == (16, 3, 128, 2)
+    assert job.options.gradient_buffer_bytes == 2 * 100_000_000 * 2
+    assert job.options.live_parameters == 1e9
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"hugging-face": {**LLAMA_8B, "model_type": "mamba"}}, "model_type"),
+        ({"hugging-face": {**LLAMA_8B, "kv_lora_rank": 512}}, "multi-head latent attention"),
+        ({"hugging-face": {**LLAMA_8B, "hidden_size": "wide"}}, "hidden_size"),
+        ({"hugging-face": "[1]"}, "expected an object"),
+        ({"megatron": MEGATRON + "--multi-latent-attention"}, "--multi-latent-attention"),
+        ({"megatron": MEGATRON.replace("12288", "wide")}, "--hidden-size"),
+        ({"torchtitan": TORCHTITAN.replace("8B", "8X")}, "llama3 8X"),
+        ({"torchtitan": TORCHTITAN.replace("op", "2")}, "activation_checkpoint|TOML"),
+        ({"torchtitan": "x"}, "TOML"),
+        ({"deepspeed": DEEPSPEED}, "expected one of --hugging-face"),
+        ({"hugging-face": LLAMA_8B, "deepspeed": {**DEEPSPEED, "train_batch_size": 100}}, "train_batch_size"),
+    ],
+)
+def test_what_the_simulator_has_not_is_refused_by_name(specify, files, message):
+    """A file of another form, a model or an option that would silently be simulated as something else."""
+    refusal = specify(files, "--ranks", "64")
+    assert isinstance(refusal, str)
+    assert any(each in refusal for each in message.split("|")), refusal
