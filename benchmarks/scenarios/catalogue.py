@@ -64,6 +64,7 @@ FAULTS: dict[str, Make] = {
     **_named(slow_half, name="half of a domain", ratio=0.05),
     **_named(slow_half, name="half of a tensor group", ratio=0.05, kind="tp"),
     **_named(slow, name="domain of two", ratio=0.05, shapes=PAIRS),
+    **_named(slow, name="domain of two, 300 %", ratio=3.0, shapes=PAIRS),
     **_named(slow, name="context groups", ratio=0.05, shapes=CONTEXTS),
     **_named(slow, name="no replicas", ratio=0.05, shapes=NO_REPLICAS),
     **_named(slow_nodes, name="slow node", count=1, cause="host"),

@@ -128,6 +128,11 @@ class Gates:
             sigma_P[np.isnan(sigma_P)] = np.inf
         return sigma_P
 
+    def most_P(self) -> "Figures":
+        """Return how much of one step's excess counts towards a mean, array of shape (P,)."""
+        most_P: Figures = np.maximum(self.policy.clip_sigmas * self.sigma_P(), FULL_FLOORS * self.floor_ratio)
+        return most_P
+
     def widest_P(self) -> "Figures":
         """Return how far a single step may reach to count in full in a long mean, array of shape (P,)."""
         widest_F = self.policy.clip_sigmas * np.fmax.reduceat(self.scale_P, self._first_F)
