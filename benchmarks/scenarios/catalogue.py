@@ -41,6 +41,13 @@ _SCALING = replace(RESTARTED, warm_up_scales=True)
 _LONG = replace(_SCALING, warm_up_ratio=2.0, warm_up_fade_steps=8.0)
 _HALF_BANDWIDTH = 1.0  # a transfer takes as long again
 
+_PARTS = ("data", "host", "forward", "backward", "optimizer")
+
+
+def _shared_hosts(sigma: float) -> Noise:
+    """Return the noise of ranks that share hosts: own work scatters by `sigma`, and stalls are common."""
+    return Noise(step=sigma, spread=0.01, common=0.03, stall_rate=3e-4, stall_memory=0.3, jitter=0.1)
+
 
 def _named(make: Callable[..., Scenario], **arguments: object) -> dict[str, Make]:
     return {str(arguments["name"]): partial(make, **arguments)}
@@ -74,6 +81,19 @@ FAULTS: dict[str, Make] = {
     **_named(slow, name="slow, sequences", ratio=0.10, imbalance=_SEQUENCE),
     **_named(slow, name="slow, experts", ratio=0.05, imbalance=_EXPERTS_HOT, shapes=EXPERTS),
     **_named(slow, name="slow, noisy", ratio=0.05, noise=NOISY),
+    **{
+        name: make
+        for sigma, ratio in ((0.05, 0.13), (0.08, 0.13), (0.08, 0.40), (0.15, 0.40))
+        for part in _PARTS
+        for name, make in _named(
+            slow,
+            name=f"{part} +{ratio:.0%}, shared hosts {sigma:.0%}",
+            ratio=ratio,
+            cause=part,
+            noise=_shared_hosts(sigma),
+            has_phases=True,
+        ).items()
+    },
     **_named(slow, name="slow, accumulation", ratio=0.05, imbalance=Imbalance(accumulation=0.25)),
     **_named(slow, name="slow, two restarts", ratio=0.05, begin=150, interruptions=_TWICE),
     **_named(slow, name="slow, frozen counter", ratio=0.05, interruptions=_FROZEN),
@@ -105,6 +125,13 @@ HEALTHY: dict[str, Make] = {
     **_named(healthy, name="many pauses", interruptions=_PAUSING),
     **_named(healthy, name="flagged pauses", interruptions=replace(_PAUSING, flagged=True, profiled_every=40)),
     **_named(healthy, name="noisy", noise=NOISY),
+    **{
+        name: make
+        for sigma in (0.03, 0.05, 0.08, 0.15)
+        for name, make in _named(
+            healthy, name=f"shared hosts {sigma:.0%}", noise=_shared_hosts(sigma), has_phases=True
+        ).items()
+    },
     **_named(healthy, name="last stage", shapes=PIPELINES, imbalance=Imbalance(last_stage=0.25)),
     **_named(healthy, name="sequences", imbalance=_SEQUENCE),
     **_named(healthy, name="experts", shapes=EXPERTS, imbalance=_EXPERTS_HOT),

@@ -10,6 +10,8 @@ from math import prod
 from lockstep.contracts.domains import parse_degrees
 
 COMPONENTS = ("compute", "data", "host", "gc")
+PHASES = {"forward": 0.3, "backward": 0.6, "optimizer": 0.1}
+"""Phases of compute and their shares of it; where a scenario has them, each has noise of its own."""
 LINK = "link"
 HANG = "hang"
 """Cause of a fault whose ranks have not arrived: they lack the records from row `begin` on, and at `end` all stop."""
@@ -133,7 +135,7 @@ class Fault:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """One labelled run. `degrees` as in Megatron's order; ep divides dp."""
+    """One labelled run. `degrees` as in Megatron's order; ep divides dp. `has_phases`: records hold compute's."""
 
     name: str
     degrees: str
@@ -143,6 +145,7 @@ class Scenario:
     data: float = 0.01
     host: float = 0.02
     gc: float = 0.002
+    has_phases: bool = False
     noise: Noise = Noise()
     imbalance: Imbalance = Imbalance()
     interruptions: Interruptions = Interruptions()

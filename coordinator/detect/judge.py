@@ -6,6 +6,7 @@ computes 5 % longer lengthens the step by 3 to 4 %, which a trigger misses.
 """
 
 from collections import Counter, deque
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from coordinator.detect.findings import SLOW_LINK, SLOW_RANK, Finding, Judgement
 from coordinator.detect.keeping import joined, part_of
 from coordinator.detect.links.slow_link import SlowLinkTest
+from coordinator.detect.ranks.components import single_parts
 from coordinator.detect.ranks.groups import has_nan, mean_of, median_of
 from coordinator.detect.ranks.imbalance import Imbalance
 from coordinator.detect.ranks.rank_findings import RankFindings
@@ -94,7 +96,8 @@ class Judge:
         disturbed = self._is_disturbed(row)
         if not disturbed:
             self.recent_rows.append(row)
-            self._slow_rank.step(row.self_seconds, row.step, compute_R=row.components["compute"], work_R=row.work)
+            compute_R, parts = row.components["compute"], partial(single_parts, row)
+            self._slow_rank.step(row.self_seconds, row.step, compute_R=compute_R, work_R=row.work, parts=parts)
             self._links.step(row, row.step)
             self._fluctuation.step(self._sample(row, step_seconds), row.step)
             self._scattered.step(row.components["gc"], step_seconds, row.step)

@@ -45,6 +45,7 @@ class ExcessPolicy:
     still_caution: float = 6.0  # in replicas of two a quarter stands still, and noise reads as half of what it is
     slack_sigmas: float = 2.0
     alarm_sigmas: float = 11.0  # three clear steps make 12; two stalls and a third step of 5 sigma stay below
+    false_page_steps: float = 500_000.0  # between false pages of parts of own work: limits follow from it
     floor_ratio: float = 0.025  # reference: smallest effect reported; +3 % is found, +2 % is silicon
     gate_factor: float = 1.1  # reference: times sqrt(2 ln 50 n), what the largest of n series reaches by chance
     chance_sigmas_min: float = 4.8  # for few series the same: runs are long, and every step is another chance

@@ -42,6 +42,7 @@ _FORMS: tuple[tuple[str, str, float, float], ...] = (
 )
 _OTHER = ("", "", 0.0, 1e9)
 _RANGES: dict[str, tuple[float, float]] = {
+    "excess.false_page_steps": (1000.0, 1e9),
     "excess.floor_ratio": (0.001, 10.0),  # below, rounding of the record itself is an effect
     "excess.warm_up_steps": (8, 10_000),
     "fluctuation.warm_up_steps": (8, 10_000),

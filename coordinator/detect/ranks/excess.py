@@ -29,6 +29,7 @@ from coordinator.detect.ranks.deviation import Deviation
 from coordinator.detect.ranks.families import Family, side_by_side
 from coordinator.detect.ranks.gates import LONG_STEPS, SHORT_STEPS, Candidates, Gates
 from coordinator.detect.ranks.groups import median_of_three
+from coordinator.detect.ranks.noise import FAR_SIGMAS
 from coordinator.detect.ranks.pools import Pools
 from coordinator.detect.ranks.sums import Sums, steps_lasted
 
@@ -323,7 +324,7 @@ class ExcessTest:
     def _follow(self, values: Deviation, sigma_P: "Figures") -> None:
         """Let baselines follow what is healthy, and silicon: what stays below every effect that is reported."""
         policy = self.policy
-        limit_P = np.minimum(policy.clip_sigmas * sigma_P, 1.0)
+        limit_P = np.minimum(FAR_SIGMAS * sigma_P, 1.0)
         drift_N = self._pools.clip(values.raw_N, limit_P, values.reach_P) * np.float32(policy.baseline_rate)
         drift_N[self._rising(values, sigma_P)] = 0
         if values.seen_N is not None:

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     Figures = NDArray[np.float64]
     Places = NDArray[np.intp]
 
-
+FAR_SIGMAS = 6.0
+"""Of a difference: 4.2 of a value, which Gaussian noise exceeds once in 40,000; what is further out is a stall, or an
+onset, and counts as no more than that."""
 _MEDIAN_TO_SIGMA = 1.048  # Gaussian: the median of |a - b| is 0.954 sigma
 _STILL_SIGMAS = 0.1  # a series that moves by less from one step to the next stands still
 _STILL_EVERY = 4  # updates; how many stand still is no matter of single steps
@@ -133,7 +135,7 @@ class PooledNoise:
         if int(np.maximum.reduce(self.updates_P)) % _STILL_EVERY == 0:
             self._count_still(difference_N, left_out, rate_P, count_P)
         least = float(np.minimum.reduce(self.sigma_P))
-        limit_P = policy.clip_sigmas * (self.sigma_P if present_P is None else np.maximum(self.sigma_P, present_P))
+        limit_P = FAR_SIGMAS * (self.sigma_P if present_P is None else np.maximum(self.sigma_P, present_P))
         if not least > _SIGMA_MIN:
             # Not known, or nothing seen yet but equal figures: a limit of 0 would never let go of 0.
             limit_P[~(self.sigma_P > _SIGMA_MIN)] = np.inf

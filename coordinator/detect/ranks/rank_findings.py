@@ -137,7 +137,8 @@ class RankFindings:
     def _look(self, rows: "Sequence[StepRow]", slow_R: "NDArray[np.bool_]", policy: "CausePolicy") -> None:
         own = less_work(medians(rows), self._test.shift_R)
         waits = _mean_waits(rows[-1])
-        explained = self._explainer.explain(own, slow_R, self._test.ranks.alarm_N, self.typical, policy)
+        shares_R, slow_parts = self._test.ranks.alarm_N, self._test.slow_parts
+        explained = self._explainer.explain(own, slow_R, shares_R, self.typical, policy, slow_parts=slow_parts)
         lost_R = _lost_seconds(rows, slow_R)
         self._note_domains(self._ranks[list(explained)].tolist())
         for column, explanation in explained.items():
@@ -236,7 +237,7 @@ def _evidence(rank: int, explanation: Explanation) -> list[str]:
     if WAIT in own:
         lines.append(f"it waits {_ms(own[WAIT])} a step for others, its peers {_ms(peers[WAIT])}")
     grown = {name: own[name] - peers[name] for name in own}
-    if explanation.component in SLEEPS and grown.get(OFF_CPU, 0.0) > _TELLING_SHARE * grown[SELF]:
+    if explanation.component in SLEEPS and grown.get(OFF_CPU, 0.0) > _TELLING_SHARE * max(grown[SELF], 0.0):
         lines.append(_off_cpu_text(own, peers))
     lines += _telling(COMPONENTS, grown, explanation)
     if explanation.component == COMPUTE:
