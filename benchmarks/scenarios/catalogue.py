@@ -68,6 +68,10 @@ FAULTS: dict[str, Make] = {
     **_named(slow, name="transient", ratio=0.05, lasts=20),
     **_named(slow, name="thermal", ratio=0.05, on_steps=15, off_steps=25),
     **_named(slow, name="drift", ratio=0.15, drift_steps=120),
+    **_named(slow, name="50 % in 1 of 20", ratio=0.5, share=1 / 20),
+    **_named(slow, name="50 % in 1 of 20, data", ratio=0.5, share=1 / 20, cause="data"),
+    **_named(slow, name="20 % in 1 of 5", ratio=0.2, share=1 / 5),
+    **_named(slow, name="4 x 50 % in 1 of 20", ratio=0.5, share=1 / 20, count=4),
     **_named(slow_half, name="half of a domain", ratio=0.05),
     **_named(slow_half, name="half of a tensor group", ratio=0.05, kind="tp"),
     **_named(slow, name="domain of two", ratio=0.05, shapes=PAIRS),
@@ -132,6 +136,9 @@ HEALTHY: dict[str, Make] = {
             healthy, name=f"shared hosts {sigma:.0%}", noise=_shared_hosts(sigma), has_phases=True
         ).items()
     },
+    **_named(healthy, name="stalls", noise=Noise(stall_rate=2e-3)),
+    **_named(healthy, name="stalls that last", noise=Noise(stall_rate=1e-3, stall_memory=0.3)),
+    **_named(healthy, name="one checkpoint writer", interruptions=replace(RESTARTED, writer_every=20)),
     **_named(healthy, name="last stage", shapes=PIPELINES, imbalance=Imbalance(last_stage=0.25)),
     **_named(healthy, name="sequences", imbalance=_SEQUENCE),
     **_named(healthy, name="experts", shapes=EXPERTS, imbalance=_EXPERTS_HOT),

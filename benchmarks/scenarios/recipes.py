@@ -64,6 +64,7 @@ def slow(
     begin: int | None = None,
     interruptions: Interruptions = Interruptions(),  # noqa: B008  (frozen)
     has_phases: bool = False,
+    share: float = 0.0,
 ) -> Scenario:
     """Return a job in which `count` ranks drawn by chance are slow by `ratio` of their own work."""
     scenario, rng = _scenario(name, ranks, seed, shapes)
@@ -78,8 +79,9 @@ def slow(
         drift_steps=drift_steps,
         on_steps=on_steps,
         off_steps=off_steps,
+        scatter_rate=share,
     )
-    steps = begin + 140 if drift_steps else scenario.steps
+    steps = begin + 140 if drift_steps else begin + 220 if share else scenario.steps
     job = replace(scenario, faults=(fault,), imbalance=imbalance, noise=noise, steps=steps)
     return replace(job, interruptions=interruptions, has_phases=has_phases)
 

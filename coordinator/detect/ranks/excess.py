@@ -80,6 +80,7 @@ class ExcessTest:
         self.alarms = Alarms()
         self.adopt(policy, floor_ratio=floor_ratio)
         self._steps: deque[int] = deque(maxlen=_STEPS_KEPT)
+        self._last: Deviation | None = None
         self.judged = 0
 
     def adopt(
@@ -135,6 +136,18 @@ class ExcessTest:
         """Where a reference or a baseline must not learn now, more than one bad step: series, some of them twice."""
         return np.concatenate((self.alarms.series_A, self._high)) if len(self.alarms) else self._high
 
+    def far_of(self, family: Family, least: float) -> dict[int, float]:
+        """Return the last residuals of a family beyond all noise and `least`, by series; of none that is in alarm."""
+        now = self._last
+        if now is None or now.highest <= least:
+            return {}
+        far = now.raw_N[family.span] > least
+        if now.seen_N is not None:
+            far &= now.seen_N[family.span]
+        series = self.alarms.without(far.nonzero()[0] + family.span.start)
+        series = series[now.raw_N[series] > (FAR_SIGMAS * self.gates.sigma_P())[self._pools.of(series)]]
+        return dict(zip((series - family.span.start).tolist(), now.raw_N[series].tolist(), strict=True))
+
     def _find_high(self) -> None:
         """Note whose sum is beyond what one bad step makes of it."""
         self._high = self.sums.above(self.policy.clip_sigmas - self.policy.slack_sigmas)
@@ -174,6 +187,7 @@ class ExcessTest:
         if self.judged > 1:
             self._follow(values, sigma_P)
         self._recent = self._shifted(values)
+        self._last = values
 
     def _shifted(self, values: Deviation) -> "list[Floats]":
         """Return the last values of each series, the oldest first; a step without one is no step of that series."""

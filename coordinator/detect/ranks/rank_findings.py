@@ -175,7 +175,7 @@ class RankFindings:
             onset_step=onset,
             excess_ratio=ratio,
             excess_seconds=_excess_seconds(explanation, ratio * self._test.scale_seconds(column)),
-            evidence=tuple(_evidence(rank, explanation)),
+            evidence=tuple(evidence_of(rank, explanation)),
             numbers={
                 "excess_ratio": ratio,
                 "sigma_ratio": sigma_ratio,
@@ -184,6 +184,13 @@ class RankFindings:
                 **{f"peers_{name}_seconds": value for name, value in explanation.peers.items()},
             },
         )
+
+    def explain(self, row: "StepRow", columns: "Sequence[int]", policy: "CausePolicy") -> dict[int, Explanation]:
+        """Return why these ranks are slow in this one step, by column."""
+        slow_R = np.zeros(len(self._ranks), dtype=bool)
+        slow_R[list(columns)] = True
+        own = less_work(parts_of(row), self._test.shift_R)
+        return self._explainer.explain(own, slow_R, slow_R, self.typical, policy, slow_parts=lambda _: ())
 
     def memory(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt, arrays by name."""
@@ -229,7 +236,8 @@ def _excess_seconds(explanation: Explanation, otherwise: float) -> float:
     return max(own[SELF] - peers[SELF], 0.0) if SELF in own and SELF in peers else otherwise
 
 
-def _evidence(rank: int, explanation: Explanation) -> list[str]:
+def evidence_of(rank: int, explanation: Explanation) -> list[str]:
+    """Return what shows that a rank is slow, in sentences."""
     own, peers = explanation.own, explanation.peers
     lines = []
     if SELF in own:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _REFERENCE_STEPS = 8
 _YOUNG_WEIGHT = 2.0  # a young past follows the last steps: the first ones are warm-up
 _MOVING_SHARE = 1 / 8  # of a stage's ranks: so many, when slow, move its 30 % quantile by what is told of a stage
+_FAR_FLOORS = 4.0  # smallest effects, 10 % of a step: less is no slow step by itself
 _SECONDS_MIN = 1e-9  # resolution of a record; keeps work of 0 from dividing
 
 
@@ -79,6 +80,8 @@ class SlowRankTest:
         """Seconds that a ratio of 1 stands for: the stage's reference, or its recent median if that is longer."""
         self.shift_R: Floats | None = None
         """Seconds that each rank's work explained in the last step, None where all had the same to do."""
+        self.far: dict[int, float] = {}
+        """Ranks that were far beyond noise in the last step, and in no alarm: excess (ratio) by column."""
         self.imbalance_seconds = 0.0
         """What the replica with the most to do had longer than the others in the last step."""
 
@@ -120,6 +123,7 @@ class SlowRankTest:
         follows `work_R`, the work figure of any unit. `parts` returns the seconds of each part, given those that work
         explains; it is called where own work is noisy.
         """
+        self.far = {}
         if np.isnan(np.fmax.reduce(self_R)):
             return
         excess_N = np.empty(self._test.count, dtype=np.float32)
@@ -146,8 +150,7 @@ class SlowRankTest:
         if self.stage_groups.count > 1:
             common, excess_N[self.stages.span] = self._compare_stages(reference_P)
         self._test.step(excess_N, step)
-        if parts is not None and self._is_noisy():
-            self._step_parts(parts(self.shift_R), step)
+        self._look_closer(parts, step)
         if self.stage_groups.count > 1:
             self._learn_stages(common, excess_N[self.stages.span])
 
@@ -159,12 +162,17 @@ class SlowRankTest:
         is_known = self._test.judged > policy.warm_up_steps
         return is_known and float(np.fmax.reduce(self.ranks.sigma_P)) > policy.early_sigma
 
-    def _step_parts(self, parts: "Parts", step: int) -> None:
-        """Judge each part by itself."""
+    def _look_closer(self, parts: "Callable[[NDArray[np.floating] | None], Parts] | None", step: int) -> None:
+        """Note who was far beyond noise in this step, and judge each part by itself where the sum is noisy."""
+        if self.is_warm:
+            self.far = self._test.far_of(self.ranks, _FAR_FLOORS * self._test.gates.floor_ratio)
+        if parts is None or not self._is_noisy():
+            return
+        seconds = parts(self.shift_R)
         if self.parts is None:
             replicas = self.replica_groups if self.has_replicas else None
-            self.parts = PartTests(tuple(parts), self.stage_groups, replicas, self._excess_policy)
-        self.parts.step(parts, self.scale_P, step)
+            self.parts = PartTests(tuple(seconds), self.stage_groups, replicas, self._excess_policy)
+        self.parts.step(seconds, self.scale_P, step)
 
     def _compare(self, own_R: "Floats", reference_P: "Floats", excess_D: "Floats") -> None:
         """Turn each rank's seconds into its excess over stage and replica, and write that of replicas."""
