@@ -41,6 +41,7 @@ _SCALING = replace(RESTARTED, warm_up_scales=True)
 _LONG = replace(_SCALING, warm_up_ratio=2.0, warm_up_fade_steps=8.0)
 _HALF_BANDWIDTH = 1.0  # a transfer takes as long again
 
+_NOISY_JOB = Noise(common=0.07)
 _PARTS = ("data", "host", "forward", "backward", "optimizer")
 
 
@@ -114,6 +115,8 @@ FAULTS: dict[str, Make] = {
     **_named(whole_job, name="network of all", cause=LINK, ratio=_HALF_BANDWIDTH),
     **_named(whole_job, name="data jitter of all", cause="data", ratio=0.30, jitters=True),
     **_named(whole_job, name="compute jitter of all", cause="compute", ratio=0.10, jitters=True),
+    **_named(whole_job, name="job 20 %, noise 7 %", cause="compute", ratio=0.20, noise=_NOISY_JOB),
+    **_named(whole_job, name="job 45 %, noise 7 %", cause="compute", ratio=0.45, noise=_NOISY_JOB),
     **_named(whole_job, name="noise to 2 %", cause="compute", ratio=0, noise=Noise(later_step=0.02), wanted=""),
     **_named(whole_job, name="noise to 3 %", cause="compute", ratio=0, noise=Noise(later_step=0.03), wanted=""),
     **_named(whole_job, name="noise to 12 %", cause="compute", ratio=0, noise=Noise(later_step=0.12), wanted=""),
@@ -136,6 +139,7 @@ HEALTHY: dict[str, Make] = {
             healthy, name=f"shared hosts {sigma:.0%}", noise=_shared_hosts(sigma), has_phases=True
         ).items()
     },
+    **_named(healthy, name="job noise 7 %", noise=_NOISY_JOB),
     **_named(healthy, name="stalls", noise=Noise(stall_rate=2e-3)),
     **_named(healthy, name="stalls that last", noise=Noise(stall_rate=1e-3, stall_memory=0.3)),
     **_named(healthy, name="one checkpoint writer", interruptions=replace(RESTARTED, writer_every=20)),

@@ -112,6 +112,7 @@ class FluctuationPolicy:
     chance_rate: float = 4e-6  # ... and more where chance would bring a row this often a step
     slack_sigmas: float = 1.0  # reference
     alarm_sum: float = 8.0  # reference
+    false_page_steps: float = 500_000.0  # between false pages of the run itself, from which a noisy job's limit follows
     gate_sigmas: float = 5.0  # of the mean of the steps concerned: 1 in 3 million by chance
     windows_min: int = 5  # so many windows must have been seen before a mean of so many steps can be called unusual
     clip_sigmas: float = 6.0  # a single step counts no more than this in a mean
