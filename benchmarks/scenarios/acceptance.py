@@ -5,7 +5,7 @@ sudden faults of 5 % and more together, and of one scenario only where it has en
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -36,6 +36,7 @@ class Demand:
 _FROM_START = Demand(p50=None, p95=None)
 _HALF = Demand(recall=0.95)
 _LINK = Demand(recall=0.99)
+_PART = Demand(p50=None, p95=None, within=10)
 _SMALL = Demand(recall=0.99, p50=None, p95=None, within=8, smallest=128)
 
 DEMANDS: dict[str, Demand] = {
@@ -53,6 +54,10 @@ DEMANDS: dict[str, Demand] = {
     "drift": Demand(p50=None, p95=28),  # 3.5 % of 15 % in 120 steps
     "data jitter of all": Demand(p95=8),
     "compute jitter of all": Demand(p95=8),
+    **{name: _PART for name in FAULTS if "shared hosts" in name},
+    **{name: replace(_PART, within=5) for name in FAULTS if "+40%, shared hosts 8%" in name},
+    **{name: Demand(p50=None, p95=None, within=200) for name in FAULTS if " in 1 of " in name},
+    **dict.fromkeys(("job 20 %, noise 7 %", "job 45 %, noise 7 %"), Demand(p50=None, p95=None, within=40)),
     "slow, noisy": Demand(p50=None, p95=8, innocents=None),
     "scattered gc": Demand(recall=0.97, p50=None, p95=None),  # three events on three ranks take their time
     **dict.fromkeys(("link tp", "link cp", "link ep", "link dp", "link pp", "nic of a node", "network of all"), _LINK),

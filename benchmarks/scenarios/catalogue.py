@@ -41,6 +41,14 @@ _SCALING = replace(RESTARTED, warm_up_scales=True)
 _LONG = replace(_SCALING, warm_up_ratio=2.0, warm_up_fade_steps=8.0)
 _HALF_BANDWIDTH = 1.0  # a transfer takes as long again
 
+_NOISY_JOB = Noise(common=0.07)
+_PARTS = ("data", "host", "forward", "backward", "optimizer")
+
+
+def _shared_hosts(sigma: float) -> Noise:
+    """Return the noise of ranks that share hosts: own work scatters by `sigma`, and stalls are common."""
+    return Noise(step=sigma, spread=0.01, common=0.03, stall_rate=3e-4, stall_memory=0.3, jitter=0.1)
+
 
 def _named(make: Callable[..., Scenario], **arguments: object) -> dict[str, Make]:
     return {str(arguments["name"]): partial(make, **arguments)}
@@ -61,9 +69,14 @@ FAULTS: dict[str, Make] = {
     **_named(slow, name="transient", ratio=0.05, lasts=20),
     **_named(slow, name="thermal", ratio=0.05, on_steps=15, off_steps=25),
     **_named(slow, name="drift", ratio=0.15, drift_steps=120),
+    **_named(slow, name="50 % in 1 of 20", ratio=0.5, share=1 / 20),
+    **_named(slow, name="50 % in 1 of 20, data", ratio=0.5, share=1 / 20, cause="data"),
+    **_named(slow, name="20 % in 1 of 5", ratio=0.2, share=1 / 5),
+    **_named(slow, name="4 x 50 % in 1 of 20", ratio=0.5, share=1 / 20, count=4),
     **_named(slow_half, name="half of a domain", ratio=0.05),
     **_named(slow_half, name="half of a tensor group", ratio=0.05, kind="tp"),
     **_named(slow, name="domain of two", ratio=0.05, shapes=PAIRS),
+    **_named(slow, name="domain of two, 300 %", ratio=3.0, shapes=PAIRS),
     **_named(slow, name="context groups", ratio=0.05, shapes=CONTEXTS),
     **_named(slow, name="no replicas", ratio=0.05, shapes=NO_REPLICAS),
     **_named(slow_nodes, name="slow node", count=1, cause="host"),
@@ -73,6 +86,19 @@ FAULTS: dict[str, Make] = {
     **_named(slow, name="slow, sequences", ratio=0.10, imbalance=_SEQUENCE),
     **_named(slow, name="slow, experts", ratio=0.05, imbalance=_EXPERTS_HOT, shapes=EXPERTS),
     **_named(slow, name="slow, noisy", ratio=0.05, noise=NOISY),
+    **{
+        name: make
+        for sigma, ratio in ((0.05, 0.13), (0.08, 0.13), (0.08, 0.40), (0.15, 0.40))
+        for part in _PARTS
+        for name, make in _named(
+            slow,
+            name=f"{part} +{ratio:.0%}, shared hosts {sigma:.0%}",
+            ratio=ratio,
+            cause=part,
+            noise=_shared_hosts(sigma),
+            has_phases=True,
+        ).items()
+    },
     **_named(slow, name="slow, accumulation", ratio=0.05, imbalance=Imbalance(accumulation=0.25)),
     **_named(slow, name="slow, two restarts", ratio=0.05, begin=150, interruptions=_TWICE),
     **_named(slow, name="slow, frozen counter", ratio=0.05, interruptions=_FROZEN),
@@ -89,6 +115,8 @@ FAULTS: dict[str, Make] = {
     **_named(whole_job, name="network of all", cause=LINK, ratio=_HALF_BANDWIDTH),
     **_named(whole_job, name="data jitter of all", cause="data", ratio=0.30, jitters=True),
     **_named(whole_job, name="compute jitter of all", cause="compute", ratio=0.10, jitters=True),
+    **_named(whole_job, name="job 20 %, noise 7 %", cause="compute", ratio=0.20, noise=_NOISY_JOB),
+    **_named(whole_job, name="job 45 %, noise 7 %", cause="compute", ratio=0.45, noise=_NOISY_JOB),
     **_named(whole_job, name="noise to 2 %", cause="compute", ratio=0, noise=Noise(later_step=0.02), wanted=""),
     **_named(whole_job, name="noise to 3 %", cause="compute", ratio=0, noise=Noise(later_step=0.03), wanted=""),
     **_named(whole_job, name="noise to 12 %", cause="compute", ratio=0, noise=Noise(later_step=0.12), wanted=""),
@@ -104,6 +132,17 @@ HEALTHY: dict[str, Make] = {
     **_named(healthy, name="many pauses", interruptions=_PAUSING),
     **_named(healthy, name="flagged pauses", interruptions=replace(_PAUSING, flagged=True, profiled_every=40)),
     **_named(healthy, name="noisy", noise=NOISY),
+    **{
+        name: make
+        for sigma in (0.03, 0.05, 0.08, 0.15)
+        for name, make in _named(
+            healthy, name=f"shared hosts {sigma:.0%}", noise=_shared_hosts(sigma), has_phases=True
+        ).items()
+    },
+    **_named(healthy, name="job noise 7 %", noise=_NOISY_JOB),
+    **_named(healthy, name="stalls", noise=Noise(stall_rate=2e-3)),
+    **_named(healthy, name="stalls that last", noise=Noise(stall_rate=1e-3, stall_memory=0.3)),
+    **_named(healthy, name="one checkpoint writer", interruptions=replace(RESTARTED, writer_every=20)),
     **_named(healthy, name="last stage", shapes=PIPELINES, imbalance=Imbalance(last_stage=0.25)),
     **_named(healthy, name="sequences", imbalance=_SEQUENCE),
     **_named(healthy, name="experts", shapes=EXPERTS, imbalance=_EXPERTS_HOT),

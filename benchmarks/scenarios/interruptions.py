@@ -42,11 +42,7 @@ def interrupt(
     if plan.collection_every:
         at = np.arange(rows) % plan.collection_every == plan.collection_every - 1
         parts["gc"][at] += np.float32(plan.collection_seconds)
-    if plan.stall is not None:
-        for row, rank in _stalls(scenario):
-            own = np.float32(scenario.own_seconds)
-            parts["host"][row : row + plan.stall.steps, rank] += np.float32(plan.stall.ratio) * own
-            parts["host"][row + plan.stall.after_step, rank] += np.float32(plan.stall.after_ratio) * own
+    _hold_single_ranks(scenario, parts["host"], step_W)
     flags = np.zeros((rows, ranks), dtype=np.int64)
     for every, seconds, flag in (
         (plan.checkpoint_every, plan.checkpoint_seconds, Flag.CHECKPOINT),
@@ -62,6 +58,17 @@ def interrupt(
             flags[row : row + 2, chosen] |= Flag.PROFILED
             parts["host"][row : row + 3, chosen] += np.float32(0.5 * scenario.compute)
     return step_W, gap_W, flags
+
+
+def _hold_single_ranks(scenario: "Scenario", host_WR: "Floats", step_W: "NDArray[np.int64]") -> None:  # noqa: N803
+    """Add what holds up one rank at a time: a checkpoint that rank 0 writes by itself, and stalls."""
+    plan, own = scenario.interruptions, np.float32(scenario.own_seconds)
+    if plan.writer_every:
+        host_WR[step_W % plan.writer_every == plan.writer_every - 1, 0] += own / 2
+    if plan.stall is not None:
+        for row, rank in _stalls(scenario):
+            host_WR[row : row + plan.stall.steps, rank] += np.float32(plan.stall.ratio) * own
+            host_WR[row + plan.stall.after_step, rank] += np.float32(plan.stall.after_ratio) * own
 
 
 def _uneven(ranks: int, rng: np.random.Generator) -> "Floats":

@@ -10,6 +10,8 @@ from math import prod
 from lockstep.contracts.domains import parse_degrees
 
 COMPONENTS = ("compute", "data", "host", "gc")
+PHASES = {"forward": 0.3, "backward": 0.6, "optimizer": 0.1}
+"""Phases of compute and their shares of it; where a scenario has them, each has noise of its own."""
 LINK = "link"
 HANG = "hang"
 """Cause of a fault whose ranks have not arrived: they lack the records from row `begin` on, and at `end` all stop."""
@@ -92,6 +94,7 @@ class Interruptions:
     joining_ranks: int = 0  # ... or come with it
     collection_every: int = 0  # all ranks collect garbage in the same step: what one should do
     collection_seconds: float = 0.12
+    writer_every: int = 0  # rank 0 alone writes a checkpoint that nobody flags, half a step long
     profiled_every: int = 0  # a capture of two ranks, flagged
     missing: float = 0.001
     missing_bursts: int = 0  # so often a sixteenth of the ranks lose their records of 8 rows in a row
@@ -133,7 +136,7 @@ class Fault:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """One labelled run. `degrees` as in Megatron's order; ep divides dp."""
+    """One labelled run. `degrees` as in Megatron's order; ep divides dp. `has_phases`: records hold compute's."""
 
     name: str
     degrees: str
@@ -143,6 +146,7 @@ class Scenario:
     data: float = 0.01
     host: float = 0.02
     gc: float = 0.002
+    has_phases: bool = False
     noise: Noise = Noise()
     imbalance: Imbalance = Imbalance()
     interruptions: Interruptions = Interruptions()

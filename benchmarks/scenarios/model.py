@@ -8,12 +8,13 @@ rank waits in a meeting is booked as that kind's wait, so a step is own work plu
 Shapes: W rows, R ranks, D replicas; G is the grid (pp, dense dp without ep, ep, cp, tp) of ranks, tp fastest.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from benchmarks.scenarios.interruptions import clock_ahead, held_back, interrupt, present, told_steps
-from benchmarks.scenarios.job import COMPONENTS, LINK, Scenario
+from benchmarks.scenarios.job import COMPONENTS, LINK, PHASES, Scenario
 from benchmarks.scenarios.recording import RANKS_PER_NODE, Recording
 from lockstep.contracts import domains
 
@@ -35,6 +36,7 @@ _EXPERT_MEMORY = 0.98
 _EXPERT_SHARE = 0.5  # of the work follows the tokens
 _RAMP_BEGIN = 40
 _STALL_RATIO_MAX = 3.0
+_PHASE_MIN = np.float32(0.05)  # of its mean: noise of half of a short phase must not make it negative
 
 
 def world_size(scenario: Scenario) -> int:
@@ -54,16 +56,25 @@ def generate(scenario: Scenario) -> Recording:
     shape = (scenario.steps, world_size(scenario))
     degrees = domains.parse_degrees(scenario.degrees, where="scenario")
     tokens, extra = _imbalance(scenario, grid, rng)
+    phases = {}
+    if scenario.has_phases:
+        phases = _phases(scenario, shape, rng)
+        compute = sum(phases.values(), start=np.zeros(shape, dtype=np.float32))
+    else:
+        compute = _noise(scenario.noise, shape, rng) * scenario.compute
     parts = {
-        "compute": _noise(scenario.noise, shape, rng) * scenario.compute + extra,
+        "compute": compute + extra,
         "data": np.float32(scenario.data) * (1 + np.float32(0.1) * _normal(rng, shape)),
         "host": np.float32(scenario.host) * (1 + np.float32(0.05) * _normal(rng, shape)),
         "gc": np.float32(scenario.gc) * (1 + np.float32(0.1) * _normal(rng, shape)),
     }
     step_W, gap_W, flags = interrupt(scenario, parts, rng)
     for fault in scenario.faults:
-        if fault.cause in COMPONENTS:
-            parts[fault.cause] += _fault(fault, shape, rng) * np.float32(scenario.own_seconds)
+        if fault.cause in COMPONENTS or fault.cause in PHASES:
+            longer = _fault(fault, shape, rng) * np.float32(scenario.own_seconds)
+            parts["compute" if fault.cause in PHASES else fault.cause] += longer
+            if fault.cause in phases:
+                phases[fault.cause] += longer
     if scenario.noise.contention:
         own = sum(parts.values(), start=np.zeros(shape, dtype=np.float32)).reshape(-1, *grid)
         spare = own.max(axis=_AXES["dp"] + _AXES["tp"] + _AXES["cp"], keepdims=True) - own
@@ -96,6 +107,7 @@ def generate(scenario: Scenario) -> Recording:
         told_step=told_steps(scenario, step_W),
         ahead_ns=clock_ahead(scenario),
         tokens_known=scenario.imbalance.tokens_known,
+        phases=_to_compute(phases, parts["compute"]),
     )
 
 
@@ -131,6 +143,24 @@ def _noise(noise: "Noise", shape: tuple[int, int], rng: np.random.Generator) -> 
         seconds = np.minimum(0.3 * (rng.pareto(1.5, int(chosen.sum())) + 1), _STALL_RATIO_MAX)
         factor[row[chosen] + after, rank[chosen]] += seconds.astype(np.float32)
     return factor
+
+
+def _phases(scenario: Scenario, shape: tuple[int, int], rng: np.random.Generator) -> "dict[str, Floats]":
+    """Return the seconds of each phase, arrays of shape (W, R): noise as white in time as that of all compute."""
+    phases: dict[str, Floats] = {}
+    for name, share in PHASES.items():
+        own = scenario.noise
+        own = replace(own, step=own.step / share**0.5, stall_rate=own.stall_rate * share, hiccup_rate=0.0)
+        phases[name] = np.maximum(_noise(own, shape, rng), _PHASE_MIN) * np.float32(scenario.compute * share)
+    return phases
+
+
+def _to_compute(phases: "dict[str, Floats]", compute: "Floats") -> "dict[str, Floats]":
+    """Return phases that sum to compute: pauses and warm-up are as much longer in each."""
+    if not phases:
+        return {}
+    factor = compute / sum(phases.values(), start=np.zeros_like(compute))
+    return {name: values * factor for name, values in phases.items()}
 
 
 def _imbalance(

@@ -63,6 +63,8 @@ def slow(
     off_steps: int = 0,
     begin: int | None = None,
     interruptions: Interruptions = Interruptions(),  # noqa: B008  (frozen)
+    has_phases: bool = False,
+    share: float = 0.0,
 ) -> Scenario:
     """Return a job in which `count` ranks drawn by chance are slow by `ratio` of their own work."""
     scenario, rng = _scenario(name, ranks, seed, shapes)
@@ -77,10 +79,11 @@ def slow(
         drift_steps=drift_steps,
         on_steps=on_steps,
         off_steps=off_steps,
+        scatter_rate=share,
     )
-    steps = begin + 140 if drift_steps else scenario.steps
+    steps = begin + 140 if drift_steps else begin + 220 if share else scenario.steps
     job = replace(scenario, faults=(fault,), imbalance=imbalance, noise=noise, steps=steps)
-    return replace(job, interruptions=interruptions)
+    return replace(job, interruptions=interruptions, has_phases=has_phases)
 
 
 def slow_half(
@@ -169,10 +172,12 @@ def healthy(
     imbalance: Imbalance = _EVEN,
     noise: Noise = _USUAL,
     interruptions: Interruptions = RESTARTED,
+    has_phases: bool = False,
 ) -> Scenario:
     """Return a job without a fault."""
     scenario, _ = _scenario(name, ranks, seed, shapes)
-    return replace(scenario, imbalance=imbalance, noise=noise, interruptions=interruptions)
+    job = replace(scenario, imbalance=imbalance, noise=noise, interruptions=interruptions)
+    return replace(job, has_phases=has_phases)
 
 
 def scattered_gc(ranks: int, seed: int, *, name: str) -> Scenario:

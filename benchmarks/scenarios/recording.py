@@ -4,7 +4,7 @@
 Shapes: W rows (steps in order of time, over all attempts), R ranks.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,6 +49,8 @@ class Recording:
     """What each rank says the step's index is, and by how much its clock is ahead, ns: both broadcast to (W, R)."""
     ahead_ns: "NDArray[np.int64]"
     tokens_known: bool = True
+    phases: "dict[str, NDArray[np.float32]]" = field(default_factory=dict)
+    """Phases of compute, empty where nobody measured them."""
 
     @property
     def own(self) -> "NDArray[np.float32]":
@@ -89,9 +91,21 @@ class Recording:
             columns |= {f"{kind}_bytes": values[rank] for kind, values in self.moved.items()}
             if self.tokens_known:
                 columns["tokens"] = np.rint(self.tokens.ravel()[rows]).astype(np.int64)
+            columns |= _phase_columns({name: nanoseconds(values) for name, values in self.phases.items()}, columns)
             columns["flags"] = self.flags.ravel()[rows]
             columns["received_ns"] = received_ns.ravel()[rows]
         return StepLog(run, columns)
 
 
 _TIMES = ("start_ns", "duration_ns")
+
+
+def _phase_columns(
+    phases: "dict[str, NDArray[np.int64]]", columns: "dict[str, NDArray[np.int64]]"
+) -> "dict[str, NDArray[np.int64]]":
+    """Return the columns of phases, what rounding leaves of compute in the first of them."""
+    if not phases:
+        return {}
+    first, *others = phases
+    rounded = {f"{name}_ns": phases[name] for name in others}
+    return {f"{first}_ns": columns["compute_ns"] - sum(rounded.values()), **rounded}

@@ -8,7 +8,7 @@ wrong, before the fault just as in a healthy job.
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from benchmarks.scenarios.job import HANG, LINK
+from benchmarks.scenarios.job import HANG, LINK, PHASES
 from benchmarks.scenarios.recording import RANKS_PER_NODE
 from coordinator.detect.findings import FLUCTUATION, SLOW_LINK
 from coordinator.record.replay import to_line
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lockstep.contracts.domains import Topology
 
 Thing = tuple[str, object]
+COMPUTE = "compute"
 JOB: Thing = ("job", "")
 _NOTES_MAX = 8  # a rule that names everybody needs no list of them
 
@@ -117,7 +118,8 @@ def score(scenario: "Scenario", topology: "Topology", named: "Iterable[Named]") 
         result.latency_rows.append(each.row - wanted[thing].begin + 1)
         if each.cause is not None:
             result.causes_told += 1
-            result.causes_right += each.cause == wanted[thing].cause
+            cause = wanted[thing].cause
+            result.causes_right += each.cause == (COMPUTE if cause in PHASES else cause)
     return result
 
 

@@ -6,6 +6,7 @@ computes 5 % longer lengthens the step by 3 to 4 %, which a trigger misses.
 """
 
 from collections import Counter, deque
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -13,8 +14,10 @@ import numpy as np
 from coordinator.detect.findings import SLOW_LINK, SLOW_RANK, Finding, Judgement
 from coordinator.detect.keeping import joined, part_of
 from coordinator.detect.links.slow_link import SlowLinkTest
+from coordinator.detect.ranks.components import single_parts
 from coordinator.detect.ranks.groups import has_nan, mean_of, median_of
 from coordinator.detect.ranks.imbalance import Imbalance
+from coordinator.detect.ranks.intermittent_findings import IntermittentFindings
 from coordinator.detect.ranks.rank_findings import RankFindings
 from coordinator.detect.ranks.slow_rank import SlowRankTest
 from coordinator.detect.run_findings import scattered_gc, slow_link, slower_run, without_scattered
@@ -72,6 +75,7 @@ class Judge:
             place_R=places_of(topology, ranks),
         )
         self._rank_findings = RankFindings(topology, ranks, self._slow_rank, self._hosts)
+        self._intermittent = IntermittentFindings(ranks, self._rank_findings, self._hosts, policy.excess)
         self._links = SlowLinkTest(topology.domains, ranks, policy.link, policy.excess, hosts=self._hosts)
         self._fluctuation = FluctuationTest(policy.fluctuation)
         self._scattered = ScatteredGcTest(len(ranks), policy.gc)
@@ -94,12 +98,13 @@ class Judge:
         disturbed = self._is_disturbed(row)
         if not disturbed:
             self.recent_rows.append(row)
-            self._slow_rank.step(row.self_seconds, row.step, compute_R=row.components["compute"], work_R=row.work)
+            compute_R, parts = row.components["compute"], partial(single_parts, row)
+            self._slow_rank.step(row.self_seconds, row.step, compute_R=compute_R, work_R=row.work, parts=parts)
             self._links.step(row, row.step)
             self._fluctuation.step(self._sample(row, step_seconds), row.step)
             self._scattered.step(row.components["gc"], step_seconds, row.step)
             self._learn(row, step_seconds)
-            self._findings = self._find(step_seconds)
+            self._findings = self._find(row, step_seconds)
         return Judgement(
             step=row.step,
             unix_s=row.end_unix_s,
@@ -148,6 +153,7 @@ class Judge:
         """Judge by other thresholds from the next step on; what has been learnt stays."""
         self._policy = policy
         self._slow_rank.adopt(policy.excess, policy.rank, policy.work)
+        self._intermittent.test.policy = policy.excess
         self._links.adopt(policy.link, policy.excess)
         self._fluctuation.policy, self._scattered.policy = policy.fluctuation, policy.gc
 
@@ -170,6 +176,7 @@ class Judge:
         return {
             "slow_rank": self._slow_rank,
             "rank_findings": self._rank_findings,
+            "intermittent": self._intermittent,
             "links": self._links,
             "fluctuation": self._fluctuation,
             "scattered": self._scattered,
@@ -202,9 +209,11 @@ class Judge:
         """Return the share of recent steps that each rank flagged, array of shape (R,)."""
         return np.zeros(len(self.ranks), dtype=np.float32) if self._flag_share_R is None else self._flag_share_R
 
-    def _find(self, step_seconds: float) -> tuple[Finding, ...]:
+    def _find(self, row: "StepRow", step_seconds: float) -> tuple[Finding, ...]:
         policy = self._policy.cause
         found = self._rank_findings.find(self.recent_rows, policy)
+        named = {each.ranks[0] for each in found}
+        found += self._intermittent.find(self._slow_rank.far, row, named, policy)
         if self._scattered.found is not None:
             collecting = [int(self.ranks[column]) for column in self._scattered.found.ranks]
             found = [*without_scattered(found), scattered_gc(self._scattered.found, collecting)]

@@ -45,6 +45,7 @@ class ExcessPolicy:
     still_caution: float = 6.0  # in replicas of two a quarter stands still, and noise reads as half of what it is
     slack_sigmas: float = 2.0
     alarm_sigmas: float = 11.0  # three clear steps make 12; two stalls and a third step of 5 sigma stay below
+    false_page_steps: float = 500_000.0  # between false pages of parts of own work: limits follow from it
     floor_ratio: float = 0.025  # reference: smallest effect reported; +3 % is found, +2 % is silicon
     gate_factor: float = 1.1  # reference: times sqrt(2 ln 50 n), what the largest of n series reaches by chance
     chance_sigmas_min: float = 4.8  # for few series the same: runs are long, and every step is another chance
@@ -111,6 +112,7 @@ class FluctuationPolicy:
     chance_rate: float = 4e-6  # ... and more where chance would bring a row this often a step
     slack_sigmas: float = 1.0  # reference
     alarm_sum: float = 8.0  # reference
+    false_page_steps: float = 500_000.0  # between false pages of the run itself, from which a noisy job's limit follows
     gate_sigmas: float = 5.0  # of the mean of the steps concerned: 1 in 3 million by chance
     windows_min: int = 5  # so many windows must have been seen before a mean of so many steps can be called unusual
     clip_sigmas: float = 6.0  # a single step counts no more than this in a mean

@@ -42,8 +42,10 @@ _FORMS: tuple[tuple[str, str, float, float], ...] = (
 )
 _OTHER = ("", "", 0.0, 1e9)
 _RANGES: dict[str, tuple[float, float]] = {
+    "excess.false_page_steps": (1000.0, 1e9),
     "excess.floor_ratio": (0.001, 10.0),  # below, rounding of the record itself is an effect
     "excess.warm_up_steps": (8, 10_000),
+    "fluctuation.false_page_steps": (1000.0, 1e9),
     "fluctuation.warm_up_steps": (8, 10_000),
     "timeline.grace_seconds": (0.1, 3600.0),
     "timeline.part_max_seconds": (1.0, 86_400.0),  # longer sums of nanoseconds leave 64 bits

@@ -25,7 +25,7 @@ from coordinator.intake.views import OFF_CPU, VIEWS
 from lockstep.contracts.records import COMPUTE_PHASES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -68,6 +68,16 @@ class Explanation:
 def parts_of(row: "StepRow") -> "Parts":
     """Return the parts of one step: components, views, own work and waiting, arrays of shape (n_ranks,), seconds."""
     return {**row.components, **row.views, SELF: row.self_seconds, WAIT: row.duration - row.self_seconds}
+
+
+def single_parts(row: "StepRow", shift_R: "NDArray[np.floating] | None") -> "Parts":
+    """Return the parts of own work that are judged by themselves, less the seconds that each rank's work explains.
+
+    Compute is left out where its phases are known.
+    """
+    parts = less_work(parts_of(row), shift_R)
+    left_out = {SELF, WAIT, *([COMPUTE] if parts.keys() >= {*COMPUTE_PHASES} else [])}
+    return {name: value for name, value in parts.items() if name not in left_out}
 
 
 def is_asleep(off_cpu: float | None, total: float, usual: "Mapping[str, float]", policy: "CausePolicy") -> bool:
@@ -147,11 +157,14 @@ class Explainer:
         shares_R: "NDArray[np.bool_]",
         typical_P: "Parts",
         policy: "CausePolicy",
+        *,
+        slow_parts: "Callable[[int], Collection[str]]",
     ) -> dict[int, Explanation]:
         """Return the explanation of each slow rank by its column.
 
         `own` holds medians of the last steps; `typical_P` what steps of each stage used to consist of, the reference
         where no healthy rank does the same work; `shares_R` marks the ranks that are slower than their own replica.
+        `slow_parts` returns of a column the parts in alarm by themselves, the largest excess first.
         """
         columns = np.flatnonzero(slow_R)
         peers: dict[str, NDArray[np.floating]] = {}
@@ -169,26 +182,35 @@ class Explainer:
         for place, column in enumerate(columns.tolist()):
             mine = {name: float(value[column]) for name, value in own.items()}
             theirs = {name: float(value[place]) for name, value in peers.items()}
-            found[column] = _explain_one(mine, theirs, policy)
+            found[column] = _explain_one(mine, theirs, policy, slow_parts(column))
         return found
 
 
-def _explain_one(own: dict[str, float], peers: dict[str, float], policy: "CausePolicy") -> Explanation:
+def _explain_one(
+    own: dict[str, float], peers: dict[str, float], policy: "CausePolicy", slow_parts: "Collection[str]"
+) -> Explanation:
     known = [name for name in own if not np.isnan(own[name] - peers[name])]
     more = {name: own[name] - peers[name] for name in known}
     excess = {name: more[name] for name in COMPONENTS if name in more}
     total = own[SELF] - peers[SELF]
-    component = max(excess, key=lambda name: excess[name], default=UNKNOWN)
+    # A part in alarm by itself is the cause: what the others do in the same steps is noise.
+    slow = [COMPUTE if name in COMPUTE_PHASES else name for name in slow_parts]
+    slow = [name for name in slow if name in excess]
+    component = slow[0] if slow else max(excess, key=lambda name: excess[name], default=UNKNOWN)
+    if slow:
+        total = max(total, excess[component])
     if component != UNKNOWN and not excess[component] >= policy.share_min * total > 0:
         component = UNKNOWN
     cause, share = component, excess.get(component, 0.0) / total if component != UNKNOWN else 0.0
     if component in SLEEPS and is_asleep(more.get(OFF_CPU), total, peers, policy):
         cause, share = OFF_CPU, more[OFF_CPU] / total
+    phases = [name for name in slow_parts if name in COMPUTE_PHASES]
+    phase = phases[0] if phases else phase_of(more)
     return Explanation(
         cause=cause,
         confidence="high" if share >= _SURE_SHARE else "medium" if cause != UNKNOWN else "low",
         component=component,
-        phase=phase_of(more) if component == COMPUTE else "",
+        phase=phase if component == COMPUTE else "",
         own={name: own[name] for name in known},
         peers={name: peers[name] for name in known},
     )

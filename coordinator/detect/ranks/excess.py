@@ -1,4 +1,4 @@
-# ruff: noqa: N802, N803, N806, N815  (names of arrays end in their shape, see the legend below)
+# ruff: noqa: N802, N803, N806  (names of arrays end in their shape, see the legend below)
 """When is an excess an alarm? One test for ranks, replicas, stages and links.
 
 Pure: numbers in, numbers out; no clock, no I/O, no knowledge of what a series stands for.
@@ -19,16 +19,17 @@ Shapes: N series, P pools of series that share their noise figures, F families, 
 
 import math
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from coordinator.detect.keeping import joined, part_of
 from coordinator.detect.ranks.alarms import Alarms
+from coordinator.detect.ranks.deviation import Deviation
 from coordinator.detect.ranks.families import Family, side_by_side
 from coordinator.detect.ranks.gates import LONG_STEPS, SHORT_STEPS, Candidates, Gates
 from coordinator.detect.ranks.groups import median_of_three
+from coordinator.detect.ranks.noise import FAR_SIGMAS
 from coordinator.detect.ranks.pools import Pools
 from coordinator.detect.ranks.sums import Sums, steps_lasted
 
@@ -47,18 +48,6 @@ if TYPE_CHECKING:
 
 _LONG_RATE_STEPS = 8
 _STEPS_KEPT = 1024  # indices of the last steps, from which an onset is read
-_WILD_RATIO = np.float32(3.0)  # four times the peers' work is no noise: how it scatters says nothing of the others
-
-
-@dataclass(slots=True)
-class _Excess:
-    """One step's values, over the baselines, and how far they reach; `seen_N` is None where all were given."""
-
-    raw_N: "Floats"
-    reach_P: "Floats"
-    reach: float
-    highest: float
-    seen_N: "Marks | None"
 
 
 class ExcessTest:
@@ -91,6 +80,7 @@ class ExcessTest:
         self.alarms = Alarms()
         self.adopt(policy, floor_ratio=floor_ratio)
         self._steps: deque[int] = deque(maxlen=_STEPS_KEPT)
+        self._last: Deviation | None = None
         self.judged = 0
 
     def adopt(
@@ -146,6 +136,18 @@ class ExcessTest:
         """Where a reference or a baseline must not learn now, more than one bad step: series, some of them twice."""
         return np.concatenate((self.alarms.series_A, self._high)) if len(self.alarms) else self._high
 
+    def far_of(self, family: Family, least: float) -> dict[int, float]:
+        """Return the last residuals of a family beyond all noise and `least`, by series; of none that is in alarm."""
+        now = self._last
+        if now is None or now.highest <= least:
+            return {}
+        far = now.raw_N[family.span] > least
+        if now.seen_N is not None:
+            far &= now.seen_N[family.span]
+        series = self.alarms.without(far.nonzero()[0] + family.span.start)
+        series = series[now.raw_N[series] > (FAR_SIGMAS * self.gates.sigma_P())[self._pools.of(series)]]
+        return dict(zip((series - family.span.start).tolist(), now.raw_N[series].tolist(), strict=True))
+
     def _find_high(self) -> None:
         """Note whose sum is beyond what one bad step makes of it."""
         self._high = self.sums.above(self.policy.clip_sigmas - self.policy.slack_sigmas)
@@ -185,15 +187,16 @@ class ExcessTest:
         if self.judged > 1:
             self._follow(values, sigma_P)
         self._recent = self._shifted(values)
+        self._last = values
 
-    def _shifted(self, values: _Excess) -> "list[Floats]":
+    def _shifted(self, values: Deviation) -> "list[Floats]":
         """Return the last values of each series, the oldest first; a step without one is no step of that series."""
         older_N, old_N = self._recent
         if values.seen_N is not None:  # there `raw_N` repeats the last one
             np.copyto(old_N, older_N, where=~values.seen_N)
         return [old_N, values.raw_N]
 
-    def _over_baseline(self, excess_N: "NDArray[np.floating]") -> _Excess:
+    def _over_baseline(self, excess_N: "NDArray[np.floating]") -> Deviation:
         raw_N: Floats = np.subtract(excess_N, self._baseline_N, dtype=np.float32, casting="same_kind")
         highest_P = self._pools.highest(raw_N)
         highest = float(np.maximum.reduce(highest_P))
@@ -204,21 +207,22 @@ class ExcessTest:
             highest_P = self._pools.highest(raw_N)
             highest = float(np.maximum.reduce(highest_P))
         reach_P = self._pools.reach(raw_N, highest_P)
-        return _Excess(raw_N, reach_P, float(np.maximum.reduce(reach_P)), highest, seen_N)
+        return Deviation(raw_N, reach_P, float(np.maximum.reduce(reach_P)), highest, seen_N)
 
-    def _learn(self, values: _Excess) -> None:
+    def _learn(self, values: Deviation) -> None:
         """Learn the noise of single steps, of medians of three and of long means."""
         policy, raw_N = self.policy, values.raw_N
         scratch_N = np.empty_like(raw_N)
         if self.judged > 1:
-            np.subtract(*self._tamed(values), out=scratch_N)
+            np.subtract(*values.without_wild(self._recent[-1], self.families), out=scratch_N)
             self.gates.follow(scratch_N)
             common_P = self.gates.common_P
             if common_P is not None:  # what all do at once is no noise
                 scratch_N -= self._pools.beside(common_P.astype(np.float32))
             # What is in alarm scatters as it likes: it must not make its peers look noisy.
             np.abs(scratch_N, out=scratch_N)
-            self.noise.learn(scratch_N, self._unsteady(values), policy, present_P=self.gates.present_P)
+            left_out, present_P = self._unsteady(values), self.gates.present_P
+            self.noise.learn(scratch_N, left_out, policy, suspicious=self.suspicious, present_P=present_P)
         if self.judged % SHORT_STEPS == 0:
             median_N = median_of_three(self._recent[0], self._recent[1], raw_N)
             if self.judged >= policy.settle_steps + 2 * SHORT_STEPS:
@@ -229,18 +233,7 @@ class ExcessTest:
         if self.judged > 1:
             self._learn_mean(values, scratch_N)
 
-    def _tamed(self, values: _Excess) -> "tuple[Floats, Floats]":
-        """Return this step and the one before, without what is wild in families that are now."""
-        now_N, before_N = values.raw_N, self._recent[-1]
-        if values.highest > _WILD_RATIO:
-            now_N, before_N = now_N.copy(), before_N.copy()
-            for family in self.families:
-                if now_N[family.span].max(initial=0) > _WILD_RATIO:
-                    for each_N in (now_N, before_N):
-                        np.minimum(each_N[family.span], _WILD_RATIO, out=each_N[family.span])
-        return now_N, before_N
-
-    def _unsteady(self, values: _Excess) -> "Places | None":
+    def _unsteady(self, values: Deviation) -> "Places | None":
         """Return the series without a value or in alarm; None where there are none."""
         if values.seen_N is None:
             return self.alarms.series_A if len(self.alarms) else None
@@ -248,7 +241,7 @@ class ExcessTest:
         left_out_N[self.alarms.series_A] = True
         return left_out_N.nonzero()[0]
 
-    def _learn_mean(self, values: _Excess, scratch_N: "Floats") -> None:
+    def _learn_mean(self, values: Deviation, scratch_N: "Floats") -> None:
         clipped_N = values.raw_N
         if not values.reach <= self.gates.least_wide:  # else there is no limit to look for
             clipped_N = self._pools.clip(values.raw_N, self.gates.widest_P(), values.reach_P)
@@ -264,14 +257,14 @@ class ExcessTest:
                 self.gates.long.learn(change_N, np.unique(self.suspicious), self.policy)
             self._mean_before_N = self._mean_N.copy()
 
-    def _add(self, values: _Excess, sigma_P: "Figures", warm_P: "Marks | None") -> None:
+    def _add(self, values: Deviation, sigma_P: "Figures", warm_P: "Marks | None") -> None:
         """Move the sum of each series on, and count how long it has been above zero."""
-        floor_ratio = self.gates.floor_ratio
-        self.sums.move(values.raw_N, values.seen_N, sigma_P, warm_P, floor_ratio=floor_ratio, policy=self.policy)
+        most_P = self.gates.most_P()
+        self.sums.move(values.raw_N, values.seen_N, sigma_P, warm_P, most_P=most_P, policy=self.policy)
         if self.judged % _STEPS_KEPT == 0:  # what lasts so long need not be counted further
             self.sums.bound_runs(_STEPS_KEPT)
 
-    def _decide(self, values: _Excess) -> None:
+    def _decide(self, values: Deviation) -> None:
         """Raise, keep and clear alarms."""
         candidates = self._candidates(values)
         if len(candidates):
@@ -282,7 +275,7 @@ class ExcessTest:
         if len(self.alarms):
             self._keep(values)
 
-    def _candidates(self, values: _Excess) -> "Places":
+    def _candidates(self, values: Deviation) -> "Places":
         """Return the series, in no alarm yet, whose sum is an alarm's."""
         sums = self.sums
         if not len(sums.above(self.gates.least_alarm_sigmas)):
@@ -297,13 +290,13 @@ class ExcessTest:
             return candidates
         return candidates[self._median_of(candidates, values) > self.gates.least_median()]
 
-    def _median_of(self, series: "Places", values: _Excess) -> "Floats":
+    def _median_of(self, series: "Places", values: Deviation) -> "Floats":
         """Return the medians of the last three steps of some series."""
         older_N, old_N = self._recent
         median_C: Floats = median_of_three(older_N[series], old_N[series], values.raw_N[series])
         return median_C
 
-    def _as_candidates(self, series: "Places", values: _Excess) -> Candidates:
+    def _as_candidates(self, series: "Places", values: Deviation) -> Candidates:
         before_C, last_C, now_C = (each_N[series] for each_N in (*self._recent, values.raw_N))
         sum_C, run_C, excess_C = self.sums.of(series)
         return Candidates(
@@ -323,13 +316,14 @@ class ExcessTest:
     def _raise(self, raised: "Places", median_C: "Floats") -> None:
         _, run_C, excess_C = self.sums.of(raised)
         known = len(self._steps)
+        counts_C = np.minimum(median_C, self.gates.most_P()[self._pools.of(raised)])
         last = [
             min(steps_lasted(*figures), known)
-            for figures in zip(run_C.astype(int).tolist(), excess_C.tolist(), median_C.tolist(), strict=True)
+            for figures in zip(run_C.astype(int).tolist(), excess_C.tolist(), counts_C.tolist(), strict=True)
         ]
         self.alarms.add(raised, median_C, np.array([self._steps[-steps] for steps in last], dtype=np.int64))
 
-    def _keep(self, values: _Excess) -> None:
+    def _keep(self, values: Deviation) -> None:
         """Follow what is in alarm, and end an alarm after enough quiet steps."""
         policy, alarms = self.policy, self.alarms
         chosen = slice(None) if values.seen_N is None else values.seen_N[alarms.series_A]
@@ -341,10 +335,10 @@ class ExcessTest:
         if len(ended):
             self.sums.drop(ended)
 
-    def _follow(self, values: _Excess, sigma_P: "Figures") -> None:
+    def _follow(self, values: Deviation, sigma_P: "Figures") -> None:
         """Let baselines follow what is healthy, and silicon: what stays below every effect that is reported."""
         policy = self.policy
-        limit_P = np.minimum(policy.clip_sigmas * sigma_P, 1.0)
+        limit_P = np.minimum(FAR_SIGMAS * sigma_P, 1.0)
         drift_N = self._pools.clip(values.raw_N, limit_P, values.reach_P) * np.float32(policy.baseline_rate)
         drift_N[self._rising(values, sigma_P)] = 0
         if values.seen_N is not None:
@@ -354,7 +348,7 @@ class ExcessTest:
         if np.maximum.reduce(self._baseline_N) > bound or np.minimum.reduce(self._baseline_N) < -bound:
             np.clip(self._baseline_N, -bound, bound, out=self._baseline_N)
 
-    def _rising(self, values: _Excess, sigma_P: "Figures") -> "Places":
+    def _rising(self, values: Deviation, sigma_P: "Figures") -> "Places":
         """Return the series whose excess may be a fault: no baseline may follow it."""
         policy, high = self.policy, self._high
         floor = policy.static_share * self.gates.floor_ratio

@@ -14,7 +14,7 @@ import numpy as np
 
 from coordinator.detect.keeping import joined
 from coordinator.detect.ranks.groups import has_nan
-from coordinator.detect.ranks.noise import PooledNoise, PresentScatter
+from coordinator.detect.ranks.noise import FAR_SIGMAS, PooledNoise, PresentScatter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,7 +107,7 @@ class Gates:
     def common_P(self) -> "Figures | None":
         """By how much all series of each pool have moved in the last step, None where that is within their noise."""
         common_P = self._pools_now.common_K
-        return common_P if np.count_nonzero(np.abs(common_P) > self.policy.clip_sigmas * self.scale_P) else None
+        return common_P if np.count_nonzero(np.abs(common_P) > FAR_SIGMAS * self.scale_P) else None
 
     @property
     def scale_P(self) -> "Figures":
@@ -128,9 +128,14 @@ class Gates:
             sigma_P[np.isnan(sigma_P)] = np.inf
         return sigma_P
 
+    def most_P(self) -> "Figures":
+        """Return how much of one step's excess counts towards a mean, array of shape (P,)."""
+        most_P: Figures = np.maximum(FAR_SIGMAS * self.sigma_P(), FULL_FLOORS * self.floor_ratio)
+        return most_P
+
     def widest_P(self) -> "Figures":
         """Return how far a single step may reach to count in full in a long mean, array of shape (P,)."""
-        widest_F = self.policy.clip_sigmas * np.fmax.reduceat(self.scale_P, self._first_F)
+        widest_F = FAR_SIGMAS * np.fmax.reduceat(self.scale_P, self._first_F)
         widest_P: Figures = np.fmax(widest_F, FULL_FLOORS * self.floor_ratio)[self._family_P]
         return widest_P
 

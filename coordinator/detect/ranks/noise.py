@@ -8,6 +8,7 @@ Shapes: N series, P pools.
 """
 
 import math
+from collections import deque
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,11 +25,15 @@ if TYPE_CHECKING:
     Figures = NDArray[np.float64]
     Places = NDArray[np.intp]
 
-
+FAR_SIGMAS = 6.0
+"""Of a difference: 4.2 of a value, which Gaussian noise exceeds once in 40,000; what is further out is a stall, or an
+onset, and counts as no more than that."""
 _MEDIAN_TO_SIGMA = 1.048  # Gaussian: the median of |a - b| is 0.954 sigma
 _STILL_SIGMAS = 0.1  # a series that moves by less from one step to the next stands still
 _STILL_EVERY = 4  # updates; how many stand still is no matter of single steps
 _SIGMA_MIN = 1e-6  # ratio; below, figures are equal but for rounding
+_ONSET_STEPS = 3  # after which a shift far beyond noise has a sum that is high; what has none by then was a burst
+_NONE = np.zeros(0, dtype=np.intp)
 _QUANTILE = 0.4  # of differences: half of a small pool may change at once, and not be among them
 _QUANTILE_ERROR = 0.5  # of its place, times the root of their number: a standard error, on the low side
 _QUANTILE_TO_SIGMA = 1.348  # Gaussian: it is 0.742 sigma
@@ -83,7 +88,8 @@ class PooledNoise:
     """Standard deviation per pool; `sigma_P` is NaN until a pool has been seen.
 
     Differences beyond a few sigma are stalls and onsets and count as little more than that, unless they are many:
-    `beyond_P`, their share, widens the limit, so that noise which comes in bursts is learnt for what it is.
+    `beyond_P`, their share, widens the limit, so that noise which comes in bursts is learnt for what it is. A suspect's
+    are not among them: in a pool of two, its onset alone would be a burst, and delay its own alarm.
     `still_P` is the share of series that do not move from step to step: those that are the reference themselves.
     """
 
@@ -94,6 +100,7 @@ class PooledNoise:
         self.sigma_P = np.full(pools.count, np.nan)
         self.beyond_P = np.zeros(pools.count)
         self.still_P = np.zeros(pools.count)
+        self._beyond: deque[Places] = deque([_NONE] * _ONSET_STEPS, maxlen=_ONSET_STEPS)  # of the last updates
 
     @property
     def cautious_P(self) -> "Figures":
@@ -111,11 +118,13 @@ class PooledNoise:
         left_out: "Places | None",
         policy: "ExcessPolicy",
         *,
+        suspicious: "Places" = _NONE,
         present_P: "Figures | None" = None,
     ) -> None:
         """Take absolute differences; the series `left_out` (each once) do not count. Changes `difference_N`.
 
-        Where `present_P` is above what has been learnt, what is far beyond noise is measured by that.
+        Of series that are `suspicious` now, what was beyond noise some updates ago counts as no burst. Where
+        `present_P` is above what has been learnt, what is far beyond noise is measured by that.
         """
         pools = self._pools
         count_P = pools.sizes_P
@@ -126,8 +135,15 @@ class PooledNoise:
         if int(np.maximum.reduce(self.updates_P)) % _STILL_EVERY == 0:
             self._count_still(difference_N, left_out, rate_P, count_P)
         least = float(np.minimum.reduce(self.sigma_P))
-        limit_P = policy.clip_sigmas * (self.sigma_P if present_P is None else np.maximum(self.sigma_P, present_P))
-        self._clip(difference_N, rate_P, count_P, policy, limit_P, has_limits=least > _SIGMA_MIN)
+        limit_P = FAR_SIGMAS * (self.sigma_P if present_P is None else np.maximum(self.sigma_P, present_P))
+        if not least > _SIGMA_MIN:
+            # Not known, or nothing seen yet but equal figures: a limit of 0 would never let go of 0.
+            limit_P[~(self.sigma_P > _SIGMA_MIN)] = np.inf
+        beyond = pools.above(difference_N, limit_P, pools.highest(difference_N))
+        self._count_bursts(beyond, suspicious, rate_P, count_P)
+        if len(beyond):
+            widened_P = limit_P * (1 + policy.burst_factor * self.beyond_P)
+            difference_N[beyond] = np.minimum(difference_N[beyond], widened_P.astype(np.float32)[pools.of(beyond)])
         mean_P = pools.sums(difference_N)
         mean_P *= policy.difference_to_sigma
         mean_P /= count_P
@@ -159,30 +175,14 @@ class PooledNoise:
         share_P = np.maximum(still_P, 0) / count_P
         self.still_P += np.minimum(_STILL_EVERY * rate_P, 1) * (share_P - self.still_P)
 
-    def _clip(
-        self,
-        difference_N: "Floats",
-        rate_P: "Figures",
-        count_P: "Figures",
-        policy: "ExcessPolicy",
-        limit_P: "Figures",
-        *,
-        has_limits: bool,
-    ) -> None:
-        """Cut what is far beyond its pool's noise, and learn how common that is; `has_limits` where all have noise."""
-        pools = self._pools
-        if not has_limits:
-            # Not known, or nothing seen yet but equal figures: a limit of 0 would never let go of 0.
-            limit_P[~(self.sigma_P > _SIGMA_MIN)] = np.inf
-        beyond = pools.above(difference_N, limit_P, pools.highest(difference_N))
-        if not len(beyond):
-            self.beyond_P *= 1 - rate_P
-            return
-        pool_C = pools.of(beyond)
-        share_P = np.bincount(pool_C, minlength=pools.count) / count_P
-        self.beyond_P += rate_P * (share_P - self.beyond_P)
-        limit_P = limit_P * (1 + policy.burst_factor * self.beyond_P)
-        difference_N[beyond] = np.minimum(difference_N[beyond], limit_P.astype(np.float32)[pool_C])
+    def _count_bursts(self, beyond: "Places", suspicious: "Places", rate_P: "Figures", count_P: "Figures") -> None:
+        """Learn how common differences far beyond noise are, from those that have not become a suspect's."""
+        ended = self._beyond[0]
+        self._beyond.append(beyond)
+        self.beyond_P *= 1 - rate_P
+        if len(ended):
+            ended = ended[~np.isin(ended, suspicious)]
+            self.beyond_P += rate_P * self._pools.counts(ended) / count_P
 
     def _begin(self, difference_N: "Floats", left_out: "Places | None", mean_P: "Figures") -> None:
         """Set the first figure of pools, from their middle difference: one that is wild must not set it."""

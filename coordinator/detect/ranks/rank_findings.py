@@ -137,7 +137,8 @@ class RankFindings:
     def _look(self, rows: "Sequence[StepRow]", slow_R: "NDArray[np.bool_]", policy: "CausePolicy") -> None:
         own = less_work(medians(rows), self._test.shift_R)
         waits = _mean_waits(rows[-1])
-        explained = self._explainer.explain(own, slow_R, self._test.ranks.alarm_N, self.typical, policy)
+        shares_R, slow_parts = self._test.ranks.alarm_N, self._test.slow_parts
+        explained = self._explainer.explain(own, slow_R, shares_R, self.typical, policy, slow_parts=slow_parts)
         lost_R = _lost_seconds(rows, slow_R)
         self._note_domains(self._ranks[list(explained)].tolist())
         for column, explanation in explained.items():
@@ -174,7 +175,7 @@ class RankFindings:
             onset_step=onset,
             excess_ratio=ratio,
             excess_seconds=_excess_seconds(explanation, ratio * self._test.scale_seconds(column)),
-            evidence=tuple(_evidence(rank, explanation)),
+            evidence=tuple(evidence_of(rank, explanation)),
             numbers={
                 "excess_ratio": ratio,
                 "sigma_ratio": sigma_ratio,
@@ -183,6 +184,13 @@ class RankFindings:
                 **{f"peers_{name}_seconds": value for name, value in explanation.peers.items()},
             },
         )
+
+    def explain(self, row: "StepRow", columns: "Sequence[int]", policy: "CausePolicy") -> dict[int, Explanation]:
+        """Return why these ranks are slow in this one step, by column."""
+        slow_R = np.zeros(len(self._ranks), dtype=bool)
+        slow_R[list(columns)] = True
+        own = less_work(parts_of(row), self._test.shift_R)
+        return self._explainer.explain(own, slow_R, slow_R, self.typical, policy, slow_parts=lambda _: ())
 
     def memory(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt, arrays by name."""
@@ -228,7 +236,8 @@ def _excess_seconds(explanation: Explanation, otherwise: float) -> float:
     return max(own[SELF] - peers[SELF], 0.0) if SELF in own and SELF in peers else otherwise
 
 
-def _evidence(rank: int, explanation: Explanation) -> list[str]:
+def evidence_of(rank: int, explanation: Explanation) -> list[str]:
+    """Return what shows that a rank is slow, in sentences."""
     own, peers = explanation.own, explanation.peers
     lines = []
     if SELF in own:
@@ -236,7 +245,7 @@ def _evidence(rank: int, explanation: Explanation) -> list[str]:
     if WAIT in own:
         lines.append(f"it waits {_ms(own[WAIT])} a step for others, its peers {_ms(peers[WAIT])}")
     grown = {name: own[name] - peers[name] for name in own}
-    if explanation.component in SLEEPS and grown.get(OFF_CPU, 0.0) > _TELLING_SHARE * grown[SELF]:
+    if explanation.component in SLEEPS and grown.get(OFF_CPU, 0.0) > _TELLING_SHARE * max(grown[SELF], 0.0):
         lines.append(_off_cpu_text(own, peers))
     lines += _telling(COMPONENTS, grown, explanation)
     if explanation.component == COMPUTE:

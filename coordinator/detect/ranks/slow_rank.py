@@ -19,14 +19,16 @@ from coordinator.detect.ranks.absence import Absence
 from coordinator.detect.ranks.excess import ExcessTest
 from coordinator.detect.ranks.families import Family
 from coordinator.detect.ranks.groups import Groups, has_nan, mean_of, median_of, middle
+from coordinator.detect.ranks.part_tests import PartTests
 from coordinator.detect.ranks.work import WorkCorrection
 from coordinator.settings.policy import RankPolicy, WorkPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from coordinator.detect.ranks.part_tests import Parts
     from coordinator.settings.policy import ExcessPolicy
 
     Floats = NDArray[np.float32]
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 _REFERENCE_STEPS = 8
 _YOUNG_WEIGHT = 2.0  # a young past follows the last steps: the first ones are warm-up
 _MOVING_SHARE = 1 / 8  # of a stage's ranks: so many, when slow, move its 30 % quantile by what is told of a stage
+_FAR_FLOORS = 4.0  # smallest effects, 10 % of a step: less is no slow step by itself
 _SECONDS_MIN = 1e-9  # resolution of a record; keeps work of 0 from dividing
 
 
@@ -68,12 +71,17 @@ class SlowRankTest:
         self._pauses = 0
         self._absence = Absence()
         self._policy = rank_policy or RankPolicy()
+        self._excess_policy = policy
+        self.parts: PartTests | None = None
+        """Each part of own work by itself, once the sum has turned out to be noisy."""
         self.work = WorkCorrection(self.stage_groups, work_policy or WorkPolicy())
         self._lay_out(policy)
         self.scale_P = np.full(self.stage_groups.count, np.nan)
         """Seconds that a ratio of 1 stands for: the stage's reference, or its recent median if that is longer."""
         self.shift_R: Floats | None = None
         """Seconds that each rank's work explained in the last step, None where all had the same to do."""
+        self.far: dict[int, float] = {}
+        """Ranks that were far beyond noise in the last step, and in no alarm: excess (ratio) by column."""
         self.imbalance_seconds = 0.0
         """What the replica with the most to do had longer than the others in the last step."""
 
@@ -95,7 +103,9 @@ class SlowRankTest:
 
     def adopt(self, policy: "ExcessPolicy", rank_policy: RankPolicy, work_policy: WorkPolicy) -> None:
         """Judge by other thresholds from the next step on."""
-        self._policy, self.work.policy = rank_policy, work_policy
+        self._policy, self.work.policy, self._excess_policy = rank_policy, work_policy, policy
+        if self.parts is not None:
+            self.parts.adopt(policy)
         self._test.adopt(policy, alarm_sigmas=[(self.stages, rank_policy.stage_alarm_sigmas)])
 
     def step(
@@ -105,12 +115,15 @@ class SlowRankTest:
         *,
         compute_R: "NDArray[np.floating] | None" = None,
         work_R: "NDArray[np.floating] | None" = None,
+        parts: "Callable[[NDArray[np.floating] | None], Parts] | None" = None,
     ) -> None:
         """Judge one step.
 
         `self_R` holds self time in seconds, NaN where a rank has none that counts; `compute_R` the part of it that
-        follows `work_R`, the work figure of any unit.
+        follows `work_R`, the work figure of any unit. `parts` returns the seconds of each part, given those that work
+        explains; it is called where own work is noisy.
         """
+        self.far = {}
         if np.isnan(np.fmax.reduce(self_R)):
             return
         excess_N = np.empty(self._test.count, dtype=np.float32)
@@ -137,8 +150,29 @@ class SlowRankTest:
         if self.stage_groups.count > 1:
             common, excess_N[self.stages.span] = self._compare_stages(reference_P)
         self._test.step(excess_N, step)
+        self._look_closer(parts, step)
         if self.stage_groups.count > 1:
             self._learn_stages(common, excess_N[self.stages.span])
+
+    def _is_noisy(self) -> bool:
+        """Whether parts are judged by themselves: own work has scattered by more than a quiet job's."""
+        if self.parts is not None:
+            return True
+        policy = self._excess_policy
+        is_known = self._test.judged > policy.warm_up_steps
+        return is_known and float(np.fmax.reduce(self.ranks.sigma_P)) > policy.early_sigma
+
+    def _look_closer(self, parts: "Callable[[NDArray[np.floating] | None], Parts] | None", step: int) -> None:
+        """Note who was far beyond noise in this step, and judge each part by itself where the sum is noisy."""
+        if self.is_warm:
+            self.far = self._test.far_of(self.ranks, _FAR_FLOORS * self._test.gates.floor_ratio)
+        if parts is None or not self._is_noisy():
+            return
+        seconds = parts(self.shift_R)
+        if self.parts is None:
+            replicas = self.replica_groups if self.has_replicas else None
+            self.parts = PartTests(tuple(seconds), self.stage_groups, replicas, self._excess_policy)
+        self.parts.step(seconds, self.scale_P, step)
 
     def _compare(self, own_R: "Floats", reference_P: "Floats", excess_D: "Floats") -> None:
         """Turn each rank's seconds into its excess over stage and replica, and write that of replicas."""
@@ -277,12 +311,15 @@ class SlowRankTest:
     @property
     def is_alarmed(self) -> bool:
         """Whether any rank is named."""
-        return len(self._test.alarms) > 0
+        return len(self._test.alarms) > 0 or self._has_slow_part()
+
+    def _has_slow_part(self) -> bool:
+        return self.parts is not None and self.parts.is_alarmed
 
     @property
     def has_quiet(self) -> bool:
         """Whether anybody named works as its peers again, and its alarm is only not over yet."""
-        return self._test.alarms.has_quiet
+        return self._test.alarms.has_quiet or (self.parts is not None and self.parts.test.alarms.has_quiet)
 
     @property
     def slow_R(self) -> "NDArray[np.bool_]":
@@ -292,6 +329,8 @@ class SlowRankTest:
             slow_R |= self.replicas.alarm_N[self.replica_groups.group_R]
         if self.stages.is_alarmed:
             slow_R |= self._slow_stage_P()[self.stage_groups.group_R]
+        if self.parts is not None:
+            slow_R[self.parts.columns] = True
         return slow_R
 
     def _slow_stage_P(self) -> "NDArray[np.bool_]":
@@ -308,18 +347,24 @@ class SlowRankTest:
     @property
     def slow_columns(self) -> "Places":
         """The ranks that `slow_R` marks, ascending."""
-        if self.replicas.is_alarmed or self.stages.is_alarmed:
+        if self.replicas.is_alarmed or self.stages.is_alarmed or self._has_slow_part():
             return np.flatnonzero(self.slow_R)
         return self.ranks.alarms
 
     def verdict_of(self, column: int) -> tuple[Family, int]:
-        """Return who names a slow rank and the series there: it itself, else its replica or stage."""
+        """Return who names a slow rank and the series there: it itself, else a part of it, its replica or stage."""
         if column in self.ranks:
             return self.ranks, column
+        for family in self.slow_parts(column).values():
+            return family, column
         replica = self.replica_groups.group_of(column)
         if replica in self.replicas:
             return self.replicas, replica
         return self.stages, self.stage_groups.group_of(column)
+
+    def slow_parts(self, column: int) -> "dict[str, Family]":
+        """Return the parts of one rank that are in alarm by themselves, the largest excess first."""
+        return {} if self.parts is None else self.parts.of(column)
 
     def scale_seconds(self, column: int) -> float:
         """Return the seconds that a ratio of 1 stands for, for one rank."""
@@ -328,10 +373,15 @@ class SlowRankTest:
     def memory(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt, arrays by name."""
         own: dict[str, NDArray[np.generic]] = {"past": self._past_P, "references": self._references_KP}
-        return own | joined({name: part.memory() for name, part in self._parts().items()})
+        single = {} if self.parts is None else self.parts.memory()
+        return own | joined({"single": single} | {name: part.memory() for name, part in self._parts().items()})
 
     def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
         """Take back what `memory` gave; what does not fit is left alone."""
+        single = part_of(memory, "single")
+        if single:
+            replicas = self.replica_groups if self.has_replicas else None
+            self.parts = PartTests.recalled(single, self.stage_groups, replicas, self._excess_policy)
         for name, part in self._parts().items():
             part.recall(part_of(memory, name))
         own = {"past": self._past_P, "references": self._references_KP}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.detect.ranks.gates import FULL_FLOORS, SHORT_STEPS
+from coordinator.detect.ranks.gates import SHORT_STEPS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,10 +51,10 @@ class Sums:
         sigma_P: "Figures",
         warm_P: "Marks | None",
         *,
-        floor_ratio: float,
+        most_P: "Figures",
         policy: "ExcessPolicy",
     ) -> None:
-        """Add one step: scores in sigmas less the slack, and the excess itself, of which six sigmas count at most.
+        """Add one step: scores in sigmas less the slack, and the excess itself, of which `most_P` counts at most.
 
         Pools that `warm_P` (None: all) does not mark add no score, series that `seen_N` does not mark add nothing.
         """
@@ -71,8 +71,7 @@ class Sums:
         score_C -= np.float32(policy.slack_sigmas)
         if warm_P is not None:
             score_C *= warm_P[pool_C]
-        most_P = np.maximum(policy.clip_sigmas * sigma_P, FULL_FLOORS * floor_ratio).astype(np.float32)
-        np.minimum(excess_C, most_P[pool_C], out=excess_C)
+        np.minimum(excess_C, most_P.astype(np.float32)[pool_C], out=excess_C)
         seen: Marks | int = 1
         if seen_N is not None:
             seen = seen_N[self.series]
@@ -139,8 +138,9 @@ class Sums:
 
 
 def steps_lasted(run: int, excess: float, level: float) -> int:
-    """Return how many steps an excess of the size `level` has lasted, by those since its sum left zero.
+    """Return how many steps an excess of the size `level` has lasted, by those since its sum left zero (Page 1954).
 
+    `level` is what of one step counts in `excess`.
     The sum may have left zero long before, for what is silicon or chance: then its steps are counted by how many of
     the present size they make.
     """

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from coordinator.detect.keeping import joined, keep, part_of, take_back
 from coordinator.detect.runs.run_noise import FAR_STEPS, SeriesNoise
 from coordinator.detect.runs.run_outliers import Outliers
+from coordinator.detect.runs.run_residuals import RunResiduals, limit
 from coordinator.detect.runs.run_window import RunWindow
 from coordinator.detect.runs.run_work import RunWork
 
@@ -35,6 +36,9 @@ _WINDOWS = (3, 6, 16, 50)
 _SHORT, _LONG, _PUBLISHED = 3, 16, 50  # the last is PerfTracker's
 _FIRST_STEPS_MIN = 3  # of which the first level is the median
 _NET_SHARE_MIN = 0.1  # of a step: an imbalance that claims more of it than this leaves is none
+_LEVEL_SIGMAS = 4.0  # of the level's own uncertainty, that a shift must exceed
+_SURE_STEPS, _SURE_SECONDS = 20, 15.0  # of a shift in a noisy job: shared hosts are busy for seconds
+_SURE_LIMITS = 1.5  # times the limit that its sum must exceed: how long noise remembers is known only roughly
 _LEVEL_RATE = 1 / 8  # smoothing of what is shown, in steps
 _SUM_MAX_FACTOR = 3.0  # times the alarm's: a sum that grows for ever never comes back
 _FIGURES = (
@@ -69,6 +73,7 @@ class FluctuationTest:
         self._noise = SeriesNoise()
         self._work = RunWork()
         self._outliers = Outliers()
+        self._residuals = RunResiduals()
         self._level = math.nan
         self._imbalance_seconds = 0.0
         self._judged = 0
@@ -137,6 +142,7 @@ class FluctuationTest:
         if work.has_changed:
             self._noise.begin_era(policy)
         if not 0 < outliers.pause_steps < outliers.row_steps(policy):
+            self._residuals.add(excess, self._noise, policy.false_page_steps)
             self._decide(excess, allowed)
 
     def _add(self, excess: float) -> None:
@@ -152,7 +158,7 @@ class FluctuationTest:
         self._noise.learn(excess + allowed, self.policy)
         if self.fluctuating:
             self._keep(excess)
-        elif self._matters() or self._is_published():
+        elif self._matters() or self._is_shifted or self._is_published():
             self._raise()
         if self._work.is_changing:
             if self._work.settle():
@@ -190,6 +196,16 @@ class FluctuationTest:
         longest = min(self._run, len(last), self._settled / policy.windows_min)
         return any(self._exceeds(last[-steps:]) for steps in _WINDOWS if steps <= longest)
 
+    @property
+    def _is_shifted(self) -> bool:
+        """Whether in a noisy job the sum of residuals is an alarm's, made of an effect that is still there."""
+        residuals = self._residuals
+        if not (self._is_noisy and self.is_warm and residuals.sum > limit(self.policy.false_page_steps)):
+            return False
+        level = min(self._settled, round(2 / self.policy.baseline_rate))
+        least = max(math.log1p(self.policy.floor_ratio), _LEVEL_SIGMAS * self._noise.sigma_of_mean(level))
+        return residuals.mean > least and self._last.median(_SHORT) > math.log1p(self.policy.floor_ratio)
+
     def _exceeds(self, window: list[float]) -> bool:
         """Whether the mean of some steps is beyond what noise explains, and not because of a few of them."""
         gate = self._gate(len(window))
@@ -213,12 +229,16 @@ class FluctuationTest:
     def _keep(self, excess: float) -> None:
         """Follow an alarm, and end it after enough quiet steps."""
         policy = self.policy
-        self._quiet = self._quiet + 1 if excess < policy.clear_share * self._gate(_SHORT) else 0
+        least = self._gate(_SHORT)
+        if self._is_shifted:  # an effect that is less than noise makes of three steps
+            least = min(least, self._residuals.mean)
+        self._quiet = self._quiet + 1 if excess < policy.clear_share * least else 0
         if not self._quiet:
             self._excess += _LEVEL_RATE * (self._last.median(_SHORT) - self._excess)
         if self._quiet >= policy.clear_steps:
             self.fluctuating, self.onset_step = False, _NONE
             self._sum, self._run, self._excess = 0.0, 0, 0.0
+            self._residuals.clear()
             self._noise.begin_era(policy, self._quiet)
             self._last.keep_only(self._quiet)
 
@@ -228,6 +248,8 @@ class FluctuationTest:
         is_known = self._settled * policy.baseline_rate >= 1
         if is_known and self._sum > policy.alarm_sum / 2 and self._run <= _WINDOWS[-1]:
             return  # what may be a slowdown teaches nothing, until it is too old to become one
+        if is_known and self._is_noisy and self._residuals.sum > limit(policy.false_page_steps) / 2:
+            return  # nor does a shift in a noisy job, however old
         if not self._is_held_back:  # else a fault that nobody mends would become what is usual, soonest in a young run
             self._settled += 1
             self._level += max(1 / self._settled, policy.baseline_rate) * min(max(excess, -sigma), sigma)
@@ -254,6 +276,7 @@ class FluctuationTest:
     def _learn_anew(self, steps: int) -> None:
         """Take the level as known from so many steps only."""
         self._settled = max(steps, 1)
+        self._residuals.clear()
         self._noise.begin_era(self.policy)
 
     @property
@@ -261,11 +284,15 @@ class FluctuationTest:
         """Whether a verdict may be told at once: the job is quiet, or the effect far beyond its noise.
 
         Elsewhere it must last, since how long a series remembers is known only roughly, and noise of ranks that share
-        cores has no known tail at all.
+        cores has no known tail at all: in a noisy job a shift is sure that has lasted for seconds.
         """
-        if not self.fluctuating or self._is_noisy:
+        if not self.fluctuating:
             return False
         policy = self.policy
+        if self._is_noisy:
+            run, clear = self._residuals.run, self._residuals.sum > _SURE_LIMITS * limit(policy.false_page_steps)
+            lasted_s = run * math.exp(self._level)
+            return self._is_shifted and clear and run >= _SURE_STEPS and lasted_s >= _SURE_SECONDS
         return self._noise.sigma <= policy.quiet_sigma or self._excess > policy.sure_factor * self._gate(_SHORT)
 
     @property
@@ -324,5 +351,10 @@ class FluctuationTest:
         for name, part in self._parts().items():
             part.take_back(part_of(memory, name))
 
-    def _parts(self) -> dict[str, SeriesNoise | RunWork | Outliers]:
-        return {"noise": self._noise, "work": self._work, "outliers": self._outliers}
+    def _parts(self) -> dict[str, SeriesNoise | RunWork | Outliers | RunResiduals]:
+        return {
+            "noise": self._noise,
+            "work": self._work,
+            "outliers": self._outliers,
+            "residuals": self._residuals,
+        }

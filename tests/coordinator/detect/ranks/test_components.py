@@ -20,7 +20,7 @@ def slow(*columns, ranks=8):
 def explain(rows, slow_r, stages, typical, replicas=None):
     """Explain slow ranks from their last steps; with `replicas`, they are slower than their own replica."""
     explainer = Explainer(stages, replicas)
-    return explainer.explain(medians(rows), slow_r, slow_r, typical, POLICY)
+    return explainer.explain(medians(rows), slow_r, slow_r, typical, POLICY, slow_parts=lambda _: ())
 
 
 @pytest.mark.parametrize("part", ["compute", "data", "gc", "host"])

@@ -52,6 +52,18 @@ def test_bursts_that_are_common_are_learnt_for_what_they_are():
     assert learnt(values).sigma_P[0] > 0.05
 
 
+@pytest.mark.parametrize(("suspicious", "share"), [((), 0.5), ((1,), 0.0)], ids=["a burst", "a suspect's"])
+def test_an_onset_is_no_burst(suspicious, share):
+    """Of two series one jumps: a burst by the share of the pool, unless it has become a suspect a few steps later."""
+    values = gaussian(steps=60, series=2)
+    values[40:, 1] += 0.5
+    noise = PooledNoise(Pools(np.zeros(2, dtype=np.intp)))
+    for step in range(1, 44):
+        own = np.array(suspicious if step > 40 else (), dtype=np.intp)
+        noise.learn(np.abs(values[step] - values[step - 1]).astype(np.float32), None, POLICY, suspicious=own)
+    assert noise.beyond_P[0] == pytest.approx(share / noise.updates_P[0], abs=1e-3)
+
+
 @pytest.mark.parametrize("pools", [[0] * 8 + [1] * 8, [0, 1] * 8, [0] * 5 + [1] * 11])
 def test_pools_do_not_mix(pools):
     """Side by side, interleaved or of different sizes: each pool has the noise of its own series."""

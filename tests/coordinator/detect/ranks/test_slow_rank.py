@@ -56,6 +56,23 @@ def test_twice_a_step_more_work_is_found_by_its_fourth_step(path, rank, begin):
     assert found[rank] <= begin + 3
 
 
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("factor", [0.5, 3.0])
+@pytest.mark.parametrize("noise", [0.004, 0.01, 0.03])
+def test_a_suspect_in_a_domain_of_two_does_not_delay_its_own_alarm(noise, factor, seed):
+    """In two stages of two replicas, a rank slow beyond doubt is named within five steps, with the step it began at."""
+    rng = np.random.default_rng(seed)
+    own = 0.4 * (1 + noise * rng.standard_normal((56, 4)))
+    own[40:, 3] *= 1 + factor
+    test = SlowRankTest([0, 0, 1, 1], [0, 1, 0, 1], POLICY)
+    for step in range(45):
+        test.step(own[step], step)
+    assert test.slow_columns.tolist() == [3]
+    level, onset = test.ranks.level_and_onset(3)
+    assert onset == pytest.approx(40, abs=2)
+    assert level == pytest.approx(factor, rel=0.25)
+
+
 def test_a_recorded_fault_is_found_on_its_third_step():
     """A rank that sleeps three steps' length from step 120 on is named alone, on its third slow step."""
     assert first_alarms(recorded(DATA / "sleep-3x-rank2-from-120.csv")[0]) == {2: 122}

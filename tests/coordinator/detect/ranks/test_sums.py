@@ -10,6 +10,7 @@ from coordinator.settings.policy import ExcessPolicy
 POLICY = ExcessPolicy()
 FLOOR = 0.025
 SIGMA_P = np.array([0.004, 0.02])
+MOST_P = np.maximum(POLICY.clip_sigmas * SIGMA_P, 4 * FLOOR)
 
 
 def dense(rows, pools, seen):
@@ -17,7 +18,7 @@ def dense(rows, pools, seen):
     count = rows.shape[1]
     total, run, excess = np.zeros((3, count), dtype=np.float32)
     sigma = SIGMA_P.astype(np.float32)[pools]
-    most = np.maximum(POLICY.clip_sigmas * SIGMA_P, 4 * FLOOR).astype(np.float32)[pools]
+    most = MOST_P.astype(np.float32)[pools]
     for raw, here in zip(rows, seen, strict=True):
         score = np.minimum(raw / sigma, np.float32(POLICY.clip_sigmas)) - np.float32(POLICY.slack_sigmas)
         total = np.maximum(total + score * here, 0)
@@ -38,7 +39,7 @@ def test_they_are_what_sums_of_all_series_would_be(pools, missing):
     sums = Sums(Pools(pools))
     lengths = set()
     for raw, here, expected in zip(rows, seen, dense(rows, pools, seen), strict=True):
-        sums.move(raw, here if missing else None, SIGMA_P, None, floor_ratio=FLOOR, policy=POLICY)
+        sums.move(raw, here if missing else None, SIGMA_P, None, most_P=MOST_P, policy=POLICY)
         assert np.array_equal(sums.of(np.arange(12)), expected)
         assert sorted(sums.series.tolist()) == np.flatnonzero(expected[0]).tolist()
         lengths.add(len(sums.series))
@@ -49,15 +50,15 @@ def test_a_pool_that_is_not_warm_adds_no_score():
     """Its series stay at zero however high they are; the others' do not."""
     sums = Sums(Pools(np.array([0, 0, 1, 1])))
     high = np.full(4, 0.5, dtype=np.float32)
-    sums.move(high, None, SIGMA_P, np.array([False, True]), floor_ratio=FLOOR, policy=POLICY)
+    sums.move(high, None, SIGMA_P, np.array([False, True]), most_P=MOST_P, policy=POLICY)
     assert sorted(sums.series.tolist()) == [2, 3]
 
 
-def test_what_is_dropped_begins_anew():
+def test_a_dropped_sum_begins_at_zero():
     """Its sum is zero, the others' are what they were."""
     sums = Sums(Pools(np.zeros(4, dtype=np.intp)))
     high = np.full(4, 0.5, dtype=np.float32)
-    sums.move(high, None, SIGMA_P[:1], None, floor_ratio=FLOOR, policy=POLICY)
+    sums.move(high, None, SIGMA_P[:1], None, most_P=MOST_P[:1], policy=POLICY)
     sums.drop(np.array([1, 3]))
     assert sums.of(np.arange(4))[0].tolist() == [4, 0, 4, 0]
 
@@ -66,7 +67,7 @@ def test_what_is_dropped_begins_anew():
 def test_a_memory_that_does_not_fit_is_left_alone(lie):
     """Series that are not there, or figures that are not theirs, change nothing."""
     sums = Sums(Pools(np.zeros(4, dtype=np.intp)))
-    sums.move(np.full(4, 0.5, dtype=np.float32), None, SIGMA_P[:1], None, floor_ratio=FLOOR, policy=POLICY)
+    sums.move(np.full(4, 0.5, dtype=np.float32), None, SIGMA_P[:1], None, most_P=MOST_P[:1], policy=POLICY)
     memory = {"series": np.array([0]), "figures": np.ones((1, 3), dtype=np.float32)} | lie
     sums.recall(memory, 4)
     assert sums.of(np.arange(4))[0].tolist() == [4, 4, 4, 4]

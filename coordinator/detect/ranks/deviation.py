@@ -1,0 +1,47 @@
+# ruff: noqa: N803, N806, N815  (names of arrays end in their shape, see the legend below)
+"""One step's relative residuals of many series, and how far they reach.
+
+Pure. Shapes: N series, P pools of series that share their noise figures.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from coordinator.detect.ranks.families import Family
+
+    Floats = NDArray[np.float32]
+
+_WILD_RATIO = np.float32(3.0)  # four times the peers' work is no noise: how it scatters shows nothing of the others
+
+
+@dataclass(slots=True)
+class Deviation:
+    """Residuals over the baselines, ratios: `raw_N` repeats the last one where `seen_N` is False.
+
+    `seen_N` is None where all series have a value. `reach_P` and `reach` bound the residuals' sizes by pool and of all,
+    `highest` is the largest residual.
+    """
+
+    raw_N: "Floats"
+    reach_P: "Floats"
+    reach: float
+    highest: float
+    seen_N: "NDArray[np.bool_] | None"
+
+    def without_wild(self, before_N: "Floats", families: "Iterable[Family]") -> "tuple[Floats, Floats]":
+        """Return this step and the one before, cut at what is wild in families that are wild now."""
+        now_N = self.raw_N
+        if self.highest > _WILD_RATIO:
+            now_N, before_N = now_N.copy(), before_N.copy()
+            for family in families:
+                if now_N[family.span].max(initial=0) > _WILD_RATIO:
+                    for each_N in (now_N, before_N):
+                        np.minimum(each_N[family.span], _WILD_RATIO, out=each_N[family.span])
+        return now_N, before_N

@@ -1,0 +1,82 @@
+"""From ranks that are slow again and again to findings: cause and evidence of the last slow step.
+
+Pure. Shapes: R ranks.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from coordinator.detect.findings import SLOW_RANK, Finding
+from coordinator.detect.keeping import joined, part_of
+from coordinator.detect.ranks.components import SELF
+from coordinator.detect.ranks.intermittent import IntermittentTest
+from coordinator.detect.ranks.rank_findings import RankFindings, evidence_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from coordinator.intake.timeline import StepRow
+    from coordinator.settings.policy import CausePolicy, ExcessPolicy
+
+
+class IntermittentFindings:
+    """Memory of what was found of ranks that are slow in single steps."""
+
+    def __init__(
+        self, ranks: "NDArray[np.int64]", findings: RankFindings, hosts: "Sequence[str]", policy: "ExcessPolicy"
+    ) -> None:
+        self._ranks = ranks
+        self._hosts = hosts
+        self._findings = findings
+        self.test = IntermittentTest(len(ranks), policy)
+        self._found: dict[int, Finding] = {}
+
+    def find(
+        self, far: "Mapping[int, float]", row: "StepRow", named: "Collection[int]", policy: "CausePolicy"
+    ) -> list[Finding]:
+        """Take the ranks far beyond noise in a step; return a finding for each that is so too often.
+
+        Ranks that are `named` already are left out.
+        """
+        test = self.test
+        test.step(far, row.step)
+        if not test.alarms:
+            self._found.clear()
+            return []
+        self._found = {column: self._found[column] for column in test.alarms if column in self._found}
+        if test.acting:
+            for column, explanation in self._findings.explain(row, sorted(test.acting), policy).items():
+                rank = int(self._ranks[column])
+                ratio, share, onset_step = test.of(column)
+                more_s = max(explanation.own.get(SELF, 0.0) - explanation.peers.get(SELF, 0.0), 0.0)
+                self._found[column] = Finding(
+                    kind=SLOW_RANK,
+                    cause=explanation.cause,
+                    confidence=explanation.confidence,
+                    scope="rank",
+                    ranks=(rank,),
+                    node=self._hosts[column] if self._hosts else "",
+                    domain=None,
+                    onset_step=onset_step,
+                    excess_ratio=ratio,
+                    excess_seconds=share * more_s,
+                    lost_seconds=more_s,
+                    evidence=(
+                        f"rank {rank} works {ratio:.0%} longer in {share:.1%} of the steps, one here and there",
+                        *evidence_of(rank, explanation),
+                    ),
+                    numbers={"excess_ratio": ratio, "share_of_steps": share},
+                )
+        found = [replace(each, acts=column in test.acting) for column, each in self._found.items()]
+        return [each for each in found if each.ranks[0] not in named]
+
+    def memory(self) -> "dict[str, NDArray[np.generic]]":
+        """Return what was counted, arrays by name."""
+        return joined({"counts": self.test.memory()})
+
+    def recall(self, memory: "Mapping[str, NDArray[np.generic]]") -> None:
+        """Take back what `memory` gave; what does not fit is left alone."""
+        self.test.recall(part_of(memory, "counts"))

@@ -1,0 +1,167 @@
+# ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
+"""Each part of own work as a series of its own, with its own noise, where the sum is too noisy to show a fault in it.
+
+Pure. On shared hosts own work scatters by 5 to 15 %, nearly all of it in forward and backward, while the wait for data
+scatters by a tenth of a percent of a step: there +13 % of a step in one part is beyond doubt for that part and nothing
+for the sum. A part is compared as the sum is: less its stage's, less what the replica shares, over the stage's own
+work; but less their medians, for a low quantile of noisy values leaves healthy ranks half a sigma above it. All parts
+have one unit, so the largest excess is the cause.
+
+Each is a CUSUM (Page 1954) with a slack of one sigma, half of the two sigma of backward's own noise that +13 % of a
+step are at 8 %. Its limit follows from the steps between false pages of the whole run (Siegmund 1985).
+
+Shapes: R ranks, P stages, D replicas, N series (parts x ranks).
+"""
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coordinator.detect.ranks.components import PARTS
+from coordinator.detect.ranks.excess import ExcessTest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from coordinator.detect.ranks.families import Family
+    from coordinator.detect.ranks.groups import Groups
+    from coordinator.settings.policy import ExcessPolicy
+
+    Parts = Mapping[str, NDArray[np.floating]]
+    Places = NDArray[np.intp]
+
+_SLACK_SIGMAS = 1.0
+_STALLED_STEPS = 3.5  # clear steps of an alarm, on shared hosts a rank is descheduled for two or three
+_OVERSHOOT_SIGMAS = 1.166  # Siegmund's correction for sums in steps: how far they pass a limit
+
+
+_CORRELATION_RATE = 1 / 16
+_SHARED_MIN = 0.5  # of the variance: from there on, taking off a pair's lower value leaves less noise than it adds
+
+
+def alarm_sigmas(series: int, policy: "ExcessPolicy") -> float:
+    """Return the CUSUM limit at which so many healthy series alarm once in `false_page_steps`, in sigmas.
+
+    Siegmund (1985), corollary 10.21: steps between alarms of one Gaussian series are (exp(2 k h) - 2 k h - 1) / 2 k^2,
+    k being the slack and h the limit plus 1.166; solved without the two small terms.
+    """
+    exponent = math.log(2 * _SLACK_SIGMAS**2 * series * policy.false_page_steps)
+    return exponent / (2 * _SLACK_SIGMAS) - _OVERSHOOT_SIGMAS
+
+
+def as_policy(policy: "ExcessPolicy", series: int) -> "ExcessPolicy":
+    """Return the thresholds for parts: effects of the size from which a job counts as noisy, and a small slack."""
+    limit = alarm_sigmas(series, policy)
+    return replace(
+        policy,
+        slack_sigmas=_SLACK_SIGMAS,
+        clip_sigmas=_SLACK_SIGMAS + limit / _STALLED_STEPS,
+        alarm_sigmas=limit,
+        floor_ratio=policy.noisy_sigma,
+        noisy_sigma=math.inf,
+    )
+
+
+class PartTests:
+    """Memory of one run's parts, named `names`, over the ranks of `stages` and `replicas` (None: ranks share no batch).
+
+    Steps must be given in ascending order.
+    """
+
+    def __init__(
+        self, names: "Sequence[str]", stages: "Groups", replicas: "Groups | None", policy: "ExcessPolicy"
+    ) -> None:
+        self.names = tuple(names)
+        self._stages = stages
+        self._replicas = replicas
+        self._correlation = np.zeros(len(self.names))  # of the ranks of a replica, in each part
+        self._steps = 0
+        self.test = ExcessTest(
+            [stages.group_R] * len(self.names), as_policy(policy, len(self.names) * len(stages.group_R))
+        )
+
+    def step(self, parts: "Parts", scale_P: "NDArray[np.floating]", step: int) -> None:
+        """Judge one step; `parts` hold seconds of shape (R,), NaN where unknown, `scale_P` the stages' own work."""
+        excess_N = np.full(self.test.count, np.nan, dtype=np.float32)
+        scale_R = self._stages.spread(scale_P.astype(np.float32))
+        self._steps += 1
+        for place, (name, family) in enumerate(zip(self.names, self.test.families, strict=True)):
+            if name in parts:
+                excess_N[family.span] = self._residual(place, parts[name]) / scale_R
+        if not np.isnan(excess_N).all():
+            self.test.step(excess_N, step)
+
+    def _residual(self, place: int, seconds_R: "NDArray[np.floating]") -> "NDArray[np.float32]":
+        """Return seconds beyond the stage's median, array of shape (R,), and beyond what the rank's replica shares.
+
+        The latter only where a replica's ranks share most of what they have: elsewhere it would add the median's noise
+        to each of them.
+        """
+        own_R = np.ascontiguousarray(seconds_R, dtype=np.float32)
+        rest_R: NDArray[np.float32] = own_R - self._stages.spread(self._stages.median(own_R))
+        if self._replicas is not None:
+            rate = max(_CORRELATION_RATE, 1 / self._steps)
+            self._correlation[place] += rate * (_correlation(rest_R, self._replicas) - self._correlation[place])
+            if self._correlation[place] > _SHARED_MIN:
+                rest_R -= self._replicas.spread(self._replicas.median(rest_R))
+        return rest_R
+
+    def adopt(self, policy: "ExcessPolicy") -> None:
+        """Judge by other thresholds from the next step on."""
+        self.test.adopt(as_policy(policy, self.test.count))
+
+    def memory(self) -> "dict[str, NDArray[np.generic]]":
+        """Return what was learnt, arrays by name."""
+        return {"which": np.array([name in self.names for name in PARTS])} | self.test.memory()
+
+    @classmethod
+    def recalled(
+        cls,
+        memory: "Mapping[str, NDArray[np.generic]]",
+        stages: "Groups",
+        replicas: "Groups | None",
+        policy: "ExcessPolicy",
+    ) -> "PartTests | None":
+        """Return the tests whose `memory` this is, None if it does not fit."""
+        which = memory.get("which")
+        if which is None or which.shape != (len(PARTS),) or not which.any():
+            return None
+        own = cls([name for name, is_judged in zip(PARTS, which, strict=True) if is_judged], stages, replicas, policy)
+        return own if own.test.recall(memory) else None
+
+    @property
+    def is_alarmed(self) -> bool:
+        """Whether any part of any rank is in alarm."""
+        return len(self.test.alarms) > 0
+
+    @property
+    def columns(self) -> "Places":
+        """The ranks with a part in alarm, ascending."""
+        columns: Places = np.unique(self.test.alarms.series_A % (self.test.count // len(self.names)))
+        return columns
+
+    def of(self, column: int) -> "dict[str, Family]":
+        """Return the parts of a rank that are in alarm, the largest excess first."""
+        found = {name: family for name, family in zip(self.names, self.test.families, strict=True) if column in family}
+        return dict(sorted(found.items(), key=lambda item: -item[1].level_and_onset(column)[0]))
+
+
+def _correlation(values_R: "NDArray[np.floating]", groups: "Groups") -> float:
+    """Return the intraclass correlation of a group's members: the share of the variance that they have in common.
+
+    Fisher's analysis of variance: 1 - within / total, 0 where nothing varies.
+    """
+    known_R = ~np.isnan(values_R)
+    count_G = groups.sums(known_R.astype(np.float64))
+    freedom = float(np.maximum(count_G - 1, 0).sum())
+    if freedom == 0:
+        return 0.0
+    centred_R = np.where(known_R, values_R - np.nanmean(values_R), 0.0)
+    mean_G = groups.sums(centred_R) / np.maximum(count_G, 1)
+    within = float((((centred_R - groups.spread(mean_G)) * known_R) ** 2).sum()) / freedom
+    total = float((centred_R**2).sum()) / max(float(count_G.sum()) - 1, 1)
+    return 1 - within / total if total > 0 else 0.0
