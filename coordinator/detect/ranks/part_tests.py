@@ -102,7 +102,8 @@ class PartTests:
         to each of them.
         """
         own_R = np.ascontiguousarray(seconds_R, dtype=np.float32)
-        rest_R: NDArray[np.float32] = own_R - self._stages.spread(self._stages.median(own_R))
+        stage_R = self._stages.spread(self._stages.median(own_R)).astype(np.float32)
+        rest_R: NDArray[np.float32] = own_R - stage_R
         if self._replicas is not None:
             rate = max(_CORRELATION_RATE, 1 / self._steps)
             self._correlation[place] += rate * (_correlation(rest_R, self._replicas) - self._correlation[place])
