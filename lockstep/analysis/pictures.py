@@ -34,7 +34,7 @@ FRAMES_MAX = 400
 EXCESS_RATIO = 0.01
 """Of the window: what a culprit's frame takes longer than the peer's to be marked."""
 KINDS = ("nothing", "host", "compute", "memory", "communication")
-"""By `Work`."""
+"""By `WorkKind`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

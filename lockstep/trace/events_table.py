@@ -44,7 +44,7 @@ SCHEMA = pa.schema(
 )
 """Of every table. `start_ns` and `duration_ns` in ns, `start_ns` on the wall clock where the trace gives its base.
 
-`work` is nothing, host, compute, memory or communication (`Work`). `process` and `thread` are the trace's ids as text.
+`work` is nothing, host, compute, memory or communication. `process` and `thread` are the trace's ids as text.
 `correlation` joins a launch and what it launched, `external` an operator and what it launched, `sequence` a forward
 operator and its backward one. `shapes` and `collective_ranks` are JSON; `stack` has one frame a line, innermost first.
 `collective` and `sync` are "" rather than null where the event has such arguments without a name.
