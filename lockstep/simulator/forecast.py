@@ -16,6 +16,8 @@ from lockstep.simulator.lowering.graph import COMPUTE, Graph
 from lockstep.simulator.lowering.program import RankClass
 from lockstep.simulator.stage_memory import StageMemory, stage_memory
 
+_BILLION, _HOUR_S = 1e9, 3600
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -59,6 +61,7 @@ class Forecast:
     out_of_memory: bool
     stage_memory_bytes: tuple[StageMemory, ...] = ()
     usable_memory_bytes: float = 0.0
+    device_hours_per_billion_tokens: float = 0.0
     error_band_ratio: float | None = None
     link_bytes: dict[int, float] = field(default_factory=dict)
     operations: int = 0
@@ -84,6 +87,7 @@ def forecast(job: Job, timeline: Timeline) -> Forecast:
     return Forecast(
         step_seconds=step_s,
         tokens_per_second=job.tokens / step_s,
+        device_hours_per_billion_tokens=job.ranks * step_s / job.tokens * _BILLION / _HOUR_S,
         mfu_ratio=job.model_flops / (step_s * job.ranks * job.device.flops_per_second),
         communication_seconds=communication,
         bubble_seconds=step_s - computing_s - communication.exposed,

@@ -17,7 +17,14 @@ from lockstep.trace.kineto.load import load_trace
 from tests.support.browser import chromium
 
 KEYS = {
-    *("step_seconds", "tokens_per_second", "mfu_ratio", "communication_seconds", "bubble_seconds"),
+    *(
+        "step_seconds",
+        "tokens_per_second",
+        "device_hours_per_billion_tokens",
+        "mfu_ratio",
+        "communication_seconds",
+        "bubble_seconds",
+    ),
     *("peak_memory_bytes", "stage_memory_bytes", "usable_memory_bytes", "out_of_memory", "error_band_ratio"),
 }
 SPEC = """\
@@ -80,6 +87,8 @@ def test_json_has_these_keys_and_no_others(path, capsys):
     found = load_spec(SPEC, "x").forecast()
     assert told["step_seconds"] == found.step_seconds
     assert told["peak_memory_bytes"] == list(found.peak_memory_bytes)
+    hours = 1e9 / told["tokens_per_second"] / 3600 * load_spec(SPEC, "spec").degrees.ranks
+    assert told["device_hours_per_billion_tokens"] == pytest.approx(hours)
     assert told["error_band_ratio"] == 0.08
 
 

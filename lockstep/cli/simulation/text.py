@@ -20,7 +20,14 @@ _NUMBER = 5
 _ITEMS = {field.name: field.name.replace("_", " ") for field in fields(StageMemory)}
 """Columns of the memory table by item."""
 _KEYS = (
-    *("step_seconds", "tokens_per_second", "mfu_ratio", "communication_seconds", "bubble_seconds"),
+    *(
+        "step_seconds",
+        "tokens_per_second",
+        "device_hours_per_billion_tokens",
+        "mfu_ratio",
+        "communication_seconds",
+        "bubble_seconds",
+    ),
     *("peak_memory_bytes", "stage_memory_bytes", "usable_memory_bytes", "out_of_memory", "error_band_ratio"),
 )
 
@@ -48,7 +55,7 @@ def _head(spec: JobSpec, found: Forecast) -> list[str]:
     parameters = format_rate(spec.model.parameters, "").replace("G", "B")  # as people count them
     machine = f"{spec.degrees.ranks:,} x {spec.cluster.device.name} of {spec.cluster.name}"
     band = found.error_band_ratio
-    trust = f"+-{format_share(band)} (calibrated)" if band is not None else "not calibrated: 5 to 25% off is usual"
+    trust = f"+-{format_share(band)} (calibrated)" if band is not None else "not calibrated: 5 to 30% off is usual"
     return [
         f"{spec.name}",
         f"  {spec.model.name}, {parameters} parameters, batch {spec.batch:,}, on {machine}",
@@ -56,6 +63,7 @@ def _head(spec: JobSpec, found: Forecast) -> list[str]:
         "",
         f"{'step':<{_NAME}}{format_ns(found.step_seconds * _NS):>10}  {trust}",
         f"{'throughput':<{_NAME}}{format_rate(found.tokens_per_second, ''):>10}  tokens/s",
+        f"{'cost':<{_NAME}}{found.device_hours_per_billion_tokens:>10,.4g}  device hours for a billion tokens",
         f"{'MFU':<{_NAME}}{format_share(found.mfu_ratio):>10}  of peak arithmetic",
     ]
 

@@ -71,6 +71,7 @@ def with_overhead(found: Forecast, calibration: Calibrated) -> Forecast:
         step_seconds=step_s,
         tokens_per_second=found.tokens_per_second * ratio,
         mfu_ratio=found.mfu_ratio * ratio,
+        device_hours_per_billion_tokens=found.device_hours_per_billion_tokens / ratio,
         bubble_seconds=found.bubble_seconds + extra_s,
         error_band_ratio=calibration.error_band_ratio,
     )
