@@ -7,6 +7,7 @@ import time
 import zlib
 from tempfile import TemporaryDirectory
 from threading import Thread, get_ident
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -473,10 +474,13 @@ def test_the_extension_collects_its_own_garbage(tmp_path):
 
 
 def test_the_writer_is_chosen_by_what_can_be_loaded(monkeypatch):
-    """The extension where it is, Python where it is not."""
+    """The extension where it is, Python where it is not or was built of older sources."""
     monkeypatch.setitem(sys.modules, "lockstep.agent._marks", extension())
     assert mark_writer.mark_buffer_type() == (extension().MarkBuffer, mark_writer.C_EXTENSION)
     monkeypatch.setitem(sys.modules, "lockstep.agent._marks", None)
+    assert mark_writer.mark_buffer_type()[1] == mark_writer.PURE_PYTHON
+    older = SimpleNamespace(MarkBuffer=extension().MarkBuffer)
+    monkeypatch.setitem(sys.modules, "lockstep.agent._marks", older)
     assert mark_writer.mark_buffer_type()[1] == mark_writer.PURE_PYTHON
 
 
