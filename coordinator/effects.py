@@ -165,7 +165,7 @@ class Effects:
                 is_due = all_of_it or last is None or not last <= judgement.step < last + LEARNT_STEPS
             if is_due and judgement is not None:
                 self._learnt_step[name] = judgement.step
-                self._incidents |= run.machine.casebook.incidents  # their figures are those of this step
+                self._incidents |= run.machine.tracker.incidents  # their figures are those of this step
             self._note(name, run.memory(with_learnt=is_due))
         if self._commit is not None:
             self._streams.failed(self._commit)  # not written yet: the new one covers it

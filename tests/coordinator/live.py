@@ -162,7 +162,7 @@ class Live:
             for taken in [batches] if gathered else [[batch] for batch in batches]:
                 self.perform(self.runs.take_batches(taken, now_s), now_s)
         self.told |= {
-            each.id: each for run in self.runs.by_name.values() for each in run.machine.casebook.incidents.values()
+            each.id: each for run in self.runs.by_name.values() for each in run.machine.tracker.incidents.values()
         }
 
     def end(self):

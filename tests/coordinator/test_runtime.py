@@ -80,9 +80,9 @@ async def test_from_records_to_the_function_over_a_real_broker(mosquitto, tmp_pa
             await until(lambda: "job" in coordinator._runs.by_name)
             machine = coordinator._runs.by_name["job"].machine
             await until(lambda: machine.judgement is not None and machine.judgement.step == 79)
-            (again,) = machine.casebook.incidents.values()
+            (again,) = machine.tracker.incidents.values()
             assert (again.id, again.function) == (found["id"], found["function"])
-            assert machine.casebook.incidents_total == 1
+            assert machine.tracker.incidents_total == 1
 
 
 async def test_batches_wait_for_each_other_and_not_for_ever(monkeypatch):
@@ -198,7 +198,7 @@ async def test_one_of_a_pair_orders_the_capture_and_both_explain_the_incident(tm
                 await wire.send(topics.SUMMARY, trace(rank, request.request_id, work_ns))
             machines = [each._runs.by_name["job"].machine for each in (first, second)]
             await until(lambda: [str(machine.state) for machine in machines] == ["diagnosed"] * 2)
-            (one,), (other,) = (machine.casebook.incidents.values() for machine in machines)
+            (one,), (other,) = (machine.tracker.incidents.values() for machine in machines)
             assert one.id == other.id
             assert "forward" in one.function
             assert other.function == one.function
