@@ -25,7 +25,6 @@ _RANGES: dict[str, tuple[float, float]] = {
     "coordinator_forget_seconds": (60.0, 7 * 86400.0),
     "trace_keep_bytes": (0, 1 << 40),
     "rank_stale_seconds": (0.1, 86400.0),
-    "capture_seconds": (0.1, 86400.0),
     "summarise_seconds": (0.1, 3600.0),
     "summarise_memory_bytes": (256 << 20, 1 << 40),
     "summarise_busy_ratio": (0.005, 1.0),
@@ -74,8 +73,6 @@ class ExporterConfig(BrokerConfig):
     """Raw traces kept per run; the oldest are deleted."""
     rank_stale_seconds: float = 900.0
     """Silence after which a rank's series vanish; above torch's 600 s for a collective: a hung job stays visible."""
-    capture_seconds: float = 600.0
-    """Time after which a capture without an answer no longer keeps another one away."""
     summarise_seconds: float = 120.0
     """Longest time for summarising one trace."""
     summarise_memory_bytes: int = 4 << 30

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class RunMachine:
     """State of one run.
 
-    `tracker` holds the open incidents, `flow` their captures and diagnoses. Invariant: the state is PROFILING only while
-    a capture for an open incident, or the diagnosis that follows from it, is under way.
+    `tracker` holds the open incidents, `flow` their captures and diagnoses. Invariant: the state is PROFILING only
+    while a capture for an open incident, or the diagnosis that follows from it, is under way.
     """
 
     def __init__(self, run: str, policy: "Policy", memory: "RunMemory | None" = None) -> None:

@@ -88,7 +88,7 @@ def test_the_coordinator_tells_what_its_records_say():
     gain = replace(found.prediction, gain_ratio=0.125)
     effects.perform([("job", [ev.TellGain(cause_id="c", incident_id=found.id, prediction=gain)])])
     assert watch.run.machine.tracker.incidents[found.id].predicted_gain == (0.125, "records")
-    assert effects._incidents[found.id].prediction == gain
+    assert effects.writer.incidents[found.id].prediction == gain
 
 
 def test_growth_without_a_cause_promises_nothing():
