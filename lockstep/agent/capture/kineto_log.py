@@ -31,7 +31,8 @@ def silent_kineto() -> Iterator[None]:
     try:
         yield
     finally:
-        level.value = before
+        if level.value == _SILENT:  # else torch has set it meanwhile
+            level.value = before
 
 
 @cache

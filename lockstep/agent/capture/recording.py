@@ -58,7 +58,9 @@ class Recording:
         """
         began = monotonic_ns()
         with silent_kineto():
-            self._profile.start()
+            self._profile.prepare_trace()  # the first one of a process sets the level of the log itself
+        with silent_kineto():
+            self._profile.start_trace()
         self.costs_ns["start"] = monotonic_ns() - began
 
     def mark(self, step: int) -> None:
