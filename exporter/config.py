@@ -28,6 +28,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "summarise_seconds": (0.1, 3600.0),
     "summarise_memory_bytes": (256 << 20, 1 << 40),
     "summarise_busy_ratio": (0.005, 1.0),
+    "summarise_burst_ratio": (0.005, 1.0),
+    "summarise_burst_seconds": (0.0, 3600.0),
 }
 
 
@@ -78,7 +80,11 @@ class ExporterConfig(BrokerConfig):
     summarise_memory_bytes: int = 4 << 30
     """Address space of the process that summarises a trace."""
     summarise_busy_ratio: float = 0.02  # detectors find a rank that is slower by 2.5 %
-    """Share of a core that summaries take where training wants all cores; of idle cores they take all."""
+    """Share of a core that summaries take over time where training wants all cores; of idle cores they take all."""
+    summarise_burst_ratio: float = 0.25
+    """The same while summarise_burst_seconds last: of a capture, for which an incident waits."""
+    summarise_burst_seconds: float = 6.0
+    """Seconds of a core that summaries may take at summarise_burst_ratio; summarise_busy_ratio fills them again."""
 
     @property
     def node_name(self) -> str:

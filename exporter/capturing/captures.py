@@ -35,7 +35,8 @@ class Candidate:
 class Verdict:
     """What becomes of a request: an order for the ranks here or None, and why each other rank is refused.
 
-    An order for no rank takes the one before it back. `is_outdated`: its term is over or is none, or its id names another request.
+    An order for no rank takes the one before it back. `is_outdated`: its term is over or is none, or its id names
+    another request.
     """
 
     order: ProfileOrder | None

@@ -147,11 +147,6 @@ class HostWatch:
         """Return the totals of every rank that was watched lately."""
         return {key: rank.totals for key, rank in self._ranks.items()}
 
-    def pid(self, run: str, rank: int) -> int:
-        """Return the process of a rank as far as it is known, else 0."""
-        found = (target.pid or target.claimed_pid for target in self._targets() if target.key == (run, rank))
-        return next(found, None) or 0
-
     def span(self, run: str, rank: int, start_ns: int, end_ns: int) -> HostSpan | None:
         """Return what a rank met in the looks around a span of CLOCK_MONOTONIC; None where they do not cover it.
 

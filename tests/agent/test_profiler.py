@@ -114,7 +114,7 @@ def test_order_becomes_a_trace(training):
 
 
 def test_the_trainings_standard_error_stays_its_own(training, capfd):
-    """torch's profiler library writes lines of its own when one begins and ends: none of a capture of ours."""
+    """Torch's profiler library writes lines of its own when one begins and ends: none of a capture of ours."""
     training.block.order(7, stacks=True)
     training.steps(4)
     assert training.answer.state == "done"
