@@ -1,9 +1,9 @@
 """Keeps what Kineto logs of our captures out of the training's standard error.
 
 torch's profiler library writes lines such as `USDT:2026-11-23 ... profiler_start` above every level of its log, and
-torch has no function to stop them; `KINETO_LOG_LEVEL` would have to be set before torch is imported, and would silence the
-training's own profilers too. So the level, a variable that libtorch_cpu exports, is raised while ours begins or ends.
-Where the library has no such variable the lines stay.
+torch has no function to stop them; `KINETO_LOG_LEVEL` would have to be set before torch is imported, and would silence
+the training's own profilers too. So the level, a variable that libtorch_cpu exports, is raised while ours begins or
+ends. Where the library has no such variable the lines stay.
 """
 
 import contextlib

@@ -88,7 +88,7 @@ def test_what_a_process_has_spent_grows():
 def test_a_burst_is_faster_and_bounded():
     """Imports and traces of a capture take a quarter of a core until the budget is spent, then a fiftieth."""
     share = Share(busy_ratio=0.02, burst_ratio=0.25, burst_seconds=1.0)
-    core = Core(0.9, share)
+    core = Core(0.5, share)
     for _ in range(round(1.0 / SLICE_CPU_SECONDS)):
         core.compute(SLICE_CPU_SECONDS)
     assert core.now.clock_s - 100.0 == pytest.approx(1.0 / 0.25, rel=0.02)
