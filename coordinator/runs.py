@@ -479,6 +479,7 @@ class Runs:
             topology=run.topology,
             ranks=tuple(run.membership.ranks),
             is_finished=run.membership.is_finished,
+            nodes=run.membership.nodes,
         )
         return self._feed(run.name, event)
 

@@ -21,7 +21,7 @@ _IDLE_STEPS = 3  # judged in a row without an effect: noise hides a fault for on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredExcess:
     """What the steps before a capture cost its incident, s a step; `idle_steps` in a row had no effect of its fault."""
 
     step_seconds: float
@@ -64,7 +64,7 @@ class Capture:
     cost_ns: dict[int, int] = field(default_factory=dict)
     notes: dict[int, str] = field(default_factory=dict)
     nodes: dict[int, str] = field(default_factory=dict)
-    measured: Measured | None = None
+    measured: MeasuredExcess | None = None
     withdrawn: frozenset[int] = frozenset()
     begun_step: int | None = None
 
@@ -98,7 +98,7 @@ class Capture:
         if step >= (self.first_step if self.begun_step is None else self.begun_step):
             return
         if is_acting or self.measured is None:
-            self.measured = Measured(step_seconds=step_seconds, excess_seconds=excess_seconds)
+            self.measured = MeasuredExcess(step_seconds=step_seconds, excess_seconds=excess_seconds)
         else:
             self.measured = replace(self.measured, idle_steps=self.measured.idle_steps + 1)
 
