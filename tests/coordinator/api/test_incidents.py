@@ -93,6 +93,24 @@ async def test_a_report_can_be_kept_and_read_without_the_coordinator(tmp_path):
     assert "What it was decided from" in kept
 
 
+async def test_evidence_that_comes_after_the_end_is_shown():
+    """A summary that comes late amends the closed incident: its list, its page and its report."""
+    async with Site() as site:
+        play(site.runs, FAULTY, 0, 60)
+        machine = site.runs.by_name["job"].machine
+        (closed,) = machine.tracker.close_all(NOW)
+        diagnosed = ev.DiagnosedEvent(
+            unix_s=NOW, cause_id="late", incident_id=closed.id, function="train.py(7): late", operator="",
+            evidence=("late evidence",), advice=(), confidence="high",
+        )  # fmt: skip
+        (update,) = machine.handle(diagnosed)
+        site.store.keep([update.incident], {})
+        (listed,) = (await get(site, "/api/v1/incidents"))["incidents"]
+        report = await get(site, f"/incidents/{closed.id}")
+    assert (listed["state"], listed["function"]) == ("closed", "train.py(7): late")
+    assert "late evidence" in report
+
+
 async def test_nothing_hostile_stands_in_a_report():
     """Whatever the bus said of a run."""
     async with Site() as site:
