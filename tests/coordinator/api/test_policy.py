@@ -69,7 +69,7 @@ async def test_a_detector_is_switched_off_and_on_while_a_run_goes_on(site):
     machine.captures.current = None  # nothing is under way that would hold the incident open
     assert slow_ranks(site) == [2]
     await ask(site, "PATCH", POLICY, {"detectors.slow_rank": False, "detectors.fluctuation": False})
-    machine._diagnosing.clear()
+    machine.flow.diagnoses.pending.clear()
     play(site.runs, FAULTY, 50, 51)
     assert slow_ranks(site) == []
     play(site.runs, FAULTY, 51, 51 + Policy().run.recover_steps)
