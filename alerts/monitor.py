@@ -21,6 +21,7 @@ def group(site: Site, policy: AlertPolicy) -> RuleGroup:
             _broker_unreachable(policy),
             _spool_filling(policy),
             _records_lost(policy),
+            _training_delayed(policy),
             _reload_failed(policy),
             _recording_incomplete(policy),
             _watchdog(policy),
@@ -195,6 +196,23 @@ def _records_lost(policy: AlertPolicy) -> Alert:
         description=f"Exporters that lose more than {policy.records_lost_ratio:.0%} of their step records "
         "({{ $labels.reason }}): {{ $value }}. The worst:"
         f"{{{{ range query `{worst}` }}}} {{{{ .Labels.instance }}}} ({{{{ .Labels.reason }}}}){{{{ end }}}}.",
+        per_run=False,
+    )
+
+
+def _training_delayed(policy: AlertPolicy) -> Alert:
+    delay = f"rate(lockstep_exporter_training_delay_seconds_total[{WINDOW}])"
+    return Alert(
+        name="LockstepSlowsTraining",
+        severity="warning",
+        expr=f"count by (job) ({delay} > {policy.training_delay_ratio:g})",
+        for_seconds=policy.training_delay_for_seconds,
+        resolves="the services take less than that again, over five minutes",
+        summary="Lockstep itself takes processor time that training waits for.",
+        description="Exporters of job {{ $labels.job }} that take more than "
+        f"{policy.training_delay_ratio:.1%} of a core from a rank: {{{{ $value }}}}. The worst:"
+        f"{{{{ range query `topk(5, max by (instance) ({delay}))` }}}} {{{{ .Labels.instance }}}}"
+        " ({{ .Value | humanizePercentage }}){{ end }}. No incident of a run names these services.",
         per_run=False,
     )
 

@@ -123,6 +123,12 @@ class AlertPolicy:
     records_lost_for_seconds: int = 600
     """An exporter that was away for long loses records once, and no person can bring them back."""
 
+    training_delay_ratio: float = 0.025
+    """Of the time: a rank that is slower by so much is one that detectors find."""
+
+    training_delay_for_seconds: int = 600
+    """Traces of one capture are read in a minute, within the budget that the exporter's settings give them."""
+
     reload_failed_for_seconds: int = 600
     """The caller of the reload got the error at once; this is for a change that no one watches."""
 

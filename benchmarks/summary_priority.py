@@ -17,15 +17,17 @@ from pathlib import Path
 
 _BUSY = "while True: pass"
 _SERVE = (
-    "import sys, exporter.summarise_worker as w;"
-    " w.niceness_of = lambda _: int(sys.argv[2]); sys.exit(w.main([sys.argv[1], sys.argv[3]]))"
+    "import sys, exporter.capturing.summarise_worker as w;"
+    " w.niceness_of = lambda _: int(sys.argv[2]); sys.exit(w.main([sys.argv[1], *sys.argv[3:]]))"
 )
 _MEMORY = str(4 << 30)
 _WAYS = (
-    ("as it is", 17, 0.02, False),
-    ("as it is, another group", 17, 0.02, True),
-    ("lowest priority, no pauses", 19, 1.0, False),
-    ("the same, another group", 19, 1.0, True),
+    ("as it is", 5, (0.02, 0.25, 6.0), False),
+    ("as it is, another group", 5, (0.02, 0.25, 6.0), True),
+    ("its budget spent", 5, (0.02, 0.25, 0.0), False),
+    ("the same, another group", 5, (0.02, 0.25, 0.0), True),
+    ("lowest priority, no pauses", 19, (1.0, 1.0, 0.0), False),
+    ("the same, another group", 19, (1.0, 1.0, 0.0), True),
 )
 
 
@@ -38,8 +40,8 @@ def main() -> int:
     busy = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(cores)]
     try:
         print(f"{options.trace.stat().st_size / 1e6:.1f} MB, {cores} busy processes on {cores} cores")
-        for name, priority, ratio, apart in _WAYS:
-            _measure(name, (str(priority), str(ratio)), options.trace, busy, apart=apart)
+        for name, priority, share, apart in _WAYS:
+            _measure(name, (str(priority), *map(str, share)), options.trace, busy, apart=apart)
     finally:
         for each in busy:
             each.kill()
@@ -47,7 +49,7 @@ def main() -> int:
     return 0
 
 
-def _measure(name: str, way: tuple[str, str], trace: Path, busy: list[subprocess.Popen[bytes]], *, apart: bool) -> None:
+def _measure(name: str, way: tuple[str, ...], trace: Path, busy: list[subprocess.Popen[bytes]], *, apart: bool) -> None:
     pipe = subprocess.PIPE
     command = [sys.executable, "-P", "-c", _SERVE, _MEMORY, *way]
     worker = subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=apart)
@@ -56,7 +58,7 @@ def _measure(name: str, way: tuple[str, str], trace: Path, busy: list[subprocess
     try:
         for which in ("first", "second"):
             began_s, theirs_s, own_s = time.monotonic(), sum(map(_cpu_s, busy)), _cpu_s(worker)
-            worker.stdin.write(json.dumps([str(trace), "run", "node", 0, 1, 3, busy[0].pid]).encode() + b"\n")
+            worker.stdin.write(json.dumps([str(trace), "run", "node", 0, 1, 3]).encode() + b"\n")
             worker.stdin.flush()
             code, size, complaint = json.loads(worker.stdout.readline())
             worker.stdout.read(size)

@@ -1,31 +1,27 @@
-"""Turns instructions into named tasks and their results back into events; nothing else does.
-
-Writes to the store are gathered by incident and run, so that a slow disk costs memory for one copy of each and no more.
-"""
+"""Turns instructions into named tasks and their results back into events; nothing else does."""
 
 import asyncio
 import logging
 import sqlite3
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from coordinator.decide import events as ev
-from coordinator.decide.incidents import AdviceItem, Incident, Prediction
+from coordinator.decide.incidents import AdviceItem, Prediction
 from coordinator.expected.advice_gains import within_loss
 from coordinator.expected.fitting import fit_model, predict_gain
 from coordinator.expected.healthy import KeptWindow
 from coordinator.runs import HANDLE
+from coordinator.state_writer import StateWriter
 from lockstep.contracts.errors import LockstepError
+from lockstep.contracts.limits import PROFILE_DEADLINE_SECONDS_MAX
 from lockstep.contracts.messages import ProfileRequest, StackRequest
 from lockstep.diagnosis import INSUFFICIENT, Diagnosis, explain
 from lockstep.serving.messaging import BrokerError
 
 if TYPE_CHECKING:
     from coordinator.bus import Bus
-    from coordinator.decide.memory import RunMemory
-    from coordinator.detect.findings import Judgement
-    from coordinator.intake.streams import Commit, Streams
+    from coordinator.intake.streams import Streams
     from coordinator.leadership import Leadership
     from coordinator.runs import Orders, Run, Runs
     from coordinator.store import Store
@@ -34,8 +30,6 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _Order = TypeVar("_Order")
 
-LEARNT_STEPS = 50  # judged steps between two writes of what detectors have learnt: baselines take 64 steps to move
-_RETRY_S = 5.0
 _REASON_MAX = 200  # characters of an error in an incident's evidence
 _REASON_LONG_MAX = 500  # of why there is no model: it names file, field, got and expected
 
@@ -63,19 +57,11 @@ class Effects:
     ) -> None:
         self._runs = runs
         self._bus = bus
-        self._streams = streams
         self._leadership = leadership
         self._store = store
         self._spawn = spawn
         self._now_s = now_s
-        self._incidents: dict[str, Incident] = {}
-        self._memories: dict[str, RunMemory] = {}
-        self._forgotten: set[str] = set()
-        self._dropped: set[str] = set()
-        self._commit: Commit | None = None
-        self._remembered: dict[str, Judgement] = {}
-        self._learnt_step: dict[str, int] = {}
-        self._changed = asyncio.Event()
+        self.writer = StateWriter(runs, bus, store, streams)
         self._simulating = asyncio.Lock()  # a simulation is pure computing: two at once would take twice as long each
 
     def _start(
@@ -110,9 +96,9 @@ class Effects:
                         list(incident.ranks),
                         instruction.cause_id,
                     )
-                self._keep(name, incident)
+                self.writer.keep(name, incident)
             case ev.RequestProfile():
-                self._keep(name, None)
+                self.writer.keep(name, None)
                 self._start(name, self._request, instruction, f"profile request {instruction.request_id}")
             case ev.Diagnose():
                 about = instruction.incident_id or f"request {instruction.request_id}"
@@ -125,109 +111,20 @@ class Effects:
                 self._tell_gain(name, instruction, instruction.prediction)
             case ev.ForgetRun():
                 self._runs.forget(name)
-                self._remembered.pop(name, None)
-                self._learnt_step.pop(name, None)
-                self._forgotten.add(name)
-                self._changed.set()
+                self.writer.forget(name)
             case ev.DropMemory():
-                self._dropped.add(name)
-                self._changed.set()
+                self.writer.drop(name)
             case _:
                 self._perform_other(name, instruction)
 
     def _perform_other(self, name: str, instruction: ev.Instruction) -> None:
+        if isinstance(instruction, ev.WithdrawProfile):
+            self._start(name, self._withdraw, instruction, f"withdrawal of request {instruction.request_id}")
+            return
         if isinstance(instruction, ev.RequestStacks):
             self._start(name, self._request_stacks, instruction, f"stacks, request {instruction.request_id}")
             return
         assert isinstance(instruction, ev.RefuseProfile)  # its asker reads it from the orders
-
-    def _keep(self, name: str, incident: Incident | None) -> None:
-        if incident is not None:
-            self._incidents[incident.id] = incident
-            self._learnt_step.pop(name, None)  # what was decided now must find the detectors where they stood
-        self.remember(changed=name)
-
-    def remember(self, *, all_of_it: bool = False, changed: str = "") -> None:
-        """Keep what runs know since the last call: of their machines each time, of their detectors now and then.
-
-        With it goes how far the nodes' streams are settled at this moment: they are written together, and only then
-        acknowledged. `changed` names a run whose machine has changed, though it may have judged nothing since.
-        """
-        for name, run in self._runs.by_name.items():
-            judgement = run.machine.judgement
-            is_moved = judgement is not None and (all_of_it or judgement is not self._remembered.get(name))
-            if not is_moved and name != changed:
-                continue
-            is_due = False
-            if judgement is not None:
-                self._remembered[name] = judgement
-                last = self._learnt_step.get(name)
-                is_due = all_of_it or last is None or not last <= judgement.step < last + LEARNT_STEPS
-            if is_due and judgement is not None:
-                self._learnt_step[name] = judgement.step
-                self._incidents |= run.machine.casebook.incidents  # their figures are those of this step
-            self._note(name, run.memory(with_learnt=is_due))
-        if self._commit is not None:
-            self._streams.failed(self._commit)  # not written yet: the new one covers it
-        self._commit = self._streams.settle()
-        self._changed.set()
-
-    def _note(self, name: str, memory: "RunMemory") -> None:
-        """Put a memory in its place to be written; what was learnt and is not written yet stays with it."""
-        waiting = self._memories.get(name)
-        if memory.learnt is None and waiting is not None:
-            memory = replace(memory, learnt=waiting.learnt)
-        self._memories[name] = memory
-        self._forgotten.discard(name)
-        self._dropped.discard(name)
-
-    async def keep_writing(self) -> None:
-        """Write what has gathered, for ever; ends by cancellation."""
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            if not await self.flush():
-                await asyncio.sleep(_RETRY_S)  # the disk is full or gone; nothing wakes us when it is back
-                self._changed.set()
-
-    async def flush(self) -> bool:
-        """Write what has gathered; return whether all of it was written."""
-        incidents, self._incidents = self._incidents, {}
-        memories, self._memories = self._memories, {}
-        forgotten, self._forgotten = self._forgotten, set()
-        dropped, self._dropped = self._dropped, set()
-        commit, self._commit = self._commit, None
-        try:
-            await asyncio.to_thread(self._write, list(incidents.values()), memories, commit, forgotten, dropped)
-        except sqlite3.Error as error:
-            _log.warning("state store: %s; %d incidents wait", error, len(incidents))
-            self._incidents = incidents | self._incidents
-            newer, self._memories = self._memories, memories
-            for name, memory in newer.items():
-                self._note(name, memory)
-            self._forgotten |= forgotten - newer.keys()
-            self._dropped |= dropped - newer.keys()
-            if commit is not None:
-                self._streams.failed(commit)
-            return False
-        if commit is not None:
-            self._streams.committed(commit)
-        self._bus.acknowledge()
-        return True
-
-    def _write(
-        self,
-        incidents: list[Incident],
-        memories: "dict[str, RunMemory]",
-        commit: "Commit | None",
-        forgotten: set[str],
-        dropped: set[str],
-    ) -> None:
-        self._store.keep(incidents, memories, commit)
-        if forgotten or dropped:
-            self._store.forget_learnt(forgotten | dropped)
-        if dropped:
-            self._store.forget_runs(dropped)
 
     def take_over(self) -> None:
         """Order the captures that a former leader may have died with; nodes ignore an order that they already have."""
@@ -240,6 +137,7 @@ class Effects:
                     ranks=capture.ranks,
                     first_step=capture.first_step,
                     steps=capture.steps,
+                    deadline_seconds=capture.deadline_s - self._now_s(),
                     shapes=capture.shapes,
                     is_asked=not capture.incident_id,
                 )
@@ -247,22 +145,8 @@ class Effects:
 
     async def _request(self, name: str, order: ev.RequestProfile) -> None:
         """Publish a capture request. One for an incident is the leader's: its answers reach all coordinators."""
-        run = self._runs.by_name.get(name)
-        if run is None or not (self._leadership.leads or order.is_asked):
-            return
         try:
-            for node, ranks in _by_node(run, order.ranks).items():
-                request = ProfileRequest(
-                    run=name,
-                    node=node,
-                    request_id=order.request_id,
-                    ranks=ranks,
-                    first_step=order.first_step,
-                    steps=order.steps,
-                    shapes=order.shapes,
-                    term=self._leadership.term,
-                )
-                await self._bus.publish_request(request)
+            await self._publish(name, order, deadline_seconds=_bounded(order.deadline_seconds))
         except BrokerError as error:
             _log.warning("run %s: profile request %d could not be sent: %s", name, order.request_id, error)
             failed = ev.ProfileFailedEvent(
@@ -272,6 +156,31 @@ class Effects:
                 reason=f"the request could not be sent: {error!s:.{_REASON_MAX}}",
             )
             self.perform(self._runs.feed(name, failed))
+
+    async def _withdraw(self, name: str, order: ev.WithdrawProfile) -> None:
+        """Publish that a capture is not wanted any more. One that is lost is made up for by the request's deadline."""
+        try:
+            await self._publish(name, order, is_withdrawn=True)
+        except BrokerError as error:
+            _log.warning("run %s: request %d could not be withdrawn: %s", name, order.request_id, error)
+
+    async def _publish(self, name: str, order: ev.RequestProfile | ev.WithdrawProfile, **more: Any) -> None:
+        run = self._runs.by_name.get(name)
+        if run is None or not (self._leadership.leads or order.is_asked):
+            return
+        for node, ranks in _by_node(run, order.ranks).items():
+            request = ProfileRequest(
+                run=name,
+                node=node,
+                request_id=order.request_id,
+                ranks=ranks,
+                first_step=order.first_step,
+                steps=order.steps,
+                shapes=order.shapes,
+                term=self._leadership.term,
+                **more,
+            )
+            await self._bus.publish_request(request)
 
     async def _request_stacks(self, name: str, order: ev.RequestStacks) -> None:
         """Publish a request for stacks, the leader's alone. One that is lost is made up for by the next."""
@@ -375,6 +284,10 @@ class Effects:
         return None, f"{error!s:.{_REASON_LONG_MAX}}"
 
 
+def _bounded(deadline_seconds: float) -> float:
+    return min(max(deadline_seconds, 0.0), PROFILE_DEADLINE_SECONDS_MAX)
+
+
 def _by_node(run: "Run", ranks: tuple[int, ...]) -> dict[str, list[int]]:
     nodes: dict[str, list[int]] = {}
     for rank in ranks:
@@ -402,6 +315,7 @@ def _diagnosed(
         cause_id=order.cause_id,
         incident_id=order.incident_id,
         request_id=order.request_id,
+        diagnosis_id=order.diagnosis_id,
         asked=result if not order.incident_id else None,
         function=result.function if result and named else "",
         operator=result.operator if result and named else "",

@@ -70,7 +70,7 @@ class Run:
         """Return the predictions to be made for what holds the run back now."""
         judgement = self.machine.judgement
         baseline_s = judgement.baseline_step_seconds if judgement else None
-        return self.expectation.repairs(self.machine.casebook.active, cause_id, baseline_s)
+        return self.expectation.repairs(self.machine.tracker.active, cause_id, baseline_s)
 
     def learn_operators(self, instructions: "Sequence[Instruction]", cause_id: str) -> "list[Instruction]":
         """Take what a capture of healthy ranks tells, if `instructions` end one; return the fit that is due."""
@@ -159,9 +159,9 @@ class Run:
             fluctuating=bool(judgement and judgement.fluctuating),
             slow_ranks=len(slow),
             suspects=suspects,
-            incidents=tuple(machine.casebook.incidents.values()),
-            incidents_total=machine.casebook.incidents_total,
-            lost_device_seconds=machine.casebook.lost_device_seconds,
+            incidents=tuple(machine.tracker.incidents.values()),
+            incidents_total=machine.tracker.incidents_total,
+            lost_device_seconds=machine.tracker.lost_device_seconds,
             profiles={state: machine.captures.budget.counts[state] for state in PROFILE_STATES},
             step_counts=tuple(self.histogram.counts),
             step_sum_seconds=self.histogram.sum_seconds,
@@ -175,7 +175,7 @@ class Run:
 def _suspect(run: Run, finding: "Finding") -> Suspect:
     """Return a slow rank as exported; labels are its incident's, which do not change with every step's noise."""
     rank = finding.ranks[0]
-    incident = run.machine.casebook.incident_of(rank)
+    incident = run.machine.tracker.incident_of(rank)
     domain = incident.domain if incident else finding.domain
     return Suspect(
         rank=rank,

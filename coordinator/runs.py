@@ -479,6 +479,7 @@ class Runs:
             topology=run.topology,
             ranks=tuple(run.membership.ranks),
             is_finished=run.membership.is_finished,
+            nodes=run.membership.nodes,
         )
         return self._feed(run.name, event)
 
@@ -538,7 +539,7 @@ class Runs:
         It never was more than an announcement, and comes back with the next one if there is room.
         """
         for name, run in self.by_name.items():
-            if run.machine.judgement is None and not run.machine.casebook.incidents:
+            if run.machine.judgement is None and not run.machine.tracker.incidents:
                 run.timeline.drop_pending()
                 self._past.add(name, run.memory(with_learnt=False))
                 del self.by_name[name]

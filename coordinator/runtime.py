@@ -149,7 +149,7 @@ class Coordinator:
                 self._spawn(self._bus.run(bus_stop), "bus")
                 self._spawn(self._coalescer.run(), "coalescer")
                 self._spawn(self._tick(), "tick")
-                self._spawn(self._effects.keep_writing(), "store writer")
+                self._spawn(self._effects.writer.keep_writing(), "store writer")
                 if self._recorder is not None:
                     self._spawn(self._recorder.keep_writing(), "recorder")
                 self._process_families = self._process.read()
@@ -190,8 +190,8 @@ class Coordinator:
             await asyncio.wait(recording, timeout=_CLOSE_S)
         for task in self._tasks:
             task.cancel()
-        self._effects.remember(all_of_it=True)
-        await self._effects.flush()
+        self._effects.writer.remember(all_of_it=True)
+        await self._effects.writer.flush()
 
     def _make_recorder(self, memories: dict[str, RunMemory]) -> Recorder | None:
         if not self.config.record_directory:
@@ -234,7 +234,7 @@ class Coordinator:
         if self._leadership.update(now_s):
             _log.info("this coordinator orders captures now, term %d", self._leadership.term)
             self._effects.take_over()
-        self._effects.remember()
+        self._effects.writer.remember()
         self._bus.resume()
         self._process_families = self._process.read()
 

@@ -25,10 +25,11 @@ _RANGES: dict[str, tuple[float, float]] = {
     "coordinator_forget_seconds": (60.0, 7 * 86400.0),
     "trace_keep_bytes": (0, 1 << 40),
     "rank_stale_seconds": (0.1, 86400.0),
-    "capture_seconds": (0.1, 86400.0),
     "summarise_seconds": (0.1, 3600.0),
     "summarise_memory_bytes": (256 << 20, 1 << 40),
     "summarise_busy_ratio": (0.005, 1.0),
+    "summarise_burst_ratio": (0.005, 1.0),
+    "summarise_burst_seconds": (0.0, 3600.0),
 }
 
 
@@ -74,14 +75,16 @@ class ExporterConfig(BrokerConfig):
     """Raw traces kept per run; the oldest are deleted."""
     rank_stale_seconds: float = 900.0
     """Silence after which a rank's series vanish; above torch's 600 s for a collective: a hung job stays visible."""
-    capture_seconds: float = 600.0
-    """Time after which a capture without an answer no longer keeps another one away."""
     summarise_seconds: float = 120.0
     """Longest time for summarising one trace."""
     summarise_memory_bytes: int = 4 << 30
     """Address space of the process that summarises a trace."""
     summarise_busy_ratio: float = 0.02  # detectors find a rank that is slower by 2.5 %
-    """Share of a core that summaries take where training wants all cores; of idle cores they take all."""
+    """Share of a core that summaries take over time where training wants all cores; of idle cores they take all."""
+    summarise_burst_ratio: float = 0.25
+    """The same while summarise_burst_seconds last: of a capture, for which an incident waits."""
+    summarise_burst_seconds: float = 6.0
+    """Seconds of a core that summaries may take at summarise_burst_ratio; summarise_busy_ratio fills them again."""
 
     @property
     def node_name(self) -> str:

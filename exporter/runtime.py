@@ -12,8 +12,9 @@ from pathlib import Path
 
 from aiohttp import web
 
-from exporter.capturing.captures import Candidate, Captures
+from exporter.capturing.captures import Captures
 from exporter.capturing.control import ControlWriter, OrderJob
+from exporter.capturing.profile_requests import ProfileRequests
 from exporter.capturing.stacks import StackRequests
 from exporter.capturing.summarise import Summariser, TraceJob
 from exporter.config import ExporterConfig
@@ -79,7 +80,7 @@ class Exporter:
         self._rings = Rings(Path(config.root), self.counts, self._positions)
         self._unwatched = UnwatchedProcesses(Path(config.root), self.counts)
         self._batcher = Batcher(self._node)
-        self._captures = Captures(round(config.capture_seconds * _SECOND_NS))
+        self._captures = Captures()
         self._control = ControlWriter(self._on_control_failure)
         self._announced: dict[str, int] = {}  # run -> revision of its track that was announced last
         self._seen_requests: dict[tuple[str, int], int] = {}
@@ -113,6 +114,17 @@ class Exporter:
             on_summary=self._on_summary,
             running_id=self._captures.running_id,
             host_watch=self._host_watch,
+        )
+
+        self._requests = ProfileRequests(
+            self._captures,
+            counts=self.counts,
+            control=self._control,
+            run_of=self._rings.runs.get,
+            stale_ns=round(config.rank_stale_seconds * _SECOND_NS),
+            on_answer=self._send_answer,
+            on_term=self._keep_term,
+            on_accepted=self._prepare_summary,
         )
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -210,6 +222,7 @@ class Exporter:
             with self._guard("run", reading.run.name):
                 self._take_reading(reading)
         self._forget_gone()
+        self._requests.tick(now_ns)
         for run in self._rings.runs.values():
             with self._guard("run", run.name):
                 watch(run, now_ns)
@@ -335,29 +348,16 @@ class Exporter:
     def _on_request(self, request: ProfileRequest) -> None:
         if self._isolation.admits("message", request.run, time.monotonic()):
             with self._guard("message", request.run):
-                self._take_request(request)
+                self._requests.take(request, time.monotonic_ns(), time.time())
 
-    def _take_request(self, request: ProfileRequest) -> None:
-        now_ns = time.monotonic_ns()
-        run = self._rings.runs.get(request.run)
-        ranks = None
-        if run is not None:
-            shown = run.shown(now_ns, round(self.config.rank_stale_seconds * _SECOND_NS))
-            ranks = {t.rank: Candidate(t.state, t.steps.boundary(request.first_step)) for t in shown}
-        term, unix_s = self._captures.term, time.time()
-        verdict = self._captures.judge(request, ranks, now_ns, unix_s)
-        self._keep_term(term, unix_s)
-        if verdict.is_outdated:
-            reason = next(iter(verdict.refusals.values()), "for no rank")
-            self.counts.reject("request", f"request {request.request_id} of term {request.term}: {reason}")
-        for rank, reason in verdict.refusals.items():
-            self._refuse(request.run, rank, request.request_id, reason)
-        if verdict.order is not None and run is not None:
-            job = OrderJob(run.name, run.directory, verdict.order)
-            if not self._control.submit(job):
-                self._order_failed(job, "too many orders wait to be written")
-            self._summariser.prepare()
-            self._host_watch.note_capture()
+    def _prepare_summary(self) -> None:
+        self._summariser.prepare()
+        self._host_watch.note_capture()
+
+    def _on_control_failure(self, job: OrderJob, reason: str) -> None:
+        """Bring a failure from the control thread, where this runs, into the event loop."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._requests.order_failed, job, reason)
 
     def _keep_term(self, former: int, unix_s: float) -> None:
         """Report the term in force, and remember it over a restart where it has changed."""
@@ -375,22 +375,6 @@ class Exporter:
         if self._isolation.admits("message", request.run, time.monotonic()):
             with self._guard("message", request.run):
                 self._stack_requests.submit(request, time.monotonic_ns())
-
-    def _refuse(self, run: str, rank: int, request_id: int, reason: str) -> None:
-        self.counts.profiles["refused"] += 1
-        self._send_answer(run, rank, OrderAnswer(request_id=request_id, state="refused", reason=reason))
-
-    def _on_control_failure(self, job: OrderJob, reason: str) -> None:
-        """Bring a failure from the control thread, where this runs, into the event loop."""
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._order_failed, job, reason)
-
-    def _order_failed(self, job: OrderJob, reason: str) -> None:
-        if job.order is None:
-            return
-        self._captures.forget(job.run)
-        for rank in job.order.ranks:
-            self._refuse(job.run, rank, job.order.request_id, f"the order could not be written: {reason}")
 
     def _on_summary(self, summary: TraceSummary) -> None:
         self._put(topics.SUMMARY, summary)

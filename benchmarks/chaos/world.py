@@ -106,7 +106,6 @@ class World:
             "spool_directory": str(self.directory / f"spool{node}"),
             "tick_seconds": TICK_S,
             "batch_seconds": BATCH_S,
-            "summarise_busy_ratio": 0.25,
         }
         if self.plan.spool_max_bytes is not None:
             settings["spool_max_bytes"] = self.plan.spool_max_bytes

@@ -17,8 +17,8 @@ from aiohttp import web
 from coordinator.api.services import SERVICES, ApiError
 
 if TYPE_CHECKING:
+    from coordinator.decide.capture import Capture
     from coordinator.decide.incidents import Incident
-    from coordinator.decide.profiling import Capture
     from coordinator.run import Run
 
 LISTENERS_MAX = 64
@@ -151,8 +151,8 @@ def digest(run: "Run") -> dict[str, Any]:
         "run": run.name,
         "state": str(machine.state),
         "step": judgement.step if judgement else None,
-        "open": len(machine.casebook.incidents),
-        "revision": _revision([_of(each) for each in machine.casebook.incidents.values()]),
+        "open": len(machine.tracker.incidents),
+        "revision": _revision([_of(each) for each in machine.tracker.incidents.values()]),
         "captures": _revision(captures),
     }
 

@@ -33,7 +33,7 @@ async def show(request: web.Request) -> web.Response:
 
 
 def _work(run: "Run", by: str) -> CachedWork:
-    scene, incidents = run.scene, tuple(run.machine.casebook.incidents.values())
+    scene, incidents = run.scene, tuple(run.machine.tracker.incidents.values())
     drawn = [(each.id, each.kind, each.cause, each.onset_step, each.ranks) for each in incidents]
     inputs = (run.generation, scene.rows[-1].step if scene.rows else None, len(scene.topology.stages), drawn)
     return CachedWork(inputs, lambda: _made(run.name, scene, incidents, by))

@@ -22,7 +22,7 @@ async def list_incidents(request: web.Request) -> web.Response:
         incident.id: incident
         for known in services.runs.by_name.values()
         if run in ("", known.name)
-        for incident in known.machine.casebook.incidents.values()
+        for incident in known.machine.tracker.incidents.values()
     }
     both = sorted((kept | fresh).values(), key=lambda incident: (incident.opened_unix_ns, incident.id))
     return web.json_response({"incidents": [_brief(incident) for incident in both if state in ("", incident.state)]})
@@ -47,8 +47,8 @@ async def report(request: web.Request) -> web.Response:
 async def _known(request: web.Request) -> Incident:
     services, wanted = request.app[SERVICES], request.match_info["id"]
     for run in services.runs.by_name.values():
-        if wanted in run.machine.casebook.incidents:
-            return run.machine.casebook.incidents[wanted]
+        if wanted in run.machine.tracker.incidents:
+            return run.machine.tracker.incidents[wanted]
     incident = await asyncio.to_thread(services.store.incident, wanted)
     if incident is None:
         raise ApiError(

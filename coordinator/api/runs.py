@@ -48,7 +48,7 @@ def _head(runs: "Runs", run: "Run") -> dict[str, Any]:
         "baseline_step_seconds": snapshot.baseline_step_seconds,
         "mean_over_best_ratio": judgement.mean_over_best_ratio if judgement else None,
         "fluctuating": snapshot.fluctuating,
-        "slow_ranks": run.machine.casebook.slow_ranks,
+        "slow_ranks": run.machine.tracker.slow_ranks,
         "expected": run.expectation.to_json(snapshot.recent_step_seconds),
         "incidents_open": [incident.id for incident in snapshot.incidents],
         "lost_device_seconds": snapshot.lost_device_seconds,

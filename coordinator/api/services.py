@@ -70,7 +70,7 @@ def hosts_of(runs: "Iterable[Run]") -> dict[str, str]:
 def nodes_of(runs: "Iterable[Run]", incident_id: str) -> tuple[str, ...]:
     """Return the nodes on which the ranks of an incident run now, by the names of their exporters."""
     for run in runs:
-        incident = run.machine.casebook.incidents.get(incident_id)
+        incident = run.machine.tracker.incidents.get(incident_id)
         if incident is not None and incident.scope in _PLACED:
             found = (run.membership.nodes.get(rank, "") for rank in incident.ranks[:_RANKS_PLACED])
             return tuple(dict.fromkeys(filter(None, found)))
@@ -78,7 +78,7 @@ def nodes_of(runs: "Iterable[Run]", incident_id: str) -> tuple[str, ...]:
 
 
 def _open(run: "Run") -> "Iterable[Incident]":
-    return run.machine.casebook.incidents.values()
+    return run.machine.tracker.incidents.values()
 
 
 def _host_of(run: "Run", incident: "Incident") -> str:

@@ -21,7 +21,7 @@ TRACES: web.AppKey[Kept] = web.AppKey("traces", Kept)
 async def show(request: web.Request) -> web.Response:
     """Show the steps that are kept: of an open incident's ranks and peers with `incident`, else of the slowest."""
     run, wanted = known_run(request), request.query.get("incident", "")
-    found = run.machine.casebook.incidents
+    found = run.machine.tracker.incidents
     if wanted and wanted not in found:
         raise ApiError(
             web.HTTPNotFound.status_code,

@@ -4,10 +4,12 @@ Every event carries the time it happened (unix seconds; the machine has no clock
 every instruction that follows carries on: one cause can be traced from a message to a page.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from coordinator.decide.endings import Crash
     from coordinator.decide.incidents import AdviceItem, Incident, Prediction
     from coordinator.decide.losses import Losses
@@ -33,11 +35,12 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnounceEvent(Event):
-    """Which ranks there are, how they communicate, and whether all of them have ended well."""
+    """Which ranks there are, on which nodes, how they communicate, and whether all of them have ended well."""
 
     topology: "Topology"
     ranks: tuple[int, ...]
     is_finished: bool
+    nodes: "Mapping[int, str]" = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,11 +147,13 @@ class StacksEvent(Event):
 class DiagnosedEvent(Event):
     """The diagnosis of an incident; `function` is empty where the evidence does not name one.
 
-    Of a capture that an operator asked for `incident_id` is empty and `asked` the whole answer.
+    Of a capture that an operator asked for `incident_id` is empty and `asked` the whole answer. `diagnosis_id` is that
+    of the order.
     """
 
     incident_id: str
     request_id: int = 0
+    diagnosis_id: int = 0
     asked: "Diagnosis | None" = None
     function: str
     operator: str
@@ -194,7 +199,7 @@ class OpenIncident(Instruction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateIncident(Instruction):
-    """Keep what has become of an open incident."""
+    """Keep what has become of an incident: an open one, or one that closed before its evidence came."""
 
     incident: "Incident"
 
@@ -208,7 +213,20 @@ class CloseIncident(Instruction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestProfile(Instruction):
-    """Ask the nodes of `ranks` for a capture; `is_asked`: an operator wants it."""
+    """Ask the nodes of `ranks` for a capture, which all give up in `deadline_seconds`; `is_asked`: for an operator."""
+
+    request_id: int
+    ranks: tuple[int, ...]
+    first_step: int
+    steps: int
+    deadline_seconds: float
+    shapes: bool = False
+    is_asked: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithdrawProfile(Instruction):
+    """End a capture on the nodes of `ranks`: it cannot come, or nobody wants it any more. Else as it was requested."""
 
     request_id: int
     ranks: tuple[int, ...]
@@ -237,11 +255,12 @@ class RefuseProfile(Instruction):
 class Diagnose(Instruction):
     """Find function and advice of an incident; without summaries only advice for its cause.
 
-    `incident_id` is empty for a capture that an operator asked for.
+    `incident_id` is empty for a capture that an operator asked for. `diagnosis_id` counts the orders of the run.
     """
 
     incident_id: str
     request_id: int
+    diagnosis_id: int
     cause: str
     scope: str
     suspects: "tuple[TraceSummary, ...]"

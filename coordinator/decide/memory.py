@@ -124,15 +124,17 @@ class JudgedUntil:
 class RunMemory:
     """What a run's machine knows, and what its detectors have learnt.
 
-    `book` is where the casebook stands (`Casebook.position`), `capture` the request under way, both as JSON; empty
-    where there is none. `judged` is of the same moment as all of it. `last_sign_s` is when the run last made a step, or
-    began, by the coordinator's clock (unix seconds).
+    `book` is the incident tracker's state (`IncidentTracker.state_dict`), `capture` the request under way, both as
+    JSON; empty where there is none. `capture_excess_seconds` is what the incident of the last capture cost a step.
+    `judged` is of the same moment as all of it. `last_sign_s` is when the run last made a step, or began, by the
+    coordinator's clock (unix seconds).
     """
 
     incidents: tuple[Incident, ...] = ()
     incidents_total: int = 0
     lost_device_seconds: float = 0.0
     capture_times_s: tuple[float, ...] = ()
+    capture_excess_seconds: float = 0.0
     capture_counts: Mapping[str, int] = field(default_factory=dict)
     book: Mapping[str, Any] = field(default_factory=dict)
     capture: Mapping[str, Any] = field(default_factory=dict)
@@ -153,6 +155,7 @@ class RunMemory:
             "incidents_total": self.incidents_total,
             "lost_device_seconds": self.lost_device_seconds,
             "capture_times_s": list(self.capture_times_s),
+            "capture_excess_seconds": self.capture_excess_seconds,
             "capture_counts": dict(self.capture_counts),
             "book": dict(self.book),
             "capture": dict(self.capture),
@@ -170,6 +173,7 @@ def memory_from_json(
         incidents_total=int(value["incidents_total"]),
         lost_device_seconds=float(value["lost_device_seconds"]),
         capture_times_s=tuple(float(time) for time in value["capture_times_s"]),
+        capture_excess_seconds=float(value.get("capture_excess_seconds", 0.0)),
         capture_counts={str(state): int(count) for state, count in value["capture_counts"].items()},
         book=dict(value.get("book", {})),
         capture=dict(value.get("capture", {})),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from coordinator.detect.findings import HANG, LINK, UNKNOWN, Finding
 
 if TYPE_CHECKING:
-    from coordinator.decide.casebook import Casebook
+    from coordinator.decide.incident_tracker import IncidentTracker
     from coordinator.decide.incidents import Incident
     from coordinator.decide.losses import Losses
     from coordinator.detect.findings import Judgement
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 class Standstill:
-    """Invariant: at most one incident of kind hang is open in `casebook`. `policy` may be replaced.
+    """Invariant: at most one incident of kind hang is open in `tracker`. `policy` may be replaced.
 
     `last_sign_s` is when the run last made a step, or began; 0 before the first event. `losses` is what a step log says
     of its own as a whole, None in a living run.
     """
 
-    def __init__(self, casebook: "Casebook", policy: "RunPolicy") -> None:
+    def __init__(self, tracker: "IncidentTracker", policy: "RunPolicy") -> None:
         self.policy = policy
         self.losses: Losses | None = None
         self.last_sign_s = 0.0
-        self._casebook = casebook
+        self._tracker = tracker
         self._judgement: Judgement | None = None
         self._is_warm = False
         self._reporting = 0
@@ -42,7 +42,7 @@ class Standstill:
     @property
     def incident(self) -> "Incident | None":
         """The open incident."""
-        return next((i for i in self._casebook.incidents.values() if i.kind == HANG), None)
+        return next((i for i in self._tracker.incidents.values() if i.kind == HANG), None)
 
     @property
     def cause_by_issues(self) -> str:
@@ -112,7 +112,7 @@ class Standstill:
             found = self._finding(hang, now_s)
             ended_unix_s = now_s if self._judgement is None else self._judgement.unix_s
             step = max(found.onset_step, self._step)
-            incident = self._casebook.open(found, step, now_s, ended_unix_s=ended_unix_s)
+            incident = self._tracker.open(found, step, now_s, ended_unix_s=ended_unix_s)
             return self._grow(incident, now_s, rank_count), True
         after = self._named(before, hang, now_s)
         after = self._grow(after, now_s, rank_count)
@@ -129,7 +129,7 @@ class Standstill:
             return None
         step = incident.detected_step if self._judgement is None else max(incident.detected_step, self._judgement.step)
         self._named_by = None
-        return self._casebook.close(incident.id, step, now_s)
+        return self._tracker.close(incident.id, step, now_s)
 
     @property
     def _step(self) -> int:
@@ -201,6 +201,6 @@ class Standstill:
             numbers=incident.numbers | {"silence_seconds": silence_s},
             lost_device_seconds=rank_count * silence_s,
         )
-        self._casebook.lost_device_seconds += max(0.0, grown.lost_device_seconds - incident.lost_device_seconds)
-        self._casebook.incidents[incident.id] = grown
+        self._tracker.lost_device_seconds += max(0.0, grown.lost_device_seconds - incident.lost_device_seconds)
+        self._tracker.incidents[incident.id] = grown
         return grown

@@ -102,7 +102,7 @@ class Judge:
             self._slow_rank.step(row.self_seconds, row.step, compute_R=compute_R, work_R=row.work, parts=parts)
             self._links.step(row, row.step)
             self._fluctuation.step(self._sample(row, step_seconds), row.step)
-            self._scattered.step(row.components["gc"], step_seconds, row.step)
+            self._scattered.step(row.components["gc"], step_seconds, row.step, full_R=row.full_collections)
             self._learn(row, step_seconds)
             self._findings = self._find(row, step_seconds)
         return Judgement(

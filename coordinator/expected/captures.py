@@ -35,14 +35,14 @@ class HealthyCaptures:
         for instruction in instructions:
             if isinstance(instruction, ev.RequestProfile):
                 well = _is_well(machine)
-                self._asked = _Asked(instruction.request_id, machine.casebook.incidents_total) if well else None
+                self._asked = _Asked(instruction.request_id, machine.tracker.incidents_total) if well else None
             elif isinstance(instruction, ev.Diagnose):
                 latest = self._times_of(instruction, machine) or latest
         return latest
 
     def _times_of(self, order: ev.Diagnose, machine: "RunMachine") -> OperatorTimes | None:
         if not order.incident_id and not (
-            _is_well(machine) and self._asked == (order.request_id, machine.casebook.incidents_total)
+            _is_well(machine) and self._asked == (order.request_id, machine.tracker.incidents_total)
         ):
             return None
         sick = _sick(machine)
@@ -55,7 +55,7 @@ class HealthyCaptures:
 
 def _sick(machine: "RunMachine") -> frozenset[int] | None:
     """Return the ranks of open incidents; None where one is of the whole run."""
-    incidents = machine.casebook.incidents.values()
+    incidents = machine.tracker.incidents.values()
     if any(not incident.ranks for incident in incidents):
         return None
     return frozenset(rank for incident in incidents for rank in incident.ranks)
@@ -66,4 +66,4 @@ def _is_well(machine: "RunMachine") -> bool:
     judged = machine.judgement
     if judged is None or not judged.is_warm or judged.fluctuating or judged.findings:
         return False
-    return not machine.casebook.incidents
+    return not machine.tracker.incidents

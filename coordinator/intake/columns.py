@@ -36,8 +36,10 @@ _AMOUNTS = ("tokens", "work")
 _COUNTS = tuple(f"{kind}_count" for kind in DOMAIN_KINDS)
 _SHORTEST = tuple(f"{kind}_shortest_ns" for kind in DOMAIN_KINDS)
 
+FULL_COLLECTIONS = "gc_full_count"
+
 REQUIRED_FIELDS = (RANK, *_HEAD, "flags", *_PARTS)
-OPTIONAL_FIELDS = (*_WAITS, *_BYTES, *_AMOUNTS, *_COUNTS, *_SHORTEST, *VIEW_FIELDS)
+OPTIONAL_FIELDS = (*_WAITS, *_BYTES, *_AMOUNTS, *_COUNTS, *_SHORTEST, FULL_COLLECTIONS, *VIEW_FIELDS)
 """Every field of the record that is read here, as `batch_table.read_batches` wants them."""
 
 _LIMITS = {
@@ -46,7 +48,7 @@ _LIMITS = {
     "end_ns": 1 << 62,
     **dict.fromkeys(_BYTES, 1 << 60),  # in one step by one rank; beyond any machine
     **dict.fromkeys(_AMOUNTS, 1 << 62),  # FLOPs of a step of the largest machine are 2^55
-    **dict.fromkeys(_COUNTS, 1 << 30),
+    **dict.fromkeys((*_COUNTS, FULL_COLLECTIONS), 1 << 30),
     "flags": 1 << 20,
 }
 """Largest value of each field; those not named are times, which policy limits."""
@@ -149,7 +151,7 @@ def _values(table: "BatchTable", known: "dict[str, NDArray[np.bool_]]") -> "dict
         return np.where(known[name], table[name] * unit, np.nan)
 
     values = {name.removesuffix("_ns"): measured(name, _NS) for name in (*_PARTS, *_WAITS) if name in table}
-    values |= {name: measured(name) for name in (*_BYTES, *_AMOUNTS) if name in table}
+    values |= {name: measured(name) for name in (*_BYTES, *_AMOUNTS, FULL_COLLECTIONS) if name in table}
     for kind, count, shortest in zip(DOMAIN_KINDS, _COUNTS, _SHORTEST, strict=True):
         if count in table and shortest in table:
             values[f"{kind}_floor"] = measured(count) * measured(shortest, _NS)

@@ -22,7 +22,7 @@ import numpy as np
 
 from coordinator.intake.attempts import Attempts
 from coordinator.intake.batch_table import read_batches
-from coordinator.intake.columns import COMPONENTS, OPTIONAL_FIELDS, REQUIRED_FIELDS, account
+from coordinator.intake.columns import COMPONENTS, FULL_COLLECTIONS, OPTIONAL_FIELDS, REQUIRED_FIELDS, account
 from coordinator.intake.views import VIEWS
 from coordinator.intake.window import NOTHING, BatchReceipt
 from lockstep.contracts.metrics import REJECTED_REASONS
@@ -74,6 +74,8 @@ class StepRow:
     tokens: "Floats"
     work: "Floats"
     """What compute should be proportional to (no unit): the record's work figure, else its tokens."""
+    full_collections: "Floats | None" = None
+    """Collections of Python's oldest generation of each rank; None where no rank counts them."""
 
 
 def rejections() -> Counter[str]:
@@ -253,6 +255,7 @@ def _row(pending: "PendingStep", ranks: "NDArray[np.int64]") -> StepRow:
         self_seconds=value_of["self"],
         components={name: value_of[name] for name in COMPONENTS},
         views={name: value_of[name] for name in VIEWS if name in value_of},
+        full_collections=value_of.get(FULL_COLLECTIONS),
         waits=waits,
         transfers=waits | ({"pp": value(_FLOORS["pp"])} if "pp" in waits else {}),
         floors=by_kind(_FLOORS),

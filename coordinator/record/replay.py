@@ -87,7 +87,7 @@ class Replayed:
     def note_open(self, runs: Runs) -> None:
         """Bring what is open up to now: it has grown since it was last told."""
         for run in runs.by_name.values():
-            self.incidents |= run.machine.casebook.incidents
+            self.incidents |= run.machine.tracker.incidents
             self.nodes[run.name] = dict(run.membership.nodes)
 
 

@@ -212,6 +212,7 @@ class ProfilePolicy:
     lead_seconds: float = 1.5  # request to rank: broker, control block and one step; both ranks begin together
     lead_steps: int = 2
     cooldown_seconds: float = 120.0  # after a request; captures stall the ranks that write them
+    larger_factor: float = 2.0  # times what the last capture's incident costs: no cool-down for a larger one
     per_day: int = 8
     per_run: int = 32
     shapes: bool = False  # of operators' inputs, for slow ranks and links too: they triple what stopping the profiler
@@ -219,8 +220,8 @@ class ProfilePolicy:
     suspects: int = 2  # of an incident: one slow host's eight ranks show the same
     peers: int = 2  # healthy ranks with them: a median needs more than one, each more stalls another rank
     job_ranks: int = 4  # of a job that is slower as a whole: enough to separate what all do from what one does
-    peer_wait_seconds: float = 10.0  # once the suspect's summary is there, what is missing is a comparison
-    expire_seconds: float = 90.0  # beyond the asked steps: writing and summarising a trace of 512 MiB
+    peer_wait_seconds: float = 10.0  # once the suspect's summary is there; a comparison that comes later amends
+    expire_seconds: float = 90.0  # beyond the asked steps: writing and summarising a trace; nodes give up then, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.limits import TERM_AHEAD_OF_NODE_SECONDS_MAX
 from lockstep.contracts.messages import ProfileRequest
 
+_NS = 1_000_000_000
 _TERMINAL = ("done", "refused")
 _OF_THE_NODE = ("ranks", "boundaries")  # of an order; the other fields are the request's
 _REQUESTS_MAX = 256  # requests remembered; an incident takes a handful
@@ -21,18 +22,21 @@ _REQUESTS_MAX = 256  # requests remembered; an incident takes a handful
 class Candidate:
     """A rank that may be captured: the state of its agent, and how its process sees the first step begin.
 
-    `boundary` is None where the steps of the rank are not numbered, or its last ones were not alike.
+    `boundary` is None where the steps of the rank are not numbered, or its last ones were not alike. `attempt` tells
+    incarnations of the rank apart.
     """
 
     state: str
     boundary: StepBoundary | None
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What becomes of a request: an order for the ranks here or None, and why each other rank is refused.
 
-    `is_outdated`: its term is over or is none, or its id names another request.
+    An order for no rank takes the one before it back. `is_outdated`: its term is over or is none, or its id names
+    another request.
     """
 
     order: ProfileOrder | None
@@ -42,16 +46,22 @@ class Verdict:
 
 @dataclass(slots=True)
 class _Capture:
-    request_id: int
-    waiting: set[int]  # ranks that have not answered done or refused
+    request: ProfileRequest
+    waiting: dict[int, int]  # ranks that have not answered done or refused -> their attempt
     deadline_ns: int
+
+    @property
+    def request_id(self) -> int:
+        return self.request.request_id
 
 
 @dataclass(slots=True)
 class Captures:
-    """Captures under way. Times in ns are CLOCK_MONOTONIC; `term` is the highest of any request (a fencing number)."""
+    """Captures under way. Times in ns are CLOCK_MONOTONIC; `term` is the highest of any request (a fencing number).
 
-    limit_ns: int
+    A capture keeps its node until its ranks have answered or ended, until it is withdrawn, or until its deadline.
+    """
+
     term: int = 0
     _running: dict[str, _Capture] = field(default_factory=dict)
     _requests: dict[tuple[str, int], ProfileRequest] = field(default_factory=dict)
@@ -79,7 +89,9 @@ class Captures:
         that was decided before, by whichever coordinator it came, gets neither order nor refusals. `unix_s` is the wall
         clock, which terms are compared with.
         """
-        content = replace(request, term=0)
+        if request.is_withdrawn:
+            return self._withdraw(request, unix_s)
+        content = replace(request, term=0, deadline_seconds=0.0)
         known = self._requests.get((request.run, request.request_id))
         if known == content:
             return Verdict(None, {})
@@ -93,6 +105,37 @@ class Captures:
         if len(self._requests) > _REQUESTS_MAX:
             del self._requests[next(iter(self._requests))]
         return self._decide(request, ranks, now_ns)
+
+    def _withdraw(self, request: ProfileRequest, unix_s: float) -> Verdict:
+        """End a capture that is not wanted any more; what was never accepted here needs nothing."""
+        if reason := self._foreign_term(request.term, unix_s):
+            return Verdict(None, {request.ranks[0]: reason} if request.ranks else {}, is_outdated=True)
+        self.term = request.term
+        if self.running_id(request.run) != request.request_id:
+            return Verdict(None, {})
+        return Verdict(_order(self._running.pop(request.run).request, {}), {})
+
+    def take_expired(self, now_ns: int) -> list[tuple[str, ProfileOrder]]:
+        """End the captures whose deadline has passed; return their runs, each with the order that takes theirs back."""
+        over = [run for run, running in self._running.items() if now_ns >= running.deadline_ns]
+        return [(run, _order(self._running.pop(run).request, {})) for run in over]
+
+    def drop_ended(self, run: str, attempts: Mapping[int, int]) -> list[int]:
+        """Stop waiting for ranks that do not run any more, and return them; `attempts` are of those that do."""
+        running = self._running.get(run)
+        if running is None:
+            return []
+        ended = [rank for rank, attempt in running.waiting.items() if attempts.get(rank) != attempt]
+        for rank in ended:
+            del running.waiting[rank]
+        if not running.waiting:
+            del self._running[run]
+        return ended
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """Runs with a capture under way."""
+        return tuple(self._running)
 
     def _foreign_term(self, term: int, unix_s: float) -> str:
         """Return why a term is not the present leader's, empty if it may be."""
@@ -121,7 +164,8 @@ class Captures:
             order = _order(request, able)
         except MalformedError as error:
             return Verdict(None, {**refusals, **dict.fromkeys(able, str(error))})
-        self._running[request.run] = _Capture(request.request_id, set(able), now_ns + self.limit_ns)
+        deadline_ns = now_ns + round(request.deadline_seconds * _NS)
+        self._running[request.run] = _Capture(request, {rank: ranks[rank].attempt for rank in able}, deadline_ns)
         return Verdict(order, refusals)
 
     def _busy(self, request: ProfileRequest, now_ns: int) -> str:
@@ -136,7 +180,7 @@ class Captures:
         """Take a rank's answer: the last terminal one ends the capture."""
         running = self._running.get(run)
         if running is not None and running.request_id == request_id and state in _TERMINAL:
-            running.waiting.discard(rank)
+            running.waiting.pop(rank, None)
             if not running.waiting:
                 del self._running[run]
 

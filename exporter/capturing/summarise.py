@@ -10,6 +10,7 @@ from pathlib import Path
 from exporter.capturing.standing_worker import StandingWorker
 from exporter.capturing.summarise_worker import Job, failed_summary
 from exporter.capturing.traces import take_over_trace, trim_traces
+from exporter.capturing.worker_share import Share
 from exporter.config import ExporterConfig
 from exporter.counts import Counts
 from exporter.host_watch import HostWatch
@@ -68,8 +69,9 @@ class Summariser:
         self._on_summary = on_summary
         self._running_id = running_id
         self._host_watch = host_watch
-        limits = (str(config.summarise_memory_bytes), str(config.summarise_busy_ratio))
-        self._worker = StandingWorker((*worker, *limits), SUMMARY_WIRE_MAX_BYTES)
+        share = Share(config.summarise_busy_ratio, config.summarise_burst_ratio, config.summarise_burst_seconds)
+        limits = (config.summarise_memory_bytes, *share)
+        self._worker = StandingWorker((*worker, *map(str, limits)), SUMMARY_WIRE_MAX_BYTES)
         self._idle_s = idle_s
         self._jobs: asyncio.Queue[TraceJob | None] = asyncio.Queue(_JOBS_MAX)
         """None: no trace yet, but there will be."""
@@ -177,8 +179,7 @@ class Summariser:
 
     def _asked(self, job: TraceJob, path: str = "") -> Job:
         steps = min(max(job.steps, 0), PROFILE_STEPS_MAX)  # as a rank says; a receiver takes no more
-        pid = 0 if self._host_watch is None else self._host_watch.pid(job.run, job.rank)
-        return Job(path, job.run, self._config.node_name, job.rank, job.request_id, steps, pid)
+        return Job(path, job.run, self._config.node_name, job.rank, job.request_id, steps)
 
     def _trim(self, job: TraceJob) -> None:
         in_use = {waiting.request_id for waiting in self._waiting if waiting.run == job.run}

@@ -87,6 +87,7 @@ _OF_NODE: dict[str, Callable[[NodeSnapshot], float | Mapping[str, int] | None]] 
     _P + "profile_cost_seconds_total": lambda node: node.profile_cost_ns * _NS,
     _P + "tick_duration_seconds": lambda node: node.tick_duration_ns * _NS,
     _P + "host_watch_time_seconds_total": lambda node: node.load.cost_ns * _NS,
+    _P + "training_delay_seconds_total": lambda node: node.load.delay_ns * _NS,
     "lockstep_node_cpu_pressure_seconds_total": lambda node: _seconds(node.load.pressure_ns),
     "lockstep_node_load": lambda node: node.load.load,
 }

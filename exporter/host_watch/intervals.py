@@ -22,7 +22,7 @@ class Interval:
     """What a rank met from `begin_ns` to `end_ns` (CLOCK_MONOTONIC); None is not known, 0 a measured zero.
 
     `on_cpu_ns` and `run_queue_wait_ns` are its training thread's, `cpu_ns` is of its process and that one's
-    descendants, `others_ns` of everything but its run on its `cores`.
+    descendants, `services_ns` of Lockstep's own services and `others_ns` of everything else but its run on its `cores`.
     `busiest` are commands of others with their CPU time there, at most BUSIEST_MAX.
     """
 
@@ -33,13 +33,17 @@ class Interval:
     throttled_ns: int | None = None
     cpu_ns: int | None = None
     cores: int | None = None
+    services_ns: int | None = None
     others_ns: int | None = None
     busiest: tuple[tuple[str, int], ...] = ()
 
 
-def compare(before: HostReading, after: HostReading) -> dict[Key, Interval]:
-    """Return the interval of every rank that both looks know to be the same process."""
-    comparison = _Comparison(before, after)
+def compare(before: HostReading, after: HostReading, own_pid: int | None = None) -> dict[Key, Interval]:
+    """Return the interval of every rank that both looks know to be the same process.
+
+    `own_pid` is the process of Lockstep's services here: they and what they start are no others.
+    """
+    comparison = _Comparison(before, after, own_pid)
     found = {}
     for key, now in after.ranks.items():
         then = before.ranks.get(key)
@@ -49,7 +53,7 @@ def compare(before: HostReading, after: HostReading) -> dict[Key, Interval]:
 
 
 class _Comparison:
-    def __init__(self, before: HostReading, after: HostReading) -> None:
+    def __init__(self, before: HostReading, after: HostReading, own_pid: int | None) -> None:
         self._before, self._after = before, after
         self._children: dict[int, list[int]] = {}
         for process in after.processes.values():
@@ -58,11 +62,15 @@ class _Comparison:
         for process in before.processes.values():
             self._children_before.setdefault(process.parent, []).append(process.pid)
         self._own_ns = {pid: own_since(process, before.processes) for pid, process in after.processes.items()}
+        self._services = self._services_below(own_pid)
 
     def interval(self, key: Key, then: RankReading, now: RankReading) -> Interval:
         """Return what one rank met."""
         assert now.process is not None
+        services_ns = self._services_ns(now.cores) if now.cores and self._services else None
         others_ns = self._others_ns(key[0], now.cores) if now.cores else None
+        if others_ns is not None and services_ns is not None:
+            others_ns = max(others_ns - services_ns, 0)
         return Interval(
             begin_ns=self._before.at_ns,
             end_ns=self._after.at_ns,
@@ -71,9 +79,24 @@ class _Comparison:
             throttled_ns=_throttled(then.throttled_ns, now.throttled_ns),
             cpu_ns=self._tree_ns(now.process.pid),
             cores=len(now.cores) if now.cores else None,
+            services_ns=services_ns,
             others_ns=others_ns,
             busiest=self._named(key[0], now.cores, others_ns) if now.cores and others_ns is not None else (),
         )
+
+    def _services_below(self, own_pid: int | None) -> set[int]:
+        """Return our own processes: `own_pid` and those below it, without trainings that were started from there."""
+        if own_pid is None:
+            return set()
+        services = _descendants(own_pid, self._children)
+        for reading in self._after.ranks.values():
+            if reading.process is not None:
+                services -= _descendants(reading.process.pid, self._children)
+        return services
+
+    def _services_ns(self, cores: frozenset[int]) -> int:
+        """Return what our own processes worked on `cores`, those that live."""
+        return round(sum(self._own_ns.get(pid, 0) * self._share(pid, cores) for pid in self._services))
 
     def _roots(self, run: str) -> list[int] | None:
         """Return the run's processes on this node; None where one of them is not known, as its work is not then."""
@@ -101,7 +124,7 @@ class _Comparison:
         return max(sum(each or 0 for each in busy) - round(run_ns), 0)
 
     def _named(self, run: str, cores: frozenset[int], others_ns: int) -> tuple[tuple[str, int], ...]:
-        ours = {pid for root in self._roots(run) or () for pid in _descendants(root, self._children)}
+        ours = {pid for root in self._roots(run) or () for pid in _descendants(root, self._children)} | self._services
         spent: Counter[str] = Counter()
         for pid, own_ns in self._own_ns.items():
             if own_ns > 0 and pid not in ours:

@@ -6,6 +6,7 @@ the next one in quiet times waits until the one before has cost no more than COS
 
 import asyncio
 import contextlib
+import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -41,7 +42,7 @@ def look_at(targets: Sequence[Target], before: HostReading | None) -> HostSample
     """Look at the node. Blocking, for any thread; raises nothing."""
     began_ns = time.thread_time_ns()
     reading = read_node(targets, before)
-    intervals = {} if before is None else compare(before, reading)
+    intervals = {} if before is None else compare(before, reading, os.getpid())
     return HostSample(reading=reading, intervals=intervals, cost_ns=time.thread_time_ns() - began_ns)
 
 
@@ -58,11 +59,16 @@ class HostTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLoad:
-    """The node as a whole at the last look; `cost_ns` is what all looks took."""
+    """The node as a whole at the last look; `cost_ns` is what all looks took.
+
+    `delay_ns` is how long a training thread may have waited for a CPU because Lockstep's services had it, so far: what
+    they worked on its cores while it waited, at most as long as it did, of the rank that waited longest.
+    """
 
     pressure_ns: int | None = None
     load: float | None = None
     cost_ns: int = 0
+    delay_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -129,7 +135,8 @@ class HostWatch:
         reading = self._last = look.reading
         self._paid_ns = max(self._paid_ns, reading.at_ns) + round(look.cost_ns / COST_RATIO)
         cost_ns = self.node.cost_ns + look.cost_ns
-        self.node = NodeLoad(pressure_ns=reading.pressure_ns, load=reading.load, cost_ns=cost_ns)
+        delay_ns = self.node.delay_ns + max(map(_delay_ns, look.intervals.values()), default=0)
+        self.node = NodeLoad(pressure_ns=reading.pressure_ns, load=reading.load, cost_ns=cost_ns, delay_ns=delay_ns)
         for key in reading.ranks:
             self._ranks.setdefault(key, _Rank()).seen_ns = reading.at_ns
         for key, interval in look.intervals.items():
@@ -146,11 +153,6 @@ class HostWatch:
     def totals(self) -> dict[Key, HostTotals]:
         """Return the totals of every rank that was watched lately."""
         return {key: rank.totals for key, rank in self._ranks.items()}
-
-    def pid(self, run: str, rank: int) -> int:
-        """Return the process of a rank as far as it is known, else 0."""
-        found = (target.pid or target.claimed_pid for target in self._targets() if target.key == (run, rank))
-        return next(found, None) or 0
 
     def span(self, run: str, rank: int, start_ns: int, end_ns: int) -> HostSpan | None:
         """Return what a rank met in the looks around a span of CLOCK_MONOTONIC; None where they do not cover it.
@@ -175,6 +177,10 @@ class HostWatch:
             others_cores=None if others_ns is None else others_ns / span_ns,
             busiest=[(command, ns / span_ns) for command, ns in commands.most_common(BUSIEST_MAX)],
         )
+
+
+def _delay_ns(interval: Interval) -> int:
+    return min(interval.services_ns or 0, interval.run_queue_wait_ns or 0)
 
 
 def _added(totals: HostTotals, interval: Interval) -> HostTotals:

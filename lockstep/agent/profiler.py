@@ -212,7 +212,8 @@ class RankCapture:
         """Take a new order from the control block."""
         value = self._poll(now_ns)
         request = _request_of(value)
-        if value is None or (request == self._last_request and request != _NO_REQUEST):
+        is_known = request == self._last_request and request != _NO_REQUEST
+        if value is None or (is_known and self._order is None):
             return
         self._last_request = request
         try:
@@ -222,6 +223,10 @@ class RankCapture:
             self._refuse(str(error))
             return
         if self._rank not in order.ranks:
+            if self._order is not None:
+                self._refuse("withdrawn before it began")
+            return
+        if is_known:
             return
         self._answer = OrderAnswer(request_id=order.request_id, state="accepted")
         boundary = order.boundary_of(self._rank)

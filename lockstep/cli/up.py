@@ -33,7 +33,6 @@ class Up:
         batch_seconds: float = 0.2,
         record_directory: str | None = None,
         api_token_file: str | None = None,
-        summarise_busy_ratio: float | None = None,
     ) -> None:
         self.root = Path(root or DEFAULT_ROOT)
         self.started = asyncio.Event()
@@ -45,7 +44,7 @@ class Up:
                 batch_seconds=batch_seconds,
                 spool_directory=str(self.root / ".spool"),  # this broker is never away: it holds a batch at most
                 http_host=LOOPBACK,
-                **_given(http_port=exporter_port, summarise_busy_ratio=summarise_busy_ratio),
+                **_given(http_port=exporter_port),
             ),
             broker=broker,
         )
@@ -61,6 +60,16 @@ class Up:
             ),
             broker=broker,
         )
+
+    @property
+    def exporter_config(self) -> ExporterConfig:
+        """What the exporter is configured with."""
+        return self._exporter.config
+
+    @property
+    def coordinator_config(self) -> CoordinatorConfig:
+        """What the coordinator is configured with."""
+        return self._coordinator.config
 
     @property
     def exporter_port(self) -> int:

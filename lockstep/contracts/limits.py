@@ -18,6 +18,7 @@ STATE_MESSAGE_MAX_BYTES = 8 << 10  # a heartbeat, an acknowledgement: 300 bytes 
 REQUEST_MAX_BYTES = 64 << 10  # a request or a rank's answer, whose region in the ring is 4 KB
 PROFILE_RANKS_MAX = 64  # ranks of one profile request: suspects and their healthy peers
 PROFILE_STEPS_MAX = 100  # a longer capture is a trace of a job, not of a step
+PROFILE_DEADLINE_SECONDS_MAX = 86_400  # of a request: a hundred steps of ten minutes
 PROFILE_SECONDS_MAX = 120  # three steps of the slowest published jobs; a capture that lasts longer met something else
 PROFILE_EVENTS_MAX = 2_000_000  # of one rank: 30 s of its training thread at the 15 us that the dearest event costs
 TRACE_MAX_BYTES = 512 << 20  # one rank's raw trace; refused by the reader above it

@@ -39,6 +39,7 @@ from lockstep.contracts.limits import (
     HOST_CORES_MAX,
     ISSUED_MAX,
     MESSAGE_MAX_BYTES,
+    PROFILE_DEADLINE_SECONDS_MAX,
     PROFILE_RANKS_MAX,
     PROFILE_STEPS_MAX,
     RANKS_PER_NODE_MAX,
@@ -282,7 +283,11 @@ class CoordinatorAlive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileRequest:
-    """The coordinator asks one node to capture some of its ranks; a `control.ProfileOrder` but for its boundaries."""
+    """The coordinator asks one node to capture some of its ranks; a `control.ProfileOrder` but for its boundaries.
+
+    Both give the capture up `deadline_seconds` after it was asked for. One that `is_withdrawn` ends the request of this
+    number: its ranks that have not begun are not to capture.
+    """
 
     run: Name
     node: Name
@@ -297,6 +302,8 @@ class ProfileRequest:
     memory: bool = False
     trace_max_bytes: Annotated[int, Range(0, TRACE_MAX_BYTES)] = 256 << 20
     device: bool = True
+    deadline_seconds: Annotated[float, Range(0, PROFILE_DEADLINE_SECONDS_MAX)] = 120.0
+    is_withdrawn: bool = False
     version: Version = MESSAGE_VERSION
 
 

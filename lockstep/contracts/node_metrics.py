@@ -265,6 +265,12 @@ MEASURED: tuple[Metric, ...] = (
         "CPU time that watching the host took.",
     ),
     _exporter(
+        "lockstep_exporter_training_delay_seconds_total",
+        "counter",
+        "Time that a training thread may have waited for a CPU because the exporter or what it started had one: what "
+        "they worked on its cores, at most as long as it waited, of the rank of the node for which that is most.",
+    ),
+    _exporter(
         "lockstep_exporter_records_lost_total",
         "counter",
         "Step records lost: overwritten in the ring before they were read (lapped), damaged in it (torn), dropped by "

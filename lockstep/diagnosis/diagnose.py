@@ -7,7 +7,7 @@ from lockstep.diagnosis import evidence
 from lockstep.diagnosis.advice import advise
 from lockstep.diagnosis.communication import compare_collectives
 from lockstep.diagnosis.excess import HOLDING_RATIO, ExcessTree, Scope, compare
-from lockstep.diagnosis.frames import is_frame, is_operation, is_user_frame
+from lockstep.diagnosis.frames import is_frame, is_operation, is_own, is_user_frame
 from lockstep.diagnosis.verdict import HIGH, INSUFFICIENT, LOW, MEDIUM, Advice, Diagnosis
 from lockstep.trace.names import COMMUNICATION_KIND, DATA_KIND, GC_KIND
 from lockstep.trace.patterns.pattern import OUTSIDE
@@ -136,7 +136,7 @@ def _place(cause: str, tree: ExcessTree, walked: list[int]) -> _Place:
     if cause == "gc" and not any(tree.nodes[index].name == evidence.COLLECT for index in walked):
         notes = ["these are Python's own collections, started by what is allocated there"]
     for suits in (is_user_frame, is_frame):
-        frames = [index for index in walked if suits(tree.nodes[index])]
+        frames = [index for index in walked if suits(tree.nodes[index]) and not is_own(tree.nodes[index].name)]
         if frames:
             return _Place(walked, frames[-1], notes)
     return _Place(walked, walked[-1], [*notes, "the captures hold no Python frames there"])
@@ -183,7 +183,7 @@ def _verdict(case: _Case, tree: ExcessTree, place: _Place) -> Diagnosis:
         evidence=sentences,
         advice=_advice(case, function, operator, path, held_ns),
         confidence=_confidence(case, held_ns, certain=place.certain, scattered=scattered),
-        held_ns=round(held_ns),
+        held_ns=round(min(held_ns, case.excess_ns) if case.excess_ns > 0 else held_ns),
     )
 
 
@@ -192,7 +192,8 @@ def _with_operation(tree: ExcessTree, walked: list[int]) -> list[int]:
     longer = list(walked)
     while callees := tree.children.get(longer[-1]):
         at = max(callees, key=lambda index: tree.held_ns[index])
-        if 2 * tree.held_ns[at] < tree.held_ns[walked[-1]] or not is_operation(tree.nodes[at]):
+        node = tree.nodes[at]
+        if 2 * tree.held_ns[at] < tree.held_ns[walked[-1]] or not is_operation(node) or is_own(node.name):
             break
         longer.append(at)
     return longer
@@ -236,7 +237,7 @@ def _automatic_gc(case: _Case, tree: ExcessTree) -> Diagnosis:
         ],
         advice=_advice(case, AUTOMATIC_GC, "", [], held_ns),
         confidence=_confidence(case, held_ns, certain=recorded_ns >= unrecorded_ns, scattered=False),
-        held_ns=round(held_ns),
+        held_ns=round(min(held_ns, case.excess_ns) if case.excess_ns > 0 else held_ns),
     )
 
 

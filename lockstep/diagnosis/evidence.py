@@ -11,6 +11,7 @@ from lockstep.trace.waiting import WAIT_NAME
 
 COLLECT = "<built-in function collect>"
 _NAMED_RANKS = 4  # more peers than this are counted instead of listed
+_LONGER_RATIO = 1.5  # a capture of a few steps differs by less from what was measured
 _WAIT_RATIO = 0.8  # a suspect that waits less than this share of its peers' waiting is waited for
 
 
@@ -37,6 +38,8 @@ def compared(tree: ExcessTree, index: int, suspect: TraceSummary, peers: list[Tr
 
 def share(held_ns: float, excess_ns: float, suspect: TraceSummary) -> str:
     """Say how much of the excess a node holds; the capture and the measurement are of different steps."""
+    if held_ns > _LONGER_RATIO * excess_ns > 0:  # a stall in the captured steps, or what recording costs
+        return f"it holds all of the {ms(excess_ns)} a step by which rank {suspect.rank} was measured slower"
     text = f"{ms(held_ns)} a step beyond its peers were captured there"
     return f"{text}; rank {suspect.rank} was measured {ms(excess_ns)} a step slower" if excess_ns > 0 else text
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from lockstep.contracts.messages import CallNode, TraceSummary
+from lockstep.diagnosis.frames import is_own
 from lockstep.trace.names import PYTHON_KIND
 from lockstep.trace.patterns.pattern import OUTSIDE
 from lockstep.trace.tree import ROOT
@@ -73,6 +74,8 @@ class ExcessTree:
             if self.held_ns[at] < HOLDING_RATIO * yardstick_ns or self.held_ns[at] <= 0:
                 break
             walked.append(at)
+        while walked and is_own(self.nodes[walked[-1]].name):  # what it holds is its callees'
+            walked.pop()
         return walked
 
 
@@ -113,16 +116,24 @@ def paths(tree: list[CallNode]) -> list[Path]:
 
 
 def counted_totals(tree: list[CallNode], scope: Scope) -> list[int]:
-    """Return, for each node, its total as far as it lies in the scope, ns over all captured steps."""
+    """Return, for each node, its total as far as it lies in the scope, ns over all captured steps.
+
+    What the agent and the profiler do themselves lies in none; what the training does below their frames does.
+    """
     inside: list[bool] = []
     for node in tree:
         above = node.parent != ROOT and inside[node.parent]
         inside.append(above or scope.begins_at(node))
     counted = [node.total_ns if within else 0 for node, within in zip(tree, inside, strict=True)]
+    below_ns = [0] * len(tree)
     for index in reversed(range(len(tree))):
         node = tree[index]
         if node.kind in scope.without:
             counted[index] = 0
+        elif is_own(node.name) and counted[index] > 0:
+            counted[index] = max(0, counted[index] - max(0, node.total_ns - below_ns[index]))
+        if node.parent != ROOT:
+            below_ns[node.parent] += node.total_ns
         if node.parent == ROOT:
             continue
         if not inside[node.parent]:

@@ -13,6 +13,7 @@ from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.messages import TraceSummary
 from lockstep.diagnosis.diagnose import EXPLAINING_RATIO, UNKNOWN, cause_of, diagnose
 from lockstep.diagnosis.finding import COMPUTE, CPU, IO, Finding
+from lockstep.diagnosis.frames import is_own
 from lockstep.diagnosis.host_causes.collection import GC
 from lockstep.diagnosis.host_causes.data import PROCESSING
 from lockstep.diagnosis.localisation import findings_of, gather, localise
@@ -71,7 +72,14 @@ def explain(
             found = _unlike_peers(suspects, peers, excess_ns)
     if not found:
         return _with_code_as_cause(base, cause)
-    return _joined(base, [advise_finding(each, round(step_ns)) for each in found])
+    return _joined(base, [advise_finding(_within(each, excess_ns), round(step_ns)) for each in found])
+
+
+def _within(found: Finding, excess_ns: float) -> Finding:
+    """Return the finding with a loss of at most what was measured a step, where that is known: no cause costs more."""
+    if found.lost_ns is None or excess_ns <= 0:
+        return found
+    return replace(found, lost_ns=min(found.lost_ns, round(excess_ns)))
 
 
 def _with_code_as_cause(base: Diagnosis, cause: str) -> Diagnosis:
@@ -159,4 +167,5 @@ def _localised(captured: Sequence[TraceSummary]) -> list[Finding]:
     return [
         replace(each, lost_ns=None if each.lost_ns is None else each.lost_ns // steps)
         for each in (judged if isinstance(judged, list) else [])
+        if not is_own(each.subject)
     ]

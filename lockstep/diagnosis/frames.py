@@ -23,6 +23,19 @@ names of frames, so installed packages cannot be told from the user's own by pat
 _LIBRARIES = _FRAMEWORKS | sys.stdlib_module_names
 
 
+_OWN_FILES = re.compile(r"(^|/)(lockstep/agent/|torch/autograd/profiler\.py|torch/profiler/)")
+_OWN_OPERATIONS = ("_record_function_enter", "_record_function_exit")
+"""What the agent adds to a captured step: its own frames, torch's profiler's, and the mark at each step's beginning."""
+
+
+def is_own(name: str) -> bool:
+    """Whether a name is that of a frame of the agent or of the profiler, or of an operation of theirs: no culprit."""
+    match = _FRAME.match(name)
+    if match is not None:
+        return _OWN_FILES.search(match["file"]) is not None
+    return any(operation in name for operation in _OWN_OPERATIONS)
+
+
 def is_frame(node: CallNode) -> bool:
     """Whether `node` is a Python function with a file and a line."""
     return node.kind == PYTHON_KIND and _FRAME.match(node.name) is not None

@@ -13,6 +13,7 @@ from lockstep.contracts.messages import RankFinding, TraceSummary
 from lockstep.diagnosis.cpu_share import captured_excess_ns, contention_beyond_peers, contention_from_outside
 from lockstep.diagnosis.excess import HOLDING_RATIO
 from lockstep.diagnosis.finding import IO, Finding
+from lockstep.diagnosis.frames import is_own
 from lockstep.diagnosis.host_causes.contention import CONTENTION
 from lockstep.diagnosis.threshold import Threshold
 
@@ -119,6 +120,8 @@ def _costs(findings: Sequence[RankFinding], steps: int) -> dict[str, _Cost]:
     """Return what each cause costs on a rank; of several findings of one cause the dearest speaks, and all are paid."""
     costs: dict[str, _Cost] = {}
     for found in findings:
+        if is_own(found.subject):
+            continue
         ns = None if found.lost_ns is None else found.lost_ns / max(steps, 1)
         before = costs.get(found.cause)
         if before is None:

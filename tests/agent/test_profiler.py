@@ -113,6 +113,17 @@ def test_order_becomes_a_trace(training):
     assert training.trace(7).stat().st_mode & 0o777 == 0o640
 
 
+def test_the_trainings_standard_error_stays_its_own(training, capfd):
+    """Torch's profiler library writes lines of its own when one begins and ends: none of a capture of ours."""
+    training.block.order(7, stacks=True)
+    training.steps(4)
+    assert training.answer.state == "done"
+    assert capfd.readouterr().err == ""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        training.steps(1)
+    assert "profiler_start" in capfd.readouterr().err  # the training's own says what it always did
+
+
 def test_every_touched_step_is_flagged(training):
     """Steps that the profiler started, ran or was written in are flagged, those before and after are not."""
     training.block.order(7, steps=2)
@@ -147,6 +158,22 @@ def test_order_for_others_is_not_ours(training):
     training.steps(4)
     assert training.answer is None
     assert training.flags == [Flag.WARM_UP, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("request_id", [9, 10])
+def test_a_withdrawn_order_is_not_carried_out(training, request_id):
+    """An order for no rank, of the same request or a later one, takes back what has not begun."""
+    training.block.order(9, first_step=6)
+    training.steps(2)
+    assert training.answer.state == "accepted"
+    training.block.order(request_id, ranks=[])
+    training.steps(8)
+    answer = training.answer
+    assert (answer.request_id, answer.state, answer.reason) == (9, "refused", "withdrawn before it began")
+    assert not any(flags & Flag.PROFILED for flags in training.flags)
+    training.block.order(11)
+    training.steps(4)
+    assert (training.answer.request_id, training.answer.state) == (11, "done")
 
 
 def test_stacks_bring_python_frames(training):

@@ -5,10 +5,13 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 from rich.console import Console
 
+from coordinator.settings.config import CoordinatorConfig
+from exporter.config import ExporterConfig
 from lockstep.cli.demo import session
 from lockstep.cli.demo.verdict import judge
 from lockstep.cli.demo.view import View, draw_verdict, print_verdict
@@ -27,6 +30,23 @@ HANG = INCIDENT | {
 CRASH = INCIDENT | {
     "kind": "crash", "cause": "process", "function": "training.py(80): reject_document", "root_cause": "ValueError",
 }  # fmt: skip
+
+WHERE_IT_RUNS = {"root", "spool_directory", "http_host", "http_port"}
+"""Directories and ports of its own, so that it disturbs no services of the machine."""
+OF_ONE_PROCESS = {"batch_seconds"}
+"""`lockstep up` has its broker in the process: batches reach the coordinator sooner, for nothing."""
+
+
+def test_the_demonstration_runs_with_the_defaults_that_users_have(tmp_path):
+    """What it finds and how fast, users must see as well: each setting that differs is named here."""
+    up = session.demo_services(str(tmp_path))
+    for config, default, allowed in (
+        (up.exporter_config, ExporterConfig(), WHERE_IT_RUNS | OF_ONE_PROCESS),
+        (up.coordinator_config, CoordinatorConfig(), WHERE_IT_RUNS),
+    ):
+        different = {each.name for each in fields(config) if getattr(config, each.name) != getattr(default, each.name)}
+        assert different <= allowed
+    assert {each.name for each in fields(ExporterConfig)} >= OF_ONE_PROCESS
 
 
 def verdict_of(incidents, fault="compute", state=None):

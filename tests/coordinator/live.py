@@ -154,21 +154,21 @@ class Live:
                 self._answer(ticked_s)
                 self.perform(self.runs.tick(ticked_s), ticked_s)
                 if self.effects:
-                    self.effects.remember()
-                    assert asyncio.run(self.effects.flush())
+                    self.effects.writer.remember()
+                    assert asyncio.run(self.effects.writer.flush())
             rows = np.flatnonzero(chosen & (interval == at))
             names = np.unique(node[rows]).tolist()
             batches = [batch_of(log, rows[node[rows] == name], f"node{name}", now_s) for name in names]
             for taken in [batches] if gathered else [[batch] for batch in batches]:
                 self.perform(self.runs.take_batches(taken, now_s), now_s)
         self.told |= {
-            each.id: each for run in self.runs.by_name.values() for each in run.machine.casebook.incidents.values()
+            each.id: each for run in self.runs.by_name.values() for each in run.machine.tracker.incidents.values()
         }
 
     def end(self):
         """Write what a coordinator writes when it is told to end."""
-        self.effects.remember(all_of_it=True)
-        assert asyncio.run(self.effects.flush())
+        self.effects.writer.remember(all_of_it=True)
+        assert asyncio.run(self.effects.writer.flush())
 
     def followed_by(self, store, **more):
         """Return the next coordinator on the same store; what is on its way to this one will reach that one."""

@@ -105,7 +105,7 @@ def test_a_run_that_gave_way_keeps_what_an_earlier_coordinator_knew():
     begin(watch, "another", node="n1")
     assert list(watch.by_name) == ["another"]
     begin(watch, "known")
-    assert watch.by_name["known"].machine.casebook.incidents_total == 7
+    assert watch.by_name["known"].machine.tracker.incidents_total == 7
 
 
 def test_one_node_announces_only_so_many_runs():

@@ -52,7 +52,7 @@ def test_an_incident_is_written_with_what_was_settled_when_it_opened():
             receipt.outcomes = {SETTLED: batch.count}
             receipt.hold()
             effects.perform(runs.take_batches([batch], NOW + step, [receipt]))
-        assert asyncio.run(effects.flush())
+        assert asyncio.run(effects.writer.flush())
         memory = store.load_runs().get("job")
         if memory is not None:
             writes += 1

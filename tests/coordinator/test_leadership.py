@@ -126,8 +126,8 @@ def test_nodes_that_lie_cannot_raise_terms_beyond_what_nodes_accept():
         leader.note_term(int(now_s) + TERM_AHEAD_SECONDS_MAX, now_s)
         leader.update(now_s)
     assert leader.leads
-    captures = Captures(limit_ns=1)
-    able = Candidate("running", StepBoundary(OPTIMIZER, 1, 0, 0))
+    captures = Captures()
+    able = Candidate("running", StepBoundary(OPTIMIZER, 1, 0, 0), 1)
     request = ProfileRequest(run="r", node="n", request_id=1, ranks=[0], first_step=0, steps=1, term=leader.term)
     assert captures.judge(request, {0: able}, 0, now_s).order is not None
 

@@ -73,14 +73,14 @@ def test_runs_that_come_and_go_are_bounded_in_memory_and_on_disk(tmp_path, monke
         began_s, name = NOW + 4000 * number, f"run-{number}"
         effects.perform(runs.take(announce(0, 1, 2, 3, run=name, heartbeat_s=began_s), began_s))
         effects.perform(runs.take(HEALTHY.batch(0, 3, run=name), began_s))
-        effects.remember()
-        assert asyncio.run(effects.flush())
+        effects.writer.remember()
+        assert asyncio.run(effects.writer.flush())
         for later_s in (120, 3700):
             effects.perform(runs.tick(began_s + later_s))
         assert runs.by_name == {}
-        assert asyncio.run(effects.flush())
+        assert asyncio.run(effects.writer.flush())
     effects.perform(runs.tick(NOW + 48_000))
-    assert asyncio.run(effects.flush())
+    assert asyncio.run(effects.writer.flush())
     assert set(store.load_runs()) == set(runs._past._of_run) == {f"run-{number}" for number in range(7, 12)}
     assert len([record for record in caplog.records if "left behind is dropped" in record.message]) >= 1
     store.close()

@@ -67,8 +67,8 @@ def test_runs_do_not_see_each_other():
         two_nodes(watch, run=run)
     play(watch, FAULTY, 0, 60, run="one")
     play(watch, healthy, 0, 60, run="two")
-    assert len(watch.by_name["one"].machine.casebook.incidents) == 1
-    assert watch.by_name["two"].machine.casebook.incidents == {}
+    assert len(watch.by_name["one"].machine.tracker.incidents) == 1
+    assert watch.by_name["two"].machine.tracker.incidents == {}
     assert str(watch.by_name["two"].machine.state) == "healthy"
 
 
@@ -84,12 +84,12 @@ def test_a_restart_begins_anew_with_the_same_incident():
     watch = runs()
     two_nodes(watch)
     play(watch, FAULTY, 0, 50)
-    (before,) = watch.by_name["job"].machine.casebook.incidents
+    (before,) = watch.by_name["job"].machine.tracker.incidents
     again = generate(Scenario(degrees="dp=4", steps=40).with_fault("data", 2, seconds=0.2))
     play(watch, again, 0, 5, start_s=START_UNIX_S + 5000, now=NOW + 5000)
     assert str(watch.by_name["job"].machine.state) == "warming"
     play(watch, again, 5, 40, start_s=START_UNIX_S + 5000, now=NOW + 5000)
-    assert list(watch.by_name["job"].machine.casebook.incidents) == [before]
+    assert list(watch.by_name["job"].machine.tracker.incidents) == [before]
 
 
 def test_a_smaller_world_is_followed():
@@ -236,7 +236,7 @@ def test_ranks_of_a_node_that_may_return_have_not_stopped(returned):
     kinds = set()
     for second in range(42, 85):
         watch.tick(NOW + second)
-        kinds |= {each.kind for each in watch.by_name["job"].machine.casebook.incidents.values()}
+        kinds |= {each.kind for each in watch.by_name["job"].machine.tracker.incidents.values()}
     assert kinds <= {"slow_rank"}
 
 
@@ -251,7 +251,7 @@ def test_ranks_of_a_node_that_did_not_return_have_stopped():
     watch.take(alive("n1", is_alive=False), NOW + 40)
     for second in range(41, 120):
         watch.tick(NOW + second)
-    (hang,) = (each for each in watch.by_name["job"].machine.casebook.incidents.values() if each.kind == "hang")
+    (hang,) = (each for each in watch.by_name["job"].machine.tracker.incidents.values() if each.kind == "hang")
     assert hang.ranks == (2, 3)
 
 
@@ -334,7 +334,7 @@ def test_memory_of_an_earlier_coordinator_is_used():
     two_nodes(second)
     ordered = play(second, FAULTY, 50, 80)
     assert ("job", "OpenIncident") not in ordered
-    assert list(second.by_name["job"].machine.casebook.incidents) == [memory.incidents[0].id]
+    assert list(second.by_name["job"].machine.tracker.incidents) == [memory.incidents[0].id]
 
 
 def test_events_for_unknown_runs_do_nothing():
@@ -452,7 +452,7 @@ def test_a_lying_rank_neither_silences_nor_floods_the_rest(lie, begin):
     run = watch.by_name["job"]
     assert run.machine.judgement.step == 54
     assert watch.detections == 55
-    named = {rank for incident in run.machine.casebook.incidents.values() for rank in incident.ranks}
+    named = {rank for incident in run.machine.tracker.incidents.values() for rank in incident.ranks}
     assert 2 in named
     assert named <= {2, 5}
     assert sum(watch.rejected.values()) <= sent

@@ -61,4 +61,4 @@ def test_what_was_heard_gives_the_same_orders_again():
             told = [order for message in messages for order in again.take(message, now_s)]
         second += [(name, type(i).__name__) for name, instructions in told for i in instructions]
     assert second == first
-    assert again.by_name["job"].machine.casebook.incidents == live.by_name["job"].machine.casebook.incidents
+    assert again.by_name["job"].machine.tracker.incidents == live.by_name["job"].machine.tracker.incidents

@@ -80,9 +80,9 @@ async def test_from_records_to_the_function_over_a_real_broker(mosquitto, tmp_pa
             await until(lambda: "job" in coordinator._runs.by_name)
             machine = coordinator._runs.by_name["job"].machine
             await until(lambda: machine.judgement is not None and machine.judgement.step == 79)
-            (again,) = machine.casebook.incidents.values()
+            (again,) = machine.tracker.incidents.values()
             assert (again.id, again.function) == (found["id"], found["function"])
-            assert machine.casebook.incidents_total == 1
+            assert machine.tracker.incidents_total == 1
 
 
 async def test_batches_wait_for_each_other_and_not_for_ever(monkeypatch):
@@ -160,7 +160,7 @@ async def test_what_was_not_judged_comes_again_after_a_restart_and_counts_once(t
             first.on_tick(time.time())
             await until(lambda: committed(wire) == 20)
             if kill:  # nothing more is written
-                monkeypatch.setattr(first._effects, "remember", lambda **_: None)
+                monkeypatch.setattr(first._effects.writer, "remember", lambda **_: None)
         assert committed(wire) == 20
         async with running(**settings) as second:
             await until(second._bus.connected.is_set)
@@ -198,7 +198,7 @@ async def test_one_of_a_pair_orders_the_capture_and_both_explain_the_incident(tm
                 await wire.send(topics.SUMMARY, trace(rank, request.request_id, work_ns))
             machines = [each._runs.by_name["job"].machine for each in (first, second)]
             await until(lambda: [str(machine.state) for machine in machines] == ["diagnosed"] * 2)
-            (one,), (other,) = (machine.casebook.incidents.values() for machine in machines)
+            (one,), (other,) = (machine.tracker.incidents.values() for machine in machines)
             assert one.id == other.id
             assert "forward" in one.function
             assert other.function == one.function
@@ -232,7 +232,9 @@ async def test_a_capture_of_a_rank_that_no_node_announces_ends_nothing():
         await wire.announce(announce(0, 1, 2, 3, heartbeat_s=now))
         await until(lambda: "job" in coordinator._runs.by_name)
         coordinator._leadership.leads = True
-        order = ev.RequestProfile(cause_id="c", request_id=7, ranks=(2, 99), first_step=1, steps=3)
+        order = ev.RequestProfile(
+            cause_id="c", request_id=7, ranks=(2, 99), first_step=1, steps=3, deadline_seconds=9.0
+        )
         coordinator._effects.perform([("job", [order])])
         assert (await asyncio.wait_for(wire.requests.get(), 20)).ranks == [2]
 
@@ -245,6 +247,6 @@ async def test_a_task_of_a_run_that_raises_ends_nothing(monkeypatch):
         await until(lambda: "job" in coordinator._runs.by_name)
         coordinator._leadership.leads = True
         monkeypatch.setattr(coordinator._bus, "publish_request", None)
-        order = ev.RequestProfile(cause_id="c", request_id=7, ranks=(2,), first_step=1, steps=3)
+        order = ev.RequestProfile(cause_id="c", request_id=7, ranks=(2,), first_step=1, steps=3, deadline_seconds=9.0)
         coordinator._effects.perform([("job", [order])])
         await until(lambda: coordinator._runs.isolation.dropped["handle", "failed"] == 1)

@@ -215,3 +215,35 @@ def test_the_call_tree_says_what_the_excess_consists_of(more, cause):
 def test_without_peers_nothing_is_excess():
     """One rank alone is compared with nothing."""
     assert cause_of(_job(2, ("f.py(1): f", 30)), []) == "unknown"
+
+
+OWN_FRAMES = [
+    "lockstep/agent/hooks/collectives.py(120): wait",
+    "/opt/site-packages/lockstep/agent/capture/recording.py(88): mark",
+    "torch/autograd/profiler.py(793): __enter__",
+    "<built-in method _record_function_enter_new of PyCapsule object at 0x7f>",
+    "profiler::_record_function_enter_new",
+]
+
+
+@pytest.mark.parametrize("own", OWN_FRAMES)
+def test_what_we_add_to_a_captured_step_is_never_the_culprit(own):
+    """Time in the agent's frames and the profiler's is not the training's; what it calls below them is."""
+    step = ("train.py(1): step", 1.0, (own, 60.0, ("train.py(9): read", 20.0)))
+    suspect, peer = summary(2, step), summary(0, ("train.py(1): step", 1.0))
+    found = diagnose(cause="compute", suspect=suspect, peers=[peer], step_seconds=0.1, excess_seconds=0.02)
+    assert found.function == "train.py(9): read"
+    assert found.held_ns == 20_000_000
+    assert own not in " ".join([found.operator, *found.evidence])
+    only = summary(2, ("train.py(1): step", 1.0, (own, 60.0)))
+    found = diagnose(cause="compute", suspect=only, peers=[peer], step_seconds=0.1, excess_seconds=0.06)
+    assert found.function == INSUFFICIENT
+
+
+def test_no_cause_holds_more_than_the_excess_of_a_step():
+    """A stall in the captured steps is longer than what the rank is slower by: 4 ms are 4 ms."""
+    suspect, peer = summary(2, ("train.py(1): work", 75.0)), summary(0, ("train.py(1): work", 1.0))
+    found = diagnose(cause="compute", suspect=suspect, peers=[peer], step_seconds=0.1, excess_seconds=0.004)
+    assert found.held_ns == 4_000_000
+    assert all(advice.predicted_gain_ratio is None or advice.predicted_gain_ratio <= 0.04 for advice in found.advice)
+    assert "it holds all of the 4.0 ms a step by which rank 2 was measured slower" in found.evidence

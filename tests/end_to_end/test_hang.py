@@ -68,4 +68,4 @@ async def test_the_rank_that_does_not_arrive_is_named_and_the_incident_ends_with
             assert machine.judgement.step == hang_job.STEPS - 1
             page = coordinator._snapshot()
             assert [run.incidents for run in page.runs] == [()]
-            assert machine.casebook.lost_device_seconds > hang_job.RANKS * (SLEEP_S - 2)
+            assert machine.tracker.lost_device_seconds > hang_job.RANKS * (SLEEP_S - 2)

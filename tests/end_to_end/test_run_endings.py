@@ -182,7 +182,7 @@ def _state_of(pid):
 
 
 def _incidents(machine):
-    found = machine.casebook.incidents.values()
+    found = machine.tracker.incidents.values()
     return [(each.kind, each.ranks, each.root_cause, each.function) for each in found if each.kind in ("crash", "hang")]
 
 

@@ -110,6 +110,7 @@ def make_config(root: Path, tmp_path: Path, **values: Any) -> ExporterConfig:
         "announce_seconds": 0.2,
         "drain_seconds": 1.0,
         "spool_directory": str(tmp_path / "spool"),
+        "summarise_burst_ratio": 1.0,
         "summarise_busy_ratio": 1.0,  # other tests keep all cores busy, and this one waits
     }
     return ExporterConfig(**(defaults | values))

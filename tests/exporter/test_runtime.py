@@ -519,7 +519,7 @@ def test_a_surprise_in_a_request_costs_the_request(config: ExporterConfig, monke
             exporter._on_request(request)
     assert dropped(exporter) == {"refused": 0, "failed": 3, "quarantined": 2}
     sent = []
-    monkeypatch.setattr(exporter, "_send_answer", lambda run, *_: sent.append(run))
+    monkeypatch.setattr(exporter._requests, "_on_answer", lambda run, *_: sent.append(run))
     exporter._on_request(request)
     exporter._on_request(replace(request, run="run-b"))
     assert sent == ["run-b"]

@@ -107,7 +107,6 @@ def full_stack(
             lines = {"broker_port": broker_port, "http_host": "127.0.0.1", "http_port": ports[service]}
             if service == "exporter":
                 lines |= {"root": str(shared), "node": "node-a", "spool_directory": str(directory / "spool")}
-                lines |= {"summarise_busy_ratio": 0.25}  # two cores are all busy, and tests wait for causes
             else:
                 lines |= {"state_directory": str(directory / "state")} | (settings or {})
             config.write_text("".join(f"{key}: {value}\n" for key, value in lines.items()))

@@ -3,8 +3,9 @@
 
 Pure. One pass over the ranks a step, and no state per rank: the events of the last steps are kept, a few of each step.
 A collection counts by what it takes longer than the mean rank's in the same step, so ranks that collect together, and
-a collector that runs a little in every step, are none. A rank that collects alone, or in one step after the other, is
-slow by itself (`slow_rank.py`).
+a collector that runs a little in every step, are none. A step in which every rank ran a full collection is in step
+whatever each of them took: many jobs call `gc.collect()` everywhere after each step or every few. A rank that collects
+alone, or in one step after the other, is slow by itself (`slow_rank.py`).
 
 Shapes: R ranks.
 """
@@ -83,8 +84,18 @@ class ScatteredGcTest:
         self.found: ScatteredGc | None = None
         """What holds now, None where nothing does."""
 
-    def step(self, gc_R: "NDArray[np.floating]", step_seconds: float, step: int) -> None:
-        """Take what each rank collected in one undisturbed step, seconds, NaN where unknown."""
+    def step(
+        self,
+        gc_R: "NDArray[np.floating]",
+        step_seconds: float,
+        step: int,
+        *,
+        full_R: "NDArray[np.floating] | None" = None,
+    ) -> None:
+        """Take what each rank collected in one undisturbed step, seconds, and how many full collections it ran.
+
+        NaN is unknown; without counts, collections that all count by their length are in step.
+        """
         policy = self.policy
         self._steps.append(step)
         self._durations.append(step_seconds)
@@ -94,7 +105,7 @@ class ScatteredGcTest:
             self._counts.popleft()
         while self._events and self._events[0].step < self._steps[0]:
             self._events.popleft()
-        new = self._collections(gc_R, step_seconds, step)
+        new = self._collections(gc_R, step_seconds, step, full_R)
         self._events.extend(new)
         self._judged += 1
         if self.found is None:
@@ -105,12 +116,21 @@ class ScatteredGcTest:
         elif self._judged % _UPDATE_STEPS == 0:
             self.found = self._judge()
 
-    def _collections(self, gc_R: "NDArray[np.floating]", step_seconds: float, step: int) -> list[_Event]:
+    def _collections(
+        self,
+        gc_R: "NDArray[np.floating]",
+        step_seconds: float,
+        step: int,
+        full_R: "NDArray[np.floating] | None",
+    ) -> list[_Event]:
         """Return the longest collections out of step, none where too many ranks collect."""
         policy = self.policy
         before, self._collecting = self._collecting, self._collecting[:0]
         longest = float(np.fmax.reduce(gc_R, initial=0))
         if longest <= policy.event_ratio * step_seconds:  # then it is no longer than that beyond any mean either
+            self._counts.append(0)
+            return []
+        if _are_in_step(gc_R, policy.event_ratio * step_seconds, full_R):
             self._counts.append(0)
             return []
         total, known = float(gc_R.sum(dtype=np.float64)), len(gc_R)
@@ -200,3 +220,10 @@ class ScatteredGcTest:
         self._events = deque(
             _Event(int(step), int(rank), seconds) for step, rank, seconds in rows if 0 <= rank < self._rank_count
         )
+
+
+def _are_in_step(gc_R: "NDArray[np.floating]", least_seconds: float, full_R: "NDArray[np.floating] | None") -> bool:
+    """Whether every rank that is known collected in this step: in full, or without counts for long enough to count."""
+    if full_R is not None and not np.isnan(full_R).all():
+        return bool(np.fmin.reduce(full_R) >= 1)
+    return bool(np.fmin.reduce(gc_R) > least_seconds)

@@ -15,6 +15,7 @@ from threading import get_native_id
 from time import monotonic_ns
 from typing import Any
 
+from lockstep.agent.capture.kineto_log import silent_kineto
 from lockstep.agent.capture.trace_file import base_ns, extend, microseconds
 from lockstep.contracts.control import ProfileOrder
 from lockstep.contracts.errors import LocalError
@@ -56,7 +57,10 @@ class Recording:
             torch cannot.
         """
         began = monotonic_ns()
-        self._profile.start()
+        with silent_kineto():
+            self._profile.prepare_trace()  # the first one of a process sets the level of the log itself
+        with silent_kineto():
+            self._profile.start_trace()
         self.costs_ns["start"] = monotonic_ns() - began
 
     def mark(self, step: int) -> None:
@@ -106,7 +110,8 @@ class Recording:
         """
         began = monotonic_ns()
         try:
-            self._profile.stop()
+            with silent_kineto():
+                self._profile.stop()
             self.events = len(self._profile.profiler.kineto_results.events())  # a tenth of what stopping takes
         finally:
             self.costs_ns["stop"] = monotonic_ns() - began
@@ -128,7 +133,8 @@ class Recording:
                 f"trace size: got about {size_bytes} bytes for {self.events} events, expected at most {limit_bytes}"
             )
         began = monotonic_ns()
-        self._profile.export_chrome_trace(str(path))
+        with silent_kineto():
+            self._profile.export_chrome_trace(str(path))
         self.costs_ns["export"] = monotonic_ns() - began
         self.free()
         offset_ns = time.time_ns() - monotonic_ns()

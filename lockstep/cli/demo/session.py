@@ -30,8 +30,6 @@ DEADLINE_SECONDS = 140.0
 """Of the whole session; a healthy machine with 2 cores needs a third of it."""
 FUNCTION_WAIT_SECONDS = 75.0  # a capture is summarised in 5 s; where others use the cores too, 30 s were too few
 """How long an incident may wait for its function before the verdict is given without."""
-SUMMARISE_BUSY_RATIO = 0.25
-"""Of a core, where the ranks want all of them: somebody waits for the verdict, and nobody for the training."""
 ROOM_BYTES = 512 << 20
 """What two ranks' captures may ask for at most (`messages.ProfileRequest.trace_max_bytes`)."""
 _POLL_SECONDS = 0.25
@@ -64,6 +62,11 @@ def run_demo(
     return 0 if verdict.correct else 1
 
 
+def demo_services(root: str, record: str | None = None) -> Up:
+    """Return the services of a demonstration: those of `lockstep up`, in a directory and on ports of their own."""
+    return Up(root=root, exporter_port=0, coordinator_port=0, record_directory=record)
+
+
 class _Session:
     def __init__(self, fault: str, rank: int, ranks: int, console: Console, record: str | None) -> None:
         self.record = record
@@ -80,13 +83,7 @@ class _Session:
     async def run(self) -> Verdict:
         root = Path(tempfile.mkdtemp(prefix="lockstep-demo-", dir=_roomy_directory(Path(DEFAULT_ROOT).parent)))
         stop = asyncio.Event()
-        up = Up(
-            root=str(root),
-            exporter_port=0,
-            coordinator_port=0,
-            record_directory=self.record,
-            summarise_busy_ratio=SUMMARISE_BUSY_RATIO,
-        )
+        up = demo_services(str(root), self.record)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(up.run(stop), name="up")

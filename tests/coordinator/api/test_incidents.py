@@ -35,8 +35,8 @@ async def test_the_explanation_is_there_when_the_run_is_gone(tmp_path):
     async with Site(store=Store(str(tmp_path))) as site:
         machine = site.runs.by_name["job"].machine
         play(site.runs, FAULTY, 0, 60)
-        (opened,) = machine.casebook.incidents.values()
-        closed = machine.casebook.close_all(NOW)
+        (opened,) = machine.tracker.incidents.values()
+        closed = machine.tracker.close_all(NOW)
         site.store.keep(closed, {})
     async with Site(store=Store(str(tmp_path))) as site:
         shown = await get(site, f"{INCIDENTS}/{opened.id}")
@@ -60,7 +60,7 @@ async def test_what_messages_say_is_escaped_in_the_explanation_too():
     async with Site() as site:
         play(site.runs, FAULTY, 0, 60)
         machine = site.runs.by_name["job"].machine
-        (opened,) = machine.casebook.incidents.values()
+        (opened,) = machine.tracker.incidents.values()
         nasty = opened.explanation | {"rule": "<script>", "quantity": "<script>"}
         machine.handle(ev.ExplainedEvent(unix_s=NOW, cause_id="c", incident_id=opened.id, explanation=nasty))
         page = await get(site, "/")
@@ -73,11 +73,11 @@ async def test_a_report_can_be_kept_and_read_without_the_coordinator(tmp_path):
     async with Site(store=Store(str(tmp_path)), runbook_base_url="http://r", dashboard_base_url="http://g") as site:
         play(site.runs, FAULTY, 0, 60)
         machine = site.runs.by_name["job"].machine
-        (incident,) = machine.casebook.incidents.values()
+        (incident,) = machine.tracker.incidents.values()
         assert f'href="/incidents/{incident.id}"' in await get(site, "/runs/job")
         async with site.client.get(f"/incidents/{incident.id}") as response:
             policy, text = response.headers["Content-Security-Policy"], await response.text()
-        site.store.keep(machine.casebook.close_all(NOW), {})
+        site.store.keep(machine.tracker.close_all(NOW), {})
     for words in ("Slow rank: rank 2", "What it was decided from", "Peers", "host-n0", "excess.floor_ratio", "Run job",
                   'href="http://r/LockstepSlowDeviceFound.md"', "<code>kubectl cordon n1</code>",
                   'href="/runs/job"', 'href="http://g/d/lockstep-run?var-run=job"',
@@ -91,6 +91,24 @@ async def test_a_report_can_be_kept_and_read_without_the_coordinator(tmp_path):
         await get(site, "/incidents/nothing", 404)
     assert "closed" in kept
     assert "What it was decided from" in kept
+
+
+async def test_evidence_that_comes_after_the_end_is_shown():
+    """A summary that comes late amends the closed incident: its list, its page and its report."""
+    async with Site() as site:
+        play(site.runs, FAULTY, 0, 60)
+        machine = site.runs.by_name["job"].machine
+        (closed,) = machine.tracker.close_all(NOW)
+        diagnosed = ev.DiagnosedEvent(
+            unix_s=NOW, cause_id="late", incident_id=closed.id, function="train.py(7): late", operator="",
+            evidence=("late evidence",), advice=(), confidence="high",
+        )  # fmt: skip
+        (update,) = machine.handle(diagnosed)
+        site.store.keep([update.incident], {})
+        (listed,) = (await get(site, "/api/v1/incidents"))["incidents"]
+        report = await get(site, f"/incidents/{closed.id}")
+    assert (listed["state"], listed["function"]) == ("closed", "train.py(7): late")
+    assert "late evidence" in report
 
 
 async def test_nothing_hostile_stands_in_a_report():

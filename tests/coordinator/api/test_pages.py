@@ -49,7 +49,7 @@ async def test_runs_that_are_not_there_or_have_not_begun(site):
 
 async def test_open_incidents_say_where_their_ranks_run(site):
     """On all pages and in the report; a group's ranks are everywhere, and a rank without a host is nowhere."""
-    book = site.runs.by_name["job"].machine.casebook
+    book = site.runs.by_name["job"].machine.tracker
     (found,) = book.incidents.values()
     for path in ("/", "/runs/job", f"/incidents/{found.id}"):
         assert "<dt>Host</dt><dd>host-n1</dd>" in await get(site, path), path
@@ -62,7 +62,7 @@ async def test_open_incidents_say_where_their_ranks_run(site):
 
 async def test_a_run_that_is_gone_leaves_its_incidents(site):
     """Whoever was paged at night finds them in the morning."""
-    (found,) = site.runs.by_name["job"].machine.casebook.incidents.values()
+    (found,) = site.runs.by_name["job"].machine.tracker.incidents.values()
     site.store.keep_incident(replace(found, run="gone", id="gone-1", state=CLOSED, closed_step=50, closed_unix_ns=1))
     page = await get(site, "/runs/gone", 404)
     assert "No run &#x27;gone&#x27; is watched now" in page

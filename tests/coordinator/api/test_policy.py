@@ -29,7 +29,7 @@ def of(answer, name):
 
 
 def slow_ranks(site):
-    return site.runs.by_name["job"].machine.casebook.slow_ranks
+    return site.runs.by_name["job"].machine.tracker.slow_ranks
 
 
 async def test_every_threshold_is_shown_with_default_source_and_reason(site):
@@ -58,7 +58,7 @@ async def test_a_threshold_changes_the_verdict_of_a_run_in_progress(site):
     play(site.runs, SMALL, 90, 98)
     assert slow_ranks(site) == [2]
     assert run.judge is judge
-    (incident,) = run.machine.casebook.incidents.values()
+    (incident,) = run.machine.tracker.incidents.values()
     assert incident.explanation["thresholds"]["excess.floor_ratio"] == 0.025
 
 
@@ -69,11 +69,11 @@ async def test_a_detector_is_switched_off_and_on_while_a_run_goes_on(site):
     machine.captures.current = None  # nothing is under way that would hold the incident open
     assert slow_ranks(site) == [2]
     await ask(site, "PATCH", POLICY, {"detectors.slow_rank": False, "detectors.fluctuation": False})
-    machine._diagnosing.clear()
+    machine.flow.diagnoses.pending.clear()
     play(site.runs, FAULTY, 50, 51)
     assert slow_ranks(site) == []
     play(site.runs, FAULTY, 51, 51 + Policy().run.recover_steps)
-    assert machine.casebook.incidents == {}
+    assert machine.tracker.incidents == {}
     await ask(site, "PATCH", POLICY, {"detectors.slow_rank": None})
     play(site.runs, FAULTY, 70, 71)
     assert slow_ranks(site) == [2]

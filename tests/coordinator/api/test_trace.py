@@ -11,14 +11,14 @@ async def test_the_trace_of_an_open_incident_is_a_file_to_open():
     async with Site() as site:
         play(site.runs, FAULTY, 0, 60)
         machine = site.runs.by_name["job"].machine
-        (incident,) = machine.casebook.incidents
+        (incident,) = machine.tracker.incidents
         wanted = f"{PATH}?incident={incident}"
         assert f'href="{wanted}"' in await get(site, "/runs/job")
         async with site.client.get(wanted) as response:
             assert "attachment" in response.headers["Content-Disposition"]
             events = (await response.json())["traceEvents"]
         assert {event["pid"] for event in events} == {0, 1, 2, 3}
-        machine.casebook.close_all(NOW)
+        machine.tracker.close_all(NOW)
         assert "that is open" in (await get(site, wanted, 404))["error"]
         assert [event for event in (await get(site, PATH))["traceEvents"] if event["ph"] == "i"] == []
 

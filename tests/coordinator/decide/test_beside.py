@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.decide.beside import growth_beside
-from coordinator.decide.casebook import Casebook
+from coordinator.decide.incident_tracker import IncidentTracker
 from coordinator.decide.memory import RunMemory
 from coordinator.detect.findings import FLUCTUATION, SLOW_RANK
 from coordinator.settings.policy import RunPolicy
@@ -30,19 +30,19 @@ def slower(growth_seconds, *, cause="data", onset=60):
 
 
 class Book:
-    """A casebook given one step a second."""
+    """A tracker given one step a second."""
 
     def __init__(self, memory=None):
-        self.casebook = Casebook("job", POLICY, memory)
+        self.tracker = IncidentTracker("job", POLICY, memory)
         self.opened = []
 
     def take(self, steps, *findings):
         for step in steps:
-            opened, _, _ = self.casebook.take(judged(step, *findings, reporting=8), 1000.0 + 2 * step, set())
+            opened, _, _ = self.tracker.take(judged(step, *findings, reporting=8), 1000.0 + 2 * step)
             self.opened += [(incident.kind, step) for incident in opened]
 
     def incident(self, kind):
-        return next(each for each in self.casebook.incidents.values() if each.kind == kind)
+        return next(each for each in self.tracker.incidents.values() if each.kind == kind)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_job_that_turns_slow_beside_a_slow_rank_is_told():
     assert (run.onset_step, run.cause, run.scope) == (110, "data", "job")
     assert run.lost_device_seconds == pytest.approx(8 * 0.09 * 50)
     book.take(range(160, 170), RANK, slower(0.0))
-    assert [each.kind for each in book.casebook.incidents.values()] == [SLOW_RANK]
+    assert [each.kind for each in book.tracker.incidents.values()] == [SLOW_RANK]
 
 
 def test_a_slow_rank_does_not_end_the_incident_of_its_job():
@@ -86,8 +86,8 @@ def test_a_slow_rank_does_not_end_the_incident_of_its_job():
     book.take(range(62, 90), slower(0.09))
     book.take(range(90, 130), slower(0.09), replace(RANK, onset_step=89))
     assert book.opened == [(FLUCTUATION, 62), (SLOW_RANK, 90)]
-    assert {each.kind for each in book.casebook.incidents.values()} == {FLUCTUATION, SLOW_RANK}
-    assert len({each.id for each in book.casebook.incidents.values()}) == 2
+    assert {each.kind for each in book.tracker.incidents.values()} == {FLUCTUATION, SLOW_RANK}
+    assert len({each.id for each in book.tracker.incidents.values()}) == 2
 
 
 def test_what_begins_with_a_culprit_is_taken_for_its():
@@ -96,7 +96,7 @@ def test_what_begins_with_a_culprit_is_taken_for_its():
     book.take(range(62, 66), slower(0.09))
     book.take(range(66, 120), slower(0.09), RANK)
     assert book.opened == [(FLUCTUATION, 62)]
-    assert [each.kind for each in book.casebook.incidents.values()] == [SLOW_RANK]
+    assert [each.kind for each in book.tracker.incidents.values()] == [SLOW_RANK]
 
 
 def test_a_restart_of_the_coordinator_goes_on_counting():
@@ -104,8 +104,8 @@ def test_a_restart_of_the_coordinator_goes_on_counting():
     book = Book()
     book.take(range(62, 110), RANK, slower(0.0))
     book.take(range(110, 120), RANK, slower(0.09))
-    casebook = book.casebook
-    memory = RunMemory(incidents=tuple(casebook.incidents.values()), incidents_total=1, book=casebook.position())
+    tracker = book.tracker
+    memory = RunMemory(incidents=tuple(tracker.incidents.values()), incidents_total=1, book=tracker.state_dict())
     again = Book(memory)
     again.take(range(120, 140), RANK, slower(0.09))
     assert again.opened == [(FLUCTUATION, 130)]

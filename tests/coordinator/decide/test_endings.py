@@ -246,7 +246,7 @@ def test_an_open_incident_ends_with_the_run():
         job.tick(NOW + second)
     job.take(told([raised(INTERRUPT, 201)] * 4), NOW + 202)
     assert job.machine.state is State.CANCELLED
-    assert not job.machine.casebook.incidents
+    assert not job.machine.tracker.incidents
 
 
 def test_a_crashed_run_is_history_after_an_hour():

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.decide import events as ev
-from coordinator.decide.casebook import RunMemory
+from coordinator.decide.incident_tracker import RunMemory
 from coordinator.decide.losses import Losses
 from coordinator.decide.state import RunMachine
 from coordinator.detect.hangs.hang import Hang
@@ -93,7 +93,7 @@ def test_from_silence_to_the_late_rank_and_back():
     assert story.state == "healthy"
     updates = [("UpdateIncident", 16.0 + 10 * n) for n in range(1, 7)]
     assert story.told == [("OpenIncident", 16.0), *updates, ("CloseIncident", 77.0)]
-    assert story.machine.casebook.lost_device_seconds == 4 * 66
+    assert story.machine.tracker.lost_device_seconds == 4 * 66
 
 
 @pytest.mark.parametrize(("step_seconds", "after"), [(0.1, 5.0), (2.0, 10.0)])
@@ -257,9 +257,9 @@ def test_a_hang_ends_a_capture_and_keeps_the_other_incidents():
     assert story.state == "profiling"
     story.wait(6)
     assert (story.state, story.machine.captures.current) == ("hung", None)
-    assert sorted(i.kind for i in story.machine.casebook.incidents.values()) == ["hang", "slow_rank"]
+    assert sorted(i.kind for i in story.machine.tracker.incidents.values()) == ["hang", "slow_rank"]
     story.judge(63, finding())
-    assert [i.kind for i in story.machine.casebook.incidents.values()] == ["slow_rank"]
+    assert [i.kind for i in story.machine.tracker.incidents.values()] == ["slow_rank"]
 
 
 def test_a_restart_of_the_coordinator_goes_on_with_the_hang():

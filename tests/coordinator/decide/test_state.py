@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.decide import events as ev
-from coordinator.decide.casebook import RunMemory
+from coordinator.decide.incident_tracker import RunMemory
 from coordinator.decide.incidents import AdviceItem
 from coordinator.decide.state import RunMachine
 from coordinator.decide.transitions import TRANSITIONS, State, TransitionError, Trigger
@@ -51,7 +51,7 @@ class Story:
         self.now += 1.0
         given = self.machine.handle(form(unix_s=self.now, cause_id=form.__name__, **values))
         assert all(instruction.cause_id == form.__name__ for instruction in given)
-        busy = self.machine.captures.current is not None or self.machine._diagnosing
+        busy = self.machine.captures.current is not None or self.machine.flow.diagnoses.pending
         assert self.machine.state is not State.PROFILING or busy
         self.log += [type(instruction).__name__ for instruction in given]
         return given
@@ -76,7 +76,7 @@ class Story:
 
     @property
     def incident(self):
-        return next(iter(self.machine.casebook.incidents.values()))
+        return next(iter(self.machine.tracker.incidents.values()))
 
 
 def found(policy=POLICY, **more):
@@ -141,20 +141,20 @@ def test_a_finding_is_told_once():
     for step in range(63, 70):
         story.judge(step, finding())
     assert story.log.count("OpenIncident") == 1
-    assert story.machine.casebook.slow_ranks == [2]
+    assert story.machine.tracker.slow_ranks == [2]
     # 4 ranks, 50 ms a step: 3 steps up to the detection, 7 after it.
     assert story.incident.lost_device_seconds == pytest.approx(4 * 0.05 * 10)
-    assert story.machine.casebook.lost_device_seconds == pytest.approx(4 * 0.05 * 10)
+    assert story.machine.tracker.lost_device_seconds == pytest.approx(4 * 0.05 * 10)
 
 
 def test_ranks_that_fall_together_share_an_incident_and_others_do_not():
     """A slow node is one incident; another cause, or a later rank, is another."""
     story = found()
     story.judge(63, finding(), finding(3, onset=61), finding(1, cause="data"))
-    incidents = story.machine.casebook.incidents.values()
+    incidents = story.machine.tracker.incidents.values()
     assert [(i.ranks, i.cause) for i in incidents] == [((2, 3), "compute"), ((1,), "data")]
     story.judge(100, finding(), finding(3), finding(1, cause="data"), finding(0, onset=98))
-    assert len(story.machine.casebook.incidents) == 3
+    assert len(story.machine.tracker.incidents) == 3
 
 
 def test_a_cause_changes_only_when_another_one_holds():
@@ -198,7 +198,7 @@ def test_disturbed_steps_and_steps_before_noise_is_known_change_nothing():
     story = found()
     for step in range(63, 90):
         story.judge(step, disturbed=True)
-    assert story.machine.casebook.has_active
+    assert story.machine.tracker.has_active
 
 
 @pytest.mark.parametrize(
@@ -362,7 +362,7 @@ def test_a_fluctuation_of_a_quiet_job_is_told_at_once_and_understood_later():
     )
     assert request.ranks == (2, 0, 1)
     assert story.state == "profiling"
-    assert len(story.machine.casebook.incidents) == 1
+    assert len(story.machine.tracker.incidents) == 1
 
 
 def test_a_fault_that_outlives_a_restart_is_one_incident():
@@ -407,8 +407,8 @@ def test_what_only_fades_opens_nothing():
     """An alarm that was told as something else, and is only not over yet when that has ended, is no incident."""
     story = Story(replace(POLICY, profile=ProfilePolicy(enabled=False)))
     story.judge(60, replace(finding(), acts=False))
-    assert not story.machine.casebook.incidents
-    assert not story.machine.casebook.has_active
+    assert not story.machine.tracker.incidents
+    assert not story.machine.tracker.has_active
     story.judge(61, finding())
     assert story.incident.detected_step == 61
 
@@ -436,12 +436,12 @@ def test_parallel_groups_are_one_incident_whichever_of_them_is_slowest():
     card = finding(kind=SLOW_LINK, scope="group", ranks=(0, 1, 2), cause="link")
     for step in range(60, 80):
         story.judge(step, replace(card, domain=("dp", f"dp{step % 2}"), ranks=(0, 1, 2, 3)[: 3 + step % 2]))
-    assert len(story.machine.casebook.incidents) == 1
+    assert len(story.machine.tracker.incidents) == 1
     assert story.incident.domain == ("dp", "dp0")
     assert story.incident.ranks == (0, 1, 2, 3)
     other = replace(card, domain=("tp", "tp0"), ranks=(0, 1))
     story.judge(80, card, other)
-    assert len(story.machine.casebook.incidents) == 2  # groups of another kind are another link
+    assert len(story.machine.tracker.incidents) == 2  # groups of another kind are another link
 
 
 @pytest.mark.parametrize(("scope", "ranks"), [("node", (2, 3)), ("job", ())])
@@ -455,7 +455,7 @@ def test_slow_groups_become_the_node_or_network_that_makes_them_slow(scope, rank
     story.judge(64, reason)
     told = story.incident
     assert (told.scope, told.ranks, told.domain, told.evidence) == (scope, ranks, None, ("the card",))
-    assert len(story.machine.casebook.incidents) == 1
+    assert len(story.machine.tracker.incidents) == 1
 
 
 def test_groups_that_are_still_slow_by_themselves_are_not_the_nodes():
@@ -464,7 +464,7 @@ def test_groups_that_are_still_slow_by_themselves_are_not_the_nodes():
     group = finding(kind=SLOW_LINK, scope="group", ranks=(0, 1, 2, 3), cause="link")
     story.judge(60, group)
     story.judge(61, group, replace(group, scope="node", ranks=(2, 3), domain=None, node="n1"))
-    assert {told.scope for told in story.machine.casebook.incidents.values()} == {"group", "node"}
+    assert {told.scope for told in story.machine.tracker.incidents.values()} == {"group", "node"}
 
 
 def test_slow_ranks_that_are_all_of_their_node_are_one_slow_node():
@@ -538,14 +538,14 @@ def test_a_restart_keeps_incidents_until_the_new_attempt_was_judged():
         for step in range(21, 40):
             story.judge(step, *([finding(onset=20)] if again else []))
         assert story.log.count("OpenIncident") == 1
-        assert len(story.machine.casebook.incidents) == int(again)
+        assert len(story.machine.tracker.incidents) == int(again)
 
 
 def test_the_end_of_a_run_closes_its_incidents():
     """A job that ends well leaves nothing open, and is forgotten in time."""
     story = found()
     finished = {"topology": from_degrees({"dp": 4}, 4), "ranks": (0, 1, 2, 3), "is_finished": True}
-    assert [type(i).__name__ for i in story.feed(ev.AnnounceEvent, **finished)] == ["CloseIncident"]
+    assert [type(i).__name__ for i in story.feed(ev.AnnounceEvent, **finished)] == ["WithdrawProfile", "CloseIncident"]
     assert story.state == "finished"
     assert story.judge(63, finding()) == []
     story.now += POLICY.run.keep_seconds
@@ -562,7 +562,7 @@ def test_a_restart_of_the_coordinator_repeats_nothing():
     story.judge(71, finding())
     assert "OpenIncident" not in story.log
     assert story.incident.id == before.incident.id
-    assert story.machine.casebook.incidents_total == 1
+    assert story.machine.tracker.incidents_total == 1
     assert story.machine.captures.budget.counts["requested"] == 3
 
 

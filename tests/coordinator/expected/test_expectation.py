@@ -120,7 +120,7 @@ def test_a_healthy_window_is_fitted_once_and_the_fault_is_predicted(watch):
     assert seen["step_seconds"] == pytest.approx(healthy_s, rel=0.02)
     assert 0.01 <= seen["error_band_ratio"] < 0.03
     assert seen["measured_over_expected_ratio"] == pytest.approx(faulty_s / healthy_s, rel=0.02)
-    (found,) = watch.run.machine.casebook.incidents.values()
+    (found,) = watch.run.machine.tracker.incidents.values()
     assert found.predicted_gain[0] == pytest.approx(1 - healthy_s / faulty_s, abs=0.02)
     assert found.predicted_gain[1] == "model"
     assert found.prediction.faulty_step_seconds == pytest.approx(faulty_s, rel=0.03)
@@ -147,7 +147,7 @@ def test_the_repair_of_a_slow_link_is_predicted():
     made.runs.take(announce(*range(8), world=8, groups=groups), NOW)
     for step in range(115):
         made.perform(made.runs.take(recording.batch(step, step + 1), NOW + step))
-    (found,) = made.run.machine.casebook.incidents.values()
+    (found,) = made.run.machine.tracker.incidents.values()
     assert (found.kind, found.scope, found.ranks) == ("slow_link", "group", (2, 3))
     healthy_s, faulty_s = np.median(recording.duration[40:90]), np.median(recording.duration[90:])
     assert found.prediction.gain_ratio == pytest.approx(1 - healthy_s / faulty_s, abs=0.03)

@@ -62,7 +62,7 @@ class Slower(Watch):
 def test_records_tell_what_a_slower_run_gets_back(part):
     """Without a specification: the cause's growth beyond the healthy past, within three points of the truth, once."""
     watch = Slower(part)
-    (found,) = watch.run.machine.casebook.incidents.values()
+    (found,) = watch.run.machine.tracker.incidents.values()
     assert (found.kind, found.scope, found.cause) == ("fluctuation", "job", part)
     assert found.predicted_gain[0] == pytest.approx(watch.gain, abs=0.03)
     assert found.predicted_gain[1] == "records"
@@ -74,7 +74,7 @@ def test_records_tell_what_a_slower_run_gets_back(part):
 def test_the_model_goes_before_the_records(part, kind):
     """With a specification: data and host are its floor, computing that of all ranks; nobody asks twice."""
     watch = Slower(part, text=TEXT)
-    (found,) = watch.run.machine.casebook.incidents.values()
+    (found,) = watch.run.machine.tracker.incidents.values()
     assert {each.fault.kind for each in watch.told} == {kind}
     assert found.predicted_gain[0] == pytest.approx(watch.gain, abs=0.03)
     assert found.predicted_gain[1] == "model"
@@ -83,12 +83,12 @@ def test_the_model_goes_before_the_records(part, kind):
 def test_the_coordinator_tells_what_its_records_say():
     """Through its effects: no thread, no model, and the incident is to be written down again."""
     watch = Slower("data")
-    (found,) = watch.run.machine.casebook.incidents.values()
+    (found,) = watch.run.machine.tracker.incidents.values()
     effects = effects_of(watch.runs, None, lambda: 7.0)
     gain = replace(found.prediction, gain_ratio=0.125)
     effects.perform([("job", [ev.TellGain(cause_id="c", incident_id=found.id, prediction=gain)])])
-    assert watch.run.machine.casebook.incidents[found.id].predicted_gain == (0.125, "records")
-    assert effects._incidents[found.id].prediction == gain
+    assert watch.run.machine.tracker.incidents[found.id].predicted_gain == (0.125, "records")
+    assert effects.writer.incidents[found.id].prediction == gain
 
 
 def test_growth_without_a_cause_promises_nothing():
@@ -151,7 +151,7 @@ def test_a_model_that_comes_later_is_asked_of_what_the_records_told():
 def test_another_cause_takes_the_gain_of_the_first_with_it():
     """What the loader would give back is not what the host would."""
     watch = Slower("data")
-    book = watch.run.machine.casebook
+    book = watch.run.machine.tracker
     (found,) = book.incidents.values()
     judgement = watch.run.machine.judgement
     other = [replace(each, cause="host") for each in judgement.findings]

@@ -25,7 +25,7 @@ def run():
 
 
 def traced(run):
-    (incident,) = run.machine.casebook.incidents.values()
+    (incident,) = run.machine.tracker.incidents.values()
     return steps_trace(run.scene, [incident], ranks_drawn(run.scene, incident), "job")
 
 
@@ -83,7 +83,7 @@ def test_it_is_a_trace_that_our_own_loader_reads(run, tmp_path):
 
 def test_ranks_are_those_of_the_incident_and_some_peers(run):
     """However many ranks an incident names, peers have a place; without one it is the ranks that work longest."""
-    (incident,) = run.machine.casebook.incidents.values()
+    (incident,) = run.machine.tracker.incidents.values()
     assert ranks_drawn(run.scene, incident) == [0, 1, 2, 3]
     assert ranks_drawn(run.scene, None) == [0, 1, 2, 3]
     assert len(ranks_drawn(run.scene, incident)) <= RANKS_MAX

@@ -49,7 +49,7 @@ async def test_both_files_are_read_again(files):
         "scope.runs",
     ]
     assert done.applied == ("recover_steps",)
-    assert site.runs.by_name["job"].machine.casebook.policy.recover_steps == 30
+    assert site.runs.by_name["job"].machine.tracker.policy.recover_steps == 30
     site.store.close()
 
 

@@ -7,21 +7,24 @@ from lockstep.contracts.control import OPTIMIZER, StepBoundary
 from lockstep.contracts.limits import TERM_AHEAD_OF_NODE_SECONDS_MAX
 from lockstep.contracts.messages import ProfileRequest
 
-LIMIT_NS = 1000
+DEADLINE_S = 120.0
+DEADLINE_NS = 120 * 10**9
 NOW_S = 1_800_000_000.0
 BOUNDARIES = [StepBoundary(OPTIMIZER, 2, 14, 7), StepBoundary(OPTIMIZER, 1, 8, 8)]
 RANKS = {
-    0: Candidate("running", BOUNDARIES[0]),
-    1: Candidate("running", BOUNDARIES[1]),
-    2: Candidate("unwatched", BOUNDARIES[0]),
-    3: Candidate("running", None),
+    0: Candidate("running", BOUNDARIES[0], 1),
+    1: Candidate("running", BOUNDARIES[1], 1),
+    2: Candidate("unwatched", BOUNDARIES[0], 1),
+    3: Candidate("running", None, 1),
 }
-REQUEST = ProfileRequest(run="run", node="n", request_id=5, ranks=[1, 0], first_step=-1, steps=3)
+REQUEST = ProfileRequest(
+    run="run", node="n", request_id=5, ranks=[1, 0], first_step=-1, steps=3, deadline_seconds=DEADLINE_S
+)
 
 
 @pytest.fixture
 def captures() -> Captures:
-    return Captures(LIMIT_NS)
+    return Captures()
 
 
 def test_a_request_becomes_an_order(captures: Captures):
@@ -67,7 +70,7 @@ def test_one_capture_at_a_time(captures: Captures):
     assert other.order is None
     assert "request 5 of run 'run' is being captured" in other.refusals[1]
     later = replace(REQUEST, run="other", request_id=7)
-    assert captures.judge(later, RANKS, LIMIT_NS, NOW_S).order is not None
+    assert captures.judge(later, RANKS, DEADLINE_NS, NOW_S).order is not None
 
 
 def test_a_request_delivered_twice_is_one_request(captures: Captures):
@@ -88,7 +91,7 @@ def test_another_request_under_the_same_id_is_refused(captures: Captures):
     verdict = captures.judge(replace(REQUEST, steps=4), RANKS, 1, NOW_S)
     assert (verdict.order, verdict.is_outdated) == (None, True)
     assert "request 5 of run 'run' was another one" in verdict.refusals[0]
-    assert captures.judge(replace(REQUEST, run="other"), RANKS, LIMIT_NS, NOW_S).order is not None
+    assert captures.judge(replace(REQUEST, run="other"), RANKS, DEADLINE_NS, NOW_S).order is not None
 
 
 def test_a_request_of_a_term_that_is_over_is_refused(captures: Captures):
@@ -113,8 +116,8 @@ def test_requests_remembered_have_an_end(captures: Captures):
 def test_a_capture_that_never_ends_makes_room(captures: Captures):
     """Behind the limit the next request is taken, exactly at it."""
     captures.judge(REQUEST, RANKS, 0, NOW_S)
-    assert captures.judge(replace(REQUEST, request_id=6), RANKS, LIMIT_NS - 1, NOW_S).order is None
-    assert captures.judge(replace(REQUEST, request_id=7), RANKS, LIMIT_NS, NOW_S).order is not None
+    assert captures.judge(replace(REQUEST, request_id=6), RANKS, DEADLINE_NS - 1, NOW_S).order is None
+    assert captures.judge(replace(REQUEST, request_id=7), RANKS, DEADLINE_NS, NOW_S).order is not None
 
 
 def test_an_answer_to_another_request_ends_nothing(captures: Captures):
@@ -152,3 +155,50 @@ def test_a_term_that_the_clock_has_not_reached_is_not_in_force(captures: Capture
     assert captures.term_in_force(NOW_S) == 0
     assert captures.judge(replace(REQUEST, term=int(NOW_S)), RANKS, 0, NOW_S).order is not None
     assert captures.term == captures.term_in_force(NOW_S) == int(NOW_S)
+
+
+def test_the_deadline_of_a_capture_is_the_requests(captures: Captures):
+    """Coordinator and node give it up together, and the order is taken back from ranks that have not begun."""
+    captures.judge(replace(REQUEST, deadline_seconds=5.0), RANKS, 0, NOW_S)
+    assert captures.take_expired(5 * 10**9 - 1) == []
+    ((run, order),) = captures.take_expired(5 * 10**9)
+    assert (run, order.request_id, order.ranks) == ("run", 5, [])
+    assert captures.running_id("run") is None
+    assert captures.take_expired(6 * 10**9) == []
+
+
+def test_a_request_delivered_again_later_is_still_one_request(captures: Captures):
+    """A new leader orders again what is under way, with what is left of the deadline."""
+    captures.judge(REQUEST, RANKS, 0, NOW_S)
+    verdict = captures.judge(replace(REQUEST, deadline_seconds=7.0), RANKS, 1, NOW_S)
+    assert (verdict.order, verdict.refusals, verdict.is_outdated) == (None, {}, False)
+
+
+def test_a_withdrawn_capture_frees_the_node_at_once(captures: Captures):
+    """A run that stalls keeps no other run's capture away."""
+    captures.judge(REQUEST, RANKS, 0, NOW_S)
+    verdict = captures.judge(replace(REQUEST, is_withdrawn=True), RANKS, 1, NOW_S)
+    assert verdict.order is not None
+    assert (verdict.order.request_id, verdict.order.ranks, verdict.refusals) == (5, [], {})
+    assert captures.judge(replace(REQUEST, run="other", request_id=6), RANKS, 1, NOW_S).order is not None
+
+
+def test_only_the_leader_withdraws_and_only_what_runs(captures: Captures):
+    """A leader that was replaced, or another number, ends nothing."""
+    captures.judge(replace(REQUEST, term=9), RANKS, 0, NOW_S)
+    outdated = captures.judge(replace(REQUEST, term=8, is_withdrawn=True), RANKS, 1, NOW_S)
+    assert (outdated.order, outdated.is_outdated) == (None, True)
+    other = captures.judge(replace(REQUEST, term=9, request_id=4, is_withdrawn=True), RANKS, 1, NOW_S)
+    assert (other.order, other.refusals) == (None, {})
+    assert captures.running_id("run") == 5
+
+
+def test_ranks_that_ended_keep_no_slot(captures: Captures):
+    """A process that is gone, or is another attempt's, captures nothing any more."""
+    captures.judge(REQUEST, RANKS, 0, NOW_S)
+    assert captures.drop_ended("run", {0: 1, 1: 1}) == []
+    assert captures.drop_ended("run", {1: 1}) == [0]
+    assert captures.running_id("run") == 5
+    assert captures.drop_ended("run", {1: 2}) == [1]
+    assert captures.running_id("run") is None
+    assert captures.drop_ended("run", {}) == []

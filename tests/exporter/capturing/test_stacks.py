@@ -27,7 +27,7 @@ class Node:
     def __init__(self, root):
         self.counts = Counts()
         self.rings = Rings(root, self.counts, {})
-        self.captures = Captures(1)
+        self.captures = Captures()
         self.sent = []
         self.requests = StackRequests(
             "node-1",

@@ -3,30 +3,33 @@
 import os
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
-from exporter.capturing.summarise_worker import (
+from exporter.capturing.worker_share import (
+    BURST_SECONDS,
     BUSY_RATIO,
     SLICE_CPU_SECONDS,
+    BurstBudget,
     Governor,
+    Share,
     Spent,
-    groups_by_sessions,
+    govern,
     niceness_of,
-    pause_where_wanted,
-    shares_group,
     spent,
 )
+
+LONG_RUN = Share(burst_seconds=0.0)
 
 
 class Core:
     """A processor with a share for the process, and the time; pauses are time that nobody has."""
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, share: float, wanted: Share = LONG_RUN) -> None:
         self.share = share
         self.now = Spent(0.0, 0.0, 100.0)
-        self.governor = Governor(BUSY_RATIO, self.pause, lambda: self.now)
+        self.budget = BurstBudget(wanted)
+        self.governor = Governor(wanted, self.budget, self.pause, lambda: self.now)
 
     def compute(self, cpu_s: float, *, blocked_s: float = 0.0) -> None:
         wall_s = cpu_s / self.share
@@ -82,60 +85,51 @@ def test_what_a_process_has_spent_grows():
     assert after.waited_s >= before.waited_s
 
 
-def make_proc(root: Path, *, is_grouping: str = "1\n", **told: tuple[str, str]) -> Path:
-    """Return a /proc of processes with their control group and session, and what it says of grouping by sessions."""
-    for pid, (cgroup, session) in told.items():
-        folder = root / pid.removeprefix("p")
-        folder.mkdir()
-        (folder / "cgroup").write_text(cgroup)
-        (folder / "autogroup").write_text(session)
-    if is_grouping:
-        (root / "sys/kernel").mkdir(parents=True)
-        (root / "sys/kernel/sched_autogroup_enabled").write_text(is_grouping)
-    return root
+def test_a_burst_is_faster_and_bounded():
+    """Imports and traces of a capture take a quarter of a core until the budget is spent, then a fiftieth."""
+    share = Share(busy_ratio=0.02, burst_ratio=0.25, burst_seconds=1.0)
+    core = Core(0.5, share)
+    for _ in range(round(1.0 / SLICE_CPU_SECONDS)):
+        core.compute(SLICE_CPU_SECONDS)
+    assert core.now.clock_s - 100.0 == pytest.approx(1.0 / 0.25, rel=0.02)
+    before_s = core.now.clock_s
+    for _ in range(50):
+        core.compute(SLICE_CPU_SECONDS)
+    assert 50 * SLICE_CPU_SECONDS / (core.now.clock_s - before_s) == pytest.approx(0.02, rel=0.02)
 
 
-@pytest.mark.parametrize("is_grouping", ["1\n", "0\n", ""])
-@pytest.mark.parametrize(
-    ("rank", "shares"),
-    [
-        (("0::/a\n", "/autogroup-7 nice 0\n"), True),
-        (("0::/a\n", "/autogroup-7 nice 5\n"), True),
-        (("0::/a\n", "/autogroup-8 nice 0\n"), False),
-        (("0::/a\n", ""), False),
-        (("0::/b\n", "/autogroup-7 nice 0\n"), False),
-    ],
-)
-def test_a_priority_counts_within_a_group_only(tmp_path, rank, shares, is_grouping):
-    """The same control group, and the same session where the kernel groups by them; who is not there shares nothing."""
-    ours = ("0::/a\n", "/autogroup-7 nice 0\n")
-    proc = make_proc(tmp_path, is_grouping=is_grouping, self=ours, p12=rank)
-    assert shares_group(12, proc) == (shares if is_grouping == "1\n" else rank[0] == ours[0])
-    assert not shares_group(13, proc)
-
-
-def test_processes_of_no_session_of_their_own_share_one_group(tmp_path):
-    """The kernel tells nothing of those that have been there since it began."""
-    assert shares_group(12, make_proc(tmp_path, self=("0::/a\n", ""), p12=("0::/a\n", "")))
-
-
-def test_a_process_of_a_session_of_its_own_is_another_group_here():
-    """On this kernel, if it groups by sessions; ourselves are our own group anywhere."""
-    assert shares_group(os.getpid())
+def test_the_budget_fills_with_time_and_is_shared_with_forks():
+    """Within any time T summaries take at most busy_ratio x T and the burst from training."""
+    share, now = Share(busy_ratio=0.02, burst_ratio=0.25, burst_seconds=6.0), [1000.0]
+    budget = BurstBudget(share, lambda: now[0])
     child = os.fork()
     if child == 0:
-        os.setsid()
-        os._exit(shares_group(os.getppid()))
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == (not groups_by_sessions())
+        budget.spend(4.0)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert budget.left_s == pytest.approx(2.0)
+    now[0] += 50.0
+    budget.refill()
+    assert budget.left_s == pytest.approx(3.0)
+    now[0] += 3600.0
+    budget.refill()
+    assert budget.left_s == 6.0
+    budget.spend(7.0)
+    assert budget.left_s == 0.0
 
 
-def test_pauses_are_switched_on_and_off():
+def test_time_that_nobody_wants_costs_no_budget():
+    """Only what training may lose is counted."""
+    core = Core(1.0, Share())
+    for _ in range(10):
+        core.compute(SLICE_CPU_SECONDS)
+    assert core.budget.left_s == BURST_SECONDS
+
+
+def test_a_process_looks_after_each_slice():
     """By a timer of the process' own time."""
     child = os.fork()
     if child == 0:
-        found = []
-        for is_on in (True, False):
-            pause_where_wanted(BUSY_RATIO, is_on=is_on)
-            found.append(signal.getitimer(signal.ITIMER_PROF)[1] > 0)
-        os._exit(found != [True, False])
+        govern(Share(), BurstBudget(Share()))
+        os._exit(signal.getitimer(signal.ITIMER_PROF)[1] != SLICE_CPU_SECONDS)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -15,6 +15,7 @@ class Two:
     def __init__(self, node: FakeNode, *targets: Target) -> None:
         self.node = node
         self.targets = targets
+        self.own_pid: int | None = None
 
     def look(self, before: HostReading | None = None) -> HostReading:
         return read_node(self.targets, before, root=str(self.node.proc), cgroups=str(self.node.cgroups))
@@ -22,7 +23,7 @@ class Two:
     def met(self, meanwhile: Callable[[], None]) -> dict[tuple[str, int], Interval]:
         before = self.look()
         meanwhile()
-        return compare(before, self.look(before))
+        return compare(before, self.look(before), self.own_pid)
 
 
 def target(rank: int, pid: int | None, run: str = "run", **values: object) -> Target:
@@ -197,3 +198,31 @@ def test_intervals_that_touch_a_span(span: tuple[int, int], expected: list[int])
     """Ends that only meet do not touch."""
     intervals = [Interval(begin_ns=begin, end_ns=begin + 10) for begin in (0, 10, 20)]
     assert covering(intervals, *span) == [intervals[index] for index in expected]
+
+
+def test_our_own_services_are_no_others(node: FakeNode):
+    """The exporter and what it starts have a figure of their own; a training that was started from there is none."""
+    trainer(node, 10, 100, parent=30)
+    node.process(30, "lockstep", user=10)
+    node.cores(30, "0")
+    node.process(31, "python3", user=0, parent=30)
+    node.cores(31, "0")
+    node.process(20, "stress", user=0)
+    node.cores(20, "0")
+    node.waited(10, 0)
+    node.busy(500)
+
+    def meanwhile() -> None:
+        trainer(node, 10, 130, parent=30)
+        node.process(30, "lockstep", user=15)
+        node.process(31, "python3", user=20, parent=30)
+        node.process(20, "stress", user=10)
+        node.waited(10, 5_000)
+        node.busy(565)
+
+    two = Two(node, target(0, 10))
+    two.own_pid = 30
+    met = two.met(meanwhile)["run", 0]
+    assert met.services_ns == 25 * TICK_NS
+    assert met.others_ns == 10 * TICK_NS
+    assert [command for command, _ in met.busiest] == ["stress"]

@@ -147,7 +147,7 @@ def test_the_incident_is_opened_by_the_tick_and_closed_by_the_next_step():
     assert kinds(watch.tick(NOW + 44)) == []
     orders = watch.tick(NOW + 45)
     assert kinds(orders)[0] == "OpenIncident"
-    (incident,) = watch.by_name["job"].machine.casebook.incidents.values()
+    (incident,) = watch.by_name["job"].machine.tracker.incidents.values()
     assert (incident.kind, incident.ranks, incident.domain) == ("hang", (2,), ("dp", "dp0"))
     assert incident.explanation["rule"]
     assert watch.snapshot_of(watch.by_name["job"]).state == "hung"

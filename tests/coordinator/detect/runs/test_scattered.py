@@ -153,3 +153,47 @@ def test_what_was_seen_outlives_a_restart():
     again.recall({"events": np.zeros(3)})
     again.recall({})
     assert again.found == whole.found
+
+
+def recipe(steps=300, ranks=4, *, every=1, seed=3):
+    """Return what ranks collect that all call `gc.collect()` after a step on busy cores: 5 ms, and 100 ms by chance."""
+    rng = np.random.default_rng(seed)
+    gc = np.where(rng.random((steps, ranks)) < 0.1, 0.1, 0.005).astype(np.float32)
+    is_due = np.arange(steps) % every == 0
+    gc[~is_due] = 0.0002
+    return gc, np.repeat(is_due[:, None], ranks, axis=1).astype(np.float32)
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_a_step_in_which_every_rank_collects_is_in_step_whatever_each_takes(every):
+    """A common recipe, on cores that strangers share: some rank's collection is descheduled, which is no fault of it."""
+    gc, full = recipe(every=every)
+    test, fooled = ScatteredGcTest(4, GcPolicy()), ScatteredGcTest(4, GcPolicy())
+    found = {"counted": 0, "by length alone": 0}
+    for step, (row, counts) in enumerate(zip(gc, full, strict=True)):
+        test.step(row, 0.12, step, full_R=counts)
+        fooled.step(row, 0.12, step, full_R=np.zeros(4, dtype=np.float32))
+        found["counted"] += test.found is not None
+        found["by length alone"] += fooled.found is not None
+    assert found["counted"] == 0
+    assert found["by length alone"] > 0  # the same durations in steps that are not all ranks' are out of step
+
+
+def test_full_collections_out_of_step_are_told_beside_small_ones_of_all_ranks():
+    """Young generations are collected everywhere all the time: only full collections of every rank are in step."""
+    gc = collections(128, rate=0.02)
+    test, steps = ScatteredGcTest(128, GcPolicy()), []
+    for step, row in enumerate(gc):
+        test.step(row, STEP_SECONDS, step, full_R=(row > 0.05).astype(np.float32))
+        if test.found is not None:
+            steps.append(step)
+    assert 60 <= steps[0] < 70
+
+
+def test_without_counts_collections_that_all_take_long_are_in_step():
+    """A log of an older version: every rank collects for more than what counts."""
+    rng = np.random.default_rng(5)
+    test = ScatteredGcTest(4, GcPolicy())
+    for step in range(200):
+        test.step((0.02 + 0.1 * (rng.random(4) < 0.1)).astype(np.float32), 0.12, step)
+        assert test.found is None

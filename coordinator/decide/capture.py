@@ -1,32 +1,49 @@
-"""Whether a capture may be made now, of whom, and what has come back of the one under way.
+"""One capture: whose it is, until when it counts, what it is compared with, and what has come back of it.
 
 Pure: part of the run's state machine, changed through it only.
 """
 
 import math
-from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from coordinator.decide.incidents import ProfileNote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from coordinator.settings.policy import ProfilePolicy
     from lockstep.contracts.messages import ProfileAnswer, TraceSummary
     from lockstep.diagnosis import Diagnosis
 
-_DAY_S = 86_400.0
+_TERMINAL = ("done", "refused")
+_IDLE_STEPS = 3  # judged in a row without an effect: noise hides a fault for one or two
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredExcess:
+    """What the steps before a capture cost its incident, s a step; `idle_steps` in a row had no effect of its fault."""
+
+    step_seconds: float
+    excess_seconds: float
+    idle_steps: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the fault had ended."""
+        return self.idle_steps >= _IDLE_STEPS
 
 
 @dataclass(slots=True, kw_only=True)
 class Capture:
-    """A request under way.
+    """A request, under way or past.
 
     `incident_id` is empty for one that an operator asked for; otherwise the first `suspect_count` of `ranks` are
-    suspects and the others their healthy peers. `states` are what ranks said of it last, `notes` why a capture came
-    out otherwise than asked. `diagnosis` is of one that an operator asked for; an incident keeps its own.
+    suspects and the others their healthy peers. `deadline_s` is when its nodes give it up, `expires_s` when it is
+    diagnosed with what has come by then, at the latest. `states` are the last answers of ranks, `nodes` where they run,
+    `notes` why a capture came out otherwise than asked. `measured` is None before the first judged step of an
+    incident's capture. Of ranks that it was `withdrawn` from, what still comes is no
+    evidence. `diagnosis` is of one that an operator asked for; an incident keeps its own.
     """
 
     request_id: int
@@ -36,6 +53,7 @@ class Capture:
     steps: int
     asked_s: float
     expires_s: float
+    deadline_s: float
     suspect_count: int = 0
     shapes: bool = False
     ended_s: float | None = None
@@ -45,6 +63,10 @@ class Capture:
     refused: dict[int, str] = field(default_factory=dict)
     cost_ns: dict[int, int] = field(default_factory=dict)
     notes: dict[int, str] = field(default_factory=dict)
+    nodes: dict[int, str] = field(default_factory=dict)
+    measured: MeasuredExcess | None = None
+    withdrawn: frozenset[int] = frozenset()
+    begun_step: int | None = None
 
     @property
     def suspects(self) -> tuple[int, ...]:
@@ -62,13 +84,48 @@ class Capture:
         return all(rank in self.summaries or rank in self.refused for rank in self.ranks)
 
     @property
+    def unanswered(self) -> tuple[int, ...]:
+        """Ranks that may still capture, or are about to."""
+        return tuple(rank for rank in self.ranks if self.states.get(rank) not in _TERMINAL and rank not in self.refused)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a rank has captured anything, or is about it."""
+        return self.begun_step is not None or bool(self.summaries)
+
+    def measure(self, step: int, step_seconds: float, excess_seconds: float, *, is_acting: bool) -> None:
+        """Take what the incident cost in a judged step, if that is before the first captured one."""
+        if step >= (self.first_step if self.begun_step is None else self.begun_step):
+            return
+        if is_acting or self.measured is None:
+            self.measured = MeasuredExcess(step_seconds=step_seconds, excess_seconds=excess_seconds)
+        else:
+            self.measured = replace(self.measured, idle_steps=self.measured.idle_steps + 1)
+
+    def capturing(self, step: int, now_s: float) -> frozenset[int]:
+        """Return the ranks that the profiler may hold up after judged step `step`: none before the first captured."""
+        if now_s >= self.deadline_s or (self.begun_step is None and step + 1 < self.first_step):
+            return frozenset()
+        return frozenset(self.unanswered)
+
+    def summarising_nodes(self, now_s: float) -> frozenset[str]:
+        """Return the nodes that read traces of it now, at the cost of their ranks."""
+        if now_s >= self.deadline_s:
+            return frozenset()
+        done = (rank for rank, state in self.states.items() if state == "done")
+        return frozenset(self.nodes[rank] for rank in done if rank not in self.summaries and rank not in self.refused)
+
+    @property
     def cost_seconds(self) -> float:
         """Training thread time that the capture has taken so far, over its ranks."""
         return sum(self.cost_ns.values()) / 1e9
 
     def take_answer(self, answer: "ProfileAnswer") -> None:
-        """Take what a rank of this request says."""
+        """Take the answer of a rank of this request."""
         self.states[answer.rank] = answer.state
+        self.nodes[answer.rank] = answer.node
+        if answer.state in ("running", "done") and answer.first_step >= 0:
+            self.begun_step = min(answer.first_step, self.begun_step or answer.first_step)
         self.cost_ns[answer.rank] = answer.cost_ns
         if answer.state == "refused":
             self.refused[answer.rank] = answer.reason or "no reason given"
@@ -88,12 +145,14 @@ class Capture:
         trouble += [f"the capture of rank {rank} is not as asked: {why}" for rank, why in sorted(self.notes.items())]
         if not self.is_complete and not any(rank in self.summaries for rank in self.suspects):
             trouble.append(f"profile request {self.request_id} expired without an answer")
+        if self.measured is not None and self.measured.is_over:
+            trouble.append("the fault ended before the capture began: its steps are healthy ones")
         return tuple(trouble)
 
     def progress(self) -> dict[str, Any]:
         """Return where each rank stands, for people."""
         ranks = [self._progress_of(rank) for rank in self.ranks]
-        told = None if self.diagnosis is None else asdict(self.diagnosis)
+        diagnosis = None if self.diagnosis is None else asdict(self.diagnosis)
         return {
             "request_id": self.request_id,
             "incident_id": self.incident_id or None,
@@ -104,7 +163,7 @@ class Capture:
             "ended_unix_seconds": self.ended_s,
             "cost_seconds": self.cost_seconds,
             "ranks": ranks,
-            "diagnosis": told,
+            "diagnosis": diagnosis,
         }
 
     def _progress_of(self, rank: int) -> dict[str, Any]:
@@ -120,9 +179,9 @@ class Capture:
         return {"rank": rank, "is_suspect": suspect, "state": state, "reason": reason}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON form of a request that nobody has delivered to yet, empty otherwise.
+        """Return the JSON form of a request that no rank has delivered to yet, empty otherwise.
 
-        Traces are not kept: with one of them lost, the capture is better asked for again.
+        Summaries are not kept: with one of them lost, the capture is better asked for again.
         """
         if self.summaries:
             return {}
@@ -134,6 +193,7 @@ class Capture:
             "steps": self.steps,
             "asked_s": self.asked_s,
             "expires_s": self.expires_s,
+            "deadline_s": self.deadline_s,
             "suspect_count": self.suspect_count,
             "shapes": self.shapes,
             "refused": {str(rank): reason for rank, reason in self.refused.items()},
@@ -162,49 +222,12 @@ def capture_from_json(value: "Mapping[str, Any]") -> Capture:
         steps=int(value["steps"]),
         asked_s=float(value["asked_s"]),
         expires_s=float(value["expires_s"]),
+        deadline_s=float(value.get("deadline_s", value["expires_s"])),
         suspect_count=int(value["suspect_count"]),
         shapes=bool(value["shapes"]),
         refused={int(rank): reason for rank, reason in value["refused"].items()},
         cost_ns={int(rank): cost for rank, cost in value["cost_ns"].items()},
     )
-
-
-class CaptureBudget:
-    """When captures were made; `counts` by what became of them, per rank (`metrics.PROFILE_STATES`).
-
-    `policy` may be replaced.
-    """
-
-    def __init__(self, policy: "ProfilePolicy", times_s: "Iterable[float]" = ()) -> None:
-        self.policy = policy
-        self.times_s = list(times_s)
-        self.counts: Counter[str] = Counter()
-
-    def refusal(self, now_s: float) -> str:
-        """Return why no capture may ever be made on its own today, empty if one may."""
-        policy = self.policy
-        if not policy.enabled:
-            return "profiling is switched off"
-        if len(self.times_s) >= policy.per_run:
-            return f"the run has had its {policy.per_run} captures"
-        if sum(now_s - time < _DAY_S for time in self.times_s) >= policy.per_day:
-            return f"the run has had its {policy.per_day} captures of a day"
-        return ""
-
-    def is_cooling(self, now_s: float) -> bool:
-        """Whether the last capture is too recent for another one."""
-        return bool(self.times_s) and now_s - self.times_s[-1] < self.policy.cooldown_seconds
-
-    def spend(self, now_s: float, ranks: int) -> None:
-        """Count a request."""
-        self.times_s.append(now_s)
-        self.counts["requested"] += ranks
-
-    def settle(self, capture: Capture) -> None:
-        """Count what became of a request that is over."""
-        self.counts["done"] += len(capture.summaries)
-        self.counts["refused"] += len(capture.refused)
-        self.counts["expired"] += sum(r not in capture.summaries and r not in capture.refused for r in capture.ranks)
 
 
 def first_step_of(step: int, step_seconds: float, policy: "ProfilePolicy") -> int:

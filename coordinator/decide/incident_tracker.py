@@ -1,51 +1,39 @@
 """The open incidents of one run, and which findings belong to which of them.
 
-Pure: part of the run's state machine, changed through it only. A finding is kept by its key (a rank, a domain, the
-run), so that an incident goes on while its finding does, whatever else is found; an incident closes after enough
-judged steps without any of its findings.
+Pure: part of the run's state machine, changed through it only. A finding has a key (a rank, a domain, the run), so that
+an incident goes on while its finding does, whatever else is found; an incident closes after enough judged steps without
+any of its findings, whatever its capture does. Those closed last can still be amended: evidence may come late.
 """
 
 import hashlib
 from collections import Counter
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from coordinator.decide.beside import growth_beside
+from coordinator.decide.crash_finding import crash_finding
+from coordinator.decide.incident_matching import are_of_one_place, is_reason_of, lost_seconds, refined
 from coordinator.decide.incidents import CLOSED, Incident
 from coordinator.decide.memory import RunMemory
-from coordinator.detect.findings import (
-    CRASH,
-    FLUCTUATION,
-    HANG,
-    PROCESS,
-    SCATTERED,
-    SLOW_LINK,
-    SLOW_RANK,
-    UNKNOWN,
-    Finding,
-)
+from coordinator.decide.suppression import Key, Suppression
+from coordinator.detect.findings import CRASH, FLUCTUATION, HANG, SLOW_RANK, UNKNOWN, Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from coordinator.decide.endings import Crash
     from coordinator.detect.findings import Judgement
     from coordinator.settings.policy import RunPolicy
 
-Key = tuple[str, str]
+_CLOSED_MAX = 16  # incidents closed last; captures of more are over
 
 
-class Casebook:
-    """Invariant: a key is assigned to one open incident at most; an incident with an assigned key is active.
-
-    `policy` may be replaced.
-    """
+class IncidentTracker:
+    """Invariant: a key is assigned to one open incident at most; an incident with an assigned key is active."""
 
     def __init__(self, run: str, policy: "RunPolicy", memory: RunMemory | None) -> None:
         memory = memory or RunMemory()
         self._run = run
-        self.policy = policy
+        self._policy = policy
         self.incidents = {incident.id: incident for incident in memory.incidents}
         self.incidents_total = memory.incidents_total
         self.lost_device_seconds = memory.lost_device_seconds
@@ -57,27 +45,44 @@ class Casebook:
         self._other_cause: dict[str, tuple[str, int]] = {
             iid: (cause, steps) for iid, (cause, steps) in book.get("other_cause", {}).items()
         }
-        began = book.get("fluctuating")
-        self._fluctuating: tuple[int, float] | None = None if began is None else (began[0], began[1])
-        self._culprit_step: int | None = book.get("culprit_step")
-        self._beside_step: int | None = book.get("beside_step")  # since when all ranks have grown beside a culprit
+        self._suppression = Suppression(policy, book)
+        self._closed: dict[str, Incident] = {}
+        self._acting: frozenset[str] = frozenset()
         self._node_of: dict[int, str] = {}
         self._ranks_of_node: Mapping[str, int] = {}
-        self._judged = int(book.get("judged", 0))
         self._step = int(book.get("step", 0))
 
-    def position(self) -> dict[str, Any]:
-        """Return where the book stands, as JSON, for `RunMemory.book`."""
+    @property
+    def policy(self) -> "RunPolicy":
+        """The thresholds in force; may be replaced."""
+        return self._policy
+
+    @policy.setter
+    def policy(self, policy: "RunPolicy") -> None:
+        self._policy = self._suppression.policy = policy
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return its state as JSON, for `RunMemory.book`; the incidents are kept by themselves."""
         return {
             "assigned": [[kind, name, iid] for (kind, name), iid in self._assigned.items()],
             "quiet_steps": dict(self._quiet_steps),
             "other_cause": {iid: list(other) for iid, other in self._other_cause.items()},
-            "fluctuating": self._fluctuating,
-            "culprit_step": self._culprit_step,
-            "beside_step": self._beside_step,
-            "judged": self._judged,
             "step": self._step,
+            **self._suppression.state_dict(),
         }
+
+    def find(self, incident_id: str) -> Incident | None:
+        """Return an incident that is open or was closed lately."""
+        return self.incidents.get(incident_id) or self._closed.get(incident_id)
+
+    def amend(self, incident: Incident) -> None:
+        """Replace an incident that is open or was closed lately by what has become of it."""
+        known = self.incidents if incident.id in self.incidents else self._closed
+        known[incident.id] = incident
+
+    def is_acting(self, incident_id: str) -> bool:
+        """Whether the fault of an open incident had an effect in the last judged step."""
+        return incident_id in self._acting
 
     @property
     def active(self) -> list[Incident]:
@@ -101,15 +106,15 @@ class Casebook:
         return None if incident_id is None else self.incidents[incident_id]
 
     def take(
-        self, judgement: "Judgement", now_s: float, busy: set[str]
+        self, judgement: "Judgement", now_s: float, may_be_ours: "Callable[[Finding], bool]" = lambda _: False
     ) -> tuple[list[Incident], list[Incident], list[Incident]]:
         """Take the findings of one undisturbed step; return incidents opened, changed and closed.
 
-        Incidents in `busy` (a capture or a diagnosis of them is under way) stay open.
+        A finding opens nothing while `may_be_ours`: Lockstep itself takes processor time there now.
         """
-        self._judged += 1
         self._step = judgement.step
-        findings = self._relevant(judgement, now_s)
+        has_fluctuation_incident = any(each.kind == FLUCTUATION for each in self.incidents.values())
+        findings = self._suppression.filter(judgement, now_s, has_fluctuation_incident=has_fluctuation_incident)
         self._ranks_of_node = judgement.ranks_of_node
         self._node_of |= {finding.ranks[0]: finding.node for finding in findings.values() if finding.node}
         self._assigned = {key: iid for key, iid in self._assigned.items() if key in findings}
@@ -119,21 +124,24 @@ class Casebook:
             if key in findings and key not in self._assigned:
                 incident = self._home_of(finding)
                 if incident is None and not finding.acts:
-                    continue  # it was told as something else, which has ended: what fades is no news
+                    continue  # it was reported as something else, which has ended: what fades is no news
+                if incident is None and may_be_ours(finding):
+                    continue
                 if incident is None:
                     incident = self.open(finding, judgement.step, now_s, ended_unix_s=judgement.unix_s)
                     opened.append(incident)
                 elif incident.kind == FLUCTUATION != finding.kind:  # the run's incident becomes its culprit's
                     self._forget_fluctuation(findings)
                 self._assigned[key] = incident.id
+        self._acting = frozenset(iid for key, iid in self._assigned.items() if findings[key].acts)
         for incident_id in dict.fromkeys(self._assigned.values()):
             own = [findings[key] for key, iid in self._assigned.items() if iid == incident_id]
             if self._refresh(incident_id, own):
                 changed.add(incident_id)
         self._add_losses(findings, judgement, {incident.id for incident in opened})
-        if self._judged % self.policy.store_steps == 0:
+        if self._suppression.judged % self.policy.store_steps == 0:
             changed |= {incident.id for incident in self.active}
-        closed = self._close_quiet(judgement.step, now_s, busy)
+        closed = self._close_quiet(judgement.step, now_s)
         new = [self.incidents[incident.id] for incident in opened]
         fresh = changed - {incident.id for incident in opened}
         return new, [self.incidents[iid] for iid in sorted(fresh) if iid in self.incidents], closed
@@ -144,82 +152,18 @@ class Casebook:
         return [self.close(each.id, self._step, now_s) for each in list(self.incidents.values()) if each is not but]
 
     def forget_steps(self) -> None:
-        """Begin findings anew for a new attempt; incidents stay open until it has been judged."""
+        """Forget the findings of the attempt before; incidents stay open until the new one has been judged."""
         self._assigned.clear()
+        self._acting = frozenset()
         # The detectors need some steps of the new attempt before their silence says anything.
         self._quiet_steps = Counter(dict.fromkeys(self.incidents, -self.policy.restart_steps))
-        self._fluctuating = self._beside_step = None
-
-    def _relevant(self, judgement: "Judgement", now_s: float) -> "dict[Key, Finding]":
-        """Return the findings that stand for themselves.
-
-        Victims' waiting is not told beside its culprit: a slow rank inside a domain explains the domain, and any
-        culprit explains the run's step time.
-        """
-        ranks = {(SLOW_RANK, str(f.ranks[0])): f for f in judgement.findings if f.kind == SLOW_RANK}
-        links = {
-            (SLOW_LINK, "/".join(f.domain or (f.scope, f.node))): f
-            for f in judgement.findings
-            if f.kind == SLOW_LINK and not self._is_victim(f, ranks.values())
-        }
-        found = ranks | links
-        runs = {(f.kind, f.cause): f for f in judgement.findings if f.kind == SCATTERED}
-        fluctuation = next((f for f in judgement.findings if f.kind == FLUCTUATION), None)
-        if found or runs:
-            self._culprit_step = judgement.step
-            fluctuation = None if runs else self._beside(fluctuation, found.values(), judgement.ranks_reporting)
-        else:
-            self._beside_step = None
-        if fluctuation is None:
-            self._fluctuating = None
-        elif self._fluctuating is None:
-            self._fluctuating = (self._judged, now_s)
-        if fluctuation is not None and self._has_lasted(fluctuation, now_s):
-            found[FLUCTUATION, ""] = fluctuation
-        return found | runs
-
-    def _beside(
-        self, fluctuation: "Finding | None", culprits: "Collection[Finding]", ranks_reporting: int
-    ) -> "Finding | None":
-        """Return what stands for itself beside culprits: what began with one of them is taken for theirs."""
-        grown = None if fluctuation is None else growth_beside(fluctuation, culprits, ranks_reporting)
-        if grown is None:
-            self._beside_step = None
-            return None
-        if self._beside_step is None:
-            self._beside_step = self._step
-        for onset_step in (grown.onset_step, self._beside_step):
-            if all(abs(onset_step - culprit.onset_step) > self.policy.join_steps for culprit in culprits):
-                return replace(grown, onset_step=onset_step)
-        return None
+        self._suppression.reset()
 
     def _forget_fluctuation(self, findings: "dict[Key, Finding]") -> None:
-        """Leave a slower run to the culprit that its incident is now told of."""
+        """Leave a slower run to the culprit that its incident now names."""
         findings.pop((FLUCTUATION, ""), None)
         self._assigned.pop((FLUCTUATION, ""), None)
-        self._fluctuating = self._beside_step = None
-
-    def _is_victim(self, link: "Finding", slow: "Iterable[Finding]") -> bool:
-        """Whether a group's transfers grew when one of its ranks turned slow."""
-        if link.scope != "group":
-            return False
-        steps = self.policy.join_steps
-        return any(f.ranks[0] in link.ranks and abs(f.onset_step - link.onset_step) <= steps for f in slow)
-
-    def _has_lasted(self, fluctuation: "Finding", now_s: float) -> bool:
-        """Whether a slower run without a culprit is told now: at once in a quiet job, later where noise has tails.
-
-        What began while a culprit was there is its echo, which ends a few steps after it.
-        """
-        assert self._fluctuating is not None
-        begin, begin_s = self._fluctuating
-        policy = self.policy
-        if self._beside_step is not None and any(i.kind == FLUCTUATION for i in self.incidents.values()):
-            return True  # it was told before its culprits were
-        is_echo = self._culprit_step is not None and fluctuation.onset_step <= self._culprit_step
-        if fluctuation.is_sure and not is_echo:
-            return True
-        return self._judged - begin >= policy.fluctuation_steps and now_s - begin_s >= policy.fluctuation_seconds
+        self._suppression.reset()
 
     def _home_of(self, finding: "Finding") -> Incident | None:
         """Return the open incident that a finding without one belongs to."""
@@ -230,13 +174,13 @@ class Casebook:
                     incident.cause == finding.cause and self._began_together(incident, finding)
                 ):
                     return incident
-            elif _are_of_one_place(incident, finding):
+            elif are_of_one_place(incident, finding):
                 return incident
         if finding.kind == FLUCTUATION:
             return None
         for incident in alike:  # groups were slow before it was clear that a node, or the network, is the reason
             is_quiet = incident.id not in self._assigned.values()
-            if is_quiet and _is_reason_of(finding, incident) and self._began_together(incident, finding):
+            if is_quiet and is_reason_of(finding, incident) and self._began_together(incident, finding):
                 return incident
         # The run was slower for a step or two before its culprit was clear: the same incident, understood better.
         vague = (incident for incident in self.incidents.values() if incident.kind == FLUCTUATION)
@@ -248,7 +192,7 @@ class Casebook:
         return is_young and abs(finding.onset_step - incident.onset_step) <= steps
 
     def open(self, finding: "Finding", step: int, now_s: float, *, ended_unix_s: float) -> Incident:
-        """Open an incident of a finding at a step; without a key, whoever opened it closes it.
+        """Open an incident of a finding at a step; one without a key is closed by the code that opened it.
 
         Its id follows from what was measured (`ended_unix_s`: when the step ended by the ranks' clocks), not from when
         or by whom it was judged: a pair of coordinators, and one that was restarted, give the same incident one id.
@@ -287,8 +231,8 @@ class Casebook:
     def _refresh(self, incident_id: str, findings: "list[Finding]") -> bool:
         """Bring an incident up to its present findings; return whether an operator would want to know."""
         before = self.incidents[incident_id]
-        if before.kind != findings[0].kind or _is_reason_of(findings[0], before):
-            before = _refined(before, findings[0])
+        if before.kind != findings[0].kind or is_reason_of(findings[0], before):
+            before = refined(before, findings[0])
         worst = max(findings, key=lambda finding: (finding.acts, finding.excess_ratio))
         ranks = tuple(dict.fromkeys((*before.ranks, *(rank for finding in findings for rank in finding.ranks))))
         cause = before.cause
@@ -318,9 +262,9 @@ class Casebook:
             # What a slower run gives back is by its cause; what slow ranks and links do, is by how slow they are.
             prediction=None if cause != before.cause and worst.kind == FLUCTUATION else before.prediction,
         )
-        told = self.incidents[incident_id]
+        known = self.incidents[incident_id]
         self.incidents[incident_id] = after
-        return (after.kind, after.ranks, after.cause, after.scope) != (told.kind, told.ranks, told.cause, told.scope)
+        return _identity(after) != _identity(known)
 
     def _add_losses(self, findings: "dict[Key, Finding]", judgement: "Judgement", opened: set[str]) -> None:
         """Book what each incident's worst finding cost, on every rank of the job, since its onset when it is new.
@@ -329,49 +273,31 @@ class Casebook:
         """
         costs: dict[str, float] = {}
         for key, finding in findings.items():
-            if finding.acts:
+            if finding.acts and key in self._assigned:
                 incident_id = self._assigned[key]
                 is_new = incident_id in opened
                 steps = max(1, judgement.step - finding.onset_step + 1) if is_new else 1
-                cost = _lost_seconds(finding) * judgement.ranks_reporting * steps
+                cost = lost_seconds(finding) * judgement.ranks_reporting * steps
                 costs[incident_id] = max(costs.get(incident_id, 0.0), cost)
         for incident_id, cost in costs.items():
             incident = self.incidents[incident_id]
             self.incidents[incident_id] = replace(incident, lost_device_seconds=incident.lost_device_seconds + cost)
         self.lost_device_seconds += max(costs.values(), default=0.0)
 
-    def _close_quiet(self, step: int, now_s: float, busy: set[str]) -> list[Incident]:
+    def _close_quiet(self, step: int, now_s: float) -> list[Incident]:
         active = set(self._assigned.values())
         closed = []
         for incident_id in [iid for iid, incident in self.incidents.items() if incident.kind not in (HANG, CRASH)]:
             self._quiet_steps[incident_id] = 0 if incident_id in active else self._quiet_steps[incident_id] + 1
-            if self._quiet_steps[incident_id] >= self.policy.recover_steps and incident_id not in busy:
+            if self._quiet_steps[incident_id] >= self.policy.recover_steps:
                 closed.append(self.close(incident_id, step, now_s))
         return closed
 
     def open_crash(self, crash: "Crash", hostname: str, ended_ranks: int, now_s: float) -> Incident:
         """Open the incident of the rank that ended the run."""
-        ending = crash.ending
-        ended_at = f"{datetime.fromtimestamp(ending.unix_ns * 1e-9, UTC):%H:%M:%S} UTC"
-        where = f" on host {hostname}" if hostname else ""
-        evidence = [f"rank {crash.rank}{where} ended first, at {ended_at}: {crash.what}"]
-        if ending.frame:
-            evidence.append(f"it was in {ending.frame}")
-        if ended_ranks > 1:
-            evidence.append(f"{ended_ranks - 1} other ranks ended after it")
-        finding = Finding(
-            kind=CRASH,
-            cause=PROCESS,
-            scope="rank",
-            ranks=(crash.rank,),
-            domain=None,
-            onset_step=self._step,
-            excess_ratio=0.0,
-            excess_seconds=0.0,
-            evidence=tuple(evidence),
-        )
-        incident = self.open(finding, self._step, now_s, ended_unix_s=ending.unix_ns * 1e-9)
-        incident = replace(incident, root_cause=crash.what, function=ending.frame, diagnosed=True)
+        finding = crash_finding(crash, hostname, ended_ranks, self._step)
+        incident = self.open(finding, self._step, now_s, ended_unix_s=crash.ending.unix_ns * 1e-9)
+        incident = replace(incident, root_cause=crash.what, function=crash.ending.frame, diagnosed=True)
         self.incidents[incident.id] = incident
         return incident
 
@@ -380,43 +306,14 @@ class Casebook:
         incident = self.incidents.pop(incident_id)
         self._quiet_steps.pop(incident_id, None)
         self._other_cause.pop(incident_id, None)
-        return replace(incident, state=CLOSED, closed_step=step, closed_unix_ns=int(now_s * 1e9))
+        self._acting -= {incident_id}
+        closed = replace(incident, state=CLOSED, closed_step=step, closed_unix_ns=int(now_s * 1e9))
+        self._closed[incident_id] = closed
+        if len(self._closed) > _CLOSED_MAX:
+            del self._closed[next(iter(self._closed))]
+        return closed
 
 
-def _are_of_one_place(incident: Incident, finding: "Finding") -> bool:
-    """Whether both speak of the same job, node, card, or groups; of groups that share an incident, any is named."""
-    if incident.scope != finding.scope:
-        return False
-    if finding.scope == "group" and incident.domain and finding.domain:
-        return incident.domain[0] == finding.domain[0] and not set(incident.ranks).isdisjoint(finding.ranks)
-    return incident.domain == finding.domain and (finding.scope != "node" or incident.ranks == finding.ranks)
-
-
-def _is_reason_of(finding: "Finding", incident: Incident) -> bool:
-    """Whether a finding says of a node, or of the network, what an incident says of groups that cross it."""
-    if (finding.kind, incident.kind, incident.scope) != (SLOW_LINK, SLOW_LINK, "group"):
-        return False
-    return finding.scope == "job" or (finding.scope == "node" and not set(finding.ranks).isdisjoint(incident.ranks))
-
-
-def _lost_seconds(finding: "Finding") -> float:
-    return finding.excess_seconds if finding.lost_seconds is None else finding.lost_seconds
-
-
-def _refined(incident: Incident, finding: "Finding") -> Incident:
-    """Return an incident of a slower run as one of its culprit; what was found out about the run is no longer true."""
-    return replace(
-        incident,
-        kind=finding.kind,
-        cause=finding.cause,
-        scope=finding.scope,
-        ranks=(),
-        domain=finding.domain,
-        onset_step=finding.onset_step,
-        evidence=finding.evidence,
-        confidence=finding.confidence,
-        advice=(),
-        diagnosed=False,
-        profile_evidence=(),
-        prediction=None,
-    )
+def _identity(incident: Incident) -> tuple[str, tuple[int, ...], str, str]:
+    """Return what an operator wants to know the change of."""
+    return incident.kind, incident.ranks, incident.cause, incident.scope

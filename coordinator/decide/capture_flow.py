@@ -1,0 +1,210 @@
+"""From an incident to its capture and its diagnosis: whom to capture when, and what to make of what has come.
+
+Pure: part of the run's state machine, which is the only caller and alone changes the run's state. A capture ends
+whatever its ranks do, and keeps no incident open. What comes late is diagnosed again, for an open incident or a closed
+one.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from coordinator.decide import events as ev
+from coordinator.decide.capture import note_of
+from coordinator.decide.capture_manager import CaptureManager, CaptureSubject
+from coordinator.decide.diagnosis_tracker import DiagnosisTracker
+from coordinator.decide.selection import JOB, Selection, select
+from coordinator.detect.findings import FLUCTUATION, HANG, SLOW_RANK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from coordinator.decide.capture import Capture
+    from coordinator.decide.incident_tracker import IncidentTracker
+    from coordinator.decide.incidents import Incident
+    from coordinator.decide.memory import RunMemory
+    from coordinator.decide.outbox import Outbox
+    from coordinator.detect.findings import Finding, Judgement
+    from coordinator.detect.hangs.hang import Hang
+    from coordinator.settings.policy import Policy
+
+
+class CaptureFlow:
+    """Of one run. `captures` has the only request under way, `diagnoses` what is asked of those that are over.
+
+    `policy`, `announced` (who there is, None before the first announcement) and `judgement` (of the last step, None
+    before the first) are the machine's to replace.
+    """
+
+    def __init__(self, tracker: "IncidentTracker", policy: "Policy", memory: "RunMemory | None", out: "Outbox") -> None:
+        self.policy = policy
+        self.captures = CaptureManager(policy.profile, memory)
+        self.diagnoses = DiagnosisTracker()
+        self.announced: ev.AnnounceEvent | None = None
+        self.judgement: Judgement | None = None
+        self._tracker = tracker
+        self._out = out
+
+    def adopt(self, policy: "Policy") -> None:
+        """Decide by other thresholds from now on."""
+        self.policy = policy
+        self.captures.budget.policy = policy.profile
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a capture, or the diagnosis of an open incident, is."""
+        return self.captures.current is not None or bool(self.diagnoses.pending)
+
+    def own_load(self, now_s: float) -> "Callable[[Finding], bool]":
+        """Return the test whether Lockstep itself may be why something is slower now: summaries take part of a core."""
+        nodes = self.announced.nodes if self.announced is not None else {}
+        own_nodes = self.captures.summarising_nodes(now_s)
+
+        def may_be_ours(finding: "Finding") -> bool:
+            if finding.kind == SLOW_RANK:
+                return nodes.get(finding.ranks[0]) in own_nodes
+            return bool(own_nodes) and finding.kind == FLUCTUATION
+
+        return may_be_ours
+
+    def measure(self, judgement: "Judgement") -> None:
+        """Note what the incident costs that a capture is under way for, until its first captured step."""
+        capture = self.captures.current
+        incident = None if capture is None else self._tracker.incidents.get(capture.incident_id)
+        if capture is not None and incident is not None:
+            step_s = judgement.recent_step_seconds or judgement.step_seconds
+            is_acting = self._tracker.is_acting(incident.id)
+            capture.measure(judgement.step, step_s, incident.excess_seconds, is_acting=is_acting)
+
+    def is_holding_up(self, hang: "Hang | None", now_s: float) -> bool:
+        """Whether a run may stand still only because a rank starts, stops or writes what we asked it to capture."""
+        if hang is None:
+            return False
+        capturing = self.captures.capturing(self.judgement.step if self.judgement else -1, now_s)
+        return bool(capturing) and (not hang.ranks or not capturing.isdisjoint(hang.ranks))
+
+    def let_go(self, incident: "Incident", now_s: float) -> None:
+        """Let an incident close without its capture: what has begun amends it later, what has not is withdrawn."""
+        capture = self.captures.current
+        if capture is not None and capture.incident_id == incident.id:
+            if not capture.has_begun:
+                self.withdraw(now_s)
+            else:
+                self.captures.put_away(now_s)
+                if capture.summaries:
+                    self.read(capture)
+        self.diagnoses.pending.discard(incident.id)
+
+    def withdraw(self, now_s: float) -> None:
+        """End the capture under way, and free its nodes for others."""
+        capture = self.captures.withdraw(now_s)
+        if capture is not None and capture.withdrawn and now_s < capture.deadline_s:
+            self._out.add(
+                ev.WithdrawProfile,
+                request_id=capture.request_id,
+                ranks=tuple(rank for rank in capture.ranks if rank in capture.withdrawn),
+                first_step=capture.first_step,
+                steps=capture.steps,
+                shapes=capture.shapes,
+                is_asked=not capture.incident_id,
+            )
+        if capture is not None and capture.summaries:
+            self.read(capture)
+
+    def explain_next(self, now_s: float) -> bool:
+        """Ask for a capture, or for a diagnosis without one, of the largest active incident that has neither.
+
+        Return whether a capture was asked for.
+        """
+        waiting = [i for i in self._tracker.active if not i.diagnosed and i.id not in self.diagnoses.pending]
+        waiting = [i for i in waiting if i.scope != JOB or self._has_waited_for_culprit(i)]
+        if not waiting or self.judgement is None:
+            return False
+        incident = max(waiting, key=lambda each: each.excess_seconds)
+        refusal = self.captures.budget.refusal(now_s)
+        if not refusal and self.captures.budget.is_cooling(now_s, incident.excess_seconds):
+            return False
+        selection = self._selection(incident)
+        if not selection.suspects and not refusal:
+            refusal = "none of its ranks is known"
+        if refusal:
+            notes = (f"not profiled: {refusal}",)
+            self._update(replace(incident, profile_evidence=notes))
+            self._diagnose(incident, None, notes)
+            return False
+        # Small messages and changing shapes of a whole job show in shapes alone, and there is no culprit to hold up.
+        subject = CaptureSubject(incident_id=incident.id, excess_seconds=incident.excess_seconds)
+        self.request(subject, selection, self.policy.profile.steps, now_s, shapes=incident.scope == JOB)
+        return True
+
+    def _has_waited_for_culprit(self, incident: "Incident") -> bool:
+        """Whether the culprit of a slower run has had its time to become clear."""
+        steps = self.policy.run.join_steps
+        return self.judgement is not None and self.judgement.step >= incident.detected_step + steps
+
+    def _selection(self, incident: "Incident") -> Selection:
+        known = self.announced
+        if known is None:
+            return Selection((), ())
+        in_trouble = {rank for each in self._tracker.incidents.values() if each.kind != HANG for rank in each.ranks}
+        return select(incident, known.topology, frozenset(known.ranks), in_trouble, self.policy.profile)
+
+    def request(
+        self, subject: CaptureSubject, selection: Selection, steps: int, now_s: float, *, shapes: bool = False
+    ) -> None:
+        """Ask the nodes for a capture; none may be under way, and a step must have been judged."""
+        assert self.judgement is not None
+        shapes = shapes or self.captures.policy.shapes
+        capture = self.captures.request(subject, selection, steps, self.judgement, now_s, shapes=shapes)
+        self._out.add(
+            ev.RequestProfile,
+            request_id=capture.request_id,
+            ranks=capture.ranks,
+            first_step=capture.first_step,
+            steps=capture.steps,
+            deadline_seconds=capture.deadline_s - now_s,
+            shapes=shapes,
+            is_asked=not subject.incident_id,
+        )
+
+    def end_if_over(self, now_s: float) -> None:
+        """End the capture under way if it is complete or has expired."""
+        if self.judgement is None:  # a capture remembered from before waits for the first step
+            return
+        capture = self.captures.finished(now_s)
+        if capture is not None:
+            self.read(capture)
+
+    def read(self, capture: "Capture") -> None:
+        """Have what has come of a capture that is over diagnosed, for its incident, open or closed, or its operator."""
+        if not capture.incident_id:
+            self._diagnose(None, capture)
+            return
+        incident = self._tracker.find(capture.incident_id)
+        if incident is None or _is_another(incident, capture):
+            return
+        if incident.profile is not None and incident.profile.request_id != capture.request_id:
+            return  # a later capture has
+        is_open = incident.id in self._tracker.incidents
+        notes = capture.trouble()
+        incident = replace(incident, profile=note_of(capture))
+        if not incident.diagnosed:
+            incident = replace(incident, profile_evidence=notes)
+        self._update(incident)
+        self._diagnose(incident, capture, notes)
+        if not is_open:
+            self.diagnoses.pending.discard(incident.id)
+
+    def _diagnose(self, incident: "Incident | None", capture: "Capture | None", notes: tuple[str, ...] = ()) -> None:
+        """Ask what a capture shows of an incident, or of nothing in particular."""
+        assert self.judgement is not None
+        order = self.diagnoses.order(incident, capture, self.judgement, notes=notes, cause_id=self._out.cause_id)
+        self._out.instructions.append(order)
+
+    def _update(self, incident: "Incident") -> None:
+        self._tracker.amend(incident)
+        self._out.add(ev.UpdateIncident, incident=incident)
+
+
+def _is_another(incident: "Incident", capture: "Capture") -> bool:
+    """Whether the culprits turned out, meanwhile, to be others than those that were profiled."""
+    return incident.scope != JOB and not set(incident.ranks) & set(capture.suspects)

@@ -1,0 +1,167 @@
+"""The captures of one run: the one under way, the last ones that are over, and what they may cost.
+
+Pure: part of the run's state machine, changed through it only. A capture ends whatever its ranks do: complete, at its
+deadline, or withdrawn. What comes of it later is evidence all the same, unless it was withdrawn.
+"""
+
+import hashlib
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from coordinator.decide.capture import Capture, capture_from_json, first_step_of
+from coordinator.decide.capture_budget import CaptureBudget
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from coordinator.decide.memory import RunMemory
+    from coordinator.decide.selection import Selection
+    from coordinator.detect.findings import Judgement
+    from coordinator.settings.policy import ProfilePolicy
+    from lockstep.contracts.messages import ProfileAnswer, TraceSummary
+    from lockstep.diagnosis import Diagnosis
+
+_REQUEST_ID_SPARE_BITS = 11  # 53 bits are left, which JSON readers that know only doubles keep
+_KEPT = 8  # with their summaries; the newest are what somebody may ask about
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureSubject:
+    """What a capture is made for: an incident and what it costs a step, s; both empty for an operator's."""
+
+    incident_id: str = ""
+    excess_seconds: float = 0.0
+
+
+class CaptureManager:
+    """`current` is None or the only request under way; `past` are those that are over, the newest last."""
+
+    def __init__(self, policy: "ProfilePolicy", memory: "RunMemory | None") -> None:
+        times_s, excess_seconds = (memory.capture_times_s, memory.capture_excess_seconds) if memory else ((), 0.0)
+        self.budget = CaptureBudget(policy, times_s, excess_seconds)
+        self.budget.counts.update(memory.capture_counts if memory else {})
+        self.current: Capture | None = capture_from_json(memory.capture) if memory and memory.capture else None
+        self.past: deque[Capture] = deque(maxlen=_KEPT)
+
+    @property
+    def policy(self) -> "ProfilePolicy":
+        """The thresholds in force."""
+        return self.budget.policy
+
+    def request(
+        self,
+        subject: CaptureSubject,
+        selection: "Selection",
+        steps: int,
+        judgement: "Judgement",
+        now_s: float,
+        *,
+        shapes: bool = False,
+    ) -> Capture:
+        """Begin a request; none may be under way."""
+        assert self.current is None
+        # A fault has just made steps longer than the recent median says; too few steps ahead only means "at once".
+        step_s = max(judgement.recent_step_seconds or 0.0, judgement.step_seconds)
+        first_step = first_step_of(judgement.step, step_s, self.policy)
+        deadline_s = now_s + (first_step - judgement.step + steps) * step_s + self.policy.expire_seconds
+        self.current = capture = Capture(
+            request_id=self._request_id(subject.incident_id, now_s),
+            incident_id=subject.incident_id,
+            ranks=selection.ranks,
+            first_step=first_step,
+            steps=steps,
+            shapes=shapes,
+            asked_s=now_s,
+            expires_s=deadline_s,
+            deadline_s=deadline_s,
+            suspect_count=len(selection.suspects),
+        )
+        if subject.incident_id:
+            usual_s = judgement.recent_step_seconds or judgement.step_seconds
+            capture.measure(judgement.step, usual_s, subject.excess_seconds, is_acting=True)
+        self.budget.spend(now_s, len(selection.ranks), subject.excess_seconds)
+        return capture
+
+    def _request_id(self, incident_id: str, now_s: float) -> int:
+        """Return the number of the next request.
+
+        For an incident it follows from the incident and the captures before it: a pair of coordinators, one of which
+        orders the capture, both know the answers as theirs. One that an operator asked for is numbered by its time.
+        """
+        if not incident_id:
+            return max(int(now_s * 1000), max((capture.request_id for capture in self.past), default=0) + 1)
+        subject = f"{incident_id}/{len(self.budget.times_s)}".encode()
+        return int.from_bytes(hashlib.blake2b(subject, digest_size=8).digest()) >> _REQUEST_ID_SPARE_BITS
+
+    @property
+    def _known(self) -> "Iterable[Capture]":
+        return (*self.past, self.current) if self.current is not None else tuple(self.past)
+
+    def find(self, request_id: int) -> Capture | None:
+        """Return a request that is under way or was lately."""
+        return next((each for each in self._known if each.request_id == request_id), None)
+
+    def capturing(self, step: int, now_s: float) -> frozenset[int]:
+        """Return the ranks that our profiler may hold up after judged step `step`."""
+        return frozenset().union(*(each.capturing(step, now_s) for each in self._known))
+
+    def summarising_nodes(self, now_s: float) -> frozenset[str]:
+        """Return the nodes that read traces of this run now, at the cost of their ranks."""
+        return frozenset().union(*(each.summarising_nodes(now_s) for each in self._known))
+
+    def fail(self, request_id: int, reason: str) -> None:
+        """Note that a request could not be sent."""
+        capture = self.current
+        if capture is not None and capture.request_id == request_id:
+            capture.refused |= dict.fromkeys(set(capture.ranks) - capture.summaries.keys(), reason)
+
+    def take_answer(self, answer: "ProfileAnswer") -> None:
+        """Take the answer of a rank to a request; those to others, forged or long over, change nothing."""
+        capture = self.find(answer.request_id)
+        if capture is not None and answer.rank in capture.ranks:
+            capture.take_answer(answer)
+
+    def take_summary(self, summary: "TraceSummary", now_s: float) -> Capture | None:
+        """Take a rank's summary; return the request if that is over and has become richer by it."""
+        capture = self.find(summary.request_id)
+        if capture is None or summary.rank not in capture.ranks or summary.rank in capture.summaries:
+            return None
+        if summary.rank in capture.withdrawn:
+            return None
+        capture.take_summary(summary)
+        if capture is self.current:
+            if capture.has_suspects:  # what is still missing is a peer's, worth a short wait only
+                capture.expires_s = min(capture.expires_s, now_s + self.policy.peer_wait_seconds)
+            return None
+        return capture if not summary.error else None
+
+    def take_diagnosis(self, request_id: int, diagnosis: "Diagnosis") -> None:
+        """Keep the diagnosis of a capture that an operator asked for."""
+        for capture in self.past:
+            if capture.request_id == request_id:
+                capture.diagnosis = diagnosis
+
+    def finished(self, now_s: float) -> Capture | None:
+        """Return the request that is complete or has expired by now, and put it away; None if there is none."""
+        capture = self.current
+        if capture is None or not (capture.is_complete or now_s >= capture.expires_s):
+            return None
+        self.put_away(now_s)
+        return capture
+
+    def put_away(self, now_s: float) -> None:
+        """End the request under way, if there is one, with what has come; what comes later still counts."""
+        if self.current is not None:
+            self.current.ended_s = now_s
+            self.past.append(self.current)
+            self.budget.settle(self.current)
+            self.current = None
+
+    def withdraw(self, now_s: float) -> Capture | None:
+        """End the request under way: ranks that have not answered are not to capture any more. Return it."""
+        capture = self.current
+        if capture is not None:
+            capture.withdrawn = frozenset(capture.unanswered)
+            self.put_away(now_s)
+        return capture

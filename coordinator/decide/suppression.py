@@ -1,0 +1,107 @@
+"""Which findings of a step stand for themselves: those of victims are suppressed beside their culprit's.
+
+Pure: part of the run's state machine, changed through it only. A slow rank inside a domain explains the domain's
+transfers, and any culprit explains the run's step time, but for what of it no culprit explains (`beside.py`).
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from coordinator.decide.beside import growth_beside
+from coordinator.detect.findings import FLUCTUATION, SCATTERED, SLOW_LINK, SLOW_RANK
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from coordinator.detect.findings import Finding, Judgement
+    from coordinator.settings.policy import RunPolicy
+
+Key = tuple[str, str]
+"""Kind of a finding, and what it is about: a rank, a domain, the run."""
+
+
+class Suppression:
+    """`policy` may be replaced. `judged` counts the steps taken so far."""
+
+    def __init__(self, policy: "RunPolicy", book: "Mapping[str, Any]") -> None:
+        self.policy = policy
+        self.judged = int(book.get("judged", 0))
+        began = book.get("fluctuating")
+        self._fluctuating: tuple[int, float] | None = None if began is None else (began[0], began[1])
+        self._culprit_step: int | None = book.get("culprit_step")
+        self._residual_step: int | None = book.get("beside_step")  # since when all ranks have grown beside a culprit
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return its state as JSON."""
+        return {
+            "judged": self.judged,
+            "fluctuating": self._fluctuating,
+            "culprit_step": self._culprit_step,
+            "beside_step": self._residual_step,
+        }
+
+    def reset(self) -> None:
+        """Begin again for a new attempt of the run."""
+        self._fluctuating = self._residual_step = None
+
+    def filter(self, judgement: "Judgement", now_s: float, *, has_fluctuation_incident: bool) -> "dict[Key, Finding]":
+        """Return the findings of one undisturbed step that stand for themselves, by key."""
+        self.judged += 1
+        ranks = {(SLOW_RANK, str(f.ranks[0])): f for f in judgement.findings if f.kind == SLOW_RANK}
+        links = {
+            (SLOW_LINK, "/".join(f.domain or (f.scope, f.node))): f
+            for f in judgement.findings
+            if f.kind == SLOW_LINK and not self._is_victim(f, ranks.values())
+        }
+        found = ranks | links
+        runs = {(f.kind, f.cause): f for f in judgement.findings if f.kind == SCATTERED}
+        fluctuation = next((f for f in judgement.findings if f.kind == FLUCTUATION), None)
+        if found or runs:
+            self._culprit_step = judgement.step
+            fluctuation = None if runs else self._residual(fluctuation, found.values(), judgement)
+        else:
+            self._residual_step = None
+        if fluctuation is None:
+            self._fluctuating = None
+        elif self._fluctuating is None:
+            self._fluctuating = (self.judged, now_s)
+        if fluctuation is not None and self._has_lasted(fluctuation, now_s, has_incident=has_fluctuation_incident):
+            found[FLUCTUATION, ""] = fluctuation
+        return found | runs
+
+    def _residual(
+        self, fluctuation: "Finding | None", culprits: "Collection[Finding]", judgement: "Judgement"
+    ) -> "Finding | None":
+        """Return the part of a slower run that its culprits do not explain, if it did not begin with one of them."""
+        grown = None if fluctuation is None else growth_beside(fluctuation, culprits, judgement.ranks_reporting)
+        if grown is None:
+            self._residual_step = None
+            return None
+        if self._residual_step is None:
+            self._residual_step = judgement.step
+        for onset_step in (grown.onset_step, self._residual_step):
+            if all(abs(onset_step - culprit.onset_step) > self.policy.join_steps for culprit in culprits):
+                return replace(grown, onset_step=onset_step)
+        return None
+
+    def _is_victim(self, link: "Finding", slow: "Iterable[Finding]") -> bool:
+        """Whether a group's transfers grew when one of its ranks turned slow."""
+        if link.scope != "group":
+            return False
+        steps = self.policy.join_steps
+        return any(f.ranks[0] in link.ranks and abs(f.onset_step - link.onset_step) <= steps for f in slow)
+
+    def _has_lasted(self, fluctuation: "Finding", now_s: float, *, has_incident: bool) -> bool:
+        """Whether a slower run without a culprit is reported now: at once in a quiet job, later where noise has tails.
+
+        What began while a culprit was there is its echo, which ends a few steps after it.
+        """
+        assert self._fluctuating is not None
+        begin, begin_s = self._fluctuating
+        policy = self.policy
+        if self._residual_step is not None and has_incident:
+            return True  # it was reported before its culprits were
+        is_echo = self._culprit_step is not None and fluctuation.onset_step <= self._culprit_step
+        if fluctuation.is_sure and not is_echo:
+            return True
+        return self.judged - begin >= policy.fluctuation_steps and now_s - begin_s >= policy.fluctuation_seconds

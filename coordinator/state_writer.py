@@ -1,0 +1,144 @@
+"""Writes to the store, gathered by incident and run: a slow disk costs memory for one copy of each and no more.
+
+What is written together is of one moment: incidents, what runs know, and how far the nodes' streams are settled.
+"""
+
+import asyncio
+import logging
+import sqlite3
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from coordinator.bus import Bus
+    from coordinator.decide.incidents import Incident
+    from coordinator.decide.memory import RunMemory
+    from coordinator.detect.findings import Judgement
+    from coordinator.intake.streams import Commit, Streams
+    from coordinator.runs import Runs
+    from coordinator.store import Store
+
+_log = logging.getLogger(__name__)
+
+LEARNT_STEPS = 50  # judged steps between two writes of what detectors have learnt: baselines take 64 steps to move
+_RETRY_S = 5.0
+
+
+class StateWriter:
+    """Belongs to the event loop; the store is written on a thread, one write at a time."""
+
+    def __init__(self, runs: "Runs", bus: "Bus", store: "Store", streams: "Streams") -> None:
+        self._runs = runs
+        self._bus = bus
+        self._store = store
+        self._streams = streams
+        self.incidents: dict[str, Incident] = {}
+        """Those that wait to be written, by id."""
+        self._memories: dict[str, RunMemory] = {}
+        self._forgotten: set[str] = set()
+        self._dropped: set[str] = set()
+        self._commit: Commit | None = None
+        self._remembered: dict[str, Judgement] = {}
+        self._learnt_step: dict[str, int] = {}
+        self._changed = asyncio.Event()
+
+    def forget(self, name: str) -> None:
+        """Have what detectors have learnt of a run deleted: it is over."""
+        self._remembered.pop(name, None)
+        self._learnt_step.pop(name, None)
+        self._forgotten.add(name)
+        self._changed.set()
+
+    def drop(self, name: str) -> None:
+        """Have all that a run left behind deleted, but its incidents."""
+        self._dropped.add(name)
+        self._changed.set()
+
+    def keep(self, name: str, incident: "Incident | None") -> None:
+        """Have an incident of a run written, or with None only what the run's machine knows."""
+        if incident is not None:
+            self.incidents[incident.id] = incident
+            self._learnt_step.pop(name, None)  # what was decided now must find the detectors where they stood
+        self.remember(changed=name)
+
+    def remember(self, *, all_of_it: bool = False, changed: str = "") -> None:
+        """Keep what runs know since the last call: of their machines each time, of their detectors now and then.
+
+        With it goes how far the nodes' streams are settled at this moment: they are written together, and only then
+        acknowledged. `changed` names a run whose machine has changed, though it may have judged nothing since.
+        """
+        for name, run in self._runs.by_name.items():
+            judgement = run.machine.judgement
+            is_moved = judgement is not None and (all_of_it or judgement is not self._remembered.get(name))
+            if not is_moved and name != changed:
+                continue
+            is_due = False
+            if judgement is not None:
+                self._remembered[name] = judgement
+                last = self._learnt_step.get(name)
+                is_due = all_of_it or last is None or not last <= judgement.step < last + LEARNT_STEPS
+            if is_due and judgement is not None:
+                self._learnt_step[name] = judgement.step
+                self.incidents |= run.machine.tracker.incidents  # their figures are those of this step
+            self._note(name, run.memory(with_learnt=is_due))
+        if self._commit is not None:
+            self._streams.failed(self._commit)  # not written yet: the new one covers it
+        self._commit = self._streams.settle()
+        self._changed.set()
+
+    def _note(self, name: str, memory: "RunMemory") -> None:
+        """Put a memory in its place to be written; what was learnt and is not written yet stays with it."""
+        waiting = self._memories.get(name)
+        if memory.learnt is None and waiting is not None:
+            memory = replace(memory, learnt=waiting.learnt)
+        self._memories[name] = memory
+        self._forgotten.discard(name)
+        self._dropped.discard(name)
+
+    async def keep_writing(self) -> None:
+        """Write what has gathered, for ever; ends by cancellation."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            if not await self.flush():
+                await asyncio.sleep(_RETRY_S)  # the disk is full or gone; nothing wakes us when it is back
+                self._changed.set()
+
+    async def flush(self) -> bool:
+        """Write what has gathered; return whether all of it was written."""
+        incidents, self.incidents = self.incidents, {}
+        memories, self._memories = self._memories, {}
+        forgotten, self._forgotten = self._forgotten, set()
+        dropped, self._dropped = self._dropped, set()
+        commit, self._commit = self._commit, None
+        try:
+            await asyncio.to_thread(self._write, list(incidents.values()), memories, commit, forgotten, dropped)
+        except sqlite3.Error as error:
+            _log.warning("state store: %s; %d incidents wait", error, len(incidents))
+            self.incidents = incidents | self.incidents
+            newer, self._memories = self._memories, memories
+            for name, memory in newer.items():
+                self._note(name, memory)
+            self._forgotten |= forgotten - newer.keys()
+            self._dropped |= dropped - newer.keys()
+            if commit is not None:
+                self._streams.failed(commit)
+            return False
+        if commit is not None:
+            self._streams.committed(commit)
+        self._bus.acknowledge()
+        return True
+
+    def _write(
+        self,
+        incidents: "list[Incident]",
+        memories: "dict[str, RunMemory]",
+        commit: "Commit | None",
+        forgotten: set[str],
+        dropped: set[str],
+    ) -> None:
+        self._store.keep(incidents, memories, commit)
+        if forgotten or dropped:
+            self._store.forget_learnt(forgotten | dropped)
+        if dropped:
+            self._store.forget_runs(dropped)
