@@ -209,8 +209,8 @@ def _training_delayed(policy: AlertPolicy) -> Alert:
         for_seconds=policy.training_delay_for_seconds,
         resolves="the services take less than that again, over five minutes",
         summary="Lockstep itself takes processor time that training waits for.",
-        description="Exporters of job {{ $labels.job }} that take more than "
-        f"{policy.training_delay_ratio:.1%} of a core from a rank: {{{{ $value }}}}. The worst:"
+        description="Exporters of job {{ $labels.job }} that take more of a core from a rank than detectors let it "
+        "lose: {{ $value }}. The worst:"
         f"{{{{ range query `topk(5, max by (instance) ({delay}))` }}}} {{{{ .Labels.instance }}}}"
         " ({{ .Value | humanizePercentage }}){{ end }}. No incident of a run names these services.",
         per_run=False,
