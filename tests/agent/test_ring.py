@@ -39,10 +39,10 @@ def make_header(rank=3, block_count=8, attempt=1):
     )
 
 
-def make_marks(ring):
+def make_marks(ring, clock=None):
     """Return a mark buffer of the ring, whose attempt has begun."""
     marks = MarkBuffer(
-        ring.file, BLOCKS_OFFSET, ring.block_count, issues_offset=ISSUES_OFFSET, flags_offset=FLAGS_OFFSET
+        ring.file, BLOCKS_OFFSET, ring.block_count, issues_offset=ISSUES_OFFSET, flags_offset=FLAGS_OFFSET, clock=clock
     )
     marks.begin()
     return marks
