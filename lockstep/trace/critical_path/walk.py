@@ -3,7 +3,8 @@
 On a lane: the work itself, then back to whatever allowed it to begin last, be it the work before it on its stream, its
 launch, or work of another stream that it waited for. On the host: the innermost event of a thread, then what the thread
 did before it; from a call that waits to what ended last while it did; from a thread about which the trace says nothing
-to the one that ran last.
+to the one that ran last. While nothing on the path runs but the device does, its work is the path: who waits for a busy
+device is not idle.
 """
 
 from bisect import bisect_left
@@ -110,10 +111,24 @@ class PathFinder:
         told.tell(start_ns, self._name(event), self._lanes.path_class(op), event, place.why)
         allowed = self._allowed(op)
         if allowed is None:
-            told.tell(told.start_ns, self._name(event), _GAP, event, _STREAM)
+            self._still(told, told.start_ns, Segment(self._name(event), _GAP, 0, 0, event, _STREAM))
         elif allowed.time_ns < start_ns:
-            told.tell(allowed.time_ns, self._name(event), _GAP, event, allowed.why)
+            self._still(told, allowed.time_ns, Segment(self._name(event), _GAP, 0, 0, event, allowed.why))
         return allowed
+
+    def _still(self, told: "_Told", since_ns: int, still: Segment) -> None:
+        """Hand time in which nothing on the path runs to what the device does meanwhile, the rest to `still`.
+
+        A gap stays one where the trace records waits: what runs meanwhile is then known not to be waited for.
+        """
+        if still.path_class == _GAP and self._waits.are_recorded:
+            told.tell(since_ns, still.name, still.path_class, still.event, still.why)
+            return
+        for op, start_ns, end_ns in self._lanes.busy_within(max(since_ns, told.start_ns), told.reached_ns):
+            told.tell(end_ns, still.name, still.path_class, still.event, still.why)
+            event = self._lanes.event[op]
+            told.tell(start_ns, self._name(event), self._lanes.path_class(op), event, _RAN_LAST)
+        told.tell(since_ns, still.name, still.path_class, still.event, still.why)
 
     def _allowed(self, op: int) -> _Place | None:
         """Return what allowed an op to begin last, and when; None if nothing in the trace can have.
@@ -182,7 +197,7 @@ class PathFinder:
         found = self._ran_last(thread, since_ns, told.reached_ns)
         if found is None and since_ns != _LONG_AGO:
             found = _Place(since_ns, _THREAD, thread=thread)
-        told.tell(found.time_ns if found else told.start_ns, IDLE_NAME, _IDLE, ABSENT, _THREAD)
+        self._still(told, found.time_ns if found else told.start_ns, Segment(IDLE_NAME, _IDLE, 0, 0, ABSENT, _THREAD))
         return found
 
     def _ran_last(self, thread: int, since_ns: int, time_ns: int) -> _Place | None:
