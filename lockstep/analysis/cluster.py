@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import median_high
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,7 @@ from lockstep.diagnosis.parallelism import find_poor_overlap
 from lockstep.diagnosis.remedies import ASCEND, PYTORCH
 from lockstep.diagnosis.roofline.ascend_rules import find_frequency_drop, slowest_clock
 from lockstep.diagnosis.roofline.devices import rated_mhz
+from lockstep.trace.steps import StepSource
 
 _FAMILIES_MAX = 16
 _SAMPLES_CLOCK = "ascend"
@@ -76,7 +78,7 @@ def analyse_cluster(
     `degrees` the job's parallel degrees where somebody gave them.
     """
     ranks = tuple(sorted(ranks, key=lambda each: each.rank))
-    windows_ns = {each.rank: each.length_ns for each in ranks}
+    windows_ns = _windows_ns(ranks)
     stages = pipeline_stages(ranks, degrees)
     together = _Together(ranks, stages)
     together.parallelism()
@@ -102,6 +104,17 @@ def analyse_cluster(
         findings=tuple(advise(findings, windows_ns, framework)),
         not_judged=(*together.refusals(), *refusals),
     )
+
+
+def _windows_ns(ranks: Sequence[RankAnalysis]) -> dict[int, int]:
+    """Return the window by rank against which losses count: its own, at most the median of those with as many steps.
+
+    Ranks of a synchronous job end a step together: a longer window was recorded beyond the steps of the others.
+    """
+    alike: dict[int, list[int]] = {}
+    for each in ranks:
+        alike.setdefault(len(each.steps), []).append(each.length_ns)
+    return {each.rank: min(each.length_ns, median_high(alike[len(each.steps)])) for each in ranks}
 
 
 class _Together:
@@ -141,9 +154,12 @@ class _Together:
         table = match_collectives(own)
         told = match_collectives(vendor) if vendor else table
         busy = {each.rank: each.computing for each in self._ranks if each.computing is not None}
-        self.groups = group_waiting(told, busy)
+        starts_ns = {
+            each.rank: each.steps.start_ns for each in self._ranks if each.steps.source is not StepSource.WHOLE
+        }
+        self.groups = group_waiting(told, busy, starts_ns)
         self.totals = totals_of_table(table)
-        self._ask(lambda: judge_waiting(told, self._window_ns, busy))
+        self._ask(lambda: judge_waiting(told, self._window_ns, busy, starts_ns))
         self._ask(lambda: judge_transmission(told, self._window_ns))
         self._ask(lambda: judge_bandwidth(table, self._window_ns))
         self._ask(lambda: find_contention(table, busy, self._window_ns))

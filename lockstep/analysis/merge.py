@@ -6,8 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from lockstep.diagnosis.finding import BOTTLENECKS, Finding, NotJudged
+from lockstep.diagnosis.host_causes.compilation import COMPILATION
+from lockstep.diagnosis.host_causes.dispatch import DISPATCH
 from lockstep.diagnosis.remedies import advise_finding
+from lockstep.diagnosis.roofline.classic import COMPUTE_BOUND, MEMORY_BOUND, UNDERUTILISED
 
+_ROLLED_UP = frozenset((DISPATCH, COMPILATION, UNDERUTILISED, MEMORY_BOUND, COMPUTE_BOUND))
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?")
 _NAMED_RANKS = 8
 
@@ -24,13 +28,14 @@ class Refusal:
 def merge_findings(findings: Iterable[Finding], windows_ns: Mapping[int, int]) -> list[Finding]:
     """Return one finding for each cause and subject, with all its ranks and the evidence of the one it costs most.
 
+    Of rules that roll a rank's operators up (`_ROLLED_UP`) the subject only names examples: their cause is one finding.
     What one rank has twice (one operator in two formats) stays two: its first goes with the first of other ranks. The
     predicted gain is that of the rank it costs most: its loss over its own window (`windows_ns`, by rank).
     """
     found: dict[object, list[Finding]] = {}
     seen: Counter[object] = Counter()
     for each in findings:
-        key = each.bottleneck, each.cause, each.subject
+        key = each.bottleneck, each.cause, "" if each.cause in _ROLLED_UP else each.subject
         found.setdefault((key, seen[key, each.ranks]), []).append(each)
         seen[key, each.ranks] += 1
     return [_merged(same, windows_ns) for same in found.values()]

@@ -235,6 +235,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         ],
         "predicted_gain_ratio": _real(finding.predicted_gain_ratio),
         "lost_ns": finding.lost_ns,
+        "steps": None if finding.steps is None else list(finding.steps),
         "confidence": finding.confidence,
     }
 

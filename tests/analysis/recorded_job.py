@@ -2,9 +2,10 @@
 
     python -m tests.analysis.recorded_job tests/analysis/recorded healthy forward forward_stacks ...
 
-The recordings in `recorded` are one of three sets (torch 2.13), the one whose healthy job has no finding. Each fault leaves
+The recordings in `recorded` are one of three sets (torch 2.13), the one recorded with least else on the machine. Each leaves
 `FOLDER/FAULT/rank<R>.json.gz`. A fault that ends in STACKS is recorded with Python stacks, others without.
-Faults sleep, or collect garbage, for about FAULT_S a step: longer than what a scheduler takes from a healthy rank.
+Every rank stands WORK_S a step in work that needs no core, so that a step's length does not hang on what else the machine
+does. Faults sleep, or collect garbage, for about FAULT_S: longer than what a scheduler takes from a healthy rank.
 """
 
 import gc
@@ -25,9 +26,32 @@ RANKS = 4
 CULPRIT = 2
 STEPS = 3
 FAULT_S = 0.04
+WORK_S = 0.03
 STACKS = "_stacks"
 HEALTHY, FORWARD, COLLECT, LOADER, ANNOTATED = ("healthy", "forward", "collect", "loader", "annotated")
+BACKWARD, OPTIMIZER = ("backward", "optimizer")
 _WIDTH = 64
+
+
+class SlowBackward(torch.autograd.Function):
+    """Passes a tensor through; sleeps in the backward."""
+
+    @staticmethod
+    def forward(_context: object, batch: torch.Tensor) -> torch.Tensor:
+        return batch.view_as(batch)
+
+    @staticmethod
+    def backward(_context: object, gradient: torch.Tensor) -> torch.Tensor:
+        time.sleep(FAULT_S)
+        return gradient
+
+
+class SlowSGD(torch.optim.SGD):
+    """Sleeps in its step."""
+
+    def step(self, closure: None = None) -> None:
+        time.sleep(FAULT_S)
+        super().step(closure)
 
 
 class Samples(Dataset):
@@ -46,18 +70,20 @@ class Samples(Dataset):
 
 
 class Layers(nn.Module):
-    """Three layers; the forward sleeps if asked."""
+    """Three layers; forward or backward sleeps if `fault` says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, fault: str) -> None:
         super().__init__()
-        self.slow = False
+        self.fault = fault
         self.layers = nn.Sequential(
             nn.Linear(_WIDTH, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1)
         )
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
-        if self.slow:
+        if self.fault == FORWARD:
             time.sleep(FAULT_S)
+        if self.fault == BACKWARD:
+            return SlowBackward.apply(self.layers(batch))
         return self.layers(batch)
 
 
@@ -70,6 +96,8 @@ def collect(ballast: list[list[object]]) -> None:
 
 
 def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batches: object, fault: str, ballast: list) -> None:
+    with record_function("augment"):
+        time.sleep(WORK_S)
     with record_function("data"):
         batch = next(batches)
         if fault == ANNOTATED:
@@ -86,10 +114,8 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batches: obje
 def record(rank: int, name: str, folder: Path) -> None:
     """Record STEPS steps of a rank."""
     fault = name.removesuffix(STACKS) if rank == CULPRIT else HEALTHY
-    layers = Layers()
-    layers.slow = fault == FORWARD
-    model = DistributedDataParallel(layers)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    model = DistributedDataParallel(Layers(fault))
+    optimizer = (SlowSGD if fault == OPTIMIZER else torch.optim.SGD)(model.parameters(), lr=1e-3)
     batches = iter(DataLoader(Samples(slow=fault == LOADER), batch_size=8))
     ballast = [[] for _ in range(200_000)] if fault == COLLECT else []
     gc.collect()

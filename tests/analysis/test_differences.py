@@ -5,6 +5,7 @@ import pytest
 
 from lockstep.analysis.differences import new_differences
 from lockstep.analysis.rank import RankAnalysis
+from lockstep.diagnosis.communication_causes.repetition import Repetition
 from lockstep.diagnosis.communication_causes.waiting import GroupWaiting
 from lockstep.diagnosis.finding import CPU, IO, Finding
 from lockstep.diagnosis.localisation.findings import SLOW_COLLECTIVE, SLOW_FUNCTION
@@ -58,6 +59,7 @@ def waiting(*caused_ns, collectives=10, waited_ns=None):
         once_ns=zeros,
         lost_ns=zeros,
         last=np.zeros(count, np.int64),
+        repeated=Repetition(np.zeros(count, np.int64), np.zeros(count), 0),
         duration_ns=zeros,
         is_whole=True,
     )

@@ -47,7 +47,8 @@ def judge_collections(view: HostView, *, noted: Sequence[Collection] | None = No
     inside = (starts_ns < view.window_ns[1]) & (ends_ns > view.window_ns[0])
     inside &= ends_ns - starts_ns > limits.GC_NS.value
     spans = merged(np.maximum(starts_ns[inside], view.window_ns[0]), np.minimum(ends_ns[inside], view.window_ns[1]))
-    lost_ns = view.exposed(spans).measure_ns()
+    exposed = view.exposed(spans)
+    lost_ns = exposed.measure_ns()
     if view.share(lost_ns) < limits.GC_RATIO.value:
         return []
     explicit = view.named(lambda name: name == _COLLECT, recorded).any()
@@ -64,6 +65,7 @@ def judge_collections(view: HostView, *, noted: Sequence[Collection] | None = No
             evidence=(told, *more),
             subject=_COLLECT if explicit else _SUBJECT,
             lost_ns=lost_ns,
+            steps=view.occurrence(exposed),
             confidence=HIGH,
         )
     ]

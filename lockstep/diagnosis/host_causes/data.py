@@ -106,6 +106,7 @@ def judge_loader(view: HostView, *, workers: LoaderWorkers | None = None) -> lis
             evidence=(held, *why, *_heaviest(view, frames)),
             subject=", ".join(names),
             lost_ns=lost_ns,
+            steps=view.occurrence(exposed),
             confidence=confidence,
         )
     ]
@@ -135,6 +136,7 @@ def judge_fetching(view: HostView) -> list[Finding] | NotJudged:
             evidence=(told, memory),
             subject="copies from host to device",
             lost_ns=lost_ns,
+            steps=view.occurrence(exposed),
             confidence=HIGH if pageable.any() else MEDIUM,
         )
     ]

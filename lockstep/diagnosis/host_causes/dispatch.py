@@ -82,6 +82,7 @@ def judge_dispatch(view: HostView) -> list[Finding] | NotJudged:
             evidence=(*told, *(_told(view, sequence) for sequence in sequences)),
             subject=_names(sequences[0]) if sequences else "small kernels",
             lost_ns=max(lost_ns, fused_ns) if starved else fused_ns,
+            steps=view.occurrence(waits) if starved else None,
             confidence=HIGH if sequences and starved else MEDIUM,
         )
     ]

@@ -1,7 +1,7 @@
 """All rules of the host over one window of one rank."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lockstep.diagnosis.finding import Finding, NotJudged
 from lockstep.diagnosis.host_causes.collection import Collection, judge_collections
@@ -43,8 +43,17 @@ def judge_host(
         judge_collections(view, noted=noted),
         judge_contention(samples, window_ns=view.window_ns, ranks=view.ranks),
     )
-    findings = [finding for answer in answers if not isinstance(answer, NotJudged) for finding in answer]
+    findings = [_with_steps(finding) for answer in answers if not isinstance(answer, NotJudged) for finding in answer]
     return HostCauses(
         findings=tuple(sorted(findings, key=lambda finding: -(finding.lost_ns or 0))),
         not_judged=tuple(answer for answer in answers if isinstance(answer, NotJudged)),
     )
+
+
+def _with_steps(finding: Finding) -> Finding:
+    """Return the finding with a sentence on the steps in which it occurs."""
+    if finding.steps is None:
+        return finding
+    occurs, of_all = finding.steps
+    more = ": start-up, or what happens now and then; no loss of every step" if finding.is_once else ""
+    return replace(finding, evidence=(*finding.evidence, f"it occurs in {occurs} of {of_all} steps{more}"))
