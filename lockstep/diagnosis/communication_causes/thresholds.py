@@ -29,7 +29,7 @@ REPEATED_STEPS = Threshold(3, "count of steps", "own: of fewer steps nothing can
 CHANCE = Threshold(
     0.1,
     "probability",
-    "own: of 4 ranks that take turns at random one is the last in 2 of 3 steps in 6 of 10 captures, in all 3 in 1 of 16",
+    "own: of 4 ranks that take turns at random one is last in 2 of 3 steps in 6 of 10 captures, in all 3 in 1 of 16",
 )
 """Above it a rank that is not the last in every step is not named: healthy ranks on shared cores take turns."""
 

@@ -142,7 +142,8 @@ class GroupWaiting:
     it gives none). `last` is how often a rank was the one that all others waited for, `caused_ns` what they waited
     then, summed over ranks and collectives, `once_ns` the most of it in one collective, and `repeated` in how many
     steps most of it was for this rank. `waited_ns` is the time in which a rank waited, `lost_ns` the time that every
-    other rank lost to this one: in which it waited for it and its device had nothing to compute. Collectives that run side by side count once in both.
+    other rank lost to this one: in which it waited for it and its device had nothing to compute. Collectives that run
+    side by side count once in both.
     """
 
     group: Group
@@ -251,10 +252,9 @@ def judge_waiting(
     """Return the ranks that others wait for in collectives, those that cost most first.
 
     `lost_ns` is the time in which all others waited for the named rank and had nothing to compute (`computing`): what
-    they wait beside their own computation costs nobody anything. A rank that was late once, and is not to blame without
-    that, or that is to blame in no more steps than chance gives (`repetition`), is named with low confidence. A group of
-    which only some ranks were captured is judged with less confidence: the one that all wait for may be among the
-    others.
+    they wait beside their own computation costs nothing. A rank that was late once, and is not to blame without that,
+    or that is to blame in no more steps than chance gives (`repetition`), is named with low confidence. A group of
+    which only some ranks were captured is judged with less confidence: the one that all wait for may not be there.
     """
     if not len(table):
         return NotJudged(rule=RULE, reason="no two traces share a collective")
