@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from lockstep.analysis.evidence import NOTHING, Evidence, with_notes
+from lockstep.analysis.evidence import NOTHING, Evidence, with_notes, with_samples
 from lockstep.analysis.fitting import fitted
 from lockstep.analysis.rank import RankAnalysis, analyse_rank
 from lockstep.contracts import limits
@@ -52,7 +52,7 @@ def summarise(
     except MalformedError as error:
         reason = str(error)[:ERROR_CHARS]
         return empty_summary(run=run, node=node, rank=rank, request_id=request_id, steps=steps, error=reason)
-    evidence = with_notes(evidence, path)
+    evidence = with_samples(with_notes(evidence, path), path)
     summary = summarise_columns(columns, run=run, node=node, rank=rank, request_id=request_id, steps=steps)
     return with_analysis(summary, analyse_rank(columns, rank=rank, evidence=evidence, has_peers=False))
 

@@ -129,7 +129,7 @@ def analyse_rank(
         patterns=parts.patterns(),
         rooflines=rooflines,
         component_shares=component_shares,
-        calls=_calls(columns, rank, len(trace.steps)) if has_peers else None,
+        calls=_calls(columns, rank, len(trace.steps), evidence) if has_peers else None,
     )
     parts.host()
     context = context_of(columns)
@@ -146,8 +146,10 @@ def _about(columns: TraceColumns) -> TraceAbout:
     return replace(columns.about, group_descriptions={**told, **columns.about.group_descriptions})
 
 
-def _calls(columns: TraceColumns, rank: int, steps: int) -> TraceSummary:
-    return summarise_columns(columns, run="", node=columns.about.host, rank=rank, request_id=0, steps=max(steps, 1))
+def _calls(columns: TraceColumns, rank: int, steps: int, evidence: Evidence) -> TraceSummary:
+    node = columns.about.host
+    calls = summarise_columns(columns, run="", node=node, rank=rank, request_id=0, steps=max(steps, 1))
+    return replace(calls, host=evidence.host)
 
 
 def with_communication(analysis: RankAnalysis, communication: AscendCommunication) -> RankAnalysis:
@@ -257,7 +259,7 @@ class _Parts:
                 view_host(self._columns, self._window_ns, steps=self._trace.steps),
                 noted=said.noted_collections,
                 samples=said.host_samples,
-                workers=said.loader_workers,
+                loader=said.loader,
                 queues=said.queues,
             ),
         )

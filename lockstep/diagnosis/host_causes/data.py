@@ -1,12 +1,15 @@
 """I/O: does the loader hold the training up, and in which stage (Hermes 4.2.2, figure 5).
 
 The paper asks the queues: is the device's not empty, I/O is no bottleneck; else is the host's not empty, fetching is;
-else is the data queue not empty, processing is; else reading. `judge_queues` does so where queues were sampled. A torch
-trace has no queues, so `judge_loader` reads their state from what the training thread does inside `__next__`:
+else is the data queue not empty, processing is; else reading. `judge_queues` does so where all queues were sampled.
+torch's loader has the host's queue only, whose depth the agent notes; `judge_loader` knows the others' state from the
+trace and the workers:
 
 - device queue: only time counts in which the device had no work,
-- host queue: batches that are there are taken at once; what is left then is unpickling and copying,
-- data queue: reading is what happens in calls that read files or sockets, processing the rest.
+- host queue: batches ready when training asks (`LoaderSamples`), else what the thread does inside `__next__`: batches
+  that are there are taken at once, and what is left then is unpickling and copying,
+- data queue: workers that are blocked read, workers on a CPU process; in a loader without workers reading is what
+  happens in calls that read files or sockets, processing the rest.
 """
 
 import re
@@ -42,13 +45,24 @@ _TO_DEVICE = re.compile(r"HtoD|HostToDevice|HOST_TO_DEVICE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoaderWorkers:
-    """What the node saw of the loader's worker processes in the window, as shares of the time that they existed."""
+class LoaderSamples:
+    """What the agent saw of a DataLoader with workers each time that training asked it for a batch.
 
-    cpu_ratio: float
-    """On a CPU or waiting for one."""
-    io_wait_ratio: float
-    """Blocked in reading (delay accounting, or state D)."""
+    `ready` and `outstanding` are int64 arrays of shape (n_samples,): batches that were there, and those that workers
+    had yet to make. `cpu_ratio` is the share of their time that workers were on a CPU or waited for one, None where the
+    kernel does not count; `blocked_ratio` the share of looks that met one blocked in the kernel, as in a read.
+    """
+
+    ready: NDArray[np.int64]
+    outstanding: NDArray[np.int64]
+    workers: int
+    cpu_ratio: float | None = None
+    blocked_ratio: float = 0.0
+
+    @property
+    def empty_ratio(self) -> float:
+        """Return how often no batch was ready when training asked: the host queue of Hermes' rule."""
+        return float((self.ready <= 0).mean()) if len(self.ready) else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +94,7 @@ def judge_queues(view: HostView, queues: QueueSamples) -> list[Finding] | NotJud
     return [Finding(bottleneck=IO, cause=cause, ranks=view.ranks, evidence=(f"{told} of {sampled} samples",))]
 
 
-def judge_loader(view: HostView, *, workers: LoaderWorkers | None = None) -> list[Finding] | NotJudged:
+def judge_loader(view: HostView, *, loader: LoaderSamples | None = None) -> list[Finding] | NotJudged:
     """Return the stage in which torch's loader holds the training thread while the device has nothing to do."""
     mine = view.host & (view.columns.thread == view.thread)
     loaders = view.named(lambda name: name.startswith(LOADER_PREFIX), mine)
@@ -93,7 +107,7 @@ def judge_loader(view: HostView, *, workers: LoaderWorkers | None = None) -> lis
     names = sorted({view.columns.names[code] for code in np.unique(view.columns.name[loaders]).tolist()})
     frames = _inside(view, mine & (view.columns.category == view.columns.category_code(PYTHON)), loaders)
     cause, confidence, why = (
-        _stage_with_workers(view, frames, exposed, workers)
+        _stage_with_workers(view, frames, exposed, loader)
         if any(_WORKERS in name for name in names)
         else _stage_alone(view, frames, exposed, _inside(view, mine & ~loaders, loaders))
     )
@@ -169,9 +183,11 @@ def _stage_alone(view: HostView, frames: Mask, exposed: Intervals, callees: Mask
 
 
 def _stage_with_workers(
-    view: HostView, frames: Mask, exposed: Intervals, workers: LoaderWorkers | None
+    view: HostView, frames: Mask, exposed: Intervals, loader: LoaderSamples | None
 ) -> tuple[str, str, tuple[str, ...]]:
-    """Judge a loader whose batches come from worker processes."""
+    """Judge a loader whose batches come from worker processes, by its measured queue where there is one."""
+    if loader is not None and len(loader.ready):
+        return _stage_by_queue(loader)
     lost_ns = exposed.measure_ns()
     waits = view.named(lambda name: _WAIT_BUILTIN.fullmatch(name) is not None, frames)
     if frames.any():
@@ -179,12 +195,24 @@ def _stage_with_workers(
         if waited_ns < limits.MAIN_PART_RATIO.value * lost_ns:
             told = f"only {100 * waited_ns / lost_ns:.0f} % of it is waiting: batches are there and taking them costs"
             return FETCHING, MEDIUM, (told,)
-    if workers is None:
-        told = "the workers' own time is not in the trainer's trace: reading and processing cannot be told apart"
-        return PROCESSING, LOW, (told,)
-    told = f"the workers are {100 * workers.cpu_ratio:.0f} % on a CPU and {100 * workers.io_wait_ratio:.0f} % in reads"
-    reading = workers.io_wait_ratio > workers.cpu_ratio
-    return READING if reading else PROCESSING, MEDIUM, (told,)
+    told = "the workers' own time is not in the trainer's trace: reading and processing cannot be told apart"
+    return PROCESSING, LOW, (told,)
+
+
+def _stage_by_queue(loader: LoaderSamples) -> tuple[str, str, tuple[str, ...]]:
+    """Judge by the batches that were ready when training asked, then by what the workers did meanwhile."""
+    asked = len(loader.ready)
+    often, mean = 100 * loader.empty_ratio, loader.ready.mean()
+    depth = f"no batch is ready in {often:.0f} % of {asked} requests, {mean:.1f} are on average"
+    if loader.empty_ratio < limits.QUEUE_EMPTY_RATIO.value:
+        return FETCHING, HIGH, (f"{depth}: taking them over costs",)
+    behind = f"{loader.workers} workers have {loader.outstanding.mean():.1f} batches to make"
+    if loader.cpu_ratio is None:
+        return PROCESSING, MEDIUM, (depth, behind)
+    busy, blocked = 100 * loader.cpu_ratio, 100 * loader.blocked_ratio
+    told = f"{behind}; they are {busy:.0f} % on a CPU or waiting for one, and blocked in {blocked:.0f} % of looks"
+    is_reading = loader.blocked_ratio > loader.cpu_ratio
+    return READING if is_reading else PROCESSING, HIGH, (depth, told)
 
 
 def _reads(view: HostView, frames: Mask) -> Intervals:
