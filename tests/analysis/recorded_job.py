@@ -9,6 +9,7 @@ does. Faults sleep, or collect garbage, for about FAULT_S: longer than what a sc
 """
 
 import gc
+import hashlib
 import os
 import sys
 import time
@@ -26,11 +27,27 @@ RANKS = 4
 CULPRIT = 2
 STEPS = 3
 FAULT_S = 0.04
+DRAWN = "held_out"
+"""In folders of such names the culprit and the length of the fault follow from a hash of the name."""
 WORK_S = 0.03
 STACKS = "_stacks"
 HEALTHY, FORWARD, COLLECT, LOADER, ANNOTATED = ("healthy", "forward", "collect", "loader", "annotated")
 BACKWARD, OPTIMIZER = ("backward", "optimizer")
 _WIDTH = 64
+
+
+def drawn(folder: str) -> tuple[int, float]:
+    """Return the culprit and the length of the fault in a folder: those above, or as its name draws them."""
+    if not folder.startswith(DRAWN):
+        return CULPRIT, FAULT_S
+    drawn_rank, drawn_ms = hashlib.sha256(folder.encode()).digest()[:2]
+    return drawn_rank % RANKS, (20 + drawn_ms % 40) / 1000
+
+
+class Fault:
+    """How long faults take in this process."""
+
+    seconds = FAULT_S
 
 
 class SlowBackward(torch.autograd.Function):
@@ -42,7 +59,7 @@ class SlowBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(_context: object, gradient: torch.Tensor) -> torch.Tensor:
-        time.sleep(FAULT_S)
+        time.sleep(Fault.seconds)
         return gradient
 
 
@@ -50,7 +67,7 @@ class SlowSGD(torch.optim.SGD):
     """Sleeps in its step."""
 
     def step(self, closure: None = None) -> None:
-        time.sleep(FAULT_S)
+        time.sleep(Fault.seconds)
         super().step(closure)
 
 
@@ -65,7 +82,7 @@ class Samples(Dataset):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         if self.slow and index % 8 == 0:
-            time.sleep(FAULT_S)
+            time.sleep(Fault.seconds)
         return torch.full((_WIDTH,), float(index % 7))
 
 
@@ -81,7 +98,7 @@ class Layers(nn.Module):
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         if self.fault == FORWARD:
-            time.sleep(FAULT_S)
+            time.sleep(Fault.seconds)
         if self.fault == BACKWARD:
             return SlowBackward.apply(self.layers(batch))
         return self.layers(batch)
@@ -89,7 +106,7 @@ class Layers(nn.Module):
 
 def collect(ballast: list[list[object]]) -> None:
     """Collect garbage for about FAULT_S."""
-    until = time.perf_counter() + FAULT_S
+    until = time.perf_counter() + Fault.seconds
     while time.perf_counter() < until:
         gc.collect()
     assert ballast
@@ -101,7 +118,7 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batches: obje
     with record_function("data"):
         batch = next(batches)
         if fault == ANNOTATED:
-            time.sleep(FAULT_S)
+            time.sleep(Fault.seconds)
         batch = batch - batch.sum() / batch.numel()
     loss = model(batch).square().mean()
     loss.backward()
@@ -113,7 +130,8 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batches: obje
 
 def record(rank: int, name: str, folder: Path) -> None:
     """Record STEPS steps of a rank."""
-    fault = name.removesuffix(STACKS) if rank == CULPRIT else HEALTHY
+    culprit, Fault.seconds = drawn(folder.name)
+    fault = name.removesuffix(STACKS) if rank == culprit else HEALTHY
     model = DistributedDataParallel(Layers(fault))
     optimizer = (SlowSGD if fault == OPTIMIZER else torch.optim.SGD)(model.parameters(), lr=1e-3)
     batches = iter(DataLoader(Samples(slow=fault == LOADER), batch_size=8))

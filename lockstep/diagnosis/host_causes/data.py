@@ -14,6 +14,7 @@ trace and the workers:
 
 import re
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,8 @@ READING, PROCESSING, FETCHING = "data_reading", "data_processing", "data_fetchin
 
 _RULE = "data"
 _WORKERS = "MultiProcessing"
+_WORKERS_FACTOR = 16
+"""More workers than so many times those there are is no advice: the work itself has to become less."""
 _READ_BUILTIN = re.compile(
     r"<built-in (?:function|method) "
     r"(?:open|open_code|read\w*|recv\w*|pread\w*|load|fromfile|mmap|stat|scandir|listdir|getxattr)(?: of .*)?>"
@@ -187,7 +190,7 @@ def _stage_with_workers(
 ) -> tuple[str, str, tuple[str, ...]]:
     """Judge a loader whose batches come from worker processes, by its measured queue where there is one."""
     if loader is not None and len(loader.ready):
-        return _stage_by_queue(loader)
+        return _stage_by_queue(loader, view.share(exposed.measure_ns()))
     lost_ns = exposed.measure_ns()
     waits = view.named(lambda name: _WAIT_BUILTIN.fullmatch(name) is not None, frames)
     if frames.any():
@@ -199,14 +202,20 @@ def _stage_with_workers(
     return PROCESSING, LOW, (told,)
 
 
-def _stage_by_queue(loader: LoaderSamples) -> tuple[str, str, tuple[str, ...]]:
-    """Judge by the batches that were ready when training asked, then by what the workers did meanwhile."""
+def _stage_by_queue(loader: LoaderSamples, share: float) -> tuple[str, str, tuple[str, ...]]:
+    """Judge by the batches that were ready when training asked, then by what the workers did meanwhile.
+
+    `share` is that of the window in which training waits for the loader: workers that never rest make a batch in the
+    time that is left once there are 1 / (1 - share) as many of them.
+    """
     asked = len(loader.ready)
     often, mean = 100 * loader.empty_ratio, loader.ready.mean()
     depth = f"no batch is ready in {often:.0f} % of {asked} requests, {mean:.1f} are on average"
     if loader.empty_ratio < limits.QUEUE_EMPTY_RATIO.value:
         return FETCHING, HIGH, (f"{depth}: taking them over costs",)
-    behind = f"{loader.workers} workers have {loader.outstanding.mean():.1f} batches to make"
+    needed = ceil(loader.workers / max(1 - share, 1 / _WORKERS_FACTOR))
+    enough = f"about {needed} workers keep up" + ("" if share <= 1 - 1 / _WORKERS_FACTOR else " at least")
+    behind = f"{loader.workers} workers have {loader.outstanding.mean():.1f} batches to make; {enough}"
     if loader.cpu_ratio is None:
         return PROCESSING, MEDIUM, (depth, behind)
     busy, blocked = 100 * loader.cpu_ratio, 100 * loader.blocked_ratio

@@ -7,7 +7,7 @@ of `TraceColumns` of every trace that says its base, as those of captures do.
 import json
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
@@ -133,19 +133,15 @@ def _loader(value: Any) -> NotedLoader | None:
     rows = [row for row in depths[:DEPTHS_MAX] if _is_counts(row, 3)]
     if not rows or not _is_counts([value.get("workers")], 1):
         return None
+    found = NotedLoader(
+        ready=tuple(row[1] for row in rows), outstanding=tuple(row[2] for row in rows), workers=value["workers"]
+    )
     counted = [value.get(name) for name in ("seen", "span_ns", "busy_ns")]
     blocked_ratio = value.get("blocked_ratio")
     if not _is_counts(counted, 3) or not isinstance(blocked_ratio, int | float) or not 0 <= blocked_ratio <= 1:
-        counted, blocked_ratio = [0, None, None], 0.0
-    return NotedLoader(
-        ready=tuple(row[1] for row in rows),
-        outstanding=tuple(row[2] for row in rows),
-        workers=value["workers"],
-        seen=counted[0],
-        span_ns=counted[1],
-        busy_ns=counted[2],
-        blocked_ratio=float(blocked_ratio),
-    )
+        return found
+    seen, span_ns, busy_ns = map(int, counted)
+    return replace(found, seen=seen, span_ns=span_ns, busy_ns=busy_ns, blocked_ratio=float(blocked_ratio))
 
 
 def _is_counts(value: Any, length: int) -> bool:
