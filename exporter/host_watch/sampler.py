@@ -141,7 +141,7 @@ def network_bytes(root: Path) -> int | None:
 
 
 def network_peak(root: Path) -> float | None:
-    """Return what the node's network can send and receive together in a second, None where a device does not say."""
+    """Return the bytes that the node's network can send and receive in a second, None where a device has no speed."""
     speeds = [_number(device / "speed") for device in _network_devices(root)]
     rates = [_gigabits(port / "rate") for port in _ports(root)]
     if any(speed is None or speed <= 0 for speed in speeds) or None in rates or not (speeds or rates):

@@ -1,4 +1,4 @@
-"""Findings and refusals of many ranks as one list: what several ranks share is said once, with all of them."""
+"""Findings and refusals of many ranks as one list: what several ranks share is given once, with all of them."""
 
 import re
 from collections import Counter
@@ -47,8 +47,8 @@ def _merged(same: list[Finding], windows_ns: Mapping[int, int]) -> Finding:
         return worst
     ranks = tuple(sorted({rank for each in same for rank in each.ranks}))
     named = ", ".join(map(str, ranks[:_NAMED_RANKS])) + (", ..." if len(ranks) > _NAMED_RANKS else "")
-    told = f"on {len(ranks)} of {len(windows_ns)} ranks ({named}); the numbers are those of rank {worst.ranks[0]}"
-    return replace(worst, ranks=ranks, evidence=(*worst.evidence, told))
+    sentence = f"on {len(ranks)} of {len(windows_ns)} ranks ({named}); the numbers are those of rank {worst.ranks[0]}"
+    return replace(worst, ranks=ranks, evidence=(*worst.evidence, sentence))
 
 
 def _share(finding: Finding, windows_ns: Mapping[int, int]) -> float:
@@ -63,9 +63,9 @@ def window_of(finding: Finding, windows_ns: Mapping[int, int]) -> int:
 
 def advise(findings: Iterable[Finding], windows_ns: Mapping[int, int], framework: str) -> list[Finding]:
     """Return findings with their advice, the largest predicted gain first, then in Hermes' order of components."""
-    told = [advise_finding(each, window_of(each, windows_ns), framework=framework) for each in findings]
+    advised = [advise_finding(each, window_of(each, windows_ns), framework=framework) for each in findings]
     return sorted(
-        told,
+        advised,
         key=lambda each: (
             -(each.predicted_gain_ratio or 0.0),
             -(each.lost_ns or 0),

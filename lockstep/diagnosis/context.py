@@ -1,4 +1,4 @@
-"""What remedies depend on beside a finding's subject: advice that is followed already, or cannot be, helps nobody."""
+"""What remedies depend on apart from a finding's subject: advice that is followed already, or cannot be, is no help."""
 
 from dataclasses import replace
 
@@ -27,9 +27,12 @@ def context_of(columns: TraceColumns) -> tuple[str, ...]:
     """Return what a trace shows of its training: its vendor, and which of this module's words hold."""
     vendor = (f"vendor {columns.about.vendor}",) if columns.about.vendor else ()
     is_compiled = columns.named(lambda name: name.startswith(_COMPILED_PREFIXES)).any()
-    shown = ((COMPILED, is_compiled), (UNFUSED_ATTENTION, _attends_in_parts(columns)))
-    shown += ((SMALL_OPTIMIZER, _optimizes_in_parts(columns)),)
-    return (*vendor, *(word for word, holds in shown if holds))
+    shown = {
+        COMPILED: bool(is_compiled),
+        UNFUSED_ATTENTION: _attends_in_parts(columns),
+        SMALL_OPTIMIZER: _optimizes_in_parts(columns),
+    }
+    return (*vendor, *(word for word, holds in shown.items() if holds))
 
 
 def with_context(finding: Finding, context: tuple[str, ...]) -> Finding:

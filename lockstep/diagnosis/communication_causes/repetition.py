@@ -34,7 +34,7 @@ class Repetition(NamedTuple):
     def is_chance(self, at: int) -> bool:
         """Whether one step holds most of what a rank caused, or ranks that take turns would be blamed as often.
 
-        Of few steps nothing can be said, so it is False.
+        Few steps show nothing, so it is False.
         """
         blamed = int(self.blamed_R[at])
         if not self.is_judged:

@@ -93,8 +93,8 @@ def judge_queues(view: HostView, queues: QueueSamples) -> list[Finding] | NotJud
         cause = FETCHING
     elif empty["data"] < limits.QUEUE_EMPTY_RATIO.value:
         cause = PROCESSING
-    told = ", ".join(f"{name} queue empty in {100 * ratio:.0f} %" for name, ratio in empty.items())
-    return [Finding(bottleneck=IO, cause=cause, ranks=view.ranks, evidence=(f"{told} of {sampled} samples",))]
+    sentence = ", ".join(f"{name} queue empty in {100 * ratio:.0f} %" for name, ratio in empty.items())
+    return [Finding(bottleneck=IO, cause=cause, ranks=view.ranks, evidence=(f"{sentence} of {sampled} samples",))]
 
 
 def judge_loader(view: HostView, *, loader: LoaderSamples | None = None) -> list[Finding] | NotJudged:
@@ -143,14 +143,14 @@ def judge_fetching(view: HostView) -> list[Finding] | NotJudged:
     if view.share(lost_ns) < limits.FETCHING_RATIO.value:
         return []
     pageable = view.named(lambda name: "Pageable" in name, copies)
-    told = f"the device only receives copies from the host for {view.per_step(lost_ns)}"
+    sentence = f"the device only receives copies from the host for {view.per_step(lost_ns)}"
     memory = f"{np.count_nonzero(pageable)} of {np.count_nonzero(copies)} copies come from pageable memory"
     return [
         Finding(
             bottleneck=IO,
             cause=FETCHING,
             ranks=view.ranks,
-            evidence=(told, memory),
+            evidence=(sentence, memory),
             subject="copies from host to device",
             lost_ns=lost_ns,
             steps=view.occurrence(exposed),
@@ -178,11 +178,11 @@ def _stage_alone(view: HostView, frames: Mask, exposed: Intervals, callees: Mask
     lost_ns = exposed.measure_ns()
     if not frames.any():
         operators_ns = overlap_ns(view.spans(callees), exposed)
-        told = f"operators hold {100 * operators_ns / lost_ns:.0f} % of it; without frames reading cannot be seen"
-        return PROCESSING, MEDIUM if operators_ns else LOW, ("batches are made on the training thread itself", told)
+        sentence = f"operators hold {100 * operators_ns / lost_ns:.0f} % of it; without frames reading cannot be seen"
+        return PROCESSING, MEDIUM if operators_ns else LOW, ("batches are made on the training thread itself", sentence)
     read_ns = overlap_ns(_reads(view, frames), exposed)
-    told = f"{100 * read_ns / lost_ns:.0f} % of it is spent in calls that read files or sockets"
-    return _main(READING, PROCESSING, read_ns / lost_ns), HIGH, (told,)
+    sentence = f"{100 * read_ns / lost_ns:.0f} % of it is spent in calls that read files or sockets"
+    return _main(READING, PROCESSING, read_ns / lost_ns), HIGH, (sentence,)
 
 
 def _stage_with_workers(
@@ -196,10 +196,12 @@ def _stage_with_workers(
     if frames.any():
         waited_ns = overlap_ns(view.spans(waits), exposed)
         if waited_ns < limits.MAIN_PART_RATIO.value * lost_ns:
-            told = f"only {100 * waited_ns / lost_ns:.0f} % of it is waiting: batches are there and taking them costs"
-            return FETCHING, MEDIUM, (told,)
-    told = "the workers' own time is not in the trainer's trace: reading and processing cannot be told apart"
-    return PROCESSING, LOW, (told,)
+            sentence = (
+                f"only {100 * waited_ns / lost_ns:.0f} % of it is waiting: batches are there and taking them costs"
+            )
+            return FETCHING, MEDIUM, (sentence,)
+    sentence = "the workers' own time is not in the trainer's trace: reading and processing cannot be told apart"
+    return PROCESSING, LOW, (sentence,)
 
 
 def _stage_by_queue(loader: LoaderSamples, share: float) -> tuple[str, str, tuple[str, ...]]:
@@ -219,9 +221,9 @@ def _stage_by_queue(loader: LoaderSamples, share: float) -> tuple[str, str, tupl
     if loader.cpu_ratio is None:
         return PROCESSING, MEDIUM, (depth, behind)
     busy, blocked = 100 * loader.cpu_ratio, 100 * loader.blocked_ratio
-    told = f"{behind}; they are {busy:.0f} % on a CPU or waiting for one, and blocked in {blocked:.0f} % of looks"
+    sentence = f"{behind}; they are {busy:.0f} % on a CPU or waiting for one, and blocked in {blocked:.0f} % of looks"
     is_reading = loader.blocked_ratio > loader.cpu_ratio
-    return READING if is_reading else PROCESSING, HIGH, (depth, told)
+    return READING if is_reading else PROCESSING, HIGH, (depth, sentence)
 
 
 def _reads(view: HostView, frames: Mask) -> Intervals:
@@ -248,7 +250,7 @@ def _heaviest(view: HostView, frames: Mask) -> tuple[str, ...]:
         return ()
     users = [name for name in own_ns if is_user_code(name)]
     name = next(iter(own_ns))
-    told = [f"most time of its own has {name}: {view.per_step(own_ns[name])}"]
+    sentences = [f"most time of its own has {name}: {view.per_step(own_ns[name])}"]
     if users and users[0] != name:
-        told.append(f"of the user's functions {users[0]}: {view.per_step(own_ns[users[0]])}")
-    return tuple(told)
+        sentences.append(f"of the user's functions {users[0]}: {view.per_step(own_ns[users[0]])}")
+    return tuple(sentences)

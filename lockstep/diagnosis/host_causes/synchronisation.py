@@ -6,7 +6,7 @@ that the device gets; gaps between work that was launched before are not the cal
 later the host does something else. A wait for the whole device after which it gets no work at all delayed nothing: the
 harness that measures waits so.
 
-On a CPU there is nobody to wait for. Reading values back costs there what the calls take themselves.
+On a CPU there is no device to wait for. Reading values back costs there what the calls take themselves.
 """
 
 import re
@@ -81,8 +81,10 @@ def judge_synchronisation(view: HostView) -> list[Finding] | NotJudged:
     once = [group for group in groups if _is_once(view, group)]
     found = [*(_finding(view, group) for group in groups[:_FINDINGS_MAX] if group not in once), *_batch_norms(view)]
     if once and not found:
-        told = f"one call of {once[0].name} holds {view.share(once[0].lost_ns):.0%} of a window without marked steps"
-        return NotJudged(rule=SYNCHRONISATION, reason=f"{told}: nothing shows that a step does so again")
+        sentence = (
+            f"one call of {once[0].name} holds {view.share(once[0].lost_ns):.0%} of a window without marked steps"
+        )
+        return NotJudged(rule=SYNCHRONISATION, reason=f"{sentence}: nothing shows that a step does so again")
     return found
 
 
@@ -181,7 +183,7 @@ def _idle_ns(view: HostView, spans: Intervals) -> NDArray[np.int64]:
 
 def _finding(view: HostView, group: _Group) -> Finding:
     per_call_ns = group.blocked_ns / len(group.calls)
-    told = (
+    sentence = (
         f"{len(group.calls)} calls of {group.name} hold the host {view.per_step(group.blocked_ns)}, "
         f"{per_call_ns / 1e3:.0f} us each"
     )
@@ -191,7 +193,7 @@ def _finding(view: HostView, group: _Group) -> Finding:
         bottleneck=CPU,
         cause=SYNCHRONISATION,
         ranks=view.ranks,
-        evidence=(told, dry, where),
+        evidence=(sentence, dry, where),
         subject=" in ".join(filter(None, (group.place.operator or group.name, group.place.code))),
         lost_ns=group.lost_ns,
         steps=group.steps,
@@ -210,16 +212,16 @@ def _launches_block(view: HostView, calls: Events) -> Iterator[Finding]:
     limit = limits.SYNC_LAUNCH_RATIO.value
     if lasting and len(awaited) > limit * lasting:
         calls = awaited
-        told = f"{len(awaited)} of {lasting} launches of kernels above 10 us return when their kernel has ended"
+        sentence = f"{len(awaited)} of {lasting} launches of kernels above 10 us return when their kernel has ended"
     elif len(launches) >= limits.SYNC_LAUNCHES.value and len(calls) > limit * _launched(view, launches):
-        told = f"{len(calls)} waiting calls for {len(launches)} launches"
+        sentence = f"{len(calls)} waiting calls for {len(launches)} launches"
     else:
         return
     yield Finding(
         bottleneck=CPU,
         cause=SYNCHRONISATION,
         ranks=view.ranks,
-        evidence=(f"{told}: blocking launches are switched on",),
+        evidence=(f"{sentence}: blocking launches are switched on",),
         subject="blocking launches",
         lost_ns=_sum(_idle_ns(view, _charged(view, calls))),
         confidence=MEDIUM,
@@ -267,20 +269,20 @@ def _judge_without_device(view: HostView) -> list[Finding] | NotJudged:
     reads = view.named(lambda name: _READS_BACK.fullmatch(name) is not None, view.host & _on(view, view.thread))
     spent_ns = view.spans(reads).measure_ns()
     if view.share(spent_ns) < limits.READ_BACK_RATIO.value:
-        reason = "no device: reading a value back waits for nobody, and takes no time of its own here"
+        reason = "no device: reading a value back makes nothing wait, and takes no time of its own here"
         return NotJudged(rule=SYNCHRONISATION, reason=reason)
     outer = np.flatnonzero(reads)
     outer = outer[_outermost(columns.start_ns[outer], columns.end_ns[outer])]
     where = _most_spent(columns.duration_ns[outer], places(view, outer))
     name = tidy(_most_spent(columns.duration_ns[outer], [columns.names[code] for code in columns.name[outer].tolist()]))
-    told = f"{len(outer)} calls that read values back ({name}) hold the training thread {view.per_step(spent_ns)}"
+    sentence = f"{len(outer)} calls that read values back ({name}) hold the training thread {view.per_step(spent_ns)}"
     why = "there is no device to wait for: this is what the calls cost themselves; on a device it would run dry as well"
     return [
         Finding(
             bottleneck=CPU,
             cause=SYNCHRONISATION,
             ranks=view.ranks,
-            evidence=(told, why, *((f"called from {where}",) if str(where) else ())),
+            evidence=(sentence, why, *((f"called from {where}",) if str(where) else ())),
             subject=" in ".join(filter(None, (name, where.code))),
             lost_ns=spent_ns,
             confidence=MEDIUM,

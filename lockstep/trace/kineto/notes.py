@@ -63,7 +63,7 @@ class Notes:
 
 
 def read_notes(path: Path, *, max_bytes: int = limits.TRACE_MAX_BYTES) -> Notes | None:
-    """Return the agent's notes in a trace, plain or gzip; None where nobody noted anything.
+    """Return the agent's notes in a trace, plain or gzip; None where nothing was noted.
 
     Of a plain file only the end is read.
 
@@ -136,7 +136,7 @@ def _loader(value: Any) -> NotedLoader | None:
     found = NotedLoader(
         ready=tuple(row[1] for row in rows), outstanding=tuple(row[2] for row in rows), workers=value["workers"]
     )
-    counted = [value.get(name) for name in ("seen", "span_ns", "busy_ns")]
+    counted: list[Any] = [value.get(name) for name in ("seen", "span_ns", "busy_ns")]
     blocked_ratio = value.get("blocked_ratio")
     if not _is_counts(counted, 3) or not isinstance(blocked_ratio, int | float) or not 0 <= blocked_ratio <= 1:
         return found
