@@ -36,7 +36,8 @@ def judge_collections(view: HostView, *, noted: Sequence[Collection] | None = No
     """Return what collections cost in the window.
 
     `noted` are the agent's collections of the training thread; None says that they were not noted, an empty sequence
-    that there were none. Without notes and without recorded events a long silence of the host is a guess of low confidence.
+    that there were none. Without notes and without recorded events a long silence of the host is a guess of low
+    confidence.
     """
     recorded = view.named(is_collection, view.host)
     columns = view.columns
