@@ -61,7 +61,7 @@ class HostTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLoad:
-    """The node as a whole at the last look; `cost_ns` is what all looks took.
+    """The node as a whole at the last look; `cost_ns` is what all looks and samples took.
 
     `delay_ns` is how long a training thread may have waited for a CPU because Lockstep's services had it, so far: what
     they worked on its cores while it waited, at most as long as it did, of the rank that waited longest.
@@ -103,6 +103,7 @@ class HostWatch:
         self._last: HostReading | None = None
         self._ranks: dict[Key, _Rank] = {}
         self._near_until_ns = 0
+        self._looks_cost_ns = 0
         self._paid_ns = 0
         """When the looks so far have cost no more than COST_RATIO."""
         self._wake = asyncio.Event()
@@ -141,7 +142,8 @@ class HostWatch:
         self._looked.set()
         reading = self._last = look.reading
         self._paid_ns = max(self._paid_ns, reading.at_ns) + round(look.cost_ns / COST_RATIO)
-        cost_ns = self.node.cost_ns + look.cost_ns
+        self._looks_cost_ns += look.cost_ns
+        cost_ns = self._looks_cost_ns + (0 if self._sampler is None else self._sampler.cost_ns)
         delay_ns = self.node.delay_ns + max(map(_delay_ns, look.intervals.values()), default=0)
         self.node = NodeLoad(pressure_ns=reading.pressure_ns, load=reading.load, cost_ns=cost_ns, delay_ns=delay_ns)
         for key in reading.ranks:
