@@ -134,12 +134,18 @@ def _is_waiting(finding: Finding, groups: Sequence[GroupWaiting]) -> bool:
     most_ns = OVERLAP.value * (finding.lost_ns or 0)
     if all(waited_ns(groups, rank) >= max(most_ns, 1) for rank in finding.ranks):
         return True
-    mixed = [each for each in groups if set(finding.ranks) < set(each.ranks) and each.duration_ns.any()]
+    mixed = [each for each in groups if set(finding.ranks) < set(each.ranks) and np.nan_to_num(each.transmits_ns).any()]
     return bool(mixed) and all(_slower_ns(each, finding.ranks) < most_ns for each in mixed)
 
 
 def _slower_ns(group: GroupWaiting, ranks: Collection[int]) -> float:
-    """Return how much longer some ranks of a group transmit than its others, in the collectives that all share."""
+    """Return how much longer some ranks of a group transmit than its others, in the collectives that all share.
+
+    By the median collective: a link is slow every time, a thread that gets no core once.
+    """
     mine = np.isin(group.ranks, list(ranks))
-    transmits_ns = group.duration_ns - group.waited_ns
-    return float(transmits_ns[mine].mean() - transmits_ns[~mine].mean())
+    present_ns = group.transmits_ns[~np.isnan(group.transmits_ns).any(axis=1)]
+    if not len(present_ns):
+        return 0.0
+    slower_ns = present_ns[:, mine].mean(axis=1) - present_ns[:, ~mine].mean(axis=1)
+    return float(np.median(slower_ns)) * len(present_ns)

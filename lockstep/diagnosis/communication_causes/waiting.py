@@ -143,7 +143,8 @@ class GroupWaiting:
     then, summed over ranks and collectives, `once_ns` the most of it in one collective, and `repeated` in how many
     steps most of it was for this rank. `waited_ns` is the time in which a rank waited, `lost_ns` the time that every
     other rank lost to this one: in which it waited for it and its device had nothing to compute. Collectives that run
-    side by side count once in both.
+    side by side count once in both. `transmits_ns`, of shape (n_collectives, n_ranks), is what each collective takes
+    without waiting, NaN where a rank is not in it.
     """
 
     group: Group
@@ -159,6 +160,7 @@ class GroupWaiting:
     last: NDArray[np.int64]
     repeated: Repetition
     duration_ns: Times
+    transmits_ns: Times
     is_whole: bool
 
 
@@ -224,6 +226,7 @@ def _group_waiting(  # noqa: PLR0917  (all of one group)
         last=np.bincount(last, minlength=len(members)),
         repeated=repeated,
         duration_ns=np.nansum(duration, axis=0),
+        transmits_ns=duration - waited,
         is_whole=size in (ABSENT, len(members)),
     )
 
