@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from lockstep.diagnosis.finding import Finding
-from lockstep.trace.columns import ABSENT, ANNOTATION, OPERATOR, TraceColumns, Work
+from lockstep.trace.columns import ABSENT, ANNOTATION, OPERATOR, TraceColumns, WorkKind
 from lockstep.trace.intervals import merged
 from lockstep.trace.launches import launches_of
 
@@ -60,7 +60,7 @@ def _optimizes_in_parts(columns: TraceColumns) -> bool:
     spans = merged(columns.start_ns[steps], columns.end_ns[steps])
     if not len(spans.start_ns):
         return False
-    launch = launches_of(columns)[columns.on_device & (columns.work == Work.COMPUTE)]
+    launch = launches_of(columns)[columns.on_device & (columns.work == WorkKind.COMPUTE)]
     launched_ns = columns.start_ns[launch[launch != ABSENT]]
     at = np.searchsorted(spans.start_ns, launched_ns, side="right") - 1
     inside = (at >= 0) & (launched_ns < spans.end_ns[at])

@@ -294,7 +294,7 @@ def test_a_host_that_shows_nothing_is_not_idle_while_the_device_works():
         _host("aten::mm", 0, 10),
         _launch(1, 5),
         _kernel("a", 20, 50, 1),
-        _kernel("nccl", 40, 60, stream=20, work=Work.COMMUNICATION),
+        _kernel("nccl", 40, 60, stream=20, work=WorkKind.COMMUNICATION),
         _host("aten::add", 120, 30),
     ]
     assert _path(events, 0, 150) == [
