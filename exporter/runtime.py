@@ -21,7 +21,7 @@ from exporter.config import ExporterConfig
 from exporter.counts import Counts
 from exporter.exposing.app import make_app
 from exporter.exposing.snapshot import NodeSnapshot, take_snapshot
-from exporter.host_watch import HostWatch, find_targets
+from exporter.host_watch import HostWatch, ResourceSampler, find_targets
 from exporter.reading.heartbeats import run_heartbeat
 from exporter.reading.positions import Positions
 from exporter.reading.rings import RingReading, Rings
@@ -98,7 +98,7 @@ class Exporter:
             heartbeats=self._heartbeats,
             jitter=random.Random(),  # noqa: S311  (spreads reconnections, guards nothing)
         )
-        self._host_watch = HostWatch(lambda: find_targets(self._rings.runs.values()))
+        self._host_watch = HostWatch(lambda: find_targets(self._rings.runs.values()), sampler=ResourceSampler())
         self._stack_requests = StackRequests(
             self._node,
             counts=self.counts,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from exporter.capturing.standing_worker import StandingWorker
 from exporter.capturing.summarise_worker import Job, failed_summary
-from exporter.capturing.traces import take_over_trace, trim_traces
+from exporter.capturing.traces import take_over_trace, trim_traces, write_samples
 from exporter.capturing.worker_share import Share
 from exporter.config import ExporterConfig
 from exporter.counts import Counts
@@ -135,6 +135,7 @@ class Summariser:
         host, trace_bytes = self._host(job), 0  # counted now: looks are forgotten while a large trace is read
         try:
             path, trace_bytes = take_over_trace(job.directory, job.request_id, job.rank)
+            self._leave_samples(job, path)
             summary = await self._work(job, path)
         except MalformedError as error:
             self._fail(job, str(error), host, trace_bytes)
@@ -143,6 +144,15 @@ class Summariser:
             self._counts.reject("trace", f"run {job.run}, rank {job.rank}: {summary.error}")
             summary = replace(summary, trace_bytes=summary.trace_bytes or trace_bytes)
         self._on_summary(replace(summary, host=host))
+
+    def _leave_samples(self, job: TraceJob, trace: Path) -> None:
+        """Leave what the node sampled beside the trace, for this summary and for who analyses the trace later."""
+        if self._host_watch is None:
+            return
+        try:
+            write_samples(trace, self._host_watch.samples(job.run, job.rank, *job.span_ns))
+        except OSError as error:
+            self._counts.reject("trace", f"run {job.run}, rank {job.rank}: samples: {error}")
 
     def _host(self, job: TraceJob) -> HostSpan | None:
         """Return what the node counted: true of a capture whose trace cannot be read, too."""

@@ -5,14 +5,17 @@ it: the file that was checked is the file that is read. Names are built from two
 """
 
 import contextlib
+import json
 import os
 import re
 import stat
+from dataclasses import asdict
 from pathlib import Path
 
 from exporter.shared_directory import run_status
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.limits import TRACE_MAX_BYTES
+from lockstep.contracts.node_samples import NodeSamples, samples_path
 from lockstep.contracts.paths import incoming_directory, trace_name, traces_directory
 
 _TRACE = re.compile(r"([0-9]{1,19})-([0-9]{1,7})\.json\Z")
@@ -52,6 +55,18 @@ def _check(status: os.stat_result, owner: int, where: str) -> None:
         raise MalformedError("trace", where=where, got=status.st_size, expected=f"at most {TRACE_MAX_BYTES} bytes")
 
 
+def write_samples(trace: Path, samples: NodeSamples) -> None:
+    """Leave what the node sampled beside a trace, if anything was.
+
+    Raises
+    ------
+    OSError
+        It cannot be written.
+    """
+    if samples.resources or samples.host is not None:
+        samples_path(trace).write_text(json.dumps(asdict(samples), separators=(",", ":")))
+
+
 def trim_traces(directory: Path, keep_bytes: int, in_use: set[int]) -> int:
     """Delete the oldest traces of a run until at most `keep_bytes` are left, and return how many went.
 
@@ -71,6 +86,7 @@ def trim_traces(directory: Path, keep_bytes: int, in_use: set[int]) -> int:
         if int(path.name.split("-")[0]) in in_use:
             continue
         path.unlink()
+        samples_path(path).unlink(missing_ok=True)
         total -= size
         deleted += 1
     return deleted

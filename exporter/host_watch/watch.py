@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 
 from exporter.host_watch.intervals import BUSIEST_MAX, Interval, compare, covering
 from exporter.host_watch.reading import HostReading, Key, Target, read_node
+from exporter.host_watch.sampler import ResourceSampler
 from lockstep.contracts.messages import HostSpan
+from lockstep.contracts.node_samples import NodeSamples
 
 QUIET_NS = 5_000_000_000
 CAPTURE_NS = 1_000_000_000
@@ -59,7 +61,7 @@ class HostTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLoad:
-    """The node as a whole at the last look; `cost_ns` is what all looks took.
+    """The node as a whole at the last look; `cost_ns` is what all looks and samples took.
 
     `delay_ns` is how long a training thread may have waited for a CPU because Lockstep's services had it, so far: what
     they worked on its cores while it waited, at most as long as it did, of the rank that waited longest.
@@ -81,7 +83,8 @@ class _Rank:
 class HostWatch:
     """Belongs to the event loop; only the looks are taken elsewhere, one at a time.
 
-    `targets` returns the ranks to look at; it is asked on the event loop before each look.
+    `targets` returns the ranks to look at; it is asked on the event loop before each look. `sampler` reads their cores
+    and the node's network and memory more often around captures.
     """
 
     def __init__(
@@ -90,7 +93,9 @@ class HostWatch:
         *,
         look: Callable[[Sequence[Target], HostReading | None], HostSample] = look_at,
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        sampler: ResourceSampler | None = None,
     ) -> None:
+        self._sampler = sampler
         self.node = NodeLoad()
         self._targets = targets
         self._look = look
@@ -98,6 +103,7 @@ class HostWatch:
         self._last: HostReading | None = None
         self._ranks: dict[Key, _Rank] = {}
         self._near_until_ns = 0
+        self._looks_cost_ns = 0
         self._paid_ns = 0
         """When the looks so far have cost no more than COST_RATIO."""
         self._wake = asyncio.Event()
@@ -120,6 +126,8 @@ class HostWatch:
         """Look at once and more often for a while: a capture was ordered, begins or ends."""
         self._near_until_ns = self._clock_ns() + NEAR_NS
         self._wake.set()
+        if self._sampler is not None:
+            self._sampler.note_capture(self._targets())
 
     async def reach(self, end_ns: int) -> None:
         """Wait for a look that was taken after `end_ns`, no longer than REACH_S: one is due after each capture."""
@@ -134,7 +142,8 @@ class HostWatch:
         self._looked.set()
         reading = self._last = look.reading
         self._paid_ns = max(self._paid_ns, reading.at_ns) + round(look.cost_ns / COST_RATIO)
-        cost_ns = self.node.cost_ns + look.cost_ns
+        self._looks_cost_ns += look.cost_ns
+        cost_ns = self._looks_cost_ns + (0 if self._sampler is None else self._sampler.cost_ns)
         delay_ns = self.node.delay_ns + max(map(_delay_ns, look.intervals.values()), default=0)
         self.node = NodeLoad(pressure_ns=reading.pressure_ns, load=reading.load, cost_ns=cost_ns, delay_ns=delay_ns)
         for key in reading.ranks:
@@ -153,6 +162,13 @@ class HostWatch:
     def totals(self) -> dict[Key, HostTotals]:
         """Return the totals of every rank that was watched lately."""
         return {key: rank.totals for key, rank in self._ranks.items()}
+
+    def samples(self, run: str, rank: int, start_ns: int, end_ns: int) -> NodeSamples:
+        """Return what was sampled and counted in a span of CLOCK_MONOTONIC, on the wall clock."""
+        offset_ns = time.time_ns() - time.monotonic_ns()
+        sampler = self._sampler
+        series = {} if sampler is None else sampler.series(run, rank, start_ns, end_ns, offset_ns=offset_ns)
+        return NodeSamples(resources=series, host=self.span(run, rank, start_ns, end_ns))
 
     def span(self, run: str, rank: int, start_ns: int, end_ns: int) -> HostSpan | None:
         """Return what a rank met in the looks around a span of CLOCK_MONOTONIC; None where they do not cover it.

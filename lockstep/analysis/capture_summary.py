@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from lockstep.analysis.evidence import NOTHING, Evidence, with_notes
+from lockstep.analysis.evidence import NOTHING, Evidence, with_notes, with_samples
 from lockstep.analysis.fitting import fitted
 from lockstep.analysis.rank import RankAnalysis, analyse_rank
 from lockstep.contracts import limits
@@ -16,7 +16,7 @@ from lockstep.trace.summarise import empty_summary, summarise_columns
 
 FINDINGS_MAX = 8
 OF_ONE_CAUSE_MAX = 3
-"""Operators below a roofline are dozens; the first tell what is wrong."""
+"""Operators below a roofline are dozens; the first show what is wrong."""
 SENTENCES_MAX = 4
 SENTENCE_CHARS = 300
 PATH_MAX = 12
@@ -52,7 +52,7 @@ def summarise(
     except MalformedError as error:
         reason = str(error)[:ERROR_CHARS]
         return empty_summary(run=run, node=node, rank=rank, request_id=request_id, steps=steps, error=reason)
-    evidence = with_notes(evidence, path)
+    evidence = with_samples(with_notes(evidence, path), path)
     summary = summarise_columns(columns, run=run, node=node, rank=rank, request_id=request_id, steps=steps)
     return with_analysis(summary, analyse_rank(columns, rank=rank, evidence=evidence, has_peers=False))
 
@@ -71,22 +71,22 @@ def with_analysis(summary: TraceSummary, analysis: RankAnalysis) -> TraceSummary
         for found in _dearest(analysis.findings)
     ]
     shares = analysis.path.shares if analysis.path else ()
-    reasons = {said.rule[:NAME_CHARS]: said.reason[:SENTENCE_CHARS] for said in analysis.not_judged}
+    reasons = {each.rule[:NAME_CHARS]: each.reason[:SENTENCE_CHARS] for each in analysis.not_judged}
     left_out = {
         "findings": len(analysis.findings) - len(findings),
         "path": len(shares) - PATH_MAX,
         "not_judged": len(reasons) - REASONS_MAX,
     }
-    told = replace(
+    filled = replace(
         summary,
-        collectives={name[:NAME_CHARS]: told for name, told in summary.collectives.items()},
+        collectives={name[:NAME_CHARS]: numbers for name, numbers in summary.collectives.items()},
         breakdown={name: value for name, value in _numbers(analysis).items() if isinstance(value, int)},
         path=[(share.name[:NAME_CHARS], share.path_class.value, share.ns) for share in shares[:PATH_MAX]],
         findings=findings,
         not_judged=dict(list(reasons.items())[:REASONS_MAX]),
         omitted={name: count for name, count in left_out.items() if count > 0},
     )
-    return fitted(told, analysis.patterns)
+    return fitted(filled, analysis.patterns)
 
 
 def _dearest(findings: tuple[Finding, ...]) -> list[Finding]:

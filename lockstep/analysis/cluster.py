@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import median_high
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,7 @@ from lockstep.diagnosis.parallelism import find_poor_overlap
 from lockstep.diagnosis.remedies import ASCEND, PYTORCH
 from lockstep.diagnosis.roofline.ascend_rules import find_frequency_drop, slowest_clock
 from lockstep.diagnosis.roofline.devices import rated_mhz
+from lockstep.trace.steps import StepSource
 
 _FAMILIES_MAX = 16
 _SAMPLES_CLOCK = "ascend"
@@ -49,7 +51,7 @@ _SAMPLES_CLOCK = "ascend"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterAnalysis:
-    """All ranks, in order, and what they say together; `findings` are those of ranks and of the cluster, advised.
+    """All ranks, in order, and what they show together; `findings` are those of ranks and of the cluster, advised.
 
     `kinds` is what each of `groups` is for. `localisations` has one entry for each type of device, by its name.
     """
@@ -70,13 +72,13 @@ def analyse_cluster(
     paths: Mapping[int, Path] | None = None,
     degrees: Degrees | None = None,
 ) -> ClusterAnalysis:
-    """Return what the ranks of one window say together; one rank alone is a cluster as well.
+    """Return what the ranks of one window show together; one rank alone is a cluster as well.
 
-    Ranks differ from each other; `reports` are the doctor's that lay beside the traces, `paths` the traces by rank,
+    Ranks differ from each other; `reports` are the doctor's that lay by the traces, `paths` the traces by rank,
     `degrees` the job's parallel degrees where somebody gave them.
     """
     ranks = tuple(sorted(ranks, key=lambda each: each.rank))
-    windows_ns = {each.rank: each.length_ns for each in ranks}
+    windows_ns = _windows_ns(ranks)
     stages = pipeline_stages(ranks, degrees)
     together = _Together(ranks, stages)
     together.parallelism()
@@ -104,6 +106,17 @@ def analyse_cluster(
     )
 
 
+def _windows_ns(ranks: Sequence[RankAnalysis]) -> dict[int, int]:
+    """Return the window by rank against which losses count: its own, at most the median of those with as many steps.
+
+    Ranks of a synchronous job end a step together: a longer window was recorded beyond the steps of the others.
+    """
+    alike: dict[int, list[int]] = {}
+    for each in ranks:
+        alike.setdefault(len(each.steps), []).append(each.length_ns)
+    return {each.rank: min(each.length_ns, median_high(alike[len(each.steps)])) for each in ranks}
+
+
 class _Together:
     """The rules over several ranks; what cannot be judged is left in `refused`, and of some ranks only in `noted`."""
 
@@ -127,24 +140,27 @@ class _Together:
     def parallelism(self) -> None:
         """Judge whether components of the ranks work at once."""
         known = {each.rank: each.breakdown for each in self._ranks if each.breakdown is not None and each.length_ns > 0}
-        told = [
+        parts = [
             (each.collectives, each.window_ns, next(iter(each.about.devices), ""))
             for each in self._ranks
             if each.collectives is not None
         ]
-        self._ask(lambda: with_fusion_gain(find_poor_overlap(known), told))
+        self._ask(lambda: with_fusion_gain(find_poor_overlap(known), parts))
 
     def communication(self) -> None:
         """Lay the ranks' collectives side by side and judge them; the vendor's count where it tells transmissions."""
         own = [each.collectives for each in self._ranks if each.collectives is not None]
         vendor = [each.vendor_collectives for each in self._ranks if each.vendor_collectives is not None]
         table = match_collectives(own)
-        told = match_collectives(vendor) if vendor else table
+        timed = match_collectives(vendor) if vendor else table
         busy = {each.rank: each.computing for each in self._ranks if each.computing is not None}
-        self.groups = group_waiting(told, busy)
+        starts_ns = {
+            each.rank: each.steps.start_ns for each in self._ranks if each.steps.source is not StepSource.WHOLE
+        }
+        self.groups = group_waiting(timed, busy, starts_ns)
         self.totals = totals_of_table(table)
-        self._ask(lambda: judge_waiting(told, self._window_ns, busy))
-        self._ask(lambda: judge_transmission(told, self._window_ns))
+        self._ask(lambda: judge_waiting(timed, self._window_ns, busy, starts_ns))
+        self._ask(lambda: judge_transmission(timed, self._window_ns))
         self._ask(lambda: judge_bandwidth(table, self._window_ns))
         self._ask(lambda: find_contention(table, busy, self._window_ns))
 
@@ -232,7 +248,7 @@ class _Together:
 def families(ranks: Sequence[RankAnalysis], workers: Sequence[int]) -> dict[str, NDArray[np.int64]]:
     """Return in which process group each worker is, by kind of group: groups of one size that share no rank are a kind.
 
-    Traces name groups and list their ranks, and seldom say what they are for.
+    Traces name groups and list their ranks, and seldom what they are for.
     """
     known = {tuple(sorted(group)) for each in ranks for group in each.about.groups.values()}
     place = {rank: at for at, rank in enumerate(workers)}

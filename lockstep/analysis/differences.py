@@ -26,6 +26,8 @@ from lockstep.diagnosis.localisation.findings import (
     SLOW_FUNCTION,
 )
 from lockstep.diagnosis.threshold import Threshold
+from lockstep.trace.columns import OPERATOR
+from lockstep.trace.names import COMMUNICATION_KIND, kind_of
 from lockstep.trace.patterns.pattern import OUTSIDE
 
 LOCAL = (SLOW_DEVICE, SLOW_COPY, SLOW_FUNCTION, LATE_ARRIVAL)
@@ -69,6 +71,8 @@ def _against(
     finding: Finding, groups: Sequence[GroupWaiting], slow: Collection[int], windows_ns: Mapping[int, int]
 ) -> str:
     """Return why a finding does not hold, empty if it does."""
+    if finding.cause == SLOW_FUNCTION and kind_of(finding.subject, OPERATOR) == COMMUNICATION_KIND:
+        return f"{finding.subject} waits for other ranks: collectives are judged by who comes last"
     if finding.cause in LOCAL:
         return _against_local(finding, groups, slow, windows_ns)
     if finding.cause == SLOW_COLLECTIVE and _is_waiting(finding, groups):
@@ -120,11 +124,28 @@ def _named(ranks: Iterable[int]) -> str:
 
 
 def _is_waiting(finding: Finding, groups: Sequence[GroupWaiting]) -> bool:
-    """Whether the ranks of a collective wait for others in it as long as it costs them, and transmit as fast as they.
+    """Whether the ranks of a collective wait for others in it, or transmit as fast as others of their groups.
 
     Where the vendor gives the transmission by itself, transmissions that are alike on all ranks leave waiting alone.
     """
     known = [each for each in groups if set(finding.ranks) <= set(each.ranks) and not np.isnan(each.transit_ratio)]
     if known:
         return all(each.transit_ratio < WAIT_RATIO.value for each in known)
-    return all(waited_ns(groups, rank) >= max(finding.lost_ns or 0, 1) for rank in finding.ranks)
+    most_ns = OVERLAP.value * (finding.lost_ns or 0)
+    if all(waited_ns(groups, rank) >= max(most_ns, 1) for rank in finding.ranks):
+        return True
+    mixed = [each for each in groups if set(finding.ranks) < set(each.ranks) and np.nan_to_num(each.transmits_ns).any()]
+    return bool(mixed) and all(_slower_ns(each, finding.ranks) < most_ns for each in mixed)
+
+
+def _slower_ns(group: GroupWaiting, ranks: Collection[int]) -> float:
+    """Return how much longer some ranks of a group transmit than its others, in the collectives that all share.
+
+    By the median collective: a link is slow every time, a thread that gets no core once.
+    """
+    mine = np.isin(group.ranks, list(ranks))
+    present_ns = group.transmits_ns[~np.isnan(group.transmits_ns).any(axis=1)]
+    if not len(present_ns):
+        return 0.0
+    slower_ns = present_ns[:, mine].mean(axis=1) - present_ns[:, ~mine].mean(axis=1)
+    return float(np.median(slower_ns)) * len(present_ns)

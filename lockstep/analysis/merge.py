@@ -1,4 +1,4 @@
-"""Findings and refusals of many ranks as one list: what several ranks share is said once, with all of them."""
+"""Findings and refusals of many ranks as one list: what several ranks share is given once, with all of them."""
 
 import re
 from collections import Counter
@@ -6,8 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from lockstep.diagnosis.finding import BOTTLENECKS, Finding, NotJudged
+from lockstep.diagnosis.host_causes.compilation import COMPILATION
+from lockstep.diagnosis.host_causes.dispatch import DISPATCH
 from lockstep.diagnosis.remedies import advise_finding
+from lockstep.diagnosis.roofline.classic import COMPUTE_BOUND, MEMORY_BOUND, UNDERUTILISED
 
+_ROLLED_UP = frozenset((DISPATCH, COMPILATION, UNDERUTILISED, MEMORY_BOUND, COMPUTE_BOUND))
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?")
 _NAMED_RANKS = 8
 
@@ -24,13 +28,14 @@ class Refusal:
 def merge_findings(findings: Iterable[Finding], windows_ns: Mapping[int, int]) -> list[Finding]:
     """Return one finding for each cause and subject, with all its ranks and the evidence of the one it costs most.
 
+    Of rules that roll a rank's operators up (`_ROLLED_UP`) the subject only names examples: their cause is one finding.
     What one rank has twice (one operator in two formats) stays two: its first goes with the first of other ranks. The
     predicted gain is that of the rank it costs most: its loss over its own window (`windows_ns`, by rank).
     """
     found: dict[object, list[Finding]] = {}
     seen: Counter[object] = Counter()
     for each in findings:
-        key = each.bottleneck, each.cause, each.subject
+        key = each.bottleneck, each.cause, "" if each.cause in _ROLLED_UP else each.subject
         found.setdefault((key, seen[key, each.ranks]), []).append(each)
         seen[key, each.ranks] += 1
     return [_merged(same, windows_ns) for same in found.values()]
@@ -42,8 +47,8 @@ def _merged(same: list[Finding], windows_ns: Mapping[int, int]) -> Finding:
         return worst
     ranks = tuple(sorted({rank for each in same for rank in each.ranks}))
     named = ", ".join(map(str, ranks[:_NAMED_RANKS])) + (", ..." if len(ranks) > _NAMED_RANKS else "")
-    told = f"on {len(ranks)} of {len(windows_ns)} ranks ({named}); the numbers are those of rank {worst.ranks[0]}"
-    return replace(worst, ranks=ranks, evidence=(*worst.evidence, told))
+    sentence = f"on {len(ranks)} of {len(windows_ns)} ranks ({named}); the numbers are those of rank {worst.ranks[0]}"
+    return replace(worst, ranks=ranks, evidence=(*worst.evidence, sentence))
 
 
 def _share(finding: Finding, windows_ns: Mapping[int, int]) -> float:
@@ -58,9 +63,9 @@ def window_of(finding: Finding, windows_ns: Mapping[int, int]) -> int:
 
 def advise(findings: Iterable[Finding], windows_ns: Mapping[int, int], framework: str) -> list[Finding]:
     """Return findings with their advice, the largest predicted gain first, then in Hermes' order of components."""
-    told = [advise_finding(each, window_of(each, windows_ns), framework=framework) for each in findings]
+    advised = [advise_finding(each, window_of(each, windows_ns), framework=framework) for each in findings]
     return sorted(
-        told,
+        advised,
         key=lambda each: (
             -(each.predicted_gain_ratio or 0.0),
             -(each.lost_ns or 0),

@@ -97,10 +97,10 @@ class RankAnalysis:
 def analyse_rank(
     columns: TraceColumns, *, rank: int, evidence: Evidence = NOTHING, has_peers: bool = True
 ) -> RankAnalysis:
-    """Return all that one rank's columns tell; `rank` counts, whatever the trace calls itself.
+    """Return all that one rank's columns show; `rank` counts, whatever the trace calls itself.
 
     Without `has_peers` what only serves the comparison with other ranks is left out. Raises nothing for a trace that a
-    loader accepted: what it lacks is told in `not_judged`.
+    loader accepted: what it lacks is given in `not_judged`.
     """
     trace = prepare(columns)
     account = break_down_steps(trace)
@@ -129,7 +129,7 @@ def analyse_rank(
         patterns=parts.patterns(),
         rooflines=rooflines,
         component_shares=component_shares,
-        calls=_calls(columns, rank, len(trace.steps)) if has_peers else None,
+        calls=_calls(columns, rank, len(trace.steps), evidence) if has_peers else None,
     )
     parts.host()
     context = context_of(columns)
@@ -140,14 +140,16 @@ def analyse_rank(
 
 def _about(columns: TraceColumns) -> TraceAbout:
     """Return what the trace says of itself, with what its collectives say their groups are for."""
-    told = {
-        said.group: said.description for said in set(columns.collectives.values()) if said.group and said.description
+    described = {
+        each.group: each.description for each in set(columns.collectives.values()) if each.group and each.description
     }
-    return replace(columns.about, group_descriptions={**told, **columns.about.group_descriptions})
+    return replace(columns.about, group_descriptions={**described, **columns.about.group_descriptions})
 
 
-def _calls(columns: TraceColumns, rank: int, steps: int) -> TraceSummary:
-    return summarise_columns(columns, run="", node=columns.about.host, rank=rank, request_id=0, steps=max(steps, 1))
+def _calls(columns: TraceColumns, rank: int, steps: int, evidence: Evidence) -> TraceSummary:
+    node = columns.about.host
+    calls = summarise_columns(columns, run="", node=node, rank=rank, request_id=0, steps=max(steps, 1))
+    return replace(calls, host=evidence.host)
 
 
 def with_communication(analysis: RankAnalysis, communication: AscendCommunication) -> RankAnalysis:
@@ -165,7 +167,7 @@ def with_communication(analysis: RankAnalysis, communication: AscendCommunicatio
 
 
 def renumbered(analysis: RankAnalysis, rank: int) -> RankAnalysis:
-    """Return the analysis as another rank's: nothing in the trace said whose it is, and its number was taken."""
+    """Return the analysis as another rank's: nothing in the trace shows whose it is, and its number was taken."""
 
     def moved(collectives: RankCollectives | None) -> RankCollectives | None:
         return None if collectives is None else replace(collectives, rank=rank)
@@ -250,15 +252,15 @@ class _Parts:
         )
 
     def host(self) -> None:
-        said = self._evidence
+        evidence = self._evidence
         found = self.answers.of(
             "host",
             lambda: judge_host(
                 view_host(self._columns, self._window_ns, steps=self._trace.steps),
-                noted=said.noted_collections,
-                samples=said.host_samples,
-                workers=said.loader_workers,
-                queues=said.queues,
+                noted=evidence.noted_collections,
+                samples=evidence.host_samples,
+                loader=evidence.loader,
+                queues=evidence.queues,
             ),
         )
         if found is not None:

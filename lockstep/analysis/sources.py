@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from lockstep.analysis.doctor_reports import DoctorReport, is_doctor_report, read_report
-from lockstep.analysis.evidence import NOTHING, Evidence, with_notes
+from lockstep.analysis.evidence import NOTHING, Evidence, with_notes, with_samples
 from lockstep.analysis.kernels_only import columns_of_kernels
 from lockstep.contracts.errors import LockstepError, MalformedError
+from lockstep.contracts.node_samples import SUFFIX
 from lockstep.trace.ascend.communication import load_communication
 from lockstep.trace.ascend.discover import DEPTH_MAX, ENTRIES_MAX, OUTPUT_FOLDERS, AscendOutput, discover, kind_of
 from lockstep.trace.ascend.rank import load_rank_kernels, load_rank_trace
@@ -136,7 +137,8 @@ def _belongs_to_rank(folder: Path) -> bool:
 
 
 def _may_be_trace(path: Path) -> bool:
-    return path.name.endswith(_TRACE_SUFFIXES) and path.name not in _NO_TRACES
+    is_named = path.name.endswith(_TRACE_SUFFIXES) and not path.name.endswith(SUFFIX)
+    return is_named and path.name not in _NO_TRACES
 
 
 def _take_or_skip(path: Path, found: Sources) -> None:
@@ -207,7 +209,7 @@ def load_source(source: Source) -> Loaded:
         from lockstep.trace.store import read_columns  # noqa: PLC0415  (nodes summarise without pyarrow)
 
         return Loaded(columns=read_columns(source.path))
-    return Loaded(columns=load_trace(source.path), evidence=with_notes(NOTHING, source.path))
+    return Loaded(columns=load_trace(source.path), evidence=with_samples(with_notes(NOTHING, source.path), source.path))
 
 
 def _load_ascend(output: AscendOutput) -> Loaded:

@@ -4,7 +4,7 @@ In a synchronous job a rank's loss costs the job only what the others wait for i
 The cause is the one that the coordinator would give from the same captures: both ask `lockstep.diagnosis.explain`.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -35,18 +35,18 @@ def explain_stragglers(
 ) -> list[Finding]:
     """Return the findings, those on a rank that others wait for (`SLOW_RANK`) with the cause in place of the symptom.
 
-    `peers` are by rank those that do the same work on the same device. Where the captures do not tell the cause the
-    symptom stays, and says why; of a rank that was late once it is chance, and goes.
+    `peers` are by rank those that do the same work on the same device. Where the captures do not show the cause the
+    symptom stays, with the reason. A rank that was late by chance (a symptom of low confidence) is not named.
     """
+    findings = [each for each in findings if each.cause != SLOW_RANK or each.confidence != LOW]
     slow = {rank for each in findings if each.cause == SLOW_RANK for rank in each.ranks}
     explained: dict[int, Diagnosis] = {}
     for rank in sorted(slow):
         cost_ns = max(each.lost_ns or 0 for each in findings if each.cause == SLOW_RANK and rank in each.ranks)
         explained[rank] = _explained(ranks, rank, [each for each in peers[rank] if each not in slow], cost_ns)
-    told = [
+    return [
         _with_cause(each, explained[each.ranks[0]], ranks) if each.cause == SLOW_RANK else each for each in findings
     ]
-    return [each for each in told if each.cause != SLOW_RANK or each.confidence != LOW]
 
 
 def _explained(ranks: Mapping[int, RankAnalysis], rank: int, peers: Sequence[int], cost_ns: int) -> Diagnosis:
@@ -93,21 +93,34 @@ def costing(
     """Return each rank's own findings that cost the job time, and which do not, with the reason.
 
     What the host of few ranks loses costs nothing where these ranks wait for `slow` ones, or each other, for at least
-    as long; what most ranks have in common does.
+    as long, and where the others do not wait for them; what most ranks have in common does.
     """
     findings = list(findings)
-    held = Counter(cause for cause, _ in {(each.cause, each.ranks) for each in findings})
+    having: dict[str, set[int]] = defaultdict(set)
+    for each in findings:
+        having[each.cause].update(each.ranks)
     kept, left_out = [], []
     for each in findings:
-        slack_ns = min((waited_ns(waiting, rank) for rank in each.ranks), default=0.0)
-        is_shared = 2 * held[each.cause] >= rank_count
-        if each.bottleneck not in _HOST or is_shared or set(each.ranks) & set(slow) or slack_ns < (each.lost_ns or 0):
+        together = having[each.cause]
+        if each.bottleneck not in _HOST or 2 * len(together) >= rank_count or set(each.ranks) & set(slow):
             kept.append(each)
-        else:
-            lost_ms, slack_ms = (each.lost_ns or 0) / 1e6, slack_ns / 1e6
-            reason = f"{lost_ms:.1f} ms cost the job nothing where the rank waits {slack_ms:.1f} ms for others"
+        elif reason := _costs_nothing(each, together, waiting):
             left_out.append(Refusal(rule=each.cause, reason=reason, ranks=each.ranks))
+        else:
+            kept.append(each)
     return kept, left_out
+
+
+def _costs_nothing(finding: Finding, together: Collection[int], waiting: Sequence[GroupWaiting]) -> str:
+    """Return why a host's loss costs the job nothing, empty if it does; `together` are all ranks with its cause."""
+    lost_ms = (finding.lost_ns or 0) / 1e6
+    slack_ms = min((waited_ns(waiting, rank) for rank in finding.ranks), default=0.0) / 1e6
+    if slack_ms >= lost_ms:
+        return f"{lost_ms:.1f} ms cost the job nothing where the rank waits {slack_ms:.1f} ms for others"
+    shared = [group for group in waiting if set(finding.ranks) & set(group.ranks) and group.repeated.is_judged]
+    if shared and not are_waited_for(together, shared):
+        return f"{lost_ms:.1f} ms are lost, and the others do not wait for the rank step after step"
+    return ""
 
 
 def waited_ns(waiting: Sequence[GroupWaiting], rank: int) -> float:
@@ -128,6 +141,8 @@ def are_waited_for(ranks: Collection[int], groups: Sequence[GroupWaiting]) -> bo
     for group in groups:
         mine = np.isin(group.ranks, list(ranks))
         share = float(group.caused_ns[mine].sum() / group.caused_ns.sum())
+        if np.count_nonzero(mine) == 1 and group.repeated.is_chance(int(mine.argmax())):
+            continue
         if share >= 1 - (1 - BLAME_SHARE.value) * (1 - float(mine.mean())):
             return True
     return False

@@ -1,6 +1,6 @@
 """The JSON summary of an analysis: integers in ns and bytes, unknown is null.
 
-Lists are cut where a report could not show more; what is cut off a sum is told as one entry of its own.
+Lists are cut where a report could not show more; what is cut off a sum is one entry of its own.
 """
 
 import math
@@ -29,7 +29,7 @@ PATTERNS_MAX = 100
 _PATTERNS_LEAST, _PATTERNS_TOGETHER = 10, 20_000
 """Of each of many ranks, and of all of them: 10,000 ranks make 50 MB."""
 _NAMED_MAX = 64
-"""Ranks of a finding that each of them repeats; what more ranks share is told once, for all."""
+"""Ranks of a finding that each of them repeats; what more ranks share is given once, for all."""
 REST = "(rest)"
 NO_KIND = GroupKind(None, "not looked at")
 
@@ -37,7 +37,7 @@ NO_KIND = GroupKind(None, "not looked at")
 def summary_of(cluster: ClusterAnalysis, paths: Mapping[int, str], skipped: Iterable[Skipped]) -> dict[str, Any]:
     """Return the summary; `paths` says by rank where its trace came from."""
     rates = {(each.kind, each.group): each.bus_bandwidth for each in cluster.collectives}
-    told = {(each.subject, each.lost_ns) for each in cluster.findings}
+    reported = {(each.subject, each.lost_ns) for each in cluster.findings}
     patterns_max = min(PATTERNS_MAX, max(_PATTERNS_LEAST, _PATTERNS_TOGETHER // max(len(cluster.ranks), 1)))
     return {
         "format": FORMAT,
@@ -48,7 +48,7 @@ def summary_of(cluster: ClusterAnalysis, paths: Mapping[int, str], skipped: Iter
         "localisation": [
             {
                 "device_type": device,
-                **_abnormal(each, is_finding=(each.function.name, round(each.lost_s * 1e9)) in told),
+                **_abnormal(each, is_finding=(each.function.name, round(each.lost_s * 1e9)) in reported),
             }
             for device, localisation in cluster.localisations.items()
             for each in localisation.abnormal
@@ -235,6 +235,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         ],
         "predicted_gain_ratio": _real(finding.predicted_gain_ratio),
         "lost_ns": finding.lost_ns,
+        "steps": None if finding.steps is None else list(finding.steps),
         "confidence": finding.confidence,
     }
 

@@ -1,21 +1,67 @@
-"""What remedies depend on beside a finding's subject: advice that is followed already, or cannot be, helps nobody."""
+"""What remedies depend on apart from a finding's subject: advice that is followed already, or cannot be, is no help."""
 
 from dataclasses import replace
 
+import numpy as np
+
 from lockstep.diagnosis.finding import Finding
-from lockstep.trace.columns import TraceColumns
+from lockstep.trace.columns import ABSENT, ANNOTATION, OPERATOR, TraceColumns, WorkKind
+from lockstep.trace.intervals import merged
+from lockstep.trace.launches import launches_of
 
 COMPILED = "compiled code"
+UNFUSED_ATTENTION = "attention in single operators"
+SMALL_OPTIMIZER = "optimizer in small kernels"
+"""Words of `remedies.toml` (`when` and `unless`)."""
+
+SMALL_OPTIMIZER_KERNELS = 100
+"""Of one optimizer step: a fused one launches one for each few hundred tensors, a foreach one some dozens; own."""
 _COMPILED_PREFIXES = ("Torch-Compiled Region", "## Call CompiledFxGraph", "triton_")
+_OPTIMIZER_PREFIX = "Optimizer.step#"
+_FUSED_OPTIMIZER = "aten::_fused_"
+_PRODUCTS = ("aten::bmm", "aten::baddbmm")
+_SOFTMAX = ("aten::_softmax", "aten::_safe_softmax")
 
 
 def context_of(columns: TraceColumns) -> tuple[str, ...]:
-    """Return what a trace shows of its training: its vendor, and `COMPILED` where torch.compile made its kernels."""
-    is_compiled = columns.named(lambda name: name.startswith(_COMPILED_PREFIXES)).any()
+    """Return what a trace shows of its training: its vendor, and which of this module's words hold."""
     vendor = (f"vendor {columns.about.vendor}",) if columns.about.vendor else ()
-    return (*vendor, COMPILED) if is_compiled else vendor
+    is_compiled = columns.named(lambda name: name.startswith(_COMPILED_PREFIXES)).any()
+    shown = {
+        COMPILED: bool(is_compiled),
+        UNFUSED_ATTENTION: _attends_in_parts(columns),
+        SMALL_OPTIMIZER: _optimizes_in_parts(columns),
+    }
+    return (*vendor, *(word for word, holds in shown.items() if holds))
 
 
 def with_context(finding: Finding, context: tuple[str, ...]) -> Finding:
     """Return the finding with what its trace shows."""
     return replace(finding, context=(*finding.context, *context))
+
+
+def _attends_in_parts(columns: TraceColumns) -> bool:
+    """Whether a batched product is followed by a softmax and that by a batched product, on one thread."""
+    operators = columns.category == columns.category_code(OPERATOR)
+    softmax = columns.named(lambda name: name in _SOFTMAX)
+    parts = np.flatnonzero(operators & (softmax | columns.named(lambda name: name in _PRODUCTS)))
+    parts = parts[np.lexsort((columns.start_ns[parts], columns.thread[parts]))]
+    is_softmax, thread = softmax[parts], columns.thread[parts]
+    follows = (thread[:-2] == thread[2:]) & ~is_softmax[:-2] & is_softmax[1:-1] & ~is_softmax[2:]
+    return bool(follows.any())
+
+
+def _optimizes_in_parts(columns: TraceColumns) -> bool:
+    """Whether a step of the optimizer launches `SMALL_OPTIMIZER_KERNELS` and more."""
+    if columns.named(lambda name: name.startswith(_FUSED_OPTIMIZER)).any():
+        return False
+    steps = columns.named(lambda name: name.startswith(_OPTIMIZER_PREFIX))
+    steps &= (columns.category == columns.category_code(ANNOTATION)) & ~columns.on_device & (columns.duration_ns > 0)
+    spans = merged(columns.start_ns[steps], columns.end_ns[steps])
+    if not len(spans.start_ns):
+        return False
+    launch = launches_of(columns)[columns.on_device & (columns.work == WorkKind.COMPUTE)]
+    launched_ns = columns.start_ns[launch[launch != ABSENT]]
+    at = np.searchsorted(spans.start_ns, launched_ns, side="right") - 1
+    inside = (at >= 0) & (launched_ns < spans.end_ns[at])
+    return bool(np.count_nonzero(inside) >= SMALL_OPTIMIZER_KERNELS * len(spans.start_ns))

@@ -13,6 +13,10 @@ BOTTLENECKS = (PARALLEL, IO, CPU, COMPUTE, COMMUNICATION)
 """Hermes' hierarchy (section 4.3, Table 4): between components first, then inside one."""
 
 
+_SEVERAL_STEPS = 3
+"""Of two steps neither says which of them is the usual one."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """A cause, where it is, the numbers behind it and what to do.
@@ -21,7 +25,8 @@ class Finding:
     it is about, empty if the whole rank. `lost_ns` is what it costs in the window, on the slowest of `ranks`, None
     where it cannot be told; `predicted_gain_ratio` the share of the window that the best remedy would give back.
     `fused_ns` is what fusing collectives with their neighbours would save, None where nothing says. `context` is what
-    remedies depend on beside the subject (`when` and `unless` of `remedies.toml`).
+    remedies depend on beside the subject (`when` and `unless` of `remedies.toml`). `steps` is (in how many it occurs,
+    of how many), None where steps are not marked or the rule looks at the window as a whole.
     """
 
     bottleneck: str
@@ -35,6 +40,12 @@ class Finding:
     confidence: str = HIGH
     fused_ns: int | None = None
     context: tuple[str, ...] = ()
+    steps: tuple[int, int] | None = None
+
+    @property
+    def is_once(self) -> bool:
+        """Whether it occurs in one of several steps: mending it does not shorten the others."""
+        return self.steps is not None and self.steps[0] <= 1 and self.steps[1] >= _SEVERAL_STEPS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -146,12 +146,13 @@ def advise_finding(finding: Finding, window_ns: int, *, framework: str = PYTORCH
     """Return the finding with its advice, largest predicted gain first, and the gain of the best.
 
     Predicted gain = min(lost, window) / window, for remedies that remove what the finding lost; what fusing saves for
-    those that fuse, never more; None for the others and where the loss is not known. A finding of a cause that the
-    table does not know comes back without advice.
+    those that fuse, never more; None for the others, where the loss is not known and where it occurs once in several
+    steps. A finding of a cause that the table does not know comes back without advice.
     """
     subject = finding.subject
     lost_ns = finding.lost_ns or 0
-    gain_ratio = min(lost_ns, window_ns) / window_ns if lost_ns > 0 and window_ns > 0 else None
+    is_known = lost_ns > 0 and window_ns > 0 and not finding.is_once
+    gain_ratio = min(lost_ns, window_ns) / window_ns if is_known else None
     gains = {EXPLAINED: gain_ratio, EXCESS: gain_ratio}
     if gain_ratio is not None and finding.fused_ns is not None:
         gains[FUSED] = min(gain_ratio, finding.fused_ns / window_ns)

@@ -1,13 +1,17 @@
 """All ranks together: who is waited for, which function, what to do; and nothing on a healthy job."""
 
+from dataclasses import replace
+
 import pytest
 
 from lockstep.analysis.cluster import analyse_cluster, families
+from lockstep.analysis.evidence import Evidence
 from lockstep.analysis.rank import analyse_rank
 from lockstep.diagnosis.communication_causes.waiting import SLOW_RANK
+from lockstep.diagnosis.host_causes import HostSamples
 from lockstep.diagnosis.localisation import NO_GROUP
 from lockstep.trace.columns import TraceAbout
-from tests.analysis.job import FORWARD, RANKS, SLEEP, STEPS, rank_columns
+from tests.analysis.job import FORWARD, RANKS, SLEEP, STEP_NS, STEPS, rank_columns
 
 
 def analyses(**options):
@@ -41,12 +45,21 @@ def test_the_best_gain_comes_first():
 
 def test_every_ranks_own_findings_are_advised():
     """What a rank has by itself comes with its remedies and their gain, over that rank's window."""
-    cluster = analyse_cluster(analyses())
+    throttled = Evidence(host_samples=HostSamples(span_ns=100, throttled_ns=40, run_queue_wait_ns=0))
+    cluster = analyse_cluster([analyse_rank(rank_columns(rank), rank=rank, evidence=throttled) for rank in RANKS])
     for rank in cluster.ranks:
-        waits = next(each for each in rank.findings if each.cause == "synchronisation")
-        assert waits.ranks == (rank.rank,)
-        assert waits.advice
-        assert waits.predicted_gain_ratio == pytest.approx(waits.lost_ns / rank.length_ns)
+        kept_out = next(each for each in rank.findings if each.cause == "cpu_contention")
+        assert kept_out.ranks == (rank.rank,)
+        assert kept_out.advice
+        assert kept_out.predicted_gain_ratio == pytest.approx(kept_out.lost_ns / rank.length_ns)
+
+
+def test_a_rank_recorded_longer_loses_a_share_of_the_others_window():
+    """Rank 2's last step reaches beyond the others': what it loses is a share of the step that all have."""
+    ranks = analyses(slept_ms={2: 40})
+    longer = replace(ranks[2], window_ns=(ranks[2].window_ns[0], ranks[2].window_ns[1] + 10 * STEP_NS))
+    found = next(each for each in analyse_cluster([*ranks[:2], longer, ranks[3]]).findings if each.ranks == (2,))
+    assert found.predicted_gain_ratio == pytest.approx(0.4, abs=0.01)
 
 
 def test_a_healthy_job_has_no_slow_rank():

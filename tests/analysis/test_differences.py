@@ -5,6 +5,7 @@ import pytest
 
 from lockstep.analysis.differences import new_differences
 from lockstep.analysis.rank import RankAnalysis
+from lockstep.diagnosis.communication_causes.repetition import Repetition
 from lockstep.diagnosis.communication_causes.waiting import GroupWaiting
 from lockstep.diagnosis.finding import CPU, IO, Finding
 from lockstep.diagnosis.localisation.findings import SLOW_COLLECTIVE, SLOW_FUNCTION
@@ -42,7 +43,7 @@ def finding(*ranks, cause=SLOW_FUNCTION, subject="f", lost_ns=100_000):
     return Finding(bottleneck=CPU, cause=cause, ranks=ranks, evidence=(), subject=subject, lost_ns=lost_ns)
 
 
-def waiting(*caused_ns, collectives=10, waited_ns=None):
+def waiting(*caused_ns, collectives=10, waited_ns=None, transmits_ns=((0, 0, 0, 0),)):
     count = len(caused_ns)
     zeros = np.zeros(count)
     waited = zeros if waited_ns is None else np.array(waited_ns, np.float64)
@@ -58,7 +59,9 @@ def waiting(*caused_ns, collectives=10, waited_ns=None):
         once_ns=zeros,
         lost_ns=zeros,
         last=np.zeros(count, np.int64),
+        repeated=Repetition(np.zeros(count, np.int64), np.zeros(count), 0),
         duration_ns=zeros,
+        transmits_ns=np.array(transmits_ns, np.float64),
         is_whole=True,
     )
 
@@ -111,6 +114,14 @@ def test_waiting_for_another_rank_is_no_slow_collective():
     assert not holds(finding(0, 3, cause=SLOW_COLLECTIVE), [group])
     assert holds(finding(0, 1, cause=SLOW_COLLECTIVE), [group])
     assert holds(finding(0, 3, cause=SLOW_COLLECTIVE), [])
+
+
+def test_a_collective_that_usually_takes_as_long_is_not_slow():
+    """It counts where ranks of a group transmit longer than its others in most of its collectives."""
+    slow = finding(1, cause=SLOW_COLLECTIVE)
+    usual, late = (500_000, 501_000, 499_000, 500_000), (500_000, 800_000, 499_000, 500_000)
+    assert not holds(slow, [waiting(25, 30, 25, 20, transmits_ns=(usual, late, usual))])
+    assert holds(slow, [waiting(25, 30, 25, 20, transmits_ns=(late, late, usual))])
 
 
 def test_trifles_are_left_out():

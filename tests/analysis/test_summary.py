@@ -24,6 +24,7 @@ BREAKDOWN_KEYS = {
 }
 FINDING_KEYS = {
     *("bottleneck", "cause", "ranks", "subject", "evidence", "advice", "predicted_gain_ratio", "lost_ns", "confidence"),
+    "steps",
 }
 
 

@@ -61,13 +61,6 @@ def test_a_host_that_waits_for_the_device_does_nothing_beside_it():
     assert _five(whole) == dict(zip(FIVE, (60, 0, 20, 0, 20), strict=True))
 
 
-def test_hermes_table_5():
-    """VGG16 before and after gradient fusion: the parts sum to the step, 76.492 and 56.640 ms."""
-    before = _breakdown(compute_ns=54_555_000, communication_ns=21_760_000, free_ns=177_000)
-    after = _breakdown(compute_ns=52_907_000, communication_ns=3_594_000, free_ns=139_000)
-    assert (before.window_ns, after.window_ns) == (76_492_000, 56_640_000)
-
-
 def test_an_empty_window_has_ratios_of_zero():
     """Nothing to divide by."""
     empty = _breakdown()

@@ -16,6 +16,7 @@ from time import monotonic_ns
 from typing import Any
 
 from lockstep.agent.capture.kineto_log import silent_kineto
+from lockstep.agent.capture.loader_watch import LOADER_WATCH
 from lockstep.agent.capture.trace_file import base_ns, extend, microseconds
 from lockstep.contracts.control import ProfileOrder
 from lockstep.contracts.errors import LocalError
@@ -46,6 +47,7 @@ class Recording:
         self.events = 0
         self.costs_ns: dict[str, int] = {}
         self._collections: list[tuple[int, int, int | None]] = []
+        self._loader: dict[str, Any] | None = None
         self._profile, self._has_collections = _make_profile(order)
 
     def start(self) -> None:
@@ -61,6 +63,7 @@ class Recording:
             self._profile.prepare_trace()  # the first one of a process sets the level of the log itself
         with silent_kineto():
             self._profile.start_trace()
+        LOADER_WATCH.begin()
         self.costs_ns["start"] = monotonic_ns() - began
 
     def mark(self, step: int) -> None:
@@ -109,6 +112,7 @@ class Recording:
             torch cannot.
         """
         began = monotonic_ns()
+        self._loader = LOADER_WATCH.end()
         try:
             with silent_kineto():
                 self._profile.stop()
@@ -143,6 +147,7 @@ class Recording:
             **facts,
             "boundaries": self.boundaries,
             "collections": self._longest(),
+            **({} if self._loader is None else {"loader": self._loader}),
             "unix_minus_monotonic_ns": offset_ns,
             "cost_ns": self.costs_ns,
         }

@@ -8,6 +8,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from lockstep.agent.boundary import warn
+from lockstep.agent.capture.loader_watch import LOADER_WATCH
 from lockstep.agent.hooks import Removal, patch
 from lockstep.agent.throughput.batch import BatchCounter
 from lockstep.agent.throughput.options import read_options
@@ -23,11 +24,14 @@ def install(agent: "Agent") -> Removal:
     original = _BaseDataLoaderIter.__next__
     begin, end = agent.mark("data_begin"), agent.mark("data_end")
     count = agent.guard(_counter(agent))
+    look = agent.guard(LOADER_WATCH.look)
     marks = agent.marks
 
     def __next__(self: Any) -> Any:  # noqa: N807  (takes this name's place)
         try:
             begin()  # inside: what a signal handler of the training raises there ends the span as well
+            if LOADER_WATCH.is_on and get_ident() == marks.thread:
+                look(self)
             batch = original(self)
         except BaseException:
             end()

@@ -24,6 +24,19 @@ BLAME_SHARE = Threshold(
 
 COLLECTIVES = Threshold(3, "count", "own: of fewer nothing can be said about who is usually last")
 
+REPEATED_STEPS = Threshold(3, "count of steps", "own: of fewer steps nothing can be said about what comes back")
+
+CHANCE = Threshold(
+    0.1,
+    "probability",
+    "own: of 4 ranks that take turns at random one is last in 2 of 3 steps in 6 of 10 captures, in all 3 in 1 of 16",
+)
+"""Above it a rank that is not the last in every step is not named: healthy ranks on shared cores take turns."""
+
+WORST_STEP = Threshold(
+    0.7, "ratio of the rank's waiting", "own: faults of 3 recorded sets have at most 0.5 of 3 steps in the worst one"
+)
+
 WORTH_RATIO = Threshold(0.01, "ratio", "msprof-analyze, fusible sequences: what holds less of a step is not told")
 
 BANDWIDTH_RATIO = Threshold(0.8, "ratio", f"{_ADVISOR}: 0.8 of the link's bandwidth")

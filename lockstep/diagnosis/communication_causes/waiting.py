@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from lockstep.diagnosis.communication_causes.collectives import Group
 from lockstep.diagnosis.communication_causes.matching import CollectiveTable
+from lockstep.diagnosis.communication_causes.repetition import Repetition, repetition
 from lockstep.diagnosis.communication_causes.thresholds import BLAME_SHARE, COLLECTIVES, WAIT_RATIO, WORTH_RATIO
 from lockstep.diagnosis.finding import COMMUNICATION, Finding, NotJudged
 from lockstep.diagnosis.verdict import HIGH, LOW, MEDIUM
@@ -34,7 +35,12 @@ Times = NDArray[np.float64]
 Computing = Mapping[int, Intervals]
 """When the device of each rank computes, on the rank's own clock."""
 
+StepStarts = Mapping[int, NDArray[np.int64]]
+"""When the steps of each rank begin, on the rank's own clock; without ranks whose steps nothing marks."""
+
 _NOWHERE: Computing = MappingProxyType({})
+_UNMARKED: StepStarts = MappingProxyType({})
+_NO_STEPS = np.zeros(0, np.int64)
 _NEVER = Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
@@ -134,9 +140,11 @@ class GroupWaiting:
     `compute_ratio`, `elapsed_ratio` and `transit_ratio` are R_wait on the compute before the sync (what a rank spent in
     other groups' collectives is none), on the collectives' durations and on the vendor's transmission times (NaN where
     it gives none). `last` is how often a rank was the one that all others waited for, `caused_ns` what they waited
-    then, summed over ranks and collectives, and `once_ns` the most of it in one collective. `waited_ns` is the time in
-    which a rank waited, `lost_ns` the time that every other rank lost to this one: in which it waited for it and its
-    device had nothing to compute. Collectives that run side by side count once in both.
+    then, summed over ranks and collectives, `once_ns` the most of it in one collective, and `repeated` in how many
+    steps most of it was for this rank. `waited_ns` is the time in which a rank waited, `lost_ns` the time that every
+    other rank lost to this one: in which it waited for it and its device had nothing to compute. Collectives that run
+    side by side count once in both. `transmits_ns`, of shape (n_collectives, n_ranks), is what each collective takes
+    without waiting, NaN where a rank is not in it.
     """
 
     group: Group
@@ -150,11 +158,15 @@ class GroupWaiting:
     once_ns: Times
     lost_ns: Times
     last: NDArray[np.int64]
+    repeated: Repetition
     duration_ns: Times
+    transmits_ns: Times
     is_whole: bool
 
 
-def group_waiting(table: CollectiveTable, computing: Computing = _NOWHERE) -> list[GroupWaiting]:
+def group_waiting(
+    table: CollectiveTable, computing: Computing = _NOWHERE, steps: StepStarts = _UNMARKED
+) -> list[GroupWaiting]:
     """Return the waiting of every group with at least two ranks in the table, the one with most waiting first.
 
     Ranks that are not in `computing` are taken to compute nothing beside their collectives.
@@ -165,12 +177,17 @@ def group_waiting(table: CollectiveTable, computing: Computing = _NOWHERE) -> li
     for group in dict.fromkeys(table.groups):
         rows = table.rows_of(group)
         computed_before = computed_before_ns(table, rows, _elsewhere(table, rows, computing))
-        found.append(_group_waiting(table, rows, waited[rows], computed_before, busy))
+        found.append(_group_waiting(table, rows, waited[rows], computed_before, busy, steps))
     return sorted(found, key=lambda each: -float(np.nansum(each.waited_ns)))
 
 
-def _group_waiting(
-    table: CollectiveTable, rows: NDArray[np.int64], waited: Times, computed_before: Times, busy: Sequence[Covered]
+def _group_waiting(  # noqa: PLR0917  (all of one group)
+    table: CollectiveTable,
+    rows: NDArray[np.int64],
+    waited: Times,
+    computed_before: Times,
+    busy: Sequence[Covered],
+    steps: StepStarts,
 ) -> GroupWaiting:
     """Return the waiting of the group whose collectives are `rows`; times are of these rows and all ranks."""
     present = table.present[rows]
@@ -181,6 +198,15 @@ def _group_waiting(
     caused, once = np.zeros((2, len(members)))
     np.add.at(caused, last, np.nansum(waited, axis=1))
     np.maximum.at(once, last, np.nansum(waited, axis=1))
+    marked = next((at for at, member in enumerate(members.tolist()) if table.ranks[member] in steps), 0)
+    of_rank = present[:, members[marked]]
+    repeated = repetition(
+        start_ns[of_rank, marked],
+        last[of_rank],
+        np.nansum(waited, axis=1)[of_rank],
+        ranks=len(members),
+        step_starts_ns_T=steps.get(table.ranks[members[marked]], _NO_STEPS),
+    )
     mine = [busy[member] for member in members.tolist()]
     lost = [_lost_to(start_ns[last == at], waited[last == at], at, mine) for at in range(len(members))]
     duration = np.where(present, table.duration_ns[rows], np.nan)[:, members]
@@ -198,7 +224,9 @@ def _group_waiting(
         once_ns=once,
         lost_ns=np.array(lost),
         last=np.bincount(last, minlength=len(members)),
+        repeated=repeated,
         duration_ns=np.nansum(duration, axis=0),
+        transmits_ns=duration - waited,
         is_whole=size in (ABSENT, len(members)),
     )
 
@@ -221,17 +249,19 @@ def _waits(start_ns: NDArray[np.int64], waited: Times) -> Iterator[Intervals]:
         yield merged(start_ns[:, at], ends_ns[:, at])
 
 
-def judge_waiting(table: CollectiveTable, window_ns: int, computing: Computing = _NOWHERE) -> list[Finding] | NotJudged:
+def judge_waiting(
+    table: CollectiveTable, window_ns: int, computing: Computing = _NOWHERE, steps: StepStarts = _UNMARKED
+) -> list[Finding] | NotJudged:
     """Return the ranks that others wait for in collectives, those that cost most first.
 
     `lost_ns` is the time in which all others waited for the named rank and had nothing to compute (`computing`): what
-    they wait beside their own computation costs nobody anything. A rank that was late once, and is not to blame without
-    that, is named with low confidence. A group of which only some ranks were captured is
-    judged with less confidence: the one that all wait for may be among the others.
+    they wait beside their own computation costs nothing. A rank that was late once, and is not to blame without that,
+    or that is to blame in no more steps than chance gives (`repetition`), is named with low confidence. A group of
+    which only some ranks were captured is judged with less confidence: the one that all wait for may not be there.
     """
     if not len(table):
         return NotJudged(rule=RULE, reason="no two traces share a collective")
-    groups = [each for each in group_waiting(table, computing) if each.collectives >= COLLECTIVES.value]
+    groups = [each for each in group_waiting(table, computing, steps) if each.collectives >= COLLECTIVES.value]
     if not groups:
         return NotJudged(rule=RULE, reason=f"no group has {COLLECTIVES.value:.0f} collectives that its ranks share")
     hides = any(len(each.start_ns) for each in computing.values())
@@ -265,6 +295,10 @@ def _judged(waiting: GroupWaiting, window_ns: int, *, hides: bool) -> Finding | 
     doubts = [] if waiting.is_whole else [f"only {len(waiting.ranks)} ranks of the group were captured"]
     if is_single := waiting.caused_ns[at] - waiting.once_ns[at] < limit * (total - waiting.once_ns[at]):
         doubts.append("most of it in a single collective")
+    repeated, blamed = waiting.repeated, int(waiting.repeated.blamed_R[at])
+    often = [f"it causes most of the waiting in {blamed} of {repeated.steps} steps"] if repeated.steps else []
+    if is_chance := repeated.is_chance(at):
+        doubts.append("one step holds most of it, or ranks that take turns by chance are blamed as often")
     if not any(waiting.group):
         doubts.append("the traces do not name the group: collectives are matched by kind, size and end")
     return Finding(
@@ -284,10 +318,12 @@ def _judged(waiting: GroupWaiting, window_ns: int, *, hides: bool) -> Finding | 
             ),
             f"the others wait {others.mean() / 1e6:.3f} ms each, rank {rank} {waiting.waited_ns[at] / 1e6:.3f} ms",
             *idle,
+            *often,
             *doubts,
         ),
         lost_ns=lost_ns,
-        confidence=LOW if is_single else MEDIUM if doubts else HIGH,
+        steps=(blamed, repeated.steps) if repeated.steps else None,
+        confidence=LOW if is_single or is_chance else MEDIUM if doubts else HIGH,
     )
 
 

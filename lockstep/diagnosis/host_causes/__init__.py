@@ -6,7 +6,7 @@ needs, and returns findings or `NotJudged`. `judge_host` asks them all. Limits a
 
 from lockstep.diagnosis.host_causes.collection import Collection
 from lockstep.diagnosis.host_causes.contention import HostSamples
-from lockstep.diagnosis.host_causes.data import LoaderWorkers, QueueSamples
+from lockstep.diagnosis.host_causes.data import LoaderSamples, QueueSamples
 from lockstep.diagnosis.host_causes.judge import HostCauses, judge_host
 from lockstep.diagnosis.host_causes.view import HostView, view_host
 
@@ -15,7 +15,7 @@ __all__ = [
     "HostCauses",
     "HostSamples",
     "HostView",
-    "LoaderWorkers",
+    "LoaderSamples",
     "QueueSamples",
     "judge_host",
     "view_host",

@@ -35,8 +35,9 @@ class Collection:
 def judge_collections(view: HostView, *, noted: Sequence[Collection] | None = None) -> list[Finding] | NotJudged:
     """Return what collections cost in the window.
 
-    `noted` are the agent's collections of the training thread; None says that nobody noted them, an empty sequence that
-    there were none. Without notes and without recorded events a long silence of the host is a guess of low confidence.
+    `noted` are the agent's collections of the training thread; None says that they were not noted, an empty sequence
+    that there were none. Without notes and without recorded events a long silence of the host is a guess of low
+    confidence.
     """
     recorded = view.named(is_collection, view.host)
     columns = view.columns
@@ -47,12 +48,13 @@ def judge_collections(view: HostView, *, noted: Sequence[Collection] | None = No
     inside = (starts_ns < view.window_ns[1]) & (ends_ns > view.window_ns[0])
     inside &= ends_ns - starts_ns > limits.GC_NS.value
     spans = merged(np.maximum(starts_ns[inside], view.window_ns[0]), np.minimum(ends_ns[inside], view.window_ns[1]))
-    lost_ns = view.exposed(spans).measure_ns()
+    exposed = view.exposed(spans)
+    lost_ns = exposed.measure_ns()
     if view.share(lost_ns) < limits.GC_RATIO.value:
         return []
     explicit = view.named(lambda name: name == _COLLECT, recorded).any()
     longest_ns = int((ends_ns - starts_ns)[inside].max())
-    told = f"{len(spans.start_ns)} collections of more than 1 ms take {view.per_step(lost_ns)}"
+    sentence = f"{len(spans.start_ns)} collections of more than 1 ms take {view.per_step(lost_ns)}"
     oldest = sum(each.generation == 2 for each in noted or ())  # noqa: PLR2004  (Python's oldest generation)
     more = [f"the longest takes {longest_ns / 1e6:.1f} ms"]
     more += [f"{oldest} of them were of the oldest generation"] if oldest else []
@@ -61,9 +63,10 @@ def judge_collections(view: HostView, *, noted: Sequence[Collection] | None = No
             bottleneck=CPU,
             cause=GC,
             ranks=view.ranks,
-            evidence=(told, *more),
+            evidence=(sentence, *more),
             subject=_COLLECT if explicit else _SUBJECT,
             lost_ns=lost_ns,
+            steps=view.occurrence(exposed),
             confidence=HIGH,
         )
     ]
@@ -75,9 +78,9 @@ def _array(noted: Sequence[Collection] | None, field: str) -> Times:
 
 def _guess(view: HostView) -> list[Finding] | NotJudged:
     """Look for long gaps in which neither device nor host did anything that a trace shows."""
-    not_told = "no collection was recorded (record_python_gc_info, Ascend's gc_detect_threshold) nor noted by the agent"
+    unknown = "no collection was recorded (record_python_gc_info, Ascend's gc_detect_threshold) nor noted by the agent"
     if not view.has_device:
-        return NotJudged(rule=GC, reason=f"{not_told}; without a device a gap says nothing")
+        return NotJudged(rule=GC, reason=f"{unknown}; without a device a gap says nothing")
     columns = view.columns
     idle = view.idle()
     length_ns = idle.end_ns - idle.start_ns
@@ -89,15 +92,15 @@ def _guess(view: HostView) -> list[Finding] | NotJudged:
     silent = _are_silent(gaps, begins_ns, held, calls)
     lost_ns = int((gaps.end_ns - gaps.start_ns)[silent].sum())
     if view.share(lost_ns) < limits.GC_RATIO.value:
-        return NotJudged(rule=GC, reason=not_told)
+        return NotJudged(rule=GC, reason=unknown)
     found = f"{np.count_nonzero(silent)} gaps of more than 200 ms"
-    told = f"{found}, {view.per_step(lost_ns)}, in which device and host show nothing"
+    sentence = f"{found}, {view.per_step(lost_ns)}, in which device and host show nothing"
     return [
         Finding(
             bottleneck=CPU,
             cause=GC,
             ranks=view.ranks,
-            evidence=(told, not_told),
+            evidence=(sentence, unknown),
             subject=_SUBJECT,
             lost_ns=lost_ns,
             confidence=LOW,

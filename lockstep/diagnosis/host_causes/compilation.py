@@ -57,7 +57,8 @@ def judge_compilation(view: HostView) -> list[Finding] | NotJudged:
         return NotJudged(rule=COMPILATION, reason="no host events in the window")
     compiles = view.named(is_compiling, view.host | view.calls)
     spans = view.spans(compiles)
-    lost_ns = view.exposed(spans).measure_ns()
+    exposed = view.exposed(spans)
+    lost_ns = exposed.measure_ns()
     cann_calls = np.count_nonzero(view.named(lambda name: _CANN_COMPILES in name, compiles))
     if view.share(lost_ns) < limits.COMPILE_RATIO.value and cann_calls < limits.COMPILE_CALLS.value:
         return []
@@ -78,6 +79,7 @@ def judge_compilation(view: HostView) -> list[Finding] | NotJudged:
             evidence=(compiled, *(changed or (_unchanged(view),))),
             subject=shapes[0].operator if shapes else next(iter(own_ns)),
             lost_ns=lost_ns,
+            steps=view.occurrence(exposed),
             confidence=HIGH if shapes or _has_shapes(view) else MEDIUM,
         )
     ]

@@ -1,16 +1,20 @@
 """I/O: does the loader hold the training up, and in which stage (Hermes 4.2.2, figure 5).
 
 The paper asks the queues: is the device's not empty, I/O is no bottleneck; else is the host's not empty, fetching is;
-else is the data queue not empty, processing is; else reading. `judge_queues` does so where queues were sampled. A torch
-trace has no queues, so `judge_loader` reads their state from what the training thread does inside `__next__`:
+else is the data queue not empty, processing is; else reading. `judge_queues` does so where all queues were sampled.
+torch's loader has the host's queue only, whose depth the agent notes; `judge_loader` knows the others' state from the
+trace and the workers:
 
 - device queue: only time counts in which the device had no work,
-- host queue: batches that are there are taken at once; what is left then is unpickling and copying,
-- data queue: reading is what happens in calls that read files or sockets, processing the rest.
+- host queue: batches ready when training asks (`LoaderSamples`), else what the thread does inside `__next__`: batches
+  that are there are taken at once, and what is left then is unpickling and copying,
+- data queue: workers that are blocked read, workers on a CPU process; in a loader without workers reading is what
+  happens in calls that read files or sockets, processing the rest.
 """
 
 import re
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +31,8 @@ READING, PROCESSING, FETCHING = "data_reading", "data_processing", "data_fetchin
 
 _RULE = "data"
 _WORKERS = "MultiProcessing"
+_WORKERS_FACTOR = 16
+"""More workers than so many times those there are is no advice: the work itself has to become less."""
 _READ_BUILTIN = re.compile(
     r"<built-in (?:function|method) "
     r"(?:open|open_code|read\w*|recv\w*|pread\w*|load|fromfile|mmap|stat|scandir|listdir|getxattr)(?: of .*)?>"
@@ -42,13 +48,24 @@ _TO_DEVICE = re.compile(r"HtoD|HostToDevice|HOST_TO_DEVICE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoaderWorkers:
-    """What the node saw of the loader's worker processes in the window, as shares of the time that they existed."""
+class LoaderSamples:
+    """What the agent saw of a DataLoader with workers each time that training asked it for a batch.
 
-    cpu_ratio: float
-    """On a CPU or waiting for one."""
-    io_wait_ratio: float
-    """Blocked in reading (delay accounting, or state D)."""
+    `ready` and `outstanding` are int64 arrays of shape (n_samples,): batches that were there, and those that workers
+    had yet to make. `cpu_ratio` is the share of their time that workers were on a CPU or waited for one, None where the
+    kernel does not count; `blocked_ratio` the share of looks that met one blocked in the kernel, as in a read.
+    """
+
+    ready: NDArray[np.int64]
+    outstanding: NDArray[np.int64]
+    workers: int
+    cpu_ratio: float | None = None
+    blocked_ratio: float = 0.0
+
+    @property
+    def empty_ratio(self) -> float:
+        """Return how often no batch was ready when training asked: the host queue of Hermes' rule."""
+        return float((self.ready <= 0).mean()) if len(self.ready) else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +93,11 @@ def judge_queues(view: HostView, queues: QueueSamples) -> list[Finding] | NotJud
         cause = FETCHING
     elif empty["data"] < limits.QUEUE_EMPTY_RATIO.value:
         cause = PROCESSING
-    told = ", ".join(f"{name} queue empty in {100 * ratio:.0f} %" for name, ratio in empty.items())
-    return [Finding(bottleneck=IO, cause=cause, ranks=view.ranks, evidence=(f"{told} of {sampled} samples",))]
+    sentence = ", ".join(f"{name} queue empty in {100 * ratio:.0f} %" for name, ratio in empty.items())
+    return [Finding(bottleneck=IO, cause=cause, ranks=view.ranks, evidence=(f"{sentence} of {sampled} samples",))]
 
 
-def judge_loader(view: HostView, *, workers: LoaderWorkers | None = None) -> list[Finding] | NotJudged:
+def judge_loader(view: HostView, *, loader: LoaderSamples | None = None) -> list[Finding] | NotJudged:
     """Return the stage in which torch's loader holds the training thread while the device has nothing to do."""
     mine = view.host & (view.columns.thread == view.thread)
     loaders = view.named(lambda name: name.startswith(LOADER_PREFIX), mine)
@@ -93,7 +110,7 @@ def judge_loader(view: HostView, *, workers: LoaderWorkers | None = None) -> lis
     names = sorted({view.columns.names[code] for code in np.unique(view.columns.name[loaders]).tolist()})
     frames = _inside(view, mine & (view.columns.category == view.columns.category_code(PYTHON)), loaders)
     cause, confidence, why = (
-        _stage_with_workers(view, frames, exposed, workers)
+        _stage_with_workers(view, frames, exposed, loader)
         if any(_WORKERS in name for name in names)
         else _stage_alone(view, frames, exposed, _inside(view, mine & ~loaders, loaders))
     )
@@ -106,6 +123,7 @@ def judge_loader(view: HostView, *, workers: LoaderWorkers | None = None) -> lis
             evidence=(held, *why, *_heaviest(view, frames)),
             subject=", ".join(names),
             lost_ns=lost_ns,
+            steps=view.occurrence(exposed),
             confidence=confidence,
         )
     ]
@@ -125,16 +143,17 @@ def judge_fetching(view: HostView) -> list[Finding] | NotJudged:
     if view.share(lost_ns) < limits.FETCHING_RATIO.value:
         return []
     pageable = view.named(lambda name: "Pageable" in name, copies)
-    told = f"the device only receives copies from the host for {view.per_step(lost_ns)}"
+    sentence = f"the device only receives copies from the host for {view.per_step(lost_ns)}"
     memory = f"{np.count_nonzero(pageable)} of {np.count_nonzero(copies)} copies come from pageable memory"
     return [
         Finding(
             bottleneck=IO,
             cause=FETCHING,
             ranks=view.ranks,
-            evidence=(told, memory),
+            evidence=(sentence, memory),
             subject="copies from host to device",
             lost_ns=lost_ns,
+            steps=view.occurrence(exposed),
             confidence=HIGH if pageable.any() else MEDIUM,
         )
     ]
@@ -159,30 +178,52 @@ def _stage_alone(view: HostView, frames: Mask, exposed: Intervals, callees: Mask
     lost_ns = exposed.measure_ns()
     if not frames.any():
         operators_ns = overlap_ns(view.spans(callees), exposed)
-        told = f"operators hold {100 * operators_ns / lost_ns:.0f} % of it; without frames reading cannot be seen"
-        return PROCESSING, MEDIUM if operators_ns else LOW, ("batches are made on the training thread itself", told)
+        sentence = f"operators hold {100 * operators_ns / lost_ns:.0f} % of it; without frames reading cannot be seen"
+        return PROCESSING, MEDIUM if operators_ns else LOW, ("batches are made on the training thread itself", sentence)
     read_ns = overlap_ns(_reads(view, frames), exposed)
-    told = f"{100 * read_ns / lost_ns:.0f} % of it is spent in calls that read files or sockets"
-    return _main(READING, PROCESSING, read_ns / lost_ns), HIGH, (told,)
+    sentence = f"{100 * read_ns / lost_ns:.0f} % of it is spent in calls that read files or sockets"
+    return _main(READING, PROCESSING, read_ns / lost_ns), HIGH, (sentence,)
 
 
 def _stage_with_workers(
-    view: HostView, frames: Mask, exposed: Intervals, workers: LoaderWorkers | None
+    view: HostView, frames: Mask, exposed: Intervals, loader: LoaderSamples | None
 ) -> tuple[str, str, tuple[str, ...]]:
-    """Judge a loader whose batches come from worker processes."""
+    """Judge a loader whose batches come from worker processes, by its measured queue where there is one."""
+    if loader is not None and len(loader.ready):
+        return _stage_by_queue(loader, view.share(exposed.measure_ns()))
     lost_ns = exposed.measure_ns()
     waits = view.named(lambda name: _WAIT_BUILTIN.fullmatch(name) is not None, frames)
     if frames.any():
         waited_ns = overlap_ns(view.spans(waits), exposed)
         if waited_ns < limits.MAIN_PART_RATIO.value * lost_ns:
-            told = f"only {100 * waited_ns / lost_ns:.0f} % of it is waiting: batches are there and taking them costs"
-            return FETCHING, MEDIUM, (told,)
-    if workers is None:
-        told = "the workers' own time is not in the trainer's trace: reading and processing cannot be told apart"
-        return PROCESSING, LOW, (told,)
-    told = f"the workers are {100 * workers.cpu_ratio:.0f} % on a CPU and {100 * workers.io_wait_ratio:.0f} % in reads"
-    reading = workers.io_wait_ratio > workers.cpu_ratio
-    return READING if reading else PROCESSING, MEDIUM, (told,)
+            sentence = (
+                f"only {100 * waited_ns / lost_ns:.0f} % of it is waiting: batches are there and taking them costs"
+            )
+            return FETCHING, MEDIUM, (sentence,)
+    sentence = "the workers' own time is not in the trainer's trace: reading and processing cannot be told apart"
+    return PROCESSING, LOW, (sentence,)
+
+
+def _stage_by_queue(loader: LoaderSamples, share: float) -> tuple[str, str, tuple[str, ...]]:
+    """Judge by the batches that were ready when training asked, then by what the workers did meanwhile.
+
+    `share` is that of the window in which training waits for the loader: workers that never rest make a batch in the
+    time that is left once there are 1 / (1 - share) as many of them.
+    """
+    asked = len(loader.ready)
+    often, mean = 100 * loader.empty_ratio, loader.ready.mean()
+    depth = f"no batch is ready in {often:.0f} % of {asked} requests, {mean:.1f} are on average"
+    if loader.empty_ratio < limits.QUEUE_EMPTY_RATIO.value:
+        return FETCHING, HIGH, (f"{depth}: taking them over costs",)
+    needed = ceil(loader.workers / max(1 - share, 1 / _WORKERS_FACTOR))
+    enough = f"about {needed} workers keep up" + ("" if share <= 1 - 1 / _WORKERS_FACTOR else " at least")
+    behind = f"{loader.workers} workers have {loader.outstanding.mean():.1f} batches to make; {enough}"
+    if loader.cpu_ratio is None:
+        return PROCESSING, MEDIUM, (depth, behind)
+    busy, blocked = 100 * loader.cpu_ratio, 100 * loader.blocked_ratio
+    sentence = f"{behind}; they are {busy:.0f} % on a CPU or waiting for one, and blocked in {blocked:.0f} % of looks"
+    is_reading = loader.blocked_ratio > loader.cpu_ratio
+    return READING if is_reading else PROCESSING, HIGH, (depth, sentence)
 
 
 def _reads(view: HostView, frames: Mask) -> Intervals:
@@ -209,7 +250,7 @@ def _heaviest(view: HostView, frames: Mask) -> tuple[str, ...]:
         return ()
     users = [name for name in own_ns if is_user_code(name)]
     name = next(iter(own_ns))
-    told = [f"most time of its own has {name}: {view.per_step(own_ns[name])}"]
+    sentences = [f"most time of its own has {name}: {view.per_step(own_ns[name])}"]
     if users and users[0] != name:
-        told.append(f"of the user's functions {users[0]}: {view.per_step(own_ns[users[0]])}")
-    return tuple(told)
+        sentences.append(f"of the user's functions {users[0]}: {view.per_step(own_ns[users[0]])}")
+    return tuple(sentences)

@@ -53,7 +53,7 @@ def launch_waits(view: HostView) -> Intervals:
     idle, at = Intervals(idle.start_ns[ends_work], idle.end_ns[ends_work]), at[ends_work]
     launch = launches_of(columns)[works[at]]
     launched_ns = columns.end_ns[launch]
-    late = (launch != ABSENT) & (launched_ns > idle.start_ns)  # gaps before unknown launches are charged to nobody
+    late = (launch != ABSENT) & (launched_ns > idle.start_ns)  # gaps before unknown launches are charged to no call
     return Intervals(idle.start_ns[late], np.minimum(idle.end_ns, launched_ns)[late])
 
 
@@ -73,21 +73,22 @@ def judge_dispatch(view: HostView) -> list[Finding] | NotJudged:
     if not (starved and (sequences or crowded)) and view.share(fused_ns) < limits.FUSED_RATIO.value:
         return []
     shares = f"{100 * small.count_ratio:.0f} % of {small.kernels} kernels, {100 * small.time_ratio:.0f} % of their time"
-    told = (f"{shares}, are shorter than 10 us", f"the device waits for launches {view.per_step(lost_ns)}")
+    sentences = (f"{shares}, are shorter than 10 us", f"the device waits for launches {view.per_step(lost_ns)}")
     return [
         Finding(
             bottleneck=CPU,
             cause=DISPATCH,
             ranks=view.ranks,
-            evidence=(*told, *(_told(view, sequence) for sequence in sequences)),
+            evidence=(*sentences, *(_sentence(view, sequence) for sequence in sequences)),
             subject=_names(sequences[0]) if sequences else "small kernels",
             lost_ns=max(lost_ns, fused_ns) if starved else fused_ns,
+            steps=view.occurrence(waits) if starved else None,
             confidence=HIGH if sequences and starved else MEDIUM,
         )
     ]
 
 
-def _told(view: HostView, sequence: FusibleSequence) -> str:
+def _sentence(view: HostView, sequence: FusibleSequence) -> str:
     share = 100 * sequence.kernel_ns / sequence.wall_ns
     again = ", over and over" if len(sequence.unit) < len(sequence.kernels) else ""
     return (

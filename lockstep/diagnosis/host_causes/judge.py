@@ -1,13 +1,13 @@
 """All rules of the host over one window of one rank."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lockstep.diagnosis.finding import Finding, NotJudged
 from lockstep.diagnosis.host_causes.collection import Collection, judge_collections
 from lockstep.diagnosis.host_causes.compilation import judge_compilation
 from lockstep.diagnosis.host_causes.contention import HostSamples, judge_contention
-from lockstep.diagnosis.host_causes.data import LoaderWorkers, QueueSamples, judge_fetching, judge_loader, judge_queues
+from lockstep.diagnosis.host_causes.data import LoaderSamples, QueueSamples, judge_fetching, judge_loader, judge_queues
 from lockstep.diagnosis.host_causes.dispatch import judge_dispatch
 from lockstep.diagnosis.host_causes.synchronisation import judge_synchronisation
 from lockstep.diagnosis.host_causes.view import HostView
@@ -26,16 +26,16 @@ def judge_host(
     *,
     noted: Sequence[Collection] | None = None,
     samples: HostSamples | None = None,
-    workers: LoaderWorkers | None = None,
+    loader: LoaderSamples | None = None,
     queues: QueueSamples | None = None,
 ) -> HostCauses:
     """Ask all rules; what is None was not measured, and rules that need it say so.
 
-    `noted` are the agent's collections, `samples` and `workers` the node's, `queues` the input pipeline's own lengths,
-    which take the place of the loader's spans.
+    `noted` are the agent's collections, `samples` the node's, `loader` the agent's of torch's DataLoader, `queues` the
+    lengths of an input pipeline that has all three queues, which take the place of the loader's spans.
     """
     answers = (
-        judge_loader(view, workers=workers) if queues is None else judge_queues(view, queues),
+        judge_loader(view, loader=loader) if queues is None else judge_queues(view, queues),
         judge_fetching(view),
         judge_compilation(view),
         judge_dispatch(view),
@@ -43,8 +43,17 @@ def judge_host(
         judge_collections(view, noted=noted),
         judge_contention(samples, window_ns=view.window_ns, ranks=view.ranks),
     )
-    findings = [finding for answer in answers if not isinstance(answer, NotJudged) for finding in answer]
+    findings = [_with_steps(finding) for answer in answers if not isinstance(answer, NotJudged) for finding in answer]
     return HostCauses(
         findings=tuple(sorted(findings, key=lambda finding: -(finding.lost_ns or 0))),
         not_judged=tuple(answer for answer in answers if isinstance(answer, NotJudged)),
     )
+
+
+def _with_steps(finding: Finding) -> Finding:
+    """Return the finding with a sentence on the steps in which it occurs."""
+    if finding.steps is None:
+        return finding
+    occurs, of_all = finding.steps
+    more = ": start-up, or what happens now and then; no loss of every step" if finding.is_once else ""
+    return replace(finding, evidence=(*finding.evidence, f"it occurs in {occurs} of {of_all} steps{more}"))

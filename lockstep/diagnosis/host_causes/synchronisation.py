@@ -1,10 +1,12 @@
 """Calls in which the host stands until the device is done (Hermes 4.2.2: SyncBatchNorm, tensor.item, reduce_all).
 
 Waiting for a busy device costs nothing by itself. What costs is that the host launches nothing meanwhile: the device
-runs dry. So a call that waited is charged with the time in which the device is idle between the call's beginning and
-the next work that the device gets, but for at most 1 ms after the call: later the host does something else.
+runs dry. So a call that waited is charged with the time from the end of the last work that began in it to the next work
+that the device gets; gaps between work that was launched before are not the call's. At most 1 ms after the call count:
+later the host does something else. A wait for the whole device after which it gets no work at all delayed nothing: the
+harness that measures waits so.
 
-On a CPU there is nobody to wait for. Reading values back costs there what the calls take themselves.
+On a CPU there is no device to wait for. Reading values back costs there what the calls take themselves.
 """
 
 import re
@@ -21,7 +23,7 @@ from lockstep.diagnosis.host_causes.nesting import Events, Place, places
 from lockstep.diagnosis.host_causes.view import HostView, measured_before
 from lockstep.diagnosis.verdict import HIGH, MEDIUM
 from lockstep.trace.columns import ABSENT, OPERATOR, Mask, WorkKind
-from lockstep.trace.intervals import Intervals
+from lockstep.trace.intervals import Intervals, merged
 from lockstep.trace.launches import launches_of
 from lockstep.trace.names import tidy
 from lockstep.trace.waiting import SHORTEST_WAIT_NS
@@ -30,6 +32,8 @@ SYNCHRONISATION = "synchronisation"
 _Key = TypeVar("_Key")
 
 _WAITS = re.compile(r"(?:.*@)?(?:cu|cuda|hip|acl|aclrt)\w*Synchronize\w*")
+_OF_DEVICE = re.compile(r"(?:.*@)?(?:cu|cuda|hip|acl|aclrt)\w*(?:Device|Ctx)Synchronize\w*")
+_NAME_CHARS = 1024
 _COPIES = re.compile(r"(?:.*@)?(?:cu|cuda|hip|aclrt)Memcpy\w*")
 _LAUNCHES = re.compile(r"(?:.*@)?(?:cu|cuda|hip)\w*Launch\w*|(?:.*@)?launch|(?:.*@)?rtKernelLaunch\w*")
 _GRAPH_LAUNCHES = re.compile(r"(?:.*@)?(?:cu|cuda|hip)Graph(?:Exec)?Launch\w*")
@@ -54,13 +58,14 @@ def is_synchronising(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Calls of one name from one place."""
+    """Calls from one place; `name` is that of the calls which cost most."""
 
     name: str
     place: Place
     calls: Events
     blocked_ns: int
     lost_ns: int
+    steps: tuple[int, int] | None
 
 
 def judge_synchronisation(view: HostView) -> list[Finding] | NotJudged:
@@ -73,7 +78,20 @@ def judge_synchronisation(view: HostView) -> list[Finding] | NotJudged:
     if found := [*_launches_block(view, calls)]:
         return [*found, *_batch_norms(view)]
     groups = [group for group in _groups(view, calls) if view.share(group.lost_ns) >= limits.SYNC_RATIO.value]
-    return [*(_finding(view, group) for group in groups[:_FINDINGS_MAX]), *_batch_norms(view)]
+    once = [group for group in groups if _is_once(view, group)]
+    found = [*(_finding(view, group) for group in groups[:_FINDINGS_MAX] if group not in once), *_batch_norms(view)]
+    if once and not found:
+        sentence = (
+            f"one call of {once[0].name} holds {view.share(once[0].lost_ns):.0%} of a window without marked steps"
+        )
+        return NotJudged(rule=SYNCHRONISATION, reason=f"{sentence}: nothing shows that a step does so again")
+    return found
+
+
+def _is_once(view: HostView, group: _Group) -> bool:
+    """Whether one call holds most of a window in which nothing marks steps."""
+    is_single = len(group.calls) == 1 and not len(view.step_starts_ns)
+    return is_single and view.share(group.lost_ns) > limits.SYNC_ONCE_RATIO.value
 
 
 def _waits(view: HostView) -> Mask:
@@ -98,22 +116,37 @@ def _waiting_operators(view: HostView) -> Mask:
 
 
 def _groups(view: HostView, calls: Events) -> list[_Group]:
-    """Return the calls by name and place, those that cost most first; the profiler's own are left out."""
+    """Return the calls by place, or by name where nothing shows the place, those that cost most first.
+
+    The profiler's own are left out.
+    """
     columns = view.columns
-    idle_ns = _idle_ns(view, _charged(view, calls))
+    charged = _charged(view, calls)
+    idle_ns = _idle_ns(view, charged)
     by_key: dict[tuple[str, Place], list[int]] = {}
+    names = [columns.names[code] for code in columns.name[calls].tolist()]
     for at, place in enumerate(places(view, calls)):
         if not any(each in place.code for each in _PROFILERS):
-            by_key.setdefault((columns.names[columns.name[calls[at]]], place), []).append(at)
+            # A copy and the wait for it are one place's: the call names it only where no place does.
+            by_key.setdefault(("" if str(place) else names[at], place), []).append(at)
     groups = [
-        _Group(name, place, calls[members], _sum(columns.duration_ns[calls[members]]), _sum(idle_ns[members]))
-        for (name, place), members in by_key.items()
+        _Group(
+            _most_spent(idle_ns[members], [names[at] for at in members]),
+            place,
+            calls[members],
+            _sum(columns.duration_ns[calls[members]]),
+            _sum(idle_ns[members]),
+            view.occurrence(merged(charged.start_ns[members], charged.end_ns[members])),
+        )
+        for (_, place), members in by_key.items()
     ]
     return sorted(groups, key=lambda group: -group.lost_ns)
 
 
 def _charged(view: HostView, calls: Events) -> Intervals:
     """Return, in the order of `calls`, from where to where the device's idle time is charged to each.
+
+    Nothing is charged to waits for the whole device after which it gets no work any more.
 
     A call in which the device did nothing did not wait for it: it is charged with its own time only, since the device
     was idle anyway. No time is charged twice: a call that begins in what is charged to one before it (another thread, a
@@ -122,12 +155,19 @@ def _charged(view: HostView, calls: Events) -> Intervals:
     columns = view.columns
     start_ns = np.maximum(columns.start_ns[calls], view.window_ns[0])
     end_ns = np.minimum(columns.end_ns[calls], view.window_ns[1])
-    work_ns = np.sort(columns.start_ns[view.device])
+    works = np.flatnonzero(view.device)
+    works = works[np.argsort(columns.start_ns[works], kind="stable")]
+    work_ns = columns.start_ns[works]
     at = np.searchsorted(work_ns, end_ns)
     following_ns = np.where(at < len(work_ns), work_ns[np.minimum(at, len(work_ns) - 1)], view.window_ns[1])
     until_ns = np.minimum(np.minimum(following_ns, end_ns + int(limits.LAUNCH_GAP_NS.value)), view.window_ns[1])
     waited = _idle_ns(view, Intervals(start_ns, end_ns)) < end_ns - start_ns
     until_ns = np.where(waited, until_ns, end_ns)
+    done_ns = np.maximum.accumulate(columns.end_ns[works])[np.maximum(at - 1, 0)] if len(works) else start_ns
+    start_ns = np.where(waited & (at > 0), np.maximum(start_ns, done_ns), start_ns)
+    of_device = columns.named(lambda name: _OF_DEVICE.fullmatch(name[:_NAME_CHARS]) is not None)[calls]
+    work_follows = end_ns <= columns.start_ns[columns.on_device].max(initial=0)
+    until_ns = np.where(of_device & ~work_follows, start_ns, until_ns)
     order = np.argsort(start_ns, kind="stable")
     reached_ns = np.maximum.accumulate(until_ns[order])
     start_ns[order[1:]] = np.maximum(start_ns[order[1:]], reached_ns[:-1])
@@ -143,7 +183,7 @@ def _idle_ns(view: HostView, spans: Intervals) -> NDArray[np.int64]:
 
 def _finding(view: HostView, group: _Group) -> Finding:
     per_call_ns = group.blocked_ns / len(group.calls)
-    told = (
+    sentence = (
         f"{len(group.calls)} calls of {group.name} hold the host {view.per_step(group.blocked_ns)}, "
         f"{per_call_ns / 1e3:.0f} us each"
     )
@@ -153,9 +193,10 @@ def _finding(view: HostView, group: _Group) -> Finding:
         bottleneck=CPU,
         cause=SYNCHRONISATION,
         ranks=view.ranks,
-        evidence=(told, dry, where),
+        evidence=(sentence, dry, where),
         subject=" in ".join(filter(None, (group.place.operator or group.name, group.place.code))),
         lost_ns=group.lost_ns,
+        steps=group.steps,
         confidence=HIGH if str(group.place) else MEDIUM,
     )
 
@@ -171,16 +212,16 @@ def _launches_block(view: HostView, calls: Events) -> Iterator[Finding]:
     limit = limits.SYNC_LAUNCH_RATIO.value
     if lasting and len(awaited) > limit * lasting:
         calls = awaited
-        told = f"{len(awaited)} of {lasting} launches of kernels above 10 us return when their kernel has ended"
+        sentence = f"{len(awaited)} of {lasting} launches of kernels above 10 us return when their kernel has ended"
     elif len(launches) >= limits.SYNC_LAUNCHES.value and len(calls) > limit * _launched(view, launches):
-        told = f"{len(calls)} waiting calls for {len(launches)} launches"
+        sentence = f"{len(calls)} waiting calls for {len(launches)} launches"
     else:
         return
     yield Finding(
         bottleneck=CPU,
         cause=SYNCHRONISATION,
         ranks=view.ranks,
-        evidence=(f"{told}: blocking launches are switched on",),
+        evidence=(f"{sentence}: blocking launches are switched on",),
         subject="blocking launches",
         lost_ns=_sum(_idle_ns(view, _charged(view, calls))),
         confidence=MEDIUM,
@@ -228,20 +269,20 @@ def _judge_without_device(view: HostView) -> list[Finding] | NotJudged:
     reads = view.named(lambda name: _READS_BACK.fullmatch(name) is not None, view.host & _on(view, view.thread))
     spent_ns = view.spans(reads).measure_ns()
     if view.share(spent_ns) < limits.READ_BACK_RATIO.value:
-        reason = "no device: reading a value back waits for nobody, and takes no time of its own here"
+        reason = "no device: reading a value back makes nothing wait, and takes no time of its own here"
         return NotJudged(rule=SYNCHRONISATION, reason=reason)
     outer = np.flatnonzero(reads)
     outer = outer[_outermost(columns.start_ns[outer], columns.end_ns[outer])]
     where = _most_spent(columns.duration_ns[outer], places(view, outer))
     name = tidy(_most_spent(columns.duration_ns[outer], [columns.names[code] for code in columns.name[outer].tolist()]))
-    told = f"{len(outer)} calls that read values back ({name}) hold the training thread {view.per_step(spent_ns)}"
+    sentence = f"{len(outer)} calls that read values back ({name}) hold the training thread {view.per_step(spent_ns)}"
     why = "there is no device to wait for: this is what the calls cost themselves; on a device it would run dry as well"
     return [
         Finding(
             bottleneck=CPU,
             cause=SYNCHRONISATION,
             ranks=view.ranks,
-            evidence=(told, why, *((f"called from {where}",) if str(where) else ())),
+            evidence=(sentence, why, *((f"called from {where}",) if str(where) else ())),
             subject=" in ".join(filter(None, (name, where.code))),
             lost_ns=spent_ns,
             confidence=MEDIUM,

@@ -9,6 +9,10 @@ from lockstep.diagnosis.threshold import Threshold
 
 _ADVISOR = "msprof-analyze advisor"
 
+OCCURS_RATIO = Threshold(
+    0.1, "ratio of the mean step's loss", "own: a step with less has none of a loss that another step holds"
+)
+
 LOADER_NS = Threshold(10e6, "ns a step", f"{_ADVISOR}, dataloader check")
 LOADER_RATIO = Threshold(0.1, "ratio of the window", "TraceML, step_time policy: input share that warns")
 """For short steps: 10 ms are never reached there."""
@@ -42,7 +46,14 @@ SEQUENCE_COUNT = Threshold(5, "count", f"{_ADVISOR}, fusible sequences")
 SEQUENCE_RATIO = Threshold(0.01, "ratio of the window", f"{_ADVISOR}, fusible sequences")
 SEQUENCE_BUSY_RATIO = Threshold(0.4, "ratio of kernel to wall time", f"{_ADVISOR}, fusible sequences: host-bound below")
 
-SYNC_RATIO = Threshold(0.01, "ratio of the window", "own: as for sequences, of idle device time that the calls cause")
+SYNC_RATIO = Threshold(
+    0.02,
+    "ratio of the window",
+    "own: of idle device time that the calls cause; a cause of an incident counts from 2 % of the step on, too",
+)
+SYNC_ONCE_RATIO = Threshold(
+    0.5, "ratio of the window", "own: where steps are not marked and one call holds most of the window, it is no step's"
+)
 SYNC_LAUNCH_RATIO = Threshold(
     0.5, "ratio of the launches", f"{_ADVISOR}, sync stream: blocking launches are switched on"
 )
@@ -69,7 +80,7 @@ BY_CAUSE: Mapping[str, tuple[str, ...]] = {
     "data_reading": ("LOADER_NS", "LOADER_RATIO", "LOADER_LEAST_RATIO", "MAIN_PART_RATIO", "QUEUE_EMPTY_RATIO"),
     "data_processing": ("LOADER_NS", "LOADER_RATIO", "LOADER_LEAST_RATIO", "MAIN_PART_RATIO", "QUEUE_EMPTY_RATIO"),
     "data_fetching": ("FETCHING_RATIO", "MAIN_PART_RATIO", "QUEUE_EMPTY_RATIO"),
-    "compilation": ("COMPILE_RATIO", "COMPILE_CALLS"),
+    "compilation": ("COMPILE_RATIO", "COMPILE_CALLS", "OCCURS_RATIO"),
     "dynamic_shapes": ("COMPILE_RATIO", "COMPILE_CALLS", "CHANGING_RATIO", "CHANGING_STEPS"),
     "dispatch": (
         "SMALL_KERNEL_NS",
@@ -84,6 +95,7 @@ BY_CAUSE: Mapping[str, tuple[str, ...]] = {
     ),
     "synchronisation": (
         "SYNC_RATIO",
+        "SYNC_ONCE_RATIO",
         "LAUNCH_GAP_NS",
         "SYNC_LAUNCH_RATIO",
         "SYNC_LAUNCHES",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.diagnosis.host_causes import thresholds as limits
 from lockstep.trace.columns import ABSENT, ANNOTATION, DRIVER, OPERATOR, PYTHON, RUNTIME, Mask, TraceColumns
 from lockstep.trace.intervals import Intervals, Times, common, merged, without
 from lockstep.trace.steps import Steps, StepSource, find_steps
@@ -79,6 +80,17 @@ class HostView:
         """Return when the device had nothing to do."""
         window = Intervals(np.array(self.window_ns[:1], np.int64), np.array(self.window_ns[1:], np.int64))
         return without(window, self.busy)
+
+    def occurrence(self, spans: Intervals) -> tuple[int, int] | None:
+        """Return in how many steps a loss occurs, of how many; None where fewer than two steps are marked.
+
+        A step counts with a tenth of the mean and more: start-up is a loss of one step, not of all.
+        """
+        if len(self.step_starts_ns) < 2:  # noqa: PLR2004
+            return None
+        lost_ns = np.diff(measured_before(spans, np.append(self.step_starts_ns, self.window_ns[1])))
+        mean_ns = float(lost_ns.mean())
+        return int(np.count_nonzero((lost_ns > 0) & (lost_ns >= limits.OCCURS_RATIO.value * mean_ns))), len(lost_ns)
 
     def per_step(self, spent_ns: float) -> str:
         """Say a time by step, and as a share."""

@@ -18,6 +18,8 @@ ALIGNED_NS = 20_000
 _OVERLAPPING_MAX = 64
 """How far back the work before an op is looked for, where a writer puts work that overlaps on one stream."""
 
+_LONG_AGO = -(1 << 62)
+
 _CLASSES: dict[int, PathClass] = {
     WorkKind.COMPUTE: PathClass.COMPUTE,
     WorkKind.MEMORY: PathClass.MEMORY,
@@ -54,6 +56,18 @@ class Lanes:
         by_end_of = [by_end[~on_device], by_end[on_device]]
         self._by_end = [ops.data for ops in by_end_of]
         self._ends_ns = [end_ns[ops].data for ops in by_end_of]
+        self._note_busy(start_ns, end_ns, lane < self.device_lanes)
+
+    def _note_busy(self, start_ns: NDArray[np.int64], end_ns: NDArray[np.int64], on_device: NDArray[np.bool_]) -> None:
+        """Note when any stream of the device works; where several do, the op that began first counts."""
+        ops = np.flatnonzero(on_device)
+        ops = ops[np.argsort(start_ns[ops], kind="stable")]
+        reached_ns = np.maximum.accumulate(np.concatenate((np.array([_LONG_AGO]), end_ns[ops])))[:-1]
+        own_start_ns = np.maximum(start_ns[ops], reached_ns)
+        adds = own_start_ns < end_ns[ops]
+        self._busy_op = ops[adds].data
+        self._busy_start_ns = own_start_ns[adds].data
+        self._busy_end_ns = end_ns[ops][adds].data
 
     def __len__(self) -> int:
         return len(self.event)
@@ -74,6 +88,17 @@ class Lanes:
     def lanes(self) -> range:
         """Return the numbers of all lanes."""
         return range(len(self._first) - 1)
+
+    def busy_within(self, start_ns: int, end_ns: int) -> Iterator[tuple[int, int, int]]:
+        """Yield when the device worked between two times, as (op, start, end), the last first, no time twice."""
+        for place in range(bisect_left(self._busy_start_ns, end_ns) - 1, -1, -1):
+            if self._busy_end_ns[place] <= start_ns:
+                return
+            yield (
+                self._busy_op[place],
+                max(self._busy_start_ns[place], start_ns),
+                min(self._busy_end_ns[place], end_ns),
+            )
 
     def last_before(self, lane: int, time_ns: int) -> int:
         """Return the last op of a lane that begins before a time, ABSENT for none."""

@@ -3,7 +3,8 @@
 On a lane: the work itself, then back to whatever allowed it to begin last, be it the work before it on its stream, its
 launch, or work of another stream that it waited for. On the host: the innermost event of a thread, then what the thread
 did before it; from a call that waits to what ended last while it did; from a thread about which the trace says nothing
-to the one that ran last.
+to the one that ran last. While nothing on the path runs but the device does, its work is the path: who waits for a busy
+device is not idle.
 """
 
 from bisect import bisect_left
@@ -83,15 +84,15 @@ class PathFinder:
 
     def find(self, start_ns: int, end_ns: int) -> CriticalPath:
         """Return the critical path of a window; its segments sum to `end_ns - start_ns`."""
-        told = _Told(start_ns, end_ns)
-        place: _Place | None = self._last(told)
-        while place is not None and told.reached_ns > start_ns:
-            place = self._on_lane(place, told) if place.op != ABSENT else self._on_host(place, told)
-        return CriticalPath((start_ns, end_ns), told.segments[::-1])
+        walked = _Walked(start_ns, end_ns)
+        place: _Place | None = self._last(walked)
+        while place is not None and walked.reached_ns > start_ns:
+            place = self._on_lane(place, walked) if place.op != ABSENT else self._on_host(place, walked)
+        return CriticalPath((start_ns, end_ns), walked.segments[::-1])
 
-    def _last(self, told: "_Told") -> _Place | None:
+    def _last(self, walked: "_Walked") -> _Place | None:
         """Return where the walk begins: on what ends with the window, else on what runs then, else on what ran last."""
-        time_ns = told.reached_ns
+        time_ns = walked.reached_ns
         under_way = [op for op in map(self._lanes.last_before, self._lanes.lanes, repeat(time_ns)) if op != ABSENT]
         under_way = [op for op in under_way if self._lanes.end_ns[op] >= time_ns]
         until_ns = [thread.ran_last(time_ns) for thread in self._threads]
@@ -102,18 +103,32 @@ class PathFinder:
             return _Place(time_ns, _END, thread=until_ns.index(time_ns))
         if under_way:
             return _Place(time_ns, _END, max(under_way, key=lambda op: self._lanes.start_ns[op]))
-        return self._stood_still(told, ABSENT, _LONG_AGO)
+        return self._stood_still(walked, ABSENT, _LONG_AGO)
 
-    def _on_lane(self, place: _Place, told: "_Told") -> _Place | None:
+    def _on_lane(self, place: _Place, walked: "_Walked") -> _Place | None:
         op = place.op
         event, start_ns = self._lanes.event[op], self._lanes.start_ns[op]
-        told.tell(start_ns, self._name(event), self._lanes.path_class(op), event, place.why)
+        walked.hand_over(start_ns, self._name(event), self._lanes.path_class(op), event, place.why)
         allowed = self._allowed(op)
         if allowed is None:
-            told.tell(told.start_ns, self._name(event), _GAP, event, _STREAM)
+            self._still(walked, walked.start_ns, Segment(self._name(event), _GAP, 0, 0, event, _STREAM))
         elif allowed.time_ns < start_ns:
-            told.tell(allowed.time_ns, self._name(event), _GAP, event, allowed.why)
+            self._still(walked, allowed.time_ns, Segment(self._name(event), _GAP, 0, 0, event, allowed.why))
         return allowed
+
+    def _still(self, walked: "_Walked", since_ns: int, still: Segment) -> None:
+        """Hand time in which nothing on the path runs to what the device does meanwhile, the rest to `still`.
+
+        A gap stays one where the trace records waits: what runs meanwhile is then known not to be waited for.
+        """
+        if still.path_class == _GAP and self._waits.are_recorded:
+            walked.hand_over(since_ns, still.name, still.path_class, still.event, still.why)
+            return
+        for op, start_ns, end_ns in self._lanes.busy_within(max(since_ns, walked.start_ns), walked.reached_ns):
+            walked.hand_over(end_ns, still.name, still.path_class, still.event, still.why)
+            event = self._lanes.event[op]
+            walked.hand_over(start_ns, self._name(event), self._lanes.path_class(op), event, _RAN_LAST)
+        walked.hand_over(since_ns, still.name, still.path_class, still.event, still.why)
 
     def _allowed(self, op: int) -> _Place | None:
         """Return what allowed an op to begin last, and when; None if nothing in the trace can have.
@@ -160,11 +175,11 @@ class PathFinder:
         last = next(self._lanes.ended_by(time_ns), ABSENT)
         return None if last == ABSENT else _Place(self._lanes.end_ns[last], _ALIGNMENT, last)
 
-    def _on_host(self, place: _Place, told: "_Told") -> _Place | None:
-        thread, time_ns = self._threads[place.thread], told.reached_ns
+    def _on_host(self, place: _Place, walked: "_Walked") -> _Place | None:
+        thread, time_ns = self._threads[place.thread], walked.reached_ns
         at = thread.piece_before(time_ns)
         if at == ABSENT or thread.end_ns[at] < time_ns:
-            return self._stood_still(told, place.thread, thread.end_ns[at] if at != ABSENT else _LONG_AGO)
+            return self._stood_still(walked, place.thread, thread.end_ns[at] if at != ABSENT else _LONG_AGO)
         start_ns, event, activity = thread.start_ns[at], thread.event[at], thread.activity[at]
         name = self._name(thread.owner[at])
         found: _Place | None = None
@@ -174,15 +189,17 @@ class PathFinder:
         elif activity == _WAITS_FOR_THREAD:
             found = self._ran_last(place.thread, start_ns, time_ns)
         path_class = _COMPUTE if activity == _COMPUTES else _HOST
-        told.tell(found.time_ns if found else start_ns, name, path_class, event, place.why)
+        walked.hand_over(found.time_ns if found else start_ns, name, path_class, event, place.why)
         return found or _Place(start_ns, _THREAD, thread=place.thread)
 
-    def _stood_still(self, told: "_Told", thread: int, since_ns: int) -> _Place | None:
+    def _stood_still(self, walked: "_Walked", thread: int, since_ns: int) -> _Place | None:
         """Go from a thread of which the trace says nothing to what ran last meanwhile, else to what it did before."""
-        found = self._ran_last(thread, since_ns, told.reached_ns)
+        found = self._ran_last(thread, since_ns, walked.reached_ns)
         if found is None and since_ns != _LONG_AGO:
             found = _Place(since_ns, _THREAD, thread=thread)
-        told.tell(found.time_ns if found else told.start_ns, IDLE_NAME, _IDLE, ABSENT, _THREAD)
+        self._still(
+            walked, found.time_ns if found else walked.start_ns, Segment(IDLE_NAME, _IDLE, 0, 0, ABSENT, _THREAD)
+        )
         return found
 
     def _ran_last(self, thread: int, since_ns: int, time_ns: int) -> _Place | None:
@@ -208,16 +225,16 @@ class PathFinder:
         return tidied
 
 
-class _Told:
-    """What of a window has been told: all from `reached_ns` to its end, in `segments`, the last one first."""
+class _Walked:
+    """What of a window has been walked: all from `reached_ns` to its end, in `segments`, the last one first."""
 
     def __init__(self, start_ns: int, end_ns: int) -> None:
         self.start_ns = start_ns
         self.reached_ns = end_ns
         self.segments: list[Segment] = []
 
-    def tell(self, since_ns: int, name: str, path_class: PathClass, event: int, why: Why) -> None:
-        """Hand what lies between `since_ns` and what has been told to one segment; nothing if nothing does."""
+    def hand_over(self, since_ns: int, name: str, path_class: PathClass, event: int, why: Why) -> None:
+        """Hand what lies between `since_ns` and what has been walked to one segment; nothing if nothing does."""
         since_ns = max(since_ns, self.start_ns)
         reached_ns = self.reached_ns
         if since_ns < reached_ns:

@@ -7,7 +7,7 @@ of `TraceColumns` of every trace that says its base, as those of captures do.
 import json
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
@@ -17,7 +17,7 @@ from lockstep.trace.source import TraceSource
 
 NOTES_MAX_BYTES = 128 << 10
 """Four times what the agent writes at most: 256 collections, 101 boundaries."""
-COLLECTIONS_MAX = 256
+COLLECTIONS_MAX = DEPTHS_MAX = 256
 _KEY = b'"lockstep":'
 _VERSIONS = (1, 2)  # `agent.capture.recording.FACTS_VERSION`; 1 has no generations
 _TIME_LIMIT_NS = 1 << 61  # both clocks stay far below; above it, sums of times could overflow
@@ -33,15 +33,37 @@ class NotedCollection(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NotedLoader:
+    """What the agent noted of the DataLoader's workers each time that training asked for a batch.
+
+    `ready` and `outstanding` are the batches that were there, and those that workers had yet to make. `busy_ns` is what
+    `seen` of the workers were on a CPU or waited for one within `span_ns`, summed; None where the kernel does not
+    count. `blocked_ratio` is the share of looks that met a worker in uninterruptible sleep.
+    """
+
+    ready: tuple[int, ...]
+    outstanding: tuple[int, ...]
+    workers: int
+    seen: int = 0
+    span_ns: int | None = None
+    busy_ns: int | None = None
+    blocked_ratio: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Notes:
-    """What the agent noted. `collections` are the longest, in order; `dropped_count` are those that make no sense."""
+    """What the agent noted. `collections` are the longest, in order; `dropped_count` are those that make no sense.
+
+    `loader` is None where no loader with workers was asked for a batch.
+    """
 
     collections: tuple[NotedCollection, ...]
     dropped_count: int
+    loader: NotedLoader | None = None
 
 
 def read_notes(path: Path, *, max_bytes: int = limits.TRACE_MAX_BYTES) -> Notes | None:
-    """Return the agent's notes in a trace, plain or gzip; None where nobody noted anything.
+    """Return the agent's notes in a trace, plain or gzip; None where nothing was noted.
 
     Of a plain file only the end is read.
 
@@ -97,7 +119,33 @@ def _notes(facts: Any, malformed: Callable[[str, object, object], MalformedError
         raise malformed("collections", type(collections).__name__, "a list")
     found = [_collection(each, offset_ns) for each in collections]
     good = [each for each in found if each is not None]
-    return Notes(collections=tuple(good[:COLLECTIONS_MAX]), dropped_count=len(found) - len(good))
+    return Notes(
+        collections=tuple(good[:COLLECTIONS_MAX]),
+        dropped_count=len(found) - len(good),
+        loader=_loader(facts.get("loader")),
+    )
+
+
+def _loader(value: Any) -> NotedLoader | None:
+    """Return what the loader's note says, None for none and for one that makes no sense."""
+    if not isinstance(value, dict) or not isinstance(depths := value.get("depths"), list):
+        return None
+    rows = [row for row in depths[:DEPTHS_MAX] if _is_counts(row, 3)]
+    if not rows or not _is_counts([value.get("workers")], 1):
+        return None
+    found = NotedLoader(
+        ready=tuple(row[1] for row in rows), outstanding=tuple(row[2] for row in rows), workers=value["workers"]
+    )
+    counted: list[Any] = [value.get(name) for name in ("seen", "span_ns", "busy_ns")]
+    blocked_ratio = value.get("blocked_ratio")
+    if not _is_counts(counted, 3) or not isinstance(blocked_ratio, int | float) or not 0 <= blocked_ratio <= 1:
+        return found
+    seen, span_ns, busy_ns = map(int, counted)
+    return replace(found, seen=seen, span_ns=span_ns, busy_ns=busy_ns, blocked_ratio=float(blocked_ratio))
+
+
+def _is_counts(value: Any, length: int) -> bool:
+    return isinstance(value, list) and len(value) == length and all(_is_time(each) and each >= 0 for each in value)
 
 
 def _collection(value: Any, offset_ns: int) -> NotedCollection | None:

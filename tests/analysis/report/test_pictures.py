@@ -25,7 +25,7 @@ from tests.trace.made import columns_of
 from tests.trace.made import made as event
 
 RECORDED = Path(__file__).parents[1] / "recorded"
-_SUBJECT = "tests/analysis/recorded_job.py(55): forward"
+_SUBJECT = "tests/analysis/recorded_job.py(82): forward"
 
 
 def analysed(folder):

@@ -6,7 +6,7 @@ from lockstep.diagnosis.host_causes.data import (
     FETCHING,
     PROCESSING,
     READING,
-    LoaderWorkers,
+    LoaderSamples,
     QueueSamples,
     judge_fetching,
     judge_loader,
@@ -101,12 +101,34 @@ def test_workers_that_keep_the_thread_waiting_cannot_be_looked_into():
     assert any("cannot be told apart" in each for each in finding.evidence)
 
 
-@pytest.mark.parametrize(("cpu", "io_wait", "cause"), [(0.9, 0.05, PROCESSING), (0.1, 0.8, READING)])
-def test_what_the_node_saw_of_the_workers_decides(cpu, io_wait, cause):
-    """Workers that are blocked in reads read, those on a CPU process."""
-    workers = LoaderWorkers(cpu_ratio=cpu, io_wait_ratio=io_wait)
-    finding = _one(judge_loader(view([loader(0, 40 * MS, WORKERS)], 100 * MS), workers=workers))
-    assert (finding.cause, finding.confidence) == (cause, MEDIUM)
+def samples(*ready, **counted):
+    return LoaderSamples(ready=np.array(ready), outstanding=4 - np.array(ready), workers=2, **counted)
+
+
+@pytest.mark.parametrize(
+    ("found", "cause", "confidence"),
+    [
+        (samples(0, 0, 0, 1, cpu_ratio=0.9, blocked_ratio=0.05), PROCESSING, HIGH),
+        (samples(0, 0, 0, 1, cpu_ratio=0.1, blocked_ratio=0.8), READING, HIGH),
+        (samples(0, 0, 0, 1), PROCESSING, MEDIUM),
+        (samples(4, 3, 4, 0, cpu_ratio=0.9), FETCHING, HIGH),
+    ],
+)
+def test_the_measured_queue_decides(found, cause, confidence):
+    """Batches that are ready are taken over slowly; where none is, blocked workers read and busy ones process."""
+    finding = _one(judge_loader(view([loader(0, 40 * MS, WORKERS)], 100 * MS), loader=found))
+    assert (finding.cause, finding.confidence) == (cause, confidence)
+    assert any("of 4 requests" in sentence for sentence in finding.evidence)
+
+
+@pytest.mark.parametrize(
+    ("held_ms", "said"), [(50, "about 4 workers keep up"), (99, "about 32 workers keep up at least")]
+)
+def test_the_finding_says_how_many_workers_keep_up(held_ms, said):
+    """Two that never rest and are waited for half of the time make half of the batches; beyond 16 times no number fits."""
+    found = samples(0, 0, 0, 0, cpu_ratio=1.0)
+    finding = _one(judge_loader(view([loader(0, held_ms * MS, WORKERS)], 100 * MS), loader=found))
+    assert any(said in sentence for sentence in finding.evidence)
 
 
 def test_batches_that_are_there_and_taken_over_slowly_are_fetching():

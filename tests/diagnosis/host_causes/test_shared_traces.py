@@ -80,13 +80,9 @@ def test_recordings_that_the_device_holds_up_have_no_cause_on_the_host(part):
     assert judge_host(view, noted=[]).findings == ()
 
 
-def test_a_synchronise_in_the_loop_is_named_with_its_line():
-    """h100: a wait for the whole device after each step, called by the profiling script."""
-    found = judge_host(_view("h100_qwen"), noted=[])
-    (finding,) = found.findings
-    assert finding.cause == "synchronisation"
-    assert "cudaDeviceSynchronize in moca/library/profiling/profile.py(34): run_torch_profiler" in finding.subject
-    assert 1e6 < finding.lost_ns < 1.3e6
+def test_the_wait_of_the_harness_is_no_loss():
+    """h100: the profiling script waits for the device, which has its work, and at the end, when there is none left."""
+    assert judge_host(_view("h100_qwen"), noted=[]).findings == ()
 
 
 @pytest.mark.parametrize("path", SHARED_TRACES, ids=lambda path: f"{path.parent.name}/{path.name}")

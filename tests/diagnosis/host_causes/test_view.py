@@ -30,6 +30,16 @@ def test_steps_are_those_that_begin_in_the_window():
     assert view(events, 150).steps == 2
 
 
+def test_a_loss_of_one_step_is_none_of_the_others():
+    """Start-up holds the first of four steps; the 2 us that others lose are no part of it. Unmarked steps say nothing."""
+    events = [*steps(4, 100), span("aten::mm", 0, 350)]
+    seen = view(events, 400)
+    begun = merged(np.array([10_000, 110_000]), np.array([90_000, 112_000]))
+    assert seen.occurrence(begun) == (1, 4)
+    assert seen.occurrence(merged(np.array([0]), np.array([400_000]))) == (4, 4)
+    assert view(events[-1:], 400).occurrence(begun) is None
+
+
 def test_without_marks_the_window_counts_as_one_step():
     """Times a step are of the whole window then."""
     seen = view([span("aten::mm", 0, 5)], 10)

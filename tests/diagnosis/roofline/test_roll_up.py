@@ -55,7 +55,7 @@ def test_little_is_left_out():
         ("aten::mm", ("matrix in bf16",), "larger batches", "TF32"),
         (
             "aten::bmm, aten::_softmax",
-            ("matrix in bf16", "elementwise in bf16"),
+            ("matrix in bf16", "elementwise in bf16", "attention in single operators"),
             "scaled_dot_product_attention",
             "TF32",
         ),

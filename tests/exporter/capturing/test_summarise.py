@@ -15,8 +15,10 @@ from exporter.host_watch import HostWatch
 from exporter.host_watch.reading import Target
 from exporter.shared_directory import prepare_run
 from lockstep.contracts.messages import HostSpan
+from lockstep.contracts.node_samples import NodeSamples, ResourceSeries
 from lockstep.contracts.paths import incoming_directory, trace_name, traces_directory
 from lockstep.serving.fault_isolation import FaultIsolation
+from lockstep.trace.patterns import decode_patterns
 from tests.exporter.conftest import make_config, until
 from tests.exporter.host_watch.looks import interval, look
 
@@ -230,6 +232,28 @@ async def test_the_real_worker_summarises_a_trace(root: Path):
     assert summary.error == ""
     assert "aten::mm" in {node.name for node in summary.tree}
     assert counts.rejected["trace"] == 0
+
+
+class Sampled(HostWatch):
+    """A watch whose samples say that the training thread had half of its core, in and around the trace."""
+
+    def samples(self, *_: Any) -> NodeSamples:
+        return NodeSamples(resources={"cpu": ResourceSeries(start_ns=0, period_ns=10_000, ratios=[0.5] * 200)})
+
+
+async def test_the_nodes_samples_become_mu_of_the_patterns(root: Path):
+    """The file is left beside the trace, and the real worker reads it."""
+    event = {"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1}
+    events = [
+        {**event, "name": "aten::mm", "ts": 10.0, "dur": 500.0},
+        {**event, "name": "aten::add", "ts": 600.0, "dur": 300.0},
+    ]
+    job = write_trace(root / "run", json.dumps({"schemaVersion": 1, "traceEvents": events}).encode())
+    watch = Sampled(lambda: [Target(run="run", rank=1, ring="/nowhere", pid=os.getpid())])
+    (summary,) = await summarise(root, [job], Counts(), host_watch=watch)
+    patterns = decode_patterns(summary.patterns, where="here").patterns
+    assert {each.function: each.mu for each in patterns if each.mu is not None} == {"aten::mm": 0.5, "aten::add": 0.5}
+    assert (traces_directory(root / "run") / "5-1.samples.json").is_file()
 
 
 async def test_the_worker_stands_behind_training(root: Path, tmp_path: Path):

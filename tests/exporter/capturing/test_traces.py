@@ -3,10 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from exporter.capturing.traces import take_over_trace, trim_traces
+from exporter.capturing.traces import take_over_trace, trim_traces, write_samples
 from exporter.shared_directory import prepare_run
 from lockstep.contracts.errors import MalformedError
 from lockstep.contracts.limits import TRACE_MAX_BYTES
+from lockstep.contracts.node_samples import NodeSamples, ResourceSeries, samples_path
 from lockstep.contracts.paths import incoming_directory, trace_name, traces_directory
 from tests.support.users import EXPORTER, GROUP, OTHER, TRAINER, OtherUserError, run_as
 
@@ -115,3 +116,16 @@ def test_only_traces_are_deleted(run: Path, tmp_path: Path):
     assert names(incoming) == ["2-0.json", "notes.txt"]
     assert outside.read_text() == "precious"
     assert trim_traces(tmp_path / "other", 0, set()) == 0
+
+
+def test_samples_go_with_their_trace(run: Path):
+    """They lie beside it; nothing is left of either when the trace has to go. A node that saw nothing leaves none."""
+    older, newer = (make_trace(traces_directory(run), request) for request in (1, 2))
+    series = ResourceSeries(start_ns=5, period_ns=2, ratios=[0.5, 1.0])
+    for trace in (older, newer):
+        write_samples(trace, NodeSamples(resources={"cpu": series}))
+    assert names(traces_directory(run)) == ["1-0.json", "1-0.samples.json", "2-0.json", "2-0.samples.json"]
+    assert trim_traces(run, 100, set()) == 1
+    assert names(traces_directory(run)) == ["2-0.json", "2-0.samples.json"]
+    write_samples(third := make_trace(traces_directory(run), 3), NodeSamples())
+    assert not samples_path(third).exists()

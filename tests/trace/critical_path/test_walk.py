@@ -150,7 +150,7 @@ def test_nothing_is_guessed_where_waits_are_recorded():
     recorded = _stream_wait(3, 9, 30)
     assert _path([*_TWO_STREAMS, recorded], 12, 115) == [
         (12, 15, "host", "cudaLaunchKernel", Why.THREAD),
-        (15, 20, "idle", "idle", Why.THREAD),
+        (15, 20, "communication", "nccl", Why.RAN_LAST),
         (20, 25, "host", "cudaLaunchKernel", Why.LAUNCH),
         (25, 105, "gap", "b", Why.LAUNCH),
         (105, 115, "compute", "b", Why.END),
@@ -286,6 +286,39 @@ def test_a_window_cuts_what_runs_at_its_ends():
     assert _path([_host("f", 0, 100, PYTHON)], 20, 60) == [(20, 60, "host", "f", Why.END)]
     assert _path([_kernel("a", 0, 100)], 20, 60) == [(20, 60, "compute", "a", Why.END)]
     assert _path([_host("f", 0, 100, PYTHON)], 60, 60) == []
+
+
+def test_a_host_that_shows_nothing_is_not_idle_while_the_device_works():
+    """Without stacks nothing tells what the thread does; the device does, on two streams at once, each moment once."""
+    events = [
+        _host("aten::mm", 0, 10),
+        _launch(1, 5),
+        _kernel("a", 20, 50, 1),
+        _kernel("nccl", 40, 60, stream=20, work=WorkKind.COMMUNICATION),
+        _host("aten::add", 120, 30),
+    ]
+    assert _path(events, 0, 150) == [
+        (0, 5, "host", "aten::mm", Why.THREAD),
+        (5, 10, "host", "aten::mm", Why.THREAD),
+        (10, 20, "idle", "idle", Why.THREAD),
+        (20, 70, "compute", "a", Why.RAN_LAST),
+        (70, 100, "communication", "nccl", Why.RAN_LAST),
+        (100, 120, "idle", "idle", Why.THREAD),
+        (120, 150, "host", "aten::add", Why.END),
+    ]
+
+
+def test_work_that_is_launched_and_waits_beside_other_streams_is_no_gap():
+    """No record says for what it waits: meanwhile the device is busy."""
+    events = [_launch(1, 0), _launch(2, 6), _kernel("a", 5, 95, 1), _kernel("b", 200, 20, 2, stream=8)]
+    assert _path(events, 0, 220) == [
+        (0, 5, "host", "cudaLaunchKernel", Why.THREAD),
+        (5, 6, "compute", "a", Why.RAN_LAST),
+        (6, 11, "host", "cudaLaunchKernel", Why.LAUNCH),
+        (11, 100, "compute", "a", Why.RAN_LAST),
+        (100, 200, "gap", "b", Why.LAUNCH),
+        (200, 220, "compute", "b", Why.END),
+    ]
 
 
 def test_an_empty_trace_is_idle():

@@ -80,7 +80,8 @@ def test_critical_path_is_bound_by_the_same():
     assert on_device_ns / (path.window_ns[1] - path.window_ns[0]) == pytest.approx(computing, abs=0.02)
     assert set(EXPECTED["nccl"]["critical_path"]["us"]) == {"cpu_bound"}
     by_class = _path("nccl").by_class()
-    assert by_class[PathClass.HOST] + by_class[PathClass.IDLE] > 0.99 * sum(by_class.values())
+    # Where the thread shows nothing and the device works, the path is the device's: 2.2 % here.
+    assert by_class[PathClass.HOST] + by_class[PathClass.IDLE] > 0.97 * sum(by_class.values())
 
 
 def test_critical_path_covers_what_hta_leaves_out():

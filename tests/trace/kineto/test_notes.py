@@ -12,7 +12,7 @@ from lockstep.agent.capture.recording import FACTS_VERSION, NOTED_COLLECTIONS_MA
 from lockstep.agent.capture.trace_file import FACTS_KEY, extend
 from lockstep.contracts.errors import MalformedError
 from lockstep.trace.kineto import notes as module
-from lockstep.trace.kineto.notes import NotedCollection, Notes, read_notes
+from lockstep.trace.kineto.notes import NotedCollection, NotedLoader, Notes, read_notes
 
 OFFSET_NS = 1_700_000_000_000_000_000
 
@@ -117,3 +117,38 @@ def test_a_packed_file_is_limited_before_it_is_unpacked(tmp_path: Path):
     path.write_bytes(gzip.compress(b"[" + b" " * 5_000_000))
     with pytest.raises(MalformedError, match="trace size"):
         read_notes(path, max_bytes=1_000_000)
+
+
+def test_depths_of_the_loader_are_read(tmp_path: Path):
+    """What was ready and what was asked for at each batch, and what the workers did meanwhile."""
+    noted = {"depths": [[5, 0, 4], [9, 2, 2]], "workers": 2, "seen": 2, "span_ns": 100, "busy_ns": 150}
+    path = make_trace(tmp_path / "t.json", facts([], loader={**noted, "blocked_ratio": 0.25}))
+    notes = read_notes(path)
+    assert notes is not None
+    assert notes.loader == NotedLoader(
+        ready=(0, 2), outstanding=(4, 2), workers=2, seen=2, span_ns=100, busy_ns=150, blocked_ratio=0.25
+    )
+
+
+@pytest.mark.parametrize(
+    "noted",
+    [
+        7,
+        {},
+        {"depths": [], "workers": 1},
+        {"depths": [[1, -1, 0]], "workers": 1},
+        {"depths": [[1, 1, 1]], "workers": "x"},
+    ],
+)
+def test_a_loader_that_makes_no_sense_is_none(tmp_path: Path, noted: Any):
+    """The collections beside it still count."""
+    notes = read_notes(make_trace(tmp_path / "t.json", facts([[100, 150, 2]], loader=noted)))
+    assert notes is not None
+    assert (len(notes.collections), notes.loader) == (1, None)
+
+
+def test_workers_that_the_kernel_does_not_count_leave_the_depths(tmp_path: Path):
+    """Without schedstat there are depths alone."""
+    notes = read_notes(make_trace(tmp_path / "t.json", facts([], loader={"depths": [[1, 1, 1]], "workers": 1})))
+    assert notes is not None
+    assert notes.loader == NotedLoader(ready=(1,), outstanding=(1,), workers=1)

@@ -1,0 +1,82 @@
+# ruff: noqa: N803, N806, N815  (names of arrays end in their shape, see the legend below)
+"""In how many steps a rank is the one that the others wait for, and whether chance alone would give as many.
+
+A scheduler takes a core from a healthy rank in one step and from another in the next: each is waited for indeed, and
+none is slow. A fault comes back in step after step.
+
+Shape suffixes: S collectives of one group, R ranks, T steps.
+"""
+
+from math import comb
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.diagnosis.communication_causes.thresholds import CHANCE, REPEATED_STEPS, WORST_STEP
+
+
+class Repetition(NamedTuple):
+    """`blamed_R` is int64 of shape (n_ranks,): steps in which a rank caused most of the waiting, of `steps` in all.
+
+    `steps` is 0 where nothing marks them. `worst_R` is float64: the share of what a rank caused in its worst step.
+    """
+
+    blamed_R: NDArray[np.int64]
+    worst_R: NDArray[np.float64]
+    steps: int
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether there are enough steps to show what comes back."""
+        return self.steps >= REPEATED_STEPS.value
+
+    def is_chance(self, at: int) -> bool:
+        """Whether one step holds most of what a rank caused, or ranks that take turns would be blamed as often.
+
+        Few steps show nothing, so it is False.
+        """
+        blamed = int(self.blamed_R[at])
+        if not self.is_judged:
+            return False
+        if blamed < self.steps and chance_of(blamed, self.steps, len(self.blamed_R)) > CHANCE.value:
+            return True
+        return bool(self.worst_R[at] > WORST_STEP.value)
+
+
+def repetition(
+    start_ns_S: NDArray[np.int64],
+    last_S: NDArray[np.int64],
+    caused_ns_S: NDArray[np.float64],
+    *,
+    ranks: int,
+    step_starts_ns_T: NDArray[np.int64],
+) -> Repetition:
+    """Return in how many steps each rank caused more than half of the waiting.
+
+    `start_ns_S` are the collectives' starts on the clock of `step_starts_ns_T`, `last_S` the rank that came last, an
+    index below `ranks`, `caused_ns_S` what the others waited for it. Collectives before the first step do not count.
+    """  # fmt: skip
+    steps = len(step_starts_ns_T)
+    if not steps:
+        return Repetition(np.zeros(ranks, np.int64), np.zeros(ranks), 0)
+    step_S = np.searchsorted(step_starts_ns_T, start_ns_S, side="right") - 1
+    inside = step_S >= 0
+    caused_TR = np.zeros((steps, ranks))
+    np.add.at(caused_TR, (step_S[inside], last_S[inside]), caused_ns_S[inside])
+    held = np.flatnonzero(caused_TR.sum(axis=1) > 0)
+    most_T = caused_TR[held].argmax(axis=1)
+    is_most = 2 * caused_TR[held, most_T] > caused_TR[held].sum(axis=1)
+    blamed_R = np.bincount(most_T[is_most], minlength=ranks).astype(np.int64)
+    worst_R = caused_TR.max(axis=0) / np.maximum(caused_TR.sum(axis=0), 1.0)
+    return Repetition(blamed_R, worst_R, len(held))
+
+
+def chance_of(blamed: int, steps: int, ranks: int) -> float:
+    """Return how likely it is that any of `ranks` is blamed in `blamed` or more of `steps` if each is as likely as all.
+
+    The union bound over ranks of the binomial distribution's tail.
+    """
+    share = 1 / ranks
+    tail = sum(comb(steps, count) * share**count * (1 - share) ** (steps - count) for count in range(blamed, steps + 1))
+    return min(ranks * tail, 1.0)

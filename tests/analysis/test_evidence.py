@@ -1,0 +1,88 @@
+"""What the agent noted in a trace and the node left beside it reaches the rules, on the node and in `analyze` alike."""
+
+import gzip
+import json
+import shutil
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from lockstep.agent.capture.recording import FACTS_VERSION
+from lockstep.agent.capture.trace_file import extend
+from lockstep.analysis.analyse import analyse_paths
+from lockstep.analysis.capture_summary import summarise
+from lockstep.analysis.evidence import NOTHING, with_notes, with_samples
+from lockstep.analysis.workers import run_here
+from lockstep.contracts.messages import HostSpan
+from lockstep.contracts.node_samples import NodeSamples, ResourceSeries, samples_path
+from lockstep.trace.kineto.load import load_trace
+from lockstep.trace.patterns import Resource, decode_patterns
+
+JOBS = Path(__file__).parent / "recorded"
+RANKS, STEPS, CULPRIT = 4, 3, 2
+MS = 1_000_000
+HOST = HostSpan(span_ns=100 * MS, on_cpu_ns=60 * MS, run_queue_wait_ns=1 * MS, cores=4)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """Copy a recorded job with samples of every rank: its core is busy 25 % of the time on rank 2, 75 % on the others."""
+    for rank in range(RANKS):
+        trace = tmp_path / f"rank{rank}.json.gz"
+        shutil.copy(JOBS / "forward" / trace.name, trace)
+        columns = load_trace(trace)
+        begin_ns, end_ns = int(columns.start_ns.min()), int(columns.end_ns.max())
+        ratios = [0.25 if rank == CULPRIT else 0.75] * ((end_ns - begin_ns) // MS + 1)
+        series = ResourceSeries(start_ns=begin_ns, period_ns=MS, ratios=ratios)
+        node = NodeSamples(resources={"cpu": series}, host=HOST)
+        samples_path(trace).write_text(json.dumps(asdict(node)))
+    return tmp_path
+
+
+def mu_of(patterns):
+    return {round(each.mu, 3) for each in patterns.patterns if each.mu is not None}
+
+
+def test_samples_of_the_hardware_reach_the_patterns_on_the_node_and_in_analyze(job):
+    """The mean over L(e) of a steady core is its usage; sigma is 0. Both ways give the same patterns."""
+    analysis = analyse_paths([job], partial(run_here, processes=1))
+    for rank in analysis.cluster.ranks:
+        offline = rank.patterns
+        assert mu_of(offline) == {0.25 if rank.rank == CULPRIT else 0.75}
+        assert max(each.sigma for each in offline.patterns if each.sigma is not None) == pytest.approx(0, abs=1e-3)
+        path = job / f"rank{rank.rank}.json.gz"
+        sent = summarise(path, run="r", node="n", rank=rank.rank, request_id=1, steps=STEPS)
+        online = decode_patterns(sent.patterns, where="here")
+        assert {each.function: each.mu for each in online.patterns} == pytest.approx(
+            {each.function: each.mu for each in offline.patterns[: len(online.patterns)]}, abs=1e-5
+        )
+
+
+def test_the_call_trees_that_are_compared_carry_what_the_node_counted(job):
+    """`analyze` compares ranks' CPUs as the coordinator does."""
+    analysis = analyse_paths([job], partial(run_here, processes=1))
+    assert [each.calls.host for each in analysis.cluster.ranks] == [HOST] * RANKS
+    assert len(analysis.cluster.ranks) == RANKS  # samples are no traces
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 99}', '{"resources": {"cpu": 5}}'])
+def test_samples_that_cannot_be_used_cost_the_trace_nothing(tmp_path, text):
+    """The file is passed over."""
+    samples_path(tmp_path / "a.json").write_text(text)
+    assert with_samples(NOTHING, tmp_path / "a.json") == NOTHING
+
+
+def test_the_depths_that_the_agent_noted_are_the_loaders(tmp_path):
+    """Ready and outstanding batches, and what share of their time the workers were on a CPU."""
+    path = tmp_path / "t.json"
+    path.write_bytes(gzip.decompress((JOBS / "loader" / "rank2.json.gz").read_bytes()))
+    noted = {"depths": [[1, 0, 4], [2, 1, 3]], "workers": 2, "seen": 2, "span_ns": 100, "busy_ns": 150}
+    facts = {"version": FACTS_VERSION, "collections": [], "unix_minus_monotonic_ns": 0}
+    extend(path, [], {**facts, "loader": {**noted, "blocked_ratio": 0.1}}, 1 << 30)
+    loader = with_notes(NOTHING, path).loader
+    assert loader is not None
+    assert (loader.ready.tolist(), loader.outstanding.tolist(), loader.workers) == ([0, 1], [4, 3], 2)
+    assert (loader.cpu_ratio, loader.blocked_ratio, loader.empty_ratio) == (0.75, 0.1, 0.5)
+    assert Resource("cpu") is Resource.CPU
