@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
@@ -17,9 +17,11 @@ import lockstep
 from coordinator.api.services import Services
 from coordinator.app import make_app
 from coordinator.bus import Bus
+from coordinator.decide.events import Event
 from coordinator.decide.memory import RunMemory
 from coordinator.detect.scope import is_watched
 from coordinator.effects import Effects
+from coordinator.evidence import make_evidence
 from coordinator.intake.coalescer import BatchCoalescer
 from coordinator.intake.streams import Receipt, Streams
 from coordinator.leadership import Leadership
@@ -34,13 +36,16 @@ from coordinator.snapshot import Snapshot
 from coordinator.store import Store
 from lockstep.contracts.codec import Message
 from lockstep.contracts.errors import ConfigError
-from lockstep.contracts.messages import StepBatch
+from lockstep.contracts.messages import NodeAnnouncement, StepBatch
 from lockstep.contracts.metrics import RECORDING_STATES
 from lockstep.serving.fault_isolation import outcomes_of
 from lockstep.serving.messaging import Broker
 from lockstep.serving.mqtt import MqttBroker
 from lockstep.serving.process import OwnProcess, ProcessFamilies
 from lockstep.serving.web import Web
+
+if TYPE_CHECKING:
+    from coordinator.evidence.scheduler import EvidenceScheduler
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +74,7 @@ class Coordinator:
         self.started = asyncio.Event()
         self.http_port = config.http_port
         self._tasks: set[asyncio.Task[None]] = set()
+        self._evidence: EvidenceScheduler | None = None
         self._group: asyncio.TaskGroup | None = None
         self._process = OwnProcess()
         self._process_families: ProcessFamilies = ()
@@ -111,6 +117,9 @@ class Coordinator:
             on_disconnect=lambda: self._runs.end_session(time.time()),
         )
         self._coalescer = BatchCoalescer(self._take_batches)
+        self._evidence = await asyncio.to_thread(
+            make_evidence, self.config, self._runs, spawn=self._spawn, feed=self._feed, now_s=time.time
+        )
         self._effects = Effects(
             self._runs,
             self._bus,
@@ -119,6 +128,7 @@ class Coordinator:
             time.time,
             streams=self._streams,
             leadership=self._leadership,
+            on_incident=None if self._evidence is None else self._evidence.on_incident,
         )
         changing = asyncio.Lock()
         self._reloader = Reloader(
@@ -216,6 +226,11 @@ class Coordinator:
         if self._runs.is_news(message):
             self._coalescer.flush()
         self._effects.perform(self._runs.take(message, time.time()))
+        if self._evidence is not None and isinstance(message, NodeAnnouncement):
+            self._evidence.note_announcement(message)
+
+    def _feed(self, run: str, event: Event) -> None:
+        self._effects.perform(self._runs.feed(run, event))
 
     def _take_batches(self, batches: Sequence[StepBatch], receipts: Sequence[Receipt]) -> None:
         self._effects.perform(self._runs.take_batches(batches, time.time(), receipts))
@@ -234,6 +249,8 @@ class Coordinator:
         if self._leadership.update(now_s):
             _log.info("this coordinator orders captures now, term %d", self._leadership.term)
             self._effects.take_over()
+        if self._evidence is not None:
+            self._evidence.on_tick(now_s)
         self._effects.writer.remember()
         self._bus.resume()
         self._process_families = self._process.read()
@@ -263,7 +280,9 @@ class Coordinator:
             records_judged=runs.records_judged,
             frames=dict(self._streams.frames),
             frames_unsettled=self._streams.unsettled,
-            inputs_dropped=outcomes_of(self._bus.isolation, runs.isolation),
+            inputs_dropped=outcomes_of(
+                self._bus.isolation, runs.isolation, *(() if self._evidence is None else (self._evidence.isolation,))
+            ),
             leads=self._leadership.leads,
             peers=self._leadership.peers(time.time()),
             is_connected=self._bus.connected.is_set(),
@@ -276,6 +295,7 @@ class Coordinator:
             reload_ok=self._control.reload_ok,
             reload_unix_s=self._control.reload_unix_s,
             http_refusals=dict(self._web.refusals),
+            **({} if self._evidence is None else self._evidence.counts()),
             version=lockstep.__version__,
             process=self._process_families,
         )

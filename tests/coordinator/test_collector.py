@@ -24,6 +24,7 @@ from lockstep.contracts.metrics import (
 from lockstep.serving.exposition import render
 from lockstep.serving.fault_isolation import OUTCOMES
 from lockstep.serving.process import OwnProcess
+from tests.coordinator.evidence.findings import EVIDENCE
 from tests.coordinator.test_store import incident
 
 HANG = incident(2, kind="hang", cause="unknown", ranks=(2, 3), domain=("tp", "tp0"), excess_seconds=9.5)
@@ -57,7 +58,10 @@ def run_snapshot(name="job", **more):
         "fluctuating": True,
         "slow_ranks": 1,
         "suspects": (suspect,),
-        "incidents": (incident(1, function="train.py(10): forward", root_cause="gc", advice=ADVICE), HANG),
+        "incidents": (
+            incident(1, function="train.py(10): forward", root_cause="gc", advice=ADVICE, machine=EVIDENCE),
+            HANG,
+        ),
         "incidents_total": 3,
         "lost_device_seconds": 4.5,
         "profiles": {"requested": 2},
