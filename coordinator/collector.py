@@ -73,6 +73,10 @@ def _service_rows(snapshot: "Snapshot") -> list[tuple[str, list[Row]]]:
         (f"{p}peers", [((), float(snapshot.peers))]),
         (f"{p}records_recorded_total", [((k,), float(v)) for k, v in snapshot.records_recorded.items()]),
         (f"{p}http_refusals_total", [((k,), float(v)) for k, v in snapshot.http_refusals.items()]),
+        (
+            "lockstep_fleet_recent_incidents",
+            [((r.subject.kind, r.subject.name[:_LABEL_MAX]), float(r.recent)) for r in snapshot.fleet[:SUSPECTS_MAX]],
+        ),
         (f"{p}evidence_queries_total", [((k,), float(v)) for k, v in snapshot.evidence_queries.items()]),
         (f"{p}evidence_series_refused_total", [((k,), float(v)) for k, v in snapshot.evidence_refusals.items()]),
         (f"{p}mqtt_connected", [((), float(snapshot.is_connected))]),

@@ -182,6 +182,14 @@ class MachineEvidenceEvent(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FleetHistoryEvent(Event):
+    """How often the machines that an incident names were named before, a line each."""
+
+    incident_id: str
+    history: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FittedEvent(Event):
     """What came of `FitModel`: the model, or the reason why there is none. Not for a run's machine."""
 

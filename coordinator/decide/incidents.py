@@ -57,7 +57,8 @@ class Incident:
     `operator` are empty until a profile named them. `onset_step` is where it began, `detected_step` where it was told,
     steps of this attempt. `stacks` are of a hang: the merged stacks of its ranks' training threads as lines of text.
     `explanation` is what it was decided from (`explain.py`), empty until that has been written down. `machine` is what
-    other exporters' series show of its machines, None until they were read.
+    other exporters' series show of its machines, None until they were read. `history` has a line for each of its
+    machines that earlier incidents named.
     """
 
     id: str
@@ -91,6 +92,7 @@ class Incident:
     prediction: Prediction | None = None
     stacks: tuple[str, ...] = ()
     machine: MachineEvidence | None = None
+    history: tuple[str, ...] = ()
 
     @property
     def predicted_gain(self) -> tuple[float, str] | None:
@@ -110,6 +112,7 @@ def to_json(incident: Incident) -> dict[str, Any]:
     value = asdict(incident)
     value["ranks"] = list(incident.ranks)
     value["stacks"] = list(incident.stacks)
+    value["history"] = list(incident.history)
     value["domain"] = None if incident.domain is None else {"kind": incident.domain[0], "id": incident.domain[1]}
     value["evidence"] = [*incident.evidence, *incident.profile_evidence]
     value["measured_evidence_count"] = len(incident.evidence)
@@ -138,6 +141,7 @@ def from_json(value: Mapping[str, Any], *, where: str) -> Incident:
         known |= {
             "ranks": tuple(value["ranks"]),
             "stacks": tuple(value.get("stacks", ())),
+            "history": tuple(value.get("history", ())),
             "domain": None if domain is None else (domain["kind"], domain["id"]),
             "evidence": tuple(value["evidence"][:measured]),
             "profile_evidence": tuple(value["evidence"][measured:]),

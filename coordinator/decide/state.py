@@ -69,6 +69,7 @@ class RunMachine:
             ev.ExplainedEvent: self._on_explained,
             ev.PredictedEvent: self._on_predicted,
             ev.MachineEvidenceEvent: self._on_machine_evidence,
+            ev.FleetHistoryEvent: self._on_fleet_history,
         }
 
     @property
@@ -313,6 +314,11 @@ class RunMachine:
         incident = self.tracker.incidents.get(event.incident_id)
         if incident is not None:
             self._update(replace(incident, machine=newer_of(incident.machine, event.machine)))
+
+    def _on_fleet_history(self, event: ev.FleetHistoryEvent) -> None:
+        incident = self.casebook.incidents.get(event.incident_id)
+        if incident is not None:
+            self._update(replace(incident, history=event.history))
 
     def _update(self, incident: Incident) -> None:
         self.tracker.amend(incident)

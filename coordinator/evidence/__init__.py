@@ -8,13 +8,16 @@ from coordinator.evidence.reader import EvidenceReader
 from coordinator.evidence.scheduler import EvidenceScheduler
 
 if TYPE_CHECKING:
+    from coordinator.intake.devices import DeviceTable
     from coordinator.runs import Runs
     from coordinator.settings.config import CoordinatorConfig
 
 __all__ = ["make_evidence"]
 
 
-def make_evidence(config: "CoordinatorConfig", runs: "Runs", **ways: Any) -> EvidenceScheduler | None:
+def make_evidence(
+    config: "CoordinatorConfig", runs: "Runs", devices: "DeviceTable", **ways: Any
+) -> EvidenceScheduler | None:
     """Return what reads evidence, None where no Prometheus is configured; `ways` are the scheduler's. Blocking.
 
     Raises
@@ -38,4 +41,4 @@ def make_evidence(config: "CoordinatorConfig", runs: "Runs", **ways: Any) -> Evi
         link_url=config.evidence_link_url,
         matchers=config.evidence_matchers,
     )
-    return EvidenceScheduler(reader, runs, **ways)
+    return EvidenceScheduler(reader, runs, devices, **ways)

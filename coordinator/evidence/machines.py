@@ -1,16 +1,16 @@
 """Whose series are compared: devices and hosts of an incident's ranks, and of peers that are in no incident.
 
-Pure but for `DeviceTable`, which is state of the coordinator: the UUIDs that nodes announced.
+Pure.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from coordinator.decide.incidents import Incident
+    from coordinator.intake.devices import DeviceTable
     from coordinator.run import Run
-    from lockstep.contracts.messages import NodeAnnouncement
 
 SUSPECTS_MAX = 16
 PEERS_MAX = 24
@@ -31,31 +31,7 @@ class Machine:
     uuid: str = ""
 
 
-class DeviceTable:
-    """The device UUIDs that nodes announced, by run and node. A node's ranks count only while they are its own."""
-
-    def __init__(self) -> None:
-        self._uuids: dict[tuple[str, str], dict[int, str]] = {}
-
-    def note(self, announcement: "NodeAnnouncement") -> None:
-        """Replace what a node announced of a run that is known."""
-        uuids = {info.rank: info.facts.device_uuid for info in announcement.ranks if info.facts}
-        self._uuids[announcement.run, announcement.node] = {rank: uuid for rank, uuid in uuids.items() if uuid}
-
-    def retain(self, runs: "Mapping[str, Run]") -> None:
-        """Drop what is of other runs, and of nodes that do not announce them any more."""
-        self._uuids = {
-            (run, node): uuids
-            for (run, node), uuids in self._uuids.items()
-            if run in runs and runs[run].membership.ranks_of(node) is not None
-        }
-
-    def uuid(self, run: str, node: str, rank: int) -> str:
-        """Return the UUID of a rank's device, empty where unknown."""
-        return self._uuids.get((run, node), {}).get(rank, "")
-
-
-def devices_of(run: "Run", incident: "Incident", table: DeviceTable) -> tuple[Machine, ...]:
+def devices_of(run: "Run", incident: "Incident", table: "DeviceTable") -> tuple[Machine, ...]:
     """Return the devices of an incident's ranks and of their peers, suspects first; none where one of both is missing.
 
     Peers are of the same pipeline stage and in no open incident, from as many hosts as there are.
@@ -85,7 +61,7 @@ def hosts_of_devices(devices: Iterable[Machine]) -> tuple[Machine, ...]:
     return tuple(hosts.values())
 
 
-def _device(run: "Run", rank: int, table: DeviceTable, *, is_suspect: bool) -> Machine:
+def _device(run: "Run", rank: int, table: "DeviceTable", *, is_suspect: bool) -> Machine:
     node, info = run.membership.nodes.get(rank, ""), run.membership.infos[rank]
     return Machine(
         ranks=(rank,),

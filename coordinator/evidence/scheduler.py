@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 from coordinator.decide import events as ev
 from coordinator.decide.incidents import CLOSED
 from coordinator.detect.findings import HANG
-from coordinator.evidence.machines import DeviceTable, devices_of
+from coordinator.evidence.machines import devices_of
 from coordinator.evidence.reader import Periods
 from lockstep.serving.fault_isolation import FaultIsolation
 
 if TYPE_CHECKING:
     from coordinator.decide.incidents import Incident
     from coordinator.evidence.reader import EvidenceReader
+    from coordinator.intake.devices import DeviceTable
     from coordinator.run import Run
     from coordinator.runs import Runs
-    from lockstep.contracts.messages import NodeAnnouncement
 
 READINGS_MAX = 2
 BEFORE_S, GUARD_S, AFTER_MAX_S = 600.0, 30.0, 600.0
@@ -51,6 +51,7 @@ class EvidenceScheduler:
         self,
         reader: "EvidenceReader",
         runs: "Runs",
+        devices: "DeviceTable",
         *,
         spawn: Callable[[Coroutine[Any, Any, None], str], None],
         feed: Callable[[str, ev.Event], None],
@@ -62,7 +63,7 @@ class EvidenceScheduler:
         self._feed = feed
         self._now_s = now_s
         self.isolation = FaultIsolation((_EVIDENCE,), quarantine_s=_QUARANTINE_S)
-        self._devices = DeviceTable()
+        self._devices = devices
         self._watched: dict[str, _Watched] = {}
 
     def counts(self) -> dict[str, dict[str, int]]:
@@ -71,12 +72,6 @@ class EvidenceScheduler:
             "evidence_queries": dict(self.reader.client.counts),
             "evidence_refusals": dict(self.reader.refused),
         }
-
-    def note_announcement(self, announcement: "NodeAnnouncement") -> None:
-        """Note the devices that a node announced, once the runs have taken the announcement."""
-        run = self._runs.by_name.get(announcement.run)
-        if run is not None and run.membership.ranks_of(announcement.node) is not None:
-            self._devices.note(announcement)
 
     def on_incident(self, run: str, incident: "Incident") -> None:
         """Note a new form of an incident; what it makes due is read from the next tick on."""
@@ -93,7 +88,6 @@ class EvidenceScheduler:
 
     def on_tick(self, now_s: float) -> None:
         """Start what is due, the longest due first, and forget what is no open incident any more."""
-        self._devices.retain(self._runs.by_name)
         self._watched = {name: each for name, each in self._watched.items() if self._incident(name, each) is not None}
         reading = sum(each.is_reading for each in self._watched.values())
         due = [(each.due_s, name) for name, each in self._watched.items() if _is_due(each, now_s)]

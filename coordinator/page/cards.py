@@ -53,6 +53,7 @@ def card(incident: "Incident", config: "CoordinatorConfig", *, with_run: bool, h
     details: tuple[Html, ...] = (
         _titled("Evidence", (*incident.evidence, *incident.profile_evidence)),
         render_machine_evidence(incident),
+        _titled("Named before", incident.history),
         _stacks(incident),
         _gain(incident),
         _advice(incident),
@@ -88,6 +89,7 @@ def told_of(incident: "Incident") -> Html:
     parts = (
         _titled("Evidence", (*incident.evidence, *incident.profile_evidence)),
         render_machine_evidence(incident),
+        _titled("Named before", incident.history),
         _stacks(incident),
         _gain(incident),
         _advice(incident),

@@ -68,6 +68,7 @@ _MESSAGES: dict[str, type] = {
 }
 _EVENTS: dict[str, type[ev.Event]] = {
     "diagnosed": ev.DiagnosedEvent,
+    "fleet_history": ev.FleetHistoryEvent,
     "machine_evidence": ev.MachineEvidenceEvent,
     "predicted": ev.PredictedEvent,
     "profile_asked": ev.ProfileAskedEvent,
@@ -188,6 +189,7 @@ def policy_of(value: Mapping[str, Mapping[str, Any]]) -> Policy:
 _RESTORE: dict[str, Callable[[Any], Any]] = {
     "advice": lambda items: tuple(AdviceItem(**item) for item in items),
     "evidence": tuple,
+    "history": tuple,
     "machine": machine_evidence_from_json,
     "policy": policy_of,
     "prediction": lambda value: Prediction(**value),

@@ -207,6 +207,14 @@ _JUDGED: tuple[Metric, ...] = (
         "machine_cause",
     ),
     _coordinator(
+        "lockstep_fleet_recent_incidents",
+        "gauge",
+        "Incidents of the last 14 days, over all runs, that named a node, a device (by UUID) or a link (by its two "
+        f"nodes); of the {SUSPECTS_MAX} that were named most, at least twice.",
+        "subject_kind",
+        "subject",
+    ),
+    _coordinator(
         "lockstep_coordinator_messages_received_total",
         "counter",
         "Messages taken from the bus.",

@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator.collector import SnapshotCollector
 from coordinator.decide.incidents import AdviceItem, Prediction
+from coordinator.fleet.history import Subject, SubjectRecord
 from coordinator.snapshot import RunSnapshot, Snapshot, StepHistogram, Suspect
 from lockstep.contracts.limits import SUSPECTS_MAX
 from lockstep.contracts.metrics import (
@@ -33,6 +34,7 @@ PROCESS = OwnProcess().read()
 ADVICE = tuple(
     AdviceItem(suggestion="a", how="b", predicted_gain_ratio=gain, source="c") for gain in (None, 0.125, 0.25)
 )
+NAMED = (SubjectRecord(subject=Subject("node", "n17"), sightings=(), recent=3),)
 OURS = [metric for metric in CATALOGUE if metric.source != "exporter"]
 
 
@@ -97,6 +99,7 @@ def snapshot(*runs):
         reload_ok=False,
         reload_unix_s=1.4e9,
         version="0.1.0",
+        fleet=NAMED,
         process=PROCESS,
     )
 

@@ -76,7 +76,7 @@ async def test_without_an_address_nothing_is_asked():
     async with running(broker=LocalBroker()) as coordinator:
         assert coordinator._evidence is None
         assert set(coordinator._snapshot().evidence_queries.values()) == {0}
-    assert make_evidence(CoordinatorConfig(), None) is None
+    assert make_evidence(CoordinatorConfig(), None, None) is None
 
 
 def test_it_outlives_a_restart_and_a_recording():

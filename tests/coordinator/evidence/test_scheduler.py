@@ -8,8 +8,9 @@ import pytest
 from coordinator.decide import events as ev
 from coordinator.decide.incidents import CLOSED
 from coordinator.decide.machine_evidence import MachineEvidence
-from coordinator.evidence.machines import PEERS_MAX, DeviceTable, devices_of
+from coordinator.evidence.machines import PEERS_MAX, devices_of
 from coordinator.evidence.scheduler import BEFORE_S, GUARD_S, READINGS_MAX, SETTLE_S, EvidenceScheduler, periods_around
+from coordinator.intake.devices import DeviceTable
 from coordinator.runs import Runs
 from coordinator.settings.config import CoordinatorConfig
 from coordinator.settings.policy import Policy
@@ -44,9 +45,11 @@ class Watch:
         two_nodes(self.runs)
         self.reader = Reader(*answers)
         self.tasks = []
+        self.devices = DeviceTable(lambda run, _: run == "job")
         self.scheduler = EvidenceScheduler(
             self.reader,
             self.runs,
+            self.devices,
             spawn=lambda work, _: self.tasks.append(work),
             feed=self.runs.feed,
             now_s=lambda: self.now_s,
@@ -110,9 +113,8 @@ def test_suspects_are_compared_with_peers_of_other_hosts_first():
     announcement = announce(2, 3, node="n1")
     uuids = {2: "GPU-2", 3: ""}
     ranks = [replace(info, facts=RankFacts(device_uuid=uuids[info.rank])) for info in announcement.ranks]
-    watch.scheduler.note_announcement(replace(announcement, ranks=ranks))
-    watch.scheduler.note_announcement(replace(announcement, run="unknown", ranks=ranks))
-    devices = devices_of(run, watch.incident, watch.scheduler._devices)
+    watch.devices.note(replace(announcement, ranks=ranks))
+    devices = devices_of(run, watch.incident, watch.devices)
     assert [(each.ranks, each.is_suspect) for each in devices] == [
         ((2,), True),
         ((0,), False),
@@ -121,23 +123,21 @@ def test_suspects_are_compared_with_peers_of_other_hosts_first():
     ]
     assert (devices[0].hosts, devices[0].local_rank, devices[0].uuid) == ({"host-n1", "n1"}, 2, "GPU-2")
     assert devices[3].uuid == ""
-    assert devices_of(run, replace(watch.incident, ranks=()), DeviceTable()) == ()
-    assert devices_of(run, replace(watch.incident, ranks=(0, 1, 2, 3)), DeviceTable()) == ()
+    assert devices_of(run, replace(watch.incident, ranks=()), watch.devices) == ()
+    assert devices_of(run, replace(watch.incident, ranks=(0, 1, 2, 3)), watch.devices) == ()
     assert len(devices) <= 1 + PEERS_MAX
 
 
 def test_what_is_closed_or_forgotten_is_not_read():
-    """Its devices are forgotten with the run."""
+    """Nor is one whose run is gone."""
     watch = Watch()
     watch.note()
     watch.note(replace(watch.incident, state=CLOSED))
     assert watch.tick() == 0
     watch.note()
-    watch.scheduler.note_announcement(announce(2, 3, node="n1"))
     watch.runs.forget("job")
     assert watch.tick() == 0
     assert watch.scheduler._watched == {}
-    assert watch.scheduler._devices._uuids == {}
 
 
 def test_two_readings_at_a_time():
