@@ -12,7 +12,7 @@ from statistics import median
 
 from coordinator.evidence.catalogue import DEVICE, EvidenceSource
 from coordinator.evidence.machines import Machine
-from coordinator.evidence.prometheus import Series
+from coordinator.evidence.prometheus import InstantSeries
 from lockstep.contracts.metric import EVIDENCE_REFUSALS
 
 AMBIGUOUS, FOREIGN, INVALID = EVIDENCE_REFUSALS
@@ -87,7 +87,7 @@ def _short(name: str) -> str:
     return name if _IP.fullmatch(name) else name.partition(".")[0]
 
 
-def collect(join: Join, series: Iterable[Series], refused: Counter[str]) -> dict[Machine, float]:
+def collect(join: Join, series: Iterable[InstantSeries], refused: Counter[str]) -> dict[Machine, float]:
     """Return the value of each machine; what cannot be joined is counted in `refused` by reason.
 
     Several series of one machine that agree in their identity are one thing published twice: their median is taken.

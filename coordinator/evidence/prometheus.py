@@ -49,7 +49,7 @@ class _Answer(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class InstantSeries:
     """One series of an instant vector; `value` is None where it is no finite number."""
 
     labels: Mapping[str, str]
@@ -140,7 +140,7 @@ class QuerySession:
         self._url = url
         self._counts = counts
 
-    async def query(self, expression: str, at_unix_s: float, timeout_s: float) -> list[Series]:
+    async def query(self, expression: str, at_unix_s: float, timeout_s: float) -> list[InstantSeries]:
         """Return the instant vector of an expression at a time.
 
         Raises
@@ -177,7 +177,7 @@ class QuerySession:
             return bytes(body)
 
 
-def parse_answer(body: bytes) -> list[Series]:
+def parse_answer(body: bytes) -> list[InstantSeries]:
     """Return the series of an answer of the HTTP API.
 
     Raises
@@ -191,7 +191,7 @@ def parse_answer(body: bytes) -> list[Series]:
         raise QueryError(MALFORMED) from None
     if answer.status != "success" or answer.data.result_type != "vector":
         raise QueryError(MALFORMED)
-    return [Series(sample.metric, _number(sample.value[1])) for sample in answer.data.result]
+    return [InstantSeries(sample.metric, _number(sample.value[1])) for sample in answer.data.result]
 
 
 def _number(text: str) -> float | None:

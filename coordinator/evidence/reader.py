@@ -15,7 +15,7 @@ from coordinator.evidence.catalogue import DEVICE, TARGETS, WINDOW, EvidenceCata
 from coordinator.evidence.compare import QueryValues, find_evidence
 from coordinator.evidence.join import collect, host_matchers, joins_of, match_host
 from coordinator.evidence.machines import Machine, hosts_of_devices
-from coordinator.evidence.prometheus import PrometheusClient, QueryError, QuerySession, Series
+from coordinator.evidence.prometheus import InstantSeries, PrometheusClient, QueryError, QuerySession
 from lockstep.analysis.report.units import counted
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.metric import EVIDENCE_REFUSALS
@@ -145,7 +145,9 @@ class EvidenceReader:
             values = collect(join, series, self.refused) | values  # the closer way to a machine goes before the others
         return values
 
-    async def _ask(self, reading: _Reading, query: str, matchers: str, at_s: float, window_s: float) -> list[Series]:
+    async def _ask(
+        self, reading: _Reading, query: str, matchers: str, at_s: float, window_s: float
+    ) -> list[InstantSeries]:
         left_s = reading.deadline_s - asyncio.get_running_loop().time()
         try:
             return await reading.session.query(self._rendered(query, matchers, window_s), at_s, left_s)

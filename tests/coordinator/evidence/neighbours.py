@@ -1,13 +1,15 @@
 """Static pages of other exporters under their real metric names, with one planted cause, and a server that shows them.
 
-A site is three hosts of two devices each; the suspect is device 0 of host 0. A counter grows by a fixed amount per
-scrape, so that nothing depends on a clock.
+A site is three hosts of two devices each; the suspect is device 0 of host 0. Counters grow by the clock, so that a late
+scrape changes no rate.
 """
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from coordinator.evidence.machines import Machine
@@ -16,7 +18,7 @@ HOSTS, DEVICES = 3, 2
 SUSPECT, PEERS, ALL = PLACES = ("suspect", "peers", "all")
 NVIDIA, AMD, ASCEND, NODE = "nvidia", "amd", "ascend", "node"
 
-# Name with its own labels -> value of a gauge, or growth of a counter per scrape.
+# Name with its own labels -> value of a gauge, or growth of a counter a second.
 DEVICE_GAUGES = {
     NVIDIA: {
         "DCGM_FI_DEV_SM_CLOCK": 1980.0,
@@ -157,7 +159,6 @@ class Site:
     number: int
     fault: Fault
     place: str
-    counts: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def host(self, number: int) -> str:
         return f"s{self.number}-{self.place}-n{number}"
@@ -187,17 +188,48 @@ class Site:
         is_suspect = host == 0 and device in (0, None)
         return {SUSPECT: is_suspect, PEERS: not is_suspect, ALL: True}[self.place]
 
-    def lines(self, *, is_after: bool) -> Iterator[str]:
+    @cached_property
+    def gauges(self) -> dict[bool, str]:
+        """Return the lines that do not change within a phase, by whether it is the one after the onset."""
+        texts = {}
+        for is_after in (False, True):
+            lines = [f"{series} {changes.get(name, quiet) if is_after else quiet}"
+                     for series, name, quiet, changes, is_counter in self._all_series() if not is_counter]  # fmt: skip
+            hosts = [
+                f'node_uname_info{{instance="{self._instance(host)}",nodename="{self.host(host)}.cluster.lan"}} 1'
+                for host in range(HOSTS)
+            ]
+            texts[is_after] = "\n".join([*hosts, *lines])
+        return texts
+
+    @cached_property
+    def counters(self) -> list[tuple[str, float, float]]:
+        """Return (series, growth a second before the onset, growth a second since) of each counter."""
+        return [
+            (series, quiet, changes.get(name, quiet))
+            for series, name, quiet, changes, is_counter in self._all_series()
+            if is_counter
+        ]
+
+    def text(self, before_s: float, after_s: float) -> str:
+        """Return the page so long into both phases."""
+        lines = [f"{series} {1000.0 + quiet * before_s + rate * after_s}" for series, quiet, rate in self.counters]
+        return "\n".join([self.gauges[after_s > 0], *lines])
+
+    def _instance(self, host: int) -> str:
+        return f"10.{self.number}.{PLACES.index(self.place)}.{host}:9100"
+
+    def _all_series(self) -> Iterator[tuple[str, str, float, Mapping[str, float], bool]]:
         for host in range(HOSTS):
-            name, instance = self.host(host), f"10.{self.number}.{PLACES.index(self.place)}.{host}:9100"
-            yield f'node_uname_info{{instance="{instance}",nodename="{name}.cluster.lan"}} 1'
-            changes = self.fault.changes if is_after and self.has_fault(host, None) else {}
-            labels = f'instance="{instance}"'
-            yield from self._series(NODE_GAUGES, NODE_COUNTERS, changes, labels)
+            places = [(None, f'instance="{self._instance(host)}"', NODE_GAUGES, NODE_COUNTERS)]
             for device in range(DEVICES):
-                changes = self.fault.changes if is_after and self.has_fault(host, device) else {}
                 labels = self._device_labels(host, device)
-                yield from self._series(DEVICE_GAUGES[self.vendor], DEVICE_COUNTERS[self.vendor], changes, labels)
+                places.append((device, labels, DEVICE_GAUGES[self.vendor], DEVICE_COUNTERS[self.vendor]))
+            for device, labels, gauges, counters in places:
+                changes = self.fault.changes if self.has_fault(host, device) else {}
+                for values, is_counter in ((gauges, False), (counters, True)):
+                    for name, quiet in values.items():
+                        yield _labelled(name, labels), name, quiet, changes, is_counter
 
     def _device_labels(self, host: int, device: int) -> str:
         name = self.host(host)
@@ -209,14 +241,6 @@ class Site:
             return f'gpu_id="{device}",hostname="{name}",serial_number="{name}{device}"'
         return f'id="{device}",instance="{name}:8082"'
 
-    def _series(self, gauges, counters, changes, labels) -> Iterator[str]:
-        for series, quiet in gauges.items():
-            yield f"{_labelled(series, labels)} {changes.get(series, quiet)}"
-        for series, quiet in counters.items():
-            key = (series, labels)
-            self.counts[key] = self.counts.get(key, 1000.0) + changes.get(series, quiet)
-            yield f"{_labelled(series, labels)} {self.counts[key]}"
-
 
 def _labelled(series: str, labels: str) -> str:
     name, _, own = series.partition("{")
@@ -224,16 +248,21 @@ def _labelled(series: str, labels: str) -> str:
 
 
 class Pages:
-    """Serves the sites of each place as one page; `is_after` switches all of them to their faults."""
+    """Serves the sites of each place as one page; `begin_faults` switches all of them to their faults."""
 
     def __init__(self, sites: list[Site]) -> None:
         self.sites = sites
-        self.is_after = False
-        self.port = 0
+        self._begin_s = time.monotonic()
+        self._onset_s: float | None = None
+
+    def begin_faults(self) -> None:
+        self._onset_s = time.monotonic()
 
     def text(self, place: str) -> str:
-        lines = [line for site in self.sites if site.place == place for line in site.lines(is_after=self.is_after)]
-        return "\n".join([*lines, ""])
+        now_s = time.monotonic()
+        onset_s = now_s if self._onset_s is None else self._onset_s
+        texts = [site.text(onset_s - self._begin_s, now_s - onset_s) for site in self.sites if site.place == place]
+        return "\n".join([*texts, ""])
 
     @contextlib.contextmanager
     def served(self) -> Iterator[str]:
@@ -268,4 +297,4 @@ def scrape_configuration(address: str) -> str:
         f"  - {{job_name: {place}, honor_labels: true, metrics_path: /{place}, static_configs: [{{targets: ['{address}']}}]}}"
         for place in PLACES
     )
-    return f"global: {{scrape_interval: 1s, evaluation_interval: 5s}}\nscrape_configs:\n{jobs}\n"
+    return f"global: {{scrape_interval: 2s, scrape_timeout: 2s, evaluation_interval: 5s}}\nscrape_configs:\n{jobs}\n"

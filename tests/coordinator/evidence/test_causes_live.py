@@ -12,13 +12,13 @@ from tests.coordinator.evidence.neighbours import FAULTS, PLACES, SUSPECT, Pages
 from tests.support.servers import get_json, prometheus, wait_until
 
 pytestmark = pytest.mark.servers
-SCRAPES = 8  # of each period: what a rate needs several times over
+SCRAPES = 8  # of each period, without which it is not asked about
 CATALOGUE = load_catalogue()
 
 
 def samples(address, place):
-    """Return how often a page was scraped well in the last minutes."""
-    found = get_json(f"{address}/api/v1/query?query=count_over_time(up{{job=%22{place}%22}}[30m])")
+    """Return how often a page was scraped with success in the last minutes."""
+    found = get_json(f"{address}/api/v1/query?query=sum_over_time(up{{job=%22{place}%22}}[30m])")
     result = found["data"]["result"] if found else []
     return int(result[0]["value"][1]) if result else 0
 
@@ -41,10 +41,10 @@ def read(tmp_path_factory):
         start_s = time.time()
         await_scrapes(address, SCRAPES)
         onset_s = time.time()
-        pages.is_after = True
+        pages.begin_faults()
         await_scrapes(address, SCRAPES)
         periods = Periods(
-            before_start_s=start_s, before_end_s=onset_s, after_start_s=onset_s - 2, after_end_s=time.time()
+            before_start_s=start_s, before_end_s=onset_s, after_start_s=onset_s - 3, after_end_s=time.time()
         )
         client = PrometheusClient(Access(url=address))
         reader = EvidenceReader(client, CATALOGUE, link_url="https://prometheus.lan", deadline_s=120.0)

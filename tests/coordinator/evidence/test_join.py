@@ -7,7 +7,7 @@ import pytest
 from coordinator.evidence.catalogue import load_catalogue
 from coordinator.evidence.join import collect, host_matchers, joins_of, match_host
 from coordinator.evidence.machines import Machine
-from coordinator.evidence.prometheus import Series
+from coordinator.evidence.prometheus import InstantSeries
 
 SOURCES = load_catalogue().sources
 DCGM, NODE, AMD = SOURCES["dcgm"], SOURCES["node"], SOURCES["amd"]
@@ -27,7 +27,7 @@ def joined(source, machines, *series):
     refused = Counter()
     values = {}
     for join in joins_of(source, machines):
-        own = [Series(labels, value) for labels, value in series]
+        own = [InstantSeries(labels, value) for labels, value in series]
         values = {each.ranks[0]: value for each, value in collect(join, own, refused).items()} | values
     return values, {reason: count for reason, count in refused.items() if count}
 
@@ -71,7 +71,7 @@ def test_without_a_uuid_host_and_local_rank_join():
     labels = [{"hostname": host, "gpu_id": "0"} for host in ("n0", "n1.lan", "n2")]
     by_host = joins_of(AMD, two)[0]
     refused = Counter()
-    values = collect(by_host, [Series(each, float(at)) for at, each in enumerate(labels)], refused)
+    values = collect(by_host, [InstantSeries(each, float(at)) for at, each in enumerate(labels)], refused)
     assert ({each.ranks[0]: value for each, value in values.items()}, refused["foreign"]) == ({0: 0.0, 1: 1.0}, 1)
     assert match_host("n1:9100", two) is two[1]
     assert match_host("n1.other.lan", [machine(0, host="n1.lan")]) is None
@@ -92,7 +92,7 @@ def test_hosts_are_joined_by_the_instance_that_was_resolved():
     hosts = {machine(0): "10.0.0.1:9100", machine(1, host="n1"): '"} or up{x="'}
     (join,) = joins_of(NODE, list(hosts), hosts)
     assert join.matchers == 'instance=~"10\\\\.0\\\\.0\\\\.1:9100"'
-    values = collect(join, [Series({"instance": "10.0.0.1:9100"}, 1.0)], Counter())
+    values = collect(join, [InstantSeries({"instance": "10.0.0.1:9100"}, 1.0)], Counter())
     assert {each.ranks[0] for each in values} == {0}
 
 
