@@ -11,7 +11,7 @@ from statistics import median
 from coordinator.decide.machine_evidence import MachineFinding
 from coordinator.evidence.catalogue import ABOVE, BELOW, CODE, EvidenceCatalogue, EvidenceQuery
 from coordinator.evidence.machines import Machine
-from lockstep.analysis.report.units import counted, told_ranks
+from lockstep.html.units import counted, format_ranks
 
 Values = Mapping[Machine, float]
 _SCATTER = 3 * 1.4826  # three standard deviations of normal scatter, by the median absolute deviation
@@ -154,7 +154,7 @@ def _who(machines: Sequence[Machine]) -> str:
     hosts = sorted({min(machine.hosts) for machine in machines if machine.hosts})
     more = " and others" if len(hosts) > _HOSTS_NAMED else ""
     on = f" on {', '.join(hosts[:_HOSTS_NAMED])}{more}" if hosts else ""
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {told_ranks(ranks)}{on}"
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {format_ranks(ranks)}{on}"
 
 
 def _figure(value: float | None, unit: str) -> str:

@@ -16,9 +16,9 @@ from coordinator.evidence.compare import QueryValues, find_evidence
 from coordinator.evidence.join import collect, host_matchers, joins_of, match_host
 from coordinator.evidence.machines import Machine, hosts_of_devices
 from coordinator.evidence.prometheus import InstantSeries, PrometheusClient, QueryError, QuerySession
-from lockstep.analysis.report.units import counted
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.metric import EVIDENCE_REFUSALS
+from lockstep.html.units import counted
 
 _LINKED_MAX = 8  # suspects, and peers, in a graph: more lines are not read, and an address has a length
 DEADLINE_S = 3.0

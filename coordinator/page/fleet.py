@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from coordinator.fleet.history import RECENT_DAYS
 from coordinator.page.told import bar, document, link, live, moment
-from lockstep.analysis.report.markup import Html, cell, join, soft, table
+from lockstep.html.markup import Html, cell, join, soft, table
 
 if TYPE_CHECKING:
     from coordinator.fleet.history import SubjectRecord

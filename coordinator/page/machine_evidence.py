@@ -4,7 +4,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from coordinator.page.told import moment_ns
-from lockstep.analysis.report.markup import Html, items, join, soft, tag
+from lockstep.html.markup import Html, items, join, soft, tag
 
 if TYPE_CHECKING:
     from coordinator.decide.incidents import Incident

@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING
 
 from coordinator.page.incident_report import STYLE
 from coordinator.page.told import moment, seconds_told
-from lockstep.analysis.report.markup import Html, items, join, soft, table, tag
-from lockstep.analysis.report.units import counted, told_ranks
+from lockstep.html.markup import Html, items, join, soft, table, tag
+from lockstep.html.units import counted, format_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from coordinator.record.run_comparison import PartChange, RunComparison
+    from coordinator.record.run_comparison import PartChange, StepLogComparison
     from coordinator.record.run_summary import RunSummary
 
 _HOUR_S = 3600.0
@@ -25,7 +25,7 @@ def render_summary(summary: "RunSummary") -> str:
     ]
     days = [(day.date, f"{day.steps:,}", f"{day.goodput_ratio:.2%}", _lost(day.device_seconds)) for day in summary.days]
     incidents = [
-        (str(each["kind"]), str(each["cause"]), told_ranks(each["ranks"]) if each["ranks"] else "-",
+        (str(each["kind"]), str(each["cause"]), format_ranks(each["ranks"]) if each["ranks"] else "-",
          str(each["onset_step"]), f"{each['lost_device_hours']:.2f}")
         for each in summary.incidents
     ]  # fmt: skip
@@ -45,7 +45,7 @@ def render_summary(summary: "RunSummary") -> str:
     return _document(f"Run {summary.run}", body)
 
 
-def render_comparison(comparison: "RunComparison") -> str:
+def render_comparison(comparison: "StepLogComparison") -> str:
     """Return the document of a comparison."""
     before, after = comparison.runs
     body = (
@@ -79,7 +79,7 @@ def summary_facts(summary: "RunSummary") -> list[str]:
     return shown
 
 
-def comparison_headline(comparison: "RunComparison") -> str:
+def comparison_headline(comparison: "StepLogComparison") -> str:
     """Return what a comparison found in one sentence."""
     before_s, after_s = comparison.step_seconds
     steps = f"step {seconds_told(before_s)} to {seconds_told(after_s)} ({after_s / before_s - 1:+.1%})"
@@ -92,7 +92,7 @@ def comparison_headline(comparison: "RunComparison") -> str:
 def ranks_text(change: "PartChange") -> str:
     """Return the ranks of a change."""
     one = "rank" if len(change.ranks) == 1 else "ranks"
-    return f"all ranks ({len(change.ranks)})" if change.is_all else f"{one} {told_ranks(change.ranks)}"
+    return f"all ranks ({len(change.ranks)})" if change.is_all else f"{one} {format_ranks(change.ranks)}"
 
 
 def _part_rows(summary: "RunSummary") -> list[tuple[str, ...]]:

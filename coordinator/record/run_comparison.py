@@ -56,7 +56,7 @@ class PartChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunComparison:
+class StepLogComparison:
     """Two runs. `slower` and `faster` have the largest change first; `missing_parts` only one of them measured."""
 
     runs: tuple[str, str]
@@ -77,7 +77,7 @@ class _Blocks:
     ranks: "NDArray[np.int64]"
 
 
-def compare_runs(before: "StepLog", after: "StepLog") -> RunComparison:
+def compare_runs(before: "StepLog", after: "StepLog") -> StepLogComparison:
     """Return what changed from one run to another of the same ranks.
 
     Raises
@@ -100,7 +100,7 @@ def compare_runs(before: "StepLog", after: "StepLog") -> RunComparison:
         for change in _changes(name, one.means[name], other.means[name], one.ranks, step_s=step_s[0], limit=limit)
     ]
     changes.sort(key=lambda change: -abs(change.step_ratio))
-    return RunComparison(
+    return StepLogComparison(
         runs=(before.run, after.run),
         step_seconds=step_s,
         steps=(one.steps, other.steps),
@@ -111,7 +111,7 @@ def compare_runs(before: "StepLog", after: "StepLog") -> RunComparison:
     )
 
 
-def comparison_to_json(comparison: RunComparison) -> dict[str, Any]:
+def comparison_to_json(comparison: StepLogComparison) -> dict[str, Any]:
     """Return the JSON form."""
     return asdict(comparison)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from coordinator.record.run_comparison import PartChange, RunComparison
+    from coordinator.record.run_comparison import PartChange, StepLogComparison
 
 EXIT_SLOWER = 1
 
@@ -49,7 +49,7 @@ def act(arguments: argparse.Namespace) -> int:
     return EXIT_SLOWER if comparison.slower else 0
 
 
-def _text(comparison: "RunComparison") -> str:
+def _text(comparison: "StepLogComparison") -> str:
     from coordinator.page.run_account import comparison_headline  # noqa: PLC0415
 
     lines = [comparison_headline(comparison)]
