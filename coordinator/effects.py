@@ -21,6 +21,7 @@ from lockstep.serving.messaging import BrokerError
 
 if TYPE_CHECKING:
     from coordinator.bus import Bus
+    from coordinator.decide.incidents import Incident
     from coordinator.intake.streams import Streams
     from coordinator.leadership import Leadership
     from coordinator.runs import Orders, Run, Runs
@@ -57,7 +58,7 @@ class Effects:
         *,
         streams: "Streams",
         leadership: "Leadership",
-        on_incident: Callable[[str, Incident], None] | None = None,
+        on_incident: "Callable[[str, Incident], None] | None" = None,
     ) -> None:
         self._runs = runs
         self._bus = bus

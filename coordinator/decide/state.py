@@ -316,7 +316,7 @@ class RunMachine:
             self._update(replace(incident, machine=newer_of(incident.machine, event.machine)))
 
     def _on_fleet_history(self, event: ev.FleetHistoryEvent) -> None:
-        incident = self.casebook.incidents.get(event.incident_id)
+        incident = self.tracker.incidents.get(event.incident_id)
         if incident is not None:
             self._update(replace(incident, history=event.history))
 

@@ -87,7 +87,7 @@ class FleetRecorder:
             self._seen[incident.id] = form
             with self.isolation.guard(_FLEET, name, now_s):
                 self._note(run, incident)
-        open_ids = {each for run in self._runs.by_name.values() for each in run.machine.casebook.incidents}
+        open_ids = {each for run in self._runs.by_name.values() for each in run.machine.tracker.incidents}
         self._seen = {name: form for name, form in self._seen.items() if name in open_ids}
         if changed or now_s - self._refreshed_s > _REFRESH_S:
             self._refreshed_s = now_s

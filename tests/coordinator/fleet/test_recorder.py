@@ -49,7 +49,7 @@ class Fleet:
             play(self.runs, FAULTY, 0, 43, run=run)
 
     def incident(self, run="job"):
-        (incident,) = self.runs.by_name[run].machine.casebook.incidents.values()
+        (incident,) = self.runs.by_name[run].machine.tracker.incidents.values()
         return incident
 
     def note(self, run="job", **more):
