@@ -32,6 +32,12 @@ test-all: system-packages $(VENV)/.dev
 test-live: system-packages $(VENV)/.dev
 	$(BIN)/pytest tests/end_to_end/test_alert_loop.py tests/end_to_end/test_alert_loop_victoria.py tests/end_to_end/test_metrics_live.py
 
+# A real Prometheus scrapes pages of other exporters' metric names with one planted cause each, on the suspect, on its
+# peers or on all; then what a Prometheus may answer instead, and labels that lie. Part of `make test-all`.
+.PHONY: test-evidence
+test-evidence: system-packages $(VENV)/.dev
+	$(BIN)/pytest tests/coordinator/evidence
+
 # Trains with DeepSpeed, megatron-core, torchtitan, Ray, Lightning, TRL and others over several ranks: five to fifteen
 # minutes, and 1.5 GB of packages. It is no part of `make test-all`; docs/frameworks.md says what ran.
 .PHONY: test-frameworks

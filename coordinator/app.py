@@ -11,6 +11,7 @@ from aiohttp import web
 from coordinator.api import (
     discovery,
     events,
+    fleet,
     heatmap,
     incidents,
     pages,
@@ -42,6 +43,7 @@ def make_app(services: Services) -> web.Application:
         [
             web.get("/", pages.overview),
             web.get("/runs/{run}", pages.run),
+            web.get("/fleet", fleet.page),
             web.get("/incidents/{id}", incidents.report),
             web.get("/static/{digest}/{name}", pages.static),
             web.get("/metrics", metrics),
@@ -58,6 +60,7 @@ def make_app(services: Services) -> web.Application:
             web.put("/api/v1/runs/{run}/spec", specification.put),
             web.delete("/api/v1/runs/{run}/spec", specification.reset),
             web.get("/api/v1/events", events.listen),
+            web.get("/api/v1/fleet", fleet.show),
             web.get("/api/v1/targets", discovery.list_targets),
             web.get("/api/v1/streams", streams.show),
             web.get("/api/v1/incidents", incidents.list_incidents),

@@ -73,6 +73,12 @@ def _service_rows(snapshot: "Snapshot") -> list[tuple[str, list[Row]]]:
         (f"{p}peers", [((), float(snapshot.peers))]),
         (f"{p}records_recorded_total", [((k,), float(v)) for k, v in snapshot.records_recorded.items()]),
         (f"{p}http_refusals_total", [((k,), float(v)) for k, v in snapshot.http_refusals.items()]),
+        (
+            "lockstep_fleet_recent_incidents",
+            [((r.subject.kind, r.subject.name[:_LABEL_MAX]), float(r.recent)) for r in snapshot.fleet[:SUSPECTS_MAX]],
+        ),
+        (f"{p}evidence_queries_total", [((k,), float(v)) for k, v in snapshot.evidence_queries.items()]),
+        (f"{p}evidence_series_refused_total", [((k,), float(v)) for k, v in snapshot.evidence_refusals.items()]),
         (f"{p}mqtt_connected", [((), float(snapshot.is_connected))]),
         (f"{p}nodes_alive", [((), float(snapshot.nodes_alive))]),
         (f"{p}detections_total", [((), float(snapshot.detections))]),
@@ -130,6 +136,7 @@ def _run_rows(runs: "tuple[RunSnapshot, ...]") -> list[tuple[str, list[Row]]]:
         ("lockstep_suspect_slowdown_ratio", suspects),
         ("lockstep_incident_info", infos),
         ("lockstep_incident_predicted_gain_ratio", [row for r in runs for row in _gain_rows(r.run, r.incidents)]),
+        ("lockstep_incident_evidence_info", [row for r in runs for row in _evidence_rows(r.run, r.incidents)]),
         ("lockstep_incident_silence_seconds", [row for r in runs for row in _hang_rows(r.run, r.incidents)]),
     ]
 
@@ -149,6 +156,16 @@ def _gain_rows(run: str, incidents: "tuple[Incident, ...]") -> list[Row]:
     """One series per incident whose repair has a predicted gain, limited."""
     gains = ((incident.id, incident.predicted_gain) for incident in incidents[:SUSPECTS_MAX])
     return [((run, incident_id), gain[0]) for incident_id, gain in gains if gain is not None]
+
+
+def _evidence_rows(run: str, incidents: "tuple[Incident, ...]") -> list[Row]:
+    """One series per cause that other exporters' series show, limited; a site names causes of its own."""
+    shown = ((incident.id, incident.machine) for incident in incidents[:SUSPECTS_MAX] if incident.machine)
+    return [
+        ((run, incident_id, cause[:_LABEL_MAX]), 1.0)
+        for incident_id, machine in shown
+        for cause in dict.fromkeys(finding.cause for finding in machine.findings)
+    ]
 
 
 def _hang_rows(run: str, incidents: "tuple[Incident, ...]") -> list[Row]:

@@ -21,6 +21,7 @@ from lockstep.serving.messaging import BrokerError
 
 if TYPE_CHECKING:
     from coordinator.bus import Bus
+    from coordinator.decide.incidents import Incident
     from coordinator.intake.streams import Streams
     from coordinator.leadership import Leadership
     from coordinator.runs import Orders, Run, Runs
@@ -42,7 +43,10 @@ class Spawn(Protocol):
 
 
 class Effects:
-    """Performs what machines ask for. `now_s` is the wall clock; results are fed back on the event loop."""
+    """Performs what machines ask for. `now_s` is the wall clock; results are fed back on the event loop.
+
+    `on_incident` is called with the run and each new form of an incident; it returns at once.
+    """
 
     def __init__(
         self,
@@ -54,6 +58,7 @@ class Effects:
         *,
         streams: "Streams",
         leadership: "Leadership",
+        on_incident: "Callable[[str, Incident], None] | None" = None,
     ) -> None:
         self._runs = runs
         self._bus = bus
@@ -61,7 +66,7 @@ class Effects:
         self._store = store
         self._spawn = spawn
         self._now_s = now_s
-        self.writer = StateWriter(runs, bus, store, streams)
+        self.writer = StateWriter(runs, bus, store, streams, on_incident)
         self._simulating = asyncio.Lock()  # a simulation is pure computing: two at once would take twice as long each
 
     def _start(

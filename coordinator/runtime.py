@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
@@ -17,10 +17,16 @@ import lockstep
 from coordinator.api.services import Services
 from coordinator.app import make_app
 from coordinator.bus import Bus
+from coordinator.decide.events import Event
+from coordinator.decide.incidents import Incident
 from coordinator.decide.memory import RunMemory
 from coordinator.detect.scope import is_watched
 from coordinator.effects import Effects
+from coordinator.evidence import make_evidence
+from coordinator.fleet.history import FleetHistory
+from coordinator.fleet.recorder import FleetRecorder
 from coordinator.intake.coalescer import BatchCoalescer
+from coordinator.intake.devices import DeviceTable
 from coordinator.intake.streams import Receipt, Streams
 from coordinator.leadership import Leadership
 from coordinator.record.journal import Start
@@ -34,13 +40,16 @@ from coordinator.snapshot import Snapshot
 from coordinator.store import Store
 from lockstep.contracts.codec import Message
 from lockstep.contracts.errors import ConfigError
-from lockstep.contracts.messages import StepBatch
+from lockstep.contracts.messages import NodeAnnouncement, StepBatch
 from lockstep.contracts.metrics import RECORDING_STATES
 from lockstep.serving.fault_isolation import outcomes_of
 from lockstep.serving.messaging import Broker
 from lockstep.serving.mqtt import MqttBroker
 from lockstep.serving.process import OwnProcess, ProcessFamilies
 from lockstep.serving.web import Web
+
+if TYPE_CHECKING:
+    from coordinator.evidence.scheduler import EvidenceScheduler
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +78,7 @@ class Coordinator:
         self.started = asyncio.Event()
         self.http_port = config.http_port
         self._tasks: set[asyncio.Task[None]] = set()
+        self._evidence: EvidenceScheduler | None = None
         self._group: asyncio.TaskGroup | None = None
         self._process = OwnProcess()
         self._process_families: ProcessFamilies = ()
@@ -111,6 +121,12 @@ class Coordinator:
             on_disconnect=lambda: self._runs.end_session(time.time()),
         )
         self._coalescer = BatchCoalescer(self._take_batches)
+        self._devices = DeviceTable(self._knows)
+        self._evidence = await asyncio.to_thread(
+            make_evidence, self.config, self._runs, self._devices, spawn=self._spawn, feed=self._feed, now_s=time.time
+        )
+        history = FleetHistory(await asyncio.to_thread(store.load_sightings), time.time())
+        self._fleet = FleetRecorder(history, self._runs, self._devices, store, spawn=self._spawn, feed=self._feed)
         self._effects = Effects(
             self._runs,
             self._bus,
@@ -119,6 +135,7 @@ class Coordinator:
             time.time,
             streams=self._streams,
             leadership=self._leadership,
+            on_incident=self._on_incident,
         )
         changing = asyncio.Lock()
         self._reloader = Reloader(
@@ -136,6 +153,7 @@ class Coordinator:
             reload=self._reloader.reload,
             changing=changing,
             specs=self._specs,
+            fleet=history,
         )
         app = make_app(services)
         guard = self._web = Web(self.config.web_config_file, is_token=services.is_token)
@@ -216,6 +234,20 @@ class Coordinator:
         if self._runs.is_news(message):
             self._coalescer.flush()
         self._effects.perform(self._runs.take(message, time.time()))
+        if isinstance(message, NodeAnnouncement):
+            self._devices.note(message)
+
+    def _knows(self, run: str, node: str) -> bool:
+        known = self._runs.by_name.get(run)
+        return known is not None and known.membership.ranks_of(node) is not None
+
+    def _on_incident(self, run: str, incident: Incident) -> None:
+        self._fleet.on_incident(run, incident)
+        if self._evidence is not None:
+            self._evidence.on_incident(run, incident)
+
+    def _feed(self, run: str, event: Event) -> None:
+        self._effects.perform(self._runs.feed(run, event))
 
     def _take_batches(self, batches: Sequence[StepBatch], receipts: Sequence[Receipt]) -> None:
         self._effects.perform(self._runs.take_batches(batches, time.time(), receipts))
@@ -234,6 +266,10 @@ class Coordinator:
         if self._leadership.update(now_s):
             _log.info("this coordinator orders captures now, term %d", self._leadership.term)
             self._effects.take_over()
+        self._devices.trim()
+        self._fleet.on_tick(now_s)
+        if self._evidence is not None:
+            self._evidence.on_tick(now_s)
         self._effects.writer.remember()
         self._bus.resume()
         self._process_families = self._process.read()
@@ -263,7 +299,12 @@ class Coordinator:
             records_judged=runs.records_judged,
             frames=dict(self._streams.frames),
             frames_unsettled=self._streams.unsettled,
-            inputs_dropped=outcomes_of(self._bus.isolation, runs.isolation),
+            inputs_dropped=outcomes_of(
+                self._bus.isolation,
+                runs.isolation,
+                self._fleet.isolation,
+                *(() if self._evidence is None else (self._evidence.isolation,)),
+            ),
             leads=self._leadership.leads,
             peers=self._leadership.peers(time.time()),
             is_connected=self._bus.connected.is_set(),
@@ -276,6 +317,8 @@ class Coordinator:
             reload_ok=self._control.reload_ok,
             reload_unix_s=self._control.reload_unix_s,
             http_refusals=dict(self._web.refusals),
+            fleet=self._fleet.frequent,
+            **({} if self._evidence is None else self._evidence.counts()),
             version=lockstep.__version__,
             process=self._process_families,
         )

@@ -4,7 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coordinator.decide.incidents import Incident
+from coordinator.fleet.history import SubjectRecord
 from lockstep.contracts.metrics import (
+    EVIDENCE_OUTCOMES,
+    EVIDENCE_REFUSALS,
     EXPECTED_STATES,
     HTTP_REFUSALS,
     RECORDING_STATES,
@@ -99,4 +102,8 @@ class Snapshot:
     announcements_refused: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(REFUSAL_REASONS, 0))
     records_recorded: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(RECORDING_STATES, 0))
     http_refusals: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(HTTP_REFUSALS, 0))
+    fleet: tuple[SubjectRecord, ...] = ()
+    """What incidents named at least twice of late, the most often named first."""
+    evidence_queries: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(EVIDENCE_OUTCOMES, 0))
+    evidence_refusals: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(EVIDENCE_REFUSALS, 0))
     process: ProcessFamilies = ()

@@ -10,6 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from coordinator.bus import Bus
     from coordinator.decide.incidents import Incident
     from coordinator.decide.memory import RunMemory
@@ -25,10 +27,21 @@ _RETRY_S = 5.0
 
 
 class StateWriter:
-    """Belongs to the event loop; the store is written on a thread, one write at a time."""
+    """Belongs to the event loop; the store is written on a thread, one write at a time.
 
-    def __init__(self, runs: "Runs", bus: "Bus", store: "Store", streams: "Streams") -> None:
+    `on_incident` is called with the run and each new form of an incident; it returns at once.
+    """
+
+    def __init__(
+        self,
+        runs: "Runs",
+        bus: "Bus",
+        store: "Store",
+        streams: "Streams",
+        on_incident: "Callable[[str, Incident], None] | None" = None,
+    ) -> None:
         self._runs = runs
+        self._on_incident = on_incident
         self._bus = bus
         self._store = store
         self._streams = streams
@@ -59,6 +72,8 @@ class StateWriter:
         if incident is not None:
             self.incidents[incident.id] = incident
             self._learnt_step.pop(name, None)  # what was decided now must find the detectors where they stood
+            if self._on_incident is not None:
+                self._on_incident(name, incident)
         self.remember(changed=name)
 
     def remember(self, *, all_of_it: bool = False, changed: str = "") -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from coordinator.decide.incidents import CLOSED, OPEN, Incident, from_json, to_json
 from coordinator.decide.memory import LEARNT_MAX_BYTES, Learnt, RunMemory, learnt_from_bytes, memory_from_json
 from coordinator.expected.healthy import KeptWindow, kept_from_json, kept_to_json
+from coordinator.fleet.history import Sighting, Subject
 from coordinator.intake.streams import StreamPosition
 from lockstep.contracts.errors import ConfigError, MalformedError
 
@@ -30,6 +31,7 @@ _log = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 1
 FILE_NAME = "coordinator.sqlite3"
+SIGHTINGS_MAX = 50_000  # read at the start; a hundred incidents a day that name three machines each, for 90 days
 LIST_MAX = 1000  # incidents in one answer of the API: a page of a year's
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS incidents (
@@ -42,6 +44,10 @@ CREATE TABLE IF NOT EXISTS specifications (run TEXT PRIMARY KEY, body TEXT NOT N
 CREATE TABLE IF NOT EXISTS windows (run TEXT PRIMARY KEY, digest TEXT NOT NULL, body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS policy (run TEXT PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS streams (node TEXT PRIMARY KEY, stream_id INTEGER NOT NULL, sequence INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS sightings (
+    kind TEXT NOT NULL, name TEXT NOT NULL, incident TEXT NOT NULL, run TEXT NOT NULL, incident_kind TEXT NOT NULL,
+    cause TEXT NOT NULL, opened_unix_s REAL NOT NULL, PRIMARY KEY (kind, name, incident)
+);
 CREATE TABLE IF NOT EXISTS ledger (outcome TEXT PRIMARY KEY, records INTEGER NOT NULL);
 """
 _LOCK_NAME = "lock"
@@ -125,6 +131,33 @@ class Store:
             rows = self._database.execute("SELECT node, stream_id, sequence FROM streams").fetchall()
             ledger = dict(self._database.execute("SELECT outcome, records FROM ledger").fetchall())
         return {node: StreamPosition(stream_id, sequence) for node, stream_id, sequence in rows}, ledger
+
+    def keep_sightings(self, sightings: "Iterable[Sighting]", since_unix_s: float) -> None:
+        """Write whom incidents named; what is older than a time is deleted."""
+        rows = [(*s.subject, s.incident_id, s.run, s.incident_kind, s.cause, s.opened_unix_s) for s in sightings]
+        with self._lock, self._transaction():
+            self._database.executemany("INSERT OR REPLACE INTO sightings VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+            self._database.execute("DELETE FROM sightings WHERE opened_unix_s < ?", (since_unix_s,))
+
+    def load_sightings(self) -> "list[Sighting]":
+        """Return what `keep_sightings` wrote, the oldest first, at most `SIGHTINGS_MAX`, the youngest ones."""
+        with self._lock:
+            rows = self._database.execute(
+                "SELECT kind, name, incident, run, incident_kind, cause, opened_unix_s FROM sightings "
+                "ORDER BY opened_unix_s DESC LIMIT ?",
+                (SIGHTINGS_MAX,),
+            ).fetchall()
+        return [
+            Sighting(
+                subject=Subject(kind, name),
+                incident_id=incident,
+                run=run,
+                incident_kind=incident_kind,
+                cause=cause,
+                opened_unix_s=opened_unix_s,
+            )
+            for kind, name, incident, run, incident_kind, cause, opened_unix_s in reversed(rows)
+        ]
 
     def keep_incident(self, incident: Incident) -> None:
         """Write an incident as it is now."""

@@ -65,6 +65,8 @@ _WAY = {
 }
 _WAY["coordinator.decide"] = {"lockstep.contracts", "lockstep.simulator", "lockstep.diagnosis", *_WAY}
 _WAY["coordinator.expected"] = {"lockstep.contracts", "lockstep.simulator", *_WAY}
+_WAY["coordinator.fleet"] = {*ARROWS["coordinator"], "coordinator", *_WAY}
+_WAY["coordinator.evidence"] = {*ARROWS["coordinator"], "coordinator", *_WAY}
 _WAY["coordinator.record"] = {*ARROWS["coordinator"], "coordinator", *_WAY}
 _WAY["coordinator.page"] = {*ARROWS["coordinator"], "coordinator", *_WAY}
 _WAY["coordinator.api"] = {*ARROWS["coordinator"], "coordinator", *_WAY}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from coordinator.fleet.history import FleetHistory
 from coordinator.settings.control import Control, Reloaded
 from coordinator.settings.specs import Specs
 
@@ -42,6 +43,7 @@ class Services:
     reload: Callable[[str], Awaitable[Reloaded]]
     changing: asyncio.Lock
     specs: Specs = field(default_factory=Specs)
+    fleet: FleetHistory = field(default_factory=FleetHistory)
 
     def is_token(self, given: str) -> bool:
         """Whether a bearer token is the configured one; none is where none is configured."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from coordinator.decide.endings import Crash
     from coordinator.decide.incidents import AdviceItem, Incident, Prediction
     from coordinator.decide.losses import Losses
+    from coordinator.decide.machine_evidence import MachineEvidence
     from coordinator.detect.findings import Judgement
     from coordinator.detect.hangs.hang import Hang
     from coordinator.settings.policy import Policy
@@ -170,6 +171,22 @@ class PredictedEvent(Event):
 
     incident_id: str
     prediction: "Prediction"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineEvidenceEvent(Event):
+    """What other exporters' series show of the machines of an incident."""
+
+    incident_id: str
+    machine: "MachineEvidence"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetHistoryEvent(Event):
+    """How often the machines that an incident names were named before, a line each."""
+
+    incident_id: str
+    history: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,4 +47,5 @@ def refined(incident: "Incident", finding: "Finding") -> "Incident":
         diagnosed=False,
         profile_evidence=(),
         prediction=None,
+        machine=None,
     )

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from coordinator.decide.machine_evidence import MachineEvidence, machine_evidence_from_json
 from lockstep.contracts.errors import MalformedError
 
 OPEN = "open"
@@ -55,7 +56,9 @@ class Incident:
     grows while it is open: what a step would be shorter without it, times the ranks of the job. `function` and
     `operator` are empty until a profile named them. `onset_step` is where it began, `detected_step` where it was told,
     steps of this attempt. `stacks` are of a hang: the merged stacks of its ranks' training threads as lines of text.
-    `explanation` is what it was decided from (`explain.py`), empty until that has been written down.
+    `explanation` is what it was decided from (`explain.py`), empty until that has been written down. `machine` is what
+    other exporters' series show of its machines, None until they were read. `history` has a line for each of its
+    machines that earlier incidents named.
     """
 
     id: str
@@ -88,6 +91,8 @@ class Incident:
     explanation: dict[str, Any] = field(default_factory=dict)
     prediction: Prediction | None = None
     stacks: tuple[str, ...] = ()
+    machine: MachineEvidence | None = None
+    history: tuple[str, ...] = ()
 
     @property
     def predicted_gain(self) -> tuple[float, str] | None:
@@ -107,6 +112,7 @@ def to_json(incident: Incident) -> dict[str, Any]:
     value = asdict(incident)
     value["ranks"] = list(incident.ranks)
     value["stacks"] = list(incident.stacks)
+    value["history"] = list(incident.history)
     value["domain"] = None if incident.domain is None else {"kind": incident.domain[0], "id": incident.domain[1]}
     value["evidence"] = [*incident.evidence, *incident.profile_evidence]
     value["measured_evidence_count"] = len(incident.evidence)
@@ -130,15 +136,18 @@ def from_json(value: Mapping[str, Any], *, where: str) -> Incident:
     try:
         known = {item.name: value[item.name] for item in fields(Incident) if item.name in value}
         domain, profile, prediction = value["domain"], value["profile"], value.get("prediction")
+        machine = value.get("machine")
         measured = value["measured_evidence_count"]
         known |= {
             "ranks": tuple(value["ranks"]),
             "stacks": tuple(value.get("stacks", ())),
+            "history": tuple(value.get("history", ())),
             "domain": None if domain is None else (domain["kind"], domain["id"]),
             "evidence": tuple(value["evidence"][:measured]),
             "profile_evidence": tuple(value["evidence"][measured:]),
             "advice": tuple(AdviceItem(**item) for item in value["advice"]),
             "prediction": None if prediction is None else Prediction(**prediction),
+            "machine": None if machine is None else machine_evidence_from_json(machine),
             "profile": None if profile is None else ProfileNote(**{**profile, "ranks": tuple(profile["ranks"])}),
         }
         return Incident(**known)

@@ -16,6 +16,7 @@ from coordinator.decide.capture_flow import CaptureFlow
 from coordinator.decide.capture_manager import CaptureManager, CaptureSubject
 from coordinator.decide.incident_tracker import IncidentTracker
 from coordinator.decide.incidents import Incident
+from coordinator.decide.machine_evidence import newer_of
 from coordinator.decide.memory import RunMemory
 from coordinator.decide.outbox import Outbox
 from coordinator.decide.selection import Selection
@@ -67,6 +68,8 @@ class RunMachine:
             ev.DiagnosedEvent: self._on_diagnosed,
             ev.ExplainedEvent: self._on_explained,
             ev.PredictedEvent: self._on_predicted,
+            ev.MachineEvidenceEvent: self._on_machine_evidence,
+            ev.FleetHistoryEvent: self._on_fleet_history,
         }
 
     @property
@@ -306,6 +309,16 @@ class RunMachine:
         incident = self.tracker.incidents.get(event.incident_id)
         if incident is not None:
             self._update(replace(incident, prediction=event.prediction))
+
+    def _on_machine_evidence(self, event: ev.MachineEvidenceEvent) -> None:
+        incident = self.tracker.incidents.get(event.incident_id)
+        if incident is not None:
+            self._update(replace(incident, machine=newer_of(incident.machine, event.machine)))
+
+    def _on_fleet_history(self, event: ev.FleetHistoryEvent) -> None:
+        incident = self.tracker.incidents.get(event.incident_id)
+        if incident is not None:
+            self._update(replace(incident, history=event.history))
 
     def _update(self, incident: Incident) -> None:
         self.tracker.amend(incident)

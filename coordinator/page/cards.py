@@ -7,6 +7,7 @@ from urllib.parse import quote
 from coordinator.decide.explain import history
 from coordinator.decide.incidents import BY_MODEL, BY_RECORDS, CLOSED
 from coordinator.detect.findings import CRASH, FLUCTUATION, HANG, KINDS, SCATTERED, SLOW_LINK, SLOW_RANK
+from coordinator.page.machine_evidence import render_machine_evidence
 from coordinator.page.stack_tree import draw_stacks
 from coordinator.page.told import link, moment_ns, seconds_told
 from lockstep.html.markup import Html, code, escaped, folded, items, join, soft, tag
@@ -51,6 +52,8 @@ def card(incident: "Incident", config: "CoordinatorConfig", *, with_run: bool, h
     badge = tag("span", incident.state, class_="badge")
     details: tuple[Html, ...] = (
         _titled("Evidence", (*incident.evidence, *incident.profile_evidence)),
+        render_machine_evidence(incident),
+        _titled("Named before", incident.history),
         _stacks(incident),
         _gain(incident),
         _advice(incident),
@@ -85,6 +88,8 @@ def told_of(incident: "Incident") -> Html:
     """Return all that is told of an incident for a page that is read without this server: nothing folded, no links."""
     parts = (
         _titled("Evidence", (*incident.evidence, *incident.profile_evidence)),
+        render_machine_evidence(incident),
+        _titled("Named before", incident.history),
         _stacks(incident),
         _gain(incident),
         _advice(incident),

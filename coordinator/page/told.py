@@ -53,7 +53,7 @@ def bar(snapshot: "Snapshot", config: "CoordinatorConfig", *, crumb: str = "") -
     """Return the head of a page: name, whether it is live, state of the coordinator, ways out."""
     home = tag("a", "Lockstep", href="/", class_="home")
     place = join((home, tag("span", " / ", class_="soft"), tag("span", crumb))) if crumb else home
-    links = [link("/api/v1/runs", "API"), link("/metrics", "metrics")]
+    links = [link("/fleet", "fleet"), link("/api/v1/runs", "API"), link("/metrics", "metrics")]
     links += [link(config.dashboard_base_url, "dashboards")] if config.dashboard_base_url else []
     links += [link(config.runbook_base_url, "runbooks")] if config.runbook_base_url else []
     return [

@@ -14,6 +14,7 @@ import msgspec
 
 from coordinator.decide import events as ev
 from coordinator.decide.incidents import AdviceItem, Prediction, from_json, to_json
+from coordinator.decide.machine_evidence import machine_evidence_from_json
 from coordinator.decide.memory import RunMemory, learnt_from_bytes, memory_from_json
 from coordinator.settings.policy import Policy
 from lockstep.contracts.errors import MalformedError
@@ -67,6 +68,8 @@ _MESSAGES: dict[str, type] = {
 }
 _EVENTS: dict[str, type[ev.Event]] = {
     "diagnosed": ev.DiagnosedEvent,
+    "fleet_history": ev.FleetHistoryEvent,
+    "machine_evidence": ev.MachineEvidenceEvent,
     "predicted": ev.PredictedEvent,
     "profile_asked": ev.ProfileAskedEvent,
     "policy": ev.PolicyChangedEvent,
@@ -186,6 +189,8 @@ def policy_of(value: Mapping[str, Mapping[str, Any]]) -> Policy:
 _RESTORE: dict[str, Callable[[Any], Any]] = {
     "advice": lambda items: tuple(AdviceItem(**item) for item in items),
     "evidence": tuple,
+    "history": tuple,
+    "machine": machine_evidence_from_json,
     "policy": policy_of,
     "prediction": lambda value: Prediction(**value),
     "ranks": tuple,

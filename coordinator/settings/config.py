@@ -1,9 +1,11 @@
 """A coordinator's configuration, checked once before anything starts."""
 
+import re
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from coordinator.settings.policy import Policy
 from coordinator.settings.specs import read_specs
@@ -16,6 +18,8 @@ from lockstep.contracts.yaml_text import read_yaml_file
 from lockstep.serving.broker import BrokerConfig, check_broker
 
 _PORT_MAX = 65535
+_MATCHER = r'[A-Za-z_][A-Za-z0-9_]*(?:=|!=|=~|!~)"[^"\\\n]*"'
+_MATCHERS = re.compile(rf"{_MATCHER}(?:,{_MATCHER})*")
 _RANGES: dict[str, tuple[float, float]] = {
     "http_port": (0, _PORT_MAX),
     "record_quota_bytes": (1 << 20, 1 << 50),
@@ -85,6 +89,20 @@ class CoordinatorConfig(BrokerConfig):
     """Where the runbooks are served, linked from the page; empty: no links."""
     dashboard_base_url: str = ""
     """Where Grafana's dashboards are served, linked from the page; empty: no links."""
+    evidence_prometheus_url: str = ""
+    """Prometheus that scrapes the exporters of devices and hosts, read when an incident opens; empty: none is."""
+    evidence_link_url: str = ""
+    """Address of the same Prometheus for a reader's browser, linked from incidents; empty: no links."""
+    evidence_token_file: str = ""
+    """File that holds the bearer token for that Prometheus; empty: none is sent."""
+    evidence_password_file: str = ""
+    """File that holds `user:password` for that Prometheus; empty: none is sent."""
+    evidence_ca_file: str = ""
+    """Certificates that its server's is checked with; empty: those of the system."""
+    evidence_queries_file: str = ""
+    """TOML file of a site's own queries, added to those of docs/evidence.md; empty: none."""
+    evidence_matchers: str = ""
+    """Label matchers put into every query, `cluster="a"`, where one Prometheus holds several clusters; empty: none."""
     profiling_enabled: bool = True
     """Whether ranks may be profiled at all, on suspicion or on request."""
     runs_max: int = 256
@@ -132,12 +150,30 @@ class CoordinatorConfig(BrokerConfig):
         check_broker(self)
         check_name(self.coordinator_name, "name")
         self._check_names()
+        self._check_evidence()
         parse_degrees(self.domains, where="domains")
         if sorted(self.order.split("-")) != sorted(DOMAIN_KINDS[:-1]):
             raise ConfigError(f"order: got {self.order!r}, expected an order of {DEFAULT_ORDER!r}")
         self.read_token()
         self.policy()
         read_specs(self.simulation_file)
+
+    def _check_evidence(self) -> None:
+        for key in ("evidence_prometheus_url", "evidence_link_url"):
+            url = urlsplit(getattr(self, key))
+            if "@" in url.netloc:  # its value is not repeated: it holds a password
+                raise ConfigError(f"{key}: got an address with user or password, expected them in a file")
+            if getattr(self, key) and (url.scheme not in ("http", "https") or not url.netloc or url.query):
+                raise ConfigError(f"{key}: got {getattr(self, key)!r}, expected an http or https address")
+        for key in ("evidence_token_file", "evidence_password_file", "evidence_ca_file", "evidence_queries_file"):
+            if getattr(self, key) and not Path(getattr(self, key)).is_file():
+                raise ConfigError(f"{key}: got {getattr(self, key)!r}, expected a file")
+        if self.evidence_token_file and self.evidence_password_file:
+            raise ConfigError("evidence_token_file: got a value besides evidence_password_file, expected one of both")
+        if self.evidence_matchers and not _MATCHERS.fullmatch(self.evidence_matchers):
+            raise ConfigError(
+                f'evidence_matchers: got {self.evidence_matchers!r}, expected label="value", comma, the next'
+            )
 
     def _check_names(self) -> None:
         if self.api_token_file and not Path(self.api_token_file).is_file():

@@ -30,6 +30,7 @@ def build_parser() -> argparse.ArgumentParser:
         analyze_command,
         build_hooks_command,
         calibrate_command,
+        compare_command,
         demo_command,
         doctor_command,
         export_command,
@@ -38,6 +39,7 @@ def build_parser() -> argparse.ArgumentParser:
         preview_command,
         profile_command,
         replay_command,
+        report_command,
         run_command,
         services_command,
         simulate_command,
@@ -55,6 +57,8 @@ def build_parser() -> argparse.ArgumentParser:
     services_command.add(commands)
     injector_command.add(commands)
     replay_command.add(commands)
+    report_command.add(commands)
+    compare_command.add(commands)
     top_command.add(commands)
     profile_command.add(commands)
     analyze_command.add(commands)

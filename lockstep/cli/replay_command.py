@@ -22,10 +22,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         description="Runs the coordinator's own state machine on a recording (`--record`) or a step log (Parquet, one "
         "row per rank and step) and prints the incidents that were told live, or would have been.",
         epilog="Columns, whole numbers: rank, step, start_ns, duration_ns, compute_ns, host_ns, data_ns, gc_ns and "
-        "KIND_wait_ns of every kind of domain the job has (tp, cp, ep, dp, pp, world); where known KIND_transfer_ns, "
-        "KIND_bytes, tokens, work, flags, received_ns, and run, a name. A step log that cannot be true is refused, "
-        "unless --lenient. A recording knows its domains, nodes and thresholds, and holds what came in, true or not: "
-        "what cannot be is counted and skipped, as it was live.",
+        "KIND_wait_ns of every kind of domain the job has (tp, cp, ep, dp, pp, world); where known "
+        "KIND_transfer_ns, KIND_bytes, tokens, samples, work, model_flops, flags, received_ns, and run, a name. A"
+        " step log that cannot be true is refused, unless --lenient. A recording knows its domains, nodes and "
+        "thresholds, and holds what came in, true or not: what cannot be is counted and skipped, as it was live.",
     )
     parser.add_argument("steplog", metavar="STEPLOG", help="Parquet file, or directory of the parts of one log")
     parser.add_argument(

@@ -26,6 +26,10 @@ RUN_STATES = (
 PROFILE_STATES = ("requested", "done", "refused", "expired")
 EXPECTED_STATES = ("unspecified", "waiting", "fitting", "known", "refused")
 """How far a run's model is: no description of the job, no healthy window yet, being fitted, fitted, impossible."""
+EVIDENCE_OUTCOMES = ("answered", "empty", "timeout", "unreachable", "refused", "malformed", "too_large")
+"""Of a query for evidence: answered with series or without, or why its answer could not be used."""
+EVIDENCE_REFUSALS = ("ambiguous", "foreign", "invalid")
+"""Why a series joined no machine: contradicted by another, of none of the machines asked for, or no finite number."""
 HTTP_REFUSALS = ("401", "403")
 """Status of answers that refuse who asks: no right password or token; no right certificate, or no token configured."""
 RECORDING_STATES = ("written", "dropped")

@@ -11,6 +11,8 @@ from lockstep.contracts.limits import SUSPECTS_MAX
 from lockstep.contracts.messages import LOSS_REASONS
 from lockstep.contracts.metric import (
     CAUSES,
+    EVIDENCE_OUTCOMES,
+    EVIDENCE_REFUSALS,
     EXPECTED_STATES,
     FLAGS,
     HTTP_REFUSALS,
@@ -32,6 +34,8 @@ __all__ = [
     "BY_NAME",
     "CATALOGUE",
     "CAUSES",
+    "EVIDENCE_OUTCOMES",
+    "EVIDENCE_REFUSALS",
     "EXPECTED_STATES",
     "FLAGS",
     "FRAME_VERDICTS",
@@ -194,6 +198,23 @@ _JUDGED: tuple[Metric, ...] = (
         "domain_kind",
     ),
     _coordinator(
+        "lockstep_incident_evidence_info",
+        "gauge",
+        "A cause that the series of other exporters show for the machines of an open incident and not for their peers; "
+        "always 1.",
+        "run",
+        "incident",
+        "machine_cause",
+    ),
+    _coordinator(
+        "lockstep_fleet_recent_incidents",
+        "gauge",
+        "Incidents of the last 14 days, over all runs, that named a node, a device (by UUID) or a link (by its two "
+        f"nodes); of the {SUSPECTS_MAX} that were named most, at least twice.",
+        "subject_kind",
+        "subject",
+    ),
+    _coordinator(
         "lockstep_coordinator_messages_received_total",
         "counter",
         "Messages taken from the bus.",
@@ -267,6 +288,22 @@ _JUDGED: tuple[Metric, ...] = (
         "name, or a change where no token is configured (403).",
         "code",
         values=HTTP_REFUSALS,
+    ),
+    _coordinator(
+        "lockstep_coordinator_evidence_queries_total",
+        "counter",
+        "Queries for evidence by what became of them: answered with series or without (empty), or without a usable "
+        "answer; none without a configured Prometheus.",
+        "outcome",
+        values=EVIDENCE_OUTCOMES,
+    ),
+    _coordinator(
+        "lockstep_coordinator_evidence_series_refused_total",
+        "counter",
+        "Series of other exporters that were joined to no machine: contradicted by another (ambiguous), of none of the "
+        "machines that were asked for (foreign), or without a finite number (invalid).",
+        "reason",
+        values=EVIDENCE_REFUSALS,
     ),
     _coordinator("lockstep_coordinator_mqtt_connected", "gauge", "1 while connected to the broker."),
     _coordinator("lockstep_coordinator_nodes_alive", "gauge", "Exporters with a live heartbeat."),

@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator.collector import SnapshotCollector
 from coordinator.decide.incidents import AdviceItem, Prediction
+from coordinator.fleet.history import Subject, SubjectRecord
 from coordinator.snapshot import RunSnapshot, Snapshot, StepHistogram, Suspect
 from lockstep.contracts.limits import SUSPECTS_MAX
 from lockstep.contracts.metrics import (
@@ -24,6 +25,7 @@ from lockstep.contracts.metrics import (
 from lockstep.serving.exposition import render
 from lockstep.serving.fault_isolation import OUTCOMES
 from lockstep.serving.process import OwnProcess
+from tests.coordinator.evidence.findings import EVIDENCE
 from tests.coordinator.test_store import incident
 
 HANG = incident(2, kind="hang", cause="unknown", ranks=(2, 3), domain=("tp", "tp0"), excess_seconds=9.5)
@@ -32,6 +34,7 @@ PROCESS = OwnProcess().read()
 ADVICE = tuple(
     AdviceItem(suggestion="a", how="b", predicted_gain_ratio=gain, source="c") for gain in (None, 0.125, 0.25)
 )
+NAMED = (SubjectRecord(subject=Subject("node", "n17"), sightings=(), recent=3),)
 OURS = [metric for metric in CATALOGUE if metric.source != "exporter"]
 
 
@@ -57,7 +60,10 @@ def run_snapshot(name="job", **more):
         "fluctuating": True,
         "slow_ranks": 1,
         "suspects": (suspect,),
-        "incidents": (incident(1, function="train.py(10): forward", root_cause="gc", advice=ADVICE), HANG),
+        "incidents": (
+            incident(1, function="train.py(10): forward", root_cause="gc", advice=ADVICE, machine=EVIDENCE),
+            HANG,
+        ),
         "incidents_total": 3,
         "lost_device_seconds": 4.5,
         "profiles": {"requested": 2},
@@ -93,6 +99,7 @@ def snapshot(*runs):
         reload_ok=False,
         reload_unix_s=1.4e9,
         version="0.1.0",
+        fleet=NAMED,
         process=PROCESS,
     )
 

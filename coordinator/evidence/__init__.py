@@ -1,0 +1,44 @@
+"""What the site's own monitoring knows about the machines of an incident: read, compared with peers, reported."""
+
+from typing import TYPE_CHECKING, Any
+
+from coordinator.evidence.catalogue import load_catalogue
+from coordinator.evidence.prometheus import Access, PrometheusClient
+from coordinator.evidence.reader import EvidenceReader
+from coordinator.evidence.scheduler import EvidenceScheduler
+
+if TYPE_CHECKING:
+    from coordinator.intake.devices import DeviceTable
+    from coordinator.runs import Runs
+    from coordinator.settings.config import CoordinatorConfig
+
+__all__ = ["make_evidence"]
+
+
+def make_evidence(
+    config: "CoordinatorConfig", runs: "Runs", devices: "DeviceTable", **ways: Any
+) -> EvidenceScheduler | None:
+    """Return what reads evidence, None where no Prometheus is configured; `ways` are the scheduler's. Blocking.
+
+    Raises
+    ------
+    ConfigError
+        A file that the configuration names cannot be used.
+    """
+    if not config.evidence_prometheus_url:
+        return None
+    access = Access(
+        url=config.evidence_prometheus_url,
+        token_file=config.evidence_token_file,
+        password_file=config.evidence_password_file,
+        ca_file=config.evidence_ca_file,
+    )
+    access.headers()
+    access.context()
+    reader = EvidenceReader(
+        PrometheusClient(access),
+        load_catalogue(config.evidence_queries_file),
+        link_url=config.evidence_link_url,
+        matchers=config.evidence_matchers,
+    )
+    return EvidenceScheduler(reader, runs, devices, **ways)

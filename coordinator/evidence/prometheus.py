@@ -1,0 +1,213 @@
+"""Asks Prometheus, or what speaks its HTTP API, for one instant query: a deadline, bounded bytes, everything checked.
+
+The answer comes from outside: nothing of it is believed before it was decoded. Credentials are read from files, are
+sent to the configured address only (redirects are refused) and stand in no message.
+"""
+
+import asyncio
+import math
+import ssl
+from base64 import b64encode
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import aiohttp
+import msgspec
+
+from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.metric import EVIDENCE_OUTCOMES
+
+ANSWERED, EMPTY, TIMEOUT, UNREACHABLE, REFUSED, MALFORMED, TOO_LARGE = EVIDENCE_OUTCOMES
+ANSWER_MAX_BYTES = 1 << 20
+"""Of one answer; forty devices with twenty labels each are 40 KB."""
+CONNECTIONS_MAX = 8
+_SERIES_MAX = 2_000
+_CHUNK_BYTES = 1 << 16
+_SECRET_MAX_BYTES = 64 << 10
+_OK, _REDIRECT = 200, 300
+
+Text = Annotated[str, msgspec.Meta(max_length=1024)]
+
+
+class _Sample(msgspec.Struct):
+    metric: Annotated[dict[Text, Text], msgspec.Meta(max_length=128)]
+    value: tuple[float, Text]
+
+
+class _Data(msgspec.Struct, rename="camel"):
+    result_type: Text
+    result: Annotated[list[_Sample], msgspec.Meta(max_length=_SERIES_MAX)]
+
+
+class _Answer(msgspec.Struct):
+    status: Text
+    data: _Data
+
+
+@dataclass(frozen=True, slots=True)
+class InstantSeries:
+    """One series of an instant vector; `value` is None where it is no finite number."""
+
+    labels: Mapping[str, str]
+    value: float | None
+
+
+class QueryError(Exception):
+    """A query without a usable answer; `outcome` is one of `EVIDENCE_OUTCOMES`."""
+
+    def __init__(self, outcome: str) -> None:
+        super().__init__(outcome)
+        self.outcome = outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Where a Prometheus is, and the files of its credentials: a bearer token, or `user:password`; empty: none."""
+
+    url: str
+    token_file: str = ""
+    password_file: str = ""
+    ca_file: str = ""
+
+    def headers(self) -> dict[str, str]:
+        """Return the header with the credentials, as the files hold them now; blocking.
+
+        Raises
+        ------
+        ConfigError
+            A file cannot be read or holds what no header can carry. The message has no part of it.
+        """
+        if self.token_file:
+            return {"Authorization": f"Bearer {_secret(self.token_file, 'evidence_token_file')}"}
+        if self.password_file:
+            secret = _secret(self.password_file, "evidence_password_file").encode()
+            return {"Authorization": f"Basic {b64encode(secret).decode()}"}
+        return {}
+
+    def context(self) -> ssl.SSLContext | bool:
+        """Return how the server's certificate is checked; blocking.
+
+        Raises
+        ------
+        ConfigError
+            The CA file cannot be used.
+        """
+        if not self.ca_file:
+            return True
+        try:
+            return ssl.create_default_context(cafile=self.ca_file)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"evidence_ca_file: got {self.ca_file!r}, expected certificates: {error}") from None
+
+
+class PrometheusClient:
+    """Queries one Prometheus. `counts` has the queries by what became of them, over the life of the coordinator."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._url = f"{access.url.rstrip('/')}/api/v1/query"
+        self.counts: Counter[str] = Counter(dict.fromkeys(EVIDENCE_OUTCOMES, 0))
+
+    @asynccontextmanager
+    async def session(self) -> "AsyncIterator[QuerySession]":
+        """Open connections for one reading, and close them after it.
+
+        Raises
+        ------
+        ConfigError
+            A file of credentials cannot be used now.
+        """
+        headers = await asyncio.to_thread(self._access.headers)
+        context = await asyncio.to_thread(self._access.context)
+        connector = aiohttp.TCPConnector(limit=CONNECTIONS_MAX, ssl=context)
+        headers["Accept-Encoding"] = "identity"  # a compressed answer is bounded in what comes, not in what it becomes
+        timeout = aiohttp.ClientTimeout(total=None)
+        async with aiohttp.ClientSession(
+            connector=connector, headers=headers, timeout=timeout, auto_decompress=False
+        ) as session:
+            yield QuerySession(session, self._url, self.counts)
+
+
+class QuerySession:
+    """Open connections to a Prometheus."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str, counts: Counter[str]) -> None:
+        self._session = session
+        self._url = url
+        self._counts = counts
+
+    async def query(self, expression: str, at_unix_s: float, timeout_s: float) -> list[InstantSeries]:
+        """Return the instant vector of an expression at a time.
+
+        Raises
+        ------
+        QueryError
+            There is no usable answer within `timeout_s`; counted by its outcome, as every answer is.
+        """
+        try:
+            async with asyncio.timeout(max(timeout_s, 0.0)):
+                body = await self._fetch(expression, at_unix_s, timeout_s)
+            series = parse_answer(body)
+        except TimeoutError:
+            self._counts[TIMEOUT] += 1
+            raise QueryError(TIMEOUT) from None
+        except QueryError as error:
+            self._counts[error.outcome] += 1
+            raise
+        except (aiohttp.ClientError, OSError):  # its text may name the address with what stands in it
+            self._counts[UNREACHABLE] += 1
+            raise QueryError(UNREACHABLE) from None
+        self._counts[ANSWERED if series else EMPTY] += 1
+        return series
+
+    async def _fetch(self, expression: str, at_unix_s: float, timeout_s: float) -> bytes:
+        form = {"query": expression, "time": f"{at_unix_s:.3f}", "timeout": f"{max(timeout_s, 0.001):.3f}"}
+        async with self._session.post(self._url, data=form, allow_redirects=False) as answer:
+            if answer.status != _OK:
+                raise QueryError(REFUSED)
+            body = bytearray()
+            async for chunk in answer.content.iter_chunked(_CHUNK_BYTES):
+                body += chunk
+                if len(body) > ANSWER_MAX_BYTES:
+                    raise QueryError(TOO_LARGE)
+            return bytes(body)
+
+
+def parse_answer(body: bytes) -> list[InstantSeries]:
+    """Return the series of an answer of the HTTP API.
+
+    Raises
+    ------
+    QueryError
+        It is no instant vector.
+    """
+    try:
+        answer = msgspec.json.decode(body, type=_Answer)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):
+        raise QueryError(MALFORMED) from None
+    if answer.status != "success" or answer.data.result_type != "vector":
+        raise QueryError(MALFORMED)
+    return [InstantSeries(sample.metric, _number(sample.value[1])) for sample in answer.data.result]
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _secret(file: str, key: str) -> str:
+    try:
+        with Path(file).open("rb") as stream:
+            text = stream.read(_SECRET_MAX_BYTES + 1).decode("utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        raise ConfigError(f"{key}: got {file!r}, expected a readable file of text") from None
+    if not text or len(text) > _SECRET_MAX_BYTES or not text.isprintable():
+        raise ConfigError(f"{key}: got an empty, unprintable or too long text in {file!r}")
+    return text

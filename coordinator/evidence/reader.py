@@ -1,0 +1,203 @@
+"""One reading: every query of the catalogue, after the onset and before it, within one deadline.
+
+What answers in time is compared; what does not costs the incident its own evidence and nothing else.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from urllib.parse import urlencode
+
+from coordinator.decide.machine_evidence import MachineEvidence
+from coordinator.evidence.catalogue import DEVICE, TARGETS, WINDOW, EvidenceCatalogue, EvidenceQuery, EvidenceSource
+from coordinator.evidence.compare import QueryValues, find_evidence
+from coordinator.evidence.join import collect, host_matchers, joins_of, match_host
+from coordinator.evidence.machines import Machine, hosts_of_devices
+from coordinator.evidence.prometheus import InstantSeries, PrometheusClient, QueryError, QuerySession
+from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.metric import EVIDENCE_REFUSALS
+from lockstep.html.units import counted
+
+_LINKED_MAX = 8  # suspects, and peers, in a graph: more lines are not read, and an address has a length
+DEADLINE_S = 3.0
+"""Of a whole reading: the incident is reported meanwhile, and a Prometheus that needs longer has other worries."""
+_GRAPH_WINDOW_S = 60
+_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Periods:
+    """The two periods that are compared, in unix seconds."""
+
+    before_start_s: float
+    before_end_s: float
+    after_start_s: float
+    after_end_s: float
+
+
+@dataclass(slots=True, kw_only=True)
+class _Reading:
+    """A reading under way."""
+
+    session: QuerySession
+    devices: tuple[Machine, ...]
+    hosts: tuple[Machine, ...]
+    periods: Periods
+    deadline_s: float
+    instances: dict[str, dict[Machine, str]] = field(default_factory=dict)
+    failures: Counter[str] = field(default_factory=Counter)
+
+
+class EvidenceReader:
+    """Reads evidence from one Prometheus. `refused` counts series that joined no machine, by reason.
+
+    `link_url` is the address of its pages for a reader's browser, `matchers` are put into every query.
+    """
+
+    def __init__(
+        self,
+        client: PrometheusClient,
+        catalogue: EvidenceCatalogue,
+        *,
+        link_url: str = "",
+        matchers: str = "",
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
+        self.client = client
+        self.refused: Counter[str] = Counter(dict.fromkeys(EVIDENCE_REFUSALS, 0))
+        self._catalogue = catalogue
+        self._link_url = link_url.rstrip("/")
+        self._matchers = matchers
+        self._deadline_s = deadline_s
+
+    async def read(self, devices: tuple[Machine, ...], periods: Periods, now_s: float) -> MachineEvidence:
+        """Return what the series of the devices, and of their hosts, show; never raises for what is outside."""
+        if not devices:
+            return _nothing(now_s, "not compared: the incident names no rank, or every rank is in an open incident")
+        try:
+            async with self.client.session() as session:
+                reading = _Reading(
+                    session=session,
+                    devices=devices,
+                    hosts=hosts_of_devices(devices),
+                    periods=periods,
+                    deadline_s=asyncio.get_running_loop().time() + self._deadline_s,
+                )
+                await self._resolve(reading)
+                read = await asyncio.gather(*(self._values(reading, query) for query in self._catalogue.queries))
+        except ConfigError as error:
+            return _nothing(now_s, f"not read: {error}", is_complete=False)
+        known = [values for values in read if values is not None]
+        links = {values.query.name: self._link(reading, values) for values in known}
+        findings = find_evidence(self._catalogue, known, links)
+        return MachineEvidence(
+            read_unix_ns=int(now_s * _NS),
+            note=_note(reading, known, len(findings)),
+            is_complete=not reading.failures,
+            findings=findings,
+        )
+
+    async def _resolve(self, reading: _Reading) -> None:
+        """Find under which `instance` each host is scraped, for sources whose series have no host's name."""
+        named = {(source.resolve, source.resolve_host, source.host) for source in self._catalogue.sources.values()}
+        for metric, label, host_label in sorted(named):
+            if not metric:
+                continue
+            matchers = host_matchers(label, reading.hosts)
+            if not matchers:
+                continue
+            found: dict[Machine, set[str]] = {}
+            try:
+                series = await self._ask(reading, f"{metric}{{{TARGETS}}}", matchers, reading.periods.after_end_s, 0.0)
+            except QueryError:
+                continue
+            for each in series:
+                machine = match_host(each.labels.get(label, ""), reading.hosts)
+                if machine is not None and each.labels.get(host_label):
+                    found.setdefault(machine, set()).add(each.labels[host_label])
+            self.refused["ambiguous"] += sum(len(names) for names in found.values() if len(names) > 1)
+            claimed = Counter(name for names in found.values() for name in names)
+            reading.instances[metric] = {
+                machine: name for machine, (name, *more) in found.items() if not more and claimed[name] == 1
+            }
+
+    async def _values(self, reading: _Reading, query: EvidenceQuery) -> QueryValues | None:
+        """Return a query's values, None where no suspect has one or an answer is missing."""
+        source, periods = self._catalogue.sources[query.source], reading.periods
+        try:
+            after = await self._of_period(reading, source, query, periods.after_start_s, periods.after_end_s)
+            if not any(machine.is_suspect for machine in after):
+                return None
+            before = await self._of_period(reading, source, query, periods.before_start_s, periods.before_end_s)
+        except QueryError:
+            return None
+        return QueryValues(query=query, before=before, after=after)
+
+    async def _of_period(
+        self, reading: _Reading, source: EvidenceSource, query: EvidenceQuery, start_s: float, end_s: float
+    ) -> dict[Machine, float]:
+        values: dict[Machine, float] = {}
+        machines = reading.devices if source.scope == DEVICE else reading.hosts
+        for join in joins_of(source, machines, reading.instances.get(source.resolve, {})):
+            series = await self._ask(reading, query.query, join.matchers, end_s, end_s - start_s)
+            values = collect(join, series, self.refused) | values  # the closer way to a machine goes before the others
+        return values
+
+    async def _ask(
+        self, reading: _Reading, query: str, matchers: str, at_s: float, window_s: float
+    ) -> list[InstantSeries]:
+        left_s = reading.deadline_s - asyncio.get_running_loop().time()
+        try:
+            return await reading.session.query(self._rendered(query, matchers, window_s), at_s, left_s)
+        except QueryError as error:
+            reading.failures[error.outcome] += 1
+            raise
+
+    def _rendered(self, query: str, matchers: str, window_s: float) -> str:
+        both = f"{matchers},{self._matchers}" if self._matchers else matchers
+        return query.replace(TARGETS, both).replace(WINDOW, f"{max(1000, round(window_s * 1000))}ms")
+
+    def _link(self, reading: _Reading, values: QueryValues) -> str:
+        """Return the graph of a query around the onset, empty without an address."""
+        source = self._catalogue.sources[values.query.source]
+        suspects = [machine for machine in values.after if machine.is_suspect][:_LINKED_MAX]
+        machines = (*suspects, *[machine for machine in values.after if not machine.is_suspect][:_LINKED_MAX])
+        instances = reading.instances.get(source.resolve, {})
+        instances = {machine: name for machine, name in instances.items() if machine in machines}
+        joins = joins_of(source, machines, instances) if self._link_url else []
+        if not joins:
+            return ""
+        periods = reading.periods
+        end = datetime.fromtimestamp(periods.after_end_s, UTC)
+        parameters = {
+            "g0.expr": self._rendered(values.query.query, joins[0].matchers, _GRAPH_WINDOW_S),
+            "g0.tab": "0",
+            "g0.range_input": f"{max(60, round(periods.after_end_s - periods.before_start_s))}s",
+            "g0.end_input": f"{end:%Y-%m-%d %H:%M:%S}",
+        }
+        return f"{self._link_url}/graph?{urlencode(parameters)}"
+
+
+def _nothing(now_s: float, note: str, *, is_complete: bool = True) -> MachineEvidence:
+    return MachineEvidence(read_unix_ns=int(now_s * _NS), note=note, is_complete=is_complete)
+
+
+def _note(reading: _Reading, known: Sequence[QueryValues], finding_count: int) -> str:
+    """Return what was compared, and what could not be."""
+    suspects = sum(machine.is_suspect for machine in reading.devices)
+    who = f"{counted(suspects, 'rank')} with {counted(len(reading.devices) - suspects, 'peer')}"
+    compared = [values for values in known if any(not machine.is_suspect for machine in values.after)]
+    parts = [f"{counted(len(compared), 'signal')} of {who} compared"]
+    if not finding_count:
+        parts.append("no evidence: the suspects show nothing that their peers do not show")
+    if not known:
+        parts = [f"no evidence: no series of {who} was found"]
+    if reading.failures:
+        parts.append(f"queries without an answer: {_listed(reading.failures)}")
+    return "; ".join(parts)
+
+
+def _listed(failures: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} ({outcome.replace('_', ' ')})" for outcome, count in sorted(failures.items()))

@@ -1,0 +1,94 @@
+"""The runs of a recording or of a step log, with their incidents and the peaks of their devices. Blocking file I/O."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coordinator.record import steplog
+from coordinator.record.recording import parts_of, read_parts
+from coordinator.record.replay import RANKS_PER_NODE, replay, topology_of, world_size_of
+from coordinator.record.rerun import rerun
+from coordinator.settings.policy import Policy
+from lockstep.contracts.domains import DEFAULT_ORDER
+from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.messages import NodeAnnouncement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from coordinator.decide.incidents import Incident
+    from coordinator.record.journal import Entry
+    from coordinator.record.steplog import StepLog
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRun:
+    """One run: its rows, its incidents in the order of their opening, and each rank's peak where it was announced."""
+
+    log: "StepLog"
+    incidents: "tuple[Incident, ...]" = ()
+    peak_flops_per_second: dict[int, float] = field(default_factory=dict)
+
+
+def read_run_log(path: Path, run: str = "") -> "StepLog":
+    """Return the rows of one run of a recording or step log; without a name, of its only one.
+
+    Raises
+    ------
+    ConfigError
+        There is no such path, no run of that name, or no name and several runs.
+    MalformedError
+        It cannot be read.
+    """
+    return _chosen(path, run)
+
+
+def read_recorded_run(
+    path: Path, run: str = "", *, degrees: str = "", order: str = DEFAULT_ORDER, ranks_per_node: int = RANKS_PER_NODE
+) -> RecordedRun:
+    """Return one run with its incidents: those that a recording's coordinator reported, or would have on a step log.
+
+    `degrees` are those of a step log's job; a recording has its own.
+
+    Raises
+    ------
+    ConfigError
+        As `read_run_log`, or the degrees do not fit the log.
+    MalformedError
+        It cannot be read.
+    """
+    log = _chosen(path, run)
+    parts = parts_of(path)
+    if parts:
+        peaks: dict[int, float] = {}
+        reported = rerun(_noting_peaks(read_parts(parts), log.run, peaks))
+        own = (incident for incident in reported.incidents.values() if incident.run == log.run)
+        return RecordedRun(log, tuple(own), peaks)
+    topology = topology_of(world_size_of(degrees, log), degrees, order=order)
+    replayed = replay(log, topology, Policy(), ranks_per_node=ranks_per_node)
+    return RecordedRun(log, tuple(replayed.incidents.values()))
+
+
+def _chosen(path: Path, run: str) -> "StepLog":
+    if not path.exists():
+        raise ConfigError(f"run {path}: No such file or directory")
+    skipped: Counter[str] | None = Counter() if parts_of(path) else None  # a recording holds what came in, true or not
+    logs = {log.run: log for log in steplog.read(path, skipped)}
+    if run and run not in logs:
+        raise ConfigError(f"--run: got {run!r:.200}, expected one of {', '.join(sorted(logs))}")
+    if not run and len(logs) != 1:
+        raise ConfigError(
+            f"{path}: got {len(logs)} runs, expected --run with one of {', '.join(sorted(logs)) or 'none'}"
+        )
+    return logs[run] if run else next(iter(logs.values()))
+
+
+def _noting_peaks(entries: "Iterator[Entry]", run: str, peaks: dict[int, float]) -> "Iterator[Entry]":
+    for entry in entries:
+        what = entry.what
+        if isinstance(what, NodeAnnouncement) and what.run == run:
+            for info in what.ranks:
+                if info.facts is not None and info.facts.peak_flops_per_second:
+                    peaks[info.rank] = info.facts.peak_flops_per_second
+        yield entry

@@ -1,0 +1,68 @@
+"""`lockstep compare RUN_A RUN_B`: which part of the step became slower, on which ranks; an exit status for CI."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from coordinator.record.run_comparison import PartChange, StepLogComparison
+
+EXIT_SLOWER = 1
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser(
+        "compare",
+        help="compare two recorded runs: which part became slower, on which ranks, beyond noise",
+        description="Compares the step records of two runs of the same ranks, part by part and rank by rank. The "
+        "status is 1 if a part is slower beyond noise and by 1 % of a step at least, 0 if none is, 2 for wrong input.",
+    )
+    for name, metavar in (("before", "RUN_A"), ("after", "RUN_B")):
+        parser.add_argument(name, metavar=metavar, type=Path, help="a recording, or the Parquet file of a step log")
+    parser.add_argument("--run-a", default="", metavar="NAME", help="the run, where RUN_A holds several")
+    parser.add_argument("--run-b", default="", metavar="NAME", help="the run, where RUN_B holds several")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write the comparison as a page")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(act=act)
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Print what changed; return 1 if a part is slower.
+
+    Raises
+    ------
+    LockstepError
+        A recording or step log cannot be used, the runs have other ranks or too few steps, or FILE cannot be written.
+    """
+    from coordinator.page.run_account import render_comparison  # noqa: PLC0415  (needs the coordinator's packages)
+    from coordinator.record.recorded_runs import read_run_log  # noqa: PLC0415
+    from coordinator.record.run_comparison import compare_runs, comparison_to_json  # noqa: PLC0415
+    from lockstep.cli.report_command import write_page  # noqa: PLC0415
+
+    logs = [read_run_log(arguments.before, arguments.run_a), read_run_log(arguments.after, arguments.run_b)]
+    comparison = compare_runs(*logs)
+    if arguments.html is not None:
+        write_page(arguments.html, render_comparison(comparison))
+    print(json.dumps(comparison_to_json(comparison)) if arguments.json else _text(comparison))
+    return EXIT_SLOWER if comparison.slower else 0
+
+
+def _text(comparison: "StepLogComparison") -> str:
+    from coordinator.page.run_account import comparison_headline  # noqa: PLC0415
+
+    lines = [comparison_headline(comparison)]
+    for name, changes in (("slower", comparison.slower), ("faster", comparison.faster)):
+        lines += [f"  {name}: {_change_text(change)}" for change in changes]
+    if comparison.missing_parts:
+        lines.append(f"  measured by one run only: {', '.join(comparison.missing_parts)}")
+    return "\n".join(lines)
+
+
+def _change_text(change: "PartChange") -> str:
+    from coordinator.page.run_account import ranks_text  # noqa: PLC0415
+    from coordinator.page.told import seconds_told  # noqa: PLC0415
+
+    times = f"{seconds_told(change.before_seconds)} to {seconds_told(change.after_seconds)}"
+    return f"{change.part}, {ranks_text(change)}: {times}, {change.step_ratio:+.1%} of a step"

@@ -1,0 +1,88 @@
+"""A real Prometheus scrapes pages of real metric names, and every planted cause is named, on the suspect alone."""
+
+import asyncio
+import time
+
+import pytest
+
+from coordinator.evidence.catalogue import load_catalogue
+from coordinator.evidence.prometheus import Access, PrometheusClient
+from coordinator.evidence.reader import EvidenceReader, Periods
+from tests.coordinator.evidence.neighbours import FAULTS, PLACES, SUSPECT, Pages, Site, scrape_configuration
+from tests.support.servers import get_json, prometheus, wait_until
+
+pytestmark = pytest.mark.servers
+SCRAPES = 8  # of each period, without which it is not asked about
+CATALOGUE = load_catalogue()
+
+
+def samples(address, place):
+    """Return how often a page was scraped with success in the last minutes."""
+    found = get_json(f"{address}/api/v1/query?query=sum_over_time(up{{job=%22{place}%22}}[30m])")
+    result = found["data"]["result"] if found else []
+    return int(result[0]["value"][1]) if result else 0
+
+
+def await_scrapes(address, more):
+    goals = {place: samples(address, place) + more for place in PLACES}
+    wait_until(lambda: all(samples(address, place) >= goal for place, goal in goals.items()), 300, "scrapes")
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory):
+    """Return what was read for each (fault, place)."""
+    sites = [Site(number, fault, place) for place in PLACES for number, fault in enumerate(FAULTS)]
+    pages = Pages(sites)
+    with (
+        pages.served() as pages_address,
+        prometheus(tmp_path_factory.mktemp("evidence"), scrape_configuration(pages_address)) as address,
+    ):
+        await_scrapes(address, 1)
+        start_s = time.time()
+        await_scrapes(address, SCRAPES)
+        onset_s = time.time()
+        pages.begin_faults()
+        await_scrapes(address, SCRAPES)
+        periods = Periods(
+            before_start_s=start_s, before_end_s=onset_s, after_start_s=onset_s - 3, after_end_s=time.time()
+        )
+        client = PrometheusClient(Access(url=address))
+        reader = EvidenceReader(client, CATALOGUE, link_url="https://prometheus.lan", deadline_s=120.0)
+
+        async def read_all():
+            return {(site.number, site.place): await reader.read(site.machines, periods, time.time()) for site in sites}
+
+        yield asyncio.run(read_all()), client, reader
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("number", range(len(FAULTS)), ids=[fault.name for fault in FAULTS])
+def test_a_planted_cause_is_named_for_the_suspect_alone(read, number, place):
+    """Right cause, right advice, figures on both sides; none where the peers have it, or all."""
+    machine, fault = read[0][number, place], FAULTS[number]
+    assert machine.is_complete, machine.note
+    if place != SUSPECT:
+        assert machine.findings == ()
+        assert "no evidence" in machine.note
+        return
+    assert {finding.cause for finding in machine.findings} == {fault.cause}, machine
+    for finding in machine.findings:
+        assert finding.ranks == (0,)
+        assert finding.advice == CATALOGUE.causes[fault.cause].advice
+        assert finding.suspects_before is not None
+        assert finding.peers_before is not None
+        assert finding.suspects_after != finding.suspects_before
+        assert f"s{number}-suspect-n0" in finding.text
+        assert finding.link.startswith("https://prometheus.lan/graph?g0.expr=")
+
+
+def test_every_cause_and_every_query_was_planted():
+    """A query that no page provokes is not tested."""
+    assert {fault.cause for fault in FAULTS} == set(CATALOGUE.causes)
+
+
+def test_every_query_was_understood(read):
+    """Prometheus refused none, and no series was joined in vain."""
+    _, client, reader = read
+    assert client.counts["refused"] == client.counts["malformed"] == client.counts["timeout"] == 0
+    assert sum(reader.refused.values()) == 0
