@@ -42,6 +42,7 @@ OPTIONAL_COLUMNS = (
     "samples",
     "work",
     "model_flops",
+    "gc_full_count",
     "flags",
     *VIEW_FIELDS,
     "received_ns",

@@ -81,6 +81,7 @@ def test_an_alert_whose_series_vanish_ends_unless_absence_is_its_matter(tmp_path
 
 STEPS = 'lockstep_steps_total{job="lockstep-exporter",instance="n1",run="a",rank="0"}'
 LOST = 'lockstep_exporter_records_lost_total{job="lockstep-exporter",instance="n1",reason="lapped"}'
+DELAYED = 'lockstep_exporter_training_delay_seconds_total{job="lockstep-exporter",instance="n1"}'
 DROPPED = 'lockstep_coordinator_records_recorded_total{job="c",instance="a",state="dropped"}'
 
 
@@ -123,6 +124,12 @@ RESETS = {
         {DROPPED: "0+0x9 480+480x9 0+480x40"},
         firing("LockstepRecordingIncomplete", 19 * 60, 0),
         firing("LockstepRecordingIncomplete", 20 * 60, 1),
+    ),
+    "services that slow training restart while the alert waits": reset(
+        "LockstepSlowsTraining",
+        {DELAYED: "0+0x9 3+3x4 0+3x40"},
+        firing("LockstepSlowsTraining", 15 * 60, 0),
+        firing("LockstepSlowsTraining", 25 * 60, 1),
     ),
     "a count that begins again at the same number has dropped nothing": reset(
         "LockstepRecordingIncomplete",

@@ -12,8 +12,9 @@ from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.messages import ProfileAnswer, TraceSummary
 from lockstep.diagnosis import Advice, Diagnosis
 from tests.coordinator.conftest import until
+from tests.coordinator.scenarios import Scenario, generate
 from tests.coordinator.test_runs import NOW, play
-from tests.coordinator.web import FAULTY, TOKEN, Site
+from tests.coordinator.web import TOKEN, Site
 
 DIAGNOSIS = Diagnosis(
     function="train.py(9): forward",
@@ -31,8 +32,7 @@ async def site(tmp_path):
     token.write_text(TOKEN)
     async with Site(token_file=str(token)) as made:
         made.token_path = token
-        play(made.runs, FAULTY, 0, 50)
-        made.runs.by_name["job"].machine.captures.current = None
+        play(made.runs, generate(Scenario(degrees="dp=4", steps=80)), 0, 50)
         yield made
 
 

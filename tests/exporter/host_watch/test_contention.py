@@ -1,6 +1,7 @@
 """A real rank on a real core, alone and beside a process that wants the same core."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -41,6 +42,15 @@ def started(*command: str) -> subprocess.Popen[str]:
     assert process.stdout is not None
     process.stdout.readline()
     return process
+
+
+def started_by_none_of_us(*command: str) -> int:
+    """Start a process that is no child of the test, whose children count as the exporter's own; return its pid."""
+    script = '"$@" < /dev/null > /dev/null & echo $!'
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", sys.executable, *command], stdout=subprocess.PIPE, text=True, check=True
+    )
+    return int(done.stdout)
 
 
 def ended(process: subprocess.Popen[str]) -> None:
@@ -90,11 +100,11 @@ def test_the_rank_is_known_by_its_lock(rings: Rings, trainer: subprocess.Popen[s
 
 def test_a_hog_on_its_core_is_measured(rings: Rings, core: int):
     """The trainer waits for its CPU while the hog runs, and whose the core was is said in cores and by name."""
-    hog = started("-c", HOG, str(core))
+    hog = started_by_none_of_us("-c", HOG, str(core))
     try:
         span = observe(rings)
     finally:
-        ended(hog)
+        os.kill(hog, signal.SIGKILL)
     assert span.run_queue_wait_ns is not None
     assert span.others_cores is not None
     assert span.cores == 1
@@ -131,7 +141,7 @@ async def test_a_capture_brings_what_its_rank_met(
     """From the answer of a real process to the summary on the bus: looks before and after it bracket the capture."""
     exporter = Exporter(replace(config, broker_port=mosquitto.port))
     exporter._summariser._worker = StandingWorker(("/bin/false",), 1)  # the real one would wait for the hog
-    hog = started("-c", HOG, str(core))
+    hog = started_by_none_of_us("-c", HOG, str(core))
     try:
         async with coordinating(mosquitto.port) as coordinator, running(exporter):
             await until(exporter._host_watch.totals)
@@ -142,7 +152,7 @@ async def test_a_capture_brings_what_its_rank_met(
             (summary,) = coordinator.of(TraceSummary)
             page = render(NodeCollector(exporter.snapshot), "text").decode()
     finally:
-        ended(hog)
+        os.kill(hog, signal.SIGKILL)
     host = summary.host
     assert summary.error
     assert host.cores == 1
