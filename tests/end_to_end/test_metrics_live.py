@@ -43,8 +43,9 @@ ONCE_KNOWN = {
     "lockstep_run_expected_step_seconds",
     "lockstep_run_expected_step_error_ratio",
     "lockstep_run_imbalance_ratio",
+    "lockstep_fleet_recent_incidents",
 }
-"""What takes a model of the job, or a window of steps."""
+"""What takes a model of the job, a window of steps, or an incident."""
 
 
 @pytest.fixture(scope="module")
