@@ -24,7 +24,7 @@ def slower_run(
     test: "FluctuationTest",
     before: "Mapping[str, float]",
     now: "Mapping[str, float]",
-    residual: "Sequence[Finding]",
+    beside: "Sequence[Finding]",
     policy: "CausePolicy",
     *,
     longest_growth: "Mapping[str, float]",
@@ -34,8 +34,8 @@ def slower_run(
     `longest_growth` holds by how much each part of the rank with most own work grew, seconds a step.
     """
     ratio, baseline = test.level_ratio, test.baseline_seconds or 0.0
-    few = [finding.excess_seconds for finding in residual if finding.kind == SLOW_RANK]
-    scattered = [finding.excess_seconds for finding in residual if finding.kind == SCATTERED]
+    few = [finding.excess_seconds for finding in beside if finding.kind == SLOW_RANK]
+    scattered = [finding.excess_seconds for finding in beside if finding.kind == SCATTERED]
     why = explain_run(
         before,
         now,

@@ -139,7 +139,7 @@ def found(count, *, wanted=None, rows=3, right=None):
         "wanted": count if wanted is None else wanted,
         "found": count,
         "latency_rows": [rows] * count,
-        "causes_told": count,
+        "causes_named": count,
         "causes_right": count if right is None else right,
     }
 

@@ -218,7 +218,7 @@ class ExcessTest:
             self.gates.follow(scratch_N)
             common_P = self.gates.common_P
             if common_P is not None:  # what all do at once is no noise
-                scratch_N -= self._pools.residual(common_P.astype(np.float32))
+                scratch_N -= self._pools.beside(common_P.astype(np.float32))
             # What is in alarm scatters as it likes: it must not make its peers look noisy.
             np.abs(scratch_N, out=scratch_N)
             left_out, present_P = self._unsteady(values), self.gates.present_P

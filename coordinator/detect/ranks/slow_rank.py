@@ -96,9 +96,9 @@ class SlowRankTest:
         pools["ranks"] = self.stage_groups.group_R
         self._test = ExcessTest(list(pools.values()), policy)
         family_of = dict(zip(pools, self._test.families, strict=True))
-        no_one = Family(self._test, slice(self._test.count, self._test.count), slice(0, 0))
-        self.ranks, self.replicas = family_of["ranks"], family_of.get("replicas", no_one)
-        self.stages = family_of.get("stages", no_one)
+        nobody = Family(self._test, slice(self._test.count, self._test.count), slice(0, 0))
+        self.ranks, self.replicas = family_of["ranks"], family_of.get("replicas", nobody)
+        self.stages = family_of.get("stages", nobody)
         self.adopt(policy, self._policy, self.work.policy)
 
     def adopt(self, policy: "ExcessPolicy", rank_policy: RankPolicy, work_policy: WorkPolicy) -> None:
@@ -176,17 +176,17 @@ class SlowRankTest:
 
     def _compare(self, own_R: "Floats", reference_P: "Floats", excess_D: "Floats") -> None:
         """Turn each rank's seconds into its excess over stage and replica, and write that of replicas."""
-        rest, reference = self.stage_groups.residual(own_R, reference_P)
+        rest, reference = self.stage_groups.beside(own_R, reference_P)
         rest -= reference
         if self.has_replicas:
             own_D, shared_D = self._shared(own_R)
             np.divide(own_D, np.float32(mean_of(reference_P)), out=excess_D)
-            rest, shared = self.replica_groups.residual(own_R, shared_D)
+            rest, shared = self.replica_groups.beside(own_R, shared_D)
             rest -= shared
         elif self._places is not None:
-            rest, shared = self._places.residual(own_R, self._places.reference(own_R))
+            rest, shared = self._places.beside(own_R, self._places.reference(own_R))
             rest -= shared
-        rest, scale = self.stage_groups.residual(own_R, self.scale_P.astype(np.float32))
+        rest, scale = self.stage_groups.beside(own_R, self.scale_P.astype(np.float32))
         rest /= scale
 
     def _leave_out_idle(self, own_R: "Floats", reference_P: "Floats") -> bool:
@@ -194,7 +194,7 @@ class SlowRankTest:
         least = np.float32(self._policy.idle_ratio) * reference_P.astype(np.float32)
         if not np.count_nonzero(self.stage_groups.least(own_R) < least):
             return False
-        own, limit = self.stage_groups.residual(own_R, least)
+        own, limit = self.stage_groups.beside(own_R, least)
         own[own < limit] = np.nan
         return True
 
