@@ -25,7 +25,7 @@ from benchmarks.scenarios.catalogue import DEGRADED, FAULTS, HEALTHY, SCENARIOS,
 from benchmarks.scenarios.model import generate
 from benchmarks.scenarios.recipes import SIZES
 from benchmarks.scenarios.report import report
-from benchmarks.scenarios.score import Named, Score, score, told_by
+from benchmarks.scenarios.score import Named, Score, named_by, score
 from benchmarks.scenarios.table import HEADER, OURS, Table, line, rate_bound
 from coordinator.record.replay import replay
 from coordinator.settings.policy import Policy
@@ -43,7 +43,7 @@ def measure(task: Task) -> tuple[Task, list[tuple[str, Score]], list[Named]]:
     name, ranks, seed, with_baselines = task
     scenario = SCENARIOS[name](ranks, seed)
     recording = generate(scenario)
-    named = list(told_by(replay(recording.log(), recording.topology, Policy()), scenario))
+    named = list(named_by(replay(recording.log(), recording.topology, Policy()), scenario))
     scores = [(OURS, score(scenario, recording.topology, named))]
     for method, rule in BASELINES.items() if with_baselines else ():
         scores.append((method, score(scenario, recording.topology, rule(recording))))

@@ -92,8 +92,8 @@ def main() -> int:
 def judge(folder: Path, count: int) -> bool:
     """Judge both tables of `folder`; return whether a budget is missed."""
     measured, published = read_vtrain(folder / VTRAIN), read_published(folder / PUBLISHED)
-    for told in dict.fromkeys(table.told for table in (measured, *published.values()) if table.told):
-        print(told)
+    for dropped in dict.fromkeys(table.dropped for table in (measured, *published.values()) if table.dropped):
+        print(dropped)
     error, tau = judge_vtrain(measured.rows, count)
     is_missed = error > VTRAIN_BUDGET_RATIO or tau < TAU_BUDGET
     for device, table in published.items():

@@ -1,7 +1,7 @@
 """Tables of measured steps as files hold them: columns checked, units read from their names, every row once.
 
 A row that stands twice would be fitted and held out at once, and so judge itself: exact repetitions are dropped. A row
-that cannot be read is dropped too; both are counted, and `Table.told` says so.
+that cannot be read is dropped too; both are counted, and `Table.dropped` says so.
 """
 
 import csv
@@ -30,7 +30,7 @@ class Table(Generic[T]):
     refused: Sequence[str]
 
     @property
-    def told(self) -> str:
+    def dropped(self) -> str:
         """What was dropped, in a line; empty if nothing was."""
         parts = [f"{self.repeated} repeated"] if self.repeated else []
         parts += [f"{len(self.refused)} that cannot be read (first: {self.refused[0]})"] if self.refused else []

@@ -25,14 +25,14 @@ class Clock:
     """Tells the parts of this process; the first one begins with the process."""
 
     def __init__(self) -> None:
-        self._told_s = 0.0
+        self._since_s = 0.0
 
     def tell(self, part: str) -> None:
         """Print what has been done since the part before."""
         now_s = time.process_time()
-        told = Part(part, now_s - self._told_s, peak_mb())
-        print(json.dumps(told._asdict()), flush=True)
-        self._told_s = now_s
+        part_cost = Part(part, now_s - self._since_s, peak_mb())
+        print(json.dumps(part_cost._asdict()), flush=True)
+        self._since_s = now_s
 
 
 def peak_mb() -> float:

@@ -44,7 +44,7 @@ MESSAGE = "message"
 QUARANTINE_S = 60.0
 """Of a node whose messages failed three times in a row; it keeps meanwhile what it sends."""
 
-HasRoom = Callable[[str, int], bool]
+HasCapacity = Callable[[str, int], bool]
 """Whether a run can hold records of a step now."""
 OnMessage = Callable[[Message, Receipt | None], None]
 """Takes a message; with the receipt of its frame where it came on a spooled channel."""
@@ -74,7 +74,7 @@ class Bus:
         leadership: Leadership,
         on_message: OnMessage,
         now_s: Callable[[], float],
-        has_room: HasRoom = lambda _run, _step: True,
+        has_capacity: HasCapacity = lambda _run, _step: True,
         on_connect: Callable[[], None] = lambda: None,
         on_disconnect: Callable[[], None] = lambda: None,
     ) -> None:
@@ -85,7 +85,7 @@ class Bus:
         self._leadership = leadership
         self._on_message = on_message
         self._now_s = now_s
-        self._has_room = has_room
+        self._has_capacity = has_capacity
         self._on_connect = on_connect
         self._on_disconnect = on_disconnect
         self._ahead: dict[str, tuple[str, int]] = {}  # run and step that a node sent too early
@@ -142,7 +142,7 @@ class Bus:
     def resume(self) -> None:
         """Ask for what was sent too early and has room now."""
         for node, (run, step) in list(self._ahead.items()):
-            if self._has_room(run, step) and self._ahead.pop(node, None) is not None:
+            if self._has_capacity(run, step) and self._ahead.pop(node, None) is not None:
                 self._send(self._streams.resume(node))
 
     def _send(self, acknowledgement: Acknowledgement | None) -> None:
@@ -216,8 +216,8 @@ class Bus:
                 _check_count(message, header, topic)
             except MalformedError as error:
                 malformed = error
-        has_room = not isinstance(message, StepBatch) or self._admits(node, message)
-        verdict, receipt = self._streams.take(node, header, has_room=has_room)
+        has_capacity = not isinstance(message, StepBatch) or self._admits(node, message)
+        verdict, receipt = self._streams.take(node, header, has_capacity=has_capacity)
         if receipt is None:
             if verdict in (FrameVerdict.GAP, FrameVerdict.AHEAD):
                 self._send(self._streams.resend(node, self._now_s()))
@@ -237,12 +237,12 @@ class Bus:
     def _admits(self, node: str, batch: StepBatch) -> bool:
         """Whether the batch's run has room for it; if not, its node is asked for it later."""
         step = last_step(batch)
-        has_room = self._has_room(batch.run, step)
-        if has_room:
+        has_capacity = self._has_capacity(batch.run, step)
+        if has_capacity:
             self._ahead.pop(node, None)
         else:
             self._ahead[node] = batch.run, step
-        return has_room
+        return has_capacity
 
     def _lose(self, receipt: Receipt, records: dict[str, int]) -> None:
         """Count records as lost, now for `/metrics`, and for the ledger when the frame is settled."""

@@ -146,9 +146,9 @@ def _incident_rows(run: str, incidents: "tuple[Incident, ...]") -> list[Row]:
     rows: list[Row] = []
     for incident in incidents[:SUSPECTS_MAX]:
         ranks = [str(rank) for rank in incident.ranks] if incident.scope in ("rank", "node") else [""]
-        room = max(1, SUSPECTS_MAX - len(rows))
+        space = max(1, SUSPECTS_MAX - len(rows))
         known = incident.cause, incident.root_cause, incident.function[:_LABEL_MAX]
-        rows += [((run, incident.id, rank, *known), 1.0) for rank in ranks[:room]]
+        rows += [((run, incident.id, rank, *known), 1.0) for rank in ranks[:space]]
     return rows
 
 

@@ -112,8 +112,8 @@ class Effects:
                 self._start(name, self._fit, instruction, f"fit of {name}")
             case ev.Predict():
                 self._start(name, self._predict, instruction, f"prediction of {instruction.incident_id}")
-            case ev.TellGain():
-                self._tell_gain(name, instruction, instruction.prediction)
+            case ev.PredictGain():
+                self._predict_gain(name, instruction, instruction.prediction)
             case ev.ForgetRun():
                 self._runs.forget(name)
                 self.writer.forget(name)
@@ -264,9 +264,9 @@ class Effects:
                 repaired_step_seconds=gain.repaired_step_seconds,
                 error_band_ratio=gain.error_band_ratio,
             )
-            self._tell_gain(name, order, prediction)
+            self._predict_gain(name, order, prediction)
 
-    def _tell_gain(self, name: str, order: ev.Predict | ev.TellGain, prediction: Prediction) -> None:
+    def _predict_gain(self, name: str, order: ev.Predict | ev.PredictGain, prediction: Prediction) -> None:
         event = ev.PredictedEvent(
             unix_s=self._now_s(),
             cause_id=order.cause_id,

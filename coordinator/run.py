@@ -74,10 +74,10 @@ class Run:
 
     def learn_operators(self, instructions: "Sequence[Instruction]", cause_id: str) -> "list[Instruction]":
         """Take what a capture of healthy ranks tells, if `instructions` end one; return the fit that is due."""
-        told = self.captures.heed(instructions, self.machine)
-        if told is None:
+        reported = self.captures.heed(instructions, self.machine)
+        if reported is None:
             return []
-        self.expectation.hear(told)
+        self.expectation.hear(reported)
         return self.expectation.refit(cause_id)
 
     def adopt(self, policy: "Policy") -> None:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from coordinator.decide import events as ev
 from coordinator.decide.endings import crash_of, is_request
-from coordinator.decide.explain import explain_told
+from coordinator.decide.explain import explain_instructions
 from coordinator.decide.memory import JudgedUntil, RunMemory
 from coordinator.decide.state import RunMachine
 from coordinator.decide.transitions import OVER
 from coordinator.detect.hangs.progress import is_going_on
-from coordinator.detect.scope import heard, is_watched
+from coordinator.detect.scope import in_scope, is_watched
 from coordinator.expected.expectation import Expectation
 from coordinator.expected.healthy import KeptWindow
 from coordinator.intake.presence import NodePresence
@@ -165,7 +165,7 @@ class Runs:
                 orders += self._judge_ready(self.by_name[name], now_s)
         return orders
 
-    def has_room(self, name: str, step: int, flush: Callable[[], None]) -> bool:
+    def has_capacity(self, name: str, step: int, flush: Callable[[], None]) -> bool:
         """Whether a run can hold records of a step now.
 
         `flush` places what has come and was not placed yet. A run in which nothing is pending follows any step.
@@ -253,10 +253,10 @@ class Runs:
         instructions = run.machine.handle(event)
         if not instructions:
             return [(name, instructions)]
-        explained = explain_told(instructions, run.scene, event)
+        explained = explain_instructions(instructions, run.scene, event)
         due = run.learn_operators(instructions, event.cause_id)
-        told = [(name, instructions), *((name, run.machine.handle(each)) for each in explained)]
-        return [*told, (name, due)] if due else told
+        reported = [(name, instructions), *((name, run.machine.handle(each)) for each in explained)]
+        return [*reported, (name, due)] if due else reported
 
     def expect(
         self, spec_of: "Callable[[str], SpecText | None]", windows: Mapping[str, KeptWindow] | None = None
@@ -321,8 +321,8 @@ class Runs:
         return concluded + self._look_for_hang(run, now_s) + self._feed(run.name, tick)
 
     def _look_for_hang(self, run: Run, now_s: float) -> Orders:
-        is_heard = run.policy.detectors.hang and is_watched(run.name, run.policy.scope.runs)
-        if not is_heard or run.topology is None or not run.machine.is_blocked(now_s):
+        is_in_scope = run.policy.detectors.hang and is_watched(run.name, run.policy.scope.runs)
+        if not is_in_scope or run.topology is None or not run.machine.is_blocked(now_s):
             return []
         judged = run.machine.judgement
         if judged is not None and is_going_on(run.timeline, judged.step):
@@ -378,7 +378,7 @@ class Runs:
         if run.judge is None:
             run.begin_judge()
         assert run.judge is not None
-        judgement = heard(run.judge.judge(row), run.policy, run.name)
+        judgement = in_scope(run.judge.judge(row), run.policy, run.name)
         self.detection_seconds += self._clock() - begin
         self.detections += 1
         self.last_detection_unix_s = now_s
@@ -394,7 +394,7 @@ class Runs:
 
     def _take_announcement(self, announcement: NodeAnnouncement, now_s: float) -> Orders:
         run = self.by_name.get(announcement.run)
-        if not self._has_room(run, announcement):
+        if not self._has_capacity(run, announcement):
             return []
         run = run or self._new_run(announcement, now_s)
         if run is None:
@@ -417,7 +417,7 @@ class Runs:
         change = run.membership.apply_heartbeat(node, heartbeat, now_s)
         return self._follow(run, change, now_s) if change.is_reshaped or change.restarted else []
 
-    def _has_room(self, run: Run | None, announcement: NodeAnnouncement) -> bool:
+    def _has_capacity(self, run: Run | None, announcement: NodeAnnouncement) -> bool:
         """Whether the node may announce this run and so many ranks; counted if not."""
         node, count = announcement.node, len(announcement.ranks)
         former = None if run is None else run.membership.ranks_of(node)

@@ -116,7 +116,7 @@ class Coordinator:
             leadership=self._leadership,
             on_message=self._on_message,
             now_s=time.time,
-            has_room=lambda run, step: self._runs.has_room(run, step, self._coalescer.flush),
+            has_capacity=lambda run, step: self._runs.has_capacity(run, step, self._coalescer.flush),
             on_connect=lambda: self._runs.begin_session(time.time()),
             on_disconnect=lambda: self._runs.end_session(time.time()),
         )

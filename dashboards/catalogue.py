@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dashboards import diagnoses, domains, fleet, house, itself, rank
+from dashboards import builders, diagnoses, domains, fleet, itself, rank
 from dashboards.run import board as run
 
 RENDERED = Path(__file__).parent / "rendered"
@@ -20,4 +20,4 @@ BOARDS = {
 
 def render() -> dict[Path, str]:
     """Return the text of every rendered file."""
-    return {RENDERED / f"{name}.json": house.render(board) for name, board in BOARDS.items()}
+    return {RENDERED / f"{name}.json": builders.render(board) for name, board in BOARDS.items()}

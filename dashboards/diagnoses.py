@@ -1,7 +1,6 @@
 """The Diagnoses dashboard: what is wrong in a run, why, what its repair would give back, and what looking cost."""
 
-from dashboards.finish import COUNT
-from dashboards.house import (
+from dashboards.builders import (
     DashboardRow,
     DashboardSpec,
     PanelLine,
@@ -14,6 +13,7 @@ from dashboards.house import (
     timeseries,
     variable,
 )
+from dashboards.finish import COUNT
 from dashboards.panels import AT_RUN, Column, coordinator_variable, grid, to_coordinator
 from dashboards.queries import CAUSE_COLOURS, RUN, TOP
 from dashboards.shared import MARKS, NOT_ARRIVED, OPEN_BY_CAUSE, PREDICTED_GAIN, PROFILES, SUSPECTS

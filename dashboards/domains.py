@@ -1,6 +1,6 @@
 """The Domains dashboard: in which communication domains ranks wait, and for whom."""
 
-from dashboards.house import (
+from dashboards.builders import (
     DashboardRow,
     DashboardSpec,
     PanelLine,

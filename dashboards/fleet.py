@@ -1,7 +1,6 @@
 """The Fleet dashboard: which of all runs needs somebody, and what the slow ones cost."""
 
-from dashboards.finish import COUNT
-from dashboards.house import (
+from dashboards.builders import (
     DashboardRow,
     DashboardSpec,
     PanelLine,
@@ -14,6 +13,7 @@ from dashboards.house import (
     states,
     timeseries,
 )
+from dashboards.finish import COUNT
 from dashboards.panels import Column, coordinator_variable, grid, to_board
 from dashboards.queries import CAUSE_COLOURS, STATE_COLOURS, TOP
 

@@ -1,7 +1,6 @@
 """The dashboard about Lockstep itself: does the watching work, is it complete, what does it cost."""
 
-from dashboards.finish import COUNT
-from dashboards.house import (
+from dashboards.builders import (
     DashboardRow,
     DashboardSpec,
     PanelLine,
@@ -12,6 +11,7 @@ from dashboards.house import (
     stat,
     timeseries,
 )
+from dashboards.finish import COUNT
 from dashboards.panels import Column, coordinator_variable, grid
 from dashboards.queries import TOP, rate
 

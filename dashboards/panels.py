@@ -6,7 +6,7 @@ from typing import Any
 
 import grafanalib.core as G  # noqa: N812  (grafanalib's own idiom)
 
-from dashboards.house import NO_VALUE, headings, query, thresholds
+from dashboards.builders import NO_VALUE, headings, query, thresholds
 
 AT_RUN = "/runs/${run:percentencode}"
 """The coordinator's page about the chosen run."""

@@ -1,8 +1,7 @@
 """The Rank dashboard: what one rank does in its run, on its host and on its device."""
 
 from dashboards import foreign
-from dashboards.finish import COUNT
-from dashboards.house import (
+from dashboards.builders import (
     DashboardRow,
     DashboardSpec,
     PanelLine,
@@ -14,6 +13,7 @@ from dashboards.house import (
     timeseries,
     variable,
 )
+from dashboards.finish import COUNT
 from dashboards.panels import AT_RUN, Column, coordinator_variable, grid
 from dashboards.queries import RANK, RUN, rate
 from dashboards.shared import MARKS

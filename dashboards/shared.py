@@ -1,7 +1,7 @@
 """Panels, and marks on panels, that stand on more than one dashboard, the same on each."""
 
+from dashboards.builders import annotation, bars, coloured, query, table, timeseries
 from dashboards.finish import COUNT
-from dashboards.house import annotation, bars, coloured, query, table, timeseries
 from dashboards.queries import CAUSE_COLOURS, RUN, TOP, ratio_by_kind
 
 MARKS = (

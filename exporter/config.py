@@ -93,14 +93,14 @@ class ExporterConfig(BrokerConfig):
 
     def address(self, port: int) -> str:
         """Return host and port as Prometheus takes a target; `port` is the server's, for where none is said."""
-        said = self.advertise_address or socket.gethostname()
-        if ADDRESS.fullmatch(said) is not None:
-            return said
+        given = self.advertise_address or socket.gethostname()
+        if ADDRESS.fullmatch(given) is not None:
+            return given
         try:
-            is_bracketed = ipaddress.ip_address(said).version == _IPV6
+            is_bracketed = ipaddress.ip_address(given).version == _IPV6
         except ValueError:  # a name
             is_bracketed = False
-        return f"[{said}]:{port}" if is_bracketed else f"{said}:{port}"
+        return f"[{given}]:{port}" if is_bracketed else f"{given}:{port}"
 
     def validate(self) -> None:
         """Check every value.

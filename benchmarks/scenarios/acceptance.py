@@ -95,8 +95,8 @@ def _missed_of(table: Table, ranks: int, name: str) -> Iterator[str]:
             yield from _slower(result.latency_rows, demand)
     if demand.innocents is not None and result.wrong_ranks > demand.innocents:
         yield f"{result.wrong_ranks} innocent ranks named, at most {demand.innocents}"
-    if demand.cause is not None and result.causes_right < demand.cause * result.causes_told:
-        yield f"cause right in {result.causes_right / result.causes_told:.3f}, at least {demand.cause}"
+    if demand.cause is not None and result.causes_right < demand.cause * result.causes_named:
+        yield f"cause right in {result.causes_right / result.causes_named:.3f}, at least {demand.cause}"
 
 
 def _slower(latency_rows: list[int], demand: Demand) -> Iterator[str]:

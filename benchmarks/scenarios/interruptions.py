@@ -118,14 +118,14 @@ def _stalls(scenario: "Scenario") -> "list[tuple[int, int]]":
     return list(zip(rows.tolist(), rng.integers(scenario.ranks, size=len(rows)).tolist(), strict=True))
 
 
-def told_steps(scenario: "Scenario", step_W: "NDArray[np.int64]") -> "NDArray[np.int64]":  # noqa: N803
+def reported_steps(scenario: "Scenario", step_W: "NDArray[np.int64]") -> "NDArray[np.int64]":  # noqa: N803
     """Return the step index that each rank says, array that broadcasts to (W, R)."""
     frozen = scenario.interruptions.frozen_rank
     if frozen is None:
         return step_W[:, None]
-    told = np.repeat(step_W[:, None], scenario.ranks, axis=1)
-    told[LIE_ROW:, frozen] = LIE_ROW
-    return told
+    shown = np.repeat(step_W[:, None], scenario.ranks, axis=1)
+    shown[LIE_ROW:, frozen] = LIE_ROW
+    return shown
 
 
 def clock_ahead(scenario: "Scenario") -> "NDArray[np.int64]":

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.scenarios.interruptions import clock_ahead, held_back, interrupt, present, told_steps
+from benchmarks.scenarios.interruptions import clock_ahead, held_back, interrupt, present, reported_steps
 from benchmarks.scenarios.job import COMPONENTS, LINK, PHASES, Scenario
 from benchmarks.scenarios.recording import RANKS_PER_NODE, Recording
 from lockstep.contracts import domains
@@ -104,7 +104,7 @@ def generate(scenario: Scenario) -> Recording:
         late=rng.random(shape, dtype=np.float32) < interruptions.late,
         held_seconds=held_back(scenario),
         skew_ns_R=np.repeat(skew_ns, RANKS_PER_NODE)[: shape[1]],
-        told_step=told_steps(scenario, step_W),
+        reported_step=reported_steps(scenario, step_W),
         ahead_ns=clock_ahead(scenario),
         tokens_known=scenario.imbalance.tokens_known,
         phases=_to_compute(phases, parts["compute"]),

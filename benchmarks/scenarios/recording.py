@@ -45,7 +45,7 @@ class Recording:
     """Which records arrive two steps late; `held_seconds`, which broadcasts to (W, R), comes on top of it."""
     held_seconds: "NDArray[np.float64]"
     skew_ns_R: "NDArray[np.int64]"
-    told_step: "NDArray[np.int64]"
+    reported_step: "NDArray[np.int64]"
     """What each rank says the step's index is, and by how much its clock is ahead, ns: both broadcast to (W, R)."""
     ahead_ns: "NDArray[np.int64]"
     tokens_known: bool = True
@@ -75,7 +75,7 @@ class Recording:
 
         columns = {
             "rank": rank,
-            "step": np.broadcast_to(self.told_step, self.present.shape)[at_W, rank],
+            "step": np.broadcast_to(self.reported_step, self.present.shape)[at_W, rank],
             "start_ns": end_ns_W[at_W]
             - duration_ns_W[at_W]
             + self.skew_ns_R[rank]

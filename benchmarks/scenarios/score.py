@@ -48,7 +48,7 @@ class Score:
     alarms_in_health: int = 0
     healthy_rows: int = 0
     latency_rows: list[int] = field(default_factory=list)
-    causes_told: int = 0
+    causes_named: int = 0
     causes_right: int = 0
     notes: list[str] = field(default_factory=list)
     """What was wrong or missed in one run, the first `_NOTES_MAX` of it; not summed."""
@@ -57,11 +57,11 @@ class Score:
         """Add another run's."""
         for name in ("wanted", "found", "wrong", "wrong_ranks", "alarms_in_health", "healthy_rows", "latency_rows"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.causes_told += other.causes_told
+        self.causes_named += other.causes_named
         self.causes_right += other.causes_right
 
 
-def told_by(replayed: "Replayed", scenario: "Scenario") -> "Iterator[Named]":
+def named_by(replayed: "Replayed", scenario: "Scenario") -> "Iterator[Named]":
     """Yield what the incidents of a replay name, each thing of an incident once, with the cause it ended with."""
     steps = [row - scenario.rolled_back(row) for row in range(scenario.steps)]
     seen: set[tuple[str, Thing]] = set()
@@ -117,7 +117,7 @@ def score(scenario: "Scenario", topology: "Topology", named: "Iterable[Named]") 
     for thing, each in first.items():
         result.latency_rows.append(each.row - wanted[thing].begin + 1)
         if each.cause is not None:
-            result.causes_told += 1
+            result.causes_named += 1
             cause = wanted[thing].cause
             result.causes_right += each.cause == (COMPUTE if cause in PHASES else cause)
     return result

@@ -51,7 +51,7 @@ def cells(result: Score) -> list[str]:
         str(result.wrong_ranks),
         _number(p50, 0),
         _number(p95, 0),
-        _number(result.causes_right / result.causes_told if result.causes_told else None, 3),
+        _number(result.causes_right / result.causes_named if result.causes_named else None, 3),
     ]
 
 

@@ -20,7 +20,7 @@ _EXPLAINED_SHARE = 0.4  # of what a culprit costs; contention on waiting ranks m
 _SLOW_MAX_SHARE = 1 / 3  # of the ranks; with more slow ones the middle rank may be one of them
 
 
-def growth_beside(fluctuation: "Finding", culprits: "Iterable[Finding]", ranks_reporting: int) -> "Finding | None":
+def residual_growth(fluctuation: "Finding", culprits: "Iterable[Finding]", ranks_reporting: int) -> "Finding | None":
     """Return what all ranks do longer besides their culprits, as a finding of the run; None where that may be nothing.
 
     `excess_seconds` of it is what the cause alone grew by on the middle rank: what the culprits cost is booked there.
@@ -34,10 +34,10 @@ def growth_beside(fluctuation: "Finding", culprits: "Iterable[Finding]", ranks_r
     growth_s = fluctuation.numbers.get(f"{fluctuation.cause}_growth_seconds", 0.0)
     if growth_s < _GROWTH_MIN * usual_s + _EXPLAINED_SHARE * max(costs, default=0.0):
         return None
-    told = f"all ranks: {growth_s * 1e3:.1f} ms a step more of {fluctuation.cause}, besides what single ones cost"
+    summary = f"all ranks: {growth_s * 1e3:.1f} ms a step more of {fluctuation.cause}, besides what single ones cost"
     return replace(
         fluctuation,
         excess_seconds=growth_s,
         excess_ratio=growth_s / usual_s,
-        evidence=(*fluctuation.evidence, told),
+        evidence=(*fluctuation.evidence, summary),
     )

@@ -305,7 +305,7 @@ class Predict(Instruction):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TellGain(Instruction):
+class PredictGain(Instruction):
     """Tell the run's machine what the records say the repair of an incident would give back (`PredictedEvent`)."""
 
     incident_id: str

@@ -52,9 +52,11 @@ class Scene:
     hostname: Callable[[int], str]
 
 
-def explain_told(instructions: "Sequence[ev.Instruction]", scene: Scene, event: ev.Event) -> list[ev.ExplainedEvent]:
+def explain_instructions(
+    instructions: "Sequence[ev.Instruction]", scene: Scene, event: ev.Event
+) -> list[ev.ExplainedEvent]:
     """Return what is to be written down of the incidents that `event` opened, or whose ranks or cause it changed."""
-    told = []
+    described = []
     for instruction in instructions:
         if not isinstance(instruction, ev.OpenIncident | ev.UpdateIncident):
             continue
@@ -67,10 +69,10 @@ def explain_told(instructions: "Sequence[ev.Instruction]", scene: Scene, event: 
             continue
         changes.append(_change(incident, scene.rows[-1].step if scene.rows else incident.detected_step))
         values = before | {"changes": changes[:1] + changes[1:][1 - CHANGES_MAX :]}
-        told.append(
+        described.append(
             ev.ExplainedEvent(unix_s=event.unix_s, cause_id=event.cause_id, incident_id=incident.id, explanation=values)
         )
-    return told
+    return described
 
 
 def explanation(incident: "Incident", scene: Scene) -> Values:
@@ -95,12 +97,12 @@ def explanation(incident: "Incident", scene: Scene) -> Values:
 def history(incident: "Incident") -> list[Values]:
     """Return what became of an incident, step by step."""
     changes = incident.explanation.get("changes", [])
-    told: list[Values] = [{"step": incident.onset_step, "what": "began"}]
-    told.append({**(changes[0] if changes else {}), "step": incident.detected_step, "what": "detected"})
-    told += [{**each, "what": "changed"} for each in changes[1:]]
+    described: list[Values] = [{"step": incident.onset_step, "what": "began"}]
+    described.append({**(changes[0] if changes else {}), "step": incident.detected_step, "what": "detected"})
+    described += [{**each, "what": "changed"} for each in changes[1:]]
     if incident.closed_step is not None:
-        told.append({"step": incident.closed_step, "what": "closed"})
-    return told
+        described.append({"step": incident.closed_step, "what": "closed"})
+    return described
 
 
 def _of_rank(incident: "Incident", rows: "list[StepRow]", scene: Scene) -> Values:
@@ -112,16 +114,16 @@ def _of_rank(incident: "Incident", rows: "list[StepRow]", scene: Scene) -> Value
     replica = of.columns_of(rows, list(replica_members(scene.topology, rank)))
     shared_K = of.replica_excess(rows, replica, stage_R)
     steps = [row.step for row in rows]
-    told: Values = {"steps": steps, "own_seconds": of.numbers(own_K)}
+    described: Values = {"steps": steps, "own_seconds": of.numbers(own_K)}
     is_alone = len(members) == 1
     if is_alone:
         how = f"no other rank works on pipeline stage {stage}: its own past, by what the step did to other stages"
     else:
         how = f"the {REFERENCE_QUANTILE:.0%} lower quantile of the ranks of pipeline stage {stage}, step by step"
-        told["reference_seconds"] = of.numbers(reference_K)
+        described["reference_seconds"] = of.numbers(reference_K)
     if shared_K is not None:
         how += ", plus what all ranks of its replica have longer"
-        told["replica_seconds"] = of.numbers(shared_K)
+        described["replica_seconds"] = of.numbers(shared_K)
     excess_K = (own_K - reference_K - (0.0 if shared_K is None else shared_K)) / reference_K
     return {
         "quantity": "own work of the rank: its step minus its waits in every domain, seconds",
@@ -132,7 +134,7 @@ def _of_rank(incident: "Incident", rows: "list[StepRow]", scene: Scene) -> Value
             "quantile": None if is_alone else REFERENCE_QUANTILE,
             "peers": _peers(incident, rows, [int(column) for column in members], scene),
         },
-        "samples": told,
+        "samples": described,
         "noise": {} if is_alone else of.noise(excess_K, _healthy(incident, steps)),
         "rule": _rule(scene.policy, scene.policy.excess.floor_ratio, "own work longer than the reference"),
     }
@@ -180,11 +182,11 @@ def _of_domain(incident: "Incident", domain: tuple[str, str], rows: "list[StepRo
 
 
 def _of_job(incident: "Incident", rows: "list[StepRow]") -> Values:
-    told: Values = {"steps": [row.step for row in rows], "step_seconds": [of.median(row.duration) for row in rows]}
+    described: Values = {"steps": [row.step for row in rows], "step_seconds": [of.median(row.duration) for row in rows]}
     if incident.cause == "gc":
         collecting = [np.nan_to_num(row.components["gc"]) for row in rows]
-        told["longest_gc_seconds"] = [of.number(float(gc_R.max(initial=0))) for gc_R in collecting]
-        told["ranks_collecting"] = [int((gc_R > 0).sum()) for gc_R in collecting]
+        described["longest_gc_seconds"] = [of.number(float(gc_R.max(initial=0))) for gc_R in collecting]
+        described["ranks_collecting"] = [int((gc_R > 0).sum()) for gc_R in collecting]
     baseline = incident.numbers.get("baseline_step_seconds")
     parts = medians(rows[-_PARTS_STEPS:]) if rows else {}
     return {
@@ -193,7 +195,7 @@ def _of_job(incident: "Incident", rows: "list[StepRow]") -> Values:
             "how": "the run's own history",
             "step_seconds": None if baseline is None else of.number(baseline),
         },
-        "samples": told,
+        "samples": described,
         "parts_seconds": {name: of.median(value) for name, value in parts.items()},
         "rule": (_RULES.get(incident.kind, "") + "; ".join(incident.evidence))[:_RULE_MAX],
     }

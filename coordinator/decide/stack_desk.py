@@ -97,5 +97,5 @@ def sample(late: Sequence[int], ranks: Sequence[int]) -> tuple[int, ...]:
     known = set(ranks)
     chosen = [rank for rank in late if rank in known][:_LATE_MAX]
     others = sorted(known - set(chosen))
-    room = STACK_RANKS_MAX - len(chosen)
-    return tuple(sorted((*chosen, *(others[index * len(others) // room] for index in range(room)))))
+    space = STACK_RANKS_MAX - len(chosen)
+    return tuple(sorted((*chosen, *(others[index * len(others) // space] for index in range(space)))))

@@ -35,8 +35,8 @@ class Standstill:
         self._reporting = 0
         self._lacking = self._dropped = self._steps = 0
         self._longest_s = {False: 0.0, True: 0.0}  # step of a run that is warm, or not yet
-        self._told_s = 0.0
-        self._heard: tuple[Hang | None, float] = None, 0.0  # the last verdict, and since when it has been the same
+        self._reported_s = 0.0
+        self._last_seen: tuple[Hang | None, float] = None, 0.0  # the last verdict, and since when it has been the same
         self._named_by: Hang | None = None  # the verdict that the incident has its ranks from
 
     @property
@@ -77,7 +77,7 @@ class Standstill:
             step_s = min(step_s, self.policy.lost_seconds)  # a hang is no pause to get used to
         self._longest_s[self._is_warm] = max(self._longest_s[self._is_warm], step_s)
         self._judgement, self._is_warm = judgement, judgement.is_warm
-        self._heard = None, now_s
+        self._last_seen = None, now_s
         self.last_sign_s = now_s
         return True
 
@@ -102,12 +102,12 @@ class Standstill:
     def take(self, hang: "Hang | None", now_s: float, rank_count: int) -> "tuple[Incident | None, bool]":
         """Take a verdict; return the incident if there is something to tell of it, and whether it is a new one."""
         before = self.incident
-        if hang != self._heard[0]:
-            self._heard = hang, now_s
+        if hang != self._last_seen[0]:
+            self._last_seen = hang, now_s
         if before is None:
             if hang is None or not self._is_ripe(hang, now_s, rank_count):
                 return None, False
-            self._told_s = now_s
+            self._reported_s = now_s
             self._named_by = hang
             found = self._finding(hang, now_s)
             ended_unix_s = now_s if self._judgement is None else self._judgement.unix_s
@@ -117,9 +117,9 @@ class Standstill:
         after = self._named(before, hang, now_s)
         after = self._grow(after, now_s, rank_count)
         is_news = (after.ranks, after.domain, after.cause) != (before.ranks, before.domain, before.cause)
-        if not is_news and now_s - self._told_s < self.policy.hang_store_seconds:
+        if not is_news and now_s - self._reported_s < self.policy.hang_store_seconds:
             return None, False
-        self._told_s = now_s
+        self._reported_s = now_s
         return after, False
 
     def close(self, now_s: float) -> "Incident | None":
@@ -146,7 +146,7 @@ class Standstill:
                 chance = min(chance, self.losses.chance_of(hang, rank_count))
             # Records that still come in change the verdict: ranks that are only behind are not late.
             stood_s = max(self.policy.hang_steps * self._usual_s, self.policy.hang_seconds)
-            is_silent = now_s - self._heard[1] >= stood_s
+            is_silent = now_s - self._last_seen[1] >= stood_s
             return self._is_warm and is_silent and chance <= self.policy.hang_lacking_max
         if not hang.ranks and hang.cause != LINK:  # nobody waits for anybody: all may be busy with something long
             return self._is_warm and is_long

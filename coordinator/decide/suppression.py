@@ -7,7 +7,7 @@ transfers, and any culprit explains the run's step time, but for what of it no c
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from coordinator.decide.beside import growth_beside
+from coordinator.decide.beside import residual_growth
 from coordinator.detect.findings import FLUCTUATION, SCATTERED, SLOW_LINK, SLOW_RANK
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Suppression:
         self, fluctuation: "Finding | None", culprits: "Collection[Finding]", judgement: "Judgement"
     ) -> "Finding | None":
         """Return the part of a slower run that its culprits do not explain, if it did not begin with one of them."""
-        grown = None if fluctuation is None else growth_beside(fluctuation, culprits, judgement.ranks_reporting)
+        grown = None if fluctuation is None else residual_growth(fluctuation, culprits, judgement.ranks_reporting)
         if grown is None:
             self._residual_step = None
             return None

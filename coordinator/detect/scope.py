@@ -25,20 +25,20 @@ def detectors_off(policy: "DetectorPolicy") -> set[str]:
     return {item.name for item in fields(policy) if not getattr(policy, item.name)}
 
 
-def heard(judgement: "Judgement", policy: "Policy", run: str) -> "Judgement":
+def in_scope(judgement: "Judgement", policy: "Policy", run: str) -> "Judgement":
     """Return the judgement without what is switched off or out of scope."""
     if not is_watched(run, policy.scope.runs):
         return replace(judgement, findings=(), fluctuating=False)
     off = detectors_off(policy.detectors)
     return replace(
         judgement,
-        findings=tuple(finding for finding in judgement.findings if _is_told(finding, policy, off)),
+        findings=tuple(finding for finding in judgement.findings if _is_reported(finding, policy, off)),
         fluctuating=judgement.fluctuating and FLUCTUATION not in off,
         imbalance_ratios={} if "imbalance" in off else judgement.imbalance_ratios,
     )
 
 
-def _is_told(finding: "Finding", policy: "Policy", off: set[str]) -> bool:
+def _is_reported(finding: "Finding", policy: "Policy", off: set[str]) -> bool:
     if finding.kind in off:
         return False
     return finding.kind != SLOW_LINK or finding.domain is None or finding.domain[0] in policy.scope.domain_kinds

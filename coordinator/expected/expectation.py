@@ -82,14 +82,14 @@ class Expectation:
         self._shape: tuple[Topology, int] | None = None
         self._sizes: dict[str, int] = {}
         self._watched: dict[str, _Watched] = {}
-        self._begin_anew(spec)
+        self._restart(spec)
 
     def adopt(self, spec: "SpecText | None") -> None:
         """Take what the run is said to be from now on; the same as before changes nothing."""
         if spec != self.spec:
-            self._begin_anew(spec)
+            self._restart(spec)
 
-    def _begin_anew(self, spec: "SpecText | None") -> None:
+    def _restart(self, spec: "SpecText | None") -> None:
         self.spec, self.model, self._steps, self._window = spec, None, None, None
         self._watched = {}
         if spec is None:
@@ -119,7 +119,7 @@ class Expectation:
         for domain in topology.domains:
             sizes[domain.kind] = max(sizes.get(domain.kind, 0), len(domain.ranks))
         if any(self._sizes.get(kind, size) != size for kind, size in sizes.items()):
-            self._begin_anew(self.spec)
+            self._restart(self.spec)
             self._sizes, self._operators = {}, None
         self._sizes |= sizes
 
@@ -204,7 +204,7 @@ class Expectation:
                 usual = watched.look(incident.cause, loss.lost_seconds)
                 if usual is not None:
                     gain = loss.prediction(usual)
-                    due.append(ev.TellGain(cause_id=cause_id, incident_id=incident.id, prediction=gain))
+                    due.append(ev.PredictGain(cause_id=cause_id, incident_id=incident.id, prediction=gain))
         return due
 
     def to_json(self, measured_seconds: float | None) -> dict[str, Any]:

@@ -156,10 +156,10 @@ class Streams:
         """Whether it is this frame's turn."""
         return self._verdict(node, header) is FrameVerdict.TAKEN
 
-    def take(self, node: str, header: FrameHeader, *, has_room: bool = True) -> tuple[FrameVerdict, Receipt | None]:
+    def take(self, node: str, header: FrameHeader, *, has_capacity: bool = True) -> tuple[FrameVerdict, Receipt | None]:
         """Take a frame's place, unless its run has no room for it; its receipt counts nothing yet."""
         verdict, receipt = self._verdict(node, header), None
-        if verdict is FrameVerdict.TAKEN and not has_room:
+        if verdict is FrameVerdict.TAKEN and not has_capacity:
             verdict = FrameVerdict.AHEAD
             self._streams[node].is_held = True
         elif verdict is FrameVerdict.TAKEN:

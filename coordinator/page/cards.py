@@ -7,9 +7,9 @@ from urllib.parse import quote
 from coordinator.decide.explain import history
 from coordinator.decide.incidents import BY_MODEL, BY_RECORDS, CLOSED
 from coordinator.detect.findings import CRASH, FLUCTUATION, HANG, KINDS, SCATTERED, SLOW_LINK, SLOW_RANK
+from coordinator.page.layout import format_seconds, link, moment_ns
 from coordinator.page.machine_evidence import render_machine_evidence
 from coordinator.page.stack_tree import draw_stacks
-from coordinator.page.told import link, moment_ns, seconds_told
 from lockstep.html.markup import Html, code, escaped, folded, items, join, soft, tag
 from lockstep.html.units import counted, format_ranks
 
@@ -84,7 +84,7 @@ def where_of(incident: "Incident") -> str:
     return " ".join(incident.domain or ()) or "the whole run"
 
 
-def told_of(incident: "Incident") -> Html:
+def details_of(incident: "Incident") -> Html:
     """Return all that is told of an incident for a page that is read without this server: nothing folded, no links."""
     parts = (
         _titled("Evidence", (*incident.evidence, *incident.profile_evidence)),
@@ -93,7 +93,7 @@ def told_of(incident: "Incident") -> Html:
         _stacks(incident),
         _gain(incident),
         _advice(incident),
-        _titled("What became of it", tuple(_change_told(each) for each in history(incident))),
+        _titled("What became of it", tuple(_change_text(each) for each in history(incident))),
     )
     return join(parts)
 
@@ -117,26 +117,26 @@ def facts(incident: "Incident", *, with_run: bool, host: str) -> Html:
         rows.append(_extent(incident))
     if incident.lost_device_seconds:
         lost = "Lost" if incident.state == CLOSED else "Lost so far"
-        rows.append((lost, f"{seconds_told(incident.lost_device_seconds)} of device time"))
+        rows.append((lost, f"{format_seconds(incident.lost_device_seconds)} of device time"))
     return tag("dl", *(join((tag("dt", name), tag("dd", value))) for name, value in rows))
 
 
 def _span(incident: "Incident") -> Html:
     """Return the steps of its beginning, finding and end, and the clock's times of those that have one."""
     began = f"began at step {incident.onset_step}, found at step {incident.detected_step} ("
-    told = [began, moment_ns(incident.opened_unix_ns), ")"]
+    text = [began, moment_ns(incident.opened_unix_ns), ")"]
     if incident.closed_step is not None:
-        told.append(f", closed at step {incident.closed_step}")
-        told += [" (", moment_ns(incident.closed_unix_ns), ")"] if incident.closed_unix_ns is not None else []
-    return join(told)
+        text.append(f", closed at step {incident.closed_step}")
+        text += [" (", moment_ns(incident.closed_unix_ns), ")"] if incident.closed_unix_ns is not None else []
+    return join(text)
 
 
 def _extent(incident: "Incident") -> tuple[str, str]:
     """Return how bad it is: a hang has no longer step, but none."""
     if incident.kind != HANG:
-        return "Longer by", f"{incident.slowdown_ratio:.0%}, {seconds_told(incident.excess_seconds)} a step"
+        return "Longer by", f"{incident.slowdown_ratio:.0%}, {format_seconds(incident.excess_seconds)} a step"
     usual = f", as long as {incident.slowdown_ratio:,.0f} steps" if incident.slowdown_ratio else ""
-    return "No step for", f"{seconds_told(incident.excess_seconds)}{usual}"
+    return "No step for", f"{format_seconds(incident.excess_seconds)}{usual}"
 
 
 def _titled(title: str, lines: tuple[str, ...]) -> Html:
@@ -157,14 +157,14 @@ def _gain(incident: "Incident") -> Html:
     if gain is None:
         return Html()
     ratio, source = gain
-    told = incident.prediction
-    if source != BY_MODEL or told is None:
+    text = incident.prediction
+    if source != BY_MODEL or text is None:
         by = "the step records" if source == BY_RECORDS else "the breakdown of the capture"
         return tag("p", f"Predicted gain: {ratio:.0%} of a step, by {by}.", class_="gain")
     return tag(
         "p",
-        f"The model of the job expects {told.gain_ratio:.0%} of the step back from the repair: "
-        f"{seconds_told(told.faulty_step_seconds)} to {seconds_told(told.repaired_step_seconds)}.",
+        f"The model of the job expects {text.gain_ratio:.0%} of the step back from the repair: "
+        f"{format_seconds(text.faulty_step_seconds)} to {format_seconds(text.repaired_step_seconds)}.",
         class_="gain",
     )
 
@@ -173,8 +173,8 @@ def _advice(incident: "Incident") -> Html:
     rows = []
     for item in incident.advice:
         gain = f" Predicted gain: {item.predicted_gain_ratio:.0%} of a step." if item.predicted_gain_ratio else ""
-        told = tag("span", f"({item.source})", class_="soft")
-        rows.append(join((tag("strong", item.suggestion), f": {item.how}.{gain} ", told)))
+        text = tag("span", f"({item.source})", class_="soft")
+        rows.append(join((tag("strong", item.suggestion), f": {item.how}.{gain} ", text)))
     return join((tag("h4", "What to do"), items(rows))) if rows else Html()
 
 
@@ -182,8 +182,8 @@ def basis(explanation: dict[str, Any]) -> Html:
     """Return what an incident's series was compared with, its noise, and the rule."""
     noise = explanation.get("noise", {}).get("sigma_ratio")
     compared = f"Compared with {explanation['reference']['how']}."
-    told = compared + ("" if noise is None else f" Noise is {noise:.2%} a step.")
-    return join((tag("p", told), tag("p", f"Rule: {explanation['rule']}.")))
+    text = compared + ("" if noise is None else f" Noise is {noise:.2%} a step.")
+    return join((tag("p", text), tag("p", f"Rule: {explanation['rule']}.")))
 
 
 def _why(incident: "Incident") -> Html:
@@ -201,12 +201,12 @@ def _why(incident: "Incident") -> Html:
         tag("summary", f"Why: {explanation['quantity']}"),
         basis(explanation),
         tag("div", tag("table", tag("thead", heads), tag("tbody", *rows)), class_="scroll"),
-        folded("What became of it", items(_change_told(each) for each in history(incident)[:_CHANGES_MAX])),
+        folded("What became of it", items(_change_text(each) for each in history(incident)[:_CHANGES_MAX])),
         id=f"why-{incident.id}",
     )
 
 
-def _change_told(change: dict[str, Any]) -> str:
+def _change_text(change: dict[str, Any]) -> str:
     cause = f": {change['cause'].replace('_', ' ')}" if change.get("cause") else ""
     ranks = f" on {counted(change['rank_count'], 'rank')}" if change.get("rank_count") else ""
     return f"step {change['step']}, {change['what']}{cause}{ranks}"

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from coordinator.fleet.history import RECENT_DAYS
-from coordinator.page.told import bar, document, link, live, moment
+from coordinator.page.layout import bar, document, link, live, moment
 from lockstep.html.markup import Html, cell, join, soft, table
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from coordinator.page.assets import BODIES
-from coordinator.page.cards import basis, dashboard, facts, runbook, title_of, told_of
+from coordinator.page.cards import basis, dashboard, details_of, facts, runbook, title_of
+from coordinator.page.layout import format_seconds, link, moment_ns
 from coordinator.page.node_commands import node_commands, render_commands
-from coordinator.page.told import link, moment_ns, seconds_told
 from lockstep.html.markup import Html, code, join, soft, table, tag
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def render_report(
             "main",
             _when(incident),
             facts(incident, with_run=False, host=host),
-            told_of(incident),
+            details_of(incident),
             render_commands(node_commands(incident, nodes)),
             _why(incident),
             tag("p", *_links(incident, config), class_="links"),
@@ -64,33 +64,33 @@ def _links(incident: "Incident", config: "CoordinatorConfig") -> list[Html]:
 
 
 def _when(incident: "Incident") -> Html:
-    told = [f"Run {incident.run}, incident {incident.id}, opened ", moment_ns(incident.opened_unix_ns)]
-    return soft(*told, *(() if incident.closed_unix_ns is None else (", closed ", moment_ns(incident.closed_unix_ns))))
+    text = [f"Run {incident.run}, incident {incident.id}, opened ", moment_ns(incident.opened_unix_ns)]
+    return soft(*text, *(() if incident.closed_unix_ns is None else (", closed ", moment_ns(incident.closed_unix_ns))))
 
 
 def _why(incident: "Incident") -> Html:
     """Return what it was decided from: samples, peers, thresholds, the detector's own numbers."""
-    told = incident.explanation
-    if not told:
+    text = incident.explanation
+    if not text:
         return Html()
-    samples: dict[str, list[float | None]] = told["samples"]
+    samples: dict[str, list[float | None]] = text["samples"]
     heads = [name.replace("_", " ") for name in samples]
     rows = [[_cell(value) for value in row] for row in zip(*samples.values(), strict=True)]
-    peers = told["reference"].get("peers", [])
+    peers = text["reference"].get("peers", [])
     parts = [
         tag("h2", "What it was decided from"),
-        tag("p", f"{told['quantity']}."),
-        basis(told),
+        tag("p", f"{text['quantity']}."),
+        basis(text),
         tag("h4", "Step by step"),
         table(heads, rows),
     ]
     if peers:
         who = [[_cell(each.get("rank", each.get("domain"))), _cell(each.get("hostname", "")),
-                seconds_told(each["median_seconds"])] for each in peers]  # fmt: skip
+                format_seconds(each["median_seconds"])] for each in peers]  # fmt: skip
         parts += [tag("h4", "Peers, median of these steps"), table(("peer", "host", "takes"), who)]
     for name in ("numbers", "thresholds"):
-        if told.get(name):
-            parts += [tag("h4", name.capitalize()), table((name[:-1], "value"), _listed(told[name]))]
+        if text.get(name):
+            parts += [tag("h4", name.capitalize()), table((name[:-1], "value"), _listed(text[name]))]
     return join(parts)
 
 

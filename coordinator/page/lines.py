@@ -181,8 +181,8 @@ def _domains(scene: "Scene", ranks: "NDArray[np.int64]", lines: "Sequence[GridLi
 def spans_text(ranks: "Sequence[int]") -> str:
     """Return ranks as people write them: `0-7`, `3, 11, ... 59`; of many ranges the first ones and a count."""
     spans = pack_ranks(ranks)
-    told = [_span_text(*span) for span in spans[:_SPANS_MAX]]
-    return ", ".join(told) + (f" and more, {len(ranks)} ranks" if len(spans) > _SPANS_MAX else "")
+    texts = [_span_text(*span) for span in spans[:_SPANS_MAX]]
+    return ", ".join(texts) + (f" and more, {len(ranks)} ranks" if len(spans) > _SPANS_MAX else "")
 
 
 def _span_text(start: int, stop: int, step: int) -> str:

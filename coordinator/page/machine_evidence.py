@@ -3,7 +3,7 @@
 from html import escape
 from typing import TYPE_CHECKING
 
-from coordinator.page.told import moment_ns
+from coordinator.page.layout import moment_ns
 from lockstep.html.markup import Html, items, join, soft, tag
 
 if TYPE_CHECKING:

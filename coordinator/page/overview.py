@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 from coordinator.decide.transitions import State
 from coordinator.page.cards import cards
-from coordinator.page.told import bar, document, link, live, seconds_told
+from coordinator.page.layout import bar, document, format_seconds, link, live
 from lockstep.html.markup import Html, code, join, tag
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ OPEN_MAX = 50
 _NO_RUN = tag("p", "No run yet. Start one with ", code("lockstep run -- torchrun train.py"), class_="soft")
 _SUSPECTS_SHOWN = 8
 _STILL = (State.HUNG, State.LOST)
-_LEAST_TOLD = 0.005  # of the step; less would read as +0 %
+_LEAST_SHOWN = 0.005  # of the step; less would read as +0 %
 
 
 def render_page(
@@ -60,7 +60,7 @@ def _cells(run: "RunSnapshot") -> list[tuple[str, str]]:
         ("state", tag("span", run.state, class_=f"badge {run.state}")),
         ("step", "-" if run.step is None else str(run.step)),
         ("step time", step_time(run)),
-        ("healthy", seconds_told(run.baseline_step_seconds)),
+        ("healthy", format_seconds(run.baseline_step_seconds)),
         ("expected", expected(run)),
         ("ranks", f"{run.ranks_reporting} of {run.world_size}"),
         ("slow ranks", suspects(run)),
@@ -73,19 +73,19 @@ def step_time(run: "RunSnapshot") -> Html:
     """Return the recent step, and how far it is from a healthy one."""
     recent, healthy = run.recent_step_seconds, run.baseline_step_seconds
     if not recent or not healthy:
-        return join((seconds_told(recent),))
+        return join((format_seconds(recent),))
     more = recent / healthy - 1
-    if abs(more) < _LEAST_TOLD:
-        return join((seconds_told(recent),))
+    if abs(more) < _LEAST_SHOWN:
+        return join((format_seconds(recent),))
     kind = "bad" if more > 0 and (run.fluctuating or run.incidents) else "soft"
-    return join((seconds_told(recent), " ", tag("span", f"{more:+.0%}", class_=kind)))
+    return join((format_seconds(recent), " ", tag("span", f"{more:+.0%}", class_=kind)))
 
 
 def expected(run: "RunSnapshot") -> str:
     """Return what the model of the job expects."""
     if run.expected_step_seconds is None:
         return "-"
-    return f"{seconds_told(run.expected_step_seconds)} ± {run.expected_error_ratio or 0.0:.0%}"
+    return f"{format_seconds(run.expected_step_seconds)} ± {run.expected_error_ratio or 0.0:.0%}"
 
 
 def suspects(run: "RunSnapshot") -> str:
@@ -102,6 +102,6 @@ def lost(run: "RunSnapshot") -> str:
     """Return how many devices' work the run does not do now, by its own healthy step, and what all has cost."""
     recent, healthy = run.recent_step_seconds, run.baseline_step_seconds
     now = run.world_size * (1 - healthy / recent) if run.incidents and recent and healthy else 0.0
-    told = f"{now:.1f} of {run.world_size} now" if now > 0 else ""
-    cost = f"{seconds_told(run.lost_device_seconds)} in all" if run.lost_device_seconds else ""
-    return ", ".join(filter(None, (told, cost))) or "-"
+    now_lost = f"{now:.1f} of {run.world_size} now" if now > 0 else ""
+    cost = f"{format_seconds(run.lost_device_seconds)} in all" if run.lost_device_seconds else ""
+    return ", ".join(filter(None, (now_lost, cost))) or "-"

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from coordinator.page.incident_report import STYLE
-from coordinator.page.told import moment, seconds_told
+from coordinator.page.layout import format_seconds, moment
 from lockstep.html.markup import Html, items, join, soft, table, tag
 from lockstep.html.units import counted, format_ranks
 
@@ -20,7 +20,7 @@ def render_summary(summary: "RunSummary") -> str:
     """Return the document of a run's summary."""
     total = sum(summary.device_seconds.values())
     account = [
-        (name, seconds_told(seconds), f"{seconds / total:.2%}" if total else "-")
+        (name, format_seconds(seconds), f"{seconds / total:.2%}" if total else "-")
         for name, seconds in summary.device_seconds.items()
     ]
     days = [(day.date, f"{day.steps:,}", f"{day.goodput_ratio:.2%}", _lost(day.device_seconds)) for day in summary.days]
@@ -64,7 +64,7 @@ def render_comparison(comparison: "StepLogComparison") -> str:
 
 def summary_facts(summary: "RunSummary") -> list[str]:
     """Return the figures of a run that are one line each; those that were not measured are left out."""
-    steps = f"{counted(summary.steps, 'step')} of {seconds_told(summary.step_seconds)}"
+    steps = f"{counted(summary.steps, 'step')} of {format_seconds(summary.step_seconds)}"
     hours = sum(summary.device_seconds.values()) / _HOUR_S
     shown = [
         f"Goodput {summary.goodput_ratio:.2%} of {hours:,.2f} device hours",
@@ -82,7 +82,7 @@ def summary_facts(summary: "RunSummary") -> list[str]:
 def comparison_headline(comparison: "StepLogComparison") -> str:
     """Return what a comparison found in one sentence."""
     before_s, after_s = comparison.step_seconds
-    steps = f"step {seconds_told(before_s)} to {seconds_told(after_s)} ({after_s / before_s - 1:+.1%})"
+    steps = f"step {format_seconds(before_s)} to {format_seconds(after_s)} ({after_s / before_s - 1:+.1%})"
     if not comparison.slower:
         return f"Nothing is slower beyond noise; {steps}."
     worst = comparison.slower[0]
@@ -96,17 +96,17 @@ def ranks_text(change: "PartChange") -> str:
 
 
 def _part_rows(summary: "RunSummary") -> list[tuple[str, ...]]:
-    return [(part.name, seconds_told(part.seconds), f"{part.share_ratio:.1%}") for part in summary.parts]
+    return [(part.name, format_seconds(part.seconds), f"{part.share_ratio:.1%}") for part in summary.parts]
 
 
 def _lost(device_seconds: "Mapping[str, float]") -> str:
     lost = {name: seconds for name, seconds in device_seconds.items() if name != "productive" and seconds > 0}
-    return ", ".join(f"{name} {seconds_told(seconds)}" for name, seconds in lost.items()) or "-"
+    return ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in lost.items()) or "-"
 
 
 def _change_table(changes: "Iterable[PartChange]") -> Html:
     rows = [
-        (each.part, ranks_text(each), seconds_told(each.before_seconds), seconds_told(each.after_seconds),
+        (each.part, ranks_text(each), format_seconds(each.before_seconds), format_seconds(each.after_seconds),
          f"{each.step_ratio:+.1%}", f"{each.deviate:.1f}")
         for each in changes
     ]  # fmt: skip

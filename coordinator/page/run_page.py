@@ -6,8 +6,8 @@ from urllib.parse import quote
 
 from coordinator.decide.transitions import OVER, State
 from coordinator.page.cards import DASHBOARD, cards
+from coordinator.page.layout import bar, document, format_seconds, link, live, moment
 from coordinator.page.overview import expected, lost, step_time, suspects
-from coordinator.page.told import bar, document, link, live, moment, seconds_told
 from lockstep.contracts.limits import PROFILE_RANKS_MAX, PROFILE_STEPS_MAX
 from lockstep.html.markup import Html, join, soft, tag
 from lockstep.html.units import counted
@@ -71,9 +71,9 @@ def render_run(view: RunView, snapshot: "Snapshot", config: "CoordinatorConfig")
 
 def render_unknown(name: str, closed: "list[Incident]", snapshot: "Snapshot", config: "CoordinatorConfig") -> str:
     """Return the page of a run that is not watched, or not any more, with what is kept of it."""
-    told = live("now", "Now", tag("p", f"No run {name!r:.200} is watched now. ", link("/", "All runs")))
+    shown = live("now", "Now", tag("p", f"No run {name!r:.200} is watched now. ", link("/", "All runs")))
     past = [live("closed", "Recently closed", cards(closed, config, with_run=False))] if closed else []
-    return document("No such run - Lockstep", bar(snapshot, config, crumb=name), (told, *past))
+    return document("No such run - Lockstep", bar(snapshot, config, crumb=name), (shown, *past))
 
 
 def _now(run: "RunSnapshot", config: "CoordinatorConfig") -> Html:
@@ -82,7 +82,7 @@ def _now(run: "RunSnapshot", config: "CoordinatorConfig") -> Html:
         ("State", tag("span", run.state, class_=f"badge {run.state}")),
         ("Step", "-" if run.step is None else str(run.step)),
         ("Step time", step_time(run)),
-        ("Healthy", seconds_told(run.baseline_step_seconds)),
+        ("Healthy", format_seconds(run.baseline_step_seconds)),
         ("Expected", expected(run)),
         ("Ranks", f"{run.ranks_reporting} of {run.world_size}"),
         ("Slow ranks", suspects(run)),
@@ -102,8 +102,8 @@ def _stillness(run: "RunSnapshot") -> Html:
     if run.state not in _STILL or run.last_step_unix_s is None:
         return Html()
     is_over = run.state in (State.FINISHED, State.CANCELLED)
-    told = ("Last step at " if is_over else "No step since ", moment(run.last_step_unix_s), ".")
-    return tag("p", *told, class_="soft" if is_over else "bad")
+    shown = ("Last step at " if is_over else "No step since ", moment(run.last_step_unix_s), ".")
+    return tag("p", *shown, class_="soft" if is_over else "bad")
 
 
 def _map(kinds: list[str]) -> Html:
@@ -164,9 +164,9 @@ def _slowest(ranks: list[dict[str, Any]]) -> Html:
         cells = (
             str(each["rank"]),
             each["hostname"] or "-",
-            seconds_told(each["self_seconds"]),
+            format_seconds(each["self_seconds"]),
             "-" if excess is None else f"{excess:+.1%}",
-            seconds_told(each["wait_seconds"]),
+            format_seconds(each["wait_seconds"]),
             _strip(each["levels"]),
         )
         named = zip(heads, cells, strict=True)
@@ -218,11 +218,11 @@ def _captures(view: RunView) -> Html:
     rows = []
     for each in view.captures[:CAPTURES_SHOWN]:
         states = [rank["state"] for rank in each["ranks"]]
-        told = ", ".join(f"{counted(states.count(state), 'rank')} {state}" for state in dict.fromkeys(states))
-        end = "under way" if each["ended_unix_seconds"] is None else f"cost {seconds_told(each['cost_seconds'])}"
+        shown = ", ".join(f"{counted(states.count(state), 'rank')} {state}" for state in dict.fromkeys(states))
+        end = "under way" if each["ended_unix_seconds"] is None else f"cost {format_seconds(each['cost_seconds'])}"
         reason = f" for {each['incident_id']}" if each["incident_id"] else ""
         what = f"request {each['request_id']}{reason}: steps {each['first_step']} to "
-        rows.append(tag("li", f"{what}{each['first_step'] + each['steps'] - 1}, {told}; {end}"))
+        rows.append(tag("li", f"{what}{each['first_step'] + each['steps'] - 1}, {shown}; {end}"))
     more = link(f"/api/v1/runs/{quote(view.run.run, safe='')}/profile", "all of them, as JSON")
     return join((tag("ul", *rows), tag("p", more)))
 

@@ -49,8 +49,8 @@ def draw_stacks(lines: Sequence[str], late: Collection[int]) -> Html:
         return Html()
     most = max(row.count for row in rows)
     shapes = [shape for number, row in enumerate(rows) for shape in _drawn(row, number * _ROW, most, frozenset(late))]
-    said = "; ".join(f"{row.text}: {_innermost(row)}" for row in rows)
-    return picture(len(rows) * _ROW, cut(f"Stacks of the ranks: {said}"), *shapes, class_="stack-tree")
+    description = "; ".join(f"{row.text}: {_innermost(row)}" for row in rows)
+    return picture(len(rows) * _ROW, cut(f"Stacks of the ranks: {description}"), *shapes, class_="stack-tree")
 
 
 def _drawn(row: TreeRow, top: int, most: int, late: frozenset[int]) -> list[Html]:

@@ -97,9 +97,9 @@ def _phases(views: dict[str, float], rank: int, begin_us: float, end_us: float) 
 
 
 def _parts(row: "StepRow", at: int) -> Iterator[tuple[str, float]]:
-    told = [(part, row.components.get(part)) for part in _COMPONENTS]
-    told += [(f"{kind} wait", row.waits.get(kind)) for kind in DOMAIN_KINDS]
-    for part, values_R in told:
+    shown = [(part, row.components.get(part)) for part in _COMPONENTS]
+    shown += [(f"{kind} wait", row.waits.get(kind)) for kind in DOMAIN_KINDS]
+    for part, values_R in shown:
         if values_R is not None and np.isfinite(values_R[at]) and values_R[at] > 0:
             yield part, float(values_R[at])
 
@@ -117,10 +117,10 @@ def _mark(incident: "Incident", rows: "list[StepRow]", ranks: list[int], origin_
     first = next((row for row in rows if row.step >= incident.onset_step), None)
     if first is None:
         return
-    told = {"incident": incident.id, "cause": incident.cause, "onset_step": incident.onset_step}
+    shown = {"incident": incident.id, "cause": incident.cause, "onset_step": incident.onset_step}
     at_us = round(max(0.0, (_begin_s(first, ranks) - origin_s) * _US), _THOUSANDTHS)
     name = f"{incident.kind.replace('_', ' ')}: {incident.cause}"
-    yield {"ph": "i", "s": "g", "name": name, "pid": ranks[0], "tid": 0, "ts": at_us, "args": told}
+    yield {"ph": "i", "s": "g", "name": name, "pid": ranks[0], "tid": 0, "ts": at_us, "args": shown}
 
 
 def _slice(name: str, category: str, rank: int, span_us: tuple[float, float], arguments: dict[str, Any]) -> Event:

@@ -94,10 +94,12 @@ def summarise_run(
         The log has no rows.
     """
     table = table_of(log)
-    told = sorted((each for each in incidents if each.run == log.run), key=lambda each: each.opened_unix_ns)
+    listed = sorted((each for each in incidents if each.run == log.run), key=lambda each: each.opened_unix_ns)
     steps = _Steps.of(table)
     lost = [
-        (_day(each.opened_unix_ns * 1e-9), each.lost_device_seconds) for each in told if each.kind not in (HANG, CRASH)
+        (_day(each.opened_unix_ns * 1e-9), each.lost_device_seconds)
+        for each in listed
+        if each.kind not in (HANG, CRASH)
     ]
     days = _days(table, steps, lost)
     device_seconds = {name: sum(day.device_seconds[name] for day in days) for name in CATEGORIES}
@@ -117,7 +119,7 @@ def summarise_run(
         goodput_ratio=_share(device_seconds),
         days=days,
         incidents=tuple(
-            to_line(each) | {"lost_device_hours": round(each.lost_device_seconds / _HOUR_S, 6)} for each in told
+            to_line(each) | {"lost_device_hours": round(each.lost_device_seconds / _HOUR_S, 6)} for each in listed
         ),
     )
 

@@ -172,6 +172,6 @@ def _get(url: str, path: str, parameters: Mapping[str, Any]) -> Any:
         raise ValueError(f"{path}: got more than {_ANSWER_MAX_BYTES} bytes")
     answer = json.loads(body)
     if not isinstance(answer, dict) or answer.get("status") != "success":
-        said = answer.get("error", "no success") if isinstance(answer, dict) else "no answer of the API"
-        raise ValueError(f"{path}: {said}")
+        message = answer.get("error", "no success") if isinstance(answer, dict) else "no answer of the API"
+        raise ValueError(f"{path}: {message}")
     return answer["data"]

@@ -90,7 +90,9 @@ def _stat(panel: Mapping[str, Any], series: Series, unit: str) -> str:
         return f'<p class="stat name" style="background:{fill}">{escape(series.legend)}</p>'
     defaults = panel["fieldConfig"]["defaults"]
     colour = _colour(series.last, defaults.get("thresholds", {}).get("steps", []))
-    words = {text: said["text"] for item in defaults.get("mappings", []) for text, said in item["options"].items()}
+    words = {
+        text: message["text"] for item in defaults.get("mappings", []) for text, message in item["options"].items()
+    }
     text = words.get(f"{series.last:g}", format_value(series.last, unit))
     return f'<p class="stat" style="color:{colour}">{escape(text)}</p>'
 

@@ -1,6 +1,6 @@
 """The Run dashboard, from top to bottom as one asks: is the run well, who holds it back, where does its time go."""
 
-from dashboards.house import DashboardSpec, datasource_variable, variable
+from dashboards.builders import DashboardSpec, datasource_variable, variable
 from dashboards.panels import AT_RUN, coordinator_variable
 from dashboards.queries import RUN
 from dashboards.run.breakdown import BREAKDOWN

@@ -1,6 +1,6 @@
 """Where does the time go? Own work, waiting, communication, and what is no plain training step."""
 
-from dashboards.house import DashboardRow, PanelLine, query, timeseries
+from dashboards.builders import DashboardRow, PanelLine, query, timeseries
 from dashboards.queries import RUN, ratio_by_kind
 from dashboards.shared import BUS_BANDWIDTH, IMBALANCE, OWN_WORK_BY_HOST
 

@@ -1,6 +1,6 @@
 """Who holds us back? Slow ranks, open incidents, ranks that have not arrived, and what they cost."""
 
-from dashboards.house import DashboardRow, PanelLine, alerts, bars, query, table, timeseries
+from dashboards.builders import DashboardRow, PanelLine, alerts, bars, query, table, timeseries
 from dashboards.queries import RUN, TOP, seconds_per_step
 from dashboards.shared import NOT_ARRIVED, OPEN_BY_CAUSE, PREDICTED_GAIN, SUSPECTS
 

@@ -93,7 +93,7 @@ class Silence:
     """Since when a run makes no steps.
 
     `progress` counts its records and the ends that may be a step's, since ranks whose steps have no number train as
-    well; `progress_ns` is when it last grew. None until the run was looked at once. `is_told`: the announcements carry
+    well; `progress_ns` is when it last grew. None until the run was looked at once. `is_announced`: announcements carry
     where its ranks stand.
     """
 

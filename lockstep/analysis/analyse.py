@@ -14,7 +14,7 @@ from lockstep.analysis.workers import Job, Outcome, Runner
 from lockstep.contracts.errors import LockstepError, MalformedError
 from lockstep.trace.ascend.communication import load_communication
 
-_TOLD = 3
+_NAMED_MAX = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,10 +110,10 @@ def _by_rank(outcomes: Sequence[Outcome], skipped: list[Skipped]) -> dict[int, t
 
 
 def _refuse(paths: Sequence[Path], skipped: Sequence[Skipped]) -> None:
-    told = "; ".join(each.error for each in skipped[:_TOLD])
-    more = f"; and {len(skipped) - _TOLD} more" if len(skipped) > _TOLD else ""
-    got = f"{len(skipped)} unusable: {told}{more}" if skipped else "nothing"
-    where = ", ".join(map(str, paths[:_TOLD]))
+    reasons = "; ".join(each.error for each in skipped[:_NAMED_MAX])
+    more = f"; and {len(skipped) - _NAMED_MAX} more" if len(skipped) > _NAMED_MAX else ""
+    got = f"{len(skipped)} unusable: {reasons}{more}" if skipped else "nothing"
+    where = ", ".join(map(str, paths[:_NAMED_MAX]))
     raise MalformedError("traces", where=where, got=got, expected="at least one trace that can be used")
 
 
@@ -129,14 +129,14 @@ def _keep_stored(ranks: dict[int, tuple[RankAnalysis, Job]], outcomes: Sequence[
 
 def _with_cluster_files(analyses: Sequence[RankAnalysis], found: Sources, skipped: list[Skipped]) -> list[RankAnalysis]:
     """Return the analyses, with the cluster's file of communication for ranks that have none of their own."""
-    told = list(analyses)
+    matched = list(analyses)
     for path in found.cluster_communication:
         try:
             communication = load_communication(path)
         except LockstepError as error:
             skipped.append(Skipped(str(path), str(error)))
             continue
-        told = [
-            each if each.vendor_collectives is not None else with_communication(each, communication) for each in told
+        matched = [
+            each if each.vendor_collectives is not None else with_communication(each, communication) for each in matched
         ]
-    return told
+    return matched

@@ -59,12 +59,12 @@ def refusals_between(types: Sequence[DeviceType]) -> list[Refusal]:
 
 
 def _others(mine: DeviceType, types: Sequence[DeviceType]) -> str:
-    told = []
+    known = []
     for each in types:
         if each is not mine:
             shown = ", ".join(map(str, each.numbers[:_NAMED_RANKS]))
             more = ", ..." if len(each.numbers) > _NAMED_RANKS else ""
-            told.append(
+            known.append(
                 f"ranks {shown}{more} have {each.name}" if len(each.ranks) > 1 else f"rank {shown} has {each.name}"
             )
-    return "; ".join(told)
+    return "; ".join(known)

@@ -58,17 +58,17 @@ def read_report(path: Path) -> DoctorReport:
     MalformedError
         It cannot be read, is larger than REPORT_MAX_BYTES, or holds neither facts nor verdicts.
     """
-    said = _object(path)
-    if "facts_version" not in said:
-        return DoctorReport(path=path, checks=_checks(said))
-    if said["facts_version"] != FACTS_VERSION:
-        got = repr(said["facts_version"])[:_TEXT_CHARS]
+    report = _object(path)
+    if "facts_version" not in report:
+        return DoctorReport(path=path, checks=_checks(report))
+    if report["facts_version"] != FACTS_VERSION:
+        got = repr(report["facts_version"])[:_TEXT_CHARS]
         raise ContractVersionError("facts_version", where=str(path), got=got, expected=FACTS_VERSION)
-    host, environment = said.get("host"), said.get("environment")
+    host, environment = report.get("host"), report.get("environment")
     if not isinstance(host, str) or not isinstance(environment, dict):
         got = f"{type(host).__name__}, {type(environment).__name__}"
         raise MalformedError("host, environment", where=str(path), got=got, expected="a text, an object")
-    versions = {name: each for name, each in _texts(said.get("versions")).items() if _LIBRARIES.fullmatch(name)}
+    versions = {name: each for name, each in _texts(report.get("versions")).items() if _LIBRARIES.fullmatch(name)}
     return DoctorReport(
         path=path,
         host=host[:_TEXT_CHARS],
@@ -88,24 +88,24 @@ def _object(path: Path) -> dict[str, Any]:
         expected = f"at most {REPORT_MAX_BYTES} bytes"
         raise MalformedError("doctor's report", where=str(path), got="a larger file", expected=expected)
     try:
-        said = json.loads(text)
+        report = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise MalformedError("doctor's report", where=str(path), got=error, expected="JSON") from error
-    if not isinstance(said, dict):
-        raise MalformedError("doctor's report", where=str(path), got=type(said).__name__, expected="an object")
-    return said
+    if not isinstance(report, dict):
+        raise MalformedError("doctor's report", where=str(path), got=type(report).__name__, expected="an object")
+    return report
 
 
-def _texts(said: object) -> dict[str, str]:
-    pairs = said.items() if isinstance(said, dict) else ()
+def _texts(report: object) -> dict[str, str]:
+    pairs = report.items() if isinstance(report, dict) else ()
     found = {name: value[:_TEXT_CHARS] for name, value in pairs if isinstance(value, str)}
     return dict(list(found.items())[:_VARIABLES_MAX])
 
 
-def _checks(said: dict[str, Any]) -> tuple[NetworkCheck, ...]:
+def _checks(report: dict[str, Any]) -> tuple[NetworkCheck, ...]:
     """Return the verdicts on the network that are no praise; of another form there are none."""
-    nodes = said.get("nodes")
-    listed = [("", said.get("between_nodes")), *(nodes.items() if isinstance(nodes, dict) else ())]
+    nodes = report.get("nodes")
+    listed = [("", report.get("between_nodes")), *(nodes.items() if isinstance(nodes, dict) else ())]
     return tuple(
         NetworkCheck(host=host, name=check["name"][:_TEXT_CHARS], found=str(check.get("found", ""))[:_TEXT_CHARS])
         for host, checks in listed

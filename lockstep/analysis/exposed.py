@@ -43,5 +43,5 @@ def _bounded(finding: Finding, exposed: Mapping[int, int | None]) -> Finding:
     most_ns = max(known)
     if (finding.lost_ns or 0) <= most_ns:
         return finding
-    told = f"computation hides the rest: only {ms(most_ns)} of all communication are exposed"
-    return replace(finding, lost_ns=most_ns, evidence=(*finding.evidence, told))
+    text = f"computation hides the rest: only {ms(most_ns)} of all communication are exposed"
+    return replace(finding, lost_ns=most_ns, evidence=(*finding.evidence, text))

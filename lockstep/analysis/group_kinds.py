@@ -59,10 +59,10 @@ def group_kinds(
     known = _known(ranks)
     found = {group: _kind(group, known, degrees) for group in groups}
     several = {tuple(sorted(members)) for _, members in found if len(members) > 1} | known.whole
-    for group, said in found.items():
+    for group, claimed in found.items():
         members = tuple(sorted(group[1]))
-        if said.kind == _WORLD and several == {members}:
-            found[group] = replace(said, kind="dp", source="the only group, and every rank is in it")
+        if claimed.kind == _WORLD and several == {members}:
+            found[group] = replace(claimed, kind="dp", source="the only group, and every rank is in it")
     return found
 
 
@@ -108,13 +108,13 @@ def _kind(group: Group, known: _Known, degrees: Degrees | None) -> GroupKind:
 
 def _covered(members: tuple[int, ...], world_size: int, degrees: Degrees) -> tuple[str | None, str]:
     """Return the kind that degrees give the ranks, and from where; or None and why not."""
-    told = ",".join(f"{kind}={degrees.by_kind[kind]}" for kind in DOMAIN_KINDS if kind in degrees.by_kind)
+    listed = ",".join(f"{kind}={degrees.by_kind[kind]}" for kind in DOMAIN_KINDS if kind in degrees.by_kind)
     if world_size > 0 and degrees.world_size != world_size:
-        return None, f"the degrees {told} make {degrees.world_size} ranks, the job has {world_size}"
+        return None, f"the degrees {listed} make {degrees.world_size} ranks, the job has {world_size}"
     try:
         domains = domains_of_rank(degrees.by_kind, members[0], degrees.world_size, order=degrees.order)
     except ConfigError as error:
         return None, str(error)
     if kind := covered_kind(members, domains):
-        return kind, f"by the degrees {told}"
-    return None, f"its ranks are no domain of the degrees {told}"
+        return kind, f"by the degrees {listed}"
+    return None, f"its ranks are no domain of the degrees {listed}"

@@ -47,9 +47,9 @@ def network_evidence(
         elif rank.about.environment:
             environments[rank.rank] = rank.about.environment
             partial.add(rank.rank)
-        told = {**(mine.versions if mine else {}), **rank.about.versions}
-        if told:
-            versions[rank.rank] = told
+        known = {**(mine.versions if mine else {}), **rank.about.versions}
+        if known:
+            versions[rank.rank] = known
     checks = [check for report in reports for check in report.checks]
     return NetworkEvidence(
         environments=environments,

@@ -125,7 +125,7 @@ def analyse_rank(
         found,
         path=parts.path(),
         collectives=collectives,
-        computing=None if collectives is None else _beside(columns, collectives),
+        computing=None if collectives is None else _next_to(columns, collectives),
         patterns=parts.patterns(),
         rooflines=rooflines,
         component_shares=component_shares,
@@ -267,7 +267,7 @@ class _Parts:
             self.answers.take(found.findings, found.not_judged)
 
 
-def _beside(columns: TraceColumns, collectives: RankCollectives) -> Intervals:
+def _next_to(columns: TraceColumns, collectives: RankCollectives) -> Intervals:
     """Return when the device computes beside a collective: what contention is judged by, without all else."""
     busy = merged(collectives.start_ns, collectives.start_ns + collectives.duration_ns)
     return common(computing(columns), busy)

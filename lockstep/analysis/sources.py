@@ -215,7 +215,7 @@ def load_source(source: Source) -> Loaded:
 def _load_ascend(output: AscendOutput) -> Loaded:
     skipped: list[Skipped] = []
 
-    def beside(path: Path | None, load: Callable[[Path], _Table]) -> _Table | None:
+    def siblings(path: Path | None, load: Callable[[Path], _Table]) -> _Table | None:
         try:
             return None if path is None else load(path)
         except LockstepError as error:
@@ -224,13 +224,13 @@ def _load_ascend(output: AscendOutput) -> Loaded:
 
     if output.trace_view or output.database:
         columns = load_rank_trace(output)
-        kernels = beside(output.kernel_details or output.database, lambda _path: load_rank_kernels(output))
+        kernels = siblings(output.kernel_details or output.database, lambda _path: load_rank_kernels(output))
     else:
         kernels = load_rank_kernels(output)
         if not len(kernels):
             raise MalformedError("kernels", where=str(output.path), got="no row that can be used", expected="kernels")
         columns = columns_of_kernels(kernels, output.settings)
-    communication = beside(output.communication, load_communication)
+    communication = siblings(output.communication, load_communication)
     evidence = Evidence(kernels=kernels, communication=communication)
     return Loaded(columns=columns, evidence=evidence, skipped=tuple(skipped))
 

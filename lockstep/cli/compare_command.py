@@ -61,8 +61,8 @@ def _text(comparison: "StepLogComparison") -> str:
 
 
 def _change_text(change: "PartChange") -> str:
+    from coordinator.page.layout import format_seconds  # noqa: PLC0415
     from coordinator.page.run_account import ranks_text  # noqa: PLC0415
-    from coordinator.page.told import seconds_told  # noqa: PLC0415
 
-    times = f"{seconds_told(change.before_seconds)} to {seconds_told(change.after_seconds)}"
+    times = f"{format_seconds(change.before_seconds)} to {format_seconds(change.after_seconds)}"
     return f"{change.part}, {ranks_text(change)}: {times}, {change.step_ratio:+.1%} of a step"

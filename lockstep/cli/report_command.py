@@ -67,18 +67,20 @@ def write_page(file: Path, text: str) -> None:
 
 
 def _text(summary: "RunSummary") -> str:
+    from coordinator.page.layout import format_seconds  # noqa: PLC0415
     from coordinator.page.run_account import summary_facts  # noqa: PLC0415
-    from coordinator.page.told import seconds_told  # noqa: PLC0415
 
     total = sum(summary.device_seconds.values())
     lines = [f"{summary.run}: {'; '.join(summary_facts(summary))}", "device time"]
     lines += [
-        f"  {name:<12} {seconds_told(seconds):>10} {seconds / total:>7.1%}"
+        f"  {name:<12} {format_seconds(seconds):>10} {seconds / total:>7.1%}"
         for name, seconds in summary.device_seconds.items()
         if seconds
     ]
     lines.append("step")
-    lines += [f"  {part.name:<12} {seconds_told(part.seconds):>10} {part.share_ratio:>7.1%}" for part in summary.parts]
+    lines += [
+        f"  {part.name:<12} {format_seconds(part.seconds):>10} {part.share_ratio:>7.1%}" for part in summary.parts
+    ]
     lines += [f"{day.date}  {day.steps:,} steps, goodput {day.goodput_ratio:.1%}" for day in summary.days]
     lines += [
         f"incident {each['id']}: {each['kind']} by {each['cause']} from step {each['onset_step']}, "

@@ -21,7 +21,7 @@ _BAR_FULL_RATIO = 0.5  # excess that fills a bar
 _HEALTHY = frozenset({"healthy", "finished", "cancelled"})
 _UNEASY = frozenset({"warming", "recovering"})
 _STILL = frozenset({"hung", "lost", "crashed"})
-_LEAST_TOLD = 0.005  # of a step; less would read as +0 %
+_LEAST_SHOWN = 0.005  # of a step; less would read as +0 %
 _MILLISECONDS_MAX = 1.0
 _LONG_S, _MINUTES_MAX_S = 600.0, 7200.0
 _MINUTE_S, _HOUR_S = 60.0, 3600.0
@@ -77,7 +77,7 @@ def _runs(view: TopView) -> list[Line]:
     for run in view.runs[:RUNS_MAX]:
         recent, healthy = run["recent_step_seconds"], run["baseline_step_seconds"]
         excess = recent / healthy - 1 if recent and healthy else 0.0
-        more = f" {excess:+.0%}" if abs(excess) >= _LEAST_TOLD else ""
+        more = f" {excess:+.0%}" if abs(excess) >= _LEAST_SHOWN else ""
         rows.append(
             [
                 (">" if run["run"] == view.chosen else " ", "bold"),

@@ -44,7 +44,7 @@ def contention_beyond_peers(suspect: TraceSummary, peers: Sequence[TraceSummary]
     common = min(1.0, usual.on_cpu / own.on_cpu) if own.on_cpu > 0 else 1.0
     prolonged = own.waiting * common - usual.waiting
     lost = max(prolonged, own.throttled - usual.throttled)
-    return _told(suspect, lost_ns=round(lost * suspect.window_ns)) if lost > 0 else []
+    return _text(suspect, lost_ns=round(lost * suspect.window_ns)) if lost > 0 else []
 
 
 def captured_excess_ns(suspect: TraceSummary, peers: Sequence[TraceSummary]) -> float:
@@ -63,7 +63,7 @@ def contention_from_outside(summary: TraceSummary) -> list[RankFinding]:
         return []
     crowded = bool(host.cores) and (host.others_cores or 0.0) >= OTHERS_RATIO.value * (host.cores or 1)
     throttled = (host.throttled_ns or 0) >= THROTTLED_RATIO.value * host.span_ns
-    return _told(summary, lost_ns=None) if crowded or throttled else []
+    return _text(summary, lost_ns=None) if crowded or throttled else []
 
 
 def _share(summary: TraceSummary) -> _Share | None:
@@ -85,7 +85,7 @@ def _outside_collectives_ns(summary: TraceSummary) -> float:
     return (summary.window_ns - _standing_ns(summary)) / max(summary.steps, 1)
 
 
-def _told(summary: TraceSummary, *, lost_ns: int | None) -> list[RankFinding]:
+def _text(summary: TraceSummary, *, lost_ns: int | None) -> list[RankFinding]:
     """Return the rule's finding; `lost_ns` takes the place of its cost, which knows of no peers."""
     host = summary.host
     assert host is not None

@@ -160,7 +160,7 @@ def _patterns(captured: Sequence[TraceSummary]) -> dict[int, PatternSummary]:
 def _localised(captured: Sequence[TraceSummary]) -> list[Finding]:
     """Return the abnormal functions, their loss in ns a step; none without a device."""
     patterns = _patterns(captured)
-    if not any(each.kind == FunctionClass.COMPUTE for told in patterns.values() for each in told.patterns):
+    if not any(each.kind == FunctionClass.COMPUTE for reported in patterns.values() for each in reported.patterns):
         return []
     judged = findings_of(localise(gather(patterns)))
     steps = max((summary.steps for summary in captured), default=1)

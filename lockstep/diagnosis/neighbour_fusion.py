@@ -21,7 +21,7 @@ _HALVES = {ALL_GATHER: 1, REDUCE_SCATTER: 1, ALL_REDUCE: 2}
 _GIGA = 1e9
 _NS = 1e9
 
-Told = tuple[RankCollectives, tuple[int, int], str]
+FusionFigures = tuple[RankCollectives, tuple[int, int], str]
 """A rank's collectives, its window in ns, and the name of its device."""
 
 
@@ -66,9 +66,9 @@ def fusion_saving(collectives: RankCollectives, window_ns: tuple[int, int], devi
     )
     unfused_s = fused_s = 0.0
     for kind, size, n, _ in rows:
-        told = {"local_bytes_per_second": memory[0], "link": Link(bytes_per_second=link), "entities": n}
-        unfused_s += _HALVES[kind] * unfused_seconds(size / n, **told)  # type: ignore[arg-type]  # by their names
-        fused_s += _HALVES[kind] * fused_seconds(size / n, **told)  # type: ignore[arg-type]
+        figures = {"local_bytes_per_second": memory[0], "link": Link(bytes_per_second=link), "entities": n}
+        unfused_s += _HALVES[kind] * unfused_seconds(size / n, **figures)  # type: ignore[arg-type]  # by their names
+        fused_s += _HALVES[kind] * fused_seconds(size / n, **figures)  # type: ignore[arg-type]
     return Saving(
         rank=collectives.rank,
         count=len(rows),
@@ -79,7 +79,7 @@ def fusion_saving(collectives: RankCollectives, window_ns: tuple[int, int], devi
     )
 
 
-def with_fusion_gain(found: list[Finding] | NotJudged, ranks: Sequence[Told]) -> list[Finding] | NotJudged:
+def with_fusion_gain(found: list[Finding] | NotJudged, ranks: Sequence[FusionFigures]) -> list[Finding] | NotJudged:
     """Return findings about overlap with what fusing would save, on the rank where that is least, and the numbers."""
     if isinstance(found, NotJudged) or not found:
         return found

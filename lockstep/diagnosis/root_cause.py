@@ -85,15 +85,15 @@ def causes_of_many(summaries: Sequence[TraceSummary], *, step_ns: float, cause: 
         for name, cost in _costs([*summary.findings, *contention_from_outside(summary)], summary.steps).items():
             by_cause.setdefault(name, []).append((summary.rank, cost))
     found = []
-    for told in by_cause.values():
-        if len(told) <= SHARED.value * len(summaries):
+    for reported in by_cause.values():
+        if len(reported) <= SHARED.value * len(summaries):
             continue
-        known = [cost.ns for _, cost in told if cost.ns is not None]
+        known = [cost.ns for _, cost in reported if cost.ns is not None]
         lost_ns = median(known) if known else None
         if lost_ns is not None and lost_ns < COSTING.value * step_ns:
             continue
         merged: Finding | None = None
-        for rank, cost in told:
+        for rank, cost in reported:
             merged = _merged(merged, cost.found, rank, lost_ns)
         assert merged is not None
         found.append(merged)

@@ -62,8 +62,8 @@ def numbers(title: str, values: Iterable[float]) -> Axis:
     step = float(math.ceil(step))
     first = math.ceil(low / step)
     ticks = tuple((step * at, f"{step * at:.0f}") for at in range(first, math.floor(high / step) + 1))
-    room = max((high - low) * 0.02, 0.5)
-    return Axis(title, low - room, high + room, ticks)
+    space = max((high - low) * 0.02, 0.5)
+    return Axis(title, low - space, high + space, ticks)
 
 
 def decades(title: str, values: Iterable[float], *, has_prefix: bool = False) -> Axis:

@@ -103,7 +103,7 @@ def forward_search(task: Task) -> Fusion:
     sizes, begin, free_s = [], 0, 0.0
     while begin < task.count:
         end = begin + 1
-        while end < task.count and _delays_nobody(task, begin, end, free_s):
+        while end < task.count and _delays_none(task, begin, end, free_s):
             end += 1
         free_s = task.send(begin, end, free_s)
         sizes.append(end - begin)
@@ -111,7 +111,7 @@ def forward_search(task: Task) -> Fusion:
     return _fusion(task, tuple(sizes))
 
 
-def _delays_nobody(task: Task, begin: int, end: int, free_s: float) -> bool:
+def _delays_none(task: Task, begin: int, end: int, free_s: float) -> bool:
     together_s = task.send(begin, end + 1, free_s)
     if end + 1 < task.count:
         return together_s <= task.ready_s(end + 2)

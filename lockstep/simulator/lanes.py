@@ -124,13 +124,13 @@ def _parts(rank_class: RankClass) -> int:
 def _passes(job: Job, timeline: Timeline, rank_class: RankClass, *, opens: bool) -> tuple[list[Span], list[Span]]:
     """Return what a class computes, and the collectives inside operations that stand for several acts."""
     inside = [acts for acts in job.graph.inside if acts.rank_class == rank_class.number]
-    told = np.concatenate([np.empty(0, dtype=np.int64), *(acts.operations for acts in inside)])
+    named = np.concatenate([np.empty(0, dtype=np.int64), *(acts.operations for acts in inside)])
     owned = np.flatnonzero((job.graph.owner == rank_class.number) & (timeline.end > timeline.start))
     first, last = job.graph.bounds[rank_class.number]
     begins, ends = timeline.start[first], timeline.end[last]
     computing: list[Span] = []
     features: list[Span] = []
-    alone = owned[~np.isin(owned, told)]
+    alone = owned[~np.isin(owned, named)]
     at = np.searchsorted(begins, timeline.start[alone], side="right") - 1
     for operation, index in zip(alone.tolist(), at.tolist(), strict=True):
         start_s, end_s = float(timeline.start[operation]), float(timeline.end[operation])

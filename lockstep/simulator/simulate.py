@@ -170,7 +170,7 @@ def _classes(
                 update_s=device.seconds(0.0, moved_bytes),
                 returns=plan.returns[meshes[stage]],
                 has_neighbours=bool(plan.boundaries),
-                beside_returns_s=sum(plan.programs[index].forward.work_s for index in owned[stage]) * overlap_returns,
+                overlap_returns_s=sum(plan.programs[index].forward.work_s for index in owned[stage]) * overlap_returns,
             )
         )
     return found

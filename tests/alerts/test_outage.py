@@ -50,13 +50,13 @@ def firing(*names):
     return f'ALERTS{{alertname=~"{"|".join(names)}",alertstate="firing"}}'
 
 
-def told_ticket(*silent):
+def sent_ticket(*silent):
     """Return when the ticket fires and nothing keeps it back."""
     keeping = firing(PAGE, "LockstepSlowDeviceFound", *silent)
     return f"{firing(TICKET)} unless on () {firing('LockstepCoordinatorDown')} unless on () {keeping}"
 
 
-def told_end(*silent):
+def sent_end(*silent):
     """Return when the page does not fire, and nothing keeps that back."""
     return f"vector(1) unless on () {firing(PAGE)} unless on () {firing('LockstepCoordinatorDown', *silent)}"
 
@@ -78,12 +78,12 @@ def test_nothing_is_told_that_is_not_so(tmp_path):
     """At no evaluation is an alert untrue and free to be told; without the silent alerts there are such."""
     outage = case(
         OUTAGE,
-        times(told_ticket(SILENT, EXPLAINED), 0, 40, 0),
-        times(told_end(SILENT), 6, 40, 0),
-        times(told_ticket(), 0, 40, 20),  # from the death on for five minutes, until the coordinator's own page
-        times(told_end(), 6, 40, 20),
+        times(sent_ticket(SILENT, EXPLAINED), 0, 40, 0),
+        times(sent_end(SILENT), 6, 40, 0),
+        times(sent_ticket(), 0, 40, 20),  # from the death on for five minutes, until the coordinator's own page
+        times(sent_end(), 6, 40, 20),
     )
-    mended = case(MENDED, times(told_ticket(SILENT, EXPLAINED), 0, 50, 0), times(told_ticket(SILENT), 0, 50, 39))
+    mended = case(MENDED, times(sent_ticket(SILENT, EXPLAINED), 0, 50, 0), times(sent_ticket(SILENT), 0, 50, 39))
     done = run_promtool({"evaluation_interval": "15s", "tests": [outage, mended]}, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -39,7 +39,7 @@ def test_finds_are_counted_once_with_their_latency_and_cause():
     result = scored(RANK, rank(52, 3), rank(60, 3), rank(70, 4, "data"))
     assert (result.wanted, result.found, result.wrong) == (2, 2, 0)
     assert result.latency_rows == [3, 21]
-    assert (result.causes_told, result.causes_right) == (2, 1)
+    assert (result.causes_named, result.causes_right) == (2, 1)
 
 
 def test_innocents_and_alarms_before_the_fault_are_wrong():
@@ -139,7 +139,7 @@ def found(count, *, wanted=None, rows=3, right=None):
         "wanted": count if wanted is None else wanted,
         "found": count,
         "latency_rows": [rows] * count,
-        "causes_told": count,
+        "causes_named": count,
         "causes_right": count if right is None else right,
     }
 
@@ -195,11 +195,11 @@ def test_a_check_that_misses_fails_and_the_page_says_so(tmp_path, monkeypatch, c
 def test_the_marathon_prints_every_page_with_its_seed(monkeypatch, capsys):
     """Steps are counted until there are enough, and a false alarm can be run again from what is printed."""
 
-    def told(task):
+    def shown(task):
         named = [Named(7, JOB, "data", "run-1")] if task[2] == 3 and task[0] == "noisy" else []
         return task, [(OURS, Score(healthy_rows=200, alarms_in_health=len(named)))], named
 
-    monkeypatch.setattr(accuracy, "measure", told)
+    monkeypatch.setattr(accuracy, "measure", shown)
     assert marathon(20_000, 1, 1) == 1
     out = capsys.readouterr().out
     assert "noisy, 8 ranks, seed 3: ('job', '') at row 7, cause data" in out
@@ -241,8 +241,8 @@ def test_the_relative_score_needs_a_quarter():
     slow = Fault(cause="compute", ranks=(1,), ratio=0.2, begin=0)
     job = Scenario(name="t", degrees="dp=8", seed=1, steps=32, faults=(slow,))
     assert baselines.relative_score(generate(job)) == []
-    told = baselines.relative_score(generate(replace(job, faults=(replace(slow, ratio=1.0),))))
-    assert {each.thing for each in told} == {("rank", 1)}
+    shown = baselines.relative_score(generate(replace(job, faults=(replace(slow, ratio=1.0),))))
+    assert {each.thing for each in shown} == {("rank", 1)}
 
 
 @pytest.mark.parametrize(("count", "published"), [(5, 0.821), (8, 0.725), (12, 0.675), (20, 0.562)])

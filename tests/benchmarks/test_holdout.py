@@ -108,9 +108,9 @@ def test_faults_rise_and_come_and_go():
 def test_records_are_lost_and_come_late_as_planned():
     """A node's delay moves its records behind others', bursts are gone, and the log is in order of arrival."""
     made = case("dp=16", disorder=replace(CALM, late_nodes=2, missing_bursts=1))
-    layout, drawn, told = measured(made)
+    layout, drawn, shown = measured(made)
     del layout
-    log = log_of(made, told, drawn, np.random.default_rng(1)).columns
+    log = log_of(made, shown, drawn, np.random.default_rng(1)).columns
     assert (np.diff(log["received_ns"]) >= 0).all()
     assert (np.diff(log["step"]) < 0).any()
     assert 3 <= made.rows * 16 - len(log["rank"]) <= 12
@@ -156,11 +156,11 @@ def test_the_job_is_a_symptom_of_anything_and_groups_of_a_node():
     assert scored(line("job", [], 40)).wrong_others == 0
     assert scored(line("group", [1, 3], 40, kind="slow_link")).wrong_others == 1
     nic = Truth(scope="node", ranks=tuple(range(8)), cause="link", ratio=1.0, kinds=("dp",), begin=30)
-    told = [
+    shown = [
         line("group", [0, 2, 4, 6], 40, kind="slow_link"),
         line("node", list(range(8)), 41, kind="slow_link", cause="link"),
     ]
-    result = scored(*told, truths=(nic,))
+    result = scored(*shown, truths=(nic,))
     assert (result.wanted, result.found, result.wrong_others, result.causes_right) == (1, 1, 0, 1)
 
 
@@ -195,7 +195,7 @@ def test_slowness_is_put_into_recordings_without_breaking_their_account():
 def test_a_recorded_job_names_a_rank_that_takes_three_times_as_long():
     """On processes that share two cores, the noisiest healthy job known."""
     values = dict(recorded.recordings())["healthy-105ms"]
-    told = recorded.inject(values[:260], 2, 2.0)
-    assert told.found_at is not None
-    assert told.found_at - told.begin < 20
-    assert told.wrong == 0
+    shown = recorded.inject(values[:260], 2, 2.0)
+    assert shown.found_at is not None
+    assert shown.found_at - shown.begin < 20
+    assert shown.wrong == 0

@@ -40,8 +40,8 @@ def test_a_log_of_every_kind_of_domain_is_accepted_whole():
     """The live timeline refuses none of a generated job's records, with all five kinds of domain in it."""
     recording = generate(scenario())
     assert set(recording.waits) == {"tp", "cp", "ep", "pp", "dp", "world"}
-    told = replay(recording.log(), recording.topology, Policy())
-    assert (told.judged, sum(told.rejected.values())) == (20, 0)
+    shown = replay(recording.log(), recording.topology, Policy())
+    assert (shown.judged, sum(shown.rejected.values())) == (20, 0)
 
 
 def test_seeds_repeat_and_differ():

@@ -29,7 +29,7 @@ def test_the_unit_stands_in_the_columns_name(read):
     other = read("\n".join(["\ufeff" + header.replace("(ms)", "(s)"), *seconds]), read_vtrain)
     assert len(plain.rows) == 5
     assert [row.seconds for row in other.rows] == pytest.approx([row.seconds for row in plain.rows])
-    assert plain.told == other.told == ""
+    assert plain.dropped == other.dropped == ""
 
 
 def test_rows_count_once_and_bad_ones_are_told(read):
@@ -40,7 +40,7 @@ def test_rows_count_once_and_bad_ones_are_told(read):
     assert len(table.rows) == 5
     assert table.repeated == 1
     assert [text.partition(":")[0] for text in table.refused] == ["line 8", "line 9", "line 10"]
-    assert table.told == (
+    assert table.dropped == (
         "table.csv: rows dropped: 1 repeated, 3 that cannot be read (first: line 8: step: got 0, expected above 0)"
     )
 
@@ -60,7 +60,7 @@ def test_devices_are_read_apart(read):
     text = "\n".join([header, first, second.replace(A100, "H100-80GB-HBM3"), third.replace(A100, "TPU v4")])
     found = read(text, read_published)
     assert {name: len(table.rows) for name, table in found.items()} == {"A100": 1, "H100": 1}
-    assert "gpu: got 'TPU v4', expected one of V100, A100, H100" in found["A100"].told
+    assert "gpu: got 'TPU v4', expected one of V100, A100, H100" in found["A100"].dropped
     (row,) = found["H100"].rows
     fast, slow = (
         simulate(row.tree, published_cluster(8, name), batch=row.batch, options=row.options).step_seconds

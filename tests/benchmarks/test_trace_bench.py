@@ -136,8 +136,8 @@ def test_a_peer_that_was_ended_is_compared_by_what_it_had_cost(load_s, status, t
     monkeypatch.setitem(trace_bench.TARGETS, 0, Targets(10, 4))
     assert side_by_side(CARRIED, 0, tmp_path, tmp_path, packed=False, limit_s=1) == status
     printed = capsys.readouterr().out
-    for told in (f">{load_s:.2f}", ">320", f">{load_s / 0.5:.1f}", ">4.0", "did not finish: ended"):
-        assert told in printed
+    for shown in (f">{load_s:.2f}", ">320", f">{load_s / 0.5:.1f}", ">4.0", "did not finish: ended"):
+        assert shown in printed
 
 
 def test_a_peer_that_cannot_be_installed_is_status_2(tmp_path, capsys):

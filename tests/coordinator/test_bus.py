@@ -203,7 +203,7 @@ async def test_a_gap_is_asked_for_and_filled(broker):
 async def test_a_frame_ahead_of_what_its_run_holds_comes_again_when_there_is_room(broker):
     """It is neither received nor asked for before; frames behind it ask for nothing either."""
     room = {"job": 0}
-    ears = Ears(broker, has_room=lambda run, step: step < room[run])
+    ears = Ears(broker, has_capacity=lambda run, step: step < room[run])
     async with wired(broker) as wire, listening(ears):
         await until(lambda: "c1" in wire.acknowledged)
         await wire.send(topics.STEPS, BATCH)

@@ -285,14 +285,14 @@ def test_a_run_has_room_for_as_many_steps_as_it_can_hold():
     send(watch, "n0", 0, 5, NOW)
     length = watch.by_name["job"].timeline.policy.window_steps_max
     placed = []
-    assert watch.has_room("job", length - 1, lambda: placed.append(1))
+    assert watch.has_capacity("job", length - 1, lambda: placed.append(1))
     assert not placed
-    assert not watch.has_room("job", length, lambda: placed.append(1))
+    assert not watch.has_capacity("job", length, lambda: placed.append(1))
     assert placed
-    assert watch.has_room("other", length, lambda: None)
-    assert watch.has_room("job", length, lambda: send(watch, "n1", 0, 1, NOW))
+    assert watch.has_capacity("other", length, lambda: None)
+    assert watch.has_capacity("job", length, lambda: send(watch, "n1", 0, 1, NOW))
     send(watch, "n1", 1, 5, NOW)
-    assert watch.has_room("job", 100 * length, lambda: None)
+    assert watch.has_capacity("job", 100 * length, lambda: None)
 
 
 def test_finished_runs_are_forgotten_and_old_ones_never_known():

@@ -110,7 +110,7 @@ def _gone(progress: Progress) -> Hang | None:
     gone = np.sort(progress.rank[progress.gone])
     evidence = [f"the process of {_ranks(gone)} is gone, without a word that training is over; others wait for it"]
     for rank in gone[:_NAMED_MAX].tolist():
-        evidence += _last_heard(progress, rank)
+        evidence += _last_seen(progress, rank)
     return Hang(
         cause=UNKNOWN,
         scope="rank",
@@ -135,7 +135,7 @@ def _late(progress: Progress, topology: "Topology", waiting: Waiting, late: "NDA
         where = _label(progress.domains[int(entries.domain[at])], topology)
         issued, expected = int(entries.issued[at]), int(entries.expected[at])
         evidence += [f"rank {rank} has issued {issued} operations in {where}, others {expected}"]
-        evidence += _last_heard(progress, rank)
+        evidence += _last_seen(progress, rank)
     if len(late) > _NAMED_MAX:
         evidence.append(f"and {len(late) - _NAMED_MAX} more ranks")
     return Hang(
@@ -238,7 +238,7 @@ def _by_steps(topology: "Topology", last_step_W: "NDArray[np.int64]") -> Hang | 
     )
 
 
-def _last_heard(progress: Progress, rank: int) -> list[str]:
+def _last_seen(progress: Progress, rank: int) -> list[str]:
     (at,) = np.flatnonzero(progress.rank == rank)[:1]
     if progress.ended[at]:
         return [f"rank {rank} says that its training is over"]

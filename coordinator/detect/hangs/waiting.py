@@ -128,8 +128,8 @@ def _in_groups(
     members = [np.array(domains[index].ranks, dtype=np.int64) for index in used]
     member_M = np.concatenate(members) if members else np.zeros(0, dtype=np.int64)
     domain_M = np.repeat(np.array(used, dtype=np.int64), [len(ranks) for ranks in members])
-    heard = (member_M < world_size) & known_W[np.minimum(member_M, world_size - 1)]
-    member_M, domain_M = member_M[heard], domain_M[heard]
+    is_member = (member_M < world_size) & known_W[np.minimum(member_M, world_size - 1)]
+    member_M, domain_M = member_M[is_member], domain_M[is_member]
     issued_M, last_M = np.zeros(len(member_M), dtype=np.int64), np.zeros(len(member_M), dtype=np.int64)
     if len(member_M):
         key_M = domain_M * world_size + member_M  # ascending: domains are, and so are the ranks of each

@@ -64,7 +64,7 @@ class SlowLinkTest:
         self._first_step = np.full(1, -1, dtype=np.int64)
         self._layout = zlib.crc32(repr([(d.kind, d.ranks[0], d.ranks[-1]) for d in self._transfers.domains]).encode())
         self._dear: set[int] = set()  # groups beyond the effect when last seen
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
         self._verdicts: list[Verdict] = []
         self._held_steps = 0
 
@@ -177,10 +177,10 @@ class SlowLinkTest:
     def _explain(self) -> None:
         """Find what alarms have in common whenever there are new ones, once those about to follow are there too."""
         alarms = set(self._test.alarms.series_A.tolist())
-        if not self._told <= alarms:
-            self._told &= alarms
+        if not self._reported <= alarms:
+            self._reported &= alarms
             self._verdicts = [still for verdict in self._verdicts if (still := verdict.within(alarms)).groups]
-        if alarms == self._told:
+        if alarms == self._reported:
             return
         pending = self._dear - alarms
         verdicts = self._tomography.explain(alarms | pending, self._verdicts, self.policy)
@@ -190,7 +190,7 @@ class SlowLinkTest:
                 return
             verdicts = self._tomography.explain(alarms, self._verdicts, self.policy)
         self._verdicts = [sure for verdict in verdicts if (sure := verdict.within(alarms)).groups]
-        self._told, self._held_steps = alarms, 0
+        self._reported, self._held_steps = alarms, 0
 
     def found(self, step_seconds: float) -> list[SlowLink]:
         """Return what is in alarm and worth speaking of in a step of `step_seconds`."""
@@ -207,9 +207,9 @@ class SlowLinkTest:
         groups = np.array(verdict.groups)
         bytes_V = self._bytes_G[groups].astype(np.float64)
         past_seconds = np.maximum(self._past_G[groups], _COST_MIN) * bytes_V
-        told = [self._test.alarms.of(group) for group in verdict.groups]
-        level = np.array([level for level, _ in told], dtype=np.float32)
-        onset = np.array([onset for _, onset in told], dtype=np.int64)
+        states = [self._test.alarms.of(group) for group in verdict.groups]
+        level = np.array([level for level, _ in states], dtype=np.float32)
+        onset = np.array([onset for _, onset in states], dtype=np.int64)
         onset[self._is_from_peers_G[groups]] = self._first_step[0]
         figures = Figures(
             past_seconds=past_seconds,

@@ -259,7 +259,7 @@ class FluctuationTest:
         if mean < -self._gate(_LONG):
             self._level += mean
             self._last.move(mean)
-            self._learn_anew(_LONG)
+            self._relearn(_LONG)
 
     def _settle(self) -> None:
         """Take the level at which a run settled after a change of its work, as far as the change explains it."""
@@ -271,9 +271,9 @@ class FluctuationTest:
         self._last.keep_only(self.policy.work_settle_steps)
         self._last.move(moved)
         work.forget_change()
-        self._learn_anew(len(self._last))
+        self._relearn(len(self._last))
 
-    def _learn_anew(self, steps: int) -> None:
+    def _relearn(self, steps: int) -> None:
         """Take the level as known from so many steps only."""
         self._settled = max(steps, 1)
         self._residuals.clear()

@@ -16,7 +16,7 @@ _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 def available_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
     """Return it, None where nothing tells."""
     found = [_field_bytes(_read(proc / "meminfo"), "MemAvailable:", 1024)]
-    found += [_room_bytes(folder, names) for folder, names in _groups(_read(proc / "self" / "cgroup"), cgroups)]
+    found += [_free_bytes(folder, names) for folder, names in _groups(_read(proc / "self" / "cgroup"), cgroups)]
     return min((value for value in found if value is not None), default=None)
 
 
@@ -40,7 +40,7 @@ def _groups(text: str, cgroups: Path) -> Iterator[tuple[Path, tuple[str, str, st
         yield from ((each, names) for each in (folder, *folder.parents) if root in each.parents)
 
 
-def _room_bytes(folder: Path, names: tuple[str, str, str]) -> int | None:
+def _free_bytes(folder: Path, names: tuple[str, str, str]) -> int | None:
     """Return what a group may still take; file pages that nobody uses make room."""
     limit_name, usage_name, reclaimable_name = names
     limit, usage = _number(_read(folder / limit_name)), _number(_read(folder / usage_name))

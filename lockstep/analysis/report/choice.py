@@ -18,7 +18,7 @@ class Choice:
     """The ranks to show, in order, and a sentence that says which; `usual` is the one nearest to the median."""
 
     ranks: tuple[Rank, ...]
-    said: str
+    note: str
     usual: Rank | None
 
 
@@ -30,7 +30,7 @@ def choose(ranks: Sequence[Rank], named: Sequence[int]) -> Choice:
     far = sorted(ranks, key=_distance(ranks))
     usual = far[0] if far else None
     if len(ranks) <= SHOWN_MAX:
-        return Choice(ranks=tuple(ranks), said="", usual=usual)
+        return Choice(ranks=tuple(ranks), note="", usual=usual)
     wanted = list(dict.fromkeys(named))[:_NAMED_MAX]
     by_number = {rank.number: rank for rank in ranks}
     chosen = {number: by_number[number] for number in wanted if number in by_number}
@@ -41,11 +41,11 @@ def choose(ranks: Sequence[Rank], named: Sequence[int]) -> Choice:
         chosen.setdefault(rank.number, rank)
     if usual is not None:
         chosen.setdefault(usual.number, usual)
-    said = (
+    note = (
         f"{len(chosen)} of {counted(len(ranks), 'rank')} are shown: {count} that findings name, the {_FAR_MAX} others "
         f"farthest from the median, and the one nearest to it ({usual.label if usual else 'none'})."
     )
-    return Choice(ranks=tuple(chosen[number] for number in sorted(chosen)), said=said, usual=usual)
+    return Choice(ranks=tuple(chosen[number] for number in sorted(chosen)), note=note, usual=usual)
 
 
 def _distance(ranks: Sequence[Rank]) -> Callable[[Rank], float]:

@@ -59,16 +59,20 @@ def cause_title(cause: str) -> str:
 def findings_of(summary: Summary) -> list[Found]:
     """Return what was found on single ranks and over all of them, by gain, then by lost time."""
     alike: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
-    told: list[tuple[dict[str, Any], int | None]] = [(each, None) for each in summary.findings]
-    told += [(each, rank.number) for rank in summary.ranks for each in rank.findings]
-    for each, number in told:
+    stored: list[tuple[dict[str, Any], int | None]] = [(each, None) for each in summary.findings]
+    stored += [(each, rank.number) for rank in summary.ranks for each in rank.findings]
+    for each, number in stored:
         finding = each if number is None or reading.ranks(each.get("ranks")) else each | {"ranks": [number]}
         alike[_key(finding)].append(finding)
     return sorted((_merged(each) for each in alike.values()), key=_order)
 
 
-def _key(told: dict[str, Any]) -> tuple[str, str, str]:
-    return reading.text(told.get("bottleneck")), reading.text(told.get("cause")), reading.text(told.get("subject"))
+def _key(stored: dict[str, Any]) -> tuple[str, str, str]:
+    return (
+        reading.text(stored.get("bottleneck")),
+        reading.text(stored.get("cause")),
+        reading.text(stored.get("subject")),
+    )
 
 
 def _merged(alike: Sequence[dict[str, Any]]) -> Found:
@@ -90,32 +94,32 @@ def _merged(alike: Sequence[dict[str, Any]]) -> Found:
     )
 
 
-def _read(told: dict[str, Any]) -> Found:
-    bottleneck, cause, subject = _key(told)
-    ranks = reading.ranks(told.get("ranks"))
+def _read(stored: dict[str, Any]) -> Found:
+    bottleneck, cause, subject = _key(stored)
+    ranks = reading.ranks(stored.get("ranks"))
     return Found(
         bottleneck=bottleneck,
         cause=cause,
         subject=subject,
         ranks=ranks,
         worst=ranks,
-        evidence=tuple(reading.texts(told.get("evidence"))),
+        evidence=tuple(reading.texts(stored.get("evidence"))),
         advice=tuple(
-            sorted(map(_advice, reading.records(told.get("advice"))), key=lambda each: -_gain(each.gain_ratio))
+            sorted(map(_advice, reading.records(stored.get("advice"))), key=lambda each: -_gain(each.gain_ratio))
         ),
-        gain_ratio=reading.share(told.get("predicted_gain_ratio")),
-        lost_ns=reading.nanoseconds(told.get("lost_ns")),
-        confidence=reading.text(told.get("confidence")),
+        gain_ratio=reading.share(stored.get("predicted_gain_ratio")),
+        lost_ns=reading.nanoseconds(stored.get("lost_ns")),
+        confidence=reading.text(stored.get("confidence")),
         merged=1,
     )
 
 
-def _advice(told: dict[str, Any]) -> Advice:
+def _advice(stored: dict[str, Any]) -> Advice:
     return Advice(
-        suggestion=reading.text(told.get("suggestion")),
-        how=reading.text(told.get("how")),
-        source=reading.text(told.get("source")),
-        gain_ratio=reading.share(told.get("predicted_gain_ratio")),
+        suggestion=reading.text(stored.get("suggestion")),
+        how=reading.text(stored.get("how")),
+        source=reading.text(stored.get("source")),
+        gain_ratio=reading.share(stored.get("predicted_gain_ratio")),
     )
 
 

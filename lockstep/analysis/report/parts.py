@@ -85,7 +85,7 @@ class Rank:
     window_ns: int | None
     step_count: int | None
     account: Account | None
-    steps_told: Any
+    stored_steps: Any
     step_numbers: Any
     critical_path: tuple[PathEntry, ...]
     guessed_ratio: float | None
@@ -99,7 +99,7 @@ class Rank:
     @property
     def steps(self) -> tuple[tuple[str, Account], ...]:
         """Return the steps' accounts by their names; read when asked for, as only a few ranks' are shown."""
-        return _steps(self.steps_told, self.step_numbers)
+        return _steps(self.stored_steps, self.step_numbers)
 
     @property
     def label(self) -> str:
@@ -137,38 +137,38 @@ def summary_of(summary: dict[str, Any]) -> Summary:
     )
 
 
-def _rank(told: dict[str, Any]) -> Rank | None:
-    number = reading.rank(told.get("rank"))
+def _rank(stored: dict[str, Any]) -> Rank | None:
+    number = reading.rank(stored.get("rank"))
     if number is None:
         return None
-    window_ns = reading.nanoseconds(told.get("window_ns"))
-    steps = reading.record(told.get("steps"))
+    window_ns = reading.nanoseconds(stored.get("window_ns"))
+    steps = reading.record(stored.get("steps"))
     count = reading.amount(steps.get("count"))
     return Rank(
         number=number,
-        host=cut(reading.text(told.get("host")), _HOST_MAX),
-        path=reading.text(told.get("path")),
-        vendor=reading.text(told.get("vendor")),
-        devices=tuple(reading.texts(told.get("devices"))),
+        host=cut(reading.text(stored.get("host")), _HOST_MAX),
+        path=reading.text(stored.get("path")),
+        vendor=reading.text(stored.get("vendor")),
+        devices=tuple(reading.texts(stored.get("devices"))),
         window_ns=window_ns,
         step_count=None if count is None else int(count),
-        account=_account(told.get("breakdown"), window_ns),
-        steps_told=told.get("steps_breakdown"),
+        account=_account(stored.get("breakdown"), window_ns),
+        stored_steps=stored.get("steps_breakdown"),
         step_numbers=steps.get("numbers"),
-        critical_path=tuple(_path(told.get("critical_path"))),
-        guessed_ratio=reading.share(told.get("critical_path_guessed_ratio")),
-        collectives=tuple(reading.records(told.get("collectives"))),
-        patterns=tuple(_patterns(told.get("patterns"))),
-        roofline=reading.record(told.get("roofline")),
-        components=told.get("components"),
-        findings=tuple(reading.records(told.get("findings"))),
-        not_judged=tuple(reading.records(told.get("not_judged"))),
+        critical_path=tuple(_path(stored.get("critical_path"))),
+        guessed_ratio=reading.share(stored.get("critical_path_guessed_ratio")),
+        collectives=tuple(reading.records(stored.get("collectives"))),
+        patterns=tuple(_patterns(stored.get("patterns"))),
+        roofline=reading.record(stored.get("roofline")),
+        components=stored.get("components"),
+        findings=tuple(reading.records(stored.get("findings"))),
+        not_judged=tuple(reading.records(stored.get("not_judged"))),
     )
 
 
-def _account(told: Any, window_ns: int | None) -> Account | None:
+def _account(stored: Any, window_ns: int | None) -> Account | None:
     """Return a breakdown; without a window its classes are the window."""
-    values = reading.record(told)
+    values = reading.record(stored)
     parts = tuple((name, reading.nanoseconds(values.get(f"{name}_ns"))) for name in CLASSES)
     known = [ns for _, ns in parts if ns is not None]
     if not known or not (window_ns or sum(known)):
@@ -181,10 +181,10 @@ def _account(told: Any, window_ns: int | None) -> Account | None:
     )
 
 
-def _steps(told: Any, said: Any) -> tuple[tuple[str, Account], ...]:
+def _steps(stored: Any, note: Any) -> tuple[tuple[str, Account], ...]:
     """Return the steps' accounts by the steps' numbers, or by their places where numbers are missing."""
-    rows = reading.records(told)
-    numbers = said if isinstance(said, list) and len(said) == len(rows) else range(len(rows))
+    rows = reading.records(stored)
+    numbers = note if isinstance(note, list) and len(note) == len(rows) else range(len(rows))
     found = [
         (f"step {number:.12g}", _account(row, None)) for number, row in zip(map(_plain, numbers), rows, strict=True)
     ]
@@ -195,17 +195,17 @@ def _plain(value: Any) -> float:
     return reading.number(value) or 0
 
 
-def _path(told: Any) -> list[PathEntry]:
+def _path(stored: Any) -> list[PathEntry]:
     entries = [
         (reading.text(each.get("name")), reading.text(each.get("class")), reading.nanoseconds(each.get("ns")))
-        for each in reading.records(told)
+        for each in reading.records(stored)
     ]
     return [PathEntry(name=name, kind=kind_of(kind), ns=ns) for name, kind, ns in entries if ns]
 
 
-def _patterns(told: Any) -> list[Pattern]:
+def _patterns(stored: Any) -> list[Pattern]:
     found = []
-    for each in reading.records(told):
+    for each in reading.records(stored):
         beta = reading.share(each.get("beta"))
         if beta is None:
             continue
@@ -220,10 +220,10 @@ def _patterns(told: Any) -> list[Pattern]:
     return found
 
 
-def function_key(told: dict[str, Any]) -> FunctionKey:
+def function_key(stored: dict[str, Any]) -> FunctionKey:
     """Return class, callers and name of the function that a pattern or a localisation is about."""
     return (
-        reading.text(told.get("class")),
-        tuple(reading.texts(told.get("stack"))),
-        reading.text(told.get("function")),
+        reading.text(stored.get("class")),
+        tuple(reading.texts(stored.get("stack"))),
+        reading.text(stored.get("function")),
     )

@@ -31,9 +31,9 @@ class View:
         return focus(ranks, self.named, self.choice.usual, count)
 
 
-def view_of(told: dict[str, Any], pictures: Pictures | None = None) -> View:
+def view_of(stored: dict[str, Any], pictures: Pictures | None = None) -> View:
     """Return what the sections need of a summary, and of what was drawn from its traces."""
-    summary = summary_of(told)
+    summary = summary_of(stored)
     findings = findings_of(summary)
     top = headline(findings)
     named = tuple(named_ranks([top, *findings] if top else findings, len(summary.ranks)))

@@ -149,9 +149,9 @@ def _joined(lane: Lane, scale: float) -> Iterator[_Mark]:
 def _box(mark: _Mark, top: int) -> Html:
     span = mark.first
     micro = f", micro-batch {span.micro_batch}" if span.micro_batch >= 0 else ""
-    told = f"{span.name}{micro}: {format_ns((span.end_s - span.start_s) * _NS)}"
+    tooltip = f"{span.name}{micro}: {format_ns((span.end_s - span.start_s) * _NS)}"
     width = mark.right - mark.left
-    return tag("rect", tag("title", told), x=_LEFT + mark.left, y=top, width=width, height=_STRIP, class_=mark.kind)
+    return tag("rect", tag("title", tooltip), x=_LEFT + mark.left, y=top, width=width, height=_STRIP, class_=mark.kind)
 
 
 def _legend(rows: list[Row]) -> Iterator[Html]:

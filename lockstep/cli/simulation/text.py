@@ -83,8 +83,8 @@ def _time(found: Forecast) -> Iterator[str]:
     hidden = f", {format_ns(hidden_s * _NS)} of it beside computation" if communication.total else ""
     yield f"  communication in all {format_ns(communication.total * _NS)}{hidden}"
     for kind, seconds in sorted(communication.by_kind.items(), key=lambda pair: -pair[1]):
-        told = f"{format_ns(seconds * _NS):>10} {format_share(seconds / step_s):>6}"
-        yield f"    {kind.replace('_', '-'):<{_NAME - 2}}{told}"
+        title = f"{format_ns(seconds * _NS):>10} {format_share(seconds / step_s):>6}"
+        yield f"    {kind.replace('_', '-'):<{_NAME - 2}}{title}"
 
 
 def _memory(spec: JobSpec, found: Forecast) -> Iterator[str]:

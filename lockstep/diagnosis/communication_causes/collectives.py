@@ -97,26 +97,26 @@ def collectives_of(columns: TraceColumns, *, rank: int | None = None) -> RankCol
     Where a device's row does not say what it is, the operator that launched it does. `rank` overrides the trace's own.
     """
     events = np.flatnonzero(columns.work == WorkKind.COMMUNICATION)
-    said = [columns.collectives.get(event) for event in events.tolist()]
-    if columns.about.vendor == "ascend" and any(said):  # its rows of tasks lie inside those of collectives
-        keep = [place for place, each in enumerate(said) if each is not None]
-        events, said = events[keep], [said[place] for place in keep]
+    arguments = [columns.collectives.get(event) for event in events.tolist()]
+    if columns.about.vendor == "ascend" and any(arguments):  # its rows of tasks lie inside those of collectives
+        keep = [place for place, each in enumerate(arguments) if each is not None]
+        events, arguments = events[keep], [arguments[place] for place in keep]
     order = np.argsort(columns.start_ns[events], kind="stable")
-    events, said = events[order], [said[place] for place in order.tolist()]
+    events, arguments = events[order], [arguments[place] for place in order.tolist()]
     owner = launching_operators(columns, events)
-    told = [
+    reported = [
         each or columns.collectives.get(int(operator)) or _UNKNOWN
-        for each, operator in zip(said, owner.tolist(), strict=True)
+        for each, operator in zip(arguments, owner.tolist(), strict=True)
     ]
-    groups = [_group(each, columns) for each in told]
+    groups = [_group(each, columns) for each in reported]
     kinds = [
         collective_kind(each.name or columns.names[int(columns.name[event])])
-        for each, event in zip(told, events.tolist(), strict=True)
+        for each, event in zip(reported, events.tolist(), strict=True)
     ]
-    sizes = {group: each.group_size for group, each in zip(groups, told, strict=True) if each.group_size > 0}
+    sizes = {group: each.group_size for group, each in zip(groups, reported, strict=True) if each.group_size > 0}
     volume = [
         _bytes(kind, each, sizes.get(group, len(group[1]))) if each is not _UNKNOWN else _annotated(columns, event)
-        for kind, each, group, event in zip(kinds, told, groups, events.tolist(), strict=True)
+        for kind, each, group, event in zip(kinds, reported, groups, events.tolist(), strict=True)
     ]
     return RankCollectives(
         rank=columns.about.rank if rank is None else rank,
@@ -125,24 +125,24 @@ def collectives_of(columns: TraceColumns, *, rank: int | None = None) -> RankCol
         start_ns=columns.start_ns[events],
         duration_ns=columns.duration_ns[events],
         bytes=np.array(volume, np.int64),
-        sequence=np.array([each.sequence for each in told], np.int64),
+        sequence=np.array([each.sequence for each in reported], np.int64),
         host=columns.about.host,
         clock_is_shared=columns.about.clock_is_shared,
         group_sizes={group: sizes.get(group, len(group[1])) for group in set(groups) if sizes.get(group) or group[1]},
     )
 
 
-def _group(said: CollectiveArguments, columns: TraceColumns) -> Group:
+def _group(arguments: CollectiveArguments, columns: TraceColumns) -> Group:
     """Return the group; a trace that lists one group only means that one where an event names none."""
     listed = columns.about.groups
-    if not said.group and len(listed) == 1:
+    if not arguments.group and len(listed) == 1:
         return next(iter(listed.items()))
-    return said.group, said.ranks or listed.get(said.group, ())
+    return arguments.group, arguments.ranks or listed.get(arguments.group, ())
 
 
-def _bytes(kind: str, said: CollectiveArguments, size: int) -> int:
-    each = item_bytes(said.dtype)
-    small, large = sorted((said.in_elements, said.out_elements))
+def _bytes(kind: str, arguments: CollectiveArguments, size: int) -> int:
+    each = item_bytes(arguments.dtype)
+    small, large = sorted((arguments.in_elements, arguments.out_elements))
     if each is None or large < 0:
         return ABSENT
     one_side = small < 0 and kind in (ALL_GATHER, REDUCE_SCATTER)  # HCCL counts one rank's part

@@ -64,14 +64,14 @@ def find_contention(
     found, compared = [], 0
     for places in pairs.values():
         rows = np.array(places)
-        beside, alone = rows[ratio_S[rows] >= CONTENTION_OVERLAP.value], rows[ratio_S[rows] <= ALONE_OVERLAP.value]
-        if min(len(beside), len(alone)) < COLLECTIVES.value:
+        during, alone = rows[ratio_S[rows] >= CONTENTION_OVERLAP.value], rows[ratio_S[rows] <= ALONE_OVERLAP.value]
+        if min(len(during), len(alone)) < COLLECTIVES.value:
             continue
         compared += 1
-        slow, fast = float(np.median(rates.algorithm[beside])), float(np.median(rates.algorithm[alone]))
-        lost_ns = int((rates.transmission_ns[beside] * (1 - rates.algorithm[beside] / fast)).clip(min=0).sum())
+        slow, fast = float(np.median(rates.algorithm[during])), float(np.median(rates.algorithm[alone]))
+        lost_ns = int((rates.transmission_ns[during] * (1 - rates.algorithm[during] / fast)).clip(min=0).sum())
         if slow < BANDWIDTH_RATIO.value * fast and lost_ns >= WORTH_RATIO.value * window_ns:
-            found.append(_finding(table, (beside, alone), (slow, fast), lost_ns))
+            found.append(_finding(table, (during, alone), (slow, fast), lost_ns))
     if not compared:
         return NotJudged(
             rule=CONTENTION, reason="no collective runs often enough both beside computation and without it"
@@ -85,8 +85,8 @@ def _finding(
     rates: tuple[float, float],
     lost_ns: int,
 ) -> Finding:
-    beside, alone = rows
-    first = int(beside[0])
+    during, alone = rows
+    first = int(during[0])
     group = table.groups[first]
     return Finding(
         bottleneck=COMMUNICATION,
@@ -96,7 +96,7 @@ def _finding(
         evidence=(
             (
                 f"{table.kinds[first]} of {int(table.bytes[first])} bytes moves {rates[0] / 1e9:.2f} GB/s in "
-                f"{len(beside)} collectives beside computation and {rates[1] / 1e9:.2f} GB/s in {len(alone)} without"
+                f"{len(during)} collectives during computation and {rates[1] / 1e9:.2f} GB/s in {len(alone)} without"
             ),
             f"that is {rates[0] / rates[1]:.0%} (threshold {BANDWIDTH_RATIO.value:.0%})",
         ),

@@ -49,11 +49,11 @@ def judge_communication(
     """
     parts = {rank: collectives_of(columns, rank=rank) for rank, columns in sorted(traces.items())}
     table = match_collectives(list(parts.values()))
-    told = match_collectives(vendor_collectives) if vendor_collectives else table
+    reported = match_collectives(vendor_collectives) if vendor_collectives else table
     compute = {rank: computing(columns) for rank, columns in traces.items()}
     answers: list[list[Finding] | NotJudged] = [
-        judge_waiting(told, window_ns, compute),
-        judge_transmission(told, window_ns),
+        judge_waiting(reported, window_ns, compute),
+        judge_transmission(reported, window_ns),
         judge_bandwidth(table, window_ns, expected),
         find_contention(table, compute, window_ns),
         find_settings(environments or {}),

@@ -55,7 +55,7 @@ class LinkTransfers:
     packet_transfer: NDArray[np.int64]
     packet_bytes: NDArray[np.int64]
     packet_count: NDArray[np.int64]
-    beside_compute: NDArray[np.bool_] | None = None
+    during_compute: NDArray[np.bool_] | None = None
 
     def of(self, link: str) -> NDArray[np.int64]:
         """Return the transfers over `link` that moved something, as places."""
@@ -71,9 +71,9 @@ class LinkTransfers:
         at = self.of(link)
         retried = (self.transit_ns[at] >= RETRANSMISSION_NS.value) & (link == RDMA)
         at = at if retried.all() else at[~retried]
-        if self.beside_compute is None or self.beside_compute[at].all():
+        if self.during_compute is None or self.during_compute[at].all():
             return at
-        return at[~self.beside_compute[at]]
+        return at[~self.during_compute[at]]
 
     def gigabytes_per_second(self, at: NDArray[np.int64]) -> float:
         """Return what the transfers `at` moved over the time they took."""
@@ -101,11 +101,11 @@ def link_transfers_of(
         packet_transfer=place[communication.packet_link[packets]],
         packet_bytes=communication.packet_bytes[packets],
         packet_count=communication.packet_count[packets],
-        beside_compute=None if computing is None else _beside(communication, computing)[at],
+        during_compute=None if computing is None else _during(communication, computing)[at],
     )
 
 
-def _beside(communication: AscendCommunication, computing: Intervals) -> NDArray[np.bool_]:
+def _during(communication: AscendCommunication, computing: Intervals) -> NDArray[np.bool_]:
     """Return which transfers run beside computation for the most part: waiting comes first, so they end with theirs.
 
     Those of collectives of unknown times count as running alone.
@@ -115,9 +115,9 @@ def _beside(communication: AscendCommunication, computing: Intervals) -> NDArray
     known = (start_ns != ABSENT) & (elapse_ns > 0)
     end_ns = np.where(known, start_ns + elapse_ns, 0)
     length_ns = np.where(known, np.minimum(communication.link_ns, elapse_ns), 0)
-    beside_ns = length_ns - Covered(computing).free(end_ns - length_ns, end_ns)
-    beside: NDArray[np.bool_] = (length_ns > 0) & (beside_ns >= CONTENTION_OVERLAP.value * length_ns)
-    return beside
+    during_ns = length_ns - Covered(computing).free(end_ns - length_ns, end_ns)
+    during: NDArray[np.bool_] = (length_ns > 0) & (during_ns >= CONTENTION_OVERLAP.value * length_ns)
+    return during
 
 
 def judge_links(transfers: LinkTransfers, window_ns: int) -> list[Finding] | NotJudged:
@@ -145,7 +145,7 @@ def judge_links(transfers: LinkTransfers, window_ns: int) -> list[Finding] | Not
                     link,
                     f"{len(at)} transfers over {link} move {rate:.2f} GB/s, {rate / wanted:.0%} of {wanted:g} GB/s "
                     f"({expected.source}; threshold {BANDWIDTH_RATIO.value:.0%})",
-                    f"they take {spent_ns / 1e6:.3f} ms; {_small_told(transfers, link)}",
+                    f"they take {spent_ns / 1e6:.3f} ms; {_small_reported(transfers, link)}",
                     lost_ns=lost_ns,
                 )
             )
@@ -177,7 +177,7 @@ def find_small_packets(transfers: LinkTransfers, window_ns: int) -> list[Finding
                 transfers,
                 link,
                 f"{small} of {int(count_P.sum())} packets over {link} are below {limit.value / 1e6:g} MB "
-                f"({limit.source}); {_small_told(transfers, link)}",
+                f"({limit.source}); {_small_reported(transfers, link)}",
                 f"the link moves {transfers.gigabytes_per_second(transfers.undisturbed(link)):.2f} GB/s",
             )
         )
@@ -212,13 +212,13 @@ def find_link_contention(transfers: LinkTransfers, window_ns: int) -> list[Findi
     link, not contention.
     """
     at = transfers.of(SUM_OF_LINKS)
-    if transfers.beside_compute is None or not len(at):
+    if transfers.during_compute is None or not len(at):
         return NotJudged(
             rule=CONTENTION, reason="no SDMA transfer of which it is known whether it runs beside computation"
         )
     wanted = LINK_BYTES_PER_SECOND[SUM_OF_LINKS].value / 1e9
-    beside, alone = at[transfers.beside_compute[at]], at[~transfers.beside_compute[at]]
-    slow = beside[transfers.bytes[beside] < BANDWIDTH_RATIO.value * wanted * transfers.transit_ns[beside]]
+    during, alone = at[transfers.during_compute[at]], at[~transfers.during_compute[at]]
+    slow = during[transfers.bytes[during] < BANDWIDTH_RATIO.value * wanted * transfers.transit_ns[during]]
     if not len(slow):
         return []
     rate = transfers.gigabytes_per_second(slow)
@@ -229,14 +229,14 @@ def find_link_contention(transfers: LinkTransfers, window_ns: int) -> list[Findi
     ):
         return []
     named = ", ".join(dict.fromkeys(transfers.operators[place] for place in slow[:_NAMED].tolist()))
-    told = f", {transfers.gigabytes_per_second(alone):.2f} GB/s in {len(alone)} without" if is_known else ""
+    reported = f", {transfers.gigabytes_per_second(alone):.2f} GB/s in {len(alone)} without" if is_known else ""
     return [
         _finding(
             CONTENTION,
             transfers,
             SUM_OF_LINKS,
-            f"{len(slow)} of {len(beside)} SDMA transfers beside computation move {rate:.2f} GB/s, below "
-            f"{BANDWIDTH_RATIO.value:.0%} of {wanted:g} GB/s{told}",
+            f"{len(slow)} of {len(during)} SDMA transfers beside computation move {rate:.2f} GB/s, below "
+            f"{BANDWIDTH_RATIO.value:.0%} of {wanted:g} GB/s{reported}",
             f"first: {named}",
             lost_ns=lost_ns,
         )
@@ -281,7 +281,7 @@ def _packets(transfers: LinkTransfers, link: str) -> tuple[NDArray[np.int64], ND
     return transfers.packet_bytes[at], transfers.packet_count[at]
 
 
-def _small_told(transfers: LinkTransfers, link: str) -> str:
+def _small_reported(transfers: LinkTransfers, link: str) -> str:
     size_P, count_P = _packets(transfers, link)
     total = int(count_P.sum())
     return (

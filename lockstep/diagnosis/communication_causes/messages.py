@@ -40,13 +40,13 @@ def find_misaligned(collectives: RankCollectives, *, vendor: str) -> list[Findin
         return NotJudged(rule=UNALIGNED, reason="the trace does not tell the sizes of collectives")
     at = misaligned(collectives)
     sizes = sorted({int(size) for size in collectives.bytes[at]}, reverse=True)
-    told = (
+    reported = (
         f"{len(at)} of {int(known.sum())} collectives are no multiple of {ALIGNMENT_BYTES.value:.0f} bytes, the "
         f"largest of {', '.join(str(size) for size in sizes[:3])} bytes"
     )
     if vendor != "ascend":
         return NotJudged(
-            rule=UNALIGNED, reason=f"only HCCS is known to want aligned sizes, not {vendor}'s links; {told}"
+            rule=UNALIGNED, reason=f"only HCCS is known to want aligned sizes, not {vendor}'s links; {reported}"
         )
     large = at[collectives.bytes[at] >= SMALL_MESSAGE_BYTES.value]
     if not len(large):
@@ -57,7 +57,10 @@ def find_misaligned(collectives: RankCollectives, *, vendor: str) -> list[Findin
             bottleneck=COMMUNICATION,
             cause=UNALIGNED,
             ranks=(collectives.rank,),
-            evidence=(told, f"those of {SMALL_MESSAGE_BYTES.value / 1e6:.0f} MB and more take {spent_ns / 1e6:.3f} ms"),
+            evidence=(
+                reported,
+                f"those of {SMALL_MESSAGE_BYTES.value / 1e6:.0f} MB and more take {spent_ns / 1e6:.3f} ms",
+            ),
             confidence=MEDIUM,
         )
     ]

@@ -83,13 +83,13 @@ def _unequal(environments: Mapping[int, Mapping[str, str]], partial: frozenset[i
     """Return variables that a minority of the ranks has differently."""
     found = []
     for name in sorted({name for each in environments.values() for name in each}):
-        told = {
+        reported = {
             rank: each.get(name, "")
             for rank, each in sorted(environments.items())
             if name in each or rank not in partial
         }
         if not name.endswith(_OWN):
-            found += _differing(name, told)
+            found += _differing(name, reported)
     return found
 
 
@@ -97,15 +97,15 @@ def _unequal_versions(versions: Mapping[int, Mapping[str, str]]) -> list[Finding
     names = sorted({name for each in versions.values() for name in each})
     found = []
     for name in names:
-        told = {rank: each[name][:_VALUE_CHARS] for rank, each in sorted(versions.items()) if each.get(name)}
-        found += _differing(f"{name} version", told)
+        reported = {rank: each[name][:_VALUE_CHARS] for rank, each in sorted(versions.items()) if each.get(name)}
+        found += _differing(f"{name} version", reported)
     return found
 
 
-def _differing(subject: str, told: Mapping[int, str]) -> list[Finding]:
+def _differing(subject: str, reported: Mapping[int, str]) -> list[Finding]:
     """Return a finding where ranks differ; `told` is by rank, in order, empty for what is not set."""
     values: dict[str, list[int]] = defaultdict(list)
-    for rank, value in told.items():
+    for rank, value in reported.items():
         values[value].append(rank)
     if len(values) < 2:  # noqa: PLR2004  (all alike, or nobody)
         return []
@@ -115,7 +115,7 @@ def _differing(subject: str, told: Mapping[int, str]) -> list[Finding]:
         Finding(
             bottleneck=COMMUNICATION,
             cause=NETWORK,
-            ranks=tuple(rank for rank, value in told.items() if value != usual),
+            ranks=tuple(rank for rank, value in reported.items() if value != usual),
             subject=subject,
             evidence=(f"{subject} differs between ranks: {shown}",),
             confidence=MEDIUM,
@@ -126,10 +126,10 @@ def _differing(subject: str, told: Mapping[int, str]) -> list[Finding]:
 def _known_wrong(environments: Mapping[int, Mapping[str, str]]) -> list[Finding]:
     found = []
     for rule in RULES:
-        told = {rank: value for rank, each in sorted(environments.items()) if (value := each.get(rule.variable))}
-        ranks = [rank for rank, value in told.items() if rule.is_wrong(value)]
+        reported = {rank: value for rank, each in sorted(environments.items()) if (value := each.get(rule.variable))}
+        ranks = [rank for rank, value in reported.items() if rule.is_wrong(value)]
         if ranks:
-            value = told[ranks[0]]
+            value = reported[ranks[0]]
             found.append(
                 Finding(
                     bottleneck=COMMUNICATION,

@@ -40,7 +40,7 @@ def collectives_of_communication(communication: AscendCommunication, rank: int, 
 
 
 def _sequence(named: Named) -> int:
-    said = arguments_of(
+    arguments = arguments_of(
         named.operator,
         count=ABSENT,
         data_type="",
@@ -49,4 +49,4 @@ def _sequence(named: Named) -> int:
         suffixes={},
         group_names={},
     )
-    return said.sequence
+    return arguments.sequence

@@ -38,17 +38,19 @@ def judge_contention(
     waited_ratio = (samples.run_queue_wait_ns or 0) / samples.span_ns
     throttled_ratio = (samples.throttled_ns or 0) / samples.span_ns
     others_ratio = (samples.others_cores or 0.0) / samples.cores if samples.cores else 0.0
-    told = []
+    reported = []
     if throttled_ratio >= limits.THROTTLED_RATIO.value:
-        told.append(f"its control group was throttled {100 * throttled_ratio:.1f} % of the time: raise the CPU limit")
+        reported.append(
+            f"its control group was throttled {100 * throttled_ratio:.1f} % of the time: raise the CPU limit"
+        )
     if waited_ratio >= limits.RUN_QUEUE_RATIO.value:
-        told.append(f"the training thread waited {100 * waited_ratio:.1f} % of the time for a CPU")
+        reported.append(f"the training thread waited {100 * waited_ratio:.1f} % of the time for a CPU")
     crowded = others_ratio >= limits.OTHERS_RATIO.value
-    if not told and (not crowded or samples.run_queue_wait_ns is not None):
+    if not reported and (not crowded or samples.run_queue_wait_ns is not None):
         return []  # others are busy, but the trainer was measured not to wait for them
     if crowded:
-        told.append(f"other processes keep {samples.others_cores:.1f} of its {samples.cores} cores busy")
-    told += [f"{command} uses {cores:.1f} cores" for command, cores in samples.busiest[:3]]
+        reported.append(f"other processes keep {samples.others_cores:.1f} of its {samples.cores} cores busy")
+    reported += [f"{command} uses {cores:.1f} cores" for command, cores in samples.busiest[:3]]
     # While a group is throttled its threads stand in the run queue: the two are not added up.
     share = max(waited_ratio, throttled_ratio)
     measured = share > 0
@@ -57,7 +59,7 @@ def judge_contention(
             bottleneck=CPU,
             cause=CONTENTION,
             ranks=ranks,
-            evidence=tuple(told),
+            evidence=tuple(reported),
             subject=samples.busiest[0][0] if samples.busiest else "",
             lost_ns=int(min(share, 1.0) * (window_ns[1] - window_ns[0])) if measured else None,
             confidence=(HIGH if samples.busiest or throttled_ratio else MEDIUM) if measured else LOW,

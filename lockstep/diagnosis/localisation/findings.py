@@ -52,10 +52,10 @@ def _finding(abnormal: AbnormalFunction, workers: int) -> Finding:
 
 
 def _evidence(abnormal: AbnormalFunction, workers: int) -> list[str]:
-    told = [f"abnormal on {len(abnormal.ranks)} of {workers} workers"]
-    told += map(str, abnormal.differences)
+    reported = [f"abnormal on {len(abnormal.ranks)} of {workers} workers"]
+    reported += map(str, abnormal.differences)
     if len(abnormal.odd):
-        told.append(f"{len(abnormal.odd)} odd inside their {abnormal.group_kind} groups by their {abnormal.odd_by}")
+        reported.append(f"{len(abnormal.odd)} odd inside their {abnormal.group_kind} groups by their {abnormal.odd_by}")
     if abnormal.function.stack:
-        told.append(f"called from {abnormal.function.stack[-1]}")
-    return told
+        reported.append(f"called from {abnormal.function.stack[-1]}")
+    return reported

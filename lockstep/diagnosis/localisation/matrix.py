@@ -108,8 +108,8 @@ def _dense(
     matters_F = np.zeros(len(functions), np.bool_)
     matters_F[function_P[values_PD[:, BETA] > MATTERING_BETA.value]] = True
     mattering = np.flatnonzero(matters_F)
-    room = CELLS_MAX // max(len(rank_W), 1)
-    kept = np.sort(mattering[np.argsort(-total_F[mattering], kind="stable")][:room])
+    space = CELLS_MAX // max(len(rank_W), 1)
+    kept = np.sort(mattering[np.argsort(-total_F[mattering], kind="stable")][:space])
     place_F = np.full(len(functions), -1, np.int64)
     place_F[kept] = np.arange(len(kept))
     chosen_P = place_F[function_P] >= 0

@@ -43,7 +43,7 @@ def find_aicpu(kernels: KernelCounters, rank: int) -> list[Finding] | NotJudged:
             cause=AICPU,
             ranks=(rank,),
             subject=types[0][0],
-            evidence=(f"{len(at)} tasks above {TASK_NS.value / 1e3:.0f} us ran on the AICPU: {_told(types)}",),
+            evidence=(f"{len(at)} tasks above {TASK_NS.value / 1e3:.0f} us ran on the AICPU: {_text(types)}",),
             lost_ns=lost_ns,
         )
     ]
@@ -172,14 +172,14 @@ def find_frequency_drop(
     highest = max(float(samples[rank].mhz.max()) for rank in means)
     rated = max(highest, rated_mhz or 0.0)
     slow = {rank: mean for rank, mean in sorted(means.items()) if mean < rated * (1 - FREQUENCY_DROP.value)}
-    told = f"{rated:.0f} MHz ({'rated' if rated == rated_mhz else 'the highest seen'})"
+    rate = f"{rated:.0f} MHz ({'rated' if rated == rated_mhz else 'the highest seen'})"
     return [
         Finding(
             bottleneck=COMPUTE,
             cause=FREQUENCY,
             ranks=(rank,),
             evidence=(
-                f"the AI cores of rank {rank} run at {mean:.0f} MHz on average, {1 - mean / rated:.1%} below {told}",
+                f"the AI cores of rank {rank} run at {mean:.0f} MHz on average, {1 - mean / rated:.1%} below {rate}",
                 f"{len(means) - len(slow)} of {len(means)} ranks keep within {FREQUENCY_DROP.value:.0%}",
             ),
             lost_ns=round((windows_ns[rank][1] - windows_ns[rank][0]) * (1 - mean / rated)),
@@ -233,6 +233,6 @@ def _by_type(kernels: KernelCounters, at: list[int]) -> list[tuple[str, int, int
     return sorted(((kind, len(each), sum(each)) for kind, each in spent.items()), key=lambda row: -row[2])
 
 
-def _told(types: list[tuple[str, int, int]]) -> str:
+def _text(types: list[tuple[str, int, int]]) -> str:
     shown = ", ".join(f"{kind} ({count} times, {ns / 1e3:.1f} us)" for kind, count, ns in types[:_NAMED])
     return shown + (f" and {len(types) - _NAMED} more types" if len(types) > _NAMED else "")

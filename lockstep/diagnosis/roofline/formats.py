@@ -33,7 +33,7 @@ _PREFIXES = ("c10::", "at::", "dt_", "hccl_data_type_", "nccl")
 
 
 def number_format(text: str) -> str:
-    """Return the house's name of the format that a profiler calls `text`, empty if it is none that we know."""
+    """Return our name of the format that a profiler calls `text`, empty if it is none that we know."""
     name = text.strip().lower()
     for prefix in _PREFIXES:
         name = name.removeprefix(prefix)

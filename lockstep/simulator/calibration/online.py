@@ -44,7 +44,7 @@ _NEAR_RATIO = 0.01  # of what a level costs
 _TRIES = 10
 _SPLITS = 12
 _SPLIT_NEAR_RATIO = 0.005
-_TOLD_MAX_RATIO = 2.0
+_PLAUSIBLE_RATIO = 2.0
 """By how much operator times and records may differ: profiling makes small operators longer, and summaries leave the
 smallest out."""
 
@@ -269,10 +269,10 @@ def _with_device(cluster: Cluster, arithmetic: float, memory: float, launch: flo
 
 def _split(setup: Setup, operators: OperatorTimes, compute_s: float) -> float:
     """Return by how much arithmetic is faster than declared beside memory, so that the measured share comes out."""
-    told_s = operators.matrix_seconds + operators.other_seconds
-    if not 1 / _TOLD_MAX_RATIO <= told_s / compute_s <= _TOLD_MAX_RATIO:
+    predicted_s = operators.matrix_seconds + operators.other_seconds
+    if not 1 / _PLAUSIBLE_RATIO <= predicted_s / compute_s <= _PLAUSIBLE_RATIO:
         raise ConfigError(
-            f"operator times of a capture: got {told_s:.3g} s a step,"
+            f"operator times of a capture: got {predicted_s:.3g} s a step,"
             f" expected about the {compute_s:.3g} s that the records say"
         )
     measured, arithmetic = operators.matrix_seconds / operators.other_seconds, 1.0

@@ -79,7 +79,7 @@ def _by_mesh(tree: StrategyTree, device: Device, *, samples: float, accumulates:
         first, before = first or mesh, mesh
         alone = mesh != first  # tied weights have a copy where their owner is not
         placement = tuple(arriving.placement.items())
-        key = (id(block.module), mesh.axes, alone, block.said(), arriving.total_bytes, placement)
+        key = (id(block.module), mesh.axes, alone, block.stated(), arriving.total_bytes, placement)
         if key not in kept:
             place = _Place(mesh, device, samples, tree.model.precision, alone, accumulates)
             kept[key] = _of_block(block, arriving, place)
@@ -97,8 +97,8 @@ def _of_block(block: Node, arriving: Flow, place: _Place) -> tuple[_Seconds, Flo
     for leaf in _leaves(block):
         op = leaf.module
         assert isinstance(op, Operator)
-        said = resolve(leaf)
-        placed = place_operator(op, said, arriving, mesh, device, samples=samples, precision=precision)
+        stated = resolve(leaf)
+        placed = place_operator(op, stated, arriving, mesh, device, samples=samples, precision=precision)
         seconds = placed.forward_s * (1 + placed.recomputed) + placed.backward_s + placed.again_s
         if _is_matrix(op, device, samples, precision):
             matrix_s += seconds

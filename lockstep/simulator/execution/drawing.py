@@ -71,8 +71,8 @@ class _Drawing:
 
         That is counted at a device's full speed, so that all classes of a group have the same.
         """
-        beside_s = rank_class.beside_returns_s
-        if not beside_s:
+        overlap_s = rank_class.overlap_returns_s
+        if not overlap_s:
             yield from rank_class.returns
             return
         board = self.canvas.board
@@ -81,8 +81,8 @@ class _Drawing:
             for phase in queued.phases:
                 group = board.group_of[phase.family][rank_class.number]
                 seconds = board.flow(phase.family, group, phase.kind, phase.volume_bytes).seconds(phase.volume_bytes)
-                shown = max(0.0, 1 - beside_s / seconds)
-                beside_s = max(0.0, beside_s - seconds)
+                shown = max(0.0, 1 - overlap_s / seconds)
+                overlap_s = max(0.0, overlap_s - seconds)
                 if shown:
                     phases.append(Phase(phase.kind, phase.family, phase.volume_bytes * shown))
             if phases:

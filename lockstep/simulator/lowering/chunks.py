@@ -155,7 +155,7 @@ def compile_chunks(
             id(block.module),
             mesh.axes,
             alone,
-            block.said(),
+            block.stated(),
             arriving.total_bytes,
             tuple(arriving.placement.items()),
         )
@@ -171,8 +171,8 @@ def compile_chunks(
                 accumulates=accumulates,
             )
             if overlap_tensor:
-                compiled[key].forward = _beside_products(compiled[key].forward, mesh)
-                compiled[key].backward = _beside_products(compiled[key].backward, mesh)
+                compiled[key].forward = _during_products(compiled[key].forward, mesh)
+                compiled[key].backward = _during_products(compiled[key].backward, mesh)
         chunks[-1].part.append(compiled[key])
         chunks[-1].contents.append(key)
         arriving = compiled[key].output
@@ -225,9 +225,9 @@ def _block(
 ) -> Part:
     part = Part(output=arriving)
     gathered_bytes = 0.0  # of the whole block, which is gathered as one unit
-    said = [(op, resolve(leaf)) for leaf in _leaves(block) if isinstance(op := leaf.module, Operator)]
+    stated = [(op, resolve(leaf)) for leaf in _leaves(block) if isinstance(op := leaf.module, Operator)]
     # Operators that are recomputed one after the other are a unit; between two units something is kept.
-    for recomputed, neighbours in groupby(said, key=lambda each: each[1].recomputation == FULL):
+    for recomputed, neighbours in groupby(stated, key=lambda each: each[1].recomputation == FULL):
         run, unit = Part(output=part.output), []
         for op, words in neighbours:
             placed = place_operator(op, words, run.output, mesh, device, samples=samples, precision=precision)
@@ -322,7 +322,7 @@ def _tidied(segments: list[Segment]) -> list[Segment]:
     return [*(Gathered(Transfer(*key, volume)) for key, volume in gathered.items()), *tidied]
 
 
-def _beside_products(segments: list[Segment], mesh: Mesh) -> list[Segment]:
+def _during_products(segments: list[Segment], mesh: Mesh) -> list[Segment]:
     """Return segments in which transfers along `tp` go on beside the product that waits for them, or that made them.
 
     Both are cut in as many parts as ranks: all parts of the product but one are computed while others are on their way

@@ -49,8 +49,8 @@ class Inside:
     def features_s(self) -> list[float]:
         """Return by flow the seconds of all its acts in all passes."""
         n = len(self.operations)
-        told = zip(self.flows, self.volumes_bytes, self.counts, strict=True)
-        return [n * count * (flow.latency_s + volume / flow.alone) for flow, volume, count in told]
+        named = zip(self.flows, self.volumes_bytes, self.counts, strict=True)
+        return [n * count * (flow.latency_s + volume / flow.alone) for flow, volume, count in named]
 
     def act_features_s(self) -> NDArray[np.float64]:
         """Return the seconds of the feature of each act, 0 where it computes."""

@@ -43,13 +43,13 @@ def operator_seconds(op: Operator, work: Work, device: Device) -> tuple[float, f
     moved_bytes = work.moved_bytes * moves_ratio
     cast_s = device.memory_seconds(_CAST_BYTES * work.input_elements) if work.is_fp8 else 0.0
     cast_backward_s = device.memory_seconds(_CAST_BYTES * work.output_elements) if work.is_fp8 else 0.0
-    beside_s = cast_s + device.memory_seconds(work.moved_bytes * op.separate_share)
-    beside_backward_s = cast_backward_s + device.memory_seconds(moved_bytes * op.separate_backward_share)
+    overlap_s = cast_s + device.memory_seconds(work.moved_bytes * op.separate_share)
+    overlap_backward_s = cast_backward_s + device.memory_seconds(moved_bytes * op.separate_backward_share)
     with_products = work.moved_bytes * (1 - op.separate_share) + work.weight_bytes
     with_backward_products = moved_bytes * (1 - op.separate_backward_share) + work.weight_bytes * ratio
     return (
-        beside_s + device.bound_seconds(forward_s, with_products, op.launches),
-        beside_backward_s + device.bound_seconds(backward_s, with_backward_products, op.launches * ratio),
+        overlap_s + device.bound_seconds(forward_s, with_products, op.launches),
+        overlap_backward_s + device.bound_seconds(backward_s, with_backward_products, op.launches * ratio),
     )
 
 

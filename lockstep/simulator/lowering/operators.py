@@ -15,7 +15,7 @@ from lockstep.simulator.lowering.costs import Work, operator_seconds
 from lockstep.simulator.models.model import BATCH, Extent, Operator, Precision, Product, Read
 from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.placement import PARTIAL, Placement, Transfer, shards, transfers
-from lockstep.simulator.strategy.tree import FULL, PER_OPERATOR, SELECTIVE, Said
+from lockstep.simulator.strategy.tree import FULL, PER_OPERATOR, SELECTIVE, Stated
 
 _FP8_BYTES = 1
 _PRODUCTS_AGAIN = 0.5
@@ -62,7 +62,7 @@ class Placed:
 
 
 def place_operator(
-    op: Operator, said: Said, arriving: Flow, mesh: Mesh, device: Device, *, samples: float, precision: Precision
+    op: Operator, stated: Stated, arriving: Flow, mesh: Mesh, device: Device, *, samples: float, precision: Precision
 ) -> Placed:
     """Return `op` as the tree `said` it, given the tensor that arrives and the micro-batch's `samples` on the mesh.
 
@@ -71,7 +71,7 @@ def place_operator(
     ConfigError
         A dimension is split into more parts than it has, or not evenly.
     """
-    split = _splits(op, said, arriving.placement, mesh)
+    split = _splits(op, stated, arriving.placement, mesh)
     parts = {dim: _parts(op, dim, split, mesh, samples) for dim in set(split.values())}
     before: list[Transfer] = []
     after: list[Transfer] = []
@@ -98,7 +98,7 @@ def place_operator(
         output_elements=op.output_elements * samples / all_parts,
     )
     forward_s, backward_s = operator_seconds(op, work, device)
-    again, kept_own, kept_input = _kept(op, said.recomputation)
+    again, kept_own, kept_input = _kept(op, stated.recomputation)
     output = {axis: op.writes.index(dim) if dim in op.writes else PARTIAL for axis, dim in split.items()}
     leaving = Flow(total_bytes=op.output_elements * samples * precision.activation, placement=output)
     gradients_bytes = arriving.total_bytes / shards(stored, mesh) + leaving.total_bytes / shards(output, mesh)
@@ -114,13 +114,13 @@ def place_operator(
         product=bool(op.products) and bool(op.weight_dims),
         weights=weights,
         sums=frozenset(axis for axis, dim in split.items() if dim not in op.weight_dims and mesh.degree(axis) > 1),
-        memory=said.memory,
+        memory=stated.memory,
         stored_input_bytes=input_bytes * kept_input,
         stored_own_bytes=own_bytes * kept_own,
         input_bytes=max(op.stored_input_bytes * samples, arriving.total_bytes) / shards(stored, mesh),
         workspace_bytes=op.workspace_bytes * samples / all_parts + gradients_bytes,
         dropped_bytes=input_bytes * (1 - kept_input) + own_bytes * (1 - kept_own),
-        recomputed=said.recomputation == FULL,
+        recomputed=stated.recomputation == FULL,
         output=leaving,
     )
 
@@ -136,13 +136,13 @@ def _kept(op: Operator, recomputation: str) -> tuple[float, float, float]:
     return (_PRODUCTS_AGAIN if op.products else 1.0), 0.0, op.kept_input_share
 
 
-def _splits(op: Operator, said: Said, arriving: Placement, mesh: Mesh) -> dict[str, str]:
+def _splits(op: Operator, stated: Stated, arriving: Placement, mesh: Mesh) -> dict[str, str]:
     """Return by axis the dimension that it splits: what is said, else what the arriving tensor brings along."""
     first: Read = op.reads[0]
     found = {}
     for axis in mesh.axes:
-        dim = said.splits.get(axis.name)
-        if axis.name not in said.splits:
+        dim = stated.splits.get(axis.name)
+        if axis.name not in stated.splits:
             position = arriving.get(axis.name, PARTIAL)
             dim = first.dims[position] if 0 <= position < len(first.dims) else None
         if dim is not None and axis.size > 1 and (dim == BATCH or dim in op.dims):

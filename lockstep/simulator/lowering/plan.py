@@ -42,7 +42,7 @@ class Plan:
 class _Asked:
     """All that a plan depends on, as a value; modules count by identity, for which `kept` keeps them."""
 
-    said: object
+    stated: object
     modules: tuple[int, ...]
     meshes: tuple[Mesh | None, ...]
     precision: Precision
@@ -81,7 +81,7 @@ def plan_of(
     blocks = list(tree.root.children.values())
     return _compiled(
         _Asked(
-            said=tree.root.said(),
+            stated=tree.root.stated(),
             modules=tuple(id(block.module) for block in blocks),
             meshes=(tree.root.mesh, *(block.mesh for block in blocks)),
             precision=tree.model.precision,

@@ -44,7 +44,7 @@ class RankClass:
     update_s: float
     returns: Sequence[Queued]
     has_neighbours: bool = False
-    beside_returns_s: float = 0.0
+    overlap_returns_s: float = 0.0
 
 
 @dataclass(slots=True)

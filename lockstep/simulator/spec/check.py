@@ -64,7 +64,7 @@ def _section(value: Any, field: Field, places: Places, path: Path) -> dict[str, 
 def _variants(value: Any, field: Field, places: Places, path: Path) -> dict[str, Any]:
     kinds = tuple(field.variants)
     if not isinstance(value, Mapping):
-        raise places.refuse(path, got=_told(value), expected=f"a mapping with {TYPE}: {kinds[0]}")
+        raise places.refuse(path, got=_described(value), expected=f"a mapping with {TYPE}: {kinds[0]}")
     kind = value.get(TYPE)
     if kind is None:
         _check_misspelt(value, field, places, path)
@@ -72,7 +72,7 @@ def _variants(value: Any, field: Field, places: Places, path: Path) -> dict[str,
     if kind not in kinds:
         raise places.refuse((*path, TYPE), got=repr(kind), expected=nearest(str(kind), kinds))
     rest = {key: each for key, each in value.items() if key != TYPE}
-    return {TYPE: kind, **_keys(rest, field.variants[kind], places, path, beside=f" with {TYPE}: {kind}")}
+    return {TYPE: kind, **_keys(rest, field.variants[kind], places, path, with_it=f" with {TYPE}: {kind}")}
 
 
 def _check_misspelt(value: Mapping[str, Any], field: Field, places: Places, path: Path) -> None:
@@ -89,14 +89,14 @@ def _keys(
     path: Path,
     *,
     or_name: tuple[str, ...] = (),
-    beside: str = "",
+    with_it: str = "",
 ) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         names = f"one of {', '.join(or_name)}, or " if or_name else ""
-        raise places.refuse(path, got=_told(value), expected=f"{names}a mapping of {', '.join(fields)}")
+        raise places.refuse(path, got=_described(value), expected=f"{names}a mapping of {', '.join(fields)}")
     for key in value:
         if key not in fields:
-            expected = nearest(key, tuple(fields)) + beside
+            expected = nearest(key, tuple(fields)) + with_it
             raise UnknownKeyError(
                 dotted((*path, key)),
                 where=places.of((*path, key), key=True),
@@ -122,21 +122,21 @@ def _map(value: Any, field: Field, places: Places, path: Path) -> dict[str, Any]
     assert field.item is not None
     if not isinstance(value, Mapping) or len(value) > ENTRIES_MAX:
         expected = f"a mapping of at most {ENTRIES_MAX} entries, each {field.keys}: {expected_of(field.item)}"
-        raise places.refuse(path, got=_told(value), expected=expected)
+        raise places.refuse(path, got=_described(value), expected=expected)
     return {key: check(each, field.item, places, (*path, key)) for key, each in value.items()}
 
 
 def _list(value: Any, field: Field, places: Places, path: Path) -> list[Any]:
     assert field.item is not None
     if not isinstance(value, list) or len(value) > ENTRIES_MAX:
-        raise places.refuse(path, got=_told(value), expected=f"a list of at most {ENTRIES_MAX} entries")
+        raise places.refuse(path, got=_described(value), expected=f"a list of at most {ENTRIES_MAX} entries")
     return [check(each, field.item, places, (*path, index)) for index, each in enumerate(value)]
 
 
 def _names(value: Any, field: Field, places: Places, path: Path) -> tuple[str, ...]:
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list) or len(names) > ENTRIES_MAX or not all(isinstance(each, str) for each in names):
-        raise places.refuse(path, got=_told(value), expected=f"a name or a list of names: {field.help}")
+        raise places.refuse(path, got=_described(value), expected=f"a name or a list of names: {field.help}")
     return tuple(names)
 
 
@@ -160,25 +160,25 @@ def _bounded(value: Any, field: Field, places: Places, path: Path) -> float:
         or (field.above is not None and value < field.above + TINY)
         or (field.high is not None and value > field.high)
     ):
-        raise places.refuse(path, got=_told(value), expected=expected_of(field))
+        raise places.refuse(path, got=_described(value), expected=expected_of(field))
     return value  # type: ignore[no-any-return]  # a number, as was just checked
 
 
 def _boolean(value: Any, field: Field, places: Places, path: Path) -> bool:
     if not isinstance(value, bool):
-        raise places.refuse(path, got=_told(value), expected=expected_of(field))
+        raise places.refuse(path, got=_described(value), expected=expected_of(field))
     return value
 
 
 def _text(value: Any, field: Field, places: Places, path: Path) -> str:
     if not isinstance(value, str):
-        raise places.refuse(path, got=_told(value), expected=expected_of(field))
+        raise places.refuse(path, got=_described(value), expected=expected_of(field))
     return value
 
 
 def _choice(value: Any, field: Field, places: Places, path: Path) -> str:
     if value not in field.choices:
-        raise places.refuse(path, got=_told(value), expected=nearest(str(value), field.choices))
+        raise places.refuse(path, got=_described(value), expected=nearest(str(value), field.choices))
     return str(value)
 
 
@@ -200,7 +200,7 @@ def _bounds(field: Field) -> str:
     return f" {low} {field.high:.12g}"
 
 
-def _told(value: Any) -> str:
+def _described(value: Any) -> str:
     """Return a wrong value in a few characters, whatever its size."""
     if isinstance(value, list | Mapping):
         return f"a {'list' if isinstance(value, list) else 'mapping'} of {len(value)}"

@@ -177,8 +177,10 @@ def _build(
     same_model = before is not None and before.checked["model"] == checked["model"]
     model = before.model if same_model and before else build_model(checked["model"], places, folder)
     degrees = _degrees(strategy, places)
-    told = [each["schedule"] for each in strategy["overrides"] if each["node"] == "." and each["schedule"] is not None]
-    schedule = schedule_of(told[-1] if told else strategy)
+    stated = [
+        each["schedule"] for each in strategy["overrides"] if each["node"] == "." and each["schedule"] is not None
+    ]
+    schedule = schedule_of(stated[-1] if stated else strategy)
     cluster = build_cluster(checked["cluster"], places)
     check_size(model, schedule, len(cluster.health) + len(cluster.speed), places)
     if degrees.ranks > cluster.size:

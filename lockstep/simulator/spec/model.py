@@ -152,7 +152,7 @@ def apply_overrides(
         _check_words(override, nodes, places, path)
         for node in nodes:
             try:
-                _tell(node, override, stages)
+                _describe(node, override, stages)
             except ConfigError as error:
                 raise ConfigError(f"{places.of((*path, 'split'))}: {error}") from error
 
@@ -176,7 +176,7 @@ def _check_words(override: Mapping[str, Any], nodes: Sequence[Node], places: Pla
                 raise places.refuse((*path, word, name), got=f"the unknown axis {unknown!r}", expected=expected)
 
 
-def _tell(node: Node, override: Mapping[str, Any], stages: Sequence[Mesh]) -> None:
+def _describe(node: Node, override: Mapping[str, Any], stages: Sequence[Mesh]) -> None:
     for dim, axes in override["split"].items():
         node.split(**{dim: axes})
     for item, axes in override["keep"].items():

@@ -36,12 +36,12 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
 
 
 def _schema(field: Field) -> dict[str, Any]:
-    told = _of_kind(field)
+    described = _of_kind(field)
     if field.or_name:
-        told = {"anyOf": [{"enum": list(field.or_name)}, told]}
+        described = {"anyOf": [{"enum": list(field.or_name)}, described]}
     if field.nullable:
-        told = {"anyOf": [{"type": "null"}, told]}
-    found = {"description": field.help, **told}
+        described = {"anyOf": [{"type": "null"}, described]}
+    found = {"description": field.help, **described}
     if field.default is not REQUIRED and isinstance(field.default, bool | int | float | str):
         found["default"] = field.default
     return found
@@ -82,10 +82,10 @@ def _object(fields: Mapping[str, Field]) -> dict[str, Any]:
 
 
 def _variant(kind: str, fields: Mapping[str, Field]) -> dict[str, Any]:
-    told = _object(fields)
-    told["required"] = [TYPE, *told["required"]]
-    told["properties"] = {TYPE: {"const": kind}, **told["properties"]}
-    return told
+    described = _object(fields)
+    described["required"] = [TYPE, *described["required"]]
+    described["properties"] = {TYPE: {"const": kind}, **described["properties"]}
+    return described
 
 
 def _rows(above: str, fields: Mapping[str, Field]) -> Iterator[tuple[str, str, str, str]]:

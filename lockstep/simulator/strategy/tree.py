@@ -126,11 +126,11 @@ class Node:
             yield node
             node = node.parent
 
-    def said(self) -> object:
+    def stated(self) -> object:
         """Return what was said below and at the node, as a value: equal for nodes that compile to the same."""
         splits, memory = self.splits, self.memory
         mine = (tuple(splits.items()) if splits else (), tuple(memory.items()) if memory else (), self.recomputation)
-        return (mine, *map(Node.said, self.children.values())) if self.children else mine
+        return (mine, *map(Node.stated, self.children.values())) if self.children else mine
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,7 +153,7 @@ class StrategyTree:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Stated:
     """All that the tree says of one leaf: by axis the dimension, by item the axes, and the recomputation."""
 
     splits: Mapping[str, str | None]
@@ -161,7 +161,7 @@ class Said:
     recomputation: str
 
 
-def resolve(leaf: Node) -> Said:
+def resolve(leaf: Node) -> Stated:
     """Return what is said of `leaf`: its own words before its parent's, and those before the root's.
 
     A parent's split of a dimension that the operator lacks says nothing here.
@@ -178,7 +178,7 @@ def resolve(leaf: Node) -> Said:
         for item, axes in node.memory.items():
             memory.setdefault(item, axes)
         recomputation = recomputation or node.recomputation
-    return Said(splits, memory, recomputation or NONE)
+    return Stated(splits, memory, recomputation or NONE)
 
 
 def _grow(name: str, module: Module | Operator, parent: Node) -> Node:

@@ -206,8 +206,8 @@ def _above(folder: Path, name: str) -> Path | None:
     """Return a rank's own file from the folder above its output."""
     if folder.name not in OUTPUT_FOLDERS and not folder.name.startswith(_PROF_PREFIX):
         return None
-    beside = _entries(folder.parent) if folder.parent.is_dir() else []
-    return next((each for each in beside if each.is_file() and kind_of(each) == name), None)
+    siblings = _entries(folder.parent) if folder.parent.is_dir() else []
+    return next((each for each in siblings if each.is_file() and kind_of(each) == name), None)
 
 
 def _rank(path: Path, found: dict[str, Path], settings: AscendSettings) -> int:

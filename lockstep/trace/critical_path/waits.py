@@ -92,9 +92,9 @@ class Waits:
         at = int(np.searchsorted(self._order[lane], correlation)) - 1
         return self._lanes.span(lane)[0] + at if at >= 0 else ABSENT
 
-    def _lane(self, stream: int, beside: int) -> int:
+    def _lane(self, stream: int, concurrent: int) -> int:
         """Return the lane of a stream on the device of another lane, the first device if that is ABSENT."""
-        device = self._columns.streams[beside][0] if beside != ABSENT else 0
+        device = self._columns.streams[concurrent][0] if concurrent != ABSENT else 0
         return self._streams.get((device, stream), ABSENT)
 
     def _orders(self, lane: int) -> NDArray[np.int64]:

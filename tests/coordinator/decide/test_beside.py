@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.decide.beside import growth_beside
+from coordinator.decide.beside import residual_growth
 from coordinator.decide.incident_tracker import IncidentTracker
 from coordinator.decide.memory import RunMemory
 from coordinator.detect.findings import FLUCTUATION, SLOW_RANK
@@ -51,7 +51,7 @@ class Book:
 )
 def test_the_middle_rank_must_have_grown_beyond_what_a_culprit_explains(growth_seconds, is_told):
     """Ranks that wait for a slow one look slower themselves, by a share of what it costs."""
-    grown = growth_beside(slower(growth_seconds), [RANK], 8)
+    grown = residual_growth(slower(growth_seconds), [RANK], 8)
     assert (grown is not None) == is_told
     if grown is not None:
         assert (grown.excess_seconds, grown.excess_ratio) == (growth_seconds, growth_seconds)
@@ -60,11 +60,11 @@ def test_the_middle_rank_must_have_grown_beyond_what_a_culprit_explains(growth_s
 
 def test_waiting_and_many_slow_ranks_tell_nothing_of_the_others():
     """All wait for a slow rank; and where a third is slow, the middle rank may be one of them."""
-    assert growth_beside(slower(0.3, cause="link"), [RANK], 8) is None
-    assert growth_beside(slower(0.3, cause="unknown"), [RANK], 8) is None
+    assert residual_growth(slower(0.3, cause="link"), [RANK], 8) is None
+    assert residual_growth(slower(0.3, cause="unknown"), [RANK], 8) is None
     many = [finding(rank, seconds=0.08) for rank in range(3)]
-    assert growth_beside(slower(0.3), many, 9) is not None
-    assert growth_beside(slower(0.3), many, 8) is None
+    assert residual_growth(slower(0.3), many, 9) is not None
+    assert residual_growth(slower(0.3), many, 8) is None
 
 
 def test_a_job_that_turns_slow_beside_a_slow_rank_is_told():

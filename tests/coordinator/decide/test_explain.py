@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from coordinator.decide import events as ev
-from coordinator.decide.explain import CHANGES_MAX, Scene, explain_told, explanation, history
+from coordinator.decide.explain import CHANGES_MAX, Scene, explain_instructions, explanation, history
 from coordinator.detect.findings import FLUCTUATION, HANG, SLOW_LINK
 from coordinator.settings.policy import Policy
 from lockstep.contracts.domains import from_degrees
@@ -133,14 +133,15 @@ def test_what_becomes_of_an_incident_is_written_down():
     """Another cause and more ranks are changes, growing figures are none; the list is bounded, its first entry stays."""
     stage = scene(Scenario(degrees="dp=8"))
     now = opened()
-    (told,) = explain_told([ev.OpenIncident(cause_id="c", incident=now)], stage, EVENT)
+    (told,) = explain_instructions([ev.OpenIncident(cause_id="c", incident=now)], stage, EVENT)
     now = replace(now, explanation=told.explanation)
     assert (
-        explain_told([ev.UpdateIncident(cause_id="c", incident=replace(now, slowdown_ratio=2.0))], stage, EVENT) == []
+        explain_instructions([ev.UpdateIncident(cause_id="c", incident=replace(now, slowdown_ratio=2.0))], stage, EVENT)
+        == []
     )
     for ranks in range(2, 40):
         update = ev.UpdateIncident(cause_id="c", incident=replace(now, ranks=tuple(range(ranks)), cause="host"))
-        (told,) = explain_told([update], stage, EVENT)
+        (told,) = explain_instructions([update], stage, EVENT)
         now = replace(update.incident, explanation=told.explanation)
     changes = now.explanation["changes"]
     assert (len(changes), changes[0]["cause"], changes[-1]["rank_count"]) == (CHANGES_MAX, "compute", 39)
@@ -157,5 +158,5 @@ def test_what_becomes_of_an_incident_is_written_down():
 def test_an_incident_of_an_earlier_version_is_left_alone():
     """It has no explanation, and the rows at hand are not those that it was decided from."""
     update = ev.UpdateIncident(cause_id="c", incident=opened(ranks=(700,)))
-    assert explain_told([update], scene(Scenario()), EVENT) == []
+    assert explain_instructions([update], scene(Scenario()), EVENT) == []
     assert [each["what"] for each in history(update.incident)] == ["began", "detected"]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.detect.findings import FLUCTUATION, SLOW_LINK
-from coordinator.detect.scope import heard, is_watched
+from coordinator.detect.scope import in_scope, is_watched
 from coordinator.settings.policy import Policy
 from coordinator.settings.thresholds import apply
 from tests.coordinator.conftest import finding, judged
@@ -31,7 +31,7 @@ JUDGED = replace(judged(60, RANK, LINK, NODE, RUN), fluctuating=True)
 )
 def test_only_what_is_switched_on_and_in_scope_is_told(values, told):
     """The rest of the judgement stays; a slow run is no metric either where its detector is off."""
-    left = heard(JUDGED, apply(Policy(), values), "job")
+    left = in_scope(JUDGED, apply(Policy(), values), "job")
     assert left.findings == told
     assert left.fluctuating == (RUN in told)
     assert replace(left, findings=JUDGED.findings, fluctuating=True) == JUDGED

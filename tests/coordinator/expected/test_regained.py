@@ -42,7 +42,7 @@ class Slower(Watch):
         super().perform(orders)
         for name, given in orders:
             for each in given:
-                if isinstance(each, ev.TellGain):
+                if isinstance(each, ev.PredictGain):
                     self.instructions.append(each)
                     common = {"unix_s": 0.0, "cause_id": "", "incident_id": each.incident_id}
                     self.perform(self.runs.feed(name, ev.PredictedEvent(**common, prediction=each.prediction)))
@@ -55,7 +55,7 @@ class Slower(Watch):
 
     @property
     def told(self):
-        return [each for each in self.instructions if isinstance(each, ev.TellGain | ev.Predict)]
+        return [each for each in self.instructions if isinstance(each, ev.PredictGain | ev.Predict)]
 
 
 @pytest.mark.parametrize("part", ["data", "host", "compute"])
@@ -86,7 +86,7 @@ def test_the_coordinator_tells_what_its_records_say():
     (found,) = watch.run.machine.tracker.incidents.values()
     effects = effects_of(watch.runs, None, lambda: 7.0)
     gain = replace(found.prediction, gain_ratio=0.125)
-    effects.perform([("job", [ev.TellGain(cause_id="c", incident_id=found.id, prediction=gain)])])
+    effects.perform([("job", [ev.PredictGain(cause_id="c", incident_id=found.id, prediction=gain)])])
     assert watch.run.machine.tracker.incidents[found.id].predicted_gain == (0.125, "records")
     assert effects.writer.incidents[found.id].prediction == gain
 
@@ -140,10 +140,10 @@ def test_a_model_that_comes_later_is_asked_of_what_the_records_told():
     (order,) = see(expectation)
     network = replace(SLOWER, id="job-2", cause="link")
     first = expectation.repairs([SLOWER, network], "")
-    assert [type(each) for each in first] == [ev.TellGain, ev.TellGain]
+    assert [type(each) for each in first] == [ev.PredictGain, ev.PredictGain]
     assert expectation.take(answer(order))
     later = expectation.repairs([SLOWER, network], "")
-    assert [type(each) for each in later] == [ev.Predict, ev.TellGain]
+    assert [type(each) for each in later] == [ev.Predict, ev.PredictGain]
     assert expectation.repairs([SLOWER, network], "") == []
     assert fault_of(network) is None
 

@@ -56,14 +56,14 @@ def test_a_frame_without_room_is_not_received_and_asked_for_later():
     streams = made()
     take(streams, 1)
     assert streams.is_next("n1", frame(2))
-    assert streams.take("n1", frame(2), has_room=False) == (FrameVerdict.AHEAD, None)
-    assert streams.take("n1", frame(3), has_room=False) == (FrameVerdict.GAP, None)
+    assert streams.take("n1", frame(2), has_capacity=False) == (FrameVerdict.AHEAD, None)
+    assert streams.take("n1", frame(3), has_capacity=False) == (FrameVerdict.GAP, None)
     assert not streams.is_next("n1", frame(3))
     for answer in (streams.resend("n1", 1.0), streams.announce("n1", STREAM)):
         assert (answer.received, answer.resend, answer.hold) == (1, False, True)
     request = streams.resume("n1")
     assert (request.received, request.resend, request.hold) == (1, True, False)
-    streams.take("n1", frame(2), has_room=False)
+    streams.take("n1", frame(2), has_capacity=False)
     take(streams, 2)
     assert not streams.announce("n1", STREAM).hold
     assert streams.frames["ahead"] == 2

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from coordinator.page.layout import format_seconds
 from coordinator.page.overview import render_page, runs_table, suspects
-from coordinator.page.told import seconds_told
 from coordinator.settings.config import CoordinatorConfig
 from coordinator.snapshot import Suspect
 from tests.coordinator.test_collector import run_snapshot, snapshot
@@ -46,7 +46,7 @@ def test_slow_ranks_are_not_read_as_their_number(ranks, slow, text):
 )
 def test_times_are_told_in_the_unit_that_people_say(seconds, text):
     """Ten minutes are not 0.2 h."""
-    assert seconds_told(seconds) == text
+    assert format_seconds(seconds) == text
 
 
 def test_runs_that_need_somebody_come_first():

@@ -61,18 +61,18 @@ def test_small_collectives_have_no_bandwidth():
     assert isinstance(judge_bandwidth(table_of(10 * MS), WINDOW_NS), NotJudged)
 
 
-def contended(beside_ns, alone_ns):
+def contended(during_ns, alone_ns):
     """Return eight collectives, every other beside computation, and when rank 0 computes."""
-    lasting = [beside_ns if at % 2 == 0 else alone_ns for at in range(8)]
+    lasting = [during_ns if at % 2 == 0 else alone_ns for at in range(8)]
     parts = [rank_of(rank, [(at * 50 * MS, lasting[at]) for at in range(8)]) for rank in range(4)]
     busy = np.array([WALL_NS + at * 50 * MS for at in range(0, 8, 2)], np.int64)
     return match_collectives(parts), {rank: merged(busy - MS, busy + 40 * MS) for rank in range(4)}
 
 
-@pytest.mark.parametrize(("beside_ns", "found"), [(12_500_000, 0), (12_600_000, 1)])
-def test_contention_with_computation(beside_ns, found):
+@pytest.mark.parametrize(("during_ns", "found"), [(12_500_000, 0), (12_600_000, 1)])
+def test_contention_with_computation(during_ns, found):
     """10 ms alone and 12.5 ms beside computation are 80 %: more is contention."""
-    table, compute = contended(beside_ns, 10 * MS)
+    table, compute = contended(during_ns, 10 * MS)
     assert overlap_ratio(table, compute).tolist() == [1.0, 0.0] * 4
     answer = find_contention(table, compute, WINDOW_NS)
     assert len(answer) == found

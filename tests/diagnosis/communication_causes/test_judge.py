@@ -11,7 +11,7 @@ def trace(rank, late_ms):
     events = []
     for step in range(5):
         start, end = step * 100 * MS + (50 + late_ms) * MS, step * 100 * MS + 95 * MS
-        said = CollectiveArguments(
+        arguments = CollectiveArguments(
             name="allreduce",
             group="0",
             ranks=(0, 1),
@@ -23,7 +23,7 @@ def trace(rank, late_ms):
         )
         events += [
             made("gemm", KERNEL, (0, 7), step * 100 * MS, start - step * 100 * MS, stream=7),
-            made("ncclAllReduce", KERNEL, (0, 8), start, end - start, WorkKind.COMMUNICATION, 8, collective=said),
+            made("ncclAllReduce", KERNEL, (0, 8), start, end - start, WorkKind.COMMUNICATION, 8, collective=arguments),
         ]
     return columns_of(events, about=TraceAbout(vendor="nvidia", rank=rank, host="n", clock_is_shared=True))
 

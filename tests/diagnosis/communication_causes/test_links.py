@@ -25,7 +25,7 @@ MS = 1_000_000
 WINDOW_NS = 100 * MS
 
 
-def transfers(*rows, packets=(), beside=None) -> LinkTransfers:
+def transfers(*rows, packets=(), during=None) -> LinkTransfers:
     """Return transfers of (link, bytes, ns) and packets of (transfer, bytes, count)."""
     return LinkTransfers(
         rank=4,
@@ -36,7 +36,7 @@ def transfers(*rows, packets=(), beside=None) -> LinkTransfers:
         packet_transfer=np.array([row[0] for row in packets], np.int64),
         packet_bytes=np.array([row[1] for row in packets], np.int64),
         packet_count=np.array([row[2] for row in packets], np.int64),
-        beside_compute=None if beside is None else np.array(beside, np.bool_),
+        during_compute=None if during is None else np.array(during, np.bool_),
     )
 
 
@@ -97,11 +97,11 @@ def test_retransmission_takes_four_seconds(taken_ns, found):
 def test_contention_of_sdma_with_computation():
     """Below 14.4 GB/s beside computation; the same alone, or unknown, is none."""
     rows = [("SDMA", 100 * MS, 10 * MS), ("SDMA", 180 * MS, 10 * MS), ("SDMA", 50 * MS, 10 * MS)]
-    (finding,) = find_link_contention(transfers(*rows, beside=[True, True, False]), WINDOW_NS)
+    (finding,) = find_link_contention(transfers(*rows, during=[True, True, False]), WINDOW_NS)
     assert finding.cause == "communication_contention"
     assert "1 of 2 SDMA transfers" in finding.evidence[0]
-    assert find_link_contention(transfers(*rows, beside=[False, True, False]), WINDOW_NS) == []
-    assert find_link_contention(transfers(*rows, beside=[True, True, False]), 1000 * WINDOW_NS) == []
+    assert find_link_contention(transfers(*rows, during=[False, True, False]), WINDOW_NS) == []
+    assert find_link_contention(transfers(*rows, during=[True, True, False]), 1000 * WINDOW_NS) == []
     assert isinstance(find_link_contention(transfers(*rows), WINDOW_NS), NotJudged)
 
 
@@ -109,7 +109,7 @@ def test_contention_of_sdma_with_computation():
 def test_a_link_that_is_slow_alone_as_well_is_no_contention(alone_gb_per_s, causes):
     """9 GB/s beside computation: contention where transfers alone have 18 GB/s, the link where they have 9 as well."""
     rows = [("SDMA", 90 * MS, 10 * MS)] * 3 + [("SDMA", alone_gb_per_s * 10 * MS, 10 * MS)] * 3
-    moved = transfers(*rows, packets=[(0, 1000, 90)], beside=[True] * 3 + [False] * 3)
+    moved = transfers(*rows, packets=[(0, 1000, 90)], during=[True] * 3 + [False] * 3)
     found = [*judge_links(moved, WINDOW_NS), *find_link_contention(moved, WINDOW_NS)]
     assert [each.cause for each in found] == causes
     assert bool(find_small_packets(moved, WINDOW_NS)) == (causes == ["slow_link"])
@@ -141,16 +141,16 @@ def operator(elapse_ms, transit_ms, size_mb) -> dict:
     return {"Communication Time Info": times, "Communication Bandwidth Info": {"HCCS": link}}
 
 
-@pytest.mark.parametrize(("computed_ms", "beside"), [((0, 80), False), ((0, 105), True), ((90, 200), True)])
-def test_transfers_end_with_their_collectives(tmp_path, computed_ms, beside):
+@pytest.mark.parametrize(("computed_ms", "during"), [((0, 80), False), ((0, 105), True), ((90, 200), True)])
+def test_transfers_end_with_their_collectives(tmp_path, computed_ms, during):
     """121 ms of which the last 32.6 move data: what computes while the collective waits is not beside the transfer."""
     path = tmp_path / "communication.json"
     path.write_text(json.dumps({"step1": {"collective": {"hcom_allReduce__170_1_1@42": operator(121.0, 32.6, 622)}}}))
     communication = load_communication(path)
     begin_ns, end_ns = (int(communication.start_ns[0]) + ms * MS for ms in computed_ms)
     computing = Intervals(np.array([begin_ns]), np.array([end_ns]))
-    assert link_transfers_of(communication, 0, computing).beside_compute.tolist() == [beside]
-    assert link_transfers_of(communication, 0).beside_compute is None
+    assert link_transfers_of(communication, 0, computing).during_compute.tolist() == [during]
+    assert link_transfers_of(communication, 0).during_compute is None
 
 
 def test_a_vendors_file_as_transfers_and_collectives(tmp_path):

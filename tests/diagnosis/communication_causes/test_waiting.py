@@ -69,8 +69,8 @@ def test_waits_are_the_same_with_and_without_a_common_clock(shared):
 def test_one_of_two_ranks_must_cause_nearly_all_waiting(delays_ms, named):
     """Of two ranks one causes 0.7 of the waiting by chance easily, of the healthy recording's: 0.9 names it, 0.7 not."""
     arrivals = [[(at * 100 + delay) * MS for delay in delays] for at, delays in enumerate(delays_ms, 1)]
-    told = judge_waiting(match_collectives(job(arrivals, 4 * MS)), WINDOW_NS // 10)
-    assert [finding.ranks for finding in told] == [(rank,) for rank in named]
+    reported = judge_waiting(match_collectives(job(arrivals, 4 * MS)), WINDOW_NS // 10)
+    assert [finding.ranks for finding in reported] == [(rank,) for rank in named]
     assert (blame_limit(2), blame_limit(3), blame_limit(4), blame_limit(8)) == pytest.approx((0.8, 0.7, 0.6, 0.6))
 
 
@@ -202,8 +202,8 @@ def test_waiting_beside_computation_costs_nothing(computed_ms, lost_ms):
     table = match_collectives(job(steps([0, 0, 60, 0]), 4 * MS))
     start_ns = table.start_ns[:, 0]
     busy = Intervals(start_ns, start_ns + computed_ms * MS)
-    told = judge_waiting(table, WINDOW_NS, dict.fromkeys((0, 1, 3), busy))
-    assert [finding.lost_ns for finding in told] == ([] if lost_ms is None else [5 * lost_ms * MS])
+    reported = judge_waiting(table, WINDOW_NS, dict.fromkeys((0, 1, 3), busy))
+    assert [finding.lost_ns for finding in reported] == ([] if lost_ms is None else [5 * lost_ms * MS])
     assert group_waiting(table, {0: busy})[0].lost_ns[2] == 5 * (60 - computed_ms) * MS
 
 

@@ -22,7 +22,7 @@ def behaviour(view: View) -> Html:
     if not placed:
         return left_out(NAME, TITLE, "No rank has behaviour patterns.")
     flags = flagged(view)
-    said = (
+    note = (
         "beta is the share of the window that a function is on the critical path, mu the mean use of its hardware "
         "meanwhile (PerfTracker, section 4.2). Ranks that localisation names are diamonds."
     )
@@ -32,7 +32,7 @@ def behaviour(view: View) -> Html:
             *([(sample("", is_flagged=True), "named by localisation")] if flags else []),
         ]
     )
-    return section(NAME, TITLE, soft(said), legend_, _beta_mu(placed, flags), *over_ranks(placed, flags))
+    return section(NAME, TITLE, soft(note), legend_, _beta_mu(placed, flags), *over_ranks(placed, flags))
 
 
 def _beta_mu(placed: Placed, flags: Flags) -> Html:
@@ -45,7 +45,7 @@ def _beta_mu(placed: Placed, flags: Flags) -> Html:
             x=each.beta,
             y=each.mu or 0.0,
             kind=each.kind,
-            title=_told(rank, each),
+            title=_title(rank, each),
             is_flagged=(each.key, rank.number) in flags,
         )
         for rank, each in shown
@@ -79,7 +79,7 @@ def _spread_out(known: Placed, flags: Flags) -> Placed:
     return marked
 
 
-def _told(rank: Rank, each: Pattern) -> str:
+def _title(rank: Rank, each: Pattern) -> str:
     mu = "" if each.mu is None else f", mu {format_share(each.mu)}"
     sigma = "" if each.sigma is None else f", sigma {format_share(each.sigma)}"
     return f"{cut(each.name)}, {rank.title}: beta {format_share(each.beta)}{mu}{sigma}"

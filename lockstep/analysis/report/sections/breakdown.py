@@ -30,7 +30,7 @@ def breakdown(view: View) -> Html:
         stacks.append(_stack("mean", f"mean of {counted(len(ranks), 'rank')}", mean))
     axis = times("time in the window", max(sum(value for _, value in each.parts) for each in stacks))
     missing = len(view.summary.ranks) - len(ranks)
-    notes = [view.choice.said, f"{counted(missing, 'rank')} without a breakdown." if missing else "", _odd(ranks)]
+    notes = [view.choice.note, f"{counted(missing, 'rank')} without a breakdown." if missing else "", _odd(ranks)]
     return section(
         NAME,
         TITLE,
@@ -63,9 +63,9 @@ def _legend(mean: Account, ranks: int) -> Html:
     for name, value in mean.stack:
         if name == UNTOLD and value * 1000 < mean.window_ns:
             continue
-        told = "not in any class" if name == UNTOLD else name + meanings[name]
+        stored = "not in any class" if name == UNTOLD else name + meanings[name]
         figure = f", {of}{format_ns(value)} ({format_share(value / mean.window_ns)})"
-        entries.append((sample(name), told + figure))
+        entries.append((sample(name), stored + figure))
     return legend(entries)
 
 

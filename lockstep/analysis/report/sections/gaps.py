@@ -31,26 +31,26 @@ def not_judged(view: View) -> Html:
         for (rule, reason), ranks in list(alike.items())[:ROWS_MAX]
     ]
     more = f" The first {ROWS_MAX} of {len(alike):,}." if len(alike) > ROWS_MAX else ""
-    said = "A rule without enough evidence says so; that is no all-clear."
-    return section(name, title, soft(said, more), table(("rule", "why not", "ranks"), rows))
+    note = "A rule without enough evidence says so; that is no all-clear."
+    return section(name, title, soft(note, more), table(("rule", "why not", "ranks"), rows))
 
 
-def _rule(told: dict[str, object]) -> tuple[str, str]:
-    return reading.text(told.get("rule")) or "unnamed rule", reading.text(told.get("reason")) or "no reason given"
+def _rule(stored: dict[str, object]) -> tuple[str, str]:
+    return reading.text(stored.get("rule")) or "unnamed rule", reading.text(stored.get("reason")) or "no reason given"
 
 
 def skipped(view: View) -> Html:
     """Return the files that were not read, and why."""
     name, title = "skipped", "What was skipped"
-    told = view.summary.skipped
-    if not told:
+    stored = view.summary.skipped
+    if not stored:
         return left_out(name, title, "No file was skipped.")
     rows = [
         (code(reading.text(each.get("path"))), reading.text(each.get("error")) or "no reason given")
-        for each in told[:ROWS_MAX]
+        for each in stored[:ROWS_MAX]
     ]
-    more = f", the first {ROWS_MAX} of them" if len(told) > ROWS_MAX else ""
-    return section(name, title, soft(counted(len(told), "file"), more, "."), table(("file", "why"), rows))
+    more = f", the first {ROWS_MAX} of them" if len(stored) > ROWS_MAX else ""
+    return section(name, title, soft(counted(len(stored), "file"), more, "."), table(("file", "why"), rows))
 
 
 def definitions(_: View) -> Html:
@@ -74,5 +74,5 @@ def definitions(_: View) -> Html:
         "gain": "min(lost, window) / window, where the remedy removes what was lost. In a synchronous job a rank's "
         "loss is the job's until the next slowest rank decides, so gains do not add up.",
     }
-    terms = [part for term, told in rows.items() for part in (tag("dt", term), tag("dd", told))]
+    terms = [part for term, stored in rows.items() for part in (tag("dt", term), tag("dd", stored))]
     return section("definitions", "How each figure is defined", tag("dl", *terms))

@@ -15,43 +15,43 @@ _NS_PER_S = 1e9
 
 def localisation(view: View) -> Html:
     """Return the table of abnormal functions, those that lose most time first."""
-    told = view.summary.localisation
-    if not told:
+    stored = view.summary.localisation
+    if not stored:
         return left_out(
             NAME, TITLE, "No function behaves abnormally on any rank, or there were no patterns to compare."
         )
-    rows = sorted(told, key=lambda each: -(_lost_ns(each) or 0))
-    said = "Every function's pattern against its expected range and against its peers' (PerfTracker, section 4.3)."
+    rows = sorted(stored, key=lambda each: -(_lost_ns(each) or 0))
+    note = "Every function's pattern against its expected range and against its peers' (PerfTracker, section 4.3)."
     more = f" The first {ROWS_MAX} of {counted(len(rows), 'function')}." if len(rows) > ROWS_MAX else ""
     heads = ("function", "look at", "abnormal ranks", "how they differ", "lost")
-    return section(NAME, TITLE, soft(said, more), table(heads, map(_row, rows[:ROWS_MAX])))
+    return section(NAME, TITLE, soft(note, more), table(heads, map(_row, rows[:ROWS_MAX])))
 
 
-def _row(told: dict[str, Any]) -> tuple[str, ...]:
-    stack, kind = reading.texts(told.get("stack")), reading.text(told.get("class"))
-    odd, ranks = reading.ranks(told.get("odd")), reading.ranks(told.get("ranks"))
-    function = [code(reading.text(told.get("function"))), tag("br"), tag("span", kind, class_="soft")]
+def _row(stored: dict[str, Any]) -> tuple[str, ...]:
+    stack, kind = reading.texts(stored.get("stack")), reading.text(stored.get("class"))
+    odd, ranks = reading.ranks(stored.get("odd")), reading.ranks(stored.get("ranks"))
+    function = [code(reading.text(stored.get("function"))), tag("br"), tag("span", kind, class_="soft")]
     function += [tag("span", " from ", code(stack[-1]), class_="soft")] if stack else []
-    lost_ns = _lost_ns(told)
-    why = f" odd inside their {reading.text(told.get('group_kind'))} groups" if odd else ""
+    lost_ns = _lost_ns(stored)
+    why = f" odd inside their {reading.text(stored.get('group_kind'))} groups" if odd else ""
     return (
         join(function),
         join([tag("strong", format_ranks(odd or ranks)), why]),
         join([counted(len(ranks), "rank"), ": ", format_ranks(ranks, runs_max=4)]) if ranks else "-",
-        items(_differences(told)[:_DIFFERENCES_MAX]) or "-",
+        items(_differences(stored)[:_DIFFERENCES_MAX]) or "-",
         cell(format_ns(lost_ns), value=lost_ns, is_number=True),
     )
 
 
-def _lost_ns(told: dict[str, Any]) -> float | None:
-    lost_ns, lost_s = reading.amount(told.get("lost_ns")), reading.amount(told.get("lost_s"))
+def _lost_ns(stored: dict[str, Any]) -> float | None:
+    lost_ns, lost_s = reading.amount(stored.get("lost_ns")), reading.amount(stored.get("lost_s"))
     return lost_ns if lost_ns is not None or lost_s is None else lost_s * _NS_PER_S
 
 
-def _differences(told: dict[str, Any]) -> list[str]:
-    said = told.get("differences")
-    found = reading.texts(said) or reading.texts(told.get("evidence"))
-    for each in reading.records(said):
+def _differences(stored: dict[str, Any]) -> list[str]:
+    note = stored.get("differences")
+    found = reading.texts(note) or reading.texts(stored.get("evidence"))
+    for each in reading.records(note):
         value, reference = reading.number(each.get("value")), reading.number(each.get("reference"))
         count = reading.amount(each.get("count"))
         if value is None or reference is None:

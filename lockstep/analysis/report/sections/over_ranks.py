@@ -75,8 +75,10 @@ def _function(key: FunctionKey, rows: Placed, flags: Flags, across: Axis, ranks:
         )
         for rank, each in drawn
     ]
-    said = f"beta of {cut(name)} over ranks"
-    return tag("figure", _caption(key, rows, ranks), scatter(points, across, down, said, lines=lines, height=SMALL))
+    description = f"beta of {cut(name)} over ranks"
+    return tag(
+        "figure", _caption(key, rows, ranks), scatter(points, across, down, description, lines=lines, height=SMALL)
+    )
 
 
 def _caption(key: FunctionKey, rows: Placed, ranks: int) -> Html:
@@ -100,7 +102,7 @@ def _spans(rows: Placed) -> list[Line]:
         middle = (run[0][0].number + run[-1][0].number) / 2
         span = f"{format_share(min(betas))} to {format_share(max(betas))}"
         title = f"{run[0][0].label} to {run[-1][0].number}: beta {span}"
-        room = max((max(betas) - min(betas)) / 2, max(betas) * 0.004)
+        space = max((max(betas) - min(betas)) / 2, max(betas) * 0.004)
         centre = (max(betas) + min(betas)) / 2
-        lines.append(Line(places=((middle, centre - room), (middle, centre + room)), kind="span", title=title))
+        lines.append(Line(places=((middle, centre - space), (middle, centre + space)), kind="span", title=title))
     return lines

@@ -48,7 +48,7 @@ def critical_path(view: View) -> Html:
     return section(
         NAME,
         TITLE,
-        soft("Each moment of the window belongs to the one thing that everything after it waited for. ", choice.said),
+        soft("Each moment of the window belongs to the one thing that everything after it waited for. ", choice.note),
         soft(_guessed(ranks)),
         tag(
             "figure",
@@ -74,8 +74,8 @@ def _guessed(ranks: Sequence[Rank]) -> str:
     if most == 0:
         return "Every hop is recorded in the traces; none was guessed by alignment in time."
     least = min(known)[0]
-    told = format_share(most) if least == most else f"{format_share(least)} to {format_share(most)} (rank {number})"
-    return f"Guessed by alignment in time, because no wait is recorded: {told} of the path."
+    stored = format_share(most) if least == most else f"{format_share(least)} to {format_share(most)} (rank {number})"
+    return f"Guessed by alignment in time, because no wait is recorded: {stored} of the path."
 
 
 def _ranked(rank: Rank, *, is_open: bool) -> Html:

@@ -46,9 +46,9 @@ def advice(view: View) -> Html:
         for each, of in found[:ADVICE_MAX]
     ]
     heads = ("gain", "what to do", "against", "ranks", "source")
-    said = "By predicted gain, the share of the window that goes with what the remedy removes; a dash: not predicted."
+    note = "By predicted gain, the share of the window that goes with what the remedy removes; a dash: not predicted."
     more = f" The first {ADVICE_MAX} of {len(found):,} are shown." if len(found) > ADVICE_MAX else ""
-    return section("advice", title, soft(said, more), table(heads, rows))
+    return section("advice", title, soft(note, more), table(heads, rows))
 
 
 def findings(view: View) -> Html:
@@ -58,9 +58,9 @@ def findings(view: View) -> Html:
         return left_out("findings", title, "No rule found a cause.")
     cards = [_card(view, at, each) for at, each in enumerate(view.findings[:CARDS_MAX], start=1)]
     rest = view.findings[CARDS_MAX:]
-    told = counted(len(view.findings), "finding")
-    said = f"{told}, by predicted gain, then by lost time; one cause and subject on several ranks is one."
-    return section("findings", title, soft(said), *cards, _others(rest))
+    stored = counted(len(view.findings), "finding")
+    note = f"{stored}, by predicted gain, then by lost time; one cause and subject on several ranks is one."
+    return section("findings", title, soft(note), *cards, _others(rest))
 
 
 def _card(view: View, at: int, found: Found) -> Html:
@@ -75,7 +75,7 @@ def _card(view: View, at: int, found: Found) -> Html:
         shown.append(
             f"this is rank {format_ranks(found.worst)}; {counted(found.merged - 1, 'like finding')} on other ranks"
         )
-    told = items(shown) or soft("The summary holds no evidence.")
+    stored = items(shown) or soft("The summary holds no evidence.")
     about = f"{lost}confidence {found.confidence or 'not told'}, {_kind(found.bottleneck)}"
     ways = items(
         join(
@@ -92,7 +92,7 @@ def _card(view: View, at: int, found: Found) -> Html:
     heading = tag("h3", f"{at}. {found.title}", *subject, f": {ranks}{gain}")
     kind = "finding" if found is view.top else "finding lesser"
     link = place_link(view, found.ranks, found.subject)
-    return tag("article", heading, soft(about), told, link, what_to_do, class_=kind)
+    return tag("article", heading, soft(about), stored, link, what_to_do, class_=kind)
 
 
 def _kind(bottleneck: str) -> str:

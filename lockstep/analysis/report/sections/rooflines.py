@@ -69,7 +69,7 @@ def rooflines(view: View) -> Html:
             NAME, TITLE, "No operator has a known amount of work (shapes recorded, a formula, device time)."
         )
     more = f"{DEVICES_MAX} of {len(by_device)} kinds of device are shown." if len(by_device) > DEVICES_MAX else ""
-    said = (
+    note = (
         "An operator on a roof does what the device can. Below the dashed line (",
         format_share(UTILISATION.value),
         " of the roof) neither memory nor arithmetic is used up. ",
@@ -78,7 +78,7 @@ def rooflines(view: View) -> Html:
     return section(
         NAME,
         TITLE,
-        *([soft(*said)] if drawn else [soft("No operator has a known amount of work.")]),
+        *([soft(*note)] if drawn else [soft("No operator has a known amount of work.")]),
         *drawn,
         *components,
     )
@@ -93,7 +93,7 @@ def _device(device: str, ranks: list[Rank], view: View) -> Html | None:
     roofs = _roofs(shown)
     numbered = {name: at for at, name in enumerate(dict.fromkeys(each.name for each in operators), start=1)}
     longest = {each.name: each for each in reversed(operators)}
-    points = [_point(numbered[each.name], each, view, is_told=each is longest[each.name]) for each in operators]
+    points = [_point(numbered[each.name], each, view, is_numbered=each is longest[each.name]) for each in operators]
     corners = [roof.ridge for roof in roofs]
     across = decades("FLOP per byte", [*(each.x for each in points), *corners])
     down = decades(
@@ -136,8 +136,8 @@ def _roofs(ranks: Sequence[Rank]) -> list[_Roof]:
     """Return the roofs by number format; a device with one roof has none."""
     found: dict[str, _Roof] = {}
     for rank in ranks:
-        told = reading.record(rank.roofline.get("roofs"))
-        rows = {"": told} if "flops_per_second" in told else told
+        stored = reading.record(rank.roofline.get("roofs"))
+        rows = {"": stored} if "flops_per_second" in stored else stored
         for name, row in rows.items():
             flops, moved = (
                 reading.rate(reading.record(row).get(key)) for key in ("flops_per_second", "bytes_per_second")
@@ -165,7 +165,7 @@ def _roof_title(roof: _Roof) -> str:
     return f"roof of {roof.name}: {peak}" if roof.name else f"roof: {peak}"
 
 
-def _point(at: int, operator: _Operator, view: View, *, is_told: bool) -> Point:
+def _point(at: int, operator: _Operator, view: View, *, is_numbered: bool) -> Point:
     title = (
         f"{at}. {cut(operator.name)}, {operator.rank.title}: {format_number(operator.intensity)} FLOP per byte, "
         f"{format_rate(operator.flops_per_second, 'FLOP/s')}, {format_ns(operator.time_ns)}, "
@@ -176,7 +176,7 @@ def _point(at: int, operator: _Operator, view: View, *, is_told: bool) -> Point:
         y=operator.flops_per_second,
         kind=_BOUNDS.get(operator.bound, "other"),
         title=title,
-        label=str(at) if is_told and at <= 99 else "",  # noqa: PLR2004  (two digits have room beside a mark)
+        label=str(at) if is_numbered and at <= 99 else "",  # noqa: PLR2004  (two digits have room beside a mark)
         is_flagged=operator.rank.number in view.first,
     )
 
@@ -240,12 +240,14 @@ def _components(view: View) -> list[Html]:
     ]
 
 
-def _held(told: Any) -> list[tuple[str, float]]:
+def _held(stored: Any) -> list[tuple[str, float]]:
     """Return the shares by bound, given as an object or as rows."""
-    if isinstance(told, dict):
-        pairs = [(name, reading.share(ratio)) for name, ratio in told.items()]
+    if isinstance(stored, dict):
+        pairs = [(name, reading.share(ratio)) for name, ratio in stored.items()]
     else:
-        pairs = [(reading.text(each.get("bound")), reading.share(each.get("share"))) for each in reading.records(told)]
+        pairs = [
+            (reading.text(each.get("bound")), reading.share(each.get("share"))) for each in reading.records(stored)
+        ]
     order = [*_HELD]
     known = [(name, ratio) for name, ratio in pairs if name in _HELD and ratio]
     return sorted(known, key=lambda pair: order.index(pair[0]))

@@ -29,7 +29,7 @@ def verdict(view: View) -> Html:
     ]
     if top.confidence:
         rows.append(("Confidence", top.confidence))
-    terms = [part for name, told in rows for part in (tag("dt", name), tag("dd", told))]
+    terms = [part for name, stored in rows for part in (tag("dt", name), tag("dd", stored))]
     return tag(
         "article", tag("h2", _sentence(view, top)), tag("dl", *terms), _next(view, top), class_="verdict", id="verdict"
     )
@@ -103,12 +103,12 @@ def _next(view: View, top: Found) -> Html:
     others = [each for each in view.findings if each is not top]
     if not others:
         return Html()
-    told = [
+    stored = [
         join([each.title, *([" in ", code(each.subject)] if each.subject else []), f" ({_short(each)})"])
         for each in others[:_NEXT]
     ]
     more = f", and {counted(len(others) - _NEXT, 'other')}" if len(others) > _NEXT else ""
-    return soft("Next: ", told[0], *(part for each in told[1:] for part in ("; ", each)), more, ".")
+    return soft("Next: ", stored[0], *(part for each in stored[1:] for part in ("; ", each)), more, ".")
 
 
 def _short(found: Found) -> str:
@@ -135,14 +135,14 @@ def facts(view: View) -> Html:
     vendors = sorted({rank.vendor for rank in ranks if rank.vendor})
     windows = [rank.window_ns for rank in ranks if rank.window_ns]
     steps = [rank.step_count for rank in ranks if rank.step_count is not None]
-    told = [view.summary.tool, counted(len(ranks), "rank")]
-    told += [counted(len(hosts), "host")] if hosts else []
-    told += [_span([f"{count}" for count in (min(steps), max(steps))]) + " steps"] if steps else []
-    told += ["window " + _span([format_ns(min(windows)), format_ns(max(windows))])] if windows else []
-    told += [", ".join(devices[:4])] if devices else []
-    told += [", ".join(vendors[:4])] if vendors else []
-    told += [f"{counted(len(view.summary.skipped), 'file')} skipped"] if view.summary.skipped else []
-    return soft(" \N{MIDDLE DOT} ".join(told))
+    stored = [view.summary.tool, counted(len(ranks), "rank")]
+    stored += [counted(len(hosts), "host")] if hosts else []
+    stored += [_span([f"{count}" for count in (min(steps), max(steps))]) + " steps"] if steps else []
+    stored += ["window " + _span([format_ns(min(windows)), format_ns(max(windows))])] if windows else []
+    stored += [", ".join(devices[:4])] if devices else []
+    stored += [", ".join(vendors[:4])] if vendors else []
+    stored += [f"{counted(len(view.summary.skipped), 'file')} skipped"] if view.summary.skipped else []
+    return soft(" \N{MIDDLE DOT} ".join(stored))
 
 
 def _span(ends: list[str]) -> str:

@@ -27,24 +27,24 @@ def waiting(view: View) -> Html:
         return section(NAME, TITLE, soft("No group has a waiting ratio: no two traces share a collective."), table_)
     known.sort(key=lambda pair: -pair[0])
     bars = [_bar(ratio, each) for ratio, each in known[:GROUPS_MAX]]
-    said = (
+    note = (
         "The share of a group's time that its ranks spend waiting for each other (Hermes, equation 2). "
         f"Dashed: {format_share(WAIT_RATIO.value)}, above which waiting is a finding if one rank causes most of it."
     )
     more = f" The {GROUPS_MAX} that wait most of {counted(len(known), 'group')}." if len(known) > GROUPS_MAX else ""
     drawn = ranking(bars, "waiting ratio by group", limit=WAIT_RATIO.value)
-    return section(NAME, TITLE, soft(said, more), tag("figure", drawn), table_)
+    return section(NAME, TITLE, soft(note, more), tag("figure", drawn), table_)
 
 
-def _bar(ratio: float, told: dict[str, Any]) -> Bar:
-    ranks = reading.ranks(told.get("ranks"))
-    kind, name = reading.text(told.get("kind")), _group_name(told.get("group"))
+def _bar(ratio: float, stored: dict[str, Any]) -> Bar:
+    ranks = reading.ranks(stored.get("ranks"))
+    kind, name = reading.text(stored.get("kind")), _group_name(stored.get("group"))
     label = join(
         [
             *([kind, " "] if kind else []),
             code(name),
             f", {counted(len(ranks), 'rank')}: " if ranks else " ",
-            tag("strong", _straggler(told)),
+            tag("strong", _straggler(stored)),
         ]
     )
     label = tag("span", label)
@@ -52,20 +52,20 @@ def _bar(ratio: float, told: dict[str, Any]) -> Bar:
     return Bar(label=label, figure=format_share(ratio), share=ratio, kind="communication" if is_high else "free")
 
 
-def _group_name(told: Any) -> str:
-    if isinstance(told, str):
-        return told
-    return "ranks " + format_ranks(reading.ranks(told)) if reading.ranks(told) else "group"
+def _group_name(stored: Any) -> str:
+    if isinstance(stored, str):
+        return stored
+    return "ranks " + format_ranks(reading.ranks(stored)) if reading.ranks(stored) else "group"
 
 
-def _straggler(told: dict[str, Any]) -> str:
+def _straggler(stored: dict[str, Any]) -> str:
     blame = [
         (share, rank)
-        for key, value in reading.record(told.get("blame")).items()
+        for key, value in reading.record(stored.get("blame")).items()
         if (share := reading.share(value)) and (rank := reading.rank(key)) is not None
     ]
     blame.sort(key=lambda pair: (-pair[0], pair[1]))
-    slowest = reading.rank(told.get("slowest_rank"))
+    slowest = reading.rank(stored.get("slowest_rank"))
     shares = {rank: share for share, rank in blame}
     if slowest is not None and shares.get(slowest, 1.0) >= blame_limit(len(shares)):
         part = f" ({format_share(shares[slowest])} of the waiting)" if slowest in shares else ""
@@ -87,7 +87,7 @@ def _collectives(view: View) -> Html:
     if not alike:
         return soft("No rank has collectives.")
     rows = sorted(alike.items(), key=lambda pair: -max(each[:2] for each in pair[1])[0])
-    shown = [_collective(name, group, told) for (name, group), told in rows[:COLLECTIVES_MAX]]
+    shown = [_collective(name, group, stored) for (name, group), stored in rows[:COLLECTIVES_MAX]]
     heads = (
         "collective",
         "group",
@@ -103,16 +103,16 @@ def _collectives(view: View) -> Html:
     return folded(f"Collectives{more}", table(heads, shown))
 
 
-def _collective(name: str, group: str, told: list[tuple[int, int, dict[str, Any]]]) -> tuple[str, ...]:
-    most_ns, number, worst = max(told, key=lambda each: each[:2])
-    shortest = [ns for each in told if (ns := reading.nanoseconds(each[2].get("shortest_ns"))) is not None]
-    rates = [rate for each in told if (rate := reading.rate(each[2].get("bus_bandwidth_bytes_per_second")))]
+def _collective(name: str, group: str, stored: list[tuple[int, int, dict[str, Any]]]) -> tuple[str, ...]:
+    most_ns, number, worst = max(stored, key=lambda each: each[:2])
+    shortest = [ns for each in stored if (ns := reading.nanoseconds(each[2].get("shortest_ns"))) is not None]
+    rates = [rate for each in stored if (rate := reading.rate(each[2].get("bus_bandwidth_bytes_per_second")))]
     count, size = reading.amount(worst.get("count")), reading.amount(worst.get("bytes"))
     least_ns, least_rate = min(shortest, default=None), min(rates, default=None)
     return (
         code(name),
         code(group),
-        cell(f"{len(told):,}", value=len(told)),
+        cell(f"{len(stored):,}", value=len(stored)),
         cell("-" if count is None else f"{count:,.0f}", value=count, is_number=True),
         cell(format_ns(most_ns), value=most_ns),
         cell(str(number), value=number),

@@ -1,30 +1,30 @@
-"""The house layer: what leaves it is what Grafana reads, the same each time."""
+"""Builders of panels: what leaves them is what Grafana reads, the same each time."""
 
 import json
 
-from dashboards import house
+from dashboards import builders
 
 
 def board(*panels):
-    rows = (house.DashboardRow(title="Row", lines=(house.PanelLine(panels=panels),)),)
-    return house.DashboardSpec(
-        uid="u", title="T", description="D.", rows=rows, variables=(house.datasource_variable(),)
+    rows = (builders.DashboardRow(title="Row", lines=(builders.PanelLine(panels=panels),)),)
+    return builders.DashboardSpec(
+        uid="u", title="T", description="D.", rows=rows, variables=(builders.datasource_variable(),)
     )
 
 
 def lines(title="Lines"):
-    return house.timeseries(title, "A description.", "s", house.query("up"), house.query("down", "{{x}}"))
+    return builders.timeseries(title, "A description.", "s", builders.query("up"), builders.query("down", "{{x}}"))
 
 
 def test_the_same_source_gives_the_same_bytes():
     """Rendering twice gives the same text: panels are not changed by being placed."""
     one = board(lines(), lines("Other"))
-    assert house.render(one) == house.render(one)
+    assert builders.render(one) == builders.render(one)
 
 
 def test_keys_are_sorted_and_nothing_is_null():
     """Keys are in order at every level, and null, which means a default in some releases and an error in others, is gone."""
-    text = house.render(board(lines(), house.alerts("Alerts", "D.")))
+    text = builders.render(board(lines(), builders.alerts("Alerts", "D.")))
     data = json.loads(text)
     assert text == json.dumps(data, indent=2, sort_keys=True) + "\n"
     assert "null" not in text
@@ -32,7 +32,7 @@ def test_keys_are_sorted_and_nothing_is_null():
 
 def test_panels_of_a_line_share_its_width():
     """Panels stand side by side from the left, under their row, with ids of their own."""
-    panels = json.loads(house.render(board(lines(), lines("B"), lines("C"))))["panels"]
+    panels = json.loads(builders.render(board(lines(), lines("B"), lines("C"))))["panels"]
     assert [(p["gridPos"]["x"], p["gridPos"]["y"], p["gridPos"]["w"]) for p in panels] == [
         (0, 0, 24),
         (0, 1, 8),
@@ -44,29 +44,29 @@ def test_panels_of_a_line_share_its_width():
 
 def test_queries_are_named_and_know_their_source():
     """Each query has its own letter, a data source object, and is either a range or an instant."""
-    _, panel = json.loads(house.render(board(lines())))["panels"]
+    _, panel = json.loads(builders.render(board(lines())))["panels"]
     assert [(t["refId"], t["range"], t["instant"]) for t in panel["targets"]] == [
         ("A", True, False),
         ("B", True, False),
     ]
-    assert all(t["datasource"] == house.DATASOURCE for t in panel["targets"])
+    assert all(t["datasource"] == builders.DATASOURCE for t in panel["targets"])
 
 
 def test_a_table_asks_for_one_moment_and_hides_what_has_no_heading():
     """A table's query is instant and in table form; without a heading the constant value column is left out."""
-    table = house.table("T", "D.", "none", house.query("up", table=True), columns=("job",))
-    _, panel = json.loads(house.render(board(table)))["panels"]
+    table = builders.table("T", "D.", "none", builders.query("up", table=True), columns=("job",))
+    _, panel = json.loads(builders.render(board(table)))["panels"]
     assert (panel["targets"][0]["instant"], panel["targets"][0]["format"]) == (True, "table")
     assert panel["transformations"][0]["options"]["excludeByName"] == {"Time": True, "Value": True}
 
 
 def test_a_variable_of_many_values_offers_all():
     """A multi variable chooses all by a pattern that needs a value, and looks its values up with the time range."""
-    many = house.variable("host", "Host", "label_values(up, instance)", multi=True)
-    one = house.variable("run", "Run", "label_values(up, run)")
-    text = house.render(
-        house.DashboardSpec(
-            uid="u", title="T", description="D.", rows=(), variables=(house.datasource_variable(), many, one)
+    many = builders.variable("host", "Host", "label_values(up, instance)", multi=True)
+    one = builders.variable("run", "Run", "label_values(up, run)")
+    text = builders.render(
+        builders.DashboardSpec(
+            uid="u", title="T", description="D.", rows=(), variables=(builders.datasource_variable(), many, one)
         )
     )
     source, host, run = json.loads(text)["templating"]["list"]
@@ -74,4 +74,4 @@ def test_a_variable_of_many_values_offers_all():
     assert (host["allValue"], host["includeAll"], host["multi"], host["refresh"]) == (".+", True, True, 2)
     assert host["query"]["query"] == host["definition"] == "label_values(up, instance)"
     assert "allValue" not in run
-    assert run["datasource"] == house.DATASOURCE
+    assert run["datasource"] == builders.DATASOURCE

@@ -92,7 +92,7 @@ def link(url: str, text: str) -> Html:
     return tag("a", text, href=url)
 
 
-def seconds_told(seconds: float | None) -> str:
+def format_seconds(seconds: float | None) -> str:
     """Return a time: `433 ms`, `12.5 s`, `34 min`, `2.4 h`."""
     if seconds is None:
         return "-"

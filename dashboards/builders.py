@@ -1,4 +1,4 @@
-"""The house layer over grafanalib: panels that cannot be forgotten a description, and JSON that Grafana reads as it is.
+"""Builders over grafanalib: panels that cannot be forgotten a description, and JSON that Grafana reads as it is.
 
 No panel stacks, connects over missing data or puts a 0 where nothing was measured. What counts things has the unit
 `finish.COUNT` and no decimals. `finish.py` makes what today's Grafana reads of grafanalib's output.
