@@ -31,7 +31,7 @@ QUEUE_MAX = 256
 TRY_S = 10.0
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
 GIVE_UP_S = 3600.0
-"""After a stage was noticed: an older page helps nobody."""
+"""After a stage was noticed: an older page is of no use."""
 _REDIRECT, _ERROR = 300, 500
 _TRANSIENT = (408, 425, 429)
 _RETRY_AFTER_CHARS = 9
@@ -97,7 +97,7 @@ class NotificationSender:
         outcome, failures = "", 0
         while not outcome and not self._stopping.is_set():
             outcome, problem, least_s = FAILED, "a fault of ours", 0.0
-            with self.isolation.guard(_SEND, self.target.name, self._now_s()):
+            with self.isolation.guard(_SEND, notification.id, self._now_s()):
                 outcome, problem, least_s = await self._try(session, notification)
             if outcome:
                 break

@@ -46,7 +46,7 @@ class Watch:
         (incident,) = self.runs.by_name["job"].machine.tracker.incidents.values()
         return incident
 
-    def hear_leader(self):
+    def note_leader(self):
         message = CoordinatorAlive(coordinator="a", alive=True, incarnation=1, unix_ns=1, term=0)
         self.leadership.take(message, self.now_s)
 
@@ -133,7 +133,7 @@ def test_a_follower_is_silent_and_its_restart_too(tmp_path, store):
     """It leaves to the leader what the leader had time to send."""
     follower = Watch(tmp_path, store, leads=False)
     for _ in range(8):
-        follower.hear_leader()
+        follower.note_leader()
         assert follower.tick(10.0) == []
     follower.leadership.leads = True
     assert follower.tick() == []
@@ -144,7 +144,7 @@ def test_a_follower_is_silent_and_its_restart_too(tmp_path, store):
 def test_a_follower_sends_what_its_leader_died_with(tmp_path, store):
     """It leads before it has left the incident to the other one."""
     follower = Watch(tmp_path, store, leads=False)
-    follower.hear_leader()
+    follower.note_leader()
     assert follower.tick() == []
     assert follower.tick(HANDOVER_S - 2.0) == []
     follower.leadership.leads = True
@@ -152,7 +152,7 @@ def test_a_follower_sends_what_its_leader_died_with(tmp_path, store):
 
 
 def test_a_coordinator_without_a_leader_waits_for_one(tmp_path, store):
-    """Both were cut off from the broker: whoever leads afterwards sends; what waits has a bound."""
+    """Both were cut off from the broker: the one that leads afterwards sends; what waits has a bound."""
     watch = Watch(tmp_path, store, leads=False)
     for _ in range(3):
         assert watch.tick(HANDOVER_S) == []
