@@ -29,6 +29,7 @@ from coordinator.intake.coalescer import BatchCoalescer
 from coordinator.intake.devices import DeviceTable
 from coordinator.intake.streams import Receipt, Streams
 from coordinator.leadership import Leadership
+from coordinator.notify import count_notifications, make_notifier
 from coordinator.record.journal import Start
 from coordinator.record.recorder import Recorder
 from coordinator.runs import Runs
@@ -50,6 +51,7 @@ from lockstep.serving.web import Web
 
 if TYPE_CHECKING:
     from coordinator.evidence.scheduler import EvidenceScheduler
+    from coordinator.notify.notifier import Notifier
 
 _log = logging.getLogger(__name__)
 
@@ -79,6 +81,7 @@ class Coordinator:
         self.http_port = config.http_port
         self._tasks: set[asyncio.Task[None]] = set()
         self._evidence: EvidenceScheduler | None = None
+        self._notifier: Notifier | None = None
         self._group: asyncio.TaskGroup | None = None
         self._process = OwnProcess()
         self._process_families: ProcessFamilies = ()
@@ -125,6 +128,15 @@ class Coordinator:
         self._evidence = await asyncio.to_thread(
             make_evidence, self.config, self._runs, self._devices, spawn=self._spawn, feed=self._feed, now_s=time.time
         )
+        self._notifier = await asyncio.to_thread(
+            make_notifier,
+            lambda: self._control.config,
+            self._runs,
+            store,
+            self._leadership,
+            spawn=self._spawn,
+            now_s=time.time,
+        )
         history = FleetHistory(await asyncio.to_thread(store.load_sightings), time.time())
         self._fleet = FleetRecorder(history, self._runs, self._devices, store, spawn=self._spawn, feed=self._feed)
         self._effects = Effects(
@@ -170,6 +182,8 @@ class Coordinator:
                 self._spawn(self._effects.writer.keep_writing(), "store writer")
                 if self._recorder is not None:
                     self._spawn(self._recorder.keep_writing(), "recorder")
+                if self._notifier is not None:
+                    self._notifier.start()
                 self._process_families = self._process.read()
                 self.started.set()
                 await stop.wait()
@@ -191,6 +205,8 @@ class Coordinator:
     async def _shut_down(self, runner: web.AppRunner, bus_stop: asyncio.Event) -> None:
         """Stop accepting, leave the bus, end what is under way, write what has gathered; each within a deadline."""
         await runner.cleanup()
+        if self._notifier is not None:
+            self._notifier.stop()
         bus_stop.set()
         bus = {task for task in self._tasks if task.get_name() == "bus"}
         if bus:
@@ -245,6 +261,8 @@ class Coordinator:
         self._fleet.on_incident(run, incident)
         if self._evidence is not None:
             self._evidence.on_incident(run, incident)
+        if self._notifier is not None:
+            self._notifier.on_incident(run, incident)
 
     def _feed(self, run: str, event: Event) -> None:
         self._effects.perform(self._runs.feed(run, event))
@@ -270,6 +288,8 @@ class Coordinator:
         self._fleet.on_tick(now_s)
         if self._evidence is not None:
             self._evidence.on_tick(now_s)
+        if self._notifier is not None:
+            self._notifier.on_tick(now_s)
         self._effects.writer.remember()
         self._bus.resume()
         self._process_families = self._process.read()
@@ -304,6 +324,7 @@ class Coordinator:
                 runs.isolation,
                 self._fleet.isolation,
                 *(() if self._evidence is None else (self._evidence.isolation,)),
+                *(() if self._notifier is None else self._notifier.isolations()),
             ),
             leads=self._leadership.leads,
             peers=self._leadership.peers(time.time()),
@@ -319,6 +340,7 @@ class Coordinator:
             http_refusals=dict(self._web.refusals),
             fleet=self._fleet.frequent,
             **({} if self._evidence is None else self._evidence.counts()),
+            notifications=count_notifications(self._notifier),
             version=lockstep.__version__,
             process=self._process_families,
         )

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import product
 
 from coordinator.decide.incidents import Incident
 from coordinator.fleet.history import SubjectRecord
+from lockstep.contracts.metric import NOTIFICATION_OUTCOMES, NOTIFICATION_TARGETS
 from lockstep.contracts.metrics import (
     EVIDENCE_OUTCOMES,
     EVIDENCE_REFUSALS,
@@ -15,6 +17,8 @@ from lockstep.contracts.metrics import (
     STEP_BUCKETS_SECONDS,
 )
 from lockstep.serving.process import ProcessFamilies
+
+_NOTIFICATIONS = tuple(product(NOTIFICATION_TARGETS, NOTIFICATION_OUTCOMES))
 
 
 @dataclass(slots=True)
@@ -106,4 +110,6 @@ class Snapshot:
     """What incidents named at least twice of late, the most often named first."""
     evidence_queries: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(EVIDENCE_OUTCOMES, 0))
     evidence_refusals: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(EVIDENCE_REFUSALS, 0))
+    notifications: Mapping[tuple[str, str], int] = field(default_factory=lambda: dict.fromkeys(_NOTIFICATIONS, 0))
+    """By target and outcome."""
     process: ProcessFamilies = ()

@@ -32,6 +32,7 @@ _log = logging.getLogger(__name__)
 SCHEMA_VERSION = 1
 FILE_NAME = "coordinator.sqlite3"
 SIGHTINGS_MAX = 50_000  # read at the start; a hundred incidents a day that name three machines each, for 90 days
+NOTIFICATIONS_KEPT_S = 7 * 86400.0  # after it, late evidence of a closed incident is not notified any more
 LIST_MAX = 1000  # incidents in one answer of the API: a page of a year's
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS incidents (
@@ -47,6 +48,10 @@ CREATE TABLE IF NOT EXISTS streams (node TEXT PRIMARY KEY, stream_id INTEGER NOT
 CREATE TABLE IF NOT EXISTS sightings (
     kind TEXT NOT NULL, name TEXT NOT NULL, incident TEXT NOT NULL, run TEXT NOT NULL, incident_kind TEXT NOT NULL,
     cause TEXT NOT NULL, opened_unix_s REAL NOT NULL, PRIMARY KEY (kind, name, incident)
+);
+CREATE TABLE IF NOT EXISTS notifications (
+    target TEXT NOT NULL, incident TEXT NOT NULL, stage TEXT NOT NULL, unix_s REAL NOT NULL,
+    PRIMARY KEY (target, incident, stage)
 );
 CREATE TABLE IF NOT EXISTS ledger (outcome TEXT PRIMARY KEY, records INTEGER NOT NULL);
 """
@@ -158,6 +163,27 @@ class Store:
             )
             for kind, name, incident, run, incident_kind, cause, opened_unix_s in reversed(rows)
         ]
+
+    def keep_notifications(self, settled: "Iterable[tuple[str, str, str]]", now_s: float) -> None:
+        """Write (target, incident, stage) of notifications that are not to be sent again.
+
+        Those of closed incidents are deleted after `NOTIFICATIONS_KEPT_S`.
+        """
+        rows = [(*each, now_s) for each in settled]
+        with self._lock, self._transaction():
+            self._database.executemany("INSERT OR REPLACE INTO notifications VALUES (?, ?, ?, ?)", rows)
+            self._database.execute(
+                "DELETE FROM notifications WHERE unix_s < ? AND incident NOT IN "
+                "(SELECT id FROM incidents WHERE state = ?)",
+                (now_s - NOTIFICATIONS_KEPT_S, OPEN),
+            )
+
+    def load_notifications(self) -> list[tuple[str, str, str]]:
+        """Return what `keep_notifications` wrote, the oldest first."""
+        with self._lock:
+            return self._database.execute(
+                "SELECT target, incident, stage FROM notifications ORDER BY unix_s"
+            ).fetchall()
 
     def keep_incident(self, incident: Incident) -> None:
         """Write an incident as it is now."""

@@ -70,6 +70,7 @@ _WAY["coordinator.evidence"] = {*ARROWS["coordinator"], "coordinator", *_WAY}
 _WAY["coordinator.record"] = {*ARROWS["coordinator"], "coordinator", *_WAY}
 _WAY["coordinator.page"] = {*ARROWS["coordinator"], "coordinator", *_WAY}
 _WAY["coordinator.api"] = {*ARROWS["coordinator"], "coordinator", *_WAY}
+_WAY["coordinator.notify"] = {*ARROWS["coordinator"], "coordinator", *_WAY}
 ARROWS |= _WAY
 ARROWS["coordinator"] |= set(_WAY)
 # The simulator's, from the ground up; who may import the simulator may import each of them.

@@ -1,13 +1,12 @@
 """Incidents, and what each was decided from."""
 
 import asyncio
-from typing import Any
 
 from aiohttp import web
 
 from coordinator.api.services import BAD, SERVICES, ApiError, hosts_of, nodes_of
 from coordinator.decide.explain import history
-from coordinator.decide.incidents import CLOSED, OPEN, Incident, to_json
+from coordinator.decide.incidents import CLOSED, OPEN, Incident, to_brief_json, to_json
 from coordinator.page.incident_report import POLICY, render_report
 
 
@@ -25,7 +24,9 @@ async def list_incidents(request: web.Request) -> web.Response:
         for incident in known.machine.tracker.incidents.values()
     }
     both = sorted((kept | fresh).values(), key=lambda incident: (incident.opened_unix_ns, incident.id))
-    return web.json_response({"incidents": [_brief(incident) for incident in both if state in ("", incident.state)]})
+    return web.json_response(
+        {"incidents": [to_brief_json(incident) for incident in both if state in ("", incident.state)]}
+    )
 
 
 async def show_incident(request: web.Request) -> web.Response:
@@ -55,9 +56,3 @@ async def _known(request: web.Request) -> Incident:
             web.HTTPNotFound.status_code, f"incident: got {wanted!r:.200}, expected one of /api/v1/incidents"
         )
     return incident
-
-
-def _brief(incident: Incident) -> dict[str, Any]:
-    value = to_json(incident)
-    del value["explanation"]
-    return value

@@ -65,7 +65,7 @@ class ApiError(Exception):
 
 def hosts_of(runs: "Iterable[Run]") -> dict[str, str]:
     """Return where the ranks of open incidents run now, by the incident's id; groups are everywhere, and left out."""
-    hosts = ((incident.id, _host_of(run, incident)) for run in runs for incident in _open(run))
+    hosts = ((incident.id, host_of(run, incident)) for run in runs for incident in _open(run))
     return {name: host for name, host in hosts if host}
 
 
@@ -83,7 +83,8 @@ def _open(run: "Run") -> "Iterable[Incident]":
     return run.machine.tracker.incidents.values()
 
 
-def _host_of(run: "Run", incident: "Incident") -> str:
+def host_of(run: "Run", incident: "Incident") -> str:
+    """Return where the ranks of an incident run now, empty where it is of no ranks or that is unknown."""
     if incident.scope not in _PLACED:
         return ""
     found = (run.hostname(rank)[:_HOST_MAX] for rank in incident.ranks[:_RANKS_PLACED])

@@ -125,6 +125,13 @@ def to_json(incident: Incident) -> dict[str, Any]:
     return value
 
 
+def to_brief_json(incident: Incident) -> dict[str, Any]:
+    """Return the JSON form without the explanation: a thousand of those are megabytes."""
+    value = to_json(incident)
+    del value["explanation"]
+    return value
+
+
 def from_json(value: Mapping[str, Any], *, where: str) -> Incident:
     """Return the incident of a JSON form.
 

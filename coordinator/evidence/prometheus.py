@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import aiohttp
@@ -20,6 +19,7 @@ import msgspec
 
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.metric import EVIDENCE_OUTCOMES
+from lockstep.serving.secret_file import read_secret
 
 ANSWERED, EMPTY, TIMEOUT, UNREACHABLE, REFUSED, MALFORMED, TOO_LARGE = EVIDENCE_OUTCOMES
 ANSWER_MAX_BYTES = 1 << 20
@@ -27,7 +27,6 @@ ANSWER_MAX_BYTES = 1 << 20
 CONNECTIONS_MAX = 8
 _SERIES_MAX = 2_000
 _CHUNK_BYTES = 1 << 16
-_SECRET_MAX_BYTES = 64 << 10
 _OK, _REDIRECT = 200, 300
 
 Text = Annotated[str, msgspec.Meta(max_length=1024)]
@@ -82,9 +81,9 @@ class Access:
             A file cannot be read or holds what no header can carry. The message has no part of it.
         """
         if self.token_file:
-            return {"Authorization": f"Bearer {_secret(self.token_file, 'evidence_token_file')}"}
+            return {"Authorization": f"Bearer {read_secret(self.token_file, 'evidence_token_file')}"}
         if self.password_file:
-            secret = _secret(self.password_file, "evidence_password_file").encode()
+            secret = read_secret(self.password_file, "evidence_password_file").encode()
             return {"Authorization": f"Basic {b64encode(secret).decode()}"}
         return {}
 
@@ -200,14 +199,3 @@ def _number(text: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) else None
-
-
-def _secret(file: str, key: str) -> str:
-    try:
-        with Path(file).open("rb") as stream:
-            text = stream.read(_SECRET_MAX_BYTES + 1).decode("utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        raise ConfigError(f"{key}: got {file!r}, expected a readable file of text") from None
-    if not text or len(text) > _SECRET_MAX_BYTES or not text.isprintable():
-        raise ConfigError(f"{key}: got an empty, unprintable or too long text in {file!r}")
-    return text

@@ -114,7 +114,7 @@ def facts(incident: "Incident", *, with_run: bool, host: str) -> Html:
         rows.append(("Operator", code(incident.operator)))
     rows.append(("When", _span(incident)))
     if incident.kind != CRASH:
-        rows.append(_extent(incident))
+        rows.append(extent_of(incident))
     if incident.lost_device_seconds:
         lost = "Lost" if incident.state == CLOSED else "Lost so far"
         rows.append((lost, f"{format_seconds(incident.lost_device_seconds)} of device time"))
@@ -131,7 +131,7 @@ def _span(incident: "Incident") -> Html:
     return join(text)
 
 
-def _extent(incident: "Incident") -> tuple[str, str]:
+def extent_of(incident: "Incident") -> tuple[str, str]:
     """Return how bad it is: a hang has no longer step, but none."""
     if incident.kind != HANG:
         return "Longer by", f"{incident.slowdown_ratio:.0%}, {format_seconds(incident.excess_seconds)} a step"
@@ -228,17 +228,29 @@ def _links(incident: "Incident", config: "CoordinatorConfig") -> list[Html]:
 
 def runbook(incident: "Incident", config: "CoordinatorConfig") -> list[Html]:
     """Return the link to an incident's runbook, nothing where none is known."""
+    url = runbook_url(incident, config)
+    return [link(url, "runbook")] if url else []
+
+
+def runbook_url(incident: "Incident", config: "CoordinatorConfig") -> str:
+    """Return the address of an incident's runbook, empty where none is known."""
     if not config.runbook_base_url or incident.kind not in RUNBOOKS:
-        return []
-    return [link(f"{config.runbook_base_url.rstrip('/')}/{RUNBOOKS[incident.kind]}.md", "runbook")]
+        return ""
+    return f"{config.runbook_base_url.rstrip('/')}/{RUNBOOKS[incident.kind]}.md"
 
 
 def dashboard(incident: "Incident", config: "CoordinatorConfig") -> list[Html]:
     """Return the link to the dashboard of an incident's run, nothing where Grafana is not configured."""
+    url = dashboard_url(incident, config)
+    return [link(url, "dashboard")] if url else []
+
+
+def dashboard_url(incident: "Incident", config: "CoordinatorConfig") -> str:
+    """Return the address of the dashboard of an incident's run, empty where Grafana is not configured."""
     if not config.dashboard_base_url:
-        return []
+        return ""
     query = f"var-run={quote(incident.run, safe='')}"
-    return [link(f"{config.dashboard_base_url.rstrip('/')}/d/{DASHBOARD}?{query}", "dashboard")]
+    return f"{config.dashboard_base_url.rstrip('/')}/d/{DASHBOARD}?{query}"
 
 
 def title_of(incident: "Incident") -> str:

@@ -24,6 +24,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "http_port": (0, _PORT_MAX),
     "record_quota_bytes": (1 << 20, 1 << 50),
     "runs_max": (1, 10_000),
+    "notify_min_devices_lost": (0, 1_000_000),
 }
 _THRESHOLDS: dict[str, tuple[str, ...]] = {
     "slow_floor_ratio": ("excess.floor_ratio",),
@@ -51,6 +52,8 @@ LIVE_KEYS = frozenset(
         "runs_max",
         "runbook_base_url",
         "dashboard_base_url",
+        "external_url",
+        "notify_min_devices_lost",
     }
 )
 """Keys that a reload applies; the others hold what is open since the start: ports, connections, files."""
@@ -103,6 +106,16 @@ class CoordinatorConfig(BrokerConfig):
     """TOML file of a site's own queries, added to those of docs/evidence.md; empty: none."""
     evidence_matchers: str = ""
     """Label matchers put into every query, `cluster="a"`, where one Prometheus holds several clusters; empty: none."""
+    external_url: str = ""
+    """Where browsers reach this coordinator, linked from notifications; empty: no links."""
+    notify_webhook_url: str = ""
+    """Address that gets a CloudEvent when an incident opens, has a function and closes; empty: none does."""
+    notify_webhook_secret_file: str = ""
+    """File that holds the secret (`whsec_` and base64) by which these are signed; needed with `notify_webhook_url`."""
+    notify_slack_url_file: str = ""
+    """File that holds the address of a Slack incoming webhook, which gets the same as messages; empty: none does."""
+    notify_min_devices_lost: float = 0.0
+    """Incidents that cost fewer devices are not notified; slowdown times ranks, all ranks for a hang or crash."""
     profiling_enabled: bool = True
     """Whether ranks may be profiled at all, on suspicion or on request."""
     runs_max: int = 256
@@ -151,6 +164,7 @@ class CoordinatorConfig(BrokerConfig):
         check_name(self.coordinator_name, "name")
         self._check_names()
         self._check_evidence()
+        self._check_notify()
         parse_degrees(self.domains, where="domains")
         if sorted(self.order.split("-")) != sorted(DOMAIN_KINDS[:-1]):
             raise ConfigError(f"order: got {self.order!r}, expected an order of {DEFAULT_ORDER!r}")
@@ -158,16 +172,28 @@ class CoordinatorConfig(BrokerConfig):
         self.policy()
         read_specs(self.simulation_file)
 
-    def _check_evidence(self) -> None:
-        for key in ("evidence_prometheus_url", "evidence_link_url"):
+    def _check_addresses(self, *keys: str) -> None:
+        for key in keys:
             url = urlsplit(getattr(self, key))
             if "@" in url.netloc:  # its value is not repeated: it holds a password
                 raise ConfigError(f"{key}: got an address with user or password, expected them in a file")
             if getattr(self, key) and (url.scheme not in ("http", "https") or not url.netloc or url.query):
                 raise ConfigError(f"{key}: got {getattr(self, key)!r}, expected an http or https address")
-        for key in ("evidence_token_file", "evidence_password_file", "evidence_ca_file", "evidence_queries_file"):
+
+    def _check_files(self, *keys: str) -> None:
+        for key in keys:
             if getattr(self, key) and not Path(getattr(self, key)).is_file():
                 raise ConfigError(f"{key}: got {getattr(self, key)!r}, expected a file")
+
+    def _check_notify(self) -> None:
+        self._check_addresses("external_url", "notify_webhook_url")
+        self._check_files("notify_webhook_secret_file", "notify_slack_url_file")
+        if self.notify_webhook_url and not self.notify_webhook_secret_file:
+            raise ConfigError("notify_webhook_secret_file: got '', expected a file: notifications are signed")
+
+    def _check_evidence(self) -> None:
+        self._check_addresses("evidence_prometheus_url", "evidence_link_url")
+        self._check_files("evidence_token_file", "evidence_password_file", "evidence_ca_file", "evidence_queries_file")
         if self.evidence_token_file and self.evidence_password_file:
             raise ConfigError("evidence_token_file: got a value besides evidence_password_file, expected one of both")
         if self.evidence_matchers and not _MATCHERS.fullmatch(self.evidence_matchers):

@@ -30,6 +30,9 @@ EVIDENCE_OUTCOMES = ("answered", "empty", "timeout", "unreachable", "refused", "
 """Of a query for evidence: answered with series or without, or why its answer could not be used."""
 EVIDENCE_REFUSALS = ("ambiguous", "foreign", "invalid")
 """Why a series joined no machine: contradicted by another, of none of the machines asked for, or no finite number."""
+NOTIFICATION_TARGETS = ("webhook", "slack")
+NOTIFICATION_OUTCOMES = ("sent", "failed", "dropped")
+"""Of a notification: accepted by its receiver, refused or given up, or pushed out of a full queue."""
 HTTP_REFUSALS = ("401", "403")
 """Status of answers that refuse who asks: no right password or token; no right certificate, or no token configured."""
 RECORDING_STATES = ("written", "dropped")

@@ -18,6 +18,7 @@ from lockstep.contracts.metric import (
     HTTP_REFUSALS,
     IMBALANCES,
     LEVELS,
+    NOTIFICATION_OUTCOMES,
     PHASES,
     POLICY_SOURCES,
     PROFILE_STATES,
@@ -304,6 +305,15 @@ _JUDGED: tuple[Metric, ...] = (
         "machines that were asked for (foreign), or without a finite number (invalid).",
         "reason",
         values=EVIDENCE_REFUSALS,
+    ),
+    _coordinator(
+        "lockstep_coordinator_notifications_total",
+        "counter",
+        "Notifications of incidents by what became of them: accepted by the receiver (sent), refused by it or given up "
+        "(failed), pushed out of a full queue (dropped); none without a configured receiver.",
+        "target",
+        "outcome",
+        values=NOTIFICATION_OUTCOMES,
     ),
     _coordinator("lockstep_coordinator_mqtt_connected", "gauge", "1 while connected to the broker."),
     _coordinator("lockstep_coordinator_nodes_alive", "gauge", "Exporters with a live heartbeat."),

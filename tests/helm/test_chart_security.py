@@ -137,6 +137,21 @@ def test_the_network_lets_in_and_out_who_has_business():
     } in sidecars["from"]
 
 
+@pytest.mark.parametrize(
+    ("config", "port"),
+    [
+        ({"evidence_prometheus_url": "http://prometheus:9090"}, 9090),
+        ({"notify_webhook_url": "https://hooks.example.org:8443/x"}, 8443),
+        ({"notify_webhook_url": "http://hooks.example.org/x"}, 80),
+        ({"notify_slack_url_file": "/etc/slack/url"}, 443),
+    ],
+)
+def test_the_coordinator_reaches_what_it_is_configured_to_reach(config, port):
+    """Prometheus for evidence and the receivers of notifications, by their ports."""
+    policy = pick(render({"coordinator": {"config": config}}), "NetworkPolicy", "-coordinator")["spec"]
+    assert {way["port"] for rule in policy["egress"] for way in rule["ports"]} == {53, 8883, port}
+
+
 def test_scrapes_can_be_kept_to_prometheus_and_the_hook_still_passes():
     """Named peers and nobody else, but for `helm test`."""
     values = {"networkPolicy": {"allowCoordinatorFrom": [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]}}

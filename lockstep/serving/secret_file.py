@@ -1,0 +1,25 @@
+"""Reads a secret from a file; no message has any part of it."""
+
+from pathlib import Path
+
+from lockstep.contracts.errors import ConfigError
+
+_SECRET_MAX_BYTES = 64 << 10
+
+
+def read_secret(file: str, key: str) -> str:
+    """Return the one line of text that the file of a setting holds, without the space around it; blocking.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be read, is empty, or holds what no header can carry.
+    """
+    try:
+        with Path(file).open("rb") as stream:
+            text = stream.read(_SECRET_MAX_BYTES + 1).decode("utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        raise ConfigError(f"{key}: got {file!r}, expected a readable file of text") from None
+    if not text or len(text) > _SECRET_MAX_BYTES or not text.isprintable():
+        raise ConfigError(f"{key}: got an empty, unprintable or too long text in {file!r}")
+    return text
