@@ -11,7 +11,7 @@ from coordinator.decide.incidents import CLOSED
 from coordinator.detect.findings import CRASH
 from coordinator.notify.notification import ENDED, UPDATED
 from coordinator.page.cards import extent_of, title_of, where_of
-from coordinator.page.told import seconds_told
+from coordinator.page.layout import format_seconds
 
 if TYPE_CHECKING:
     from coordinator.notify.notification import IncidentLinks, Notification
@@ -49,7 +49,7 @@ def _facts(notification: "Notification") -> tuple[tuple[str, str], ...]:
     if lost is not None and incident.state != CLOSED:
         texts.append(f"{lost:.3g} devices lost")
     if incident.lost_device_seconds:
-        texts.append(f"{seconds_told(incident.lost_device_seconds)} of device time lost")
+        texts.append(f"{format_seconds(incident.lost_device_seconds)} of device time lost")
     return (
         ("Run", incident.run),
         ("Where", where_of(incident)),
