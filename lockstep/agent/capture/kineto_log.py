@@ -11,7 +11,6 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 _LEVEL = "_ZN9libkineto6Logger14severityLevel_E"  # std::atomic<int> libkineto::Logger::severityLevel_
@@ -35,7 +34,6 @@ def silent_kineto() -> Iterator[None]:
             level.value = before
 
 
-@cache
 def _level() -> "ctypes.c_int | None":
     """Return the level of Kineto's log, None where this torch has none to set."""
     torch = sys.modules.get("torch")
