@@ -72,7 +72,7 @@ class Broadcast:
         """Forget one that went away."""
         self.listeners.discard(listener)
 
-    def tell(self) -> None:
+    def publish(self) -> None:
         """Offer what is known now to all who have heard something else."""
         if self.listeners:
             self._offer(self._look(), self.listeners)
@@ -93,7 +93,7 @@ class Broadcast:
         while True:
             await self._changed.wait()
             await asyncio.sleep(_PERIOD_S)
-            self.tell()
+            self.publish()
             if not self.listeners:
                 self._changed.clear()
 

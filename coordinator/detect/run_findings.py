@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from coordinator.settings.policy import CausePolicy
 
 _GC = "gc"
-_RANKS_TOLD = 16
+_RANKS_NAMED = 16
 
 
 def slower_run(
@@ -84,7 +84,7 @@ def scattered_gc(found: "ScatteredGc", ranks: "Sequence[int]") -> Finding:
         onset_step=found.onset_step,
         excess_ratio=found.lost_ratio,
         excess_seconds=found.lost_seconds,
-        evidence=(*found.evidence, f"ranks {', '.join(map(str, ranks[:_RANKS_TOLD]))}"),
+        evidence=(*found.evidence, f"ranks {', '.join(map(str, ranks[:_RANKS_NAMED]))}"),
         numbers={**found.numbers, "excess_ratio": found.lost_ratio},
     )
 

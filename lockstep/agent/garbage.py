@@ -26,7 +26,7 @@ Event = tuple[int, int, bool, Counts | None]
 """(time in ns, thread, whether a collection began there, counts at its end if they are noted)."""
 Collection = tuple[int, int, int | None]
 """(start ns, end ns, generation, if that is known)."""
-_COUNTS_TELL = sys.version_info < (3, 14)
+_COUNTS_KNOWN = sys.version_info < (3, 14)
 """Whether a collection of a generation sets the counts of all younger ones to 0; the one of 3.14 works in slices."""
 
 
@@ -42,7 +42,7 @@ class CollectionLog:
 
     def _noter(self, *, begins: bool) -> Callable[[Any], Any]:
         """Return a function of one argument, C all the way down, that appends the event of this moment."""
-        counted = repeat(None) if begins or not _COUNTS_TELL else iter(gc.get_count, None)
+        counted = repeat(None) if begins or not _COUNTS_KNOWN else iter(gc.get_count, None)
         moments = zip(iter(monotonic_ns, None), iter(get_ident, None), repeat(begins), counted, strict=False)
         return partial(next, map(self.events.append, moments))
 
@@ -60,7 +60,7 @@ class CollectionLog:
                 began_ns = at_ns
             elif began_ns and where == thread:
                 taken.append((began_ns, at_ns, None if counts is None else _generation(counts)))
-        return taken if _COUNTS_TELL else self._with_full(taken)
+        return taken if _COUNTS_KNOWN else self._with_full(taken)
 
     def _with_full(self, taken: list[Collection]) -> list[Collection]:
         count = _full_collections()

@@ -11,7 +11,7 @@ Source = Literal["exporter", "coordinator"]
 Scope = Literal["kind", "rank", "run", "finding", "service"]
 """Of what there is one set of series: a kind of domain of a rank, a rank, a run, a suspect or incident, the service."""
 
-_BESIDE_BUCKETS = 3  # +Inf, sum and count
+_FURTHER_SERIES = 3  # +Inf, sum and count
 _RANKS = 8
 _NODES = (1_250, 12_500)
 _RUNS = 20
@@ -31,7 +31,7 @@ def scope_of(metric: Metric) -> Scope:
 def series_of(metric: Metric) -> int:
     """Return the series of one set: the values of its enumerated label, or a histogram's lines."""
     if metric.type == "histogram":
-        return len(STEP_BUCKETS_SECONDS) + _BESIDE_BUCKETS
+        return len(STEP_BUCKETS_SECONDS) + _FURTHER_SERIES
     return 1 if scope_of(metric) == "kind" else len(metric.values) or 1
 
 

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
 _REMEMBERED = 64  # passwords known to be right; a bcrypt check costs 50 ms and more
-_NOBODY = b"$2b$10$" + b"." * 53  # checked for users that are not there, so that timing does not reveal who is
+_NO_USER_HASH = b"$2b$10$" + b"." * 53  # checked for users that are not there, so that timing does not reveal who is
 _CHALLENGE = {"WWW-Authenticate": 'Basic realm="lockstep"'}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -109,7 +109,7 @@ class Web:
         return bool(colon) and await self._is_right(user, password.encode())
 
     async def _is_right(self, user: str, password: bytes) -> bool:
-        hashed = self._config.hash_of.get(user, _NOBODY)
+        hashed = self._config.hash_of.get(user, _NO_USER_HASH)
         proof = hmac.digest(self._secret, hashlib.sha256(password).digest() + hashed + user.encode(), "sha256")
         if proof in self._known:
             self._known.move_to_end(proof)
@@ -118,7 +118,7 @@ class Web:
             bcrypt = _import_bcrypt()
             # bcrypt reads 72 bytes; a longer password is cut there by everybody who hashes it.
             is_right = await asyncio.to_thread(_is_equal, bcrypt.checkpw, password[:72], hashed)
-        if is_right and hashed is not _NOBODY:
+        if is_right and hashed is not _NO_USER_HASH:
             self._known[proof] = None
             while len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)

@@ -79,7 +79,7 @@ def test_automatic_collections_have_their_generation(log):
 
 def test_without_generations_the_last_ones_are_the_full_ones(log, monkeypatch):
     """Where counts tell nothing (Python 3.14), the collector's own count of full collections does."""
-    monkeypatch.setattr(garbage, "_COUNTS_TELL", False)
+    monkeypatch.setattr(garbage, "_COUNTS_KNOWN", False)
     log.take(get_ident())
     gc.collect(0)
     gc.collect(2)

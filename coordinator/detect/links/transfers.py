@@ -38,7 +38,7 @@ _BYTES_SAMPLE = 64  # ... and so many groups of a kind at least in each one betw
 _RECENT_STEPS = 2
 
 
-_NOBODY = np.zeros(0, dtype=np.intp)
+_NO_RANK = np.zeros(0, dtype=np.intp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Transfers:
 
     def _absent(self, row: "StepRow") -> "tuple[Places, Places]":
         """Return who is missing, and who of them was missing in one of the steps just before too."""
-        absent = again = _NOBODY
+        absent = again = _NO_RANK
         if np.count_nonzero(row.present) < len(row.present):
             absent = np.flatnonzero(~row.present)
             is_missed_R = np.zeros(len(row.present), dtype=bool)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from coordinator.settings.policy import GcPolicy
 
 _EVENTS_KEPT = 2  # of one step, the longest: enough to see that they are on many ranks
-_RANKS_TOLD = 64
+_RANKS_NAMED = 64
 _UPDATE_STEPS = 8  # between two looks at what has been found: it costs ten times the pass over the ranks
 _COLUMNS = 3
 _WINDOWS = ("_steps", "_durations", "_counts")
@@ -194,7 +194,7 @@ class ScatteredGcTest:
             onset_step=onset if before is None else before.onset_step,
             events=events,
             rank_count=len(count_of),
-            ranks=tuple(sorted(rank for rank, _ in count_of.most_common(_RANKS_TOLD))),
+            ranks=tuple(sorted(rank for rank, _ in count_of.most_common(_RANKS_NAMED))),
             lost_seconds=lost,
             saving_seconds=saving,
             lost_ratio=lost / usual if usual > 0 else 0.0,

@@ -16,7 +16,7 @@ from typing import Any
 PATIENCE_S = 60.0
 """How long a profiler of another thread waits for the training thread to come by and end ours: a long step."""
 
-_NOBODY = 0  # no thread's id
+_NO_THREAD = 0  # no thread's id
 THEIRS = "the training starts a profiler of its own"
 FORKS = "the training forks a process"
 
@@ -31,7 +31,7 @@ class ProfilerSession:
     def reset(self) -> None:
         """Forget everything: in a forked child the lock may be held by a thread that is not there."""
         self._lock = Lock()
-        self._owner = _NOBODY
+        self._owner = _NO_THREAD
         self._theirs = False
         self._inside = False
         self._over = Event()
@@ -45,7 +45,7 @@ class ProfilerSession:
         `end(why)` is called on this thread when it has to end at once; it leads to `release`.
         """
         with self._lock:
-            if self._theirs or self._owner != _NOBODY:
+            if self._theirs or self._owner != _NO_THREAD:
                 return False
             self._owner = get_ident()
             self._end = end
@@ -68,7 +68,7 @@ class ProfilerSession:
     def release(self) -> None:
         """Give the session back."""
         with self._lock:
-            self._owner = _NOBODY
+            self._owner = _NO_THREAD
             self._end = None
             self.wanted = False
             self._over.set()
@@ -83,7 +83,7 @@ class ProfilerSession:
             return True
         while True:
             with self._lock:
-                if self._owner == _NOBODY:
+                if self._owner == _NO_THREAD:
                     self._theirs = True
                     return True
                 self.wanted = True

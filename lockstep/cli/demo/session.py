@@ -30,7 +30,7 @@ DEADLINE_SECONDS = 140.0
 """Of the whole session; a healthy machine with 2 cores needs a third of it."""
 FUNCTION_WAIT_SECONDS = 75.0  # a capture is summarised in 5 s; where others use the cores too, 30 s were too few
 """How long an incident may wait for its function before the verdict is given without."""
-ROOM_BYTES = 512 << 20
+SPACE_BYTES = 512 << 20
 """What two ranks' captures may ask for at most (`messages.ProfileRequest.trace_max_bytes`)."""
 _POLL_SECONDS = 0.25
 _END_SECONDS = 10.0
@@ -188,7 +188,7 @@ def _roomy_directory(memory: Path) -> Path | None:
 
     The /dev/shm of a container often holds 64 MiB.
     """
-    return memory if memory.is_dir() and shutil.disk_usage(memory).free >= ROOM_BYTES else None
+    return memory if memory.is_dir() and shutil.disk_usage(memory).free >= SPACE_BYTES else None
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -34,7 +34,7 @@ _LEGEND_PX = 156
 
 _KINDS = {FORWARD_PASS: "forward", BACKWARD_PASS: "backward", UPDATE: "optimizer"}
 """Classes of the picture by name of what is computed; collectives are classed by their queue."""
-_SAID = {
+_CAPTIONS = {
     "forward": "forward",
     "backward": "backward",
     "optimizer": "optimizer",
@@ -157,10 +157,10 @@ def _box(mark: _Mark, top: int) -> Html:
 def _legend(rows: list[Row]) -> Iterator[Html]:
     used = {_KINDS.get(span.name, lane.queue) for row in rows for lane in row.lanes for span in lane.spans[:_LEGEND_PX]}
     used |= {_KINDS[UPDATE]}
-    for place, kind in enumerate(kind for kind in _SAID if kind in used):
+    for place, kind in enumerate(kind for kind in _CAPTIONS if kind in used):
         across = 16 + place * _LEGEND_PX
         yield tag("rect", x=across, y=44, width=12, height=12, class_=kind)
-        yield tag("text", _SAID[kind], x=across + 18, y=54)
+        yield tag("text", _CAPTIONS[kind], x=across + 18, y=54)
 
 
 def _grid(down: int, step_s: float) -> Iterator[Html]:

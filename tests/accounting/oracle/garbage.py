@@ -23,7 +23,7 @@ Counts = tuple[int, int, int]
 """Of `gc.get_count`: allocations, and collections of each younger generation since the generation's own."""
 Event = tuple[int, int, bool, Counts | None]
 """(time in ns, thread, whether a collection began there, counts at its end if they are noted)."""
-_COUNTS_TELL = sys.version_info < (3, 14)
+_COUNTS_KNOWN = sys.version_info < (3, 14)
 """Whether a collection of a generation sets the counts of all younger ones to 0; the one of 3.14 works in slices."""
 
 
@@ -47,7 +47,7 @@ class CollectionLog:
         """From now on, note which generation is collected, or no more; it costs 200 ns a collection."""
         if wanted != self.notes_generations:
             self.notes_generations = wanted
-            self._phases.stop = property(self._noter(begins=False, counts=wanted and _COUNTS_TELL))
+            self._phases.stop = property(self._noter(begins=False, counts=wanted and _COUNTS_KNOWN))
 
     def _noter(self, *, begins: bool, counts: bool = False) -> Callable[[Any], Any]:
         """Return a function of one argument, C all the way down, that appends the event of this moment."""

@@ -35,7 +35,7 @@ async def test_a_listener_hears_what_is_new():
             assert (run["run"], run["step"], run["open"]) == ("job", 29, 0)
             assert await next_event(other) == []
             play(site.runs, FAULTY, 30, 50)
-            broadcast.tell()
+            broadcast.publish()
             (now,) = await next_event(response)
             assert (now["step"], now["open"], now["revision"] != run["revision"]) == (49, 1, True)
         await until(lambda: not broadcast.listeners)
@@ -59,10 +59,10 @@ async def test_a_slow_listener_costs_one_event():
     listener = broadcast.add("job")
     for step in range(1, 1000):
         known[0]["step"] = step
-        broadcast.tell()
+        broadcast.publish()
     assert json.loads(listener.newest.partition(b"data: ")[2]) == {"runs": [{"run": "job", "step": 999}]}
     listener.newest = None
-    broadcast.tell()
+    broadcast.publish()
     assert listener.newest is None
 
 
@@ -88,7 +88,7 @@ async def test_nothing_is_computed_while_nobody_listens():
     """The look at the runs is taken for listeners only."""
     looks = []
     broadcast = Broadcast(lambda: looks.append(1) or [])
-    broadcast.tell()
+    broadcast.publish()
     assert looks == []
 
 
