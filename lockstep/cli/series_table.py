@@ -32,7 +32,7 @@ def series_of(metric: Metric) -> int:
     """Return the series of one set: the values of its enumerated label, or a histogram's lines."""
     if metric.type == "histogram":
         return len(STEP_BUCKETS_SECONDS) + _FURTHER_SERIES
-    return 1 if scope_of(metric) == "kind" else len(metric.values) or 1
+    return 1 if scope_of(metric) == "kind" else (len(metric.values) or 1) * (len(metric.more_values) or 1)
 
 
 def count(source: Source, scope: Scope, *, details: bool = True) -> int:

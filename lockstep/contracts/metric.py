@@ -47,6 +47,7 @@ STEP_BUCKETS_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 
 class Metric:
     """One family. `values` lists the values of an enumerated label; each is exported from the start.
 
+    `more_values` are those of a second one, of which each comes with each of the first.
     What both services export speaks of each one's own process. A `detail` is of runs or ranks, and read by no alert and
     no recorded series: an exporter at level minimal leaves it out.
     """
@@ -57,4 +58,5 @@ class Metric:
     source: Literal["exporter", "coordinator", "both"]
     labels: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
+    more_values: tuple[str, ...] = ()
     detail: bool = False

@@ -19,6 +19,7 @@ from lockstep.contracts.metric import (
     IMBALANCES,
     LEVELS,
     NOTIFICATION_OUTCOMES,
+    NOTIFICATION_TARGETS,
     PHASES,
     POLICY_SOURCES,
     PROFILE_STATES,
@@ -64,8 +65,17 @@ ours; quarantined: of a run whose handling failed again and again."""
 FRAME_VERDICTS = ("taken", "duplicate", "gap", "ahead", "refused")
 
 
-def _coordinator(name: str, type_: Type, help_: str, *labels: str, values: tuple[str, ...] = ()) -> Metric:
-    return Metric(name=name, type=type_, help=help_, source="coordinator", labels=labels, values=values)
+def _coordinator(
+    name: str,
+    type_: Type,
+    help_: str,
+    *labels: str,
+    values: tuple[str, ...] = (),
+    more_values: tuple[str, ...] = (),
+) -> Metric:
+    return Metric(
+        name=name, type=type_, help=help_, source="coordinator", labels=labels, values=values, more_values=more_values
+    )
 
 
 _JUDGED: tuple[Metric, ...] = (
@@ -310,10 +320,11 @@ _JUDGED: tuple[Metric, ...] = (
         "lockstep_coordinator_notifications_total",
         "counter",
         "Notifications of incidents by what became of them: accepted by the receiver (sent), refused by it or given up "
-        "(failed), pushed out of a full queue (dropped); none without a configured receiver.",
+        "(failed), pushed out of a full queue (dropped); 0 without a configured receiver.",
         "target",
         "outcome",
         values=NOTIFICATION_OUTCOMES,
+        more_values=NOTIFICATION_TARGETS,
     ),
     _coordinator("lockstep_coordinator_mqtt_connected", "gauge", "1 while connected to the broker."),
     _coordinator("lockstep_coordinator_nodes_alive", "gauge", "Exporters with a live heartbeat."),
