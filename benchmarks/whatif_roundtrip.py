@@ -155,7 +155,7 @@ def round_trip(training: Job) -> RoundTrip:
         expected_step_seconds=expected["step_seconds"],
         error_band_ratio=expected["error_band_ratio"],
         unexplained_ratio=expected["unexplained_ratio"],
-        fitted=expected["parameters"] | {name: expected[name] for name in ("floor_seconds", "spread_seconds")},
+        fitted=expected["calibration"] | {name: expected[name] for name in ("floor_seconds", "spread_seconds")},
         healthy_step_seconds=healthy_s,
         faulty_step_seconds=faulty_s,
         mended_step_seconds=mended_s,

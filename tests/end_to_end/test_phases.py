@@ -74,6 +74,6 @@ def test_phase_and_cause_of_each_fault(rows, block):
     slow_r = np.arange(2) == SLOW_RANK
     explainer = Explainer(Groups([0, 0]), None)
     own = medians(rows[first : first + BLOCK_STEPS - 2])
-    explained = explainer.explain(own, slow_r, slow_r, {}, POLICY.cause)[SLOW_RANK]
+    explained = explainer.explain(own, slow_r, slow_r, {}, POLICY.cause, slow_parts=lambda _: ())[SLOW_RANK]
     assert (explained.cause, explained.phase) == ("off_cpu" if asleep else "compute", phase), explained
     assert explained.own[phase] - explained.peers[phase] > 0.6 * (SLEEP_SECONDS if asleep else MORE_SECONDS)
